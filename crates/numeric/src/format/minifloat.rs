@@ -1,0 +1,183 @@
+//! Floats of at most eight bits, each one constant row, and their scalar specification. Not shared scales: those of OCP
+//! MX are in `shared_exponent.rs`.
+
+/// A float format of at most eight bits: sign, exponent and mantissa, with subnormals and without infinities in use.
+///
+/// Value of a code with exponent field `e` and mantissa field `m`: `2^(e - bias) * (1 + m / 2^M)`, for `e = 0`
+/// `2^(1 - bias) * m / 2^M`. Encoding rounds half to even and saturates at the largest finite value, as the OCP 8-bit
+/// and MX specifications allow and as quantizers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MiniFloat {
+    exponent_bits: u8,
+    mantissa_bits: u8,
+    bias: i8,
+    signed: bool,
+    /// The code of the largest value that encoding produces.
+    max_code: u8,
+    /// Whether a negative number that rounds to zero keeps its sign bit.
+    keeps_negative_zero: bool,
+}
+
+impl MiniFloat {
+    /// fp4 of OCP MX 1.0: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+    pub const E2M1: MiniFloat = MiniFloat::new(2, 1, 1, true, 0x7, false);
+    /// fp6 of OCP MX 1.0, largest 7.5.
+    pub const E2M3: MiniFloat = MiniFloat::new(2, 3, 1, true, 0x1F, false);
+    /// fp6 of OCP MX 1.0, largest 28.
+    pub const E3M2: MiniFloat = MiniFloat::new(3, 2, 3, true, 0x1F, false);
+    /// fp8 of OCP OFP8 (`e4m3fn`), largest 448; code 0x7F is NaN.
+    pub const E4M3: MiniFloat = MiniFloat::new(4, 3, 7, true, 0x7E, true);
+    /// fp8 of OCP OFP8, largest 57344; codes from 0x7C are infinity and NaN.
+    pub const E5M2: MiniFloat = MiniFloat::new(5, 2, 15, true, 0x7B, true);
+    /// Unsigned scale format of AMDFP4, largest 114688 in use; all 256 codes are finite.
+    pub const E5M3: MiniFloat = MiniFloat::new(5, 3, 15, false, 0xFE, false);
+
+    const fn new(
+        exponent_bits: u8,
+        mantissa_bits: u8,
+        bias: i8,
+        signed: bool,
+        max_code: u8,
+        keeps_negative_zero: bool,
+    ) -> Self {
+        MiniFloat { exponent_bits, mantissa_bits, bias, signed, max_code, keeps_negative_zero }
+    }
+
+    /// Bits of one code.
+    pub const fn bits(self) -> u32 {
+        (self.exponent_bits + self.mantissa_bits + self.signed as u8) as u32
+    }
+
+    /// Mantissa bits, without the implicit one.
+    pub const fn mantissa_bits(self) -> u32 {
+        self.mantissa_bits as u32
+    }
+
+    /// Whether there is a sign bit.
+    pub const fn is_signed(self) -> bool {
+        self.signed
+    }
+
+    /// The bias of the exponent field.
+    pub const fn bias(self) -> i32 {
+        self.bias as i32
+    }
+
+    /// The code of the largest value.
+    pub const fn max_code(self) -> u8 {
+        self.max_code
+    }
+
+    /// Whether `-0.0`, and negative numbers that round to it, keep the sign bit (as casts to fp8 do and casts to fp4 and
+    /// fp6 in the incumbents do not).
+    pub const fn keeps_negative_zero(self) -> bool {
+        self.keeps_negative_zero
+    }
+
+    /// The largest value.
+    pub fn max(self) -> f32 {
+        self.magnitude(self.max_code)
+    }
+
+    /// The exponent of the largest value, `emax` in the OCP MX specification.
+    pub fn max_exponent(self) -> i32 {
+        i32::from(self.max_code >> self.mantissa_bits) - i32::from(self.bias)
+    }
+
+    /// Rounds to the nearest value, ties to the even code, saturating. NaN gives the largest value: callers refuse NaN.
+    /// Negative numbers give zero in an unsigned format.
+    pub fn encode(self, value: f32) -> u8 {
+        if !self.signed && value < 0.0 {
+            return 0;
+        }
+        let code = self.encode_magnitude(value.abs());
+        let negative = self.signed && value.is_sign_negative() && (code != 0 || self.keeps_negative_zero);
+        code | (u8::from(negative) << (self.bits() - 1))
+    }
+
+    /// The specification of rounding, deliberately plain: the neighbours are found by search, the nearer one wins.
+    fn encode_magnitude(self, magnitude: f32) -> u8 {
+        if magnitude.is_nan() || magnitude >= self.max() {
+            return self.max_code;
+        }
+        let above = (0..=self.max_code).find(|&code| self.magnitude(code) > magnitude).unwrap_or(self.max_code);
+        let below = above - 1;
+        let (low, high) = (f64::from(self.magnitude(below)), f64::from(self.magnitude(above)));
+        let (down, up) = (f64::from(magnitude) - low, high - f64::from(magnitude));
+        let tie_goes_up = below & 1 == 1;
+        if down < up || (down == up && !tie_goes_up) { below } else { above }
+    }
+
+    /// The value of a code; bits beyond the format's width are ignored. NaN and infinity codes of fp8 decode to such.
+    pub fn decode(self, code: u8) -> f32 {
+        let sign_bit = 1u32 << (self.bits() - 1);
+        let negative = self.signed && u32::from(code) & sign_bit != 0;
+        let field_bits = self.exponent_bits + self.mantissa_bits;
+        let magnitude = self.special(code).unwrap_or_else(|| self.magnitude(code & (((1u16 << field_bits) - 1) as u8)));
+        if negative { -magnitude } else { magnitude }
+    }
+
+    fn special(self, code: u8) -> Option<f32> {
+        let magnitude = code & 0x7F;
+        match (self, magnitude) {
+            (MiniFloat::E4M3, 0x7F) => Some(f32::NAN),
+            (MiniFloat::E5M2, 0x7C) => Some(f32::INFINITY),
+            (MiniFloat::E5M2, 0x7D..) => Some(f32::NAN),
+            _ => None,
+        }
+    }
+
+    fn magnitude(self, code: u8) -> f32 {
+        let mantissa = f32::from(code & ((1 << self.mantissa_bits) - 1)) / f32::from(1u16 << self.mantissa_bits);
+        let exponent = i32::from(code >> self.mantissa_bits);
+        let bias = i32::from(self.bias);
+        if exponent == 0 { mantissa * pow2(1 - bias) } else { (1.0 + mantissa) * pow2(exponent - bias) }
+    }
+}
+
+/// `2^exponent` for exponents of normal numbers, -126..=127.
+pub(crate) fn pow2(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [MiniFloat; 6] =
+        [MiniFloat::E2M1, MiniFloat::E2M3, MiniFloat::E3M2, MiniFloat::E4M3, MiniFloat::E5M2, MiniFloat::E5M3];
+
+    #[test]
+    fn largest_values_and_exponents_are_those_of_the_specifications() {
+        assert_eq!(ALL.map(MiniFloat::max), [6.0, 7.5, 28.0, 448.0, 57344.0, 114_688.0]);
+        assert_eq!(ALL.map(MiniFloat::max_exponent), [2, 2, 4, 8, 15, 16]);
+        assert_eq!(ALL.map(MiniFloat::bits), [4, 6, 6, 8, 8, 8]);
+    }
+
+    #[test]
+    fn every_code_in_use_survives_a_round_trip() {
+        for format in ALL {
+            for code in 0..=format.max_code() {
+                assert_eq!(format.encode(format.decode(code)), code, "{format:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn fp4_ties_go_to_even_codes() {
+        let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
+        assert_eq!(
+            ties.map(|x| MiniFloat::E2M1.decode(MiniFloat::E2M1.encode(x))),
+            [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0]
+        );
+        assert_eq!(MiniFloat::E2M1.encode(-0.1), 0, "fp4 loses the sign of a zero");
+        assert_eq!(MiniFloat::E4M3.encode(-1e-9), 0x80, "fp8 keeps it");
+    }
+
+    #[test]
+    fn fp8_special_codes_decode_to_nan_and_infinity() {
+        assert!(MiniFloat::E4M3.decode(0xFF).is_nan());
+        assert_eq!(MiniFloat::E5M2.decode(0xFC), f32::NEG_INFINITY);
+        assert_eq!(MiniFloat::E4M3.encode(f32::INFINITY), 0x7E);
+    }
+}

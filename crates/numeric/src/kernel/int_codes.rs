@@ -1,0 +1,95 @@
+//! Integer codes of slices, for formats of at most eight bits. Wider formats have too few users to need more than the
+//! scalar [`Int::quantize`].
+
+use crate::format::Int;
+use crate::simd::{Isa, Loop, dispatch};
+
+/// What turns a value into a code: `clamp(rne(value * inverse_scale) + zero_point, min, max)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AffineStep {
+    /// `1 / scale`.
+    pub inverse_scale: f32,
+    /// The code of zero, within the format's range.
+    pub zero_point: i32,
+}
+
+/// Codes of `values`, one byte each (two's complement for signed formats), with one step for every `group` consecutive
+/// values. Values must be finite. `format` has at most eight bits.
+pub fn quantize_int(isa: Isa, format: Int, values: &[f32], group: usize, steps: &[AffineStep], codes: &mut [u8]) {
+    let (min, max) = (format.min() as i32, format.max() as i32);
+    dispatch(isa, Codes { values, group, steps, min, max, codes });
+}
+
+struct Codes<'a> {
+    values: &'a [f32],
+    group: usize,
+    steps: &'a [AffineStep],
+    min: i32,
+    max: i32,
+    codes: &'a mut [u8],
+}
+
+/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which then stands in the
+/// low bits of the mantissa.
+const TO_INTEGER: f32 = 12_582_912.0;
+
+impl Loop for Codes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let groups = self.values.chunks(self.group).zip(self.codes.chunks_mut(self.group));
+        for ((values, codes), step) in groups.zip(self.steps) {
+            // Bounds are integers, so clamping before rounding gives what clamping after would.
+            let low = (self.min - step.zero_point) as f32;
+            let high = (self.max - step.zero_point) as f32;
+            for (code, value) in codes.iter_mut().zip(values) {
+                let clamped = (value * step.inverse_scale).max(low).min(high);
+                let rounded = (clamped + TO_INTEGER).to_bits() as i32 - TO_INTEGER.to_bits() as i32;
+                *code = (rounded + step.zero_point) as u8;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_isa_equals_the_specification() {
+        let formats = [Int::INT2, Int::INT3, Int::INT4, Int::INT5, Int::INT8, Int::UINT2, Int::UINT4, Int::UINT8];
+        let values: Vec<f32> = (0..531).map(|i| ((i as f32) * 1.7).sin() * 0.5 * i as f32 / 8.0).collect();
+        for isa in Isa::available() {
+            for format in formats {
+                for group in [1, 16, 32, 100, 128, 531] {
+                    let steps: Vec<AffineStep> = (0..531usize.div_ceil(group))
+                        .map(|g| AffineStep {
+                            inverse_scale: 0.5 + g as f32 % 3.0,
+                            zero_point: (format.min() + g as i64 % 3) as i32,
+                        })
+                        .collect();
+                    let mut codes = vec![0; values.len()];
+                    quantize_int(isa, format, &values, group, &steps, &mut codes);
+                    for (i, code) in codes.iter().enumerate() {
+                        let step = steps[i / group];
+                        let expected = format.quantize(values[i], step.inverse_scale, i64::from(step.zero_point));
+                        assert_eq!(*code, expected as u8, "{format:?} {} at {i}", isa.name());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ties_and_extremes() {
+        let values = [0.5, 1.5, 2.5, -0.5, -2.5, 3e38, -3e38, 1e-40, -0.0];
+        for isa in Isa::available() {
+            let mut codes = [0; 9];
+            quantize_int(isa, Int::INT8, &values, 9, &[AffineStep { inverse_scale: 1.0, zero_point: 0 }], &mut codes);
+            assert_eq!(codes.map(|c| c as i8), [0, 2, 2, 0, -2, 127, -128, 0, 0]);
+            quantize_int(isa, Int::INT8, &values, 9, &[AffineStep { inverse_scale: 1e38, zero_point: 0 }], &mut codes);
+            assert_eq!(codes.map(|c| c as i8), [127, 127, 127, -128, -128, 127, -128, 0, 0]);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! From the bytes of a checkpoint to `f32`. Exact for every source type. Not the types of whole checkpoints, which also
+//! have integers that nobody quantizes.
+
+use crate::arithmetic::{Arithmetic, bf16_to_f32, f16_to_f32};
+use crate::format::MiniFloat;
+use crate::simd::{Isa, Loop, dispatch};
+
+/// An element type that weights come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// fp8 e4m3fn; such weights have scales beside them.
+    E4m3,
+    /// fp8 e5m2; such weights have scales beside them.
+    E5m2,
+}
+
+impl Source {
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Source::F32 => 4,
+            Source::F16 | Source::Bf16 => 2,
+            Source::E4m3 | Source::E5m2 => 1,
+        }
+    }
+
+    /// The precision in which tools that keep the model's type compute scales.
+    pub fn arithmetic(self) -> Arithmetic {
+        match self {
+            Source::F32 => Arithmetic::F32,
+            Source::F16 => Arithmetic::F16,
+            Source::Bf16 | Source::E4m3 | Source::E5m2 => Arithmetic::Bf16,
+        }
+    }
+
+    /// The least positive normal number of the type.
+    pub fn smallest_normal(self) -> f32 {
+        match self {
+            Source::F16 => 6.103_515_6e-5,
+            _ => f32::MIN_POSITIVE,
+        }
+    }
+}
+
+/// Widens little-endian elements to `f32`. `bytes` needs no alignment; elements beyond the shorter of the two are left.
+pub fn widen(isa: Isa, source: Source, bytes: &[u8], out: &mut [f32]) {
+    match source {
+        Source::F32 => dispatch(isa, Words { bytes, out }),
+        Source::F16 => dispatch(isa, Halves::<false> { bytes, out }),
+        Source::Bf16 => dispatch(isa, Halves::<true> { bytes, out }),
+        Source::E4m3 => look_up(MiniFloat::E4M3, bytes, out),
+        Source::E5m2 => look_up(MiniFloat::E5M2, bytes, out),
+    }
+}
+
+struct Words<'a> {
+    bytes: &'a [u8],
+    out: &'a mut [f32],
+}
+
+impl Loop for Words<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (out, bytes) in self.out.iter_mut().zip(self.bytes.as_chunks::<4>().0) {
+            *out = f32::from_le_bytes(*bytes);
+        }
+    }
+}
+
+struct Halves<'a, const BF16: bool> {
+    bytes: &'a [u8],
+    out: &'a mut [f32],
+}
+
+impl<const BF16: bool> Loop for Halves<'_, BF16> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (out, bytes) in self.out.iter_mut().zip(self.bytes.as_chunks::<2>().0) {
+            let bits = u16::from_le_bytes(*bytes);
+            *out = if BF16 { bf16_to_f32(bits) } else { f16_to_f32(bits) };
+        }
+    }
+}
+
+fn look_up(format: MiniFloat, bytes: &[u8], out: &mut [f32]) {
+    let table: [f32; 256] = std::array::from_fn(|code| format.decode(code as u8));
+    for (out, code) in out.iter_mut().zip(bytes) {
+        *out = table[usize::from(*code)];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|v| v.to_bits()).collect()
+    }
+
+    #[test]
+    fn every_half_pattern_on_every_isa_and_unaligned() {
+        let bytes: Vec<u8> = std::iter::once(0).chain((0..=u16::MAX).flat_map(u16::to_le_bytes)).collect();
+        for isa in Isa::available() {
+            for (source, scalar) in [(Source::F16, f16_to_f32 as fn(u16) -> f32), (Source::Bf16, bf16_to_f32)] {
+                let mut out = vec![0.0; 65_536];
+                widen(isa, source, &bytes[1..], &mut out);
+                let expected: Vec<f32> = (0..=u16::MAX).map(scalar).collect();
+                assert_eq!(bits(&out), bits(&expected), "{source:?} on {}", isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn words_and_fp8_are_decoded_and_tails_kept() {
+        for isa in Isa::available() {
+            for length in 0..40 {
+                let values: Vec<f32> = (0..length).map(|i| i as f32 * -1.25).collect();
+                let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                let mut out = vec![7.0; length + 1];
+                widen(isa, Source::F32, &bytes, &mut out);
+                assert_eq!((&out[..length], out[length]), (values.as_slice(), 7.0));
+            }
+        }
+        let mut out = [0.0; 2];
+        widen(Isa::best(), Source::E4m3, &[0x7E, 0x80], &mut out);
+        assert_eq!(bits(&out), bits(&[448.0, -0.0]));
+    }
+}

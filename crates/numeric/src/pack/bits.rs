@@ -1,0 +1,156 @@
+//! Dense little-endian bit streams of n-bit codes, and the one layout that starts at the high bits.
+
+use crate::simd::{Isa, Loop, dispatch};
+
+/// Bytes that `count` codes of `bits` bits take in a dense stream.
+pub const fn packed_len(count: usize, bits: u32) -> usize {
+    (count * bits as usize).div_ceil(8)
+}
+
+/// Packs codes of 1 to 8 bits into a little-endian bit stream: code `i` stands at bits `i * bits` onwards, bit `b` of the
+/// stream in byte `b / 8` at position `b % 8`. Unused bits of the last byte are 0. `out` has [`packed_len`] bytes.
+///
+/// With 4 bits that is low nibble first (fp4, compressed-tensors, natural order); with 3 bits eight values in three
+/// bytes; with 6 bits the three bytes of four fp6 codes.
+pub fn pack_bits(isa: Isa, codes: &[u8], bits: u32, out: &mut [u8]) {
+    match bits {
+        4 => dispatch(isa, Nibbles { codes, out }),
+        6 => dispatch(isa, Sixes { codes, out }),
+        8 => out.copy_from_slice(codes),
+        bits => pack_any(codes, bits, out),
+    }
+}
+
+/// The codes of a stream that [`pack_bits`] wrote, as unsigned numbers; `codes` says how many.
+pub fn unpack_bits(bytes: &[u8], bits: u32, codes: &mut [u8]) {
+    let mask = ((1u16 << bits) - 1) as u8;
+    for (i, code) in codes.iter_mut().enumerate() {
+        let position = i * bits as usize;
+        let low = u16::from(bytes[position / 8]);
+        let high = bytes.get(position / 8 + 1).map_or(0, |byte| u16::from(*byte));
+        *code = ((low | high << 8) >> (position % 8)) as u8 & mask;
+    }
+}
+
+fn pack_any(codes: &[u8], bits: u32, out: &mut [u8]) {
+    let mask = (1u32 << bits) - 1;
+    let (mut pending, mut count, mut bytes) = (0u32, 0, out.iter_mut());
+    for code in codes {
+        pending |= (u32::from(*code) & mask) << count;
+        count += bits;
+        while count >= 8 {
+            bytes.next().into_iter().for_each(|byte| *byte = pending as u8);
+            pending >>= 8;
+            count -= 8;
+        }
+    }
+    bytes.next().into_iter().for_each(|byte| *byte = pending as u8);
+}
+
+struct Nibbles<'a> {
+    codes: &'a [u8],
+    out: &'a mut [u8],
+}
+
+impl Loop for Nibbles<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (pairs, tail) = self.codes.as_chunks::<2>();
+        for (byte, pair) in self.out.iter_mut().zip(pairs) {
+            // One 16-bit lane a pair: the shape that vectorizes.
+            let both = u16::from_le_bytes(*pair) & 0x0F0F;
+            *byte = (both | both >> 4) as u8;
+        }
+        if let ([last], Some(byte)) = (tail, self.out.get_mut(pairs.len())) {
+            *byte = last & 0x0F;
+        }
+    }
+}
+
+struct Sixes<'a> {
+    codes: &'a [u8],
+    out: &'a mut [u8],
+}
+
+impl Loop for Sixes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (fours, tail) = self.codes.as_chunks::<4>();
+        let (head, rest) = self.out.split_at_mut(fours.len() * 3);
+        for (bytes, four) in head.as_chunks_mut::<3>().0.iter_mut().zip(fours) {
+            let word = u32::from_le_bytes(*four) & 0x3F3F_3F3F;
+            let packed = (word & 0x3F) | (word >> 2 & 0xFC0) | (word >> 4 & 0x3_F000) | (word >> 6 & 0xFC_0000);
+            let [a, b, c, _] = packed.to_le_bytes();
+            *bytes = [a, b, c];
+        }
+        pack_any(tail, 6, rest);
+    }
+}
+
+/// Packs 2-bit codes four to a byte, the first in the two highest bits. A last byte that is not full is filled with 0.
+pub fn pack_crumbs_first_high(codes: &[u8], out: &mut [u8]) {
+    for (byte, four) in out.iter_mut().zip(codes.chunks(4)) {
+        let shifts = [6, 4, 2, 0];
+        *byte = four.iter().zip(shifts).fold(0, |byte, (code, shift)| byte | (code & 3) << shift);
+    }
+}
+
+/// The codes that [`pack_crumbs_first_high`] packed.
+pub fn unpack_crumbs_first_high(bytes: &[u8], codes: &mut [u8]) {
+    for (i, code) in codes.iter_mut().enumerate() {
+        *code = bytes[i / 4] >> (6 - 2 * (i % 4)) & 3;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn packed(isa: Isa, codes: &[u8], bits: u32) -> Vec<u8> {
+        let mut out = vec![0xAA; packed_len(codes.len(), bits)];
+        pack_bits(isa, codes, bits, &mut out);
+        out
+    }
+
+    #[test]
+    fn published_examples() {
+        // fp4 [0.5, 1, -6, 1.5] and fp6 e2m3 [0.125, 1, -7.5, 2]
+        assert_eq!(packed(Isa::BASELINE, &[1, 2, 15, 3], 4), [0x21, 0x3F]);
+        assert_eq!(packed(Isa::BASELINE, &[1, 8, 63, 16], 6), [1, 242, 67]);
+        let int3: Vec<u8> = [0i8, 1, 2, 3, -1, -2, -3, -4].iter().map(|c| *c as u8).collect();
+        assert_eq!(packed(Isa::BASELINE, &int3, 3), [136, 118, 151]);
+        let mut byte = [0];
+        pack_crumbs_first_high(&[0, 1, 2, 3], &mut byte);
+        assert_eq!(byte, [27]);
+    }
+
+    proptest! {
+        #[test]
+        fn streams_round_trip_on_every_isa(codes in prop::collection::vec(any::<u8>(), 0..200), bits in 1u32..=8) {
+            let masked: Vec<u8> = codes.iter().map(|c| c & ((1u16 << bits) - 1) as u8).collect();
+            let mut plain = vec![0; packed_len(codes.len(), bits)];
+            pack_any(&codes, bits, &mut plain);
+            for isa in Isa::available() {
+                let bytes = packed(isa, &codes, bits);
+                prop_assert_eq!(&bytes, &plain);
+                let mut back = vec![0; codes.len()];
+                unpack_bits(&bytes, bits, &mut back);
+                prop_assert_eq!(&back, &masked);
+            }
+        }
+
+        #[test]
+        fn crumbs_round_trip(codes in prop::collection::vec(0u8..4, 0..50)) {
+            let mut bytes = vec![0xFF; codes.len().div_ceil(4)];
+            pack_crumbs_first_high(&codes, &mut bytes);
+            let mut back = vec![0; codes.len()];
+            unpack_crumbs_first_high(&bytes, &mut back);
+            prop_assert_eq!(back, codes);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Codes to bytes: dense bit streams, AWQ-ordered words, transposition. Not which export uses which: that is in
+//! `kvant-llm`. Codes are one byte each with the code in the low bits; higher bits (the sign extension of a negative
+//! two's-complement code) are ignored.
+
+mod bits;
+mod transpose;
+mod words;
+
+pub use bits::{pack_bits, pack_crumbs_first_high, packed_len, unpack_bits, unpack_crumbs_first_high};
+pub use transpose::transpose;
+pub use words::{NibbleOrder, pack_words, pack_words_transposed, unpack_words};

@@ -1,0 +1,76 @@
+//! The instruction sets that kernels are compiled for. Not their choice per kernel: all kernels use the best there is.
+
+use std::sync::OnceLock;
+
+/// An instruction set. A value other than [`Isa::Baseline`] exists only where the CPU has been asked for it, so holding
+/// one is the proof that its instructions may be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isa(Level);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Baseline,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Isa {
+    /// What every CPU of the architecture has: SSE2 on x86-64, NEON on aarch64.
+    pub const BASELINE: Isa = Isa(Level::Baseline);
+
+    /// The best instruction set of this CPU, found once.
+    pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| Self::available().last().copied().unwrap_or(Self::BASELINE))
+    }
+
+    /// Every instruction set of this CPU, slowest first.
+    pub fn available() -> Vec<Isa> {
+        let mut found = vec![Self::BASELINE];
+        found.extend(detect());
+        found
+    }
+
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Level::Baseline => "baseline",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    pub(super) fn level(self) -> Level {
+        self.0
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect() -> Vec<Isa> {
+    use std::arch::is_x86_feature_detected as has;
+    let avx2 = has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2");
+    let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+    let levels = [(avx2, Level::Avx2), (avx512, Level::Avx512)];
+    levels.into_iter().filter(|(found, _)| *found).map(|(_, level)| Isa(level)).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> Vec<Isa> {
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_baseline_comes_first_and_the_best_last() {
+        let available = Isa::available();
+        assert_eq!(available.first(), Some(&Isa::BASELINE));
+        assert_eq!(available.last(), Some(&Isa::best()));
+    }
+}

@@ -1,0 +1,27 @@
+//! The domain of quantization: schemes, observers, parameters, quantized tensors, roundings. It knows no files and no
+//! models: weights come as slices of `f32` with a shape.
+//!
+//! ```
+//! use kvant_quant::scheme::TensorScheme;
+//! use kvant_quant::rounding::{Rtn, TensorContext};
+//! use kvant_numeric::Arithmetic;
+//!
+//! // Two rows of four weights, int4 in groups of two.
+//! let weights = [0.1, -0.7, 3.0, 1.5, 0.0, 0.0, -2.0, 0.4];
+//! let scheme: TensorScheme = "int4:g2".parse()?;
+//! let quantized = Rtn::new(scheme, TensorContext::new(Arithmetic::F32))?.round(&weights, 2, 4)?;
+//!
+//! assert_eq!(quantized.scale_shape(), (2, 2));
+//! let restored = quantized.dequantize();
+//! assert!(weights.iter().zip(&restored).all(|(w, r)| (w - r).abs() < 0.21));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod fake;
+pub mod observer;
+pub mod parameters;
+mod quant_tensor;
+pub mod rounding;
+pub mod scheme;
+
+pub use quant_tensor::{Codes, QuantTensor};

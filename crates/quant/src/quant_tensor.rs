@@ -1,0 +1,152 @@
+//! The quantized tensor: codes, scales, zero points and their scheme. The waist of the hourglass: roundings make it and
+//! know no packing, exports pack it and know no rounding.
+
+use crate::parameters::{Affine, dequantize};
+use crate::scheme::{FloatScheme, IntScheme, SchemeError, TensorScheme, ZeroPoint};
+
+/// Unpacked codes, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Codes {
+    /// Formats of at most eight bits: one byte each, two's complement where the format is signed.
+    Bytes(Vec<u8>),
+    /// Integers of 16 and 32 bits.
+    Wide(Vec<i64>),
+}
+
+impl Codes {
+    /// Code `index` of an integer format, sign-extended.
+    pub fn integer(&self, index: usize, signed: bool) -> i64 {
+        match self {
+            Codes::Bytes(codes) if signed => i64::from(codes[index] as i8),
+            Codes::Bytes(codes) => i64::from(codes[index]),
+            Codes::Wide(codes) => codes[index],
+        }
+    }
+}
+
+/// A quantized matrix, or a band of one: all of `columns` for some rows, or some columns for all rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantTensor {
+    pub(crate) scheme: TensorScheme,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) codes: Codes,
+    pub(crate) scales: Vec<f32>,
+    pub(crate) zero_points: Vec<f64>,
+    pub(crate) tensor_scale: Option<f32>,
+    pub(crate) scale_shape: (usize, usize),
+}
+
+impl QuantTensor {
+    /// The scheme of the codes.
+    pub fn scheme(&self) -> TensorScheme {
+        self.scheme
+    }
+
+    /// Rows and columns of the codes.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.rows, self.columns)
+    }
+
+    /// Rows and columns of the scales, in row-major order.
+    pub fn scale_shape(&self) -> (usize, usize) {
+        self.scale_shape
+    }
+
+    /// The codes.
+    pub fn codes(&self) -> &Codes {
+        &self.codes
+    }
+
+    /// The codes of a format of at most eight bits; `None` for wider ones.
+    pub fn code_bytes(&self) -> Option<&[u8]> {
+        match &self.codes {
+            Codes::Bytes(codes) => Some(codes),
+            Codes::Wide(_) => None,
+        }
+    }
+
+    /// Scales as they are stored: for two-level schemes the block scales, which [`tensor_scale`](Self::tensor_scale)
+    /// multiplies.
+    pub fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+
+    /// Zero points, one for each scale; empty where every code of zero is 0.
+    pub fn zero_points(&self) -> &[f64] {
+        &self.zero_points
+    }
+
+    /// The scale of the whole tensor, of the first stage in progressive schemes.
+    pub fn tensor_scale(&self) -> Option<f32> {
+        self.tensor_scale
+    }
+
+    /// The values that the codes stand for, row-major:
+    /// `(code - zero_point) * scale` for integers, `code * scale` for floats, where a block scale is first multiplied by
+    /// the tensor's; progressive codes are multiplied by both in turn.
+    pub fn dequantize(&self) -> Vec<f32> {
+        let (_, scale_columns) = self.scale_shape;
+        let (tile_rows, tile_columns) = self.tile();
+        let position = |i: usize| (i / self.columns / tile_rows) * scale_columns + i % self.columns / tile_columns;
+        (0..self.rows * self.columns).map(|i| self.value(i, position(i))).collect()
+    }
+
+    fn tile(&self) -> (usize, usize) {
+        let tile = self.scheme.granularity().map_or((1, 1), |g| g.tile(self.rows, self.columns));
+        (tile.0.max(1), tile.1.max(1))
+    }
+
+    fn value(&self, index: usize, scale_index: usize) -> f32 {
+        match self.scheme {
+            TensorScheme::Int(scheme) => self.integer_value(scheme, index, scale_index),
+            TensorScheme::Float(scheme) => self.float_value(scheme, index, scale_index),
+            TensorScheme::Progressive { second, .. } => {
+                self.integer_value(second, index, scale_index) * self.tensor_scale.unwrap_or(1.0)
+            }
+            // No rounding makes a quantized tensor of these.
+            TensorScheme::Block(_) | TensorScheme::Cast(_) => f32::NAN,
+        }
+    }
+
+    fn integer_value(&self, scheme: IntScheme, index: usize, scale_index: usize) -> f32 {
+        let zero_point = self.zero_points.get(scale_index).copied().unwrap_or(0.0);
+        let code = self.codes.integer(index, scheme.format.is_signed());
+        dequantize(code, Affine { scale: self.scales[scale_index], zero_point })
+    }
+
+    fn float_value(&self, scheme: FloatScheme, index: usize, scale_index: usize) -> f32 {
+        let scale = self.tensor_scale.map_or(self.scales[scale_index], |g| self.scales[scale_index] * g);
+        scheme.format.decode(self.codes.integer(index, false) as u8) * scale
+    }
+
+    /// Appends the rows of `other`, which has the same scheme and columns and starts on a tile of scales.
+    ///
+    /// # Errors
+    /// [`SchemeError::Combination`] where the two do not belong together.
+    pub fn append_rows(&mut self, other: QuantTensor) -> Result<(), SchemeError> {
+        if (self.scheme, self.columns, self.scale_shape.1) != (other.scheme, other.columns, other.scale_shape.1) {
+            return Err(SchemeError::Combination { text: format!("{} and {}", self.scheme, other.scheme) });
+        }
+        match (&mut self.codes, other.codes) {
+            (Codes::Bytes(codes), Codes::Bytes(more)) => codes.extend(more),
+            (Codes::Wide(codes), Codes::Wide(more)) => codes.extend(more),
+            _ => {
+                return Err(SchemeError::Combination { text: self.scheme.to_string() });
+            }
+        }
+        self.rows += other.rows;
+        // A scale of the whole tensor is the same in every band.
+        if self.scheme.granularity() != Some(crate::scheme::Granularity::Tensor) {
+            self.scales.extend(other.scales);
+            self.zero_points.extend(other.zero_points);
+            self.scale_shape.0 += other.scale_shape.0;
+        }
+        Ok(())
+    }
+}
+
+/// Whether zero points are kept: where some code of zero is not 0.
+pub(crate) fn has_zero_points(scheme: IntScheme) -> bool {
+    scheme.zero_point != ZeroPoint::Zero || !scheme.format.is_signed()
+}

@@ -1,0 +1,50 @@
+//! What can be wrong with a scheme.
+
+use kvant_numeric::format::UnknownFormat;
+
+/// A scheme that cannot be read or does not fit. All of these are the input's fault: *invalid*.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SchemeError {
+    /// The first part is no number format.
+    #[error(transparent)]
+    Format(#[from] UnknownFormat),
+    /// A part is unknown, or given twice.
+    #[error("`{part}` in the scheme `{text}` is unknown or given twice")]
+    Spelling {
+        /// The scheme as written.
+        text: String,
+        /// The part.
+        part: String,
+    },
+    /// The parts are known and do not go together.
+    #[error("the parts of the scheme `{text}` do not go together")]
+    Combination {
+        /// The scheme as written.
+        text: String,
+    },
+    /// A group size does not divide the axis.
+    #[error("its {length} {axis} channels are not a multiple of the group size {size}")]
+    GroupDoesNotDivide {
+        /// Length of the axis.
+        length: usize,
+        /// Elements of a group.
+        size: usize,
+        /// `input` or `output`.
+        axis: &'static str,
+    },
+}
+
+impl SchemeError {
+    /// The way out.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            SchemeError::Format(_) => "`kvant list formats` shows the number formats",
+            SchemeError::Spelling { .. } | SchemeError::Combination { .. } => {
+                "a scheme is spelled format[:granularity][:scale][:zp][:observer], as in int4:g128, e4m3:channel or e2m1:g32:e8m0; `kvant list schemes` shows those with names"
+            }
+            SchemeError::GroupDoesNotDivide { .. } => {
+                "give this layer another scheme with --override, e.g. int4:channel or a smaller group, or keep it with --exclude"
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Schemes: small values that say how tensors and layers are quantized. Not the doing.
+
+mod error;
+mod granularity;
+mod layer;
+mod preset;
+mod scale;
+mod tensor;
+
+pub use error::SchemeError;
+pub use granularity::{Axis, Granularity};
+pub use layer::{ActivationScheme, LayerScheme, Timing};
+pub use preset::{Dialect, PRESETS, Preset};
+pub use scale::{FloatScale, ScaleType, ZeroPoint};
+pub use tensor::{BlockFormat, Cast, FloatScheme, IntScheme, TensorScheme};
