@@ -1,0 +1,131 @@
+//! What can be wrong between the files of a checkpoint. What is wrong inside one safetensors file is a `HeaderError`.
+
+use std::path::PathBuf;
+
+use crate::error::{ErrorKind, Quoted};
+
+/// Why files do not make a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// There is nothing at the path.
+    #[error("there is no such file or directory")]
+    NotFound,
+    /// The directory holds no weights that are known at all.
+    #[error("there are no safetensors files here")]
+    NoWeights,
+    /// A file was given that is no `.safetensors` file.
+    #[error("this is neither a directory nor a .safetensors file")]
+    NotSafetensors,
+    /// There are only pickled weights. Reading a pickle can run any code.
+    #[error("the weights are in a pickle ({}), which is not read", file.display())]
+    Pickle {
+        /// One of the pickles.
+        file: PathBuf,
+    },
+    /// There are only weights in the GGUF format.
+    #[error("the weights are in GGUF ({}), which is not read", file.display())]
+    Gguf {
+        /// One of the files.
+        file: PathBuf,
+    },
+    /// There are several indices, and none has the usual name.
+    #[error("{} and {} are both indices; which is meant?", first.display(), second.display())]
+    TwoIndices {
+        /// One of them.
+        first: PathBuf,
+        /// Another.
+        second: PathBuf,
+    },
+    /// The index names a tensor twice.
+    #[error("the index names tensor {} twice", Quoted(tensor))]
+    DuplicateTensor {
+        /// The tensor.
+        tensor: String,
+    },
+    /// The index names a file that is no plain path below its directory.
+    #[error(
+        "the index puts tensor {} into {}, which is not a plain path inside the checkpoint",
+        Quoted(tensor),
+        Quoted(shard)
+    )]
+    UnsafePath {
+        /// The tensor.
+        tensor: String,
+        /// The path as the index has it.
+        shard: String,
+    },
+    /// The index names a file of another format.
+    #[error("the index puts tensor {} into {}, which is not a .safetensors file", Quoted(tensor), Quoted(shard))]
+    ForeignShard {
+        /// The tensor.
+        tensor: String,
+        /// The path as the index has it.
+        shard: String,
+    },
+    /// A shard of the index is not there.
+    #[error("the shard {} is missing; it should hold tensor {}", Quoted(shard), Quoted(tensor))]
+    MissingShard {
+        /// The path as the index has it.
+        shard: String,
+        /// One of its tensors.
+        tensor: String,
+    },
+    /// A tensor of the index is in no shard.
+    #[error("tensor {} is not in the shard {}, where the index puts it, nor in another", Quoted(tensor), Quoted(shard))]
+    MissingTensor {
+        /// The tensor.
+        tensor: String,
+        /// The path as the index has it.
+        shard: String,
+    },
+    /// A tensor of the index is in another shard.
+    #[error("tensor {} is in {}, not in the shard {}, where the index puts it", Quoted(tensor), found.display(), Quoted(shard))]
+    WrongShard {
+        /// The tensor.
+        tensor: String,
+        /// The path as the index has it.
+        shard: String,
+        /// Where it is.
+        found: PathBuf,
+    },
+    /// Two shards hold the same tensor.
+    #[error("tensor {} is in both {} and {}", Quoted(tensor), first.display(), second.display())]
+    InTwoShards {
+        /// The tensor.
+        tensor: String,
+        /// One shard.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+}
+
+impl CheckpointError {
+    /// Whether the files are wrong or only beyond this crate.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotFound => ErrorKind::Io,
+            Self::Pickle { .. } | Self::Gguf { .. } | Self::NotSafetensors | Self::ForeignShard { .. } => {
+                ErrorKind::Unsupported
+            }
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// What the user can do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotFound => "a model on a hub must be on disk first, e.g. `hf download ORG/NAME --local-dir DIR`",
+            Self::Pickle { .. } => "convert the weights to safetensors first; Kvant never runs pickles",
+            Self::Gguf { .. } => "start from the original safetensors checkpoint",
+            Self::NoWeights => "give the directory that holds config.json and the *.safetensors files",
+            Self::MissingShard { .. } => "the download may be incomplete; fetch the missing file",
+            Self::TwoIndices { .. } => {
+                "keep only one of them in the directory, or name it model.safetensors.index.json"
+            }
+            Self::InTwoShards { .. } => "the directory may hold files of two checkpoints; keep only one set of shards",
+            _ => return None,
+        };
+        Some(hint.into())
+    }
+}

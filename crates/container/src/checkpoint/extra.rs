@@ -1,0 +1,148 @@
+//! The files of a directory that are not the checkpoint's tensors: which go along with a copy, and which do not.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::sources::PICKLE_EXTENSIONS;
+use crate::error::Error;
+
+/// The model's description, which a copy rewrites.
+pub(super) const CONFIG_FILE: &str = "config.json";
+
+/// Weights in formats of other frameworks.
+const FOREIGN_EXTENSIONS: &[&str] = &["h5", "msgpack", "gguf", "onnx", "ot"];
+
+/// A file or directory beside a checkpoint that a copy does without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOutFile {
+    /// Its name in the checkpoint's directory.
+    pub name: PathBuf,
+    /// Why it stays behind.
+    pub reason: LeftOutReason,
+}
+
+/// Why a file stays behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeftOutReason {
+    /// Its name begins with a dot.
+    Hidden,
+    /// Directories are not followed.
+    Directory,
+    /// A broken link, a socket, a device.
+    NotAFile,
+    /// Code is not copied, so that a copy never runs code that nobody looked at.
+    Code,
+    /// A safetensors file that is not part of the checkpoint.
+    OtherSafetensors,
+    /// Weights of another format: a copy of the original beside the new ones.
+    OtherWeights,
+    /// An index of files that are not copied.
+    OtherIndex,
+}
+
+impl fmt::Display for LeftOutReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hidden => "hidden file",
+            Self::Directory => "directory",
+            Self::NotAFile => "not a regular file",
+            Self::Code => "code",
+            Self::OtherSafetensors => "safetensors file that is not part of the checkpoint",
+            Self::OtherWeights => "weights in another format",
+            Self::OtherIndex => "index of other weights",
+        })
+    }
+}
+
+/// The names in a directory, sorted.
+pub(super) fn list_dir(dir: &Path) -> Result<Vec<OsString>, Error> {
+    let wrap = |e| Error::io("list", dir, None, e);
+    let mut names = fs::read_dir(dir)
+        .map_err(wrap)?
+        .map(|entry| entry.map(|e| e.file_name()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(wrap)?;
+    names.sort();
+    Ok(names)
+}
+
+/// Whether a name ends in a dot and one of the extensions, in whatever case.
+pub(super) fn has_extension(name: &str, extensions: &[&str]) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, end)| extensions.iter().any(|e| end.eq_ignore_ascii_case(e)))
+}
+
+/// Splits a directory into the files to carry along and those to leave, both sorted. The checkpoint's `own` files and its
+/// `config.json` are neither.
+pub(super) fn sort_files(dir: &Path, own: &[&Path]) -> Result<(Vec<PathBuf>, Vec<LeftOutFile>), Error> {
+    let (mut extra, mut left_out) = (vec![], vec![]);
+    for name in list_dir(dir)? {
+        let path = dir.join(&name);
+        if name == CONFIG_FILE || own.contains(&path.as_path()) {
+            continue;
+        }
+        match reason_to_leave(&path, &name.to_string_lossy()) {
+            Some(reason) => left_out.push(LeftOutFile { name: name.into(), reason }),
+            None => extra.push(name.into()),
+        }
+    }
+    Ok((extra, left_out))
+}
+
+fn reason_to_leave(path: &Path, name: &str) -> Option<LeftOutReason> {
+    if name.starts_with('.') {
+        return Some(LeftOutReason::Hidden);
+    }
+    if path.is_dir() {
+        return Some(LeftOutReason::Directory);
+    }
+    if !path.is_file() {
+        return Some(LeftOutReason::NotAFile);
+    }
+    reason_by_name(name)
+}
+
+fn reason_by_name(name: &str) -> Option<LeftOutReason> {
+    let stem_of_index = name.strip_suffix(".index.json");
+    match stem_of_index.unwrap_or(name) {
+        indexed if stem_of_index.is_some() && weights(indexed).is_some() => Some(LeftOutReason::OtherIndex),
+        name if has_extension(name, &["py"]) => Some(LeftOutReason::Code),
+        name => weights(name),
+    }
+}
+
+fn weights(name: &str) -> Option<LeftOutReason> {
+    if has_extension(name, &["safetensors"]) {
+        return Some(LeftOutReason::OtherSafetensors);
+    }
+    let foreign = has_extension(name, PICKLE_EXTENSIONS) || has_extension(name, FOREIGN_EXTENSIONS);
+    foreign.then_some(LeftOutReason::OtherWeights)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_by_name() {
+        use LeftOutReason::*;
+        let cases = [
+            ("tokenizer.json", None),
+            ("tokenizer.model", None),
+            ("chat_template.jinja", None),
+            ("vocab.index.json", None),
+            ("LICENSE", None),
+            ("modeling_x.py", Some(Code)),
+            ("MODELING_X.PY", Some(Code)),
+            ("consolidated.safetensors", Some(OtherSafetensors)),
+            ("pytorch_model.bin", Some(OtherWeights)),
+            ("tf_model.h5", Some(OtherWeights)),
+            ("pytorch_model.bin.index.json", Some(OtherIndex)),
+            ("model.fp8.safetensors.index.json", Some(OtherIndex)),
+        ];
+        for (name, reason) in cases {
+            assert_eq!(reason_by_name(name), reason, "{name}");
+        }
+    }
+}

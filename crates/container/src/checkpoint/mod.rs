@@ -1,0 +1,158 @@
+//! A checkpoint as it lies on disk: a directory with one or more safetensors files, or a single file. Nothing about what
+//! the tensors mean.
+
+mod error;
+mod extra;
+mod index;
+mod sources;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+pub use error::CheckpointError;
+pub use extra::{LeftOutFile, LeftOutReason};
+
+use crate::error::Error;
+use crate::json::read_json;
+use crate::safetensors::{SafetensorsFile, TensorView};
+use sources::Sources;
+
+/// The most bytes of a `config.json` that are read.
+const MAX_CONFIG_LEN: u64 = 64 << 20;
+
+/// An opened checkpoint: all shards mapped, all headers checked, no tensor read.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    is_dir: bool,
+    index: Option<PathBuf>,
+    shards: Vec<SafetensorsFile>,
+    /// Shard and position in it of every tensor.
+    positions: HashMap<String, (usize, usize)>,
+    unindexed: Vec<String>,
+}
+
+impl Checkpoint {
+    /// Opens a directory or a single `.safetensors` file.
+    ///
+    /// In a directory, `model.safetensors.index.json` names the shards; without one `model.safetensors` is the checkpoint,
+    /// then the only other index, then all `*.safetensors` files together.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Header`] for a shard that is wrong in itself, [`Error::Checkpoint`] for shards that do not make a
+    /// checkpoint: a shard missing or outside the directory, a tensor missing, in the wrong shard or in two; weights in
+    /// formats that are not read (pickles, GGUF). [`Error::Io`], [`Error::Json`] and so on for single files.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let sources = Sources::find(path)?;
+        let shards = sources.open_shards()?;
+        let positions = unique_positions(path, &shards)?;
+        let unindexed = sources.check_index(&shards, &positions)?;
+        let Sources { is_dir, index, .. } = sources;
+        Ok(Self { path: path.to_path_buf(), is_dir, index: index.map(|i| i.path), shards, positions, unindexed })
+    }
+
+    /// The directory or file it was opened with.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The files that hold the tensors, sorted by name.
+    pub fn shards(&self) -> &[SafetensorsFile] {
+        &self.shards
+    }
+
+    /// All tensors, sorted by shard and then by the order of their bytes.
+    pub fn tensors(&self) -> impl Iterator<Item = TensorView<'_>> {
+        self.shards.iter().flat_map(SafetensorsFile::tensors)
+    }
+
+    /// The tensor of a name.
+    pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        let &(shard, position) = self.positions.get(name)?;
+        self.shards.get(shard)?.get(position)
+    }
+
+    /// How many tensors there are.
+    pub fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Whether there is no tensor at all.
+    pub fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// The names of tensors that are in a shard, but not in the index, sorted. They are part of [`Self::tensors`].
+    pub fn unindexed(&self) -> &[String] {
+        &self.unindexed
+    }
+
+    /// The free-form strings of all shards' headers; where shards disagree, the first one's.
+    pub fn metadata(&self) -> BTreeMap<String, String> {
+        let mut metadata = BTreeMap::new();
+        for (key, value) in self.shards.iter().flat_map(SafetensorsFile::metadata) {
+            metadata.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        metadata
+    }
+
+    /// The contents of `config.json`; `None` if there is none, or if the checkpoint is a single file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] beyond 64 MiB, [`Error::Json`], [`Error::Io`].
+    pub fn config(&self) -> Result<Option<serde_json::Value>, Error> {
+        let path = self.path.join(extra::CONFIG_FILE);
+        match self.is_dir && path.try_exists().map_err(|e| Error::io("open", &path, None, e))? {
+            true => read_json(&path, MAX_CONFIG_LEN).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The names of the files to carry along to a copy of the checkpoint, sorted: tokenizer, chat template, generation
+    /// config, licence, whatever lies in the directory itself and is neither weights, index, `config.json` nor code.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the directory cannot be listed.
+    pub fn extra_files(&self) -> Result<Vec<PathBuf>, Error> {
+        Ok(self.sort_files()?.0)
+    }
+
+    /// The files and directories that a copy does without, sorted, each with the reason.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the directory cannot be listed.
+    pub fn left_out_files(&self) -> Result<Vec<LeftOutFile>, Error> {
+        Ok(self.sort_files()?.1)
+    }
+
+    fn sort_files(&self) -> Result<(Vec<PathBuf>, Vec<LeftOutFile>), Error> {
+        let shards = self.shards.iter().map(SafetensorsFile::path);
+        let own: Vec<&Path> = shards.chain(self.index.as_deref()).collect();
+        match self.is_dir {
+            true => extra::sort_files(&self.path, &own),
+            false => Ok((vec![], vec![])),
+        }
+    }
+}
+
+/// Where every tensor is, once it is sure that no two shards hold the same.
+fn unique_positions(path: &Path, shards: &[SafetensorsFile]) -> Result<HashMap<String, (usize, usize)>, Error> {
+    let mut positions: HashMap<String, (usize, usize)> = HashMap::new();
+    for (s, shard) in shards.iter().enumerate() {
+        for (t, tensor) in shard.tensors().enumerate() {
+            if let Some((first, _)) = positions.insert(tensor.name().to_owned(), (s, t)) {
+                let (first, second) = (shards[first].path().to_path_buf(), shard.path().to_path_buf());
+                let problem = CheckpointError::InTwoShards { tensor: tensor.name().to_owned(), first, second };
+                return Err(Error::Checkpoint { path: path.to_path_buf(), problem });
+            }
+        }
+    }
+    Ok(positions)
+}
+
+#[cfg(test)]
+mod tests;

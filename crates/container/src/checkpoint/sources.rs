@@ -1,0 +1,168 @@
+//! Which files make the checkpoint: an index and its shards, a single file, or all files of a directory.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::error::CheckpointError;
+use super::extra::{has_extension, list_dir};
+use super::index::ShardIndex;
+use crate::error::Error;
+use crate::safetensors::SafetensorsFile;
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+const INDEX_SUFFIX: &str = ".safetensors.index.json";
+
+/// What PyTorch writes with pickle.
+pub(super) const PICKLE_EXTENSIONS: &[&str] = &["bin", "pt", "pth", "ckpt", "pkl"];
+
+/// The files of a checkpoint, found but not opened.
+#[derive(Debug)]
+pub(super) struct Sources {
+    pub is_dir: bool,
+    pub index: Option<ShardIndex>,
+    /// The shards, sorted by name.
+    shards: Vec<PathBuf>,
+    path: PathBuf,
+}
+
+impl Sources {
+    /// Looks at a directory or a single file, and reads the index if there is one.
+    pub fn find(path: &Path) -> Result<Self, Error> {
+        let metadata = fs::metadata(path).map_err(|e| cannot_open(path, e))?;
+        let (index, shards) = match metadata.is_dir() {
+            true => find_in_dir(path)?,
+            false => (None, vec![check_single_file(path)?]),
+        };
+        Ok(Self { is_dir: metadata.is_dir(), index, shards, path: path.to_path_buf() })
+    }
+
+    /// Maps all shards and checks their headers.
+    pub fn open_shards(&self) -> Result<Vec<SafetensorsFile>, Error> {
+        self.refuse_missing_shards()?;
+        self.shards.iter().map(|path| SafetensorsFile::open(path)).collect()
+    }
+
+    fn refuse_missing_shards(&self) -> Result<(), Error> {
+        let Some(index) = &self.index else {
+            return Ok(());
+        };
+        match index.shards().into_iter().find(|(shard, _)| !self.path.join(shard).exists()) {
+            Some((shard, tensor)) => {
+                let problem = CheckpointError::MissingShard { shard: shard.into(), tensor: tensor.into() };
+                Err(Error::Checkpoint { path: index.path.clone(), problem })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that every tensor of the index is where the index says; the tensors that it does not name, sorted.
+    pub fn check_index(
+        &self,
+        shards: &[SafetensorsFile],
+        positions: &HashMap<String, (usize, usize)>,
+    ) -> Result<Vec<String>, Error> {
+        let Some(index) = &self.index else {
+            return Ok(vec![]);
+        };
+        let found = |tensor: &str| positions.get(tensor).map(|&(shard, _)| shards[shard].path());
+        let mut wrong = index.weight_map.iter().filter_map(|(t, s)| misplaced(t, s, &self.path.join(s), found(t)));
+        if let Some(problem) = wrong.next() {
+            return Err(Error::Checkpoint { path: index.path.clone(), problem });
+        }
+        let named: HashSet<&String> = index.weight_map.iter().map(|(tensor, _)| tensor).collect();
+        let mut unindexed: Vec<String> = positions.keys().filter(|name| !named.contains(name)).cloned().collect();
+        unindexed.sort();
+        Ok(unindexed)
+    }
+}
+
+/// Nothing at the path of the whole checkpoint is worth a hint; other failures are the system's.
+fn cannot_open(path: &Path, cause: io::Error) -> Error {
+    let path = path.to_path_buf();
+    match cause.kind() {
+        io::ErrorKind::NotFound => Error::Checkpoint { path, problem: CheckpointError::NotFound },
+        _ => Error::io("open", &path, None, cause),
+    }
+}
+
+fn misplaced(tensor: &str, shard: &str, expected: &Path, found: Option<&Path>) -> Option<CheckpointError> {
+    let (tensor, shard) = (tensor.to_owned(), shard.to_owned());
+    match found {
+        Some(found) if found == expected => None,
+        Some(found) => Some(CheckpointError::WrongShard { tensor, shard, found: found.to_path_buf() }),
+        None => Some(CheckpointError::MissingTensor { tensor, shard }),
+    }
+}
+
+fn check_single_file(path: &Path) -> Result<PathBuf, Error> {
+    match has_extension(&path.to_string_lossy(), &["safetensors"]) {
+        true => Ok(path.to_path_buf()),
+        false => Err(Error::Checkpoint {
+            path: path.to_path_buf(),
+            problem: foreign_format(&[path.to_path_buf()], CheckpointError::NotSafetensors),
+        }),
+    }
+}
+
+/// The index, if any, and the shards of a directory.
+fn find_in_dir(dir: &Path) -> Result<(Option<ShardIndex>, Vec<PathBuf>), Error> {
+    let files: Vec<PathBuf> =
+        list_dir(dir)?.into_iter().map(|name| dir.join(name)).filter(|path| path.is_file()).collect();
+    if let Some(path) = choose_index(dir, &files)? {
+        let index = ShardIndex::read(&path)?;
+        let shards = index.shards().keys().map(|shard| dir.join(shard)).collect();
+        return Ok((Some(index), shards));
+    }
+    let single = dir.join(SINGLE_FILE);
+    let shards: Vec<PathBuf> = match files.contains(&single) {
+        true => vec![single],
+        false => files.iter().filter(|path| is_visible_shard(path)).cloned().collect(),
+    };
+    match shards.is_empty() {
+        true => Err(Error::Checkpoint {
+            path: dir.to_path_buf(),
+            problem: foreign_format(&files, CheckpointError::NoWeights),
+        }),
+        false => Ok((None, shards)),
+    }
+}
+
+/// The index with the usual name; else, unless there is a file with the usual name, the only one with another.
+fn choose_index(dir: &Path, files: &[PathBuf]) -> Result<Option<PathBuf>, Error> {
+    let usual = dir.join(INDEX_FILE);
+    if files.contains(&usual) {
+        return Ok(Some(usual));
+    }
+    if files.contains(&dir.join(SINGLE_FILE)) {
+        return Ok(None);
+    }
+    let others: Vec<&PathBuf> = files.iter().filter(|path| path.to_string_lossy().ends_with(INDEX_SUFFIX)).collect();
+    match others[..] {
+        [first, second, ..] => {
+            let problem = CheckpointError::TwoIndices { first: first.clone(), second: second.clone() };
+            Err(Error::Checkpoint { path: dir.to_path_buf(), problem })
+        }
+        _ => Ok(others.first().map(|&path| path.clone())),
+    }
+}
+
+/// Hidden files are no shards: some systems leave `._model.safetensors` beside a copied `model.safetensors`.
+fn is_visible_shard(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    !name.starts_with('.') && has_extension(&name, &["safetensors"])
+}
+
+/// Names the format of weights that are not safetensors, or says `otherwise`.
+fn foreign_format(files: &[PathBuf], otherwise: CheckpointError) -> CheckpointError {
+    let first_with = |extensions| files.iter().find(|path| has_extension(&path.to_string_lossy(), extensions)).cloned();
+    if let Some(file) = first_with(PICKLE_EXTENSIONS) {
+        return CheckpointError::Pickle { file };
+    }
+    match first_with(&["gguf"]) {
+        Some(file) => CheckpointError::Gguf { file },
+        None => otherwise,
+    }
+}

@@ -1,0 +1,266 @@
+//! Whole directories: good ones, wrong ones, hostile ones.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::dtype::Dtype;
+use crate::error::ErrorKind;
+use crate::safetensors::{Durability, Layout, TensorDeclaration, Writer};
+
+/// A directory with the given text files.
+fn dir_with(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
+/// Writes a safetensors file whose tensors are one byte each: their position.
+fn shard(dir: &TempDir, name: &str, tensors: &[&str]) {
+    let declarations = tensors.iter().map(|&t| TensorDeclaration::new(t, Dtype::U8, [1])).collect();
+    let layout = Layout::new(declarations, u64::MAX, [("from".to_string(), name.to_string())].into()).unwrap();
+    let own = tempfile::tempdir().unwrap();
+    let writer = Writer::create(own.path(), layout).unwrap();
+    for i in 0..tensors.len() {
+        writer.write_at(i, 0, &[i as u8]).unwrap();
+    }
+    writer.finish(Durability::Process).unwrap();
+    let target = dir.path().join(name);
+    fs::create_dir_all(target.parent().unwrap()).unwrap();
+    fs::copy(own.path().join("model.safetensors"), target).unwrap();
+}
+
+fn index(dir: &TempDir, weight_map: &str) {
+    fs::write(dir.path().join("model.safetensors.index.json"), format!(r#"{{"weight_map":{weight_map}}}"#)).unwrap();
+}
+
+fn problem(path: &Path) -> CheckpointError {
+    match Checkpoint::open(path) {
+        Err(Error::Checkpoint { problem, .. }) => problem,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn names(checkpoint: &Checkpoint) -> Vec<&str> {
+    checkpoint.tensors().map(|t| t.name()).collect()
+}
+
+#[test]
+fn an_index_leads_to_its_shards() {
+    let dir = dir_with(&[("config.json", r#"{"model_type":"llama"}"#)]);
+    shard(&dir, "b.safetensors", &["z", "y"]);
+    shard(&dir, "sub/a.safetensors", &["x"]);
+    shard(&dir, "model.safetensors", &["decoy"]);
+    index(&dir, r#"{"x":"sub/a.safetensors","y":"b.safetensors","z":"b.safetensors"}"#);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(names(&checkpoint), ["z", "y", "x"]);
+    assert_eq!((checkpoint.len(), checkpoint.is_empty()), (3, false));
+    assert_eq!(checkpoint.tensor("y").unwrap().bytes(), [1]);
+    assert!(checkpoint.tensor("decoy").is_none());
+    assert!(checkpoint.unindexed().is_empty());
+    assert_eq!(checkpoint.metadata()["from"], "b.safetensors");
+    assert_eq!(checkpoint.config().unwrap().unwrap()["model_type"], "llama");
+    let decoy = LeftOutFile { name: "model.safetensors".into(), reason: LeftOutReason::OtherSafetensors };
+    assert!(checkpoint.left_out_files().unwrap().contains(&decoy));
+}
+
+#[test]
+fn tensors_outside_the_index_are_kept_and_reported() {
+    let dir = dir_with(&[]);
+    shard(&dir, "a.safetensors", &["x", "w", "v"]);
+    index(&dir, r#"{"x":"a.safetensors"}"#);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(names(&checkpoint), ["x", "w", "v"]);
+    assert_eq!(checkpoint.unindexed(), ["v", "w"]);
+}
+
+#[test]
+fn without_an_index_the_usual_name_comes_first_then_all_files() {
+    let dir = dir_with(&[]);
+    shard(&dir, "b.safetensors", &["b"]);
+    shard(&dir, "a.safetensors", &["a"]);
+    fs::write(dir.path().join("._a.safetensors"), "junk").unwrap();
+    assert_eq!(names(&Checkpoint::open(dir.path()).unwrap()), ["a", "b"]);
+    shard(&dir, "model.safetensors", &["m"]);
+    assert_eq!(names(&Checkpoint::open(dir.path()).unwrap()), ["m"]);
+}
+
+#[test]
+fn an_index_with_another_name_is_found_if_it_is_the_only_one() {
+    let dir = dir_with(&[("other.safetensors.index.json", r#"{"weight_map":{"x":"a.safetensors"}}"#)]);
+    shard(&dir, "a.safetensors", &["x"]);
+    shard(&dir, "b.safetensors", &["y"]);
+    assert_eq!(names(&Checkpoint::open(dir.path()).unwrap()), ["x"]);
+    fs::write(dir.path().join("third.safetensors.index.json"), "{}").unwrap();
+    assert!(matches!(problem(dir.path()), CheckpointError::TwoIndices { .. }));
+}
+
+#[test]
+fn a_single_file_is_a_checkpoint_without_config_and_extras() {
+    let dir = dir_with(&[("config.json", "{}"), ("tokenizer.json", "{}")]);
+    shard(&dir, "x.safetensors", &["x"]);
+    let checkpoint = Checkpoint::open(&dir.path().join("x.safetensors")).unwrap();
+    assert_eq!(names(&checkpoint), ["x"]);
+    assert_eq!(checkpoint.config().unwrap(), None);
+    assert_eq!(checkpoint.extra_files().unwrap(), Vec::<PathBuf>::new());
+    assert_eq!(checkpoint.left_out_files().unwrap(), []);
+}
+
+#[test]
+fn paths_out_of_the_directory_are_refused() {
+    let dir = dir_with(&[]);
+    shard(&dir, "in/a.safetensors", &["x"]);
+    shard(&dir, "a.safetensors", &["x"]);
+    let absolute = dir.path().join("a.safetensors");
+    for path in [
+        "../a.safetensors",
+        absolute.to_str().unwrap(),
+        "x/../../a.safetensors",
+        "..\\\\a.safetensors",
+        "C:a.safetensors",
+    ] {
+        fs::write(dir.path().join("in/model.safetensors.index.json"), format!(r#"{{"weight_map":{{"x":"{path}"}}}}"#))
+            .unwrap();
+        let problem = problem(&dir.path().join("in"));
+        assert!(matches!(&problem, CheckpointError::UnsafePath { tensor, .. } if tensor == "x"), "{path}: {problem}");
+    }
+}
+
+#[test]
+fn an_index_that_does_not_fit_its_shards() {
+    let dir = dir_with(&[]);
+    shard(&dir, "a.safetensors", &["x"]);
+    shard(&dir, "b.safetensors", &["y"]);
+    index(&dir, r#"{"x":"a.safetensors","y":"c.safetensors"}"#);
+    let missing = problem(dir.path());
+    assert_eq!(missing, CheckpointError::MissingShard { shard: "c.safetensors".into(), tensor: "y".into() });
+    assert!(missing.hint().is_some());
+    index(&dir, r#"{"x":"a.safetensors","z":"a.safetensors"}"#);
+    assert_eq!(
+        problem(dir.path()),
+        CheckpointError::MissingTensor { tensor: "z".into(), shard: "a.safetensors".into() }
+    );
+    index(&dir, r#"{"x":"b.safetensors","y":"a.safetensors"}"#);
+    assert!(matches!(problem(dir.path()), CheckpointError::WrongShard { tensor, .. } if tensor == "x"));
+    index(&dir, r#"{"x":"a.safetensors","x":"b.safetensors"}"#);
+    assert_eq!(problem(dir.path()), CheckpointError::DuplicateTensor { tensor: "x".into() });
+    index(&dir, r#"{"x":"a.bin"}"#);
+    assert_eq!(problem(dir.path()).kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn malformed_indices() {
+    let dir = dir_with(&[]);
+    shard(&dir, "a.safetensors", &["x"]);
+    for weight_map in ["[]", r#"{"x":1}"#, "{", &"[".repeat(100_000)] {
+        index(&dir, weight_map);
+        let error = Checkpoint::open(dir.path()).unwrap_err();
+        assert!(matches!(error, Error::Json { .. }), "{error}");
+        assert!(error.to_string().contains("model.safetensors.index.json"), "{error}");
+    }
+}
+
+#[test]
+fn the_same_tensor_in_two_shards() {
+    let dir = dir_with(&[]);
+    shard(&dir, "a.safetensors", &["x"]);
+    shard(&dir, "b.safetensors", &["y", "x"]);
+    for with_index in [false, true] {
+        if with_index {
+            index(&dir, r#"{"x":"a.safetensors","y":"b.safetensors"}"#);
+        }
+        let error = Checkpoint::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("`x`") && error.contains("a.safetensors") && error.contains("b.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn a_truncated_shard_names_file_and_tensor() {
+    let dir = dir_with(&[]);
+    shard(&dir, "a.safetensors", &["x", "y"]);
+    let path = dir.path().join("a.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let error = Checkpoint::open(dir.path()).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("a.safetensors") && message.contains("`y`") && message.contains("1 bytes are missing"),
+        "{message}"
+    );
+    assert!(error.hint().unwrap().contains("incomplete"));
+}
+
+#[test]
+fn weights_that_are_not_read() {
+    let pickle = dir_with(&[("config.json", "{}"), ("pytorch_model.bin", "x")]);
+    let error = problem(pickle.path());
+    assert!(matches!(error, CheckpointError::Pickle { .. }));
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.hint().unwrap().contains("never runs pickles"));
+    assert!(matches!(problem(&pickle.path().join("pytorch_model.bin")), CheckpointError::Pickle { .. }));
+    assert!(matches!(problem(dir_with(&[("m.gguf", "x")]).path()), CheckpointError::Gguf { .. }));
+    assert_eq!(problem(dir_with(&[("README.md", "x")]).path()), CheckpointError::NoWeights);
+    assert_eq!(problem(&pickle.path().join("config.json")), CheckpointError::NotSafetensors);
+    let missing = problem(&pickle.path().join("org/model"));
+    assert_eq!((missing.kind(), missing.hint().is_some()), (ErrorKind::Io, true));
+}
+
+#[test]
+fn extra_files_go_along_and_the_rest_is_reported() {
+    let dir = dir_with(&[
+        ("config.json", "{}"),
+        ("tokenizer.json", "{}"),
+        ("chat_template.jinja", ""),
+        ("modeling.py", ""),
+        ("pytorch_model.bin", ""),
+        (".gitattributes", ""),
+    ]);
+    shard(&dir, "model.safetensors", &["x"]);
+    shard(&dir, "original/consolidated.safetensors", &["x"]);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let extra = checkpoint.extra_files().unwrap();
+    assert_eq!(extra, [PathBuf::from("chat_template.jinja"), "tokenizer.json".into()]);
+    let left_out = checkpoint.left_out_files().unwrap();
+    let left_out: Vec<_> = left_out.iter().map(|f| (f.name.to_str().unwrap(), f.reason)).collect();
+    use LeftOutReason::*;
+    let expected = [
+        (".gitattributes", Hidden),
+        ("modeling.py", Code),
+        ("original", Directory),
+        ("pytorch_model.bin", OtherWeights),
+    ];
+    assert_eq!(left_out, expected);
+}
+
+#[test]
+fn config_errors() {
+    let dir = dir_with(&[]);
+    shard(&dir, "model.safetensors", &["x"]);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(checkpoint.config().unwrap(), None);
+    let config = dir.path().join("config.json");
+    fs::write(&config, "[".repeat(100_000)).unwrap();
+    assert!(matches!(checkpoint.config(), Err(Error::Json { .. })));
+    fs::File::create(&config).unwrap().set_len(MAX_CONFIG_LEN + 1).unwrap();
+    assert!(matches!(checkpoint.config(), Err(Error::TooLarge { .. })));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_followed_as_in_download_caches() {
+    let blobs = dir_with(&[("t", "{}")]);
+    shard(&blobs, "blob", &["x"]);
+    let snapshot = dir_with(&[]);
+    let link =
+        |from: &str, to: &str| std::os::unix::fs::symlink(blobs.path().join(from), snapshot.path().join(to)).unwrap();
+    link("blob", "model.safetensors");
+    link("t", "tokenizer.json");
+    link("gone", "broken.txt");
+    let checkpoint = Checkpoint::open(snapshot.path()).unwrap();
+    assert_eq!(names(&checkpoint), ["x"]);
+    assert_eq!(checkpoint.extra_files().unwrap(), [PathBuf::from("tokenizer.json")]);
+    assert_eq!(checkpoint.left_out_files().unwrap()[0].reason, LeftOutReason::NotAFile);
+}

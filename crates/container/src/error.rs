@@ -1,0 +1,192 @@
+//! The error of every fallible operation of the crate: what failed, in which file, at which tensor, and what to do.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::CheckpointError;
+use crate::safetensors::{HeaderError, LayoutError, WriterError};
+
+/// Longest name or foreign message quoted in an error, in characters.
+const MAX_QUOTED: usize = 200;
+
+/// What went wrong with a file. Messages are one line and safe to print: names from files are escaped and shortened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused an operation.
+    #[error("cannot {action} {}{}: {cause}", file.display(), OfTensor(tensor.as_deref()))]
+    Io {
+        /// What was attempted, as a verb: "open", "read", "write".
+        action: &'static str,
+        /// The file or directory it was attempted on.
+        file: PathBuf,
+        /// The tensor being moved, if one was.
+        tensor: Option<String>,
+        /// The system's answer.
+        cause: io::Error,
+    },
+    /// The file system (or the user's quota on it) is full.
+    #[error("no space left to {action} {}{}: {cause}", file.display(), OfTensor(tensor.as_deref()))]
+    DiskFull {
+        /// What was attempted, as a verb.
+        action: &'static str,
+        /// The file that could not grow.
+        file: PathBuf,
+        /// The tensor being written, if one was.
+        tensor: Option<String>,
+        /// The system's answer.
+        cause: io::Error,
+    },
+    /// A file that must be a regular file (or a link to one) is something else.
+    #[error("{} is not a regular file", file.display())]
+    NotAFile {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A JSON file is larger than anything sane.
+    #[error("{} has {len} bytes, more than the limit of {limit}", file.display())]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// Its length in bytes.
+        len: u64,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// A JSON file does not parse, or not to what it should hold.
+    #[error("{}: {message}", file.display())]
+    Json {
+        /// The file.
+        file: PathBuf,
+        /// The parser's message, with line and column.
+        message: String,
+    },
+    /// A safetensors header is wrong.
+    #[error("{}: {problem}", file.display())]
+    Header {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: HeaderError,
+    },
+    /// The files of a checkpoint do not make one.
+    #[error("{}: {problem}", path.display())]
+    Checkpoint {
+        /// The checkpoint's directory, index or file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: CheckpointError,
+    },
+    /// The tensors declared for writing cannot be laid out.
+    #[error("{0}")]
+    Layout(#[from] LayoutError),
+    /// The output written so far does not fit what is asked of it.
+    #[error("{}: {problem}", file.display())]
+    Writer {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: WriterError,
+    },
+}
+
+/// Whose fault an [`Error`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The system refused: missing file, permissions, full disk.
+    Io,
+    /// The input is wrong and no program should accept it.
+    Invalid,
+    /// The input may be right, but this crate does not handle it.
+    Unsupported,
+}
+
+impl Error {
+    /// Whether the system, the input, or a limit of this crate is to blame.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Io { .. } | Self::DiskFull { .. } => ErrorKind::Io,
+            Self::Header { problem, .. } => problem.kind(),
+            Self::Checkpoint { problem, .. } => problem.kind(),
+            Self::TooLarge { .. } => ErrorKind::Unsupported,
+            Self::NotAFile { .. } | Self::Json { .. } | Self::Layout(_) | Self::Writer { .. } => ErrorKind::Invalid,
+        }
+    }
+
+    /// What the user can do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::DiskFull { .. } => Some("free some space or choose an output directory on another disk".into()),
+            Self::Header { problem, .. } => problem.hint(),
+            Self::Checkpoint { problem, .. } => problem.hint(),
+            Self::Layout(problem) => problem.hint(),
+            Self::Writer { problem, .. } => problem.hint(),
+            Self::Io { .. } | Self::NotAFile { .. } | Self::TooLarge { .. } | Self::Json { .. } => None,
+        }
+    }
+
+    /// Wraps the system's answer, telling a full disk from the rest.
+    pub(crate) fn io(action: &'static str, file: &Path, tensor: Option<&str>, cause: io::Error) -> Self {
+        let (file, tensor) = (file.to_path_buf(), tensor.map(str::to_owned));
+        match cause.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { action, file, tensor, cause },
+            _ => Self::Io { action, file, tensor, cause },
+        }
+    }
+}
+
+/// A name from a file, escaped and shortened so that it cannot garble a terminal or flood a log.
+pub(crate) struct Quoted<'a>(pub &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", shorten(self.0))
+    }
+}
+
+/// Escapes control characters and cuts after [`MAX_QUOTED`] characters.
+pub(crate) fn shorten(text: &str) -> String {
+    let mut short = String::new();
+    for c in text.chars().take(MAX_QUOTED) {
+        match c.is_control() {
+            true => short.extend(c.escape_default()),
+            false => short.push(c),
+        }
+    }
+    if text.chars().nth(MAX_QUOTED).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+/// " (tensor `x`)", or nothing.
+struct OfTensor<'a>(Option<&'a str>);
+
+impl fmt::Display for OfTensor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(name) => write!(f, " (tensor {})", Quoted(name)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_names_are_harmless() {
+        assert_eq!(Quoted("a\u{1b}[2J\n").to_string(), "`a\\u{1b}[2J\\n`");
+        assert!(Quoted(&"x".repeat(1_000_000)).to_string().len() < 300);
+    }
+
+    #[test]
+    fn a_full_disk_is_its_own_error() {
+        let cause = io::Error::from(io::ErrorKind::StorageFull);
+        let error = Error::io("write", Path::new("out/model.safetensors"), Some("w"), cause);
+        assert!(matches!(error, Error::DiskFull { .. }));
+        assert!(error.to_string().starts_with("no space left to write out/model.safetensors (tensor `w`)"), "{error}");
+        assert!(error.hint().is_some());
+    }
+}

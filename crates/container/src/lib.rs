@@ -1,0 +1,57 @@
+//! File syntax for Kvant: safetensors checkpoints, mapped in and streamed out.
+//!
+//! This crate knows files and nothing else: no model families, no quantization. Two flows go through it:
+//!
+//! * **in**: [`Checkpoint::open`] finds the shards of a Hugging Face directory (or takes one `.safetensors` file), checks
+//!   every header before it trusts a byte of it, and hands out [`TensorView`]s that borrow from the mapped files;
+//! * **out**: a [`Layout`] turns declared names, dtypes and shapes into shards with their headers, and a [`Writer`] puts the
+//!   tensors' bytes at their places, from any thread and in any order, so memory stays bounded whatever the model's size.
+//!
+//! Every file is hostile until proven otherwise: see [`Header::parse`] for what is refused. [`Error::kind`] tells wrong
+//! input ([`ErrorKind::Invalid`]) from input this crate does not handle ([`ErrorKind::Unsupported`]), and [`Error::hint`]
+//! says what to do about it.
+//!
+//! # Example
+//!
+//! Declare two tensors, deliver them, read them back:
+//!
+//! ```
+//! use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let dir = tempfile::tempdir()?;
+//! let declarations = vec![
+//!     TensorDeclaration::new("layer.bias", Dtype::U8, [3]),
+//!     TensorDeclaration::new("layer.weight", Dtype::F32, [2, 3]),
+//! ];
+//! let metadata = [("format".to_string(), "pt".to_string())].into();
+//! let layout = Layout::new(declarations, 5_000_000_000, metadata)?;
+//!
+//! let writer = Writer::create(dir.path(), layout)?;
+//! writer.write_at(1, 0, &[0; 24])?; // tensors come in any order, whole or in pieces
+//! writer.write_at(0, 0, &[1, 2, 3])?;
+//! writer.finish(Durability::Disk)?;
+//!
+//! let checkpoint = Checkpoint::open(dir.path())?;
+//! let bias = checkpoint.tensor("layer.bias").ok_or("no bias")?;
+//! assert_eq!((bias.dtype(), bias.shape(), bias.bytes()), (Dtype::U8, &[3][..], &[1, 2, 3][..]));
+//! # Ok(())
+//! # }
+//! ```
+
+mod checkpoint;
+mod dtype;
+mod error;
+mod json;
+pub mod mmap;
+pub mod positioned;
+mod safetensors;
+
+pub use self::safetensors::{
+    Durability, Header, HeaderError, Layout, LayoutError, MAX_HEADER_LEN, Place, SafetensorsFile, Shard,
+    TensorDeclaration, TensorEntry, TensorView, Writer, WriterError,
+};
+pub use checkpoint::{Checkpoint, CheckpointError, LeftOutFile, LeftOutReason};
+pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
+pub use error::{Error, ErrorKind};
+pub use mmap::MappedFile;

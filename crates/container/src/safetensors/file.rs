@@ -1,0 +1,130 @@
+//! One safetensors file, mapped and checked, and views of its tensors. No shards, no writing.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use super::header::{Header, TensorEntry};
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::mmap::MappedFile;
+
+/// A mapped file whose header has been checked, see [`Header::parse`].
+#[derive(Debug)]
+pub struct SafetensorsFile {
+    map: MappedFile,
+    header: Header,
+}
+
+impl SafetensorsFile {
+    /// Maps a file and checks its header. No tensor is read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], [`Error::NotAFile`], and [`Error::Header`] for everything [`Header::parse`] refuses.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let map = MappedFile::open(path)?;
+        let header = Header::parse(&map, map.len() as u64)
+            .map_err(|problem| Error::Header { file: path.to_path_buf(), problem })?;
+        Ok(Self { map, header })
+    }
+
+    /// The path it was opened with.
+    pub fn path(&self) -> &Path {
+        self.map.path()
+    }
+
+    /// The free-form strings of the header, such as `format: pt`.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        self.header.metadata()
+    }
+
+    /// How many tensors there are.
+    pub fn len(&self) -> usize {
+        self.header.tensors().len()
+    }
+
+    /// Whether there is no tensor.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The tensors, in the order of their bytes in the file.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorView<'_>> {
+        self.header.tensors().iter().map(|entry| TensorView { file: self, entry })
+    }
+
+    /// The tensor at a position of [`Self::tensors`].
+    pub fn get(&self, index: usize) -> Option<TensorView<'_>> {
+        self.header.tensors().get(index).map(|entry| TensorView { file: self, entry })
+    }
+
+    /// The mapped file, for advice about larger parts of it than a tensor.
+    pub fn map(&self) -> &MappedFile {
+        &self.map
+    }
+}
+
+/// A tensor of a mapped file: a name, a dtype, a shape, and bytes borrowed from the map. Copying it copies two pointers.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorView<'a> {
+    file: &'a SafetensorsFile,
+    entry: &'a TensorEntry,
+}
+
+impl<'a> TensorView<'a> {
+    /// The tensor's name.
+    pub fn name(&self) -> &'a str {
+        self.entry.name()
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> Dtype {
+        self.entry.dtype()
+    }
+
+    /// Its dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &'a [usize] {
+        self.entry.shape()
+    }
+
+    /// Its length in bytes, without reading any.
+    pub fn byte_len(&self) -> u64 {
+        self.entry.range().end - self.entry.range().start
+    }
+
+    /// Its bytes: row-major, little-endian, exactly [`crate::byte_len`] of dtype and shape.
+    ///
+    /// They need not be aligned to the dtype: files of other writers are not always.
+    pub fn bytes(&self) -> &'a [u8] {
+        &self.file.map[self.range()]
+    }
+
+    /// The file that holds it.
+    pub fn file(&self) -> &'a Path {
+        self.file.path()
+    }
+
+    /// Starts reading its bytes from disk, to be used soon.
+    pub fn will_need(&self) {
+        self.file.map.will_need(self.range());
+    }
+
+    /// Gives its pages back to the system, when its bytes are not needed for now.
+    pub fn release(&self) {
+        self.file.map.release(self.range());
+    }
+
+    /// Gives the pages of a part of it back to the system; `part` counts bytes of the tensor.
+    pub fn release_part(&self, part: Range<usize>) {
+        let Range { start, end } = self.range();
+        let absolute = start.saturating_add(part.start).min(end)..start.saturating_add(part.end).min(end);
+        self.file.map.release(absolute);
+    }
+
+    /// Where its bytes are in the map; the header's check keeps them inside, hence within `usize`.
+    fn range(&self) -> Range<usize> {
+        let Range { start, end } = self.entry.range();
+        start as usize..end as usize
+    }
+}

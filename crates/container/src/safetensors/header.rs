@@ -1,0 +1,385 @@
+//! Reading the header of a safetensors file without trusting it. No files here: bytes in, checked entries out.
+//!
+//! Format: <https://github.com/huggingface/safetensors#format>.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+
+use super::{METADATA_KEY, PREFIX_LEN};
+use crate::dtype::{Dtype, SizeError, byte_len, parse_dtype};
+use crate::error::{ErrorKind, Quoted, shorten};
+use crate::json::Pairs;
+
+/// The longest header that is read, in bytes: the limit of the reference implementation.
+pub const MAX_HEADER_LEN: u64 = 100_000_000;
+
+/// The most dimensions a tensor may have: the limit of torch and numpy.
+const MAX_DIMENSIONS: usize = 64;
+
+/// How a Git LFS pointer begins: what a clone without Git LFS leaves in the place of a large file.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
+
+/// A checked header: the tensors in file order, with byte ranges that lie inside the file and do not overlap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    tensors: Vec<TensorEntry>,
+    metadata: BTreeMap<String, String>,
+    data_start: u64,
+}
+
+/// One tensor of a checked header.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorEntry {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    range: Range<u64>,
+}
+
+impl TensorEntry {
+    /// The tensor's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Its dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Where its bytes are, counted from the start of the file.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+}
+
+impl Header {
+    /// Parses the header at the start of `bytes`, which may be the whole file or just its beginning; `file_len` is the
+    /// length of the whole file.
+    ///
+    /// Beyond malformed JSON it refuses what other readers let pass or stumble over: a name given twice, overlapping or
+    /// reversed ranges, ranges that do not match dtype and shape, sizes that overflow, tensors past the end of the file,
+    /// metadata that is not a string. Gaps between tensors are allowed.
+    ///
+    /// # Errors
+    ///
+    /// [`HeaderError`] names the tensor and what is wrong with it.
+    pub fn parse(bytes: &[u8], file_len: u64) -> Result<Self, HeaderError> {
+        let json = json_part(bytes, file_len)?;
+        let raw: RawHeader = serde_json::from_slice(json).map_err(|e| HeaderError::Json(shorten(&e.to_string())))?;
+        let data_start = PREFIX_LEN + json.len() as u64;
+        let metadata = unique_metadata(raw.metadata)?;
+        refuse_duplicates(&raw.tensors)?;
+        let mut tensors =
+            raw.tensors.into_iter().map(|raw| check_tensor(raw, data_start)).collect::<Result<Vec<_>, _>>()?;
+        tensors.sort_by_key(|t| (t.range.start, t.range.end));
+        refuse_overlaps(&tensors)?;
+        refuse_truncation(&tensors, file_len)?;
+        Ok(Self { tensors, metadata, data_start })
+    }
+
+    /// The tensors, in the order of their bytes in the file.
+    pub fn tensors(&self) -> &[TensorEntry] {
+        &self.tensors
+    }
+
+    /// The free-form strings of the file, such as `format: pt`.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// Where the header ends and the tensors begin, counted from the start of the file.
+    pub fn data_start(&self) -> u64 {
+        self.data_start
+    }
+}
+
+/// The header's JSON: the bytes after the length in front of it.
+fn json_part(bytes: &[u8], file_len: u64) -> Result<&[u8], HeaderError> {
+    if bytes.starts_with(LFS_POINTER) {
+        return Err(HeaderError::LfsPointer);
+    }
+    let Some((prefix, rest)) = bytes.split_first_chunk() else {
+        return Err(HeaderError::TooShort { len: file_len });
+    };
+    let len = u64::from_le_bytes(*prefix);
+    if len > MAX_HEADER_LEN {
+        return Err(HeaderError::TooLong { len });
+    }
+    // The limit keeps `len` within `usize`.
+    let json = rest.get(..len as usize);
+    let json = json.ok_or(HeaderError::HeaderTruncated { len, missing: len.saturating_sub(rest.len() as u64) })?;
+    match json.first() {
+        Some(b'{') => Ok(json),
+        _ => Err(HeaderError::NotAnObject),
+    }
+}
+
+/// The header as it stands in the file, with nothing checked but the types of the JSON values.
+struct RawHeader {
+    tensors: Vec<(String, RawTensor)>,
+    metadata: Vec<(String, String)>,
+}
+
+#[derive(Deserialize)]
+struct RawTensor {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: (u64, u64),
+}
+
+impl<'de> Deserialize<'de> for RawHeader {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RawHeaderVisitor)
+    }
+}
+
+struct RawHeaderVisitor;
+
+impl<'de> Visitor<'de> for RawHeaderVisitor {
+    type Value = RawHeader;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+        let mut raw = RawHeader { tensors: Vec::new(), metadata: Vec::new() };
+        while let Some(name) = map.next_key::<String>()? {
+            if name == METADATA_KEY {
+                let Pairs(pairs) = map.next_value().map_err(|e| A::Error::custom(format!("{METADATA_KEY}: {e}")))?;
+                raw.metadata.extend(pairs);
+            } else {
+                let tensor =
+                    map.next_value().map_err(|e| A::Error::custom(format!("tensor {}: {e}", Quoted(&name))))?;
+                raw.tensors.push((name, tensor));
+            }
+        }
+        Ok(raw)
+    }
+}
+
+fn unique_metadata(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, String>, HeaderError> {
+    let mut metadata = BTreeMap::new();
+    for (key, value) in pairs {
+        if metadata.contains_key(&key) {
+            return Err(HeaderError::DuplicateMetadata { key });
+        }
+        metadata.insert(key, value);
+    }
+    Ok(metadata)
+}
+
+fn refuse_duplicates(tensors: &[(String, RawTensor)]) -> Result<(), HeaderError> {
+    let mut seen = HashSet::with_capacity(tensors.len());
+    match tensors.iter().find(|(name, _)| !seen.insert(name)) {
+        Some((name, _)) => Err(HeaderError::DuplicateTensor { tensor: name.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Checks everything about a tensor that needs no look at the others.
+fn check_tensor((name, raw): (String, RawTensor), data_start: u64) -> Result<TensorEntry, HeaderError> {
+    let (begin, end) = raw.data_offsets;
+    let Some(dtype) = parse_dtype(&raw.dtype) else {
+        return Err(HeaderError::UnknownDtype { tensor: name, dtype: raw.dtype });
+    };
+    if raw.shape.len() > MAX_DIMENSIONS {
+        return Err(HeaderError::TooManyDimensions { tensor: name, dimensions: raw.shape.len() });
+    }
+    let expected = match byte_len(dtype, &raw.shape) {
+        Ok(expected) => expected,
+        Err(problem) => {
+            return Err(HeaderError::Size { tensor: name, dtype, shape: raw.shape, problem });
+        }
+    };
+    let Some(found) = end.checked_sub(begin) else {
+        return Err(HeaderError::ReversedOffsets { tensor: name, begin, end });
+    };
+    if found != expected {
+        return Err(HeaderError::SizeMismatch { tensor: name, dtype, shape: raw.shape, expected, found });
+    }
+    match (begin.checked_add(data_start), end.checked_add(data_start)) {
+        (Some(start), Some(end)) => Ok(TensorEntry { name, dtype, shape: raw.shape, range: start..end }),
+        _ => Err(HeaderError::OffsetOverflow { tensor: name, end }),
+    }
+}
+
+/// Checks that no two tensors share a byte. Empty tensors share none, wherever they are.
+fn refuse_overlaps(sorted: &[TensorEntry]) -> Result<(), HeaderError> {
+    let filled: Vec<&TensorEntry> = sorted.iter().filter(|t| !t.range.is_empty()).collect();
+    match filled.windows(2).find(|pair| pair[0].range.end > pair[1].range.start) {
+        Some(pair) => Err(HeaderError::Overlap { first: pair[0].name.clone(), second: pair[1].name.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that every tensor ends inside the file.
+fn refuse_truncation(sorted: &[TensorEntry], file_len: u64) -> Result<(), HeaderError> {
+    let end = sorted.iter().map(|t| t.range.end).max().unwrap_or(0);
+    match sorted.iter().find(|t| t.range.end > file_len) {
+        Some(t) => Err(HeaderError::Truncated { tensor: t.name.clone(), file_len, missing: end - file_len }),
+        None => Ok(()),
+    }
+}
+
+/// What is wrong with a safetensors header.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum HeaderError {
+    /// The file is the stand-in of a large file in a Git repository.
+    #[error("this is a Git LFS pointer, not the file it points to")]
+    LfsPointer,
+    /// The file has no room for the length of a header.
+    #[error("{len} bytes are too few for a safetensors file")]
+    TooShort {
+        /// Length of the file in bytes.
+        len: u64,
+    },
+    /// The header claims to be longer than [`MAX_HEADER_LEN`].
+    #[error("a header of {len} bytes is over the limit of {MAX_HEADER_LEN}; probably this is no safetensors file")]
+    TooLong {
+        /// Claimed length in bytes.
+        len: u64,
+    },
+    /// The file ends inside the header.
+    #[error("the file is truncated inside its header of {len} bytes: {missing} bytes are missing")]
+    HeaderTruncated {
+        /// Claimed length of the header in bytes.
+        len: u64,
+        /// How much of it is not there, in bytes.
+        missing: u64,
+    },
+    /// The header does not begin with `{`.
+    #[error("the header is not a JSON object; probably this is no safetensors file")]
+    NotAnObject,
+    /// The header does not parse, or its values have the wrong types.
+    #[error("the header is invalid: {0}")]
+    Json(String),
+    /// Two tensors have the same name.
+    #[error("tensor {} is in the header twice", Quoted(tensor))]
+    DuplicateTensor {
+        /// Name of the tensor.
+        tensor: String,
+    },
+    /// Two metadata entries have the same key.
+    #[error("metadata {} is in the header twice", Quoted(key))]
+    DuplicateMetadata {
+        /// Key of the entry.
+        key: String,
+    },
+    /// The element type is none this crate knows.
+    #[error("tensor {}: unknown dtype {}", Quoted(tensor), Quoted(dtype))]
+    UnknownDtype {
+        /// Name of the tensor.
+        tensor: String,
+        /// The dtype as spelled in the file.
+        dtype: String,
+    },
+    /// More dimensions than any framework handles.
+    #[error("tensor {}: {dimensions} dimensions are over the limit of {MAX_DIMENSIONS}", Quoted(tensor))]
+    TooManyDimensions {
+        /// Name of the tensor.
+        tensor: String,
+        /// Number of dimensions.
+        dimensions: usize,
+    },
+    /// Dtype and shape give no byte length.
+    #[error("tensor {} of type {dtype} and shape {shape:?}: {problem}", Quoted(tensor))]
+    Size {
+        /// Name of the tensor.
+        tensor: String,
+        /// Type of its elements.
+        dtype: Dtype,
+        /// Its dimensions.
+        shape: Vec<usize>,
+        /// Why there is no byte length.
+        problem: SizeError,
+    },
+    /// The range ends before it begins.
+    #[error("tensor {}: its data ends at {end}, before it begins at {begin}", Quoted(tensor))]
+    ReversedOffsets {
+        /// Name of the tensor.
+        tensor: String,
+        /// First offset, relative to the data.
+        begin: u64,
+        /// Second offset, relative to the data.
+        end: u64,
+    },
+    /// The range is not as long as dtype and shape demand.
+    #[error("tensor {}: {dtype} of shape {shape:?} takes {expected} bytes, not {found}", Quoted(tensor))]
+    SizeMismatch {
+        /// Name of the tensor.
+        tensor: String,
+        /// Type of its elements.
+        dtype: Dtype,
+        /// Its dimensions.
+        shape: Vec<usize>,
+        /// Bytes by dtype and shape.
+        expected: u64,
+        /// Bytes by the offsets.
+        found: u64,
+    },
+    /// The offsets do not fit 64 bits once the header's length is added.
+    #[error("tensor {}: its end at {end} overflows", Quoted(tensor))]
+    OffsetOverflow {
+        /// Name of the tensor.
+        tensor: String,
+        /// End, relative to the data.
+        end: u64,
+    },
+    /// Two tensors share bytes.
+    #[error("tensors {} and {} overlap", Quoted(first), Quoted(second))]
+    Overlap {
+        /// The one that begins first.
+        first: String,
+        /// The one that begins inside it.
+        second: String,
+    },
+    /// The file ends before its last tensor does.
+    #[error(
+        "the file is truncated: it ends after {file_len} bytes, {missing} bytes are missing, first in tensor {}",
+        Quoted(tensor)
+    )]
+    Truncated {
+        /// The first tensor that is not whole.
+        tensor: String,
+        /// Length of the file in bytes.
+        file_len: u64,
+        /// Bytes missing to the end of the last tensor.
+        missing: u64,
+    },
+}
+
+impl HeaderError {
+    /// Whether the file is wrong or only beyond this crate.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::UnknownDtype { .. } | Self::TooManyDimensions { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// What the user can do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::LfsPointer => Some("fetch the files themselves with `git lfs pull`".into()),
+            Self::TooShort { .. } | Self::HeaderTruncated { .. } | Self::Truncated { .. } => {
+                Some("the download or copy may be incomplete; fetch the file again".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "header_tests.rs"]
+mod tests;

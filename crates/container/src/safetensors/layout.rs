@@ -1,0 +1,306 @@
+//! Where every declared tensor will be: shards, headers and offsets, before any byte of a tensor exists. No files here.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Serialize;
+
+use super::encode::{EncodedTensor, encode_header};
+use super::header::MAX_HEADER_LEN;
+use super::{METADATA_KEY, PREFIX_LEN};
+use crate::dtype::{Dtype, SizeError, alignment, byte_len};
+use crate::error::Quoted;
+
+/// A tensor to be written: everything about it but its bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorDeclaration {
+    /// Its name, unique in the checkpoint.
+    pub name: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its dimensions, outermost first; empty for a scalar.
+    pub shape: Vec<usize>,
+}
+
+impl TensorDeclaration {
+    /// A declaration from its parts.
+    pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<usize>>) -> Self {
+        Self { name: name.into(), dtype, shape: shape.into() }
+    }
+}
+
+/// Where a declared tensor goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Index into [`Layout::shards`].
+    pub shard: usize,
+    /// First byte, counted from the start of the shard's file.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
+
+/// One file of a layout.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shard {
+    file_name: String,
+    header: Vec<u8>,
+    tensors: Vec<usize>,
+    file_len: u64,
+}
+
+impl Shard {
+    /// The file's name: `model.safetensors`, or `model-00001-of-00003.safetensors`.
+    pub fn file_name(&self) -> &str {
+        &self.file_name
+    }
+
+    /// The bytes in front of the tensors, length and padding included.
+    pub fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// The indices of its tensors among the declarations, in the order of their bytes.
+    pub fn tensors(&self) -> &[usize] {
+        &self.tensors
+    }
+
+    /// The length of the whole file in bytes.
+    pub fn file_len(&self) -> u64 {
+        self.file_len
+    }
+}
+
+/// The complete geometry of a checkpoint to be written. Equal inputs give equal bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layout {
+    declarations: Vec<TensorDeclaration>,
+    places: Vec<Place>,
+    shards: Vec<Shard>,
+    total_size: u64,
+}
+
+/// The index of a sharded checkpoint: the file `model.safetensors.index.json`.
+#[derive(Serialize)]
+struct Index<'a> {
+    metadata: IndexMetadata,
+    weight_map: BTreeMap<&'a str, &'a str>,
+}
+
+#[derive(Serialize)]
+struct IndexMetadata {
+    total_size: u64,
+}
+
+impl Layout {
+    /// Lays the tensors out. Shards are filled in the order of the declarations, and hold at most `max_shard_size` bytes of
+    /// tensors, unless a single tensor is larger. Inside a shard, tensors of wider elements come first (declaration order
+    /// among equals), so that every one is aligned without gaps, which readers do not accept. `metadata` goes into the
+    /// header of every shard; transformers demands `format: pt` there.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError`]: a name given twice or reserved, a size that does not exist, a header over the limit of the format.
+    pub fn new(
+        declarations: Vec<TensorDeclaration>,
+        max_shard_size: u64,
+        metadata: BTreeMap<String, String>,
+    ) -> Result<Self, LayoutError> {
+        refuse_bad_names(&declarations)?;
+        let sizes = declarations.iter().map(size_of).collect::<Result<Vec<_>, _>>()?;
+        let total_size =
+            sizes.iter().try_fold(0u64, |sum, &size| sum.checked_add(size)).ok_or(LayoutError::TotalOverflow)?;
+        let groups = fill_shards(&sizes, max_shard_size);
+        let mut layout = Self {
+            places: vec![Place { shard: 0, offset: 0, len: 0 }; sizes.len()],
+            declarations,
+            shards: vec![],
+            total_size,
+        };
+        let count = groups.len();
+        for (number, group) in groups.into_iter().enumerate() {
+            layout.place_shard(shard_name(number, count), group, &sizes, &metadata)?;
+        }
+        Ok(layout)
+    }
+
+    /// The declared tensors, in their order; a tensor's position is its index everywhere else.
+    pub fn declarations(&self) -> &[TensorDeclaration] {
+        &self.declarations
+    }
+
+    /// The places of the tensors, in declaration order.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// The files, in order. There is always at least one.
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// The bytes of all tensors together.
+    pub fn total_size(&self) -> u64 {
+        self.total_size
+    }
+
+    /// The bytes of all shard files together, headers included.
+    pub fn disk_size(&self) -> u64 {
+        self.shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.file_len))
+    }
+
+    /// The contents of `model.safetensors.index.json`, names sorted; `None` if there is a single file, which needs no index.
+    pub fn index(&self) -> Option<String> {
+        if self.shards.len() < 2 {
+            return None;
+        }
+        let file_of = |place: &Place| self.shards[place.shard].file_name.as_str();
+        let weight_map =
+            self.declarations.iter().zip(&self.places).map(|(d, place)| (d.name.as_str(), file_of(place))).collect();
+        let index = Index { metadata: IndexMetadata { total_size: self.total_size }, weight_map };
+        serde_json::to_string_pretty(&index).ok().map(|json| json + "\n")
+    }
+
+    /// Adds a shard holding the tensors of `group`, and records their places.
+    fn place_shard(
+        &mut self,
+        file_name: String,
+        mut group: Vec<usize>,
+        sizes: &[u64],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<(), LayoutError> {
+        group.sort_by_key(|&i| std::cmp::Reverse(alignment(self.declarations[i].dtype)));
+        let offsets = running_ranges(&group, sizes);
+        let encoded: Vec<EncodedTensor<'_>> =
+            group.iter().zip(&offsets).map(|(&i, &range)| encoded(&self.declarations[i], range)).collect();
+        let header = encode_header(metadata, &encoded).map_err(|e| LayoutError::Encode(e.to_string()))?;
+        if header.len() as u64 > MAX_HEADER_LEN + PREFIX_LEN {
+            return Err(LayoutError::HeaderTooLong { file_name, len: header.len() as u64 });
+        }
+        let header_len = header.len() as u64;
+        let data_len = offsets.last().map_or(0, |&(_, end)| end);
+        let file_len = data_len.checked_add(header_len).ok_or(LayoutError::TotalOverflow)?;
+        for (&i, &(begin, end)) in group.iter().zip(&offsets) {
+            self.places[i] = Place { shard: self.shards.len(), offset: header_len + begin, len: end - begin };
+        }
+        self.shards.push(Shard { file_name, header, tensors: group, file_len });
+        Ok(())
+    }
+}
+
+fn refuse_bad_names(declarations: &[TensorDeclaration]) -> Result<(), LayoutError> {
+    let mut seen = HashSet::with_capacity(declarations.len());
+    for declaration in declarations {
+        let name = &declaration.name;
+        if name == METADATA_KEY {
+            return Err(LayoutError::ReservedName);
+        }
+        if !seen.insert(name) {
+            return Err(LayoutError::DuplicateName { tensor: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn size_of(declaration: &TensorDeclaration) -> Result<u64, LayoutError> {
+    byte_len(declaration.dtype, &declaration.shape).map_err(|problem| LayoutError::Size {
+        tensor: declaration.name.clone(),
+        dtype: declaration.dtype,
+        shape: declaration.shape.clone(),
+        problem,
+    })
+}
+
+/// Cuts the tensors into shards, in order, each within the limit unless it holds a single larger tensor.
+fn fill_shards(sizes: &[u64], max_shard_size: u64) -> Vec<Vec<usize>> {
+    let mut shards = vec![vec![]];
+    let mut filled = 0u64;
+    for (i, &size) in sizes.iter().enumerate() {
+        if size > 0 && filled > 0 && filled.saturating_add(size) > max_shard_size {
+            shards.push(vec![]);
+            filled = 0;
+        }
+        filled = filled.saturating_add(size);
+        if let Some(last) = shards.last_mut() {
+            last.push(i);
+        }
+    }
+    shards
+}
+
+fn shard_name(number: usize, count: usize) -> String {
+    match count {
+        1 => "model.safetensors".into(),
+        _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+    }
+}
+
+/// The ranges of tensors laid one after the other. Their sum was checked to fit 64 bits.
+fn running_ranges(group: &[usize], sizes: &[u64]) -> Vec<(u64, u64)> {
+    let mut end = 0;
+    let mut next = |&i: &usize| {
+        let begin = end;
+        end += sizes[i];
+        (begin, end)
+    };
+    group.iter().map(&mut next).collect()
+}
+
+fn encoded(declaration: &TensorDeclaration, data_offsets: (u64, u64)) -> EncodedTensor<'_> {
+    EncodedTensor { name: &declaration.name, dtype: declaration.dtype, shape: &declaration.shape, data_offsets }
+}
+
+/// Why tensors cannot be laid out.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum LayoutError {
+    /// Two declarations have the same name.
+    #[error("tensor {} is declared twice", Quoted(tensor))]
+    DuplicateName {
+        /// The name.
+        tensor: String,
+    },
+    /// A declaration has the name that the format keeps for itself.
+    #[error("`__metadata__` cannot be the name of a tensor")]
+    ReservedName,
+    /// Dtype and shape give no byte length.
+    #[error("tensor {} of type {dtype} and shape {shape:?}: {problem}", Quoted(tensor))]
+    Size {
+        /// The tensor.
+        tensor: String,
+        /// Type of its elements.
+        dtype: Dtype,
+        /// Its dimensions.
+        shape: Vec<usize>,
+        /// Why there is no byte length.
+        problem: SizeError,
+    },
+    /// All tensors together do not fit 64 bits.
+    #[error("the size of all tensors together overflows 64 bits")]
+    TotalOverflow,
+    /// A header is over [`MAX_HEADER_LEN`], and no reader would take it.
+    #[error("{file_name} would have a header of {len} bytes, over the limit of {MAX_HEADER_LEN}")]
+    HeaderTooLong {
+        /// The shard.
+        file_name: String,
+        /// Length of its header in bytes.
+        len: u64,
+    },
+    /// The JSON writer failed.
+    #[error("cannot encode a header: {0}")]
+    Encode(String),
+}
+
+impl LayoutError {
+    /// What the user can do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::HeaderTooLong { .. } => {
+                Some("choose a smaller maximum shard size, so that a shard holds fewer tensors".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

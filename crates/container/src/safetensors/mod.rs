@@ -1,0 +1,19 @@
+//! The safetensors format: a length, a JSON header, the tensors' bytes. One file at a time; sets of shards are found by
+//! `checkpoint`.
+
+mod encode;
+mod file;
+mod header;
+mod layout;
+mod writer;
+
+pub use file::{SafetensorsFile, TensorView};
+pub use header::{Header, HeaderError, MAX_HEADER_LEN, TensorEntry};
+pub use layout::{Layout, LayoutError, Place, Shard, TensorDeclaration};
+pub use writer::{Durability, Writer, WriterError};
+
+/// The member of the header that holds free-form strings; no tensor can have this name.
+const METADATA_KEY: &str = "__metadata__";
+
+/// The length of the number in front of the header.
+const PREFIX_LEN: u64 = 8;

@@ -1,0 +1,277 @@
+//! Delivering the bytes of declared tensors: any thread, any order, whole or in pieces. It decides nothing about places;
+//! the `Layout` does.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::layout::{Layout, Place};
+use crate::error::{Error, Quoted};
+use crate::positioned::{read_exact_at, reserve, sync_dir, write_all_at};
+
+/// The file that tells which shard holds which tensor.
+const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// How sure [`Writer::finish`] makes that the bytes stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// They survive the end of the process, but perhaps not a power cut: the system writes them to disk when it likes.
+    Process,
+    /// They are on disk.
+    Disk,
+}
+
+/// The files of a [`Layout`], open for writing. All methods but [`Self::finish`] take `&self` and may run in parallel.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    layout: Layout,
+    files: Vec<File>,
+    /// Bytes delivered so far, per tensor.
+    delivered: Vec<AtomicU64>,
+}
+
+impl Writer {
+    /// Creates the directory if need be, and in it every file of the layout: header written, space for the tensors
+    /// reserved (see [`reserve`]). Existing files of the same names are replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DiskFull`] if the space cannot be reserved, [`Error::Io`] otherwise.
+    pub fn create(dir: &Path, layout: Layout) -> Result<Self, Error> {
+        fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, None, e))?;
+        let create = |shard: usize| {
+            let shard = &layout.shards()[shard];
+            create_shard(&dir.join(shard.file_name()), shard.header(), shard.file_len())
+        };
+        let files = (0..layout.shards().len()).map(create).collect::<Result<_, _>>()?;
+        Ok(Self::with_files(dir, layout, files))
+    }
+
+    /// Opens the files of an interrupted [`Self::create`] with the same layout. Which tensors they already hold is for the
+    /// caller to know, and to tell with [`Self::mark_complete`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Writer`] if a file has another length or header than the layout gives it, [`Error::Io`] if one is missing.
+    pub fn reopen(dir: &Path, layout: Layout) -> Result<Self, Error> {
+        let reopen = |shard: usize| {
+            let shard = &layout.shards()[shard];
+            reopen_shard(&dir.join(shard.file_name()), shard.header(), shard.file_len())
+        };
+        let files = (0..layout.shards().len()).map(reopen).collect::<Result<_, _>>()?;
+        Ok(Self::with_files(dir, layout, files))
+    }
+
+    fn with_files(dir: &Path, layout: Layout, files: Vec<File>) -> Self {
+        let delivered = layout.places().iter().map(|_| AtomicU64::new(0)).collect();
+        Self { dir: dir.to_path_buf(), layout, files, delivered }
+    }
+
+    /// The layout it was made with.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Writes bytes of a tensor. `tensor` is its index among the declarations, `offset` counts from its first byte.
+    ///
+    /// # Errors
+    ///
+    /// [`WriterError::OutOfRange`] if they do not fit inside the tensor, [`Error::DiskFull`], [`Error::Io`].
+    pub fn write_at(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let place = self.check(tensor, offset, bytes.len() as u64)?;
+        let result = write_all_at(&self.files[place.shard], bytes, place.offset + offset);
+        result.map_err(|e| Error::io("write", &self.path_of(place.shard), Some(self.name_of(tensor)), e))?;
+        self.delivered[tensor].fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads back bytes of a tensor, as they are in the file: what was written, or zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`WriterError::OutOfRange`] if the range is not inside the tensor, [`Error::Io`].
+    pub fn read_at(&self, tensor: usize, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        let place = self.check(tensor, offset, buffer.len() as u64)?;
+        let result = read_exact_at(&self.files[place.shard], buffer, place.offset + offset);
+        result.map_err(|e| Error::io("read", &self.path_of(place.shard), Some(self.name_of(tensor)), e))
+    }
+
+    /// Says that a tensor is whole in the files already, from the run that [`Self::reopen`] continues.
+    ///
+    /// # Errors
+    ///
+    /// [`WriterError::NoSuchTensor`].
+    pub fn mark_complete(&self, tensor: usize) -> Result<(), Error> {
+        let place = self.check(tensor, 0, 0)?;
+        self.delivered[tensor].store(place.len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits until everything written so far is on disk.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], [`Error::DiskFull`].
+    pub fn sync(&self) -> Result<(), Error> {
+        self.files.iter().enumerate().try_for_each(|(shard, file)| {
+            file.sync_data().map_err(|e| Error::io("sync", &self.path_of(shard), None, e))
+        })
+    }
+
+    /// Checks that every tensor was delivered, writes the index if there are several shards, and closes the files.
+    ///
+    /// # Errors
+    ///
+    /// [`WriterError::Incomplete`] if fewer bytes than a tensor has were written to it (it would read as zeros),
+    /// [`Error::Io`], [`Error::DiskFull`].
+    pub fn finish(self, durability: Durability) -> Result<(), Error> {
+        self.refuse_incomplete()?;
+        if let Some(json) = self.layout.index() {
+            self.write_index(&json, durability)?;
+        }
+        match durability {
+            Durability::Process => Ok(()),
+            Durability::Disk => self.sync_everything(),
+        }
+    }
+
+    fn sync_everything(&self) -> Result<(), Error> {
+        self.sync()?;
+        sync_dir(&self.dir).map_err(|e| Error::io("sync", &self.dir, None, e))
+    }
+
+    fn write_index(&self, json: &str, durability: Durability) -> Result<(), Error> {
+        let path = self.dir.join(INDEX_FILE);
+        let wrap = |e| Error::io("write", &path, None, e);
+        let mut file = File::create(&path).map_err(wrap)?;
+        file.write_all(json.as_bytes()).map_err(wrap)?;
+        match durability {
+            Durability::Process => Ok(()),
+            Durability::Disk => file.sync_all().map_err(wrap),
+        }
+    }
+
+    fn refuse_incomplete(&self) -> Result<(), Error> {
+        let places = self.layout.places().iter().zip(&self.delivered);
+        let missing =
+            |(place, delivered): (&Place, &AtomicU64)| place.len.saturating_sub(delivered.load(Ordering::Relaxed));
+        match places.map(missing).enumerate().find(|&(_, missing)| missing > 0) {
+            Some((tensor, missing)) => {
+                Err(self.error(tensor, WriterError::Incomplete { tensor: self.name_of(tensor).into(), missing }))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The place of a tensor, once it is sure that a range of bytes lies inside it.
+    fn check(&self, tensor: usize, offset: u64, len: u64) -> Result<Place, Error> {
+        let Some(&place) = self.layout.places().get(tensor) else {
+            let problem = WriterError::NoSuchTensor { index: tensor, count: self.layout.places().len() };
+            return Err(Error::Writer { file: self.dir.clone(), problem });
+        };
+        match offset.checked_add(len) {
+            Some(end) if end <= place.len => Ok(place),
+            _ => {
+                let tensor_name = self.name_of(tensor).into();
+                Err(self
+                    .error(tensor, WriterError::OutOfRange { tensor: tensor_name, offset, len, tensor_len: place.len }))
+            }
+        }
+    }
+
+    fn error(&self, tensor: usize, problem: WriterError) -> Error {
+        Error::Writer { file: self.path_of(self.layout.places()[tensor].shard), problem }
+    }
+
+    fn name_of(&self, tensor: usize) -> &str {
+        &self.layout.declarations()[tensor].name
+    }
+
+    fn path_of(&self, shard: usize) -> PathBuf {
+        self.dir.join(self.layout.shards()[shard].file_name())
+    }
+}
+
+fn create_shard(path: &Path, header: &[u8], file_len: u64) -> Result<File, Error> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true).open(path);
+    let file = file.map_err(|e| Error::io("create", path, None, e))?;
+    reserve(&file, file_len).map_err(|e| Error::io("reserve space for", path, None, e))?;
+    write_all_at(&file, header, 0).map_err(|e| Error::io("write", path, None, e))?;
+    Ok(file)
+}
+
+fn reopen_shard(path: &Path, header: &[u8], file_len: u64) -> Result<File, Error> {
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| Error::io("open", path, None, e))?;
+    let found = file.metadata().map_err(|e| Error::io("open", path, None, e))?.len();
+    if found != file_len {
+        let problem = WriterError::OtherLength { found, expected: file_len };
+        return Err(Error::Writer { file: path.to_path_buf(), problem });
+    }
+    let mut found = vec![0; header.len()];
+    read_exact_at(&file, &mut found, 0).map_err(|e| Error::io("read", path, None, e))?;
+    match found == header {
+        true => Ok(file),
+        false => Err(Error::Writer { file: path.to_path_buf(), problem: WriterError::OtherHeader }),
+    }
+}
+
+/// What does not fit between the output and what is asked of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WriterError {
+    /// The index is not one of a declared tensor.
+    #[error("there is no tensor {index} among the {count} declared")]
+    NoSuchTensor {
+        /// The index asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The bytes do not lie inside the tensor.
+    #[error("tensor {}: {len} bytes at {offset} do not fit into its {tensor_len}", Quoted(tensor))]
+    OutOfRange {
+        /// The tensor.
+        tensor: String,
+        /// First byte, counted from its start.
+        offset: u64,
+        /// Number of bytes.
+        len: u64,
+        /// The length of the tensor.
+        tensor_len: u64,
+    },
+    /// Not all bytes of a tensor were written.
+    #[error("tensor {}: {missing} bytes were never written", Quoted(tensor))]
+    Incomplete {
+        /// The tensor.
+        tensor: String,
+        /// How many bytes are missing.
+        missing: u64,
+    },
+    /// A file to go on with has the wrong length.
+    #[error("cannot go on with this file: it has {found} bytes, not {expected}")]
+    OtherLength {
+        /// Its length in bytes.
+        found: u64,
+        /// The length by the layout.
+        expected: u64,
+    },
+    /// A file to go on with has another header.
+    #[error("cannot go on with this file: its header is that of another run")]
+    OtherHeader,
+}
+
+impl WriterError {
+    /// What the user can do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::OtherLength { .. } | Self::OtherHeader => Some("remove the unfinished output and start over".into()),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;
