@@ -1,1 +1,41 @@
-//! placeholder
+//! Hugging Face checkpoints: what they are, what shall become of them, and the doing.
+//!
+//! The flow, in the order of the modules:
+//!
+//! * [`model_config`], [`family`], [`network`]: a checkpoint's headers and config.json, seen as a model,
+//! * [`recipe`]: what the user asks,
+//! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
+//! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
+//! * [`export`], [`config_json`]: on-disk conventions.
+//!
+//! ```no_run
+//! use kvant_container::{Checkpoint, Durability};
+//! use kvant_llm::engine::{self, Output, Silent};
+//! use kvant_llm::plan::Plan;
+//! use kvant_llm::recipe::{Recipe, Settings};
+//! use std::path::Path;
+//! use std::sync::atomic::AtomicBool;
+//!
+//! let (source, target) = (Path::new("tests/models/nano_llama"), Path::new("nano_llama-int4"));
+//! let settings = Settings { scheme: Some("int4_wo_128".to_owned()), ..Settings::default() };
+//!
+//! let checkpoint = Checkpoint::open(source)?;
+//! let plan = Plan::new(&checkpoint, Recipe::resolve(&settings, &Settings::default())?)?;
+//! let output = Output::begin(&plan, source, target, false)?;
+//! engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent)?;
+//! output.finish(&plan, &checkpoint, Durability::Disk)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod byte_size;
+pub mod config_json;
+pub mod engine;
+pub mod export;
+pub mod family;
+pub mod glob;
+pub mod journal;
+pub mod model_config;
+pub mod network;
+pub mod plan;
+pub mod recipe;
+pub mod weight;

@@ -5,7 +5,7 @@ use crate::rounding::{RoundingError, Rtn, TensorContext};
 use crate::scheme::{BlockFormat, Cast, TensorScheme};
 use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
 use kvant_numeric::format::{
-    BFP16_BLOCK, MicroExponent, MiniFloat, ScaleRule, fake_quantize_bfp16, fake_quantize_mxint8, shared_scale,
+    BFP16_BLOCK, BlockElement, MicroExponent, ScaleRule, fake_quantize_bfp16, fake_quantize_mxint8, shared_scale,
 };
 use kvant_numeric::kernel::Source;
 
@@ -50,8 +50,6 @@ fn fake_blocks(format: BlockFormat, source: Source, values: &[f32], columns: usi
 
 fn fake_mxint8(block: &mut [f32], rule: ScaleRule) {
     let amax = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-    // The element counts as a float of exponent 0 with seven bits: E2M3 has the mantissa handling, two is its exponent.
-    let scale = shared_scale(rule, MiniFloat::E2M3, amax);
-    let exponent = (scale.to_bits() >> 23) as i32 - 127 + MiniFloat::E2M3.max_exponent();
-    fake_quantize_mxint8(block, exponent);
+    let scale = shared_scale(rule, BlockElement::MXINT8, amax);
+    fake_quantize_mxint8(block, (scale.to_bits() >> 23) as i32 - 127);
 }

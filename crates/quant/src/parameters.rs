@@ -1,6 +1,6 @@
 //! From ranges to scales and zero points: the formulas. Not the statistics, which are observers, and not the codes.
 
-use crate::scheme::{FloatScale, FloatScheme, IntScheme, ScaleType, ZeroPoint};
+use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme, ScaleType, ZeroPoint};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::format::{Int, MiniFloat, shared_scale};
 use kvant_numeric::kernel::Range;
@@ -25,13 +25,17 @@ impl IntScheme {
     /// * asymmetric: `scale = (max - min) / N`, `zero_point = clamp(qmin - rne(min / scale), qmin, qmax)`,
     /// * float zero point: `scale = (max - min) / N` of the range as it is, `zero_point = qmin - min / scale`.
     ///
-    /// Scales are at least [`EPSILON`].
+    /// Scales are at least [`EPSILON`]. The quotient for the zero point of a whole tensor is not rounded to the model's
+    /// type: PyTorch keeps a scalar scale in f32.
     pub fn parameters(&self, range: Range, arithmetic: Arithmetic) -> Affine {
         let arithmetic = self.scale.arithmetic(arithmetic);
         let affine = match (self.scale, self.zero_point) {
             (ScaleType::PowerOfTwo, _) => return power_of_two(self.format, self.zero_point, range),
             (_, ZeroPoint::Zero) => symmetric(self.format, range, arithmetic),
-            (_, ZeroPoint::Integer) => asymmetric(self.format, range, arithmetic),
+            (_, ZeroPoint::Integer) => {
+                let quotient = if self.granularity == Granularity::Tensor { Arithmetic::F32 } else { arithmetic };
+                asymmetric(self.format, range, arithmetic, quotient)
+            }
             (_, ZeroPoint::Float) => float_zero_point(self.format, range, arithmetic),
         };
         Affine { scale: self.scale.stored(affine.scale), ..affine }
@@ -61,19 +65,14 @@ impl ScaleType {
         if self == ScaleType::Model { model } else { Arithmetic::F32 }
     }
 
-    /// The scale as it is stored.
+    /// The scale as it is stored, within the numbers of the type: one of zero could not be divided by.
     pub(crate) fn stored(self, scale: f32) -> f32 {
         match self {
-            ScaleType::F16 => at_least_subnormal(Arithmetic::F16.round(scale)),
+            ScaleType::F16 => Arithmetic::F16.round(scale).clamp(5.960_464_5e-8, 65_504.0),
             ScaleType::Bf16 => Arithmetic::Bf16.round(scale),
             ScaleType::Model | ScaleType::F32 | ScaleType::PowerOfTwo => scale,
         }
     }
-}
-
-/// A scale that underflows in binary16 becomes its least number: a scale of zero could not be divided by.
-fn at_least_subnormal(scale: f32) -> f32 {
-    if scale == 0.0 { 5.960_464_5e-8 } else { scale }
 }
 
 /// The code of one value: [`Int::quantize`] for whole zero points; a float zero point is added before rounding.
@@ -105,18 +104,26 @@ fn middle(format: Int) -> f64 {
     if format.is_signed() { 0.0 } else { (format.max() / 2 + 1) as f64 }
 }
 
-fn asymmetric(format: Int, range: Range, arithmetic: Arithmetic) -> Affine {
+fn asymmetric(format: Int, range: Range, arithmetic: Arithmetic, quotient: Arithmetic) -> Affine {
     let range = including_zero(range);
-    let width = arithmetic.round(range.max - range.min);
-    let scale = arithmetic.round(width / format.steps() as f32).max(EPSILON);
-    let below_zero = arithmetic.round(range.min / scale).round_ties_even();
+    let scale = step(format, range, arithmetic).max(EPSILON);
+    let below_zero = quotient.round(range.min / scale).round_ties_even();
     let zero_point = (format.min() as f64 - f64::from(below_zero)).clamp(format.min() as f64, format.max() as f64);
     Affine { scale, zero_point }
 }
 
-fn float_zero_point(format: Int, range: Range, arithmetic: Arithmetic) -> Affine {
+/// `(max - min) / N`. A width that overflows the type is taken in f64: the step itself fits.
+fn step(format: Int, range: Range, arithmetic: Arithmetic) -> f32 {
     let width = arithmetic.round(range.max - range.min);
-    let scale = arithmetic.round(width / format.steps() as f32);
+    if width.is_finite() {
+        return arithmetic.round(width / format.steps() as f32);
+    }
+    let width = f64::from(range.max) - f64::from(range.min);
+    arithmetic.round((width / format.steps() as f64) as f32)
+}
+
+fn float_zero_point(format: Int, range: Range, arithmetic: Arithmetic) -> Affine {
+    let scale = step(format, range, arithmetic);
     let scale = if scale <= EPSILON { 1.0 } else { scale };
     let below_zero = arithmetic.round(-range.min / scale);
     Affine { scale, zero_point: format.min() as f64 + f64::from(below_zero) }

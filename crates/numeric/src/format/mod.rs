@@ -11,7 +11,7 @@ pub use block_float::{BFP16_BLOCK, bfp16_exponent, fake_quantize_bfp16, fake_qua
 pub use int::Int;
 pub use microexponent::MicroExponent;
 pub use minifloat::MiniFloat;
-pub use shared_exponent::{ScaleRule, e8m0_decode, e8m0_encode, shared_scale};
+pub use shared_exponent::{BlockElement, ScaleRule, e8m0_decode, e8m0_encode, shared_scale};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -39,30 +39,54 @@ const E8M0_MIN: f32 = f32::from_bits(0x0040_0000);
 /// What the floor and ceil rules give a block of zeros.
 const ZERO_BLOCK_SCALE: f32 = f32::EPSILON;
 
-/// The shared scale of a block whose largest magnitude is `amax` (finite, not negative), for elements of `element`.
-pub fn shared_scale(rule: ScaleRule, element: MiniFloat, amax: f32) -> f32 {
+/// What the rules must know of a block's elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockElement {
+    /// Mantissa bits to which the even rule rounds the largest magnitude.
+    pub mantissa_bits: u32,
+    /// `emax`, the exponent of the largest value.
+    pub max_exponent: i32,
+    /// The largest value.
+    pub max: f32,
+}
+
+impl BlockElement {
+    /// The elements of OCP MXINT8: two's complement with six fraction bits.
+    pub const MXINT8: BlockElement = BlockElement { mantissa_bits: 8, max_exponent: 0, max: 127.0 / 64.0 };
+}
+
+impl From<MiniFloat> for BlockElement {
+    fn from(float: MiniFloat) -> BlockElement {
+        BlockElement { mantissa_bits: float.mantissa_bits(), max_exponent: float.max_exponent(), max: float.max() }
+    }
+}
+
+/// The shared scale of a block whose largest magnitude is `amax` (finite, not negative): a power of two between 2^-127
+/// and 2^127.
+pub fn shared_scale(rule: ScaleRule, element: impl Into<BlockElement>, amax: f32) -> f32 {
+    let element = element.into();
     match rule {
         ScaleRule::Even => even_scale(element, amax),
         ScaleRule::Floor if amax == 0.0 => ZERO_BLOCK_SCALE,
-        ScaleRule::Floor => clamped_pow2(floor_log2(amax) - element.max_exponent()),
+        ScaleRule::Floor => clamped_pow2(floor_log2(amax) - element.max_exponent),
         ScaleRule::Ceil if amax == 0.0 => ZERO_BLOCK_SCALE,
-        ScaleRule::Ceil => clamped_pow2(ceil_log2(amax) - element.max_exponent()),
+        ScaleRule::Ceil => clamped_pow2(ceil_log2(amax) - element.max_exponent),
         ScaleRule::Rceil if amax == 0.0 => E8M0_MIN,
         ScaleRule::Rceil => rceil_scale(element, amax),
     }
 }
 
-fn even_scale(element: MiniFloat, amax: f32) -> f32 {
+fn even_scale(element: BlockElement, amax: f32) -> f32 {
     // Adding half a unit of the element's mantissa and keeping the exponent: a mantissa that would round up to 2 counts
     // as the next power of two. A block of zeros counts as 2^-126.
-    let bits = amax.to_bits() + (1 << (22 - element.mantissa_bits()));
+    let bits = amax.to_bits() + (1 << (22 - element.mantissa_bits));
     let exponent = ((bits >> 23) as i32 - 127).max(-126);
-    clamped_pow2(exponent - element.max_exponent())
+    clamped_pow2(exponent - element.max_exponent)
 }
 
-fn rceil_scale(element: MiniFloat, amax: f32) -> f32 {
-    let max = f64::from(element.max());
-    let exponent = ceil_log2(amax) - element.max_exponent();
+fn rceil_scale(element: BlockElement, amax: f32) -> f32 {
+    let max = f64::from(element.max);
+    let exponent = ceil_log2(amax) - element.max_exponent;
     // amax <= max * 2^e decides between e and its predecessor, exactly.
     let fits_below = f64::from(amax) <= max * f64::from(exponent - 1).exp2();
     clamped_pow2(if fits_below { exponent - 1 } else { exponent })

@@ -1,0 +1,60 @@
+//! The `quantization_config` of compressed-tensors 0.20, which llm-compressor writes and vLLM, SGLang and transformers read.
+
+mod args;
+mod format;
+
+pub use format::{Format, format_of};
+
+use super::selector::{Selector, select};
+use crate::export::CannotHold;
+use args::Args;
+use kvant_quant::scheme::LayerScheme;
+use serde_json::{Map, Value, json};
+
+/// The version of the library whose layout is written.
+const VERSION: &str = "0.20.0";
+
+/// The whole object, with a group for every scheme among `layers`, which are all quantized modules.
+///
+/// A single scheme targets the class `Linear`. Several target modules by name or pattern, all of them: vLLM would take a
+/// class before it looked at the parts of a fused layer. `ignore` are the full names of the linear modules that stay as they
+/// are.
+///
+/// # Errors
+/// [`CannotHold`] for schemes without a place in compressed-tensors.
+pub fn quantization_config(layers: &[(&str, LayerScheme)], ignore: &[&str]) -> Result<Value, CannotHold> {
+    let schemes = select(layers);
+    let (mut groups, mut formats) = (Map::new(), Vec::new());
+    for (index, (scheme, selectors)) in schemes.iter().enumerate() {
+        let format = format_of(scheme)?;
+        let targets = match schemes.len() {
+            1 => vec!["Linear".to_owned()],
+            _ => selectors.iter().map(Selector::regex).collect(),
+        };
+        groups.insert(format!("group_{index}"), group(scheme, format, targets)?);
+        formats.push(format);
+    }
+    let format = formats.first().copied().filter(|first| formats.iter().all(|format| format == first));
+    Ok(json!({
+        "config_groups": groups,
+        "format": format.map_or("mixed-precision", Format::name),
+        "global_compression_ratio": null,
+        "ignore": ignore,
+        "kv_cache_scheme": null,
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "sparsity_config": {},
+        "transform_config": {},
+        "version": VERSION,
+    }))
+}
+
+fn group(scheme: &LayerScheme, format: Format, targets: Vec<String>) -> Result<Value, CannotHold> {
+    Ok(json!({
+        "format": format.name(),
+        "input_activations": scheme.input.map(Args::of_input).transpose()?,
+        "output_activations": null,
+        "targets": targets,
+        "weights": Args::of_weight(scheme.weight)?,
+    }))
+}

@@ -1,0 +1,212 @@
+//! Quantizing the layers of one job: range of the tensor where it is needed, then band by band round, pack and write.
+
+use super::{Engine, EngineError};
+use crate::export::{Piece, pack};
+use crate::journal::Written;
+use crate::plan::{LayerOutput, PlannedLayer};
+use crate::weight::{Band, SourceScales, WeightMatrix};
+use kvant_container::{Dtype, TensorView};
+use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
+use kvant_numeric::kernel::{Range, Source, widen};
+use kvant_numeric::pack::transpose;
+use kvant_quant::fake::fake_quantize;
+use kvant_quant::rounding::{Rtn, RoundingError, TensorContext};
+use kvant_quant::scheme::Granularity;
+use kvant_quant::QuantTensor;
+use rayon::prelude::*;
+
+/// Values that are rounded at a time: few enough to stay in the cache with their codes.
+const CHUNK_ELEMENTS: usize = 1 << 16;
+
+/// Quantizes layers that share a scale of the tensor (or one layer), and says what was written.
+pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<Vec<Written>, EngineError> {
+    let layers: Vec<&PlannedLayer> = layers.iter().map(|layer| &engine.plan.layers[*layer]).collect();
+    let matrices = layers.iter().map(|layer| engine.layer_matrix(layer)).collect::<Result<Vec<_>, _>>()?;
+    let mut range = None;
+    for (layer, matrix) in layers.iter().zip(&matrices) {
+        if layer.scheme.weight.needs_tensor_range() {
+            let tensor = tensor_range(engine, layer, matrix)?;
+            range = Some(range.map_or(tensor, |range: Range| range.join(tensor)));
+        }
+    }
+    let mut written = Vec::new();
+    for (layer, matrix) in layers.iter().zip(&matrices) {
+        let task = LayerTask { engine, layer, matrix, context: TensorContext { arithmetic: matrix.source.arithmetic(), range } };
+        let bands = layer.bands();
+        let pieces = bands.par_iter().map(|band| task.band(band)).collect::<Result<Vec<_>, _>>()?;
+        written.extend(pieces.into_iter().flatten());
+        engine.tensor(&layer.source.tensor)?.release();
+    }
+    Ok(written)
+}
+
+fn tensor_range(engine: &Engine<'_>, layer: &PlannedLayer, matrix: &WeightMatrix<'_>) -> Result<Range, EngineError> {
+    let ranges = layer.bands().par_iter().map(|band| matrix.range(engine.isa, band)).collect::<Vec<_>>();
+    let range = ranges.into_iter().fold(Range::EMPTY, nan_keeping_join);
+    if range.min.is_finite() && range.max.is_finite() {
+        return Ok(range);
+    }
+    Err(engine.weight_error(layer, not_finite(engine, layer, matrix)))
+}
+
+/// [`Range::join`] drops NaN, as `f32::min` does.
+fn nan_keeping_join(a: Range, b: Range) -> Range {
+    let broken = [a.min, a.max, b.min, b.max].iter().any(|v| v.is_nan());
+    if broken { Range { min: f32::NAN, max: f32::NAN } } else { a.join(b) }
+}
+
+/// Says where the first value is that is no number.
+fn not_finite(engine: &Engine<'_>, layer: &PlannedLayer, matrix: &WeightMatrix<'_>) -> String {
+    let find = |band: &Band| {
+        let mut values = Vec::new();
+        matrix.read(engine.isa, band, &mut values);
+        let index = values.iter().position(|v| !v.is_finite())?;
+        let (row, column) = (index / band.columns.len(), index % band.columns.len());
+        Some((values[index], band.rows.start + row, band.columns.start + column))
+    };
+    match layer.bands().iter().find_map(find) {
+        Some((value, row, column)) => format!("the weight of output {row}, input {column} is {value}"),
+        None => "a weight is NaN or infinite".to_owned(),
+    }
+}
+
+struct LayerTask<'a> {
+    engine: &'a Engine<'a>,
+    layer: &'a PlannedLayer,
+    matrix: &'a WeightMatrix<'a>,
+    context: TensorContext,
+}
+
+impl LayerTask<'_> {
+    fn band(&self, band: &Band) -> Result<Vec<Written>, EngineError> {
+        self.engine.check_cancelled()?;
+        match &self.layer.output {
+            LayerOutput::Parts { parts, first } => {
+                let tensor = self.round(band)?;
+                let shape = (self.layer.rows, self.layer.columns);
+                let pieces = parts.iter().map(|part| pack(self.engine.isa, part, &tensor, band, shape));
+                let pieces = pieces.enumerate().filter_map(|(i, piece)| piece.map(|piece| (first + i, piece)));
+                pieces.map(|(tensor, piece)| self.engine.write(tensor, &piece)).collect()
+            }
+            LayerOutput::Values { tensor, offset, dtype } => {
+                let piece = self.values(band, *offset, *dtype)?;
+                Ok(vec![self.engine.write(*tensor, &piece)?])
+            }
+        }
+    }
+
+    /// The band's codes, rounded in chunks of rows.
+    fn round(&self, band: &Band) -> Result<QuantTensor, EngineError> {
+        let rtn = Rtn::new(self.layer.scheme.weight, self.context).map_err(|e| self.error(e))?;
+        let rtn = rtn.on(self.engine.isa);
+        let columns = band.columns.len();
+        let mut values = Vec::new();
+        let mut whole: Option<QuantTensor> = None;
+        for chunk in self.chunks(band) {
+            values.clear();
+            self.matrix.read(self.engine.isa, &chunk, &mut values);
+            let part = rtn.round(&values, chunk.rows.len(), columns).map_err(|e| self.error(e))?;
+            match &mut whole {
+                None => whole = Some(part),
+                Some(whole) => whole.append_rows(part).map_err(|e| self.error(e.into()))?,
+            }
+        }
+        whole.ok_or_else(|| self.engine.weight_error(self.layer, "it has no elements".to_owned()))
+    }
+
+    /// Chunks of whole tiles of scales.
+    fn chunks(&self, band: &Band) -> Vec<Band> {
+        let unit = match self.layer.scheme.weight.granularity() {
+            // Known beforehand, or searched over the whole band.
+            Some(Granularity::Tensor) if self.context.range.is_some() => 1,
+            Some(granularity) => granularity.tile(band.rows.len(), band.columns.len()).0.max(1),
+            None => 1,
+        };
+        let step = if self.layer.is_searched_whole() { band.rows.len() } else { (CHUNK_ELEMENTS / band.columns.len().max(1) / unit).max(1) * unit };
+        let rows = band.rows.clone().step_by(step.max(1));
+        rows.map(|start| Band { rows: start..(start + step).min(band.rows.end), columns: band.columns.clone() }).collect()
+    }
+
+    /// The band's values on the grid of the codes, as they are stored.
+    fn values(&self, band: &Band, offset: u64, dtype: Dtype) -> Result<Piece, EngineError> {
+        let (rows, columns) = (band.rows.len(), band.columns.len());
+        let mut values = Vec::new();
+        self.matrix.read(self.engine.isa, band, &mut values);
+        let mut faked = fake_quantize(self.layer.scheme.weight, self.context, self.matrix.source, &values, rows, columns)
+            .map_err(|e| self.error(e))?;
+        let mut start = band.rows.start * self.layer.columns;
+        if self.matrix.input_major {
+            transpose(&faked, rows, columns, &mut values);
+            std::mem::swap(&mut faked, &mut values);
+            start = band.columns.start * self.layer.rows;
+        }
+        let size = dtype.bitsize() / 8;
+        Ok(Piece { offset: offset + (start * size) as u64, bytes: floats(dtype, &faked) })
+    }
+
+    fn error(&self, error: RoundingError) -> EngineError {
+        let reason = match error {
+            RoundingError::NotFinite => not_finite(self.engine, self.layer, self.matrix),
+            other => other.to_string(),
+        };
+        self.engine.weight_error(self.layer, reason)
+    }
+}
+
+/// Floats in a type of the file.
+fn floats(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        Dtype::F16 => values.iter().flat_map(|v| half::f16::from_f32(round_to_f16(*v)).to_le_bytes()).collect(),
+        Dtype::BF16 => values.iter().flat_map(|v| ((round_to_bf16(*v).to_bits() >> 16) as u16).to_le_bytes()).collect(),
+        _ => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+    }
+}
+
+impl Engine<'_> {
+    /// A tensor of the source.
+    pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, EngineError> {
+        self.checkpoint.tensor(name).ok_or_else(|| EngineError::Vanished(name.to_owned()))
+    }
+
+    fn layer_matrix(&self, layer: &PlannedLayer) -> Result<WeightMatrix<'_>, EngineError> {
+        let source = &layer.source;
+        let shape = (layer.rows, layer.columns);
+        self.matrix(&source.tensor, source.dtype, shape, source.expert, source.input_major, source.scales.as_ref())
+    }
+
+    /// A matrix of the source: of a 2-D tensor, or one of a 3-D tensor's.
+    pub(super) fn matrix(
+        &self,
+        tensor: &str,
+        source: Source,
+        (rows, columns): (usize, usize),
+        expert: Option<usize>,
+        input_major: bool,
+        scales: Option<&(String, (usize, usize))>,
+    ) -> Result<WeightMatrix<'_>, EngineError> {
+        let length = rows * columns * source.size();
+        let start = expert.unwrap_or(0) * length;
+        let bytes = self.tensor(tensor)?.bytes();
+        let bytes = bytes.get(start..start + length).ok_or_else(|| EngineError::Vanished(tensor.to_owned()))?;
+        let scales = scales.map(|(name, block)| self.source_scales(name, *block)).transpose()?;
+        Ok(WeightMatrix { bytes, source, rows, columns, input_major, scales })
+    }
+
+    fn source_scales(&self, name: &str, block: (usize, usize)) -> Result<SourceScales, EngineError> {
+        let view = self.tensor(name)?;
+        let source = match view.dtype() {
+            Dtype::F32 => Source::F32,
+            Dtype::F16 => Source::F16,
+            _ => Source::Bf16,
+        };
+        let mut values = vec![0.0; view.bytes().len() / source.size()];
+        widen(self.isa, source, view.bytes(), &mut values);
+        Ok(SourceScales { values, block })
+    }
+
+    fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {
+        let tensor = layer.source.tensor.clone();
+        let file = self.checkpoint.tensor(&tensor).map(|view| view.file().display().to_string());
+        EngineError::Weight { tensor, file: file.unwrap_or_default(), reason }
+    }
+}

@@ -1,0 +1,224 @@
+//! Doing what the plan says: in parallel, in bounded memory, one band of a weight at a time, every finished job recorded.
+//! No decisions: those are the plan's.
+
+mod layer;
+mod output;
+
+pub use output::{Output, OutputError};
+
+use crate::export::Piece;
+use crate::journal::{Entry, Written};
+use crate::plan::{Job, KeptTensor, Plan, Treatment};
+use crate::weight::{Band, BandAxis, bands};
+use kvant_container::{Checkpoint, Writer};
+use kvant_numeric::simd::Isa;
+use layer::quantize_layers;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Told how the work goes. Called from all threads.
+pub trait Progress: Sync {
+    /// So many jobs with so many bytes of the source are to be done, of which some are done already.
+    fn begin(&self, total_bytes: u64, done_bytes: u64);
+    /// A job with so many bytes of the source is done.
+    fn advance(&self, name: &str, bytes: u64);
+}
+
+/// Tells nobody.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn begin(&self, _total_bytes: u64, _done_bytes: u64) {}
+    fn advance(&self, _name: &str, _bytes: u64) {}
+}
+
+/// What keeps a run from finishing.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A file of the source or the output.
+    #[error(transparent)]
+    Container(#[from] kvant_container::Error),
+    /// The output directory, the journal.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// A weight cannot be quantized (*invalid*).
+    #[error("tensor `{tensor}` in {file}: {reason}")]
+    Weight {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        file: String,
+        /// Why.
+        reason: String,
+    },
+    /// The source is not what the plan was made from.
+    #[error("tensor `{0}` has gone from the source since the plan was made")]
+    Vanished(String),
+    /// The threads could not be started.
+    #[error("cannot start {0} threads")]
+    Threads(usize),
+    /// The user asked to stop.
+    #[error("stopped; the same command goes on from here")]
+    Cancelled,
+}
+
+impl EngineError {
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            EngineError::Container(error) => error.hint(),
+            EngineError::Output(error) => error.hint(),
+            EngineError::Weight { tensor, .. } => {
+                let module = tensor.trim_end_matches(".weight");
+                Some(format!("download the file again; to carry the layer over as it is, add --exclude '{module}'"))
+            }
+            EngineError::Vanished(_) => Some("do not change the source while it is read".to_owned()),
+            EngineError::Threads(_) => Some("ask for fewer with --threads".to_owned()),
+            EngineError::Cancelled => None,
+        }
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Units of work in the plan.
+    pub jobs: usize,
+    /// Units that an earlier run had done.
+    pub resumed: usize,
+}
+
+/// Carries out a plan into an output that has been begun.
+///
+/// # Errors
+/// See [`EngineError`]. After an error, a cancellation or a kill the same call goes on with what is left.
+pub fn run(
+    plan: &Plan,
+    checkpoint: &Checkpoint,
+    output: &Output,
+    threads: usize,
+    cancelled: &AtomicBool,
+    progress: &dyn Progress,
+) -> Result<Done, EngineError> {
+    let jobs = plan.jobs();
+    let left: Vec<usize> = (0..jobs.len()).filter(|job| !output.is_finished(*job)).collect();
+    let engine = Engine { plan, checkpoint, output, cancelled, progress, isa: Isa::best() };
+    let total = jobs.iter().map(|job| engine.source_bytes(job)).sum();
+    let to_do: u64 = left.iter().map(|job| engine.source_bytes(&jobs[*job])).sum();
+    progress.begin(total, total - to_do);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.map_err(|_| EngineError::Threads(threads))?;
+    pool.install(|| engine.work(&jobs, &left))?;
+    Ok(Done { jobs: jobs.len(), resumed: jobs.len() - left.len() })
+}
+
+/// What every job needs.
+pub(crate) struct Engine<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) checkpoint: &'a Checkpoint,
+    output: &'a Output,
+    cancelled: &'a AtomicBool,
+    progress: &'a dyn Progress,
+    pub(crate) isa: Isa,
+}
+
+impl Engine<'_> {
+    /// Every thread takes the next job until none is left, so that the source is read in order; inside a job the bands
+    /// are shared among idle threads. The first error stops all.
+    fn work(&self, jobs: &[Job], left: &[usize]) -> Result<(), EngineError> {
+        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let error = Mutex::new(None);
+        let take_jobs = || {
+            while let (false, Some(job)) = (failed.load(Ordering::Relaxed), left.get(next.fetch_add(1, Ordering::Relaxed))) {
+                if let Err(problem) = self.finish_job(*job, &jobs[*job]) {
+                    failed.store(true, Ordering::Relaxed);
+                    error.lock().map(|mut first| first.get_or_insert(problem).to_string()).ok();
+                }
+            }
+        };
+        rayon::scope(|scope| (0..rayon::current_num_threads()).for_each(|_| scope.spawn(|_| take_jobs())));
+        error.into_inner().ok().flatten().map_or(Ok(()), Err)
+    }
+
+    fn finish_job(&self, index: usize, job: &Job) -> Result<(), EngineError> {
+        self.check_cancelled()?;
+        let pieces = match job {
+            Job::Layers(layers) => quantize_layers(self, layers)?,
+            Job::Keep(kept) => self.keep(&self.plan.kept[*kept])?,
+        };
+        self.output.record(&Entry { job: index, pieces })?;
+        self.progress.advance(self.name(job), self.source_bytes(job));
+        Ok(())
+    }
+
+    pub(crate) fn check_cancelled(&self) -> Result<(), EngineError> {
+        if self.cancelled.load(Ordering::Relaxed) { Err(EngineError::Cancelled) } else { Ok(()) }
+    }
+
+    fn name(&self, job: &Job) -> &str {
+        match job {
+            Job::Layers(layers) => layers.first().map_or("", |layer| &self.plan.layers[*layer].name),
+            Job::Keep(kept) => &self.plan.kept[*kept].source,
+        }
+    }
+
+    fn source_bytes(&self, job: &Job) -> u64 {
+        match job {
+            Job::Layers(layers) => layers.iter().map(|layer| self.plan.layers[*layer].source_bytes()).sum(),
+            Job::Keep(kept) => match &self.plan.kept[*kept].treatment {
+                Treatment::Copy(range) => range.len() as u64,
+                Treatment::Widen { shape, .. } => (shape.0 * shape.1) as u64,
+            },
+        }
+    }
+
+    fn keep(&self, kept: &KeptTensor) -> Result<Vec<Written>, EngineError> {
+        match &kept.treatment {
+            Treatment::Copy(range) => self.copy(kept, range.clone()),
+            Treatment::Widen { dtype, shape, scales } => {
+                let matrix = self.matrix(&kept.source, *dtype, *shape, None, false, Some(scales))?;
+                let mut written = Vec::new();
+                for band in bands(shape.0, shape.1, BandAxis::Rows, scales.1.0, COPY_BYTES / 4) {
+                    self.check_cancelled()?;
+                    written.push(self.write(kept.tensor, &self.widen(&matrix, &band))?);
+                }
+                Ok(written)
+            }
+        }
+    }
+
+    fn copy(&self, kept: &KeptTensor, range: std::ops::Range<usize>) -> Result<Vec<Written>, EngineError> {
+        let view = self.tensor(&kept.source)?;
+        let bytes = &view.bytes()[range];
+        let mut written = Vec::new();
+        for (i, chunk) in bytes.chunks(COPY_BYTES).enumerate() {
+            self.check_cancelled()?;
+            written.push(self.write_bytes(kept.tensor, (i * COPY_BYTES) as u64, chunk)?);
+        }
+        view.release();
+        Ok(written)
+    }
+
+    fn widen(&self, matrix: &crate::weight::WeightMatrix<'_>, band: &Band) -> Piece {
+        let mut values = Vec::new();
+        matrix.read(self.isa, band, &mut values);
+        let bytes = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
+        Piece { offset: (band.rows.start * matrix.columns * 2) as u64, bytes }
+    }
+
+    pub(crate) fn write(&self, tensor: usize, piece: &Piece) -> Result<Written, EngineError> {
+        self.write_bytes(tensor, piece.offset, &piece.bytes)
+    }
+
+    fn write_bytes(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<Written, EngineError> {
+        self.writer().write_at(tensor, offset, bytes)?;
+        Ok(Written { tensor, offset, length: bytes.len() as u64, hash: xxhash_rust::xxh3::xxh3_64(bytes) })
+    }
+
+    fn writer(&self) -> &Writer {
+        self.output.writer()
+    }
+}
+
+/// Bytes that are copied at a time.
+const COPY_BYTES: usize = 4 << 20;

@@ -1,0 +1,282 @@
+//! The output directory while it is made: a staging directory beside it, a journal beside that, and one rename at the
+//! end. Nothing appears under the final name before it is whole.
+
+use crate::journal::{Entry, Found, Journal, Written};
+use crate::plan::Plan;
+use kvant_container::{Checkpoint, Durability, Writer};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What keeps an output from being made.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// The directory is there already (*invalid*).
+    #[error("{} exists already", .0.display())]
+    Exists(PathBuf),
+    /// The output would overwrite its own source (*invalid*).
+    #[error("the output {} is the source or holds it", .0.display())]
+    IsSource(PathBuf),
+    /// Another process is making it.
+    #[error("another run is writing {}", .0.display())]
+    Busy(PathBuf),
+    /// The staging directory is not of Kvant's making (*invalid*).
+    #[error("{} is in the way: it is no unfinished output of Kvant", .0.display())]
+    InTheWay(PathBuf),
+    /// The disk has no room.
+    #[error("{} needs {needed} bytes of disk space, and {available} are free", path.display())]
+    NoRoom {
+        /// The output.
+        path: PathBuf,
+        /// Bytes that the output takes.
+        needed: u64,
+        /// Bytes that are free.
+        available: u64,
+    },
+    /// The system.
+    #[error("cannot {action} {}: {cause}", path.display())]
+    Io {
+        /// What was attempted, as a verb.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        cause: io::Error,
+    },
+}
+
+impl OutputError {
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            OutputError::Exists(_) => Some("choose another directory with -o, or replace it with --overwrite".to_owned()),
+            OutputError::IsSource(_) => Some("choose another directory with -o".to_owned()),
+            OutputError::Busy(_) => Some("wait for it, or stop it".to_owned()),
+            OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
+            OutputError::NoRoom { .. } => Some("free some space, or choose a directory on another disk".to_owned()),
+            OutputError::Io { .. } => None,
+        }
+    }
+
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OutputError {
+        let path = path.to_owned();
+        move |cause| match cause.kind() {
+            io::ErrorKind::WouldBlock => OutputError::Busy(path),
+            _ => OutputError::Io { action, path, cause },
+        }
+    }
+}
+
+/// The paths of an output: `name`, `name.partial/` and `name.partial.journal`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Paths {
+    target: PathBuf,
+    staging: PathBuf,
+    journal: PathBuf,
+    replaced: PathBuf,
+}
+
+impl Paths {
+    fn of(target: &Path) -> Result<Paths, OutputError> {
+        let target = std::path::absolute(target).map_err(OutputError::io("find", target))?;
+        let beside = |suffix: &str| {
+            let mut name = target.file_name().map(OsString::from).unwrap_or_default();
+            name.push(suffix);
+            target.with_file_name(name)
+        };
+        let (staging, journal, replaced) = (beside(".partial"), beside(".partial.journal"), beside(".replaced"));
+        Ok(Paths { target, staging, journal, replaced })
+    }
+}
+
+/// An output in the making. Dropped before [`finish`](Self::finish), it stays for the next run to go on with.
+#[derive(Debug)]
+pub struct Output {
+    paths: Paths,
+    journal: Journal,
+    writer: Writer,
+    finished: BTreeSet<usize>,
+    overwrite: bool,
+}
+
+impl Output {
+    /// Refuses what cannot become the output, without touching anything.
+    ///
+    /// # Errors
+    /// [`OutputError::Exists`], [`OutputError::IsSource`], [`OutputError::InTheWay`], [`OutputError::NoRoom`].
+    pub fn check(plan: &Plan, source: &Path, target: &Path, overwrite: bool) -> Result<(), OutputError> {
+        let paths = Paths::of(target)?;
+        if let (Ok(source), Ok(target)) = (source.canonicalize(), paths.target.canonicalize()) {
+            if source.starts_with(&target) {
+                return Err(OutputError::IsSource(paths.target));
+            }
+        }
+        if paths.target.symlink_metadata().is_ok() && !overwrite {
+            return Err(OutputError::Exists(paths.target));
+        }
+        if paths.staging.exists() && !paths.journal.exists() {
+            return Err(OutputError::InTheWay(paths.staging));
+        }
+        check_room(plan, &paths)
+    }
+
+    /// Begins an output, or goes on with one that was interrupted: what its journal records is believed where the bytes
+    /// in the files have the recorded hashes.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), and whatever the system says.
+    pub fn begin(plan: &Plan, source: &Path, target: &Path, overwrite: bool) -> Result<Output, crate::engine::EngineError> {
+        Self::check(plan, source, target, overwrite)?;
+        let paths = Paths::of(target)?;
+        if let Some(parent) = paths.target.parent() {
+            fs::create_dir_all(parent).map_err(OutputError::io("create", parent))?;
+        }
+        let (journal, found) = Journal::open(&paths.journal, &plan.fingerprint).map_err(OutputError::io("open", &paths.journal))?;
+        let resumed = match found {
+            Found::Finished(entries) => Writer::reopen(&paths.staging, plan.layout.clone()).ok().map(|writer| (writer, entries)),
+            Found::Nothing | Found::Other => None,
+        };
+        let (writer, entries) = match resumed {
+            Some((writer, entries)) => {
+                let sound = entries.into_iter().filter(|entry| is_sound(&writer, entry)).collect();
+                (writer, sound)
+            }
+            None => (fresh_writer(plan, &paths)?, Vec::new()),
+        };
+        journal.begin(&plan.fingerprint).map_err(OutputError::io("write", &paths.journal))?;
+        let output = Output { paths, journal, writer, finished: entries.iter().map(|entry: &Entry| entry.job).collect(), overwrite };
+        entries.iter().try_for_each(|entry| output.adopt(entry))?;
+        Ok(output)
+    }
+
+    /// Takes over a job of an earlier run.
+    fn adopt(&self, entry: &Entry) -> Result<(), crate::engine::EngineError> {
+        entry.pieces.iter().try_for_each(|piece| self.writer.mark_complete(piece.tensor))?;
+        Ok(self.record(entry)?)
+    }
+
+    /// Whether an earlier run has done the job.
+    pub fn is_finished(&self, job: usize) -> bool {
+        self.finished.contains(&job)
+    }
+
+    /// Records a finished job.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn record(&self, entry: &Entry) -> Result<(), OutputError> {
+        self.journal.record(entry).map_err(OutputError::io("write", &self.paths.journal))
+    }
+
+    /// Where the tensors go.
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Adds the files beside the tensors and gives the output its name.
+    ///
+    /// # Errors
+    /// The system's; a tensor that was not delivered.
+    pub fn finish(self, plan: &Plan, checkpoint: &Checkpoint, durability: Durability) -> Result<PathBuf, crate::engine::EngineError> {
+        let Output { paths, journal, writer, overwrite, .. } = self;
+        write_files(plan, checkpoint, &paths.staging)?;
+        writer.finish(durability)?;
+        put_in_place(&paths, overwrite)?;
+        drop(journal);
+        fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))?;
+        Ok(paths.target)
+    }
+}
+
+fn check_room(plan: &Plan, paths: &Paths) -> Result<(), OutputError> {
+    // An unfinished output has its room already.
+    let reserved = fs::read_dir(&paths.staging).map_or(0, |entries| {
+        entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
+    });
+    let needed = plan.layout.disk_size().saturating_sub(reserved);
+    match kvant_container::positioned::available_space(&paths.target) {
+        Ok(available) if available < needed => Err(OutputError::NoRoom { path: paths.target.clone(), needed, available }),
+        // A system that cannot tell lets the work begin; a full disk is reported then.
+        _ => Ok(()),
+    }
+}
+
+fn fresh_writer(plan: &Plan, paths: &Paths) -> Result<Writer, crate::engine::EngineError> {
+    remove_dir(&paths.staging)?;
+    Ok(Writer::create(&paths.staging, plan.layout.clone())?)
+}
+
+fn is_sound(writer: &Writer, entry: &Entry) -> bool {
+    entry.pieces.iter().all(|piece| piece_is_sound(writer, piece))
+}
+
+fn piece_is_sound(writer: &Writer, piece: &Written) -> bool {
+    let place = writer.layout().places().get(piece.tensor);
+    // The length is read from a file: it must fit the tensor before memory is taken for it.
+    let fits = place.is_some_and(|place| piece.offset.checked_add(piece.length).is_some_and(|end| end <= place.len));
+    let mut bytes = vec![0; if fits { piece.length as usize } else { 0 }];
+    fits && writer.read_at(piece.tensor, piece.offset, &mut bytes).is_ok() && xxh3_64(&bytes) == piece.hash
+}
+
+/// config.json and the files that are carried along.
+fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path) -> Result<(), crate::engine::EngineError> {
+    let source = checkpoint.path();
+    for name in checkpoint.extra_files()? {
+        let (from, to) = (source.join(&name), staging.join(&name));
+        fs::copy(&from, &to).map_err(OutputError::io("copy", &from))?;
+        // The source may be read-only; the copy is the user's own.
+        make_writable(&to).map_err(OutputError::io("make writable", &to))?;
+    }
+    if let Some(config) = &plan.config {
+        let path = staging.join("config.json");
+        let text = serde_json::to_string_pretty(config).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
+        fs::write(&path, text + "\n").map_err(OutputError::io("write", &path))?;
+    }
+    Ok(())
+}
+
+#[allow(clippy::permissions_set_readonly_false)]
+fn make_writable(path: &Path) -> io::Result<()> {
+    let mut permissions = fs::metadata(path)?.permissions();
+    if !permissions.readonly() {
+        return Ok(());
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        permissions.set_mode(permissions.mode() | 0o200);
+    }
+    #[cfg(not(unix))]
+    permissions.set_readonly(false);
+    fs::set_permissions(path, permissions)
+}
+
+/// Gives the staging directory its final name. What was there is set aside first and removed last.
+fn put_in_place(paths: &Paths, overwrite: bool) -> Result<(), OutputError> {
+    let exists = paths.target.symlink_metadata().is_ok();
+    if exists && !overwrite {
+        return Err(OutputError::Exists(paths.target.clone()));
+    }
+    if exists {
+        remove_dir(&paths.replaced)?;
+        fs::rename(&paths.target, &paths.replaced).map_err(OutputError::io("set aside", &paths.target))?;
+    }
+    fs::rename(&paths.staging, &paths.target).map_err(OutputError::io("rename", &paths.staging))?;
+    if let Some(parent) = paths.target.parent() {
+        kvant_container::positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
+    }
+    if exists { remove_dir(&paths.replaced) } else { Ok(()) }
+}
+
+fn remove_dir(path: &Path) -> Result<(), OutputError> {
+    let removed = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    };
+    removed.map_err(OutputError::io("remove", path))
+}

@@ -1,0 +1,204 @@
+//! How a layer's tensors are laid out in an export: data, from which sizes, order of work and bytes follow. Not the
+//! bytes, which [`super::packer`] makes.
+
+use crate::weight::BandAxis;
+use kvant_container::Dtype;
+use kvant_numeric::pack::NibbleOrder;
+
+/// One tensor of a quantized layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// The tensor's full name.
+    pub name: String,
+    /// Its element type in the file.
+    pub dtype: Dtype,
+    /// Its shape in the file.
+    pub shape: Vec<usize>,
+    /// What it holds.
+    pub content: Content,
+}
+
+/// What a tensor holds of a [`QuantTensor`](kvant_quant::QuantTensor) of `[out, in]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Codes.
+    Codes {
+        /// How they become bytes.
+        packing: Packing,
+        /// Whether the matrix is stored as `[in, out]`.
+        transposed: bool,
+    },
+    /// The matrix of scales.
+    Scales {
+        /// The type of a scale.
+        encoding: ScaleEncoding,
+        /// Whether the matrix is stored transposed.
+        transposed: bool,
+    },
+    /// The matrix of zero points.
+    ZeroPoints {
+        /// How they become bytes.
+        packing: Packing,
+        /// Whether the matrix is stored transposed.
+        transposed: bool,
+    },
+    /// The f32 scale of the whole tensor: a multiplier.
+    TensorScale,
+    /// Its reciprocal: what dequantization divides by.
+    TensorScaleReciprocal,
+    /// `[out, in]` as two 64-bit integers.
+    Shape,
+}
+
+/// How codes become bytes, along the last axis of the stored matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// One byte a code.
+    Bytes,
+    /// One 32-bit integer a code, sign-extended (AMD Quark's int2).
+    Int32,
+    /// Eight 4-bit codes to a 32-bit word; rows are padded to words.
+    Words(NibbleOrder),
+    /// A dense little-endian bit stream; rows are padded to bytes.
+    Bits(u32),
+    /// A dense little-endian bit stream of offset-binary codes (least code is 0); rows are padded to 32-bit words.
+    OffsetWords(u32),
+    /// The same down the first axis: every column of the matrix is a stream, stored as rows of words.
+    OffsetWordsDown(u32),
+    /// Four 2-bit codes to a byte, the first in the high bits.
+    CrumbsFirstHigh,
+}
+
+/// The type of stored scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleEncoding {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// fp8 e4m3.
+    E4m3,
+    /// The byte of an unsigned fp8 e5m3.
+    E5m3,
+    /// The byte of a power of two.
+    E8m0,
+}
+
+impl ScaleEncoding {
+    /// Bytes of one scale.
+    pub fn size(self) -> usize {
+        match self {
+            ScaleEncoding::F32 => 4,
+            ScaleEncoding::F16 | ScaleEncoding::Bf16 => 2,
+            ScaleEncoding::E4m3 | ScaleEncoding::E5m3 | ScaleEncoding::E8m0 => 1,
+        }
+    }
+
+    /// The element type in the file; bytes that safetensors has no name for are `U8`.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            ScaleEncoding::F32 => Dtype::F32,
+            ScaleEncoding::F16 => Dtype::F16,
+            ScaleEncoding::Bf16 => Dtype::BF16,
+            ScaleEncoding::E4m3 => Dtype::F8_E4M3,
+            ScaleEncoding::E5m3 | ScaleEncoding::E8m0 => Dtype::U8,
+        }
+    }
+}
+
+impl Packing {
+    /// The bytes of one row of `columns` codes. For [`Packing::OffsetWordsDown`] a row is one row of words.
+    pub fn row_bytes(self, columns: usize) -> usize {
+        match self {
+            Packing::Bytes => columns,
+            Packing::Int32 | Packing::OffsetWordsDown(_) => columns * 4,
+            Packing::Words(_) => columns.div_ceil(8) * 4,
+            Packing::Bits(bits) => (columns * bits as usize).div_ceil(8),
+            Packing::OffsetWords(bits) => (columns * bits as usize).div_ceil(32) * 4,
+            Packing::CrumbsFirstHigh => columns.div_ceil(4),
+        }
+    }
+
+    /// Whether rows of `columns` codes end where a unit of the packing does, so that rows can be packed as one run.
+    pub fn is_seamless(self, columns: usize) -> bool {
+        match self {
+            Packing::Words(_) => columns.is_multiple_of(8),
+            Packing::Bits(bits) => (columns * bits as usize).is_multiple_of(8),
+            Packing::OffsetWords(bits) => (columns * bits as usize).is_multiple_of(32),
+            Packing::CrumbsFirstHigh => columns.is_multiple_of(4),
+            Packing::Bytes | Packing::Int32 | Packing::OffsetWordsDown(_) => true,
+        }
+    }
+
+    /// The stored shape of a `rows x columns` matrix.
+    pub fn shape(self, rows: usize, columns: usize) -> Vec<usize> {
+        match self {
+            Packing::OffsetWordsDown(bits) => vec![(rows * bits as usize).div_ceil(32), columns],
+            packing => vec![rows, packing.row_bytes(columns) / packing.dtype().bitsize().div_ceil(8)],
+        }
+    }
+
+    /// The element type in the file.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Packing::Bytes => Dtype::I8,
+            Packing::Int32 | Packing::Words(_) | Packing::OffsetWords(_) | Packing::OffsetWordsDown(_) => Dtype::I32,
+            Packing::Bits(_) | Packing::CrumbsFirstHigh => Dtype::U8,
+        }
+    }
+}
+
+impl Content {
+    /// The axis along which bands of the weight are contiguous in this tensor; `None` where it does not matter.
+    fn band_axis(self, vector: bool) -> Option<BandAxis> {
+        let matrix = |transposed| Some(if transposed { BandAxis::Columns } else { BandAxis::Rows });
+        match self {
+            // A vector has one entry a row whichever way it is stored.
+            Content::Scales { .. } | Content::ZeroPoints { .. } if vector => Some(BandAxis::Rows),
+            Content::Codes { transposed, .. }
+            | Content::Scales { transposed, .. }
+            | Content::ZeroPoints { transposed, .. } => matrix(transposed),
+            Content::TensorScale | Content::TensorScaleReciprocal | Content::Shape => None,
+        }
+    }
+}
+
+/// The axis along which a layer with these tensors can be cut: one on which all of them are contiguous.
+/// `scale_shape` is the shape of its matrix of scales.
+pub fn band_axis(parts: &[Part], scale_shape: (usize, usize)) -> BandAxis {
+    let single = scale_shape == (1, 1);
+    let matters = |part: &&Part| !(single && matches!(part.content, Content::Scales { .. } | Content::ZeroPoints { .. }));
+    let mut axes = parts.iter().filter(matters).filter_map(|part| part.content.band_axis(scale_shape.1 == 1));
+    let first = axes.next().unwrap_or(BandAxis::Whole);
+    if axes.all(|axis| axis == first) { first } else { BandAxis::Whole }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(content: Content) -> Part {
+        Part { name: String::new(), dtype: Dtype::U8, shape: vec![], content }
+    }
+
+    #[test]
+    fn bands_follow_the_orientation_and_conflicts_forbid_them() {
+        let codes = |transposed| part(Content::Codes { packing: Packing::Bytes, transposed });
+        let scales = |transposed| part(Content::Scales { encoding: ScaleEncoding::F32, transposed });
+        assert_eq!(band_axis(&[codes(false), scales(false)], (8, 4)), BandAxis::Rows);
+        assert_eq!(band_axis(&[codes(true), scales(true)], (8, 4)), BandAxis::Columns);
+        assert_eq!(band_axis(&[codes(false), scales(true)], (8, 4)), BandAxis::Whole);
+        assert_eq!(band_axis(&[codes(true), scales(false)], (1, 1)), BandAxis::Columns);
+        assert_eq!(band_axis(&[codes(false), scales(true), part(Content::TensorScale)], (8, 1)), BandAxis::Rows);
+    }
+
+    #[test]
+    fn stored_shapes() {
+        assert_eq!(Packing::Words(NibbleOrder::Awq).shape(256, 128), [256, 16]);
+        assert_eq!(Packing::Bits(6).shape(4, 32), [4, 24]);
+        assert_eq!(Packing::OffsetWords(3).shape(4, 33), [4, 4]);
+        assert_eq!(Packing::OffsetWordsDown(4).shape(64, 3), [8, 3]);
+    }
+}

@@ -1,0 +1,138 @@
+//! The shape of a family's description. It is data only: which names play which role, and which rules the forward
+//! pass follows. Everything else (pairs for smoothing, order of rounding, fused siblings, owners of the KV cache) is
+//! derived from it by [`crate::network`].
+
+use super::math::{Math, Routing};
+use super::role::{NormKind, NormSite, Orientation, Role, RowOrder};
+
+/// Linear layers by role. A name is the module's path inside its container (a block or the trunk); `{}` stands for
+/// the index of an expert.
+pub type Linears = &'static [(Role, &'static str)];
+
+/// Norms by where they stand; `{}` in a name stands for the index of a head.
+pub type Norms = &'static [(NormSite, &'static str)];
+
+/// A model family: all that Kvant knows of an architecture.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// The name used in the CLI and in reports; the same as the most usual `model_type`.
+    pub name: &'static str,
+    /// One line for `kvant list families`.
+    pub summary: &'static str,
+    /// The values of `model_type` in config.json that mean this family.
+    pub model_types: &'static [&'static str],
+    /// The values of `architectures` that mean it when `model_type` says nothing.
+    pub architectures: &'static [&'static str],
+    /// What stands around the blocks.
+    pub trunk: Trunk,
+    /// The linear layers of attention, q before k before v, and the output last.
+    pub attention: Linears,
+    /// The linear layers of the dense feed-forward network.
+    pub mlp: Linears,
+    /// The mixture of experts, where the family has one.
+    pub moe: Option<Moe>,
+    /// The norms of a block.
+    pub norms: Norms,
+    /// The formula of all norms of the family.
+    pub norm_kind: NormKind,
+    /// How the 2-D weights are stored.
+    pub orientation: Orientation,
+    /// The row order of a matrix that holds q, k and v.
+    pub qkv_rows: RowOrder,
+    /// Small tensors of a block that belong to no linear layer and no norm, like attention sinks.
+    pub parameters: &'static [&'static str],
+    /// The rules of the forward pass.
+    pub math: Math,
+    /// Modules that stay in the source's precision by default: globs on full module names. Heads and routers are kept
+    /// whether or not they stand here.
+    pub keep: &'static [&'static str],
+}
+
+/// The parts of the model outside its blocks. Paths are relative to `path`, except for the heads, which are absolute.
+#[derive(Clone, Copy, Debug)]
+pub struct Trunk {
+    /// The module that holds embeddings, blocks and final norm in a causal language model, e.g. `model`. Checkpoints
+    /// of base models lack its first part, multimodal ones add `language_model`.
+    pub path: &'static str,
+    /// Token embedding.
+    pub embedding: &'static str,
+    /// Learned positions.
+    pub positions: Option<&'static str>,
+    /// The list of blocks; block `i` is `{path}.{blocks}.{i}`.
+    pub blocks: &'static str,
+    /// Norms outside the blocks.
+    pub norms: Norms,
+    /// Linear layers outside the blocks, besides the head.
+    pub linears: Linears,
+    /// Names of the output head, the usual one first.
+    pub heads: &'static [&'static str],
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug)]
+pub struct Moe {
+    /// The router, and the gate on the shared expert where there is one.
+    pub routing: Linears,
+    /// The layouts in which checkpoints of the family store the routed experts.
+    pub experts: &'static [ExpertLayout],
+    /// The linear layers of the experts that all tokens pass.
+    pub shared: Linears,
+    /// How the experts are chosen.
+    pub rule: Routing,
+}
+
+/// How routed experts are stored.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertLayout {
+    /// One matrix per expert, or one tensor for all.
+    pub storage: ExpertStorage,
+    /// The orientation of each expert's matrix.
+    pub orientation: Orientation,
+    /// The row order of a matrix that holds gate and up.
+    pub gate_up_rows: RowOrder,
+    /// The names.
+    pub linears: Linears,
+}
+
+/// Whether the experts of a block are one tensor or many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertStorage {
+    /// A 2-D weight per expert; `{}` in the name is the expert's index.
+    Separate,
+    /// A 3-D tensor `[experts, ..]`.
+    Fused,
+}
+
+impl Family {
+    /// Every role that a linear layer of the family can have, with its name, blocks and trunk together.
+    pub fn linears(&self) -> impl Iterator<Item = (Role, &'static str)> {
+        let moe = self.moe.iter().flat_map(|moe| {
+            let experts = moe.experts.iter().flat_map(|layout| layout.linears);
+            experts.chain(moe.routing).chain(moe.shared)
+        });
+        let dense = self.attention.iter().chain(self.mlp).chain(self.trunk.linears);
+        dense.chain(moe).copied()
+    }
+
+    /// The layers whose outputs are the keys and values that a cache stores: k and v, the fused q/k/v, or the up
+    /// projection of MLA's latent. As globs, the form in which exported configurations name the owners of KV scales.
+    ///
+    /// ```
+    /// let family = kvant_llm::family::by_name("llama").unwrap();
+    /// assert_eq!(family.kv_globs(), ["*k_proj", "*v_proj"]);
+    /// ```
+    pub fn kv_globs(&self) -> Vec<String> {
+        let owners = self.attention.iter().filter(|(role, _)| owns_kv(*role));
+        owners.map(|(_, path)| format!("*{}", leaf(path))).collect()
+    }
+}
+
+/// Whether a layer of this role writes what the KV cache stores.
+pub(crate) fn owns_kv(role: Role) -> bool {
+    matches!(role, Role::Key | Role::Value | Role::QueryKeyValue | Role::KeyValueUp)
+}
+
+/// The last part of a dotted path.
+pub(crate) fn leaf(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}

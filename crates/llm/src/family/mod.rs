@@ -1,0 +1,124 @@
+//! Model families: one declarative description per file, all listed in [`FAMILIES`]. Descriptions are data; nothing
+//! here reads a tensor, and no algorithm lists layers of its own.
+
+pub mod description;
+pub mod math;
+pub mod role;
+
+mod cohere;
+mod cohere2;
+mod common;
+mod deepseek_v2;
+mod deepseek_v3;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod glm;
+mod glm4;
+mod glm4_moe;
+mod gpt2;
+mod gpt_neox;
+mod gpt_oss;
+mod gptj;
+mod granite;
+mod granitemoe;
+mod hunyuan_v1_dense;
+mod kimi_k2;
+mod llama;
+mod minimax_m2;
+mod mistral;
+mod mixtral;
+mod nemotron;
+mod olmo;
+mod olmo2;
+mod olmo3;
+mod olmoe;
+mod opt;
+mod phi;
+mod phi3;
+mod phimoe;
+mod qwen2;
+mod qwen2_moe;
+mod qwen3;
+mod qwen3_moe;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
+
+mod undescribed;
+
+pub use description::{ExpertLayout, ExpertStorage, Family, Linears, Moe, Norms, Trunk};
+pub use math::{
+    Activation, ActivationRule, AttentionScale, EmbeddingScale, LogitScale, Math, Pairing, Positions, QueryKeyNorm,
+    Residual, RotaryLayers, Routing, Window,
+};
+pub use role::{NormKind, NormSite, Orientation, Part, Role, RowOrder};
+
+pub(crate) use description::{leaf, owns_kv};
+pub(crate) use undescribed::kept_by_default;
+
+use crate::model_config::ModelConfig;
+
+/// Every family with a description, sorted by name. A new family is one file and one line here.
+pub static FAMILIES: &[Family] = &[
+    cohere::FAMILY,
+    cohere2::FAMILY,
+    deepseek_v2::FAMILY,
+    deepseek_v3::FAMILY,
+    gemma::FAMILY,
+    gemma2::FAMILY,
+    gemma3::FAMILY,
+    glm::FAMILY,
+    glm4::FAMILY,
+    glm4_moe::FAMILY,
+    gpt2::FAMILY,
+    gpt_neox::FAMILY,
+    gpt_oss::FAMILY,
+    gptj::FAMILY,
+    granite::FAMILY,
+    granitemoe::FAMILY,
+    hunyuan_v1_dense::FAMILY,
+    kimi_k2::FAMILY,
+    llama::FAMILY,
+    minimax_m2::FAMILY,
+    mistral::FAMILY,
+    mixtral::FAMILY,
+    nemotron::FAMILY,
+    olmo::FAMILY,
+    olmo2::FAMILY,
+    olmo3::FAMILY,
+    olmoe::FAMILY,
+    opt::FAMILY,
+    phi::FAMILY,
+    phi3::FAMILY,
+    phimoe::FAMILY,
+    qwen2::FAMILY,
+    qwen2_moe::FAMILY,
+    qwen3::FAMILY,
+    qwen3_moe::FAMILY,
+    smollm3::FAMILY,
+    stablelm::FAMILY,
+    starcoder2::FAMILY,
+];
+
+/// The family of that name.
+pub fn by_name(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.name == name)
+}
+
+/// The family of a checkpoint: by `model_type`, of the whole model before that of a nested language model, else by
+/// `architectures`.
+pub fn of_config(config: &ModelConfig) -> Option<&'static Family> {
+    let by_type = config.model_types.iter().find_map(|name| having(name, |family| family.model_types));
+    by_type.or_else(|| {
+        let mut names = config.architectures.iter();
+        names.find_map(|name| having(name, |family| family.architectures))
+    })
+}
+
+fn having(name: &str, list: fn(&Family) -> &'static [&'static str]) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| list(family).contains(&name))
+}
+
+#[cfg(test)]
+mod tests;

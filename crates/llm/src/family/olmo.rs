@@ -1,0 +1,17 @@
+//! OLMo 1.
+//!
+//! Data only; the fields are explained in [`super::description`].
+
+use super::description::Family;
+use super::llama;
+use super::role::NormKind;
+
+/// The description.
+pub const FAMILY: Family = Family {
+    name: "olmo",
+    summary: "OLMo 1: LLaMA with LayerNorm without parameters",
+    model_types: &["olmo"],
+    architectures: &["OlmoForCausalLM", "OlmoModel"],
+    norm_kind: NormKind::LayerNormPlain,
+    ..llama::FAMILY
+};

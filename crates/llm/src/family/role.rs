@@ -1,0 +1,264 @@
+//! The vocabulary of a decoder: what a linear layer does, where it sits, where a norm stands and in which order a
+//! weight is stored. Names of tensors are not here; they are data of the families.
+
+use std::fmt;
+
+/// What a linear layer computes inside a decoder.
+///
+/// In the names below `x` is the residual stream after its norm, `c` a latent of multi-head latent attention (MLA,
+/// arXiv 2405.04434) and `h` the hidden activation of a feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Queries `q = W x` (of every head).
+    Query,
+    /// Keys `k = W x` (of every key/value head).
+    Key,
+    /// Values `v = W x` (of every key/value head).
+    Value,
+    /// Queries, keys and values in one matrix; [`RowOrder`] says how the rows are laid out.
+    QueryKeyValue,
+    /// MLA: the query latent `c_q = W x`.
+    QueryDown,
+    /// MLA: queries from the query latent.
+    QueryUp,
+    /// MLA: the key/value latent and the shared rotary key, `[c_kv; k_rope] = W x`.
+    KeyValueDown,
+    /// MLA: keys and values from the key/value latent; per head `[k_nope; v]`.
+    KeyValueUp,
+    /// The output projection of attention.
+    Output,
+    /// The gate `g` of a gated feed-forward `h = act(g) * u`.
+    Gate,
+    /// The up projection `u`; in a plain feed-forward the first layer, `h = act(u)`.
+    Up,
+    /// Gate and up projection in one matrix.
+    GateUp,
+    /// The down projection, from `h` back to the residual stream.
+    Down,
+    /// The router of a mixture of experts.
+    Router,
+    /// The scalar gate on the shared expert.
+    SharedGate,
+    /// The output head: logits from the last hidden state.
+    Head,
+    /// Embedding width to hidden size, before the first block.
+    ProjectIn,
+    /// Hidden size to embedding width, after the last block.
+    ProjectOut,
+    /// A linear layer whose purpose is not known.
+    Unknown,
+}
+
+impl Role {
+    /// Every role, in the order of the declaration.
+    pub const ALL: [Role; 19] = [
+        Role::Query,
+        Role::Key,
+        Role::Value,
+        Role::QueryKeyValue,
+        Role::QueryDown,
+        Role::QueryUp,
+        Role::KeyValueDown,
+        Role::KeyValueUp,
+        Role::Output,
+        Role::Gate,
+        Role::Up,
+        Role::GateUp,
+        Role::Down,
+        Role::Router,
+        Role::SharedGate,
+        Role::Head,
+        Role::ProjectIn,
+        Role::ProjectOut,
+        Role::Unknown,
+    ];
+
+    /// The role's name as printed in plans and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Query => "query",
+            Role::Key => "key",
+            Role::Value => "value",
+            Role::QueryKeyValue => "query-key-value",
+            Role::QueryDown => "query-down",
+            Role::QueryUp => "query-up",
+            Role::KeyValueDown => "key-value-down",
+            Role::KeyValueUp => "key-value-up",
+            Role::Output => "output",
+            Role::Gate => "gate",
+            Role::Up => "up",
+            Role::GateUp => "gate-up",
+            Role::Down => "down",
+            Role::Router => "router",
+            Role::SharedGate => "shared-gate",
+            Role::Head => "head",
+            Role::ProjectIn => "project-in",
+            Role::ProjectOut => "project-out",
+            Role::Unknown => "linear",
+        }
+    }
+
+    /// Whether layers of this role stay in the source's precision unless the user asks otherwise: the output head,
+    /// and whatever decides where tokens go. They are small, and errors there cost most.
+    pub fn is_kept_by_default(self) -> bool {
+        matches!(self, Role::Head | Role::Router | Role::SharedGate)
+    }
+
+    /// Whether the layer's input is the residual stream after its norm, so that a rotation of the stream is undone in
+    /// the layer's input columns (arXiv 2404.00456).
+    pub fn reads_residual(self) -> bool {
+        matches!(
+            self,
+            Role::Query
+                | Role::Key
+                | Role::Value
+                | Role::QueryKeyValue
+                | Role::QueryDown
+                | Role::KeyValueDown
+                | Role::Gate
+                | Role::Up
+                | Role::GateUp
+                | Role::Router
+                | Role::SharedGate
+                | Role::Head
+        )
+    }
+
+    /// Whether the layer's output is added to the residual stream, so that a rotation of the stream is applied to the
+    /// layer's output rows.
+    pub fn writes_residual(self) -> bool {
+        matches!(self, Role::Output | Role::Down | Role::ProjectIn)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The part of the model a linear layer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// Self-attention.
+    Attention,
+    /// A dense feed-forward network.
+    Mlp,
+    /// One of the routed experts.
+    Experts,
+    /// The experts that every token passes.
+    SharedExperts,
+    /// What chooses among the experts.
+    Routing,
+    /// Outside the decoder blocks.
+    Trunk,
+    /// Not known (architectures without a description).
+    Unknown,
+}
+
+/// How a weight matrix is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Orientation {
+    /// `[out_features, in_features]`, as `torch.nn.Linear` stores it.
+    OutIn,
+    /// `[in_features, out_features]`: GPT-2's `Conv1D`, the experts of gpt-oss.
+    InOut,
+}
+
+/// How several projections share the output rows of one matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowOrder {
+    /// One after the other: all of q, then all of k, then all of v; all of gate, then all of up.
+    Stacked,
+    /// Per head `[q; k; v]`, heads one after the other (GPT-NeoX).
+    PerHead,
+    /// Alternating rows, `g_0, u_0, g_1, u_1, ...` (gpt-oss).
+    Interleaved,
+}
+
+/// Where a norm stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NormSite {
+    /// On the embeddings, before the first block.
+    Embedding,
+    /// Before attention. In a parallel block without a second norm it feeds the feed-forward network too.
+    AttentionInput,
+    /// On the queries, before (rarely after) the rotary embedding.
+    Query,
+    /// On the keys, before (rarely after) the rotary embedding.
+    Key,
+    /// On the query latent of MLA.
+    QueryLatent,
+    /// On the key/value latent of MLA.
+    KeyValueLatent,
+    /// On the output of attention, before it joins the residual stream.
+    AttentionOutput,
+    /// Before the feed-forward network.
+    FeedForwardInput,
+    /// On the output of the feed-forward network, before it joins the residual stream.
+    FeedForwardOutput,
+    /// After the last block.
+    Final,
+}
+
+/// The formula of a norm with weight `w`, bias `b` and a small `eps`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x^2) + eps) * w`.
+    Rms,
+    /// `x / sqrt(mean(x^2) + eps) * (1 + w)` (Gemma).
+    RmsUnitOffset,
+    /// `(x - mean(x)) / sqrt(var(x) + eps) * w + b`; `b` may be absent.
+    LayerNorm,
+    /// `(x - mean(x)) / sqrt(var(x) + eps) * (1 + w) + b` (Nemotron).
+    LayerNormUnitOffset,
+    /// `(x - mean(x)) / sqrt(var(x) + eps)`: no parameters (OLMo), so nothing can be folded into it.
+    LayerNormPlain,
+}
+
+impl NormKind {
+    /// What is added to the stored weight before it multiplies, 0 or 1.
+    pub fn offset(self) -> f32 {
+        match self {
+            NormKind::RmsUnitOffset | NormKind::LayerNormUnitOffset => 1.0,
+            NormKind::Rms | NormKind::LayerNorm | NormKind::LayerNormPlain => 0.0,
+        }
+    }
+
+    /// Whether the mean is subtracted.
+    pub fn subtracts_mean(self) -> bool {
+        !matches!(self, NormKind::Rms | NormKind::RmsUnitOffset)
+    }
+
+    /// Whether the norm has a weight tensor.
+    pub fn has_weight(self) -> bool {
+        self != NormKind::LayerNormPlain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn all_lists_every_role_once_with_its_own_name() {
+        let names: HashSet<_> = Role::ALL.iter().map(|role| role.name()).collect();
+        assert_eq!(names.len(), Role::ALL.len());
+        // The last variant's position tells whether one was forgotten.
+        assert_eq!(Role::Unknown as usize + 1, Role::ALL.len());
+    }
+
+    #[test]
+    fn a_role_does_not_both_read_and_write_the_residual_stream() {
+        assert!(Role::ALL.iter().all(|role| !(role.reads_residual() && role.writes_residual())));
+    }
+
+    #[test]
+    fn offsets_follow_the_formula() {
+        assert_eq!(NormKind::RmsUnitOffset.offset(), 1.0);
+        assert_eq!(NormKind::Rms.offset(), 0.0);
+        assert!(NormKind::LayerNormUnitOffset.subtracts_mean());
+        assert!(!NormKind::LayerNormPlain.has_weight());
+    }
+}

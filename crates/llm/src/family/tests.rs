@@ -1,0 +1,129 @@
+//! Checks over the whole table, and the facts of the incumbents that must come out of it.
+
+use super::*;
+use serde_json::json;
+use std::collections::HashSet;
+
+#[test]
+fn the_table_is_sorted_and_names_are_unique() {
+    let names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
+    assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+    let types: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).collect();
+    assert_eq!(types.iter().collect::<HashSet<_>>().len(), types.len(), "a model_type means two families");
+    let classes: Vec<_> = FAMILIES.iter().flat_map(|family| family.architectures).collect();
+    assert_eq!(classes.iter().collect::<HashSet<_>>().len(), classes.len(), "a class means two families");
+}
+
+#[test]
+fn every_description_is_complete() {
+    for family in FAMILIES {
+        let name = family.name;
+        assert!(!family.model_types.is_empty() && !family.summary.is_empty(), "{name}");
+        assert!(!family.summary.ends_with('.') && family.summary.len() <= 120, "{name}: {}", family.summary);
+        assert!(!family.trunk.heads.is_empty(), "{name} has no head");
+        assert!(family.trunk.norms.iter().any(|(site, _)| *site == NormSite::Final), "{name} has no final norm");
+        assert_eq!(family.attention.last().map(|(role, _)| *role), Some(Role::Output), "{name}");
+        assert!(!family.kv_globs().is_empty(), "{name} has no owner of the KV cache");
+        let has_down = |linears: Linears| linears.iter().any(|(role, _)| *role == Role::Down);
+        let experts_have_down = family.moe.is_some_and(|moe| moe.experts.iter().all(|layout| has_down(layout.linears)));
+        assert!(has_down(family.mlp) || experts_have_down, "{name} has no down projection");
+        assert!(!family.keep.is_empty(), "{name} keeps nothing");
+    }
+}
+
+#[test]
+fn a_name_has_one_meaning_in_its_family() {
+    for family in FAMILIES {
+        let linears: Vec<_> = family.linears().collect();
+        for (role, path) in &linears {
+            let meanings: HashSet<_> =
+                linears.iter().filter(|(_, other)| other == path).map(|(role, _)| role).collect();
+            assert_eq!(meanings.len(), 1, "{}: {path} ({role})", family.name);
+            assert!(family.norms.iter().all(|(_, norm)| norm != path), "{}: {path}", family.name);
+        }
+    }
+}
+
+#[test]
+fn experts_are_indexed_exactly_where_they_are_separate() {
+    for layout in FAMILIES.iter().filter_map(|family| family.moe).flat_map(|moe| moe.experts) {
+        for (_, path) in layout.linears {
+            let indices = path.split('.').filter(|part| *part == "{}").count();
+            assert_eq!(indices, usize::from(layout.storage == ExpertStorage::Separate), "{path}");
+        }
+    }
+}
+
+#[test]
+fn model_type_comes_before_the_class_name() {
+    let of = |value| of_config(&ModelConfig::from_json(&value).unwrap()).map(|family| family.name);
+    assert_eq!(of(json!({"model_type": "qwen2"})), Some("qwen2"));
+    assert_eq!(of(json!({"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]})), Some("kimi_k2"));
+    assert_eq!(of(json!({"model_type": "new", "architectures": ["LlamaForCausalLM"]})), Some("llama"));
+    assert_eq!(of(json!({"model_type": "llava", "text_config": {"model_type": "mistral"}})), Some("mistral"));
+    assert_eq!(of(json!({"model_type": "mamba"})), None);
+    assert_eq!(of(json!({})), None);
+}
+
+/// `kv_layers_name` of AMD Quark's templates.
+#[test]
+fn owners_of_the_kv_cache_agree_with_quark() {
+    let split: &[&str] = &["*k_proj", "*v_proj"];
+    let expected: &[(&str, &[&str])] =
+        &[("deepseek_v2", &["*kv_b_proj"]), ("deepseek_v3", &["*kv_b_proj"]), ("phi3", &["*qkv_proj"])];
+    let quark = [
+        "cohere",
+        "deepseek_v2",
+        "deepseek_v3",
+        "gemma2",
+        "glm4_moe",
+        "gpt_oss",
+        "gptj",
+        "hunyuan_v1_dense",
+        "llama",
+        "minimax_m2",
+        "mistral",
+        "mixtral",
+        "olmo",
+        "opt",
+        "phi",
+        "phi3",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+    ];
+    for name in quark {
+        let special = expected.iter().find(|(family, _)| *family == name);
+        let globs = special.map_or(split, |(_, globs)| globs);
+        assert_eq!(by_name(name).unwrap().kv_globs(), globs, "{name}");
+    }
+}
+
+/// `exclude` of AMD Quark's templates.
+#[test]
+fn kept_modules_agree_with_quark() {
+    let expected: &[(&str, &[&str])] = &[
+        ("cohere", &["lm_head"]),
+        ("deepseek_v2", &["lm_head", "*self_attn*", "*mlp.gate"]),
+        ("deepseek_v3", &["lm_head", "*self_attn*", "*mlp.gate"]),
+        ("gemma2", &["lm_head"]),
+        ("gemma3", &["*vision_tower*", "*multi_modal_projector*", "*lm_head"]),
+        ("gpt_oss", &["lm_head", "*router*"]),
+        ("llama", &["lm_head"]),
+        ("minimax_m2", &["lm_head", "*block_sparse_moe.gate*", "*self_attn*"]),
+        ("mistral", &["lm_head"]),
+        ("mixtral", &["lm_head", "*.gate"]),
+        ("olmo", &["lm_head"]),
+        ("opt", &["lm_head"]),
+        ("phi", &["lm_head"]),
+        ("phi3", &["lm_head"]),
+        ("qwen2", &["lm_head"]),
+        ("qwen2_moe", &["lm_head", "*.gate", "*.shared_expert_gate"]),
+        ("qwen3", &["lm_head"]),
+        ("qwen3_moe", &["lm_head", "*.gate"]),
+    ];
+    for (name, keep) in expected {
+        assert_eq!(by_name(name).unwrap().keep, *keep, "{name}");
+    }
+}

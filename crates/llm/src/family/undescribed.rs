@@ -1,0 +1,166 @@
+//! Architectures without a description whose names are known well enough to say which modules to keep: the defaults
+//! of AMD Quark's templates. Their linear layers are recognised by shape and name; a description moves a row into a
+//! file of its own.
+
+/// Model type, and globs on full module names.
+const KEPT: &[(&str, &[&str])] = &[
+    ("chatglm", &["transformer.output_layer"]),
+    ("dbrx", &["lm_head", "*router.layer"]),
+    ("deepseek", &["lm_head", "*.gate"]),
+    ("deepseek_v32", &["lm_head", "*mlp.gate", "model.layers.61.*", "*self_attn*"]),
+    ("deepseek_v4", &["*attn*", "embed", "head", "*ffn.gate*", "hc_*", "mtp.*"]),
+    ("deepseek_vl_v2", &["lm_head", "model.sam_model*", "model.vision_model*", "model.projector*"]),
+    (
+        "gemma4",
+        &[
+            "*vision_tower*",
+            "*embed_vision*",
+            "*audio_tower*",
+            "*embed_audio*",
+            "*multi_modal_projector*",
+            "*lm_head",
+            "*router.proj",
+        ],
+    ),
+    ("gemma4_unified", &["*embed_vision*", "*vision_embedder*", "*embed_audio*", "*lm_head"]),
+    ("glm4_moe_lite", &["lm_head", "*self_attn*", "*mlp.gate"]),
+    (
+        "glm5_next",
+        &[
+            "*self_attn*",
+            "*mlp.gate",
+            "*mlp.gate_proj",
+            "*mlp.up_proj",
+            "*mlp.down_proj",
+            "*visual*",
+            "*lm_head*",
+            "model.language_model.layers.45.*",
+        ],
+    ),
+    ("glm_moe_dsa", &["*self_attn*", "*mlp.gate", "*lm_head", "*mlp.gate_proj", "*mlp.up_proj", "*mlp.down_proj"]),
+    ("granitemoehybrid", &["lm_head", "*router*"]),
+    ("grok-1", &["lm_head", "*.gate"]),
+    ("instella", &["lm_head"]),
+    (
+        "kimi_k25",
+        &[
+            "*self_attn*",
+            "*mlp.gate",
+            "*lm_head",
+            "*mlp.gate_proj",
+            "*mlp.up_proj",
+            "*mlp.down_proj",
+            "*shared_experts*",
+            "*mm_projector*",
+            "*vision_tower*",
+        ],
+    ),
+    (
+        "kimi_k3",
+        &[
+            "*block_sparse_moe.gate*",
+            "*block_sparse_moe.routed_expert_down_proj*",
+            "*block_sparse_moe.routed_expert_up_proj*",
+            "*lm_head*",
+            "*vision_tower*",
+            "*mm_projector*",
+            "*self_attention_res_proj*",
+            "*mlp_res_proj*",
+            "*output_attn_res_proj*",
+            "*self_attn.*_conv1d*",
+        ],
+    ),
+    ("lfm2", &["lm_head", "*conv.in_proj", "*conv.out_proj"]),
+    ("llama4", &["multi_modal_projector*", "*feed_forward.router", "vision_model*", "*lm_head"]),
+    (
+        "minimax_m3_vl",
+        &[
+            "*lm_head",
+            "*vision_tower*",
+            "*multi_modal_projector*",
+            "*patch_merge_mlp*",
+            "*block_sparse_moe.gate",
+            "*self_attn*",
+        ],
+    ),
+    ("mllama", &["*lm_head", "*patch_embedding", "multi_modal_projector"]),
+    ("muse_glimmer", &["*vision_tower*", "*vision_adapter*", "*vision_projection*", "lm_head"]),
+    ("qwen", &["lm_head"]),
+    ("qwen3_5", &["lm_head", "model.visual.*", "*mtp*"]),
+    (
+        "qwen3_5_moe",
+        &[
+            "lm_head",
+            "model.visual.*",
+            "mtp.*",
+            "*mlp.gate",
+            "*shared_expert_gate*",
+            "*.linear_attn.*",
+            "*.self_attn.*",
+            "*.shared_expert.*",
+        ],
+    ),
+    (
+        "qwen3_next",
+        &[
+            "lm_head",
+            "mtp.fc",
+            "*linear_attn.in_proj_ba",
+            "*linear_attn.in_proj_qkvz",
+            "*mlp.gate",
+            "*mlp.shared_expert_gate",
+            "*self_attn.k_proj",
+            "*self_attn.q_proj",
+            "*self_attn.v_proj",
+        ],
+    ),
+    ("qwen3_vl_moe", &["lm_head", "*mlp.gate", "*.visual.*"]),
+    (
+        "qwen4_exp",
+        &[
+            "lm_head",
+            "model.visual.*",
+            "mtp.*",
+            "*mlp.gate",
+            "*shared_expert_gate*",
+            "*.linear_attn.*",
+            "*.self_attn.*",
+            "*hyper_connection*",
+            "*.ple.*",
+        ],
+    ),
+    (
+        "qwen4_exp_text",
+        &[
+            "lm_head",
+            "model.visual.*",
+            "mtp.*",
+            "*mlp.gate",
+            "*shared_expert_gate*",
+            "*.linear_attn.*",
+            "*.self_attn.*",
+            "*hyper_connection*",
+            "*.ple.*",
+        ],
+    ),
+];
+
+/// The modules to keep by default in an architecture without a description, if any are known.
+pub(crate) fn kept_by_default(model_type: &str) -> Option<&'static [&'static str]> {
+    KEPT.iter().find(|(name, _)| *name == model_type).map(|(_, globs)| *globs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::FAMILIES;
+
+    #[test]
+    fn the_table_is_sorted_and_has_no_described_family() {
+        assert!(KEPT.is_sorted_by(|a, b| a.0 < b.0));
+        let described = |name: &str| FAMILIES.iter().any(|family| family.model_types.contains(&name));
+        let both: Vec<_> = KEPT.iter().filter(|(name, _)| described(name)).collect();
+        assert!(both.is_empty(), "{both:?}");
+        assert!(KEPT.iter().all(|(_, globs)| !globs.is_empty()));
+    }
+}

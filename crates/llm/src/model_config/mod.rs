@@ -1,0 +1,248 @@
+//! A typed view of config.json: what planning and the forward pass need, under one name each, whatever the
+//! architecture calls it. Tolerant of what is absent, strict about what is there: a number that is negative, huge or
+//! of the wrong type is an error that names its key. Rules that hold for a whole family are not here but in
+//! [`crate::family`].
+
+mod fields;
+mod moe;
+mod rope;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+use fields::{Fields, Section};
+pub use moe::{ExpertsConfig, LatentConfig};
+pub use rope::{RopeConfig, RopeParameters};
+
+/// Keys under which multimodal checkpoints nest the language model, from the outside in.
+const NESTS: &[&str] = &["thinker_config", "text_config", "language_config", "llm_config"];
+
+/// What is wrong with a config.json.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The file holds something else than an object.
+    #[error("config.json must be a JSON object, found {found}")]
+    NotAnObject {
+        /// What it holds.
+        found: String,
+    },
+    /// A value has the wrong type or is out of range.
+    #[error("config.json: `{key}` must be {expected}, found {found}")]
+    Invalid {
+        /// The path of the key, e.g. `text_config.hidden_size`.
+        key: String,
+        /// What it should be.
+        expected: String,
+        /// What it is, cut short.
+        found: String,
+    },
+    /// A value that is needed is not there.
+    #[error("config.json has no `{key}`\nhint: {hint}")]
+    Missing {
+        /// The key.
+        key: String,
+        /// What it is needed for.
+        hint: String,
+    },
+}
+
+impl ConfigError {
+    fn invalid(key: impl Into<String>, expected: &str, found: &Value) -> ConfigError {
+        ConfigError::Invalid { key: key.into(), expected: expected.to_owned(), found: brief(found) }
+    }
+}
+
+/// A value as a message shows it.
+fn brief(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+        None => text,
+    }
+}
+
+/// The typed view. Fields that config.json does not state are `None` (lists: empty).
+///
+/// In multimodal checkpoints sizes are those of the language model; `tie_word_embeddings`, `dtype`, `architectures`
+/// and `quantization` those of the whole model where it states them.
+///
+/// ```
+/// use kvant_llm::model_config::ModelConfig;
+///
+/// let json = serde_json::json!({"model_type": "gpt2", "n_embd": 768, "n_head": 12});
+/// let config = ModelConfig::from_json(&json).unwrap();
+/// assert_eq!(config.hidden_size, Some(768));
+/// assert_eq!(config.head_dim(), Some(64));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelConfig {
+    /// `model_type` of the whole model, then of the language model nested in it.
+    pub model_types: Vec<String>,
+    /// Class names of transformers.
+    pub architectures: Vec<String>,
+    /// Width of the residual stream.
+    pub hidden_size: Option<usize>,
+    /// Width of the feed-forward network: empty if unknown, one value for all layers, or one per layer.
+    pub intermediate_sizes: Vec<usize>,
+    /// Number of decoder blocks.
+    pub num_layers: Option<usize>,
+    /// Number of query heads.
+    pub num_heads: Option<usize>,
+    /// Number of key/value heads, as stated; see [`ModelConfig::num_kv_heads`].
+    pub stated_kv_heads: Option<usize>,
+    /// Width of a head, as stated; see [`ModelConfig::head_dim`].
+    pub stated_head_dim: Option<usize>,
+    /// Rows of the token embedding.
+    pub vocab_size: Option<usize>,
+    /// Longest context.
+    pub max_positions: Option<usize>,
+    /// Whether the head shares the embedding's weight; silent configs mean the default of their class.
+    pub tie_word_embeddings: Option<bool>,
+    /// The type of the weights, e.g. `bfloat16`, without a `torch.` in front.
+    pub dtype: Option<String>,
+    /// The `eps` of the norms.
+    pub norm_eps: Option<f64>,
+    /// The activation as config.json names it.
+    pub activation: Option<String>,
+    /// Rotary embeddings.
+    pub rope: RopeConfig,
+    /// Length of the sliding window.
+    pub sliding_window: Option<usize>,
+    /// Per layer `full_attention` or `sliding_attention`.
+    pub layer_types: Vec<String>,
+    /// `c` of the soft-cap `c tanh(a / c)` on attention scores.
+    pub attention_softcap: Option<f64>,
+    /// `c` of the soft-cap on logits.
+    pub logit_softcap: Option<f64>,
+    /// Mixture of experts.
+    pub experts: Option<ExpertsConfig>,
+    /// Multi-head latent attention.
+    pub latent: Option<LatentConfig>,
+    /// The `quantization_config` that is already there.
+    pub quantization: Option<Value>,
+    /// The language model's object with the whole model's keys beneath it, for keys that few families have.
+    text: Map<String, Value>,
+}
+
+impl ModelConfig {
+    /// Reads a parsed config.json.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::NotAnObject`], or [`ConfigError::Invalid`] naming the first key with an impossible value.
+    pub fn from_json(config: &Value) -> Result<ModelConfig, ConfigError> {
+        let Value::Object(outer) = config else {
+            return Err(ConfigError::NotAnObject { found: brief(config) });
+        };
+        let Section { path, map: inner } = language_model(outer)?;
+        let whole = || Section { path: String::new(), map: outer };
+        let nested = || Section { path: path.clone(), map: inner };
+        let (inside_out, outside_in) = ([nested(), whole()], [whole(), nested()]);
+        read(Fields::new(&inside_out), Fields::new(&outside_in), merged(outer, inner))
+    }
+
+    /// Number of key/value heads: as stated, else as many as query heads.
+    pub fn num_kv_heads(&self) -> Option<usize> {
+        self.stated_kv_heads.or(self.num_heads)
+    }
+
+    /// Width of a head: as stated, else hidden size over heads.
+    pub fn head_dim(&self) -> Option<usize> {
+        let divided = || {
+            let (hidden, heads) = (self.hidden_size?, self.num_heads?);
+            hidden.is_multiple_of(heads).then_some(hidden / heads)
+        };
+        self.stated_head_dim.or_else(divided)
+    }
+
+    /// Width of a value head.
+    pub fn value_dim(&self) -> Option<usize> {
+        match &self.latent {
+            Some(latent) => Some(latent.value_dim),
+            None => self.head_dim(),
+        }
+    }
+
+    /// A boolean that few families have, or `default` where it is absent or no boolean.
+    pub fn flag_or(&self, key: &str, default: bool) -> bool {
+        self.text.get(key).and_then(Value::as_bool).unwrap_or(default)
+    }
+
+    /// A number that few families have, e.g. `logit_scale`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Invalid`] if the key holds something else than a finite number.
+    pub fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
+        let section = [Section { path: String::new(), map: &self.text }];
+        Fields::new(&section).number(&[key])
+    }
+
+    /// A value that must be there, for callers that cannot go on without it.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Missing`] naming `key`, with `hint` saying what it is needed for.
+    pub fn need<T>(&self, value: Option<T>, key: &str, hint: &str) -> Result<T, ConfigError> {
+        value.ok_or_else(|| ConfigError::Missing { key: key.to_owned(), hint: hint.to_owned() })
+    }
+}
+
+/// The object that describes the language model: the innermost nested one, or the whole model's.
+fn language_model(outer: &Map<String, Value>) -> Result<Section<'_>, ConfigError> {
+    let mut section = Section { path: String::new(), map: outer };
+    for nest in NESTS {
+        let found = Fields::new(std::slice::from_ref(&section)).object(&[nest])?;
+        section = found.unwrap_or(section);
+    }
+    Ok(section)
+}
+
+fn merged(outer: &Map<String, Value>, inner: &Map<String, Value>) -> Map<String, Value> {
+    let mut text = outer.clone();
+    text.extend(inner.iter().map(|(key, value)| (key.clone(), value.clone())));
+    text
+}
+
+/// Fills the view: sizes from `inner`, which looks into the language model first, the rest from `outer`, which looks
+/// into the whole model first.
+fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) -> Result<ModelConfig, ConfigError> {
+    Ok(ModelConfig {
+        model_types: model_types(inner, outer)?,
+        architectures: outer.texts(&["architectures"])?,
+        hidden_size: inner.size(&["hidden_size", "n_embd", "d_model"])?,
+        intermediate_sizes: inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?,
+        num_layers: inner.size(&["num_hidden_layers", "n_layer", "num_layers", "n_layers"])?,
+        num_heads: inner.size(&["num_attention_heads", "n_head", "num_heads", "n_heads"])?,
+        stated_kv_heads: inner.size(&["num_key_value_heads", "num_kv_heads"])?,
+        stated_head_dim: inner.size(&["head_dim"])?,
+        vocab_size: inner.size(&["vocab_size"])?,
+        max_positions: inner.size(&["max_position_embeddings", "n_positions", "max_seq_len"])?,
+        tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
+        dtype: dtype(outer)?,
+        norm_eps: inner.positive(&["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"])?,
+        activation: inner.text(&["hidden_activation", "hidden_act", "activation_function"])?,
+        rope: RopeConfig::read(inner)?,
+        sliding_window: inner.count(&["sliding_window"])?.filter(|window| *window > 0),
+        layer_types: inner.texts(&["layer_types"])?,
+        attention_softcap: inner.positive(&["attn_logit_softcapping"])?,
+        logit_softcap: inner.positive(&["final_logit_softcapping"])?,
+        experts: ExpertsConfig::read(inner)?,
+        latent: LatentConfig::read(inner)?,
+        quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
+        text,
+    })
+}
+
+fn model_types(inner: Fields<'_, '_>, outer: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
+    let both = [outer.text(&["model_type"])?, inner.text(&["model_type"])?];
+    let mut types: Vec<String> = both.into_iter().flatten().collect();
+    types.dedup();
+    Ok(types)
+}
+
+fn dtype(fields: Fields<'_, '_>) -> Result<Option<String>, ConfigError> {
+    let name = fields.text(&["dtype", "torch_dtype"])?;
+    Ok(name.map(|name| name.trim_start_matches("torch.").to_owned()))
+}

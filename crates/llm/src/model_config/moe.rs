@@ -1,0 +1,108 @@
+//! The parts of config.json that only mixtures of experts and multi-head latent attention have.
+
+use super::ConfigError;
+use super::fields::Fields;
+
+/// The experts of a model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExpertsConfig {
+    /// Routed experts per block.
+    pub count: usize,
+    /// Experts that a token is sent to.
+    pub per_token: Option<usize>,
+    /// Width of one routed expert, where it differs from the dense network's.
+    pub intermediate_size: Option<usize>,
+    /// Experts that all tokens pass, stored as one network.
+    pub shared_count: Option<usize>,
+    /// Width of the shared network, where it is stated.
+    pub shared_intermediate_size: Option<usize>,
+    /// Whether the weights of the chosen experts are divided by their sum.
+    pub normalise: Option<bool>,
+    /// Factor on the weights of the chosen experts.
+    pub scale: Option<f64>,
+    /// Groups of experts, and how many of them a token may use.
+    pub groups: Option<usize>,
+    /// Groups that a token may use.
+    pub groups_per_token: Option<usize>,
+    /// Dense blocks before the first with experts.
+    pub dense_prefix: usize,
+    /// One block in this many has experts.
+    pub step: usize,
+    /// Further blocks that are dense.
+    pub dense_layers: Vec<usize>,
+}
+
+impl ExpertsConfig {
+    pub(super) fn read(fields: Fields<'_, '_>) -> Result<Option<ExpertsConfig>, ConfigError> {
+        let count = fields.count(&["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])?;
+        let Some(count) = count.filter(|count| *count > 0) else { return Ok(None) };
+        Ok(Some(ExpertsConfig {
+            count,
+            per_token: fields.size(&["num_experts_per_tok", "moe_k", "experts_per_token"])?,
+            intermediate_size: fields.size(&["moe_intermediate_size"])?,
+            shared_count: fields.count(&["n_shared_experts", "num_shared_experts"])?,
+            shared_intermediate_size: fields.size(&["shared_expert_intermediate_size"])?,
+            normalise: fields.flag(&["norm_topk_prob"])?,
+            scale: fields.number(&["routed_scaling_factor"])?,
+            groups: fields.size(&["n_group"])?,
+            groups_per_token: fields.size(&["topk_group"])?,
+            dense_prefix: fields.count(&["first_k_dense_replace"])?.unwrap_or(0),
+            step: fields.size(&["decoder_sparse_step", "moe_layer_freq"])?.unwrap_or(1),
+            dense_layers: dense_layers(fields)?,
+        }))
+    }
+
+    /// Whether block `layer` is a mixture of experts.
+    pub fn is_sparse(&self, layer: usize) -> bool {
+        layer >= self.dense_prefix && !self.dense_layers.contains(&layer) && self.on_step(layer)
+    }
+
+    /// Qwen counts `(layer + 1) % step`; DeepSeek counts `layer % step`, and has a dense prefix.
+    fn on_step(&self, layer: usize) -> bool {
+        match self.dense_prefix {
+            0 => (layer + 1).is_multiple_of(self.step),
+            _ => layer.is_multiple_of(self.step),
+        }
+    }
+}
+
+fn dense_layers(fields: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> {
+    let listed = fields.numbers(&["mlp_only_layers"])?;
+    Ok(listed.into_iter().filter(|x| *x >= 0.0).map(|x| x as usize).collect())
+}
+
+/// Multi-head latent attention (MLA): queries, keys and values come from low-rank latents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatentConfig {
+    /// Width of the query latent; `None` if queries come straight from the hidden state.
+    pub query_rank: Option<usize>,
+    /// Width of the key/value latent.
+    pub key_value_rank: usize,
+    /// Components of a query or key head without positions.
+    pub nope_dim: usize,
+    /// Components that turn; the key's are shared by all heads.
+    pub rope_dim: usize,
+    /// Width of a value head.
+    pub value_dim: usize,
+}
+
+impl LatentConfig {
+    pub(super) fn read(fields: Fields<'_, '_>) -> Result<Option<LatentConfig>, ConfigError> {
+        let sizes = [
+            fields.size(&["kv_lora_rank"])?,
+            fields.size(&["qk_nope_head_dim"])?,
+            fields.size(&["qk_rope_head_dim"])?,
+            fields.size(&["v_head_dim"])?,
+        ];
+        let [Some(key_value_rank), Some(nope_dim), Some(rope_dim), Some(value_dim)] = sizes else {
+            return Ok(None);
+        };
+        Ok(Some(LatentConfig {
+            query_rank: fields.size(&["q_lora_rank"])?,
+            key_value_rank,
+            nope_dim,
+            rope_dim,
+            value_dim,
+        }))
+    }
+}

@@ -1,0 +1,185 @@
+//! Reading of config.json: both spellings of everything, nesting, and values that must be refused.
+
+use super::*;
+use serde_json::json;
+
+fn read_json(value: Value) -> ModelConfig {
+    ModelConfig::from_json(&value).unwrap()
+}
+
+fn error_of(value: Value) -> ConfigError {
+    ModelConfig::from_json(&value).unwrap_err()
+}
+
+#[test]
+fn sizes_have_one_name_whatever_the_architecture_calls_them() {
+    let llama = read_json(json!({
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "torch.bfloat16", "tie_word_embeddings": false,
+    }));
+    assert_eq!(llama.hidden_size, Some(4096));
+    assert_eq!(llama.intermediate_sizes, [14336]);
+    assert_eq!((llama.num_layers, llama.num_heads, llama.num_kv_heads()), (Some(32), Some(32), Some(8)));
+    assert_eq!((llama.head_dim(), llama.value_dim()), (Some(128), Some(128)));
+    assert_eq!(llama.dtype.as_deref(), Some("bfloat16"));
+    assert_eq!(llama.tie_word_embeddings, Some(false));
+
+    let gpt2 = read_json(json!({"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "n_inner": null}));
+    assert_eq!(gpt2.hidden_size, Some(768));
+    assert_eq!((gpt2.num_layers, gpt2.num_kv_heads(), gpt2.head_dim()), (Some(12), Some(12), Some(64)));
+    assert_eq!(gpt2.max_positions, Some(1024));
+    assert!(gpt2.intermediate_sizes.is_empty());
+}
+
+#[test]
+fn a_nested_language_model_gives_the_sizes_and_the_whole_model_the_rest() {
+    let config = read_json(json!({
+        "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "tie_word_embeddings": true,
+        "hidden_size": 1, "dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"},
+        "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "tie_word_embeddings": false, "logit_scale": 2.0},
+        "vision_config": {"hidden_size": 1152},
+    }));
+    assert_eq!(config.model_types, ["gemma3", "gemma3_text"]);
+    assert_eq!(config.hidden_size, Some(2560));
+    assert_eq!(config.tie_word_embeddings, Some(true));
+    assert_eq!(config.quantization.clone().unwrap()["quant_method"], "fp8");
+    assert_eq!(config.number("logit_scale"), Ok(Some(2.0)));
+}
+
+#[test]
+fn nesting_two_deep_is_followed() {
+    let config = read_json(json!({"thinker_config": {"text_config": {"hidden_size": 8}}}));
+    assert_eq!(config.hidden_size, Some(8));
+    let error = error_of(json!({"thinker_config": {"text_config": {"hidden_size": -8}}}));
+    assert!(error.to_string().contains("`thinker_config.text_config.hidden_size`"), "{error}");
+}
+
+#[test]
+fn impossible_values_are_errors_that_name_their_key() {
+    let cases = [
+        (json!({"hidden_size": -5}), "`hidden_size`"),
+        (json!({"hidden_size": 0}), "`hidden_size`"),
+        (json!({"hidden_size": 4096.5}), "`hidden_size`"),
+        (json!({"hidden_size": 1e300}), "`hidden_size`"),
+        (json!({"hidden_size": u64::MAX}), "`hidden_size`"),
+        (json!({"n_embd": "768"}), "`n_embd`"),
+        (json!({"num_hidden_layers": 1u64 << 40}), "`num_hidden_layers`"),
+        (json!({"num_attention_heads": {}}), "`num_attention_heads`"),
+        (json!({"num_local_experts": -1}), "`num_local_experts`"),
+        (json!({"intermediate_size": [8, -1]}), "`intermediate_size`"),
+        (json!({"rms_norm_eps": "small"}), "`rms_norm_eps`"),
+        (json!({"rms_norm_eps": -1e-6}), "`rms_norm_eps`"),
+        (json!({"tie_word_embeddings": "yes"}), "`tie_word_embeddings`"),
+        (json!({"architectures": "LlamaForCausalLM"}), "`architectures`"),
+        (json!({"architectures": [1]}), "`architectures`"),
+        (json!({"model_type": 7}), "`model_type`"),
+        (json!({"text_config": []}), "`text_config`"),
+        (json!({"rope_scaling": "linear"}), "`rope_scaling`"),
+        (json!({"rope_parameters": {"full_attention": 3}}), "`rope_parameters.full_attention`"),
+        (json!({"rope_scaling": {"factor": 0}}), "`rope_scaling.factor`"),
+        (json!({"rope_scaling": {"long_factor": [1, "x"]}}), "`rope_scaling.long_factor`"),
+    ];
+    for (value, key) in cases {
+        let message = error_of(value.clone()).to_string();
+        assert!(message.contains(key), "{value}: {message}");
+    }
+}
+
+#[test]
+fn what_is_no_object_is_refused_and_long_values_are_cut() {
+    assert!(matches!(error_of(json!([1])), ConfigError::NotAnObject { .. }));
+    let message = error_of(json!({"model_type": vec!["é"; 500]})).to_string();
+    assert!(message.ends_with("..."), "{message}");
+    assert!(message.len() < 200, "{message}");
+}
+
+#[test]
+fn an_empty_object_is_a_config_that_states_nothing() {
+    assert_eq!(read_json(json!({})), ModelConfig::default());
+    let nulls = read_json(json!({"hidden_size": null, "text_config": null, "rope_scaling": null}));
+    assert_eq!(nulls.hidden_size, None);
+}
+
+#[test]
+fn lists_of_sizes_are_per_layer() {
+    let config = read_json(json!({"intermediate_size": [8, 16], "num_attention_heads": [2, 4]}));
+    assert_eq!(config.intermediate_sizes, [8, 16]);
+    assert_eq!(config.num_heads, None);
+}
+
+#[test]
+fn old_and_new_spelling_of_rotary_parameters_mean_the_same() {
+    let old = read_json(json!({
+        "rope_theta": 500000.0,
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192},
+    }));
+    let new = read_json(json!({
+        "rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+    }));
+    assert_eq!(old.rope, new.rope);
+    assert_eq!(new.rope.main.kind.as_deref(), Some("llama3"));
+    assert_eq!((new.rope.main.theta, new.rope.main.factor), (Some(500000.0), Some(8.0)));
+    assert_eq!(new.rope.main.original_max_positions, Some(8192));
+}
+
+#[test]
+fn sliding_layers_have_parameters_of_their_own_in_both_spellings() {
+    let old = read_json(json!({
+        "rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }));
+    let new = read_json(json!({
+        "rope_parameters": {
+            "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+            "sliding_attention": {"rope_theta": 1e4},
+        },
+    }));
+    assert_eq!(old.rope, new.rope);
+    assert_eq!(new.rope.main.factor, Some(8.0));
+    let sliding = new.rope.sliding.unwrap();
+    assert_eq!((sliding.theta, sliding.factor), (Some(1e4), None));
+}
+
+#[test]
+fn partial_rotation_has_three_spellings() {
+    for json in [json!({"partial_rotary_factor": 0.25}), json!({"rotary_pct": 0.25})] {
+        assert_eq!(read_json(json).rope.main.partial, Some(0.25));
+    }
+    let nested = read_json(json!({"rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 1e4}}));
+    assert_eq!(nested.rope.main.partial, Some(0.25));
+    assert_eq!(read_json(json!({"rotary_dim": 64})).rope.main.dim, Some(64));
+}
+
+#[test]
+fn experts_are_counted_and_dense_layers_known() {
+    let qwen = read_json(json!({
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 2,
+        "mlp_only_layers": [3], "norm_topk_prob": true,
+    }));
+    let experts = qwen.experts.unwrap();
+    assert_eq!((experts.count, experts.per_token, experts.intermediate_size), (128, Some(8), Some(768)));
+    let sparse: Vec<bool> = (0..6).map(|layer| experts.is_sparse(layer)).collect();
+    assert_eq!(sparse, [false, true, false, false, false, true]);
+
+    let deepseek = read_json(json!({
+        "n_routed_experts": 256, "first_k_dense_replace": 3, "moe_layer_freq": 1, "n_group": 8, "topk_group": 4,
+        "kv_lora_rank": 512, "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "num_attention_heads": 128, "hidden_size": 7168,
+    }));
+    let experts = deepseek.experts.as_ref().unwrap();
+    let first_sparse = (0..61).find(|layer| experts.is_sparse(*layer));
+    assert_eq!(first_sparse, Some(3));
+    assert_eq!(deepseek.latent.as_ref().unwrap().query_rank, None);
+    assert_eq!(deepseek.value_dim(), Some(128));
+
+    assert_eq!(read_json(json!({"num_local_experts": 0})).experts, None);
+}
+
+#[test]
+fn a_needed_value_that_is_missing_is_named() {
+    let config = read_json(json!({}));
+    let error = config.need(config.hidden_size, "hidden_size", "the forward pass needs it").unwrap_err();
+    assert_eq!(error.to_string(), "config.json has no `hidden_size`\nhint: the forward pass needs it");
+}

@@ -1,0 +1,276 @@
+//! Recognition with a family's description: every tensor's name is looked up, weights become layers, and the other
+//! tensors of a module are attached to them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::names::{self, Entry, Named, Names, Suffix};
+use super::{
+    ExpertsId, ExpertsStorage, FusedExperts, Linear, LinearId, Network, Norm, NormId, Notice, Place, Reason, Slot,
+    TensorMeta, links, siblings,
+};
+use crate::family::{Family, Orientation, Role};
+use crate::glob::Glob;
+use crate::model_config::ModelConfig;
+
+/// The network, or `None` if no tensor is named as the family names its blocks.
+pub(super) fn recognise(family: &'static Family, config: &ModelConfig, tensors: &[TensorMeta]) -> Option<Network> {
+    let names = Names::new(family);
+    let trunk = names.find_trunk(tensors)?;
+    let mut builder = Builder::new(family, config, tensors);
+    builder.understand(&names, &trunk);
+    builder.add_weights();
+    builder.attach_rest();
+    Some(builder.finish(&names, trunk, config))
+}
+
+struct Builder<'t> {
+    family: &'static Family,
+    tensors: &'t [TensorMeta],
+    keep: Vec<Glob>,
+    layers: usize,
+    named: Vec<Result<Named, Reason>>,
+    places: Vec<Place>,
+    linears: Vec<Linear>,
+    experts: Vec<FusedExperts>,
+    norms: Vec<Norm>,
+    by_module: HashMap<String, Place>,
+}
+
+impl<'t> Builder<'t> {
+    fn new(family: &'static Family, config: &ModelConfig, tensors: &'t [TensorMeta]) -> Self {
+        Builder {
+            family,
+            tensors,
+            keep: family.keep.iter().map(|pattern| Glob::new(pattern)).collect(),
+            layers: config.num_layers.unwrap_or(usize::MAX),
+            named: Vec::with_capacity(tensors.len()),
+            places: vec![Place::Other(Reason::Unrecognised); tensors.len()],
+            linears: Vec::new(),
+            experts: Vec::new(),
+            norms: Vec::new(),
+            by_module: HashMap::new(),
+        }
+    }
+
+    /// Looks up every name.
+    fn understand(&mut self, names: &Names, trunk: &str) {
+        for tensor in self.tensors {
+            let past_the_end = names.block_index(trunk, &tensor.name).is_some_and(|block| block >= self.layers);
+            let named = match past_the_end {
+                true => Err(Reason::ExtraLayer),
+                false => names.understand(trunk, &tensor.name).ok_or_else(|| names::reason(tensor)),
+            };
+            self.named.push(named);
+        }
+    }
+
+    /// Turns weights into layers.
+    fn add_weights(&mut self) {
+        for at in 0..self.tensors.len() {
+            self.places[at] = match &self.named[at] {
+                Err(reason) => Place::Other(*reason),
+                Ok(named) => self.add_weight(at, &named.clone()),
+            };
+        }
+    }
+
+    fn add_weight(&mut self, at: usize, named: &Named) -> Place {
+        let place = match (named.entry, named.suffix) {
+            (Entry::Embedding, Suffix::Slot(Slot::Weight)) => return Place::Embedding,
+            (Entry::Positions, Suffix::Slot(Slot::Weight)) => return Place::Positions,
+            (Entry::Parameter, Suffix::Slot(Slot::Weight)) => return Place::Parameter,
+            (Entry::Norm(_), Suffix::Slot(Slot::Weight)) => self.add_norm(at, named),
+            (Entry::Linear { .. }, Suffix::Slot(Slot::Weight)) => self.add_linear(at, named),
+            (Entry::FusedExperts { .. }, Suffix::Slot(Slot::Weight) | Suffix::Blocks) => self.add_experts(at, named),
+            // Waits for its module's weight.
+            _ => None,
+        };
+        let Some(place) = place else {
+            return Place::Other(names::reason(&self.tensors[at]));
+        };
+        self.by_module.insert(named.module.clone(), place);
+        place
+    }
+
+    fn add_norm(&mut self, at: usize, named: &Named) -> Option<Place> {
+        let Entry::Norm(site) = named.entry else { return None };
+        self.norms.push(Norm {
+            module: named.module.clone(),
+            site,
+            kind: self.family.norm_kind,
+            block: named.block,
+            weight: at,
+            bias: None,
+        });
+        Some(Place::Norm(NormId(self.norms.len() - 1), Slot::Weight))
+    }
+
+    fn add_linear(&mut self, at: usize, named: &Named) -> Option<Place> {
+        let Entry::Linear { part, role, orientation, rows } = named.entry else {
+            return None;
+        };
+        let tensor = &self.tensors[at];
+        let &[first, second] = tensor.shape.as_slice() else { return None };
+        if !tensor.is_float() {
+            return None;
+        }
+        let (out_features, in_features) = oriented(orientation, first, second);
+        self.linears.push(Linear {
+            module: named.module.clone(),
+            role,
+            part,
+            block: named.block,
+            expert: named.expert,
+            orientation,
+            rows,
+            in_features,
+            out_features,
+            siblings: None,
+            weight: at,
+            bias: None,
+            scale: None,
+            kept: self.is_kept(role, &named.module),
+        });
+        Some(Place::Linear(LinearId(self.linears.len() - 1), Slot::Weight))
+    }
+
+    fn add_experts(&mut self, at: usize, named: &Named) -> Option<Place> {
+        let Entry::FusedExperts { role, orientation, rows } = named.entry else { return None };
+        let (storage, orientation, shape) = self.experts_storage(at, named.suffix, orientation)?;
+        let [experts, out_features, in_features] = shape;
+        self.experts.push(FusedExperts {
+            module: named.module.clone(),
+            role,
+            block: named.block?,
+            experts,
+            orientation,
+            rows,
+            in_features,
+            out_features,
+            storage,
+            bias: None,
+            kept: self.is_kept(role, &named.module),
+        });
+        Some(Place::Experts(ExpertsId(self.experts.len() - 1), Slot::Weight))
+    }
+
+    /// How an expert tensor is stored, and its sizes: experts, out, in.
+    fn experts_storage(
+        &self,
+        at: usize,
+        suffix: Suffix,
+        orientation: Orientation,
+    ) -> Option<(ExpertsStorage, Orientation, [usize; 3])> {
+        let tensor = &self.tensors[at];
+        match (suffix, tensor.shape.as_slice()) {
+            (Suffix::Slot(_), &[experts, first, second]) if tensor.is_float() => {
+                let (out, inner) = oriented(orientation, first, second);
+                Some((ExpertsStorage::Float { weight: at }, orientation, [experts, out, inner]))
+            }
+            (Suffix::Blocks, &[experts, out, groups, 16]) if tensor.dtype == "U8" => {
+                let storage = ExpertsStorage::Mxfp4 { blocks: at, scales: None };
+                Some((storage, Orientation::OutIn, [experts, out, groups.checked_mul(32)?]))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_kept(&self, role: Role, module: &str) -> bool {
+        role.is_kept_by_default() || self.keep.iter().any(|glob| glob.matches(module))
+    }
+
+    /// Attaches biases and scales to the layers that their modules' weights became.
+    fn attach_rest(&mut self) {
+        for at in 0..self.tensors.len() {
+            let Ok(named) = &self.named[at] else { continue };
+            let Suffix::Slot(slot @ (Slot::Bias | Slot::Scale)) = named.suffix else {
+                continue;
+            };
+            if let Some(owner) = self.by_module.get(&named.module).copied() {
+                self.attach(at, owner, slot);
+            }
+        }
+    }
+
+    fn attach(&mut self, at: usize, owner: Place, slot: Slot) {
+        let place = match owner {
+            Place::Linear(id, _) => {
+                let linear = &mut self.linears[id.0];
+                let target = if slot == Slot::Bias { &mut linear.bias } else { &mut linear.scale };
+                *target = Some(at);
+                Place::Linear(id, slot)
+            }
+            Place::Norm(id, _) if slot == Slot::Bias => {
+                self.norms[id.0].bias = Some(at);
+                Place::Norm(id, slot)
+            }
+            Place::Experts(id, _) => {
+                attach_to_experts(&mut self.experts[id.0], at, slot);
+                Place::Experts(id, slot)
+            }
+            _ => return,
+        };
+        self.places[at] = place;
+    }
+
+    fn finish(mut self, names: &Names, trunk: String, config: &ModelConfig) -> Network {
+        let siblings = siblings::assign(&mut self.linears);
+        let (blocks, unclear) = (self.blocks(), self.unclear(names, &trunk));
+        let has_head = self.linears.iter().any(|linear| linear.role == Role::Head);
+        let notices = self.notices(config, blocks.len(), has_head);
+        let unplaced_modules = super::unplaced_modules(self.tensors, &self.places);
+        Network {
+            family: Some(self.family),
+            trunk,
+            blocks,
+            unclear,
+            facts: links::Facts::of(self.family, config),
+            tied: !has_head || config.tie_word_embeddings == Some(true),
+            linears: self.linears,
+            experts: self.experts,
+            norms: self.norms,
+            siblings,
+            places: self.places,
+            unplaced_modules,
+            notices,
+        }
+    }
+
+    fn blocks(&self) -> Vec<usize> {
+        let blocks: BTreeSet<usize> = self.named.iter().filter_map(|named| named.as_ref().ok()?.block).collect();
+        blocks.into_iter().collect()
+    }
+
+    /// The blocks with a tensor that may be, or belong to, a layer which is not understood.
+    fn unclear(&self, names: &Names, trunk: &str) -> BTreeSet<usize> {
+        let both = self.tensors.iter().zip(&self.places);
+        let unclear = both.filter(|(_, place)| matches!(place, Place::Other(Reason::Unrecognised | Reason::Quantized)));
+        unclear.filter_map(|(tensor, _)| names.block_index(trunk, &tensor.name)).collect()
+    }
+
+    fn notices(&self, config: &ModelConfig, found: usize, has_head: bool) -> Vec<Notice> {
+        let mut notices = super::common_notices(self.tensors, &self.places);
+        let stated = config.num_layers.filter(|stated| *stated != found);
+        notices.extend(stated.map(|stated| Notice::BlockCount { found, stated }));
+        if !has_head && config.tie_word_embeddings == Some(false) {
+            notices.push(Notice::NoHead);
+        }
+        notices
+    }
+}
+
+/// Output and input width of a matrix stored as `[first, second]`.
+fn oriented(orientation: Orientation, first: usize, second: usize) -> (usize, usize) {
+    match orientation {
+        Orientation::OutIn => (first, second),
+        Orientation::InOut => (second, first),
+    }
+}
+
+fn attach_to_experts(experts: &mut FusedExperts, at: usize, slot: Slot) {
+    match (slot, &mut experts.storage) {
+        (Slot::Bias, _) => experts.bias = Some(at),
+        (Slot::Scale, ExpertsStorage::Mxfp4 { scales, .. }) => *scales = Some(at),
+        _ => {}
+    }
+}

@@ -1,0 +1,211 @@
+//! Recognition without a description: 2-D floating-point weights whose names speak of neither embedding, norm, head
+//! nor router are linear layers. Roles are guessed from the last part of the name, which is enough to find fused
+//! siblings; no links are derived.
+
+use std::collections::BTreeSet;
+
+use super::names::{self, parse_index};
+use super::{Linear, LinearId, Network, Notice, Place, Reason, Slot, TensorMeta, links, siblings};
+use crate::family::{Family, Orientation, Part, Role, RowOrder, kept_by_default, leaf};
+use crate::glob::Glob;
+use crate::model_config::ModelConfig;
+
+/// Usual last parts of module names.
+const LEAVES: &[(Role, &[&str])] = &[
+    (Role::Query, &["q_proj", "wq"]),
+    (Role::Key, &["k_proj", "wk"]),
+    (Role::Value, &["v_proj", "wv"]),
+    (Role::QueryKeyValue, &["qkv_proj", "query_key_value", "Wqkv", "c_attn", "wqkv"]),
+    (Role::QueryDown, &["q_a_proj"]),
+    (Role::QueryUp, &["q_b_proj"]),
+    (Role::KeyValueDown, &["kv_a_proj_with_mqa"]),
+    (Role::KeyValueUp, &["kv_b_proj"]),
+    (Role::Output, &["o_proj", "out_proj", "wo"]),
+    (Role::Gate, &["gate_proj", "w1"]),
+    (Role::Up, &["up_proj", "w3"]),
+    (Role::GateUp, &["gate_up_proj"]),
+    (Role::Down, &["down_proj", "w2"]),
+];
+
+/// Last parts of the names of output heads.
+const HEADS: &[&str] = &["lm_head", "embed_out", "output_layer", "output", "head", "unembed", "score", "classifier"];
+
+/// Last parts of the names of routers, if the output is narrow.
+const ROUTERS: &[&str] = &["gate", "router", "wg", "shared_expert_gate"];
+
+pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, tensors: &[TensorMeta]) -> Network {
+    let mut linears = Vec::new();
+    let numbered = tensors.iter().enumerate();
+    let places = numbered.map(|(at, tensor)| place_weight(at, tensor, config, &mut linears)).collect();
+    let places = attach_rest(tensors, places, &mut linears);
+    keep(&mut linears, config);
+    let siblings = siblings::assign(&mut linears);
+    let blocks: BTreeSet<usize> = linears.iter().filter_map(|linear| linear.block).collect();
+    let has_head = linears.iter().any(|linear| linear.role == Role::Head);
+    Network {
+        family: None,
+        trunk: String::new(),
+        blocks: blocks.into_iter().collect(),
+        unclear: BTreeSet::new(),
+        facts: links::Facts::default(),
+        tied: !has_head || config.tie_word_embeddings == Some(true),
+        notices: notices(family, config, tensors, &places),
+        unplaced_modules: super::unplaced_modules(tensors, &places),
+        linears,
+        experts: Vec::new(),
+        norms: Vec::new(),
+        siblings,
+        places,
+    }
+}
+
+/// The place of a tensor, which becomes a layer if it is the weight of one.
+fn place_weight(at: usize, tensor: &TensorMeta, config: &ModelConfig, linears: &mut Vec<Linear>) -> Place {
+    let reason = names::reason(tensor);
+    if reason != Reason::Unrecognised {
+        return Place::Other(reason);
+    }
+    if index_after(&tensor.name, |part| part == "layers") >= Some(config.num_layers.unwrap_or(usize::MAX)) {
+        return Place::Other(Reason::ExtraLayer);
+    }
+    let (Some(module), &[out_features, in_features]) = (tensor.name.strip_suffix(".weight"), tensor.shape.as_slice())
+    else {
+        return Place::Other(Reason::NotLinear);
+    };
+    if is_embedding(module, out_features, config) {
+        return Place::Embedding;
+    }
+    if module.split('.').any(is_norm) {
+        return Place::Other(Reason::NotLinear);
+    }
+    linears.push(linear(at, module, out_features, in_features, config));
+    Place::Linear(LinearId(linears.len() - 1), Slot::Weight)
+}
+
+fn linear(at: usize, module: &str, out_features: usize, in_features: usize, config: &ModelConfig) -> Linear {
+    let role = role(module, out_features, in_features, config);
+    Linear {
+        module: module.to_owned(),
+        role,
+        part: part(module, role),
+        block: index_after(module, |_| true),
+        expert: index_after(module, |part| part == "experts"),
+        orientation: Orientation::OutIn,
+        rows: RowOrder::Stacked,
+        in_features,
+        out_features,
+        siblings: None,
+        weight: at,
+        bias: None,
+        scale: None,
+        kept: false,
+    }
+}
+
+/// Marks the layers to keep: by role, by what is known of the architecture, and those with a single output, which are
+/// gates or scores and not worth a scale.
+fn keep(linears: &mut [Linear], config: &ModelConfig) {
+    let known = config.model_types.iter().find_map(|name| kept_by_default(name));
+    let globs: Vec<Glob> = known.unwrap_or_default().iter().map(|glob| Glob::new(glob)).collect();
+    for linear in linears {
+        let by_name = globs.iter().any(|glob| glob.matches(&linear.module));
+        linear.kept = linear.role.is_kept_by_default() || linear.out_features == 1 || by_name;
+    }
+}
+
+fn role(module: &str, out_features: usize, in_features: usize, config: &ModelConfig) -> Role {
+    let leaf = leaf(module);
+    if index_after(module, |_| true).is_none() && HEADS.contains(&leaf) {
+        return Role::Head;
+    }
+    if is_router(module, out_features, in_features, config) {
+        return if out_features == 1 { Role::SharedGate } else { Role::Router };
+    }
+    let known = LEAVES.iter().find(|(_, leaves)| leaves.contains(&leaf));
+    known.map_or(Role::Unknown, |(role, _)| *role)
+}
+
+/// Named like a router, with as many outputs as there are experts, or few if their number is not known.
+fn is_router(module: &str, out_features: usize, in_features: usize, config: &ModelConfig) -> bool {
+    let named = ROUTERS.contains(&leaf(module)) || module.split('.').any(|part| part == "router");
+    let experts = config.experts.as_ref().map(|experts| experts.count);
+    let narrow = out_features == 1 || experts.map_or(out_features <= in_features / 4, |count| out_features == count);
+    named && narrow
+}
+
+/// Named like an embedding, or outside the blocks with a row per token and not named like a head.
+fn is_embedding(module: &str, out_features: usize, config: &ModelConfig) -> bool {
+    let leaf = leaf(module);
+    let is_head = HEADS.contains(&leaf);
+    let named = module.split('.').any(|part| part.contains("embed") || part.contains("embd"));
+    let short = matches!(leaf, "wte" | "wpe" | "relative_attention_bias");
+    let outside = index_after(module, |_| true).is_none();
+    !is_head && (named || short || (outside && config.vocab_size == Some(out_features)))
+}
+
+fn is_norm(part: &str) -> bool {
+    part.contains("norm") || part.starts_with("ln_") || part == "ln"
+}
+
+fn part(module: &str, role: Role) -> Part {
+    match role {
+        Role::Head => Part::Trunk,
+        Role::Router | Role::SharedGate => Part::Routing,
+        Role::Unknown => Part::Unknown,
+        _ if module.contains("shared_expert") => Part::SharedExperts,
+        _ if index_after(module, |part| part == "experts").is_some() => Part::Experts,
+        Role::Gate | Role::Up | Role::GateUp | Role::Down => Part::Mlp,
+        _ => Part::Attention,
+    }
+}
+
+/// The first number in a dotted name whose left neighbour satisfies `is_list`.
+fn index_after(module: &str, is_list: impl Fn(&str) -> bool) -> Option<usize> {
+    let parts: Vec<&str> = module.split('.').collect();
+    let mut pairs = parts.windows(2);
+    pairs.find_map(|pair| parse_index(pair[1]).filter(|_| is_list(pair[0])))
+}
+
+/// Attaches biases and fp8 scales to their layers.
+fn attach_rest(tensors: &[TensorMeta], mut places: Vec<Place>, linears: &mut [Linear]) -> Vec<Place> {
+    let by_module: std::collections::HashMap<String, usize> =
+        linears.iter().enumerate().map(|(at, linear)| (linear.module.clone(), at)).collect();
+    for (at, tensor) in tensors.iter().enumerate() {
+        let Some((module, last)) = tensor.name.rsplit_once('.') else { continue };
+        let Some(&id) = by_module.get(module) else { continue };
+        let (target, slot) = match last {
+            "bias" => (&mut linears[id].bias, Slot::Bias),
+            "weight_scale_inv" | "weight_scale" => (&mut linears[id].scale, Slot::Scale),
+            _ => continue,
+        };
+        *target = Some(at);
+        places[at] = Place::Linear(LinearId(id), slot);
+    }
+    places
+}
+
+fn notices(
+    family: Option<&'static Family>,
+    config: &ModelConfig,
+    tensors: &[TensorMeta],
+    places: &[Place],
+) -> Vec<Notice> {
+    let name = config.model_types.first().or(config.architectures.first());
+    let unknown = match family {
+        Some(family) => Notice::ForeignNames { family: family.name },
+        None => Notice::UnknownArchitecture { name: name.cloned().unwrap_or_else(|| "?".to_owned()) },
+    };
+    let mut notices = vec![unknown];
+    notices.extend(super::common_notices(tensors, places));
+    notices.extend(unknown_experts(tensors, places));
+    notices
+}
+
+fn unknown_experts(tensors: &[TensorMeta], places: &[Place]) -> Option<Notice> {
+    let both = tensors.iter().zip(places);
+    let mut stacked = both.filter(|(tensor, place)| {
+        **place == Place::Other(Reason::NotLinear) && tensor.shape.len() == 3 && tensor.name.contains("experts")
+    });
+    let first = stacked.next()?.0.name.clone();
+    Some(Notice::UnknownExperts { tensors: 1 + stacked.count(), first })
+}

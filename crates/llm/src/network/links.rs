@@ -1,0 +1,394 @@
+//! What follows from roles: which linear layers share an input, in which order they are rounded, through which pairs
+//! a scale per channel may be moved, and which layers own the KV cache. Derived, so that no algorithm lists layers
+//! per family. Applies nothing.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use super::{ExpertsId, Linear, LinearId, Network, NormId};
+use crate::family::{Activation, Family, NormSite, Part, Residual, Role, RowOrder, owns_kv};
+use crate::model_config::ModelConfig;
+
+/// The activation that a layer of a block reads, in the order of the forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Input {
+    /// The residual stream after the norm before attention.
+    Attention,
+    /// MLA's query latent after its norm.
+    QueryLatent,
+    /// MLA's key/value latent after its norm.
+    KeyValueLatent,
+    /// The heads' outputs, side by side.
+    Heads,
+    /// The residual stream after the norm before the feed-forward network.
+    FeedForward,
+    /// The hidden activation of the dense feed-forward network.
+    Hidden,
+    /// The hidden activation of the shared experts.
+    SharedHidden,
+    /// Those rows of [`Input::FeedForward`] that are routed to an expert; `None` stands for each expert of a fused
+    /// tensor.
+    Routed(Option<usize>),
+    /// The hidden activation of an expert.
+    RoutedHidden(Option<usize>),
+}
+
+/// Layers that read the same activation: they share a Hessian, and are rounded before those that depend on them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// What they read.
+    pub input: Input,
+    /// Linear layers, routers included.
+    pub linears: Vec<LinearId>,
+    /// Tensors with all experts.
+    pub experts: Vec<ExpertsId>,
+}
+
+/// Whose output channels a link divides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The weight and bias of a norm; with a unit offset `w := (1 + w) / s - 1`.
+    Norm(NormId),
+    /// Rows of a linear layer's output (and of its bias), in the order of the consumers' input columns.
+    Linear {
+        /// The layer.
+        linear: LinearId,
+        /// Ranges of output features.
+        rows: Vec<Range<usize>>,
+    },
+    /// Rows of the output of every expert.
+    Experts {
+        /// The tensor with all experts.
+        experts: ExpertsId,
+        /// Ranges of output features.
+        rows: Vec<Range<usize>>,
+    },
+}
+
+/// A layer whose input columns a link multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consumer {
+    /// A linear layer.
+    Linear(LinearId),
+    /// Every expert of a tensor.
+    Experts(ExpertsId),
+}
+
+/// What lies between source and consumers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// Nothing: consumers read the norm's output.
+    Norm,
+    /// Attention. Input column `h * head_dim + j` of the consumer reads row `(h / repeat) * head_dim + j` of the
+    /// source, so `s` must be equal for the `repeat` query heads of one key/value head.
+    Heads {
+        /// Width of a value head.
+        head_dim: usize,
+        /// Query heads per key/value head.
+        repeat: usize,
+    },
+    /// The product with the activated gate, which is linear in the source.
+    Product,
+    /// ReLU, which lets positive scales through.
+    Relu,
+}
+
+/// A pair through which a positive scale `s` per channel can be moved without changing the block's function: the
+/// source's output channel `j` is divided by `s_j`, and input column `j` of every consumer multiplied by it. `into`
+/// holds *all* that read the source, routers included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Where `1/s` goes.
+    pub from: Source,
+    /// Where `s` goes.
+    pub into: Vec<Consumer>,
+    /// What lies between.
+    pub through: Through,
+}
+
+/// What the links of a checkpoint depend on besides roles. Empty for unknown architectures.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    activation: Option<Activation>,
+    residual: Option<Residual>,
+    heads: Option<Heads>,
+}
+
+/// Sizes of attention.
+#[derive(Clone, Copy, Debug)]
+struct Heads {
+    query: usize,
+    key_value: usize,
+    head_dim: usize,
+    value_dim: usize,
+    nope_dim: usize,
+}
+
+impl Facts {
+    pub(super) fn of(family: &Family, config: &ModelConfig) -> Facts {
+        Facts {
+            activation: Some(family.math.activation.resolve(config)),
+            residual: Some(family.math.residual.resolve(config)),
+            // Where q, k and v are clipped (OLMo), values do not scale.
+            heads: Heads::of(config).filter(|_| config.number("clip_qkv") == Ok(None)),
+        }
+    }
+}
+
+impl Heads {
+    fn of(config: &ModelConfig) -> Option<Heads> {
+        let query = config.num_heads?;
+        Some(match &config.latent {
+            Some(latent) => Heads {
+                query,
+                key_value: query,
+                head_dim: latent.nope_dim + latent.rope_dim,
+                value_dim: latent.value_dim,
+                nope_dim: latent.nope_dim,
+            },
+            None => Heads {
+                query,
+                key_value: config.num_kv_heads()?,
+                head_dim: config.head_dim()?,
+                value_dim: config.head_dim()?,
+                nope_dim: 0,
+            },
+        })
+    }
+
+    /// The rows of `linear` that are values, head by head; `None` if its width is not what config.json implies.
+    fn value_rows(&self, linear: &Linear) -> Option<Vec<Range<usize>>> {
+        let (width, first, step, count) = match (linear.role, linear.rows) {
+            (Role::Value, _) => (self.value_dim, 0, self.value_dim, self.key_value),
+            (Role::KeyValueUp, _) => {
+                let step = self.nope_dim + self.value_dim;
+                (self.value_dim, self.nope_dim, step, self.query)
+            }
+            (Role::QueryKeyValue, RowOrder::PerHead) if self.key_value == self.query => {
+                (self.head_dim, 2 * self.head_dim, 3 * self.head_dim, self.query)
+            }
+            (Role::QueryKeyValue, RowOrder::Stacked) => {
+                let before = (self.query + self.key_value).checked_mul(self.head_dim)?;
+                (self.head_dim, before, self.head_dim, self.key_value)
+            }
+            _ => return None,
+        };
+        let end = count.checked_sub(1)?.checked_mul(step)?.checked_add(first)?.checked_add(width)?;
+        let heads = (0..count).map(|head| first + head * step);
+        (end == linear.out_features).then(|| heads.map(|start| start..start + width).collect())
+    }
+
+    /// Query heads per key/value head.
+    fn repeat(&self) -> Option<usize> {
+        let repeat = self.query / self.key_value;
+        (repeat * self.key_value == self.query).then_some(repeat)
+    }
+}
+
+impl Network {
+    /// What a linear layer reads; `None` outside the blocks, and for layers of unknown role.
+    pub fn input(&self, id: LinearId) -> Option<Input> {
+        let linear = self.linear(id);
+        let input = input_of(linear.part, linear.role, linear.expert)?;
+        let merged = input == Input::FeedForward && linear.block.is_some_and(|block| self.shares_norm(block));
+        Some(if merged { Input::Attention } else { input })
+    }
+
+    /// The layers of a block grouped by what they read, in the order of the forward pass: the order of GPTQ, and the
+    /// layers that share a Hessian.
+    pub fn stages(&self, block: usize) -> Vec<Stage> {
+        let mut stages: BTreeMap<Input, Stage> = BTreeMap::new();
+        for (id, _) in self.linears_of(block) {
+            if let Some(input) = self.input(id) {
+                stages.entry(input).or_insert_with(|| Stage::new(input)).linears.push(id);
+            }
+        }
+        for id in self.experts_of(block) {
+            if let Some(input) = input_of(Part::Experts, self.experts[id.0].role, None) {
+                stages.entry(input).or_insert_with(|| Stage::new(input)).experts.push(id);
+            }
+        }
+        stages.into_values().collect()
+    }
+
+    /// The links of a block, in the order of the forward pass. Kept layers appear too: a caller that moves a scale
+    /// must scale them as well. None for unknown architectures, and for blocks with tensors that are not understood
+    /// (adapters, packed weights), which might read the same activations.
+    pub fn links(&self, block: usize) -> Vec<Link> {
+        let Some(residual) = self.facts.residual.filter(|_| !self.unclear.contains(&block)) else {
+            return Vec::new();
+        };
+        // Behind a post-norm the residual stream itself reads the norm's output, so the norm cannot be scaled alone.
+        let mut links = match residual {
+            Residual::PostNorm => Vec::new(),
+            _ => self.norm_links(block),
+        };
+        links.extend(self.heads_link(block));
+        links.extend(self.hidden_links(block));
+        links.extend(self.fused_hidden_link(block));
+        links.sort_by_key(|link| self.input_of_consumer(&link.into));
+        links
+    }
+
+    /// The layers of a block whose outputs the KV cache stores: keys and values, the fused q/k/v, or the up
+    /// projection of MLA's latent.
+    pub fn kv_owners(&self, block: usize) -> Vec<LinearId> {
+        let owners = self.linears_of(block).filter(|(_, linear)| owns_kv(linear.role));
+        owners.map(|(id, _)| id).collect()
+    }
+
+    fn linears_of(&self, block: usize) -> impl Iterator<Item = (LinearId, &Linear)> {
+        let all = self.linears.iter().enumerate().map(|(at, linear)| (LinearId(at), linear));
+        all.filter(move |(_, linear)| linear.block == Some(block))
+    }
+
+    fn experts_of(&self, block: usize) -> impl Iterator<Item = ExpertsId> {
+        let all = self.experts.iter().enumerate();
+        all.filter(move |(_, experts)| experts.block == block).map(|(at, _)| ExpertsId(at))
+    }
+
+    /// Whether one norm feeds attention and the feed-forward network.
+    fn shares_norm(&self, block: usize) -> bool {
+        let has_second = || {
+            let mut norms = self.norms.iter().filter(|norm| norm.block == Some(block));
+            norms.any(|norm| norm.site == NormSite::FeedForwardInput)
+        };
+        self.facts.residual == Some(Residual::Parallel) && !has_second()
+    }
+
+    fn norm_links(&self, block: usize) -> Vec<Link> {
+        let norms = self.norms.iter().enumerate().filter(|(_, norm)| norm.block == Some(block));
+        let links = norms.filter_map(|(at, norm)| {
+            let into = self.readers(block, norm.site);
+            let link = Link { from: Source::Norm(NormId(at)), into, through: Through::Norm };
+            (!link.into.is_empty()).then_some(link)
+        });
+        links.collect()
+    }
+
+    /// All that reads the norm at `site`.
+    fn readers(&self, block: usize, site: NormSite) -> Vec<Consumer> {
+        let shared = self.shares_norm(block);
+        let reads = |input: Input| match site {
+            NormSite::AttentionInput => input == Input::Attention || shared && matches!(input, Input::Routed(_)),
+            NormSite::QueryLatent => input == Input::QueryLatent,
+            NormSite::KeyValueLatent => input == Input::KeyValueLatent,
+            NormSite::FeedForwardInput => matches!(input, Input::FeedForward | Input::Routed(_)),
+            _ => false,
+        };
+        let stages = self.stages(block).into_iter().filter(|stage| reads(stage.input));
+        stages.flat_map(Stage::into_consumers).collect()
+    }
+
+    /// Values to the output projection, through attention.
+    fn heads_link(&self, block: usize) -> Option<Link> {
+        let heads = self.facts.heads?;
+        let find = |wanted: fn(Role) -> bool| self.linears_of(block).find(|(_, linear)| wanted(linear.role));
+        let (linear, values) = find(|role| matches!(role, Role::Value | Role::QueryKeyValue | Role::KeyValueUp))?;
+        let (output, layer) = find(|role| role == Role::Output)?;
+        let rows = heads.value_rows(values)?;
+        let (head_dim, repeat) = (heads.value_dim, heads.repeat()?);
+        let widths_agree = heads.query.checked_mul(head_dim) == Some(layer.in_features);
+        widths_agree.then(|| Link {
+            from: Source::Linear { linear, rows },
+            into: vec![Consumer::Linear(output)],
+            through: Through::Heads { head_dim, repeat },
+        })
+    }
+
+    /// Up to down projections, in the dense network, the shared experts and each expert.
+    fn hidden_links(&self, block: usize) -> Vec<Link> {
+        let place = |linear: &Linear| (linear.part, linear.expert);
+        let of_role = |role: Role| self.linears_of(block).filter(move |(_, linear)| linear.role == role);
+        let down: HashMap<_, _> = of_role(Role::Down).map(|(id, linear)| (place(linear), id)).collect();
+        let gates: HashSet<_> = of_role(Role::Gate).map(|(_, linear)| place(linear)).collect();
+        let links = self.linears_of(block).filter_map(|(id, up)| {
+            let target = *down.get(&place(up))?;
+            let gated = up.role == Role::GateUp || gates.contains(&place(up));
+            self.hidden_link(id, target, gated)
+        });
+        links.collect()
+    }
+
+    /// One such link, if `up` has an up projection as wide as the input of `down`.
+    fn hidden_link(&self, up: LinearId, down: LinearId, gated: bool) -> Option<Link> {
+        let linear = self.linear(up);
+        let rows = up_rows(linear.role, linear.rows, linear.out_features)?;
+        let width: usize = rows.iter().map(ExactSizeIterator::len).sum();
+        let through = self.through_activation(gated)?;
+        (width == self.linear(down).in_features).then(|| Link {
+            from: Source::Linear { linear: up, rows },
+            into: vec![Consumer::Linear(down)],
+            through,
+        })
+    }
+
+    /// Up to down projection of all experts in one tensor each.
+    fn fused_hidden_link(&self, block: usize) -> Option<Link> {
+        let find = |wanted: fn(Role) -> bool| self.experts_of(block).find(|id| wanted(self.experts[id.0].role));
+        let up = find(|role| matches!(role, Role::GateUp | Role::Up))?;
+        let down = find(|role| role == Role::Down)?;
+        let tensor = &self.experts[up.0];
+        let gated = tensor.role == Role::GateUp || find(|role| role == Role::Gate).is_some();
+        Some(Link {
+            from: Source::Experts { experts: up, rows: up_rows(tensor.role, tensor.rows, tensor.out_features)? },
+            into: vec![Consumer::Experts(down)],
+            through: self.through_activation(gated)?,
+        })
+    }
+
+    /// How a scale passes from the up projection to the down projection, if it does.
+    fn through_activation(&self, gated: bool) -> Option<Through> {
+        let activation = self.facts.activation?;
+        match gated {
+            true => activation.is_linear_in_up().then_some(Through::Product),
+            false => activation.is_positively_homogeneous().then_some(Through::Relu),
+        }
+    }
+
+    fn input_of_consumer(&self, consumers: &[Consumer]) -> Option<Input> {
+        match consumers.first()? {
+            Consumer::Linear(id) => self.input(*id),
+            Consumer::Experts(id) => input_of(Part::Experts, self.experts[id.0].role, None),
+        }
+    }
+}
+
+impl Stage {
+    fn new(input: Input) -> Stage {
+        Stage { input, linears: Vec::new(), experts: Vec::new() }
+    }
+
+    fn into_consumers(self) -> impl Iterator<Item = Consumer> {
+        let linears = self.linears.into_iter().map(Consumer::Linear);
+        linears.chain(self.experts.into_iter().map(Consumer::Experts))
+    }
+}
+
+/// What a layer of this role reads inside a block.
+fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
+    match role {
+        Role::Query | Role::Key | Role::Value | Role::QueryKeyValue => Some(Input::Attention),
+        Role::QueryDown | Role::KeyValueDown => Some(Input::Attention),
+        Role::QueryUp => Some(Input::QueryLatent),
+        Role::KeyValueUp => Some(Input::KeyValueLatent),
+        Role::Output => Some(Input::Heads),
+        Role::Router | Role::SharedGate => Some(Input::FeedForward),
+        Role::Gate | Role::Up | Role::GateUp if part == Part::Experts => Some(Input::Routed(expert)),
+        Role::Gate | Role::Up | Role::GateUp => Some(Input::FeedForward),
+        Role::Down if part == Part::Experts => Some(Input::RoutedHidden(expert)),
+        Role::Down if part == Part::SharedExperts => Some(Input::SharedHidden),
+        Role::Down => Some(Input::Hidden),
+        Role::Head | Role::ProjectIn | Role::ProjectOut | Role::Unknown => None,
+    }
+}
+
+/// The output rows that hold the up projection.
+fn up_rows(role: Role, rows: RowOrder, out_features: usize) -> Option<Vec<Range<usize>>> {
+    match (role, rows) {
+        (Role::Up, _) => Some(std::iter::once(0..out_features).collect()),
+        (Role::GateUp, RowOrder::Stacked) => Some(std::iter::once(out_features / 2..out_features).collect()),
+        (Role::GateUp, RowOrder::Interleaved) => Some((0..out_features / 2).map(|at| 2 * at + 1..2 * at + 2).collect()),
+        _ => None,
+    }
+}

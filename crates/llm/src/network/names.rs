@@ -1,0 +1,365 @@
+//! From tensor names to entries of a family's description, and back to where the checkpoint keeps its trunk. Knows
+//! the spellings of the wild (missing or added prefixes, suffixes of a module's tensors), but no shapes.
+
+use std::collections::HashMap;
+
+use super::{Reason, Slot, TensorMeta};
+use crate::family::{ExpertStorage, Family, NormSite, Orientation, Part, Role, RowOrder, Trunk};
+
+/// What a module is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Entry {
+    Linear { part: Part, role: Role, orientation: Orientation, rows: RowOrder },
+    FusedExperts { role: Role, orientation: Orientation, rows: RowOrder },
+    Norm(NormSite),
+    Embedding,
+    Positions,
+    Parameter,
+}
+
+/// A tensor's name, understood.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Named {
+    pub(super) module: String,
+    pub(super) entry: Entry,
+    pub(super) suffix: Suffix,
+    pub(super) block: Option<usize>,
+    pub(super) expert: Option<usize>,
+}
+
+/// How a tensor's name continues its module's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Suffix {
+    Slot(Slot),
+    /// `*_blocks`: MXFP4 codes.
+    Blocks,
+}
+
+/// Suffixes by which a module's tensors are named. The bare name is that of a parameter.
+const SUFFIXES: &[(&str, Suffix)] = &[
+    (".weight", Suffix::Slot(Slot::Weight)),
+    (".bias", Suffix::Slot(Slot::Bias)),
+    (".weight_scale_inv", Suffix::Slot(Slot::Scale)),
+    (".weight_scale", Suffix::Slot(Slot::Scale)),
+    ("_bias", Suffix::Slot(Slot::Bias)),
+    ("_blocks", Suffix::Blocks),
+    ("_scales", Suffix::Slot(Slot::Scale)),
+    ("", Suffix::Slot(Slot::Weight)),
+];
+
+/// Last parts of tensor names that belong to formats which are not decoded here.
+const QUANTIZATION_PARAMETERS: &[&str] = &[
+    "weight_packed",
+    "weight_shape",
+    "weight_scale",
+    "weight_scale_2",
+    "weight_scale_inv",
+    "weight_global_scale",
+    "weight_zero_point",
+    "weight_g_idx",
+    "input_scale",
+    "input_scale_2",
+    "input_zero_point",
+    "input_global_scale",
+    "output_scale",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "prob_output_scale",
+    "qweight",
+    "qzeros",
+    "scales",
+    "g_idx",
+    "absmax",
+    "quant_map",
+];
+
+/// A family's names, indexed.
+pub(super) struct Names {
+    family: &'static Family,
+    /// By path inside a block, indices of experts replaced by `{}`.
+    block: HashMap<&'static str, Entry>,
+    /// By path inside the trunk.
+    trunk: HashMap<&'static str, Entry>,
+}
+
+impl Names {
+    pub(super) fn new(family: &'static Family) -> Names {
+        Names { family, block: block_entries(family), trunk: trunk_entries(family) }
+    }
+
+    /// The path of the trunk in this checkpoint: that under which most tensors of blocks are found.
+    pub(super) fn find_trunk(&self, tensors: &[TensorMeta]) -> Option<String> {
+        let hits = |path: &String| tensors.iter().filter(|t| self.block_tensor(path, &t.name).is_some()).count();
+        let counted = trunk_paths(&self.family.trunk).into_iter().map(|path| (hits(&path), path));
+        // The first of equals: `rev` because `max_by_key` returns the last.
+        let candidates: Vec<_> = counted.filter(|(hits, _)| *hits > 0).collect();
+        candidates.into_iter().rev().max_by_key(|(hits, _)| *hits).map(|(_, path)| path)
+    }
+
+    /// What the tensor called `name` is, given the trunk's path.
+    pub(super) fn understand(&self, trunk: &str, name: &str) -> Option<Named> {
+        self.block_tensor(trunk, name).or_else(|| self.trunk_tensor(trunk, name)).or_else(|| self.head_tensor(name))
+    }
+
+    /// The index of the block that a name speaks of, whether or not the rest of the name is known.
+    pub(super) fn block_index(&self, trunk: &str, name: &str) -> Option<usize> {
+        self.split_block(trunk, name).map(|(index, _)| index)
+    }
+
+    fn split_block<'n>(&self, trunk: &str, name: &'n str) -> Option<(usize, &'n str)> {
+        let rest = strip_path(trunk, name)?;
+        let rest = strip_path(self.family.trunk.blocks, rest)?;
+        let (index, rest) = rest.split_once('.')?;
+        Some((parse_index(index)?, rest))
+    }
+
+    fn block_tensor(&self, trunk: &str, name: &str) -> Option<Named> {
+        let (block, rest) = self.split_block(trunk, name)?;
+        let (pattern, index) = generalise(rest);
+        let (entry, suffix, cut) = look_up(&self.block, &pattern)?;
+        let in_experts = matches!(entry, Entry::Linear { part: Part::Experts, .. });
+        Some(Named {
+            module: name[..name.len() - cut].to_owned(),
+            entry,
+            suffix,
+            block: Some(block),
+            expert: index.filter(|_| in_experts),
+        })
+    }
+
+    fn trunk_tensor(&self, trunk: &str, name: &str) -> Option<Named> {
+        let (entry, suffix, cut) = look_up(&self.trunk, strip_path(trunk, name)?)?;
+        Some(outside(name, cut, entry, suffix))
+    }
+
+    /// Heads are outside the trunk; wrappers may put a path in front.
+    fn head_tensor(&self, name: &str) -> Option<Named> {
+        let (module, suffix, cut) = SUFFIXES.iter().find_map(|(text, suffix)| {
+            let module = name.strip_suffix(text).filter(|_| !text.is_empty())?;
+            Some((module, *suffix, text.len()))
+        })?;
+        let is_head = |head: &&&str| module.strip_suffix(**head).is_some_and(is_wrapper);
+        self.family.trunk.heads.iter().find(is_head)?;
+        let entry = Entry::Linear {
+            part: Part::Trunk,
+            role: Role::Head,
+            orientation: Orientation::OutIn,
+            rows: RowOrder::Stacked,
+        };
+        Some(outside(name, cut, entry, suffix))
+    }
+}
+
+/// Whether `path`, with its final dot, may stand before a head's name. Heads of extra layers are none of the model's.
+fn is_wrapper(path: &str) -> bool {
+    let mut parts = path.trim_end_matches('.').split('.');
+    path.is_empty() || path.ends_with('.') && parts.all(|part| part != "mtp" && parse_index(part).is_none())
+}
+
+fn outside(name: &str, cut: usize, entry: Entry, suffix: Suffix) -> Named {
+    Named { module: name[..name.len() - cut].to_owned(), entry, suffix, block: None, expert: None }
+}
+
+fn block_entries(family: &'static Family) -> HashMap<&'static str, Entry> {
+    let linear =
+        |part: Part, role: Role| Entry::Linear { part, role, orientation: family.orientation, rows: family.qkv_rows };
+    let mut entries = HashMap::new();
+    entries.extend(family.attention.iter().map(|&(role, path)| (path, linear(Part::Attention, role))));
+    entries.extend(family.mlp.iter().map(|&(role, path)| (path, stacked(linear(Part::Mlp, role)))));
+    entries.extend(family.norms.iter().map(|&(site, path)| (path, Entry::Norm(site))));
+    entries.extend(family.parameters.iter().map(|&path| (path, Entry::Parameter)));
+    if let Some(moe) = family.moe {
+        entries.extend(moe.routing.iter().map(|&(role, path)| (path, linear(Part::Routing, role))));
+        let shared = moe.shared.iter();
+        entries.extend(shared.map(|&(role, path)| (path, stacked(linear(Part::SharedExperts, role)))));
+        entries.extend(expert_entries(moe.experts));
+    }
+    entries
+}
+
+/// Gate and up of a dense network stand one after the other, whatever the order of q, k and v.
+fn stacked(entry: Entry) -> Entry {
+    match entry {
+        Entry::Linear { part, role, orientation, .. } => {
+            Entry::Linear { part, role, orientation, rows: RowOrder::Stacked }
+        }
+        other => other,
+    }
+}
+
+fn expert_entries(layouts: &'static [crate::family::ExpertLayout]) -> impl Iterator<Item = (&'static str, Entry)> {
+    layouts.iter().flat_map(|layout| {
+        let (orientation, rows) = (layout.orientation, layout.gate_up_rows);
+        let entry = move |role: Role| match layout.storage {
+            ExpertStorage::Separate => Entry::Linear { part: Part::Experts, role, orientation, rows },
+            ExpertStorage::Fused => Entry::FusedExperts { role, orientation, rows },
+        };
+        layout.linears.iter().map(move |&(role, path)| (path, entry(role)))
+    })
+}
+
+fn trunk_entries(family: &'static Family) -> HashMap<&'static str, Entry> {
+    let trunk = &family.trunk;
+    let linear = |role: Role| Entry::Linear {
+        part: Part::Trunk,
+        role,
+        orientation: Orientation::OutIn,
+        rows: RowOrder::Stacked,
+    };
+    let mut entries = HashMap::new();
+    entries.insert(trunk.embedding, Entry::Embedding);
+    entries.extend(trunk.positions.map(|path| (path, Entry::Positions)));
+    entries.extend(trunk.norms.iter().map(|&(site, path)| (path, Entry::Norm(site))));
+    entries.extend(trunk.linears.iter().map(|&(role, path)| (path, linear(role))));
+    entries
+}
+
+/// The entry whose module the name continues, the suffix, and how many bytes of the name are suffix.
+fn look_up(entries: &HashMap<&'static str, Entry>, name: &str) -> Option<(Entry, Suffix, usize)> {
+    SUFFIXES.iter().find_map(|(text, suffix)| {
+        let entry = entries.get(name.strip_suffix(text)?)?;
+        Some((*entry, *suffix, text.len()))
+    })
+}
+
+/// Where checkpoints keep the trunk: as in the causal language model; without the first part (base models); behind or
+/// before `language_model` (multimodal models of transformers 4 and 5).
+fn trunk_paths(trunk: &Trunk) -> Vec<String> {
+    let full = trunk.path;
+    let base = full.split_once('.').map_or("", |(_, rest)| rest);
+    let wrapped = [
+        format!("language_model.{full}"),
+        format!("{full}.language_model"),
+        format!("model.language_model.{full}"),
+        "language_model".to_owned(),
+        "model.text_model".to_owned(),
+        format!("text_model.{full}"),
+        format!("thinker.{full}"),
+    ];
+    [full.to_owned(), base.to_owned()].into_iter().chain(wrapped).collect()
+}
+
+/// `name` without `path.` in front; all of it if the path is empty.
+fn strip_path<'n>(path: &str, name: &'n str) -> Option<&'n str> {
+    match path {
+        "" => Some(name),
+        _ => name.strip_prefix(path)?.strip_prefix('.'),
+    }
+}
+
+/// Replaces parts that are numbers by `{}`; returns the first number too.
+pub(super) fn generalise(name: &str) -> (String, Option<usize>) {
+    let mut first = None;
+    let mut pattern = String::with_capacity(name.len());
+    for part in name.split('.') {
+        let index = parse_index(part);
+        first = first.or(index);
+        pattern.push_str(if index.is_some() { "{}" } else { part });
+        pattern.push('.');
+    }
+    pattern.pop();
+    (pattern, first)
+}
+
+/// A decimal number of at most nine digits.
+pub(super) fn parse_index(part: &str) -> Option<usize> {
+    let is_number = !part.is_empty() && part.len() <= 9 && part.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| part.parse().ok()).flatten()
+}
+
+/// Why a tensor that no description accounts for is copied through.
+pub(super) fn reason(tensor: &TensorMeta) -> Reason {
+    let name = &tensor.name;
+    if is_buffer(tensor) {
+        Reason::Buffer
+    } else if name.split('.').any(is_modality) {
+        Reason::Modality
+    } else if name.split('.').any(|part| part == "mtp") {
+        Reason::ExtraLayer
+    } else if is_quantization_parameter(name) || !tensor.is_float() {
+        Reason::Quantized
+    } else {
+        Reason::Unrecognised
+    }
+}
+
+/// Buffers that old versions of transformers saved. Masks are named like biases, but have four dimensions or none.
+fn is_buffer(tensor: &TensorMeta) -> bool {
+    let last = tensor.name.rsplit('.').next().unwrap_or_default();
+    let is_mask = last == "bias" && (tensor.shape.len() == 4 || tensor.dtype == "BOOL" || tensor.dtype == "U8");
+    is_mask
+        || matches!(
+            last,
+            "inv_freq"
+                | "original_inv_freq"
+                | "masked_bias"
+                | "position_ids"
+                | "cos_cached"
+                | "sin_cached"
+                | "embed_scale"
+        )
+}
+
+fn is_modality(part: &str) -> bool {
+    let words = ["vision", "visual", "image", "audio", "speech", "projector"];
+    part == "vit" || part.starts_with("mm_") || words.iter().any(|word| part.contains(word))
+}
+
+/// Whether the name is that of a scale, zero point or packed weight.
+pub(super) fn is_quantization_parameter(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or_default();
+    QUANTIZATION_PARAMETERS.contains(&last) || last.ends_with("_scales") || last.ends_with("_blocks")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::by_name;
+
+    fn named(family: &str, trunk: &str, name: &str) -> Option<Named> {
+        Names::new(by_name(family).unwrap()).understand(trunk, name)
+    }
+
+    #[test]
+    fn numbers_become_placeholders() {
+        let (pattern, first) = generalise("mlp.experts.12.w1.weight");
+        assert_eq!((pattern.as_str(), first), ("mlp.experts.{}.w1.weight", Some(12)));
+        assert_eq!(generalise("self_attn.q_proj"), ("self_attn.q_proj".to_owned(), None));
+        assert_eq!(parse_index("99999999999999999999"), None);
+        assert_eq!(parse_index(""), None);
+        assert_eq!(parse_index("-1"), None);
+    }
+
+    #[test]
+    fn the_index_of_a_head_is_not_an_expert() {
+        let norm = named("stablelm", "model", "model.layers.1.self_attn.q_layernorm.norms.3.weight").unwrap();
+        assert_eq!((norm.block, norm.expert), (Some(1), None));
+        let expert = named("mixtral", "model", "model.layers.1.block_sparse_moe.experts.3.w1.weight").unwrap();
+        assert_eq!((expert.block, expert.expert), (Some(1), Some(3)));
+        assert_eq!(expert.module, "model.layers.1.block_sparse_moe.experts.3.w1");
+    }
+
+    #[test]
+    fn names_near_the_known_ones_are_not_mistaken_for_them() {
+        for name in [
+            "model.layers.0.self_attn.q_proj",
+            "model.layers.0.self_attn.q_proj.lora_A.weight",
+            "model.layers.x.self_attn.q_proj.weight",
+            "model.layers.0",
+            "model.layers",
+            "models.layers.0.self_attn.q_proj.weight",
+            "mtp.0.lm_head.weight",
+            "xlm_head.weight",
+            "lm_head",
+            "",
+            ".",
+            ".weight",
+        ] {
+            let found = named("llama", "model", name).filter(|named| named.suffix == Suffix::Slot(Slot::Weight));
+            let is_linear = matches!(found, Some(Named { entry: Entry::Linear { .. }, .. }));
+            assert!(!is_linear || name == "model.layers.0.self_attn.q_proj", "{name}: {found:?}");
+        }
+        assert!(named("llama", "model", "language_model.lm_head.weight").is_some());
+    }
+}

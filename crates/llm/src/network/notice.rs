@@ -1,0 +1,92 @@
+//! What recognition has to tell the user. Notices are not errors: the model can be quantized, with the limits they
+//! state.
+
+use std::fmt;
+
+/// Something about a checkpoint that the user should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The architecture has no description.
+    UnknownArchitecture {
+        /// What config.json calls it.
+        name: String,
+    },
+    /// The family is known, but its names do not occur in the checkpoint.
+    ForeignNames {
+        /// The family that config.json speaks of.
+        family: &'static str,
+    },
+    /// The checkpoint has layers past the decoder's last block.
+    ExtraLayers {
+        /// Number of tensors in them.
+        tensors: usize,
+    },
+    /// The number of blocks differs from what config.json states.
+    BlockCount {
+        /// Blocks found.
+        found: usize,
+        /// Blocks stated.
+        stated: usize,
+    },
+    /// config.json says the head is not tied, but there is none.
+    NoHead,
+    /// Modules are quantized in a format that is not decoded here.
+    AlreadyQuantized {
+        /// Number of their tensors.
+        tensors: usize,
+        /// The first of them.
+        first: String,
+    },
+    /// Tensors that the description of the family does not account for.
+    Unrecognised {
+        /// Number of tensors.
+        tensors: usize,
+        /// The first of them.
+        first: String,
+    },
+    /// Expert tensors with three dimensions in an architecture without a description.
+    UnknownExperts {
+        /// Number of tensors.
+        tensors: usize,
+        /// The first of them.
+        first: String,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::UnknownArchitecture { name } => write!(
+                f,
+                "no description of the architecture `{name}`: linear layers are recognised by shape \
+                 and name, and only data-free schemes are possible"
+            ),
+            Notice::ForeignNames { family } => write!(
+                f,
+                "config.json says `{family}`, but the tensors are named otherwise: linear layers are recognised by \
+                 shape and name"
+            ),
+            Notice::ExtraLayers { tensors } => write!(
+                f,
+                "{tensors} tensors of layers past the last block (multi-token prediction) are kept as they are"
+            ),
+            Notice::BlockCount { found, stated } => {
+                write!(f, "config.json states {stated} blocks, the checkpoint has {found}")
+            }
+            Notice::NoHead => f.write_str("no output head: this looks like the checkpoint of a base model"),
+            Notice::AlreadyQuantized { tensors, first } => {
+                write!(f, "{tensors} tensors are quantized already and kept as they are, the first is `{first}`")
+            }
+            Notice::Unrecognised { tensors, first } => write!(
+                f,
+                "{tensors} tensors are not part of the family's description and kept as they are, the first is \
+                 `{first}`"
+            ),
+            Notice::UnknownExperts { tensors, first } => write!(
+                f,
+                "{tensors} three-dimensional expert tensors are kept as they are, the first is `{first}`: their layout is \
+                 not known"
+            ),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What is refused before the work starts.
+
+use crate::export::CannotHold;
+use crate::model_config::ConfigError;
+use kvant_container::ErrorKind;
+use kvant_quant::scheme::{LayerScheme, SchemeError};
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A file of the source (*io*, *invalid* or *unsupported*).
+    #[error(transparent)]
+    Container(#[from] kvant_container::Error),
+    /// config.json (*invalid*).
+    #[error("config.json: {0}")]
+    Config(#[from] ConfigError),
+    /// The scheme does not fit the layer's shape (*invalid*).
+    #[error("layer `{layer}` cannot be `{scheme}`: {problem}")]
+    Shape {
+        /// The layer.
+        layer: String,
+        /// Its scheme.
+        scheme: LayerScheme,
+        /// What does not fit.
+        problem: SchemeError,
+    },
+    /// The export has no place for the layer (*unsupported*).
+    #[error("layer `{layer}` cannot be exported as `{scheme}`: {problem}")]
+    Export {
+        /// The layer.
+        layer: String,
+        /// Its scheme.
+        scheme: LayerScheme,
+        /// Why.
+        problem: CannotHold,
+    },
+    /// The scheme's activations have static scales, which need data (*unsupported*).
+    #[error("layer `{layer}`: the scheme `{scheme}` needs calibration data for the scales of its inputs")]
+    Calibration {
+        /// The first such layer.
+        layer: String,
+        /// Its scheme.
+        scheme: LayerScheme,
+    },
+    /// Layers that loaders fuse have different schemes (*invalid*).
+    #[error("loaders fuse `{first}` and `{second}`, which would be `{first_scheme}` and `{second_scheme}`")]
+    Siblings {
+        /// One layer.
+        first: String,
+        /// Its scheme, or `kept`.
+        first_scheme: String,
+        /// Another.
+        second: String,
+        /// Its scheme, or `kept`.
+        second_scheme: String,
+    },
+    /// The source is quantized already (*unsupported*).
+    #[error("{tensors} tensors of the source are quantized already{}; the first is `{first}`", method_text(.method))]
+    AlreadyQuantized {
+        /// How many.
+        tensors: usize,
+        /// The first.
+        first: String,
+        /// The `quant_method` of config.json.
+        method: Option<String>,
+    },
+    /// The scales of an fp8 weight do not fit it (*invalid*).
+    #[error("tensor `{scale}` of shape {shape:?} does not hold scales for `{weight}` of {rows} x {columns}")]
+    SourceScales {
+        /// The scales.
+        scale: String,
+        /// Their shape.
+        shape: Vec<usize>,
+        /// The weight.
+        weight: String,
+        /// Output channels.
+        rows: usize,
+        /// Input channels.
+        columns: usize,
+    },
+    /// A weight is of a type that is not read (*unsupported*).
+    #[error("tensor `{tensor}` is of type {dtype}, which is not read as a weight")]
+    SourceType {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: String,
+    },
+    /// Nothing is left to quantize (*invalid*).
+    #[error("no layer is left to quantize: {reason}")]
+    Nothing {
+        /// Why.
+        reason: String,
+    },
+}
+
+fn method_text(method: &Option<String>) -> String {
+    method.as_ref().map_or_else(String::new, |method| format!(" ({method})"))
+}
+
+impl PlanError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            PlanError::Container(error) => error.kind(),
+            PlanError::Config(_)
+            | PlanError::Shape { .. }
+            | PlanError::Siblings { .. }
+            | PlanError::SourceScales { .. }
+            | PlanError::Nothing { .. } => ErrorKind::Invalid,
+            PlanError::Export { .. }
+            | PlanError::Calibration { .. }
+            | PlanError::AlreadyQuantized { .. }
+            | PlanError::SourceType { .. } => ErrorKind::Unsupported,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            PlanError::Container(error) => error.hint(),
+            PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
+            PlanError::Shape { problem, .. } => Some(problem.hint().to_owned()),
+            PlanError::Export { problem, .. } => Some(problem.hint.clone()),
+            PlanError::Calibration { .. } => Some(
+                "calibration is not there yet: quantize the weights alone with --weights-only, or choose a scheme with \
+                 dynamic activations (`kvant list schemes`)"
+                    .to_owned(),
+            ),
+            PlanError::Siblings { first, second, .. } => Some(format!(
+                "give both one scheme: an --override or --exclude that matches `{first}` must match `{second}` too"
+            )),
+            PlanError::AlreadyQuantized { .. } => {
+                Some("start from the original checkpoint in bf16, f16, f32 or fp8".to_owned())
+            }
+            PlanError::SourceScales { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
+            PlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
+            PlanError::Nothing { .. } => Some("look at the tensors with `kvant inspect`".to_owned()),
+        }
+    }
+}

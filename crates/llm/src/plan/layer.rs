@@ -1,0 +1,151 @@
+//! A layer of the plan: where its weight comes from, how it is quantized, what it becomes.
+
+use crate::export::{Part, band_axis};
+use crate::weight::{Band, BandAxis, bands};
+use kvant_container::{Dtype, Layout};
+use kvant_numeric::kernel::Source;
+use kvant_quant::observer::Observer;
+use kvant_quant::scheme::{Granularity, LayerScheme, TensorScheme};
+
+/// Where a weight comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceWeight {
+    /// The tensor's name in the source.
+    pub tensor: String,
+    /// Its position among the source's tensors.
+    pub position: usize,
+    /// Which matrix of a 3-D tensor.
+    pub expert: Option<usize>,
+    /// Whether the matrix is stored as `[in, out]`.
+    pub input_major: bool,
+    /// The type of its elements.
+    pub dtype: Source,
+    /// The tensor with the scales of an fp8 weight, and the rows and columns that share one.
+    pub scales: Option<(String, (usize, usize))>,
+}
+
+/// What a layer becomes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LayerOutput {
+    /// The tensors of an export, declared one after the other from `first` on.
+    Parts {
+        /// The tensors.
+        parts: Vec<Part>,
+        /// The index of the first among the declarations.
+        first: usize,
+    },
+    /// Floats in the place of the source's.
+    Values {
+        /// The index of the tensor among the declarations.
+        tensor: usize,
+        /// Where in it the matrix begins, in bytes.
+        offset: u64,
+        /// The type of the floats.
+        dtype: Dtype,
+    },
+}
+
+/// A linear layer to quantize.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedLayer {
+    /// The module's name in the output.
+    pub name: String,
+    /// What it does.
+    pub role: &'static str,
+    /// Output channels.
+    pub rows: usize,
+    /// Input channels.
+    pub columns: usize,
+    /// How it is quantized.
+    pub scheme: LayerScheme,
+    /// Where the weight comes from.
+    pub source: SourceWeight,
+    /// Layers with the same number share the scale of the tensor.
+    pub shares_scale: Option<usize>,
+    /// What it becomes.
+    pub output: LayerOutput,
+}
+
+/// Elements of a band, about: small enough for the second-level cache, large enough for long writes.
+const BAND_ELEMENTS: usize = 1 << 18;
+
+impl PlannedLayer {
+    /// The bands in which the weight is worked on. They depend on the plan alone, not on threads or memory.
+    pub fn bands(&self) -> Vec<Band> {
+        bands(self.rows, self.columns, self.band_axis(), self.band_unit(), BAND_ELEMENTS)
+    }
+
+    fn band_axis(&self) -> BandAxis {
+        if self.is_searched_whole() {
+            return BandAxis::Whole;
+        }
+        match &self.output {
+            LayerOutput::Values { .. } if self.source.input_major => BandAxis::Columns,
+            LayerOutput::Values { .. } => BandAxis::Rows,
+            LayerOutput::Parts { parts, .. } => band_axis(parts, self.scale_shape()),
+        }
+    }
+
+    /// Whether the range of the whole tensor is searched for, with all of it in memory.
+    pub fn is_searched_whole(&self) -> bool {
+        let observer = match self.scheme.weight {
+            TensorScheme::Int(scheme) => scheme.observer,
+            TensorScheme::Float(scheme) => scheme.observer,
+            _ => Observer::MinMax,
+        };
+        observer != Observer::MinMax && self.scheme.weight.granularity() == Some(Granularity::Tensor)
+    }
+
+    /// The shape of the matrix of scales.
+    pub fn scale_shape(&self) -> (usize, usize) {
+        let granularity = self.scheme.weight.granularity();
+        granularity.and_then(|g| g.scale_shape(self.rows, self.columns).ok()).unwrap_or((1, 1))
+    }
+
+    /// Bands begin on tiles of scales, and on words of packed codes: 32 codes of any width fill whole words.
+    fn band_unit(&self) -> usize {
+        let (tile_rows, tile_columns) = match self.scheme.weight.granularity() {
+            None | Some(Granularity::Tensor) => (1, 1),
+            Some(granularity) => granularity.tile(self.rows, self.columns),
+        };
+        let tile = if self.band_axis() == BandAxis::Columns { tile_columns } else { tile_rows };
+        least_common_multiple(tile.max(1), 32)
+    }
+
+    /// Bytes of its weight in the source.
+    pub fn source_bytes(&self) -> u64 {
+        (self.rows * self.columns * self.source.dtype.size()) as u64
+    }
+
+    /// Bytes of its tensors in the output.
+    pub fn output_bytes(&self, layout: &Layout) -> u64 {
+        match &self.output {
+            LayerOutput::Parts { parts, first } => layout.places()[*first..first + parts.len()].iter().map(|p| p.len).sum(),
+            LayerOutput::Values { dtype, .. } => (self.rows * self.columns * dtype.bitsize() / 8) as u64,
+        }
+    }
+
+    /// An upper bound of the private memory that working on one band takes: values, codes, packed codes, scales.
+    pub fn band_bytes(&self) -> u64 {
+        const PER_ELEMENT: u64 = 12;
+        self.bands().iter().map(|band| band.len() as u64 * PER_ELEMENT).max().unwrap_or(0)
+    }
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multiples() {
+        assert_eq!((least_common_multiple(128, 32), least_common_multiple(5, 32), least_common_multiple(1, 32)), (128, 160, 32));
+    }
+}

@@ -1,0 +1,95 @@
+//! What will happen: every tensor of the source has its line, every tensor of the output its place. Pure: made from
+//! headers, config.json and the recipe, never from weights. Whatever can be refused is refused while it is made.
+
+mod build;
+mod config;
+mod error;
+mod layer;
+mod names;
+mod tensor;
+
+pub use error::PlanError;
+pub use layer::{LayerOutput, PlannedLayer, SourceWeight};
+pub use tensor::{DroppedTensor, KeptTensor, Treatment};
+
+use crate::export::Export;
+use crate::recipe::Recipe;
+use kvant_container::Layout;
+use serde_json::Value;
+
+/// A plan: everything that a run needs besides the weights.
+#[derive(Debug)]
+pub struct Plan {
+    /// What the user asked, resolved.
+    pub recipe: Recipe,
+    /// The family's name; `None` for an architecture that Kvant has no description of.
+    pub family: Option<&'static str>,
+    /// The first of config.json's `architectures`, or its `model_type`.
+    pub architecture: String,
+    /// The on-disk convention.
+    pub export: Export,
+    /// The layers to quantize, in the order of the source.
+    pub layers: Vec<PlannedLayer>,
+    /// The tensors that are carried over.
+    pub kept: Vec<KeptTensor>,
+    /// The tensors that are not.
+    pub dropped: Vec<DroppedTensor>,
+    /// Names, types, shapes and places of the output's tensors.
+    pub layout: Layout,
+    /// The output's config.json, where the source has one.
+    pub config: Option<Value>,
+    /// What the user should know.
+    pub notices: Vec<String>,
+    /// Bytes of all tensors of the source.
+    pub source_bytes: u64,
+    /// Identifies source, recipe and output layout: a journal of another plan is not continued.
+    pub fingerprint: String,
+}
+
+/// A unit of work that is recorded when it is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Layers that share a scale of the tensor, or one layer: indices into [`Plan::layers`].
+    Layers(Vec<usize>),
+    /// A tensor that is carried over: an index into [`Plan::kept`].
+    Keep(usize),
+}
+
+impl Plan {
+    /// The units of work, in the order of the source's files, so that reading is sequential.
+    pub fn jobs(&self) -> Vec<Job> {
+        let mut jobs: Vec<(usize, Job)> = Vec::new();
+        let mut shared: std::collections::BTreeMap<usize, usize> = std::collections::BTreeMap::new();
+        for (index, layer) in self.layers.iter().enumerate() {
+            let place = layer.shares_scale.and_then(|group| shared.get(&group).copied());
+            match place.map(|place| &mut jobs[place].1) {
+                Some(Job::Layers(members)) => members.push(index),
+                _ => {
+                    layer.shares_scale.map(|group| shared.insert(group, jobs.len()));
+                    jobs.push((layer.source.position, Job::Layers(vec![index])));
+                }
+            }
+        }
+        jobs.extend(self.kept.iter().enumerate().map(|(index, kept)| (kept.position, Job::Keep(index))));
+        jobs.sort_by_key(|(position, _)| *position);
+        jobs.into_iter().map(|(_, job)| job).collect()
+    }
+
+    /// Weights of the layers that are quantized.
+    pub fn quantized_parameters(&self) -> u64 {
+        self.layers.iter().map(|layer| (layer.rows * layer.columns) as u64).sum()
+    }
+
+    /// Bits that a quantized weight takes on average, scales and zero points included.
+    pub fn bits_per_weight(&self) -> f64 {
+        let bytes: u64 = self.layers.iter().map(|layer| layer.output_bytes(&self.layout)).sum();
+        bytes as f64 * 8.0 / (self.quantized_parameters().max(1)) as f64
+    }
+
+    /// An upper bound of the private memory of a run with so many threads, in bytes.
+    pub fn peak_memory(&self, threads: usize) -> u64 {
+        let largest = self.layers.iter().map(|layer| layer.band_bytes()).max().unwrap_or(0);
+        const PROGRAM: u64 = 24 << 20;
+        PROGRAM + largest * threads as u64
+    }
+}

@@ -1,0 +1,93 @@
+//! What modules and tensors are called in the output, and words for the plan.
+
+use crate::export::{CannotHold, Export};
+use crate::family::Family;
+use crate::network::{Network, Notice, Place, Reason};
+use crate::recipe::Recipe;
+use super::PlannedLayer;
+use kvant_container::Checkpoint;
+use kvant_quant::scheme::TensorScheme;
+
+/// Names that transformers gives modules in memory where they differ from those on disk, by family. AMD Quark writes and
+/// reads the former.
+const IN_MEMORY: &[(&str, &[(&str, &str)])] = &[
+    ("gpt_neox", &[("embed_out", "lm_head")]),
+    ("mixtral", &[("block_sparse_moe", "mlp"), ("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")]),
+];
+
+/// A module's name as transformers has it in memory.
+pub(super) fn in_memory(family: &Family, module: &str) -> String {
+    let Some((_, names)) = IN_MEMORY.iter().find(|(name, _)| *name == family.name) else {
+        return module.to_owned();
+    };
+    let rename = |part| names.iter().find(|(disk, _)| *disk == part).map_or(part, |(_, memory)| *memory);
+    module.split('.').map(rename).collect::<Vec<_>>().join(".")
+}
+
+/// A tensor's name with its module renamed.
+pub(super) fn of_tensor(tensor: &str, rename: impl Fn(&str) -> String) -> String {
+    match tensor.rsplit_once('.') {
+        Some((module, leaf)) => format!("{}.{leaf}", rename(module)),
+        None => tensor.to_owned(),
+    }
+}
+
+/// The module of one expert: `experts.gate_up_proj` becomes `experts.3.gate_up_proj`.
+pub(super) fn of_expert(module: &str, expert: usize) -> String {
+    match module.rsplit_once('.') {
+        Some((parent, leaf)) => format!("{parent}.{expert}.{leaf}"),
+        None => format!("{expert}.{module}"),
+    }
+}
+
+/// The module of a head that the checkpoint has no tensor for.
+pub(super) fn head(network: &Network) -> String {
+    let head = network.family().and_then(|family| family.trunk.heads.first());
+    head.map_or("lm_head", |head| *head).to_owned()
+}
+
+/// Loaders put quantized tensors into linear modules; GPT-2's layers are of another kind.
+pub(super) fn no_linear_module(export: Export) -> CannotHold {
+    CannotHold {
+        reason: format!("its weight is stored as [in, out] (a Conv1D), which no loader of {export} reads"),
+        hint: "export it as floats with --format fake".to_owned(),
+    }
+}
+
+/// Why a tensor is carried over, in the words of the plan.
+pub(super) fn reason(place: Place) -> &'static str {
+    match place {
+        Place::Linear(..) | Place::Experts(..) => "bias or scale",
+        Place::Norm(..) => "norm",
+        Place::Embedding => "embedding",
+        Place::Positions => "positions",
+        Place::Parameter => "parameter",
+        Place::Other(Reason::Buffer) => "buffer",
+        Place::Other(Reason::Modality) => "vision or audio",
+        Place::Other(Reason::ExtraLayer) => "extra layer",
+        Place::Other(Reason::Quantized) => "quantized already",
+        Place::Other(Reason::NotLinear | Reason::Unrecognised) => "not a linear layer",
+    }
+}
+
+/// What the user should know.
+pub(super) fn notices(network: &Network, recipe: &Recipe, layers: &[PlannedLayer], checkpoint: &Checkpoint) -> Vec<String> {
+    let mut notices: Vec<String> = network.notices().iter().map(Notice::to_string).collect();
+    let simulated = layers.iter().find(|layer| matches!(layer.scheme.weight, TensorScheme::Block(_)));
+    if let Some(layer) = simulated {
+        notices.push(format!("no loader reads codes of `{}`: its values are stored as floats", layer.scheme.weight));
+    }
+    if let Some(input) = layers.iter().find_map(|layer| layer.scheme.input).filter(|_| recipe.export() == Export::Fake) {
+        notices.push(format!("a loader of plain floats does not quantize inputs (`{input}`)"));
+    }
+    let modules = network.linears().iter().map(|linear| linear.module.as_str());
+    let experts: Vec<String> = network.experts().iter().map(|experts| of_expert(&experts.module, 0)).collect();
+    let modules = modules.chain(experts.iter().map(String::as_str));
+    for rule in recipe.idle_rules(modules) {
+        notices.push(format!("no linear layer matches `{}`", rule.layers));
+    }
+    for file in checkpoint.left_out_files().unwrap_or_default() {
+        notices.push(format!("{} is not carried along: {}", file.name.display(), file.reason));
+    }
+    notices
+}

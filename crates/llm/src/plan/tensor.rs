@@ -1,0 +1,43 @@
+//! Tensors that are carried over, and tensors that are not.
+
+use kvant_numeric::kernel::Source;
+
+/// A tensor of the output that comes from the source without quantization.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeptTensor {
+    /// The tensor's name in the source.
+    pub source: String,
+    /// Its position among the source's tensors.
+    pub position: usize,
+    /// The index among the declarations.
+    pub tensor: usize,
+    /// How it is carried over.
+    pub treatment: Treatment,
+    /// Why it is not quantized.
+    pub reason: &'static str,
+}
+
+/// How a tensor is carried over.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Treatment {
+    /// These bytes of the source's tensor, as they are.
+    Copy(std::ops::Range<usize>),
+    /// An fp8 weight of a layer that is kept, as bfloat16: its scales mean nothing to a loader of the output.
+    Widen {
+        /// The type of the source's elements.
+        dtype: Source,
+        /// The shape of the matrix.
+        shape: (usize, usize),
+        /// The tensor with its scales, and the rows and columns that share one.
+        scales: (String, (usize, usize)),
+    },
+}
+
+/// A tensor of the source that has no successor of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedTensor {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub reason: &'static str,
+}

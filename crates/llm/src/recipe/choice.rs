@@ -1,0 +1,192 @@
+//! What a name on the command line or in a recipe asks of a layer: a scheme, by name or spelling, or to keep it. Not
+//! which layers: see [`Rule`](super::Rule).
+
+use super::error::{RecipeError, quoted};
+use kvant_numeric::format::FORMATS;
+use kvant_quant::scheme::{Dialect, LayerScheme, PRESETS, Preset, SchemeError};
+use std::fmt;
+
+/// A layer scheme, with the name by which it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedScheme {
+    /// The scheme.
+    pub scheme: LayerScheme,
+    /// The preset, where it was asked for by name.
+    pub preset: Option<&'static Preset>,
+}
+
+impl NamedScheme {
+    /// The scheme of a preset's name or of a spelling.
+    ///
+    /// # Errors
+    /// *Invalid* for what is neither, *unsupported* for the names of algorithms.
+    pub fn find(place: &str, text: &str) -> Result<NamedScheme, RecipeError> {
+        let preset = Preset::find(text);
+        let scheme = match preset {
+            Some(preset) => preset.scheme(),
+            None => text.parse(),
+        };
+        scheme.map(|scheme| NamedScheme { scheme, preset }).map_err(|error| explain(place, text, error))
+    }
+
+    /// Whose name it was asked for by.
+    pub fn dialect(&self) -> Option<Dialect> {
+        self.preset.map(|preset| preset.dialect)
+    }
+
+    /// The same without quantized inputs.
+    pub fn weights_only(self) -> NamedScheme {
+        NamedScheme { scheme: LayerScheme::weight_only(self.scheme.weight), ..self }
+    }
+}
+
+/// The preset does not count: another name of the same scheme is the same scheme.
+impl PartialEq for NamedScheme {
+    fn eq(&self, other: &Self) -> bool {
+        self.scheme == other.scheme
+    }
+}
+
+impl Eq for NamedScheme {}
+
+impl fmt::Display for NamedScheme {
+    /// The name and the spelling, the latter alone where there is no name: `int4_wo_128 (int4:g128)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.preset {
+            Some(preset) => write!(f, "{} ({})", preset.name, self.scheme),
+            None => write!(f, "{}", self.scheme),
+        }
+    }
+}
+
+/// What becomes of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// It is quantized.
+    Scheme(NamedScheme),
+    /// It stays as it is.
+    Keep,
+}
+
+impl Choice {
+    /// A preset's name, a spelling, or `keep` (or `none`).
+    ///
+    /// # Errors
+    /// Those of [`NamedScheme::find`].
+    pub fn find(place: &str, text: &str) -> Result<Choice, RecipeError> {
+        match text {
+            "keep" | "none" => Ok(Choice::Keep),
+            _ => NamedScheme::find(place, text).map(Choice::Scheme),
+        }
+    }
+
+    /// The scheme, if there is one.
+    pub fn scheme(self) -> Option<LayerScheme> {
+        match self {
+            Choice::Scheme(named) => Some(named.scheme),
+            Choice::Keep => None,
+        }
+    }
+
+    /// The text that [`Choice::find`] reads as this.
+    pub fn spelling(self) -> String {
+        self.scheme().map_or("keep".to_owned(), |scheme| scheme.to_string())
+    }
+
+    pub(super) fn weights_only(self) -> Choice {
+        match self {
+            Choice::Scheme(named) => Choice::Scheme(named.weights_only()),
+            Choice::Keep => Choice::Keep,
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Scheme(named) => named.fmt(f),
+            Choice::Keep => f.write_str("keep"),
+        }
+    }
+}
+
+/// Names that people may take for schemes.
+const ALGORITHMS: &[&str] = &["awq", "gptq", "gptaq", "smoothquant", "autoround", "quarot", "spinquant", "rotation", "svdquant"];
+
+fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
+    if ALGORITHMS.contains(&text.to_ascii_lowercase().as_str()) {
+        let reason = format!("{} is an algorithm, not a scheme, and needs calibration, which is not supported yet", quoted(text));
+        return RecipeError::unsupported(place, reason, "quantize without it, e.g. --scheme int4_wo_128");
+    }
+    // What has several parts is a spelling with a mistake; a single word is a name.
+    if text.contains([':', '+', '/']) {
+        return RecipeError::invalid(place, error.to_string(), error.hint());
+    }
+    let hint = match nearest(text) {
+        Some(name) => format!("did you mean `{name}`? `kvant list schemes` shows all names and their spellings"),
+        None => "`kvant list schemes` shows all names and their spellings".to_owned(),
+    };
+    RecipeError::invalid(place, format!("unknown scheme {}", quoted(text)), hint)
+}
+
+/// The most alike of all names of schemes and formats, if it is alike at all.
+fn nearest(text: &str) -> Option<&'static str> {
+    let text: String = text.chars().take(64).collect::<String>().to_lowercase().replace('-', "_");
+    let names = PRESETS.iter().map(|preset| preset.name).chain(FORMATS.iter().map(|row| row.name));
+    let rated = names.map(|name| (strsim::normalized_damerau_levenshtein(&text, &name.to_lowercase()), name));
+    // The first of the best, so that Quark's names win over the others.
+    let best = rated.fold((0.0, ""), |best, next| if next.0 > best.0 { next } else { best });
+    (best.0 >= 0.5).then_some(best.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(text: &str) -> Result<Choice, RecipeError> {
+        Choice::find("--scheme", text)
+    }
+
+    #[test]
+    fn names_and_spellings_and_keep() {
+        let by_name = find("int4_wo_128").unwrap();
+        assert_eq!(by_name, find("int4:g128").unwrap());
+        assert_eq!(by_name, find("w4a16").unwrap());
+        assert_eq!(by_name.spelling(), "int4:g128");
+        let Choice::Scheme(named) = by_name else { panic!("{by_name:?}") };
+        assert_eq!(named.to_string(), "int4_wo_128 (int4:g128)");
+        assert_eq!((find("keep").unwrap(), find("none").unwrap()), (Choice::Keep, Choice::Keep));
+        assert_eq!(find("keep").unwrap().spelling(), "keep");
+    }
+
+    #[test]
+    fn a_misspelt_name_gets_a_suggestion() {
+        for (text, name) in [
+            ("int4_wo_12", "int4_wo_128"),
+            ("int4-wo-128", "int4_wo_128"),
+            ("mxpf4", "mxfp4"),
+            ("fp8_dynamc", "FP8_DYNAMIC"),
+            ("nvpf4", "nvfp4"),
+            ("W4A61", "W4A16"),
+            ("itn4", "int4"),
+        ] {
+            let error = find(text).unwrap_err();
+            assert!(matches!(error, RecipeError::Invalid(_)));
+            assert!(error.hint().starts_with(&format!("did you mean `{name}`?")), "{text}: {}", error.hint());
+        }
+        assert!(find("").unwrap_err().hint().starts_with("`kvant list"));
+        assert!(find(&"z".repeat(100_000)).unwrap_err().to_string().len() < 250);
+    }
+
+    #[test]
+    fn a_wrong_spelling_is_explained_by_its_parts() {
+        let error = find("int4:g128:what").unwrap_err();
+        assert_eq!(error.to_string(), "--scheme: `what` in the scheme `int4:g128:what` is unknown or given twice");
+        assert!(error.hint().contains("format[:granularity]"));
+    }
+
+    #[test]
+    fn algorithms_are_unsupported_and_not_invalid() {
+        assert!(matches!(find("GPTQ").unwrap_err(), RecipeError::Unsupported(_)));
+    }
+}

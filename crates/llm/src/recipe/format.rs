@@ -1,0 +1,43 @@
+//! The export that is chosen when none is asked for. Not what exports can hold: that is theirs to say.
+
+use super::Choice;
+use crate::export::{Export, LayerSpec};
+use kvant_numeric::kernel::Source;
+use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::scheme::{Axis, Dialect, Granularity, LayerScheme};
+
+/// The first export that holds all schemes, beginning with that of the tool by whose name the first was asked for. If none
+/// does, that one: the plan will say what it cannot hold.
+pub(super) fn fitting(choices: impl Iterator<Item = Choice> + Clone) -> Export {
+    let first = choices.clone().find_map(|choice| match choice {
+        Choice::Scheme(named) => Some(named),
+        Choice::Keep => None,
+    });
+    let order = match first.and_then(|named| named.dialect()) {
+        Some(Dialect::CompressedTensors) => [Export::CompressedTensors, Export::Quark, Export::Fake],
+        _ => [Export::Quark, Export::CompressedTensors, Export::Fake],
+    };
+    let holds_all = |export: &Export| choices.clone().filter_map(Choice::scheme).all(|scheme| holds(*export, scheme));
+    order.into_iter().find(holds_all).unwrap_or(order[0])
+}
+
+/// Whether the export holds a layer of this scheme, if its shape suits it.
+fn holds(export: Export, scheme: LayerScheme) -> bool {
+    let whole_units = 8 * group_size(scheme) as usize;
+    let layer = LayerSpec {
+        name: "",
+        rows: whole_units,
+        columns: whole_units,
+        scheme,
+        source: Source::Bf16,
+        order: NibbleOrder::default(),
+    };
+    export.parts(&layer).is_ok()
+}
+
+fn group_size(scheme: LayerScheme) -> u32 {
+    match scheme.weight.granularity() {
+        Some(Granularity::Group { axis: Axis::Columns | Axis::Rows, size: Some(size) }) => size.get(),
+        _ => 128,
+    }
+}

@@ -1,0 +1,249 @@
+//! What the user asked for: schemes, which layers get which, and how the result is written. Not what becomes of each
+//! tensor of a given model: that is the plan.
+
+mod choice;
+mod error;
+mod format;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use choice::{Choice, NamedScheme};
+pub(crate) use error::quoted;
+pub use error::{Problem, RecipeError};
+pub use settings::{OverrideText, PackMethod, Settings, VERSION};
+
+use crate::byte_size::ByteSize;
+use crate::export::Export;
+use crate::glob::Glob;
+use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::scheme::LayerScheme;
+use serde::{Serialize, Serializer};
+
+/// The default of [`Recipe::max_shard_size`].
+const MAX_SHARD_SIZE: ByteSize = ByteSize(5_000_000_000);
+
+/// Layers by name, and what becomes of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Matches full module names.
+    pub layers: Glob,
+    /// What becomes of them.
+    pub choice: Choice,
+}
+
+/// What the user asked for, complete and checked as far as it can be without a model.
+///
+/// A module's scheme is decided in this order; the first that says something wins:
+///
+/// 1. `exclude` and then `override` of the command line,
+/// 2. `exclude` and then `override` of the recipe file, where a module's full name comes before patterns if the file is a
+///    configuration of Quark,
+/// 3. the layers that the family keeps by default (heads, routers), unless `keep_defaults` is off,
+/// 4. the scheme.
+///
+/// It serializes as [`Settings`] with names resolved to spellings: see [`Recipe::canonical`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    default: Choice,
+    rules: Vec<Rule>,
+    asked_export: Option<Export>,
+    pack_method: PackMethod,
+    keep_defaults: bool,
+    weights_only: bool,
+    max_shard_size: ByteSize,
+    seed: u64,
+}
+
+/// What a recipe says of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It stays as it is, whatever its family says.
+    Excluded,
+    /// It is quantized so, whatever its family says.
+    Override(LayerScheme),
+    /// It is quantized so, unless its family keeps it by default and [`Recipe::keep_defaults`] is on.
+    Default(LayerScheme),
+}
+
+impl Recipe {
+    /// Makes a recipe of what the command line says and what the file says; the former wins.
+    ///
+    /// # Errors
+    /// *Invalid* for schemes that do not exist, no scheme at all, or nothing to quantize; *unsupported* for what needs
+    /// algorithms that are not here yet. Messages name the option or field.
+    ///
+    /// ```
+    /// use kvant_llm::recipe::{Decision, Recipe, Settings};
+    ///
+    /// let line = Settings {
+    ///     scheme: Some("int4_wo_128".to_owned()),
+    ///     overrides: vec!["*.down_proj=int8:channel".parse()?],
+    ///     exclude: vec!["*.0.*".to_owned()],
+    ///     ..Settings::default()
+    /// };
+    /// let recipe = Recipe::resolve(&line, &Settings::default())?;
+    /// assert_eq!(recipe.decide("model.layers.1.mlp.up_proj"), Decision::Default("int4:g128".parse()?));
+    /// assert_eq!(recipe.decide("model.layers.1.mlp.down_proj"), Decision::Override("int8:channel".parse()?));
+    /// assert_eq!(recipe.decide("model.layers.0.mlp.down_proj"), Decision::Excluded);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn resolve(line: &Settings, file: &Settings) -> Result<Recipe, RecipeError> {
+        let weights_only = line.weights_only.or(file.weights_only).unwrap_or(false);
+        let drop_inputs = |choice: Choice| if weights_only { choice.weights_only() } else { choice };
+        let default = drop_inputs(default_choice(line, file)?);
+        let mut rules = rules(line, "--override")?;
+        rules.extend(self::rules(file, "override")?);
+        rules.iter_mut().for_each(|rule| rule.choice = drop_inputs(rule.choice));
+        let choices = || std::iter::once(default).chain(rules.iter().map(|rule| rule.choice));
+        if choices().all(|choice| choice == Choice::Keep) {
+            return Err(RecipeError::invalid("--scheme", "nothing is to be quantized", "give a scheme or an override"));
+        }
+        Ok(Recipe {
+            default,
+            asked_export: line.format.or(file.format),
+            pack_method: line.pack_method.or(file.pack_method).unwrap_or_default(),
+            keep_defaults: line.keep_defaults.or(file.keep_defaults).unwrap_or(true),
+            weights_only,
+            max_shard_size: line.max_shard_size.or(file.max_shard_size).unwrap_or(MAX_SHARD_SIZE),
+            seed: line.seed.or(file.seed).unwrap_or(0),
+            rules,
+        })
+    }
+
+    /// What becomes of a linear layer, by its full module name.
+    pub fn decide(&self, module: &str) -> Decision {
+        match self.rules.iter().find(|rule| rule.layers.matches(module)) {
+            Some(rule) => rule.choice.scheme().map_or(Decision::Excluded, Decision::Override),
+            None => self.default.scheme().map_or(Decision::Excluded, Decision::Default),
+        }
+    }
+
+    /// What becomes of layers that nothing else is said of.
+    pub fn default_choice(&self) -> Choice {
+        self.default
+    }
+
+    /// The default scheme's name, for people: `int4_wo_128 (int4:g128)`.
+    pub fn scheme_name(&self) -> String {
+        self.default.to_string()
+    }
+
+    /// What is said of layers by name; the first match wins.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The export: the one asked for, or the first that holds all schemes, beginning with that of the tool by whose name
+    /// the scheme was asked for.
+    pub fn export(&self) -> Export {
+        self.asked_export.unwrap_or_else(|| format::fitting(self.choices()))
+    }
+
+    /// The export that was asked for.
+    pub fn asked_export(&self) -> Option<Export> {
+        self.asked_export
+    }
+
+    /// The order of 4-bit codes in Quark's layout.
+    pub fn nibble_order(&self) -> NibbleOrder {
+        self.pack_method.nibbles()
+    }
+
+    /// Whether the layers that the family keeps by default (heads, routers) are kept.
+    pub fn keep_defaults(&self) -> bool {
+        self.keep_defaults
+    }
+
+    /// Whether inputs were dropped from all schemes.
+    pub fn weights_only(&self) -> bool {
+        self.weights_only
+    }
+
+    /// The most bytes of a file of the output.
+    pub fn max_shard_size(&self) -> u64 {
+        self.max_shard_size.0
+    }
+
+    /// The seed of all that is random.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn choices(&self) -> impl Iterator<Item = Choice> + Clone {
+        std::iter::once(self.default).chain(self.rules.iter().map(|rule| rule.choice))
+    }
+
+    /// The canonical text: recipes that ask for the same have the same, and [`Settings::from_json`] reads it.
+    pub fn canonical(&self) -> String {
+        // Serializing plain strings, numbers and lists does not fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The rules that match none of the modules: most likely mistakes.
+    pub fn idle_rules<'a>(&self, modules: impl Iterator<Item = &'a str> + Clone) -> Vec<&Rule> {
+        self.rules.iter().filter(|rule| !modules.clone().any(|module| rule.layers.matches(module))).collect()
+    }
+
+    /// Every scheme that is asked for, the default's first.
+    pub fn schemes(&self) -> impl Iterator<Item = LayerScheme> {
+        self.choices().filter_map(Choice::scheme)
+    }
+
+    /// Whether all of it can be done without calibration data.
+    ///
+    /// # Errors
+    /// *Unsupported*, naming the first scheme with stored scales of activations.
+    pub fn require_data_free(&self) -> Result<(), RecipeError> {
+        match self.schemes().find(|scheme| scheme.needs_calibration()) {
+            None => Ok(()),
+            Some(scheme) => Err(RecipeError::unsupported(
+                "--scheme",
+                format!("`{scheme}` stores scales of activations, which need calibration data, not supported yet"),
+                "add --weights-only to quantize the weights alone, or choose a scheme with dynamic activations",
+            )),
+        }
+    }
+}
+
+impl Serialize for Recipe {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let rule = |rule: &Rule| OverrideText { layers: rule.layers.pattern().to_owned(), scheme: rule.choice.spelling() };
+        let settings = Settings {
+            version: Some(VERSION),
+            scheme: Some(self.default.spelling()),
+            format: Some(self.export()),
+            pack_method: Some(self.pack_method),
+            exclude: vec![],
+            overrides: self.rules.iter().map(rule).collect(),
+            keep_defaults: Some(self.keep_defaults),
+            weights_only: Some(self.weights_only),
+            max_shard_size: Some(self.max_shard_size),
+            seed: Some(self.seed),
+        };
+        settings.serialize(serializer)
+    }
+}
+
+fn default_choice(line: &Settings, file: &Settings) -> Result<Choice, RecipeError> {
+    match (&line.scheme, &file.scheme) {
+        (Some(text), _) => Choice::find("--scheme", text),
+        (None, Some(text)) => Choice::find("scheme", text),
+        (None, None) => Err(RecipeError::invalid(
+            "--scheme",
+            "no scheme is given",
+            "give one, e.g. --scheme int4_wo_128; `kvant list schemes` shows all",
+        )),
+    }
+}
+
+/// The exclusions and then the overrides.
+fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
+    let kept = settings.exclude.iter().map(|glob| Rule { layers: Glob::new(glob), choice: Choice::Keep });
+    let mut rules: Vec<Rule> = kept.collect();
+    for OverrideText { layers, scheme } in &settings.overrides {
+        let choice = Choice::find(&format!("{option} {}", quoted(layers)), scheme)?;
+        rules.push(Rule { layers: Glob::new(layers), choice });
+    }
+    Ok(rules)
+}

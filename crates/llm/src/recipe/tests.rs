@@ -1,0 +1,208 @@
+//! Tests of how recipes are resolved and how their text is read.
+
+use super::*;
+use kvant_quant::scheme::PRESETS;
+
+fn scheme(text: &str) -> Settings {
+    Settings { scheme: Some(text.to_owned()), ..Settings::default() }
+}
+
+fn resolve(line: &Settings) -> Result<Recipe, RecipeError> {
+    Recipe::resolve(line, &Settings::default())
+}
+
+fn toml(text: &str) -> Result<Settings, RecipeError> {
+    Settings::from_toml("recipe.toml", text)
+}
+
+fn layer_scheme(text: &str) -> LayerScheme {
+    text.parse().unwrap()
+}
+
+const FILE: &str = r#"
+version = 1
+scheme = "uint4_wo_32"
+format = "quark"
+pack_method = "order"
+exclude = ["*.gate", "a"]
+keep_defaults = false
+weights_only = true
+max_shard_size = "500MB"
+seed = 7
+
+[[override]]
+layers = "*.down_proj"
+scheme = "int8"
+
+[[override]]
+layers = "*.3.*"
+scheme = "keep"
+"#;
+
+#[test]
+fn a_file_says_all() {
+    let recipe = Recipe::resolve(&Settings::default(), &toml(FILE).unwrap()).unwrap();
+    assert_eq!(recipe.default_choice().scheme(), Some(layer_scheme("uint4:g32:zp")));
+    assert_eq!((recipe.export(), recipe.nibble_order()), (Export::Quark, NibbleOrder::Natural));
+    assert_eq!((recipe.keep_defaults(), recipe.weights_only()), (false, true));
+    assert_eq!((recipe.max_shard_size(), recipe.seed()), (500_000_000, 7));
+    let rules: Vec<(&str, String)> =
+        recipe.rules().iter().map(|rule| (rule.layers.pattern(), rule.choice.spelling())).collect();
+    let expected = [("*.gate", "keep"), ("a", "keep"), ("*.down_proj", "int8:tensor"), ("*.3.*", "keep")];
+    assert_eq!(rules, expected.map(|(glob, scheme)| (glob, scheme.to_owned())));
+}
+
+#[test]
+fn the_command_line_wins() {
+    let line = Settings {
+        scheme: Some("mxfp4".to_owned()),
+        overrides: vec!["*.gate=int8:channel".parse().unwrap()],
+        exclude: vec!["*.0.down_proj".to_owned()],
+        keep_defaults: Some(true),
+        weights_only: Some(false),
+        seed: Some(1),
+        ..Settings::default()
+    };
+    let recipe = Recipe::resolve(&line, &toml(FILE).unwrap()).unwrap();
+    assert_eq!(recipe.decide("m.up_proj"), Decision::Default(layer_scheme("e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic")));
+    // Excluded by the file, quantized by the command line.
+    assert_eq!(recipe.decide("m.gate"), Decision::Override(layer_scheme("int8:channel")));
+    // Quantized by the file, excluded by the command line.
+    assert_eq!(recipe.decide("m.0.down_proj"), Decision::Excluded);
+    assert_eq!(recipe.decide("m.1.down_proj"), Decision::Override(layer_scheme("int8:tensor+int8:tensor!static")));
+    assert_eq!((recipe.keep_defaults(), recipe.seed(), recipe.max_shard_size()), (true, 1, 500_000_000));
+}
+
+#[test]
+fn exclusions_come_before_overrides_and_first_matches_win() {
+    let line = Settings {
+        overrides: ["*.a=int8:channel", "*.a=int4:g32", "*=int2:g32"].map(|text| text.parse().unwrap()).to_vec(),
+        exclude: vec!["x.*".to_owned()],
+        ..scheme("int4:g128")
+    };
+    let recipe = resolve(&line).unwrap();
+    assert_eq!(recipe.decide("x.a"), Decision::Excluded);
+    assert_eq!(recipe.decide("y.a"), Decision::Override(layer_scheme("int8:channel")));
+    assert_eq!(recipe.decide("y.b"), Decision::Override(layer_scheme("int2:g32")));
+}
+
+#[test]
+fn rules_without_a_match_are_found() {
+    let line = Settings { exclude: vec!["*.a".to_owned(), "*.down_porj".to_owned()], ..scheme("int4:g128") };
+    let recipe = resolve(&line).unwrap();
+    let idle: Vec<&str> = recipe.idle_rules(["x.a", "x.b"].into_iter()).iter().map(|r| r.layers.pattern()).collect();
+    assert_eq!(idle, ["*.down_porj"]);
+}
+
+#[test]
+fn weights_only_drops_all_inputs() {
+    let line = Settings {
+        weights_only: Some(true),
+        overrides: vec!["*.a=ptpc_fp8".parse().unwrap()],
+        ..scheme("int8")
+    };
+    let recipe = resolve(&line).unwrap();
+    assert!(recipe.schemes().all(|scheme| scheme.input.is_none()));
+    assert!(recipe.require_data_free().is_ok());
+    assert_eq!(recipe.scheme_name(), "int8 (int8:tensor)");
+}
+
+#[test]
+fn stored_activation_scales_are_refused_with_the_way_out() {
+    for text in ["int8", "fp8", "nvfp4", "mxfp4_fp8", "FP8"] {
+        let error = resolve(&scheme(text)).unwrap().require_data_free().unwrap_err();
+        assert!(matches!(error, RecipeError::Unsupported(_)) && error.hint().contains("--weights-only"), "{error}");
+    }
+    assert!(resolve(&scheme("ptpc_fp8")).unwrap().require_data_free().is_ok());
+}
+
+#[test]
+fn the_name_of_a_scheme_chooses_the_export() {
+    let export = |text: &str| resolve(&scheme(text)).unwrap().export();
+    for preset in PRESETS {
+        let expected = match preset.name {
+            "mx6" | "mx9" | "bfp16" => Export::Fake,
+            name if name.starts_with(char::is_lowercase) => Export::Quark,
+            _ => Export::CompressedTensors,
+        };
+        assert_eq!(export(preset.name), expected, "{}", preset.name);
+    }
+    assert_eq!(export("int4:g96"), Export::Quark);
+    assert_eq!(export("int5:g128"), Export::CompressedTensors);
+    assert_eq!(export("bf16"), Export::Fake);
+    let asked = Settings { format: Some(Export::CompressedTensors), ..scheme("int4_wo_128") };
+    assert_eq!(resolve(&asked).unwrap().export(), Export::CompressedTensors);
+}
+
+#[test]
+fn keep_as_the_scheme_quantizes_only_what_overrides_say() {
+    let line = Settings { overrides: vec!["*.a=int8:channel".parse().unwrap()], ..scheme("keep") };
+    let recipe = resolve(&line).unwrap();
+    assert_eq!(recipe.decide("x.b"), Decision::Excluded);
+    assert_eq!(recipe.decide("x.a"), Decision::Override(layer_scheme("int8:channel")));
+    assert!(resolve(&scheme("keep")).unwrap_err().to_string().contains("nothing is to be quantized"));
+    assert!(resolve(&Settings::default()).unwrap_err().to_string().contains("no scheme is given"));
+}
+
+#[test]
+fn canonical_text_is_the_same_for_the_same_and_reads_back() {
+    let canonical = |text: &str| resolve(&scheme(text)).unwrap().canonical();
+    assert_eq!(canonical("int4_wo_128"), canonical("int4:g128"));
+    assert_ne!(canonical("int4_wo_128"), canonical("int4_wo_64"));
+    // The same codes, another export.
+    assert_ne!(canonical("int4_wo_128"), canonical("W4A16"));
+    for file in [toml(FILE).unwrap(), scheme("nvfp4"), scheme("W4A16")] {
+        let recipe = Recipe::resolve(&Settings::default(), &file).unwrap();
+        let read = Settings::from_json("recipe.json", &recipe.canonical()).unwrap();
+        let again = Recipe::resolve(&Settings::default(), &read).unwrap();
+        assert_eq!(again.canonical(), recipe.canonical());
+        assert_eq!((again.rules(), again.export()), (recipe.rules(), recipe.export()));
+    }
+}
+
+#[test]
+fn mistakes_in_a_file_name_the_line() {
+    let message = |text: &str| toml(text).unwrap_err().to_string();
+    assert!(message("version = 1\nscheme = 3").starts_with("recipe.toml, line 2: "));
+    assert!(message("version = 1\nschema = \"int4\"").contains("unknown field `schema`"));
+    assert!(message("version = 1\n[[override]]\nlayers = \"*\"").contains("missing field `scheme`"));
+    assert!(message("version = 1\n[[override]]\nlayers = \"*\"\nscheme = \"int4\"\nx = 1").contains("unknown field `x`"));
+    assert!(message("version = 1\nformat = \"gguf\"").contains("gguf"));
+    assert!(message("version = 1\nmax_shard_size = \"5 apples\"").contains("5 apples"));
+    assert!(message("version = 1\nseed = -1").contains("line 2"));
+    assert!(message("version = ").contains("line 1"));
+    assert!(message(&"[".repeat(100_000)).len() < 1000);
+}
+
+#[test]
+fn the_version_is_checked_before_the_fields() {
+    assert!(matches!(toml("scheme = \"int4\"").unwrap_err(), RecipeError::Invalid(_)));
+    let error = toml("version = 2\nscheme = \"int4\"\nsomething_new = true").unwrap_err();
+    assert!(matches!(error, RecipeError::Unsupported(_)), "{error}");
+    assert!(matches!(Settings::from_json("r.json", "{}").unwrap_err(), RecipeError::Invalid(_)));
+}
+
+#[test]
+fn overrides_of_the_command_line_need_both_sides() {
+    for text in ["", "=", "a=", "=int4", "int4"] {
+        assert!(text.parse::<OverrideText>().is_err(), "{text}");
+    }
+    let line = Settings { overrides: vec!["*.a=int4_wo_12".parse().unwrap()], ..scheme("int4") };
+    let error = resolve(&line).unwrap_err();
+    assert_eq!(error.to_string(), "--override `*.a`: unknown scheme `int4_wo_12`");
+}
+
+#[test]
+fn files_are_read_by_their_extension() {
+    let folder = std::env::temp_dir().join(format!("kvant-recipe-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.join(name), text).unwrap();
+        Settings::read(&folder.join(name))
+    };
+    assert_eq!(write("recipe.toml", FILE).unwrap(), toml(FILE).unwrap());
+    let json = r#"{"version": 1, "scheme": "int4"}"#;
+    assert_eq!(write("recipe.JSON", json).unwrap().scheme.as_deref(), Some("int4"));
+    assert!(matches!(Settings::read(&folder.join("missing.toml")).unwrap_err(), RecipeError::Read { .. }));
+    std::fs::remove_dir_all(&folder).unwrap();
+}

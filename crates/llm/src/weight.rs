@@ -1,0 +1,188 @@
+//! Reading a weight matrix out of a checkpoint: any float type, either orientation, one expert of many, fp8 with scales.
+//! Not quantizing it.
+
+use kvant_numeric::kernel::{Range, Source, group_ranges, widen};
+use kvant_numeric::pack::transpose;
+use kvant_numeric::simd::Isa;
+use std::ops;
+
+/// A part of a matrix: some rows and some columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Band {
+    /// Rows, that is output channels.
+    pub rows: ops::Range<usize>,
+    /// Columns, that is input channels.
+    pub columns: ops::Range<usize>,
+}
+
+impl Band {
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.rows.len() * self.columns.len()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The scales of an fp8 weight: one for every `block` of rows and columns, row-major.
+#[derive(Clone, Debug)]
+pub struct SourceScales {
+    /// The scales, widened.
+    pub values: Vec<f32>,
+    /// Rows and columns that share a scale.
+    pub block: (usize, usize),
+}
+
+/// A weight of `rows` output and `columns` input channels, in the mapped bytes of a checkpoint.
+#[derive(Clone, Debug)]
+pub struct WeightMatrix<'a> {
+    /// `rows * columns` elements.
+    pub bytes: &'a [u8],
+    /// Their type.
+    pub source: Source,
+    /// Output channels.
+    pub rows: usize,
+    /// Input channels.
+    pub columns: usize,
+    /// Whether element `(row, column)` stands at `column * rows + row` (GPT-2's Conv1D, fused experts).
+    pub input_major: bool,
+    /// What elements are multiplied by.
+    pub scales: Option<SourceScales>,
+}
+
+impl WeightMatrix<'_> {
+    /// The elements of a band as `f32`, row-major, appended to `out`.
+    pub fn read(&self, isa: Isa, band: &Band, out: &mut Vec<f32>) {
+        let start = out.len();
+        out.resize(start + band.len(), 0.0);
+        let out = &mut out[start..];
+        if self.input_major {
+            self.read_transposed(isa, band, out);
+        } else {
+            self.read_rows(isa, band, out);
+        }
+        if let Some(scales) = &self.scales {
+            self.multiply(scales, band, out);
+        }
+    }
+
+    /// The range of a band's elements.
+    pub fn range(&self, isa: Isa, band: &Band) -> Range {
+        let (mut values, mut range) = (Vec::with_capacity(band.len()), [Range::EMPTY]);
+        self.read(isa, band, &mut values);
+        group_ranges(isa, &values, values.len().max(1), &mut range);
+        range[0]
+    }
+
+    fn read_rows(&self, isa: Isa, band: &Band, out: &mut [f32]) {
+        let size = self.source.size();
+        if band.columns.len() == self.columns {
+            // Whole rows are one run.
+            let start = band.rows.start * self.columns * size;
+            return widen(isa, self.source, &self.bytes[start..start + out.len() * size], out);
+        }
+        for (row, out) in band.rows.clone().zip(out.chunks_mut(band.columns.len().max(1))) {
+            let start = (row * self.columns + band.columns.start) * size;
+            widen(isa, self.source, &self.bytes[start..start + out.len() * size], out);
+        }
+    }
+
+    fn read_transposed(&self, isa: Isa, band: &Band, out: &mut [f32]) {
+        let size = self.source.size();
+        let mut by_columns = vec![0.0; out.len()];
+        for (column, line) in band.columns.clone().zip(by_columns.chunks_mut(band.rows.len().max(1))) {
+            let start = (column * self.rows + band.rows.start) * size;
+            widen(isa, self.source, &self.bytes[start..start + line.len() * size], line);
+        }
+        transpose(&by_columns, band.columns.len(), band.rows.len(), out);
+    }
+
+    fn multiply(&self, scales: &SourceScales, band: &Band, out: &mut [f32]) {
+        let across = self.columns.div_ceil(scales.block.1);
+        for (row, out) in band.rows.clone().zip(out.chunks_mut(band.columns.len().max(1))) {
+            let line = row / scales.block.0 * across;
+            for (column, value) in band.columns.clone().zip(out) {
+                *value *= scales.values[line + column / scales.block.1];
+            }
+        }
+    }
+}
+
+/// Splits a matrix along one axis into bands of about `target` elements, each but the last a multiple of `unit` long.
+pub fn bands(rows: usize, columns: usize, axis: BandAxis, unit: usize, target: usize) -> Vec<Band> {
+    let whole = Band { rows: 0..rows, columns: 0..columns };
+    let (length, other) = match axis {
+        BandAxis::Rows => (rows, columns),
+        BandAxis::Columns => (columns, rows),
+        BandAxis::Whole => return vec![whole],
+    };
+    let unit = unit.clamp(1, length.max(1));
+    let step = (target / other.max(1) / unit).max(1) * unit;
+    let parts = (0..length).step_by(step).map(|start| start..(start + step).min(length));
+    match axis {
+        BandAxis::Rows => parts.map(|rows| Band { rows, columns: 0..columns }).collect(),
+        _ => parts.map(|columns| Band { rows: 0..rows, columns }).collect(),
+    }
+}
+
+/// Along which axis a matrix is cut into bands, so that every tensor made of a band is one run of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BandAxis {
+    /// Some rows, all columns.
+    Rows,
+    /// Some columns, all rows.
+    Columns,
+    /// Not at all.
+    Whole,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(bytes: &[u8], input_major: bool) -> WeightMatrix<'_> {
+        WeightMatrix { bytes, source: Source::F32, rows: 3, columns: 5, input_major, scales: None }
+    }
+
+    fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
+        values.flat_map(f32::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn both_orientations_give_the_same_bands() {
+        let plain = bytes((0..15).map(|i| i as f32));
+        let turned = bytes((0..15).map(|i| (i % 3 * 5 + i / 3) as f32));
+        for band in [Band { rows: 0..3, columns: 0..5 }, Band { rows: 1..3, columns: 0..5 }, Band { rows: 0..3, columns: 2..4 }] {
+            let (mut a, mut b) = (vec![], vec![]);
+            matrix(&plain, false).read(Isa::best(), &band, &mut a);
+            matrix(&turned, true).read(Isa::best(), &band, &mut b);
+            let expected: Vec<f32> =
+                band.rows.clone().flat_map(|r| band.columns.clone().map(move |c| (r * 5 + c) as f32)).collect();
+            assert_eq!((&a, &b), (&expected, &expected));
+        }
+    }
+
+    #[test]
+    fn block_scales_multiply_their_blocks() {
+        let data = bytes(std::iter::repeat_n(1.0, 15));
+        let scales = Some(SourceScales { values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], block: (2, 2) });
+        let mut out = vec![];
+        WeightMatrix { scales, ..matrix(&data, false) }.read(Isa::best(), &Band { rows: 1..3, columns: 1..5 }, &mut out);
+        assert_eq!(out, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn bands_cover_everything_once_in_units() {
+        for (axis, unit, target) in [(BandAxis::Rows, 8, 100), (BandAxis::Columns, 32, 1), (BandAxis::Whole, 1, 1), (BandAxis::Rows, 500, 10)] {
+            let parts = bands(100, 70, axis, unit, target);
+            assert_eq!(parts.iter().map(Band::len).sum::<usize>(), 7000);
+            for part in &parts[..parts.len() - 1] {
+                assert!(part.rows.len() % unit == 0 || part.columns.len() % unit == 0);
+            }
+        }
+        assert_eq!(bands(0, 5, BandAxis::Rows, 1, 10), vec![]);
+    }
+}

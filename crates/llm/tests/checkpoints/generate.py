@@ -1,0 +1,154 @@
+"""Writes the fixtures of this directory: names, shapes and dtypes of tiny checkpoints as transformers saves them.
+
+    python generate.py [family...]
+
+One file per family: the relevant part of config.json, then one line per set of like tensors; `{a-b}` stands for every
+number from a to b. Weights are random and thrown away.
+"""
+
+import itertools
+import json
+import re
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+
+BASE = dict(
+    hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    vocab_size=160, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)  # fmt: skip
+GPT = dict(n_embd=64, n_layer=2, n_head=4, vocab_size=160, n_positions=64, bos_token_id=1, eos_token_id=2)
+OPT = dict(
+    hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4, vocab_size=160, max_position_embeddings=64,
+    word_embed_proj_dim=64,
+)  # fmt: skip
+WIDE = dict(BASE, head_dim=32)
+MLA = dict(kv_lora_rank=16, q_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12)
+ROUTED = dict(moe_intermediate_size=32, num_experts_per_tok=2)
+DEEPSEEK = dict(
+    BASE, **MLA, **ROUTED, num_key_value_heads=4, n_routed_experts=4, n_shared_experts=2, first_k_dense_replace=1,
+    n_group=1, topk_group=1,
+)  # fmt: skip
+VISION = dict(
+    hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+)
+QWEN_VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64)
+
+# File name -> (model_type, arguments of its config class).
+CHECKPOINTS = {
+    "cohere": ("cohere", dict(BASE, use_qk_norm=True)),
+    "cohere2": ("cohere2", BASE),
+    "deepseek_v2": ("deepseek_v2", DEEPSEEK),
+    "deepseek_v2_lite": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None)),
+    "deepseek_v3": ("deepseek_v3", DEEPSEEK),
+    "gemma": ("gemma", WIDE),
+    "gemma2": ("gemma2", WIDE),
+    "gemma3": ("gemma3", dict(text_config=WIDE, vision_config=VISION, mm_tokens_per_image=4)),
+    "gemma3_text": ("gemma3_text", WIDE),
+    "glm": ("glm", dict(BASE, head_dim=16)),
+    "glm4": ("glm4", dict(BASE, head_dim=16)),
+    "glm4_moe": (
+        "glm4_moe",
+        dict(BASE, **ROUTED, head_dim=16, n_routed_experts=4, n_shared_experts=1, first_k_dense_replace=1, use_qk_norm=True),
+    ),
+    "gpt2": ("gpt2", GPT),
+    "gpt_neox": ("gpt_neox", {key: value for key, value in BASE.items() if key != "num_key_value_heads"}),
+    "gpt_oss": ("gpt_oss", dict(BASE, head_dim=16, num_local_experts=4, num_experts_per_tok=2)),
+    "gptj": ("gptj", dict(GPT, rotary_dim=8)),
+    "granite": ("granite", BASE),
+    "granitemoe": ("granitemoe", dict(BASE, num_local_experts=4)),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", dict(BASE, head_dim=16)),
+    "llama": ("llama", BASE),
+    "llama_bias": ("llama", dict(BASE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    "minimax_m2": ("minimax_m2", dict(BASE, head_dim=16, num_local_experts=4)),
+    "mistral": ("mistral", WIDE),
+    "mistral3": ("mistral3", dict(text_config=dict(WIDE, model_type="mistral"), vision_config=dict(VISION, model_type="pixtral"))),
+    "mixtral": ("mixtral", dict(BASE, num_local_experts=4)),
+    "nemotron": ("nemotron", BASE),
+    "olmo": ("olmo", BASE),
+    "olmo2": ("olmo2", BASE),
+    "olmo3": ("olmo3", BASE),
+    "olmoe": ("olmoe", dict(BASE, num_experts=4)),
+    "opt": ("opt", OPT),
+    "opt_350m": ("opt", dict(OPT, word_embed_proj_dim=32, do_layer_norm_before=False)),
+    "phi": ("phi", dict(BASE, num_key_value_heads=4, qk_layernorm=True)),
+    "phi3": ("phi3", BASE),
+    "phimoe": ("phimoe", dict(BASE, num_local_experts=4)),
+    "qwen2": ("qwen2", BASE),
+    "qwen2_5_vl": ("qwen2_5_vl", dict(text_config=BASE, vision_config=QWEN_VISION)),
+    "qwen2_moe": (
+        "qwen2_moe",
+        dict(BASE, **ROUTED, num_experts=4, shared_expert_intermediate_size=48, decoder_sparse_step=1),
+    ),
+    "qwen3": ("qwen3", WIDE),
+    "qwen3_moe": ("qwen3_moe", dict(WIDE, **ROUTED, num_experts=4, decoder_sparse_step=1, mlp_only_layers=[0])),
+    "qwen3_vl": ("qwen3_vl", dict(text_config=WIDE, vision_config=dict(QWEN_VISION, deepstack_visual_indexes=[0]))),
+    "smollm3": ("smollm3", BASE),
+    "stablelm": ("stablelm", dict(BASE, qk_layernorm=True)),
+    "stablelm_parallel": ("stablelm", dict(BASE, use_parallel_residual=True)),
+    "starcoder2": ("starcoder2", BASE),
+}  # fmt: skip
+
+NOISE = re.compile(r"dropout|drop$|init|_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size|pretraining|vision_config")
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    for name, (model_type, arguments) in CHECKPOINTS.items():
+        if len(sys.argv) < 2 or name in sys.argv[1:]:
+            config, header = save(model_type, arguments)
+            lines = [f"config {json.dumps(relevant(config))}", *sorted(compress(header))]
+            (Path(__file__).parent / f"{name}.txt").write_text("\n".join(lines) + "\n")
+
+
+def save(model_type: str, arguments: dict) -> tuple[dict, dict]:
+    """config.json and the header of model.safetensors of a random model."""
+    config = transformers.AutoConfig.for_model(model_type, **arguments)
+    multimodal = hasattr(config, "vision_config")
+    loader = transformers.AutoModelForImageTextToText if multimodal else transformers.AutoModelForCausalLM
+    model = loader.from_config(config, dtype=torch.bfloat16)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with open(f"{folder}/model.safetensors", "rb") as file:
+            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        header.pop("__metadata__", None)
+        return json.loads(Path(folder, "config.json").read_text()), header
+
+
+def relevant(config: dict) -> dict:
+    kept = {key: value for key, value in config.items() if not NOISE.search(key)}
+    return {key: relevant(value) if key == "text_config" else value for key, value in kept.items()}
+
+
+def compress(header: dict) -> list[str]:
+    """One line per set of tensors whose names differ in numbers only and fill a box of numbers."""
+    sets: dict[tuple, set] = {}
+    for name, info in header.items():
+        numbers = tuple(int(part) for part in name.split(".") if part.isdigit())
+        pattern = ".".join("#" if part.isdigit() else part for part in name.split("."))
+        sets.setdefault((pattern, info["dtype"], tuple(info["shape"])), set()).add(numbers)
+    return [line for key, numbers in sets.items() for line in box(*key, numbers)]
+
+
+def box(pattern: str, dtype: str, shape: tuple, numbers: set) -> list[str]:
+    ranges = [(min(axis), max(axis)) for axis in zip(*numbers)]
+    filled = set(itertools.product(*(range(low, high + 1) for low, high in ranges)))
+    if filled != numbers:
+        ranges_of = [[(n, n) for n in each] for each in sorted(numbers)]
+    else:
+        ranges_of = [ranges]
+    return [f"{fill(pattern, ranges)} {dtype} {list(shape)}" for ranges in ranges_of]
+
+
+def fill(pattern: str, ranges: list) -> str:
+    for low, high in ranges:
+        pattern = pattern.replace("#", str(low) if low == high else f"{{{low}-{high}}}", 1)
+    return pattern
+
+
+if __name__ == "__main__":
+    main()
