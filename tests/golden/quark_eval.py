@@ -1,9 +1,9 @@
 """Runs one spec of amd-quark on one tensor and returns what the golden file records: scales, zero points, codes,
 dequantized values and the packed bytes of the export, plus whether those agree with each other ("sound")."""
 
+import copy
 import zlib
 
-import numpy as np
 import torch
 from quark.torch.export.nn.modules.realquantizer import get_real_quantizer
 from quark.torch.quantization.post_calibration import realign_single_sequential_quantizer
@@ -62,7 +62,8 @@ def observe(spec, x):
 
 def export(spec, fq, x, reorder):
     """The tensors the incumbent's safetensors export would write for weight x: (packed weight, real quantizer)."""
-    rq = get_real_quantizer(qspec=spec, quantizer=fq, reorder=reorder, real_quantized=True, float_dtype=x.dtype,
+    fq = copy.deepcopy(fq)  # packing the zero point changes it in place
+    rq = get_real_quantizer(qspec=spec, quantizer=fq, reorder=reorder, real_quantized=True, float_dtype=torch.float32,
                             device=torch.device("cpu"))
     packed = rq.to_real_quantize_params(x.clone())
     rq.maybe_convert_and_transpose_scale()
@@ -134,6 +135,8 @@ def judge(facts, spec, x, y, loaded, found):
         return "torch.ao histogram search, not offered"
     if facts.get("zero_point_type") == "float":
         return "codes are not integers when the zero point is real"
+    if facts["format"] == "int32" and not facts["symmetric"]:
+        return "f32 cannot hold the zero points of a 32-bit format"
     if facts["kind"] == "two_level" and facts["scale_type"] == "e5m3":
         return "block scales are stored modulo 256 instead of as e5m3 codes"
     if not all(torch.isfinite(s.float()).all() for s, _ in found) or torch.isnan(y.float()).any():

@@ -100,14 +100,29 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused() {
-        for text in ["", "GB", "-1GB", "5 apples", "1e9", "0", "0.0GB", "1.2.3MB", "18446744073709551616", "1é", "99999999TB", "."] {
+        for text in [
+            "",
+            "GB",
+            "-1GB",
+            "5 apples",
+            "1e9",
+            "0",
+            "0.0GB",
+            "1.2.3MB",
+            "18446744073709551616",
+            "1é",
+            "99999999TB",
+            ".",
+        ] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn display_is_exact_and_reads_back() {
-        for (bytes, text) in [(5_000_000_000, "5GB"), (1 << 30, "1GiB"), (1_500_000, "1500KB"), (1001, "1001B"), (1, "1B")] {
+        for (bytes, text) in
+            [(5_000_000_000, "5GB"), (1 << 30, "1GiB"), (1_500_000, "1500KB"), (1001, "1001B"), (1, "1B")]
+        {
             assert_eq!(ByteSize(bytes).to_string(), text);
             assert_eq!(text.parse(), Ok(ByteSize(bytes)));
         }

@@ -155,7 +155,9 @@ mod tests {
     fn both_orientations_give_the_same_bands() {
         let plain = bytes((0..15).map(|i| i as f32));
         let turned = bytes((0..15).map(|i| (i % 3 * 5 + i / 3) as f32));
-        for band in [Band { rows: 0..3, columns: 0..5 }, Band { rows: 1..3, columns: 0..5 }, Band { rows: 0..3, columns: 2..4 }] {
+        for band in
+            [Band { rows: 0..3, columns: 0..5 }, Band { rows: 1..3, columns: 0..5 }, Band { rows: 0..3, columns: 2..4 }]
+        {
             let (mut a, mut b) = (vec![], vec![]);
             matrix(&plain, false).read(Isa::best(), &band, &mut a);
             matrix(&turned, true).read(Isa::best(), &band, &mut b);
@@ -170,13 +172,19 @@ mod tests {
         let data = bytes(std::iter::repeat_n(1.0, 15));
         let scales = Some(SourceScales { values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], block: (2, 2) });
         let mut out = vec![];
-        WeightMatrix { scales, ..matrix(&data, false) }.read(Isa::best(), &Band { rows: 1..3, columns: 1..5 }, &mut out);
+        WeightMatrix { scales, ..matrix(&data, false) }.read(
+            Isa::best(),
+            &Band { rows: 1..3, columns: 1..5 },
+            &mut out,
+        );
         assert_eq!(out, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 5.0, 6.0]);
     }
 
     #[test]
     fn bands_cover_everything_once_in_units() {
-        for (axis, unit, target) in [(BandAxis::Rows, 8, 100), (BandAxis::Columns, 32, 1), (BandAxis::Whole, 1, 1), (BandAxis::Rows, 500, 10)] {
+        for (axis, unit, target) in
+            [(BandAxis::Rows, 8, 100), (BandAxis::Columns, 32, 1), (BandAxis::Whole, 1, 1), (BandAxis::Rows, 500, 10)]
+        {
             let parts = bands(100, 70, axis, unit, target);
             assert_eq!(parts.iter().map(Band::len).sum::<usize>(), 7000);
             for part in &parts[..parts.len() - 1] {

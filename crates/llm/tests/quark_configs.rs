@@ -1,5 +1,8 @@
 //! The configurations that AMD Quark 0.13 wrote for its schemes and for others, against what is written and read here.
 
+// Helpers outside of test functions may fail a test too.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use kvant_llm::config_json::quark::{QuarkConfig, WeightFormat, layer_config, quantization_config};
 use kvant_llm::recipe::{Decision, Recipe, RecipeError, Settings};
 use kvant_numeric::pack::NibbleOrder;
@@ -97,11 +100,24 @@ fn the_commonest_scheme_is_global_and_the_others_are_patterns() {
 #[test]
 fn what_is_written_is_read_back() {
     for text in [
-        "int16:tensor", "uint8:g-1:f16:zp", "int8:channel:pow2", "int8:tensor:pow2:mse", "int8:tensor:mse",
-        "int8:tensor:percentile99.99999999", "int4:g32@0", "int4:channel@1", "e4m3:b128x128:f32+e4m3:g128!dynamic",
-        "e3m2:g32:f32", "e2m1:g32:e8m0-floor", "e2m1:g32:e8m0-ceil+e2m3:g32:e8m0-floor!dynamic", "mxint8:floor", "bf16+f16!dynamic",
-        "e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!static", "e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!dynamic",
-        "int4:channel:f32/e4m3:tensor:f32+int4:channel/e4m3:tensor!dynamic", "int8:channel+uint8:channel:zp!dynamic",
+        "int16:tensor",
+        "uint8:g-1:f16:zp",
+        "int8:channel:pow2",
+        "int8:tensor:pow2:mse",
+        "int8:tensor:mse",
+        "int8:tensor:percentile99.99999999",
+        "int4:g32@0",
+        "int4:channel@1",
+        "e4m3:b128x128:f32+e4m3:g128!dynamic",
+        "e3m2:g32:f32",
+        "e2m1:g32:e8m0-floor",
+        "e2m1:g32:e8m0-ceil+e2m3:g32:e8m0-floor!dynamic",
+        "mxint8:floor",
+        "bf16+f16!dynamic",
+        "e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!static",
+        "e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!dynamic",
+        "int4:channel/e4m3:tensor:f32+int4:channel/e4m3:tensor!dynamic",
+        "int8:channel+uint8:channel:zp!dynamic",
         "e4m3:tensor:bf16+e4m3:tensor:f32!static",
     ] {
         let scheme: LayerScheme = text.parse().unwrap();
@@ -113,7 +129,9 @@ fn what_is_written_is_read_back() {
 
 #[test]
 fn schemes_without_words_are_refused() {
-    for text in ["int5:g128", "int6:channel", "int7:channel", "uint32:tensor", "int8:channel+e2m1:g32:e8m0-rceil!dynamic"] {
+    for text in
+        ["int5:g128", "int6:channel", "int7:channel", "uint32:tensor", "int8:channel+e2m1:g32:e8m0-rceil!dynamic"]
+    {
         let error = layer_config(&text.parse().unwrap()).unwrap_err();
         assert!(error.reason.starts_with("Quark has no") && !error.hint.is_empty(), "{text}: {error}");
     }

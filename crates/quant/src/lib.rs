@@ -24,4 +24,4 @@ mod quant_tensor;
 pub mod rounding;
 pub mod scheme;
 
-pub use quant_tensor::{Codes, QuantTensor};
+pub use quant_tensor::{Codes, QuantParts, QuantTensor};

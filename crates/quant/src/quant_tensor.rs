@@ -13,7 +13,24 @@ pub enum Codes {
     Wide(Vec<i64>),
 }
 
+fn misfit(scheme: TensorScheme) -> SchemeError {
+    SchemeError::Combination { text: scheme.to_string() }
+}
+
 impl Codes {
+    /// The number of codes.
+    pub fn len(&self) -> usize {
+        match self {
+            Codes::Bytes(codes) => codes.len(),
+            Codes::Wide(codes) => codes.len(),
+        }
+    }
+
+    /// Whether there are no codes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Code `index` of an integer format, sign-extended.
     pub fn integer(&self, index: usize, signed: bool) -> i64 {
         match self {
@@ -37,7 +54,44 @@ pub struct QuantTensor {
     pub(crate) scale_shape: (usize, usize),
 }
 
+/// What a [`QuantTensor`] is made of: the fields as its accessors describe them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantParts {
+    /// The codes, row-major.
+    pub codes: Codes,
+    /// The scales, row-major.
+    pub scales: Vec<f32>,
+    /// The zero points, one for each scale, or none.
+    pub zero_points: Vec<f64>,
+    /// The scale of the whole tensor, where the scheme has one.
+    pub tensor_scale: Option<f32>,
+}
+
 impl QuantTensor {
+    /// Puts a `rows x columns` tensor together from its parts.
+    ///
+    /// # Errors
+    /// [`SchemeError::GroupDoesNotDivide`] where the scheme does not fit the shape, [`SchemeError::Combination`] where the
+    /// parts do not have the sizes that scheme and shape ask for.
+    pub fn new(
+        scheme: TensorScheme,
+        rows: usize,
+        columns: usize,
+        parts: QuantParts,
+    ) -> Result<QuantTensor, SchemeError> {
+        let granularity = scheme.granularity().ok_or_else(|| misfit(scheme))?;
+        let scale_shape = granularity.scale_shape(rows, columns)?;
+        let QuantParts { codes, scales, zero_points, tensor_scale } = parts;
+        let count = scale_shape.0 * scale_shape.1;
+        let codes_fit =
+            codes.len() == rows * columns && matches!(codes, Codes::Bytes(_)) == (scheme.format().bits() <= 8);
+        let scales_fit = scales.len() == count && (zero_points.is_empty() || zero_points.len() == count);
+        if !codes_fit || !scales_fit {
+            return Err(misfit(scheme));
+        }
+        Ok(QuantTensor { scheme, rows, columns, codes, scales, zero_points, tensor_scale, scale_shape })
+    }
+
     /// The scheme of the codes.
     pub fn scheme(&self) -> TensorScheme {
         self.scheme

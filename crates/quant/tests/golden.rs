@@ -2,7 +2,7 @@
 //! The files are made by `tests/golden/make_golden.py`; deliberate differences are listed in `docs/differences.md`.
 
 use kvant_numeric::Arithmetic;
-use kvant_numeric::kernel::{Source, widen};
+use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::{NibbleOrder, pack_bits, pack_crumbs_first_high, pack_words, packed_len, transpose};
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
@@ -10,6 +10,9 @@ use kvant_quant::fake::fake_quantize;
 use kvant_quant::rounding::{Rtn, TensorContext};
 use kvant_quant::scheme::{Granularity, TensorScheme};
 use serde_json::Value;
+
+#[path = "../../../tests/golden/input.rs"]
+mod input;
 
 struct Case<'a>(&'a Value);
 
@@ -28,11 +31,7 @@ impl Case<'_> {
     }
 
     fn source(&self) -> Source {
-        match self.0["input"]["dtype"].as_str() {
-            Some("bf16") => Source::Bf16,
-            Some("f16") => Source::F16,
-            _ => Source::F32,
-        }
+        input::source(&self.0["input"]["dtype"])
     }
 
     /// The spelling of the case's scheme; `None` where Kvant offers no such thing.
@@ -146,55 +145,9 @@ impl Case<'_> {
         asymmetric && self.format().is_some_and(|f| f.ends_with("int8")) && self.source() == Source::Bf16
     }
 
-    /// The input, as `tests/golden/golden_input.py` describes it.
     fn input(&self) -> Vec<f32> {
-        let (rows, columns) = self.shape();
-        let seed = self.0["input"]["seed"].as_u64().unwrap_or(12_345) as u32;
-        let mut values =
-            transformed(self.0["input"]["transform"].as_str().unwrap(), generated(rows * columns, seed), columns);
-        let arithmetic = self.source().arithmetic();
-        values.iter_mut().for_each(|v| *v = arithmetic.round(*v));
-        values
+        input::values(&self.0["input"])
     }
-}
-
-fn generated(count: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed;
-    let mut draw = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f64::from(state) / 4_294_967_296.0
-    };
-    (0..count).map(|_| ((draw() + draw() + draw() + draw() - 2.0) * 1.5) as f32).collect()
-}
-
-fn transformed(name: &str, mut values: Vec<f32>, columns: usize) -> Vec<f32> {
-    let power = |values: &mut Vec<f32>, exponent: i32| {
-        values.iter_mut().for_each(|v| *v = (f64::from(*v) * f64::from(exponent).exp2()) as f32);
-    };
-    match name {
-        "flat" => {}
-        "probe" => {
-            for (row, line) in values.chunks_mut(columns).enumerate() {
-                line.iter_mut().for_each(|v| *v *= (row as f32 - 4.0).exp2());
-            }
-            values[..32].fill(0.0);
-            values[columns + 5] = 7.0;
-        }
-        "zeros" => values.fill(0.0),
-        "constant" => values.chunks_mut(columns).for_each(|line| line.fill(line[0])),
-        "positive" => values.iter_mut().for_each(|v| *v = v.abs() + 1.0),
-        "negative" => values.iter_mut().for_each(|v| *v = -(v.abs() + 1.0)),
-        _ => match name.strip_prefix("pow") {
-            Some(exponent) => power(&mut values, exponent.parse().unwrap()),
-            None => {
-                let exponent: i32 = name.strip_prefix("peaks").unwrap().parse().unwrap();
-                power(&mut values, exponent - 3);
-                let peak = (1.992_187_5 * f64::from(exponent).exp2()) as f32;
-                values.chunks_mut(columns).for_each(|line| (line[0], line[1]) = (peak, -peak));
-            }
-        },
-    }
-    values
 }
 
 fn hash_of_floats(values: &[f32]) -> String {
@@ -204,21 +157,6 @@ fn hash_of_floats(values: &[f32]) -> String {
 
 fn hash(bytes: &[u8]) -> String {
     format!("{:08x}", crc32fast::hash(bytes))
-}
-
-/// The values of a tensor in a golden file: `hex` holds its little-endian bytes.
-fn floats_of(stage: &Value) -> Vec<f32> {
-    let hex = stage["hex"].as_str().unwrap();
-    let byte = |i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap();
-    let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-    let source = match stage["dtype"].as_str() {
-        Some("bf16") => Source::Bf16,
-        Some("f16") => Source::F16,
-        _ => Source::F32,
-    };
-    let mut values = vec![0.0; bytes.len() / source.size()];
-    widen(Isa::best(), source, &bytes, &mut values);
-    values
 }
 
 /// What a case expects and what was found, where they differ.
@@ -262,7 +200,7 @@ fn compare_parameters(case: &Case<'_>, tensor: &QuantTensor, found: &mut Vec<Str
         _ => vec![tensor.scales().to_vec()],
     };
     for (ours, stage) in ours.iter().zip(stages) {
-        let expected = floats_of(stage);
+        let expected = input::floats(stage);
         if *ours != expected {
             let at = ours.iter().zip(&expected).position(|(a, b)| a != b);
             found.push(format!("scale {at:?}: {:?} not {:?}", at.map(|i| ours[i]), at.map(|i| expected[i])));

@@ -9,10 +9,10 @@ use kvant_container::{Dtype, TensorView};
 use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
 use kvant_numeric::kernel::{Range, Source, widen};
 use kvant_numeric::pack::transpose;
-use kvant_quant::fake::fake_quantize;
-use kvant_quant::rounding::{Rtn, RoundingError, TensorContext};
-use kvant_quant::scheme::Granularity;
 use kvant_quant::QuantTensor;
+use kvant_quant::fake::fake_quantize;
+use kvant_quant::rounding::{RoundingError, Rtn, TensorContext};
+use kvant_quant::scheme::Granularity;
 use rayon::prelude::*;
 
 /// Values that are rounded at a time: few enough to stay in the cache with their codes.
@@ -31,7 +31,12 @@ pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<V
     }
     let mut written = Vec::new();
     for (layer, matrix) in layers.iter().zip(&matrices) {
-        let task = LayerTask { engine, layer, matrix, context: TensorContext { arithmetic: matrix.source.arithmetic(), range } };
+        let task = LayerTask {
+            engine,
+            layer,
+            matrix,
+            context: TensorContext { arithmetic: matrix.source.arithmetic(), range },
+        };
         let bands = layer.bands();
         let pieces = bands.par_iter().map(|band| task.band(band)).collect::<Result<Vec<_>, _>>()?;
         written.extend(pieces.into_iter().flatten());
@@ -122,9 +127,14 @@ impl LayerTask<'_> {
             Some(granularity) => granularity.tile(band.rows.len(), band.columns.len()).0.max(1),
             None => 1,
         };
-        let step = if self.layer.is_searched_whole() { band.rows.len() } else { (CHUNK_ELEMENTS / band.columns.len().max(1) / unit).max(1) * unit };
+        let step = if self.layer.is_searched_whole() {
+            band.rows.len()
+        } else {
+            (CHUNK_ELEMENTS / band.columns.len().max(1) / unit).max(1) * unit
+        };
         let rows = band.rows.clone().step_by(step.max(1));
-        rows.map(|start| Band { rows: start..(start + step).min(band.rows.end), columns: band.columns.clone() }).collect()
+        rows.map(|start| Band { rows: start..(start + step).min(band.rows.end), columns: band.columns.clone() })
+            .collect()
     }
 
     /// The band's values on the grid of the codes, as they are stored.
@@ -132,8 +142,9 @@ impl LayerTask<'_> {
         let (rows, columns) = (band.rows.len(), band.columns.len());
         let mut values = Vec::new();
         self.matrix.read(self.engine.isa, band, &mut values);
-        let mut faked = fake_quantize(self.layer.scheme.weight, self.context, self.matrix.source, &values, rows, columns)
-            .map_err(|e| self.error(e))?;
+        let mut faked =
+            fake_quantize(self.layer.scheme.weight, self.context, self.matrix.source, &values, rows, columns)
+                .map_err(|e| self.error(e))?;
         let mut start = band.rows.start * self.layer.columns;
         if self.matrix.input_major {
             transpose(&faked, rows, columns, &mut values);

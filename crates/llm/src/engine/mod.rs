@@ -129,7 +129,9 @@ impl Engine<'_> {
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let error = Mutex::new(None);
         let take_jobs = || {
-            while let (false, Some(job)) = (failed.load(Ordering::Relaxed), left.get(next.fetch_add(1, Ordering::Relaxed))) {
+            while let (false, Some(job)) =
+                (failed.load(Ordering::Relaxed), left.get(next.fetch_add(1, Ordering::Relaxed)))
+            {
                 if let Err(problem) = self.finish_job(*job, &jobs[*job]) {
                     failed.store(true, Ordering::Relaxed);
                     error.lock().map(|mut first| first.get_or_insert(problem).to_string()).ok();

@@ -52,7 +52,9 @@ impl OutputError {
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         match self {
-            OutputError::Exists(_) => Some("choose another directory with -o, or replace it with --overwrite".to_owned()),
+            OutputError::Exists(_) => {
+                Some("choose another directory with -o, or replace it with --overwrite".to_owned())
+            }
             OutputError::IsSource(_) => Some("choose another directory with -o".to_owned()),
             OutputError::Busy(_) => Some("wait for it, or stop it".to_owned()),
             OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
@@ -128,15 +130,23 @@ impl Output {
     ///
     /// # Errors
     /// As [`check`](Self::check), and whatever the system says.
-    pub fn begin(plan: &Plan, source: &Path, target: &Path, overwrite: bool) -> Result<Output, crate::engine::EngineError> {
+    pub fn begin(
+        plan: &Plan,
+        source: &Path,
+        target: &Path,
+        overwrite: bool,
+    ) -> Result<Output, crate::engine::EngineError> {
         Self::check(plan, source, target, overwrite)?;
         let paths = Paths::of(target)?;
         if let Some(parent) = paths.target.parent() {
             fs::create_dir_all(parent).map_err(OutputError::io("create", parent))?;
         }
-        let (journal, found) = Journal::open(&paths.journal, &plan.fingerprint).map_err(OutputError::io("open", &paths.journal))?;
+        let (journal, found) =
+            Journal::open(&paths.journal, &plan.fingerprint).map_err(OutputError::io("open", &paths.journal))?;
         let resumed = match found {
-            Found::Finished(entries) => Writer::reopen(&paths.staging, plan.layout.clone()).ok().map(|writer| (writer, entries)),
+            Found::Finished(entries) => {
+                Writer::reopen(&paths.staging, plan.layout.clone()).ok().map(|writer| (writer, entries))
+            }
             Found::Nothing | Found::Other => None,
         };
         let (writer, entries) = match resumed {
@@ -147,7 +157,13 @@ impl Output {
             None => (fresh_writer(plan, &paths)?, Vec::new()),
         };
         journal.begin(&plan.fingerprint).map_err(OutputError::io("write", &paths.journal))?;
-        let output = Output { paths, journal, writer, finished: entries.iter().map(|entry: &Entry| entry.job).collect(), overwrite };
+        let output = Output {
+            paths,
+            journal,
+            writer,
+            finished: entries.iter().map(|entry: &Entry| entry.job).collect(),
+            overwrite,
+        };
         entries.iter().try_for_each(|entry| output.adopt(entry))?;
         Ok(output)
     }
@@ -180,7 +196,12 @@ impl Output {
     ///
     /// # Errors
     /// The system's; a tensor that was not delivered.
-    pub fn finish(self, plan: &Plan, checkpoint: &Checkpoint, durability: Durability) -> Result<PathBuf, crate::engine::EngineError> {
+    pub fn finish(
+        self,
+        plan: &Plan,
+        checkpoint: &Checkpoint,
+        durability: Durability,
+    ) -> Result<PathBuf, crate::engine::EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
         write_files(plan, checkpoint, &paths.staging)?;
         writer.finish(durability)?;
@@ -198,7 +219,9 @@ fn check_room(plan: &Plan, paths: &Paths) -> Result<(), OutputError> {
     });
     let needed = plan.layout.disk_size().saturating_sub(reserved);
     match kvant_container::positioned::available_space(&paths.target) {
-        Ok(available) if available < needed => Err(OutputError::NoRoom { path: paths.target.clone(), needed, available }),
+        Ok(available) if available < needed => {
+            Err(OutputError::NoRoom { path: paths.target.clone(), needed, available })
+        }
         // A system that cannot tell lets the work begin; a full disk is reported then.
         _ => Ok(()),
     }
@@ -232,7 +255,8 @@ fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path) -> Result<(
     }
     if let Some(config) = &plan.config {
         let path = staging.join("config.json");
-        let text = serde_json::to_string_pretty(config).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
+        let text =
+            serde_json::to_string_pretty(config).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
         fs::write(&path, text + "\n").map_err(OutputError::io("write", &path))?;
     }
     Ok(())

@@ -15,7 +15,9 @@ pub(super) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
         (Format::PackQuantized, TensorScheme::Int(scheme)) => packed_int_parts(layer, scheme),
         (Format::IntQuantized, TensorScheme::Int(scheme)) => plain_int_parts(layer, scheme),
         (_, TensorScheme::Float(scheme)) => float_parts(layer, scheme),
-        (_, scheme) => Err(CannotHold::new(format!("compressed-tensors has no `{scheme}`"), "use --format quark or fake")),
+        (_, scheme) => {
+            Err(CannotHold::new(format!("compressed-tensors has no `{scheme}`"), "use --format quark or fake"))
+        }
     }
 }
 
@@ -85,7 +87,8 @@ fn scale_shape(layer: &LayerSpec<'_>, granularity: Granularity) -> Result<Vec<us
 }
 
 fn scale_matrix(layer: &LayerSpec<'_>, granularity: Granularity) -> Result<(usize, usize), CannotHold> {
-    let by_columns = matches!(granularity, Granularity::Channel(Axis::Columns) | Granularity::Group { axis: Axis::Rows, .. });
+    let by_columns =
+        matches!(granularity, Granularity::Channel(Axis::Columns) | Granularity::Group { axis: Axis::Rows, .. });
     let shape = granularity.scale_shape(layer.rows, layer.columns);
     match shape {
         Ok(shape) if !by_columns => Ok(shape),

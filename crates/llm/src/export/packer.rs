@@ -36,7 +36,9 @@ pub fn pack(isa: Isa, part: &Part, tensor: &QuantTensor, band: &Band, shape: (us
             Some(zero_points(packing, least_code(tensor), &points))
         }
         Content::TensorScale => first.then(|| once(tensor.tensor_scale().unwrap_or(1.0).to_le_bytes())),
-        Content::TensorScaleReciprocal => first.then(|| once((1.0 / tensor.tensor_scale().unwrap_or(1.0)).to_le_bytes())),
+        Content::TensorScaleReciprocal => {
+            first.then(|| once((1.0 / tensor.tensor_scale().unwrap_or(1.0)).to_le_bytes()))
+        }
         Content::Shape => first.then(|| once([shape.0 as i64, shape.1 as i64].map(i64::to_le_bytes).concat())),
     }
 }
@@ -189,7 +191,13 @@ impl<T: Copy> Matrix<T> {
 
     fn map<U: Copy>(&self, f: impl Fn(T) -> U) -> Matrix<U> {
         let values = self.values.iter().map(|v| f(*v)).collect();
-        Matrix { values, rows: self.rows, columns: self.columns, row_start: self.row_start, column_start: self.column_start }
+        Matrix {
+            values,
+            rows: self.rows,
+            columns: self.columns,
+            row_start: self.row_start,
+            column_start: self.column_start,
+        }
     }
 
     /// The matrix as it is stored. A single column (one entry an output channel) is stored as one row: a vector.
@@ -200,7 +208,13 @@ impl<T: Copy> Matrix<T> {
             return Matrix { values, rows, columns, row_start, column_start };
         }
         transpose(&self.values, self.rows, self.columns, &mut values);
-        Matrix { values, rows: self.columns, columns: self.rows, row_start: self.column_start, column_start: self.row_start }
+        Matrix {
+            values,
+            rows: self.columns,
+            columns: self.rows,
+            row_start: self.column_start,
+            column_start: self.row_start,
+        }
     }
 
     fn rows_of(&self) -> impl Iterator<Item = &[T]> {

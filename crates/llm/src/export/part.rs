@@ -169,7 +169,8 @@ impl Content {
 /// `scale_shape` is the shape of its matrix of scales.
 pub fn band_axis(parts: &[Part], scale_shape: (usize, usize)) -> BandAxis {
     let single = scale_shape == (1, 1);
-    let matters = |part: &&Part| !(single && matches!(part.content, Content::Scales { .. } | Content::ZeroPoints { .. }));
+    let matters =
+        |part: &&Part| !(single && matches!(part.content, Content::Scales { .. } | Content::ZeroPoints { .. }));
     let mut axes = parts.iter().filter(matters).filter_map(|part| part.content.band_axis(scale_shape.1 == 1));
     let first = axes.next().unwrap_or(BandAxis::Whole);
     if axes.all(|axis| axis == first) { first } else { BandAxis::Whole }

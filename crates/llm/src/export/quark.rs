@@ -109,12 +109,7 @@ fn scale_shape(layer: &LayerSpec<'_>, granularity: Granularity) -> Result<Vec<us
     }
 }
 
-fn zero_points(
-    layer: &LayerSpec<'_>,
-    suffix: &str,
-    scheme: IntScheme,
-    packing: Packing,
-) -> Result<Part, CannotHold> {
+fn zero_points(layer: &LayerSpec<'_>, suffix: &str, scheme: IntScheme, packing: Packing) -> Result<Part, CannotHold> {
     if scheme.zero_point == ZeroPoint::Float {
         let reason = "Quark's layout truncates zero points to integers";
         return Err(CannotHold::new(reason, "use integer zero points (`:zp`), or --format fake"));

@@ -26,7 +26,19 @@ impl Plan {
         let network = Network::recognise(&config, &metas(&tensors));
         refuse_quantized(&network, &config)?;
         let export = recipe.export();
-        let mut builder = Builder { tensors, network, config, recipe, export, layers: vec![], kept: vec![], dropped: vec![], declarations: vec![], excluded: vec![], taken: BTreeSet::new() };
+        let mut builder = Builder {
+            tensors,
+            network,
+            config,
+            recipe,
+            export,
+            layers: vec![],
+            kept: vec![],
+            dropped: vec![],
+            declarations: vec![],
+            excluded: vec![],
+            taken: BTreeSet::new(),
+        };
         builder.plan_linears()?;
         builder.plan_experts()?;
         builder.keep_the_rest()?;
@@ -111,7 +123,12 @@ impl Builder<'_> {
             let first = text(members[0]);
             if let Some(other) = members.iter().find(|member| text(member) != first) {
                 let (name, scheme) = (other.module.clone(), text(other));
-                return Err(PlanError::Siblings { first: members[0].module.clone(), first_scheme: first, second: name, second_scheme: scheme });
+                return Err(PlanError::Siblings {
+                    first: members[0].module.clone(),
+                    first_scheme: first,
+                    second: name,
+                    second_scheme: scheme,
+                });
             }
         }
         Ok(())
@@ -187,7 +204,8 @@ impl Builder<'_> {
         };
         let parts = self.export.parts(&spec).map_err(problem)?;
         let first = self.declarations.len();
-        self.declarations.extend(parts.iter().map(|p| TensorDeclaration::new(p.name.clone(), p.dtype, p.shape.clone())));
+        self.declarations
+            .extend(parts.iter().map(|p| TensorDeclaration::new(p.name.clone(), p.dtype, p.shape.clone())));
         Ok(LayerOutput::Parts { parts, first })
     }
 
@@ -220,7 +238,13 @@ impl Builder<'_> {
         self.take(linear.weight);
         self.drop_tensor(scale, "scales of a weight that is widened to bf16");
         let (source, position) = (self.tensors[linear.weight].name().to_owned(), linear.weight);
-        self.kept.push(KeptTensor { source, position, tensor, treatment: Treatment::Widen { dtype, shape, scales }, reason });
+        self.kept.push(KeptTensor {
+            source,
+            position,
+            tensor,
+            treatment: Treatment::Widen { dtype, shape, scales },
+            reason,
+        });
         Ok(())
     }
 
@@ -279,7 +303,9 @@ impl Builder<'_> {
                     return Err(PlanError::AlreadyQuantized { tensors: 2, first, method: Some("mxfp4".to_owned()) });
                 }
             };
-            let schemes: Vec<_> = (0..experts.experts).map(|e| self.decide(&names::of_expert(&experts.module, e), experts.kept)).collect();
+            let schemes: Vec<_> = (0..experts.experts)
+                .map(|e| self.decide(&names::of_expert(&experts.module, e), experts.kept))
+                .collect();
             match schemes.iter().find_map(|scheme| scheme.err()) {
                 None => self.plan_fused(&experts, weight, &schemes)?,
                 // The tensor is one: if one expert is kept, all are.
@@ -292,7 +318,12 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn plan_fused(&mut self, experts: &FusedExperts, weight: usize, schemes: &[Result<LayerScheme, &'static str>]) -> Result<(), PlanError> {
+    fn plan_fused(
+        &mut self,
+        experts: &FusedExperts,
+        weight: usize,
+        schemes: &[Result<LayerScheme, &'static str>],
+    ) -> Result<(), PlanError> {
         self.take(weight);
         let view = self.tensors[weight];
         let dtype = self.source_type(weight)?;
@@ -329,12 +360,18 @@ impl Builder<'_> {
     }
 
     /// The matrix of an expert inside the tensor of all.
-    fn add_fused_values(&mut self, mut layer: PlannedLayer, shape: &[usize], shared: &mut Option<usize>) -> Result<(), PlanError> {
+    fn add_fused_values(
+        &mut self,
+        mut layer: PlannedLayer,
+        shape: &[usize],
+        shared: &mut Option<usize>,
+    ) -> Result<(), PlanError> {
         self.check_layer(&layer)?;
         let dtype = values_type(&layer);
         let tensor = *shared.get_or_insert_with(|| self.declare(layer.source.tensor.clone(), dtype, shape.to_vec()));
         let matrix = layer.rows * layer.columns * dtype.bitsize() / 8;
-        layer.output = LayerOutput::Values { tensor, offset: (layer.source.expert.unwrap_or(0) * matrix) as u64, dtype };
+        layer.output =
+            LayerOutput::Values { tensor, offset: (layer.source.expert.unwrap_or(0) * matrix) as u64, dtype };
         self.layers.push(layer);
         Ok(())
     }
@@ -347,7 +384,13 @@ impl Builder<'_> {
             let module = self.output_name(&names::of_expert(&experts.module, expert));
             let tensor = self.declare(format!("{module}.bias"), view.dtype(), vec![experts.out_features]);
             let treatment = Treatment::Copy(expert * length..(expert + 1) * length);
-            self.kept.push(KeptTensor { source: view.name().to_owned(), position: bias, tensor, treatment, reason: "bias" });
+            self.kept.push(KeptTensor {
+                source: view.name().to_owned(),
+                position: bias,
+                tensor,
+                treatment,
+                reason: "bias",
+            });
         }
         self.take(bias);
     }
@@ -386,10 +429,12 @@ impl Builder<'_> {
 
     fn finish(self, checkpoint: &Checkpoint, json: Option<Value>) -> Result<Plan, PlanError> {
         let exclude = self.exclude_list();
-        let config = json.map(|json| config::quantized(json, self.export, &self.recipe, &self.layers, &exclude)).transpose()?;
+        let config =
+            json.map(|json| config::quantized(json, self.export, &self.recipe, &self.layers, &exclude)).transpose()?;
         let mut metadata: BTreeMap<String, String> = checkpoint.metadata();
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
-        let layout = Layout::new(self.declarations, self.recipe.max_shard_size(), metadata).map_err(kvant_container::Error::from)?;
+        let layout = Layout::new(self.declarations, self.recipe.max_shard_size(), metadata)
+            .map_err(kvant_container::Error::from)?;
         let fingerprint = fingerprint(checkpoint, &self.recipe, &layout, config.as_ref());
         Ok(Plan {
             notices: names::notices(&self.network, &self.recipe, &self.layers, checkpoint),

@@ -120,7 +120,9 @@ impl PlannedLayer {
     /// Bytes of its tensors in the output.
     pub fn output_bytes(&self, layout: &Layout) -> u64 {
         match &self.output {
-            LayerOutput::Parts { parts, first } => layout.places()[*first..first + parts.len()].iter().map(|p| p.len).sum(),
+            LayerOutput::Parts { parts, first } => {
+                layout.places()[*first..first + parts.len()].iter().map(|p| p.len).sum()
+            }
             LayerOutput::Values { dtype, .. } => (self.rows * self.columns * dtype.bitsize() / 8) as u64,
         }
     }
@@ -146,6 +148,9 @@ mod tests {
 
     #[test]
     fn multiples() {
-        assert_eq!((least_common_multiple(128, 32), least_common_multiple(5, 32), least_common_multiple(1, 32)), (128, 160, 32));
+        assert_eq!(
+            (least_common_multiple(128, 32), least_common_multiple(5, 32), least_common_multiple(1, 32)),
+            (128, 160, 32)
+        );
     }
 }

@@ -1,10 +1,10 @@
 //! What modules and tensors are called in the output, and words for the plan.
 
+use super::PlannedLayer;
 use crate::export::{CannotHold, Export};
 use crate::family::Family;
 use crate::network::{Network, Notice, Place, Reason};
 use crate::recipe::Recipe;
-use super::PlannedLayer;
 use kvant_container::Checkpoint;
 use kvant_quant::scheme::TensorScheme;
 
@@ -71,13 +71,19 @@ pub(super) fn reason(place: Place) -> &'static str {
 }
 
 /// What the user should know.
-pub(super) fn notices(network: &Network, recipe: &Recipe, layers: &[PlannedLayer], checkpoint: &Checkpoint) -> Vec<String> {
+pub(super) fn notices(
+    network: &Network,
+    recipe: &Recipe,
+    layers: &[PlannedLayer],
+    checkpoint: &Checkpoint,
+) -> Vec<String> {
     let mut notices: Vec<String> = network.notices().iter().map(Notice::to_string).collect();
     let simulated = layers.iter().find(|layer| matches!(layer.scheme.weight, TensorScheme::Block(_)));
     if let Some(layer) = simulated {
         notices.push(format!("no loader reads codes of `{}`: its values are stored as floats", layer.scheme.weight));
     }
-    if let Some(input) = layers.iter().find_map(|layer| layer.scheme.input).filter(|_| recipe.export() == Export::Fake) {
+    if let Some(input) = layers.iter().find_map(|layer| layer.scheme.input).filter(|_| recipe.export() == Export::Fake)
+    {
         notices.push(format!("a loader of plain floats does not quantize inputs (`{input}`)"));
     }
     let modules = network.linears().iter().map(|linear| linear.module.as_str());

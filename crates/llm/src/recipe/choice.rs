@@ -111,11 +111,15 @@ impl fmt::Display for Choice {
 }
 
 /// Names that people may take for schemes.
-const ALGORITHMS: &[&str] = &["awq", "gptq", "gptaq", "smoothquant", "autoround", "quarot", "spinquant", "rotation", "svdquant"];
+const ALGORITHMS: &[&str] =
+    &["awq", "gptq", "gptaq", "smoothquant", "autoround", "quarot", "spinquant", "rotation", "svdquant"];
 
 fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
     if ALGORITHMS.contains(&text.to_ascii_lowercase().as_str()) {
-        let reason = format!("{} is an algorithm, not a scheme, and needs calibration, which is not supported yet", quoted(text));
+        let reason = format!(
+            "{} is an algorithm, not a scheme, and needs calibration, which is not supported yet",
+            quoted(text)
+        );
         return RecipeError::unsupported(place, reason, "quantize without it, e.g. --scheme int4_wo_128");
     }
     // What has several parts is a spelling with a mistake; a single word is a name.

@@ -208,7 +208,8 @@ impl Recipe {
 
 impl Serialize for Recipe {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let rule = |rule: &Rule| OverrideText { layers: rule.layers.pattern().to_owned(), scheme: rule.choice.spelling() };
+        let rule =
+            |rule: &Rule| OverrideText { layers: rule.layers.pattern().to_owned(), scheme: rule.choice.spelling() };
         let settings = Settings {
             version: Some(VERSION),
             scheme: Some(self.default.spelling()),

@@ -18,6 +18,9 @@ pub const VERSION: u32 = 1;
 /// More than this is no recipe.
 const MAX_BYTES: u64 = 64 << 20;
 
+const FIELDS: &str = "a recipe has the fields version, scheme, format, pack_method, exclude, keep_defaults, weights_only, \
+                      max_shard_size, seed, and any number of [[override]] with layers and scheme";
+
 /// The order of 4-bit codes in the words of Quark's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -150,7 +153,7 @@ impl Settings {
         let invalid = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| 1 + text.bytes().take(span.start).filter(|b| *b == b'\n').count());
             let reason = error.message().lines().collect::<Vec<_>>().join(", ");
-            RecipeError::invalid(format!("{name}, line {line}"), reason, "the README shows a recipe with all its fields")
+            RecipeError::invalid(format!("{name}, line {line}"), reason, FIELDS)
         };
         let version = toml::from_str::<VersionOnly>(text).map_err(invalid)?;
         check_version(name, version.version)?;
@@ -198,7 +201,9 @@ fn check_version(name: &str, version: Option<u64>) -> Result<(), RecipeError> {
             let reason = format!("the recipe has version {version}, and this Kvant reads version {VERSION}");
             Err(RecipeError::unsupported(name, reason, "use the Kvant that the recipe was written for"))
         }
-        None => Err(RecipeError::invalid(name, "the recipe has no version", format!("begin it with `version = {VERSION}`"))),
+        None => {
+            Err(RecipeError::invalid(name, "the recipe has no version", format!("begin it with `version = {VERSION}`")))
+        }
     }
 }
 

@@ -96,11 +96,8 @@ fn rules_without_a_match_are_found() {
 
 #[test]
 fn weights_only_drops_all_inputs() {
-    let line = Settings {
-        weights_only: Some(true),
-        overrides: vec!["*.a=ptpc_fp8".parse().unwrap()],
-        ..scheme("int8")
-    };
+    let line =
+        Settings { weights_only: Some(true), overrides: vec!["*.a=ptpc_fp8".parse().unwrap()], ..scheme("int8") };
     let recipe = resolve(&line).unwrap();
     assert!(recipe.schemes().all(|scheme| scheme.input.is_none()));
     assert!(recipe.require_data_free().is_ok());
@@ -166,7 +163,9 @@ fn mistakes_in_a_file_name_the_line() {
     assert!(message("version = 1\nscheme = 3").starts_with("recipe.toml, line 2: "));
     assert!(message("version = 1\nschema = \"int4\"").contains("unknown field `schema`"));
     assert!(message("version = 1\n[[override]]\nlayers = \"*\"").contains("missing field `scheme`"));
-    assert!(message("version = 1\n[[override]]\nlayers = \"*\"\nscheme = \"int4\"\nx = 1").contains("unknown field `x`"));
+    assert!(
+        message("version = 1\n[[override]]\nlayers = \"*\"\nscheme = \"int4\"\nx = 1").contains("unknown field `x`")
+    );
     assert!(message("version = 1\nformat = \"gguf\"").contains("gguf"));
     assert!(message("version = 1\nmax_shard_size = \"5 apples\"").contains("5 apples"));
     assert!(message("version = 1\nseed = -1").contains("line 2"));

@@ -11,13 +11,12 @@ const USE_OTHERS: &str = "use --format quark or fake, or another scheme (`kvant 
 const E8M0: Option<&str> = Some("torch.uint8");
 const E4M3: Option<&str> = Some("torch.float8_e4m3fn");
 
-/// One tensor's description; keys that do not apply are left out.
+/// One tensor's description; keys that the library leaves out where they do not apply are left out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Args {
     #[serde(skip_serializing_if = "Option::is_none")]
     block_structure: Option<[u32; 2]>,
     dynamic: Dynamic,
-    #[serde(skip_serializing_if = "Option::is_none")]
     group_size: Option<u32>,
     num_bits: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,7 +125,9 @@ fn granularity_args(granularity: Granularity, num_bits: u32) -> Option<Args> {
     let (strategy, group_size, block_structure) = match granularity {
         Granularity::Tensor => ("tensor", None, None),
         // A group as long as the axis is a channel.
-        Granularity::Channel(Axis::Rows) | Granularity::Group { axis: Axis::Columns, size: None } => ("channel", None, None),
+        Granularity::Channel(Axis::Rows) | Granularity::Group { axis: Axis::Columns, size: None } => {
+            ("channel", None, None)
+        }
         Granularity::Group { axis: Axis::Columns, size: Some(size) } => ("group", Some(size.get()), None),
         Granularity::Block { rows, columns } => ("block", None, Some([rows.get(), columns.get()])),
         Granularity::Channel(Axis::Columns) | Granularity::Group { axis: Axis::Rows, .. } => return None,
@@ -158,13 +159,32 @@ mod tests {
     #[test]
     fn what_has_no_words_is_refused() {
         for text in [
-            "int16:tensor", "int4:g32:fzp", "int4:g32@0", "int4:channel@1", "int8:b128x128", "e5m2:tensor", "e3m2:g32:e8m0",
-            "e2m1:g16:e8m0", "e2m1:g16:e5m3", "e2m1:g32:e4m3:f32", "e2m1:g32", "mx6", "bfp16", "mxint8", "bf16",
+            "int16:tensor",
+            "int4:g32:fzp",
+            "int4:g32@0",
+            "int4:channel@1",
+            "int8:b128x128",
+            "e5m2:tensor",
+            "e3m2:g32:e8m0",
+            "e2m1:g16:e8m0",
+            "e2m1:g16:e5m3",
+            "e2m1:g32:e4m3:f32",
+            "e2m1:g32",
+            "mx6",
+            "bfp16",
+            "mxint8",
+            "bf16",
             "int4:channel/e4m3:tensor",
         ] {
             assert!(Args::of_weight(text.parse().unwrap()).is_err(), "{text}");
         }
-        for text in ["int8:channel!static", "int8:g32!static", "e2m1:g16:e4m3:f32!static", "int8:tensor!local", "uint8:tensor:zp!dynamic"] {
+        for text in [
+            "int8:channel!static",
+            "int8:g32!static",
+            "e2m1:g16:e4m3:f32!static",
+            "int8:tensor!local",
+            "uint8:tensor:zp!dynamic",
+        ] {
             assert!(Args::of_input(text.parse().unwrap()).is_err(), "{text}");
         }
     }

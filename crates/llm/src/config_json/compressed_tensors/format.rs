@@ -12,8 +12,10 @@ pub enum Format {
     PackQuantized,
     /// Integers in bytes; activations quantized.
     IntQuantized,
-    /// fp8 with float scales.
+    /// fp8 with float scales; activations quantized.
     FloatQuantized,
+    /// fp8 with float scales; activations in floats.
+    NaiveQuantized,
     /// NVFP4.
     Nvfp4Pack,
     /// MXFP4.
@@ -31,6 +33,7 @@ impl Format {
             Format::PackQuantized => "pack-quantized",
             Format::IntQuantized => "int-quantized",
             Format::FloatQuantized => "float-quantized",
+            Format::NaiveQuantized => "naive-quantized",
             Format::Nvfp4Pack => "nvfp4-pack-quantized",
             Format::Mxfp4Pack => "mxfp4-pack-quantized",
             Format::Mxfp6Pack => "mxfp6-pack-quantized",
@@ -49,7 +52,8 @@ pub fn format_of(scheme: &LayerScheme) -> Result<Format, CannotHold> {
     match (scheme.weight, scheme.input) {
         (TensorScheme::Int(_), None) => Ok(Format::PackQuantized),
         (TensorScheme::Int(_), Some(_)) => Ok(Format::IntQuantized),
-        (TensorScheme::Float(float), _) => Ok(match (float.scale, float.format) {
+        (TensorScheme::Float(float), input) => Ok(match (float.scale, float.format) {
+            (FloatScale::Plain(_), _) if input.is_none() => Format::NaiveQuantized,
             (FloatScale::Plain(_), _) => Format::FloatQuantized,
             (FloatScale::E8m0(_), MiniFloat::E2M1) => Format::Mxfp4Pack,
             (FloatScale::E8m0(_), MiniFloat::E2M3) => Format::Mxfp6Pack,

@@ -66,8 +66,7 @@ impl QuarkConfig {
     pub fn read(value: &Value) -> Result<QuarkConfig, RecipeError> {
         let place = "quantization_config";
         let value = value.get(place).unwrap_or(value);
-        let config =
-            value.as_object().ok_or_else(|| RecipeError::invalid(place, "must be an object", SPELL_IT))?;
+        let config = value.as_object().ok_or_else(|| RecipeError::invalid(place, "must be an object", SPELL_IT))?;
         check_method(config)?;
         check_fields(config)?;
         let (order, weight_format) = read_export(config.get("export"))?;

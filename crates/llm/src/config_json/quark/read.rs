@@ -23,7 +23,8 @@ pub(super) fn layer_scheme(place: &str, config: &Value) -> Result<Option<LayerSc
     }
     let field = |key: &str| config.get(key).filter(|value| !value.is_null());
     let weight = field("weight").map(|value| weight_scheme(&format!("{place}.weight"), value)).transpose()?;
-    let input = field("input_tensors").map(|value| input_scheme(&format!("{place}.input_tensors"), value)).transpose()?;
+    let input =
+        field("input_tensors").map(|value| input_scheme(&format!("{place}.input_tensors"), value)).transpose()?;
     match (weight, input) {
         (Some(weight), input) => Ok(Some(LayerScheme { weight, input })),
         (None, None) => Ok(None),
@@ -82,7 +83,7 @@ fn tensor_scheme(place: &str, value: &Value, side: Place) -> Result<(TensorSchem
         [only] => (reader.spelling(only)?, only.is_dynamic.map(timing_of)),
         [blocks, scale] if scale.is_scale_quant == Some(true) => reader.scaled_scales(blocks, scale)?,
         [first, second] if first.is_dynamic == second.is_dynamic => {
-            let text = format!("{}/{}", reader.spelling(second)?, reader.spelling(first)?);
+            let text = format!("{}/{}", reader.spelling(&computed_in_model_type(second))?, reader.spelling(first)?);
             (text, first.is_dynamic.map(timing_of))
         }
         _ => return Err(reader.unsupported("stages that do not go together")),
@@ -90,6 +91,12 @@ fn tensor_scheme(place: &str, value: &Value, side: Place) -> Result<(TensorSchem
     let scheme = text.parse::<TensorScheme>();
     let scheme = scheme.map_err(|error| RecipeError::unsupported(place, error.to_string(), SPELL_IT))?;
     Ok((scheme, timing))
+}
+
+/// The scales of a second stage are computed in the model's type, and called by the type in which they are stored.
+fn computed_in_model_type(second: &TensorSpec) -> TensorSpec {
+    let stored = second.scale_type.as_deref() == Some("float32");
+    TensorSpec { scale_type: if stored { Some("float".into()) } else { second.scale_type.clone() }, ..second.clone() }
 }
 
 fn timing_of(is_dynamic: bool) -> Timing {

@@ -8,8 +8,8 @@ use kvant_numeric::Format;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{
-    Axis, BlockFormat, Cast, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, ScaleType,
-    TensorScheme, Timing, ZeroPoint,
+    Axis, BlockFormat, Cast, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, ScaleType, TensorScheme,
+    Timing, ZeroPoint,
 };
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -74,7 +74,10 @@ fn export(order: NibbleOrder, weight_format: WeightFormat) -> Value {
     })
 }
 
-fn layer_configs(layers: &[(&str, LayerScheme)], global: Option<LayerScheme>) -> Result<Map<String, Value>, CannotHold> {
+fn layer_configs(
+    layers: &[(&str, LayerScheme)],
+    global: Option<LayerScheme>,
+) -> Result<Map<String, Value>, CannotHold> {
     let mut configs = Map::new();
     for (scheme, selectors) in select(layers) {
         if Some(scheme) != global {
@@ -121,7 +124,10 @@ fn specs(scheme: TensorScheme, place: Place) -> Result<Vec<TensorSpec>, CannotHo
         TensorScheme::Float(scheme) => float_specs(scheme, place),
         TensorScheme::Progressive { first, second } => {
             let mut specs = float_specs(first, place)?;
-            specs.push(int_spec(second, place)?);
+            specs.push(TensorSpec {
+                scale_type: Some(second_scale_type(second.scale).into()),
+                ..int_spec(second, place)?
+            });
             Ok(specs)
         }
         TensorScheme::Block(format) => Ok(vec![block_spec(format)?]),
@@ -180,6 +186,11 @@ fn scale_type(scale: ScaleType) -> &'static str {
     }
 }
 
+/// The scales of a second stage are computed in the model's type and called by the type in which they are stored.
+fn second_scale_type(scale: ScaleType) -> &'static str {
+    scale_type(if scale == ScaleType::Model { ScaleType::F32 } else { scale })
+}
+
 fn float_specs(scheme: FloatScheme, place: Place) -> Result<Vec<TensorSpec>, CannotHold> {
     let blocks = |scale_format: &'static str, scale_type: &'static str| -> Result<TensorSpec, CannotHold> {
         Ok(TensorSpec {
@@ -214,9 +225,8 @@ fn is_grouped(granularity: Granularity) -> bool {
 
 fn plain_float_spec(scheme: FloatScheme, scale: ScaleType, place: Place) -> Result<TensorSpec, CannotHold> {
     // The scale of static inputs in f32 is what Quark leaves unsaid.
-    let unsaid = place == Place::Input(Timing::Static)
-        && scale == ScaleType::F32
-        && scheme.granularity == Granularity::Tensor;
+    let unsaid =
+        place == Place::Input(Timing::Static) && scale == ScaleType::F32 && scheme.granularity == Granularity::Tensor;
     Ok(TensorSpec {
         observer_cls: Some(observer::class(scheme.granularity, scheme.observer, false).into()),
         scale_type: (!unsaid).then(|| scale_type(scale).into()),
@@ -254,9 +264,10 @@ fn scale_mode(rule: ScaleRule, place: Place) -> Result<&'static str, CannotHold>
         (ScaleRule::Even, _) => Ok("even"),
         (ScaleRule::Floor, _) => Ok("floor"),
         (ScaleRule::Ceil, _) | (ScaleRule::Rceil, Place::Weight) => Ok("ceil"),
-        (ScaleRule::Rceil, Place::Input(_)) => {
-            Err(CannotHold::new("Quark has no rule `rceil` for the scales of inputs", "use e8m0 or e8m0-ceil for inputs"))
-        }
+        (ScaleRule::Rceil, Place::Input(_)) => Err(CannotHold::new(
+            "Quark has no rule `rceil` for the scales of inputs",
+            "use e8m0 or e8m0-ceil for inputs",
+        )),
     }
 }
 
