@@ -1,5 +1,5 @@
 //! The inputs and tensors of the golden files, as `golden_input.py` describes them. Shared by the tests of several crates.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;

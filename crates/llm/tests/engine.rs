@@ -1,4 +1,5 @@
 //! The engine end to end on small checkpoints: sources of every kind, refusals, bands, resumption.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

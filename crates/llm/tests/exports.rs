@@ -1,4 +1,5 @@
 //! What the exports write, byte by byte, against what compressed-tensors 0.20 wrote for the same codes.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 #[path = "../../../tests/golden/input.rs"]
 mod input;
@@ -47,7 +48,7 @@ fn quantized(case: &Value, scheme: TensorScheme, rows: usize, columns: usize) ->
             codes
         }
     };
-    let points = case.get("zero_points").map(|points| input::bytes(points)).unwrap_or_default();
+    let points = case.get("zero_points").map(input::bytes).unwrap_or_default();
     let parts = QuantParts {
         codes: Codes::Bytes(codes),
         scales: scales(&tensors["weight_scale"]),

@@ -1,5 +1,6 @@
 //! Bit-for-bit agreement with the values that AMD Quark 0.13 computes, for every case whose behaviour there is sound.
 //! The files are made by `tests/golden/make_golden.py`; deliberate differences are listed in `docs/differences.md`.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use kvant_numeric::Arithmetic;
 use kvant_numeric::kernel::Source;

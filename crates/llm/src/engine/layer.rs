@@ -3,7 +3,7 @@
 use super::{Engine, EngineError};
 use crate::export::{Piece, pack};
 use crate::journal::Written;
-use crate::plan::{LayerOutput, PlannedLayer};
+use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource};
 use crate::weight::{Band, SourceScales, WeightMatrix};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
@@ -193,18 +193,18 @@ impl Engine<'_> {
         (rows, columns): (usize, usize),
         expert: Option<usize>,
         input_major: bool,
-        scales: Option<&(String, (usize, usize))>,
+        scales: Option<&ScalesOfSource>,
     ) -> Result<WeightMatrix<'_>, EngineError> {
         let length = rows * columns * source.size();
         let start = expert.unwrap_or(0) * length;
         let bytes = self.tensor(tensor)?.bytes();
         let bytes = bytes.get(start..start + length).ok_or_else(|| EngineError::Vanished(tensor.to_owned()))?;
-        let scales = scales.map(|(name, block)| self.source_scales(name, *block)).transpose()?;
+        let scales = scales.map(|scales| self.source_scales(scales)).transpose()?;
         Ok(WeightMatrix { bytes, source, rows, columns, input_major, scales })
     }
 
-    fn source_scales(&self, name: &str, block: (usize, usize)) -> Result<SourceScales, EngineError> {
-        let view = self.tensor(name)?;
+    fn source_scales(&self, scales: &ScalesOfSource) -> Result<SourceScales, EngineError> {
+        let view = self.tensor(&scales.tensor)?;
         let source = match view.dtype() {
             Dtype::F32 => Source::F32,
             Dtype::F16 => Source::F16,
@@ -212,7 +212,7 @@ impl Engine<'_> {
         };
         let mut values = vec![0.0; view.bytes().len() / source.size()];
         widen(self.isa, source, view.bytes(), &mut values);
-        Ok(SourceScales { values, block })
+        Ok(SourceScales { values, block: scales.block })
     }
 
     fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {

@@ -180,7 +180,7 @@ impl Engine<'_> {
             Treatment::Widen { dtype, shape, scales } => {
                 let matrix = self.matrix(&kept.source, *dtype, *shape, None, false, Some(scales))?;
                 let mut written = Vec::new();
-                for band in bands(shape.0, shape.1, BandAxis::Rows, scales.1.0, COPY_BYTES / 4) {
+                for band in bands(shape.0, shape.1, BandAxis::Rows, scales.block.0, COPY_BYTES / 4) {
                     self.check_cancelled()?;
                     written.push(self.write(kept.tensor, &self.widen(&matrix, &band))?);
                 }

@@ -111,10 +111,8 @@ impl Output {
     /// [`OutputError::Exists`], [`OutputError::IsSource`], [`OutputError::InTheWay`], [`OutputError::NoRoom`].
     pub fn check(plan: &Plan, source: &Path, target: &Path, overwrite: bool) -> Result<(), OutputError> {
         let paths = Paths::of(target)?;
-        if let (Ok(source), Ok(target)) = (source.canonicalize(), paths.target.canonicalize()) {
-            if source.starts_with(&target) {
-                return Err(OutputError::IsSource(paths.target));
-            }
+        if holds(&paths.target, source) {
+            return Err(OutputError::IsSource(paths.target));
         }
         if paths.target.symlink_metadata().is_ok() && !overwrite {
             return Err(OutputError::Exists(paths.target));
@@ -210,6 +208,11 @@ impl Output {
         fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))?;
         Ok(paths.target)
     }
+}
+
+/// Whether a directory is or holds another path.
+fn holds(target: &Path, source: &Path) -> bool {
+    matches!((source.canonicalize(), target.canonicalize()), (Ok(source), Ok(target)) if source.starts_with(&target))
 }
 
 fn check_room(plan: &Plan, paths: &Paths) -> Result<(), OutputError> {

@@ -3,7 +3,7 @@
 use crate::export::CannotHold;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
-use kvant_quant::scheme::{LayerScheme, SchemeError};
+use kvant_quant::scheme::SchemeError;
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum PlanError {
         /// The layer.
         layer: String,
         /// Its scheme.
-        scheme: LayerScheme,
+        scheme: String,
         /// What does not fit.
         problem: SchemeError,
     },
@@ -30,7 +30,7 @@ pub enum PlanError {
         /// The layer.
         layer: String,
         /// Its scheme.
-        scheme: LayerScheme,
+        scheme: String,
         /// Why.
         problem: CannotHold,
     },
@@ -40,7 +40,7 @@ pub enum PlanError {
         /// The first such layer.
         layer: String,
         /// Its scheme.
-        scheme: LayerScheme,
+        scheme: String,
     },
     /// Layers that loaders fuse have different schemes (*invalid*).
     #[error("loaders fuse `{first}` and `{second}`, which would be `{first_scheme}` and `{second_scheme}`")]

@@ -20,8 +20,17 @@ pub struct SourceWeight {
     pub input_major: bool,
     /// The type of its elements.
     pub dtype: Source,
-    /// The tensor with the scales of an fp8 weight, and the rows and columns that share one.
-    pub scales: Option<(String, (usize, usize))>,
+    /// The scales of an fp8 weight.
+    pub scales: Option<ScalesOfSource>,
+}
+
+/// The scales of an fp8 weight in the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalesOfSource {
+    /// The tensor with the scales.
+    pub tensor: String,
+    /// Rows and columns that share one.
+    pub block: (usize, usize),
 }
 
 /// What a layer becomes.

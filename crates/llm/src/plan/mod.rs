@@ -2,14 +2,16 @@
 //! headers, config.json and the recipe, never from weights. Whatever can be refused is refused while it is made.
 
 mod build;
-mod config;
 mod error;
+mod experts;
+mod fingerprint;
 mod layer;
 mod names;
+mod source;
 mod tensor;
 
 pub use error::PlanError;
-pub use layer::{LayerOutput, PlannedLayer, SourceWeight};
+pub use layer::{LayerOutput, PlannedLayer, ScalesOfSource, SourceWeight};
 pub use tensor::{DroppedTensor, KeptTensor, Treatment};
 
 use crate::export::Export;

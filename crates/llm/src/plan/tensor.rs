@@ -1,5 +1,6 @@
 //! Tensors that are carried over, and tensors that are not.
 
+use super::layer::ScalesOfSource;
 use kvant_numeric::kernel::Source;
 
 /// A tensor of the output that comes from the source without quantization.
@@ -28,8 +29,8 @@ pub enum Treatment {
         dtype: Source,
         /// The shape of the matrix.
         shape: (usize, usize),
-        /// The tensor with its scales, and the rows and columns that share one.
-        scales: (String, (usize, usize)),
+        /// Its scales.
+        scales: ScalesOfSource,
     },
 }
 

@@ -1,5 +1,5 @@
 //! Small checkpoints made by tests, and one command's worth of library calls.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
 use kvant_llm::engine::{self, Done, EngineError, Output, Silent};

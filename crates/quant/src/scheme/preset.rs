@@ -91,7 +91,7 @@ pub const PRESETS: &[Preset] = &[
     llmc("W5A16", "int5:g128", "int5 weights, groups of 128"),
     llmc("W6A16", "int6:g128", "int6 weights, groups of 128"),
     llmc("W7A16", "int7:g128", "int7 weights, groups of 128"),
-    llmc("W8A16", "int8:channel", "int8 weights, one scale an output channel"),
+    llmc("W8A16", "int8:g128", "int8 weights, groups of 128"),
     llmc("W8A8", "int8:channel+int8:channel!dynamic", "int8 weights per channel, activations per token"),
     llmc("W4A8", "int4:g128+int8:channel!dynamic", "int4 weights in groups of 128, int8 activations per token"),
     llmc("W4AFP8", "int4:g128+e4m3:channel!dynamic", "int4 weights in groups of 128, fp8 activations per token"),

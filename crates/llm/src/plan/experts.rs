@@ -1,0 +1,113 @@
+//! Planning tensors that hold all experts of a block: one layer an expert, or one tensor of simulated values.
+
+use super::build::{Builder, values_type};
+use super::error::PlanError;
+use super::{KeptTensor, LayerOutput, PlannedLayer, SourceWeight, Treatment, names};
+use crate::export::Export;
+use crate::family::Orientation;
+use crate::network::{ExpertsStorage, FusedExperts};
+use kvant_container::Dtype;
+use kvant_quant::scheme::LayerScheme;
+
+impl Builder<'_> {
+    pub(super) fn plan_experts(&mut self) -> Result<(), PlanError> {
+        for experts in self.network.experts().to_vec() {
+            let weight = match experts.storage {
+                ExpertsStorage::Float { weight } => weight,
+                ExpertsStorage::Mxfp4 { blocks, .. } => {
+                    let first = self.tensors[blocks].name().to_owned();
+                    return Err(PlanError::AlreadyQuantized { tensors: 2, first, method: Some("mxfp4".to_owned()) });
+                }
+            };
+            let schemes: Vec<_> = (0..experts.experts)
+                .map(|e| self.decide(&names::of_expert(&experts.module, e), experts.kept))
+                .collect();
+            match schemes.iter().find_map(|scheme| scheme.err()) {
+                None => self.plan_fused(&experts, weight, &schemes)?,
+                // The tensor is one: if one expert is kept, all are.
+                Some(reason) => {
+                    self.excluded.push(self.output_name(&experts.module));
+                    self.copy(weight, reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn plan_fused(
+        &mut self,
+        experts: &FusedExperts,
+        weight: usize,
+        schemes: &[Result<LayerScheme, &'static str>],
+    ) -> Result<(), PlanError> {
+        self.take(weight);
+        let view = self.tensors[weight];
+        let dtype = self.source_type(weight)?;
+        let mut shared = None;
+        for (expert, scheme) in schemes.iter().enumerate() {
+            let Ok(scheme) = *scheme else { continue };
+            let layer = PlannedLayer {
+                name: self.output_name(&names::of_expert(&experts.module, expert)),
+                role: experts.role.name(),
+                rows: experts.out_features,
+                columns: experts.in_features,
+                scheme,
+                source: SourceWeight {
+                    tensor: view.name().to_owned(),
+                    position: weight,
+                    expert: Some(expert),
+                    input_major: experts.orientation == Orientation::InOut,
+                    dtype,
+                    scales: None,
+                },
+                shares_scale: None,
+                output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
+            };
+            if self.export == Export::Fake {
+                self.add_fused_values(layer, view.shape(), &mut shared)?;
+            } else {
+                self.add_layer(layer, Vec::new())?;
+            }
+        }
+        if let (Some(bias), true) = (experts.bias, self.export != Export::Fake) {
+            self.split_bias(experts, bias);
+        }
+        Ok(())
+    }
+
+    /// The matrix of an expert inside the tensor of all.
+    fn add_fused_values(
+        &mut self,
+        mut layer: PlannedLayer,
+        shape: &[usize],
+        shared: &mut Option<usize>,
+    ) -> Result<(), PlanError> {
+        self.check_layer(&layer)?;
+        let dtype = values_type(&layer);
+        let tensor = *shared.get_or_insert_with(|| self.declare(layer.source.tensor.clone(), dtype, shape.to_vec()));
+        let matrix = layer.rows * layer.columns * dtype.bitsize() / 8;
+        layer.output =
+            LayerOutput::Values { tensor, offset: (layer.source.expert.unwrap_or(0) * matrix) as u64, dtype };
+        self.layers.push(layer);
+        Ok(())
+    }
+
+    /// The biases of experts that become linear layers of their own.
+    fn split_bias(&mut self, experts: &FusedExperts, bias: usize) {
+        let view = self.tensors[bias];
+        let length = view.bytes().len() / experts.experts.max(1);
+        for expert in 0..experts.experts {
+            let module = self.output_name(&names::of_expert(&experts.module, expert));
+            let tensor = self.declare(format!("{module}.bias"), view.dtype(), vec![experts.out_features]);
+            let treatment = Treatment::Copy(expert * length..(expert + 1) * length);
+            self.kept.push(KeptTensor {
+                source: view.name().to_owned(),
+                position: bias,
+                tensor,
+                treatment,
+                reason: "bias",
+            });
+        }
+        self.take(bias);
+    }
+}

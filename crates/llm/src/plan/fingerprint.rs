@@ -1,0 +1,24 @@
+//! What identifies a plan: a journal of another plan is not continued.
+
+use crate::recipe::Recipe;
+use kvant_container::{Checkpoint, Layout};
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// A hash of all that decides the output's bytes: the source's files (their headers, lengths and times), the recipe, the
+/// layout and the version of Kvant.
+pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Layout, config: Option<&Value>) -> String {
+    let mut text = format!("kvant {}\n{}\n", env!("CARGO_PKG_VERSION"), recipe.canonical());
+    for shard in checkpoint.shards() {
+        let modified = shard.path().metadata().and_then(|m| m.modified()).ok();
+        text.push_str(&format!("{} {} {modified:?}\n", shard.path().display(), shard.map().len()));
+    }
+    for tensor in checkpoint.tensors() {
+        text.push_str(&format!("{} {} {:?}\n", tensor.name(), tensor.dtype(), tensor.shape()));
+    }
+    for shard in layout.shards() {
+        text.push_str(&String::from_utf8_lossy(shard.header()));
+    }
+    text.push_str(&config.map(Value::to_string).unwrap_or_default());
+    format!("{:032x}", xxh3_128(text.as_bytes()))
+}
