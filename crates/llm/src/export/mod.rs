@@ -3,10 +3,12 @@
 
 mod compressed_tensors;
 mod fake;
+mod loaders;
 mod packer;
 mod part;
 mod quark;
 
+pub(crate) use loaders::loaders;
 pub use packer::{Piece, pack};
 pub use part::{Content, Packing, Part, ScaleEncoding, band_axis};
 
@@ -38,7 +40,7 @@ pub struct ExportRow {
     pub export: Export,
     /// One line for `kvant list formats`.
     pub about: &'static str,
-    /// What loads it.
+    /// What loads it, schemes permitting: [`Plan::loaders`](crate::plan::Plan::loaders) tells which takes a given plan.
     pub loaders: &'static [&'static str],
 }
 

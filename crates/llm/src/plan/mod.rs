@@ -14,10 +14,11 @@ pub use error::PlanError;
 pub use layer::{LayerOutput, PlannedLayer, ScalesOfSource, SourceWeight};
 pub use tensor::{DroppedTensor, KeptTensor, Treatment};
 
-use crate::export::Export;
+use crate::export::{Export, loaders};
 use crate::recipe::Recipe;
 use kvant_container::Layout;
 use serde_json::Value;
+use std::collections::{BTreeMap, HashSet};
 
 /// A plan: everything that a run needs besides the weights.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl Plan {
     /// The units of work, in the order of the source's files, so that reading is sequential.
     pub fn jobs(&self) -> Vec<Job> {
         let mut jobs: Vec<(usize, Job)> = Vec::new();
-        let mut shared: std::collections::BTreeMap<usize, usize> = std::collections::BTreeMap::new();
+        let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
         for (index, layer) in self.layers.iter().enumerate() {
             let place = layer.shares_scale.and_then(|group| shared.get(&group).copied());
             match place.map(|place| &mut jobs[place].1) {
@@ -86,6 +87,14 @@ impl Plan {
     pub fn bits_per_weight(&self) -> f64 {
         let bytes: u64 = self.layers.iter().map(|layer| layer.output_bytes(&self.layout)).sum();
         bytes as f64 * 8.0 / (self.quantized_parameters().max(1)) as f64
+    }
+
+    /// What loads the result.
+    pub fn loaders(&self) -> Vec<&'static str> {
+        // Experts that stand one by one have numbers in their names.
+        let is_expert = |layer: &PlannedLayer| layer.source.expert.is_some() || layer.name.contains(".experts.");
+        let distinct: HashSet<_> = self.layers.iter().map(|layer| (layer.scheme, is_expert(layer))).collect();
+        loaders(self.export, distinct.iter().copied())
     }
 
     /// An upper bound of the private memory of a run with so many threads, in bytes.
