@@ -45,6 +45,23 @@ pub fn available_space(path: &Path) -> io::Result<u64> {
     system::available_space(existing)
 }
 
+/// Lets the owner write to a file, such as a copy of a read-only one.
+#[allow(clippy::permissions_set_readonly_false)] // outside Unix, where there are no others to give the right to
+pub fn make_writable(path: &Path) -> io::Result<()> {
+    let mut permissions = fs::metadata(path)?.permissions();
+    if !permissions.readonly() {
+        return Ok(());
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        permissions.set_mode(permissions.mode() | 0o200);
+    }
+    #[cfg(not(unix))]
+    permissions.set_readonly(false);
+    fs::set_permissions(path, permissions)
+}
+
 /// Makes the names of a directory durable: files created in it and renames into it. Only the files' bytes are synced by
 /// syncing the files. Nothing to do outside Unix.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {

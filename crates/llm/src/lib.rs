@@ -8,7 +8,7 @@
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
 //! * [`export`], [`config_json`]: on-disk conventions.
 //!
-//! ```no_run
+//! ```
 //! use kvant_container::{Checkpoint, Durability};
 //! use kvant_llm::engine::{self, Output, Silent};
 //! use kvant_llm::plan::Plan;
@@ -16,14 +16,18 @@
 //! use std::path::Path;
 //! use std::sync::atomic::AtomicBool;
 //!
-//! let (source, target) = (Path::new("tests/models/nano_llama"), Path::new("nano_llama-int4"));
+//! # let dir = tempfile::tempdir()?;
+//! let source = Path::new("../../tests/models/nano_llama");
+//! let target = dir.path().join("nano_llama-int4");
 //! let settings = Settings { scheme: Some("int4_wo_128".to_owned()), ..Settings::default() };
 //!
 //! let checkpoint = Checkpoint::open(source)?;
 //! let plan = Plan::new(&checkpoint, Recipe::resolve(&settings, &Settings::default())?)?;
-//! let output = Output::begin(&plan, source, target, false)?;
+//! let output = Output::begin(&plan, source, &target, false)?;
 //! engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent)?;
 //! output.finish(&plan, &checkpoint, Durability::Disk)?;
+//!
+//! assert!(Checkpoint::open(&target)?.tensor("model.layers.0.mlp.up_proj.weight_scale").is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -3,7 +3,7 @@
 
 use crate::journal::{Entry, Found, Journal, Written};
 use crate::plan::Plan;
-use kvant_container::{Checkpoint, Durability, Writer};
+use kvant_container::{Checkpoint, Durability, Writer, positioned};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -221,7 +221,7 @@ fn check_room(plan: &Plan, paths: &Paths) -> Result<(), OutputError> {
         entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
     });
     let needed = plan.layout.disk_size().saturating_sub(reserved);
-    match kvant_container::positioned::available_space(&paths.target) {
+    match positioned::available_space(&paths.target) {
         Ok(available) if available < needed => {
             Err(OutputError::NoRoom { path: paths.target.clone(), needed, available })
         }
@@ -254,7 +254,7 @@ fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path) -> Result<(
         let (from, to) = (source.join(&name), staging.join(&name));
         fs::copy(&from, &to).map_err(OutputError::io("copy", &from))?;
         // The source may be read-only; the copy is the user's own.
-        make_writable(&to).map_err(OutputError::io("make writable", &to))?;
+        positioned::make_writable(&to).map_err(OutputError::io("make writable", &to))?;
     }
     if let Some(config) = &plan.config {
         let path = staging.join("config.json");
@@ -263,22 +263,6 @@ fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path) -> Result<(
         fs::write(&path, text + "\n").map_err(OutputError::io("write", &path))?;
     }
     Ok(())
-}
-
-#[allow(clippy::permissions_set_readonly_false)]
-fn make_writable(path: &Path) -> io::Result<()> {
-    let mut permissions = fs::metadata(path)?.permissions();
-    if !permissions.readonly() {
-        return Ok(());
-    }
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        permissions.set_mode(permissions.mode() | 0o200);
-    }
-    #[cfg(not(unix))]
-    permissions.set_readonly(false);
-    fs::set_permissions(path, permissions)
 }
 
 /// Gives the staging directory its final name. What was there is set aside first and removed last.
@@ -293,7 +277,7 @@ fn put_in_place(paths: &Paths, overwrite: bool) -> Result<(), OutputError> {
     }
     fs::rename(&paths.staging, &paths.target).map_err(OutputError::io("rename", &paths.staging))?;
     if let Some(parent) = paths.target.parent() {
-        kvant_container::positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
+        positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
     }
     if exists { remove_dir(&paths.replaced) } else { Ok(()) }
 }
