@@ -1,2 +1,67 @@
-//! placeholder
-fn main() {}
+//! `kvant`, the command: arguments, printing, progress, exit codes. How models are quantized is in the libraries.
+
+mod args;
+mod commands;
+mod crash;
+mod escape;
+mod failure;
+mod fate;
+mod interrupt;
+mod json_lines;
+mod loading;
+mod model;
+mod pattern;
+mod printer;
+mod progress;
+mod quantization;
+mod size;
+mod table;
+
+use args::{Cli, ColorWhen, GlobalArgs, ProgressWhen};
+use clap::Parser;
+use failure::{Failure, Kind};
+use printer::Printer;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match Cli::try_parse() {
+        Ok(cli) => {
+            let printer = Printer::new(cli.global);
+            let result = crash::catch(|| commands::run(&cli, &printer));
+            conclude(&printer, result)
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+fn conclude(printer: &Printer, result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            printer.failure(&failure);
+            failure.kind.exit_code().into()
+        }
+    }
+}
+
+/// Answers a command line that is not to be carried out: help, version or wrong usage.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let json = std::env::args_os().any(|arg| arg == "--json");
+    let color = ColorWhen::Auto;
+    let printer = Printer::new(GlobalArgs { json, quiet: false, verbose: false, progress: ProgressWhen::Auto, color });
+    let text = error.render().ansi().to_string();
+    if !error.use_stderr() {
+        return conclude(&printer, printer.data(text.trim_end()));
+    }
+    printer.message(text.trim_end());
+    printer.error_object(&usage_failure(&error.render().to_string()));
+    Kind::Usage.exit_code().into()
+}
+
+/// The message and the tip in what clap prints.
+fn usage_failure(text: &str) -> Failure {
+    let message = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let tip = text.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
+    Failure::new(Kind::Usage, message).with_hint(tip.map(str::to_owned))
+}

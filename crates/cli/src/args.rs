@@ -1,0 +1,285 @@
+//! What can be typed: commands and options, exactly as given. Their doc comments are the help. Nothing is opened or
+//! resolved here.
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use kvant_llm::byte_size::ByteSize;
+use kvant_llm::export::{EXPORTS, Export};
+use kvant_llm::recipe::{OverrideText, PackMethod};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o Llama-3.2-1B-int4
+  kvant plan Llama-3.2-1B --scheme mxfp4
+  kvant inspect Llama-3.2-1B-int4
+  kvant list schemes
+
+Exit status: 0 done; 1 the model or the recipe cannot be done; 2 wrong usage, or a bug; 130 stopped with Ctrl-C.";
+
+/// Quantizes deep-learning models: from a checkpoint to a smaller one that loads.
+#[derive(Debug, Parser)]
+#[command(name = "kvant", version, after_help = EXAMPLES, max_term_width = 120, propagate_version = false)]
+pub struct Cli {
+    /// What holds for every command.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct GlobalArgs {
+    /// Print JSON on stdout, errors included
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say nothing on stderr but errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more on stderr
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Show progress: a bar on a terminal, a line every few seconds elsewhere
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub progress: ProgressWhen,
+    /// Use colours: auto, always or never; NO_COLOR is respected
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub color: ColorWhen,
+}
+
+/// When progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProgressWhen {
+    /// Unless --quiet is given
+    Auto,
+    /// Never
+    Never,
+    /// Even with --quiet, from the first second
+    Always,
+}
+
+/// When colours are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorWhen {
+    /// On a terminal
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Quantize a model
+    Quantize(QuantizeArgs),
+    /// Show what would become of every tensor, without reading or writing one
+    Plan(PlanArgs),
+    /// Show what a checkpoint holds: architecture, tensors, sizes, quantization
+    Inspect(InspectArgs),
+    /// List schemes, number formats, exports, observers, algorithms or model families
+    List(ListArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = COMPLETIONS)]
+    Completions(CompletionsArgs),
+}
+
+const COMPLETIONS: &str = "\
+Examples:
+  kvant completions bash > ~/.local/share/bash-completion/completions/kvant
+  kvant completions zsh > ~/.zfunc/_kvant
+  kvant completions fish > ~/.config/fish/completions/kvant.fish";
+
+const QUANTIZE: &str = "\
+Examples:
+  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o out
+      int4 weights in groups of 128, in AMD Quark's layout
+  kvant quantize Qwen3-8B --scheme FP8_DYNAMIC -o out
+      fp8 weights and activations, in the layout of compressed-tensors
+  kvant quantize Qwen3-8B -s mxfp4 --override '*.down_proj=e4m3:channel' -x '*.layers.0.*' -o out
+      another scheme for some layers, and none for others
+  kvant quantize opt-125m --scheme int8 --weights-only --format fake -o out
+      int8 weights as plain floats, which load wherever the source loads
+  kvant quantize Qwen3-8B --recipe recipe.toml -o out
+      what the options say, from a file
+
+A run that was stopped or killed goes on where it was when the same command is given again.
+stdout carries the path of the output and nothing else; with --json, one object.";
+
+/// `kvant quantize`.
+#[derive(Debug, Args)]
+#[command(override_usage = "kvant quantize <MODEL> --scheme <SCHEME> --output <DIR> [OPTIONS]", after_help = QUANTIZE)]
+pub struct QuantizeArgs {
+    /// What to make.
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The directory to write; it appears when it is complete
+    #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
+    pub output: Option<PathBuf>,
+    /// Replace the output directory if it exists
+    #[arg(long, help_heading = "Run")]
+    pub overwrite: bool,
+    /// Show the plan and stop, as `kvant plan` does
+    #[arg(long, help_heading = "Run")]
+    pub dry_run: bool,
+    /// Wait until the output is on disk, not only with the system
+    #[arg(long, help_heading = "Run")]
+    pub sync: bool,
+    /// How to run it.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+const PLAN: &str = "\
+Examples:
+  kvant plan Llama-3.2-1B --scheme int4_wo_128
+  kvant plan Llama-3.2-1B --scheme MXFP4A16 --exclude '*.self_attn.*' --all
+  kvant plan Llama-3.2-1B --scheme nvfp4 --weights-only --json | grep '\"quantize\"'
+
+Everything that `kvant quantize` would refuse, this refuses too, before a weight is read.";
+
+/// `kvant plan`.
+#[derive(Debug, Args)]
+#[command(override_usage = "kvant plan <MODEL> --scheme <SCHEME> [OPTIONS]", after_help = PLAN)]
+pub struct PlanArgs {
+    /// What to make.
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The directory that would be written: it is checked, not touched
+    #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub output: Option<PathBuf>,
+    /// Replace the output directory if it exists
+    #[arg(long, help_heading = "Run")]
+    pub overwrite: bool,
+    /// One line for every tensor, instead of one for layers that are alike
+    #[arg(long, help_heading = "Run")]
+    pub all: bool,
+    /// How to run it.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What to make of which model.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Recipe")]
+pub struct RecipeArgs {
+    /// A Hugging Face directory, or a .safetensors file
+    #[arg(value_hint = ValueHint::AnyPath, help_heading = None::<&'static str>)]
+    pub model: PathBuf,
+    /// How to quantize: a name (`kvant list schemes`) or a spelling such as int4:g128
+    #[arg(short, long, value_name = "SCHEME", required_unless_present = "recipe")]
+    pub scheme: Option<String>,
+    /// A recipe: a TOML file, or a quantization_config in AMD Quark's JSON; options given beside it win
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub recipe: Option<PathBuf>,
+    /// The layout to write [default: the one the scheme's name comes from]
+    #[arg(short, long, value_name = "EXPORT", value_parser = export_parser())]
+    pub format: Option<Export>,
+    /// The order of 4-bit codes in AMD Quark's layout
+    #[arg(long, value_name = "METHOD", value_parser = pack_method_parser())]
+    pub pack_method: Option<PackMethod>,
+    /// Quantize weights alone, and leave activations out of the scheme
+    #[arg(long)]
+    pub weights_only: bool,
+    /// Keep the layers whose names match, e.g. '*.down_proj'; may be given often
+    #[arg(short = 'x', long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Another scheme for the layers whose names match, e.g. '*.down_proj=int8:channel'; may be given often
+    #[arg(long = "override", value_name = "GLOB=SCHEME", value_parser = glob_and_scheme)]
+    pub overrides: Vec<OverrideText>,
+    /// Quantize also what is kept by default: output heads, routers
+    #[arg(long)]
+    pub no_keep_defaults: bool,
+    /// The most bytes of tensors in one file, e.g. 5GB [default: 5GB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_shard_size: Option<ByteSize>,
+}
+
+/// How to run it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub struct RunArgs {
+    /// Threads to work with [default: as many as there are processors]; the result does not depend on it
+    #[arg(short, long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+}
+
+const INSPECT: &str = "\
+Examples:
+  kvant inspect Llama-3.2-1B
+  kvant inspect model.safetensors --all
+  kvant inspect out --json | jq .quantization";
+
+/// `kvant inspect`.
+#[derive(Debug, Args)]
+#[command(after_help = INSPECT)]
+pub struct InspectArgs {
+    /// A Hugging Face directory, quantized or not, or a .safetensors file
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub model: PathBuf,
+    /// One line for every tensor, instead of one for tensors that are alike
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `kvant list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Which table
+    pub topic: Topic,
+}
+
+/// A table that can be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Topic {
+    /// Schemes with names, for --scheme and --override
+    Schemes,
+    /// Number formats, the first part of a scheme's spelling
+    Formats,
+    /// Layouts of the output, for --format
+    Exports,
+    /// Range statistics, a part of a scheme's spelling
+    Observers,
+    /// Choices of codes
+    Algorithms,
+    /// Model architectures with a description
+    Families,
+}
+
+/// `kvant completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+fn export_parser() -> impl TypedValueParser<Value = Export> {
+    let names = EXPORTS.iter().map(|row| PossibleValue::new(row.name).help(row.about));
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Export>())
+}
+
+fn pack_method_parser() -> impl TypedValueParser<Value = PackMethod> {
+    let reorder = PossibleValue::new("reorder").help("Codes 0 2 4 6 1 3 5 7 from the low bits up, as in AWQ");
+    let order = PossibleValue::new("order").help("Codes 0 to 7 from the low bits up");
+    PossibleValuesParser::new([reorder, order]).try_map(|name| name.parse::<PackMethod>())
+}
+
+fn glob_and_scheme(text: &str) -> Result<OverrideText, &'static str> {
+    text.parse().map_err(|_| "write it as in '*.down_proj=int8:channel'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

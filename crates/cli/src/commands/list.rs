@@ -1,0 +1,119 @@
+//! `kvant list`: the tables of the libraries, for people and as JSON.
+
+use crate::args::{ListArgs, Topic};
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::table::{Align, Table};
+use kvant_llm::export::EXPORTS;
+use kvant_llm::family::FAMILIES;
+use kvant_llm::recipe::{Recipe, Settings};
+use kvant_numeric::format::FORMATS;
+use kvant_quant::observer::OBSERVERS;
+use kvant_quant::rounding::ROUNDINGS;
+use kvant_quant::scheme::{PRESETS, Preset};
+use serde_json::{Map, Value, json};
+
+/// Prints a table.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn run(args: &ListArgs, printer: &Printer) -> Result<(), Failure> {
+    let list = list(args.topic);
+    if printer.is_json() { printer.json(&list.objects()) } else { printer.data(&list.table().render()) }
+}
+
+/// A table whose cells are JSON values: strings, numbers, or arrays of strings.
+struct List {
+    columns: &'static [(&'static str, Align)],
+    rows: Vec<Vec<Value>>,
+}
+
+impl List {
+    fn objects(&self) -> Value {
+        let object = |row: &Vec<Value>| -> Map<String, Value> {
+            self.columns.iter().zip(row).map(|((name, _), value)| ((*name).to_owned(), value.clone())).collect()
+        };
+        self.rows.iter().map(object).collect()
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(self.columns);
+        self.rows.iter().for_each(|row| table.push(row.iter().map(text)));
+        table
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(", "),
+        Value::Bool(yes) => (if *yes { "yes" } else { "no" }).to_owned(),
+        other => other.to_string(),
+    }
+}
+
+const NAME_ABOUT: &[(&str, Align)] = &[("name", Align::Left), ("about", Align::Left)];
+
+fn list(topic: Topic) -> List {
+    match topic {
+        Topic::Schemes => schemes(),
+        Topic::Formats => formats(),
+        Topic::Exports => exports(),
+        Topic::Observers => pairs(OBSERVERS),
+        Topic::Algorithms => pairs(ROUNDINGS),
+        Topic::Families => families(),
+    }
+}
+
+fn schemes() -> List {
+    let columns = &[
+        ("name", Align::Left),
+        ("spelling", Align::Left),
+        ("export", Align::Left),
+        ("calibrated", Align::Left),
+        ("about", Align::Left),
+    ];
+    List { columns, rows: PRESETS.iter().map(scheme_row).collect() }
+}
+
+fn scheme_row(preset: &Preset) -> Vec<Value> {
+    let settings = Settings { scheme: Some(preset.name.to_owned()), ..Settings::default() };
+    let export = Recipe::resolve(&settings, &Settings::default()).map(|recipe| recipe.export().to_string());
+    let needs_data = preset.scheme().is_ok_and(|scheme| scheme.needs_calibration());
+    let export = json!(export.unwrap_or_default());
+    vec![json!(preset.name), json!(preset.spelling), export, json!(needs_data), json!(preset.about)]
+}
+
+fn formats() -> List {
+    let rows = FORMATS.iter().map(|row| vec![json!(row.name), json!(row.format.bits()), json!(row.about)]);
+    List { columns: &[("name", Align::Left), ("bits", Align::Right), ("about", Align::Left)], rows: rows.collect() }
+}
+
+fn exports() -> List {
+    let rows = EXPORTS.iter().map(|row| vec![json!(row.name), json!(row.about), json!(row.loaders)]);
+    List { columns: &[("name", Align::Left), ("about", Align::Left), ("loaders", Align::Left)], rows: rows.collect() }
+}
+
+fn families() -> List {
+    let columns = &[("name", Align::Left), ("model_types", Align::Left), ("about", Align::Left)];
+    let rows = FAMILIES.iter().map(|family| vec![json!(family.name), json!(family.model_types), json!(family.summary)]);
+    List { columns, rows: rows.collect() }
+}
+
+fn pairs(rows: &[(&str, &str)]) -> List {
+    List { columns: NAME_ABOUT, rows: rows.iter().map(|(name, about)| vec![json!(name), json!(about)]).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn rows_fill_their_columns() {
+        for topic in Topic::value_variants() {
+            let list = list(*topic);
+            assert!(!list.rows.is_empty() && list.rows.iter().all(|row| row.len() == list.columns.len()), "{topic:?}");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! One command, one file. Commands read arguments, call the libraries and print what they answer.
+
+mod completions;
+mod inspect;
+mod list;
+mod plan;
+mod quantize;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// Carries out a command line.
+///
+/// # Errors
+/// Whatever keeps the command from being done.
+pub fn run(cli: &Cli, printer: &Printer) -> Result<(), Failure> {
+    match &cli.command {
+        Command::Quantize(args) => quantize::run(args, printer),
+        Command::Plan(args) => plan::run(args, printer),
+        Command::Inspect(args) => inspect::run(args, printer),
+        Command::List(args) => list::run(args, printer),
+        Command::Completions(args) => completions::run(args, printer),
+    }
+}

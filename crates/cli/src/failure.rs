@@ -1,0 +1,131 @@
+//! Errors as the user meets them: a kind that decides the exit code, a message, a hint. What the libraries report is
+//! turned into one here and nowhere else.
+
+use kvant_container::ErrorKind;
+use kvant_llm::engine::{EngineError, OutputError};
+use kvant_llm::plan::PlanError;
+use kvant_llm::recipe::RecipeError;
+use serde::Serialize;
+
+/// What kind of error it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// The input is wrong.
+    Invalid,
+    /// The input may be right; Kvant does not handle it.
+    Unsupported,
+    /// The system refused: no such file, no permission, no space.
+    System,
+    /// The command line is wrong.
+    Usage,
+    /// Kvant is wrong.
+    Internal,
+    /// The user asked to stop.
+    Interrupted,
+}
+
+impl Kind {
+    /// The exit code of the process.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Kind::Invalid | Kind::Unsupported | Kind::System => 1,
+            Kind::Usage | Kind::Internal => 2,
+            // 128 + SIGINT, as shells report it.
+            Kind::Interrupted => 130,
+        }
+    }
+}
+
+/// An error for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What kind it is.
+    pub kind: Kind,
+    /// What is wrong, naming the file, tensor or layer.
+    pub message: String,
+    /// The way out.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// An error without a hint.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Failure {
+        Failure { kind, message: message.into(), hint: None }
+    }
+
+    /// The system refused something.
+    pub fn system(message: impl Into<String>) -> Failure {
+        Failure::new(Kind::System, message)
+    }
+
+    /// A bug.
+    pub fn internal(message: impl Into<String>) -> Failure {
+        let report = "this is a bug in Kvant: please report it with the command line and this message";
+        Failure::new(Kind::Internal, format!("internal error: {}", message.into())).with_hint(Some(report.to_owned()))
+    }
+
+    /// The same with a hint.
+    pub fn with_hint(self, hint: Option<String>) -> Failure {
+        Failure { hint, ..self }
+    }
+}
+
+impl From<ErrorKind> for Kind {
+    fn from(kind: ErrorKind) -> Kind {
+        match kind {
+            ErrorKind::Io => Kind::System,
+            ErrorKind::Invalid => Kind::Invalid,
+            ErrorKind::Unsupported => Kind::Unsupported,
+        }
+    }
+}
+
+impl From<kvant_container::Error> for Failure {
+    fn from(error: kvant_container::Error) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<RecipeError> for Failure {
+    fn from(error: RecipeError) -> Failure {
+        let kind = match &error {
+            RecipeError::Invalid(_) => Kind::Invalid,
+            RecipeError::Unsupported(_) => Kind::Unsupported,
+            RecipeError::Read { .. } => Kind::System,
+        };
+        Failure::new(kind, error.to_string()).with_hint(Some(error.hint().to_owned()))
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<OutputError> for Failure {
+    fn from(error: OutputError) -> Failure {
+        Failure::new(output_kind(&error), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        let kind = match &error {
+            EngineError::Container(error) => error.kind().into(),
+            EngineError::Output(error) => output_kind(error),
+            EngineError::Weight { .. } | EngineError::Vanished(_) => Kind::Invalid,
+            EngineError::Threads(_) => Kind::System,
+            EngineError::Cancelled => Kind::Interrupted,
+        };
+        Failure::new(kind, error.to_string()).with_hint(error.hint())
+    }
+}
+
+fn output_kind(error: &OutputError) -> Kind {
+    match error {
+        OutputError::Exists(_) | OutputError::IsSource(_) | OutputError::InTheWay(_) => Kind::Invalid,
+        OutputError::Busy(_) | OutputError::NoRoom { .. } | OutputError::Io { .. } => Kind::System,
+    }
+}

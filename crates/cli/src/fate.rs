@@ -1,0 +1,101 @@
+//! What a plan makes of each tensor of the source: one entry for every tensor, in the order of the source. A view of the
+//! plan for printing.
+
+use kvant_container::{Checkpoint, TensorView};
+use kvant_llm::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer, Treatment};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What happens to a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It becomes codes and scales, or floats on their grid.
+    Quantize,
+    /// It is carried over as it is.
+    Keep,
+    /// Its fp8 codes and scales become bfloat16.
+    Widen,
+    /// It has no successor.
+    Drop,
+}
+
+/// What becomes of a tensor.
+#[derive(Clone, Debug)]
+pub struct Fate<'a> {
+    /// The tensor.
+    pub source: TensorView<'a>,
+    /// What happens to it.
+    pub action: Action,
+    /// The spellings of the schemes, more than one where experts in one tensor differ; empty if it is not quantized.
+    pub schemes: BTreeSet<String>,
+    /// Why it is not quantized.
+    pub reason: Option<&'static str>,
+    /// The layers that it becomes.
+    pub layers: Vec<&'a PlannedLayer>,
+    /// The output's tensors: indices among the declarations.
+    pub outputs: BTreeSet<usize>,
+}
+
+impl Fate<'_> {
+    /// Bytes of the output's tensors.
+    pub fn output_bytes(&self, plan: &Plan) -> u64 {
+        self.outputs.iter().filter_map(|tensor| plan.layout.places().get(*tensor)).map(|place| place.len).sum()
+    }
+
+    /// In words: `int4:g128`, `kept (norm)`.
+    pub fn becomes(&self) -> String {
+        let reason = self.reason.map(|reason| reason.strip_prefix("kept ").unwrap_or(reason));
+        let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+        match self.action {
+            Action::Quantize => self.schemes.iter().cloned().collect::<Vec<_>>().join(", "),
+            Action::Keep => format!("kept{reason}"),
+            Action::Widen => format!("widened to BF16{reason}"),
+            Action::Drop => format!("dropped{reason}"),
+        }
+    }
+}
+
+/// The fates of all tensors.
+pub fn fates<'a>(plan: &'a Plan, checkpoint: &'a Checkpoint) -> Vec<Fate<'a>> {
+    let dropped: BTreeMap<&str, &'static str> = plan.dropped.iter().map(|d| (d.name.as_str(), d.reason)).collect();
+    let fate = |source: TensorView<'a>| Fate {
+        source,
+        action: Action::Drop,
+        schemes: BTreeSet::new(),
+        reason: dropped.get(source.name()).copied(),
+        layers: Vec::new(),
+        outputs: BTreeSet::new(),
+    };
+    let mut fates: Vec<Fate<'a>> = checkpoint.tensors().map(fate).collect();
+    for layer in &plan.layers {
+        if let Some(fate) = fates.get_mut(layer.source.position) {
+            add_layer(fate, layer);
+        }
+    }
+    for kept in &plan.kept {
+        if let Some(fate) = fates.get_mut(kept.position) {
+            add_kept(fate, kept);
+        }
+    }
+    fates
+}
+
+fn add_layer<'a>(fate: &mut Fate<'a>, layer: &'a PlannedLayer) {
+    fate.action = Action::Quantize;
+    fate.schemes.insert(layer.scheme.to_string());
+    fate.layers.push(layer);
+    match &layer.output {
+        LayerOutput::Parts { parts, first } => fate.outputs.extend(*first..first + parts.len()),
+        LayerOutput::Values { tensor, .. } => fate.outputs.extend([*tensor]),
+    }
+}
+
+fn add_kept(fate: &mut Fate<'_>, kept: &KeptTensor) {
+    fate.action = match kept.treatment {
+        Treatment::Copy(_) => Action::Keep,
+        Treatment::Widen { .. } => Action::Widen,
+    };
+    fate.reason = Some(kept.reason);
+    fate.outputs.insert(kept.tensor);
+}

@@ -1,0 +1,53 @@
+//! How to load a result: a line to copy for each loader that an export names. Which loaders there are is the export's to say.
+
+use std::path::Path;
+
+/// Each loader, and the line that loads the checkpoint at `path`, where there is one.
+pub fn lines(loaders: &[&'static str], path: &Path) -> Vec<(&'static str, Option<String>)> {
+    loaders.iter().map(|loader| (*loader, line(loader, path))).collect()
+}
+
+fn line(loader: &str, path: &Path) -> Option<String> {
+    let path = path.display().to_string();
+    match loader {
+        "vLLM" => Some(format!("vllm serve {}", shell(&path))),
+        "SGLang" => Some(format!("python -m sglang.launch_server --model-path {}", shell(&path))),
+        "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(&path))),
+        _ if loader.starts_with("transformers") => {
+            Some(format!("AutoModelForCausalLM.from_pretrained({})", python(&path)))
+        }
+        _ => None,
+    }
+}
+
+/// A word for a shell.
+fn shell(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./:@%+=".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// A string for Python.
+fn python(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_llm::export::EXPORTS;
+
+    #[test]
+    fn exports_with_codes_have_a_line_for_every_loader() {
+        for row in EXPORTS.iter().filter(|row| row.name != "fake") {
+            assert!(lines(row.loaders, Path::new("out")).iter().all(|(_, line)| line.is_some()), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn odd_paths_are_quoted() {
+        let path = Path::new("my model's \"x\"");
+        let lines = lines(&["vLLM", "transformers"], path);
+        assert_eq!(lines[0].1.as_deref().unwrap(), "vllm serve 'my model'\\''s \"x\"'");
+        assert_eq!(lines[1].1.as_deref().unwrap(), "AutoModelForCausalLM.from_pretrained(\"my model's \\\"x\\\"\")");
+    }
+}

@@ -1,0 +1,59 @@
+//! From arguments to a plan: which flow an input takes, and the recipe that file and options make together.
+
+use crate::args::{RecipeArgs, RunArgs};
+use crate::failure::{Failure, Kind};
+use kvant_container::Checkpoint;
+use kvant_llm::plan::Plan;
+use kvant_llm::recipe::{Recipe, Settings};
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+/// Opens a checkpoint of safetensors.
+///
+/// # Errors
+/// *Unsupported* for ONNX graphs, and whatever is wrong with the files.
+pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
+    let is_onnx = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
+    if is_onnx {
+        let failure = Failure::new(Kind::Unsupported, format!("{}: ONNX graphs are not supported yet", path.display()));
+        return Err(failure.with_hint(Some("give a Hugging Face directory or a .safetensors file".to_owned())));
+    }
+    Ok(Checkpoint::open(path)?)
+}
+
+/// A checkpoint, and the plan that arguments make for it.
+///
+/// # Errors
+/// Whatever can be refused before weights are read.
+pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
+    let recipe = recipe(args)?;
+    let checkpoint = open(&args.model)?;
+    let plan = Plan::new(&checkpoint, recipe)?;
+    Ok((checkpoint, plan))
+}
+
+fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
+    let file = match &args.recipe {
+        Some(path) => Settings::read(path)?,
+        None => Settings::default(),
+    };
+    let line = Settings {
+        version: None,
+        scheme: args.scheme.clone(),
+        format: args.format,
+        pack_method: args.pack_method,
+        exclude: args.exclude.clone(),
+        overrides: args.overrides.clone(),
+        keep_defaults: args.no_keep_defaults.then_some(false),
+        weights_only: args.weights_only.then_some(true),
+        max_shard_size: args.max_shard_size,
+        seed: None,
+    };
+    Ok(Recipe::resolve(&line, &file)?)
+}
+
+/// How many threads to work with.
+pub fn threads(args: &RunArgs) -> usize {
+    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
+    threads.map_or(1, NonZeroUsize::get)
+}

@@ -1,0 +1,168 @@
+//! Everything that is printed goes through here: data to stdout, all else to stderr. The only file that writes to either.
+
+use crate::args::{ColorWhen, GlobalArgs, ProgressWhen};
+use crate::escape::printable;
+use crate::failure::{Failure, Kind};
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use serde::Serialize;
+use serde_json::json;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Mutex;
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const NOTE: Style = AnsiColor::Yellow.on_default().bold();
+const HINT: Style = AnsiColor::Cyan.on_default().bold();
+
+/// How much is said on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Verbosity {
+    Quiet,
+    Normal,
+    Verbose,
+}
+
+/// How progress is shown.
+#[derive(Debug)]
+pub enum ProgressTarget {
+    /// Not at all.
+    Hidden,
+    /// As a bar on stderr.
+    Terminal(ProgressDrawTarget),
+    /// As lines on stderr, the first one at once if it is true.
+    Lines(bool),
+}
+
+/// The owner of stdout and stderr.
+#[derive(Debug)]
+pub struct Printer {
+    verbosity: Verbosity,
+    json: bool,
+    progress: ProgressWhen,
+    color: ColorWhen,
+    /// The bar that messages must not tear.
+    bar: Mutex<Option<ProgressBar>>,
+}
+
+impl Printer {
+    /// A printer that follows the options.
+    pub fn new(args: GlobalArgs) -> Printer {
+        let verbosity = match (args.quiet, args.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (_, true) => Verbosity::Verbose,
+            _ => Verbosity::Normal,
+        };
+        Printer { verbosity, json: args.json, progress: args.progress, color: args.color, bar: Mutex::new(None) }
+    }
+
+    /// Whether data is JSON.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Data: text on stdout, and a line break. A reader that has gone away (`| head`) is no error.
+    ///
+    /// # Errors
+    /// The system's, a full disk for example.
+    pub fn data(&self, text: &str) -> Result<(), Failure> {
+        match writeln!(self.stream(io::stdout()), "{text}") {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Failure::system(format!("cannot write to stdout: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Data as one line of JSON.
+    ///
+    /// # Errors
+    /// As for [`data`](Self::data).
+    pub fn json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(value).map_err(|e| Failure::internal(e.to_string()))?;
+        self.data(&text)
+    }
+
+    /// What the user should see at the end.
+    pub fn summary(&self, text: &str) {
+        if self.verbosity >= Verbosity::Normal {
+            self.message(text);
+        }
+    }
+
+    /// What the user should know, without it being an error.
+    pub fn note(&self, text: &str) {
+        if self.verbosity >= Verbosity::Normal {
+            self.message(&format!("{NOTE}note:{NOTE:#} {}", printable(text)));
+        }
+    }
+
+    /// What only the curious want to see.
+    pub fn detail(&self, text: &str) {
+        if self.verbosity >= Verbosity::Verbose {
+            self.message(&printable(text));
+        }
+    }
+
+    /// An error and its hint; with --json an object on stdout too.
+    pub fn failure(&self, failure: &Failure) {
+        let message = printable(&failure.message);
+        match failure.kind {
+            // The user knows why.
+            Kind::Interrupted => self.message(&message),
+            _ => self.message(&format!("{ERROR}error:{ERROR:#} {message}")),
+        }
+        if let Some(hint) = &failure.hint {
+            self.message(&format!("{HINT}hint:{HINT:#} {}", printable(hint)));
+        }
+        self.error_object(failure);
+    }
+
+    /// With --json, an error as data.
+    pub fn error_object(&self, failure: &Failure) {
+        if self.json {
+            let Failure { kind, message, hint } = failure;
+            // There is nobody left to tell.
+            let _ = self.json(&json!({ "error": { "kind": kind, "message": message, "hint": hint } }));
+        }
+    }
+
+    /// Text that is styled already, such as the help: to stderr.
+    pub fn message(&self, text: &str) {
+        let print = || {
+            // Where stderr is closed there is nobody to tell.
+            let _ = writeln!(self.stream(io::stderr()), "{text}");
+        };
+        match self.bar.lock().ok().and_then(|bar| bar.clone()) {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// How progress is to be shown.
+    pub fn progress_target(&self) -> ProgressTarget {
+        let always = self.progress == ProgressWhen::Always;
+        if self.progress == ProgressWhen::Never || (self.verbosity == Verbosity::Quiet && !always) {
+            return ProgressTarget::Hidden;
+        }
+        match io::stderr().is_terminal() {
+            true => ProgressTarget::Terminal(ProgressDrawTarget::stderr_with_hz(10)),
+            false => ProgressTarget::Lines(always),
+        }
+    }
+
+    /// From now on messages go above this bar; `None` when it is gone.
+    pub fn set_bar(&self, bar: Option<ProgressBar>) {
+        if let Ok(mut place) = self.bar.lock() {
+            *place = bar;
+        }
+    }
+
+    fn stream<S: anstream::stream::RawStream>(&self, stream: S) -> AutoStream<S> {
+        match self.color {
+            ColorWhen::Auto => AutoStream::auto(stream),
+            ColorWhen::Always => AutoStream::new(stream, ColorChoice::Always),
+            ColorWhen::Never => AutoStream::new(stream, ColorChoice::Never),
+        }
+    }
+}

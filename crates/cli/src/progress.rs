@@ -1,0 +1,164 @@
+//! How far a run is: a bar on a terminal, lines elsewhere.
+
+use crate::escape::printable;
+use crate::printer::{Printer, ProgressTarget};
+use crate::size;
+use indicatif::{ProgressBar, ProgressStyle};
+use kvant_llm::engine;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const TEMPLATE: &str = "{bar:32} {percent:>3} %  {decimal_bytes} of {decimal_total_bytes}  \
+                        {decimal_bytes_per_sec}  {eta} left  {wide_msg}";
+
+/// How often a line is printed.
+const LINE_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Shows the progress of a run until it is dropped.
+pub struct Progress<'a> {
+    printer: &'a Printer,
+    view: View,
+}
+
+enum View {
+    Hidden,
+    Bar(ProgressBar),
+    Lines(Mutex<Lines>),
+}
+
+/// What the next line depends on.
+struct Lines {
+    begun: Instant,
+    next: Instant,
+    /// Bytes that an earlier run had done.
+    resumed: u64,
+    done: u64,
+    total: u64,
+}
+
+impl Progress<'_> {
+    /// Follows the printer's settings.
+    pub fn new(printer: &Printer) -> Progress<'_> {
+        let view = match printer.progress_target() {
+            ProgressTarget::Hidden => View::Hidden,
+            ProgressTarget::Lines(at_once) => View::Lines(Mutex::new(Lines::new(at_once))),
+            ProgressTarget::Terminal(target) => {
+                let bar = ProgressBar::with_draw_target(None, target);
+                bar.set_style(ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar()));
+                printer.set_bar(Some(bar.clone()));
+                View::Bar(bar)
+            }
+        };
+        Progress { printer, view }
+    }
+}
+
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        if let View::Bar(bar) = &self.view {
+            bar.finish_and_clear();
+            self.printer.set_bar(None);
+        }
+    }
+}
+
+impl engine::Progress for Progress<'_> {
+    fn begin(&self, total_bytes: u64, done_bytes: u64) {
+        if done_bytes > 0 {
+            let (done, total) = (size::bytes(done_bytes), size::bytes(total_bytes));
+            self.printer.note(&format!("going on where an earlier run stopped, at {done} of {total}"));
+        }
+        match &self.view {
+            View::Hidden => {}
+            View::Bar(bar) => {
+                bar.set_length(total_bytes);
+                bar.set_position(done_bytes);
+                bar.reset_eta();
+            }
+            View::Lines(lines) => {
+                if let Ok(mut lines) = lines.lock() {
+                    (lines.total, lines.resumed) = (total_bytes, done_bytes);
+                    self.tell(lines.advance(done_bytes, Instant::now()));
+                }
+            }
+        }
+    }
+
+    fn advance(&self, name: &str, bytes: u64) {
+        match &self.view {
+            View::Hidden => {}
+            View::Bar(bar) => {
+                bar.set_message(printable(name));
+                bar.inc(bytes);
+            }
+            View::Lines(lines) => {
+                if let Ok(mut lines) = lines.lock() {
+                    self.tell(lines.advance(bytes, Instant::now()));
+                }
+            }
+        }
+    }
+}
+
+impl Progress<'_> {
+    fn tell(&self, line: Option<String>) {
+        if let Some(line) = line {
+            self.printer.message(&line);
+        }
+    }
+}
+
+impl Lines {
+    fn new(at_once: bool) -> Lines {
+        let begun = Instant::now();
+        let next = if at_once { begun } else { begun + LINE_INTERVAL };
+        Lines { begun, next, resumed: 0, done: 0, total: 0 }
+    }
+
+    /// Adds to what is done, and gives the line if it is time for one.
+    fn advance(&mut self, bytes: u64, now: Instant) -> Option<String> {
+        self.done += bytes;
+        if now < self.next {
+            return None;
+        }
+        self.next = now + LINE_INTERVAL;
+        Some(self.line(now - self.begun))
+    }
+
+    fn line(&self, elapsed: Duration) -> String {
+        let percent = self.done * 100 / self.total.max(1);
+        let rate = self.done.saturating_sub(self.resumed) as f64 / elapsed.as_secs_f64().max(1e-3);
+        let (done, total) = (size::bytes(self.done), size::bytes(self.total));
+        if rate <= 0.0 {
+            return format!("{percent} %  {done} of {total}");
+        }
+        let left = self.total.saturating_sub(self.done) as f64 / rate;
+        let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
+        format!("{percent} %  {done} of {total}  {}/s  {} left", size::bytes(rate as u64), size::duration(left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_at_most_every_few_seconds() {
+        let mut lines = Lines::new(false);
+        (lines.total, lines.resumed) = (2_000_000, 500_000);
+        let at = |seconds| lines.begun + Duration::from_secs(seconds);
+        let (first, second, third, fourth) = (at(0), at(5), at(6), at(10));
+        assert_eq!(lines.advance(500_000, first), None);
+        let line = lines.advance(500_000, second).unwrap();
+        assert_eq!(line, "50 %  1.0 MB of 2.0 MB  100 kB/s  10 s left");
+        assert_eq!(lines.advance(100_000, third), None);
+        assert!(lines.advance(100_000, fourth).is_some());
+    }
+
+    #[test]
+    fn nothing_to_do_is_no_division_by_zero() {
+        let mut lines = Lines::new(true);
+        let begun = lines.begun;
+        assert_eq!(lines.advance(0, begun).as_deref(), Some("0 %  0 B of 0 B"));
+    }
+}

@@ -1,0 +1,160 @@
+//! What quantization a checkpoint has already: as its config.json says, and as its tensors' names and types show. Only
+//! for showing; whether such a source can be quantized again is the plan's to say.
+
+use kvant_container::{Checkpoint, Dtype};
+use kvant_llm::recipe::Settings;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Quantization {
+    /// The method: config.json's `quant_method`, else the one that the tensors' names are usual for.
+    pub method: String,
+    /// The rest in words.
+    pub details: Vec<String>,
+    /// How many tensors are named or typed in ways that only quantized checkpoints have.
+    pub evidence: BTreeMap<&'static str, usize>,
+    /// `quantization_config` as it is.
+    pub config: Option<Value>,
+}
+
+/// Ends of names that only quantized checkpoints have.
+const SUFFIXES: &[&str] = &[
+    ".qweight",
+    ".qzeros",
+    ".scales",
+    ".g_idx",
+    ".weight_packed",
+    ".weight_scale",
+    ".weight_scale_2",
+    ".weight_global_scale",
+    ".weight_scale_inv",
+    ".weight_zero_point",
+    ".input_scale",
+    "_blocks",
+    "_scales",
+];
+
+/// The method that an end of a name is usual for; the first that occurs decides.
+const USUAL: &[(&str, &str)] = &[
+    (".g_idx", "gptq"),
+    (".qweight", "awq or gptq"),
+    (".weight_packed", "compressed-tensors"),
+    (".weight_scale_inv", "fp8 in blocks"),
+    ("_blocks", "mxfp4"),
+    (".weight_zero_point", "quark or compressed-tensors"),
+    (".weight_scale", "quark, compressed-tensors or fp8"),
+    (FP8, "fp8 without scales"),
+];
+
+const FP8: &str = "fp8 tensors";
+
+/// Looks for quantization.
+pub fn find(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Quantization> {
+    let config = config.and_then(quantization_config);
+    let evidence = evidence(checkpoint);
+    let stated = config.and_then(|config| config.get("quant_method")?.as_str());
+    let usual = USUAL.iter().find(|(sign, _)| evidence.contains_key(sign)).map(|(_, method)| *method);
+    let method = stated.or(usual).or(config.map(|_| "unknown"))?.to_owned();
+    let details = config.map(|config| details(&method, config)).unwrap_or_default();
+    Some(Quantization { method, details, evidence, config: config.cloned() })
+}
+
+/// The configuration of the whole model, or of the language model in it.
+fn quantization_config(config: &Value) -> Option<&Value> {
+    let of = |config: &'_ Value| config.get("quantization_config").is_some_and(Value::is_object);
+    let nested = config.get("text_config");
+    [Some(config), nested].into_iter().flatten().find(|config| of(config))?.get("quantization_config")
+}
+
+fn evidence(checkpoint: &Checkpoint) -> BTreeMap<&'static str, usize> {
+    let mut evidence = BTreeMap::new();
+    for tensor in checkpoint.tensors() {
+        let suffix = SUFFIXES.iter().find(|suffix| tensor.name().ends_with(**suffix)).copied();
+        let fp8 = matches!(tensor.dtype(), Dtype::F8_E4M3 | Dtype::F8_E5M2).then_some(FP8);
+        suffix.into_iter().chain(fp8).for_each(|sign| *evidence.entry(sign).or_default() += 1);
+    }
+    evidence
+}
+
+fn details(method: &str, config: &Value) -> Vec<String> {
+    match method {
+        "quark" => quark_details(config),
+        "compressed-tensors" => group_details(config),
+        _ => plain_details(config),
+    }
+}
+
+/// The schemes of Quark's configuration, as a recipe spells them.
+fn quark_details(config: &Value) -> Vec<String> {
+    let Ok(settings) = Settings::from_json("config.json", &config.to_string()) else {
+        return vec!["its schemes are not known to Kvant".to_owned()];
+    };
+    let scheme = settings.scheme.map(|scheme| format!("scheme {scheme}"));
+    let others = settings.overrides.iter().map(|rule| format!("{} {}", rule.layers, rule.scheme));
+    scheme.into_iter().chain(others).collect()
+}
+
+/// The groups of compressed-tensors: format, bits, strategy.
+fn group_details(config: &Value) -> Vec<String> {
+    let groups = config.get("config_groups").and_then(Value::as_object);
+    let group = |(name, group): (&String, &Value)| {
+        let side =
+            |key: &str| group.get(key).filter(|side| side.is_object()).map(|side| format!("{key} {}", arguments(side)));
+        let sides: Vec<String> = ["weights", "input_activations"].into_iter().filter_map(side).collect();
+        format!("{name}: {}", sides.join(", "))
+    };
+    let format = config.get("format").and_then(Value::as_str).map(|format| format!("format {format}"));
+    format.into_iter().chain(groups.into_iter().flatten().map(group)).collect()
+}
+
+fn arguments(side: &Value) -> String {
+    let text = |key: &str| side.get(key).filter(|value| !value.is_null()).map(plain);
+    let number = text("num_bits").zip(text("type")).map(|(bits, kind)| format!("{kind}{bits}"));
+    let group = text("group_size").map(|size| format!("g{size}"));
+    let dynamic = side.get("dynamic").is_some_and(|dynamic| dynamic == true).then(|| "dynamic".to_owned());
+    [number, text("strategy"), group, dynamic].into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// Keys with plain values, as they are.
+fn plain_details(config: &Value) -> Vec<String> {
+    let entries = config.as_object().into_iter().flatten();
+    let is_plain = |value: &Value| value.is_string() || value.is_number() || value.is_boolean();
+    let shown = entries.filter(|(key, value)| *key != "quant_method" && is_plain(value));
+    shown.map(|(key, value)| format!("{key} {}", plain(value))).collect()
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn compressed_tensors_in_words() {
+        let weights = json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "dynamic": false});
+        let inputs = json!({"num_bits": 8, "type": "float", "strategy": "token", "group_size": null, "dynamic": true});
+        let group = json!({"targets": ["Linear"], "weights": weights, "input_activations": inputs});
+        let config = json!({"format": "pack-quantized", "config_groups": {"group_0": group}});
+        let words = "group_0: weights int4 group g128, input_activations float8 token dynamic";
+        assert_eq!(details("compressed-tensors", &config), ["format pack-quantized", words]);
+    }
+
+    #[test]
+    fn others_show_their_plain_values() {
+        let config = json!({"quant_method": "awq", "bits": 4, "zero_point": true, "modules_to_not_convert": null});
+        assert_eq!(details("awq", &config), ["bits 4", "zero_point true"]);
+    }
+
+    #[test]
+    fn a_nested_configuration_is_found() {
+        let config = json!({"text_config": {"quantization_config": {"quant_method": "fp8"}}});
+        assert_eq!(quantization_config(&config).unwrap()["quant_method"], "fp8");
+        assert_eq!(quantization_config(&json!({"quantization_config": 3})), None);
+    }
+}

@@ -1,0 +1,70 @@
+//! Refusals: the exit code, the message, the hint, and that nothing is written.
+
+use crate::kvant::{Place, names};
+
+#[test]
+fn messages() {
+    let place = Place::new();
+    place.write("model.onnx", "");
+    place.write("short.safetensors", "\u{8}");
+    place.write("recipe.toml", "version = 1\nscheme = \"mxfp4\"\nexcludes = [\"lm_head\"]\n");
+    let quantize = |more: &[&str]| place.show(&[&["quantize", "nano_llama", "-o", "out"], more].concat());
+    for (name, text) in [
+        ("unknown_scheme", quantize(&["--scheme", "int4_wo_12"])),
+        ("misspelt_scheme", quantize(&["--scheme", "int4:g128:zq"])),
+        ("algorithm_as_scheme", quantize(&["--scheme", "awq"])),
+        ("calibration_needed", quantize(&["--scheme", "int8"])),
+        ("group_does_not_divide", quantize(&["--scheme", "int4:g96"])),
+        ("no_place_in_the_export", quantize(&["--scheme", "mx9", "--format", "quark"])),
+        ("siblings", quantize(&["--scheme", "mxfp4", "--override", "*.q_proj=int8:channel"])),
+        ("nothing_left", quantize(&["--scheme", "mxfp4", "--exclude", "*"])),
+        ("unknown_field", quantize(&["--recipe", "recipe.toml"])),
+        ("no_recipe_file", quantize(&["--recipe", "nowhere.toml"])),
+        ("onnx", place.show(&["quantize", "model.onnx", "--scheme", "int8", "-o", "out"])),
+        ("no_model", place.show(&["plan", "nowhere", "--scheme", "mxfp4"])),
+        ("damaged_file", place.show(&["inspect", "short.safetensors"])),
+        ("output_is_source", place.show(&["quantize", "nano_llama", "-s", "mxfp4", "-o", "nano_llama", "--overwrite"])),
+    ] {
+        insta::assert_snapshot!(format!("error_{name}"), text);
+        assert!(text.contains("exit code: 1\n"), "{text}");
+    }
+    assert_eq!(names(&place.path("")), ["model.onnx", "nano_llama", "recipe.toml", "short.safetensors"]);
+}
+
+#[test]
+fn wrong_usage() {
+    let place = Place::new();
+    for (name, args) in [
+        ("no_scheme", &["quantize", "nano_llama", "-o", "out"][..]),
+        ("no_output", &["quantize", "nano_llama", "--scheme", "mxfp4"]),
+        ("unknown_option", &["quantize", "nano_llama", "--schema", "mxfp4", "-o", "out"]),
+        ("unknown_command", &["quantise", "nano_llama"]),
+        ("bad_override", &["plan", "nano_llama", "--scheme", "mxfp4", "--override", "int8:channel"]),
+        ("bad_size", &["plan", "nano_llama", "--scheme", "mxfp4", "--max-shard-size", "5 apples"]),
+        ("bad_format", &["plan", "nano_llama", "--scheme", "mxfp4", "--format", "quarks"]),
+        ("no_threads", &["plan", "nano_llama", "--scheme", "mxfp4", "--threads", "0"]),
+    ] {
+        let text = place.show(args);
+        insta::assert_snapshot!(format!("usage_{name}"), text);
+        assert!(text.contains("exit code: 2\n-- stdout\n-- stderr\nerror: "), "{text}");
+    }
+    assert_eq!(names(&place.path("")), ["nano_llama"]);
+}
+
+#[test]
+fn json_errors_are_objects_on_stdout_too() {
+    let place = Place::new();
+    for (args, code, kind) in [
+        (&["plan", "nano_llama", "--scheme", "int4_wo_12", "--json"][..], 1, "invalid"),
+        (&["plan", "nano_llama", "--scheme", "fp8", "--json"], 1, "unsupported"),
+        (&["inspect", "nowhere", "--json"], 1, "system"),
+        (&["inspect", "--json"], 2, "usage"),
+    ] {
+        let run = place.run(args);
+        let error = &run.json()["error"];
+        assert_eq!((run.code, error["kind"].as_str()), (Some(code), Some(kind)));
+        let message = error["message"].as_str().unwrap();
+        assert!(!message.is_empty() && !message.contains('\n'), "{message}");
+        assert!(run.stderr.starts_with("error: "), "{run:?}");
+    }
+}

@@ -1,0 +1,63 @@
+//! Help, version, completions, and how fast they come.
+
+use crate::kvant::Place;
+use std::time::{Duration, Instant};
+
+#[test]
+fn help_texts() {
+    let place = Place::empty();
+    for (name, args) in [
+        ("help", &["--help"][..]),
+        ("help_quantize", &["quantize", "--help"]),
+        ("help_quantize_short", &["quantize", "-h"]),
+        ("help_plan", &["plan", "-h"]),
+        ("help_inspect", &["inspect", "--help"]),
+        ("help_list", &["list", "--help"]),
+        ("help_completions", &["completions", "-h"]),
+    ] {
+        insta::assert_snapshot!(name, place.show(args));
+    }
+}
+
+#[test]
+fn version_is_data() {
+    let run = Place::empty().succeed(&["--version"]);
+    assert_eq!((run.stdout.as_str(), run.stderr.as_str()), (concat!("kvant ", env!("CARGO_PKG_VERSION"), "\n"), ""));
+}
+
+#[test]
+fn nothing_at_all_is_wrong_usage() {
+    let run = Place::empty().run(&[]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
+    assert!(run.stderr.contains("Usage: kvant"));
+}
+
+#[test]
+fn completions_know_the_options() {
+    let place = Place::empty();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = place.succeed(&["completions", shell]).stdout;
+        assert!(script.contains("kvant") && script.contains("weights-only"), "{shell}");
+    }
+}
+
+#[test]
+fn help_comes_at_once() {
+    let place = Place::empty();
+    let time = |_| {
+        let begun = Instant::now();
+        place.succeed(&["--help"]);
+        begun.elapsed()
+    };
+    // The best of many: other work on the machine only adds.
+    let best = (0..20).map(time).min().unwrap();
+    assert!(best < Duration::from_millis(20), "{best:?}");
+}
+
+#[test]
+fn colours_follow_the_option() {
+    let place = Place::empty();
+    let error = |color: &str| place.run(&["inspect", "nowhere", "--color", color]).stderr;
+    assert!(error("always").starts_with("\u{1b}["));
+    assert!(error("never").starts_with("error: ") && error("auto").starts_with("error: "));
+}

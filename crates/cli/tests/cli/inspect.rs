@@ -1,0 +1,52 @@
+//! `kvant inspect`.
+
+use crate::kvant::Place;
+
+#[test]
+fn tables() {
+    let place = Place::new();
+    insta::assert_snapshot!("inspect", place.show(&["inspect", "nano_llama"]));
+    insta::assert_snapshot!("inspect_file", place.show(&["inspect", "nano_llama/model.safetensors", "--all"]));
+    place.succeed(&["quantize", "nano_llama", "--scheme", "W4A16", "--max-shard-size", "500kB", "-o", "out"]);
+    insta::assert_snapshot!("inspect_quantized", place.show(&["inspect", "out"]));
+}
+
+#[test]
+fn quantization_is_found_in_every_export() {
+    let place = Place::new();
+    for (scheme, method, detail) in [
+        ("mxfp4", "quark", "scheme e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic"),
+        ("MXFP4A16", "compressed-tensors", "format mxfp4-pack-quantized"),
+    ] {
+        place.succeed(&["quantize", "nano_llama", "--scheme", scheme, "-o", "out", "--overwrite"]);
+        let found = place.succeed(&["inspect", "out", "--json"]).json();
+        let quantization = &found["quantization"];
+        assert_eq!(quantization["method"], method);
+        assert_eq!(quantization["details"][0], detail);
+        assert_eq!(quantization["evidence"][".weight_scale"], 28);
+        assert_eq!(quantization["config"]["quant_method"], method);
+        // A file alone has no configuration: names must do.
+        let file = place.succeed(&["inspect", "out/model.safetensors", "--json"]).json();
+        assert!(file["quantization"]["method"].as_str().unwrap().contains(method), "{}", file["quantization"]);
+    }
+}
+
+#[test]
+fn an_unquantized_model_has_none() {
+    let found = Place::new().succeed(&["inspect", "nano_llama", "--json"]).json();
+    assert_eq!((&found["quantization"], &found["tied"]), (&serde_json::Value::Null, &false.into()));
+    assert_eq!((found["family"].as_str(), found["bytes"].as_u64()), (Some("llama"), Some(2_623_744)));
+}
+
+#[test]
+fn names_cannot_garble_the_terminal() {
+    let place = Place::empty();
+    let header = r#"{"a\u001b[2Jb":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[7]].concat();
+    std::fs::write(place.path("odd.safetensors"), file).unwrap();
+    for option in ["--all", "--quiet"] {
+        let run = place.succeed(&["inspect", "odd.safetensors", option]);
+        assert!(run.stdout.contains("a\\u{1b}[2Jb") && !run.stdout.contains('\u{1b}'), "{run:?}");
+    }
+    assert_eq!(place.succeed(&["inspect", "odd.safetensors", "--json"]).json()["tensors"][0]["name"], "a\u{1b}[2Jb");
+}

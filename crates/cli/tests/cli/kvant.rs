@@ -1,0 +1,123 @@
+//! Runs the binary as a user would, with everything that differs between machines out of the way.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A directory with the small model in it, as `nano_llama`.
+pub struct Place {
+    dir: tempfile::TempDir,
+}
+
+/// What a run left.
+#[derive(Debug)]
+pub struct Run {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        copy_dir(&nano_llama(), &dir.path().join("nano_llama"));
+        Place { dir }
+    }
+
+    /// A directory without a model.
+    pub fn empty() -> Place {
+        Place { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvant"));
+        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Run {
+        let output = self.command(args).output().unwrap();
+        Run {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Runs what is known to work.
+    pub fn succeed(&self, args: &[&str]) -> Run {
+        let run = self.run(args);
+        assert_eq!(run.code, Some(0), "{args:?}: {run:?}");
+        run
+    }
+
+    /// A run as text, without what differs from run to run.
+    pub fn show(&self, args: &[&str]) -> String {
+        let run = self.run(args);
+        let dir = std::fs::canonicalize(self.dir.path()).unwrap();
+        let text = format!(
+            "$ kvant {}\nexit code: {}\n-- stdout\n{}-- stderr\n{}",
+            args.join(" "),
+            run.code.unwrap(),
+            run.stdout,
+            run.stderr
+        );
+        let text = text.replace(&dir.display().to_string(), "[DIR]");
+        let text = text.replace(&self.dir.path().display().to_string(), "[DIR]");
+        text.lines().map(without_numbers).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Lines with a time, or with a bound of memory that every change of the engine may move.
+fn without_numbers(line: &str) -> &str {
+    match line.split_whitespace().next() {
+        Some("time") => "time             [TIME]",
+        Some("memory") => "memory           [SIZE]",
+        _ => line,
+    }
+}
+
+impl Run {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+pub fn nano_llama() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama")
+}
+
+pub fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// The files of a directory with their bytes, sorted by name.
+pub fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let read =
+        |entry: std::fs::DirEntry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap());
+    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| read(entry.unwrap())).collect();
+    files.sort();
+    files
+}
+
+/// The names in a directory, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

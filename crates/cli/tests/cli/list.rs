@@ -1,0 +1,53 @@
+//! `kvant list`.
+
+use crate::kvant::Place;
+use serde_json::Value;
+use std::process::Stdio;
+
+const TOPICS: [&str; 6] = ["schemes", "formats", "exports", "observers", "algorithms", "families"];
+
+#[test]
+fn tables() {
+    let place = Place::empty();
+    for topic in TOPICS {
+        insta::assert_snapshot!(format!("list_{topic}"), place.show(&["list", topic]));
+    }
+}
+
+#[test]
+fn json_has_the_rows_of_the_table() {
+    let place = Place::empty();
+    for topic in TOPICS {
+        let table = place.succeed(&["list", topic]).stdout;
+        let json = place.succeed(&["list", topic, "--json"]).json();
+        let names = json.as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap());
+        let rows: Vec<&str> = table.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
+        assert!(names.eq(rows), "{topic}");
+    }
+}
+
+#[test]
+fn all_schemes_of_quark_are_listed() {
+    let json = Place::empty().succeed(&["list", "schemes", "--json"]).json();
+    let rows: Vec<&Value> = json.as_array().unwrap().iter().collect();
+    let calibrated = rows.iter().filter(|row| row["calibrated"] == true).count();
+    assert!(rows.len() >= 28 && calibrated >= 3 && calibrated < rows.len());
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let place = Place::empty();
+    let mut child = place.command(&["list", "families"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_stdout_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = Place::empty().command(&["list", "families"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: cannot write to stdout: "));
+}

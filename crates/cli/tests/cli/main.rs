@@ -1,0 +1,14 @@
+//! The command as users meet it: what it prints, what it writes, how it ends.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
+
+mod errors;
+mod help;
+mod inspect;
+mod kvant;
+mod list;
+mod made_model;
+mod plan;
+mod quantize;
+#[cfg(unix)]
+mod resume;

@@ -1,0 +1,62 @@
+//! `kvant plan`, and `kvant quantize --dry-run`.
+
+use crate::kvant::{Place, names};
+use serde_json::Value;
+
+#[test]
+fn tables() {
+    let place = Place::new();
+    let plan = |more: &[&str]| place.show(&[&["plan", "nano_llama", "--threads", "2"], more].concat());
+    insta::assert_snapshot!("plan", plan(&["--scheme", "int4_wo_128"]));
+    let mixed = ["--scheme", "FP8_DYNAMIC", "--override", "*.down_proj=int8:channel", "--exclude", "*.layers.0.*"];
+    insta::assert_snapshot!("plan_mixed", plan(&mixed));
+    insta::assert_snapshot!("plan_fake", plan(&["--scheme", "mx6"]));
+    insta::assert_snapshot!("plan_everything", plan(&["--scheme", "ptpc_fp8", "--no-keep-defaults"]));
+    insta::assert_snapshot!("plan_all", plan(&["--scheme", "nvfp4", "--weights-only", "--all"]));
+}
+
+#[test]
+fn json_has_every_tensor_once_and_on_its_line() {
+    let place = Place::new();
+    let run = place.succeed(&["plan", "nano_llama", "--scheme", "int4_wo_128", "--json"]);
+    let plan = run.json();
+    let tensors = plan["tensors"].as_array().unwrap();
+    let mut seen: Vec<&str> = tensors.iter().map(|tensor| tensor["name"].as_str().unwrap()).collect();
+    let inspected = place.succeed(&["inspect", "nano_llama", "--json"]).json();
+    let all: Vec<&str> = inspected["tensors"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
+    assert_eq!(seen, all);
+    seen.dedup();
+    assert_eq!(seen.len(), 39);
+    assert_eq!(run.stdout.lines().filter(|line| line.contains("\"quantize\"")).count(), 28);
+    let of = |key: &str| tensors.iter().map(|tensor| sum(tensor, key)).sum::<u64>();
+    assert_eq!(plan["output_bytes"].as_u64().unwrap(), of("outputs"));
+    assert_eq!(
+        plan["source_bytes"].as_u64().unwrap(),
+        tensors.iter().map(|t| t["bytes"].as_u64().unwrap()).sum::<u64>()
+    );
+}
+
+fn sum(tensor: &Value, key: &str) -> u64 {
+    tensor[key].as_array().unwrap().iter().map(|output| output["bytes"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_dry_run_is_the_plan_and_writes_nothing() {
+    let place = Place::new();
+    let options = ["nano_llama", "--scheme", "mxfp4", "--threads", "3"];
+    let plan = place.succeed(&[&["plan"], &options[..]].concat());
+    let dry = place.succeed(&[&["quantize"], &options[..], &["--dry-run", "-o", "out"]].concat());
+    assert_eq!((plan.stdout, plan.stderr), (dry.stdout, dry.stderr));
+    assert_eq!(names(&place.path("")), ["nano_llama"]);
+}
+
+#[test]
+fn the_output_has_the_planned_size() {
+    let place = Place::new();
+    let plan = place.succeed(&["plan", "nano_llama", "--scheme", "uint4_wo_32", "--json"]).json();
+    let done = place.succeed(&["quantize", "nano_llama", "--scheme", "uint4_wo_32", "--json", "-o", "out"]).json();
+    let found = place.succeed(&["inspect", "out", "--json"]).json();
+    assert_eq!(plan["output_bytes"], done["output_bytes"]);
+    assert_eq!(plan["output_bytes"], found["bytes"]);
+    assert_eq!(plan["bits_per_weight"], done["bits_per_weight"]);
+}

@@ -1,0 +1,135 @@
+//! Runs that are killed or stopped, and go on.
+
+use crate::kvant::{Place, contents, names};
+use crate::made_model::MadeModel;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Layers that share scales, and others that are slow enough to be killed in the middle.
+const OPTIONS: [&str; 5] =
+    ["--scheme", "nvfp4", "--weights-only", "--override", "*.down_proj=e4m3:channel:percentile99"];
+
+fn place() -> Place {
+    let place = Place::empty();
+    let model = MadeModel { layers: 6, hidden: 512, intermediate: 1536, vocabulary: 8192, max_shard_size: 16_000_000 };
+    model.write(&place.path("model"));
+    place
+}
+
+fn args(out: &str) -> Vec<&str> {
+    let run = ["--threads", "2", "--max-shard-size", "4MB", "--json", "-o", out];
+    [&["quantize", "model"], &OPTIONS[..], &run[..]].concat()
+}
+
+fn spawn(place: &Place, out: &str) -> Child {
+    place.command(&args(out)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Waits until some work on `out` is recorded.
+fn wait_for_work(place: &Place, out: &str) {
+    let journal = place.path(&format!("{out}.partial.journal"));
+    let begun = Instant::now();
+    while journal.metadata().map_or(0, |metadata| metadata.len()) < 300 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "no work on {out}");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Numbers from 0 to 1 that differ from run to run.
+fn random() -> impl FnMut() -> f64 {
+    let mut state = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[test]
+fn a_killed_run_goes_on_to_the_same_bytes() {
+    let place = place();
+    let begun = Instant::now();
+    place.succeed(&args("whole"));
+    let whole = begun.elapsed();
+    let expected = contents(&place.path("whole"));
+    let (mut random, mut resumed) = (random(), 0);
+    for round in 0..10 {
+        let out = format!("out{round}");
+        // Some are killed more than once.
+        for _ in 0..1 + round % 3 {
+            let moment = whole.mul_f64(random());
+            let mut child = spawn(&place, &out);
+            sleep(moment);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        // A run that was killed at its very end has its output, and perhaps still its journal.
+        if !place.path(&out).exists() {
+            resumed += place.succeed(&args(&out)).json()["resumed_jobs"].as_u64().unwrap();
+            assert!(!names(&place.path("")).contains(&format!("{out}.partial.journal")), "round {round}");
+        }
+        assert!(contents(&place.path(&out)) == expected, "round {round}");
+        assert!(!names(&place.path("")).contains(&format!("{out}.partial")), "round {round}");
+        std::fs::remove_dir_all(place.path(&out)).unwrap();
+        if begun.elapsed() > Duration::from_secs(15) {
+            break;
+        }
+    }
+    assert!(resumed > 0, "no run was killed in the middle");
+}
+
+#[test]
+fn unfinished_work_of_another_recipe_is_not_mixed_in() {
+    let place = place();
+    let mut child = spawn(&place, "out");
+    wait_for_work(&place, "out");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let other = |out| place.succeed(&["quantize", "model", "--scheme", "mxfp4", "--json", "-o", out]).json();
+    assert_eq!(other("out")["resumed_jobs"], 0);
+    other("fresh");
+    assert!(contents(&place.path("out")) == contents(&place.path("fresh")));
+}
+
+#[test]
+fn two_runs_do_not_write_one_output() {
+    let place = place();
+    let mut child = spawn(&place, "out");
+    wait_for_work(&place, "out");
+    signal(&child, "-STOP");
+    let second = place.run(&args("out"));
+    signal(&child, "-CONT");
+    assert_eq!((second.code, second.json()["error"]["kind"].as_str()), (Some(1), Some("system")), "{second:?}");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn ctrl_c_stops_cleanly() {
+    if interrupts_are_ignored() {
+        return;
+    }
+    let place = place();
+    let child = place.command(&args("out")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_work(&place, "out");
+    ["-STOP", "-INT", "-CONT"].iter().for_each(|name| signal(&child, name));
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), stderr.as_ref()), (Some(130), "stopped; the same command goes on from here\n"));
+    assert!(!place.path("out").exists());
+    assert!(place.succeed(&args("out")).json()["resumed_jobs"].as_u64().unwrap() > 0);
+    place.succeed(&args("whole"));
+    assert!(contents(&place.path("out")) == contents(&place.path("whole")));
+}
+
+/// Shells start background jobs so; then the signal does nothing, as it should.
+fn interrupts_are_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 0b10 != 0)
+}
