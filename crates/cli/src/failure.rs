@@ -106,26 +106,16 @@ impl From<PlanError> for Failure {
 
 impl From<OutputError> for Failure {
     fn from(error: OutputError) -> Failure {
-        Failure::new(output_kind(&error), error.to_string()).with_hint(error.hint())
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         let kind = match &error {
-            EngineError::Container(error) => error.kind().into(),
-            EngineError::Output(error) => output_kind(error),
-            EngineError::Weight { .. } | EngineError::Vanished(_) => Kind::Invalid,
-            EngineError::Threads(_) => Kind::System,
             EngineError::Cancelled => Kind::Interrupted,
+            error => error.kind().into(),
         };
         Failure::new(kind, error.to_string()).with_hint(error.hint())
-    }
-}
-
-fn output_kind(error: &OutputError) -> Kind {
-    match error {
-        OutputError::Exists(_) | OutputError::IsSource(_) | OutputError::InTheWay(_) => Kind::Invalid,
-        OutputError::Busy(_) | OutputError::NoRoom { .. } | OutputError::Io { .. } => Kind::System,
     }
 }

@@ -45,15 +45,24 @@ pub struct Journal {
     file: Mutex<File>,
 }
 
-/// What an existing journal says.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Nothing of this plan: the work starts anew.
-    Nothing,
-    /// Another plan's work, or what cannot be read.
-    Other,
-    /// These jobs of this plan are done.
-    Finished(Vec<Entry>),
+/// A line after the first.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Job(Entry),
+    /// The output is whole and about to get its name.
+    Whole {
+        whole: bool,
+    },
+}
+
+/// What an existing journal says of a plan.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The jobs that are done; none where the journal is new, of another plan, or cannot be read.
+    pub entries: Vec<Entry>,
+    /// Whether the output was whole: only its naming may be missing.
+    pub whole: bool,
 }
 
 impl Journal {
@@ -66,6 +75,11 @@ impl Journal {
         file.try_lock().map_err(io::Error::from)?;
         let found = read(&file, plan)?;
         Ok((Journal { file: Mutex::new(file) }, found))
+    }
+
+    /// What the journal at `path` says of the plan, without opening it for writing; nothing where there is none.
+    pub fn peek(path: &Path, plan: &str) -> Found {
+        File::open(path).and_then(|file| read(&file, plan)).unwrap_or_default()
     }
 
     /// Forgets everything and begins the record of a plan.
@@ -87,6 +101,14 @@ impl Journal {
         write_line(&mut *self.lock()?, entry)
     }
 
+    /// Records that the output is whole.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn record_whole(&self) -> io::Result<()> {
+        write_line(&mut *self.lock()?, &Line::Whole { whole: true })
+    }
+
     fn lock(&self) -> io::Result<std::sync::MutexGuard<'_, File>> {
         self.file.lock().map_err(|_| io::Error::other("a thread that held the journal has panicked"))
     }
@@ -101,16 +123,20 @@ fn write_line(file: &mut File, value: &impl Serialize) -> io::Result<()> {
 
 fn read(file: &File, plan: &str) -> io::Result<Found> {
     let mut lines = BufReader::new(file).lines();
-    let Some(first) = lines.next().transpose()? else {
-        return Ok(Found::Nothing);
-    };
     let expected = Head { kvant_journal: VERSION, plan: plan.to_owned() };
-    if serde_json::from_str::<Head>(&first).ok() != Some(expected) {
-        return Ok(Found::Other);
+    let first = lines.next().transpose()?.and_then(|line| serde_json::from_str::<Head>(&line).ok());
+    let mut found = Found::default();
+    if first != Some(expected) {
+        return Ok(found);
     }
     // A torn last line is the mark of a run that was killed; nothing after it counts.
-    let entries = lines.map_while(|line| serde_json::from_str(&line.ok()?).ok());
-    Ok(Found::Finished(entries.collect()))
+    for line in lines.map_while(|line| serde_json::from_str(&line.ok()?).ok()) {
+        match line {
+            Line::Job(entry) => found.entries.push(entry),
+            Line::Whole { whole } => found.whole = whole,
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -126,14 +152,27 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (journal, found) = Journal::open(&path, "p").unwrap();
-        assert_eq!(found, Found::Nothing);
+        assert_eq!(found, Found::default());
         journal.begin("p").unwrap();
         journal.record(&entry(1)).unwrap();
         journal.record(&entry(2)).unwrap();
         drop(journal);
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"job\":3,\"pie").unwrap();
-        assert_eq!(Journal::open(&path, "p").unwrap().1, Found::Finished(vec![entry(1), entry(2)]));
-        assert_eq!(Journal::open(&path, "q").unwrap().1, Found::Other);
+        let expected = Found { entries: vec![entry(1), entry(2)], whole: false };
+        assert_eq!(Journal::open(&path, "p").unwrap().1, expected);
+        assert_eq!(Journal::open(&path, "q").unwrap().1, Found::default());
+    }
+
+    #[test]
+    fn a_whole_output_is_told_by_its_last_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        assert_eq!(Journal::peek(&path, "p"), Found::default());
+        let (journal, _) = Journal::open(&path, "p").unwrap();
+        journal.begin("p").unwrap();
+        journal.record(&entry(1)).unwrap();
+        journal.record_whole().unwrap();
+        assert_eq!(Journal::peek(&path, "p"), Found { entries: vec![entry(1)], whole: true });
     }
 
     #[test]

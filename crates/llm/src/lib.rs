@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use kvant_container::{Checkpoint, Durability};
-//! use kvant_llm::engine::{self, Output, Silent};
+//! use kvant_llm::engine::{self, Begun, Output, Silent};
 //! use kvant_llm::plan::Plan;
 //! use kvant_llm::recipe::{Recipe, Settings};
 //! use std::path::Path;
@@ -23,9 +23,10 @@
 //!
 //! let checkpoint = Checkpoint::open(source)?;
 //! let plan = Plan::new(&checkpoint, Recipe::resolve(&settings, &Settings::default())?)?;
-//! let output = Output::begin(&plan, source, &target, false)?;
-//! engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent)?;
-//! output.finish(&plan, &checkpoint, Durability::Disk)?;
+//! if let Begun::Working(output) = Output::begin(&plan, source, &target, false)? {
+//!     engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent)?;
+//!     output.finish(&plan, &checkpoint, Durability::Disk)?;
+//! }
 //!
 //! assert!(Checkpoint::open(&target)?.tensor("model.layers.0.mlp.up_proj.weight_scale").is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())

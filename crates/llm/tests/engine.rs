@@ -5,7 +5,7 @@ mod common;
 
 use common::{encoded, files, llama, llama_config, plan, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::engine::{self, EngineError, Output, Progress};
+use kvant_llm::engine::{self, Begun, EngineError, Output, Progress};
 use kvant_llm::plan::{Plan, PlanError, Treatment};
 use kvant_llm::recipe::{Recipe, Settings};
 use std::path::{Path, PathBuf};
@@ -204,7 +204,7 @@ impl Progress for StopAfter<'_> {
 fn stop_after(jobs: usize, plan: &Plan, source: &Path, target: &Path) {
     let cancelled = AtomicBool::new(false);
     let checkpoint = Checkpoint::open(source).unwrap();
-    let output = Output::begin(plan, source, target, false).unwrap();
+    let Begun::Working(output) = Output::begin(plan, source, target, false).unwrap() else { panic!("finished") };
     let progress = StopAfter { left: AtomicUsize::new(jobs), cancelled: &cancelled };
     let error = engine::run(plan, &checkpoint, &output, 1, &cancelled, &progress).unwrap_err();
     assert!(matches!(error, EngineError::Cancelled));
@@ -254,6 +254,20 @@ fn work_of_another_plan_is_not_continued() {
 }
 
 #[test]
+fn a_run_killed_after_the_last_rename_counts_as_done() {
+    let (dir, source, target) = small(Dtype::BF16);
+    quantize(&source, &target, &scheme("int4:g32"), 2).unwrap();
+    let (plan, journal) = (plan(&source, &scheme("int4:g32")).unwrap(), dir.path().join("target.partial.journal"));
+    let head = serde_json::json!({"kvant_journal": 1, "plan": plan.fingerprint});
+    std::fs::write(&journal, format!("{head}\n{{\"whole\":true}}\n")).unwrap();
+    std::fs::create_dir(dir.path().join("target.partial.replaced")).unwrap();
+    assert!(matches!(Output::begin(&plan, &source, &target, false), Ok(Begun::Finished(_))));
+    assert!(!journal.exists() && !dir.path().join("target.partial.replaced").exists());
+    let again = Output::begin(&plan, &source, &target, false).unwrap_err();
+    assert!(again.to_string().contains("exists already"), "{again}");
+}
+
+#[test]
 fn existing_outputs_and_strangers_are_left_alone() {
     let (dir, source, target) = small(Dtype::BF16);
     std::fs::create_dir(&target).unwrap();
@@ -263,6 +277,11 @@ fn existing_outputs_and_strangers_are_left_alone() {
     std::fs::create_dir(dir.path().join("target.partial")).unwrap();
     let error = quantize(&source, &target, &scheme("int4:g32"), 1).unwrap_err();
     assert!(error.to_string().contains("in the way"), "{error}");
+    std::fs::rename(dir.path().join("target.partial"), dir.path().join("target.partial.replaced")).unwrap();
+    let error = quantize(&source, &target, &scheme("int4:g32"), 1).unwrap_err();
+    assert!(error.to_string().contains("in the way"), "{error}");
+    let error = quantize(&source, &dir.path().join("new/.."), &scheme("int4:g32"), 1).unwrap_err();
+    assert!(error.to_string().contains("does not end in a name") && !dir.path().join("new").exists(), "{error}");
     let checkpoint = Checkpoint::open(&source).unwrap();
     let recipe = Recipe::resolve(&scheme("int4:g32"), &Settings::default()).unwrap();
     let plan = Plan::new(&checkpoint, recipe).unwrap();

@@ -8,7 +8,7 @@ use crate::printer::Printer;
 use crate::progress::Progress;
 use crate::{interrupt, loading, model, size};
 use kvant_container::{Checkpoint, Durability};
-use kvant_llm::engine::{self, Done, Output};
+use kvant_llm::engine::{self, Begun, Done, Output};
 use kvant_llm::plan::Plan;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,13 @@ fn work(
     let threads = model::threads(&args.run);
     printer.detail(&format!("{} layers in {} units of work, {threads} threads", plan.layers.len(), plan.jobs().len()));
     let cancelled = interrupt::flag();
-    let output = Output::begin(plan, &args.recipe.model, target, args.overwrite)?;
+    let output = match Output::begin(plan, &args.recipe.model, target, args.overwrite)? {
+        Begun::Working(output) => output,
+        Begun::Finished(path) => {
+            let jobs = plan.jobs().len();
+            return Ok((path, Done { jobs, resumed: jobs }));
+        }
+    };
     let progress = Progress::new(printer);
     let done = engine::run(plan, checkpoint, &output, threads, &cancelled, &progress)?;
     drop(progress);

@@ -4,13 +4,13 @@
 mod layer;
 mod output;
 
-pub use output::{Output, OutputError};
+pub use output::{Begun, Output, OutputError};
 
 use crate::export::Piece;
 use crate::journal::{Entry, Written};
 use crate::plan::{Job, KeptTensor, Plan, Treatment};
 use crate::weight::{Band, BandAxis, bands};
-use kvant_container::{Checkpoint, Writer};
+use kvant_container::{Checkpoint, ErrorKind, Writer};
 use kvant_numeric::simd::Isa;
 use layer::quantize_layers;
 use std::sync::Mutex;
@@ -63,6 +63,16 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Whose fault it is; a wish to stop counts with the system's.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            EngineError::Container(error) => error.kind(),
+            EngineError::Output(error) => error.kind(),
+            EngineError::Weight { .. } => ErrorKind::Invalid,
+            EngineError::Vanished(_) | EngineError::Threads(_) | EngineError::Cancelled => ErrorKind::Io,
+        }
+    }
+
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         match self {

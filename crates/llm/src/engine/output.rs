@@ -1,9 +1,10 @@
 //! The output directory while it is made: a staging directory beside it, a journal beside that, and one rename at the
 //! end. Nothing appears under the final name before it is whole.
 
-use crate::journal::{Entry, Found, Journal, Written};
+use super::EngineError;
+use crate::journal::{Entry, Journal, Written};
 use crate::plan::Plan;
-use kvant_container::{Checkpoint, Durability, Writer, positioned};
+use kvant_container::{Checkpoint, Durability, ErrorKind, Writer, positioned};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -20,6 +21,9 @@ pub enum OutputError {
     /// The output would overwrite its own source (*invalid*).
     #[error("the output {} is the source or holds it", .0.display())]
     IsSource(PathBuf),
+    /// The path ends in no name (*invalid*).
+    #[error("{} does not end in a name", .0.display())]
+    NoName(PathBuf),
     /// Another process is making it.
     #[error("another run is writing {}", .0.display())]
     Busy(PathBuf),
@@ -49,13 +53,23 @@ pub enum OutputError {
 }
 
 impl OutputError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            OutputError::Exists(_) | OutputError::IsSource(_) | OutputError::NoName(_) | OutputError::InTheWay(_) => {
+                ErrorKind::Invalid
+            }
+            OutputError::Busy(_) | OutputError::NoRoom { .. } | OutputError::Io { .. } => ErrorKind::Io,
+        }
+    }
+
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         match self {
             OutputError::Exists(_) => {
                 Some("choose another directory with -o, or replace it with --overwrite".to_owned())
             }
-            OutputError::IsSource(_) => Some("choose another directory with -o".to_owned()),
+            OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another directory with -o".to_owned()),
             OutputError::Busy(_) => Some("wait for it, or stop it".to_owned()),
             OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
             OutputError::NoRoom { .. } => Some("free some space, or choose a directory on another disk".to_owned()),
@@ -72,7 +86,7 @@ impl OutputError {
     }
 }
 
-/// The paths of an output: `name`, `name.partial/` and `name.partial.journal`.
+/// The paths of an output: `name`, `name.partial/`, `name.partial.journal`, and `name.partial.replaced/` for what was there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Paths {
     target: PathBuf,
@@ -84,14 +98,27 @@ struct Paths {
 impl Paths {
     fn of(target: &Path) -> Result<Paths, OutputError> {
         let target = std::path::absolute(target).map_err(OutputError::io("find", target))?;
+        let Some(name) = target.file_name().map(OsString::from) else {
+            return Err(OutputError::NoName(target));
+        };
         let beside = |suffix: &str| {
-            let mut name = target.file_name().map(OsString::from).unwrap_or_default();
+            let mut name = name.clone();
             name.push(suffix);
             target.with_file_name(name)
         };
-        let (staging, journal, replaced) = (beside(".partial"), beside(".partial.journal"), beside(".replaced"));
+        let (staging, journal, replaced) =
+            (beside(".partial"), beside(".partial.journal"), beside(".partial.replaced"));
         Ok(Paths { target, staging, journal, replaced })
     }
+}
+
+/// How an output begins.
+#[derive(Debug)]
+pub enum Begun {
+    /// There is work to do.
+    Working(Output),
+    /// An earlier run of the same plan did it all, and was killed before it could say so.
+    Finished(PathBuf),
 }
 
 /// An output in the making. Dropped before [`finish`](Self::finish), it stays for the next run to go on with.
@@ -114,11 +141,17 @@ impl Output {
         if holds(&paths.target, source) {
             return Err(OutputError::IsSource(paths.target));
         }
+        if is_placed(plan, &paths) {
+            return Ok(());
+        }
         if paths.target.symlink_metadata().is_ok() && !overwrite {
             return Err(OutputError::Exists(paths.target));
         }
-        if paths.staging.exists() && !paths.journal.exists() {
-            return Err(OutputError::InTheWay(paths.staging));
+        // Without a journal they are not ours to remove.
+        for stranger in [&paths.staging, &paths.replaced] {
+            if stranger.symlink_metadata().is_ok() && !paths.journal.exists() {
+                return Err(OutputError::InTheWay(stranger.clone()));
+            }
         }
         check_room(plan, &paths)
     }
@@ -128,46 +161,34 @@ impl Output {
     ///
     /// # Errors
     /// As [`check`](Self::check), and whatever the system says.
-    pub fn begin(
-        plan: &Plan,
-        source: &Path,
-        target: &Path,
-        overwrite: bool,
-    ) -> Result<Output, crate::engine::EngineError> {
+    pub fn begin(plan: &Plan, source: &Path, target: &Path, overwrite: bool) -> Result<Begun, EngineError> {
         Self::check(plan, source, target, overwrite)?;
         let paths = Paths::of(target)?;
         if let Some(parent) = paths.target.parent() {
             fs::create_dir_all(parent).map_err(OutputError::io("create", parent))?;
         }
-        let (journal, found) =
-            Journal::open(&paths.journal, &plan.fingerprint).map_err(OutputError::io("open", &paths.journal))?;
-        let resumed = match found {
-            Found::Finished(entries) => {
-                Writer::reopen(&paths.staging, plan.layout.clone()).ok().map(|writer| (writer, entries))
-            }
-            Found::Nothing | Found::Other => None,
-        };
-        let (writer, entries) = match resumed {
-            Some((writer, entries)) => {
-                let sound = entries.into_iter().filter(|entry| is_sound(&writer, entry)).collect();
+        let opened = Journal::open(&paths.journal, &plan.fingerprint);
+        let (journal, found) = opened.map_err(OutputError::io("open", &paths.journal))?;
+        if is_placed(plan, &paths) {
+            clear_away(&paths)?;
+            return Ok(Begun::Finished(paths.target));
+        }
+        let (writer, entries) = match Writer::reopen(&paths.staging, plan.layout.clone()) {
+            Ok(writer) if !found.entries.is_empty() => {
+                let sound = found.entries.into_iter().filter(|entry| is_sound(&writer, entry)).collect();
                 (writer, sound)
             }
-            None => (fresh_writer(plan, &paths)?, Vec::new()),
+            _ => (fresh_writer(plan, &paths)?, Vec::new()),
         };
         journal.begin(&plan.fingerprint).map_err(OutputError::io("write", &paths.journal))?;
-        let output = Output {
-            paths,
-            journal,
-            writer,
-            finished: entries.iter().map(|entry: &Entry| entry.job).collect(),
-            overwrite,
-        };
+        let finished = entries.iter().map(|entry: &Entry| entry.job).collect();
+        let output = Output { paths, journal, writer, finished, overwrite };
         entries.iter().try_for_each(|entry| output.adopt(entry))?;
-        Ok(output)
+        Ok(Begun::Working(output))
     }
 
     /// Takes over a job of an earlier run.
-    fn adopt(&self, entry: &Entry) -> Result<(), crate::engine::EngineError> {
+    fn adopt(&self, entry: &Entry) -> Result<(), EngineError> {
         entry.pieces.iter().try_for_each(|piece| self.writer.mark_complete(piece.tensor))?;
         Ok(self.record(entry)?)
     }
@@ -194,20 +215,30 @@ impl Output {
     ///
     /// # Errors
     /// The system's; a tensor that was not delivered.
-    pub fn finish(
-        self,
-        plan: &Plan,
-        checkpoint: &Checkpoint,
-        durability: Durability,
-    ) -> Result<PathBuf, crate::engine::EngineError> {
+    pub fn finish(self, plan: &Plan, checkpoint: &Checkpoint, durability: Durability) -> Result<PathBuf, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
         write_files(plan, checkpoint, &paths.staging)?;
         writer.finish(durability)?;
+        journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
         put_in_place(&paths, overwrite)?;
-        drop(journal);
-        fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))?;
+        clear_away(&paths)?;
+        if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
+            positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
+        }
         Ok(paths.target)
     }
+}
+
+/// Whether an earlier run of the plan did everything but clear away its journal.
+fn is_placed(plan: &Plan, paths: &Paths) -> bool {
+    let placed = paths.target.is_dir() && !paths.staging.exists();
+    placed && Journal::peek(&paths.journal, &plan.fingerprint).whole
+}
+
+/// Removes what was replaced, and at last the journal.
+fn clear_away(paths: &Paths) -> Result<(), OutputError> {
+    remove_dir(&paths.replaced)?;
+    fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
 }
 
 /// Whether a directory is or holds another path.
@@ -230,7 +261,7 @@ fn check_room(plan: &Plan, paths: &Paths) -> Result<(), OutputError> {
     }
 }
 
-fn fresh_writer(plan: &Plan, paths: &Paths) -> Result<Writer, crate::engine::EngineError> {
+fn fresh_writer(plan: &Plan, paths: &Paths) -> Result<Writer, EngineError> {
     remove_dir(&paths.staging)?;
     Ok(Writer::create(&paths.staging, plan.layout.clone())?)
 }
@@ -248,7 +279,7 @@ fn piece_is_sound(writer: &Writer, piece: &Written) -> bool {
 }
 
 /// config.json and the files that are carried along.
-fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path) -> Result<(), crate::engine::EngineError> {
+fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path) -> Result<(), EngineError> {
     let source = checkpoint.path();
     for name in checkpoint.extra_files()? {
         let (from, to) = (source.join(&name), staging.join(&name));
@@ -265,7 +296,7 @@ fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path) -> Result<(
     Ok(())
 }
 
-/// Gives the staging directory its final name. What was there is set aside first and removed last.
+/// Gives the staging directory its final name. What was there is set aside first, and removed when that is done.
 fn put_in_place(paths: &Paths, overwrite: bool) -> Result<(), OutputError> {
     let exists = paths.target.symlink_metadata().is_ok();
     if exists && !overwrite {
@@ -275,11 +306,7 @@ fn put_in_place(paths: &Paths, overwrite: bool) -> Result<(), OutputError> {
         remove_dir(&paths.replaced)?;
         fs::rename(&paths.target, &paths.replaced).map_err(OutputError::io("set aside", &paths.target))?;
     }
-    fs::rename(&paths.staging, &paths.target).map_err(OutputError::io("rename", &paths.staging))?;
-    if let Some(parent) = paths.target.parent() {
-        positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
-    }
-    if exists { remove_dir(&paths.replaced) } else { Ok(()) }
+    fs::rename(&paths.staging, &paths.target).map_err(OutputError::io("rename", &paths.staging))
 }
 
 fn remove_dir(path: &Path) -> Result<(), OutputError> {

@@ -3,7 +3,7 @@
 use super::PlannedLayer;
 use crate::export::{CannotHold, Export};
 use crate::family::Family;
-use crate::network::{Network, Notice, Place, Reason};
+use crate::network::{Network, Notice, Place, Reason, Slot};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
 use kvant_quant::scheme::TensorScheme;
@@ -57,7 +57,9 @@ pub(super) fn no_linear_module(export: Export) -> CannotHold {
 /// Why a tensor is carried over, in the words of the plan.
 pub(super) fn reason(place: Place) -> &'static str {
     match place {
-        Place::Linear(..) | Place::Experts(..) => "bias or scale",
+        Place::Linear(_, Slot::Bias) | Place::Experts(_, Slot::Bias) => "bias",
+        Place::Linear(_, Slot::Scale) | Place::Experts(_, Slot::Scale) => "scale",
+        Place::Linear(_, Slot::Weight) | Place::Experts(_, Slot::Weight) => "weight",
         Place::Norm(..) => "norm",
         Place::Embedding => "embedding",
         Place::Positions => "positions",
