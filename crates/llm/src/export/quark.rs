@@ -184,6 +184,10 @@ fn float_scale_shape(layer: &LayerSpec<'_>, scheme: FloatScheme) -> Result<Vec<u
         _ if small => refuse("fp4 or fp6 but in groups along the input channels", "use e2m1:g32:e8m0 or the like"),
         Granularity::Tensor => Ok(vec![]),
         Granularity::Channel(Axis::Rows) => Ok(vec![layer.rows]),
+        Granularity::Block { rows, columns } if !divides(layer, rows.get() as usize, columns.get() as usize) => refuse(
+            "fp8 blocks that do not divide the layer",
+            "use --format compressed-tensors, or keep the layer with --exclude",
+        ),
         Granularity::Block { rows, columns } => {
             Ok(vec![layer.rows.div_ceil(rows.get() as usize), layer.columns.div_ceil(columns.get() as usize)])
         }
@@ -192,4 +196,8 @@ fn float_scale_shape(layer: &LayerSpec<'_>, scheme: FloatScheme) -> Result<Vec<u
         }
         Granularity::Channel(Axis::Columns) => refuse("fp8 with a scale an input channel", "use e4m3:channel"),
     }
+}
+
+fn divides(layer: &LayerSpec<'_>, rows: usize, columns: usize) -> bool {
+    layer.rows.is_multiple_of(rows) && layer.columns.is_multiple_of(columns)
 }

@@ -91,10 +91,12 @@ impl Builder<'_> {
 
     /// A module's name in the output.
     pub(super) fn output_name(&self, module: &str) -> String {
-        match (self.export, self.network.family()) {
-            (Export::Quark, Some(family)) => names::in_memory(family, module),
-            _ => module.to_owned(),
-        }
+        if self.export == Export::Quark { self.in_memory_name(module) } else { module.to_owned() }
+    }
+
+    /// A module's name in a model that transformers has loaded.
+    fn in_memory_name(&self, module: &str) -> String {
+        self.network.family().map_or_else(|| module.to_owned(), |family| names::in_memory(family, module))
     }
 
     fn plan_linears(&mut self) -> Result<(), PlanError> {
@@ -226,7 +228,7 @@ impl Builder<'_> {
     }
 
     fn keep_linear(&mut self, linear: &Linear, reason: &'static str) -> Result<(), PlanError> {
-        self.excluded.push(self.output_name(&linear.module));
+        self.excluded.push(linear.module.clone());
         let (Some(scale), Some(scales)) = (linear.scale, self.scales(linear)?) else {
             self.copy(linear.weight, reason);
             return Ok(());
@@ -281,13 +283,16 @@ impl Builder<'_> {
         Err(PlanError::Nothing { reason: reason.to_owned() })
     }
 
-    /// Modules that are not quantized, for the configuration: loaders do not infer them.
+    /// Modules that are not quantized, for the configuration, since loaders do not infer them: under their names on disk
+    /// and under those that transformers gives them in memory.
     fn exclude_list(&self) -> Vec<String> {
-        let quantized: BTreeSet<&str> = self.layers.iter().map(|layer| layer.name.as_str()).collect();
-        let kept = self.network.kept_modules().into_iter().map(|module| self.output_name(module));
+        let weights = self.layers.iter().map(|layer| layer.source.tensor.as_str());
+        let quantized: BTreeSet<&str> = weights.map(|name| name.strip_suffix(".weight").unwrap_or(name)).collect();
+        let kept = self.network.kept_modules().into_iter().filter(|module| !quantized.contains(module));
         let tied = self.network.is_tied().then(|| names::head(&self.network));
-        let names: BTreeSet<String> = self.excluded.iter().cloned().chain(kept).chain(tied).collect();
-        names.into_iter().filter(|name| !quantized.contains(name.as_str())).collect()
+        let on_disk = self.excluded.iter().map(String::as_str).chain(kept).chain(tied);
+        let both = on_disk.flat_map(|module| [module.to_owned(), self.in_memory_name(module)]);
+        both.collect::<BTreeSet<String>>().into_iter().collect()
     }
 
     /// The source's config.json as the output's.

@@ -26,7 +26,7 @@ impl Builder<'_> {
                 None => self.plan_fused(&experts, weight, &schemes)?,
                 // The tensor is one: if one expert is kept, all are.
                 Some(reason) => {
-                    self.excluded.push(self.output_name(&experts.module));
+                    self.excluded.push(experts.module.clone());
                     self.copy(weight, reason);
                 }
             }

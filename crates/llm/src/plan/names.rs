@@ -41,9 +41,9 @@ pub(super) fn of_expert(module: &str, expert: usize) -> String {
 }
 
 /// The module of a head that the checkpoint has no tensor for.
-pub(super) fn head(network: &Network) -> String {
+pub(super) fn head(network: &Network) -> &'static str {
     let head = network.family().and_then(|family| family.trunk.heads.first());
-    head.map_or("lm_head", |head| *head).to_owned()
+    head.map_or("lm_head", |head| *head)
 }
 
 /// Loaders put quantized tensors into linear modules; GPT-2's layers are of another kind.

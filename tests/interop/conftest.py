@@ -1,0 +1,85 @@
+"""Finds the kvant binary and the models, and runs each (model, scheme) once in kvant and once in the oracle.
+
+    $KVANT         the binary; default target/release/kvant of this repository
+    $KVANT_MODELS  a directory of the trained small models; default tests/models, then ../shared/models
+"""
+
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+
+HERE = pathlib.Path(__file__).parent
+REPO = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+import models  # noqa: E402
+
+torch.set_num_threads(1)
+transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def kvant():
+    """Runs kvant: kvant("quantize", model, "--scheme", ...) -> CompletedProcess."""
+    binary = pathlib.Path(os.environ.get("KVANT", REPO / "target" / "release" / "kvant"))
+    if not binary.exists():
+        pytest.exit(f"{binary} is missing: cargo build --release, or set $KVANT", returncode=2)
+    return lambda *arguments: subprocess.run([str(binary), *map(str, arguments)], capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory):
+    """model_dir(name) -> directory; a trained model that is not at hand skips the test."""
+    root = tmp_path_factory.mktemp("models")
+
+    @functools.cache
+    def find(name):
+        if name not in models.SHARED:
+            return models.generate(name, root)
+        found = models.find_shared(name, REPO, os.environ.get("KVANT_MODELS"))
+        return found or pytest.skip(f"{name} is not at hand")
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def quantized(kvant, model_dir, tmp_path_factory):
+    """quantized(model, scheme, *options) -> output directory of kvant, made once."""
+    root = tmp_path_factory.mktemp("kvant")
+
+    @functools.cache
+    def run(model, scheme, *options):
+        out = root / "-".join([model, scheme, *options]).replace("/", "_")
+        done = kvant("quantize", model_dir(model), "--scheme", scheme, "-o", out, *options)
+        assert done.returncode == 0, done.stderr
+        return out
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def reference(model_dir, tmp_path_factory):
+    """reference(model, scheme) -> directory of the incumbent's in-memory export, made once."""
+    import quark_oracle
+
+    root = tmp_path_factory.mktemp("quark")
+
+    @functools.cache
+    def run(model, scheme):
+        return quark_oracle.export(model_dir(model), scheme, root / f"{model}-{scheme}")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def frozen(model_dir):
+    """frozen(model, scheme) -> the incumbent's in-memory dequantized weights by module."""
+    import quark_oracle
+
+    return functools.cache(lambda model, scheme: quark_oracle.frozen_weights(model_dir(model), scheme))
