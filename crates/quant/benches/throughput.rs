@@ -1,15 +1,16 @@
-//! Throughput of widen + round + pack on two threads, as a share of memcpy's on the same bytes in the same run: the
-//! ratio means something on a shared machine, the time alone does not.
+//! Throughput of bf16 bytes to packed codes on two threads, as a share of memcpy's on the same bytes in the same run: the
+//! ratio means something on a shared machine, the time alone does not. Two ratios are given: of the wall times, and of the
+//! CPU times of both threads, which suffers less from what else runs.
 //!
 //! `cargo bench -p kvant-quant --bench throughput [-- FILTER]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
+use cpu_time::ProcessTime;
 use kvant_numeric::Arithmetic;
-use kvant_numeric::kernel::{Range, Source, widen};
-use kvant_numeric::pack::{NibbleOrder, pack_bits, pack_words_transposed, packed_len};
+use kvant_numeric::kernel::{Elements, Range, Source};
+use kvant_numeric::pack::{NibbleOrder, pack_bits, pack_rows_transposed, packed_len};
 use kvant_numeric::simd::Isa;
-use kvant_quant::QuantTensor;
-use kvant_quant::rounding::{Rtn, TensorContext};
+use kvant_quant::rounding::{Rtn, Scratch, TensorContext, Weights};
 use kvant_quant::scheme::TensorScheme;
 use rayon::prelude::*;
 use std::hint::black_box;
@@ -18,36 +19,52 @@ use std::time::Instant;
 const COLUMNS: usize = 4096;
 const ROWS: usize = 11008;
 const THREADS: usize = 2;
-const REPETITIONS: usize = 15;
-/// Rows that are worked on at a time: 64 Ki values, as in the engine.
+const REPETITIONS: usize = 25;
+/// Rows that are worked on at a time: their codes stay in the second-level cache until they are packed.
 const BAND: usize = 16;
+/// Columns that are worked on at a time where the result is transposed, and rows whose codes are packed at a time.
+const BAND_COLUMNS: usize = 1024;
+const BLOCK_ROWS: usize = 128;
+
+const SCHEMES: &[&str] = &[
+    "int4:g128",
+    "uint4:g128:zp",
+    "uint4:g32:zp",
+    "e2m1:g32:e8m0",
+    "e2m3:g32:e8m0",
+    "e3m2:g32:e8m0",
+    "e4m3:g32:e8m0",
+    "e4m3:channel",
+    "e4m3:tensor",
+    "int8:channel",
+    "int8:tensor",
+    "e2m1:g16:e5m3",
+    "e2m1:g16:e4m3:f32",
+];
 
 fn main() {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let source = weights();
+    let mut out = vec![1; source.len()];
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build().unwrap();
     println!("{} MB of bf16, {THREADS} threads, {}", source.len() / 1_000_000, Isa::best().name());
     pool.install(|| {
-        let memcpy = best(|| copy(&source));
-        report("memcpy", memcpy, memcpy, source.len());
-        for text in [
-            "int4:g128",
-            "uint4:g128:zp",
-            "e2m1:g32:e8m0",
-            "e4m3:channel",
-            "int8:channel",
-            "e2m1:g16:e5m3",
-            "e2m1:g16:e4m3:f32",
-        ] {
-            for isa in Isa::available() {
-                let name = format!("{text} {}", isa.name());
-                if name.contains(&filter) {
-                    report(&name, best(|| quantize(&source, text.parse().unwrap(), isa)), memcpy, source.len());
-                }
+        let memcpy = Times::best(|| copy(&source, &mut out));
+        let mut run = |name: String, work: &mut dyn FnMut(&mut [u8])| {
+            if name.contains(&filter) {
+                // Beside its own memcpy: the machine may be slower now than it was.
+                let memcpy = memcpy.least(Times::best(|| copy(&source, &mut out)));
+                Times::best(|| work(&mut out)).report(&name, &memcpy, source.len());
             }
-        }
-        if "int4:g128 transposed".contains(&filter) {
-            report("int4:g128 transposed", best(|| quantize_transposed(&source)), memcpy, source.len());
+        };
+        run("memcpy".to_owned(), &mut |out| copy(&source, out));
+        for isa in Isa::available() {
+            for text in SCHEMES {
+                let scheme = text.parse().unwrap();
+                run(format!("{text} {}", isa.name()), &mut |out| quantize(&source, scheme, isa, out));
+            }
+            let name = format!("int4:g128 transposed {}", isa.name());
+            run(name, &mut |out| quantize_transposed(&source, isa, out));
         }
     });
 }
@@ -61,68 +78,81 @@ fn weights() -> Vec<u8> {
     (0..ROWS * COLUMNS).map(value).flat_map(u16::to_le_bytes).collect()
 }
 
-/// The least time of some runs: what the machine can do when nobody disturbs it.
-fn best<T>(mut work: impl FnMut() -> T) -> f64 {
-    let once = |_| {
-        let start = Instant::now();
-        black_box(work());
-        start.elapsed().as_secs_f64()
-    };
-    (0..REPETITIONS).map(once).fold(f64::INFINITY, f64::min)
+/// The least times of some runs: what the machine can do when nobody disturbs it.
+#[derive(Clone, Copy)]
+struct Times {
+    wall: f64,
+    cpu: f64,
 }
 
-fn report(name: &str, seconds: f64, memcpy: f64, bytes: usize) {
-    println!("{name:32} {:7.2} GB/s  {:5.2} of memcpy", bytes as f64 / seconds / 1e9, memcpy / seconds);
+impl Times {
+    fn best(mut work: impl FnMut()) -> Times {
+        let once = |_| {
+            let (wall, cpu) = (Instant::now(), ProcessTime::now());
+            work();
+            Times { wall: wall.elapsed().as_secs_f64(), cpu: cpu.elapsed().as_secs_f64() }
+        };
+        (0..REPETITIONS).map(once).reduce(Times::least).unwrap()
+    }
+
+    fn least(self, other: Times) -> Times {
+        Times { wall: self.wall.min(other.wall), cpu: self.cpu.min(other.cpu) }
+    }
+
+    fn report(self, name: &str, memcpy: &Times, bytes: usize) {
+        let speed = bytes as f64 / self.wall / 1e9;
+        let (wall, cpu) = (memcpy.wall / self.wall, memcpy.cpu / self.cpu);
+        println!("{name:32} {speed:6.2} GB/s  {wall:5.2} of memcpy by wall time  {cpu:5.2} by CPU time");
+    }
 }
 
-fn copy(source: &[u8]) -> usize {
-    thread_local! { static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) }; }
-    static OUT: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
-    let mut out = OUT.lock().unwrap();
-    out.resize(source.len(), 0);
+fn copy(source: &[u8], out: &mut [u8]) {
     out.par_chunks_mut(1 << 20).zip(source.par_chunks(1 << 20)).for_each(|(to, from)| to.copy_from_slice(from));
-    out.len()
+    black_box(out);
 }
 
-fn quantize(source: &[u8], scheme: TensorScheme, isa: Isa) -> usize {
+fn rtn(scheme: TensorScheme, isa: Isa) -> Rtn {
     let range = Some(Range { min: -1.0, max: 1.0 });
-    let rtn = Rtn::new(scheme, TensorContext { arithmetic: Arithmetic::Bf16, range }).unwrap().on(isa);
-    let bands = source.par_chunks(BAND * COLUMNS * 2);
-    let band = |bytes: &[u8]| {
-        let mut values = vec![0.0; bytes.len() / 2];
-        widen(isa, Source::Bf16, bytes, &mut values);
-        let tensor = rtn.round(&values, values.len() / COLUMNS, COLUMNS).unwrap();
-        pack(isa, &tensor).len()
-    };
-    bands.map(band).sum()
+    Rtn::new(scheme, TensorContext { arithmetic: Arithmetic::Bf16, range }).unwrap().on(isa)
 }
 
-fn pack(isa: Isa, tensor: &QuantTensor) -> Vec<u8> {
-    let codes = tensor.code_bytes().unwrap();
-    let bits = tensor.scheme().format().bits();
-    let mut out = vec![0; packed_len(codes.len(), bits)];
-    pack_bits(isa, codes, bits, &mut out);
-    out
+/// Codes in rows, packed to bits.
+fn quantize(source: &[u8], scheme: TensorScheme, isa: Isa, out: &mut [u8]) {
+    let (rtn, bits) = (rtn(scheme, isa), scheme.format().bits());
+    let bands = source.par_chunks(BAND * COLUMNS * 2);
+    let pieces = out.par_chunks_mut(packed_len(BAND * COLUMNS, bits));
+    bands.zip(pieces).for_each_init(
+        || (Scratch::default(), rtn.empty(COLUMNS)),
+        |(scratch, tensor), (bytes, piece)| {
+            tensor.clear();
+            let weights = Weights::new(Elements::stored(Source::Bf16, bytes).unwrap(), COLUMNS);
+            rtn.round_onto(weights, scratch, tensor).unwrap();
+            let codes = tensor.code_bytes().unwrap();
+            pack_bits(isa, codes, bits, &mut piece[..packed_len(codes.len(), bits)]);
+        },
+    );
+    black_box(out);
 }
 
 /// AMD Quark's layout: `[in, out / 8]` words, a band of input channels at a time.
-fn quantize_transposed(source: &[u8]) -> usize {
-    let isa = Isa::best();
-    let rtn = Rtn::new("int4:g128".parse().unwrap(), TensorContext::new(Arithmetic::Bf16)).unwrap();
-    let band = |left: usize| {
-        let mut words = vec![0; 128 * ROWS / 8];
-        let mut codes = Vec::with_capacity(128 * ROWS);
-        let mut values = vec![0.0; 512 * 128];
-        for rows in source.chunks(512 * COLUMNS * 2) {
-            let count = rows.len() / COLUMNS / 2;
-            for (row, values) in rows.chunks(COLUMNS * 2).zip(values.chunks_mut(128)) {
-                widen(isa, Source::Bf16, &row[left * 2..], values);
+fn quantize_transposed(source: &[u8], isa: Isa, out: &mut [u8]) {
+    let rtn = rtn("int4:g128".parse().unwrap(), isa);
+    let weights = Weights::new(Elements::stored(Source::Bf16, source).unwrap(), COLUMNS);
+    let pieces = out.par_chunks_mut(BAND_COLUMNS * ROWS / 2);
+    pieces.take(COLUMNS / BAND_COLUMNS).enumerate().for_each_init(
+        || (Scratch::default(), rtn.empty(BAND_COLUMNS), vec![0; BAND_COLUMNS * ROWS / 8]),
+        |(scratch, tensor, words), (i, piece)| {
+            let band = weights.columns(i * BAND_COLUMNS..(i + 1) * BAND_COLUMNS);
+            for row in (0..ROWS).step_by(BLOCK_ROWS) {
+                tensor.clear();
+                rtn.round_onto(band.rows(row..row + BLOCK_ROWS), scratch, tensor).unwrap();
+                let codes = tensor.code_bytes().unwrap();
+                pack_rows_transposed(isa, NibbleOrder::Awq, codes, BAND_COLUMNS, words, ROWS / 8, row / 8);
             }
-            let tensor = rtn.round(&values[..count * 128], count, 128).unwrap();
-            codes.extend_from_slice(tensor.code_bytes().unwrap());
-        }
-        pack_words_transposed(isa, NibbleOrder::Awq, &codes, ROWS, 128, &mut words);
-        words.len()
-    };
-    (0..COLUMNS / 128).into_par_iter().map(|i| band(i * 128)).sum()
+            for (bytes, word) in piece.as_chunks_mut().0.iter_mut().zip(words) {
+                *bytes = word.to_le_bytes();
+            }
+        },
+    );
+    black_box(out);
 }

@@ -27,6 +27,7 @@ impl IntScheme {
     ///
     /// Scales are at least [`EPSILON`]. The quotient for the zero point of a whole tensor is not rounded to the model's
     /// type: PyTorch keeps a scalar scale in f32.
+    #[inline(always)]
     pub fn parameters(&self, range: Range, arithmetic: Arithmetic) -> Affine {
         let arithmetic = self.scale.arithmetic(arithmetic);
         let affine = match (self.scale, self.zero_point) {
@@ -61,11 +62,13 @@ impl IntScheme {
 
 impl ScaleType {
     /// The precision of scale arithmetic.
+    #[inline(always)]
     pub(crate) fn arithmetic(self, model: Arithmetic) -> Arithmetic {
         if self == ScaleType::Model { model } else { Arithmetic::F32 }
     }
 
     /// The scale as it is stored, within the numbers of the type: one of zero could not be divided by.
+    #[inline(always)]
     pub(crate) fn stored(self, scale: f32) -> f32 {
         match self {
             ScaleType::F16 => Arithmetic::F16.round(scale).clamp(5.960_464_5e-8, 65_504.0),
@@ -89,10 +92,12 @@ pub fn dequantize(code: i64, affine: Affine) -> f32 {
     (code as f64 - affine.zero_point) as f32 * affine.scale
 }
 
+#[inline(always)]
 fn including_zero(range: Range) -> Range {
     Range { min: range.min.min(0.0), max: range.max.max(0.0) }
 }
 
+#[inline(always)]
 fn symmetric(format: Int, range: Range, arithmetic: Arithmetic) -> Affine {
     let amax = including_zero(range).abs_max();
     let scale = arithmetic.round(amax / (format.steps() as f32 / 2.0)).max(EPSILON);
@@ -100,10 +105,12 @@ fn symmetric(format: Int, range: Range, arithmetic: Arithmetic) -> Affine {
 }
 
 /// The code that stands for zero in a symmetric scheme.
+#[inline(always)]
 fn middle(format: Int) -> f64 {
     if format.is_signed() { 0.0 } else { (format.max() / 2 + 1) as f64 }
 }
 
+#[inline(always)]
 fn asymmetric(format: Int, range: Range, arithmetic: Arithmetic, quotient: Arithmetic) -> Affine {
     let range = including_zero(range);
     let scale = step(format, range, arithmetic).max(EPSILON);
@@ -113,6 +120,7 @@ fn asymmetric(format: Int, range: Range, arithmetic: Arithmetic, quotient: Arith
 }
 
 /// `(max - min) / N`. A width that overflows the type is taken in f64: the step itself fits.
+#[inline(always)]
 fn step(format: Int, range: Range, arithmetic: Arithmetic) -> f32 {
     let width = arithmetic.round(range.max - range.min);
     if width.is_finite() {
@@ -122,6 +130,7 @@ fn step(format: Int, range: Range, arithmetic: Arithmetic) -> f32 {
     arithmetic.round((width / format.steps() as f64) as f32)
 }
 
+#[inline(always)]
 fn float_zero_point(format: Int, range: Range, arithmetic: Arithmetic) -> Affine {
     let scale = step(format, range, arithmetic);
     let scale = if scale <= EPSILON { 1.0 } else { scale };
@@ -154,6 +163,7 @@ impl FloatScheme {
     /// * e8m0: [`shared_scale`],
     /// * e5m3: `amax / max` rounded to e5m3,
     /// * of the tensor: `amax / (tensor_scale * max)` rounded to the block scale's format; 1 where that is zero.
+    #[inline(always)]
     pub fn scale(&self, amax: f32, arithmetic: Arithmetic, tensor_scale: f32) -> f32 {
         match self.scale {
             FloatScale::Plain(scale) => {
@@ -167,6 +177,7 @@ impl FloatScheme {
         }
     }
 
+    #[inline(always)]
     fn block_scale(&self, format: MiniFloat, amax: f32, tensor_scale: f32) -> f32 {
         let scale = rounded_to(format, amax / (tensor_scale * self.format.max()));
         if scale == 0.0 { 1.0 } else { scale }
@@ -185,8 +196,9 @@ impl FloatScheme {
     }
 }
 
+#[inline(always)]
 fn rounded_to(format: MiniFloat, value: f32) -> f32 {
-    format.decode(format.encode(value))
+    format.round(value)
 }
 
 #[cfg(test)]

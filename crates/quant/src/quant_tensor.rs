@@ -2,7 +2,7 @@
 //! know no packing, exports pack it and know no rounding.
 
 use crate::parameters::{Affine, dequantize};
-use crate::scheme::{FloatScheme, IntScheme, SchemeError, TensorScheme, ZeroPoint};
+use crate::scheme::{FloatScheme, Granularity, IntScheme, SchemeError, TensorScheme, ZeroPoint};
 
 /// Unpacked codes, row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +90,34 @@ impl QuantTensor {
             return Err(misfit(scheme));
         }
         Ok(QuantTensor { scheme, rows, columns, codes, scales, zero_points, tensor_scale, scale_shape })
+    }
+
+    /// A tensor without rows.
+    pub(crate) fn empty(scheme: TensorScheme, columns: usize) -> QuantTensor {
+        let codes = if scheme.format().bits() <= 8 { Codes::Bytes(Vec::new()) } else { Codes::Wide(Vec::new()) };
+        let (scales, zero_points) = (Vec::new(), Vec::new());
+        QuantTensor { scheme, rows: 0, columns, codes, scales, zero_points, tensor_scale: None, scale_shape: (0, 0) }
+    }
+
+    /// Takes all rows away and keeps the memory.
+    pub fn clear(&mut self) {
+        match &mut self.codes {
+            Codes::Bytes(codes) => codes.clear(),
+            Codes::Wide(codes) => codes.clear(),
+        }
+        self.scales.clear();
+        self.zero_points.clear();
+        (self.rows, self.tensor_scale, self.scale_shape) = (0, None, (0, 0));
+    }
+
+    /// Counts more rows, and the scales that belong to them; what they hold is appended by the rounding.
+    pub(crate) fn grow(&mut self, rows: usize) -> Result<(), SchemeError> {
+        let granularity = self.scheme.granularity().unwrap_or(Granularity::Tensor);
+        let (scale_rows, scale_columns) = granularity.scale_shape(rows, self.columns)?;
+        let first = if granularity == Granularity::Tensor { 0 } else { self.scale_shape.0 };
+        self.scale_shape = (first + scale_rows, scale_columns);
+        self.rows += rows;
+        Ok(())
     }
 
     /// The scheme of the codes.
@@ -191,7 +219,7 @@ impl QuantTensor {
         }
         self.rows += other.rows;
         // A scale of the whole tensor is the same in every band.
-        if self.scheme.granularity() != Some(crate::scheme::Granularity::Tensor) {
+        if self.scheme.granularity() != Some(Granularity::Tensor) {
             self.scales.extend(other.scales);
             self.zero_points.extend(other.zero_points);
             self.scale_shape.0 += other.scale_shape.0;

@@ -2,12 +2,14 @@
 //! choice of scales and granularity: that is a scheme, in `kvant-quant`.
 
 mod block_float;
+mod encoder;
 mod int;
 mod microexponent;
 mod minifloat;
 mod shared_exponent;
 
 pub use block_float::{BFP16_BLOCK, bfp16_exponent, fake_quantize_bfp16, fake_quantize_mxint8, mxint8_exponent};
+pub(crate) use encoder::Encoder;
 pub use int::Int;
 pub use microexponent::MicroExponent;
 pub use minifloat::MiniFloat;

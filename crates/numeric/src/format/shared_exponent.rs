@@ -63,6 +63,7 @@ impl From<MiniFloat> for BlockElement {
 
 /// The shared scale of a block whose largest magnitude is `amax` (finite, not negative): a power of two between 2^-127
 /// and 2^127.
+#[inline(always)]
 pub fn shared_scale(rule: ScaleRule, element: impl Into<BlockElement>, amax: f32) -> f32 {
     let element = element.into();
     match rule {
@@ -76,6 +77,7 @@ pub fn shared_scale(rule: ScaleRule, element: impl Into<BlockElement>, amax: f32
     }
 }
 
+#[inline(always)]
 fn even_scale(element: BlockElement, amax: f32) -> f32 {
     // Adding half a unit of the element's mantissa and keeping the exponent: a mantissa that would round up to 2 counts
     // as the next power of two. A block of zeros counts as 2^-126.
@@ -107,6 +109,7 @@ fn ceil_log2(value: f32) -> i32 {
     if f64::from(value) == f64::from(floor).exp2() { floor } else { floor + 1 }
 }
 
+#[inline(always)]
 fn clamped_pow2(exponent: i32) -> f32 {
     match exponent.clamp(-127, 127) {
         -127 => E8M0_MIN,

@@ -1,8 +1,9 @@
 //! Codes of floats of at most eight bits, for slices with one scale a group. Not how scales are found.
 
-use crate::arithmetic::Arithmetic;
-use crate::format::MiniFloat;
-use crate::simd::{Isa, Loop, dispatch};
+use super::elements::{Element, ElementLoop, Elements, dispatch_elements};
+use crate::arithmetic::{Arithmetic, round_to_bf16, round_to_f16};
+use crate::format::{Encoder, MiniFloat};
+use crate::simd::Isa;
 
 /// How a value is brought to its scale before it is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,89 +25,65 @@ pub fn encode_minifloat(
     scales: &[f32],
     codes: &mut [u8],
 ) {
-    let kernel = Encoder::new(format);
-    match scaling {
-        Scaling::PowerOfTwo => dispatch(isa, Codes::<0> { kernel, values, group, scales, codes }),
-        Scaling::Divide(Arithmetic::F32) => dispatch(isa, Codes::<1> { kernel, values, group, scales, codes }),
-        Scaling::Divide(Arithmetic::Bf16) => dispatch(isa, Codes::<2> { kernel, values, group, scales, codes }),
-        Scaling::Divide(Arithmetic::F16) => dispatch(isa, Codes::<3> { kernel, values, group, scales, codes }),
-    }
+    encode_elements(isa, format, scaling, Elements::Values(values), group, scales, codes);
 }
 
-struct Codes<'a, const SCALING: u8> {
-    kernel: Encoder,
-    values: &'a [f32],
+/// [`encode_minifloat`] of elements as they come.
+pub fn encode_elements(
+    isa: Isa,
+    format: MiniFloat,
+    scaling: Scaling,
+    elements: Elements<'_>,
     group: usize,
-    scales: &'a [f32],
-    codes: &'a mut [u8],
+    scales: &[f32],
+    codes: &mut [u8],
+) {
+    let body = FloatCodes { format, scaling, group, scales, codes };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx512) = isa.avx512().filter(|avx512| avx512.takes(group) && format.is_signed()) {
+        return super::elements::visit_elements(elements, avx512.by_hand(body));
+    }
+    dispatch_elements(isa, elements, body);
 }
 
-impl<const SCALING: u8> Loop for Codes<'_, SCALING> {
-    type Output = ();
+/// The loop of [`encode_elements`].
+pub(crate) struct FloatCodes<'a> {
+    pub(crate) format: MiniFloat,
+    pub(crate) scaling: Scaling,
+    pub(crate) group: usize,
+    pub(crate) scales: &'a [f32],
+    pub(crate) codes: &'a mut [u8],
+}
 
+impl ElementLoop for FloatCodes<'_> {
     #[inline(always)]
-    fn run(self) {
-        let groups = self.values.chunks(self.group).zip(self.codes.chunks_mut(self.group));
-        for ((values, codes), scale) in groups.zip(self.scales) {
-            let inverse = 1.0 / *scale;
-            for (code, value) in codes.iter_mut().zip(values) {
-                let scaled = match SCALING {
-                    0 => value * inverse,
-                    1 => value / scale,
-                    2 => Arithmetic::Bf16.round(value / scale),
-                    _ => Arithmetic::F16.round(value / scale),
-                };
-                *code = self.kernel.encode(scaled);
+    fn run<E: Element>(self, elements: &[E::Stored]) {
+        match self.scaling {
+            Scaling::PowerOfTwo => self.each::<E>(elements, |value, _, inverse| value * inverse),
+            Scaling::Divide(Arithmetic::F32) => self.each::<E>(elements, |value, scale, _| value / scale),
+            Scaling::Divide(Arithmetic::Bf16) => {
+                self.each::<E>(elements, |value, scale, _| round_to_bf16(value / scale));
+            }
+            Scaling::Divide(Arithmetic::F16) => {
+                self.each::<E>(elements, |value, scale, _| round_to_f16(value / scale));
             }
         }
     }
 }
 
-/// A [`MiniFloat`] as the constants that branch-free encoding needs.
-#[derive(Clone, Copy)]
-struct Encoder {
-    /// Mantissa bits of `f32` that are dropped.
-    drop: u32,
-    /// Subtracted from the shifted bits of a normal number to rebias its exponent.
-    rebias: u32,
-    /// Bits of the least normal number.
-    least_normal: u32,
-    /// Adding this rounds a number below the least normal one to multiples of the least subnormal one.
-    to_subnormal: f32,
-    max_code: u32,
-    /// The sign bit, 0 for an unsigned format.
-    sign: u32,
-    negative_zero: bool,
-}
-
-impl Encoder {
-    fn new(format: MiniFloat) -> Encoder {
-        let drop = 23 - format.mantissa_bits();
-        let least_exponent = (1 - format.bias() + 127) as u32;
-        Encoder {
-            drop,
-            rebias: (127 - format.bias() as u32) << format.mantissa_bits(),
-            least_normal: least_exponent << 23,
-            to_subnormal: f32::from_bits((least_exponent + drop) << 23),
-            max_code: u32::from(format.max_code()),
-            sign: u32::from(format.is_signed()) << (format.bits() - 1),
-            negative_zero: format.keeps_negative_zero(),
-        }
-    }
-
+impl FloatCodes<'_> {
+    /// `scaled` gets a value, its scale and the scale's reciprocal.
     #[inline(always)]
-    fn encode(self, value: f32) -> u8 {
-        let bits = value.to_bits();
-        let magnitude = bits & 0x7FFF_FFFF;
-        let half = (1 << (self.drop - 1)) - 1 + ((magnitude >> self.drop) & 1);
-        let normal = ((magnitude + half) >> self.drop).wrapping_sub(self.rebias);
-        let shifted = f32::from_bits(magnitude) + self.to_subnormal;
-        let subnormal = shifted.to_bits().wrapping_sub(self.to_subnormal.to_bits());
-        let code = if magnitude < self.least_normal { subnormal } else { normal }.min(self.max_code);
-        let negative = bits >> 31 != 0;
-        let signed = if negative && (code != 0 || self.negative_zero) { code | self.sign } else { code };
-        // An unsigned format has nothing below zero.
-        (if negative && self.sign == 0 { 0 } else { signed }) as u8
+    fn each<E: Element>(self, elements: &[E::Stored], scaled: impl Fn(f32, f32, f32) -> f32) {
+        let encoder = Encoder::new(self.format);
+        let groups = elements.chunks(self.group).zip(self.codes.chunks_mut(self.group));
+        for ((elements, codes), scale) in groups.zip(self.scales) {
+            let inverse = 1.0 / *scale;
+            for (code, element) in codes.iter_mut().zip(elements) {
+                let value = E::widen(E::bits(*element));
+                *code = encoder.encode(scaled(value, *scale, inverse));
+            }
+        }
     }
 }
 

@@ -1,12 +1,21 @@
 //! Loops over slices, compiled per instruction set: widening, ranges, codes. Each has a twin on one value in
 //! [`crate::format`] or [`crate::arithmetic`] that specifies it, and a test that every variant equals it bit for bit.
 
+mod elements;
 mod int_codes;
 mod minifloat_codes;
 mod range;
 mod widen;
 
-pub use int_codes::{AffineStep, quantize_int};
-pub use minifloat_codes::{Scaling, encode_minifloat};
-pub use range::{Range, group_abs_max, group_ranges};
-pub use widen::{Source, widen};
+pub use elements::Elements;
+pub use int_codes::{AffineStep, element_codes, quantize_int};
+pub use minifloat_codes::{Scaling, encode_elements, encode_minifloat};
+pub use range::{Range, element_abs_max, element_ranges, group_abs_max, group_ranges};
+pub use widen::{Source, widen, widen_elements};
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use elements::{Element, ElementLoop};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use int_codes::IntCodes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use minifloat_codes::FloatCodes;

@@ -1,6 +1,7 @@
 //! Least, greatest and largest-magnitude elements of groups. Not scales, which follow from them in `kvant-quant`.
 
-use crate::simd::{Isa, Loop, dispatch};
+use super::elements::{Bits, Element, ElementLoop, Elements, dispatch_elements};
+use crate::simd::Isa;
 
 /// The least and the greatest element of a group. NaN and infinities show as a non-finite bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,100 +28,121 @@ impl Range {
 }
 
 /// The largest magnitude of each `group` consecutive elements; `out` has one entry a group, the last may be short.
-/// A group with a NaN or an infinity gives a non-finite result (its bits are at least those of infinity).
-pub fn group_abs_max(isa: Isa, values: &[f32], group: usize, out: &mut [f32]) {
-    dispatch(isa, AbsMax { values, group, out });
+/// A group with a NaN or an infinity gives a non-finite result.
+pub fn element_abs_max(isa: Isa, elements: Elements<'_>, group: usize, out: &mut [f32]) {
+    dispatch_elements(isa, elements, AbsMax { group, out });
 }
 
 /// The range of each `group` consecutive elements; `out` has one entry a group, the last may be short. A group with a NaN
 /// gives NaN bounds.
-pub fn group_ranges(isa: Isa, values: &[f32], group: usize, out: &mut [Range]) {
-    dispatch(isa, MinMax { values, group, out });
+pub fn element_ranges(isa: Isa, elements: Elements<'_>, group: usize, out: &mut [Range]) {
+    dispatch_elements(isa, elements, MinMax { group, out });
 }
 
-/// Independent accumulators, so that the compiler may use whole vectors: a maximum does not depend on the order.
-const LANES: usize = 16;
+/// [`element_abs_max`] of numbers in memory.
+pub fn group_abs_max(isa: Isa, values: &[f32], group: usize, out: &mut [f32]) {
+    element_abs_max(isa, Elements::Values(values), group, out);
+}
+
+/// [`element_ranges`] of numbers in memory.
+pub fn group_ranges(isa: Isa, values: &[f32], group: usize, out: &mut [Range]) {
+    element_ranges(isa, Elements::Values(values), group, out);
+}
 
 struct AbsMax<'a> {
-    values: &'a [f32],
     group: usize,
     out: &'a mut [f32],
 }
 
-impl Loop for AbsMax<'_> {
-    type Output = ();
-
+impl ElementLoop for AbsMax<'_> {
     #[inline(always)]
-    fn run(self) {
-        for (out, group) in self.out.iter_mut().zip(self.values.chunks(self.group.max(1))) {
-            *out = f32::from_bits(abs_max_bits(group));
+    fn run<E: Element>(self, elements: &[E::Stored]) {
+        match self.group {
+            16 => short_groups::<16, E>(elements, self.out),
+            32 => short_groups::<32, E>(elements, self.out),
+            group => long_groups::<E>(elements, group, self.out),
         }
     }
 }
 
-/// Magnitudes order as the bits of their absolute values, and NaN and infinity are the largest of them.
 #[inline(always)]
-fn abs_max_bits(values: &[f32]) -> u32 {
-    let mut lanes = [0u32; LANES];
-    let (chunks, tail) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = (*lane).max(value.to_bits() & 0x7FFF_FFFF);
-        }
+fn long_groups<E: Element>(elements: &[E::Stored], group: usize, out: &mut [f32]) {
+    for (out, group) in out.iter_mut().zip(elements.chunks(group.max(1))) {
+        *out = E::widen(max_magnitude::<E>(group));
     }
-    let tail = tail.iter().map(|v| v.to_bits() & 0x7FFF_FFFF);
-    lanes.into_iter().chain(tail).fold(0, u32::max)
+}
+
+/// Magnitudes order as their bits, and NaN and infinity are the largest of them. Maxima of integers depend on no order, so
+/// that the compiler may use whole vectors.
+#[inline(always)]
+fn max_magnitude<E: Element>(elements: &[E::Stored]) -> E::Bits {
+    elements.iter().fold(E::Bits::default(), |max, v| max.max(E::bits(*v).magnitude()))
+}
+
+/// Elements that are halved at a time in short groups.
+const BLOCK: usize = 512;
+
+/// Groups of a power of two that are shorter than vectors: the maxima of neighbours, again and again, of many groups at
+/// once.
+#[inline(always)]
+fn short_groups<const GROUP: usize, E: Element>(elements: &[E::Stored], out: &mut [f32]) {
+    let (blocks, tail) = elements.as_chunks::<BLOCK>();
+    let (heads, rest) = out.split_at_mut((blocks.len() * (BLOCK / GROUP)).min(out.len()));
+    for (block, out) in blocks.iter().zip(heads.chunks_mut(BLOCK / GROUP)) {
+        let (mut maxima, mut fewer) = ([E::Bits::default(); BLOCK / 2], [E::Bits::default(); BLOCK / 4]);
+        for (max, pair) in maxima.iter_mut().zip(block.as_chunks::<2>().0) {
+            *max = E::bits(pair[0]).magnitude().max(E::bits(pair[1]).magnitude());
+        }
+        halve(&maxima, &mut fewer);
+        halve(&fewer, &mut maxima[..BLOCK / 8]);
+        halve(&maxima[..BLOCK / 8], &mut fewer[..BLOCK / 16]);
+        if GROUP == 32 {
+            halve(&fewer[..BLOCK / 16], &mut maxima[..BLOCK / 32]);
+        }
+        let maxima = if GROUP == 32 { &maxima[..BLOCK / 32] } else { &fewer[..BLOCK / 16] };
+        out.iter_mut().zip(maxima).for_each(|(out, max)| *out = E::widen(*max));
+    }
+    long_groups::<E>(tail, GROUP, rest);
+}
+
+/// The greater of every two neighbours.
+#[inline(always)]
+fn halve<B: Bits>(from: &[B], to: &mut [B]) {
+    for (to, [a, b]) in to.iter_mut().zip(from.as_chunks().0) {
+        *to = *a.max(b);
+    }
 }
 
 struct MinMax<'a> {
-    values: &'a [f32],
     group: usize,
     out: &'a mut [Range],
 }
 
-impl Loop for MinMax<'_> {
-    type Output = ();
-
+impl ElementLoop for MinMax<'_> {
     #[inline(always)]
-    fn run(self) {
-        for (out, group) in self.out.iter_mut().zip(self.values.chunks(self.group.max(1))) {
-            let (min, max) = min_max_keys(group);
-            *out = Range { min: from_key(min), max: from_key(max) };
-            if abs_max_bits(group) > 0x7F80_0000 {
-                *out = Range { min: f32::NAN, max: f32::NAN };
-            }
+    fn run<E: Element>(self, elements: &[E::Stored]) {
+        for (out, group) in self.out.iter_mut().zip(elements.chunks(self.group.max(1))) {
+            *out = min_max::<E>(group);
         }
     }
 }
 
-/// Least and greatest key of a slice (see [`to_key`]).
+/// With its sign bit flipped, a number without a sign is greater than every one with one, and orders as it does; as it is,
+/// a number with a sign is greater than every one without one, and the greater the less it is. So the two maxima are
+/// the greatest and the least number where both signs occur; where one is missing the least pattern stands in.
 #[inline(always)]
-fn min_max_keys(values: &[f32]) -> (i32, i32) {
-    let mut min = [i32::MAX; LANES];
-    let mut max = [i32::MIN; LANES];
-    let (chunks, tail) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for i in 0..LANES {
-            let key = to_key(chunk[i]);
-            min[i] = min[i].min(key);
-            max[i] = max[i].max(key);
-        }
+fn min_max<E: Element>(elements: &[E::Stored]) -> Range {
+    let (mut flipped, mut greatest, mut least) = (E::Bits::default(), E::Bits::default(), E::Bits::ONES);
+    for element in elements {
+        let bits = E::bits(*element);
+        flipped = flipped.max(bits.negated());
+        greatest = greatest.max(bits);
+        least = least.min(bits);
     }
-    let low = min.into_iter().chain(tail.iter().map(|v| to_key(*v))).fold(i32::MAX, i32::min);
-    let high = max.into_iter().chain(tail.iter().map(|v| to_key(*v))).fold(i32::MIN, i32::max);
-    (low, high)
-}
-
-/// Integers that order as the numbers do: negative numbers have all but the sign bit flipped.
-#[inline(always)]
-fn to_key(value: f32) -> i32 {
-    let bits = value.to_bits() as i32;
-    bits ^ ((bits >> 31) & 0x7FFF_FFFF)
-}
-
-#[inline(always)]
-fn from_key(key: i32) -> f32 {
-    f32::from_bits((key ^ ((key >> 31) & 0x7FFF_FFFF)) as u32)
+    let max = if flipped >= E::Bits::SIGN { flipped.negated() } else { least };
+    let min = if greatest >= E::Bits::SIGN { greatest } else { least };
+    let (min, max) = (E::widen(min), E::widen(max));
+    if min.is_nan() || max.is_nan() { Range { min: f32::NAN, max: f32::NAN } } else { Range { min, max } }
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! From the bytes of a checkpoint to `f32`. Exact for every source type. Not the types of whole checkpoints, which also
 //! have integers that nobody quantizes.
 
-use crate::arithmetic::{Arithmetic, bf16_to_f32, f16_to_f32};
+use super::elements::{Element, ElementLoop, Elements, dispatch_elements};
+use crate::arithmetic::Arithmetic;
 use crate::format::MiniFloat;
-use crate::simd::{Isa, Loop, dispatch};
+use crate::simd::Isa;
 
 /// An element type that weights come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,44 +51,27 @@ impl Source {
 
 /// Widens little-endian elements to `f32`. `bytes` needs no alignment; elements beyond the shorter of the two are left.
 pub fn widen(isa: Isa, source: Source, bytes: &[u8], out: &mut [f32]) {
-    match source {
-        Source::F32 => dispatch(isa, Words { bytes, out }),
-        Source::F16 => dispatch(isa, Halves::<false> { bytes, out }),
-        Source::Bf16 => dispatch(isa, Halves::<true> { bytes, out }),
-        Source::E4m3 => look_up(MiniFloat::E4M3, bytes, out),
-        Source::E5m2 => look_up(MiniFloat::E5M2, bytes, out),
+    match Elements::stored(source, bytes) {
+        Some(elements) => widen_elements(isa, elements, out),
+        None if source == Source::E5m2 => look_up(MiniFloat::E5M2, bytes, out),
+        None => look_up(MiniFloat::E4M3, bytes, out),
     }
 }
 
-struct Words<'a> {
-    bytes: &'a [u8],
+/// [`widen`] of elements as they come.
+pub fn widen_elements(isa: Isa, elements: Elements<'_>, out: &mut [f32]) {
+    dispatch_elements(isa, elements, Widen { out });
+}
+
+struct Widen<'a> {
     out: &'a mut [f32],
 }
 
-impl Loop for Words<'_> {
-    type Output = ();
-
+impl ElementLoop for Widen<'_> {
     #[inline(always)]
-    fn run(self) {
-        for (out, bytes) in self.out.iter_mut().zip(self.bytes.as_chunks::<4>().0) {
-            *out = f32::from_le_bytes(*bytes);
-        }
-    }
-}
-
-struct Halves<'a, const BF16: bool> {
-    bytes: &'a [u8],
-    out: &'a mut [f32],
-}
-
-impl<const BF16: bool> Loop for Halves<'_, BF16> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for (out, bytes) in self.out.iter_mut().zip(self.bytes.as_chunks::<2>().0) {
-            let bits = u16::from_le_bytes(*bytes);
-            *out = if BF16 { bf16_to_f32(bits) } else { f16_to_f32(bits) };
+    fn run<E: Element>(self, elements: &[E::Stored]) {
+        for (out, element) in self.out.iter_mut().zip(elements) {
+            *out = E::widen(E::bits(*element));
         }
     }
 }
@@ -102,6 +86,7 @@ fn look_up(format: MiniFloat, bytes: &[u8], out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arithmetic::{bf16_to_f32, f16_to_f32};
 
     fn bits(values: &[f32]) -> Vec<u32> {
         values.iter().map(|v| v.to_bits()).collect()

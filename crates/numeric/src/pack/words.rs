@@ -1,7 +1,7 @@
 //! Eight 4-bit codes to a 32-bit word, in natural or AWQ order, along a row or across rows.
 
-use super::transpose;
 use crate::simd::{Isa, Loop, dispatch};
+use std::ops::Range;
 
 /// Which of eight consecutive codes stands in which nibble of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -22,13 +22,44 @@ impl NibbleOrder {
         };
         4 * nibble as u32
     }
+
+    /// The code of eight that stands in a nibble.
+    const fn code(self, nibble: usize) -> usize {
+        match self {
+            NibbleOrder::Natural => nibble,
+            NibbleOrder::Awq => nibble % 4 * 2 + nibble / 4,
+        }
+    }
 }
 
 /// Packs consecutive codes eight to a word; missing codes of the last word are 0.
 pub fn pack_words(order: NibbleOrder, codes: &[u8], words: &mut [u32]) {
-    for (word, eight) in words.iter_mut().zip(codes.chunks(8)) {
-        let shifted = eight.iter().enumerate().map(|(i, code)| u32::from(code & 0xF) << order.shift(i));
-        *word = shifted.fold(0, |word, nibble| word | nibble);
+    let (eights, tail) = codes.as_chunks::<8>();
+    for (word, eight) in words.iter_mut().zip(eights) {
+        *word = pack_word(order, eight);
+    }
+    if let (false, Some(word)) = (tail.is_empty(), words.get_mut(eights.len())) {
+        let mut eight = [0; 8];
+        eight[..tail.len()].copy_from_slice(tail);
+        *word = pack_word(order, &eight);
+    }
+}
+
+#[inline(always)]
+fn pack_word(order: NibbleOrder, codes: &[u8; 8]) -> u32 {
+    let low = u64::from_le_bytes(*codes) & 0x0F0F_0F0F_0F0F_0F0F;
+    // Codes 2i and 2i + 1 side by side, in the low byte of every 16 bits.
+    let pairs = |word: u64| {
+        let pairs = (word | word >> 4) & 0x00FF_00FF_00FF_00FF;
+        let fours = (pairs | pairs >> 8) & 0x0000_FFFF_0000_FFFF;
+        (fours | fours >> 16) as u32
+    };
+    match order {
+        NibbleOrder::Natural => pairs(low),
+        NibbleOrder::Awq => {
+            let [a, b, c, d, e, f, g, h] = low.to_le_bytes();
+            pairs(u64::from_le_bytes([a, c, e, g, b, d, f, h]))
+        }
     }
 }
 
@@ -49,31 +80,85 @@ pub fn pack_words_transposed(
     columns: usize,
     words: &mut [u32],
 ) {
-    let words_per_column = rows.div_ceil(8);
-    let mut by_rows = vec![0; words_per_column * columns];
-    for (codes, words) in codes.chunks(8 * columns.max(1)).zip(by_rows.chunks_mut(columns.max(1))) {
-        for (row, codes) in codes.chunks(columns).enumerate() {
-            dispatch(isa, AddNibbles { codes, shift: order.shift(row), words });
+    assert_eq!(words.len(), columns * rows.div_ceil(8), "words of {rows} x {columns} codes");
+    pack_rows_transposed(isa, order, codes, columns, words, rows.div_ceil(8), 0);
+}
+
+/// Packs some rows of the matrix of [`pack_words_transposed`], a multiple of eight unless they are its last, into their
+/// words: word `first` and on of each of the `per_column` words of a column.
+pub fn pack_rows_transposed(
+    isa: Isa,
+    order: NibbleOrder,
+    codes: &[u8],
+    columns: usize,
+    words: &mut [u32],
+    per_column: usize,
+    first: usize,
+) {
+    let mut lines = [[0; WIDTH]; LINES];
+    for (i, rows) in codes.chunks((8 * LINES * columns).max(1)).enumerate() {
+        let count = rows.len().div_ceil(8 * columns);
+        for left in (0..columns).step_by(WIDTH) {
+            let width = WIDTH.min(columns - left);
+            dispatch(isa, Tile { order, codes: rows, columns, within: left..left + width, lines: &mut lines });
+            for column in 0..width {
+                let start = (left + column) * per_column + first + i * LINES;
+                let words = words[start..start + count].iter_mut();
+                words.zip(&lines).for_each(|(word, line)| *word = line[column]);
+            }
         }
     }
-    transpose(&by_rows, words_per_column, columns, words);
 }
 
-struct AddNibbles<'a> {
+/// Columns of a tile: the bytes of a vector.
+const WIDTH: usize = 64;
+/// Words of a column in a tile: those of a cache line.
+const LINES: usize = 16;
+
+/// The words of some columns, before they are transposed: one line for eight rows of codes.
+struct Tile<'a> {
+    order: NibbleOrder,
     codes: &'a [u8],
-    shift: u32,
-    words: &'a mut [u32],
+    columns: usize,
+    within: Range<usize>,
+    lines: &'a mut [[u32; WIDTH]; LINES],
 }
 
-impl Loop for AddNibbles<'_> {
+impl Loop for Tile<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        for (word, code) in self.words.iter_mut().zip(self.codes) {
-            *word |= u32::from(code & 0xF) << self.shift;
+        for (line, rows) in self.lines.iter_mut().zip(self.codes.chunks(8 * self.columns)) {
+            let row = |i: usize| rows.get(i * self.columns..).and_then(|row| row.get(self.within.clone()));
+            let row = |i: usize| row(i).unwrap_or_default();
+            // Codes that share a byte of the word, in a byte first: four times as many fit a vector.
+            let bytes: [[u8; WIDTH]; 4] = [
+                byte_line(row(self.order.code(0)), row(self.order.code(1))),
+                byte_line(row(self.order.code(2)), row(self.order.code(3))),
+                byte_line(row(self.order.code(4)), row(self.order.code(5))),
+                byte_line(row(self.order.code(6)), row(self.order.code(7))),
+            ];
+            for (i, word) in line.iter_mut().enumerate() {
+                *word = u32::from_le_bytes([bytes[0][i], bytes[1][i], bytes[2][i], bytes[3][i]]);
+            }
         }
     }
+}
+
+/// Codes of two rows, the second in the high nibbles; columns and rows that do not exist are 0.
+#[inline(always)]
+fn byte_line(low: &[u8], high: &[u8]) -> [u8; WIDTH] {
+    let mut bytes = [0; WIDTH];
+    if let (Some(low), Some(high)) = (low.first_chunk::<WIDTH>(), high.first_chunk::<WIDTH>()) {
+        for i in 0..WIDTH {
+            bytes[i] = (low[i] & 0xF) | high[i] << 4;
+        }
+        return bytes;
+    }
+    bytes.iter_mut().zip(low).for_each(|(byte, code)| *byte = code & 0xF);
+    bytes.iter_mut().zip(high).for_each(|(byte, code)| *byte |= code << 4);
+    bytes
 }
 
 #[cfg(test)]
@@ -103,9 +188,28 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_the_rows_make_the_same_words() {
+        let (rows, columns) = (301usize, 70);
+        let codes: Vec<u8> = (0..rows * columns).map(|i| (i * i % 253) as u8).collect();
+        for isa in Isa::available() {
+            for order in [NibbleOrder::Natural, NibbleOrder::Awq] {
+                let mut whole = vec![0; columns * 38];
+                pack_words_transposed(isa, order, &codes, rows, columns, &mut whole);
+                let mut parts = vec![u32::MAX; columns * 38];
+                for (i, codes) in codes.chunks(40 * columns).enumerate() {
+                    pack_rows_transposed(isa, order, codes, columns, &mut parts, 38, i * 5);
+                }
+                assert_eq!(parts, whole);
+            }
+        }
+    }
+
+    #[test]
     fn transposed_packing_is_packing_the_transpose() {
         for isa in Isa::available() {
-            for (rows, columns) in [(8usize, 3usize), (16, 128), (24, 33), (13, 5), (1, 40)] {
+            for (rows, columns) in
+                [(8usize, 3usize), (16, 128), (24, 33), (13, 5), (1, 40), (264, 200), (131, 64), (0, 4), (4, 0)]
+            {
                 let codes: Vec<u8> = (0..rows * columns).map(|i| (i * i % 251) as u8).collect();
                 let per_column = rows.div_ceil(8);
                 let mut words = vec![0; columns * per_column];

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// An instruction set. A value other than [`Isa::Baseline`] exists only where the CPU has been asked for it, so holding
+/// An instruction set. A value other than [`Isa::BASELINE`] exists only where the CPU has been asked for it, so holding
 /// one is the proof that its instructions may be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa(Level);

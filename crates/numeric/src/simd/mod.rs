@@ -1,8 +1,13 @@
 //! Compiling one loop for several instruction sets and choosing among them at run time. The only `unsafe` of this crate
-//! is here: the call into a function compiled for instructions that have been found on this CPU.
+//! is here: the calls into functions compiled for instructions that have been found on this CPU, and the few kernels that
+//! are written by hand.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod dispatch;
 mod isa;
+mod prefetch;
 
 pub use dispatch::{Loop, dispatch};
 pub use isa::Isa;
+pub(crate) use prefetch::prefetch;

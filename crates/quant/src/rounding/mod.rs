@@ -1,8 +1,12 @@
 //! Choices of codes. Round to nearest is the first; every rounding makes a [`QuantTensor`](crate::QuantTensor).
 
+mod batch;
 mod rtn;
+mod tiles;
+mod weights;
 
-pub use rtn::{RoundingError, Rtn, TensorContext};
+pub use rtn::{RoundingError, Rtn, Scratch, TensorContext};
+pub use weights::Weights;
 
 /// The roundings with their names, for `kvant list algorithms`.
 pub const ROUNDINGS: &[(&str, &str)] = &[("rtn", "round to nearest; needs no data")];

@@ -1,13 +1,20 @@
 //! Round to nearest: every weight to the nearest code under the scale of its group. Needs no data.
 
+use super::batch::{Affines, Divisors, Scales, Steps};
+use super::tiles::Tiles;
+use super::weights::Weights;
 use crate::observer::Observer;
 use crate::parameters::{Affine, quantize};
 use crate::quant_tensor::{Codes, QuantTensor, has_zero_points};
-use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme, SchemeError, TensorScheme, ZeroPoint};
+use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme, ScaleType, SchemeError, TensorScheme, ZeroPoint};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::format::MiniFloat;
-use kvant_numeric::kernel::{AffineStep, Range, Scaling, encode_minifloat, group_abs_max, group_ranges, quantize_int};
-use kvant_numeric::simd::Isa;
+use kvant_numeric::kernel::{
+    AffineStep, Elements, Range, Scaling, element_abs_max, element_codes, element_ranges, encode_elements,
+    widen_elements,
+};
+use kvant_numeric::simd::{Isa, dispatch};
+use std::borrow::Cow;
 
 /// What must be known of a tensor before a part of it can be quantized.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +55,49 @@ pub struct Rtn {
     isa: Isa,
 }
 
+/// Buffers of a rounding, to be kept by a thread from one call to the next.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    values: Vec<f32>,
+    groups: Groups,
+}
+
+/// What is known of the groups of a strip.
+#[derive(Debug, Default)]
+struct Groups {
+    amaxes: Vec<f32>,
+    ranges: Vec<Range>,
+    affines: Vec<Affine>,
+    steps: Vec<AffineStep>,
+    divisors: Vec<f32>,
+}
+
+/// Elements that are rounded at a time: few enough to be read twice from the first-level cache, or nearly.
+const STRIP: usize = 1 << 13;
+
+/// Some rows of the weights.
+#[derive(Clone, Copy)]
+struct Strip<'a> {
+    elements: Elements<'a>,
+    rows: usize,
+    columns: usize,
+}
+
+impl<'a> Strip<'a> {
+    fn tiles(&self, granularity: Granularity) -> Tiles {
+        Tiles::new(granularity, self.rows, self.columns)
+    }
+
+    fn values(&self, isa: Isa) -> Cow<'a, [f32]> {
+        if let Elements::Values(values) = self.elements {
+            return Cow::Borrowed(values);
+        }
+        let mut values = vec![0.0; self.elements.len()];
+        widen_elements(isa, self.elements, &mut values);
+        Cow::Owned(values)
+    }
+}
+
 impl Rtn {
     /// A rounding with the best instruction set of the CPU.
     ///
@@ -70,142 +120,201 @@ impl Rtn {
     /// # Errors
     /// Where the scheme does not fit the shape or a weight is not finite.
     pub fn round(&self, values: &[f32], rows: usize, columns: usize) -> Result<QuantTensor, RoundingError> {
+        let mut out = self.empty(columns);
+        self.round_strips(Weights::new(Elements::Values(values), columns), rows, &mut Scratch::default(), &mut out)?;
+        Ok(out)
+    }
+
+    /// A tensor without rows, for [`round_onto`](Self::round_onto).
+    pub fn empty(&self, columns: usize) -> QuantTensor {
+        QuantTensor::empty(self.scheme, columns)
+    }
+
+    /// Rounds weights, which start and end on tiles of scales, and appends their rows to `out`, which has this scheme and
+    /// as many columns. What `scratch` and `out` have allocated is used again: the fastest way to round part after part is
+    /// to keep both, and to [`clear`](QuantTensor::clear) `out` before each.
+    ///
+    /// # Errors
+    /// As [`round`](Self::round), and where `out` is of another kind. After an error `out` is of no use until cleared.
+    pub fn round_onto(
+        &self,
+        weights: Weights<'_>,
+        scratch: &mut Scratch,
+        out: &mut QuantTensor,
+    ) -> Result<(), RoundingError> {
+        let (rows, columns) = weights.shape();
+        if (out.scheme, out.columns) != (self.scheme, columns) {
+            return Err(SchemeError::Combination { text: format!("{} and {}", out.scheme, self.scheme) }.into());
+        }
+        self.round_strips(weights, rows, scratch, out)
+    }
+
+    fn round_strips(
+        &self,
+        weights: Weights<'_>,
+        rows: usize,
+        scratch: &mut Scratch,
+        out: &mut QuantTensor,
+    ) -> Result<(), RoundingError> {
+        let (_, columns) = weights.shape();
+        out.grow(rows)?;
+        let step = self.strip_rows(rows, columns);
+        for start in (0..rows).step_by(step) {
+            let end = (start + step).min(rows);
+            let elements = weights.elements(self.isa, start..end, &mut scratch.values);
+            self.append(Strip { elements, rows: end - start, columns }, &mut scratch.groups, out)?;
+        }
+        Ok(())
+    }
+
+    /// Rows that can be rounded on their own: whole tiles, all of them where something of the whole must be found.
+    fn strip_rows(&self, rows: usize, columns: usize) -> usize {
+        let progressive = matches!(self.scheme, TensorScheme::Progressive { .. });
+        if self.scheme.needs_tensor_range() && self.context.range.is_none() {
+            return rows.max(1);
+        }
+        let unit = match self.scheme.granularity() {
+            Some(Granularity::Tensor) if !progressive && !self.is_searched() => 1,
+            Some(granularity) => granularity.tile(rows, columns).0.max(1),
+            None => rows.max(1),
+        };
+        (STRIP / columns.max(1) / unit).max(1) * unit
+    }
+
+    fn is_searched(&self) -> bool {
         match self.scheme {
-            TensorScheme::Int(scheme) => self.round_int(scheme, values, rows, columns),
-            TensorScheme::Float(scheme) => self.round_float(scheme, values, rows, columns),
-            TensorScheme::Progressive { first, second } => self.round_progressive(first, second, values, rows, columns),
+            TensorScheme::Int(scheme) => scheme.observer != Observer::MinMax,
+            TensorScheme::Float(scheme) => scheme.observer != Observer::MinMax,
+            _ => false,
+        }
+    }
+
+    fn append(&self, strip: Strip<'_>, groups: &mut Groups, out: &mut QuantTensor) -> Result<(), RoundingError> {
+        match self.scheme {
+            TensorScheme::Int(scheme) => self.append_int(scheme, strip, groups, out),
+            TensorScheme::Float(scheme) => self.append_float(scheme, strip, groups, out),
+            TensorScheme::Progressive { first, second } => self.append_progressive(first, second, strip, groups, out),
             TensorScheme::Block(_) | TensorScheme::Cast(_) => Err(RoundingError::NoCodes(self.scheme)),
         }
     }
 
-    fn round_int(
+    fn append_int(
         &self,
         scheme: IntScheme,
-        values: &[f32],
-        rows: usize,
-        columns: usize,
-    ) -> Result<QuantTensor, RoundingError> {
-        let scale_shape = scheme.granularity.scale_shape(rows, columns)?;
-        let tiles = Tiles::new(scheme.granularity, rows, columns);
-        let affines = self.affines(scheme, values, &tiles)?;
-        let codes = if scheme.format.bits() <= 8 && scheme.zero_point != ZeroPoint::Float {
-            Codes::Bytes(self.byte_codes(scheme, values, &tiles, &affines))
-        } else {
-            plain_codes(scheme, values, &tiles, &affines)
-        };
-        Ok(QuantTensor {
-            scheme: TensorScheme::Int(scheme),
-            rows,
-            columns,
-            codes,
-            scales: affines.iter().map(|a| a.scale).collect(),
-            zero_points: affines.iter().filter(|_| has_zero_points(scheme)).map(|a| a.zero_point).collect(),
-            tensor_scale: None,
-            scale_shape,
-        })
-    }
-
-    fn affines(&self, scheme: IntScheme, values: &[f32], tiles: &Tiles) -> Result<Vec<Affine>, RoundingError> {
-        let arithmetic = self.context.arithmetic;
-        let ranges = self.ranges(values, tiles)?;
-        if scheme.observer == Observer::MinMax {
-            return Ok(ranges.iter().map(|range| scheme.parameters(*range, arithmetic)).collect());
-        }
-        let searched = |(tile, range): (usize, &Range)| {
-            let values = tiles.gather(values, tile);
-            if scheme.observer == Observer::Mse && scheme.scale == crate::scheme::ScaleType::PowerOfTwo {
-                return scheme.best_power_of_two(&values, *range);
+        strip: Strip<'_>,
+        groups: &mut Groups,
+        out: &mut QuantTensor,
+    ) -> Result<(), RoundingError> {
+        let tiles = strip.tiles(scheme.granularity);
+        self.find_ranges(scheme, strip, &tiles, groups)?;
+        self.find_affines(scheme, strip, &tiles, groups);
+        match &mut out.codes {
+            Codes::Bytes(codes) if scheme.zero_point != ZeroPoint::Float => {
+                self.byte_codes(scheme, strip, &tiles, groups, codes);
             }
-            let error = |range| scheme.squared_error(&values, scheme.parameters(range, arithmetic));
-            let range = scheme.observer.range(&values, scheme.zero_point == ZeroPoint::Zero, error);
-            scheme.parameters(range, arithmetic)
-        };
-        Ok(ranges.iter().enumerate().map(searched).collect())
+            codes => plain_codes(scheme, &strip.values(self.isa), &tiles, &groups.affines, codes),
+        }
+        if scheme.granularity != Granularity::Tensor || out.scales.is_empty() {
+            out.scales.extend(groups.affines.iter().map(|a| a.scale));
+            out.zero_points.extend(groups.affines.iter().filter(|_| has_zero_points(scheme)).map(|a| a.zero_point));
+        }
+        Ok(())
     }
 
-    fn byte_codes(&self, scheme: IntScheme, values: &[f32], tiles: &Tiles, affines: &[Affine]) -> Vec<u8> {
-        let steps: Vec<AffineStep> = affines
-            .iter()
-            .map(|a| AffineStep { inverse_scale: 1.0 / a.scale, zero_point: a.zero_point as i32 })
-            .collect();
-        let mut codes = vec![0; values.len()];
-        for run in tiles.runs(values.len()) {
-            quantize_int(
+    fn find_affines(&self, scheme: IntScheme, strip: Strip<'_>, tiles: &Tiles, groups: &mut Groups) {
+        let arithmetic = self.context.arithmetic;
+        let Groups { ranges, affines, .. } = groups;
+        affines.resize(ranges.len(), Affine { scale: 1.0, zero_point: 0.0 });
+        if scheme.observer == Observer::MinMax {
+            return dispatch(self.isa, Affines { scheme, arithmetic, ranges, affines });
+        }
+        let values = strip.values(self.isa);
+        for (tile, (affine, range)) in affines.iter_mut().zip(ranges).enumerate() {
+            *affine = self.searched_affine(scheme, &tiles.gather(&values, tile), *range);
+        }
+    }
+
+    fn searched_affine(&self, scheme: IntScheme, values: &[f32], range: Range) -> Affine {
+        let arithmetic = self.context.arithmetic;
+        if scheme.observer == Observer::Mse && scheme.scale == ScaleType::PowerOfTwo {
+            return scheme.best_power_of_two(values, range);
+        }
+        let error = |range| scheme.squared_error(values, scheme.parameters(range, arithmetic));
+        let range = scheme.observer.range(values, scheme.zero_point == ZeroPoint::Zero, error);
+        scheme.parameters(range, arithmetic)
+    }
+
+    fn byte_codes(&self, scheme: IntScheme, strip: Strip<'_>, tiles: &Tiles, groups: &mut Groups, codes: &mut Vec<u8>) {
+        let Groups { affines, steps, .. } = groups;
+        steps.resize(affines.len(), AffineStep { inverse_scale: 1.0, zero_point: 0 });
+        dispatch(self.isa, Steps { affines, steps });
+        let codes = grown(codes, strip.elements.len());
+        for run in tiles.runs(codes.len()) {
+            let elements = strip.elements.slice(run.elements.clone());
+            element_codes(
                 self.isa,
                 scheme.format,
-                &values[run.elements.clone()],
+                elements,
                 tiles.columns,
                 &steps[run.scales],
                 &mut codes[run.elements],
             );
         }
-        codes
     }
 
-    fn round_float(
+    fn append_float(
         &self,
         scheme: FloatScheme,
-        values: &[f32],
-        rows: usize,
-        columns: usize,
-    ) -> Result<QuantTensor, RoundingError> {
-        let scale_shape = scheme.granularity.scale_shape(rows, columns)?;
-        let tiles = Tiles::new(scheme.granularity, rows, columns);
-        let amaxes = self.abs_maxima(values, &tiles)?;
-        let tensor_scale = scheme.tensor_scale(self.tensor_amax(&amaxes));
-        let scales = self.float_scales(scheme, values, &tiles, &amaxes, tensor_scale);
-        let divisors: Vec<f32> =
-            scales.iter().map(|scale| positive(tensor_scale.map_or(*scale, |g| scale * g))).collect();
-        let codes = self.float_codes(scheme, values, &tiles, &divisors);
-        let scheme = TensorScheme::Float(scheme);
-        Ok(QuantTensor {
-            scheme,
-            rows,
-            columns,
-            codes: Codes::Bytes(codes),
-            scales,
-            zero_points: Vec::new(),
-            tensor_scale,
-            scale_shape,
-        })
+        strip: Strip<'_>,
+        groups: &mut Groups,
+        out: &mut QuantTensor,
+    ) -> Result<(), RoundingError> {
+        let tiles = strip.tiles(scheme.granularity);
+        self.find_abs_maxima(strip, &tiles, groups)?;
+        let tensor_scale = scheme.tensor_scale(self.tensor_amax(&groups.amaxes));
+        if scheme.granularity == Granularity::Tensor {
+            out.scales.clear();
+        }
+        let scales = grown(&mut out.scales, tiles.count);
+        self.find_scales(scheme, strip, &tiles, &groups.amaxes, tensor_scale, scales);
+        groups.divisors.resize(tiles.count, 0.0);
+        dispatch(self.isa, Divisors { scales, tensor_scale, divisors: &mut groups.divisors });
+        if let Codes::Bytes(codes) = &mut out.codes {
+            self.float_codes(scheme, strip, &tiles, &groups.divisors, grown(codes, strip.elements.len()));
+        }
+        out.tensor_scale = tensor_scale;
+        Ok(())
     }
 
-    fn float_scales(
+    fn find_scales(
         &self,
         scheme: FloatScheme,
-        values: &[f32],
+        strip: Strip<'_>,
         tiles: &Tiles,
         amaxes: &[f32],
         tensor_scale: Option<f32>,
-    ) -> Vec<f32> {
-        let arithmetic = self.context.arithmetic;
-        let scale = |amax| scheme.scale(amax, arithmetic, tensor_scale.unwrap_or(1.0));
+        scales: &mut [f32],
+    ) {
+        let (arithmetic, tensor_scale) = (self.context.arithmetic, tensor_scale.unwrap_or(1.0));
         if scheme.observer == Observer::MinMax {
-            return amaxes.iter().map(|amax| scale(*amax)).collect();
+            return dispatch(self.isa, Scales { scheme, arithmetic, tensor_scale, amaxes, scales });
         }
-        let searched = |tile| {
-            let values = tiles.gather(values, tile);
-            let error = |range: Range| squared_error(scheme.format, &values, scale(range.abs_max()));
-            scale(scheme.observer.range(&values, true, error).abs_max())
-        };
-        (0..amaxes.len()).map(searched).collect()
+        let values = strip.values(self.isa);
+        for (tile, out) in scales.iter_mut().enumerate() {
+            let values = tiles.gather(&values, tile);
+            let scale = |range: Range| scheme.scale(range.abs_max(), arithmetic, tensor_scale);
+            let error = |range| squared_error(scheme.format, &values, scale(range));
+            *out = scale(scheme.observer.range(&values, true, error));
+        }
     }
 
-    fn float_codes(&self, scheme: FloatScheme, values: &[f32], tiles: &Tiles, scales: &[f32]) -> Vec<u8> {
+    fn float_codes(&self, scheme: FloatScheme, strip: Strip<'_>, tiles: &Tiles, divisors: &[f32], codes: &mut [u8]) {
         let scaling = self.scaling(scheme);
-        let mut codes = vec![0; values.len()];
-        for run in tiles.runs(values.len()) {
-            encode_minifloat(
-                self.isa,
-                scheme.format,
-                scaling,
-                &values[run.elements.clone()],
-                tiles.columns,
-                &scales[run.scales],
-                &mut codes[run.elements],
-            );
+        for run in tiles.runs(codes.len()) {
+            let elements = strip.elements.slice(run.elements.clone());
+            let (divisors, codes) = (&divisors[run.scales], &mut codes[run.elements]);
+            encode_elements(self.isa, scheme.format, scaling, elements, tiles.columns, divisors, codes);
         }
-        codes
     }
 
     fn scaling(&self, scheme: FloatScheme) -> Scaling {
@@ -218,24 +327,26 @@ impl Rtn {
         }
     }
 
-    fn round_progressive(
+    fn append_progressive(
         &self,
         first: FloatScheme,
         second: IntScheme,
-        values: &[f32],
-        rows: usize,
-        columns: usize,
-    ) -> Result<QuantTensor, RoundingError> {
-        let amax = self.tensor_amax(&self.abs_maxima(values, &Tiles::new(first.granularity, rows, columns))?);
-        let tensor_scale = first.scale(amax, self.context.arithmetic, 1.0);
+        strip: Strip<'_>,
+        groups: &mut Groups,
+        out: &mut QuantTensor,
+    ) -> Result<(), RoundingError> {
+        self.find_abs_maxima(strip, &strip.tiles(first.granularity), groups)?;
+        let tensor_scale = first.scale(self.tensor_amax(&groups.amaxes), self.context.arithmetic, 1.0);
         // The quotient is rounded to the model's type even under an f32 scale, as PyTorch does with a scalar divisor.
         let scaling = Scaling::Divide(self.context.arithmetic);
-        let mut stage = vec![0; values.len()];
-        encode_minifloat(self.isa, first.format, scaling, values, values.len().max(1), &[tensor_scale], &mut stage);
+        let count = strip.elements.len();
+        let mut stage = vec![0; count];
+        encode_elements(self.isa, first.format, scaling, strip.elements, count.max(1), &[tensor_scale], &mut stage);
         let on_grid: Vec<f32> = stage.iter().map(|code| first.format.decode(*code)).collect();
         let whole = Rtn { context: TensorContext::new(self.context.arithmetic), ..*self };
-        let codes = whole.round_int(second, &on_grid, rows, columns)?;
-        Ok(QuantTensor { scheme: self.scheme, tensor_scale: Some(tensor_scale), ..codes })
+        whole.append_int(second, Strip { elements: Elements::Values(&on_grid), ..strip }, groups, out)?;
+        out.tensor_scale = Some(tensor_scale);
+        Ok(())
     }
 
     fn tensor_amax(&self, amaxes: &[f32]) -> f32 {
@@ -243,120 +354,92 @@ impl Rtn {
     }
 
     /// The largest magnitude of every tile.
-    fn abs_maxima(&self, values: &[f32], tiles: &Tiles) -> Result<Vec<f32>, RoundingError> {
-        let mut amaxes = vec![0.0f32; tiles.count];
-        for run in tiles.runs(values.len()) {
-            let mut row = vec![0.0; run.scales.len()];
-            group_abs_max(self.isa, &values[run.elements], tiles.columns, &mut row);
-            if row.iter().any(|amax| !amax.is_finite()) {
-                return Err(RoundingError::NotFinite);
+    fn find_abs_maxima(&self, strip: Strip<'_>, tiles: &Tiles, groups: &mut Groups) -> Result<(), RoundingError> {
+        let amaxes = &mut groups.amaxes;
+        amaxes.clear();
+        amaxes.resize(tiles.count, 0.0);
+        let mut row = Vec::new();
+        for run in tiles.runs(strip.elements.len()) {
+            let elements = strip.elements.slice(run.elements);
+            if tiles.rows == 1 {
+                element_abs_max(self.isa, elements, tiles.columns, &mut amaxes[run.scales]);
+                continue;
             }
-            amaxes[run.scales].iter_mut().zip(row).for_each(|(amax, new)| *amax = amax.max(new));
+            row.resize(run.scales.len(), 0.0f32);
+            element_abs_max(self.isa, elements, tiles.columns, &mut row);
+            // Of two magnitudes as bits, so that NaN stays.
+            let joined = amaxes[run.scales].iter_mut().zip(&row);
+            joined.for_each(|(amax, new)| *amax = f32::from_bits(amax.to_bits().max(new.to_bits())));
+        }
+        if amaxes.iter().any(|amax| !amax.is_finite()) {
+            return Err(RoundingError::NotFinite);
         }
         if let (Some(range), true) = (self.context.range, tiles.whole_tensor) {
             amaxes.fill(range.abs_max());
         }
-        Ok(amaxes)
+        Ok(())
     }
 
-    /// The range of every tile.
-    fn ranges(&self, values: &[f32], tiles: &Tiles) -> Result<Vec<Range>, RoundingError> {
-        let mut ranges = vec![Range::EMPTY; tiles.count];
-        for run in tiles.runs(values.len()) {
-            let mut row = vec![Range::EMPTY; run.scales.len()];
-            group_ranges(self.isa, &values[run.elements], tiles.columns, &mut row);
+    /// The range of every tile; for symmetric schemes the range from minus to plus the largest magnitude, which is enough.
+    fn find_ranges(
+        &self,
+        scheme: IntScheme,
+        strip: Strip<'_>,
+        tiles: &Tiles,
+        groups: &mut Groups,
+    ) -> Result<(), RoundingError> {
+        if scheme.zero_point == ZeroPoint::Zero {
+            self.find_abs_maxima(strip, tiles, groups)?;
+            groups.ranges.clear();
+            groups.ranges.extend(groups.amaxes.iter().map(|amax| Range { min: -amax, max: *amax }));
+            return Ok(());
+        }
+        let ranges = &mut groups.ranges;
+        ranges.clear();
+        ranges.resize(tiles.count, Range::EMPTY);
+        let mut row = Vec::new();
+        for run in tiles.runs(strip.elements.len()) {
+            row.resize(run.scales.len(), Range::EMPTY);
+            element_ranges(self.isa, strip.elements.slice(run.elements), tiles.columns, &mut row);
             if row.iter().any(|range| !(range.min.is_finite() && range.max.is_finite())) {
                 return Err(RoundingError::NotFinite);
             }
-            ranges[run.scales].iter_mut().zip(row).for_each(|(range, new)| *range = range.join(new));
+            ranges[run.scales].iter_mut().zip(&row).for_each(|(range, new)| *range = range.join(*new));
         }
         if let (Some(range), true) = (self.context.range, tiles.whole_tensor) {
             ranges.fill(range);
         }
-        Ok(ranges)
+        Ok(())
     }
 }
 
-/// A scale to divide by: an e5m3 scale may be zero, where all codes are zero too.
-fn positive(scale: f32) -> f32 {
-    if scale > 0.0 { scale } else { crate::parameters::EPSILON }
+/// The new elements at the end of a vector that grows by `count`.
+fn grown<T: Clone + Default>(vector: &mut Vec<T>, count: usize) -> &mut [T] {
+    let start = vector.len();
+    vector.resize(start + count, T::default());
+    &mut vector[start..]
 }
 
 fn squared_error(format: MiniFloat, values: &[f32], scale: f32) -> f64 {
     values.iter().map(|v| f64::from(format.decode(format.encode(v / scale)) * scale - v).powi(2)).sum()
 }
 
-fn plain_codes(scheme: IntScheme, values: &[f32], tiles: &Tiles, affines: &[Affine]) -> Codes {
+fn plain_codes(scheme: IntScheme, values: &[f32], tiles: &Tiles, affines: &[Affine], out: &mut Codes) {
     let code = |(i, v): (usize, &f32)| {
         let affine = affines[tiles.tile_of(i)];
         quantize(scheme.format, *v, 1.0 / affine.scale, affine.zero_point)
     };
     let codes = values.iter().enumerate().map(code);
-    if scheme.format.bits() <= 8 {
-        Codes::Bytes(codes.map(|c| c as u8).collect())
-    } else {
-        Codes::Wide(codes.collect())
-    }
-}
-
-/// The tiles of a matrix that share a scale, as runs that the kernels can take.
-struct Tiles {
-    /// Columns of the matrix.
-    width: usize,
-    /// Rows of a tile.
-    rows: usize,
-    /// Columns of a tile.
-    columns: usize,
-    /// Tiles side by side.
-    across: usize,
-    count: usize,
-    /// Whether the one tile is the whole tensor, of which the matrix may be a part.
-    whole_tensor: bool,
-}
-
-/// Consecutive elements, in groups of the tiles' columns, and the scales of those groups.
-struct Run {
-    elements: std::ops::Range<usize>,
-    scales: std::ops::Range<usize>,
-}
-
-impl Tiles {
-    fn new(granularity: Granularity, rows: usize, columns: usize) -> Tiles {
-        let (tile_rows, tile_columns) = granularity.tile(rows, columns);
-        let (tile_rows, tile_columns) = (tile_rows.max(1), tile_columns.max(1));
-        let across = columns.div_ceil(tile_columns);
-        let count = rows.div_ceil(tile_rows) * across;
-        let whole_tensor = granularity == Granularity::Tensor;
-        Tiles { width: columns.max(1), rows: tile_rows, columns: tile_columns, across, count, whole_tensor }
-    }
-
-    /// Splits `length` elements into runs: one row each, or all at once where no tile spans rows.
-    fn runs(&self, length: usize) -> impl Iterator<Item = Run> + '_ {
-        let at_once = self.rows == 1 && self.width.is_multiple_of(self.columns);
-        let step = if at_once { length.max(1) } else { self.width };
-        (0..length).step_by(step).map(move |start| {
-            let end = (start + step).min(length);
-            let first = start / self.width / self.rows * self.across;
-            let scales = if at_once { first..self.count } else { first..first + self.across };
-            Run { elements: start..end, scales }
-        })
-    }
-
-    fn tile_of(&self, element: usize) -> usize {
-        element / self.width / self.rows * self.across + element % self.width / self.columns
-    }
-
-    /// The elements of one tile.
-    fn gather(&self, values: &[f32], tile: usize) -> Vec<f32> {
-        let (top, left) = (tile / self.across * self.rows, tile % self.across * self.columns);
-        let rows = values.chunks(self.width).skip(top).take(self.rows);
-        rows.flat_map(|row| row.iter().skip(left).take(self.columns)).copied().collect()
+    match out {
+        Codes::Bytes(bytes) => bytes.extend(codes.map(|c| c as u8)),
+        Codes::Wide(wide) => wide.extend(codes),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_numeric::kernel::Source;
     use proptest::prelude::*;
 
     fn values(rows: usize, columns: usize) -> Vec<f32> {
@@ -409,6 +492,81 @@ mod tests {
             let mut joined = banded.round(&data[..128], 4, 32).unwrap();
             joined.append_rows(banded.round(&data[128..], 4, 32).unwrap()).unwrap();
             assert_eq!(joined, whole, "{text}");
+        }
+    }
+
+    /// bf16 bytes and their values.
+    fn stored(count: usize) -> (Vec<u8>, Vec<f32>) {
+        let words: Vec<u16> = values(1, count).iter().map(|v| (v.to_bits() >> 16) as u16).collect();
+        let values = words.iter().map(|w| f32::from_bits(u32::from(*w) << 16)).collect();
+        (words.into_iter().flat_map(u16::to_le_bytes).collect(), values)
+    }
+
+    const SCHEMES: [&str; 14] = [
+        "int4:g128",
+        "uint4:g32:zp",
+        "int8:channel",
+        "int8:tensor",
+        "int4:channel@1",
+        "int16:g64",
+        "uint4:g64:fzp",
+        "int8:g64:mse",
+        "e4m3:channel",
+        "e4m3:b16x64",
+        "e2m1:g32:e8m0",
+        "e2m1:g16:e4m3:f32",
+        "e2m1:g16:e5m3",
+        "int4:channel:f32/e4m3:tensor:f32",
+    ];
+
+    #[test]
+    fn bytes_are_rounded_as_their_values_are_and_buffers_may_be_dirty() {
+        let (rows, columns) = (80, 256);
+        let (bytes, values) = stored(rows * columns);
+        let weights = Weights::new(Elements::stored(Source::Bf16, &bytes).unwrap(), columns);
+        let mut scratch = Scratch::default();
+        for text in SCHEMES {
+            let expected = rtn(text).round(&values, rows, columns).unwrap();
+            let mut out = rtn(text).empty(columns);
+            for _ in 0..2 {
+                out.clear();
+                rtn(text).round_onto(weights, &mut scratch, &mut out).unwrap();
+                assert_eq!(out, expected, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_weights_are_rounded_as_copies_of_them_are() {
+        let (rows, columns) = (64, 384);
+        let (bytes, values) = stored(rows * columns);
+        let weights = Weights::new(Elements::stored(Source::Bf16, &bytes).unwrap(), columns);
+        let copy: Vec<f32> = values.chunks(columns).skip(16).take(32).flat_map(|row| &row[128..384]).copied().collect();
+        for text in SCHEMES {
+            let expected = rtn(text).round(&copy, 32, 256).unwrap();
+            let mut out = rtn(text).empty(256);
+            let part = weights.rows(16..48).columns(128..384);
+            rtn(text).round_onto(part, &mut Scratch::default(), &mut out).unwrap();
+            assert_eq!(out, expected, "{text}");
+            let part = weights.columns(128..384).rows(16..48);
+            out.clear();
+            rtn(text).round_onto(part, &mut Scratch::default(), &mut out).unwrap();
+            assert_eq!(out, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_are_appended_to_tensors_of_their_kind_only() {
+        let data = values(32, 64);
+        let weights = Weights::new(Elements::Values(&data), 64);
+        let (int4, mut out) = (rtn("int4:g32"), rtn("int4:g32").empty(64));
+        for rows in [0..16, 16..32] {
+            int4.round_onto(weights.rows(rows), &mut Scratch::default(), &mut out).unwrap();
+        }
+        assert_eq!(out, int4.round(&data, 32, 64).unwrap());
+        for mut other in [rtn("int4:g64").empty(64), int4.empty(32)] {
+            let refused = int4.round_onto(weights, &mut Scratch::default(), &mut other);
+            assert!(matches!(refused, Err(RoundingError::Scheme(SchemeError::Combination { .. }))));
         }
     }
 
