@@ -1,7 +1,7 @@
 //! Reading a weight matrix out of a checkpoint: any float type, either orientation, one expert of many, fp8 with scales.
 //! Not quantizing it.
 
-use kvant_numeric::kernel::{Range, Source, group_ranges, widen};
+use kvant_numeric::kernel::{Elements, Range, Source, element_ranges, group_ranges, widen};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
 use std::ops;
@@ -54,6 +54,12 @@ pub struct WeightMatrix<'a> {
 }
 
 impl WeightMatrix<'_> {
+    /// The elements as they are stored, where those are the values, row by row.
+    pub fn elements(&self) -> Option<Elements<'_>> {
+        let plain = !self.input_major && self.scales.is_none();
+        Elements::stored(self.source, self.bytes).filter(|_| plain)
+    }
+
     /// The elements of a band as `f32`, row-major, appended to `out`.
     pub fn read(&self, isa: Isa, band: &Band, out: &mut Vec<f32>) {
         let start = out.len();
@@ -71,7 +77,12 @@ impl WeightMatrix<'_> {
 
     /// The range of a band's elements.
     pub fn range(&self, isa: Isa, band: &Band) -> Range {
-        let (mut values, mut range) = (Vec::with_capacity(band.len()), [Range::EMPTY]);
+        let (mut values, mut range) = (Vec::new(), [Range::EMPTY]);
+        if let (Some(elements), true) = (self.elements(), band.columns.len() == self.columns) {
+            let elements = elements.slice(band.rows.start * self.columns..band.rows.end * self.columns);
+            element_ranges(isa, elements, elements.len().max(1), &mut range);
+            return range[0];
+        }
         self.read(isa, band, &mut values);
         group_ranges(isa, &values, values.len().max(1), &mut range);
         range[0]

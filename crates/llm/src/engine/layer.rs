@@ -7,16 +7,18 @@ use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource};
 use crate::weight::{Band, SourceScales, WeightMatrix};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
-use kvant_numeric::kernel::{Range, Source, widen};
+use kvant_numeric::kernel::{Elements, Range, Source, widen};
 use kvant_numeric::pack::transpose;
 use kvant_quant::QuantTensor;
 use kvant_quant::fake::fake_quantize;
-use kvant_quant::rounding::{RoundingError, Rtn, TensorContext};
-use kvant_quant::scheme::Granularity;
+use kvant_quant::rounding::{RoundingError, Rtn, Scratch, TensorContext, Weights};
 use rayon::prelude::*;
+use std::cell::RefCell;
 
-/// Values that are rounded at a time: few enough to stay in the cache with their codes.
-const CHUNK_ELEMENTS: usize = 1 << 16;
+thread_local! {
+    /// What rounding works in, kept from band to band.
+    static SCRATCH: RefCell<(Scratch, Vec<f32>)> = RefCell::default();
+}
 
 /// Quantizes layers that share a scale of the tensor (or one layer), and says what was written.
 pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<Vec<Written>, EngineError> {
@@ -100,41 +102,23 @@ impl LayerTask<'_> {
         }
     }
 
-    /// The band's codes, rounded in chunks of rows.
+    /// The band's codes: from the mapped bytes where they are plain, else from widened values.
     fn round(&self, band: &Band) -> Result<QuantTensor, EngineError> {
         let rtn = Rtn::new(self.layer.scheme.weight, self.context).map_err(|e| self.error(e))?;
         let rtn = rtn.on(self.engine.isa);
-        let columns = band.columns.len();
-        let mut values = Vec::new();
-        let mut whole: Option<QuantTensor> = None;
-        for chunk in self.chunks(band) {
-            values.clear();
-            self.matrix.read(self.engine.isa, &chunk, &mut values);
-            let part = rtn.round(&values, chunk.rows.len(), columns).map_err(|e| self.error(e))?;
-            match &mut whole {
-                None => whole = Some(part),
-                Some(whole) => whole.append_rows(part).map_err(|e| self.error(e.into()))?,
+        let mut tensor = rtn.empty(band.columns.len());
+        let rounded = SCRATCH.with_borrow_mut(|(scratch, values)| match self.matrix.elements() {
+            Some(elements) => {
+                let weights = Weights::new(elements, self.matrix.columns);
+                rtn.round_onto(weights.rows(band.rows.clone()).columns(band.columns.clone()), scratch, &mut tensor)
             }
-        }
-        whole.ok_or_else(|| self.engine.weight_error(self.layer, "it has no elements".to_owned()))
-    }
-
-    /// Chunks of whole tiles of scales.
-    fn chunks(&self, band: &Band) -> Vec<Band> {
-        let unit = match self.layer.scheme.weight.granularity() {
-            // Known beforehand, or searched over the whole band.
-            Some(Granularity::Tensor) if self.context.range.is_some() => 1,
-            Some(granularity) => granularity.tile(band.rows.len(), band.columns.len()).0.max(1),
-            None => 1,
-        };
-        let step = if self.layer.is_searched_whole() {
-            band.rows.len()
-        } else {
-            (CHUNK_ELEMENTS / band.columns.len().max(1) / unit).max(1) * unit
-        };
-        let rows = band.rows.clone().step_by(step.max(1));
-        rows.map(|start| Band { rows: start..(start + step).min(band.rows.end), columns: band.columns.clone() })
-            .collect()
+            None => {
+                values.clear();
+                self.matrix.read(self.engine.isa, band, values);
+                rtn.round_onto(Weights::new(Elements::Values(values), band.columns.len()), scratch, &mut tensor)
+            }
+        });
+        rounded.map(|()| tensor).map_err(|e| self.error(e))
     }
 
     /// The band's values on the grid of the codes, as they are stored.

@@ -116,7 +116,7 @@ impl Paths {
 #[derive(Debug)]
 pub enum Begun {
     /// There is work to do.
-    Working(Output),
+    Working(Box<Output>),
     /// An earlier run of the same plan did it all, and was killed before it could say so.
     Finished(PathBuf),
 }
@@ -184,7 +184,7 @@ impl Output {
         let finished = entries.iter().map(|entry: &Entry| entry.job).collect();
         let output = Output { paths, journal, writer, finished, overwrite };
         entries.iter().try_for_each(|entry| output.adopt(entry))?;
-        Ok(Begun::Working(output))
+        Ok(Begun::Working(Box::new(output)))
     }
 
     /// Takes over a job of an earlier run.
