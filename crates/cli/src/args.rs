@@ -6,7 +6,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::recipe::{OverrideText, PackMethod};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -205,8 +204,8 @@ pub struct RecipeArgs {
 #[command(next_help_heading = "Run")]
 pub struct RunArgs {
     /// Threads to work with [default: as many as there are processors]; the result does not depend on it
-    #[arg(short, long, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
 }
 
 const INSPECT: &str = "\

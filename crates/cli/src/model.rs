@@ -54,6 +54,6 @@ fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
 
 /// How many threads to work with.
 pub fn threads(args: &RunArgs) -> usize {
-    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
-    threads.map_or(1, NonZeroUsize::get)
+    let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    args.threads.map_or_else(processors, usize::from)
 }
