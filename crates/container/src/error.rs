@@ -7,6 +7,22 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::CheckpointError;
 use crate::safetensors::{HeaderError, LayoutError, WriterError};
 
+/// What to do about a file that is not what it should be.
+const DAMAGED: &str = "the file is damaged, or not what its name says: download it again";
+
+/// What to do about the more usual answers of a system.
+fn io_hint(cause: &io::Error) -> Option<&'static str> {
+    match cause.kind() {
+        io::ErrorKind::NotFound => Some("check the path"),
+        io::ErrorKind::PermissionDenied => Some("check who owns it and who may read or write it"),
+        io::ErrorKind::NotADirectory => Some("a part of the path is a file; choose another"),
+        _ if cause.raw_os_error() == Some(24) => {
+            Some("too many files are open: raise the limit (ulimit -n), or write larger shards with --max-shard-size")
+        }
+        _ => None,
+    }
+}
+
 /// Longest name or foreign message quoted in an error, in characters.
 const MAX_QUOTED: usize = 200;
 
@@ -117,11 +133,16 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::DiskFull { .. } => Some("free some space or choose an output directory on another disk".into()),
-            Self::Header { problem, .. } => problem.hint(),
-            Self::Checkpoint { problem, .. } => problem.hint(),
+            Self::Header { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
+            Self::Checkpoint { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
             Self::Layout(problem) => problem.hint(),
             Self::Writer { problem, .. } => problem.hint(),
-            Self::Io { .. } | Self::NotAFile { .. } | Self::TooLarge { .. } | Self::Json { .. } => None,
+            Self::Io { cause, .. } => io_hint(cause).map(str::to_owned),
+            Self::NotAFile { .. } => Some("name the directory of a checkpoint, or one .safetensors file".into()),
+            Self::TooLarge { .. } => {
+                Some("such a file is no description of a model: look at where it came from".into())
+            }
+            Self::Json { .. } => Some(DAMAGED.into()),
         }
     }
 

@@ -157,6 +157,55 @@ fn fp8_sources_are_read_with_their_scales() {
 }
 
 #[test]
+fn what_is_named_like_scales_beside_other_weights_is_left_alone() {
+    let (_dir, source, target) = small(Dtype::BF16);
+    let mut tensors = llama(Dtype::BF16);
+    let name = "model.layers.0.mlp.down_proj.weight_scale";
+    tensors.push((name.to_owned(), Dtype::F32, vec![], encoded(Dtype::F32, &[3.0])));
+    write(&source, &llama_config(), &tensors);
+    let settings = Settings { format: Some("fake".parse().unwrap()), ..scheme("int8:channel") };
+    quantize(&source, &target, &settings, 1).unwrap();
+    assert_eq!(bytes(&target, name), 3.0f32.to_le_bytes());
+    let first = |dir: &Path| {
+        let bytes = bytes(dir, "model.layers.0.mlp.down_proj.weight");
+        half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+    };
+    assert!((first(&source) - first(&target)).abs() < first(&source).abs() * 0.05 + 1e-3);
+}
+
+#[test]
+fn experts_of_one_tensor_may_have_several_schemes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    let config =
+        serde_json::json!({"model_type": "gpt_oss", "num_hidden_layers": 1, "num_local_experts": 3, "hidden_size": 64});
+    let name = "model.layers.0.mlp.experts.down_proj";
+    write(
+        &source,
+        &config,
+        &[weight(name, Dtype::F32, &[3, 32, 64]), weight("model.embed_tokens.weight", Dtype::F32, &[8, 64])],
+    );
+    for (default, other) in [("f16", "int8:channel"), ("int8:channel", "f16"), ("int8:channel", "keep")] {
+        let target = target.with_extension(format!("{default}{other}").replace(':', "-"));
+        let overrides = vec![format!("*.experts.1.down_proj={other}").parse().unwrap()];
+        let settings = Settings { format: Some("fake".parse().unwrap()), overrides, ..scheme(default) };
+        if other == "keep" {
+            // The tensor is one: all are kept, and nothing is left.
+            assert!(matches!(plan(&source, &settings).unwrap_err(), PlanError::Nothing { .. }));
+            continue;
+        }
+        quantize(&source, &target, &settings, 2).unwrap();
+        let floats = |dir: &Path| {
+            bytes(dir, name).chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>()
+        };
+        let (before, after) = (floats(&source), floats(&target));
+        assert!(before.iter().zip(&after).all(|(b, a)| (b - a).abs() < 2e-3), "{default} {other}");
+    }
+    let by_tensor = Settings { exclude: vec!["*.experts.down_proj".to_owned()], ..scheme("int8:channel") };
+    assert!(matches!(plan(&source, &by_tensor).unwrap_err(), PlanError::Nothing { .. }));
+}
+
+#[test]
 fn conv1d_and_fused_experts_are_simulated_in_their_own_orientation() {
     let dir = tempfile::tempdir().unwrap();
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
@@ -271,9 +320,18 @@ fn a_run_killed_after_the_last_rename_counts_as_done() {
 fn existing_outputs_and_strangers_are_left_alone() {
     let (dir, source, target) = small(Dtype::BF16);
     std::fs::create_dir(&target).unwrap();
+    std::fs::write(target.join("thesis.txt"), "mine").unwrap();
     let error = quantize(&source, &target, &scheme("int4:g32"), 1).unwrap_err();
     assert!(error.hint().unwrap().contains("--overwrite"), "{error}");
-    std::fs::remove_dir(&target).unwrap();
+    let mine = plan(&source, &scheme("int4:g32")).unwrap();
+    let refused = |target: &Path| Output::check(&mine, &source, target, true).unwrap_err().to_string();
+    assert!(refused(&target).contains("other things"));
+    assert!(refused(&target.join("thesis.txt")).contains("not a directory"));
+    std::fs::write(target.join("config.json"), "{}").unwrap();
+    Output::check(&mine, &source, &target, true).unwrap();
+    std::fs::create_dir(target.join(".git")).unwrap();
+    assert!(refused(&target).contains("other things"));
+    std::fs::remove_dir_all(&target).unwrap();
     std::fs::create_dir(dir.path().join("target.partial")).unwrap();
     let error = quantize(&source, &target, &scheme("int4:g32"), 1).unwrap_err();
     assert!(error.to_string().contains("in the way"), "{error}");

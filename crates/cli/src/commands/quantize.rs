@@ -8,7 +8,7 @@ use crate::printer::Printer;
 use crate::progress::Progress;
 use crate::{interrupt, loading, model, size};
 use kvant_container::{Checkpoint, Durability};
-use kvant_llm::engine::{self, Begun, Done, Output};
+use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
 use kvant_llm::plan::Plan;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -56,8 +56,18 @@ fn work(
         }
     };
     let progress = Progress::new(printer);
-    let done = engine::run(plan, checkpoint, &output, threads, &cancelled, &progress)?;
+    let run = engine::run(plan, checkpoint, &output, threads, &cancelled, &progress);
     drop(progress);
+    let done = match run {
+        Ok(done) => done,
+        Err(error) => {
+            // With such a weight no rerun could finish what was begun.
+            if matches!(error, EngineError::Weight { .. }) {
+                output.discard()?;
+            }
+            return Err(error.into());
+        }
+    };
     let durability = if args.sync { Durability::Disk } else { Durability::Process };
     Ok((output.finish(plan, checkpoint, durability)?, done))
 }

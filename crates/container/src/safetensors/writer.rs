@@ -50,7 +50,7 @@ impl Writer {
     }
 
     /// Opens the files of an interrupted [`Self::create`] with the same layout. Which tensors they already hold is for the
-    /// caller to know, and to tell with [`Self::mark_complete`].
+    /// caller to know, and to tell with [`Self::mark_delivered`].
     ///
     /// # Errors
     ///
@@ -98,14 +98,14 @@ impl Writer {
         result.map_err(|e| Error::io("read", &self.path_of(place.shard), Some(self.name_of(tensor)), e))
     }
 
-    /// Says that a tensor is whole in the files already, from the run that [`Self::reopen`] continues.
+    /// Says that so many bytes of a tensor are in the files already, from the run that [`Self::reopen`] continues.
     ///
     /// # Errors
     ///
     /// [`WriterError::NoSuchTensor`].
-    pub fn mark_complete(&self, tensor: usize) -> Result<(), Error> {
-        let place = self.check(tensor, 0, 0)?;
-        self.delivered[tensor].store(place.len, Ordering::Relaxed);
+    pub fn mark_delivered(&self, tensor: usize, bytes: u64) -> Result<(), Error> {
+        self.check(tensor, 0, 0)?;
+        self.delivered[tensor].fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 

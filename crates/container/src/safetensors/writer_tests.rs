@@ -106,7 +106,7 @@ fn resumed_files_equal_uninterrupted_ones() {
     let mut kept = [0; 3];
     second.read_at(0, 0, &mut kept).unwrap();
     assert_eq!(kept, [10, 11, 12]);
-    second.mark_complete(0).unwrap();
+    second.mark_delivered(0, 3).unwrap();
     second.write_at(1, 0, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
     second.finish(Durability::Process).unwrap();
     assert_eq!(written(&resumed), written(&whole));

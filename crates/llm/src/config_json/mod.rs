@@ -7,13 +7,15 @@ mod selector;
 
 use crate::export::{CannotHold, Export};
 use crate::recipe::Recipe;
+use compressed_tensors::Targets;
 use kvant_quant::scheme::LayerScheme;
 use serde_json::{Map, Value};
 
 /// A model's config.json with the `quantization_config` that the export wants, in place of what the source said of itself.
 /// Plain floats ([`Export::Fake`]) get none, so that they load wherever the source does.
 ///
-/// `layers` are the quantized modules, `exclude` the linear modules that stay as they are.
+/// `layers` are the quantized modules, `exclude` the linear modules that stay as they are, `targets` how
+/// compressed-tensors shall name the former.
 ///
 /// # Errors
 /// [`CannotHold`] for schemes that the export has no words for.
@@ -23,6 +25,7 @@ pub fn with_quantization(
     recipe: &Recipe,
     layers: &[(String, LayerScheme)],
     exclude: &[String],
+    targets: Targets,
 ) -> Result<Value, CannotHold> {
     let layers: Vec<(&str, LayerScheme)> = layers.iter().map(|(name, scheme)| (name.as_str(), *scheme)).collect();
     let exclude: Vec<&str> = exclude.iter().map(String::as_str).collect();
@@ -31,7 +34,7 @@ pub fn with_quantization(
             let order = recipe.nibble_order();
             Some(quark::quantization_config(&layers, &exclude, order, quark::WeightFormat::Real)?)
         }
-        Export::CompressedTensors => Some(compressed_tensors::quantization_config(&layers, &exclude)?),
+        Export::CompressedTensors => Some(compressed_tensors::quantization_config(&layers, &exclude, targets)?),
         Export::Fake => None,
     };
     forget_quantization(&mut config);
@@ -70,7 +73,7 @@ mod tests {
             "vocab_size": 5,
         });
         let layers = [("model.fc".to_owned(), "int4:g128".parse().unwrap())];
-        with_quantization(config, recipe.export(), &recipe, &layers, &["lm_head".to_owned()]).unwrap()
+        with_quantization(config, recipe.export(), &recipe, &layers, &["lm_head".to_owned()], Targets::Class).unwrap()
     }
 
     #[test]

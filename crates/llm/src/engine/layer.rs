@@ -42,7 +42,9 @@ pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<V
         let bands = layer.bands();
         let pieces = bands.par_iter().map(|band| task.band(band)).collect::<Result<Vec<_>, _>>()?;
         written.extend(pieces.into_iter().flatten());
-        engine.tensor(&layer.source.tensor)?.release();
+        let length = matrix.bytes.len();
+        let start = layer.source.expert.unwrap_or(0) * length;
+        engine.tensor(&layer.source.tensor)?.release_part(start..start + length);
     }
     Ok(written)
 }
@@ -202,6 +204,6 @@ impl Engine<'_> {
     fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {
         let tensor = layer.source.tensor.clone();
         let file = self.checkpoint.tensor(&tensor).map(|view| view.file().display().to_string());
-        EngineError::Weight { tensor, file: file.unwrap_or_default(), reason }
+        EngineError::Weight { tensor, layer: layer.name.clone(), file: file.unwrap_or_default(), reason }
     }
 }

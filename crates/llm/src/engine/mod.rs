@@ -46,6 +46,8 @@ pub enum EngineError {
     Weight {
         /// The tensor.
         tensor: String,
+        /// The layer that was to be made of it.
+        layer: String,
         /// Its file.
         file: String,
         /// Why.
@@ -78,10 +80,10 @@ impl EngineError {
         match self {
             EngineError::Container(error) => error.hint(),
             EngineError::Output(error) => error.hint(),
-            EngineError::Weight { tensor, .. } => {
-                let module = tensor.trim_end_matches(".weight");
-                Some(format!("download the file again; to carry the layer over as it is, add --exclude '{module}'"))
-            }
+            EngineError::Weight { layer, .. } => Some(format!(
+                "download the file again; to carry the layer over as it is, exclude it, and with it what loaders fuse \
+                 with it (q, k and v; gate and up): --exclude '{layer}'"
+            )),
             EngineError::Vanished(_) => Some("do not change the source while it is read".to_owned()),
             EngineError::Threads(_) => Some("ask for fewer with --threads".to_owned()),
             EngineError::Cancelled => None,

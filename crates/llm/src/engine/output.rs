@@ -18,6 +18,14 @@ pub enum OutputError {
     /// The directory is there already (*invalid*).
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
+    /// What would be replaced does not look like a model (*invalid*).
+    #[error("{} is no model: {reason}", path.display())]
+    NotReplaceable {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        reason: &'static str,
+    },
     /// The output would overwrite its own source (*invalid*).
     #[error("the output {} is the source or holds it", .0.display())]
     IsSource(PathBuf),
@@ -56,9 +64,11 @@ impl OutputError {
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            OutputError::Exists(_) | OutputError::IsSource(_) | OutputError::NoName(_) | OutputError::InTheWay(_) => {
-                ErrorKind::Invalid
-            }
+            OutputError::Exists(_)
+            | OutputError::NotReplaceable { .. }
+            | OutputError::IsSource(_)
+            | OutputError::NoName(_)
+            | OutputError::InTheWay(_) => ErrorKind::Invalid,
             OutputError::Busy(_) | OutputError::NoRoom { .. } | OutputError::Io { .. } => ErrorKind::Io,
         }
     }
@@ -69,6 +79,9 @@ impl OutputError {
             OutputError::Exists(_) => {
                 Some("choose another directory with -o, or replace it with --overwrite".to_owned())
             }
+            OutputError::NotReplaceable { .. } => Some(
+                "--overwrite replaces models alone; choose another directory with -o, or remove it yourself".to_owned(),
+            ),
             OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another directory with -o".to_owned()),
             OutputError::Busy(_) => Some("wait for it, or stop it".to_owned()),
             OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
@@ -79,10 +92,7 @@ impl OutputError {
 
     fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OutputError {
         let path = path.to_owned();
-        move |cause| match cause.kind() {
-            io::ErrorKind::WouldBlock => OutputError::Busy(path),
-            _ => OutputError::Io { action, path, cause },
-        }
+        move |cause| OutputError::Io { action, path, cause }
     }
 }
 
@@ -144,9 +154,7 @@ impl Output {
         if is_placed(plan, &paths) {
             return Ok(());
         }
-        if paths.target.symlink_metadata().is_ok() && !overwrite {
-            return Err(OutputError::Exists(paths.target));
-        }
+        check_target(&paths.target, overwrite)?;
         // Without a journal they are not ours to remove.
         for stranger in [&paths.staging, &paths.replaced] {
             if stranger.symlink_metadata().is_ok() && !paths.journal.exists() {
@@ -168,7 +176,10 @@ impl Output {
             fs::create_dir_all(parent).map_err(OutputError::io("create", parent))?;
         }
         let opened = Journal::open(&paths.journal, &plan.fingerprint);
-        let (journal, found) = opened.map_err(OutputError::io("open", &paths.journal))?;
+        let (journal, found) = opened.map_err(|cause| match cause.kind() {
+            io::ErrorKind::WouldBlock => OutputError::Busy(paths.target.clone()),
+            _ => OutputError::Io { action: "open", path: paths.journal.clone(), cause },
+        })?;
         if is_placed(plan, &paths) {
             clear_away(&paths)?;
             return Ok(Begun::Finished(paths.target));
@@ -189,7 +200,7 @@ impl Output {
 
     /// Takes over a job of an earlier run.
     fn adopt(&self, entry: &Entry) -> Result<(), EngineError> {
-        entry.pieces.iter().try_for_each(|piece| self.writer.mark_complete(piece.tensor))?;
+        entry.pieces.iter().try_for_each(|piece| self.writer.mark_delivered(piece.tensor, piece.length))?;
         Ok(self.record(entry)?)
     }
 
@@ -211,13 +222,24 @@ impl Output {
         &self.writer
     }
 
+    /// Gives up: removes what was made so far, which no later run could use.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn discard(self) -> Result<(), OutputError> {
+        let Output { paths, writer, .. } = self;
+        drop(writer);
+        remove_dir(&paths.staging)?;
+        clear_away(&paths)
+    }
+
     /// Adds the files beside the tensors and gives the output its name.
     ///
     /// # Errors
     /// The system's; a tensor that was not delivered.
     pub fn finish(self, plan: &Plan, checkpoint: &Checkpoint, durability: Durability) -> Result<PathBuf, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
-        write_files(plan, checkpoint, &paths.staging)?;
+        write_files(plan, checkpoint, &paths.staging, &paths.journal)?;
         writer.finish(durability)?;
         journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
         put_in_place(&paths, overwrite)?;
@@ -239,6 +261,31 @@ fn is_placed(plan: &Plan, paths: &Paths) -> bool {
 fn clear_away(paths: &Paths) -> Result<(), OutputError> {
     remove_dir(&paths.replaced)?;
     fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
+}
+
+/// What stands under the output's name: nothing, an empty directory, or a model to be replaced.
+fn check_target(target: &Path, overwrite: bool) -> Result<(), OutputError> {
+    if target.symlink_metadata().is_err() || is_empty_dir(target) {
+        return Ok(());
+    }
+    if !overwrite {
+        return Err(OutputError::Exists(target.to_owned()));
+    }
+    let refuse = |reason| Err(OutputError::NotReplaceable { path: target.to_owned(), reason });
+    if !target.is_dir() {
+        return refuse("it is not a directory");
+    }
+    if std::env::current_dir().is_ok_and(|current| holds(target, &current)) {
+        return refuse("it is or holds the current directory");
+    }
+    let names = fs::read_dir(target).map_err(OutputError::io("read", target))?;
+    let names: Vec<String> = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    let model = names.iter().any(|name| name == "config.json" || name.ends_with(".safetensors"));
+    if model && !names.iter().any(|name| name == ".git") { Ok(()) } else { refuse("it holds other things") }
+}
+
+fn is_empty_dir(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Whether a directory is or holds another path.
@@ -279,9 +326,11 @@ fn piece_is_sound(writer: &Writer, piece: &Written) -> bool {
 }
 
 /// config.json and the files that are carried along.
-fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path) -> Result<(), EngineError> {
+fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path, journal: &Path) -> Result<(), EngineError> {
     let source = checkpoint.path();
-    for name in checkpoint.extra_files()? {
+    // Where the output lies inside the source, its journal is no file of the model.
+    let own = |name: &Path| journal.file_name() == name.file_name();
+    for name in checkpoint.extra_files()?.into_iter().filter(|name| !own(name)) {
         let (from, to) = (source.join(&name), staging.join(&name));
         fs::copy(&from, &to).map_err(OutputError::io("copy", &from))?;
         // The source may be read-only; the copy is the user's own.
@@ -298,11 +347,8 @@ fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path) -> Result<(
 
 /// Gives the staging directory its final name. What was there is set aside first, and removed when that is done.
 fn put_in_place(paths: &Paths, overwrite: bool) -> Result<(), OutputError> {
-    let exists = paths.target.symlink_metadata().is_ok();
-    if exists && !overwrite {
-        return Err(OutputError::Exists(paths.target.clone()));
-    }
-    if exists {
+    check_target(&paths.target, overwrite)?;
+    if paths.target.symlink_metadata().is_ok() {
         remove_dir(&paths.replaced)?;
         fs::rename(&paths.target, &paths.replaced).map_err(OutputError::io("set aside", &paths.target))?;
     }

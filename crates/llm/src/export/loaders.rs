@@ -8,15 +8,34 @@ use kvant_quant::scheme::{
     ActivationScheme, Axis, FloatScale, Granularity, IntScheme, LayerScheme, TensorScheme, ZeroPoint,
 };
 
-/// A loader of an export, and which layers it takes: by scheme, and by whether they are experts.
+/// What of a model makes loaders stumble, whatever the scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelTraits {
+    /// The architecture has a description; of others it is not known which modules loaders take for linear layers.
+    pub described: bool,
+    /// There are vision towers or the like beside the language model.
+    pub other_modalities: bool,
+    /// There is a mixture of experts.
+    pub experts: bool,
+    /// Experts are one tensor in the source, or some are kept.
+    pub fused_or_kept_experts: bool,
+    /// All weights are stored as bf16 (or fp8).
+    pub bf16: bool,
+}
+
+/// A loader of an export, and which layers of which models it takes.
 struct LoaderRow {
     export: Export,
     name: &'static str,
-    takes: fn(LayerScheme, bool) -> bool,
+    takes: fn(LayerScheme, ModelTraits) -> bool,
 }
 
 const LOADERS: &[LoaderRow] = &[
-    LoaderRow { export: Export::Quark, name: "amd-quark", takes: |scheme, _| quark_import(scheme) },
+    LoaderRow {
+        export: Export::Quark,
+        name: "amd-quark",
+        takes: |scheme, model| quark_import(scheme) && !model.other_modalities,
+    },
     LoaderRow { export: Export::Quark, name: "transformers with amd-quark", takes: quark_in_transformers },
     LoaderRow { export: Export::Quark, name: "vLLM", takes: |scheme, _| quark_in_vllm(scheme) },
     LoaderRow { export: Export::Quark, name: "SGLang", takes: |scheme, _| quark_in_sglang(scheme) },
@@ -38,10 +57,15 @@ const LOADERS: &[LoaderRow] = &[
     LoaderRow { export: Export::Fake, name: "whatever loads the source", takes: |_, _| true },
 ];
 
-/// The loaders that take all of a model's layers, given as schemes and whether they are experts.
-pub(crate) fn loaders(export: Export, layers: impl Iterator<Item = (LayerScheme, bool)> + Clone) -> Vec<&'static str> {
-    let rows = LOADERS.iter().filter(|row| row.export == export);
-    rows.filter(|row| layers.clone().all(|(scheme, expert)| (row.takes)(scheme, expert))).map(|row| row.name).collect()
+/// The loaders that are known to take all of a model's layers. Of architectures without a description nothing is known
+/// but that plain floats load as before.
+pub(crate) fn loaders(
+    export: Export,
+    model: ModelTraits,
+    schemes: impl Iterator<Item = LayerScheme> + Clone,
+) -> Vec<&'static str> {
+    let rows = LOADERS.iter().filter(|row| row.export == export && (model.described || export == Export::Fake));
+    rows.filter(|row| schemes.clone().all(|scheme| (row.takes)(scheme, model))).map(|row| row.name).collect()
 }
 
 /// Its import raises on packed 3-bit integers and knows no e5m3 scales under one of the tensor.
@@ -54,13 +78,13 @@ fn quark_import(scheme: LayerScheme) -> bool {
 }
 
 /// Without a word it leaves scales of second stages, and experts, at random values.
-fn quark_in_transformers(scheme: LayerScheme, expert: bool) -> bool {
+fn quark_in_transformers(scheme: LayerScheme, model: ModelTraits) -> bool {
     let two_stages = match scheme.weight {
         TensorScheme::Float(float) => float.scale.has_tensor_scale(),
         TensorScheme::Progressive { .. } => true,
         _ => false,
     };
-    !expert && !two_stages
+    !model.experts && !model.other_modalities && !two_stages
 }
 
 fn quark_in_vllm(scheme: LayerScheme) -> bool {
@@ -104,14 +128,18 @@ fn has_int8_input(scheme: LayerScheme) -> bool {
     scheme.input.is_some_and(is_int8)
 }
 
-/// It merges experts while it decompresses them: some forms raise there, and NVFP4 loses its scale of the tensor unsaid.
-fn compressed_tensors_in_transformers(scheme: LayerScheme, expert: bool) -> bool {
+/// It merges experts while it decompresses them: some forms raise there, NVFP4 loses its scale of the tensor unsaid, and
+/// experts that are kept, or were one tensor, are not found. fp4 and MX run in bf16 alone.
+fn compressed_tensors_in_transformers(scheme: LayerScheme, model: ModelTraits) -> bool {
+    if model.fused_or_kept_experts || model.other_modalities {
+        return false;
+    }
     match scheme.weight {
-        TensorScheme::Int(int) if expert => int.zero_point == ZeroPoint::Zero && scheme.input.is_none(),
-        TensorScheme::Float(float) if expert => match float.scale {
-            FloatScale::Plain(_) => float.granularity == Granularity::Channel(Axis::Rows),
-            FloatScale::E8m0(_) => float.format == MiniFloat::E2M1,
-            _ => false,
+        TensorScheme::Int(int) => !model.experts || (int.zero_point == ZeroPoint::Zero && scheme.input.is_none()),
+        TensorScheme::Float(float) => match float.scale {
+            FloatScale::Plain(_) => !model.experts || float.granularity == Granularity::Channel(Axis::Rows),
+            FloatScale::E8m0(_) => model.bf16 && (!model.experts || float.format == MiniFloat::E2M1),
+            _ => model.bf16 && !model.experts,
         },
         _ => true,
     }
@@ -129,8 +157,17 @@ fn compressed_tensors_in_vllm(scheme: LayerScheme) -> bool {
 mod tests {
     use super::*;
 
-    fn found(export: Export, text: &str, expert: bool) -> Vec<&'static str> {
-        loaders(export, [(text.parse().unwrap(), expert)].into_iter())
+    const DENSE: ModelTraits = ModelTraits {
+        described: true,
+        other_modalities: false,
+        experts: false,
+        fused_or_kept_experts: false,
+        bf16: true,
+    };
+    const EXPERTS: ModelTraits = ModelTraits { experts: true, ..DENSE };
+
+    fn found(export: Export, text: &str, model: ModelTraits) -> Vec<&'static str> {
+        loaders(export, model, [text.parse().unwrap()].into_iter())
     }
 
     #[test]
@@ -142,16 +179,22 @@ mod tests {
                 kvant_quant::scheme::Dialect::CompressedTensors => Export::CompressedTensors,
             };
             let nobody = preset.name.starts_with("amdfp4_global");
-            assert_eq!(loaders(export, [(scheme, false)].into_iter()).is_empty(), nobody, "{}", preset.name);
+            assert_eq!(loaders(export, DENSE, [scheme].into_iter()).is_empty(), nobody, "{}", preset.name);
         }
     }
 
     #[test]
     fn loaders_that_would_be_silently_wrong_are_not_named() {
-        assert!(!found(Export::Quark, "e2m1:g16:e4m3:f32", false).contains(&"transformers with amd-quark"));
-        assert!(!found(Export::Quark, "int4:g128", true).contains(&"transformers with amd-quark"));
-        assert!(found(Export::Quark, "int4:g128", false).contains(&"transformers with amd-quark"));
-        assert_eq!(found(Export::CompressedTensors, "e2m1:g16:e4m3:f32", true), ["vLLM", "SGLang"]);
-        assert!(!found(Export::Quark, "int3:channel", false).contains(&"amd-quark"));
+        let quark = |text, model| found(Export::Quark, text, model);
+        assert!(!quark("e2m1:g16:e4m3:f32", DENSE).contains(&"transformers with amd-quark"));
+        assert!(!quark("int4:g128", EXPERTS).contains(&"transformers with amd-quark"));
+        assert!(quark("int4:g128", DENSE).contains(&"transformers with amd-quark"));
+        assert!(!quark("int3:channel", DENSE).contains(&"amd-quark"));
+        assert!(quark("int4:g128", ModelTraits { described: false, ..DENSE }).is_empty());
+        let packed = |text, model| found(Export::CompressedTensors, text, model);
+        assert_eq!(packed("e2m1:g16:e4m3:f32", EXPERTS), ["vLLM", "SGLang"]);
+        assert_eq!(packed("e2m1:g32:e8m0", ModelTraits { bf16: false, ..DENSE }), ["vLLM", "SGLang"]);
+        assert_eq!(packed("int4:g128", ModelTraits { fused_or_kept_experts: true, ..EXPERTS }), ["vLLM", "SGLang"]);
+        assert_eq!(found(Export::Fake, "mx9", ModelTraits { described: false, ..EXPERTS }).len(), 1);
     }
 }

@@ -8,6 +8,7 @@ mod packer;
 mod part;
 mod quark;
 
+pub use loaders::ModelTraits;
 pub(crate) use loaders::loaders;
 pub use packer::{Piece, pack};
 pub use part::{Content, Packing, Part, ScaleEncoding, band_axis};

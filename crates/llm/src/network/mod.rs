@@ -15,6 +15,7 @@ use crate::family::{Family, NormKind, NormSite, Orientation, Part, Role, RowOrde
 use crate::model_config::ModelConfig;
 
 pub use links::{Consumer, Input, Link, Source, Stage, Through};
+pub(crate) use names::modality_part;
 pub use notice::Notice;
 pub use siblings::Siblings;
 

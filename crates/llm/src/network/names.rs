@@ -273,7 +273,7 @@ pub(super) fn reason(tensor: &TensorMeta) -> Reason {
     let name = &tensor.name;
     if is_buffer(tensor) {
         Reason::Buffer
-    } else if name.split('.').any(is_modality) {
+    } else if modality_part(name).is_some() {
         Reason::Modality
     } else if name.split('.').any(|part| part == "mtp") {
         Reason::ExtraLayer
@@ -299,6 +299,11 @@ fn is_buffer(tensor: &TensorMeta) -> bool {
                 | "sin_cached"
                 | "embed_scale"
         )
+}
+
+/// The part of a name that tells of another modality than text: a vision tower, a projector.
+pub(crate) fn modality_part(name: &str) -> Option<&str> {
+    name.split('.').find(|part| is_modality(part))
 }
 
 fn is_modality(part: &str) -> bool {

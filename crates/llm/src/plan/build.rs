@@ -3,11 +3,12 @@
 use super::error::PlanError;
 use super::fingerprint::fingerprint;
 use super::{DroppedTensor, KeptTensor, LayerOutput, Plan, PlannedLayer, SourceWeight, Treatment, names};
+use crate::config_json::compressed_tensors::Targets;
 use crate::config_json::with_quantization;
-use crate::export::{Export, LayerSpec};
+use crate::export::{Export, LayerSpec, ModelTraits};
 use crate::family::Orientation;
 use crate::model_config::ModelConfig;
-use crate::network::{Linear, Network, Notice, TensorMeta};
+use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta, modality_part};
 use crate::recipe::{Decision, Recipe};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView};
 use kvant_numeric::kernel::Source;
@@ -162,7 +163,7 @@ impl Builder<'_> {
             output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
         };
         self.take(linear.weight);
-        if let Some(scale) = linear.scale {
+        if let Some(scale) = self.scale_of(linear) {
             self.drop_tensor(scale, "scales of a weight that is quantized anew");
         }
         let shape = self.tensors[linear.weight].shape().to_vec();
@@ -173,7 +174,7 @@ impl Builder<'_> {
     pub(super) fn add_layer(&mut self, mut layer: PlannedLayer, source_shape: Vec<usize>) -> Result<(), PlanError> {
         self.check_layer(&layer)?;
         if self.export == Export::Fake {
-            let dtype = values_type(&layer);
+            let dtype = values_type(layer.scheme.weight, layer.source.dtype);
             let tensor = self.declare(layer.source.tensor.clone(), dtype, source_shape);
             layer.output = LayerOutput::Values { tensor, offset: 0, dtype };
         } else {
@@ -229,7 +230,7 @@ impl Builder<'_> {
 
     fn keep_linear(&mut self, linear: &Linear, reason: &'static str) -> Result<(), PlanError> {
         self.excluded.push(linear.module.clone());
-        let (Some(scale), Some(scales)) = (linear.scale, self.scales(linear)?) else {
+        let (Some(scale), Some(scales)) = (self.scale_of(linear), self.scales(linear)?) else {
             self.copy(linear.weight, reason);
             return Ok(());
         };
@@ -289,10 +290,34 @@ impl Builder<'_> {
         let weights = self.layers.iter().map(|layer| layer.source.tensor.as_str());
         let quantized: BTreeSet<&str> = weights.map(|name| name.strip_suffix(".weight").unwrap_or(name)).collect();
         let kept = self.network.kept_modules().into_iter().filter(|module| !quantized.contains(module));
-        let tied = self.network.is_tied().then(|| names::head(&self.network));
-        let on_disk = self.excluded.iter().map(String::as_str).chain(kept).chain(tied);
+        let on_disk = self.excluded.iter().map(String::as_str).chain(kept).chain(self.heads());
         let both = on_disk.flat_map(|module| [module.to_owned(), self.in_memory_name(module)]);
-        both.collect::<BTreeSet<String>>().into_iter().collect()
+        both.chain(self.modality_patterns()).collect::<BTreeSet<String>>().into_iter().collect()
+    }
+
+    /// Heads that the checkpoint has no tensor for, or whose part is not known.
+    fn heads(&self) -> Vec<&str> {
+        let embeddings =
+            self.tensors.iter().zip(self.network.places()).filter(|(_, place)| **place == Place::Embedding);
+        match self.network.family() {
+            Some(_) if self.network.is_tied() => vec![names::head(&self.network)],
+            Some(_) => vec![],
+            None => {
+                embeddings.filter_map(|(t, _)| t.name().strip_suffix(".weight")).chain(names::USUAL_HEADS).collect()
+            }
+        }
+    }
+
+    /// Patterns for vision towers and the like, whose prefixes differ between disk and memory.
+    fn modality_patterns(&self) -> BTreeSet<String> {
+        let others = self.tensors.iter().zip(self.network.places());
+        let others = others.filter(|(_, place)| **place == Place::Other(Reason::Modality));
+        let parts = others.filter_map(|(tensor, _)| modality_part(tensor.name()));
+        let pattern = |part: &str| match self.export {
+            Export::CompressedTensors => format!("re:.*{part}\\..*"),
+            _ => format!("*{part}.*"),
+        };
+        parts.map(pattern).collect()
     }
 
     /// The source's config.json as the output's.
@@ -301,11 +326,27 @@ impl Builder<'_> {
         let first = &self.layers[0];
         let error =
             |problem| PlanError::Export { layer: first.name.clone(), scheme: first.scheme.to_string(), problem };
-        with_quantization(json, self.export, &self.recipe, &layers, exclude).map_err(error)
+        let targets = if self.network.family().is_some() { Targets::Class } else { Targets::Modules };
+        with_quantization(json, self.export, &self.recipe, &layers, exclude, targets).map_err(error)
+    }
+
+    /// What loaders stumble over.
+    fn traits(&self) -> ModelTraits {
+        let expert = |linear: &Linear| linear.expert.is_some();
+        let quantized: BTreeSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
+        let kept = |linear: &&Linear| expert(linear) && !quantized.contains(&linear.weight);
+        let fused = !self.network.experts().is_empty();
+        ModelTraits {
+            described: self.network.family().is_some(),
+            other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
+            experts: fused || self.network.linears().iter().any(expert),
+            fused_or_kept_experts: fused || self.network.linears().iter().any(|linear| kept(&linear)),
+            bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
+        }
     }
 
     fn finish(self, checkpoint: &Checkpoint, json: Option<Value>) -> Result<Plan, PlanError> {
-        let exclude = self.exclude_list();
+        let (exclude, traits) = (self.exclude_list(), self.traits());
         let config = json.map(|json| self.quantized_config(json, &exclude)).transpose()?;
         let mut metadata: BTreeMap<String, String> = checkpoint.metadata();
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
@@ -313,6 +354,7 @@ impl Builder<'_> {
             .map_err(kvant_container::Error::from)?;
         let fingerprint = fingerprint(checkpoint, &self.recipe, &layout, config.as_ref());
         Ok(Plan {
+            traits,
             notices: names::notices(&self.network, &self.recipe, &self.layers, checkpoint),
             family: self.network.family().map(|family| family.name),
             architecture: architecture(&self.config),
@@ -334,11 +376,20 @@ fn shares_scale(scheme: LayerScheme) -> bool {
 }
 
 /// The type in which simulated values are stored: that of the source, or of the cast.
-pub(super) fn values_type(layer: &PlannedLayer) -> Dtype {
-    match (layer.scheme.weight, layer.source.dtype) {
-        (TensorScheme::Cast(Cast::F16), _) | (_, Source::F16) => Dtype::F16,
-        (TensorScheme::Cast(Cast::Bf16), _) | (_, Source::Bf16 | Source::E4m3 | Source::E5m2) => Dtype::BF16,
-        (_, Source::F32) => Dtype::F32,
+pub(super) fn values_type(scheme: TensorScheme, source: Source) -> Dtype {
+    match scheme {
+        TensorScheme::Cast(Cast::F16) => Dtype::F16,
+        TensorScheme::Cast(Cast::Bf16) => Dtype::BF16,
+        _ => stored_type(source),
+    }
+}
+
+/// The type in which floats of the source are stored; fp8 is widened.
+pub(super) fn stored_type(source: Source) -> Dtype {
+    match source {
+        Source::F32 => Dtype::F32,
+        Source::F16 => Dtype::F16,
+        Source::Bf16 | Source::E4m3 | Source::E5m2 => Dtype::BF16,
     }
 }
 

@@ -12,7 +12,7 @@ pub enum PlanError {
     #[error(transparent)]
     Container(#[from] kvant_container::Error),
     /// config.json (*invalid*).
-    #[error("config.json: {0}")]
+    #[error("{0}")]
     Config(#[from] ConfigError),
     /// The scheme does not fit the layer's shape (*invalid*).
     #[error("layer `{layer}` cannot be `{scheme}`: {problem}")]
@@ -135,7 +135,10 @@ impl PlanError {
             }
             PlanError::SourceScales { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
             PlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
-            PlanError::Nothing { .. } => Some("look at the tensors with `kvant inspect`".to_owned()),
+            PlanError::Nothing { .. } => Some(
+                "look at the tensors with `kvant inspect`; --no-keep-defaults and --override reach layers that are kept by \
+                 default".to_owned(),
+            ),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Planning tensors that hold all experts of a block: one layer an expert, or one tensor of simulated values.
 
-use super::build::{Builder, values_type};
+use super::build::{Builder, stored_type, values_type};
 use super::error::PlanError;
 use super::{KeptTensor, LayerOutput, PlannedLayer, SourceWeight, Treatment, names};
 use crate::export::Export;
 use crate::family::Orientation;
 use crate::network::{ExpertsStorage, FusedExperts};
+use crate::recipe::Decision;
 use kvant_container::Dtype;
+use kvant_numeric::kernel::Source;
 use kvant_quant::scheme::LayerScheme;
 
 impl Builder<'_> {
@@ -19,9 +21,7 @@ impl Builder<'_> {
                     return Err(PlanError::AlreadyQuantized { tensors: 2, first, method: Some("mxfp4".to_owned()) });
                 }
             };
-            let schemes: Vec<_> = (0..experts.experts)
-                .map(|e| self.decide(&names::of_expert(&experts.module, e), experts.kept))
-                .collect();
+            let schemes: Vec<_> = (0..experts.experts).map(|expert| self.decide_expert(&experts, expert)).collect();
             match schemes.iter().find_map(|scheme| scheme.err()) {
                 None => self.plan_fused(&experts, weight, &schemes)?,
                 // The tensor is one: if one expert is kept, all are.
@@ -34,6 +34,13 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// The scheme of one expert: what is said of it, else what is said of the tensor of all.
+    fn decide_expert(&self, experts: &FusedExperts, expert: usize) -> Result<LayerScheme, &'static str> {
+        let own = names::of_expert(&experts.module, expert);
+        let said_of_it = !matches!(self.recipe.decide(&own), Decision::Default(_));
+        self.decide(if said_of_it { &own } else { &experts.module }, experts.kept)
+    }
+
     fn plan_fused(
         &mut self,
         experts: &FusedExperts,
@@ -43,6 +50,7 @@ impl Builder<'_> {
         self.take(weight);
         let view = self.tensors[weight];
         let dtype = self.source_type(weight)?;
+        let stored = common_values_type(schemes, dtype);
         let mut shared = None;
         for (expert, scheme) in schemes.iter().enumerate() {
             let Ok(scheme) = *scheme else { continue };
@@ -64,7 +72,7 @@ impl Builder<'_> {
                 output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
             };
             if self.export == Export::Fake {
-                self.add_fused_values(layer, view.shape(), &mut shared)?;
+                self.add_fused_values(layer, stored, view.shape(), &mut shared)?;
             } else {
                 self.add_layer(layer, Vec::new())?;
             }
@@ -79,11 +87,11 @@ impl Builder<'_> {
     fn add_fused_values(
         &mut self,
         mut layer: PlannedLayer,
+        dtype: Dtype,
         shape: &[usize],
         shared: &mut Option<usize>,
     ) -> Result<(), PlanError> {
         self.check_layer(&layer)?;
-        let dtype = values_type(&layer);
         let tensor = *shared.get_or_insert_with(|| self.declare(layer.source.tensor.clone(), dtype, shape.to_vec()));
         let matrix = layer.rows * layer.columns * dtype.bitsize() / 8;
         layer.output =
@@ -110,4 +118,12 @@ impl Builder<'_> {
         }
         self.take(bias);
     }
+}
+
+/// The type of a tensor that holds simulated values of all experts: the one that all their schemes ask for, else that of
+/// the source.
+fn common_values_type(schemes: &[Result<LayerScheme, &'static str>], source: Source) -> Dtype {
+    let mut types = schemes.iter().flatten().map(|scheme| values_type(scheme.weight, source));
+    let first = types.next();
+    first.filter(|first| types.all(|other| other == *first)).unwrap_or_else(|| stored_type(source))
 }

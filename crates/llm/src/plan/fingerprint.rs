@@ -11,7 +11,8 @@ pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Lay
     let mut text = format!("kvant {}\n{}\n", env!("CARGO_PKG_VERSION"), recipe.canonical());
     for shard in checkpoint.shards() {
         let modified = shard.path().metadata().and_then(|m| m.modified()).ok();
-        text.push_str(&format!("{} {} {modified:?}\n", shard.path().display(), shard.map().len()));
+        // The name alone: the same checkpoint may be called by several paths.
+        text.push_str(&format!("{:?} {} {modified:?}\n", shard.path().file_name(), shard.map().len()));
     }
     for tensor in checkpoint.tensors() {
         text.push_str(&format!("{} {} {:?}\n", tensor.name(), tensor.dtype(), tensor.shape()));

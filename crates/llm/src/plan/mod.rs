@@ -14,9 +14,10 @@ pub use error::PlanError;
 pub use layer::{LayerOutput, PlannedLayer, ScalesOfSource, SourceWeight};
 pub use tensor::{DroppedTensor, KeptTensor, Treatment};
 
-use crate::export::{Export, loaders};
+use crate::export::{Export, ModelTraits, loaders};
 use crate::recipe::Recipe;
 use kvant_container::Layout;
+use kvant_quant::scheme::LayerScheme;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 
@@ -41,6 +42,8 @@ pub struct Plan {
     pub layout: Layout,
     /// The output's config.json, where the source has one.
     pub config: Option<Value>,
+    /// What loaders stumble over.
+    pub traits: ModelTraits,
     /// What the user should know.
     pub notices: Vec<String>,
     /// Bytes of all tensors of the source.
@@ -89,12 +92,10 @@ impl Plan {
         bytes as f64 * 8.0 / (self.quantized_parameters().max(1)) as f64
     }
 
-    /// What loads the result.
+    /// What is known to load the result.
     pub fn loaders(&self) -> Vec<&'static str> {
-        // Experts that stand one by one have numbers in their names.
-        let is_expert = |layer: &PlannedLayer| layer.source.expert.is_some() || layer.name.contains(".experts.");
-        let distinct: HashSet<_> = self.layers.iter().map(|layer| (layer.scheme, is_expert(layer))).collect();
-        loaders(self.export, distinct.iter().copied())
+        let distinct: HashSet<LayerScheme> = self.layers.iter().map(|layer| layer.scheme).collect();
+        loaders(self.export, self.traits, distinct.iter().copied())
     }
 
     /// An upper bound of the private memory of a run with so many threads, in bytes.

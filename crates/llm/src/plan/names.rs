@@ -15,6 +15,9 @@ const IN_MEMORY: &[(&str, &[(&str, &str)])] = &[
     ("mixtral", &[("block_sparse_moe", "mlp"), ("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")]),
 ];
 
+/// What heads are called in architectures without a description, whose tied heads have no tensor to tell.
+pub(super) const USUAL_HEADS: [&str; 4] = ["embed_out", "lm_head", "output_projection", "proj_out"];
+
 /// A module's name as transformers has it in memory.
 pub(super) fn in_memory(family: &Family, module: &str) -> String {
     let Some((_, names)) = IN_MEMORY.iter().find(|(name, _)| *name == family.name) else {
@@ -88,8 +91,13 @@ pub(super) fn notices(
     {
         notices.push(format!("a loader of plain floats does not quantize inputs (`{input}`)"));
     }
+    if network.family().is_none() && recipe.export() != Export::Fake {
+        notices
+            .push("what loads the result is not known for this architecture: try it before you rely on it".to_owned());
+    }
     let modules = network.linears().iter().map(|linear| linear.module.as_str());
-    let experts: Vec<String> = network.experts().iter().map(|experts| of_expert(&experts.module, 0)).collect();
+    let each = network.experts().iter().flat_map(|fused| (0..fused.experts).map(|e| of_expert(&fused.module, e)));
+    let experts: Vec<String> = each.chain(network.experts().iter().map(|fused| fused.module.clone())).collect();
     let modules = modules.chain(experts.iter().map(String::as_str));
     for rule in recipe.idle_rules(modules) {
         notices.push(format!("no linear layer matches `{}`", rule.layers));

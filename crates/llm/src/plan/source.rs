@@ -20,9 +20,15 @@ impl Builder<'_> {
         }
     }
 
+    /// The tensor with the scales of an fp8 weight. Other types have none: what is named like scales there is something else.
+    pub(super) fn scale_of(&self, linear: &Linear) -> Option<usize> {
+        let dtype = self.tensors[linear.weight].dtype();
+        linear.scale.filter(|_| matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2))
+    }
+
     /// The scales of a weight that has some.
     pub(super) fn scales(&self, linear: &Linear) -> Result<Option<ScalesOfSource>, PlanError> {
-        let Some(scale) = linear.scale.map(|scale| &self.tensors[scale]) else {
+        let Some(scale) = self.scale_of(linear).map(|scale| &self.tensors[scale]) else {
             return Ok(None);
         };
         let (rows, columns) = (linear.out_features, linear.in_features);

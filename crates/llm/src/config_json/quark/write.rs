@@ -79,7 +79,7 @@ fn layer_configs(
     global: Option<LayerScheme>,
 ) -> Result<Map<String, Value>, CannotHold> {
     let mut configs = Map::new();
-    for (scheme, selectors) in select(layers) {
+    for (scheme, selectors) in select(layers, &[]) {
         if Some(scheme) != global {
             let config = layer_config(&scheme)?;
             configs.extend(selectors.iter().map(|selector| (selector.glob(), config.clone())));
