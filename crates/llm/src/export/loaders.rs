@@ -131,7 +131,7 @@ fn has_int8_input(scheme: LayerScheme) -> bool {
 /// It merges experts while it decompresses them: some forms raise there, NVFP4 loses its scale of the tensor unsaid, and
 /// experts that are kept, or were one tensor, are not found. fp4 and MX run in bf16 alone.
 fn compressed_tensors_in_transformers(scheme: LayerScheme, model: ModelTraits) -> bool {
-    if model.fused_or_kept_experts || model.other_modalities {
+    if model.fused_or_kept_experts {
         return false;
     }
     match scheme.weight {
