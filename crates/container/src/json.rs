@@ -9,6 +9,8 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor}
 
 use crate::error::{Error, shorten};
 use crate::positioned::open_regular;
+use crate::python_json;
+use serde_json::Value;
 
 /// An object as the list of its members, in file order: a key that comes twice is there twice.
 pub(crate) struct Pairs<V>(pub Vec<(String, V)>);
@@ -42,6 +44,12 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<
     let bytes = read_limited(path, limit)?;
     serde_json::from_slice(&bytes)
         .map_err(|e| Error::Json { file: path.to_path_buf(), message: shorten(&e.to_string()) })
+}
+
+/// Reads and parses a whole document of at most `limit` bytes, with numbers that only Python knows.
+pub(crate) fn read_python_json(path: &Path, limit: u64) -> Result<Value, Error> {
+    let bytes = read_limited(path, limit)?;
+    python_json::parse(&bytes).map_err(|e| Error::Json { file: path.to_path_buf(), message: shorten(&e.to_string()) })
 }
 
 /// Reads a regular file, refusing more than `limit` bytes whatever its length claims to be.

@@ -45,6 +45,7 @@ mod error;
 mod json;
 pub mod mmap;
 pub mod positioned;
+pub mod python_json;
 mod safetensors;
 
 pub use self::safetensors::{

@@ -13,7 +13,7 @@ pub use error::CheckpointError;
 pub use extra::{LeftOutFile, LeftOutReason};
 
 use crate::error::Error;
-use crate::json::read_json;
+use crate::json::read_python_json;
 use crate::safetensors::{SafetensorsFile, TensorView};
 use sources::Sources;
 
@@ -105,7 +105,7 @@ impl Checkpoint {
     pub fn config(&self) -> Result<Option<serde_json::Value>, Error> {
         let path = self.path.join(extra::CONFIG_FILE);
         match self.is_dir && path.try_exists().map_err(|e| Error::io("open", &path, None, e))? {
-            true => read_json(&path, MAX_CONFIG_LEN).map(Some),
+            true => read_python_json(&path, MAX_CONFIG_LEN).map(Some),
             false => Ok(None),
         }
     }

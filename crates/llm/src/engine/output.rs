@@ -4,7 +4,7 @@
 use super::EngineError;
 use crate::journal::{Entry, Journal, Written};
 use crate::plan::Plan;
-use kvant_container::{Checkpoint, Durability, ErrorKind, Writer, positioned};
+use kvant_container::{Checkpoint, Durability, ErrorKind, Writer, positioned, python_json};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -338,8 +338,7 @@ fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path, journal: &P
     }
     if let Some(config) = &plan.config {
         let path = staging.join("config.json");
-        let text =
-            serde_json::to_string_pretty(config).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
+        let text = python_json::to_text(config).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
         fs::write(&path, text + "\n").map_err(OutputError::io("write", &path))?;
     }
     Ok(())

@@ -12,7 +12,7 @@ use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta, modalit
 use crate::recipe::{Decision, Recipe};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView};
 use kvant_numeric::kernel::Source;
-use kvant_quant::scheme::{Cast, LayerScheme, TensorScheme};
+use kvant_quant::scheme::{Cast, LayerScheme, SchemeError, TensorScheme};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,6 +39,7 @@ impl Plan {
             dropped: vec![],
             declarations: vec![],
             excluded: vec![],
+            misfits: vec![],
             taken: BTreeSet::new(),
         };
         builder.plan_linears()?;
@@ -75,6 +76,8 @@ pub(super) struct Builder<'a> {
     pub(super) declarations: Vec<TensorDeclaration>,
     /// Modules that loaders must not expect quantized.
     pub(super) excluded: Vec<String>,
+    /// Layers whose shapes do not fit their schemes.
+    misfits: Vec<(String, LayerScheme, SchemeError)>,
     /// Positions of tensors that have found their place.
     pub(super) taken: BTreeSet<usize>,
 }
@@ -172,7 +175,9 @@ impl Builder<'_> {
 
     /// Declares a layer's tensors.
     pub(super) fn add_layer(&mut self, mut layer: PlannedLayer, source_shape: Vec<usize>) -> Result<(), PlanError> {
-        self.check_layer(&layer)?;
+        if !self.check_layer(&layer)? {
+            return Ok(());
+        }
         if self.export == Export::Fake {
             let dtype = values_type(layer.scheme.weight, layer.source.dtype);
             let tensor = self.declare(layer.source.tensor.clone(), dtype, source_shape);
@@ -184,13 +189,13 @@ impl Builder<'_> {
         Ok(())
     }
 
-    pub(super) fn check_layer(&self, layer: &PlannedLayer) -> Result<(), PlanError> {
-        let (name, scheme) = (layer.name.clone(), layer.scheme.to_string());
+    /// Refuses a layer that needs data; notes one whose shape does not fit, so that all such can be named together.
+    pub(super) fn check_layer(&mut self, layer: &PlannedLayer) -> Result<bool, PlanError> {
         if layer.scheme.needs_calibration() {
-            return Err(PlanError::Calibration { layer: name, scheme });
+            return Err(PlanError::Calibration { layer: layer.name.clone(), scheme: layer.scheme.to_string() });
         }
         let fits = layer.scheme.weight.check_shape(layer.rows, layer.columns);
-        fits.map_err(|problem| PlanError::Shape { layer: name, scheme, problem })
+        Ok(fits.map_err(|problem| self.misfits.push((layer.name.clone(), layer.scheme, problem))).is_ok())
     }
 
     fn declare_parts(&mut self, layer: &PlannedLayer) -> Result<LayerOutput, PlanError> {
@@ -272,7 +277,12 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), PlanError> {
+    fn check(&mut self) -> Result<(), PlanError> {
+        if !self.misfits.is_empty() {
+            let (layer, scheme, problem) = self.misfits.remove(0);
+            let others = self.misfits.drain(..).map(|(layer, ..)| layer).collect();
+            return Err(PlanError::Shape { layer, scheme: scheme.to_string(), problem, others });
+        }
         if !self.layers.is_empty() {
             return Ok(());
         }

@@ -4,6 +4,7 @@ use crate::export::CannotHold;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
 use kvant_quant::scheme::SchemeError;
+use std::collections::BTreeSet;
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +16,7 @@ pub enum PlanError {
     #[error("{0}")]
     Config(#[from] ConfigError),
     /// The scheme does not fit the layer's shape (*invalid*).
-    #[error("layer `{layer}` cannot be `{scheme}`: {problem}")]
+    #[error("layer `{layer}`{} cannot be `{scheme}`: {problem}", more_text(.others.len()))]
     Shape {
         /// The layer.
         layer: String,
@@ -23,6 +24,8 @@ pub enum PlanError {
         scheme: String,
         /// What does not fit.
         problem: SchemeError,
+        /// The other layers that do not fit their schemes.
+        others: Vec<String>,
     },
     /// The export has no place for the layer (*unsupported*).
     #[error("layer `{layer}` cannot be exported as `{scheme}`: {problem}")]
@@ -94,6 +97,20 @@ pub enum PlanError {
     },
 }
 
+fn more_text(others: usize) -> String {
+    if others == 0 { String::new() } else { format!(" (and {others} more layers)") }
+}
+
+/// The way out, with options to copy that keep all layers that do not fit.
+fn shape_hint(layer: &str, problem: &SchemeError, others: &[String]) -> String {
+    let leaf = |name: &str| format!("--exclude '*.{}'", name.rsplit('.').next().unwrap_or(name));
+    let leaves: BTreeSet<String> = others.iter().map(String::as_str).chain([layer]).map(leaf).collect();
+    match others.len() {
+        0 => problem.hint().to_owned(),
+        _ => format!("{}: {}", problem.hint(), leaves.into_iter().collect::<Vec<_>>().join(" ")),
+    }
+}
+
 fn method_text(method: &Option<String>) -> String {
     method.as_ref().map_or_else(String::new, |method| format!(" ({method})"))
 }
@@ -120,7 +137,7 @@ impl PlanError {
         match self {
             PlanError::Container(error) => error.hint(),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
-            PlanError::Shape { problem, .. } => Some(problem.hint().to_owned()),
+            PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
             PlanError::Export { problem, .. } => Some(problem.hint.clone()),
             PlanError::Calibration { .. } => Some(
                 "calibration is not there yet: quantize the weights alone with --weights-only, or choose a scheme with \

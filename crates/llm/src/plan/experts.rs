@@ -91,7 +91,9 @@ impl Builder<'_> {
         shape: &[usize],
         shared: &mut Option<usize>,
     ) -> Result<(), PlanError> {
-        self.check_layer(&layer)?;
+        if !self.check_layer(&layer)? {
+            return Ok(());
+        }
         let tensor = *shared.get_or_insert_with(|| self.declare(layer.source.tensor.clone(), dtype, shape.to_vec()));
         let matrix = layer.rows * layer.columns * dtype.bitsize() / 8;
         layer.output =
