@@ -17,8 +17,10 @@ pub struct ModelTraits {
     pub other_modalities: bool,
     /// There is a mixture of experts.
     pub experts: bool,
-    /// Experts are one tensor in the source, or some are kept.
-    pub fused_or_kept_experts: bool,
+    /// Experts are one tensor in the source, and linear layers one by one in the output.
+    pub fused_experts: bool,
+    /// Some experts are kept.
+    pub kept_experts: bool,
     /// All weights are stored as bf16 (or fp8).
     pub bf16: bool,
 }
@@ -37,23 +39,23 @@ const LOADERS: &[LoaderRow] = &[
         takes: |scheme, model| quark_import(scheme) && !model.other_modalities,
     },
     LoaderRow { export: Export::Quark, name: "transformers with amd-quark", takes: quark_in_transformers },
-    LoaderRow { export: Export::Quark, name: "vLLM", takes: |scheme, _| quark_in_vllm(scheme) },
-    LoaderRow { export: Export::Quark, name: "SGLang", takes: |scheme, _| quark_in_sglang(scheme) },
+    LoaderRow {
+        export: Export::Quark,
+        name: "vLLM",
+        takes: |scheme, model| quark_in_vllm(scheme) && !model.fused_experts,
+    },
+    LoaderRow {
+        export: Export::Quark,
+        name: "SGLang",
+        takes: |scheme, model| quark_in_sglang(scheme) && !model.fused_experts,
+    },
     LoaderRow {
         export: Export::CompressedTensors,
         name: "transformers with compressed-tensors",
         takes: compressed_tensors_in_transformers,
     },
-    LoaderRow {
-        export: Export::CompressedTensors,
-        name: "vLLM",
-        takes: |scheme, _| compressed_tensors_in_vllm(scheme),
-    },
-    LoaderRow {
-        export: Export::CompressedTensors,
-        name: "SGLang",
-        takes: |scheme, _| compressed_tensors_in_vllm(scheme),
-    },
+    LoaderRow { export: Export::CompressedTensors, name: "vLLM", takes: compressed_tensors_in_vllm },
+    LoaderRow { export: Export::CompressedTensors, name: "SGLang", takes: compressed_tensors_in_vllm },
     LoaderRow { export: Export::Fake, name: "whatever loads the source", takes: |_, _| true },
 ];
 
@@ -131,7 +133,7 @@ fn has_int8_input(scheme: LayerScheme) -> bool {
 /// It merges experts while it decompresses them: some forms raise there, NVFP4 loses its scale of the tensor unsaid, and
 /// experts that are kept, or were one tensor, are not found. fp4 and MX run in bf16 alone.
 fn compressed_tensors_in_transformers(scheme: LayerScheme, model: ModelTraits) -> bool {
-    if model.fused_or_kept_experts {
+    if model.fused_experts || model.kept_experts {
         return false;
     }
     match scheme.weight {
@@ -145,12 +147,13 @@ fn compressed_tensors_in_transformers(scheme: LayerScheme, model: ModelTraits) -
     }
 }
 
-/// Integers of 2, 3, 5, 6 and 7 bits only as weights.
-fn compressed_tensors_in_vllm(scheme: LayerScheme) -> bool {
-    match scheme.weight {
+/// Integers of 2, 3, 5, 6 and 7 bits only as weights. How it would name experts that were one tensor is not known.
+fn compressed_tensors_in_vllm(scheme: LayerScheme, model: ModelTraits) -> bool {
+    let known = match scheme.weight {
         TensorScheme::Int(int) => matches!(int.format.bits(), 4 | 8) || scheme.input.is_none(),
         _ => true,
-    }
+    };
+    known && !model.fused_experts
 }
 
 #[cfg(test)]
@@ -161,7 +164,8 @@ mod tests {
         described: true,
         other_modalities: false,
         experts: false,
-        fused_or_kept_experts: false,
+        fused_experts: false,
+        kept_experts: false,
         bf16: true,
     };
     const EXPERTS: ModelTraits = ModelTraits { experts: true, ..DENSE };
@@ -194,7 +198,10 @@ mod tests {
         let packed = |text, model| found(Export::CompressedTensors, text, model);
         assert_eq!(packed("e2m1:g16:e4m3:f32", EXPERTS), ["vLLM", "SGLang"]);
         assert_eq!(packed("e2m1:g32:e8m0", ModelTraits { bf16: false, ..DENSE }), ["vLLM", "SGLang"]);
-        assert_eq!(packed("int4:g128", ModelTraits { fused_or_kept_experts: true, ..EXPERTS }), ["vLLM", "SGLang"]);
+        assert_eq!(packed("int4:g128", ModelTraits { kept_experts: true, ..EXPERTS }), ["vLLM", "SGLang"]);
+        let fused = ModelTraits { fused_experts: true, ..EXPERTS };
+        assert!(packed("int4:g128", fused).is_empty());
+        assert_eq!(quark("e2m1:g32:e8m0", fused), ["amd-quark"]);
         assert_eq!(found(Export::Fake, "mx9", ModelTraits { described: false, ..EXPERTS }).len(), 1);
     }
 }

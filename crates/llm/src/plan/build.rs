@@ -350,7 +350,8 @@ impl Builder<'_> {
             described: self.network.family().is_some(),
             other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
             experts: fused || self.network.linears().iter().any(expert),
-            fused_or_kept_experts: fused || self.network.linears().iter().any(|linear| kept(&linear)),
+            fused_experts: fused,
+            kept_experts: self.network.linears().iter().any(|linear| kept(&linear)),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }
     }
