@@ -26,6 +26,8 @@ pub enum Format {
     Int(Int),
     /// Floats of at most eight bits.
     MiniFloat(MiniFloat),
+    /// A power of two in one byte: the scale format of OCP MX, for scales alone.
+    E8m0,
     /// IEEE binary16: a cast, without a scale.
     F16,
     /// bfloat16: a cast, without a scale.
@@ -74,6 +76,7 @@ pub const FORMATS: &[FormatRow] = &[
     row("e4m3", Format::MiniFloat(MiniFloat::E4M3), "fp8 e4m3fn, to 448, no infinities"),
     row("e5m2", Format::MiniFloat(MiniFloat::E5M2), "fp8 e5m2, to 57344"),
     row("e5m3", Format::MiniFloat(MiniFloat::E5M3), "unsigned fp8 for scales, to 114688"),
+    row("e8m0", Format::E8m0, "powers of two for scales, 2^-127 to 2^127"),
     row("f16", Format::F16, "IEEE binary16, a cast"),
     row("bf16", Format::Bf16, "bfloat16, a cast"),
     row(
@@ -112,7 +115,7 @@ impl Format {
             Format::MiniFloat(float) => float.bits(),
             Format::F16 | Format::Bf16 => 16,
             Format::MicroExponent(format) => format.element_bits(),
-            Format::Bfp16 | Format::MxInt8 => 8,
+            Format::E8m0 | Format::Bfp16 | Format::MxInt8 => 8,
         }
     }
 }

@@ -283,7 +283,8 @@ impl FromStr for TensorScheme {
         let parts = Parts::read(&mut split, text)?;
         let scheme = match format {
             Format::Int(format) => parts.int_scheme(format).map(TensorScheme::Int),
-            Format::MiniFloat(MiniFloat::E5M3) => None,
+            // These are for scales.
+            Format::MiniFloat(MiniFloat::E5M3) | Format::E8m0 => None,
             Format::MiniFloat(format) => parts.float_scheme(format).map(TensorScheme::Float),
             Format::MxInt8 => {
                 let rule = parts.rule.unwrap_or_default();
@@ -375,6 +376,7 @@ mod tests {
             "int4:tensor/e4m3:tensor",
             "e4m3:pow2",
             "e2m1:g32:e8m0:mse",
+            "e8m0",
             "int4:what",
             "",
             ":",
