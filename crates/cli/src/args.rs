@@ -81,6 +81,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Show what a checkpoint holds: architecture, tensors, sizes, quantization
     Inspect(InspectArgs),
+    /// Measure how well a model predicts a text
+    Eval(EvalArgs),
     /// List schemes, number formats, exports, observers, algorithms or model families
     List(ListArgs),
     /// Print a completion script for a shell
@@ -224,6 +226,32 @@ pub struct InspectArgs {
     /// One line for every tensor, instead of one for tensors that are alike
     #[arg(long)]
     pub all: bool,
+}
+
+const EVAL: &str = "\
+Examples:
+  kvant eval Llama-3.2-1B --data wikitext.txt
+  kvant eval Llama-3.2-1B --data wikitext.txt --seq-len 512 --json | jq .perplexity
+
+The text is tokenized as a whole and cut into consecutive windows; a shorter tail is dropped. Every token of a window
+but the first is scored, given those before it in the window; perplexity is the exponential of the mean.";
+
+/// `kvant eval`.
+#[derive(Debug, Args)]
+#[command(after_help = EVAL)]
+pub struct EvalArgs {
+    /// A Hugging Face directory with weights in floats
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub model: PathBuf,
+    /// A text file in UTF-8
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub data: PathBuf,
+    /// Tokens of a window [default: the smaller of 2048 and the model's longest context]
+    #[arg(long, value_name = "N")]
+    pub seq_len: Option<usize>,
+    /// How to run it.
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
 /// `kvant list`.

@@ -3,6 +3,8 @@
 
 use kvant_container::ErrorKind;
 use kvant_llm::engine::{EngineError, OutputError};
+use kvant_llm::evaluation::EvaluationError;
+use kvant_llm::forward::ForwardError;
 use kvant_llm::plan::PlanError;
 use kvant_llm::recipe::RecipeError;
 use serde::Serialize;
@@ -100,6 +102,18 @@ impl From<RecipeError> for Failure {
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<ForwardError> for Failure {
+    fn from(error: ForwardError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<EvaluationError> for Failure {
+    fn from(error: EvaluationError) -> Failure {
         Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }

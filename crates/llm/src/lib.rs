@@ -35,8 +35,10 @@
 pub mod byte_size;
 pub mod config_json;
 pub mod engine;
+pub mod evaluation;
 pub mod export;
 pub mod family;
+pub mod forward;
 pub mod glob;
 pub mod journal;
 pub mod model_config;

@@ -19,6 +19,7 @@
 pub mod arithmetic;
 pub mod format;
 pub mod kernel;
+pub mod linalg;
 pub mod pack;
 pub mod simd;
 

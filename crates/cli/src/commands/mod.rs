@@ -1,6 +1,7 @@
 //! One command, one file. Commands read arguments, call the libraries and print what they answer.
 
 mod completions;
+mod eval;
 mod inspect;
 mod list;
 mod plan;
@@ -19,6 +20,7 @@ pub fn run(cli: &Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Quantize(args) => quantize::run(args, printer),
         Command::Plan(args) => plan::run(args, printer),
         Command::Inspect(args) => inspect::run(args, printer),
+        Command::Eval(args) => eval::run(args, printer),
         Command::List(args) => list::run(args, printer),
         Command::Completions(args) => completions::run(args, printer),
     }

@@ -1,6 +1,6 @@
-//! Compiling one loop for several instruction sets and choosing among them at run time. The only `unsafe` of this crate
-//! is here: the calls into functions compiled for instructions that have been found on this CPU, and the few kernels that
-//! are written by hand.
+//! Compiling one loop for several instruction sets and choosing among them at run time. The `unsafe` of this
+//! crate is here: the calls into functions compiled for instructions that have been found on this CPU, and the few kernels
+//! that are written by hand; and at the one call of the library for matrix products, in [`crate::linalg`].
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;

@@ -1,0 +1,90 @@
+//! What keeps a model from being evaluated.
+
+use crate::forward::ForwardError;
+use kvant_container::ErrorKind;
+use std::path::PathBuf;
+
+/// An error of an evaluation.
+#[derive(Debug, thiserror::Error)]
+pub enum EvaluationError {
+    /// The model cannot be run.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// A file cannot be read.
+    #[error("cannot read {}: {cause}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        cause: std::io::Error,
+    },
+    /// The text is not UTF-8.
+    #[error("{} is not UTF-8 text: byte {position}", file.display())]
+    NotText {
+        /// The file.
+        file: PathBuf,
+        /// Where the first byte stands that is none.
+        position: usize,
+    },
+    /// The checkpoint has no tokenizer.
+    #[error("{} is missing", file.display())]
+    NoTokenizer {
+        /// The file that would hold it.
+        file: PathBuf,
+    },
+    /// The tokenizer cannot be used.
+    #[error("{}: {message}", file.display())]
+    Tokenizer {
+        /// The tokenizer's file.
+        file: PathBuf,
+        /// What it says.
+        message: String,
+    },
+    /// There are fewer tokens than one window needs.
+    #[error("{tokens} tokens do not fill a window of {window}")]
+    TooShort {
+        /// How many there are.
+        tokens: usize,
+        /// The window.
+        window: usize,
+    },
+    /// A window in which nothing is predicted.
+    #[error("a window of {window} predicts nothing")]
+    Window {
+        /// Its length.
+        window: usize,
+    },
+    /// The model gave no number.
+    #[error("the likelihood of token {token} of window {at} is not a number")]
+    NotANumber {
+        /// The window.
+        at: usize,
+        /// The token in it.
+        token: usize,
+    },
+}
+
+impl EvaluationError {
+    /// Whether the input is wrong, not supported, or out of reach.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            EvaluationError::Forward(error) => error.kind(),
+            EvaluationError::Read { .. } => ErrorKind::Io,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        let text = match self {
+            EvaluationError::Forward(error) => return error.hint(),
+            EvaluationError::NoTokenizer { .. } => "copy tokenizer.json of the model into its directory",
+            EvaluationError::NotText { .. } => "give a text file in UTF-8",
+            EvaluationError::TooShort { .. } => "give a longer text, or shorter windows with --seq-len",
+            EvaluationError::Window { .. } => "--seq-len is at least 2",
+            EvaluationError::NotANumber { .. } => "weights or activations overflow: the checkpoint may be damaged",
+            EvaluationError::Read { .. } | EvaluationError::Tokenizer { .. } => return None,
+        };
+        Some(text.to_owned())
+    }
+}

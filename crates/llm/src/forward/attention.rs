@@ -1,0 +1,148 @@
+//! Attention of one block: project, normalise, turn, attend, project back.
+
+use super::blueprint::{AttentionLayer, HeadNorms, LatentProjections, NormLayer, Projections, QueryLatent};
+use super::heads::{HeadLayout, Heads};
+use super::ops::Attention;
+use super::run::Run;
+use crate::family::QueryKeyNorm;
+
+/// A buffer with heads in its rows.
+struct Buffer {
+    data: Vec<f32>,
+    width: usize,
+}
+
+/// Queries, keys and values: each the number of a buffer, and where its heads stand.
+struct Projected {
+    buffers: Vec<Buffer>,
+    heads: [(usize, HeadLayout); 3],
+}
+
+impl Projected {
+    fn view(&self, which: usize) -> Heads<'_> {
+        let (buffer, layout) = self.heads[which];
+        Heads { data: &self.buffers[buffer].data, row_width: self.buffers[buffer].width, layout }
+    }
+}
+
+impl Run<'_, '_> {
+    /// The attention branch on normed rows `x`.
+    pub(super) fn attention(&self, layer: &AttentionLayer, x: &[f32]) -> Vec<f32> {
+        let projected = match &layer.projections {
+            Projections::Latent(latent) => self.latent(layer, latent, x),
+            projections => self.plain(layer, projections, x),
+        };
+        let sinks = layer.sinks.as_ref().map(|sinks| self.tensors.values(sinks)).unwrap_or_default();
+        let attention = Attention {
+            queries: projected.view(0),
+            keys: projected.view(1),
+            values: projected.view(2),
+            length: self.length,
+            scale: layer.scale,
+            cap: layer.cap,
+            window: layer.window,
+            sinks: &sinks,
+        };
+        let mut heads = Vec::new();
+        self.ops.attend(&attention, &mut heads);
+        self.linear(&layer.output, &heads)
+    }
+
+    fn plain(&self, layer: &AttentionLayer, projections: &Projections, x: &[f32]) -> Projected {
+        let mut projected = match projections {
+            Projections::Separate { layers, heads } => {
+                let buffers = layers.iter().map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows });
+                Projected { buffers: buffers.collect(), heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])] }
+            }
+            Projections::Fused { layer, heads } => {
+                let buffer = Buffer { data: self.linear(layer, x), width: layer.rows };
+                Projected { buffers: vec![buffer], heads: heads.map(|heads| (0, heads)) }
+            }
+            Projections::Latent(latent) => return self.latent(layer, latent, x),
+        };
+        let after = layer.head_norms.as_ref().filter(|norms| norms.rule == QueryKeyNorm::PerHeadAfterRotary);
+        let before = layer.head_norms.as_ref().filter(|norms| norms.rule != QueryKeyNorm::PerHeadAfterRotary);
+        self.norm_heads(before, &mut projected);
+        self.turn_heads(layer, &mut projected);
+        self.norm_heads(after, &mut projected);
+        projected
+    }
+
+    fn norm_heads(&self, norms: Option<&HeadNorms>, projected: &mut Projected) {
+        let Some(norms) = norms else { return };
+        for (which, norm) in [(0, &norms.query), (1, &norms.key)] {
+            let (buffer, layout) = projected.heads[which];
+            let layout = match norms.rule {
+                QueryKeyNorm::AllHeads => HeadLayout { width: layout.width * layout.count, count: 1, ..layout },
+                QueryKeyNorm::PerHead | QueryKeyNorm::PerHeadAfterRotary => layout,
+            };
+            let step = HeadLayout { step: layout.step.max(layout.width), ..layout };
+            let Buffer { data, width } = &mut projected.buffers[buffer];
+            self.normalise_heads(norm, data, *width, step);
+        }
+    }
+
+    fn turn_heads(&self, layer: &AttentionLayer, projected: &mut Projected) {
+        let Some((rotary, pairing)) = layer.rotary else { return };
+        for which in 0..2 {
+            let (buffer, layout) = projected.heads[which];
+            let Buffer { data, width } = &mut projected.buffers[buffer];
+            self.ops.rotate(&self.angles[rotary], pairing, data, *width, layout);
+        }
+    }
+
+    fn latent(&self, layer: &AttentionLayer, latent: &LatentProjections, x: &[f32]) -> Projected {
+        let sizes = &latent.sizes;
+        let (nope, rope, wide) = (sizes.nope_dim, sizes.rope_dim, sizes.value_dim);
+        let width = nope + rope;
+        let mut queries = self.latent_queries(&latent.query, x);
+        let down = self.linear(&latent.down, x);
+        let (mut compressed, mut turning) = split(&down, sizes.key_value_rank, rope);
+        self.norm(&latent.norm, &mut compressed, sizes.key_value_rank);
+        let up = self.linear(&latent.up, &compressed);
+        let all = HeadLayout::packed(latent.heads, width);
+        if let Some((rotary, pairing)) = layer.rotary {
+            let angles = &self.angles[rotary];
+            self.ops.rotate(angles, pairing, &mut queries, all.count * width, all.part(nope, rope));
+            self.ops.rotate(angles, pairing, &mut turning, rope, HeadLayout::row(rope));
+        }
+        let keys = join_keys(&up, &turning, latent.heads, (nope, wide, rope));
+        let values = HeadLayout::packed(latent.heads, nope + wide).part(nope, wide);
+        let buffers =
+            [(queries, latent.heads * width), (keys, latent.heads * width), (up, latent.heads * (nope + wide))];
+        Projected {
+            buffers: buffers.map(|(data, width)| Buffer { data, width }).into(),
+            heads: [(0, all), (1, all), (2, values)],
+        }
+    }
+
+    fn latent_queries(&self, query: &QueryLatent, x: &[f32]) -> Vec<f32> {
+        match query {
+            QueryLatent::None(layer) => self.linear(layer, x),
+            QueryLatent::Latent(down, norm, up) => {
+                let mut compressed = self.linear(down, x);
+                self.norm(norm, &mut compressed, down.rows);
+                self.linear(up, &compressed)
+            }
+        }
+    }
+
+    fn normalise_heads(&self, norm: &NormLayer, data: &mut [f32], width: usize, layout: HeadLayout) {
+        self.ops.normalise(&self.norm_weights(norm), data, width, layout);
+    }
+}
+
+/// Rows of `left + right` elements, cut in two.
+fn split(rows: &[f32], left: usize, right: usize) -> (Vec<f32>, Vec<f32>) {
+    let rows = || rows.chunks_exact(left + right);
+    (rows().flat_map(|row| &row[..left]).copied().collect(), rows().flat_map(|row| &row[left..]).copied().collect())
+}
+
+/// Keys of all heads: each head's part without positions, then the part with positions that all share.
+fn join_keys(up: &[f32], turning: &[f32], heads: usize, (nope, wide, rope): (usize, usize, usize)) -> Vec<f32> {
+    let rows = up.chunks_exact(heads * (nope + wide)).zip(turning.chunks_exact(rope));
+    let keys = rows.flat_map(|(row, turning)| {
+        row.chunks_exact(nope + wide).flat_map(move |head| head[..nope].iter().chain(turning))
+    });
+    keys.copied().collect()
+}

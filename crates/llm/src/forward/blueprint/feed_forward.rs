@@ -1,0 +1,179 @@
+//! The feed-forward network of one block: dense, or a mixture of experts with its routing.
+
+use super::Sources;
+use super::parts::Parts;
+use crate::family::{Activation, Orientation, Part, Role, Routing, RowOrder};
+use crate::forward::error::ForwardError;
+use crate::forward::tensors::{Projection, Vector};
+use crate::model_config::ExpertsConfig;
+use crate::network::{ExpertsStorage, FusedExperts};
+
+/// A feed-forward network.
+#[derive(Clone, Debug)]
+pub enum FeedForward {
+    /// One network for all tokens.
+    Dense(Box<Mlp>),
+    /// Experts.
+    Mixture(Box<Mixture>),
+}
+
+/// A dense network.
+#[derive(Clone, Debug)]
+pub struct Mlp {
+    /// The layers before the activation.
+    pub first: FirstLayers,
+    /// The activation.
+    pub activation: Activation,
+    /// The layer behind it.
+    pub down: Projection,
+}
+
+/// The layers before the activation.
+#[derive(Clone, Debug)]
+pub enum FirstLayers {
+    /// `act(up(x))`.
+    Plain(Projection),
+    /// `act(gate(x)) * up(x)`: gate, up.
+    Gated(Projection, Projection),
+    /// The same from one matrix.
+    Fused(Projection, RowOrder),
+}
+
+/// A mixture of experts.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    /// Scores of the experts.
+    pub router: Projection,
+    /// How experts are chosen.
+    pub rule: Routing,
+    /// How many.
+    pub per_token: usize,
+    /// Whether weights are divided by their sum, where the rule leaves that open.
+    pub normalise: bool,
+    /// The factor on weights.
+    pub scale: f32,
+    /// Groups of experts, and how many of them a token may use.
+    pub groups: (usize, usize),
+    /// The threshold of [`Routing::SparseMixer`].
+    pub jitter: f32,
+    /// What is added to scores for the choice.
+    pub correction: Option<Vector>,
+    /// The experts.
+    pub experts: Vec<Mlp>,
+    /// The network that all tokens pass.
+    pub shared: Option<Mlp>,
+    /// The gate on it.
+    pub shared_gate: Option<Projection>,
+}
+
+impl<'a> Sources<'_, 'a> {
+    pub(super) fn feed_forward(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<FeedForward, ForwardError> {
+        match parts.linear(Role::Router)? {
+            Some(router) => Ok(FeedForward::Mixture(Box::new(self.mixture(parts, index, router)?))),
+            None => {
+                let dense = self.mlp(parts, Part::Mlp, None)?;
+                let dense = dense.ok_or_else(|| ForwardError::missing(parts.place(), "feed-forward network"))?;
+                Ok(FeedForward::Dense(Box::new(dense)))
+            }
+        }
+    }
+
+    fn activation(&self) -> Activation {
+        self.family.math.activation.resolve(self.config)
+    }
+
+    fn mlp(&self, parts: &Parts<'_, '_, 'a>, part: Part, expert: Option<usize>) -> Result<Option<Mlp>, ForwardError> {
+        let find = |role: Role| parts.linear_of(part, role, expert);
+        let Some(down) = find(Role::Down)? else { return Ok(None) };
+        let fused = parts.find(|l| l.part == part && l.role == Role::GateUp && l.expert == expert).map(|l| l.rows);
+        let first = match (find(Role::Gate)?, find(Role::Up)?, find(Role::GateUp)?.zip(fused)) {
+            (None, None, Some((layer, rows))) => FirstLayers::Fused(layer, rows),
+            (Some(gate), Some(up), None) => FirstLayers::Gated(gate, up),
+            (None, Some(up), None) => FirstLayers::Plain(up),
+            _ => return Err(ForwardError::missing(parts.place(), "gate or up projection")),
+        };
+        Mlp { first, activation: self.activation(), down }.checked(self.hidden()?, &parts.place()).map(Some)
+    }
+
+    fn mixture(&self, parts: &Parts<'_, '_, 'a>, index: usize, router: Projection) -> Result<Mixture, ForwardError> {
+        let moe = self.family.moe.ok_or_else(|| ForwardError::unsupported("experts in this family"))?;
+        let config = self.need(self.config.experts.as_ref(), "num_experts")?;
+        let per_token = self.need(config.per_token, "num_experts_per_tok")?;
+        if router.rows != config.count || router.columns != self.hidden()? || per_token > config.count {
+            return Err(ForwardError::missing(parts.place(), format!("router of {} experts", config.count)));
+        }
+        let greedy = self.json.get("topk_method").and_then(serde_json::Value::as_str) == Some("greedy");
+        Ok(Mixture {
+            router,
+            rule: moe.rule,
+            per_token,
+            normalise: config.normalise.unwrap_or(matches!(moe.rule, Routing::SigmoidGroups)),
+            scale: config.scale.unwrap_or(1.0) as f32,
+            groups: if greedy { (1, 1) } else { groups(config)? },
+            jitter: self.config.number("router_jitter_noise")?.unwrap_or(0.01) as f32,
+            correction: self.parameter(index, "e_score_correction_bias", config.count)?,
+            experts: self.experts(parts, index, config.count)?,
+            shared: self.mlp(parts, Part::SharedExperts, None)?,
+            shared_gate: parts.linear(Role::SharedGate)?,
+        })
+    }
+
+    fn experts(&self, parts: &Parts<'_, '_, 'a>, index: usize, count: usize) -> Result<Vec<Mlp>, ForwardError> {
+        let missing = |expert: usize| ForwardError::missing(parts.place(), format!("expert {expert} of {count}"));
+        let fused: Vec<&FusedExperts> = self.network.experts().iter().filter(|all| all.block == index).collect();
+        let expert = |expert: usize| match fused.is_empty() {
+            true => self.mlp(parts, Part::Experts, Some(expert))?.ok_or_else(|| missing(expert)),
+            false => self.fused_expert(&fused, (expert, count), &parts.place()),
+        };
+        (0..count).map(expert).collect()
+    }
+
+    fn fused_expert(&self, all: &[&FusedExperts], which: (usize, usize), place: &str) -> Result<Mlp, ForwardError> {
+        let find = |role: Role| all.iter().find(|experts| experts.role == role);
+        let missing = || ForwardError::missing(place, "tensor with all experts");
+        let (first, down) = (find(Role::GateUp).ok_or_else(missing)?, find(Role::Down).ok_or_else(missing)?);
+        let first_layers = FirstLayers::Fused(self.matrix_of(first, which)?, first.rows);
+        let mlp = Mlp { first: first_layers, activation: self.activation(), down: self.matrix_of(down, which)? };
+        mlp.checked(self.hidden()?, place)
+    }
+
+    fn matrix_of(&self, all: &FusedExperts, which: (usize, usize)) -> Result<Projection, ForwardError> {
+        let ExpertsStorage::Float { weight } = all.storage else {
+            return Err(ForwardError::unsupported(format!("{}: experts in MXFP4", all.module)));
+        };
+        let size = (all.out_features, all.in_features);
+        self.tensors.slice((weight, all.bias), which, size, all.orientation == Orientation::InOut)
+    }
+}
+
+impl Mlp {
+    /// The network, if its layers fit each other and the hidden size.
+    fn checked(self, hidden: usize, place: &str) -> Result<Mlp, ForwardError> {
+        let (inner, inputs) = match &self.first {
+            FirstLayers::Plain(up) => (up.rows, up.columns),
+            FirstLayers::Gated(gate, up) if gate.rows == up.rows && gate.columns == up.columns => (up.rows, up.columns),
+            FirstLayers::Gated(..) => (0, 0),
+            FirstLayers::Fused(both, _) => (both.rows / 2, both.columns),
+        };
+        if inner == self.down.columns && inputs == hidden && self.down.rows == hidden {
+            return Ok(self);
+        }
+        Err(ForwardError::missing(place, format!("feed-forward network whose layers fit hidden size {hidden}")))
+    }
+
+    /// All its layers.
+    pub fn layers(&self) -> Vec<&Projection> {
+        match &self.first {
+            FirstLayers::Plain(first) | FirstLayers::Fused(first, _) => vec![first, &self.down],
+            FirstLayers::Gated(gate, up) => vec![gate, up, &self.down],
+        }
+    }
+}
+
+fn groups(config: &ExpertsConfig) -> Result<(usize, usize), ForwardError> {
+    let (all, used) = (config.groups.unwrap_or(1), config.groups_per_token.unwrap_or(1));
+    match config.count.is_multiple_of(all) && used <= all {
+        true => Ok((all, used)),
+        false => Err(ForwardError::unsupported(format!("{} experts in {all} groups, {used} per token", config.count))),
+    }
+}

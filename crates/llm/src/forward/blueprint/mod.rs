@@ -1,0 +1,217 @@
+//! A decoder's forward pass spelled out for one checkpoint: which tensors, sizes and rules each step uses. Made from the
+//! family's description, config.json and the tensors' headers; whatever cannot be computed is refused while it is made.
+//! Computes nothing.
+
+mod attention;
+mod feed_forward;
+mod parts;
+mod rules;
+
+use super::error::ForwardError;
+use super::rope::Rotary;
+use super::tensors::{Projection, Tensors, Vector};
+use crate::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Positions, Residual, Role};
+use crate::model_config::ModelConfig;
+use crate::network::{Network, TensorMeta};
+use serde_json::Value;
+
+pub use attention::{AttentionLayer, HeadNorms, LatentProjections, Projections, QueryLatent};
+pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp};
+use parts::Parts;
+
+/// Everything that a forward pass uses.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    /// The token embedding.
+    pub embedding: Projection,
+    /// The factor on it.
+    pub embedding_scale: f32,
+    /// A table of learned positions, and the rows before the first.
+    pub positions: Option<(Projection, usize)>,
+    /// The norm of the embeddings.
+    pub embedding_norm: Option<NormLayer>,
+    /// Embedding width to hidden size.
+    pub project_in: Option<Projection>,
+    /// The blocks.
+    pub blocks: Vec<Block>,
+    /// The norm after the last block.
+    pub final_norm: Option<NormLayer>,
+    /// Hidden size to embedding width.
+    pub project_out: Option<Projection>,
+    /// The output head.
+    pub head: Projection,
+    /// The factor on the logits.
+    pub logit_scale: f32,
+    /// `c` of the soft-cap `c tanh(z / c)` on logits.
+    pub logit_cap: Option<f32>,
+    /// The rotary embeddings that blocks refer to.
+    pub rotaries: Vec<Rotary>,
+    /// The longest context that config.json states.
+    pub longest: Option<usize>,
+}
+
+/// A norm.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormLayer {
+    /// The formula.
+    pub kind: NormKind,
+    /// The weight, where the formula has one.
+    pub weight: Option<Vector>,
+    /// The bias.
+    pub bias: Option<Vector>,
+    /// The small number under the root.
+    pub eps: f32,
+}
+
+/// A decoder block.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// How the branches join: [`Residual::Sequential`], [`Residual::Parallel`] or [`Residual::PostNorm`].
+    pub residual: Residual,
+    /// The factor on each branch.
+    pub branch_scale: f32,
+    /// The norm before attention; behind it where the block is post-norm.
+    pub attention_input: Option<NormLayer>,
+    /// Attention.
+    pub attention: AttentionLayer,
+    /// The norm of attention's output.
+    pub attention_output: Option<NormLayer>,
+    /// The norm before the feed-forward network; behind it where the block is post-norm.
+    pub feed_forward_input: Option<NormLayer>,
+    /// The feed-forward network.
+    pub feed_forward: FeedForward,
+    /// The norm of the feed-forward network's output.
+    pub feed_forward_output: Option<NormLayer>,
+}
+
+/// What a blueprint is made from.
+struct Sources<'s, 'a> {
+    config: &'s ModelConfig,
+    json: &'s Value,
+    tensors: &'s Tensors<'a>,
+    network: &'s Network,
+    family: &'static Family,
+}
+
+impl Blueprint {
+    /// The forward pass of a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// Rules that are not computed here, tensors that are missing or do not fit.
+    pub fn new(json: &Value, tensors: &Tensors<'_>) -> Result<Blueprint, ForwardError> {
+        let config = ModelConfig::from_json(json)?;
+        let meta = tensors.views().iter().map(|t| TensorMeta::new(t.name(), t.shape(), t.dtype().to_string()));
+        let network = Network::recognise(&config, &meta.collect::<Vec<_>>());
+        let family = network.family().ok_or_else(|| rules::unknown_architecture(&config))?;
+        let sources = Sources { config: &config, json, tensors, network: &network, family };
+        rules::check(&sources)?;
+        sources.blueprint()
+    }
+}
+
+impl<'a> Sources<'_, 'a> {
+    fn blueprint(&self) -> Result<Blueprint, ForwardError> {
+        let trunk = Parts::trunk(self);
+        let embedding = self.embedding()?;
+        let residual = self.family.math.residual.resolve(self.config);
+        let no_final_norm = residual == Residual::PostNorm || self.config.flag_or("_remove_final_layer_norm", false);
+        Ok(Blueprint {
+            embedding_scale: self.embedding_scale()?,
+            positions: self.positions()?,
+            embedding_norm: trunk.norm(NormSite::Embedding)?,
+            project_in: trunk.linear(Role::ProjectIn)?,
+            blocks: (0..self.network.blocks().len()).map(|block| self.block(block)).collect::<Result<_, _>>()?,
+            final_norm: match no_final_norm {
+                true => trunk.norm(NormSite::Final)?,
+                false => trunk.listed_norm(NormSite::Final)?,
+            },
+            project_out: trunk.linear(Role::ProjectOut)?,
+            head: self.head(&embedding)?,
+            embedding,
+            logit_scale: self.logit_scale()?,
+            logit_cap: self.config.logit_softcap.map(|cap| cap as f32),
+            rotaries: self.rotaries()?,
+            longest: self.config.max_positions,
+        })
+    }
+
+    fn block(&self, index: usize) -> Result<Block, ForwardError> {
+        let parts = Parts::block(self, index);
+        let multiplier = self.family.math.residual_multiplier;
+        Ok(Block {
+            residual: self.family.math.residual.resolve(self.config),
+            branch_scale: multiplier.map_or(Ok(1.0), |key| self.number(key))?,
+            attention_input: parts.listed_norm(NormSite::AttentionInput)?,
+            attention: self.attention(&parts, index)?,
+            attention_output: parts.listed_norm(NormSite::AttentionOutput)?,
+            feed_forward_input: self.feed_forward_norm(&parts)?,
+            feed_forward: self.feed_forward(&parts, index)?,
+            feed_forward_output: parts.listed_norm(NormSite::FeedForwardOutput)?,
+        })
+    }
+
+    /// Families that are parallel only by choice have no second norm then (StableLM).
+    fn feed_forward_norm(&self, parts: &Parts<'_, '_, 'a>) -> Result<Option<NormLayer>, ForwardError> {
+        let parallel = self.family.math.residual.resolve(self.config) == Residual::Parallel;
+        match self.family.math.residual {
+            Residual::ParallelIf(_, false) if parallel => parts.norm(NormSite::FeedForwardInput),
+            _ => parts.listed_norm(NormSite::FeedForwardInput),
+        }
+    }
+
+    fn embedding(&self) -> Result<Projection, ForwardError> {
+        let at = self.network.places().iter().position(|place| *place == crate::network::Place::Embedding);
+        self.tensors.table(at.ok_or_else(|| ForwardError::missing("the model", "token embedding"))?)
+    }
+
+    fn head(&self, embedding: &Projection) -> Result<Projection, ForwardError> {
+        match self.network.head().filter(|_| !self.network.is_tied()) {
+            Some(head) => self.tensors.projection(self.network.linear(head)),
+            None => Ok(embedding.clone()),
+        }
+    }
+
+    fn positions(&self) -> Result<Option<(Projection, usize)>, ForwardError> {
+        let Positions::Learned { offset } = self.family.math.positions else { return Ok(None) };
+        let at = self.network.places().iter().position(|place| *place == crate::network::Place::Positions);
+        let at = at.ok_or_else(|| ForwardError::missing("the model", "table of positions"))?;
+        Ok(Some((self.tensors.table(at)?, offset)))
+    }
+
+    fn embedding_scale(&self) -> Result<f32, ForwardError> {
+        match self.family.math.embedding_scale {
+            EmbeddingScale::One => Ok(1.0),
+            EmbeddingScale::RootHidden => Ok((self.hidden()? as f32).sqrt()),
+            EmbeddingScale::Multiplier(key) => self.number(key),
+        }
+    }
+
+    fn logit_scale(&self) -> Result<f32, ForwardError> {
+        match self.family.math.logit_scale {
+            LogitScale::One => Ok(1.0),
+            LogitScale::Multiplier(key) => self.number(key),
+            LogitScale::Divisor(key) => Ok(1.0 / self.number(key)?),
+        }
+    }
+
+    fn hidden(&self) -> Result<usize, ForwardError> {
+        self.need(self.config.hidden_size, "hidden_size")
+    }
+
+    /// A number that the family's rules need.
+    fn number(&self, key: &'static str) -> Result<f32, ForwardError> {
+        let number = self.config.number(key)?;
+        Ok(self.need(number, key)? as f32)
+    }
+
+    fn need<T>(&self, value: Option<T>, key: &str) -> Result<T, ForwardError> {
+        Ok(self.config.need(value, key, "the forward pass needs it")?)
+    }
+
+    /// The small number under the root of norms; where config.json is silent, that of the framework's classes.
+    fn eps(&self) -> f32 {
+        let default = if self.family.norm_kind.subtracts_mean() { 1e-5 } else { 1e-6 };
+        self.config.norm_eps.unwrap_or(default) as f32
+    }
+}

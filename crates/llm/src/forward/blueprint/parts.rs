@@ -1,0 +1,107 @@
+//! The layers and norms of one block, or of what surrounds the blocks, looked up by role.
+
+use super::{NormLayer, Sources};
+use crate::family::{NormSite, Part, Role};
+use crate::forward::error::ForwardError;
+use crate::forward::tensors::Projection;
+use crate::network::{Linear, Norm};
+
+/// A block, or the trunk.
+pub(super) struct Parts<'p, 's, 'a> {
+    sources: &'p Sources<'s, 'a>,
+    block: Option<usize>,
+}
+
+impl<'p, 's, 'a> Parts<'p, 's, 'a> {
+    pub(super) fn trunk(sources: &'p Sources<'s, 'a>) -> Self {
+        Parts { sources, block: None }
+    }
+
+    pub(super) fn block(sources: &'p Sources<'s, 'a>, index: usize) -> Self {
+        Parts { sources, block: Some(index) }
+    }
+
+    /// The name in messages.
+    pub(super) fn place(&self) -> String {
+        self.block.map_or_else(|| "the model".to_owned(), |block| format!("block {block}"))
+    }
+
+    fn linears(&self) -> impl Iterator<Item = &'p Linear> + use<'p, 's, 'a> {
+        let block = self.block;
+        self.sources.network.linears().iter().filter(move |linear| linear.block == block)
+    }
+
+    /// The layer that fulfils the condition.
+    pub(super) fn find(&self, wanted: impl Fn(&Linear) -> bool) -> Option<&'p Linear> {
+        self.linears().find(|linear| wanted(linear))
+    }
+
+    /// The layer of a role, if there is one.
+    pub(super) fn linear(&self, role: Role) -> Result<Option<Projection>, ForwardError> {
+        self.find(|linear| linear.role == role).map(|linear| self.sources.tensors.projection(linear)).transpose()
+    }
+
+    /// The layer of a role in a part of the block, if there is one.
+    pub(super) fn linear_of(
+        &self,
+        part: Part,
+        role: Role,
+        expert: Option<usize>,
+    ) -> Result<Option<Projection>, ForwardError> {
+        let found = self.find(|linear| linear.part == part && linear.role == role && linear.expert == expert);
+        found.map(|linear| self.sources.tensors.projection(linear)).transpose()
+    }
+
+    /// The layer of a role; `columns` and `rows` are checked where they are given.
+    pub(super) fn sized(&self, role: Role, rows: usize, columns: usize) -> Result<Projection, ForwardError> {
+        let found = self.find(|linear| linear.role == role);
+        let linear = found.ok_or_else(|| ForwardError::missing(self.place(), format!("{role} projection")))?;
+        if (linear.out_features, linear.in_features) != (rows, columns) {
+            let expected = format!("{rows} outputs and {columns} inputs, which config.json implies");
+            return Err(self.sources.tensors.shape_error(linear.weight, &expected));
+        }
+        self.sources.tensors.projection(linear)
+    }
+
+    /// The norm at a site, if there is one.
+    pub(super) fn norm(&self, site: NormSite) -> Result<Option<NormLayer>, ForwardError> {
+        let mut found = self.sources.network.norms().iter().filter(|n| n.block == self.block && n.site == site);
+        match (found.next(), found.next()) {
+            (Some(norm), Some(_)) => Err(ForwardError::unsupported(format!("{}, one norm of many", norm.module))),
+            (Some(norm), None) => self.layer(norm).map(Some),
+            (None, _) => Ok(self.plain_norm(site)),
+        }
+    }
+
+    /// The norm at a site; missing is an error if the family has one there.
+    pub(super) fn listed_norm(&self, site: NormSite) -> Result<Option<NormLayer>, ForwardError> {
+        let found = self.norm(site)?;
+        match found.is_none() && self.is_listed(site) {
+            true => Err(ForwardError::missing(self.place(), format!("norm ({site:?})"))),
+            false => Ok(found),
+        }
+    }
+
+    fn is_listed(&self, site: NormSite) -> bool {
+        let family = self.sources.family;
+        let norms = if self.block.is_some() { family.norms } else { family.trunk.norms };
+        norms.iter().any(|(listed, _)| *listed == site)
+    }
+
+    /// Norms without parameters leave no trace in the checkpoint.
+    fn plain_norm(&self, site: NormSite) -> Option<NormLayer> {
+        let kind = self.sources.family.norm_kind;
+        let exists = !kind.has_weight() && self.is_listed(site);
+        exists.then(|| NormLayer { kind, weight: None, bias: None, eps: self.sources.eps() })
+    }
+
+    fn layer(&self, norm: &Norm) -> Result<NormLayer, ForwardError> {
+        let tensors = self.sources.tensors;
+        let weight = tensors.vector(norm.weight, None)?;
+        let bias = norm.bias.map(|bias| tensors.vector(bias, Some(weight.length))).transpose()?;
+        // The norms of latents do not take the model's eps.
+        let latent = matches!(norm.site, NormSite::QueryLatent | NormSite::KeyValueLatent);
+        let eps = if latent { 1e-6 } else { self.sources.eps() };
+        Ok(NormLayer { kind: norm.kind, weight: Some(weight), bias, eps })
+    }
+}

@@ -1,0 +1,91 @@
+//! What keeps a checkpoint from running, or a run from ending.
+
+use crate::model_config::ConfigError;
+use kvant_container::ErrorKind;
+
+/// An error of the forward pass.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// config.json is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A file is wrong.
+    #[error(transparent)]
+    File(#[from] kvant_container::Error),
+    /// The model has a rule that is not computed here.
+    #[error("the forward pass does not compute {rule}")]
+    Unsupported {
+        /// The rule, naming the layer or key it comes from.
+        rule: String,
+    },
+    /// A tensor that the architecture needs is not there.
+    #[error("{place} has no {what}")]
+    Missing {
+        /// The block, or the model.
+        place: String,
+        /// What is not there.
+        what: String,
+    },
+    /// A tensor is not what config.json implies.
+    #[error("{tensor}: shape {found:?} does not fit {expected}")]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions.
+        found: Vec<usize>,
+        /// What was expected, and where that comes from.
+        expected: String,
+    },
+    /// A token is not in the vocabulary.
+    #[error("token {token} is not in the vocabulary of {vocabulary}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// The size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// A sequence is longer than the table of positions.
+    #[error("a sequence of {length} tokens is longer than the {longest} positions that the model has learned")]
+    TooLong {
+        /// The length asked for.
+        length: usize,
+        /// The longest possible.
+        longest: usize,
+    },
+}
+
+impl ForwardError {
+    /// That a rule is not supported.
+    pub(super) fn unsupported(rule: impl Into<String>) -> ForwardError {
+        ForwardError::Unsupported { rule: rule.into() }
+    }
+
+    /// That something is not there.
+    pub(super) fn missing(place: impl Into<String>, what: impl Into<String>) -> ForwardError {
+        ForwardError::Missing { place: place.into(), what: what.into() }
+    }
+
+    /// Whether the input is wrong, or only not supported.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ForwardError::Unsupported { .. } => ErrorKind::Unsupported,
+            ForwardError::File(error) => error.kind(),
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        let text = match self {
+            ForwardError::Unsupported { .. } => "`kvant quantize` may still do this model: it needs no forward pass",
+            ForwardError::Missing { .. } | ForwardError::Shape { .. } => {
+                "config.json and the tensors are not of the same model; `kvant inspect --all` lists what is there"
+            }
+            ForwardError::Token { .. } => "the tokenizer is not that of the model",
+            ForwardError::TooLong { .. } => "use shorter sequences, e.g. with --seq-len",
+            ForwardError::File(error) => return error.hint(),
+            ForwardError::Config(_) => return None,
+        };
+        Some(text.to_owned())
+    }
+}

@@ -1,0 +1,55 @@
+//! Where heads stand in the rows of a buffer, so that fused projections are used in place.
+
+/// Heads in each row of a buffer: head `h` is the `width` elements from `start + h * step` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLayout {
+    /// The first element of the first head.
+    pub start: usize,
+    /// From one head to the next.
+    pub step: usize,
+    /// Elements of a head.
+    pub width: usize,
+    /// Number of heads.
+    pub count: usize,
+}
+
+impl HeadLayout {
+    /// Heads side by side from the start of a row.
+    pub fn packed(count: usize, width: usize) -> HeadLayout {
+        HeadLayout { start: 0, step: width, width, count }
+    }
+
+    /// The whole row as one head.
+    pub fn row(width: usize) -> HeadLayout {
+        HeadLayout::packed(1, width)
+    }
+
+    /// The part of each head from `start` on, `width` elements wide.
+    pub fn part(self, start: usize, width: usize) -> HeadLayout {
+        HeadLayout { start: self.start + start, width, ..self }
+    }
+
+    /// The heads of a row.
+    pub fn of(self, row: &mut [f32]) -> impl Iterator<Item = &mut [f32]> {
+        let HeadLayout { start, step, width, count } = self;
+        row[start..].chunks_mut(step).take(count).map(move |head| &mut head[..width])
+    }
+}
+
+/// Rows of a buffer with heads in them.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// The rows, one after the other.
+    pub data: &'a [f32],
+    /// Elements of a row.
+    pub row_width: usize,
+    /// Where the heads stand in a row.
+    pub layout: HeadLayout,
+}
+
+impl<'a> Heads<'a> {
+    /// The elements from the first of head `head` in row `row` on.
+    pub fn from(&self, row: usize, head: usize) -> &'a [f32] {
+        &self.data[row * self.row_width + self.layout.start + head * self.layout.step..]
+    }
+}

@@ -1,0 +1,82 @@
+//! The seam between what a decoder computes and what computes it. Everything that takes time passes through here, so that
+//! another device needs these five operations and no more. Buffers are rows of `f32`, one per token.
+
+use super::heads::{HeadLayout, Heads};
+use super::rope::Angles;
+use crate::family::{Activation, NormKind, Pairing};
+use crate::weight::WeightMatrix;
+
+/// A norm, ready to be applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormWeights {
+    /// The formula.
+    pub kind: NormKind,
+    /// The weight; empty where the formula has none. It may be as long as one head, or as all heads of a row.
+    pub weight: Vec<f32>,
+    /// The bias; empty if there is none.
+    pub bias: Vec<f32>,
+    /// The small number under the root.
+    pub eps: f32,
+}
+
+/// Causal attention of several sequences of the same length.
+#[derive(Clone, Debug)]
+pub struct Attention<'a> {
+    /// Queries.
+    pub queries: Heads<'a>,
+    /// Keys; each serves as many query heads as there are per key head.
+    pub keys: Heads<'a>,
+    /// Values, as many heads as keys.
+    pub values: Heads<'a>,
+    /// Tokens of a sequence.
+    pub length: usize,
+    /// The factor on `q k^T`.
+    pub scale: f32,
+    /// `c` of the soft-cap `c tanh(s / c)` on scores.
+    pub cap: Option<f32>,
+    /// How many positions a token sees, itself included; `None` for all before it.
+    pub window: Option<usize>,
+    /// A further score per query head; empty if there are none.
+    pub sinks: &'a [f32],
+}
+
+/// The output of the first layers of a feed-forward network.
+#[derive(Clone, Copy, Debug)]
+pub enum Hidden<'a> {
+    /// `act(x)`.
+    Plain(&'a [f32]),
+    /// `act(gate) * up`.
+    Pair {
+        /// The gates.
+        gate: &'a [f32],
+        /// The ups.
+        up: &'a [f32],
+    },
+    /// The same, each row of `width` elements being the gates, then as many ups.
+    Halves {
+        /// The rows.
+        rows: &'a [f32],
+        /// Elements of a row.
+        width: usize,
+    },
+    /// The same, gates and ups alternating.
+    Alternating(&'a [f32]),
+}
+
+/// What computes a decoder.
+pub trait Ops: Sync {
+    /// `out = x W^T + b`, rows of `W.columns` to rows of `W.rows`; `out` is resized.
+    fn linear(&self, x: &[f32], weight: &WeightMatrix<'_>, bias: Option<&[f32]>, out: &mut Vec<f32>);
+
+    /// Normalises each head of each row of `row_width` elements, in place.
+    fn normalise(&self, norm: &NormWeights, data: &mut [f32], row_width: usize, layout: HeadLayout);
+
+    /// Turns the first components of each head by the angles of the row's position, in place.
+    fn rotate(&self, angles: &Angles, pairing: Pairing, data: &mut [f32], row_width: usize, layout: HeadLayout);
+
+    /// Attention; `out` has a row for each query row, heads side by side, and is resized.
+    fn attend(&self, attention: &Attention<'_>, out: &mut Vec<f32>);
+
+    /// The hidden activation; `out` is resized.
+    fn activate(&self, activation: Activation, hidden: Hidden<'_>, out: &mut Vec<f32>);
+}

@@ -1,0 +1,245 @@
+//! Angles of rotary embeddings (arXiv 2104.09864) with every scaling in use. Frequencies and angles are `f32`, as the
+//! models were trained with. Turning itself is an operation of [`super::ops::Ops`].
+
+use super::error::ForwardError;
+use crate::model_config::RopeParameters;
+use std::f64::consts::PI;
+
+/// Cosines and sines per position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Angles {
+    /// Components that turn; a position has half as many angles.
+    pub dim: usize,
+    /// Tokens of a sequence; row `r` of a buffer has position `r % length`.
+    pub length: usize,
+    /// `cos` of every angle, position by position, times the scaling's attention factor.
+    pub cos: Vec<f32>,
+    /// `sin` likewise.
+    pub sin: Vec<f32>,
+}
+
+/// A rule that gives the frequencies, with all that it needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotary {
+    dim: usize,
+    theta: f64,
+    scaling: Scaling,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Scaling {
+    None,
+    Linear {
+        factor: f64,
+    },
+    /// NTK by parts of the length (bloc97, emozilla).
+    Dynamic {
+        factor: f64,
+        longest: f64,
+    },
+    /// arXiv 2309.00071.
+    Yarn {
+        factor: f64,
+        attention: f64,
+        original: f64,
+        fast: f64,
+        slow: f64,
+        truncate: bool,
+    },
+    /// arXiv 2407.21783.
+    Llama3 {
+        factor: f64,
+        original: f64,
+        low: f64,
+        high: f64,
+    },
+    /// arXiv 2402.13753.
+    LongRope {
+        short: Vec<f64>,
+        long: Vec<f64>,
+        attention: f64,
+        original: f64,
+    },
+}
+
+impl Rotary {
+    /// The rule of a checkpoint for heads of which `dim` components turn.
+    ///
+    /// # Errors
+    ///
+    /// An unknown kind of scaling, or one without a number that it needs.
+    pub fn new(parameters: &RopeParameters, dim: usize, longest: Option<usize>) -> Result<Rotary, ForwardError> {
+        if dim == 0 || !dim.is_multiple_of(2) {
+            return Err(ForwardError::unsupported(format!("rotary embeddings of {dim} components")));
+        }
+        let scaling = Reader { parameters, longest }.scaling(dim)?;
+        Ok(Rotary { dim, theta: parameters.theta.unwrap_or(10_000.0), scaling })
+    }
+
+    /// The angles of sequences of `length` tokens.
+    pub fn angles(&self, length: usize) -> Angles {
+        let (frequencies, factor) = self.frequencies(length);
+        let angle = |position: usize, frequency: f32| f64::from(position as f32 * frequency);
+        let all = (0..length).flat_map(|position| frequencies.iter().map(move |f| angle(position, *f)));
+        let (cos, sin) = all.map(|a| (a.cos() as f32 * factor, a.sin() as f32 * factor)).unzip();
+        Angles { dim: self.dim, length, cos, sin }
+    }
+
+    /// Turns per position of every pair, and the factor on cosines and sines.
+    fn frequencies(&self, length: usize) -> (Vec<f32>, f32) {
+        let plain = || self.powers(self.theta).into_iter().map(|p| 1.0 / p);
+        match &self.scaling {
+            Scaling::None => (plain().collect(), 1.0),
+            Scaling::Linear { factor } => (plain().map(|f| f / *factor as f32).collect(), 1.0),
+            Scaling::Dynamic { factor, longest } => {
+                let stretch = factor * longest.max(length as f64) / longest - (factor - 1.0);
+                let dim = self.dim as f64;
+                let theta = self.theta * stretch.powf(dim / (dim - 2.0));
+                (self.powers(theta).into_iter().map(|p| 1.0 / p).collect(), 1.0)
+            }
+            Scaling::Yarn { attention, .. } => (self.yarn(), *attention as f32),
+            Scaling::Llama3 { .. } => (plain().map(|f| self.llama3(f)).collect(), 1.0),
+            Scaling::LongRope { short, long, attention, original } => {
+                let divisors = if length as f64 > *original { long } else { short };
+                let both = self.powers(self.theta).into_iter().zip(divisors);
+                (both.map(|(p, d)| 1.0 / (*d as f32 * p)).collect(), *attention as f32)
+            }
+        }
+    }
+
+    /// `theta^(2i/d)`.
+    fn powers(&self, theta: f64) -> Vec<f32> {
+        let exponent = |i: usize| f64::from((2 * i) as f32 / self.dim as f32);
+        (0..self.dim / 2).map(|i| theta.powf(exponent(i)) as f32).collect()
+    }
+
+    fn yarn(&self) -> Vec<f32> {
+        let Scaling::Yarn { factor, original, fast, slow, truncate, .. } = self.scaling else {
+            return Vec::new();
+        };
+        let dim = self.dim as f64;
+        let component = |turns: f64| dim * (original / (turns * 2.0 * PI)).ln() / (2.0 * self.theta.ln());
+        let (low, high) = match truncate {
+            true => (component(fast).floor(), component(slow).ceil()),
+            false => (component(fast), component(slow)),
+        };
+        let (low, mut high) = (low.max(0.0), high.min(dim - 1.0));
+        if low == high {
+            high += 0.001;
+        }
+        let blend = |(i, power): (usize, f32)| {
+            let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0) as f32;
+            1.0 / (factor as f32 * power) * ramp + 1.0 / power * (1.0 - ramp)
+        };
+        self.powers(self.theta).into_iter().enumerate().map(blend).collect()
+    }
+
+    fn llama3(&self, frequency: f32) -> f32 {
+        let Scaling::Llama3 { factor, original, low, high } = self.scaling else {
+            return frequency;
+        };
+        let wavelength = 2.0 * PI / f64::from(frequency);
+        if wavelength < original / high {
+            return frequency;
+        }
+        if wavelength > original / low {
+            return frequency / factor as f32;
+        }
+        let smooth = ((original / wavelength - low) / (high - low)) as f32;
+        (1.0 - smooth) * frequency / factor as f32 + smooth * frequency
+    }
+}
+
+/// DeepSeek's factor on attention's scale: the square of YaRN's for `mscale_all_dim`, 1 without it.
+pub fn attention_scale_of_yarn(parameters: &RopeParameters) -> f64 {
+    let scaled = parameters.kind.as_deref().is_some_and(|kind| kind != "default");
+    match (parameters.factor, parameters.mscale_all_dim) {
+        (Some(factor), Some(mscale)) if scaled && mscale != 0.0 => yarn_factor(factor, mscale).powi(2),
+        _ => 1.0,
+    }
+}
+
+fn yarn_factor(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
+struct Reader<'a> {
+    parameters: &'a RopeParameters,
+    longest: Option<usize>,
+}
+
+impl Reader<'_> {
+    fn scaling(&self, dim: usize) -> Result<Scaling, ForwardError> {
+        // Text has the same position on all axes of multimodal rotary embeddings.
+        match self.parameters.kind.as_deref().unwrap_or("default") {
+            "default" | "mrope" => Ok(Scaling::None),
+            "linear" => Ok(Scaling::Linear { factor: self.need(self.parameters.factor, "factor")? }),
+            "dynamic" => Ok(Scaling::Dynamic {
+                factor: self.need(self.parameters.factor, "factor")?,
+                longest: self.need(self.longest, "max_position_embeddings")? as f64,
+            }),
+            "yarn" => self.yarn(),
+            "llama3" => Ok(Scaling::Llama3 {
+                factor: self.need(self.parameters.factor, "factor")?,
+                original: self.original()?,
+                low: self.need(self.parameters.low_freq_factor, "low_freq_factor")?,
+                high: self.need(self.parameters.high_freq_factor, "high_freq_factor")?,
+            }),
+            "longrope" | "su" => self.long_rope(dim),
+            kind => Err(ForwardError::unsupported(format!("rotary embeddings of the kind `{kind}`"))),
+        }
+    }
+
+    fn need<T>(&self, value: Option<T>, key: &str) -> Result<T, ForwardError> {
+        let kind = self.parameters.kind.as_deref().unwrap_or("default");
+        value.ok_or_else(|| ForwardError::missing(format!("rope scaling `{kind}` of config.json"), format!("`{key}`")))
+    }
+
+    fn original(&self) -> Result<f64, ForwardError> {
+        let original = self.parameters.original_max_positions.or(self.longest);
+        Ok(self.need(original, "original_max_position_embeddings")? as f64)
+    }
+
+    /// As stated, else how much longer the context is than it was.
+    fn factor(&self) -> Result<f64, ForwardError> {
+        match self.parameters.factor {
+            Some(factor) => Ok(factor),
+            None => Ok(self.need(self.longest, "factor")? as f64 / self.original()?),
+        }
+    }
+
+    fn yarn(&self) -> Result<Scaling, ForwardError> {
+        let p = self.parameters;
+        let factor = self.factor()?;
+        let default = match (p.mscale.filter(|m| *m != 0.0), p.mscale_all_dim.filter(|m| *m != 0.0)) {
+            (Some(above), Some(below)) => yarn_factor(factor, above) / yarn_factor(factor, below),
+            _ => yarn_factor(factor, 1.0),
+        };
+        Ok(Scaling::Yarn {
+            factor,
+            attention: p.attention_factor.unwrap_or(default),
+            original: self.original()?,
+            fast: p.beta_fast.unwrap_or(32.0),
+            slow: p.beta_slow.unwrap_or(1.0),
+            truncate: p.truncate.unwrap_or(true),
+        })
+    }
+
+    fn long_rope(&self, dim: usize) -> Result<Scaling, ForwardError> {
+        let p = self.parameters;
+        let (original, factor) = (self.original()?, self.factor()?);
+        for (key, divisors) in [("short_factor", &p.short_factor), ("long_factor", &p.long_factor)] {
+            if divisors.len() != dim / 2 {
+                let found = format!("`{key}` of {} numbers", dim / 2);
+                return Err(ForwardError::missing("rope scaling `longrope` of config.json", found));
+            }
+        }
+        let default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+        Ok(Scaling::LongRope {
+            short: p.short_factor.clone(),
+            long: p.long_factor.clone(),
+            attention: p.attention_factor.unwrap_or(default),
+            original,
+        })
+    }
+}

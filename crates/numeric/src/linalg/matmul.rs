@@ -1,0 +1,157 @@
+//! Products of dense matrices through the `gemm` crate, behind views that check their bounds. The only `unsafe` of this
+//! module is the call into that crate, which takes raw pointers.
+#![allow(unsafe_code)]
+
+use gemm::Parallelism;
+
+/// A matrix in a slice: element `(r, c)` stands at `r * row_step + c * column_step`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    data: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_step: usize,
+    column_step: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Rows of `columns` elements, `row_step` apart.
+    ///
+    /// # Panics
+    ///
+    /// If the last element lies outside the slice.
+    pub fn new(data: &'a [f32], rows: usize, columns: usize, row_step: usize) -> Matrix<'a> {
+        assert!(fits(data.len(), rows, columns, row_step), "a {rows}x{columns} matrix does not fit its slice");
+        Matrix { data, rows, columns, row_step, column_step: 1 }
+    }
+
+    /// The same elements with rows and columns exchanged.
+    pub fn transposed(self) -> Matrix<'a> {
+        let Matrix { data, rows, columns, row_step, column_step } = self;
+        Matrix { data, rows: columns, columns: rows, row_step: column_step, column_step: row_step }
+    }
+}
+
+/// A matrix to be written: rows of `columns` elements, `row_step` apart.
+#[derive(Debug)]
+pub struct MatrixMut<'a> {
+    data: &'a mut [f32],
+    rows: usize,
+    columns: usize,
+    row_step: usize,
+}
+
+impl<'a> MatrixMut<'a> {
+    /// Rows of `columns` elements, `row_step` apart.
+    ///
+    /// # Panics
+    ///
+    /// If the last element lies outside the slice, or rows overlap.
+    pub fn new(data: &'a mut [f32], rows: usize, columns: usize, row_step: usize) -> MatrixMut<'a> {
+        assert!(fits(data.len(), rows, columns, row_step), "a {rows}x{columns} matrix does not fit its slice");
+        assert!(rows < 2 || row_step >= columns, "rows {row_step} apart overlap");
+        MatrixMut { data, rows, columns, row_step }
+    }
+}
+
+fn fits(length: usize, rows: usize, columns: usize, row_step: usize) -> bool {
+    let last = rows.saturating_sub(1).checked_mul(row_step).and_then(|start| start.checked_add(columns));
+    rows == 0 || columns == 0 || last.is_some_and(|end| end <= length)
+}
+
+/// Who computes a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// The calling thread alone.
+    One,
+    /// All threads of the current rayon pool. The work is cut along rows and columns, never along the sum.
+    Pool,
+}
+
+/// `out = factor * a b`.
+///
+/// # Panics
+///
+/// If the shapes do not match.
+pub fn multiply(out: MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>, factor: f32, threads: Threads) {
+    assert!(a.columns == b.rows && out.rows == a.rows && out.columns == b.columns, "shapes do not match");
+    let parallelism = match threads {
+        Threads::One => Parallelism::None,
+        Threads::Pool => Parallelism::Rayon(0),
+    };
+    // SAFETY: the constructors checked that the last element of each view, hence every element, lies inside its slice,
+    // and that the rows written do not overlap; `out` is borrowed exclusively. With `read_dst` false nothing is read of it.
+    unsafe {
+        gemm::gemm(
+            out.rows,
+            out.columns,
+            a.columns,
+            out.data.as_mut_ptr(),
+            1,
+            out.row_step as isize,
+            false,
+            a.data.as_ptr(),
+            a.column_step as isize,
+            a.row_step as isize,
+            b.data.as_ptr(),
+            b.column_step as isize,
+            b.row_step as isize,
+            0.0,
+            factor,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i * 37 + seed * 11) % 19) as f32 * 0.25 - 2.0).collect()
+    }
+
+    /// `factor * x w^T` by the definition; the values make every sum exact.
+    fn naive(x: &[f32], w: &[f32], (m, n, k): (usize, usize, usize), factor: f32) -> Vec<f32> {
+        let dot = |r: usize, c: usize| (0..k).map(|i| x[r * k + i] * w[c * k + i]).sum::<f32>();
+        (0..m * n).map(|i| factor * dot(i / n, i % n)).collect()
+    }
+
+    #[test]
+    fn products_equal_the_definition_at_odd_sizes() {
+        for shape @ (m, n, k) in [(1, 1, 1), (1, 17, 5), (3, 33, 64), (65, 7, 19), (50, 130, 70), (5, 4, 0)] {
+            let (x, w) = (values(m * k, 1), values(n * k, 2));
+            let expected = naive(&x, &w, shape, 0.5);
+            for threads in [Threads::One, Threads::Pool] {
+                let mut out = vec![f32::NAN; m * n];
+                let w = Matrix::new(&w, n, k, k).transposed();
+                multiply(MatrixMut::new(&mut out, m, n, n), Matrix::new(&x, m, k, k), w, 0.5, threads);
+                assert_eq!(out, expected, "{shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_between_rows_is_left_alone() {
+        let mut out = vec![7.0; 12];
+        let a = values(6, 3);
+        multiply(
+            MatrixMut::new(&mut out[1..], 3, 2, 4),
+            Matrix::new(&a, 3, 1, 2),
+            Matrix::new(&[1.0, 2.0], 1, 2, 2),
+            1.0,
+            Threads::One,
+        );
+        let expected = [7.0, a[0], 2.0 * a[0], 7.0, 7.0, a[2], 2.0 * a[2], 7.0, 7.0, a[4], 2.0 * a[4], 7.0];
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "does not fit")]
+    fn a_view_outside_its_slice_is_refused() {
+        Matrix::new(&[0.0; 5], 2, 3, 3);
+    }
+}

@@ -1,0 +1,11 @@
+//! Dense linear algebra and the row kernels of a decoder's forward pass, on plain slices of `f32`. Sums run in a fixed
+//! order, so a result does not depend on the number of threads. The row kernels give the same bits on every instruction
+//! set; products of matrices, which come from the `gemm` crate, may differ in the last bits between kinds of CPU.
+
+mod elementary;
+mod matmul;
+mod rows;
+
+pub use elementary::{erf, exp, sigmoid, tanh};
+pub use matmul::{Matrix, MatrixMut, Threads, multiply};
+pub use rows::{layer_norm, rms_norm, softmax, sum_of_exponentials};

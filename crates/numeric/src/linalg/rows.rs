@@ -1,0 +1,198 @@
+//! Kernels on one row: norms and softmax. Sums are taken in sixteen lanes, which are added at the end: the same order
+//! with every instruction set.
+
+use super::elementary::{exp, tanh};
+use crate::simd::{Isa, Loop, dispatch};
+
+const LANES: usize = 16;
+
+/// Folds the values with `step` in sixteen lanes, and the lanes with `join`.
+#[inline(always)]
+fn fold(values: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [start; LANES];
+    let mut chunks = values.chunks_exact(LANES);
+    for chunk in &mut chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = step(*lane, *value);
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(chunks.remainder()) {
+        *lane = step(*lane, *value);
+    }
+    lanes.into_iter().fold(start, join)
+}
+
+/// RMSNorm in place: `x / sqrt(mean(x^2) + eps) * (w + offset)` (arXiv 1910.07467).
+pub fn rms_norm(isa: Isa, row: &mut [f32], weight: &[f32], offset: f32, eps: f32) {
+    dispatch(isa, RmsNorm { row, weight, offset, eps });
+}
+
+struct RmsNorm<'a> {
+    row: &'a mut [f32],
+    weight: &'a [f32],
+    offset: f32,
+    eps: f32,
+}
+
+impl Loop for RmsNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let squares = fold(self.row, 0.0, |sum, x| sum + x * x, |a, b| a + b);
+        let factor = 1.0 / (squares / self.row.len() as f32 + self.eps).sqrt();
+        for (x, w) in self.row.iter_mut().zip(self.weight) {
+            *x = *x * factor * (*w + self.offset);
+        }
+    }
+}
+
+/// LayerNorm in place: `(x - mean(x)) / sqrt(var(x) + eps) * (w + offset) + b` (arXiv 1607.06450). An empty weight
+/// stands for ones, an empty bias for zeros.
+pub fn layer_norm(isa: Isa, row: &mut [f32], weight: &[f32], offset: f32, bias: &[f32], eps: f32) {
+    dispatch(isa, LayerNorm { row, weight, offset, bias, eps });
+}
+
+struct LayerNorm<'a> {
+    row: &'a mut [f32],
+    weight: &'a [f32],
+    offset: f32,
+    bias: &'a [f32],
+    eps: f32,
+}
+
+impl Loop for LayerNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let count = self.row.len() as f32;
+        let mean = fold(self.row, 0.0, |sum, x| sum + x, |a, b| a + b) / count;
+        let squares = fold(self.row, 0.0, |sum, x| sum + (x - mean) * (x - mean), |a, b| a + b);
+        let factor = 1.0 / (squares / count + self.eps).sqrt();
+        for x in self.row.iter_mut() {
+            *x = (*x - mean) * factor;
+        }
+        for (x, w) in self.row.iter_mut().zip(self.weight) {
+            *x *= *w + self.offset;
+        }
+        for (x, b) in self.row.iter_mut().zip(self.bias) {
+            *x += *b;
+        }
+    }
+}
+
+/// Softmax in place, after the soft-cap `c tanh(x / c)` where one is given. A `sink` is a further score that takes its
+/// share and has no value.
+pub fn softmax(isa: Isa, row: &mut [f32], cap: Option<f32>, sink: Option<f32>) {
+    dispatch(isa, Softmax { row, cap, sink });
+}
+
+struct Softmax<'a> {
+    row: &'a mut [f32],
+    cap: Option<f32>,
+    sink: Option<f32>,
+}
+
+impl Loop for Softmax<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        if let Some(cap) = self.cap {
+            for x in self.row.iter_mut() {
+                *x = cap * tanh(*x / cap);
+            }
+        }
+        let largest = fold(self.row, f32::NEG_INFINITY, f32::max, f32::max).max(self.sink.unwrap_or(f32::NEG_INFINITY));
+        for x in self.row.iter_mut() {
+            *x = exp(*x - largest);
+        }
+        let sum =
+            fold(self.row, 0.0, |sum, x| sum + x, |a, b| a + b) + self.sink.map_or(0.0, |sink| exp(sink - largest));
+        let factor = 1.0 / sum;
+        for x in self.row.iter_mut() {
+            *x *= factor;
+        }
+    }
+}
+
+/// The largest value `m` of a row, and the sum of `e^(x - m)` over it: what the logarithm of a softmax needs.
+pub fn sum_of_exponentials(isa: Isa, row: &[f32]) -> (f32, f32) {
+    dispatch(isa, SumOfExponentials { row })
+}
+
+struct SumOfExponentials<'a> {
+    row: &'a [f32],
+}
+
+impl Loop for SumOfExponentials<'_> {
+    type Output = (f32, f32);
+
+    #[inline(always)]
+    fn run(self) -> (f32, f32) {
+        let largest = fold(self.row, f32::NEG_INFINITY, f32::max, f32::max);
+        (largest, fold(self.row, 0.0, |sum, x| sum + exp(x - largest), |a, b| a + b))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(length: usize) -> Vec<f32> {
+        (0..length).map(|i| ((i * 29) % 23) as f32 * 0.3 - 2.0).collect()
+    }
+
+    fn assert_close(ours: &[f32], expected: impl Iterator<Item = f64>) {
+        for (i, (a, b)) in ours.iter().zip(expected).enumerate() {
+            assert!((f64::from(*a) - b).abs() < 2e-6 * b.abs().max(1.0), "{i}: {a} {b}");
+        }
+    }
+
+    #[test]
+    fn norms_equal_their_formulas_on_every_isa() {
+        for isa in Isa::available() {
+            for length in [1, 5, 16, 37, 256] {
+                let x: Vec<f64> = row(length).into_iter().map(f64::from).collect();
+                let (weight, bias) = (vec![0.5; length], vec![0.25; length]);
+                let n = length as f64;
+                let root = (x.iter().map(|x| x * x).sum::<f64>() / n + 1e-5).sqrt();
+                let mut ours = row(length);
+                rms_norm(isa, &mut ours, &weight, 1.0, 1e-5);
+                assert_close(&ours, x.iter().map(|x| x / root * 1.5));
+                let mean = x.iter().sum::<f64>() / n;
+                let root = (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n + 1e-5).sqrt();
+                let mut ours = row(length);
+                layer_norm(isa, &mut ours, &weight, 0.0, &bias, 1e-5);
+                assert_close(&ours, x.iter().map(|x| (x - mean) / root * 0.5 + 0.25));
+            }
+        }
+    }
+
+    #[test]
+    fn softmax_with_cap_and_sink_equals_its_formula_on_every_isa() {
+        for isa in Isa::available() {
+            for (length, cap, sink) in [(1, None, None), (40, Some(3.0), None), (33, None, Some(1.5))] {
+                let capped = |x: f32| cap.map_or(f64::from(x), |c| f64::from(c) * (f64::from(x) / f64::from(c)).tanh());
+                let x: Vec<f64> = row(length).into_iter().map(capped).collect();
+                let sum = x.iter().map(|x| x.exp()).sum::<f64>() + sink.map_or(0.0, |s: f32| f64::from(s).exp());
+                let mut ours = row(length);
+                softmax(isa, &mut ours, cap, sink);
+                assert_close(&ours, x.iter().map(|x| x.exp() / sum));
+            }
+        }
+    }
+
+    #[test]
+    fn every_isa_gives_the_same_bits() {
+        let results = Isa::available().into_iter().map(|isa| {
+            let mut x = row(100);
+            softmax(isa, &mut x, Some(20.0), None);
+            rms_norm(isa, &mut x, &row(100), 0.0, 1e-6);
+            (x.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), sum_of_exponentials(isa, &row(100)))
+        });
+        let results: Vec<_> = results.collect();
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+    }
+}

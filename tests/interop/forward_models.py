@@ -1,0 +1,115 @@
+"""Tiny random-weight models, one for each rule of the forward pass, with weights large enough for every rule to matter."""
+
+import pathlib
+
+import torch
+import transformers
+
+BASE = dict(vocab_size=512, hidden_size=128, intermediate_size=192, num_hidden_layers=4, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=256, bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
+WIDE = dict(BASE, head_dim=48)
+NARROW = dict(BASE, head_dim=32)
+GPT = dict(n_embd=128, n_layer=3, n_head=4, vocab_size=512, n_positions=256, bos_token_id=0, eos_token_id=0)
+OPT = dict(hidden_size=128, ffn_dim=192, num_hidden_layers=3, num_attention_heads=4, vocab_size=512, max_position_embeddings=256,
+           word_embed_proj_dim=128)  # fmt: skip
+EXPERTS = dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=64)
+LOCAL_EXPERTS = dict(num_local_experts=8, num_experts_per_tok=2)
+DEEPSEEK = dict(BASE, kv_lora_rank=32, q_lora_rank=48, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24, num_key_value_heads=4,
+                moe_intermediate_size=64, num_experts_per_tok=2, n_routed_experts=8, n_shared_experts=2, first_k_dense_replace=1,
+                n_group=1, topk_group=1)  # fmt: skip
+GROUPS = dict(n_group=4, topk_group=2, routed_scaling_factor=2.5)
+MULTIPLIERS = dict(attention_multiplier=0.1, embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22)
+
+
+def rope(kind, **parameters):
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=10000.0, **parameters))
+
+
+def deepseek_yarn(mscale):
+    return rope("yarn", factor=8.0, original_max_position_embeddings=32, mscale=mscale, mscale_all_dim=mscale, beta_fast=32, beta_slow=1)
+
+
+GEMMA3_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+                   sliding_attention=dict(rope_type="default", rope_theta=10000.0))  # fmt: skip
+LONG_ROPE = rope("longrope", original_max_position_embeddings=64, partial_rotary_factor=1.0,
+                 short_factor=[1.0 + 0.1 * i for i in range(16)], long_factor=[2.0 + 0.5 * i for i in range(16)])  # fmt: skip
+
+# name -> (model_type, arguments of its config class)
+MODELS = {
+    "llama_bias": ("llama", dict(BASE, attention_bias=True, mlp_bias=True)),
+    "llama_tied": ("llama", dict(BASE, tie_word_embeddings=True)),
+    "llama_linear": ("llama", dict(BASE, **rope("linear", factor=4.0))),
+    "llama_dynamic": ("llama", {**BASE, **rope("dynamic", factor=4.0), "max_position_embeddings": 64}),
+    "llama_yarn": ("llama", dict(BASE, **rope("yarn", factor=8.0, original_max_position_embeddings=32))),
+    "llama_llama3": ("llama", dict(BASE, **rope("llama3", factor=8.0, original_max_position_embeddings=64, low_freq_factor=1.0,
+                                                high_freq_factor=4.0))),
+    "mistral": ("mistral", dict(BASE, sliding_window=20)),
+    "qwen2": ("qwen2", dict(BASE, use_sliding_window=True, sliding_window=20, max_window_layers=2)),
+    "qwen3": ("qwen3", WIDE),
+    "gemma": ("gemma", WIDE),
+    "gemma2": ("gemma2", dict(WIDE, sliding_window=20, query_pre_attn_scalar=40, attn_logit_softcapping=5.0, final_logit_softcapping=10.0)),
+    "gemma3": ("gemma3_text", dict(WIDE, num_hidden_layers=7, sliding_window=20, query_pre_attn_scalar=40, rope_parameters=GEMMA3_ROPE)),
+    "phi3": ("phi3", dict(BASE, sliding_window=20, partial_rotary_factor=0.5)),
+    "phi3_longrope": ("phi3", dict(BASE, original_max_position_embeddings=64, **LONG_ROPE)),
+    "opt": ("opt", OPT),
+    "opt_post_norm": ("opt", dict(OPT, word_embed_proj_dim=64, do_layer_norm_before=False)),
+    "gpt2": ("gpt2", GPT),
+    "gptj": ("gptj", dict(GPT, rotary_dim=16)),
+    "gpt_neox": ("gpt_neox", {k: v for k, v in BASE.items() if k != "num_key_value_heads"}),
+    "gpt_neox_sequential": ("gpt_neox", {**{k: v for k, v in BASE.items() if k != "num_key_value_heads"}, "use_parallel_residual": False}),
+    "mixtral": ("mixtral", dict(BASE, **LOCAL_EXPERTS, sliding_window=20)),
+    "qwen2_moe": ("qwen2_moe", dict(BASE, **EXPERTS, shared_expert_intermediate_size=96)),
+    "qwen3_moe": ("qwen3_moe", dict(WIDE, **EXPERTS, norm_topk_prob=True, mlp_only_layers=[1])),
+    "olmoe": ("olmoe", dict(BASE, num_experts=8, num_experts_per_tok=2)),
+    "granite": ("granite", dict(BASE, **MULTIPLIERS)),
+    "granitemoe": ("granitemoe", dict(BASE, **LOCAL_EXPERTS, **MULTIPLIERS)),
+    "phimoe": ("phimoe", dict(BASE, **LOCAL_EXPERTS)),
+    "gpt_oss": ("gpt_oss", dict(NARROW, num_local_experts=4, num_experts_per_tok=2, sliding_window=20)),
+    "deepseek_v2": ("deepseek_v2", dict(DEEPSEEK, **GROUPS, topk_method="group_limited_greedy", **deepseek_yarn(0.707))),
+    "deepseek_v2_lite": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None)),
+    "deepseek_v3": ("deepseek_v3", dict(DEEPSEEK, **GROUPS, norm_topk_prob=True, **deepseek_yarn(1.0))),
+    "glm4_moe": ("glm4_moe", dict(NARROW, moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1,
+                                  first_k_dense_replace=1, use_qk_norm=True, n_group=1, topk_group=1)),
+    "cohere": ("cohere", BASE),
+    "cohere_norms": ("cohere", dict(BASE, use_qk_norm=True)),
+    "cohere2": ("cohere2", dict(BASE, sliding_window=20)),
+    "glm": ("glm", NARROW),
+    "glm4": ("glm4", NARROW),
+    "hunyuan": ("hunyuan_v1_dense", NARROW),
+    "nemotron": ("nemotron", BASE),
+    "olmo": ("olmo", BASE),
+    "olmo2": ("olmo2", BASE),
+    "olmo3": ("olmo3", dict(BASE, sliding_window=20)),
+    "phi": ("phi", BASE),
+    "phi_norms": ("phi", dict(BASE, qk_layernorm=True)),
+    "smollm3": ("smollm3", BASE),
+    "stablelm": ("stablelm", BASE),
+    "stablelm_parallel": ("stablelm", dict(BASE, use_parallel_residual=True, use_qkv_bias=True)),
+    "starcoder2": ("starcoder2", dict(BASE, sliding_window=20)),
+}  # fmt: skip
+
+
+def scaled(name, shape, generator):
+    """Weights that keep activations near 1, queries and keys twice that, so that attention is far from uniform."""
+    noise = torch.randn(shape, generator=generator)
+    if len(shape) < 2 or "norm" in name:
+        return noise * 0.2
+    return noise * shape[-1] ** -0.5 * (2 if "q_" in name or "k_" in name else 1)
+
+
+def save(name, out):
+    """The directory of a model, made on first use."""
+    out = pathlib.Path(out)
+    if (out / "config.json").exists():
+        return out
+    kind, arguments = MODELS[name]
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **arguments), dtype=torch.float32)
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    corrections = [(n, b) for n, b in model.named_buffers() if n.endswith("correction_bias")]
+    with torch.no_grad():
+        for n, p in [*model.named_parameters(), *corrections]:
+            change = scaled(n, p.shape, generator)
+            # Norms stay near the identity.
+            p.copy_(p + change if "norm" in n and "bias" not in n else change)
+    model.save_pretrained(out)
+    return out
