@@ -24,7 +24,7 @@ pub const FAMILY: Family = Family {
     norms: PRE_AND_QK_NORMS,
     parameters: &["block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias"],
     math: Math {
-        positions: Positions::rotary(Pairing::Halves, 0.5),
+        positions: Positions::rotary(Pairing::Halves, 1.0),
         query_key_norm: QueryKeyNorm::AllHeads,
         ..Math::LLAMA
     },
