@@ -17,6 +17,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod activation;
 pub mod fake;
 pub mod observer;
 pub mod parameters;
