@@ -231,24 +231,40 @@ pub struct InspectArgs {
 const EVAL: &str = "\
 Examples:
   kvant eval Llama-3.2-1B --data wikitext.txt
+  kvant eval Llama-3.2-1B-int4 --reference Llama-3.2-1B --data wikitext.txt
+      how far a quantized model is from the original, token by token and block by block
   kvant eval Llama-3.2-1B --data wikitext.txt --seq-len 512 --json | jq .perplexity
 
 The text is tokenized as a whole and cut into consecutive windows; a shorter tail is dropped. Every token of a window
-but the first is scored, given those before it in the window; perplexity is the exponential of the mean.";
+but the first is scored, given those before it in the window; perplexity is the exponential of the mean. With --stride
+windows overlap, and each scores the tokens that the one before did not reach.
+
+With --reference, the Kullback-Leibler divergence of the model's distribution from the reference's is given in nats,
+how often both hold the same token for the likeliest, and for each block the signal-to-noise ratio (SQNR) of what comes
+out of it: a block behind which it drops is one that quantization hurts.";
 
 /// `kvant eval`.
 #[derive(Debug, Args)]
 #[command(after_help = EVAL)]
 pub struct EvalArgs {
-    /// A Hugging Face directory with weights in floats
+    /// A Hugging Face directory
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
     /// A text file in UTF-8
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub data: PathBuf,
+    /// The model that this one was made from, to be compared with
+    #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::AnyPath)]
+    pub reference: Option<PathBuf>,
     /// Tokens of a window [default: the smaller of 2048 and the model's longest context]
     #[arg(long, value_name = "N")]
     pub seq_len: Option<usize>,
+    /// Tokens from the start of one window to that of the next [default: as long as a window]
+    #[arg(long, value_name = "N")]
+    pub stride: Option<usize>,
+    /// Activations kept in memory, e.g. 500MB; more go to a temporary file
+    #[arg(long, value_name = "SIZE", default_value = "1GB")]
+    pub max_memory: ByteSize,
     /// How to run it.
     #[command(flatten)]
     pub run: RunArgs,

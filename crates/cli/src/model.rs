@@ -57,3 +57,12 @@ pub fn threads(args: &RunArgs) -> usize {
     let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     args.threads.map_or_else(processors, usize::from)
 }
+
+/// The threads to work with.
+///
+/// # Errors
+/// Where the system has none to give.
+pub fn pool(args: &RunArgs) -> Result<rayon::ThreadPool, Failure> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads(args)).build();
+    pool.map_err(|error| Failure::system(format!("cannot start threads: {error}")))
+}

@@ -8,8 +8,35 @@ use kvant_llm::engine;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-const TEMPLATE: &str = "{bar:32} {percent:>3} %  {decimal_bytes} of {decimal_total_bytes}  \
-                        {decimal_bytes_per_sec}  {eta} left  {wide_msg}";
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes of the source.
+    Bytes,
+    /// Tokens that passed the model.
+    Tokens,
+}
+
+impl Unit {
+    fn template(self) -> &'static str {
+        match self {
+            Unit::Bytes => {
+                "{bar:32} {percent:>3} %  {decimal_bytes} of {decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left  \
+                 {wide_msg}"
+            }
+            Unit::Tokens => {
+                "{bar:32} {percent:>3} %  {human_pos} of {human_len} tokens  {per_sec}  {eta} left  {wide_msg}"
+            }
+        }
+    }
+
+    fn text(self, count: u64) -> String {
+        match self {
+            Unit::Bytes => size::bytes(count),
+            Unit::Tokens => format!("{count} tokens"),
+        }
+    }
+}
 
 /// How often a line is printed.
 const LINE_INTERVAL: Duration = Duration::from_secs(3);
@@ -28,23 +55,26 @@ enum View {
 
 /// What the next line depends on.
 struct Lines {
+    unit: Unit,
     begun: Instant,
     next: Instant,
-    /// Bytes that an earlier run had done.
+    /// What an earlier run had done.
     resumed: u64,
     done: u64,
     total: u64,
 }
 
 impl Progress<'_> {
-    /// Follows the printer's settings.
-    pub fn new(printer: &Printer) -> Progress<'_> {
+    /// Counts in `unit`; follows the printer's settings.
+    pub fn new(printer: &Printer, unit: Unit) -> Progress<'_> {
         let view = match printer.progress_target() {
             ProgressTarget::Hidden => View::Hidden,
-            ProgressTarget::Lines(at_once) => View::Lines(Mutex::new(Lines::new(at_once))),
+            ProgressTarget::Lines(at_once) => View::Lines(Mutex::new(Lines::new(unit, at_once))),
             ProgressTarget::Terminal(target) => {
                 let bar = ProgressBar::with_draw_target(None, target);
-                bar.set_style(ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar()));
+                bar.set_style(
+                    ProgressStyle::with_template(unit.template()).unwrap_or_else(|_| ProgressStyle::default_bar()),
+                );
                 printer.set_bar(Some(bar.clone()));
                 View::Bar(bar)
             }
@@ -109,10 +139,10 @@ impl Progress<'_> {
 }
 
 impl Lines {
-    fn new(at_once: bool) -> Lines {
+    fn new(unit: Unit, at_once: bool) -> Lines {
         let begun = Instant::now();
         let next = if at_once { begun } else { begun + LINE_INTERVAL };
-        Lines { begun, next, resumed: 0, done: 0, total: 0 }
+        Lines { unit, begun, next, resumed: 0, done: 0, total: 0 }
     }
 
     /// Adds to what is done, and gives the line if it is time for one.
@@ -128,13 +158,13 @@ impl Lines {
     fn line(&self, elapsed: Duration) -> String {
         let percent = self.done * 100 / self.total.max(1);
         let rate = self.done.saturating_sub(self.resumed) as f64 / elapsed.as_secs_f64().max(1e-3);
-        let (done, total) = (size::bytes(self.done), size::bytes(self.total));
+        let (done, total) = (self.unit.text(self.done), self.unit.text(self.total));
         if rate <= 0.0 {
             return format!("{percent} %  {done} of {total}");
         }
         let left = self.total.saturating_sub(self.done) as f64 / rate;
         let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
-        format!("{percent} %  {done} of {total}  {}/s  {} left", size::bytes(rate as u64), size::duration(left))
+        format!("{percent} %  {done} of {total}  {}/s  {} left", self.unit.text(rate as u64), size::duration(left))
     }
 }
 
@@ -144,7 +174,7 @@ mod tests {
 
     #[test]
     fn lines_come_at_most_every_few_seconds() {
-        let mut lines = Lines::new(false);
+        let mut lines = Lines::new(Unit::Bytes, false);
         (lines.total, lines.resumed) = (2_000_000, 500_000);
         let at = |seconds| lines.begun + Duration::from_secs(seconds);
         let (first, second, third, fourth) = (at(0), at(5), at(6), at(10));
@@ -157,7 +187,7 @@ mod tests {
 
     #[test]
     fn nothing_to_do_is_no_division_by_zero() {
-        let mut lines = Lines::new(true);
+        let mut lines = Lines::new(Unit::Bytes, true);
         let begun = lines.begun;
         assert_eq!(lines.advance(0, begun).as_deref(), Some("0 %  0 B of 0 B"));
     }

@@ -4,10 +4,12 @@ use crate::args::EvalArgs;
 use crate::failure::Failure;
 use crate::model;
 use crate::printer::Printer;
+use crate::progress::{Progress, Unit};
 use crate::table::{Align, Table};
-use kvant_llm::evaluation::{Perplexity, default_window, perplexity, tokenize};
+use kvant_llm::engine::Progress as _;
+use kvant_llm::evaluation::{Comparison, Evaluation, Options, default_window, evaluate, tokenize};
 use kvant_llm::forward::{Decoder, cpu::Cpu};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Evaluates a model.
 ///
@@ -16,27 +18,66 @@ use serde_json::json;
 pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     let checkpoint = model::open(&args.model)?;
     let decoder = Decoder::open(&checkpoint)?;
+    let original = args.reference.as_deref().map(model::open).transpose()?;
+    let reference = original.as_ref().map(Decoder::open).transpose()?;
     let tokens = tokenize(&args.model, &args.data)?;
-    let window = args.seq_len.unwrap_or_else(|| default_window(&decoder));
-    let threads = rayon::ThreadPoolBuilder::new().num_threads(model::threads(&args.run)).build();
-    let threads = threads.map_err(|error| Failure::system(format!("cannot start threads: {error}")))?;
-    let watch = |done: usize, all: usize| printer.detail(&format!("{done} of {all} windows"));
-    let found = threads.install(|| perplexity(&decoder, &Cpu::default(), &tokens, window, watch))?;
-    if printer.is_json() { printer.json(&object(&found)) } else { printer.data(&table(&found).render()) }
+    let options = Options {
+        window: args.seq_len.unwrap_or_else(|| default_window(&decoder)),
+        stride: args.stride,
+        memory: args.max_memory.0,
+    };
+    let progress = Progress::new(printer, Unit::Tokens);
+    let mut before = None;
+    let watch = |done: u64, all: u64| match before.replace(done) {
+        None => progress.begin(all, 0),
+        Some(before) => progress.advance("", done - before),
+    };
+    let work = || evaluate(&decoder, reference.as_ref(), &Cpu::default(), &tokens, options, watch);
+    let found = model::pool(&args.run)?.install(work)?;
+    drop(progress);
+    if printer.is_json() { printer.json(&object(&found)) } else { printer.data(&text(&found)) }
 }
 
-fn object(found: &Perplexity) -> serde_json::Value {
-    json!({
+fn object(found: &Evaluation) -> Value {
+    let mut object = json!({
         "perplexity": found.perplexity,
         "tokens": found.tokens,
         "windows": found.windows,
         "seq_len": found.window,
         "seconds": found.seconds,
         "tokens_per_second": found.tokens_per_second(),
-    })
+    });
+    if let (Some(comparison), Value::Object(object)) = (&found.comparison, &mut object) {
+        object.extend(compared(comparison));
+    }
+    object
 }
 
-fn table(found: &Perplexity) -> Table {
+fn compared(comparison: &Comparison) -> impl Iterator<Item = (String, Value)> {
+    // JSON has no infinity: a block without error has no ratio.
+    let blocks = comparison.blocks.iter().enumerate();
+    let blocks: Vec<Value> = blocks.map(|(block, decibels)| json!({"block": block, "sqnr_db": decibels})).collect();
+    let fields = [
+        ("reference_perplexity", json!(comparison.reference_perplexity)),
+        ("kl_mean", json!(comparison.kl_mean)),
+        ("kl_p99", json!(comparison.kl_p99)),
+        ("top1_agreement", json!(comparison.top1_agreement)),
+        ("blocks", json!(blocks)),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value))
+}
+
+fn text(found: &Evaluation) -> String {
+    let summary = summary(found).render();
+    match &found.comparison {
+        Some(comparison) => {
+            format!("{summary}\n\n{}\n\n{}", distance(comparison).render(), blocks(comparison).render())
+        }
+        None => summary,
+    }
+}
+
+fn summary(found: &Evaluation) -> Table {
     let titles = ["perplexity", "tokens", "windows", "seq len", "seconds", "tokens/s"];
     let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
     table.push([
@@ -47,5 +88,25 @@ fn table(found: &Perplexity) -> Table {
         format!("{:.2}", found.seconds),
         format!("{:.0}", found.tokens_per_second()),
     ]);
+    table
+}
+
+fn distance(comparison: &Comparison) -> Table {
+    let titles = ["reference perplexity", "KL mean", "KL 99 %", "same top token"];
+    let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
+    table.push([
+        format!("{:.4}", comparison.reference_perplexity),
+        format!("{:.6}", comparison.kl_mean),
+        format!("{:.6}", comparison.kl_p99),
+        format!("{:.2} %", comparison.top1_agreement * 100.0),
+    ]);
+    table
+}
+
+fn blocks(comparison: &Comparison) -> Table {
+    let mut table = Table::new(&["block", "SQNR dB"].map(|title| (title, Align::Right)));
+    for (block, decibels) in comparison.blocks.iter().enumerate() {
+        table.push([block.to_string(), format!("{decibels:.2}")]);
+    }
     table
 }

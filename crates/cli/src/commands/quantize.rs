@@ -5,7 +5,7 @@ use crate::args::QuantizeArgs;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
-use crate::progress::Progress;
+use crate::progress::{Progress, Unit};
 use crate::{interrupt, loading, model, size};
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
@@ -55,7 +55,7 @@ fn work(
             return Ok((path, Done { jobs, resumed: jobs }));
         }
     };
-    let progress = Progress::new(printer);
+    let progress = Progress::new(printer, Unit::Bytes);
     let run = engine::run(plan, checkpoint, &output, threads, &cancelled, &progress);
     drop(progress);
     let done = match run {

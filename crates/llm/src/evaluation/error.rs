@@ -54,6 +54,24 @@ pub enum EvaluationError {
         /// Its length.
         window: usize,
     },
+    /// A stride that is none, or leaves gaps.
+    #[error("windows of {window} tokens cannot begin {stride} apart")]
+    Stride {
+        /// The stride.
+        stride: usize,
+        /// The window.
+        window: usize,
+    },
+    /// The reference is another model.
+    #[error("the {what} of the model is {model}, that of the reference {reference}")]
+    Reference {
+        /// What differs.
+        what: &'static str,
+        /// In the model.
+        model: usize,
+        /// In the reference.
+        reference: usize,
+    },
     /// The model gave no number.
     #[error("the likelihood of token {token} of window {at} is not a number")]
     NotANumber {
@@ -82,6 +100,8 @@ impl EvaluationError {
             EvaluationError::NotText { .. } => "give a text file in UTF-8",
             EvaluationError::TooShort { .. } => "give a longer text, or shorter windows with --seq-len",
             EvaluationError::Window { .. } => "--seq-len is at least 2",
+            EvaluationError::Stride { .. } => "--stride is at least 1 and at most --seq-len",
+            EvaluationError::Reference { .. } => "--reference is the model that this one was made from",
             EvaluationError::NotANumber { .. } => "weights or activations overflow: the checkpoint may be damaged",
             EvaluationError::Read { .. } | EvaluationError::Tokenizer { .. } => return None,
         };

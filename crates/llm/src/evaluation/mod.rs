@@ -1,9 +1,14 @@
 //! How good a model is: measured on text, with the forward pass of [`crate::forward`].
 
+mod comparison;
 mod error;
-mod perplexity;
+mod evaluate;
+mod score;
 mod text;
+mod windows;
 
+pub use comparison::Comparison;
 pub use error::EvaluationError;
-pub use perplexity::{Perplexity, default_window, perplexity};
+pub use evaluate::{DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate};
 pub use text::tokenize;
+pub use windows::{Window, windows};

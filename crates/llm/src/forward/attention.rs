@@ -4,6 +4,8 @@ use super::blueprint::{AttentionLayer, HeadNorms, LatentProjections, NormLayer, 
 use super::heads::{HeadLayout, Heads};
 use super::ops::Attention;
 use super::run::Run;
+use super::spans::Spans;
+use super::tap::Site;
 use crate::family::QueryKeyNorm;
 
 /// A buffer with heads in its rows.
@@ -27,12 +29,14 @@ impl Projected {
 
 impl Run<'_, '_> {
     /// The attention branch on normed rows `x`.
-    pub(super) fn attention(&self, layer: &AttentionLayer, x: &[f32]) -> Vec<f32> {
+    pub(super) fn attention(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Vec<f32> {
         let projected = match &layer.projections {
             Projections::Latent(latent) => self.latent(layer, latent, x),
             projections => self.plain(layer, projections, x),
         };
-        let sinks = layer.sinks.as_ref().map(|sinks| self.tensors.values(sinks)).unwrap_or_default();
+        let sites = [Site::Query(block), Site::Key(block), Site::Value(block)];
+        sites.into_iter().enumerate().for_each(|(which, site)| self.show_heads(site, &projected.view(which)));
+        let sinks = layer.sinks.as_ref().map(|sinks| self.tensors().values(sinks)).unwrap_or_default();
         let attention = Attention {
             queries: projected.view(0),
             keys: projected.view(1),
@@ -46,6 +50,14 @@ impl Run<'_, '_> {
         let mut heads = Vec::new();
         self.ops.attend(&attention, &mut heads);
         self.linear(&layer.output, &heads)
+    }
+
+    /// Shows heads as rows of their own, which those of fused projections are not.
+    fn show_heads(&self, site: Site<'_>, heads: &Heads<'_>) {
+        if self.tap.is_some_and(|tap| tap.wants(site)) {
+            let HeadLayout { width, count, .. } = heads.layout;
+            self.show(site, &heads.gather(), width * count, Spans::Even(self.length));
+        }
     }
 
     fn plain(&self, layer: &AttentionLayer, projections: &Projections, x: &[f32]) -> Projected {

@@ -52,6 +52,9 @@ pub enum ForwardError {
         /// The longest possible.
         longest: usize,
     },
+    /// Activations cannot be kept in a temporary file.
+    #[error("cannot keep activations in a temporary file: {0}")]
+    Spill(#[source] std::io::Error),
 }
 
 impl ForwardError {
@@ -70,6 +73,7 @@ impl ForwardError {
         match self {
             ForwardError::Unsupported { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
+            ForwardError::Spill(_) => ErrorKind::Io,
             _ => ErrorKind::Invalid,
         }
     }
@@ -83,6 +87,9 @@ impl ForwardError {
             }
             ForwardError::Token { .. } => "the tokenizer is not that of the model",
             ForwardError::TooLong { .. } => "use shorter sequences, e.g. with --seq-len",
+            ForwardError::Spill(_) => {
+                "make room in the system's folder for temporary files, or allow more memory with --max-memory"
+            }
             ForwardError::File(error) => return error.hint(),
             ForwardError::Config(_) => return None,
         };

@@ -4,6 +4,7 @@ use super::blueprint::{FeedForward, FirstLayers, Mixture, Mlp};
 use super::ops::Hidden;
 use super::routing::{Choice, RoutingRule};
 use super::run::Run;
+use super::spans::{Spans, spans_of};
 use crate::family::RowOrder;
 use rayon::prelude::*;
 
@@ -14,23 +15,24 @@ impl Run<'_, '_> {
     /// The feed-forward branch on normed rows `x`.
     pub(super) fn feed_forward(&self, network: &FeedForward, x: &[f32]) -> Vec<f32> {
         match network {
-            FeedForward::Dense(mlp) => self.mlp(mlp, x),
+            FeedForward::Dense(mlp) => self.mlp(mlp, x, Spans::Even(self.length)),
             FeedForward::Mixture(mixture) => self.mixture(mixture, x),
         }
     }
 
-    fn mlp(&self, mlp: &Mlp, x: &[f32]) -> Vec<f32> {
+    fn mlp(&self, mlp: &Mlp, x: &[f32], spans: Spans<'_>) -> Vec<f32> {
+        let linear = |layer, x: &[f32]| self.linear_of(layer, x, spans);
         let mut hidden = Vec::new();
         match &mlp.first {
             FirstLayers::Plain(up) => {
-                self.ops.activate(mlp.activation, Hidden::Plain(&self.linear(up, x)), &mut hidden);
+                self.ops.activate(mlp.activation, Hidden::Plain(&linear(up, x)), &mut hidden);
             }
             FirstLayers::Gated(gate, up) => {
-                let (gate, up) = (self.linear(gate, x), self.linear(up, x));
+                let (gate, up) = (linear(gate, x), linear(up, x));
                 self.ops.activate(mlp.activation, Hidden::Pair { gate: &gate, up: &up }, &mut hidden);
             }
             FirstLayers::Fused(both, order) => {
-                let rows = self.linear(both, x);
+                let rows = linear(both, x);
                 let form = match order {
                     RowOrder::Interleaved => Hidden::Alternating(&rows),
                     RowOrder::Stacked | RowOrder::PerHead => Hidden::Halves { rows: &rows, width: both.rows },
@@ -38,7 +40,7 @@ impl Run<'_, '_> {
                 self.ops.activate(mlp.activation, form, &mut hidden);
             }
         }
-        self.linear(&mlp.down, &hidden)
+        linear(&mlp.down, &hidden)
     }
 
     fn mixture(&self, mixture: &Mixture, x: &[f32]) -> Vec<f32> {
@@ -59,7 +61,7 @@ impl Run<'_, '_> {
 
     /// The rows of every expert.
     fn shares(&self, mixture: &Mixture, x: &[f32]) -> Vec<Share> {
-        let correction = mixture.correction.as_ref().map(|c| self.tensors.values(c)).unwrap_or_default();
+        let correction = mixture.correction.as_ref().map(|c| self.tensors().values(c)).unwrap_or_default();
         let rule = RoutingRule {
             rule: mixture.rule,
             per_token: mixture.per_token,
@@ -81,11 +83,12 @@ impl Run<'_, '_> {
 
     fn routed(&self, expert: &Mlp, share: &Share, x: &[f32], width: usize) -> Vec<f32> {
         let rows: Vec<f32> = share.iter().flat_map(|(row, _)| &x[row * width..(row + 1) * width]).copied().collect();
-        if rows.is_empty() { rows } else { self.mlp(expert, &rows) }
+        let spans = spans_of(share.iter().map(|(row, _)| *row), self.length);
+        if rows.is_empty() { rows } else { self.mlp(expert, &rows, Spans::Listed(&spans)) }
     }
 
     fn shared(&self, mixture: &Mixture, x: &[f32]) -> Option<Vec<f32>> {
-        let mut out = self.mlp(mixture.shared.as_ref()?, x);
+        let mut out = self.mlp(mixture.shared.as_ref()?, x, Spans::Even(self.length));
         if let Some(gate) = &mixture.shared_gate {
             let gates = self.linear(gate, x);
             let width = mixture.router.columns;

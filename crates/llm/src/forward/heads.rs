@@ -52,4 +52,12 @@ impl<'a> Heads<'a> {
     pub fn from(&self, row: usize, head: usize) -> &'a [f32] {
         &self.data[row * self.row_width + self.layout.start + head * self.layout.step..]
     }
+
+    /// The heads of all rows, side by side without gaps.
+    pub fn gather(&self) -> Vec<f32> {
+        let HeadLayout { start, step, width, count } = self.layout;
+        let rows = self.data.chunks_exact(self.row_width);
+        let heads = rows.flat_map(|row| (0..count).map(move |head| &row[start + head * step..][..width]));
+        heads.flatten().copied().collect()
+    }
 }

@@ -1,8 +1,8 @@
 //! The forward pass of a decoder, built from its family's description. Activations are `f32` rows, one per token; weights
 //! stay in the mapped file and are widened piece by piece, so memory is that of the activations of one block.
 //!
-//! [`blueprint`] spells the pass out for a checkpoint, `run` walks it, [`ops`] is the seam behind which it is computed,
-//! [`cpu`] computes it.
+//! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, `run` computes a
+//! block, [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`Tap`] sees activations pass.
 //!
 //! ```
 //! use kvant_container::Checkpoint;
@@ -23,20 +23,26 @@ mod error;
 mod feed_forward;
 mod heads;
 pub mod ops;
+mod pass;
 mod rope;
 mod routing;
 mod run;
+mod spans;
+mod streams;
+mod tap;
 mod tensors;
 
 pub use error::ForwardError;
 pub use heads::{HeadLayout, Heads};
+pub use pass::{Chunk, Pass, chunks};
 pub use rope::{Angles, Rotary};
+pub use spans::Spans;
+pub use tap::{Rows, Site, Tap};
 pub use tensors::{Projection, Tensors, Vector};
 
 use blueprint::Blueprint;
 use kvant_container::Checkpoint;
 use ops::Ops;
-use run::Run;
 
 /// A decoder that can be run.
 #[derive(Clone, Debug)]
@@ -73,49 +79,37 @@ impl<'a> Decoder<'a> {
         &self.blueprint
     }
 
+    /// The width of the residual stream.
+    pub fn width(&self) -> usize {
+        let embedding = self.blueprint.embedding.columns;
+        self.blueprint.project_in.as_ref().map_or(embedding, |layer| layer.rows)
+    }
+
+    /// Elements that the widest activations of a token have: what bounds the tokens that pass together.
+    fn widest(&self) -> usize {
+        let layers = self.blueprint.blocks.iter().flat_map(blueprint::Block::layers);
+        layers.map(|layer| layer.rows.max(layer.columns)).max().unwrap_or(1)
+    }
+
+    fn angles(&self, length: usize) -> Vec<Angles> {
+        self.blueprint.rotaries.iter().map(|rotary| rotary.angles(length)).collect()
+    }
+
     /// Logits of sequences of `length` tokens, one after the other in `tokens`: a row of [`Decoder::vocabulary`] per
-    /// token. Tokens beyond the last whole sequence are left out.
+    /// token. Tokens beyond the last whole sequence are left out. For long texts there is [`Pass`].
     ///
     /// # Errors
     ///
     /// Tokens outside the vocabulary, sequences longer than learned positions.
     pub fn logits(&self, ops: &dyn Ops, tokens: &[u32], length: usize) -> Result<Vec<f32>, ForwardError> {
-        let run = self.run(ops, length);
-        let hidden = self.hidden(&run, whole(tokens, length))?;
-        Ok(run.logits(&hidden))
+        let chunks = chunks(self, tokens.chunks_exact(length.max(1)));
+        let mut pass = Pass::begin(self, ops, &chunks, u64::MAX)?;
+        let mut logits = Vec::new();
+        for chunk in 0..chunks.len() {
+            (0..self.blueprint.blocks.len()).try_for_each(|block| pass.block(block, chunk, |_| {}))?;
+            let hidden = pass.hidden(chunk)?;
+            logits.extend(pass.logits(&hidden, 0..self.vocabulary()));
+        }
+        Ok(logits)
     }
-
-    /// `ln p(t_i | t_0 .. t_(i-1))` for all tokens but the first of every sequence of `length` tokens.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Decoder::logits`].
-    pub fn log_likelihoods(&self, ops: &dyn Ops, tokens: &[u32], length: usize) -> Result<Vec<f64>, ForwardError> {
-        let run = self.run(ops, length);
-        let tokens = whole(tokens, length);
-        let hidden = self.hidden(&run, tokens)?;
-        let width = self.blueprint.head.columns;
-        // The last row of a sequence predicts what is not there.
-        let rows = hidden.chunks_exact(length.max(1) * width);
-        let predicting: Vec<f32> = rows.flat_map(|rows| &rows[..rows.len() - width]).copied().collect();
-        let targets = tokens.chunks_exact(length.max(1)).flat_map(|sequence| &sequence[1..]);
-        Ok(run.log_likelihoods(&predicting, &targets.copied().collect::<Vec<_>>()))
-    }
-
-    fn run<'r>(&'r self, ops: &'r dyn Ops, length: usize) -> Run<'r, 'a> {
-        let length = length.max(1);
-        let angles = self.blueprint.rotaries.iter().map(|rotary| rotary.angles(length)).collect();
-        Run { tensors: &self.tensors, blueprint: &self.blueprint, ops, length, angles }
-    }
-
-    fn hidden(&self, run: &Run<'_, 'a>, tokens: &[u32]) -> Result<Vec<f32>, ForwardError> {
-        let mut x = run.embed(tokens)?;
-        self.blueprint.blocks.iter().for_each(|block| run.block(block, &mut x));
-        Ok(run.finish(&x))
-    }
-}
-
-/// The tokens of whole sequences.
-fn whole(tokens: &[u32], length: usize) -> &[u32] {
-    &tokens[..tokens.len() / length.max(1) * length.max(1)]
 }

@@ -12,6 +12,8 @@ use std::ops::Range;
 /// A linear layer: a matrix in a tensor and a bias in another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Projection {
+    /// The module's full name.
+    pub module: String,
     /// The position of the tensor with the weight.
     tensor: usize,
     /// Where the matrix stands in the tensor's bytes.
@@ -64,7 +66,8 @@ impl<'a> Tensors<'a> {
         let input_major = linear.orientation == crate::family::Orientation::InOut;
         let size = (linear.out_features, linear.in_features);
         let bias = linear.bias.map(|bias| self.vector(bias, Some(linear.out_features))).transpose()?;
-        Ok(Projection { bias, ..self.matrix_at(linear.weight, 0, 1, size, input_major)? })
+        let module = linear.module.clone();
+        Ok(Projection { module, bias, ..self.matrix_at(linear.weight, 0, 1, size, input_major)? })
     }
 
     /// A whole tensor `[rows, columns]`, such as an embedding.
@@ -79,13 +82,14 @@ impl<'a> Tensors<'a> {
         self.matrix_at(tensor, 0, 1, (rows, columns), false)
     }
 
-    /// Matrix `index` of the `count` in a tensor, with row `index` of `bias`.
+    /// Matrix `index` of the `count` in a tensor that is called `module`, with row `index` of `bias`.
     ///
     /// # Errors
     ///
     /// As for [`Tensors::projection`].
     pub fn slice(
         &self,
+        module: &str,
         (tensor, bias): (usize, Option<usize>),
         (index, count): (usize, usize),
         size: (usize, usize),
@@ -97,7 +101,8 @@ impl<'a> Tensors<'a> {
             let start = all.bytes.start + index * step;
             Ok::<_, ForwardError>(Vector { bytes: start..start + step, length: size.0, ..all })
         });
-        Ok(Projection { bias: bias.transpose()?, ..self.matrix_at(tensor, index, count, size, input_major)? })
+        let module = crate::plan::expert_module(module, index);
+        Ok(Projection { module, bias: bias.transpose()?, ..self.matrix_at(tensor, index, count, size, input_major)? })
     }
 
     fn matrix_at(
@@ -114,7 +119,9 @@ impl<'a> Tensors<'a> {
             return Err(self.shape_error(tensor, &format!("{count} matrices of {rows} outputs and {columns} inputs")));
         }
         let bytes = index * step..(index + 1) * step;
-        Ok(Projection { tensor, bytes, source, rows, columns, input_major, bias: None })
+        let name = self.views[tensor].name();
+        let module = name.strip_suffix(".weight").unwrap_or(name).to_owned();
+        Ok(Projection { module, tensor, bytes, source, rows, columns, input_major, bias: None })
     }
 
     /// A tensor as a vector, of `length` elements if that is given.

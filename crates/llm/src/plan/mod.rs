@@ -12,6 +12,7 @@ mod tensor;
 
 pub use error::PlanError;
 pub use layer::{LayerOutput, PlannedLayer, ScalesOfSource, SourceWeight};
+pub(crate) use names::of_expert as expert_module;
 pub use tensor::{DroppedTensor, KeptTensor, Treatment};
 
 use crate::export::{Export, ModelTraits, loaders};

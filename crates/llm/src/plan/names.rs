@@ -36,7 +36,7 @@ pub(super) fn of_tensor(tensor: &str, rename: impl Fn(&str) -> String) -> String
 }
 
 /// The module of one expert: `experts.gate_up_proj` becomes `experts.3.gate_up_proj`.
-pub(super) fn of_expert(module: &str, expert: usize) -> String {
+pub(crate) fn of_expert(module: &str, expert: usize) -> String {
     match module.rsplit_once('.') {
         Some((parent, leaf)) => format!("{parent}.{expert}.{leaf}"),
         None => format!("{expert}.{module}"),

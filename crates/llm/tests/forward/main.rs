@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests stand outside of tests.
 
 use kvant_container::{Checkpoint, ErrorKind};
-use kvant_llm::evaluation::{EvaluationError, default_window, perplexity, tokenize};
+use kvant_llm::evaluation::{EvaluationError, Options, default_window, evaluate, tokenize};
 use kvant_llm::forward::{Decoder, ForwardError, cpu::Cpu};
 use kvant_numeric::simd::Isa;
 use serde::Deserialize;
@@ -64,11 +64,6 @@ fn logits_and_likelihoods_equal_those_of_transformers() {
         for (ours, theirs) in row.iter().zip(expected) {
             assert!((ours - theirs).abs() < 1e-5 * largest, "{sequence}: {ours} {theirs}");
         }
-    }
-    let scores = decoder.log_likelihoods(&Cpu::default(), &golden.joined(), length).unwrap();
-    for (scores, expected) in scores.chunks(length - 1).zip(&golden.log_likelihood) {
-        let sum: f64 = scores.iter().sum();
-        assert!((sum - expected).abs() < 1e-5 * expected.abs(), "{sum} {expected}");
     }
 }
 
@@ -137,18 +132,40 @@ fn perplexity_is_that_of_the_likelihoods() {
     let decoder = Decoder::open(&checkpoint).unwrap();
     let mut tokens = golden.joined();
     tokens.extend([1, 2, 3]);
-    let found = perplexity(&decoder, &Cpu::default(), &tokens, golden.length(), |_, _| {}).unwrap();
+    let options = Options::windows_of(golden.length());
+    let found = evaluate(&decoder, None, &Cpu::default(), &tokens, options, |_, _| {}).unwrap();
     let mean = golden.log_likelihood.iter().sum::<f64>() / found.tokens as f64;
     assert_eq!((found.windows, found.tokens), (3, 3 * 39));
-    assert!((found.perplexity / (-mean).exp() - 1.0).abs() < 1e-4, "{}", found.perplexity);
+    assert!((found.perplexity / (-mean).exp() - 1.0).abs() < 1e-5, "{}", found.perplexity);
     assert_eq!(default_window(&decoder), decoder.longest().unwrap().min(2048));
+}
+
+#[test]
+fn a_model_does_not_differ_from_itself_and_memory_changes_nothing() {
+    let golden = Golden::read();
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    let run =
+        |options| evaluate(&decoder, Some(&decoder), &Cpu::default(), &golden.joined(), options, |_, _| {}).unwrap();
+    let options = Options { stride: Some(9), ..Options::windows_of(40) };
+    let found = run(options);
+    assert_eq!(found.tokens, 3 * 40 - 1);
+    let comparison = found.comparison.clone().unwrap();
+    assert_eq!(comparison.reference_perplexity, found.perplexity);
+    assert!(comparison.kl_p99 < 1e-5 && comparison.top1_agreement == 1.0, "{comparison:?}");
+    assert!(comparison.blocks.iter().all(|decibels| *decibels == f64::INFINITY) && comparison.blocks.len() == 4);
+    let spilled = run(Options { memory: 0, ..options });
+    assert_eq!((spilled.perplexity, spilled.comparison), (found.perplexity, found.comparison));
 }
 
 #[test]
 fn impossible_evaluations_are_refused() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
-    let run = |tokens: &[u32], window| perplexity(&decoder, &Cpu::default(), tokens, window, |_, _| {}).unwrap_err();
+    let run = |tokens: &[u32], window| {
+        let options = Options::windows_of(window);
+        evaluate(&decoder, None, &Cpu::default(), tokens, options, |_, _| {}).unwrap_err()
+    };
     assert!(matches!(run(&[1; 10], 1), EvaluationError::Window { window: 1 }));
     assert!(matches!(run(&[1; 10], 11), EvaluationError::TooShort { tokens: 10, window: 11 }));
     let unknown = run(&[1, 1_000_000, 2, 3], 2);

@@ -89,6 +89,25 @@ pub enum QueryLatent {
     Latent(Projection, NormLayer, Projection),
 }
 
+impl AttentionLayer {
+    /// All its linear layers.
+    pub fn layers(&self) -> Vec<&Projection> {
+        let mut layers = match &self.projections {
+            Projections::Separate { layers, .. } => layers.iter().collect(),
+            Projections::Fused { layer, .. } => vec![layer],
+            Projections::Latent(latent) => {
+                let queries = match &latent.query {
+                    QueryLatent::None(layer) => vec![layer],
+                    QueryLatent::Latent(down, _, up) => vec![down, up],
+                };
+                queries.into_iter().chain([&latent.down, &latent.up]).collect()
+            }
+        };
+        layers.push(&self.output);
+        layers
+    }
+}
+
 impl<'a> Sources<'_, 'a> {
     pub(super) fn attention(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<AttentionLayer, ForwardError> {
         let heads = self.need(self.config.num_heads, "num_attention_heads")?;

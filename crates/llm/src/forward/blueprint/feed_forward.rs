@@ -66,6 +66,20 @@ pub struct Mixture {
     pub shared_gate: Option<Projection>,
 }
 
+impl FeedForward {
+    /// All its linear layers, experts' included.
+    pub fn layers(&self) -> Vec<&Projection> {
+        match self {
+            FeedForward::Dense(mlp) => mlp.layers(),
+            FeedForward::Mixture(mixture) => {
+                let networks = mixture.experts.iter().chain(&mixture.shared);
+                let around = std::iter::once(&mixture.router).chain(&mixture.shared_gate);
+                around.chain(networks.flat_map(Mlp::layers)).collect()
+            }
+        }
+    }
+}
+
 impl<'a> Sources<'_, 'a> {
     pub(super) fn feed_forward(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<FeedForward, ForwardError> {
         match parts.linear(Role::Router)? {
@@ -142,7 +156,7 @@ impl<'a> Sources<'_, 'a> {
             return Err(ForwardError::unsupported(format!("{}: experts in MXFP4", all.module)));
         };
         let size = (all.out_features, all.in_features);
-        self.tensors.slice((weight, all.bias), which, size, all.orientation == Orientation::InOut)
+        self.tensors.slice(&all.module, (weight, all.bias), which, size, all.orientation == Orientation::InOut)
     }
 }
 

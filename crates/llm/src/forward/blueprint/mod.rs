@@ -84,6 +84,13 @@ pub struct Block {
     pub feed_forward_output: Option<NormLayer>,
 }
 
+impl Block {
+    /// All its linear layers.
+    pub fn layers(&self) -> Vec<&Projection> {
+        [self.attention.layers(), self.feed_forward.layers()].concat()
+    }
+}
+
 /// What a blueprint is made from.
 struct Sources<'s, 'a> {
     config: &'s ModelConfig,

@@ -1,0 +1,280 @@
+//! Evaluating a model on a text, alone or beside the model that it was made from. Perplexity is by the field's
+//! convention: the mean is over the scored tokens of all [windows](super::windows).
+
+use super::EvaluationError;
+use super::comparison::{BlockErrors, Comparison};
+use super::score::{Pair, Score};
+use super::windows::{Window, windows};
+use crate::forward::ops::Ops;
+use crate::forward::{Chunk, Decoder, ForwardError, Pass, chunks};
+use kvant_numeric::simd::Isa;
+use rayon::prelude::*;
+use std::time::Instant;
+
+/// The longest window that is chosen unasked.
+const LONGEST_DEFAULT: usize = 2048;
+/// Elements of logits of one model that exist at a time.
+const LOGITS: usize = 8 << 20;
+/// Logits of one row that are summed in `f32`.
+const PIECE: usize = 4096;
+/// Bytes of activations that are kept in memory unless said otherwise.
+pub const DEFAULT_MEMORY: u64 = 1 << 30;
+
+/// How to evaluate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Tokens of a window.
+    pub window: usize,
+    /// From the start of one window to that of the next, where they shall overlap.
+    pub stride: Option<usize>,
+    /// Bytes of activations that are kept in memory; more go to a temporary file.
+    pub memory: u64,
+}
+
+impl Options {
+    /// Windows of this length that follow each other.
+    pub fn windows_of(window: usize) -> Options {
+        Options { window, stride: None, memory: DEFAULT_MEMORY }
+    }
+}
+
+/// How well a model predicts a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// `exp(-mean(ln p))` over the scored tokens.
+    pub perplexity: f64,
+    /// Scored tokens.
+    pub tokens: usize,
+    /// Windows.
+    pub windows: usize,
+    /// Tokens of a window.
+    pub window: usize,
+    /// Tokens that passed the model.
+    pub passed: usize,
+    /// Time taken, without tokenization.
+    pub seconds: f64,
+    /// How far the model is from the reference, where there is one.
+    pub comparison: Option<Comparison>,
+}
+
+impl Evaluation {
+    /// Tokens that passed the model per second, those that are not scored included.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.passed as f64 / self.seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+/// The window for a model: the smaller of 2048 and its longest context.
+pub fn default_window(decoder: &Decoder<'_>) -> usize {
+    decoder.longest().map_or(LONGEST_DEFAULT, |longest| longest.min(LONGEST_DEFAULT))
+}
+
+/// Evaluates `decoder` on `tokens`, beside `reference` if there is one. `watch` is told of tokens
+/// done and tokens in all; a token in one of `n` blocks, or in the head, is `1 / (n + 1)` done.
+///
+/// # Errors
+///
+/// Windows that predict nothing or are not filled, tokens that the model does not know, a reference of another shape,
+/// likelihoods that are NaN.
+pub fn evaluate(
+    decoder: &Decoder<'_>,
+    reference: Option<&Decoder<'_>>,
+    ops: &dyn Ops,
+    tokens: &[u32],
+    options: Options,
+    mut watch: impl FnMut(u64, u64),
+) -> Result<Evaluation, EvaluationError> {
+    let windows = windows(tokens.len(), options.window, options.stride)?;
+    if let Some(reference) = reference {
+        fit(decoder, reference)?;
+    }
+    let start = Instant::now();
+    let sequences = windows.iter().map(|window| &tokens[window.tokens.clone()]);
+    let chunks = chunks(decoder, sequences);
+    let passed: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+    let (steps, mut done) = (decoder.blueprint().blocks.len() + 1, 0);
+    let mut step = |chunk: &Chunk| {
+        done += chunk.tokens.len();
+        watch((done / steps) as u64, passed as u64);
+    };
+    let (scores, comparison) = match reference {
+        None => (alone(decoder, ops, &chunks, &windows, options.memory, &mut step)?, None),
+        Some(reference) => {
+            let mut beside = Beside { chunks: &chunks, windows: &windows, step: &mut step };
+            let (scores, comparison) = beside.run((decoder, reference), ops, options.memory / 2)?;
+            (scores, Some(comparison))
+        }
+    };
+    Ok(Evaluation {
+        perplexity: perplexity(&scores, &windows)?,
+        tokens: scores.len(),
+        windows: windows.len(),
+        window: options.window,
+        passed,
+        seconds: start.elapsed().as_secs_f64(),
+        comparison,
+    })
+}
+
+/// Whether both models can be compared token by token and block by block.
+fn fit(decoder: &Decoder<'_>, reference: &Decoder<'_>) -> Result<(), EvaluationError> {
+    let pairs = [
+        ("vocabulary", decoder.vocabulary(), reference.vocabulary()),
+        ("number of blocks", decoder.blueprint().blocks.len(), reference.blueprint().blocks.len()),
+        ("hidden size", decoder.width(), reference.width()),
+    ];
+    match pairs.into_iter().find(|(_, model, reference)| model != reference) {
+        None => Ok(()),
+        Some((what, model, reference)) => Err(EvaluationError::Reference { what, model, reference }),
+    }
+}
+
+/// `exp` of the mean, of finite numbers.
+pub(super) fn perplexity(log_likelihoods: &[f64], windows: &[Window]) -> Result<f64, EvaluationError> {
+    if let Some(mut index) = log_likelihoods.iter().position(|score| score.is_nan()) {
+        for (at, window) in windows.iter().enumerate() {
+            if index < window.scored {
+                return Err(EvaluationError::NotANumber { at, token: window.tokens.len() - window.scored + index });
+            }
+            index -= window.scored;
+        }
+    }
+    Ok((-log_likelihoods.iter().sum::<f64>() / log_likelihoods.len() as f64).exp())
+}
+
+/// Logarithms of the likelihoods of all scored tokens.
+fn alone(
+    decoder: &Decoder<'_>,
+    ops: &dyn Ops,
+    chunks: &[Chunk],
+    windows: &[Window],
+    memory: u64,
+    step: &mut dyn FnMut(&Chunk),
+) -> Result<Vec<f64>, ForwardError> {
+    let mut pass = Pass::begin(decoder, ops, chunks, memory)?;
+    for block in 0..decoder.blueprint().blocks.len() {
+        for (index, chunk) in chunks.iter().enumerate() {
+            pass.block(block, index, |_| {})?;
+            step(chunk);
+        }
+    }
+    let mut all = Vec::new();
+    for (index, predicted) in predicted(chunks, windows).into_iter().enumerate() {
+        let hidden = predicted.rows(&pass.hidden(index)?);
+        let mut scores = vec![Score::default(); predicted.targets.len()];
+        for (start, piece) in pieces(decoder.vocabulary(), scores.len()) {
+            let logits = pass.logits(&hidden, start..start + piece);
+            let rows = scores.par_iter_mut().zip(&predicted.targets).zip(logits.par_chunks_exact(piece));
+            rows.for_each(|((score, target), row)| score.add(Isa::best(), row, start, *target as usize));
+        }
+        all.extend(scores.iter().map(Score::log_likelihood));
+        step(&chunks[index]);
+    }
+    Ok(all)
+}
+
+/// Two models on the same chunks.
+struct Beside<'b> {
+    chunks: &'b [Chunk],
+    windows: &'b [Window],
+    step: &'b mut dyn FnMut(&Chunk),
+}
+
+impl Beside<'_> {
+    fn run(
+        &mut self,
+        (model, reference): (&Decoder<'_>, &Decoder<'_>),
+        ops: &dyn Ops,
+        memory: u64,
+    ) -> Result<(Vec<f64>, Comparison), EvaluationError> {
+        let mut model_pass = Pass::begin(model, ops, self.chunks, memory)?;
+        let mut reference_pass = Pass::begin(reference, ops, self.chunks, memory)?;
+        let errors = self.blocks(&mut model_pass, &mut reference_pass, model.blueprint().blocks.len())?;
+        let pairs = self.head(&mut model_pass, &mut reference_pass, model.vocabulary())?;
+        let scores: Vec<f64> = pairs.iter().map(|pair| pair.model.log_likelihood()).collect();
+        let reference: Vec<f64> = pairs.iter().map(|pair| pair.reference.log_likelihood()).collect();
+        let reference = perplexity(&reference, self.windows)?;
+        Ok((scores, Comparison::new(reference, &pairs, &errors)))
+    }
+
+    fn blocks(
+        &mut self,
+        model: &mut Pass<'_, '_>,
+        reference: &mut Pass<'_, '_>,
+        blocks: usize,
+    ) -> Result<Vec<BlockErrors>, ForwardError> {
+        let mut errors = vec![BlockErrors::default(); blocks];
+        for (block, errors) in errors.iter_mut().enumerate() {
+            for (index, chunk) in self.chunks.iter().enumerate() {
+                let mut expected = Vec::new();
+                reference.block(block, index, |x| expected.extend_from_slice(x))?;
+                model.block(block, index, |x| errors.add(x, &expected))?;
+                (self.step)(chunk);
+            }
+        }
+        Ok(errors)
+    }
+
+    fn head(
+        &mut self,
+        model: &mut Pass<'_, '_>,
+        reference: &mut Pass<'_, '_>,
+        vocabulary: usize,
+    ) -> Result<Vec<Pair>, ForwardError> {
+        let mut all = Vec::new();
+        for (index, predicted) in predicted(self.chunks, self.windows).into_iter().enumerate() {
+            let model_rows = predicted.rows(&model.hidden(index)?);
+            let reference_rows = predicted.rows(&reference.hidden(index)?);
+            let mut pairs = vec![Pair::default(); predicted.targets.len()];
+            for (start, piece) in pieces(vocabulary, pairs.len()) {
+                let ours = model.logits(&model_rows, start..start + piece);
+                let theirs = reference.logits(&reference_rows, start..start + piece);
+                let rows = ours.par_chunks_exact(piece).zip(theirs.par_chunks_exact(piece));
+                let all = pairs.par_iter_mut().zip(&predicted.targets).zip(rows);
+                all.for_each(|((pair, target), rows)| pair.add(Isa::best(), rows, start, *target as usize));
+            }
+            all.extend(pairs);
+            (self.step)(&self.chunks[index]);
+        }
+        Ok(all)
+    }
+}
+
+/// The starts and lengths of the pieces that the vocabulary is cut into.
+fn pieces(vocabulary: usize, rows: usize) -> impl Iterator<Item = (usize, usize)> {
+    let piece = (LOGITS / rows.max(1)).clamp(1, PIECE);
+    (0..vocabulary).step_by(piece).map(move |start| (start, piece.min(vocabulary - start)))
+}
+
+/// The rows of a chunk that predict something, and what follows them.
+struct Predicted {
+    rows: Vec<usize>,
+    /// Rows of the chunk.
+    all: usize,
+    targets: Vec<u32>,
+}
+
+impl Predicted {
+    /// These rows of all.
+    fn rows(&self, hidden: &[f32]) -> Vec<f32> {
+        let width = hidden.len() / self.all.max(1);
+        self.rows.iter().flat_map(|row| &hidden[row * width..(row + 1) * width]).copied().collect()
+    }
+}
+
+fn predicted(chunks: &[Chunk], windows: &[Window]) -> Vec<Predicted> {
+    let mut windows = windows.iter();
+    let of_chunk = |chunk: &Chunk| {
+        let mut found = Predicted { rows: Vec::new(), all: chunk.tokens.len(), targets: Vec::new() };
+        let sequences = chunk.tokens.len() / chunk.length.max(1);
+        for (sequence, window) in windows.by_ref().take(sequences).enumerate() {
+            let end = (sequence + 1) * chunk.length;
+            // The row before a token predicts it.
+            let targets = end - window.scored..end;
+            found.rows.extend(targets.clone().map(|target| target - 1));
+            found.targets.extend(&chunk.tokens[targets]);
+        }
+        found
+    };
+    chunks.iter().map(of_chunk).collect()
+}

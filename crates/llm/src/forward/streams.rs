@@ -1,0 +1,129 @@
+//! The residual streams of many sequences between two blocks: in memory up to a budget, beyond it in a temporary file
+//! that has no name and goes with the process.
+
+use super::error::ForwardError;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+
+/// Buffers of rows, by number.
+#[derive(Debug)]
+pub struct Streams {
+    places: Vec<Place>,
+    file: Option<File>,
+}
+
+/// Where a buffer is kept.
+#[derive(Debug)]
+enum Place {
+    Memory(Vec<f32>),
+    /// Elements from this byte of the file on.
+    File(u64, usize),
+}
+
+impl Streams {
+    /// Buffers of these numbers of elements; the first that fit into `budget` bytes stay in memory.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if there is no room for a temporary file.
+    pub fn new(elements: &[usize], budget: u64) -> Result<Streams, ForwardError> {
+        let (mut held, mut spilled) = (0, 0);
+        let mut places = Vec::with_capacity(elements.len());
+        for elements in elements {
+            let bytes = *elements as u64 * 4;
+            if held + bytes <= budget {
+                held += bytes;
+                places.push(Place::Memory(Vec::new()));
+            } else {
+                places.push(Place::File(spilled, *elements));
+                spilled += bytes;
+            }
+        }
+        let file = (spilled > 0).then(|| temporary(spilled)).transpose().map_err(ForwardError::Spill)?;
+        Ok(Streams { places, file })
+    }
+
+    /// Keeps a buffer of the length that was announced.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn put(&mut self, index: usize, data: Vec<f32>) -> Result<(), ForwardError> {
+        match (&mut self.places[index], &mut self.file) {
+            (Place::File(start, _), Some(file)) => write(file, *start, &data).map_err(ForwardError::Spill),
+            (place, _) => {
+                *place = Place::Memory(data);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a buffer out, to be put back.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn take(&mut self, index: usize) -> Result<Vec<f32>, ForwardError> {
+        match (&mut self.places[index], &mut self.file) {
+            (Place::File(start, elements), Some(file)) => read(file, *start, *elements).map_err(ForwardError::Spill),
+            (Place::Memory(data), _) => Ok(std::mem::take(data)),
+            (Place::File(..), None) => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Fails now, and not after hours, where the bytes cannot be had.
+fn temporary(bytes: u64) -> std::io::Result<File> {
+    let file = tempfile::tempfile()?;
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
+fn write(file: &mut File, start: u64, data: &[f32]) -> std::io::Result<()> {
+    file.seek(SeekFrom::Start(start))?;
+    for piece in data.chunks(PIECE) {
+        let bytes: Vec<u8> = piece.iter().flat_map(|value| value.to_le_bytes()).collect();
+        file.write_all(&bytes)?;
+    }
+    Ok(())
+}
+
+fn read(file: &mut File, start: u64, elements: usize) -> std::io::Result<Vec<f32>> {
+    file.seek(SeekFrom::Start(start))?;
+    let mut data = Vec::with_capacity(elements);
+    let mut bytes = vec![0; 4 * PIECE.min(elements)];
+    while data.len() < elements {
+        let bytes = &mut bytes[..4 * PIECE.min(elements - data.len())];
+        file.read_exact(bytes)?;
+        data.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+    }
+    Ok(data)
+}
+
+/// Elements that are turned into bytes at a time.
+const PIECE: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_what_is_taken_on_either_side_of_the_budget() {
+        let sizes = [1000, PIECE + 7, 3, 2 * PIECE];
+        for budget in [0, 4012, u64::MAX] {
+            let mut streams = Streams::new(&sizes, budget).unwrap();
+            for (index, size) in sizes.iter().enumerate() {
+                streams.put(index, (0..*size).map(|i| (i + index) as f32).collect()).unwrap();
+            }
+            for _ in 0..2 {
+                for (index, size) in sizes.iter().enumerate() {
+                    let data = streams.take(index).unwrap();
+                    assert!(data.len() == *size && data.iter().enumerate().all(|(i, x)| *x == (i + index) as f32));
+                    streams.put(index, data).unwrap();
+                }
+            }
+        }
+        let length = |budget| Streams::new(&sizes, budget).unwrap().file.map(|file| file.metadata().unwrap().len());
+        assert_eq!((length(u64::MAX), length(4012)), (None, Some(4 * (3 * PIECE as u64 + 7))));
+    }
+}
