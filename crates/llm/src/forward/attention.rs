@@ -3,10 +3,13 @@
 use super::blueprint::{AttentionLayer, HeadNorms, LatentProjections, NormLayer, Projections, QueryLatent};
 use super::heads::{HeadLayout, Heads};
 use super::ops::Attention;
+use super::quantizers::quantize_heads;
 use super::run::Run;
 use super::spans::Spans;
-use super::tap::Site;
+use super::tap::{Rows, Site};
+use super::weighed;
 use crate::family::QueryKeyNorm;
+use kvant_numeric::simd::Isa;
 
 /// A buffer with heads in its rows.
 struct Buffer {
@@ -30,12 +33,13 @@ impl Projected {
 impl Run<'_, '_> {
     /// The attention branch on normed rows `x`.
     pub(super) fn attention(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Vec<f32> {
-        let projected = match &layer.projections {
+        let mut projected = match &layer.projections {
             Projections::Latent(latent) => self.latent(layer, latent, x),
             projections => self.plain(layer, projections, x),
         };
         let sites = [Site::Query(block), Site::Key(block), Site::Value(block)];
         sites.into_iter().enumerate().for_each(|(which, site)| self.show_heads(site, &projected.view(which)));
+        self.quantize_heads(block, &mut projected);
         let sinks = layer.sinks.as_ref().map(|sinks| self.tensors().values(sinks)).unwrap_or_default();
         let attention = Attention {
             queries: projected.view(0),
@@ -47,9 +51,29 @@ impl Run<'_, '_> {
             window: layer.window,
             sinks: &sinks,
         };
-        let mut heads = Vec::new();
-        self.ops.attend(&attention, &mut heads);
-        self.linear(&layer.output, &heads)
+        self.linear(&layer.output, &self.attend(block, &attention))
+    }
+
+    /// Fused attention, unless somebody wants its weights.
+    fn attend(&self, block: usize, attention: &Attention<'_>) -> Vec<f32> {
+        let quantizer = self.decoder.quantizers.attention(block).and_then(|all| all.probabilities.as_ref());
+        let site = Site::Probabilities(block);
+        let tap = self.tap.filter(|tap| tap.wants(site));
+        if quantizer.is_none() && tap.is_none() {
+            let mut heads = Vec::new();
+            self.ops.attend(attention, &mut heads);
+            return heads;
+        }
+        let (isa, arithmetic) = (Isa::best(), self.ops.arithmetic());
+        weighed::attend(isa, attention, &|data: &mut [f32], columns| {
+            let spans = Spans::Even(data.len() / columns.max(1));
+            if let Some(tap) = tap {
+                tap.see(site, Rows { data, columns, spans });
+            }
+            if let Some(quantizer) = quantizer {
+                quantizer.apply(isa, arithmetic, data, columns);
+            }
+        })
     }
 
     /// Shows heads as rows of their own, which those of fused projections are not.
@@ -57,6 +81,18 @@ impl Run<'_, '_> {
         if self.tap.is_some_and(|tap| tap.wants(site)) {
             let HeadLayout { width, count, .. } = heads.layout;
             self.show(site, &heads.gather(), width * count, Spans::Even(self.length));
+        }
+    }
+
+    fn quantize_heads(&self, block: usize, projected: &mut Projected) {
+        let Some(quantizers) = self.decoder.quantizers.attention(block) else { return };
+        let all = [&quantizers.query, &quantizers.key, &quantizers.value];
+        for (which, quantizer) in all.into_iter().enumerate() {
+            let Some(quantizer) = quantizer else { continue };
+            let (buffer, layout) = projected.heads[which];
+            let Buffer { data, width } = &mut projected.buffers[buffer];
+            let how = (Isa::best(), self.ops.arithmetic());
+            quantize_heads(quantizer, how, (data, *width), layout, Spans::Even(self.length));
         }
     }
 

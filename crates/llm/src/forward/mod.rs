@@ -24,6 +24,7 @@ mod feed_forward;
 mod heads;
 pub mod ops;
 mod pass;
+mod quantizers;
 mod rope;
 mod routing;
 mod run;
@@ -31,10 +32,12 @@ mod spans;
 mod streams;
 mod tap;
 mod tensors;
+mod weighed;
 
 pub use error::ForwardError;
 pub use heads::{HeadLayout, Heads};
 pub use pass::{Chunk, Pass, chunks};
+pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
 pub use rope::{Angles, Rotary};
 pub use spans::Spans;
 pub use tap::{Rows, Site, Tap};
@@ -49,6 +52,7 @@ use ops::Ops;
 pub struct Decoder<'a> {
     tensors: Tensors<'a>,
     blueprint: Blueprint,
+    quantizers: Quantizers,
 }
 
 impl<'a> Decoder<'a> {
@@ -61,7 +65,7 @@ impl<'a> Decoder<'a> {
         let config = checkpoint.config()?.ok_or_else(|| ForwardError::missing("the checkpoint", "config.json"))?;
         let tensors = Tensors::new(checkpoint.tensors().collect());
         let blueprint = Blueprint::new(&config, &tensors)?;
-        Ok(Decoder { tensors, blueprint })
+        Ok(Decoder { tensors, blueprint, quantizers: Quantizers::default() })
     }
 
     /// The number of tokens that there are.

@@ -5,6 +5,7 @@ use super::heads::{HeadLayout, Heads};
 use super::rope::Angles;
 use crate::family::{Activation, NormKind, Pairing};
 use crate::weight::WeightMatrix;
+use kvant_numeric::Arithmetic;
 
 /// A norm, ready to be applied.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +66,9 @@ pub enum Hidden<'a> {
 
 /// What computes a decoder.
 pub trait Ops: Sync {
+    /// The precision of activations.
+    fn arithmetic(&self) -> Arithmetic;
+
     /// `out = x W^T + b`, rows of `W.columns` to rows of `W.rows`; `out` is resized.
     fn linear(&self, x: &[f32], weight: &WeightMatrix<'_>, bias: Option<&[f32]>, out: &mut Vec<f32>);
 

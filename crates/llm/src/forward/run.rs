@@ -5,13 +5,17 @@ use super::blueprint::{Block, Blueprint, NormLayer};
 use super::error::ForwardError;
 use super::heads::HeadLayout;
 use super::ops::{NormWeights, Ops};
+use super::quantizers::{LayerQuantizers, quantize};
 use super::rope::Angles;
 use super::spans::Spans;
 use super::tap::{Rows, Site, Tap};
 use super::tensors::{Projection, Tensors};
 use crate::family::Residual;
 use kvant_numeric::linalg::tanh;
+use kvant_numeric::simd::Isa;
+use kvant_quant::activation::ActivationQuantizer;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -43,12 +47,36 @@ impl Run<'_, '_> {
     /// The layer on rows `x`.
     pub(super) fn linear_of(&self, layer: &Projection, x: &[f32], spans: Spans<'_>) -> Vec<f32> {
         self.show(Site::Input(&layer.module), x, layer.columns, spans);
+        let quantizers = self.quantizers(layer);
+        let input = quantizers.and_then(|quantizers| quantizers.input.as_ref());
+        let x = match input {
+            Some(input) => Cow::Owned(self.quantized(input, x.to_vec(), layer.columns, spans)),
+            None => Cow::Borrowed(x),
+        };
         let mut out = Vec::new();
         let tensors = self.tensors();
-        self.ops.linear(x, &tensors.weight(layer), tensors.bias(layer).as_deref(), &mut out);
+        self.ops.linear(&x, &tensors.weight(layer), tensors.bias(layer).as_deref(), &mut out);
         tensors.release(layer);
         self.show(Site::Output(&layer.module), &out, layer.rows, spans);
-        out
+        match quantizers.and_then(|quantizers| quantizers.output.as_ref()) {
+            Some(output) => self.quantized(output, out, layer.rows, spans),
+            None => out,
+        }
+    }
+
+    fn quantizers(&self, layer: &Projection) -> Option<&LayerQuantizers> {
+        self.decoder.quantizers.layer(&layer.module)
+    }
+
+    fn quantized(
+        &self,
+        quantizer: &ActivationQuantizer,
+        mut data: Vec<f32>,
+        columns: usize,
+        spans: Spans<'_>,
+    ) -> Vec<f32> {
+        quantize(quantizer, Isa::best(), self.ops.arithmetic(), &mut data, columns, spans);
+        data
     }
 
     /// Shows rows to whoever looks.
@@ -156,9 +184,14 @@ impl Run<'_, '_> {
 
     /// What the head reads: the stream after the last norm.
     pub(super) fn finish(&self, x: &[f32]) -> Vec<f32> {
-        let x = self.normed(self.blueprint().final_norm.as_ref(), x);
-        match &self.blueprint().project_out {
-            Some(layer) => self.linear(layer, &x),
+        let mut x = self.normed(self.blueprint().final_norm.as_ref(), x);
+        if let Some(layer) = &self.blueprint().project_out {
+            x = self.linear(layer, &x);
+        }
+        let (head, spans) = (&self.blueprint().head, Spans::Even(self.length));
+        self.show(Site::Input(&head.module), &x, head.columns, spans);
+        match self.quantizers(head).and_then(|quantizers| quantizers.input.as_ref()) {
+            Some(input) => self.quantized(input, x, head.columns, spans),
             None => x,
         }
     }

@@ -9,6 +9,7 @@ use super::ops::{Attention, Hidden, NormWeights, Ops};
 use super::rope::Angles;
 use crate::family::{Activation, Pairing};
 use crate::weight::{Band, WeightMatrix};
+use kvant_numeric::Arithmetic;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, layer_norm, multiply, rms_norm};
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
@@ -41,6 +42,10 @@ impl Default for Cpu {
 }
 
 impl Ops for Cpu {
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::F32
+    }
+
     fn linear(&self, x: &[f32], weight: &WeightMatrix<'_>, bias: Option<&[f32]>, out: &mut Vec<f32>) {
         let (outputs, inputs) = (weight.rows, weight.columns);
         let tokens = x.len() / inputs;

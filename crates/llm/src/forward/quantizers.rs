@@ -1,0 +1,132 @@
+//! Fake quantization of activations during a pass, as the deployed model computes it: which quantizer stands where.
+
+use super::heads::{HeadLayout, Heads};
+use super::spans::Spans;
+use kvant_numeric::Arithmetic;
+use kvant_numeric::simd::Isa;
+use kvant_quant::activation::ActivationQuantizer;
+use rayon::prelude::*;
+use std::collections::HashMap;
+
+/// Elements that one thread quantizes at a time where rows do not depend on each other.
+const STRIP: usize = 64 << 10;
+
+/// The quantizers of a model's activations.
+#[derive(Clone, Debug, Default)]
+pub struct Quantizers {
+    layers: HashMap<String, LayerQuantizers>,
+    blocks: HashMap<usize, AttentionQuantizers>,
+}
+
+/// The quantizers of a linear layer.
+#[derive(Clone, Debug, Default)]
+pub struct LayerQuantizers {
+    /// Of what it reads.
+    pub input: Option<ActivationQuantizer>,
+    /// Of what it gives. For layers that give keys and values, the KV cache before the rotary embedding.
+    pub output: Option<ActivationQuantizer>,
+}
+
+/// The quantizers of a block's attention.
+#[derive(Clone, Debug, Default)]
+pub struct AttentionQuantizers {
+    /// Of queries as they meet the keys.
+    pub query: Option<ActivationQuantizer>,
+    /// Of keys as they are cached, turned.
+    pub key: Option<ActivationQuantizer>,
+    /// Of values as they are cached.
+    pub value: Option<ActivationQuantizer>,
+    /// Of the weights of attention.
+    pub probabilities: Option<ActivationQuantizer>,
+}
+
+impl Quantizers {
+    /// Sets those of the layer of this name.
+    pub fn set_layer(&mut self, module: impl Into<String>, quantizers: LayerQuantizers) {
+        self.layers.insert(module.into(), quantizers);
+    }
+
+    /// Sets those of a block's attention.
+    pub fn set_attention(&mut self, block: usize, quantizers: AttentionQuantizers) {
+        self.blocks.insert(block, quantizers);
+    }
+
+    /// Those of the layer of this name.
+    pub fn layer(&self, module: &str) -> Option<&LayerQuantizers> {
+        self.layers.get(module)
+    }
+
+    /// Those of a block's attention.
+    pub fn attention(&self, block: usize) -> Option<&AttentionQuantizers> {
+        self.blocks.get(&block)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty() && self.blocks.is_empty()
+    }
+}
+
+/// Quantizes rows in place; what is found per tensor is found per sequence.
+pub(super) fn quantize(
+    quantizer: &ActivationQuantizer,
+    isa: Isa,
+    arithmetic: Arithmetic,
+    data: &mut [f32],
+    columns: usize,
+    spans: Spans<'_>,
+) {
+    let columns = columns.max(1);
+    if quantizer.is_rowwise() {
+        let strip = (STRIP / columns).max(1) * columns;
+        return data.par_chunks_mut(strip).for_each(|rows| quantizer.apply(isa, arithmetic, rows, columns));
+    }
+    let mut sequences = Vec::new();
+    let mut rest = &mut *data;
+    for rows in spans.of(rest.len() / columns) {
+        let (first, others) = rest.split_at_mut(rows * columns);
+        sequences.push(first);
+        rest = others;
+    }
+    sequences.into_par_iter().for_each(|rows| quantizer.apply(isa, arithmetic, rows, columns));
+}
+
+/// Puts what [`Heads::gather`] gave back in its place.
+pub(super) fn scatter(gathered: &[f32], layout: HeadLayout, data: &mut [f32], row_width: usize) {
+    let HeadLayout { width, count, .. } = layout;
+    let rows = data.chunks_exact_mut(row_width).zip(gathered.chunks_exact((width * count).max(1)));
+    for (row, gathered) in rows {
+        layout.of(row).zip(gathered.chunks_exact(width)).for_each(|(head, values)| head.copy_from_slice(values));
+    }
+}
+
+/// Quantizes heads in place, each row's side by side.
+pub(super) fn quantize_heads(
+    quantizer: &ActivationQuantizer,
+    (isa, arithmetic): (Isa, Arithmetic),
+    (data, row_width): (&mut [f32], usize),
+    layout: HeadLayout,
+    spans: Spans<'_>,
+) {
+    let mut gathered = Heads { data, row_width, layout }.gather();
+    quantize(quantizer, isa, arithmetic, &mut gathered, layout.width * layout.count, spans);
+    scatter(&gathered, layout, data, row_width);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gathered_goes_back_to_its_place() {
+        let layout = HeadLayout { start: 1, step: 4, width: 2, count: 2 };
+        let data: Vec<f32> = (0..20).map(|i| i as f32).collect();
+        let heads = Heads { data: &data, row_width: 10, layout };
+        let gathered = heads.gather();
+        assert_eq!(gathered, [1.0, 2.0, 5.0, 6.0, 11.0, 12.0, 15.0, 16.0]);
+        let mut changed = data.clone();
+        scatter(&gathered.iter().map(|x| -x).collect::<Vec<_>>(), layout, &mut changed, 10);
+        let negated: Vec<usize> = (0..20).filter(|i| changed[*i] != data[*i]).collect();
+        assert_eq!(negated, [1, 2, 5, 6, 11, 12, 15, 16]);
+    }
+}

@@ -1,0 +1,107 @@
+//! Attention whose weights are seen or quantized on the way: they exist, block of rows by block of rows, where fused
+//! attention never has them. Slower, and used only where a quantizer or a tap asks for it.
+
+use super::ops::Attention;
+use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply, softmax};
+use kvant_numeric::simd::Isa;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Query rows of a block.
+const BLOCK: usize = 64;
+
+/// [`Ops::attend`](super::ops::Ops::attend) with `weights` called on the weights of some rows of one head: rows of as many
+/// elements as the keys that any of them sees, zero where a row does not see. Threads call it in any order.
+pub(super) fn attend(isa: Isa, attention: &Attention<'_>, weights: &(dyn Fn(&mut [f32], usize) + Sync)) -> Vec<f32> {
+    let width = attention.queries.layout.count * attention.values.layout.width;
+    let tokens = attention.queries.data.len() / attention.queries.row_width;
+    let mut out = vec![0.0; tokens * width];
+    out.par_chunks_mut(attention.length * width).enumerate().for_each(|(sequence, rows)| {
+        rows.par_chunks_mut(BLOCK * width).enumerate().for_each_init(Vec::new, |scores, (block, out)| {
+            let start = block * BLOCK;
+            let rows = start..start + out.len() / width;
+            let task = Task { isa, attention, weights, first: sequence * attention.length, rows };
+            (0..attention.queries.layout.count).for_each(|head| task.head(head, scores, out));
+        });
+    });
+    out
+}
+
+/// Some rows of a sequence whose first row is `first`.
+struct Task<'a> {
+    isa: Isa,
+    attention: &'a Attention<'a>,
+    weights: &'a (dyn Fn(&mut [f32], usize) + Sync),
+    first: usize,
+    rows: Range<usize>,
+}
+
+impl Task<'_> {
+    fn head(&self, head: usize, scores: &mut Vec<f32>, out: &mut [f32]) {
+        let Attention { queries, keys, values, scale, .. } = self.attention;
+        let seen = self.seen_from(self.rows.start)..self.rows.end;
+        let (count, width) = (self.rows.len(), queries.layout.width);
+        let key_head = head / (queries.layout.count / keys.layout.count);
+        scores.resize(count * seen.len(), 0.0);
+        let q = Matrix::new(queries.from(self.first + self.rows.start, head), count, width, queries.row_width);
+        let k = Matrix::new(keys.from(self.first + seen.start, key_head), seen.len(), width, keys.row_width);
+        multiply(MatrixMut::new(scores, count, seen.len(), seen.len()), q, k.transposed(), *scale, Threads::One);
+        for (row, line) in self.rows.clone().zip(scores.chunks_mut(seen.len())) {
+            self.weigh(head, row, seen.start, line);
+        }
+        (self.weights)(scores, seen.len());
+        let wide = values.layout.width;
+        let v = Matrix::new(values.from(self.first + seen.start, key_head), seen.len(), wide, values.row_width);
+        let row_step = queries.layout.count * wide;
+        let out = MatrixMut::new(&mut out[head * wide..], count, wide, row_step);
+        multiply(out, Matrix::new(scores, count, seen.len(), seen.len()), v, 1.0, Threads::One);
+    }
+
+    /// The first position that `row` sees.
+    fn seen_from(&self, row: usize) -> usize {
+        self.attention.window.map_or(0, |window| (row + 1).saturating_sub(window))
+    }
+
+    /// From scores to weights: softmax over what the row sees, zero elsewhere.
+    fn weigh(&self, head: usize, row: usize, start: usize, line: &mut [f32]) {
+        let (before, rest) = line.split_at_mut(self.seen_from(row) - start);
+        let (seen, after) = rest.split_at_mut(row + 1 - self.seen_from(row));
+        before.fill(0.0);
+        after.fill(0.0);
+        softmax(self.isa, seen, self.attention.cap, self.attention.sinks.get(head).copied());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::cpu::Cpu;
+    use crate::forward::ops::Ops;
+    use crate::forward::{HeadLayout, Heads};
+
+    #[test]
+    fn weights_left_alone_give_what_fused_attention_gives() {
+        let data =
+            |seed: usize| (0..2 * 100 * 32).map(|i| ((i * 37 + seed) % 23) as f32 * 0.1 - 1.1).collect::<Vec<_>>();
+        let (q, k, v) = (data(1), data(2), data(3));
+        let heads = |data, count, width| Heads { data, row_width: 32, layout: HeadLayout::packed(count, width) };
+        for (window, cap) in [(None, None), (Some(30), Some(5.0))] {
+            let attention = Attention {
+                queries: heads(&q, 4, 8),
+                keys: heads(&k, 2, 8),
+                values: heads(&v, 2, 8),
+                length: 100,
+                scale: 0.35,
+                cap,
+                window,
+                sinks: &[],
+            };
+            let mut fused = Vec::new();
+            Cpu::default().attend(&attention, &mut fused);
+            let explicit = attend(Isa::best(), &attention, &|_, _| {});
+            assert!(fused.iter().zip(&explicit).all(|(a, b)| (a - b).abs() < 1e-5));
+            let doubled = attend(Isa::best(), &attention, &|weights, _| weights.iter_mut().for_each(|w| *w *= 2.0));
+            assert!(explicit.iter().zip(&doubled).all(|(a, b)| (2.0 * a - b).abs() < 1e-5));
+        }
+    }
+}
