@@ -2,8 +2,7 @@
 //! codes included.
 
 use crate::rounding::{RoundingError, Rtn, TensorContext};
-use crate::scheme::{BlockFormat, Cast, TensorScheme};
-use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
+use crate::scheme::{BlockFormat, TensorScheme};
 use kvant_numeric::format::{
     BFP16_BLOCK, BlockElement, MicroExponent, ScaleRule, fake_quantize_bfp16, fake_quantize_mxint8, shared_scale,
 };
@@ -22,9 +21,12 @@ pub fn fake_quantize(
     columns: usize,
 ) -> Result<Vec<f32>, RoundingError> {
     match scheme {
-        TensorScheme::Block(format) => Ok(fake_blocks(format, source, finite(values)?, columns)),
-        TensorScheme::Cast(Cast::F16) => Ok(finite(values)?.iter().map(|v| round_to_f16(*v)).collect()),
-        TensorScheme::Cast(Cast::Bf16) => Ok(finite(values)?.iter().map(|v| round_to_bf16(*v)).collect()),
+        TensorScheme::Block(format) => {
+            let mut out = finite(values)?.to_vec();
+            fake_blocks(format, source.smallest_normal(), &mut out, columns);
+            Ok(out)
+        }
+        TensorScheme::Cast(cast) => Ok(finite(values)?.iter().map(|v| cast.arithmetic().round(*v)).collect()),
         _ => Ok(Rtn::new(scheme, context)?.round(values, rows, columns)?.dequantize()),
     }
 }
@@ -33,19 +35,17 @@ fn finite(values: &[f32]) -> Result<&[f32], RoundingError> {
     if values.iter().all(|v| v.is_finite()) { Ok(values) } else { Err(RoundingError::NotFinite) }
 }
 
-fn fake_blocks(format: BlockFormat, source: Source, values: &[f32], columns: usize) -> Vec<f32> {
-    let mut out = values.to_vec();
-    for row in out.chunks_mut(columns.max(1)) {
+/// Shared-exponent formats in place. `smallest_normal` is that of the values' type.
+pub(crate) fn fake_blocks(format: BlockFormat, smallest_normal: f32, values: &mut [f32], columns: usize) {
+    for row in values.chunks_mut(columns.max(1)) {
         match format {
             BlockFormat::MicroExponent(format) => {
-                row.chunks_mut(MicroExponent::BLOCK)
-                    .for_each(|block| format.fake_quantize(block, source.smallest_normal()));
+                row.chunks_mut(MicroExponent::BLOCK).for_each(|block| format.fake_quantize(block, smallest_normal));
             }
             BlockFormat::Bfp16 => row.chunks_mut(BFP16_BLOCK).for_each(fake_quantize_bfp16),
             BlockFormat::MxInt8(rule) => row.chunks_mut(32).for_each(|block| fake_mxint8(block, rule)),
         }
     }
-    out
 }
 
 fn fake_mxint8(block: &mut [f32], rule: ScaleRule) {

@@ -1,6 +1,38 @@
-//! Activations: the parameters of their quantization that are found in advance. Not weights, whose parameters lie beside
-//! their codes in a [`QuantTensor`](crate::QuantTensor).
+//! Activations: how they are quantized, and the statistics from which the parameters of that are found in advance. Not
+//! weights, whose parameters lie beside their codes in a [`QuantTensor`](crate::QuantTensor).
+//!
+//! ```
+//! use kvant_numeric::{Arithmetic, simd::Isa};
+//! use kvant_quant::activation::{ActivationQuantizer, ActivationStatistic};
+//! use kvant_quant::scheme::ActivationScheme;
+//!
+//! let scheme: ActivationScheme = "int8:tensor!static".parse()?;
+//! let mut rows = [0.1, -25.5, 3.0, 12.75];
+//! let mut statistic = ActivationStatistic::new(scheme)?;
+//! statistic.update(Isa::best(), &rows, 2);
+//! let parameters = statistic.parameters(scheme.scheme, Arithmetic::F32);
+//! assert_eq!(parameters.as_ref().map(|p| p.scales[0]), Some(0.2));
+//!
+//! let quantizer = ActivationQuantizer::new(scheme, parameters)?;
+//! quantizer.apply(Isa::best(), Arithmetic::F32, &mut rows, 2);
+//! assert_eq!(rows[2], 3.0);
+//! # Ok::<(), kvant_quant::activation::ActivationError>(())
+//! ```
 
+mod apply;
+mod error;
+mod histogram;
+mod quantizer;
+mod spread;
+mod statistic;
+
+pub use error::ActivationError;
+pub use quantizer::ActivationQuantizer;
+pub use statistic::ActivationStatistic;
+
+use crate::scheme::{FloatScheme, IntScheme, TensorScheme};
+use kvant_numeric::Arithmetic;
+use kvant_numeric::kernel::Range;
 use serde::{Deserialize, Serialize};
 
 /// Scales and zero points of activations, found by calibration and stored in a checkpoint.
@@ -11,4 +43,34 @@ pub struct StaticParameters {
     pub scales: Vec<f32>,
     /// The codes of zero, as many as scales; none where zero is code 0.
     pub zero_points: Vec<f32>,
+}
+
+impl StaticParameters {
+    /// The parameters with which `scheme` covers the ranges: one of the tensor, or one a feature. None for schemes without
+    /// scales.
+    pub fn of_ranges(scheme: TensorScheme, ranges: &[Range], arithmetic: Arithmetic) -> StaticParameters {
+        match scheme {
+            TensorScheme::Int(scheme) => int_parameters(scheme, ranges, arithmetic),
+            TensorScheme::Float(scheme) => {
+                let scale = |range: &Range| float_scale(scheme, *range, arithmetic);
+                StaticParameters { scales: ranges.iter().map(scale).collect(), zero_points: vec![] }
+            }
+            _ => StaticParameters::default(),
+        }
+    }
+}
+
+fn int_parameters(scheme: IntScheme, ranges: &[Range], arithmetic: Arithmetic) -> StaticParameters {
+    let affines = || ranges.iter().map(|range| scheme.parameters(*range, arithmetic));
+    let kept = crate::quant_tensor::has_zero_points(scheme);
+    StaticParameters {
+        scales: affines().map(|affine| affine.scale).collect(),
+        zero_points: affines().filter(|_| kept).map(|affine| affine.zero_point as f32).collect(),
+    }
+}
+
+/// The scale of the tensor over block scales, or the scale itself.
+fn float_scale(scheme: FloatScheme, range: Range, arithmetic: Arithmetic) -> f32 {
+    let amax = range.abs_max();
+    scheme.tensor_scale(amax).unwrap_or_else(|| scheme.scale(amax, arithmetic, 1.0))
 }

@@ -1,13 +1,19 @@
-//! Range statistics of weights: which part of the range of the data the codes shall cover. Not the scale that follows,
-//! which is in [`crate::parameters`]. One file an observer, and a line in [`OBSERVERS`].
+//! Range statistics: which part of the range of the data the codes shall cover. Of weights, which are there at once, here;
+//! of activations, which come batch by batch, in [`crate::activation`]. Not the scale that follows, which is in
+//! [`crate::parameters`]. One file an observer, and a line in [`OBSERVERS`].
 
-mod mse;
+mod moving_average;
+pub(crate) mod mse;
 mod percentile;
 
+pub use moving_average::Decay;
+pub(crate) use moving_average::MovingRange;
 pub use percentile::Percentile;
+pub(crate) use percentile::WHOLE;
 
 use crate::scheme::SchemeError;
 use kvant_numeric::kernel::Range;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -21,6 +27,8 @@ pub enum Observer {
     Percentile(Percentile),
     /// The part of the range with the least squared error after quantization.
     Mse,
+    /// The moving average of the ranges of batches; of activations only.
+    MovingAverage(Decay),
 }
 
 /// The observers with their spellings, for `kvant list observers`.
@@ -28,6 +36,7 @@ pub const OBSERVERS: &[(&str, &str)] = &[
     ("minmax", "the least and the greatest element (the default)"),
     ("percentile99.99", "the range without the largest magnitudes: 99.99 % of the elements stay inside; any number"),
     ("mse", "the shrunken range with the least squared error; with scales of powers of two the best of five exponents"),
+    ("ema0.99", "of activations: the average of the batches' ranges, every new one weighing 1 - 0.99; any number below 1"),
 ];
 
 impl Observer {
@@ -37,7 +46,8 @@ impl Observer {
     pub fn range(self, values: &[f32], symmetric: bool, error: impl Fn(Range) -> f64) -> Range {
         let full = full_range(values);
         match self {
-            Observer::MinMax => full,
+            // One batch is its own average.
+            Observer::MinMax | Observer::MovingAverage(_) => full,
             Observer::Percentile(percentile) => percentile.range(values, full, symmetric),
             Observer::Mse => mse::search(full, error),
         }
@@ -54,6 +64,7 @@ impl fmt::Display for Observer {
             Observer::MinMax => f.write_str("minmax"),
             Observer::Percentile(percentile) => write!(f, "percentile{percentile}"),
             Observer::Mse => f.write_str("mse"),
+            Observer::MovingAverage(decay) => write!(f, "ema{decay}"),
         }
     }
 }
@@ -66,12 +77,29 @@ impl FromStr for Observer {
         match text {
             "minmax" => Ok(Observer::MinMax),
             "mse" => Ok(Observer::Mse),
-            _ => {
-                let percent = text.strip_prefix("percentile").ok_or_else(unknown)?;
-                percent.parse().map(Observer::Percentile).map_err(|()| unknown())
-            }
+            _ => numbered(text).ok_or_else(unknown),
         }
     }
+}
+
+impl Serialize for Observer {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Observer {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The observers whose spelling ends in a number.
+fn numbered(text: &str) -> Option<Observer> {
+    if let Some(decay) = text.strip_prefix("ema") {
+        return decay.parse().ok().map(Observer::MovingAverage);
+    }
+    text.strip_prefix("percentile")?.parse().ok().map(Observer::Percentile)
 }
 
 #[cfg(test)]
@@ -83,7 +111,7 @@ mod tests {
         for (name, _) in OBSERVERS {
             assert_eq!(name.parse::<Observer>().unwrap().to_string(), *name);
         }
-        for text in ["percentile", "percentile0", "percentile101", "percentile-1", "percentileNaN", "max"] {
+        for text in ["percentile", "percentile0", "percentile101", "percentile-1", "percentileNaN", "max", "ema", "ema1", "ema0", "emaNaN"] {
             assert!(text.parse::<Observer>().is_err(), "{text}");
         }
     }

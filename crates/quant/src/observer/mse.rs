@@ -7,7 +7,7 @@ use kvant_numeric::kernel::Range;
 const STEPS: u32 = 80;
 
 /// The range among `full * (1 - i / 100)`, `i = 0..=80`, with the least error; the widest of equals.
-pub(super) fn search(full: Range, error: impl Fn(Range) -> f64) -> Range {
+pub(crate) fn search(full: Range, error: impl Fn(Range) -> f64) -> Range {
     let candidates = (0..=STEPS).map(|i| scaled(full, 1.0 - i as f32 / 100.0));
     let best =
         candidates.map(|range| (error(range), range)).reduce(|best, next| if next.0 < best.0 { next } else { best });

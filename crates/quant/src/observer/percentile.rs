@@ -10,7 +10,7 @@ const BINS: usize = 4200;
 /// The parts into which a percent is divided, so that a percentile is an exact, comparable number.
 const PARTS: f64 = 1e8;
 /// All elements: a hundred percent.
-const WHOLE: u64 = 10_000_000_000;
+pub(crate) const WHOLE: u64 = 10_000_000_000;
 
 /// A percentile above 0 and at most 100, in parts of 10^-8 percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,8 +18,13 @@ pub struct Percentile(u64);
 
 impl Percentile {
     /// The share of elements inside, in parts of 10^-10.
-    fn share(self) -> u64 {
+    pub(crate) fn share(self) -> u64 {
         self.0
+    }
+
+    /// The share below the upper end, or above the lower one, where each tail loses half of the rest.
+    pub(crate) fn share_below(self) -> u64 {
+        WHOLE - (WHOLE - self.0) / 2
     }
 
     /// The range that holds this share of the elements that are not zero.

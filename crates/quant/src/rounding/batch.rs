@@ -8,11 +8,11 @@ use kvant_numeric::kernel::{AffineStep, Range};
 use kvant_numeric::simd::Loop;
 
 /// Scales and zero points of ranges.
-pub(super) struct Affines<'a> {
-    pub(super) scheme: IntScheme,
-    pub(super) arithmetic: Arithmetic,
-    pub(super) ranges: &'a [Range],
-    pub(super) affines: &'a mut [Affine],
+pub(crate) struct Affines<'a> {
+    pub(crate) scheme: IntScheme,
+    pub(crate) arithmetic: Arithmetic,
+    pub(crate) ranges: &'a [Range],
+    pub(crate) affines: &'a mut [Affine],
 }
 
 impl Loop for Affines<'_> {
@@ -70,12 +70,12 @@ impl Loop for Steps<'_> {
 }
 
 /// Scales of largest magnitudes.
-pub(super) struct Scales<'a> {
-    pub(super) scheme: FloatScheme,
-    pub(super) arithmetic: Arithmetic,
-    pub(super) tensor_scale: f32,
-    pub(super) amaxes: &'a [f32],
-    pub(super) scales: &'a mut [f32],
+pub(crate) struct Scales<'a> {
+    pub(crate) scheme: FloatScheme,
+    pub(crate) arithmetic: Arithmetic,
+    pub(crate) tensor_scale: f32,
+    pub(crate) amaxes: &'a [f32],
+    pub(crate) scales: &'a mut [f32],
 }
 
 impl Loop for Scales<'_> {

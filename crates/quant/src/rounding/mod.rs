@@ -1,6 +1,6 @@
 //! Choices of codes. Round to nearest is the first; every rounding makes a [`QuantTensor`](crate::QuantTensor).
 
-mod batch;
+pub(crate) mod batch;
 mod rtn;
 mod tiles;
 mod weights;

@@ -32,6 +32,9 @@ pub enum SchemeError {
         /// `input` or `output`.
         axis: &'static str,
     },
+    /// The least scale is no scale.
+    #[error("the least scale must be a finite number that is not negative")]
+    MinScale,
 }
 
 impl SchemeError {
@@ -42,6 +45,7 @@ impl SchemeError {
             SchemeError::Spelling { .. } | SchemeError::Combination { .. } => {
                 "a scheme is spelled format[:granularity][:scale][:zp][:observer], as in int4:g128, e4m3:channel or e2m1:g32:e8m0; `kvant list schemes` shows those with names"
             }
+            SchemeError::MinScale => "give a small number such as 0.01, or leave it out",
             SchemeError::GroupDoesNotDivide { .. } => {
                 "give this layer another scheme with --override, e.g. int4:channel or a smaller group, or keep it with --exclude"
             }

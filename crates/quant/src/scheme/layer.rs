@@ -1,6 +1,7 @@
 //! The scheme of a layer: its weight, its inputs, its outputs. Not which layers there are.
 
 use super::{SchemeError, TensorScheme};
+use crate::observer::Observer;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -34,33 +35,41 @@ impl ActivationScheme {
 }
 
 /// How a linear layer is quantized. Spelled `weight[+input][+output]`, activations followed by `!static`, `!dynamic` or
-/// `!local`: `e4m3:channel+e4m3:channel!dynamic`.
+/// `!local`: `e4m3:channel+e4m3:channel!dynamic`. A `-` stands for activations that stay as they are:
+/// `e4m3:channel+-+e4m3:tensor!static`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerScheme {
     /// The weight.
     pub weight: TensorScheme,
     /// The input activations; `None` leaves them as they are.
     pub input: Option<ActivationScheme>,
+    /// The output activations; `None` leaves them as they are.
+    pub output: Option<ActivationScheme>,
 }
 
 impl LayerScheme {
     /// The weight alone.
     pub const fn weight_only(weight: TensorScheme) -> LayerScheme {
-        LayerScheme { weight, input: None }
+        LayerScheme { weight, input: None, output: None }
     }
 
     /// Whether calibration data is needed for the activations.
     pub fn needs_calibration(self) -> bool {
-        self.input.is_some_and(ActivationScheme::needs_calibration)
+        [self.input, self.output].into_iter().flatten().any(ActivationScheme::needs_calibration)
     }
 }
+
+/// Stands for activations that stay as they are.
+const UNTOUCHED: &str = "-";
 
 impl fmt::Display for LayerScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.weight)?;
-        match self.input {
-            Some(input) => write!(f, "+{input}"),
-            None => Ok(()),
+        match (self.input, self.output) {
+            (None, None) => Ok(()),
+            (Some(input), None) => write!(f, "+{input}"),
+            (None, Some(output)) => write!(f, "+{UNTOUCHED}+{output}"),
+            (Some(input), Some(output)) => write!(f, "+{input}+{output}"),
         }
     }
 }
@@ -80,10 +89,14 @@ impl FromStr for LayerScheme {
     type Err = SchemeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('+') {
-            Some((weight, input)) => Ok(LayerScheme { weight: weight.parse()?, input: Some(input.parse()?) }),
-            None => Ok(LayerScheme::weight_only(text.parse()?)),
+        let mut parts = text.splitn(3, '+');
+        let weight: TensorScheme = parts.next().unwrap_or_default().parse()?;
+        if matches!(weight.observer(), Observer::MovingAverage(_)) {
+            // A weight comes in one batch.
+            return Err(SchemeError::Combination { text: text.to_owned() });
         }
+        let mut activation = || parts.next().filter(|part| *part != UNTOUCHED).map(str::parse).transpose();
+        Ok(LayerScheme { weight, input: activation()?, output: activation()? })
     }
 }
 
@@ -101,6 +114,18 @@ impl FromStr for ActivationScheme {
             }
         };
         Ok(ActivationScheme { scheme: scheme.parse()?, timing })
+    }
+}
+
+impl Serialize for ActivationScheme {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ActivationScheme {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -122,15 +147,26 @@ mod tests {
 
     #[test]
     fn spellings_round_trip() {
-        for text in ["int4:g128", "e4m3:channel+e4m3:channel!dynamic", "int8:tensor+int8:tensor!static"] {
+        for text in [
+            "int4:g128",
+            "e4m3:channel+e4m3:channel!dynamic",
+            "int8:tensor+int8:tensor!static",
+            "int8:tensor+int8:tensor:ema0.9!static",
+            "e4m3:tensor+-+e4m3:tensor!static",
+            "e4m3:tensor+e4m3:tensor!static+e4m3:tensor:percentile99.9!static",
+        ] {
             assert_eq!(text.parse::<LayerScheme>().unwrap().to_string(), text);
         }
-        assert!("int4:g128+int8!sometimes".parse::<LayerScheme>().is_err());
+        for text in ["int4:g128+int8!sometimes", "int8+int8+int8+int8", "int8+", "-", "int8:tensor:ema0.9"] {
+            assert!(text.parse::<LayerScheme>().is_err(), "{text}");
+        }
+        assert_eq!("int8+-".parse::<LayerScheme>(), "int8".parse());
     }
 
     #[test]
     fn static_and_local_inputs_need_data() {
         let needs = |text: &str| text.parse::<LayerScheme>().unwrap().needs_calibration();
+        assert!(needs("int8:tensor+-+int8:tensor!static"));
         assert!(needs("int8:tensor+int8:tensor!static") && needs("e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!local"));
         assert!(!needs("int4:g128") && !needs("mx6+mx6!dynamic"));
     }

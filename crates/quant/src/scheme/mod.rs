@@ -1,5 +1,6 @@
 //! Schemes: small values that say how tensors and layers are quantized. Not the doing.
 
+mod attention;
 mod error;
 mod granularity;
 mod layer;
@@ -7,6 +8,7 @@ mod preset;
 mod scale;
 mod tensor;
 
+pub use attention::{AttentionScheme, KvCacheScheme, MinScale, Rotary};
 pub use error::SchemeError;
 pub use granularity::{Axis, Granularity};
 pub use layer::{ActivationScheme, LayerScheme, Timing};

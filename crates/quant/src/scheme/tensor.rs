@@ -3,7 +3,7 @@
 
 use super::{Axis, FloatScale, Granularity, ScaleType, SchemeError, ZeroPoint};
 use crate::observer::Observer;
-use kvant_numeric::Format;
+use kvant_numeric::{Arithmetic, Format};
 use kvant_numeric::format::{Int, MicroExponent, MiniFloat, ScaleRule};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -57,6 +57,16 @@ pub enum Cast {
     Bf16,
 }
 
+impl Cast {
+    /// The precision of the type.
+    pub fn arithmetic(self) -> Arithmetic {
+        match self {
+            Cast::F16 => Arithmetic::F16,
+            Cast::Bf16 => Arithmetic::Bf16,
+        }
+    }
+}
+
 /// How one tensor is quantized.
 ///
 /// Spelling: `format[:granularity][:scale][:zero point][:observer]`, for example `int4:g128`, `uint4:g32:f16:zp`,
@@ -105,6 +115,15 @@ impl TensorScheme {
             TensorScheme::Block(BlockFormat::Bfp16) => Some(Granularity::group(8)),
             TensorScheme::Block(BlockFormat::MxInt8(_)) => Some(Granularity::group(32)),
             TensorScheme::Cast(_) => None,
+        }
+    }
+
+    /// The range statistic; min-max where there is no choice.
+    pub fn observer(self) -> Observer {
+        match self {
+            TensorScheme::Int(scheme) => scheme.observer,
+            TensorScheme::Float(scheme) => scheme.observer,
+            _ => Observer::MinMax,
         }
     }
 

@@ -1,0 +1,51 @@
+//! What keeps activations from being quantized.
+
+use crate::scheme::ActivationScheme;
+
+/// A scheme, or parameters, that activations cannot be quantized with.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum ActivationError {
+    /// The parts of the scheme do not go together for activations (*unsupported*).
+    #[error("activations cannot be quantized as `{scheme}`: {reason}")]
+    Scheme {
+        /// The scheme.
+        scheme: ActivationScheme,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Parameters are missing, or are not as many as the scheme wants (*invalid*).
+    #[error("`{scheme}` wants {expected}, and {found} scales and {zero_points} zero points are given")]
+    Count {
+        /// The scheme.
+        scheme: ActivationScheme,
+        /// What it wants.
+        expected: &'static str,
+        /// Scales that are given.
+        found: usize,
+        /// Zero points that are given.
+        zero_points: usize,
+    },
+    /// A scale is not positive and finite, or a zero point is no code (*invalid*).
+    #[error("{0} is no {1}")]
+    Value(f32, &'static str),
+}
+
+impl ActivationError {
+    /// Whether the request is right and only not served here.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, ActivationError::Scheme { .. })
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            ActivationError::Scheme { .. } => {
+                "static activations have one scale (`tensor`) or one a feature (`channel@1`), dynamic ones also one a token \
+                 (`channel`) or a group (`g128`)"
+            }
+            ActivationError::Count { .. } | ActivationError::Value(..) => {
+                "the checkpoint's scales are damaged or missing: quantize again"
+            }
+        }
+    }
+}

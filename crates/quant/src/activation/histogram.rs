@@ -1,0 +1,212 @@
+//! A histogram of activations that grows batch by batch in bounded memory. Not the ranges that follow from it.
+//!
+//! Bins are those floats that have eight mantissa bits: every value counts for the nearest of them. Bins do not depend on
+//! the data, so that counts of parts add up to those of the whole in any order, and values of bfloat16 and of fp8 are
+//! counted as what they are. The incumbent's bins are those of the first batch, stretched over every later one.
+
+use crate::observer::{Percentile, WHOLE};
+use kvant_numeric::kernel::Range;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Mantissa bits of `f32` that bins do not tell apart.
+const DROPPED: u32 = 15;
+/// Bins of one sign and exponent.
+const BINS: usize = 1 << (23 - DROPPED);
+/// Signs and exponents.
+const OCTAVES: usize = 1 << 9;
+
+/// Counts of the values that are not zero.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Stored", into = "Stored")]
+pub(super) struct Histogram {
+    /// By sign and exponent; those that do not occur take no memory.
+    octaves: Vec<Option<Box<[u64; BINS]>>>,
+}
+
+/// How a histogram is stored: the octaves that occur.
+#[derive(Serialize, Deserialize)]
+struct Stored(BTreeMap<usize, Vec<u64>>);
+
+impl From<Histogram> for Stored {
+    fn from(histogram: Histogram) -> Stored {
+        let octaves = histogram.octaves.into_iter().enumerate();
+        Stored(octaves.filter_map(|(octave, counts)| Some((octave, counts?.to_vec()))).collect())
+    }
+}
+
+impl TryFrom<Stored> for Histogram {
+    type Error = &'static str;
+
+    fn try_from(stored: Stored) -> Result<Histogram, &'static str> {
+        let mut histogram = Histogram::new();
+        for (octave, counts) in stored.0 {
+            let place = histogram.octaves.get_mut(octave).ok_or("no such octave")?;
+            let counts: Box<[u64; BINS]> = counts.try_into().map_err(|_| "an octave of another length")?;
+            *place = Some(counts);
+        }
+        Ok(histogram)
+    }
+}
+
+/// A bin with its count: the values between `low` and `high`, nearest to `center`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Bin {
+    pub(super) center: f32,
+    low: f32,
+    high: f32,
+    pub(super) count: u64,
+}
+
+impl Bin {
+    /// The bin of that number.
+    fn new(number: usize, count: u64) -> Bin {
+        let half = 1 << (DROPPED - 1);
+        let bits = (number as u32) << DROPPED;
+        // Around zero there are no values to count.
+        let (inner, outer) = (finite(bits.saturating_sub(half)), finite(bits + half));
+        let (low, high) = if inner.is_sign_negative() { (outer, inner) } else { (inner, outer) };
+        Bin { center: finite(bits), low, high, count }
+    }
+
+    /// The same of magnitudes.
+    fn magnitude(self) -> Bin {
+        let (low, high) = if self.center < 0.0 { (-self.high, -self.low) } else { (self.low, self.high) };
+        Bin { center: self.center.abs(), low, high, ..self }
+    }
+}
+
+fn finite(bits: u32) -> f32 {
+    let value = f32::from_bits(bits);
+    if value.is_finite() { value } else { f32::MAX.copysign(value) }
+}
+
+impl Histogram {
+    pub(super) fn new() -> Histogram {
+        Histogram { octaves: vec![None; OCTAVES] }
+    }
+
+    /// Counts finite values.
+    pub(super) fn update(&mut self, values: &[f32]) {
+        for value in values.iter().filter(|v| **v != 0.0 && v.is_finite()) {
+            let bin = ((value.to_bits() + (1 << (DROPPED - 1))) >> DROPPED) as usize;
+            let counts = self.octaves[bin / BINS].get_or_insert_with(|| Box::new([0; BINS]));
+            counts[bin % BINS] += 1;
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: &Histogram) {
+        for (own, other) in self.octaves.iter_mut().zip(&other.octaves) {
+            let Some(other) = other else { continue };
+            let own = own.get_or_insert_with(|| Box::new([0; BINS]));
+            own.iter_mut().zip(other.iter()).for_each(|(own, other)| *own = own.saturating_add(*other));
+        }
+    }
+
+    /// The bins with something in them, from the least to the greatest.
+    pub(super) fn bins(&self) -> impl DoubleEndedIterator<Item = Bin> + '_ {
+        let (positive, negative) = (0..OCTAVES / 2, OCTAVES / 2..OCTAVES);
+        let numbers = |octaves: std::ops::Range<usize>| octaves.start * BINS..octaves.end * BINS;
+        let occurring = |number: usize| {
+            let count = self.octaves[number / BINS].as_ref()?[number % BINS];
+            (count > 0).then(|| Bin::new(number, count))
+        };
+        numbers(negative).rev().chain(numbers(positive)).filter_map(occurring)
+    }
+
+    /// The range that holds this share of the values that are not zero, within `full`, the range of all: of symmetric
+    /// schemes by magnitude, otherwise each tail loses half of the rest.
+    pub(super) fn percentile(&self, percentile: Percentile, full: Range, symmetric: bool) -> Range {
+        if symmetric {
+            let mut bins: Vec<Bin> = self.bins().map(Bin::magnitude).collect();
+            bins.sort_by(|a, b| a.center.total_cmp(&b.center));
+            let amax = full.abs_max();
+            let max = reaching(bins.iter().copied(), percentile.share()).map_or(0.0, |bin| bin.high.min(amax));
+            return Range { min: -max, max };
+        }
+        let bins: Vec<Bin> = self.bins().collect();
+        let (above, below) = (bins.iter().copied(), bins.iter().rev().copied());
+        let max = reaching(above, percentile.share_below()).map_or(0.0, |bin| bin.high.min(full.max));
+        let min = reaching(below, percentile.share_below()).map_or(0.0, |bin| bin.low.max(full.min));
+        Range { min, max }
+    }
+}
+
+/// The first bin up to which this share of the counts lie.
+fn reaching(mut bins: impl Iterator<Item = Bin> + Clone, share: u64) -> Option<Bin> {
+    let total: u128 = bins.clone().map(|bin| u128::from(bin.count)).sum();
+    let mut seen = 0;
+    bins.find(|bin| {
+        seen += u128::from(bin.count);
+        seen * u128::from(WHOLE) >= u128::from(share) * total
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram(values: &[f32]) -> Histogram {
+        let mut histogram = Histogram::new();
+        histogram.update(values);
+        histogram
+    }
+
+    fn percentile(values: &[f32], share: &str, symmetric: bool) -> Range {
+        let each = values.iter().map(|v| Range { min: *v, max: *v });
+        let full = each.fold(Range::EMPTY, Range::join);
+        histogram(values).percentile(share.parse().unwrap(), full, symmetric)
+    }
+
+    #[test]
+    fn bins_are_in_order_and_hold_what_they_count() {
+        let values = [0.0, -0.0, 1.0, -1.0, 3e38, f32::MAX, f32::MIN, 1e-40, -2.5e-7, 1.001, 1.0039, f32::NAN, f32::INFINITY];
+        let bins: Vec<Bin> = histogram(&values).bins().collect();
+        assert!(bins.windows(2).all(|pair| pair[0].center < pair[1].center));
+        assert_eq!(bins.iter().map(|bin| bin.count).sum::<u64>(), 9);
+        for value in values.iter().filter(|v| **v != 0.0 && v.is_finite()) {
+            assert!(bins.iter().any(|bin| bin.low <= *value && *value <= bin.high), "{value:e}");
+        }
+    }
+
+    #[test]
+    fn what_has_eight_bits_is_counted_as_it_is() {
+        for value in [448.0, -0.0625, 1.9921875, 3.0] {
+            assert_eq!(histogram(&[value]).bins().map(|bin| bin.center).collect::<Vec<_>>(), [value]);
+        }
+    }
+
+    #[test]
+    fn outliers_are_cut_off_on_the_side_where_they_are() {
+        let mut values: Vec<f32> = (1..1000).map(|i| i as f32 / 1000.0).collect();
+        values.push(50.0);
+        let range = percentile(&values, "99.9", true);
+        assert!(range.max > 0.99 && range.max < 1.01 && range.min == -range.max, "{range:?}");
+        let range = percentile(&values, "99.8", false);
+        assert!(range.max > 0.99 && range.max < 1.01 && range.min < 0.0025, "{range:?}");
+        let negative: Vec<f32> = values.iter().map(|v| -v).collect();
+        let range = percentile(&negative, "99.8", false);
+        assert!(range.min < -0.99 && range.min > -1.01 && range.max > -0.0025, "{range:?}");
+    }
+
+    #[test]
+    fn all_of_the_values_is_the_range_itself_and_nothing_is_zero() {
+        let range = percentile(&[0.3, -7.7, 1.1], "100", false);
+        assert_eq!((range.min, range.max), (-7.7, 1.1));
+        assert_eq!(percentile(&[0.3, -7.7, 1.1], "99.99999999", true).max, 7.7);
+        assert_eq!(percentile(&[0.0], "99", true).max, 0.0);
+    }
+
+    #[test]
+    fn parts_add_up_and_survive_storage() {
+        let values: Vec<f32> = (0..3000).map(|i| ((i as f32) * 0.7).sin() * (i as f32)).collect();
+        let mut merged = histogram(&values[1000..]);
+        merged.merge(&histogram(&values[..1000]));
+        assert_eq!(merged, histogram(&values));
+        let text = serde_json::to_string(&merged).unwrap();
+        assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), merged);
+        for hostile in [r#"{"512": []}"#, r#"{"3": [1]}"#, "[]"] {
+            assert!(serde_json::from_str::<Histogram>(hostile).is_err(), "{hostile}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Which activations share a scale, and which combinations of that with the time of finding it exist. Not the scales.
+
+use super::ActivationError;
+use crate::observer::Observer;
+use crate::scheme::{ActivationScheme, Axis, Granularity, TensorScheme, Timing};
+
+/// Which elements of a `[tokens, features]` matrix share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spread {
+    /// All of them.
+    Whole,
+    /// Those of a feature.
+    Features,
+    /// Those of a token.
+    Tokens,
+    /// So many consecutive ones of a token; fewer at the end of a row.
+    Groups(usize),
+}
+
+impl Spread {
+    /// How scales are shared in a scheme that is legal for activations.
+    pub(super) fn of(scheme: ActivationScheme) -> Result<Spread, ActivationError> {
+        let refuse = |reason| Err(ActivationError::Scheme { scheme, reason });
+        let spread = match (scheme.scheme, scheme.scheme.granularity()) {
+            (TensorScheme::Progressive { .. }, _) => return refuse("two stages are for weights"),
+            (_, Some(Granularity::Block { .. })) => return refuse("blocks would span tokens"),
+            (_, Some(Granularity::Group { axis: Axis::Rows, .. })) => return refuse("groups would span tokens"),
+            (_, Some(Granularity::Group { size: Some(size), .. })) => Spread::Groups(size.get() as usize),
+            (_, Some(Granularity::Group { size: None, .. }) | Some(Granularity::Channel(Axis::Rows))) => Spread::Tokens,
+            (_, Some(Granularity::Channel(Axis::Columns))) => Spread::Features,
+            (_, Some(Granularity::Tensor) | None) => Spread::Whole,
+        };
+        match (scheme.timing, spread) {
+            _ if scheme.timing != Timing::Dynamic && is_scaleless(scheme.scheme) => refuse("nothing of it is stored"),
+            (Timing::Dynamic, _) if scheme.scheme.observer() != Observer::MinMax => {
+                refuse("scales found anew cover the whole range")
+            }
+            (Timing::Dynamic, Spread::Features) => refuse("a feature has no scale before all tokens are there"),
+            (Timing::Local, _) if !has_tensor_scale(scheme.scheme) => refuse("it has no scale over block scales"),
+            (Timing::Static, Spread::Tokens | Spread::Groups(_)) => refuse("tokens come anew"),
+            _ => Ok(spread),
+        }
+    }
+}
+
+/// Formats that carry their scales with them, and casts.
+pub(super) fn is_scaleless(scheme: TensorScheme) -> bool {
+    matches!(scheme, TensorScheme::Block(_) | TensorScheme::Cast(_))
+}
+
+/// Whether block scales stand under a scale of the tensor.
+pub(super) fn has_tensor_scale(scheme: TensorScheme) -> bool {
+    matches!(scheme, TensorScheme::Float(float) if float.scale.has_tensor_scale())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let of = |text: &str| Spread::of(text.parse().unwrap());
+        for text in [
+            "int8:g64!static",
+            "int8:channel!static",
+            "int8:channel@1!dynamic",
+            "int8:tensor!local",
+            "int8:tensor:mse!dynamic",
+            "e4m3:b128x128!dynamic",
+            "int4:g32@0!dynamic",
+            "int4:channel/e4m3:tensor!dynamic",
+            "mx6!static",
+            "bf16!local",
+            "e2m1:g16:e4m3:f32!static",
+        ] {
+            assert!(of(text).is_err_and(|error| error.is_unsupported()), "{text}");
+        }
+        assert_eq!(of("e2m1:g16:e4m3:f32!local"), Ok(Spread::Groups(16)));
+        assert_eq!(of("e4m3:channel!dynamic"), Ok(Spread::Tokens));
+        assert_eq!(of("int8:channel@1:ema0.9!static"), Ok(Spread::Features));
+        assert_eq!(of("mx9!dynamic"), Ok(Spread::Groups(16)));
+        assert_eq!(of("f16!dynamic"), Ok(Spread::Whole));
+    }
+}

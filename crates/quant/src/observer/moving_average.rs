@@ -1,0 +1,103 @@
+//! The moving average of the ranges of batches, as PyTorch's moving-average observers define it. Of activations only:
+//! weights come in one batch.
+
+use kvant_numeric::kernel::Range;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The parts into which 1 is divided, so that a decay is an exact, comparable number.
+const PARTS: f64 = 1e9;
+
+/// How much of the average stays with every new batch: above 0 and below 1, in parts of 10^-9.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Decay(u32);
+
+impl Decay {
+    fn value(self) -> f64 {
+        f64::from(self.0) / PARTS
+    }
+}
+
+impl fmt::Display for Decay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.value())
+    }
+}
+
+impl FromStr for Decay {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let value: f64 = text.parse().map_err(|_| ())?;
+        let parts = (value * PARTS).round();
+        if parts > 0.0 && parts < PARTS { Ok(Decay(parts as u32)) } else { Err(()) }
+    }
+}
+
+/// The average over the batches so far: the first batch's range, then `average = decay * average + (1 - decay) * range`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MovingRange {
+    average: [f64; 2],
+    /// The range of the first batch, which a part of the data that others come before must give back.
+    first: [f64; 2],
+    batches: u32,
+}
+
+impl MovingRange {
+    /// The average of one batch.
+    pub(crate) fn new(range: Range) -> MovingRange {
+        let ends = [f64::from(range.min), f64::from(range.max)];
+        MovingRange { average: ends, first: ends, batches: 1 }
+    }
+
+    /// The average with one more batch.
+    pub(crate) fn update(&mut self, decay: Decay, range: Range) {
+        self.merge(decay, &MovingRange::new(range));
+    }
+
+    /// The average over these batches and then those of `later`.
+    ///
+    /// What `later` began with its first batch at full weight, it would have begun with the average so far.
+    pub(crate) fn merge(&mut self, decay: Decay, later: &MovingRange) {
+        let kept = decay.value().powi(later.batches.min(i32::MAX as u32) as i32);
+        for ((average, first), end) in self.average.iter_mut().zip(later.first).zip(later.average) {
+            *average = kept * (*average - first) + end;
+        }
+        self.batches = self.batches.saturating_add(later.batches);
+    }
+
+    pub(crate) fn range(&self) -> Range {
+        Range { min: self.average[0] as f32, max: self.average[1] as f32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn averaged(ranges: &[(f32, f32)]) -> MovingRange {
+        let mut ranges = ranges.iter().map(|(min, max)| Range { min: *min, max: *max });
+        let mut moving = MovingRange::new(ranges.next().unwrap());
+        ranges.for_each(|range| moving.update("0.9".parse().unwrap(), range));
+        moving
+    }
+
+    #[test]
+    fn follows_the_formula_of_pytorch() {
+        let range = averaged(&[(-1.0, 2.0), (-3.0, 1.0), (0.0, 4.0)]).range();
+        // torch.ao's MovingAverageMinMaxObserver with averaging_constant 0.1
+        assert!((range.min - -1.08).abs() < 1e-6 && (range.max - 2.11).abs() < 1e-6, "{range:?}");
+    }
+
+    #[test]
+    fn parts_merge_to_the_whole() {
+        let all = [(-1.0, 2.0), (-3.0, 1.0), (0.0, 4.0), (-0.5, 9.0), (-7.0, 0.25)];
+        for cut in 1..all.len() {
+            let mut merged = averaged(&all[..cut]);
+            merged.merge("0.9".parse().unwrap(), &averaged(&all[cut..]));
+            let (merged, whole) = (merged.range(), averaged(&all).range());
+            assert!((merged.min - whole.min).abs() < 1e-6 && (merged.max - whole.max).abs() < 1e-6);
+        }
+    }
+}
