@@ -77,7 +77,7 @@ pub(super) fn quantize(
     spans: Spans<'_>,
 ) {
     let columns = columns.max(1);
-    if quantizer.is_rowwise() {
+    if quantizer.is_row_wise() {
         let strip = (STRIP / columns).max(1) * columns;
         return data.par_chunks_mut(strip).for_each(|rows| quantizer.apply(isa, arithmetic, rows, columns));
     }

@@ -12,7 +12,7 @@ pub(super) fn class(granularity: Granularity, observer: Observer, power_of_two: 
         (Granularity::Tensor, true, _) => "PerTensorPowOf2MinMaxObserver",
         (Granularity::Tensor, false, Observer::Mse) => "PerTensorMSEObserver",
         (Granularity::Tensor, false, Observer::Percentile(_)) => "PerTensorPercentileObserver",
-        (Granularity::Tensor, false, Observer::MinMax) => "PerTensorMinMaxObserver",
+        (Granularity::Tensor, false, _) => "PerTensorMinMaxObserver",
         (Granularity::Channel(_), true, Observer::Mse) => "PerChannelPowOf2MinMSEObserver",
         (Granularity::Channel(_), true, _) => "PerChannelPowOf2MinMaxObserver",
         (Granularity::Channel(_), false, _) => "PerChannelMinMaxObserver",

@@ -26,7 +26,7 @@ pub(super) fn layer_scheme(place: &str, config: &Value) -> Result<Option<LayerSc
     let input =
         field("input_tensors").map(|value| input_scheme(&format!("{place}.input_tensors"), value)).transpose()?;
     match (weight, input) {
-        (Some(weight), input) => Ok(Some(LayerScheme { weight, input })),
+        (Some(weight), input) => Ok(Some(LayerScheme { weight, input, output: None })),
         (None, None) => Ok(None),
         (None, Some(_)) => Err(RecipeError::unsupported(place, "quantizes inputs but no weight", SPELL_IT)),
     }
