@@ -1,5 +1,6 @@
 //! What keeps a checkpoint from running, or a run from ending.
 
+use crate::import::ImportError;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
 
@@ -12,6 +13,9 @@ pub enum ForwardError {
     /// A file is wrong.
     #[error(transparent)]
     File(#[from] kvant_container::Error),
+    /// A quantized weight is wrong, or stored in a way that is not read.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// The model has a rule that is not computed here.
     #[error("the forward pass does not compute {rule}")]
     Unsupported {
@@ -70,6 +74,7 @@ impl ForwardError {
         match self {
             ForwardError::Unsupported { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
+            ForwardError::Import(error) => error.kind(),
             _ => ErrorKind::Invalid,
         }
     }
@@ -84,6 +89,7 @@ impl ForwardError {
             ForwardError::Token { .. } => "the tokenizer is not that of the model",
             ForwardError::TooLong { .. } => "use shorter sequences, e.g. with --seq-len",
             ForwardError::File(error) => return error.hint(),
+            ForwardError::Import(error) => return error.hint(),
             ForwardError::Config(_) => return None,
         };
         Some(text.to_owned())
