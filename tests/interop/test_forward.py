@@ -100,9 +100,3 @@ def test_a_fake_quantized_checkpoint_is_evaluated(kvant, quantized, tmp_path):
         for directory in (trained("nano_llama"), quantized("nano_llama", "int4_wo_32", "--format", "fake"))
     ]
     assert perplexities[0] != perplexities[1] and all(math.isfinite(p) for p in perplexities)
-
-
-def test_packed_checkpoints_are_refused(kvant, quantized, tmp_path):
-    (tmp_path / "text.txt").write_text("text " * 100)
-    done = kvant("eval", quantized("nano_llama", "int4_wo_128"), "--data", tmp_path / "text.txt")
-    assert done.returncode == 1 and "quantized already" in done.stderr and "hint:" in done.stderr

@@ -6,7 +6,7 @@
 //! * [`recipe`]: what the user asks,
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
-//! * [`export`], [`config_json`]: on-disk conventions.
+//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already.
 //!
 //! ```
 //! use kvant_container::{Checkpoint, Durability};
@@ -40,6 +40,7 @@ pub mod export;
 pub mod family;
 pub mod forward;
 pub mod glob;
+pub mod import;
 pub mod journal;
 pub mod model_config;
 pub mod network;

@@ -1,10 +1,12 @@
-//! Reading a weight matrix out of a checkpoint: any float type, either orientation, one expert of many, fp8 with scales.
-//! Not quantizing it.
+//! Reading a weight matrix out of a checkpoint: any float type, either orientation, one expert of many, or codes and
+//! scales. Not quantizing it.
 
+use crate::import::PackedMatrix;
 use kvant_numeric::kernel::{Elements, Range, Source, element_ranges, group_ranges, widen};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
 use std::ops;
+use std::sync::Arc;
 
 /// A part of a matrix: some rows and some columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,51 +29,86 @@ impl Band {
     }
 }
 
-/// The scales of an fp8 weight: one for every `block` of rows and columns, row-major.
-#[derive(Clone, Debug)]
-pub struct SourceScales {
-    /// The scales, widened.
-    pub values: Vec<f32>,
-    /// Rows and columns that share a scale.
-    pub block: (usize, usize),
-}
-
 /// A weight of `rows` output and `columns` input channels, in the mapped bytes of a checkpoint.
 #[derive(Clone, Debug)]
 pub struct WeightMatrix<'a> {
-    /// `rows * columns` elements.
-    pub bytes: &'a [u8],
-    /// Their type.
-    pub source: Source,
     /// Output channels.
     pub rows: usize,
     /// Input channels.
     pub columns: usize,
-    /// Whether element `(row, column)` stands at `column * rows + row` (GPT-2's Conv1D, fused experts).
-    pub input_major: bool,
-    /// What elements are multiplied by.
-    pub scales: Option<SourceScales>,
+    storage: Storage<'a>,
 }
 
-impl WeightMatrix<'_> {
+/// How the elements are stored.
+#[derive(Clone, Debug)]
+enum Storage<'a> {
+    /// Floats. Where they are input-major, element `(row, column)` stands at `column * rows + row` (GPT-2's Conv1D, fused
+    /// experts).
+    Plain { bytes: &'a [u8], source: Source, input_major: bool },
+    /// Codes and scales, from a row of the whole matrix on.
+    Packed { matrix: Arc<PackedMatrix<'a>>, first_row: usize },
+}
+
+impl<'a> WeightMatrix<'a> {
+    /// A matrix of floats: `rows * columns` elements in `bytes`, by columns where it is `input_major`.
+    pub fn plain(
+        bytes: &'a [u8],
+        source: Source,
+        (rows, columns): (usize, usize),
+        input_major: bool,
+    ) -> WeightMatrix<'a> {
+        WeightMatrix { rows, columns, storage: Storage::Plain { bytes, source, input_major } }
+    }
+
+    /// A quantized matrix.
+    pub fn packed(matrix: Arc<PackedMatrix<'a>>) -> WeightMatrix<'a> {
+        let (rows, columns) = (matrix.rows(), matrix.columns());
+        WeightMatrix { rows, columns, storage: Storage::Packed { matrix, first_row: 0 } }
+    }
+
+    /// Some rows. Of a matrix stored by columns, whose rows are no run of bytes, all.
+    pub fn slice_rows(&self, rows: ops::Range<usize>) -> WeightMatrix<'a> {
+        let storage = match &self.storage {
+            Storage::Plain { input_major: true, .. } => return self.clone(),
+            Storage::Plain { bytes, source, input_major } => {
+                let row = self.columns * source.size();
+                Storage::Plain {
+                    bytes: &bytes[rows.start * row..rows.end * row],
+                    source: *source,
+                    input_major: *input_major,
+                }
+            }
+            Storage::Packed { matrix, first_row } => {
+                Storage::Packed { matrix: Arc::clone(matrix), first_row: first_row + rows.start }
+            }
+        };
+        WeightMatrix { rows: rows.len(), columns: self.columns, storage }
+    }
+
     /// The elements as they are stored, where those are the values, row by row.
-    pub fn elements(&self) -> Option<Elements<'_>> {
-        let plain = !self.input_major && self.scales.is_none();
-        Elements::stored(self.source, self.bytes).filter(|_| plain)
+    pub fn elements(&self) -> Option<Elements<'a>> {
+        match &self.storage {
+            Storage::Plain { bytes, source, input_major: false } => Elements::stored(*source, bytes),
+            _ => None,
+        }
     }
 
     /// The elements of a band as `f32`, row-major, appended to `out`.
     pub fn read(&self, isa: Isa, band: &Band, out: &mut Vec<f32>) {
-        let start = out.len();
-        out.resize(start + band.len(), 0.0);
-        let out = &mut out[start..];
-        if self.input_major {
-            self.read_transposed(isa, band, out);
-        } else {
-            self.read_rows(isa, band, out);
-        }
-        if let Some(scales) = &self.scales {
-            self.multiply(scales, band, out);
+        match &self.storage {
+            Storage::Plain { bytes, source, input_major } => {
+                let start = out.len();
+                out.resize(start + band.len(), 0.0);
+                let out = &mut out[start..];
+                match input_major {
+                    true => self.read_transposed(isa, bytes, *source, band, out),
+                    false => self.read_rows(isa, bytes, *source, band, out),
+                }
+            }
+            Storage::Packed { matrix, first_row } => {
+                let rows = band.rows.start + first_row..band.rows.end + first_row;
+                matrix.read(isa, &Band { rows, columns: band.columns.clone() }, out);
+            }
         }
     }
 
@@ -88,37 +125,27 @@ impl WeightMatrix<'_> {
         range[0]
     }
 
-    fn read_rows(&self, isa: Isa, band: &Band, out: &mut [f32]) {
-        let size = self.source.size();
+    fn read_rows(&self, isa: Isa, bytes: &[u8], source: Source, band: &Band, out: &mut [f32]) {
+        let size = source.size();
         if band.columns.len() == self.columns {
             // Whole rows are one run.
             let start = band.rows.start * self.columns * size;
-            return widen(isa, self.source, &self.bytes[start..start + out.len() * size], out);
+            return widen(isa, source, &bytes[start..start + out.len() * size], out);
         }
         for (row, out) in band.rows.clone().zip(out.chunks_mut(band.columns.len().max(1))) {
             let start = (row * self.columns + band.columns.start) * size;
-            widen(isa, self.source, &self.bytes[start..start + out.len() * size], out);
+            widen(isa, source, &bytes[start..start + out.len() * size], out);
         }
     }
 
-    fn read_transposed(&self, isa: Isa, band: &Band, out: &mut [f32]) {
-        let size = self.source.size();
+    fn read_transposed(&self, isa: Isa, bytes: &[u8], source: Source, band: &Band, out: &mut [f32]) {
+        let size = source.size();
         let mut by_columns = vec![0.0; out.len()];
         for (column, line) in band.columns.clone().zip(by_columns.chunks_mut(band.rows.len().max(1))) {
             let start = (column * self.rows + band.rows.start) * size;
-            widen(isa, self.source, &self.bytes[start..start + line.len() * size], line);
+            widen(isa, source, &bytes[start..start + line.len() * size], line);
         }
         transpose(&by_columns, band.columns.len(), band.rows.len(), out);
-    }
-
-    fn multiply(&self, scales: &SourceScales, band: &Band, out: &mut [f32]) {
-        let across = self.columns.div_ceil(scales.block.1);
-        for (row, out) in band.rows.clone().zip(out.chunks_mut(band.columns.len().max(1))) {
-            let line = row / scales.block.0 * across;
-            for (column, value) in band.columns.clone().zip(out) {
-                *value *= scales.values[line + column / scales.block.1];
-            }
-        }
     }
 }
 
@@ -155,7 +182,7 @@ mod tests {
     use super::*;
 
     fn matrix(bytes: &[u8], input_major: bool) -> WeightMatrix<'_> {
-        WeightMatrix { bytes, source: Source::F32, rows: 3, columns: 5, input_major, scales: None }
+        WeightMatrix::plain(bytes, Source::F32, (3, 5), input_major)
     }
 
     fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
@@ -179,16 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn block_scales_multiply_their_blocks() {
-        let data = bytes(std::iter::repeat_n(1.0, 15));
-        let scales = Some(SourceScales { values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], block: (2, 2) });
+    fn rows_of_a_matrix_are_a_matrix() {
+        let plain = bytes((0..15).map(|i| i as f32));
         let mut out = vec![];
-        WeightMatrix { scales, ..matrix(&data, false) }.read(
-            Isa::best(),
-            &Band { rows: 1..3, columns: 1..5 },
-            &mut out,
-        );
-        assert_eq!(out, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 5.0, 6.0]);
+        matrix(&plain, false).slice_rows(1..3).read(Isa::best(), &Band { rows: 1..2, columns: 3..5 }, &mut out);
+        assert_eq!(out, [13.0, 14.0]);
     }
 
     #[test]

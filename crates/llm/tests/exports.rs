@@ -44,7 +44,7 @@ fn quantized(case: &Value, scheme: TensorScheme, rows: usize, columns: usize) ->
         Some(codes) => input::bytes(codes),
         None => {
             let mut codes = vec![0; rows * columns];
-            unpack_bits(&input::bytes(packed), scheme.format().bits(), &mut codes);
+            unpack_bits(Isa::best(), &input::bytes(packed), scheme.format().bits(), &mut codes);
             codes
         }
     };

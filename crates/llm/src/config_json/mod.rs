@@ -2,14 +2,28 @@
 //! tensors beside it: see [`crate::export`].
 
 pub mod compressed_tensors;
+mod pattern;
 pub mod quark;
 mod selector;
+
+pub use pattern::Pattern;
 
 use crate::export::{CannotHold, Export};
 use crate::recipe::Recipe;
 use compressed_tensors::Targets;
-use kvant_quant::scheme::LayerScheme;
+use kvant_quant::scheme::{ActivationScheme, LayerScheme, TensorScheme};
 use serde_json::{Map, Value};
+
+/// What a checkpoint says of the tensors of a module that is quantized already.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ModuleScheme {
+    /// The weight.
+    pub weight: Option<TensorScheme>,
+    /// The input activations.
+    pub input: Option<ActivationScheme>,
+    /// The output activations.
+    pub output: Option<ActivationScheme>,
+}
 
 /// A model's config.json with the `quantization_config` that the export wants, in place of what the source said of itself.
 /// Plain floats ([`Export::Fake`]) get none, so that they load wherever the source does.

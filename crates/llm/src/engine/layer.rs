@@ -2,18 +2,20 @@
 
 use super::{Engine, EngineError};
 use crate::export::{Piece, pack};
+use crate::import::PackedMatrix;
 use crate::journal::Written;
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource};
-use crate::weight::{Band, SourceScales, WeightMatrix};
+use crate::weight::{Band, WeightMatrix};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
-use kvant_numeric::kernel::{Elements, Range, Source, widen};
+use kvant_numeric::kernel::{Elements, Range, Source};
 use kvant_numeric::pack::transpose;
 use kvant_quant::QuantTensor;
 use kvant_quant::fake::fake_quantize;
 use kvant_quant::rounding::{RoundingError, Rtn, Scratch, TensorContext, Weights};
 use rayon::prelude::*;
 use std::cell::RefCell;
+use std::sync::Arc;
 
 thread_local! {
     /// What rounding works in, kept from band to band.
@@ -37,12 +39,12 @@ pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<V
             engine,
             layer,
             matrix,
-            context: TensorContext { arithmetic: matrix.source.arithmetic(), range },
+            context: TensorContext { arithmetic: layer.source.dtype.arithmetic(), range },
         };
         let bands = layer.bands();
         let pieces = bands.par_iter().map(|band| task.band(band)).collect::<Result<Vec<_>, _>>()?;
         written.extend(pieces.into_iter().flatten());
-        let length = matrix.bytes.len();
+        let length = layer.rows * layer.columns * layer.source.dtype.size();
         let start = layer.source.expert.unwrap_or(0) * length;
         engine.tensor(&layer.source.tensor)?.release_part(start..start + length);
     }
@@ -129,10 +131,10 @@ impl LayerTask<'_> {
         let mut values = Vec::new();
         self.matrix.read(self.engine.isa, band, &mut values);
         let mut faked =
-            fake_quantize(self.layer.scheme.weight, self.context, self.matrix.source, &values, rows, columns)
+            fake_quantize(self.layer.scheme.weight, self.context, self.layer.source.dtype, &values, rows, columns)
                 .map_err(|e| self.error(e))?;
         let mut start = band.rows.start * self.layer.columns;
-        if self.matrix.input_major {
+        if self.layer.source.input_major {
             transpose(&faked, rows, columns, &mut values);
             std::mem::swap(&mut faked, &mut values);
             start = band.columns.start * self.layer.rows;
@@ -185,20 +187,14 @@ impl Engine<'_> {
         let start = expert.unwrap_or(0) * length;
         let bytes = self.tensor(tensor)?.bytes();
         let bytes = bytes.get(start..start + length).ok_or_else(|| EngineError::Vanished(tensor.to_owned()))?;
-        let scales = scales.map(|scales| self.source_scales(scales)).transpose()?;
-        Ok(WeightMatrix { bytes, source, rows, columns, input_major, scales })
-    }
-
-    fn source_scales(&self, scales: &ScalesOfSource) -> Result<SourceScales, EngineError> {
-        let view = self.tensor(&scales.tensor)?;
-        let source = match view.dtype() {
-            Dtype::F32 => Source::F32,
-            Dtype::F16 => Source::F16,
-            _ => Source::Bf16,
+        let Some(scales) = scales else {
+            return Ok(WeightMatrix::plain(bytes, source, (rows, columns), input_major));
         };
-        let mut values = vec![0.0; view.bytes().len() / source.size()];
-        widen(self.isa, source, view.bytes(), &mut values);
-        Ok(SourceScales { values, block: scales.block })
+        let scales_view = self.tensor(&scales.tensor)?;
+        let matrix = PackedMatrix::fp8((bytes, source), (rows, columns), input_major, scales_view, scales.block);
+        matrix
+            .map(|matrix| WeightMatrix::packed(Arc::new(matrix)))
+            .ok_or_else(|| EngineError::Vanished(tensor.to_owned()))
     }
 
     fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {

@@ -10,10 +10,14 @@ use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme,
 use crate::config_json::compressed_tensors::{Format, format_of};
 
 pub(super) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
-    let format = format_of(&layer.scheme)?;
+    parts_as(format_of(&layer.scheme)?, layer)
+}
+
+/// The tensors of a layer in a layout of its own choice, not of ours.
+pub(crate) fn parts_as(format: Format, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
     match (format, layer.scheme.weight) {
         (Format::PackQuantized, TensorScheme::Int(scheme)) => packed_int_parts(layer, scheme),
-        (Format::IntQuantized, TensorScheme::Int(scheme)) => plain_int_parts(layer, scheme),
+        (Format::IntQuantized | Format::NaiveQuantized, TensorScheme::Int(scheme)) => plain_int_parts(layer, scheme),
         (_, TensorScheme::Float(scheme)) => float_parts(layer, scheme),
         (_, scheme) => {
             Err(CannotHold::new(format!("compressed-tensors has no `{scheme}`"), "use --format quark or fake"))

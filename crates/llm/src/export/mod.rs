@@ -8,10 +8,12 @@ mod packer;
 mod part;
 mod quark;
 
+pub(crate) use compressed_tensors::parts_as as compressed_tensors_parts;
 pub use loaders::ModelTraits;
 pub(crate) use loaders::loaders;
 pub use packer::{Piece, pack};
 pub use part::{Content, Packing, Part, ScaleEncoding, band_axis};
+pub(crate) use quark::code_layout as quark_code_layout;
 
 use kvant_container::Dtype;
 use kvant_numeric::kernel::Source;

@@ -96,6 +96,16 @@ impl ScaleEncoding {
         }
     }
 
+    /// That of plain floats of a type.
+    pub fn of_float(dtype: Dtype) -> Option<ScaleEncoding> {
+        match dtype {
+            Dtype::F32 => Some(ScaleEncoding::F32),
+            Dtype::F16 => Some(ScaleEncoding::F16),
+            Dtype::BF16 => Some(ScaleEncoding::Bf16),
+            _ => None,
+        }
+    }
+
     /// The element type in the file; bytes that safetensors has no name for are `U8`.
     pub fn dtype(self) -> Dtype {
         match self {
@@ -129,6 +139,17 @@ impl Packing {
             Packing::OffsetWords(bits) => (columns * bits as usize).is_multiple_of(32),
             Packing::CrumbsFirstHigh => columns.is_multiple_of(4),
             Packing::Bytes | Packing::Int32 | Packing::OffsetWordsDown(_) => true,
+        }
+    }
+
+    /// How many codes a stored row of `length` elements of [`Packing::dtype`] holds, where it is full.
+    pub fn codes_in(self, length: usize) -> usize {
+        match self {
+            Packing::Bytes | Packing::Int32 | Packing::OffsetWordsDown(_) => length,
+            Packing::Words(_) => length * 8,
+            Packing::CrumbsFirstHigh => length * 4,
+            Packing::Bits(bits) => length * 8 / bits as usize,
+            Packing::OffsetWords(bits) => length * 32 / bits as usize,
         }
     }
 
@@ -201,5 +222,15 @@ mod tests {
         assert_eq!(Packing::Bits(6).shape(4, 32), [4, 24]);
         assert_eq!(Packing::OffsetWords(3).shape(4, 33), [4, 4]);
         assert_eq!(Packing::OffsetWordsDown(4).shape(64, 3), [8, 3]);
+    }
+
+    #[test]
+    fn full_rows_tell_their_length() {
+        let order = NibbleOrder::Awq;
+        for packing in [Packing::Bytes, Packing::Int32, Packing::Words(order), Packing::Bits(3), Packing::Bits(6)] {
+            assert_eq!(packing.codes_in(packing.shape(1, 96)[1]), 96, "{packing:?}");
+        }
+        assert_eq!(Packing::OffsetWords(5).codes_in(Packing::OffsetWords(5).shape(1, 64)[1]), 64);
+        assert_eq!(Packing::CrumbsFirstHigh.codes_in(Packing::CrumbsFirstHigh.shape(1, 64)[1]), 64);
     }
 }

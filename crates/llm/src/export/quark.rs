@@ -5,6 +5,7 @@ use super::part::{Content, Packing, Part, ScaleEncoding};
 use super::{CannotHold, LayerSpec};
 use kvant_container::Dtype;
 use kvant_numeric::format::{Int, MiniFloat};
+use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, ScaleType, TensorScheme, ZeroPoint};
 
 const FAKE_HINT: &str = "export it as floats with --format fake";
@@ -14,21 +15,33 @@ pub(super) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
         TensorScheme::Int(scheme) => int_parts(layer, scheme),
         TensorScheme::Float(scheme) => float_parts(layer, scheme),
         TensorScheme::Progressive { second, .. } => progressive_parts(layer, second),
-        scheme @ (TensorScheme::Block(_) | TensorScheme::Cast(_)) => {
+        scheme => code_layout(scheme, layer.order).map(|_| Vec::new()),
+    }
+}
+
+/// How the codes of a scheme become bytes, and whether their matrix is stored as `[in, out]`.
+pub(crate) fn code_layout(scheme: TensorScheme, order: NibbleOrder) -> Result<(Packing, bool), CannotHold> {
+    match scheme {
+        // 3-bit codes stay as they are while their scales are transposed.
+        TensorScheme::Int(int) => {
+            Ok((int_packing(order, int.format)?, is_grouped(int.granularity) && int.format != Int::INT3))
+        }
+        TensorScheme::Progressive { second, .. } => Ok((int_packing(order, second.format)?, false)),
+        TensorScheme::Float(float) if float.format.bits() == 8 => Ok((Packing::Bytes, false)),
+        TensorScheme::Float(float) => Ok((Packing::Bits(float.format.bits()), false)),
+        TensorScheme::Block(_) | TensorScheme::Cast(_) => {
             Err(CannotHold::new(format!("Quark's layout has no codes for `{scheme}`"), FAKE_HINT))
         }
     }
 }
 
 fn int_parts(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<Vec<Part>, CannotHold> {
-    let packing = int_packing(layer, scheme.format)?;
+    let (packing, transposed) = code_layout(layer.scheme.weight, layer.order)?;
     let encoding = match (scheme.granularity, scheme.scale) {
         // A scalar scale is kept in f32, whatever it was computed in.
         (Granularity::Tensor, ScaleType::Model) => ScaleEncoding::F32,
         (_, scale) => layer.encoding(scale),
     };
-    // 3-bit codes stay as they are while their scales are transposed.
-    let transposed = is_grouped(scheme.granularity) && scheme.format != Int::INT3;
     let shape = if transposed { (layer.columns, layer.rows) } else { (layer.rows, layer.columns) };
     check_packing(layer, scheme, packing)?;
     let dtype = int_dtype(scheme.format, packing);
@@ -39,10 +52,10 @@ fn int_parts(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<Vec<Part>, Cann
     ])
 }
 
-fn int_packing(layer: &LayerSpec<'_>, format: Int) -> Result<Packing, CannotHold> {
+fn int_packing(order: NibbleOrder, format: Int) -> Result<Packing, CannotHold> {
     match format {
         Int::INT8 | Int::UINT8 => Ok(Packing::Bytes),
-        Int::INT4 | Int::UINT4 => Ok(Packing::Words(layer.order)),
+        Int::INT4 | Int::UINT4 => Ok(Packing::Words(order)),
         Int::INT3 => Ok(Packing::Bits(3)),
         Int::INT2 => Ok(Packing::Int32),
         Int::UINT2 => Ok(Packing::CrumbsFirstHigh),
@@ -126,7 +139,7 @@ fn zero_points(layer: &LayerSpec<'_>, suffix: &str, scheme: IntScheme, packing: 
 }
 
 fn progressive_parts(layer: &LayerSpec<'_>, second: IntScheme) -> Result<Vec<Part>, CannotHold> {
-    let packing = int_packing(layer, second.format)?;
+    let (packing, _) = code_layout(layer.scheme.weight, layer.order)?;
     if second.granularity != Granularity::Channel(Axis::Rows) {
         let reason = format!("Quark's layout has no two-stage integers with scales per `{}`", second.granularity);
         return Err(CannotHold::new(reason, "use int4:channel/e4m3:tensor:f32"));
@@ -143,10 +156,11 @@ fn progressive_parts(layer: &LayerSpec<'_>, second: IntScheme) -> Result<Vec<Par
 
 fn float_parts(layer: &LayerSpec<'_>, scheme: FloatScheme) -> Result<Vec<Part>, CannotHold> {
     let (shape, encoding) = (float_scale_shape(layer, scheme)?, scale_encoding(layer, scheme));
-    let (packing, dtype) = match scheme.format {
-        MiniFloat::E4M3 => (Packing::Bytes, Dtype::F8_E4M3),
-        MiniFloat::E5M2 => (Packing::Bytes, Dtype::F8_E5M2),
-        other => (Packing::Bits(other.bits()), Dtype::U8),
+    let (packing, _) = code_layout(layer.scheme.weight, layer.order)?;
+    let dtype = match scheme.format {
+        MiniFloat::E4M3 => Dtype::F8_E4M3,
+        MiniFloat::E5M2 => Dtype::F8_E5M2,
+        _ => Dtype::U8,
     };
     let content = Content::Scales { encoding, transposed: false };
     let codes = Content::Codes { packing, transposed: false };

@@ -1,5 +1,6 @@
 //! What keeps a checkpoint from running, or a run from ending.
 
+use crate::import::ImportError;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
 
@@ -12,6 +13,9 @@ pub enum ForwardError {
     /// A file is wrong.
     #[error(transparent)]
     File(#[from] kvant_container::Error),
+    /// A quantized weight is wrong, or stored in a way that is not read.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// The model has a rule that is not computed here.
     #[error("the forward pass does not compute {rule}")]
     Unsupported {
@@ -74,6 +78,7 @@ impl ForwardError {
             ForwardError::Unsupported { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
             ForwardError::Spill(_) => ErrorKind::Io,
+            ForwardError::Import(error) => error.kind(),
             _ => ErrorKind::Invalid,
         }
     }
@@ -91,6 +96,7 @@ impl ForwardError {
                 "make room in the system's folder for temporary files, or allow more memory with --max-memory"
             }
             ForwardError::File(error) => return error.hint(),
+            ForwardError::Import(error) => return error.hint(),
             ForwardError::Config(_) => return None,
         };
         Some(text.to_owned())

@@ -43,6 +43,7 @@ pub use spans::Spans;
 pub use tap::{Rows, Site, Tap};
 pub use tensors::{Projection, Tensors, Vector};
 
+use crate::import;
 use blueprint::Blueprint;
 use kvant_container::Checkpoint;
 use ops::Ops;
@@ -56,14 +57,14 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// The decoder in a checkpoint of floats. Reads headers and config.json.
+    /// The decoder in a checkpoint, of floats or quantized. Reads headers, config.json and scales of whole tensors.
     ///
     /// # Errors
     ///
     /// [`ForwardError::Unsupported`] for rules that are not computed here, and whatever is missing or does not fit.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Decoder<'a>, ForwardError> {
         let config = checkpoint.config()?.ok_or_else(|| ForwardError::missing("the checkpoint", "config.json"))?;
-        let tensors = Tensors::new(checkpoint.tensors().collect());
+        let tensors = Tensors::new(import::open(checkpoint)?.into_tensors());
         let blueprint = Blueprint::new(&config, &tensors)?;
         Ok(Decoder { tensors, blueprint, quantizers: Quantizers::default() })
     }

@@ -2,12 +2,14 @@
 //! widened. What was found fit when the model was opened is read without further questions.
 
 use super::error::ForwardError;
-use crate::network::Linear;
+use crate::import::{ImportedTensor, PackedMatrix, Stored};
+use crate::network::{Linear, TensorMeta};
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A linear layer: a matrix in a tensor and a bias in another.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,15 +18,21 @@ pub struct Projection {
     pub module: String,
     /// The position of the tensor with the weight.
     tensor: usize,
-    /// Where the matrix stands in the tensor's bytes.
-    bytes: Range<usize>,
-    source: Source,
+    place: MatrixPlace,
     /// Output features.
     pub rows: usize,
     /// Input features.
     pub columns: usize,
-    input_major: bool,
     bias: Option<Vector>,
+}
+
+/// Where a matrix stands in its tensor.
+#[derive(Clone, Debug, PartialEq)]
+enum MatrixPlace {
+    /// Floats at these bytes.
+    Plain { bytes: Range<usize>, source: Source, input_major: bool },
+    /// The packed matrix of this number.
+    Packed(usize),
 }
 
 /// Some elements of a tensor, to be used as a vector.
@@ -40,18 +48,20 @@ pub struct Vector {
 /// The tensors of a checkpoint, in its order.
 #[derive(Clone, Debug)]
 pub struct Tensors<'a> {
-    views: Vec<TensorView<'a>>,
+    meta: Vec<TensorMeta>,
+    stored: Vec<Stored<'a>>,
 }
 
 impl<'a> Tensors<'a> {
     /// All of these.
-    pub fn new(views: Vec<TensorView<'a>>) -> Tensors<'a> {
-        Tensors { views }
+    pub fn new(tensors: Vec<ImportedTensor<'a>>) -> Tensors<'a> {
+        let (meta, stored) = tensors.into_iter().map(|tensor| (tensor.meta, tensor.stored)).unzip();
+        Tensors { meta, stored }
     }
 
     /// The tensors in the form that networks are recognised from.
-    pub fn views(&self) -> &[TensorView<'a>] {
-        &self.views
+    pub fn meta(&self) -> &[TensorMeta] {
+        &self.meta
     }
 
     /// A linear layer of the network.
@@ -76,7 +86,7 @@ impl<'a> Tensors<'a> {
     ///
     /// As for [`Tensors::projection`].
     pub fn table(&self, tensor: usize) -> Result<Projection, ForwardError> {
-        let [rows, columns] = *self.views[tensor].shape() else {
+        let [rows, columns] = *self.meta[tensor].shape.as_slice() else {
             return Err(self.shape_error(tensor, "a table"));
         };
         self.matrix_at(tensor, 0, 1, (rows, columns), false)
@@ -113,15 +123,25 @@ impl<'a> Tensors<'a> {
         (rows, columns): (usize, usize),
         input_major: bool,
     ) -> Result<Projection, ForwardError> {
-        let source = self.source(tensor)?;
-        let step = rows * columns * source.size();
-        if step.checked_mul(count) != Some(self.views[tensor].bytes().len()) || rows == 0 || columns == 0 {
-            return Err(self.shape_error(tensor, &format!("{count} matrices of {rows} outputs and {columns} inputs")));
-        }
-        let bytes = index * step..(index + 1) * step;
-        let name = self.views[tensor].name();
+        let misfit = || self.shape_error(tensor, &format!("{count} matrices of {rows} outputs and {columns} inputs"));
+        let place = match &self.stored[tensor] {
+            Stored::Packed(matrices) => {
+                let fits = |matrix: &Arc<PackedMatrix<'_>>| (matrix.rows(), matrix.columns()) == (rows, columns);
+                let matrix = matrices.get(index).filter(|matrix| matrices.len() == count && fits(matrix));
+                matrix.map(|_| MatrixPlace::Packed(index)).ok_or_else(misfit)?
+            }
+            Stored::Plain(view) => {
+                let source = source(*view)?;
+                let step = rows * columns * source.size();
+                if step.checked_mul(count) != Some(view.bytes().len()) || rows == 0 || columns == 0 {
+                    return Err(misfit());
+                }
+                MatrixPlace::Plain { bytes: index * step..(index + 1) * step, source, input_major }
+            }
+        };
+        let name = &self.meta[tensor].name;
         let module = name.strip_suffix(".weight").unwrap_or(name).to_owned();
-        Ok(Projection { module, tensor, bytes, source, rows, columns, input_major, bias: None })
+        Ok(Projection { module, tensor, place, rows, columns, bias: None })
     }
 
     /// A tensor as a vector, of `length` elements if that is given.
@@ -130,7 +150,10 @@ impl<'a> Tensors<'a> {
     ///
     /// Another length, and types that are not floats.
     pub fn vector(&self, tensor: usize, length: Option<usize>) -> Result<Vector, ForwardError> {
-        let (source, bytes) = (self.source(tensor)?, self.views[tensor].bytes().len());
+        let Stored::Plain(view) = &self.stored[tensor] else {
+            return Err(ForwardError::unsupported(format!("{}, which is quantized", self.meta[tensor].name)));
+        };
+        let (source, bytes) = (source(*view)?, view.bytes().len());
         let found = bytes / source.size();
         if length.is_some_and(|length| length != found) {
             return Err(self.shape_error(tensor, &format!("{} elements", length.unwrap_or(0))));
@@ -140,41 +163,28 @@ impl<'a> Tensors<'a> {
 
     /// An error about the shape of a tensor.
     pub fn shape_error(&self, tensor: usize, expected: &str) -> ForwardError {
-        let view = &self.views[tensor];
-        ForwardError::Shape {
-            tensor: view.name().to_owned(),
-            found: view.shape().to_vec(),
-            expected: expected.to_owned(),
-        }
-    }
-
-    fn source(&self, tensor: usize) -> Result<Source, ForwardError> {
-        let view = &self.views[tensor];
-        match view.dtype() {
-            Dtype::F32 => Ok(Source::F32),
-            Dtype::F16 => Ok(Source::F16),
-            Dtype::BF16 => Ok(Source::Bf16),
-            dtype => Err(ForwardError::unsupported(format!("{}, which is {dtype}", view.name()))),
-        }
+        let meta = &self.meta[tensor];
+        ForwardError::Shape { tensor: meta.name.clone(), found: meta.shape.clone(), expected: expected.to_owned() }
     }
 
     /// The weight of a layer, where it is mapped.
     pub fn weight(&self, layer: &Projection) -> WeightMatrix<'a> {
-        WeightMatrix {
-            bytes: &self.views[layer.tensor].bytes()[layer.bytes.clone()],
-            source: layer.source,
-            rows: layer.rows,
-            columns: layer.columns,
-            input_major: layer.input_major,
-            scales: None,
+        match (&layer.place, &self.stored[layer.tensor]) {
+            (MatrixPlace::Plain { bytes, source, input_major }, Stored::Plain(view)) => {
+                let bytes = &view.bytes()[bytes.clone()];
+                WeightMatrix::plain(bytes, *source, (layer.rows, layer.columns), *input_major)
+            }
+            (MatrixPlace::Packed(index), Stored::Packed(matrices)) => {
+                WeightMatrix::packed(Arc::clone(&matrices[*index]))
+            }
+            // A layer's place is that of its tensor.
+            _ => WeightMatrix::plain(&[], Source::F32, (0, layer.columns), false),
         }
     }
 
     /// Some rows of a layer's weight. Of a weight stored by inputs, which no head is, all rows.
     pub fn weight_rows(&self, layer: &Projection, rows: Range<usize>) -> WeightMatrix<'a> {
-        let whole = self.weight(layer);
-        let row = layer.columns * layer.source.size();
-        WeightMatrix { bytes: &whole.bytes[rows.start * row..rows.end * row], rows: rows.len(), ..whole }
+        self.weight(layer).slice_rows(rows)
     }
 
     /// The bias of a layer.
@@ -185,8 +195,9 @@ impl<'a> Tensors<'a> {
     /// A vector, widened.
     pub fn values(&self, vector: &Vector) -> Vec<f32> {
         let mut values = vec![0.0; vector.length];
-        let bytes = &self.views[vector.tensor].bytes()[vector.bytes.clone()];
-        widen(Isa::best(), vector.source, bytes, &mut values);
+        if let Stored::Plain(view) = &self.stored[vector.tensor] {
+            widen(Isa::best(), vector.source, &view.bytes()[vector.bytes.clone()], &mut values);
+        }
         values
     }
 
@@ -198,6 +209,19 @@ impl<'a> Tensors<'a> {
 
     /// Gives the pages of a layer's weight back to the system.
     pub fn release(&self, layer: &Projection) {
-        self.views[layer.tensor].release_part(layer.bytes.clone());
+        match (&layer.place, &self.stored[layer.tensor]) {
+            (MatrixPlace::Plain { bytes, .. }, Stored::Plain(view)) => view.release_part(bytes.clone()),
+            (MatrixPlace::Packed(index), Stored::Packed(matrices)) => matrices[*index].release(),
+            _ => {}
+        }
+    }
+}
+
+fn source(view: TensorView<'_>) -> Result<Source, ForwardError> {
+    match view.dtype() {
+        Dtype::F32 => Ok(Source::F32),
+        Dtype::F16 => Ok(Source::F16),
+        Dtype::BF16 => Ok(Source::Bf16),
+        dtype => Err(ForwardError::unsupported(format!("{}, which is {dtype}", view.name()))),
     }
 }

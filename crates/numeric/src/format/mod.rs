@@ -13,6 +13,7 @@ pub(crate) use encoder::Encoder;
 pub use int::Int;
 pub use microexponent::MicroExponent;
 pub use minifloat::MiniFloat;
+pub(crate) use minifloat::pow2;
 pub use shared_exponent::{BlockElement, ScaleRule, e8m0_decode, e8m0_encode, shared_scale};
 
 use serde::{Deserialize, Serialize};

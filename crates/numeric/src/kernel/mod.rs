@@ -1,12 +1,14 @@
 //! Loops over slices, compiled per instruction set: widening, ranges, codes. Each has a twin on one value in
 //! [`crate::format`] or [`crate::arithmetic`] that specifies it, and a test that every variant equals it bit for bit.
 
+mod dequantize;
 mod elements;
 mod int_codes;
 mod minifloat_codes;
 mod range;
 mod widen;
 
+pub use dequantize::{CodeKind, RowScales, dequantize_gathered, dequantize_row};
 pub use elements::Elements;
 pub use int_codes::{AffineStep, element_codes, quantize_int};
 pub use minifloat_codes::{Scaling, encode_elements, encode_minifloat};

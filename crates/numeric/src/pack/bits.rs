@@ -22,13 +22,73 @@ pub fn pack_bits(isa: Isa, codes: &[u8], bits: u32, out: &mut [u8]) {
 }
 
 /// The codes of a stream that [`pack_bits`] wrote, as unsigned numbers; `codes` says how many.
-pub fn unpack_bits(bytes: &[u8], bits: u32, codes: &mut [u8]) {
-    let mask = ((1u16 << bits) - 1) as u8;
-    for (i, code) in codes.iter_mut().enumerate() {
-        let position = i * bits as usize;
-        let low = u16::from(bytes[position / 8]);
-        let high = bytes.get(position / 8 + 1).map_or(0, |byte| u16::from(*byte));
-        *code = ((low | high << 8) >> (position % 8)) as u8 & mask;
+pub fn unpack_bits(isa: Isa, bytes: &[u8], bits: u32, codes: &mut [u8]) {
+    match bits {
+        1 => dispatch(isa, Unpack::<1> { bytes, codes }),
+        2 => dispatch(isa, Unpack::<2> { bytes, codes }),
+        3 => dispatch(isa, Unpack::<3> { bytes, codes }),
+        4 => dispatch(isa, UnpackNibbles { bytes, codes }),
+        5 => dispatch(isa, Unpack::<5> { bytes, codes }),
+        6 => dispatch(isa, Unpack::<6> { bytes, codes }),
+        7 => dispatch(isa, Unpack::<7> { bytes, codes }),
+        _ => codes.copy_from_slice(&bytes[..codes.len()]),
+    }
+}
+
+/// Eight codes are as many bytes as a code has bits.
+struct Unpack<'a, const BITS: usize> {
+    bytes: &'a [u8],
+    codes: &'a mut [u8],
+}
+
+impl<const BITS: usize> Loop for Unpack<'_, BITS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let mask = ((1u16 << BITS) - 1) as u8;
+        let (groups, rest) = self.bytes.as_chunks::<BITS>();
+        let (eights, tail) = self.codes.as_chunks_mut::<8>();
+        let left = if groups.len() > eights.len() { &self.bytes[eights.len() * BITS..] } else { rest };
+        for (eight, group) in eights.iter_mut().zip(groups) {
+            let mut word = [0; 8];
+            word[..BITS].copy_from_slice(group);
+            let word = u64::from_le_bytes(word);
+            for (i, code) in eight.iter_mut().enumerate() {
+                *code = (word >> (BITS * i)) as u8 & mask;
+            }
+        }
+        unpack_tail(left, BITS, mask, tail);
+    }
+}
+
+/// Fewer than eight codes.
+#[inline(always)]
+fn unpack_tail(bytes: &[u8], bits: usize, mask: u8, codes: &mut [u8]) {
+    let mut word = [0; 8];
+    word.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+    let word = u64::from_le_bytes(word);
+    codes.iter_mut().enumerate().for_each(|(i, code)| *code = (word >> (bits * i)) as u8 & mask);
+}
+
+struct UnpackNibbles<'a> {
+    bytes: &'a [u8],
+    codes: &'a mut [u8],
+}
+
+impl Loop for UnpackNibbles<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (pairs, tail) = self.codes.as_chunks_mut::<2>();
+        for (pair, byte) in pairs.iter_mut().zip(self.bytes) {
+            let byte = u16::from(*byte);
+            *pair = (byte & 0xF | (byte & 0xF0) << 4).to_le_bytes();
+        }
+        if let ([last], Some(byte)) = (tail, self.bytes.get(pairs.len())) {
+            *last = byte & 0xF;
+        }
     }
 }
 
@@ -139,7 +199,7 @@ mod tests {
                 let bytes = packed(isa, &codes, bits);
                 prop_assert_eq!(&bytes, &plain);
                 let mut back = vec![0; codes.len()];
-                unpack_bits(&bytes, bits, &mut back);
+                unpack_bits(isa, &bytes, bits, &mut back);
                 prop_assert_eq!(&back, &masked);
             }
         }

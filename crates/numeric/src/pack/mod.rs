@@ -8,4 +8,6 @@ mod words;
 
 pub use bits::{pack_bits, pack_crumbs_first_high, packed_len, unpack_bits, unpack_crumbs_first_high};
 pub use transpose::transpose;
-pub use words::{NibbleOrder, pack_rows_transposed, pack_words, pack_words_transposed, unpack_words};
+pub use words::{
+    NibbleOrder, pack_rows_transposed, pack_words, pack_words_transposed, unpack_word_column, unpack_words,
+};

@@ -64,9 +64,53 @@ fn pack_word(order: NibbleOrder, codes: &[u8; 8]) -> u32 {
 }
 
 /// The codes of words that [`pack_words`] wrote, as unsigned numbers.
-pub fn unpack_words(order: NibbleOrder, words: &[u32], codes: &mut [u8]) {
-    for (i, code) in codes.iter_mut().enumerate() {
-        *code = (words[i / 8] >> order.shift(i % 8)) as u8 & 0xF;
+pub fn unpack_words(isa: Isa, order: NibbleOrder, words: &[u32], codes: &mut [u8]) {
+    dispatch(isa, Unpack { order, words, codes });
+}
+
+struct Unpack<'a> {
+    order: NibbleOrder,
+    words: &'a [u32],
+    codes: &'a mut [u8],
+}
+
+impl Loop for Unpack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (eights, tail) = self.codes.as_chunks_mut::<8>();
+        for (eight, word) in eights.iter_mut().zip(self.words) {
+            for (i, code) in eight.iter_mut().enumerate() {
+                *code = (word >> self.order.shift(i)) as u8 & 0xF;
+            }
+        }
+        if let Some(word) = self.words.get(eights.len()) {
+            tail.iter_mut().enumerate().for_each(|(i, code)| *code = (word >> self.order.shift(i)) as u8 & 0xF);
+        }
+    }
+}
+
+/// Code `index` of eight of every word: the codes of row `8j + index`, given the words `(c, j)` of all columns `c` that
+/// [`pack_words_transposed`] wrote.
+pub fn unpack_word_column(isa: Isa, order: NibbleOrder, words: &[u32], index: usize, codes: &mut [u8]) {
+    dispatch(isa, UnpackColumn { shift: order.shift(index), words, codes });
+}
+
+struct UnpackColumn<'a> {
+    shift: u32,
+    words: &'a [u32],
+    codes: &'a mut [u8],
+}
+
+impl Loop for UnpackColumn<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (code, word) in self.codes.iter_mut().zip(self.words) {
+            *code = (word >> self.shift) as u8 & 0xF;
+        }
     }
 }
 
@@ -181,7 +225,7 @@ mod tests {
                 let codes: Vec<u8> = (0..count).map(|i| (i * 7 % 16) as u8).collect();
                 let (mut words, mut back) = (vec![0; codes.len().div_ceil(8)], vec![0; codes.len()]);
                 pack_words(order, &codes, &mut words);
-                unpack_words(order, &words, &mut back);
+                unpack_words(Isa::best(), order, &words, &mut back);
                 assert_eq!(back, codes);
             }
         }

@@ -27,6 +27,18 @@ pub enum Format {
 }
 
 impl Format {
+    /// Every layout.
+    pub const ALL: &[Format] = &[
+        Format::PackQuantized,
+        Format::IntQuantized,
+        Format::FloatQuantized,
+        Format::NaiveQuantized,
+        Format::Nvfp4Pack,
+        Format::Mxfp4Pack,
+        Format::Mxfp6Pack,
+        Format::Mxfp8,
+    ];
+
     /// The name in config.json.
     pub fn name(self) -> &'static str {
         match self {

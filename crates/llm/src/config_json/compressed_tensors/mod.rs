@@ -2,8 +2,10 @@
 
 mod args;
 mod format;
+mod read;
 
 pub use format::{Format, format_of};
+pub use read::{Group, ModuleClass, StoredCompressedTensors};
 
 use super::selector::{Selector, select};
 use crate::export::CannotHold;

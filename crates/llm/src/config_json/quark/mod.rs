@@ -1,11 +1,14 @@
 //! AMD Quark's `quantization_config`, as Quark 0.13 writes it and as vLLM, SGLang and transformers read it. Writing is
-//! [`quantization_config`], reading is [`QuarkConfig::read`].
+//! [`quantization_config`], reading is [`QuarkConfig::read`] for recipes,
+//! [`StoredQuark::read`] for checkpoints.
 
 mod document;
 mod observer;
 mod read;
+mod stored;
 mod tensor_spec;
 mod write;
 
 pub use document::QuarkConfig;
+pub use stored::StoredQuark;
 pub use write::{WeightFormat, layer_config, quantization_config};

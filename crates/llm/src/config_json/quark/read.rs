@@ -69,14 +69,21 @@ fn input_scheme(place: &str, value: &Value) -> Result<ActivationScheme, RecipeEr
     Ok(ActivationScheme { scheme, timing: timing.unwrap_or(Timing::Dynamic) })
 }
 
+/// Which tensor is described.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Weight,
+    /// A weight that is quantized already: how its scales were found no longer matters.
+    StoredWeight,
     Input,
 }
 
 /// The scheme of one description or a list of two, and when scales are found where that is said.
-fn tensor_scheme(place: &str, value: &Value, side: Place) -> Result<(TensorScheme, Option<Timing>), RecipeError> {
+pub(super) fn tensor_scheme(
+    place: &str,
+    value: &Value,
+    side: Place,
+) -> Result<(TensorScheme, Option<Timing>), RecipeError> {
     let stages = stages(place, value)?;
     let reader = Reader { place, side };
     let (text, timing) = match stages.as_slice() {
@@ -141,6 +148,9 @@ impl Reader<'_> {
 
     /// Fields that have but one value here.
     fn check_incidentals(&self, spec: &TensorSpec) -> Result<(), RecipeError> {
+        if self.side == Place::StoredWeight {
+            return Ok(());
+        }
         if let Some((key, _)) = spec.others.iter().find(|(_, value)| !is_empty(value)) {
             return Err(self.unsupported(format!("the field {} is not known", quoted(key))));
         }
@@ -199,6 +209,9 @@ impl Reader<'_> {
     }
 
     fn observer(&self, spec: &TensorSpec) -> Result<(&'static str, bool), RecipeError> {
+        if self.side == Place::StoredWeight {
+            return Ok(("", false));
+        }
         let class = spec.observer_cls.as_deref().unwrap_or("PlaceholderObserver");
         observer::spelling(class).ok_or_else(|| self.unknown("observer_cls", class))
     }
@@ -230,8 +243,8 @@ impl Reader<'_> {
     /// Axis 0 or 1 of the matrix. Quark counts the axes of activations as `[batch, tokens, features]`.
     fn axis(&self, spec: &TensorSpec) -> Result<usize, RecipeError> {
         match (self.side, spec.ch_axis) {
-            (Place::Weight, Some(0 | -2)) | (Place::Input, Some(1 | -2)) => Ok(0),
-            (Place::Weight, Some(1 | -1)) | (Place::Input, Some(2 | -1)) => Ok(1),
+            (Place::Weight | Place::StoredWeight, Some(0 | -2)) | (Place::Input, Some(1 | -2)) => Ok(0),
+            (Place::Weight | Place::StoredWeight, Some(1 | -1)) | (Place::Input, Some(2 | -1)) => Ok(1),
             (_, axis) => Err(self.unknown("ch_axis", &axis.map_or("null".to_owned(), |axis| axis.to_string()))),
         }
     }

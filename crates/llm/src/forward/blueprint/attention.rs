@@ -243,9 +243,9 @@ impl<'a> Sources<'_, 'a> {
     pub(super) fn parameter(&self, block: usize, end: &str, length: usize) -> Result<Option<Vector>, ForwardError> {
         let place = [self.network.trunk(), self.family.trunk.blocks, &block.to_string(), ""];
         let prefix = place.join(".").trim_start_matches('.').to_owned();
-        let mut both = self.tensors.views().iter().zip(self.network.places());
+        let mut both = self.tensors.meta().iter().zip(self.network.places());
         let found = both.position(|(tensor, place)| {
-            *place == Place::Parameter && tensor.name().starts_with(&prefix) && tensor.name().ends_with(end)
+            *place == Place::Parameter && tensor.name.starts_with(&prefix) && tensor.name.ends_with(end)
         });
         found.map(|tensor| self.tensors.vector(tensor, Some(length))).transpose()
     }

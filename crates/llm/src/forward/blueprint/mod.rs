@@ -12,7 +12,7 @@ use super::rope::Rotary;
 use super::tensors::{Projection, Tensors, Vector};
 use crate::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Positions, Residual, Role};
 use crate::model_config::ModelConfig;
-use crate::network::{Network, TensorMeta};
+use crate::network::Network;
 use serde_json::Value;
 
 pub use attention::{AttentionLayer, HeadNorms, LatentProjections, Projections, QueryLatent};
@@ -108,8 +108,7 @@ impl Blueprint {
     /// Rules that are not computed here, tensors that are missing or do not fit.
     pub fn new(json: &Value, tensors: &Tensors<'_>) -> Result<Blueprint, ForwardError> {
         let config = ModelConfig::from_json(json)?;
-        let meta = tensors.views().iter().map(|t| TensorMeta::new(t.name(), t.shape(), t.dtype().to_string()));
-        let network = Network::recognise(&config, &meta.collect::<Vec<_>>());
+        let network = Network::recognise(&config, tensors.meta());
         let family = network.family().ok_or_else(|| rules::unknown_architecture(&config))?;
         let sources = Sources { config: &config, json, tensors, network: &network, family };
         rules::check(&sources)?;

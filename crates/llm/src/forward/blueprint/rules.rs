@@ -54,17 +54,14 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
 }
 
 fn check_tensors(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
-    let both = sources.tensors.views().iter().zip(sources.network.places());
+    let both = sources.tensors.meta().iter().zip(sources.network.places());
     for (tensor, place) in both {
         match place {
             Place::Other(Reason::Quantized) => {
-                return Err(ForwardError::unsupported(format!(
-                    "{}: weights that are quantized already",
-                    tensor.name()
-                )));
+                return Err(ForwardError::unsupported(format!("{}, quantized in a way of its own", tensor.name)));
             }
             Place::Other(Reason::Unrecognised | Reason::NotLinear) => {
-                return Err(ForwardError::unsupported(format!("{}, a tensor of unknown purpose", tensor.name())));
+                return Err(ForwardError::unsupported(format!("{}, a tensor of unknown purpose", tensor.name)));
             }
             _ => {}
         }

@@ -1,0 +1,101 @@
+//! The layouts of compressed-tensors, which llm-compressor writes: the parts are those of our own export.
+
+use super::Method;
+use super::catalog::Module;
+use super::error::ImportError;
+use super::layout::Layout;
+use super::scalars;
+use crate::config_json::compressed_tensors::{Format, ModuleClass, StoredCompressedTensors};
+use crate::export::{LayerSpec, Packing, compressed_tensors_parts};
+use kvant_numeric::kernel::Source;
+use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::scheme::{LayerScheme, TensorScheme};
+use serde_json::Value;
+
+pub(super) fn reader(config: &Value) -> Result<Box<dyn Method>, ImportError> {
+    Ok(Box::new(CompressedTensors { config: StoredCompressedTensors::read(config)? }))
+}
+
+struct CompressedTensors {
+    config: StoredCompressedTensors,
+}
+
+impl Method for CompressedTensors {
+    fn weight(&self, module: &Module<'_, '_>) -> Result<Option<Layout>, ImportError> {
+        let is_packed = module.tensor("weight_packed").is_some();
+        if !is_packed && module.tensor("weight_scale").is_none() {
+            return Ok(None);
+        }
+        let group = self.config.group(module.name, class(module.name));
+        let group = group.and_then(|group| group.format.zip(group.scheme.weight));
+        let Some((format, scheme)) = group else {
+            return Err(ImportError::invalid(module.name, "is quantized, which config.json does not say"));
+        };
+        layout(module, format, scheme).map(Some)
+    }
+}
+
+/// The class of a module, from its name.
+fn class(module: &str) -> ModuleClass {
+    let leaf = module.rsplit('.').next().unwrap_or(module);
+    if leaf.contains("embed") || leaf == "wte" { ModuleClass::Embedding } else { ModuleClass::Linear }
+}
+
+fn layout(module: &Module<'_, '_>, format: Format, scheme: TensorScheme) -> Result<Layout, ImportError> {
+    let (rows, columns) = shape(module, format, scheme)?;
+    if rows == 0 || columns == 0 {
+        return Err(ImportError::invalid(module.name, "is empty"));
+    }
+    let layer = LayerSpec {
+        name: module.name,
+        rows,
+        columns,
+        scheme: LayerScheme::weight_only(scheme),
+        source: Source::F32,
+        order: NibbleOrder::Natural,
+    };
+    let parts = compressed_tensors_parts(format, &layer);
+    let parts = parts.map_err(|error| ImportError::cannot_hold(module.name, &error))?;
+    let layout = Layout::of_scheme(scheme, (rows, columns), parts)
+        .ok_or_else(|| ImportError::invalid(module.name, format!("`{scheme}` has no codes")))?;
+    let groups = module.tensor("weight_g_idx").map(|view| view.name().to_owned());
+    Ok(Layout { groups, ..layout })
+}
+
+/// Output and input channels.
+fn shape(module: &Module<'_, '_>, format: Format, scheme: TensorScheme) -> Result<(usize, usize), ImportError> {
+    match format {
+        Format::PackQuantized => stated_shape(module, scheme),
+        Format::Nvfp4Pack | Format::Mxfp4Pack | Format::Mxfp6Pack => {
+            let (rows, bytes) = module.matrix_shape("weight_packed")?;
+            Ok((rows, Packing::Bits(scheme.format().bits()).codes_in(bytes)))
+        }
+        Format::IntQuantized | Format::FloatQuantized | Format::NaiveQuantized | Format::Mxfp8 => {
+            module.matrix_shape("weight")
+        }
+    }
+}
+
+/// Rows of streams are padded to words, so that their length alone does not tell the number of codes.
+fn stated_shape(module: &Module<'_, '_>, scheme: TensorScheme) -> Result<(usize, usize), ImportError> {
+    let view = module.need("weight_shape")?;
+    let stated = scalars::integers(view)?;
+    let (rows, words) = module.matrix_shape("weight_packed")?;
+    let (bits, per_word) = (u64::from(scheme.format().bits()), u64::from(32 / scheme.format().bits()));
+    let columns = stated.get(1).and_then(|columns| u32::try_from(*columns).ok()).map_or(0, u64::from);
+    if stated.first() != i64::try_from(rows).ok().as_ref() || stated.len() != 2 {
+        return Err(ImportError::invalid(view.name(), format!("says {stated:?}; {rows} rows are stored")));
+    }
+    match words as u64 {
+        words if words == (columns * bits).div_ceil(32) => Ok((rows, columns as usize)),
+        words if words == columns.div_ceil(per_word) => Err(ImportError::unsupported(
+            module.tensor_name("weight_packed"),
+            format!("{bits}-bit codes that do not cross words, as older versions of compressed-tensors packed them"),
+            "pack it anew with a current compressed-tensors",
+        )),
+        words => {
+            let reason = format!("has {words} words in a row, which is not {columns} codes of {bits} bits");
+            Err(ImportError::invalid(module.tensor_name("weight_packed"), reason))
+        }
+    }
+}

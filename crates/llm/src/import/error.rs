@@ -1,0 +1,92 @@
+//! What keeps a quantized checkpoint from being read.
+
+use crate::export::CannotHold;
+use crate::recipe::RecipeError;
+use kvant_container::ErrorKind;
+
+/// The hint for files that contradict themselves.
+const DAMAGED: &str = "the checkpoint is damaged, or not what its config.json says: download it again";
+
+/// An error of reading a quantized checkpoint. Names the tensor, module or field.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// What the checkpoint holds contradicts what it says of itself.
+    #[error("{place}: {reason}")]
+    Invalid {
+        /// The tensor, module or field.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Something that is not read here.
+    #[error("{place}: {reason}")]
+    Unsupported {
+        /// The tensor, module or field.
+        place: String,
+        /// What is not read.
+        reason: String,
+        /// The way out.
+        hint: String,
+    },
+    /// A file is wrong.
+    #[error(transparent)]
+    File(#[from] kvant_container::Error),
+}
+
+impl ImportError {
+    pub(crate) fn invalid(place: impl Into<String>, reason: impl Into<String>) -> ImportError {
+        ImportError::Invalid { place: place.into(), reason: reason.into() }
+    }
+
+    pub(crate) fn unsupported(
+        place: impl Into<String>,
+        reason: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> ImportError {
+        ImportError::Unsupported { place: place.into(), reason: reason.into(), hint: hint.into() }
+    }
+
+    /// That a tensor is not there.
+    pub(super) fn missing(tensor: impl Into<String>, whose: &str) -> ImportError {
+        ImportError::invalid(tensor, format!("is missing, and {whose} needs it"))
+    }
+
+    /// A refusal of the exporter, which the importer inverts.
+    pub(super) fn cannot_hold(module: &str, error: &CannotHold) -> ImportError {
+        ImportError::unsupported(module, error.reason.clone(), "dequantize the checkpoint with the tool that made it")
+    }
+
+    /// Whether the input is wrong, or only not supported.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ImportError::Invalid { .. } => ErrorKind::Invalid,
+            ImportError::Unsupported { .. } => ErrorKind::Unsupported,
+            ImportError::File(error) => error.kind(),
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ImportError::Invalid { .. } => Some(DAMAGED.to_owned()),
+            ImportError::Unsupported { hint, .. } => Some(hint.clone()),
+            ImportError::File(error) => error.hint(),
+        }
+    }
+}
+
+/// A configuration read as a description of what is there, not as a recipe: only the hint differs.
+impl From<RecipeError> for ImportError {
+    fn from(error: RecipeError) -> ImportError {
+        match error {
+            RecipeError::Unsupported(problem) => {
+                let place = format!("quantization_config: {}", problem.place);
+                ImportError::unsupported(place, problem.reason, "dequantize the checkpoint with the tool that made it")
+            }
+            RecipeError::Invalid(problem) => {
+                ImportError::invalid(format!("quantization_config: {}", problem.place), problem.reason)
+            }
+            other => ImportError::invalid("quantization_config", other.to_string()),
+        }
+    }
+}

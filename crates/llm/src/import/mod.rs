@@ -1,0 +1,183 @@
+//! Checkpoints that are quantized already, whoever made them, seen as if their weights were floats: which tensors there
+//! would be, and how to make values of those that are packed. Reads headers, config.json and scalars; weights are read
+//! band by band through [`PackedMatrix`]. Runs nothing.
+//!
+//! One file a layout and a line in [`METHODS`]. A layout is data ([`layout::Layout`]): the parts that an export would
+//! write, so that one unpacker inverts one packer.
+
+mod catalog;
+mod codes;
+mod compressed_tensors;
+mod error;
+mod layout;
+mod matrix;
+mod quark;
+mod scalars;
+
+pub use error::ImportError;
+pub use matrix::PackedMatrix;
+
+use crate::network::TensorMeta;
+use catalog::{Catalog, Module};
+use kvant_container::{Checkpoint, TensorView};
+use layout::Layout;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A reader of one tool's configuration.
+trait Method {
+    /// How the weight of a module is stored; `None` where it is a plain tensor.
+    fn weight(&self, module: &Module<'_, '_>) -> Result<Option<Layout>, ImportError>;
+}
+
+/// Makes a reader from a `quantization_config`.
+type Reader = fn(&Value) -> Result<Box<dyn Method>, ImportError>;
+
+/// A row of the table of methods.
+struct MethodRow {
+    /// `quant_method` in config.json.
+    name: &'static str,
+    reader: Reader,
+}
+
+/// Every `quant_method` that is read.
+const METHODS: &[MethodRow] = &[
+    MethodRow { name: "quark", reader: quark::reader },
+    MethodRow { name: "compressed-tensors", reader: compressed_tensors::reader },
+];
+
+/// Suffixes of parameters that are no weights, in any layout: what describes activations.
+const PARAMETERS: &[&str] = &[
+    "input_scale",
+    "input_scale_2",
+    "input_zero_point",
+    "input_global_scale",
+    "output_scale",
+    "output_zero_point",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "prob_output_scale",
+];
+
+/// A tensor of the checkpoint as if nothing were quantized.
+#[derive(Clone, Debug)]
+pub struct ImportedTensor<'a> {
+    /// Its name, its shape in the float model, and its type; packed weights count as `F32`.
+    pub meta: TensorMeta,
+    /// Where its values come from.
+    pub stored: Stored<'a>,
+}
+
+/// How a tensor is stored.
+#[derive(Clone, Debug)]
+pub enum Stored<'a> {
+    /// As it is.
+    Plain(TensorView<'a>),
+    /// Codes and scales of as many matrices as the tensor has: one, or one an expert.
+    Packed(Vec<Arc<PackedMatrix<'a>>>),
+}
+
+/// A checkpoint, seen as floats.
+#[derive(Clone, Debug)]
+pub struct Import<'a> {
+    tensors: Vec<ImportedTensor<'a>>,
+}
+
+impl<'a> Import<'a> {
+    /// The tensors, in the order of the checkpoint.
+    pub fn tensors(&self) -> &[ImportedTensor<'a>] {
+        &self.tensors
+    }
+
+    /// The tensors themselves.
+    pub fn into_tensors(self) -> Vec<ImportedTensor<'a>> {
+        self.tensors
+    }
+}
+
+/// Sees a checkpoint as floats. Checks the names, types and sizes of everything that is read later.
+///
+/// # Errors
+///
+/// *Invalid* where tensors contradict config.json or each other, *unsupported* for layouts that are not read.
+pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
+    let catalog = Catalog::new(checkpoint);
+    let config = checkpoint.config()?;
+    let Some(quantization) = config.as_ref().and_then(quantization_config) else {
+        let tensors = catalog.tensors().iter().map(|(name, view)| plain(name, *view)).collect();
+        return Ok(Import { tensors });
+    };
+    let method = method(quantization)?;
+    let tensors =
+        Builder { catalog: &catalog, method: &*method, parts: HashMap::new(), tensors: Vec::new() }.build()?;
+    Ok(Import { tensors })
+}
+
+/// What a config.json says of quantization; multimodal models may say it of a part.
+fn quantization_config(config: &Value) -> Option<&Value> {
+    let keys = ["quantization_config", "compression_config"];
+    let of =
+        |fields: &'_ Value| keys.iter().find_map(|key| fields.get(*key)).filter(|value| value.is_object()).is_some();
+    let part = config.as_object()?.values().find(|value| value.is_object() && of(value));
+    let fields = if of(config) { Some(config) } else { part };
+    keys.iter().find_map(|key| fields?.get(*key))
+}
+
+fn method(config: &Value) -> Result<Box<dyn Method>, ImportError> {
+    let name = config.get("quant_method").and_then(Value::as_str).unwrap_or_default();
+    match METHODS.iter().find(|row| row.name == name) {
+        Some(row) => (row.reader)(config),
+        None => {
+            let names: Vec<&str> = METHODS.iter().map(|row| row.name).collect();
+            let reason = format!("{} is not read; these are: {}", crate::recipe::quoted(name), names.join(", "));
+            let hint = "dequantize the checkpoint with the tool that made it";
+            Err(ImportError::unsupported("quantization_config.quant_method", reason, hint))
+        }
+    }
+}
+
+fn plain<'a>(name: &str, view: TensorView<'a>) -> ImportedTensor<'a> {
+    let meta = TensorMeta::new(name, view.shape(), view.dtype().to_string());
+    ImportedTensor { meta, stored: Stored::Plain(view) }
+}
+
+/// Goes through the tensors of a checkpoint.
+struct Builder<'c, 'a> {
+    catalog: &'c Catalog<'a>,
+    method: &'c dyn Method,
+    /// The modules seen, and the names of the parts of their weights.
+    parts: HashMap<&'c str, Vec<String>>,
+    tensors: Vec<ImportedTensor<'a>>,
+}
+
+impl<'c, 'a> Builder<'c, 'a> {
+    fn build(mut self) -> Result<Vec<ImportedTensor<'a>>, ImportError> {
+        for (name, view) in self.catalog.tensors() {
+            let (module, suffix) = name.rsplit_once('.').unwrap_or(("", name));
+            if !self.parts.contains_key(module) {
+                self.add_module(module)?;
+            }
+            let is_part = self.parts.get(module).is_some_and(|parts| parts.contains(name));
+            if !is_part && !PARAMETERS.contains(&suffix) {
+                self.tensors.push(plain(name, *view));
+            }
+        }
+        Ok(self.tensors)
+    }
+
+    /// Adds the weight of a module, if it is packed, where the first of its tensors stands.
+    fn add_module(&mut self, name: &'c str) -> Result<(), ImportError> {
+        let layout = self.method.weight(&self.catalog.module(name))?;
+        let mut parts = Vec::new();
+        if let Some(layout) = layout {
+            let matrix = layout.bind(self.catalog)?;
+            let meta = TensorMeta::new(format!("{name}.weight"), [layout.rows, layout.columns], "F32");
+            self.tensors.push(ImportedTensor { meta, stored: Stored::Packed(vec![Arc::new(matrix)]) });
+            parts = layout.parts.into_iter().map(|part| part.name).chain(layout.groups).collect();
+        }
+        self.parts.insert(name, parts);
+        Ok(())
+    }
+}
