@@ -10,7 +10,7 @@ const MARK: &str = "\\u0000kvant:";
 const NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// Parses a document.
-pub(crate) fn parse(text: &[u8]) -> serde_json::Result<Value> {
+pub fn parse(text: &[u8]) -> serde_json::Result<Value> {
     let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
     // Most documents are plain, and are parsed as they are.
     serde_json::from_slice(text).or_else(|error| match marked(text) {

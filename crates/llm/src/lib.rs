@@ -33,6 +33,7 @@
 //! ```
 
 pub mod byte_size;
+pub mod calibration;
 pub mod config_json;
 pub mod engine;
 pub mod evaluation;
@@ -46,4 +47,5 @@ pub mod model_config;
 pub mod network;
 pub mod plan;
 pub mod recipe;
+pub mod tokenizer;
 pub mod weight;

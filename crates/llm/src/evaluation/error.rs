@@ -1,6 +1,7 @@
 //! What keeps a model from being evaluated.
 
 use crate::forward::ForwardError;
+use crate::tokenizer::TokenizerError;
 use kvant_container::ErrorKind;
 use std::path::PathBuf;
 
@@ -26,20 +27,9 @@ pub enum EvaluationError {
         /// Where the first byte stands that is none.
         position: usize,
     },
-    /// The checkpoint has no tokenizer.
-    #[error("{} is missing", file.display())]
-    NoTokenizer {
-        /// The file that would hold it.
-        file: PathBuf,
-    },
     /// The tokenizer cannot be used.
-    #[error("{}: {message}", file.display())]
-    Tokenizer {
-        /// The tokenizer's file.
-        file: PathBuf,
-        /// What it says.
-        message: String,
-    },
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// There are fewer tokens than one window needs.
     #[error("{tokens} tokens do not fill a window of {window}")]
     TooShort {
@@ -87,6 +77,7 @@ impl EvaluationError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             EvaluationError::Forward(error) => error.kind(),
+            EvaluationError::Tokenizer(error) => error.kind(),
             EvaluationError::Read { .. } => ErrorKind::Io,
             _ => ErrorKind::Invalid,
         }
@@ -96,14 +87,14 @@ impl EvaluationError {
     pub fn hint(&self) -> Option<String> {
         let text = match self {
             EvaluationError::Forward(error) => return error.hint(),
-            EvaluationError::NoTokenizer { .. } => "copy tokenizer.json of the model into its directory",
+            EvaluationError::Tokenizer(error) => return error.hint(),
             EvaluationError::NotText { .. } => "give a text file in UTF-8",
             EvaluationError::TooShort { .. } => "give a longer text, or shorter windows with --seq-len",
             EvaluationError::Window { .. } => "--seq-len is at least 2",
             EvaluationError::Stride { .. } => "--stride is at least 1 and at most --seq-len",
             EvaluationError::Reference { .. } => "--reference is the model that this one was made from",
             EvaluationError::NotANumber { .. } => "weights or activations overflow: the checkpoint may be damaged",
-            EvaluationError::Read { .. } | EvaluationError::Tokenizer { .. } => return None,
+            EvaluationError::Read { .. } => return None,
         };
         Some(text.to_owned())
     }

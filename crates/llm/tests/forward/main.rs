@@ -5,6 +5,7 @@
 use kvant_container::{Checkpoint, ErrorKind};
 use kvant_llm::evaluation::{EvaluationError, Options, default_window, evaluate, tokenize};
 use kvant_llm::forward::{Decoder, ForwardError, cpu::Cpu};
+use kvant_llm::tokenizer::TokenizerError;
 use kvant_numeric::simd::Isa;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -181,5 +182,5 @@ fn a_text_is_tokenized_whole() {
     assert!(tokens.len() > 500 * 5 && tokens.len() < 500 * 45, "{}", tokens.len());
     std::fs::write(&text, [b'a', 0xFF]).unwrap();
     assert!(matches!(tokenize(&model(), &text), Err(EvaluationError::NotText { position: 1, .. })));
-    assert!(matches!(tokenize(dir.path(), &text), Err(EvaluationError::NoTokenizer { .. })));
+    assert!(matches!(tokenize(dir.path(), &text), Err(EvaluationError::Tokenizer(TokenizerError::Missing { .. }))));
 }

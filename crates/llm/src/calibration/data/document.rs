@@ -1,0 +1,80 @@
+//! A unit of calibration data before it is tokenized, what a file hands out, and why a row can be of no use.
+
+use super::CalibrationDataError;
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt;
+use std::ops::ControlFlow;
+
+/// What becomes tokens together.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Document {
+    /// Plain text.
+    Text(String),
+    /// Messages, each an object with `role` and `content`, for the chat template.
+    Conversation(Vec<Value>),
+    /// Tokens, made by someone else and not checked yet.
+    Tokens(Vec<i64>),
+}
+
+/// What a file hands out.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Row {
+    /// The file as one document; `cut` tells that the file goes on, beyond what is needed.
+    Whole {
+        /// The document.
+        document: Document,
+        /// Whether only the file's beginning was read.
+        cut: bool,
+    },
+    /// One of the file's rows.
+    Record(Document),
+    /// A row that is of no use.
+    Skipped(Skip),
+}
+
+impl From<Result<Document, Skip>> for Row {
+    fn from(row: Result<Document, Skip>) -> Row {
+        row.map_or_else(Row::Skipped, Row::Record)
+    }
+}
+
+/// Takes rows until it has enough.
+pub(super) type Sink<'a> = dyn FnMut(Row) -> Result<ControlFlow<()>, CalibrationDataError> + 'a;
+
+/// Why a row is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Skip {
+    /// A line is not UTF-8.
+    NotUtf8,
+    /// A line is not JSON.
+    NotJson,
+    /// A row is larger than any text should be.
+    TooLarge,
+    /// There is no field that holds text, a conversation or tokens.
+    NoText,
+    /// The conversation holds what is not text, or has no roles.
+    NotAConversation,
+    /// The chat template refuses the conversation.
+    Refused,
+    /// There is no token in it.
+    Empty,
+    /// A document does not fill a window.
+    TooShort,
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Skip::NotUtf8 => "not UTF-8",
+            Skip::NotJson => "not JSON",
+            Skip::TooLarge => "too large",
+            Skip::NoText => "without a known field of text",
+            Skip::NotAConversation => "not a conversation of text",
+            Skip::Refused => "refused by the chat template",
+            Skip::Empty => "empty",
+            Skip::TooShort => "shorter than a window",
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! Documents turned into tokens, with the checkpoint's tokenizer and chat template, and checked against its vocabulary.
+
+use super::chat_template::{ChatTemplate, Rendered};
+use super::document::{Document, Skip};
+use super::{CalibrationDataError, Options, Packing};
+use crate::tokenizer::{ModelTokenizer, TokenizerError};
+use serde_json::Value;
+use std::path::Path;
+
+/// Makes tokens of documents.
+pub(super) struct Encoder {
+    tools: Option<Tools>,
+    pub vocabulary: usize,
+    longest: usize,
+    /// Conversations rendered with the chat template.
+    pub templated: u64,
+    /// Conversations joined without one.
+    pub untemplated: u64,
+    /// What the chat template said where it first refused a conversation.
+    pub refusal: Option<String>,
+}
+
+/// What text needs.
+struct Tools {
+    tokenizer: ModelTokenizer,
+    template: Option<ChatTemplate>,
+}
+
+/// Why a document has no tokens.
+pub(super) enum Unusable {
+    /// It is of no use.
+    Skip(Skip),
+    /// It has a token that the model does not.
+    Unknown(i64),
+    /// Nothing can be encoded.
+    Error(CalibrationDataError),
+}
+
+impl From<CalibrationDataError> for Unusable {
+    fn from(error: CalibrationDataError) -> Unusable {
+        Unusable::Error(error)
+    }
+}
+
+impl From<TokenizerError> for Unusable {
+    fn from(error: TokenizerError) -> Unusable {
+        Unusable::Error(error.into())
+    }
+}
+
+impl Encoder {
+    /// An encoder for a model of `vocabulary` tokens. `is_text` tells whether there is anything to tokenize: tokens alone
+    /// need no tokenizer.
+    pub(super) fn new(
+        model: &Path,
+        vocabulary: usize,
+        options: &Options,
+        is_text: bool,
+    ) -> Result<Encoder, CalibrationDataError> {
+        let open = || -> Result<Tools, CalibrationDataError> {
+            Ok(Tools { tokenizer: ModelTokenizer::open(model)?, template: ChatTemplate::open(model)? })
+        };
+        let tools = is_text.then(open).transpose()?;
+        let (longest, templated, untemplated) = (options.sequence_length, 0, 0);
+        Ok(Encoder { tools, vocabulary, longest, templated, untemplated, refusal: None })
+    }
+
+    /// The hash of the chat template, where it was applied.
+    pub(super) fn template_hash(&self) -> Option<String> {
+        let template = self.tools.as_ref()?.template.as_ref()?;
+        (self.templated > 0).then(|| template.hash().to_owned())
+    }
+
+    /// The tokens of a document: of a sample no more than the longest length.
+    pub(super) fn encode(&mut self, document: Document, packing: Packing) -> Result<Vec<u32>, Unusable> {
+        let mut tokens = match document {
+            Document::Tokens(tokens) => tokens,
+            Document::Text(text) => self.text(&text, packing)?.into_iter().map(i64::from).collect(),
+            Document::Conversation(messages) => {
+                self.conversation(&messages, packing)?.into_iter().map(i64::from).collect()
+            }
+        };
+        if packing == Packing::Sample {
+            tokens.truncate(self.longest);
+        }
+        if tokens.is_empty() {
+            return Err(Unusable::Skip(Skip::Empty));
+        }
+        tokens.into_iter().map(|token| self.known(token)).collect()
+    }
+
+    fn known(&self, token: i64) -> Result<u32, Unusable> {
+        let known = u32::try_from(token).ok().filter(|&token| (token as usize) < self.vocabulary);
+        known.ok_or(Unusable::Unknown(token))
+    }
+
+    fn text(&self, text: &str, packing: Packing) -> Result<Vec<u32>, Unusable> {
+        let Some(tools) = &self.tools else { return Ok(Vec::new()) };
+        // A tokenizer that adds special tokens would make a sample of nothing else.
+        if text.is_empty() {
+            return Err(Unusable::Skip(Skip::Empty));
+        }
+        Ok(match packing {
+            Packing::Sample => tools.tokenizer.encode_truncated(text, self.longest)?,
+            _ => tools.tokenizer.encode(text)?,
+        })
+    }
+
+    fn conversation(&mut self, messages: &[Value], packing: Packing) -> Result<Vec<u32>, Unusable> {
+        let Some(Tools { tokenizer, template: Some(template) }) = &self.tools else {
+            self.untemplated += 1;
+            return self.text(&joined(messages), packing);
+        };
+        match template.render(messages)? {
+            Rendered::Text(text) => {
+                self.templated += 1;
+                Ok(tokenizer.encode_rendered(&text)?)
+            }
+            Rendered::Refused(why) => {
+                self.refusal.get_or_insert(why);
+                Err(Unusable::Skip(Skip::Refused))
+            }
+        }
+    }
+}
+
+/// A conversation as plain text, for models without a chat template: what is said, with blank lines between.
+fn joined(messages: &[Value]) -> String {
+    messages.iter().filter_map(|message| message["content"].as_str()).collect::<Vec<_>>().join("\n\n")
+}

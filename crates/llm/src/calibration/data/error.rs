@@ -1,0 +1,160 @@
+//! What keeps calibration data from being read.
+
+use crate::tokenizer::TokenizerError;
+use kvant_container::ErrorKind;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An error of reading calibration data.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationDataError {
+    /// Nothing is asked for.
+    #[error("{what}")]
+    Options {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {}: {cause}", file.display())]
+    Read {
+        /// The file or directory.
+        file: PathBuf,
+        /// The system's answer.
+        cause: io::Error,
+    },
+    /// A file cannot be mapped, or is no safetensors file.
+    #[error(transparent)]
+    File(#[from] kvant_container::Error),
+    /// The tokenizer cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The chat template cannot be used.
+    #[error("{}: {message}", file.display())]
+    Template {
+        /// The file that holds it.
+        file: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A format that is none of those that are read.
+    #[error("{}: the name does not tell a format that is read", file.display())]
+    UnknownFormat {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A directory without a file of a known format.
+    #[error("{} holds no file of calibration data", directory.display())]
+    NoFiles {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// A file is not what its name says.
+    #[error("{}: {message}", file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// A file may be right, but is not handled.
+    #[error("{}: {what}", file.display())]
+    Unsupported {
+        /// The file.
+        file: PathBuf,
+        /// What is not handled.
+        what: String,
+    },
+    /// A table has no column that is known to hold text.
+    #[error("{} has no known column of text; its columns: {columns}", file.display())]
+    NoColumn {
+        /// The file.
+        file: PathBuf,
+        /// The names of its columns.
+        columns: String,
+    },
+    /// A text is not UTF-8.
+    #[error("{} is not UTF-8 text: byte {position}", file.display())]
+    NotText {
+        /// The file.
+        file: PathBuf,
+        /// Where the first byte stands that is none.
+        position: usize,
+    },
+    /// A file holds more than is read.
+    #[error("{} holds more than {limit} bytes when decompressed", file.display())]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// A token that the model does not have.
+    #[error("{}, row {row}: token {token} is not in the vocabulary of {vocabulary}", file.display())]
+    OutOfVocabulary {
+        /// The file.
+        file: PathBuf,
+        /// The row, counted from 1.
+        row: u64,
+        /// The token.
+        token: i64,
+        /// The size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// Nothing of all that was read can be used.
+    #[error("the calibration data gives no sample of {length} tokens{}", reason(why))]
+    NoSample {
+        /// The longest length asked for, or the length of a window.
+        length: usize,
+        /// Why its rows cannot be used.
+        why: String,
+    },
+}
+
+fn reason(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(": {why}") }
+}
+
+impl CalibrationDataError {
+    /// Whether the input is wrong, not supported, or out of reach.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Read { .. } => ErrorKind::Io,
+            Self::File(error) => error.kind(),
+            Self::Tokenizer(error) => error.kind(),
+            Self::UnknownFormat { .. } | Self::Unsupported { .. } | Self::TooLarge { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        let text = match self {
+            Self::File(error) => return error.hint(),
+            Self::Tokenizer(error) => return error.hint(),
+            Self::UnknownFormat { .. } | Self::NoFiles { .. } => return Some(super::files::known_formats()),
+            Self::Damaged { .. } => "the file is damaged, or not what its name says",
+            Self::NoColumn { .. } => "name the column that holds the text",
+            Self::NotText { .. } => "give text files in UTF-8",
+            Self::TooLarge { .. } => "give a part of it: calibration needs some hundred samples",
+            Self::OutOfVocabulary { .. } => "the tokens were made with the tokenizer of another model",
+            Self::NoSample { .. } => {
+                "give more or longer text, or shorter sequences; where rows keep their text in an unusual field, name it"
+            }
+            Self::Options { .. } | Self::Read { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,
+        };
+        Some(text.to_owned())
+    }
+
+    pub(super) fn damaged(file: &Path, message: impl ToString) -> Self {
+        Self::Damaged { file: file.to_path_buf(), message: shorten(&message.to_string()) }
+    }
+
+    pub(super) fn unsupported(file: &Path, what: impl Into<String>) -> Self {
+        Self::Unsupported { file: file.to_path_buf(), what: what.into() }
+    }
+}
+
+/// A message that may quote a hostile file, on one line and of bounded length.
+pub(super) fn shorten(message: &str) -> String {
+    message.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

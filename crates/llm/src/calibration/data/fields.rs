@@ -1,0 +1,194 @@
+//! Which fields of a row hold its text: the one table of names, and a row turned into a document by it.
+
+use super::conversation;
+use super::document::{Document, Skip};
+use serde_json::{Map, Value};
+
+/// How fields of a row become a document.
+enum Rule {
+    /// A field with a text, a conversation or tokens.
+    Whole(&'static str),
+    /// A text and its continuation, joined as they are; or two parts of a conversation.
+    Joined(&'static str, &'static str),
+    /// What a user asks and an assistant answers.
+    Turn(&'static str, &'static str),
+}
+
+/// The rules, tried in this order. Names are those of the data sets in use: ShareGPT, Alpaca, Dolly, UltraChat, GSM8K and
+/// preference data, of which the chosen answer counts.
+const RULES: &[Rule] = &[
+    Rule::Whole("input_ids"),
+    Rule::Whole("messages"),
+    Rule::Whole("conversations"),
+    Rule::Whole("conversation"),
+    Rule::Whole("text"),
+    Rule::Whole("content"),
+    Rule::Joined("prompt", "completion"),
+    Rule::Turn("instruction", "output"),
+    Rule::Turn("instruction", "response"),
+    Rule::Turn("question", "answer"),
+    Rule::Turn("query", "response"),
+    Rule::Turn("prompt", "response"),
+    Rule::Turn("prompt", "chosen"),
+    Rule::Turn("problem", "solution"),
+    Rule::Whole("chosen"),
+];
+
+/// Fields that add to another: what an instruction is about, and what stands before a conversation.
+const ADDED: &[&str] = &["input", "context", "system", MASK];
+/// Which tokens of `input_ids` count.
+const MASK: &str = "attention_mask";
+
+/// Whether a field can matter to [`document`].
+pub(super) fn is_relevant(name: &str, column: Option<&str>) -> bool {
+    match column {
+        Some(column) => name == column || ADDED.contains(&name),
+        None => ADDED.contains(&name) || RULES.iter().any(|rule| rule.names().contains(&name)),
+    }
+}
+
+/// A row as a document: a bare text, a bare conversation, or an object whose fields are known or named by `column`.
+pub(super) fn document(row: &Value, column: Option<&str>) -> Result<Document, Skip> {
+    let Value::Object(fields) = row else { return whole(row, &Map::new()).ok_or(Skip::NoText)? };
+    let found = match column {
+        Some(column) => fields.get(column).and_then(|value| whole(value, fields)),
+        None => RULES.iter().find_map(|rule| rule.apply(fields)),
+    };
+    found.ok_or(Skip::NoText)?
+}
+
+impl Rule {
+    fn names(&self) -> [&'static str; 2] {
+        match *self {
+            Rule::Whole(name) => [name, name],
+            Rule::Joined(first, second) | Rule::Turn(first, second) => [first, second],
+        }
+    }
+
+    /// `None` where the rule is not for this row.
+    fn apply(&self, fields: &Map<String, Value>) -> Option<Result<Document, Skip>> {
+        match *self {
+            Rule::Whole(name) => whole(fields.get(name)?, fields),
+            Rule::Joined(first, second) => joined(fields.get(first)?, fields.get(second)?),
+            Rule::Turn(ask, reply) => {
+                let (ask, reply) = (fields.get(ask)?.as_str()?, fields.get(reply)?.as_str()?);
+                Some(Ok(turn(ask, reply, fields)))
+            }
+        }
+    }
+}
+
+fn whole(value: &Value, fields: &Map<String, Value>) -> Option<Result<Document, Skip>> {
+    match value {
+        Value::String(text) => Some(Ok(Document::Text(text.clone()))),
+        Value::Array(list) if list.first().is_some_and(Value::is_number) => {
+            Some(tokens(list, fields.get(MASK)).ok_or(Skip::NoText))
+        }
+        Value::Array(list) => Some(conversation::read(list, text_of(fields, "system"))),
+        _ => None,
+    }
+}
+
+fn joined(first: &Value, second: &Value) -> Option<Result<Document, Skip>> {
+    match (first, second) {
+        (Value::String(first), Value::String(second)) => Some(Ok(Document::Text(format!("{first}{second}")))),
+        (Value::Array(first), Value::Array(second)) => Some(conversation::read(&[&first[..], second].concat(), None)),
+        _ => None,
+    }
+}
+
+fn turn(ask: &str, reply: &str, fields: &Map<String, Value>) -> Document {
+    let about = text_of(fields, "input").or(text_of(fields, "context"));
+    let ask = about.map_or(ask.to_owned(), |about| format!("{ask}\n\n{about}"));
+    let system = text_of(fields, "system").map(|text| conversation::message("system", text));
+    let turns = [conversation::message("user", &ask), conversation::message("assistant", reply)];
+    Document::Conversation(system.into_iter().chain(turns).collect())
+}
+
+fn text_of<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    fields.get(name).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+/// Numbers that no token can be stay out of every vocabulary.
+fn tokens(list: &[Value], mask: Option<&Value>) -> Option<Document> {
+    let tokens: Vec<i64> = list.iter().map(Value::as_i64).collect::<Option<_>>()?;
+    let Some(mask) = mask.and_then(Value::as_array) else { return Some(Document::Tokens(tokens)) };
+    let counts = mask.iter().map(|bit| bit.as_i64() != Some(0));
+    Some(Document::Tokens(
+        tokens.into_iter().zip(counts).filter_map(|(token, counts)| counts.then_some(token)).collect(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn text(row: Value) -> String {
+        match document(&row, None) {
+            Ok(Document::Text(text)) => text,
+            other => panic!("{row}: {other:?}"),
+        }
+    }
+
+    fn turns(row: Value) -> Vec<(String, String)> {
+        let Ok(Document::Conversation(messages)) = document(&row, None) else { panic!("{row}") };
+        let get = |message: &Value, key: &str| message[key].as_str().unwrap().to_owned();
+        messages.iter().map(|message| (get(message, "role"), get(message, "content"))).collect()
+    }
+
+    fn pairs(turns: &[(&str, &str)]) -> Vec<(String, String)> {
+        turns.iter().map(|&(role, content)| (role.to_owned(), content.to_owned())).collect()
+    }
+
+    #[test]
+    fn texts_are_found_by_name() {
+        assert_eq!(text(json!("bare")), "bare");
+        assert_eq!(text(json!({"id": 1, "text": "a", "content": "b"})), "a");
+        assert_eq!(text(json!({"text": null, "content": "b"})), "b");
+        assert_eq!(text(json!({"prompt": "2 + 2 =", "completion": " 4"})), "2 + 2 = 4");
+    }
+
+    #[test]
+    fn questions_and_answers_are_conversations() {
+        let asked = pairs(&[("user", "q"), ("assistant", "a")]);
+        assert_eq!(turns(json!({"question": "q", "answer": "a"})), asked);
+        assert_eq!(turns(json!({"prompt": "q", "chosen": "a", "rejected": "b"})), asked);
+        assert_eq!(turns(json!({"instruction": "q", "input": "", "output": "a"})), asked);
+        let alpaca = json!({"instruction": "Sum up", "input": "this", "output": "a", "system": "Be brief"});
+        assert_eq!(turns(alpaca), pairs(&[("system", "Be brief"), ("user", "Sum up\n\nthis"), ("assistant", "a")]));
+    }
+
+    #[test]
+    fn lists_are_conversations() {
+        let list = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]);
+        let asked = pairs(&[("user", "q"), ("assistant", "a")]);
+        for row in [json!({"messages": list, "prompt": "q"}), json!({"chosen": list, "prompt": "q"}), list.clone()] {
+            assert_eq!(turns(row), asked);
+        }
+        assert_eq!(turns(json!({"prompt": [list[0]], "completion": [list[1]]})), asked);
+    }
+
+    #[test]
+    fn tokens_are_taken_without_their_padding() {
+        let row = json!({"input_ids": [5, 6, 0, 0], "attention_mask": [1, 1, 0, 0]});
+        assert_eq!(document(&row, None), Ok(Document::Tokens(vec![5, 6])));
+        assert_eq!(document(&json!([5, -6]), None), Ok(Document::Tokens(vec![5, -6])));
+        assert_eq!(document(&json!({"input_ids": [5, 0.5]}), None), Err(Skip::NoText));
+    }
+
+    #[test]
+    fn a_named_column_wins() {
+        let row = json!({"text": "a", "body": "b", "talk": [{"role": "user", "content": "q"}]});
+        assert_eq!(document(&row, Some("body")), Ok(Document::Text("b".into())));
+        assert!(matches!(document(&row, Some("talk")), Ok(Document::Conversation(_))));
+        assert_eq!(document(&row, Some("no")), Err(Skip::NoText));
+    }
+
+    #[test]
+    fn rows_without_text_are_told() {
+        for row in [json!({"a": 1}), json!(7), json!(null), json!({"text": {"x": 1}}), json!({"question": "q"})] {
+            assert_eq!(document(&row, None), Err(Skip::NoText), "{row}");
+        }
+    }
+}

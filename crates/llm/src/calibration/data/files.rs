@@ -1,0 +1,174 @@
+//! Which files are read and as what: the one table of formats, told by the names of files. No reading.
+
+use super::CalibrationDataError;
+use super::document::Sink;
+use super::source::{array, json, json_lines, parquet, tensors, text};
+use std::path::{Path, PathBuf};
+
+/// Hands the rows of a file to a sink, until that has enough or the file ends.
+type Read = fn(&DataFile, &Reading<'_>, &mut Sink<'_>) -> Result<(), CalibrationDataError>;
+
+/// A format of files.
+pub(super) struct Format {
+    /// The ending of its files' names, by which it is also called.
+    ending: &'static str,
+    /// Whether it may stand in a compressed stream.
+    compressible: bool,
+    /// Whether its documents are to be tokenized.
+    pub is_text: bool,
+    /// How it is read.
+    pub read: Read,
+}
+
+/// The formats. `.json` may also hold one JSON value after another, as `.jsonl` does.
+static FORMATS: [Format; 7] = [
+    Format { ending: "txt", compressible: true, is_text: true, read: text::read },
+    Format { ending: "jsonl", compressible: true, is_text: true, read: json_lines::read },
+    Format { ending: "ndjson", compressible: true, is_text: true, read: json_lines::read },
+    Format { ending: "json", compressible: true, is_text: true, read: json::read },
+    Format { ending: "parquet", compressible: false, is_text: true, read: parquet::read },
+    Format { ending: "npy", compressible: false, is_text: false, read: array::read },
+    Format { ending: "safetensors", compressible: false, is_text: false, read: tensors::read },
+];
+
+/// How a file is compressed as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compression {
+    /// Not at all.
+    None,
+    /// gzip, of one or more members.
+    Gzip,
+    /// Zstandard, of one or more frames.
+    Zstandard,
+}
+
+/// The endings of compressed files.
+const COMPRESSIONS: [(&str, Compression); 2] = [("gz", Compression::Gzip), ("zst", Compression::Zstandard)];
+
+/// How much is read, and which field of a row.
+pub(super) struct Reading<'a> {
+    /// The most bytes of the file, decompressed.
+    pub max_bytes: u64,
+    /// The most bytes of a text that is one document; of a longer one, so much of its beginning is read.
+    pub max_document: u64,
+    /// The field that holds the text.
+    pub column: Option<&'a str>,
+}
+
+/// A file to be read.
+pub(super) struct DataFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is.
+    pub format: &'static Format,
+    /// How it is compressed.
+    pub compression: Compression,
+}
+
+impl DataFile {
+    /// The file by its name; `None` where that tells no format.
+    fn of(path: PathBuf) -> Option<DataFile> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        let (stem, last) = name.rsplit_once('.')?;
+        let compression = COMPRESSIONS.iter().find(|(ending, _)| *ending == last).map(|&(_, compression)| compression);
+        let ending = if compression.is_some() { stem.rsplit_once('.')?.1 } else { last };
+        let suits = |format: &&Format| format.ending == ending && (format.compressible || compression.is_none());
+        let format = FORMATS.iter().find(suits)?;
+        Some(DataFile { path, format, compression: compression.unwrap_or(Compression::None) })
+    }
+
+    /// The name without its directory.
+    pub(super) fn name(&self) -> String {
+        self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// The format with its compression, such as `jsonl.zst`.
+    pub(super) fn format_name(&self) -> String {
+        let ending = COMPRESSIONS.iter().find(|(_, compression)| *compression == self.compression);
+        ending.map_or(self.format.ending.to_owned(), |(ending, _)| format!("{}.{ending}", self.format.ending))
+    }
+}
+
+/// The files that are meant: each one named, and those of the directories named whose names tell a format, by name. Files in
+/// deeper directories and hidden ones are left out.
+pub(super) fn resolve(paths: &[PathBuf]) -> Result<Vec<DataFile>, CalibrationDataError> {
+    let mut files = Vec::new();
+    for path in paths {
+        let unreadable = |cause| CalibrationDataError::Read { file: path.clone(), cause };
+        if std::fs::metadata(path).map_err(unreadable)?.is_dir() {
+            files.extend(in_directory(path)?);
+        } else {
+            let unknown = || CalibrationDataError::UnknownFormat { file: path.clone() };
+            files.push(DataFile::of(path.clone()).ok_or_else(unknown)?);
+        }
+    }
+    Ok(files)
+}
+
+fn in_directory(directory: &Path) -> Result<Vec<DataFile>, CalibrationDataError> {
+    let unreadable = |cause| CalibrationDataError::Read { file: directory.to_path_buf(), cause };
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(unreadable)? {
+        paths.push(entry.map_err(unreadable)?.path());
+    }
+    paths.sort();
+    let hidden = |path: &PathBuf| path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    let shown = paths.into_iter().filter(|path| !hidden(path) && path.is_file());
+    let files: Vec<DataFile> = shown.filter_map(DataFile::of).collect();
+    if files.is_empty() {
+        return Err(CalibrationDataError::NoFiles { directory: directory.to_path_buf() });
+    }
+    Ok(files)
+}
+
+/// A sentence that names the formats.
+pub(super) fn known_formats() -> String {
+    let with = |compressible| {
+        let endings = FORMATS.iter().filter(|format| format.compressible == compressible);
+        endings.map(|format| format!(".{}", format.ending)).collect::<Vec<_>>().join(", ")
+    };
+    format!("calibration data are files named {} (each also with .gz or .zst), {}", with(true), with(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name_of(path: &str) -> Option<String> {
+        DataFile::of(PathBuf::from(path)).map(|file| file.format_name())
+    }
+
+    #[test]
+    fn names_tell_formats() {
+        let known = ["a/b.txt", "b.TXT", "c.jsonl.zst", "d.ndjson.gz", "e.json", "f.v1.parquet", "g.npy"];
+        let formats = ["txt", "txt", "jsonl.zst", "ndjson.gz", "json", "parquet", "npy"];
+        assert_eq!(known.map(|path| name_of(path).unwrap()), formats);
+        for unknown in ["a", "a.pt", "a.gz", "a.npy.gz", "a.parquet.zst", "txt", ".gz"] {
+            assert_eq!(name_of(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn directories_give_their_files_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.txt", "a.jsonl", ".hidden.txt", "README.md"] {
+            std::fs::write(dir.path().join(name), "x").unwrap();
+        }
+        std::fs::create_dir(dir.path().join("c.txt")).unwrap();
+        let files = resolve(&[dir.path().join("b.txt"), dir.path().to_path_buf()]).unwrap();
+        let names: Vec<String> = files.iter().map(DataFile::name).collect();
+        assert_eq!(names, ["b.txt", "a.jsonl", "b.txt"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_before_anything_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = |path: PathBuf| resolve(&[path]).err().unwrap();
+        assert!(matches!(error(dir.path().join("no.txt")), CalibrationDataError::Read { .. }));
+        assert!(matches!(error(dir.path().to_path_buf()), CalibrationDataError::NoFiles { .. }));
+        std::fs::write(dir.path().join("a.pt"), "x").unwrap();
+        let unknown = error(dir.path().join("a.pt"));
+        assert!(matches!(unknown, CalibrationDataError::UnknownFormat { .. }));
+        assert!(unknown.hint().unwrap().contains(".txt, .jsonl"), "{unknown}");
+    }
+}

@@ -1,0 +1,167 @@
+//! The flow from files to sequences: rows are counted, encoded where they are wanted, and selected.
+
+use super::document::{Document, Row, Skip};
+use super::encoder::{Encoder, Unusable};
+use super::files::{self, DataFile, Reading};
+use super::selection::{Origin, Selection};
+use super::{CalibrationData, CalibrationDataError, FileProvenance, Options, Packing, Provenance, stream};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// The least that is read of a long text, in bytes.
+const MIN_DOCUMENT: u64 = 16 << 20;
+/// Bytes that are read of a long text for each token asked for; few tokens have so many.
+const BYTES_PER_TOKEN: u64 = 16;
+
+/// See [`CalibrationData::load`].
+pub(super) fn load(
+    options: &Options,
+    model: &Path,
+    vocabulary: usize,
+    mut watch: impl FnMut(usize, usize),
+) -> Result<CalibrationData, CalibrationDataError> {
+    options.check()?;
+    let files = files::resolve(&options.files)?;
+    let is_text = files.iter().any(|file| file.format.is_text);
+    let mut loader = Loader {
+        options,
+        encoder: Encoder::new(model, vocabulary, options, is_text)?,
+        selection: Selection::new(options),
+        files: Vec::new(),
+        watch: &mut watch,
+    };
+    for file in &files {
+        if loader.selection.is_full() {
+            break;
+        }
+        loader.read(file)?;
+    }
+    loader.finish()
+}
+
+struct Loader<'a> {
+    options: &'a Options,
+    encoder: Encoder,
+    selection: Selection,
+    files: Vec<FileProvenance>,
+    watch: &'a mut dyn FnMut(usize, usize),
+}
+
+impl Loader<'_> {
+    fn read(&mut self, file: &DataFile) -> Result<(), CalibrationDataError> {
+        let (xxh3_128, bytes) = stream::hash(&file.path)?;
+        self.files.push(FileProvenance {
+            name: file.name(),
+            bytes,
+            xxh3_128,
+            format: file.format_name(),
+            packing: None,
+            rows_read: 0,
+            rows_used: 0,
+            skipped: BTreeMap::new(),
+            cut: false,
+        });
+        let tokens = (self.options.samples as u64).saturating_mul(self.options.sequence_length as u64);
+        let reading = Reading {
+            max_bytes: self.options.max_bytes,
+            max_document: MIN_DOCUMENT.max(tokens.saturating_mul(BYTES_PER_TOKEN)),
+            column: self.options.column.as_deref(),
+        };
+        (file.format.read)(file, &reading, &mut |row| self.row(file, row))
+    }
+
+    fn row(&mut self, file: &DataFile, row: Row) -> Result<ControlFlow<()>, CalibrationDataError> {
+        let (index, options) = (self.files.len() - 1, self.options);
+        let Some(record) = self.files.last_mut() else { return Ok(ControlFlow::Break(())) };
+        let at = record.rows_read;
+        record.rows_read += 1;
+        let (document, natural) = match row {
+            Row::Whole { document, cut } => {
+                record.cut |= cut;
+                (document, Packing::Document)
+            }
+            Row::Record(document) => (document, Packing::Sample),
+            Row::Skipped(skip) => return Ok(self.skip(skip)),
+        };
+        let packing = options.packing.unwrap_or(natural);
+        record.packing = Some(packing);
+        let origin = Origin { file: index, row: at, window: 0 };
+        match self.take(document, packing, origin) {
+            Ok(()) => Ok(self.flow()),
+            Err(Unusable::Skip(skip)) => Ok(self.skip(skip)),
+            Err(Unusable::Error(error)) => Err(error),
+            Err(Unusable::Unknown(token)) => {
+                let (file, vocabulary) = (file.path.clone(), self.encoder.vocabulary);
+                Err(CalibrationDataError::OutOfVocabulary { file, row: at + 1, token, vocabulary })
+            }
+        }
+    }
+
+    /// Encodes a document, if it is wanted, and offers its tokens to the selection.
+    fn take(&mut self, document: Document, packing: Packing, origin: Origin) -> Result<(), Unusable> {
+        // Which of a document's windows are wanted is known only when it is encoded.
+        if packing != Packing::Document && !self.selection.wants(origin) {
+            return Ok(());
+        }
+        let tokens = self.encoder.encode(document, packing)?;
+        if packing != Packing::Document {
+            self.selection.put(origin, tokens);
+            return Ok(());
+        }
+        let length = self.options.sequence_length;
+        if tokens.len() < length {
+            return Err(Unusable::Skip(Skip::TooShort));
+        }
+        for (window, tokens) in (0..).zip(tokens.chunks_exact(length)) {
+            self.selection.put(Origin { window, ..origin }, tokens.to_vec());
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, skip: Skip) -> ControlFlow<()> {
+        if let Some(record) = self.files.last_mut() {
+            *record.skipped.entry(skip).or_default() += 1;
+        }
+        self.flow()
+    }
+
+    fn flow(&mut self) -> ControlFlow<()> {
+        (self.watch)(self.selection.filled(), self.options.samples);
+        if self.selection.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn finish(mut self) -> Result<CalibrationData, CalibrationDataError> {
+        let used = self.selection.rows_used(self.files.len());
+        self.files.iter_mut().zip(used).for_each(|(file, used)| file.rows_used = used);
+        let sequences = self.selection.finish();
+        let length = self.options.sequence_length;
+        if sequences.is_empty() {
+            return Err(CalibrationDataError::NoSample { length, why: why(&self.files, self.encoder.refusal) });
+        }
+        let provenance = Provenance {
+            files: self.files,
+            samples: sequences.len(),
+            samples_asked: self.options.samples,
+            tokens: sequences.iter().map(Vec::len).sum(),
+            sequence_length: length,
+            seed: self.options.seed,
+            shuffled: self.options.shuffle,
+            chat_template: self.encoder.template_hash(),
+            conversations_without_template: self.encoder.untemplated,
+        };
+        Ok(CalibrationData { sequences, provenance })
+    }
+}
+
+/// Why none of the rows is of use: how many there are for each reason, and what the chat template said.
+fn why(files: &[FileProvenance], refusal: Option<String>) -> String {
+    let rows: u64 = files.iter().map(|file| file.rows_read).sum();
+    let mut reasons: BTreeMap<Skip, u64> = BTreeMap::new();
+    for (&skip, &count) in files.iter().flat_map(|file| &file.skipped) {
+        *reasons.entry(skip).or_default() += count;
+    }
+    let reasons = reasons.into_iter().map(|(skip, count)| format!(", {count} {skip}")).collect::<String>();
+    let refusal = refusal.map_or(String::new(), |refusal| format!(" ({refusal})"));
+    format!("{rows} rows read{reasons}{refusal}")
+}

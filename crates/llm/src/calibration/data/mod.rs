@@ -1,0 +1,64 @@
+//! Calibration data: from files of text, conversations or tokens to sequences of tokens.
+//!
+//! A file is read in one of the formats of [`files`], chosen by its name, and hands out rows; a row becomes a document (text, a
+//! conversation or tokens) by the rules of [`fields`]; documents become tokens with the checkpoint's own tokenizer and chat
+//! template, and tokens become sequences as [`Packing`] says. What was read, and what was of no use, is in the
+//! [`Provenance`].
+//!
+//! The same files, options and model give the same sequences. Files are hostile: bytes are counted after decompression, rows
+//! are bounded, templates run on fuel, and nothing is executed.
+
+mod chat_template;
+mod conversation;
+mod document;
+mod encoder;
+mod error;
+mod fields;
+mod files;
+mod loader;
+mod options;
+mod provenance;
+mod random;
+mod selection;
+mod source;
+mod stream;
+
+pub use document::Skip;
+pub use error::CalibrationDataError;
+pub use options::{Options, Packing};
+pub use provenance::{FileProvenance, Provenance, Warning};
+
+use std::path::Path;
+
+/// Sequences of tokens to run through a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CalibrationData {
+    /// The sequences, none of them empty.
+    pub sequences: Vec<Vec<u32>>,
+    /// Where they come from.
+    pub provenance: Provenance,
+}
+
+impl CalibrationData {
+    /// Reads calibration data for the checkpoint in the directory `model`, whose tokenizer and chat template are used, and
+    /// whose vocabulary has `vocabulary` tokens. `watch` is told how many samples there are and how many are asked for.
+    ///
+    /// # Errors
+    ///
+    /// Files that are missing, unknown, damaged or too large, tokenizers and templates that cannot be used, tokens outside
+    /// of the vocabulary, and data of which nothing can be used. Fewer samples than asked for, and rows that are of no use
+    /// among others that are, are no errors but [`Provenance::warnings`].
+    pub fn load(
+        options: &Options,
+        model: &Path,
+        vocabulary: usize,
+        watch: impl FnMut(usize, usize),
+    ) -> Result<CalibrationData, CalibrationDataError> {
+        loader::load(options, model, vocabulary, watch)
+    }
+
+    /// Whether all sequences have the same length.
+    pub fn is_uniform(&self) -> bool {
+        self.sequences.windows(2).all(|pair| pair[0].len() == pair[1].len())
+    }
+}

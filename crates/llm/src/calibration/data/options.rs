@@ -1,0 +1,81 @@
+//! What the user asks of calibration data: where it is, how much of it, and how it becomes sequences.
+
+use super::CalibrationDataError;
+use serde::{Serialize, Serializer};
+use std::path::PathBuf;
+
+/// How documents become sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// Each document is tokenized whole and cut into consecutive windows from its start; a shorter tail is dropped. The
+    /// default for files that are one document: `.txt`, and arrays of tokens with one dimension.
+    Document,
+    /// Each row is one sequence, cut to the longest length and never padded. The default for files of rows.
+    Sample,
+    /// The tokens of all rows, joined and cut into windows; what the authors of AWQ do.
+    Concatenate,
+    /// Windows at random places of the joined tokens; what the authors of GPTQ do.
+    Random,
+}
+
+impl Packing {
+    /// All of them.
+    pub const ALL: [Packing; 4] = [Packing::Document, Packing::Sample, Packing::Concatenate, Packing::Random];
+
+    /// Its name in commands, reports and metadata.
+    pub fn name(self) -> &'static str {
+        match self {
+            Packing::Document => "document",
+            Packing::Sample => "sample",
+            Packing::Concatenate => "concatenate",
+            Packing::Random => "random",
+        }
+    }
+}
+
+impl Serialize for Packing {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// What is read, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Files, and directories whose files are taken in the order of their names.
+    pub files: Vec<PathBuf>,
+    /// How many sequences are asked for; at least 1.
+    pub samples: usize,
+    /// The longest sequence in tokens, and the length of every window; at least 1. Whether a model can take that many is
+    /// for the caller to check.
+    pub sequence_length: usize,
+    /// What [`Packing::Random`] and [`Self::shuffle`] draw from.
+    pub seed: u64,
+    /// Rows in an order that the seed decides, instead of the first ones.
+    pub shuffle: bool,
+    /// How documents become sequences; by default what suits the format.
+    pub packing: Option<Packing>,
+    /// The field of a row that holds its text, conversation or tokens; found by its name by default.
+    pub column: Option<String>,
+    /// The most bytes that are read of a file, counted after decompression.
+    pub max_bytes: u64,
+}
+
+impl Options {
+    /// The first `samples` sequences of at most `sequence_length` tokens of the given files.
+    pub fn new(files: impl IntoIterator<Item = impl Into<PathBuf>>, samples: usize, sequence_length: usize) -> Options {
+        let files = files.into_iter().map(Into::into).collect();
+        let (seed, shuffle, packing, column, max_bytes) = (0, false, None, None, 64 << 30);
+        Options { files, samples, sequence_length, seed, shuffle, packing, column, max_bytes }
+    }
+
+    pub(super) fn check(&self) -> Result<(), CalibrationDataError> {
+        let what = match self {
+            Options { files, .. } if files.is_empty() => "no file of calibration data is named",
+            Options { samples: 0, .. } => "no sample is asked for",
+            Options { sequence_length: 0, .. } => "sequences of no token are asked for",
+            _ => return Ok(()),
+        };
+        Err(CalibrationDataError::Options { what })
+    }
+}

@@ -1,0 +1,116 @@
+//! Where calibration data come from and what became of them: enough to tell whether two runs saw the same, and what to warn
+//! of.
+
+use super::{Packing, Skip};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What calibration data were made of; for the metadata of an output.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Provenance {
+    /// The files of which something was read, in their order.
+    pub files: Vec<FileProvenance>,
+    /// Sequences.
+    pub samples: usize,
+    /// Sequences asked for.
+    pub samples_asked: usize,
+    /// Tokens in all sequences.
+    pub tokens: usize,
+    /// The longest sequence allowed, and the length of windows.
+    pub sequence_length: usize,
+    /// What the order of shuffled rows and random windows were drawn from.
+    pub seed: u64,
+    /// Whether the order of rows was drawn.
+    pub shuffled: bool,
+    /// The XXH3 hash of the chat template, where one was applied.
+    pub chat_template: Option<String>,
+    /// Conversations that were joined by blank lines, because the model has no chat template.
+    pub conversations_without_template: u64,
+}
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FileProvenance {
+    /// Its name, without directories.
+    pub name: String,
+    /// Its length in bytes, as it lies on disk.
+    pub bytes: u64,
+    /// The XXH3 hash, 128 bits in hexadecimal digits, of all these bytes, however many of its rows were read.
+    pub xxh3_128: String,
+    /// Its format and compression, such as `jsonl.zst`.
+    pub format: String,
+    /// How its documents became sequences; none where it has none.
+    pub packing: Option<Packing>,
+    /// Rows that were read until there were enough; a whole text is one.
+    pub rows_read: u64,
+    /// Rows of which tokens were taken.
+    pub rows_used: u64,
+    /// Rows that are of no use, by reason.
+    pub skipped: BTreeMap<Skip, u64>,
+    /// Whether only the beginning of a very long text was read.
+    pub cut: bool,
+}
+
+/// Something that a user should know of data that were used nevertheless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// There are fewer samples than were asked for.
+    Fewer {
+        /// How many there are.
+        found: usize,
+        /// How many were asked for.
+        asked: usize,
+    },
+    /// Rows were of no use.
+    Skipped {
+        /// The file's name.
+        file: String,
+        /// How many.
+        rows: u64,
+        /// Why.
+        why: Skip,
+    },
+    /// Only the beginning of a text was read.
+    Cut {
+        /// The file's name.
+        file: String,
+    },
+    /// Conversations were joined by blank lines, because the model has no chat template.
+    NoTemplate {
+        /// How many.
+        conversations: u64,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Warning::Fewer { found, asked } => write!(f, "{found} calibration samples, where {asked} were asked for"),
+            Warning::Skipped { file, rows: 1, why } => write!(f, "{file}: 1 row is {why}"),
+            Warning::Skipped { file, rows, why } => write!(f, "{file}: {rows} rows are {why}"),
+            Warning::Cut { file } => write!(f, "{file} is very long; only its beginning was read"),
+            Warning::NoTemplate { conversations } => {
+                write!(f, "{conversations} conversations were joined by blank lines: the model has no chat template")
+            }
+        }
+    }
+}
+
+impl Provenance {
+    /// What a user should know.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let (found, asked, conversations) = (self.samples, self.samples_asked, self.conversations_without_template);
+        let fewer = (found < asked).then_some(Warning::Fewer { found, asked });
+        let bare = (conversations > 0).then_some(Warning::NoTemplate { conversations });
+        fewer.into_iter().chain(self.files.iter().flat_map(FileProvenance::warnings)).chain(bare).collect()
+    }
+}
+
+impl FileProvenance {
+    fn warnings(&self) -> impl Iterator<Item = Warning> {
+        let skipped = self.skipped.iter();
+        let skipped = skipped.map(|(&why, &rows)| Warning::Skipped { file: self.name.clone(), rows, why });
+        skipped.chain(self.cut.then(|| Warning::Cut { file: self.name.clone() }))
+    }
+}

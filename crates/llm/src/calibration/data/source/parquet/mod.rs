@@ -1,0 +1,106 @@
+//! `.parquet`: columns of text, of lists of messages or of lists of tokens. The format's metadata, encodings and records are
+//! the `parquet` crate's; pages are taken from the file, checked and decompressed in [`pages`].
+
+mod compression;
+mod page_header;
+mod pages;
+mod values;
+
+use super::super::CalibrationDataError;
+use super::super::document::Sink;
+use super::super::fields;
+use super::super::files::{DataFile, Reading};
+use ::parquet::basic::Encoding;
+use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use ::parquet::record::reader::RowIter;
+use ::parquet::schema::types::Type;
+use kvant_container::MappedFile;
+use pages::{Group, Meter};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Hands out the rows, of which only the columns that can matter are read.
+pub(in super::super) fn read(
+    file: &DataFile,
+    reading: &Reading<'_>,
+    sink: &mut Sink<'_>,
+) -> Result<(), CalibrationDataError> {
+    let map = Arc::new(MappedFile::open(&file.path)?);
+    let metadata = metadata(file, &map)?;
+    let columns = columns(file, &metadata, reading.column)?;
+    let meter = Arc::new(Meter::new(reading.max_bytes));
+    let failed = |error: CalibrationDataError| match meter.is_exhausted() {
+        true => CalibrationDataError::TooLarge { file: file.path.clone(), limit: reading.max_bytes },
+        false => error,
+    };
+    for metadata in metadata.row_groups() {
+        check(file, metadata, &columns)?;
+        let group = Group { metadata, map: map.clone(), meter: meter.clone() };
+        let mut rows = guarded(file, || RowIter::from_row_group(Some(columns.clone()), &group)).map_err(failed)?;
+        while let Some(row) = guarded(file, || rows.next().transpose()).map_err(failed)? {
+            meter.end_row();
+            if sink(fields::document(&values::object(row), reading.column).into())?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs code of the `parquet` crate, which panics at some damaged files.
+fn guarded<T>(file: &DataFile, run: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, CalibrationDataError> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(CalibrationDataError::damaged(&file.path, error)),
+        Err(_) => Err(CalibrationDataError::damaged(&file.path, "its parts contradict each other")),
+    }
+}
+
+/// The metadata at the file's end: before its last eight bytes, the length of the metadata and `PAR1`.
+fn metadata(file: &DataFile, bytes: &[u8]) -> Result<ParquetMetaData, CalibrationDataError> {
+    let located = || {
+        let rest = bytes.strip_prefix(b"PAR1")?.strip_suffix(b"PAR1")?;
+        let (rest, length) = rest.split_last_chunk()?;
+        rest.get(rest.len().checked_sub(u32::from_le_bytes(*length) as usize)?..)
+    };
+    let encoded =
+        located().ok_or_else(|| CalibrationDataError::damaged(&file.path, "no parquet file ends like this"))?;
+    guarded(file, || ParquetMetaDataReader::decode_metadata(encoded))
+}
+
+/// The part of the schema that can matter.
+fn columns(file: &DataFile, metadata: &ParquetMetaData, column: Option<&str>) -> Result<Type, CalibrationDataError> {
+    let all = metadata.file_metadata().schema_descr().root_schema();
+    let relevant: Vec<_> =
+        all.get_fields().iter().filter(|field| fields::is_relevant(field.name(), column)).cloned().collect();
+    if relevant.is_empty() {
+        let names: Vec<&str> = all.get_fields().iter().map(|field| field.name()).collect();
+        return Err(CalibrationDataError::NoColumn { file: file.path.clone(), columns: names.join(", ") });
+    }
+    guarded(file, || Type::group_type_builder(all.name()).with_fields(relevant).build())
+}
+
+/// Refuses what is not read here, and numbers of rows that the columns cannot have.
+fn check(file: &DataFile, group: &RowGroupMetaData, columns: &Type) -> Result<(), CalibrationDataError> {
+    let is_read = |column: &&ColumnChunkMetaData| {
+        let root = column.column_path().parts().first();
+        columns.get_fields().iter().any(|field| root.is_some_and(|root| root == field.name()))
+    };
+    for column in group.columns().iter().filter(is_read) {
+        let name = column.column_path().string();
+        let is_refused = |encoding: &Encoding| !pages::ENCODINGS.contains(encoding);
+        if let Some(encoding) = column.encodings().find(is_refused) {
+            let what = format!("column {name} is encoded as {encoding}; write it plain or with a dictionary");
+            return Err(CalibrationDataError::unsupported(&file.path, what));
+        }
+        if !compression::is_read(column.compression()) {
+            let what = format!("column {name} is compressed with {}", column.compression());
+            return Err(CalibrationDataError::unsupported(&file.path, what));
+        }
+        if !(0..=column.num_values()).contains(&group.num_rows()) {
+            return Err(CalibrationDataError::damaged(&file.path, format!("column {name} has fewer values than rows")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! Running data through a model to gather statistics.
+
+pub mod data;

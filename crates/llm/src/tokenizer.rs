@@ -1,0 +1,152 @@
+//! The checkpoint's own tokenizer: its tokenizer.json, loaded, and text turned into tokens. No chat templates, no files of
+//! text.
+
+use kvant_container::ErrorKind;
+use std::path::{Path, PathBuf};
+use tokenizers::{Encoding, Tokenizer, TruncationDirection};
+
+/// What keeps a tokenizer from being used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// The checkpoint has no tokenizer.
+    #[error("{} is missing", file.display())]
+    Missing {
+        /// The file that would hold it.
+        file: PathBuf,
+    },
+    /// The tokenizer cannot be loaded, or refuses a text.
+    #[error("{}: {message}", file.display())]
+    Unusable {
+        /// The tokenizer's file.
+        file: PathBuf,
+        /// What it says.
+        message: String,
+    },
+}
+
+impl TokenizerError {
+    /// A tokenizer that is not there or not understood is the input's fault.
+    pub fn kind(&self) -> ErrorKind {
+        ErrorKind::Invalid
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            TokenizerError::Missing { .. } => Some("copy tokenizer.json of the model into its directory".to_owned()),
+            TokenizerError::Unusable { .. } => None,
+        }
+    }
+}
+
+/// The tokenizer of a checkpoint, without the limits of length that its file may hold.
+#[derive(Debug)]
+pub struct ModelTokenizer {
+    tokenizer: Tokenizer,
+    file: PathBuf,
+}
+
+impl ModelTokenizer {
+    /// Loads tokenizer.json of the checkpoint in `model`.
+    ///
+    /// # Errors
+    ///
+    /// Files that are missing or not understood.
+    pub fn open(model: &Path) -> Result<ModelTokenizer, TokenizerError> {
+        let file = model.join("tokenizer.json");
+        if !file.is_file() {
+            return Err(TokenizerError::Missing { file });
+        }
+        let mut tokenizer = Tokenizer::from_file(&file).map_err(unusable(&file))?;
+        // A tokenizer.json may hold the limits of the last call that its author made.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(unusable(&file))?;
+        Ok(ModelTokenizer { tokenizer, file })
+    }
+
+    /// The tokens of a text, with the special tokens that the tokenizer adds.
+    ///
+    /// # Errors
+    ///
+    /// Texts that the tokenizer refuses, such as unknown characters where it has no token for them.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        Ok(self.encoding(text, true)?.get_ids().to_vec())
+    }
+
+    /// The tokens of a text that holds its special tokens already, as what a chat template renders does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::encode`].
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        Ok(self.encoding(text, false)?.get_ids().to_vec())
+    }
+
+    /// [`Self::encode`], of which at most `longest` tokens remain: the text's own tokens are dropped from its end, the
+    /// special tokens stay. That is what `truncation=True, max_length=longest` means in transformers.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::encode`].
+    pub fn encode_truncated(&self, text: &str, longest: usize) -> Result<Vec<u32>, TokenizerError> {
+        let mut encoding = self.encoding(text, false)?;
+        let added = tokenizers::PostProcessor::added_tokens;
+        let special = self.tokenizer.get_post_processor().map_or(0, |processor| added(processor, false));
+        encoding.truncate(longest.saturating_sub(special), 0, TruncationDirection::Right);
+        let whole = self.tokenizer.post_process(encoding, None, true).map_err(unusable(&self.file))?;
+        let mut ids = whole.get_ids().to_vec();
+        // Fewer tokens than there are special ones.
+        ids.truncate(longest);
+        Ok(ids)
+    }
+
+    fn encoding(&self, text: &str, special: bool) -> Result<Encoding, TokenizerError> {
+        self.tokenizer.encode(text, special).map_err(unusable(&self.file))
+    }
+}
+
+fn unusable(file: &Path) -> impl Fn(tokenizers::Error) -> TokenizerError {
+    let file = file.to_path_buf();
+    move |error| TokenizerError::Unusable { file: file.clone(), message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A word-level tokenizer that puts `<s>` before and `</s>` after a text.
+    const FRAMED: &str = r#"{"version": "1.0", "truncation": {"direction": "Right", "max_length": 3, "strategy":
+        "LongestFirst", "stride": 0}, "padding": null, "added_tokens": [], "normalizer": null, "pre_tokenizer": {"type":
+        "Whitespace"}, "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>",
+        "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}], "pair":
+        [{"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]},
+        "</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}}, "decoder": null, "model": {"type": "WordLevel", "vocab":
+        {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "c": 4}, "unk_token": "a"}}"#;
+
+    fn framed() -> (tempfile::TempDir, ModelTokenizer) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("tokenizer.json"), FRAMED).unwrap();
+        let tokenizer = ModelTokenizer::open(dir.path()).unwrap();
+        (dir, tokenizer)
+    }
+
+    #[test]
+    fn special_tokens_are_added_once_and_survive_truncation() {
+        let (_dir, tokenizer) = framed();
+        assert_eq!(tokenizer.encode("a b c").unwrap(), [0, 2, 3, 4, 1]);
+        assert_eq!(tokenizer.encode_rendered("a b c").unwrap(), [2, 3, 4]);
+        assert_eq!(tokenizer.encode_truncated("a b c", 4).unwrap(), [0, 2, 3, 1]);
+        assert_eq!(tokenizer.encode_truncated("a b c", 9).unwrap(), [0, 2, 3, 4, 1]);
+        assert_eq!(tokenizer.encode_truncated("a b c", 1).unwrap(), [0]);
+    }
+
+    #[test]
+    fn missing_and_broken_tokenizers_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = ModelTokenizer::open(dir.path()).unwrap_err();
+        assert!(matches!(missing, TokenizerError::Missing { .. }) && missing.hint().is_some(), "{missing}");
+        std::fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
+        let broken = ModelTokenizer::open(dir.path()).unwrap_err();
+        assert!(matches!(broken, TokenizerError::Unusable { .. }), "{broken}");
+    }
+}

@@ -1,0 +1,45 @@
+//! Files made to take all memory, or never to end.
+
+use super::{Files, gzip, load, samples};
+use kvant_llm::calibration::data::{CalibrationDataError, Options, Skip};
+
+#[test]
+fn rows_may_not_be_huge() {
+    let huge = format!("\"{}\"", "x".repeat(17 << 20));
+    let data = samples("a.jsonl.gz", gzip(format!("{huge}\n\"ok\"").as_bytes())).unwrap();
+    assert_eq!((data.sequences.len(), data.provenance.files[0].skipped[&Skip::TooLarge]), (1, 1));
+    for list in [format!("[\"ok\", {huge}]"), format!("{{\"data\": [{huge}]}}"), format!("{{\"text\": {huge}}}")] {
+        let error = samples("a.json.gz", gzip(list.as_bytes())).unwrap_err();
+        assert!(matches!(error, CalibrationDataError::Damaged { .. }), "{error}");
+    }
+}
+
+#[test]
+fn nesting_is_bounded() {
+    let (open, close) = ("[".repeat(100_000), "]".repeat(100_000));
+    let data = samples("a.jsonl", format!("{open}{close}\n\"ok\"")).unwrap();
+    assert_eq!(data.provenance.files[0].skipped[&Skip::NotJson], 1);
+    assert!(samples("a.json", format!("{open}{close}")).is_err());
+    assert!(samples("a.json", format!("{{\"a\": {open}{close}, \"b\": 1}}")).is_err());
+}
+
+#[test]
+fn more_than_the_limit_is_refused_where_it_is_needed() {
+    let files = Files::new();
+    let rows = gzip("\"row\"\n".repeat(1_000_000).as_bytes());
+    let options =
+        |samples| Options { max_bytes: 1 << 20, ..Options::new([files.add("a.jsonl.gz", &rows)], samples, 4) };
+    assert_eq!(load(&options(10)).unwrap().sequences.len(), 10);
+    let error = load(&options(1_000_000)).unwrap_err();
+    assert!(matches!(error, CalibrationDataError::TooLarge { .. }) && error.hint().is_some(), "{error}");
+}
+
+#[test]
+fn of_a_very_long_text_the_beginning_is_read() {
+    let files = Files::new();
+    let text = "A line of a text that goes on for long.\n".repeat((17 << 20) / 40);
+    let data = load(&Options::new([files.add("a.txt.gz", gzip(text.as_bytes()))], 4, 16)).unwrap();
+    assert!(data.provenance.files[0].cut && data.provenance.warnings()[0].to_string().contains("very long"));
+    let short = load(&Options::new([files.add("a.txt", &text[..4000])], 4, 16)).unwrap();
+    assert_eq!(data.sequences, short.sequences);
+}
