@@ -160,7 +160,8 @@ mod tests {
 
     #[test]
     fn bins_are_in_order_and_hold_what_they_count() {
-        let values = [0.0, -0.0, 1.0, -1.0, 3e38, f32::MAX, f32::MIN, 1e-40, -2.5e-7, 1.001, 1.0039, f32::NAN, f32::INFINITY];
+        let values =
+            [0.0, -0.0, 1.0, -1.0, 3e38, f32::MAX, f32::MIN, 1e-40, -2.5e-7, 1.001, 1.0039, f32::NAN, f32::INFINITY];
         let bins: Vec<Bin> = histogram(&values).bins().collect();
         assert!(bins.windows(2).all(|pair| pair[0].center < pair[1].center));
         assert_eq!(bins.iter().map(|bin| bin.count).sum::<u64>(), 9);

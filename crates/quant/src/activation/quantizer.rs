@@ -7,9 +7,7 @@ use super::{ActivationError, StaticParameters};
 use crate::fake::fake_blocks;
 use crate::parameters::{Affine, EPSILON, dequantize, quantize};
 use crate::rounding::batch::{Affines, Scales};
-use crate::scheme::{
-    ActivationScheme, FloatScale, FloatScheme, IntScheme, TensorScheme, Timing, ZeroPoint,
-};
+use crate::scheme::{ActivationScheme, FloatScale, FloatScheme, IntScheme, TensorScheme, Timing, ZeroPoint};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::{Range, group_abs_max, group_ranges};
@@ -174,7 +172,8 @@ impl Task<'_> {
             }
             Spread::Tokens | Spread::Groups(_) => {
                 for strip in self.strips(rows) {
-                    let ranges = self.by_group(strip, Range::EMPTY, |v, group, out| group_ranges(self.isa, v, group, out));
+                    let ranges =
+                        self.by_group(strip, Range::EMPTY, |v, group, out| group_ranges(self.isa, v, group, out));
                     let affines = self.affines(scheme, &ranges);
                     self.int_tiles(scheme, strip, self.columns, &affines);
                 }
@@ -210,7 +209,13 @@ impl Task<'_> {
 
     fn int_features(&self, scheme: IntScheme, rows: &mut [f32], affines: &[Affine]) {
         if is_plain(scheme) {
-            let body = IntFeatures { format: scheme.format, arithmetic: self.arithmetic, rows, columns: self.columns, affines };
+            let body = IntFeatures {
+                format: scheme.format,
+                arithmetic: self.arithmetic,
+                rows,
+                columns: self.columns,
+                affines,
+            };
             return dispatch(self.isa, body);
         }
         for row in rows.chunks_mut(self.columns) {

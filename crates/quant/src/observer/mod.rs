@@ -36,7 +36,10 @@ pub const OBSERVERS: &[(&str, &str)] = &[
     ("minmax", "the least and the greatest element (the default)"),
     ("percentile99.99", "the range without the largest magnitudes: 99.99 % of the elements stay inside; any number"),
     ("mse", "the shrunken range with the least squared error; with scales of powers of two the best of five exponents"),
-    ("ema0.99", "of activations: the average of the batches' ranges, every new one weighing 1 - 0.99; any number below 1"),
+    (
+        "ema0.99",
+        "of activations: the average of the batches' ranges, every new one weighing 1 - 0.99; any number below 1",
+    ),
 ];
 
 impl Observer {
@@ -111,7 +114,18 @@ mod tests {
         for (name, _) in OBSERVERS {
             assert_eq!(name.parse::<Observer>().unwrap().to_string(), *name);
         }
-        for text in ["percentile", "percentile0", "percentile101", "percentile-1", "percentileNaN", "max", "ema", "ema1", "ema0", "emaNaN"] {
+        for text in [
+            "percentile",
+            "percentile0",
+            "percentile101",
+            "percentile-1",
+            "percentileNaN",
+            "max",
+            "ema",
+            "ema1",
+            "ema0",
+            "emaNaN",
+        ] {
             assert!(text.parse::<Observer>().is_err(), "{text}");
         }
     }

@@ -3,8 +3,8 @@
 
 use super::{Axis, FloatScale, Granularity, ScaleType, SchemeError, ZeroPoint};
 use crate::observer::Observer;
-use kvant_numeric::{Arithmetic, Format};
 use kvant_numeric::format::{Int, MicroExponent, MiniFloat, ScaleRule};
+use kvant_numeric::{Arithmetic, Format};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

@@ -1,0 +1,9 @@
+//! Running data through a model to gather statistics.
+
+mod report;
+mod resolve;
+mod statistics;
+
+pub use report::{Filled, Report};
+pub use resolve::{Parameters, ResolveError, Resolved, resolve};
+pub use statistics::{Statistics, StatisticsError};
