@@ -187,6 +187,18 @@ pub struct RecipeArgs {
     /// Quantize weights alone, and leave activations out of the scheme
     #[arg(long)]
     pub weights_only: bool,
+    /// Quantize keys and values for the cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data
+    #[arg(long, value_name = "SCHEME")]
+    pub kv_cache: Option<String>,
+    /// Quantize keys, and queries with them, after the rotary embedding: as they are cached, not as the layers give them
+    #[arg(long)]
+    pub kv_cache_post_rope: bool,
+    /// The least scale of keys and values
+    #[arg(long, value_name = "SCALE")]
+    pub min_kv_scale: Option<f32>,
+    /// Quantize queries and the output of the softmax: fp8 or a spelling; needs calibration data
+    #[arg(long, value_name = "SCHEME")]
+    pub attention: Option<String>,
     /// Keep the layers whose names match, e.g. '*.down_proj'; may be given often
     #[arg(short = 'x', long, value_name = "GLOB")]
     pub exclude: Vec<String>,

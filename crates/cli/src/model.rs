@@ -46,6 +46,11 @@ fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
         overrides: args.overrides.clone(),
         keep_defaults: args.no_keep_defaults.then_some(false),
         weights_only: args.weights_only.then_some(true),
+        kv_cache: args.kv_cache.clone(),
+        kv_cache_post_rope: args.kv_cache_post_rope.then_some(true),
+        min_kv_scale: args.min_kv_scale,
+        queries: args.attention.clone(),
+        probabilities: args.attention.clone(),
         max_shard_size: args.max_shard_size,
         seed: None,
     };

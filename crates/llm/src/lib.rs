@@ -5,6 +5,7 @@
 //! * [`model_config`], [`family`], [`network`]: a checkpoint's headers and config.json, seen as a model,
 //! * [`recipe`]: what the user asks,
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
+//! * [`calibration`]: what must be found in data before the doing, if anything,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
 //! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already.
 //!

@@ -8,7 +8,7 @@ pub use output::{Begun, Output, OutputError};
 
 use crate::export::Piece;
 use crate::journal::{Entry, Written};
-use crate::plan::{Job, KeptTensor, Plan, Treatment};
+use crate::plan::{Job, KeptTensor, ParameterTensor, Plan, Treatment};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::{Checkpoint, ErrorKind, Writer};
 use kvant_numeric::simd::Isa;
@@ -56,6 +56,9 @@ pub enum EngineError {
     /// The source is not what the plan was made from.
     #[error("tensor `{0}` has gone from the source since the plan was made")]
     Vanished(String),
+    /// The plan asks for parameters of activations, and has not been given any.
+    #[error("the scales of activations have not been calibrated")]
+    Uncalibrated,
     /// The threads could not be started.
     #[error("cannot start {0} threads")]
     Threads(usize),
@@ -70,7 +73,7 @@ impl EngineError {
         match self {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
-            EngineError::Weight { .. } => ErrorKind::Invalid,
+            EngineError::Weight { .. } | EngineError::Uncalibrated => ErrorKind::Invalid,
             EngineError::Vanished(_) | EngineError::Threads(_) | EngineError::Cancelled => ErrorKind::Io,
         }
     }
@@ -85,6 +88,7 @@ impl EngineError {
                  with it (q, k and v; gate and up): --exclude '{layer}'"
             )),
             EngineError::Vanished(_) => Some("do not change the source while it is read".to_owned()),
+            EngineError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             EngineError::Threads(_) => Some("ask for fewer with --threads".to_owned()),
             EngineError::Cancelled => None,
         }
@@ -100,7 +104,8 @@ pub struct Done {
     pub resumed: usize,
 }
 
-/// Carries out a plan into an output that has been begun.
+/// Carries out a plan into an output that has been begun. A plan with places to observe must have been given
+/// [its parameters](Plan::with_parameters), before the output was begun.
 ///
 /// # Errors
 /// See [`EngineError`]. After an error, a cancellation or a kill the same call goes on with what is left.
@@ -112,6 +117,9 @@ pub fn run(
     cancelled: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<Done, EngineError> {
+    if plan.needs_calibration() {
+        return Err(EngineError::Uncalibrated);
+    }
     let jobs = plan.jobs();
     let left: Vec<usize> = (0..jobs.len()).filter(|job| !output.is_finished(*job)).collect();
     let engine = Engine { plan, checkpoint, output, cancelled, progress, isa: Isa::best() };
@@ -159,6 +167,7 @@ impl Engine<'_> {
         let pieces = match job {
             Job::Layers(layers) => quantize_layers(self, layers)?,
             Job::Keep(kept) => self.keep(&self.plan.kept[*kept])?,
+            Job::Parameters => self.write_parameters()?,
         };
         self.output.record(&Entry { job: index, pieces })?;
         self.progress.advance(self.name(job), self.source_bytes(job));
@@ -173,6 +182,7 @@ impl Engine<'_> {
         match job {
             Job::Layers(layers) => layers.first().map_or("", |layer| &self.plan.layers[*layer].name),
             Job::Keep(kept) => &self.plan.kept[*kept].source,
+            Job::Parameters => "scales of activations",
         }
     }
 
@@ -183,7 +193,19 @@ impl Engine<'_> {
                 Treatment::Copy(range) => range.len() as u64,
                 Treatment::Widen { shape, .. } => (shape.0 * shape.1) as u64,
             },
+            Job::Parameters => 0,
         }
+    }
+
+    /// Writes what calibration found.
+    fn write_parameters(&self) -> Result<Vec<Written>, EngineError> {
+        let found = self.plan.parameters.as_ref().ok_or(EngineError::Uncalibrated)?;
+        let tensors = self.plan.parameter_tensors.iter();
+        let write = |tensor: &ParameterTensor| {
+            let parameters = found.get(&tensor.part.site).ok_or(EngineError::Uncalibrated)?;
+            self.write_bytes(tensor.tensor, 0, &tensor.part.bytes(parameters))
+        };
+        tensors.map(write).collect()
     }
 
     fn keep(&self, kept: &KeptTensor) -> Result<Vec<Written>, EngineError> {

@@ -1,6 +1,7 @@
 //! On-disk conventions for quantized checkpoints: which tensors a layer becomes, what config.json says, who loads it. One
 //! file an export and a line in [`EXPORTS`]. The bytes are made by one packer for all.
 
+mod activations;
 mod compressed_tensors;
 mod fake;
 mod loaders;
@@ -8,6 +9,7 @@ mod packer;
 mod part;
 mod quark;
 
+pub use activations::{ActivationSpec, AttentionSpec, Owner, ParameterContent, ParameterPart, Side};
 pub(crate) use compressed_tensors::parts_as as compressed_tensors_parts;
 pub use loaders::ModelTraits;
 pub(crate) use loaders::loaders;
@@ -149,12 +151,17 @@ impl LayerSpec<'_> {
 
     /// How plain scales of this type are stored.
     fn encoding(&self, scale: ScaleType) -> ScaleEncoding {
-        match (scale, self.source) {
-            (ScaleType::F16, _) | (ScaleType::Model, Source::F16) => ScaleEncoding::F16,
-            (ScaleType::Bf16, _) => ScaleEncoding::Bf16,
-            (ScaleType::Model, Source::Bf16 | Source::E4m3 | Source::E5m2) => ScaleEncoding::Bf16,
-            (ScaleType::Model, Source::F32) | (ScaleType::F32 | ScaleType::PowerOfTwo, _) => ScaleEncoding::F32,
-        }
+        plain_encoding(scale, self.source)
+    }
+}
+
+/// How plain scales of this type are stored in a model of that type.
+pub(crate) fn plain_encoding(scale: ScaleType, source: Source) -> ScaleEncoding {
+    match (scale, source) {
+        (ScaleType::F16, _) | (ScaleType::Model, Source::F16) => ScaleEncoding::F16,
+        (ScaleType::Bf16, _) => ScaleEncoding::Bf16,
+        (ScaleType::Model, Source::Bf16 | Source::E4m3 | Source::E5m2) => ScaleEncoding::Bf16,
+        (ScaleType::Model, Source::F32) | (ScaleType::F32 | ScaleType::PowerOfTwo, _) => ScaleEncoding::F32,
     }
 }
 

@@ -130,7 +130,8 @@ fn streams_down(bits: u32, least: i64, codes: &Matrix<u8>) -> Piece {
     Piece { offset: (first_word * codes.columns * 4) as u64, bytes: words_to_bytes(&words) }
 }
 
-fn encode_scales(encoding: ScaleEncoding, scales: &[f32]) -> Vec<u8> {
+/// Floats in a type of the file.
+pub(crate) fn encode_scales(encoding: ScaleEncoding, scales: &[f32]) -> Vec<u8> {
     match encoding {
         ScaleEncoding::F32 => scales.iter().flat_map(|s| s.to_le_bytes()).collect(),
         ScaleEncoding::F16 => scales.iter().flat_map(|s| half::f16::from_f32(round_to_f16(*s)).to_le_bytes()).collect(),

@@ -2,7 +2,11 @@
 
 use super::error::PlanError;
 use super::fingerprint::fingerprint;
-use super::{DroppedTensor, KeptTensor, LayerOutput, Plan, PlannedLayer, SourceWeight, Treatment, names};
+use super::sites::Origin;
+use super::{
+    DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite,
+    SourceWeight, Treatment, names,
+};
 use crate::config_json::compressed_tensors::Targets;
 use crate::config_json::with_quantization;
 use crate::export::{Export, LayerSpec, ModelTraits};
@@ -35,6 +39,10 @@ impl Plan {
             recipe,
             export,
             layers: vec![],
+            attention: vec![],
+            sites: vec![],
+            parameter_tensors: vec![],
+            kin: BTreeMap::new(),
             kept: vec![],
             dropped: vec![],
             declarations: vec![],
@@ -44,6 +52,7 @@ impl Plan {
         };
         builder.plan_linears()?;
         builder.plan_experts()?;
+        builder.plan_attention()?;
         builder.keep_the_rest()?;
         builder.check()?;
         builder.finish(checkpoint, json)
@@ -71,6 +80,11 @@ pub(super) struct Builder<'a> {
     pub(super) recipe: Recipe,
     pub(super) export: Export,
     pub(super) layers: Vec<PlannedLayer>,
+    pub(super) attention: Vec<PlannedAttention>,
+    pub(super) sites: Vec<PlannedSite>,
+    pub(super) parameter_tensors: Vec<ParameterTensor>,
+    /// The numbers of places that stand in for one another, by what they have in common.
+    pub(super) kin: BTreeMap<String, usize>,
     pub(super) kept: Vec<KeptTensor>,
     pub(super) dropped: Vec<DroppedTensor>,
     pub(super) declarations: Vec<TensorDeclaration>,
@@ -154,7 +168,7 @@ impl Builder<'_> {
             dtype: self.source_type(linear.weight)?,
             scales: self.scales(linear)?,
         };
-        let shares = scheme.weight.needs_tensor_range() && shares_scale(scheme);
+        let shares = has_tensor_scale(scheme.weight);
         let layer = PlannedLayer {
             name: self.output_name(&linear.module),
             role: linear.role.name(),
@@ -170,12 +184,17 @@ impl Builder<'_> {
             self.drop_tensor(scale, "scales of a weight that is quantized anew");
         }
         let shape = self.tensors[linear.weight].shape().to_vec();
-        self.add_layer(layer, shape)
+        self.add_layer(layer, &Origin::of_linear(linear), shape)
     }
 
     /// Declares a layer's tensors.
-    pub(super) fn add_layer(&mut self, mut layer: PlannedLayer, source_shape: Vec<usize>) -> Result<(), PlanError> {
-        if !self.check_layer(&layer)? {
+    pub(super) fn add_layer(
+        &mut self,
+        mut layer: PlannedLayer,
+        origin: &Origin,
+        source_shape: Vec<usize>,
+    ) -> Result<(), PlanError> {
+        if !self.check_layer(&layer) {
             return Ok(());
         }
         if self.export == Export::Fake {
@@ -185,17 +204,15 @@ impl Builder<'_> {
         } else {
             layer.output = self.declare_parts(&layer)?;
         }
+        self.plan_activations(&layer, origin)?;
         self.layers.push(layer);
         Ok(())
     }
 
-    /// Refuses a layer that needs data; notes one whose shape does not fit, so that all such can be named together.
-    pub(super) fn check_layer(&mut self, layer: &PlannedLayer) -> Result<bool, PlanError> {
-        if layer.scheme.needs_calibration() {
-            return Err(PlanError::Calibration { layer: layer.name.clone(), scheme: layer.scheme.to_string() });
-        }
+    /// Notes a layer whose shape does not fit, so that all such can be named together.
+    pub(super) fn check_layer(&mut self, layer: &PlannedLayer) -> bool {
         let fits = layer.scheme.weight.check_shape(layer.rows, layer.columns);
-        Ok(fits.map_err(|problem| self.misfits.push((layer.name.clone(), layer.scheme, problem))).is_ok())
+        fits.map_err(|problem| self.misfits.push((layer.name.clone(), layer.scheme, problem))).is_ok()
     }
 
     fn declare_parts(&mut self, layer: &PlannedLayer) -> Result<LayerOutput, PlanError> {
@@ -371,6 +388,10 @@ impl Builder<'_> {
             architecture: architecture(&self.config),
             export: self.export,
             layers: self.layers,
+            attention: self.attention,
+            sites: self.sites,
+            parameter_tensors: self.parameter_tensors,
+            parameters: None,
             kept: self.kept,
             dropped: self.dropped,
             source_bytes: self.tensors.iter().map(TensorView::byte_len).sum(),
@@ -382,8 +403,9 @@ impl Builder<'_> {
     }
 }
 
-fn shares_scale(scheme: LayerScheme) -> bool {
-    matches!(scheme.weight, TensorScheme::Float(float) if float.scale.has_tensor_scale())
+/// Whether block scales stand under one of the tensor, which fused layers share.
+pub(super) fn has_tensor_scale(scheme: TensorScheme) -> bool {
+    matches!(scheme, TensorScheme::Float(float) if float.scale.has_tensor_scale())
 }
 
 /// The type in which simulated values are stored: that of the source, or of the cast.

@@ -1,8 +1,10 @@
 //! What is refused before the work starts.
 
+use super::site::Site;
 use crate::export::CannotHold;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
+use kvant_quant::activation::ActivationError;
 use kvant_quant::scheme::SchemeError;
 use std::collections::BTreeSet;
 
@@ -37,13 +39,37 @@ pub enum PlanError {
         /// Why.
         problem: CannotHold,
     },
-    /// The scheme's activations have static scales, which need data (*unsupported*).
-    #[error("layer `{layer}`: the scheme `{scheme}` needs calibration data for the scales of its inputs")]
+    /// Activations have static scales, and there is no data to find them (*invalid*).
+    #[error("{place}: the scales of `{scheme}` are found with calibration data, and none is given")]
     Calibration {
-        /// The first such layer.
-        layer: String,
+        /// The first such place.
+        place: String,
         /// Its scheme.
         scheme: String,
+    },
+    /// A scheme makes no sense for activations, or is not here (*unsupported*).
+    #[error("{place}: {problem}")]
+    Activation {
+        /// The first such place.
+        place: String,
+        /// What is wrong.
+        problem: ActivationError,
+    },
+    /// Attention cannot be quantized as asked (*unsupported*).
+    #[error("attention cannot be quantized so: {reason}")]
+    Attention {
+        /// Why.
+        reason: String,
+    },
+    /// What calibration found does not fit the plan (*invalid*).
+    #[error("{site} wants {expected} scales, and {found} are given")]
+    Parameters {
+        /// The place.
+        site: Site,
+        /// Scales that its tensors hold.
+        expected: usize,
+        /// Scales that are there.
+        found: usize,
     },
     /// Layers that loaders fuse have different schemes (*invalid*).
     #[error("loaders fuse `{first}` and `{second}`, which would be `{first_scheme}` and `{second_scheme}`")]
@@ -124,9 +150,12 @@ impl PlanError {
             | PlanError::Shape { .. }
             | PlanError::Siblings { .. }
             | PlanError::SourceScales { .. }
+            | PlanError::Calibration { .. }
+            | PlanError::Parameters { .. }
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
             PlanError::Export { .. }
-            | PlanError::Calibration { .. }
+            | PlanError::Activation { .. }
+            | PlanError::Attention { .. }
             | PlanError::AlreadyQuantized { .. }
             | PlanError::SourceType { .. } => ErrorKind::Unsupported,
         }
@@ -140,10 +169,15 @@ impl PlanError {
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
             PlanError::Export { problem, .. } => Some(problem.hint.clone()),
             PlanError::Calibration { .. } => Some(
-                "calibration is not there yet: quantize the weights alone with --weights-only, or choose a scheme with \
+                "give a text with --calib FILE, quantize the weights alone with --weights-only, or choose a scheme with \
                  dynamic activations (`kvant list schemes`)"
                     .to_owned(),
             ),
+            PlanError::Activation { problem, .. } => Some(problem.hint().to_owned()),
+            PlanError::Attention { .. } => {
+                Some("leave --kv-cache and --attention out; `kvant inspect` shows what is known of the model".to_owned())
+            }
+            PlanError::Parameters { .. } => Some("calibrate again: the parameters are of another plan".to_owned()),
             PlanError::Siblings { first, second, .. } => Some(format!(
                 "give both one scheme: an --override or --exclude that matches `{first}` must match `{second}` too"
             )),

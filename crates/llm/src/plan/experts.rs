@@ -2,6 +2,7 @@
 
 use super::build::{Builder, stored_type, values_type};
 use super::error::PlanError;
+use super::sites::Origin;
 use super::{KeptTensor, LayerOutput, PlannedLayer, SourceWeight, Treatment, names};
 use crate::export::Export;
 use crate::family::Orientation;
@@ -54,8 +55,9 @@ impl Builder<'_> {
         let mut shared = None;
         for (expert, scheme) in schemes.iter().enumerate() {
             let Ok(scheme) = *scheme else { continue };
+            let origin = Origin::of_expert(experts, names::of_expert(&experts.module, expert));
             let layer = PlannedLayer {
-                name: self.output_name(&names::of_expert(&experts.module, expert)),
+                name: self.output_name(&origin.module),
                 role: experts.role.name(),
                 rows: experts.out_features,
                 columns: experts.in_features,
@@ -72,9 +74,9 @@ impl Builder<'_> {
                 output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
             };
             if self.export == Export::Fake {
-                self.add_fused_values(layer, stored, view.shape(), &mut shared)?;
+                self.add_fused_values(layer, stored, view.shape(), &mut shared);
             } else {
-                self.add_layer(layer, Vec::new())?;
+                self.add_layer(layer, &origin, Vec::new())?;
             }
         }
         if let (Some(bias), true) = (experts.bias, self.export != Export::Fake) {
@@ -84,22 +86,15 @@ impl Builder<'_> {
     }
 
     /// The matrix of an expert inside the tensor of all.
-    fn add_fused_values(
-        &mut self,
-        mut layer: PlannedLayer,
-        dtype: Dtype,
-        shape: &[usize],
-        shared: &mut Option<usize>,
-    ) -> Result<(), PlanError> {
-        if !self.check_layer(&layer)? {
-            return Ok(());
+    fn add_fused_values(&mut self, mut layer: PlannedLayer, dtype: Dtype, shape: &[usize], shared: &mut Option<usize>) {
+        if !self.check_layer(&layer) {
+            return;
         }
         let tensor = *shared.get_or_insert_with(|| self.declare(layer.source.tensor.clone(), dtype, shape.to_vec()));
         let matrix = layer.rows * layer.columns * dtype.bitsize() / 8;
         layer.output =
             LayerOutput::Values { tensor, offset: (layer.source.expert.unwrap_or(0) * matrix) as u64, dtype };
         self.layers.push(layer);
-        Ok(())
     }
 
     /// The biases of experts that become linear layers of their own.

@@ -1,5 +1,6 @@
 //! What identifies a plan: a journal of another plan is not continued.
 
+use crate::calibration::Parameters;
 use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Layout};
 use serde_json::Value;
@@ -22,4 +23,9 @@ pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Lay
     }
     text.push_str(&config.map(Value::to_string).unwrap_or_default());
     format!("{:032x}", xxh3_128(text.as_bytes()))
+}
+
+/// The fingerprint of a plan with parameters.
+pub(super) fn with_parameters(plan: &str, parameters: &Parameters) -> String {
+    format!("{:032x}", xxh3_128(format!("{plan} {:032x}", parameters.hash()).as_bytes()))
 }

@@ -1,21 +1,27 @@
 //! What will happen: every tensor of the source has its line, every tensor of the output its place. Pure: made from
 //! headers, config.json and the recipe, never from weights. Whatever can be refused is refused while it is made.
 
+mod attention;
 mod build;
 mod error;
 mod experts;
 mod fingerprint;
 mod layer;
 mod names;
+mod site;
+mod sites;
 mod source;
 mod tensor;
 
+pub use attention::PlannedAttention;
 pub use error::PlanError;
 pub use layer::{LayerOutput, PlannedLayer, ScalesOfSource, SourceWeight};
 pub(crate) use names::of_expert as expert_module;
+pub use site::{PlannedSite, Site, UnknownSite};
 pub use tensor::{DroppedTensor, KeptTensor, Treatment};
 
-use crate::export::{Export, ModelTraits, loaders};
+use crate::calibration::Parameters;
+use crate::export::{Export, ModelTraits, ParameterPart, loaders};
 use crate::recipe::Recipe;
 use kvant_container::Layout;
 use kvant_quant::scheme::LayerScheme;
@@ -35,6 +41,14 @@ pub struct Plan {
     pub export: Export,
     /// The layers to quantize, in the order of the source.
     pub layers: Vec<PlannedLayer>,
+    /// The blocks whose attention is quantized.
+    pub attention: Vec<PlannedAttention>,
+    /// The places whose activations calibration must observe.
+    pub sites: Vec<PlannedSite>,
+    /// The tensors that hold what calibration finds.
+    pub parameter_tensors: Vec<ParameterTensor>,
+    /// What calibration has found; set by [`Plan::with_parameters`].
+    pub parameters: Option<Parameters>,
     /// The tensors that are carried over.
     pub kept: Vec<KeptTensor>,
     /// The tensors that are not.
@@ -49,8 +63,17 @@ pub struct Plan {
     pub notices: Vec<String>,
     /// Bytes of all tensors of the source.
     pub source_bytes: u64,
-    /// Identifies source, recipe and output layout: a journal of another plan is not continued.
+    /// Identifies source, recipe, output layout and parameters: a journal of another plan is not continued.
     pub fingerprint: String,
+}
+
+/// A tensor of the output that holds parameters of activations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParameterTensor {
+    /// What it holds of which place.
+    pub part: ParameterPart,
+    /// The index among the declarations.
+    pub tensor: usize,
 }
 
 /// A unit of work that is recorded when it is done.
@@ -60,6 +83,8 @@ pub enum Job {
     Layers(Vec<usize>),
     /// A tensor that is carried over: an index into [`Plan::kept`].
     Keep(usize),
+    /// All of [`Plan::parameter_tensors`].
+    Parameters,
 }
 
 impl Plan {
@@ -79,7 +104,25 @@ impl Plan {
         }
         jobs.extend(self.kept.iter().enumerate().map(|(index, kept)| (kept.position, Job::Keep(index))));
         jobs.sort_by_key(|(position, _)| *position);
-        jobs.into_iter().map(|(_, job)| job).collect()
+        let parameters = (!self.parameter_tensors.is_empty()).then_some(Job::Parameters);
+        jobs.into_iter().map(|(_, job)| job).chain(parameters).collect()
+    }
+
+    /// Whether calibration must find something before the plan can be carried out.
+    pub fn needs_calibration(&self) -> bool {
+        !self.sites.is_empty() && self.parameters.is_none()
+    }
+
+    /// The plan with what calibration has found. Its fingerprint is that of the plan and the parameters: a run with others
+    /// does not go on with this one's output.
+    ///
+    /// # Errors
+    /// [`PlanError::Parameters`] where a place of the plan has none, or not as many as its tensors hold.
+    pub fn with_parameters(mut self, parameters: Parameters) -> Result<Plan, PlanError> {
+        sites::check_parameters(&self.parameter_tensors, &parameters)?;
+        self.fingerprint = fingerprint::with_parameters(&self.fingerprint, &parameters);
+        self.parameters = Some(parameters);
+        Ok(self)
     }
 
     /// Weights of the layers that are quantized.

@@ -1,6 +1,7 @@
 //! What the user asked for: schemes, which layers get which, and how the result is written. Not what becomes of each
 //! tensor of a given model: that is the plan.
 
+mod attention;
 mod choice;
 mod error;
 mod format;
@@ -17,7 +18,7 @@ use crate::byte_size::ByteSize;
 use crate::export::Export;
 use crate::glob::Glob;
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::LayerScheme;
+use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
 use serde::{Serialize, Serializer};
 
 /// The default of [`Recipe::max_shard_size`].
@@ -51,8 +52,10 @@ pub struct Recipe {
     pack_method: PackMethod,
     keep_defaults: bool,
     weights_only: bool,
+    attention: AttentionScheme,
     max_shard_size: ByteSize,
     seed: u64,
+    calibrated: bool,
 }
 
 /// What a recipe says of a module.
@@ -105,10 +108,28 @@ impl Recipe {
             pack_method: line.pack_method.or(file.pack_method).unwrap_or_default(),
             keep_defaults: line.keep_defaults.or(file.keep_defaults).unwrap_or(true),
             weights_only,
+            attention: attention::resolve(line, file)?,
             max_shard_size: line.max_shard_size.or(file.max_shard_size).unwrap_or(MAX_SHARD_SIZE),
             seed: line.seed.or(file.seed).unwrap_or(0),
+            calibrated: false,
             rules,
         })
+    }
+
+    /// The same with calibration data at hand, or without, which is how it begins: static scales of activations can be
+    /// found, or cannot.
+    pub fn with_calibration(self, calibrated: bool) -> Recipe {
+        Recipe { calibrated, ..self }
+    }
+
+    /// Whether there is calibration data.
+    pub fn is_calibrated(&self) -> bool {
+        self.calibrated
+    }
+
+    /// How queries, keys, values and the softmax are quantized.
+    pub fn attention(&self) -> AttentionScheme {
+        self.attention
     }
 
     /// What becomes of a linear layer, by its full module name.
@@ -138,11 +159,6 @@ impl Recipe {
     /// the scheme was asked for.
     pub fn export(&self) -> Export {
         self.asked_export.unwrap_or_else(|| format::fitting(self.choices()))
-    }
-
-    /// The export that was asked for.
-    pub fn asked_export(&self) -> Option<Export> {
-        self.asked_export
     }
 
     /// The order of 4-bit codes in Quark's layout.
@@ -189,21 +205,6 @@ impl Recipe {
     pub fn schemes(&self) -> impl Iterator<Item = LayerScheme> {
         self.choices().filter_map(Choice::scheme)
     }
-
-    /// Whether all of it can be done without calibration data.
-    ///
-    /// # Errors
-    /// *Unsupported*, naming the first scheme with stored scales of activations.
-    pub fn require_data_free(&self) -> Result<(), RecipeError> {
-        match self.schemes().find(|scheme| scheme.needs_calibration()) {
-            None => Ok(()),
-            Some(scheme) => Err(RecipeError::unsupported(
-                "--scheme",
-                format!("`{scheme}` stores scales of activations, which need calibration data, not supported yet"),
-                "add --weights-only to quantize the weights alone, or choose a scheme with dynamic activations",
-            )),
-        }
-    }
 }
 
 impl Serialize for Recipe {
@@ -219,6 +220,11 @@ impl Serialize for Recipe {
             overrides: self.rules.iter().map(rule).collect(),
             keep_defaults: Some(self.keep_defaults),
             weights_only: Some(self.weights_only),
+            kv_cache: self.attention.key_value.map(|cache| cache.scheme.to_string()),
+            kv_cache_post_rope: Some(self.attention.rotary == Rotary::After),
+            min_kv_scale: self.attention.key_value.map(|cache| cache.min_scale.value()),
+            queries: self.attention.query.map(|scheme| scheme.to_string()),
+            probabilities: self.attention.probabilities.map(|scheme| scheme.to_string()),
             max_shard_size: Some(self.max_shard_size),
             seed: Some(self.seed),
         };

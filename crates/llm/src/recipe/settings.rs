@@ -19,7 +19,7 @@ pub const VERSION: u32 = 1;
 const MAX_BYTES: u64 = 64 << 20;
 
 const FIELDS: &str = "a recipe has the fields version, scheme, format, pack_method, exclude, keep_defaults, weights_only, \
-                      max_shard_size, seed, and any number of [[override]] with layers and scheme";
+                      kv_cache, kv_cache_post_rope, min_kv_scale, queries, probabilities, max_shard_size, seed, and any number of [[override]] with layers and scheme";
 
 /// The order of 4-bit codes in the words of Quark's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -94,6 +94,11 @@ impl std::str::FromStr for OverrideText {
 ///     exclude = ["*.shared_expert.*"]
 ///     keep_defaults = true           # the family's defaults: heads and routers stay as they are
 ///     weights_only = false
+///     kv_cache = "fp8"               # or "int8", or a spelling such as "e4m3:tensor:percentile99.9!static"
+///     kv_cache_post_rope = false     # whether keys are quantized after the rotary embedding
+///     min_kv_scale = 0.0
+///     queries = "fp8"
+///     probabilities = "fp8"          # the output of the softmax
 ///     max_shard_size = "5GB"
 ///     seed = 0
 ///
@@ -105,7 +110,7 @@ impl std::str::FromStr for OverrideText {
 /// assert_eq!(recipe.rules().len(), 2);
 /// # Ok::<(), kvant_llm::recipe::RecipeError>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Of the fields; in files only, where it must be [`VERSION`].
@@ -126,6 +131,16 @@ pub struct Settings {
     pub keep_defaults: Option<bool>,
     /// Whether inputs stay as they are, whatever schemes say of them.
     pub weights_only: Option<bool>,
+    /// The scheme of keys and values in the cache: `fp8`, `int8` or a spelling.
+    pub kv_cache: Option<String>,
+    /// Whether keys, and queries with them, are quantized after the rotary embedding.
+    pub kv_cache_post_rope: Option<bool>,
+    /// The least scale of keys and values.
+    pub min_kv_scale: Option<f32>,
+    /// The scheme of queries.
+    pub queries: Option<String>,
+    /// The scheme of the softmax's output.
+    pub probabilities: Option<String>,
     /// The most bytes of a file of the output.
     pub max_shard_size: Option<ByteSize>,
     /// The seed of all that is random.

@@ -30,10 +30,18 @@ pub use error::ActivationError;
 pub use quantizer::ActivationQuantizer;
 pub use statistic::ActivationStatistic;
 
-use crate::scheme::{FloatScheme, IntScheme, TensorScheme};
+use crate::scheme::{ActivationScheme, FloatScheme, IntScheme, TensorScheme};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::kernel::Range;
 use serde::{Deserialize, Serialize};
+
+/// Whether activations can be quantized so.
+///
+/// # Errors
+/// [`ActivationError::Scheme`] for combinations that make no sense for activations.
+pub fn check(scheme: ActivationScheme) -> Result<(), ActivationError> {
+    spread::Spread::of(scheme).map(|_| ())
+}
 
 /// Scales and zero points of activations, found by calibration and stored in a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,7 +60,7 @@ impl StaticParameters {
         match scheme {
             TensorScheme::Int(scheme) => int_parameters(scheme, ranges, arithmetic),
             TensorScheme::Float(scheme) => {
-                let scale = |range: &Range| float_scale(scheme, *range, arithmetic);
+                let scale = |range: &Range| finite(float_scale(scheme, *range, arithmetic), arithmetic);
                 StaticParameters { scales: ranges.iter().map(scale).collect(), zero_points: vec![] }
             }
             _ => StaticParameters::default(),
@@ -64,7 +72,7 @@ fn int_parameters(scheme: IntScheme, ranges: &[Range], arithmetic: Arithmetic) -
     let affines = || ranges.iter().map(|range| scheme.parameters(*range, arithmetic));
     let kept = crate::quant_tensor::has_zero_points(scheme);
     StaticParameters {
-        scales: affines().map(|affine| affine.scale).collect(),
+        scales: affines().map(|affine| finite(affine.scale, arithmetic)).collect(),
         zero_points: affines().filter(|_| kept).map(|affine| affine.zero_point as f32).collect(),
     }
 }
@@ -73,4 +81,10 @@ fn int_parameters(scheme: IntScheme, ranges: &[Range], arithmetic: Arithmetic) -
 fn float_scale(scheme: FloatScheme, range: Range, arithmetic: Arithmetic) -> f32 {
     let amax = range.abs_max();
     scheme.tensor_scale(amax).unwrap_or_else(|| scheme.scale(amax, arithmetic, 1.0))
+}
+
+/// Activations may be larger than the model's type holds, where the forward pass is computed in a wider one.
+fn finite(scale: f32, arithmetic: Arithmetic) -> f32 {
+    let largest = if arithmetic == Arithmetic::F16 { 65_504.0 } else { f32::MAX };
+    scale.min(largest)
 }

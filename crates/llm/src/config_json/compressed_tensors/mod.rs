@@ -10,8 +10,16 @@ pub use read::{Group, ModuleClass, StoredCompressedTensors};
 use super::selector::{Selector, select};
 use crate::export::CannotHold;
 use args::Args;
-use kvant_quant::scheme::LayerScheme;
+use kvant_quant::scheme::{ActivationScheme, LayerScheme};
 use serde_json::{Map, Value, json};
+
+/// Whether compressed-tensors has words for activations.
+///
+/// # Errors
+/// [`CannotHold`] where it has none.
+pub(crate) fn can_describe(scheme: ActivationScheme) -> Result<(), CannotHold> {
+    Args::of_input(scheme).map(|_| ())
+}
 
 /// The version of the library whose layout is written.
 const VERSION: &str = "0.20.0";

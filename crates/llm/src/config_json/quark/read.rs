@@ -16,19 +16,19 @@ pub(super) fn layer_scheme(place: &str, config: &Value) -> Result<Option<LayerSc
         return Err(RecipeError::invalid(place, "must be an object", SPELL_IT));
     };
     for (key, value) in config {
-        let known = ["weight", "input_tensors", "target_device"].contains(&key.as_str());
+        let known = ["weight", "input_tensors", "output_tensors", "target_device"].contains(&key.as_str());
         if !known && !is_empty(value) {
             return Err(refuse_tensor(place, key));
         }
     }
     let field = |key: &str| config.get(key).filter(|value| !value.is_null());
     let weight = field("weight").map(|value| weight_scheme(&format!("{place}.weight"), value)).transpose()?;
-    let input =
-        field("input_tensors").map(|value| input_scheme(&format!("{place}.input_tensors"), value)).transpose()?;
-    match (weight, input) {
-        (Some(weight), input) => Ok(Some(LayerScheme { weight, input, output: None })),
-        (None, None) => Ok(None),
-        (None, Some(_)) => Err(RecipeError::unsupported(place, "quantizes inputs but no weight", SPELL_IT)),
+    let activations =
+        |key: &str| field(key).map(|value| activation_scheme(&format!("{place}.{key}"), value)).transpose();
+    match (weight, activations("input_tensors")?, activations("output_tensors")?) {
+        (Some(weight), input, output) => Ok(Some(LayerScheme { weight, input, output })),
+        (None, None, None) => Ok(None),
+        (None, ..) => Err(RecipeError::unsupported(place, "quantizes activations but no weight", SPELL_IT)),
     }
 }
 
@@ -44,10 +44,6 @@ pub(super) fn is_empty(value: &Value) -> bool {
 
 fn refuse_tensor(place: &str, key: &str) -> RecipeError {
     match key {
-        "output_tensors" => {
-            let reason = "quantized outputs, the KV cache among them, need calibration and are not supported yet";
-            RecipeError::unsupported(place, reason, "set output_tensors to null")
-        }
         "bias" => RecipeError::unsupported(place, "quantized biases are not supported", "set bias to null"),
         _ => RecipeError::unsupported(place, format!("the field {} is not known", quoted(key)), "remove the field"),
     }
@@ -63,7 +59,8 @@ fn weight_scheme(place: &str, value: &Value) -> Result<TensorScheme, RecipeError
     }
 }
 
-fn input_scheme(place: &str, value: &Value) -> Result<ActivationScheme, RecipeError> {
+/// The scheme of inputs or outputs.
+pub(super) fn activation_scheme(place: &str, value: &Value) -> Result<ActivationScheme, RecipeError> {
     let (scheme, timing) = tensor_scheme(place, value, Place::Input)?;
     // Formats that carry their scales have nothing that could be stored.
     Ok(ActivationScheme { scheme, timing: timing.unwrap_or(Timing::Dynamic) })

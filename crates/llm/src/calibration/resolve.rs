@@ -1,0 +1,187 @@
+//! From the statistics of a plan's places to the parameters that its output stores. Pure: no model, no data.
+
+use super::report::{Filled, Report};
+use super::statistics::Statistics;
+use crate::plan::{Plan, PlannedSite, Site};
+use kvant_container::ErrorKind;
+use kvant_numeric::kernel::Range;
+use kvant_quant::activation::StaticParameters;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// The parameters of all places of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    sites: BTreeMap<Site, StaticParameters>,
+}
+
+impl Parameters {
+    /// The parameters of these places.
+    pub fn new(sites: impl IntoIterator<Item = (Site, StaticParameters)>) -> Parameters {
+        Parameters { sites: sites.into_iter().collect() }
+    }
+
+    /// Those of a place.
+    pub fn get(&self, site: &Site) -> Option<&StaticParameters> {
+        self.sites.get(site)
+    }
+
+    /// All places with their parameters.
+    pub fn iter(&self) -> impl Iterator<Item = (&Site, &StaticParameters)> {
+        self.sites.iter()
+    }
+
+    /// A hash of all bits: what has another one gives another output.
+    pub fn hash(&self) -> u128 {
+        let mut bytes = Vec::new();
+        for (site, parameters) in &self.sites {
+            bytes.extend(site.to_string().into_bytes());
+            for values in [&parameters.scales, &parameters.zero_points] {
+                bytes.extend((values.len() as u64).to_le_bytes());
+                values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+            }
+        }
+        xxh3_128(&bytes)
+    }
+}
+
+/// What calibration found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// What is stored.
+    pub parameters: Parameters,
+    /// What the user should know.
+    pub report: Report,
+}
+
+/// Why there are no parameters.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum ResolveError {
+    /// Nothing was seen of a place, nor of its kin (*invalid*: the data).
+    #[error("no activations of {0} were seen")]
+    Unseen(Site),
+    /// The statistics lack a place of the plan (*invalid*).
+    #[error("the statistics have nothing of {0}")]
+    Missing(Site),
+}
+
+impl ResolveError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        ErrorKind::Invalid
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            ResolveError::Unseen(_) => "calibrate with more or other data",
+            ResolveError::Missing(_) => "calibrate again: the statistics are of another plan",
+        }
+    }
+}
+
+/// Parameters from statistics.
+///
+/// * Places that share a scale (the inputs of layers that loaders fuse under one global scale, of all experts of a block
+///   under such a scale, keys and values before the rotary embedding) get that of their joined ranges: for symmetric
+///   schemes the largest.
+/// * A place of which nothing was seen, an expert that no token was routed to, gets that of the joined ranges of its kin:
+///   the same projection of the block's other experts, and what reads the same input. The report names it.
+/// * Scales are at least the least scale of their place.
+///
+/// # Errors
+/// [`ResolveError`], where nothing was seen of a place or all its kin, or the statistics are not of this plan.
+pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, ResolveError> {
+    let observed =
+        plan.sites.iter().map(|planned| Observed::new(planned, statistics)).collect::<Result<Vec<_>, _>>()?;
+    let kin = Kin::of(&observed);
+    let mut report = Report { tokens: extremes(&observed), ..Report::default() };
+    let mut parameters = BTreeMap::new();
+    for place in &observed {
+        let ranges = kin.ranges(place, &mut report).ok_or_else(|| ResolveError::Unseen(place.planned.site.clone()))?;
+        parameters.insert(place.planned.site.clone(), place.parameters(&ranges, &mut report));
+        if place.not_finite > 0 {
+            report.not_finite.push((place.planned.site.clone(), place.not_finite));
+        }
+    }
+    Ok(Resolved { parameters: Parameters { sites: parameters }, report })
+}
+
+fn extremes(observed: &[Observed<'_>]) -> (u64, u64) {
+    let tokens = || observed.iter().map(|place| place.tokens);
+    (tokens().min().unwrap_or(0), tokens().max().unwrap_or(0))
+}
+
+/// A place with what was seen of it.
+struct Observed<'a> {
+    planned: &'a PlannedSite,
+    /// The ranges to cover; none where nothing was seen.
+    ranges: Option<Vec<Range>>,
+    tokens: u64,
+    not_finite: u64,
+}
+
+impl<'a> Observed<'a> {
+    fn new(planned: &'a PlannedSite, statistics: &Statistics) -> Result<Observed<'a>, ResolveError> {
+        let statistic = statistics.get(&planned.site).ok_or_else(|| ResolveError::Missing(planned.site.clone()))?;
+        Ok(Observed {
+            planned,
+            ranges: statistic.ranges(planned.scheme.scheme, planned.arithmetic),
+            tokens: statistic.tokens(),
+            not_finite: statistic.not_finite(),
+        })
+    }
+
+    fn parameters(&self, ranges: &[Range], report: &mut Report) -> StaticParameters {
+        let PlannedSite { scheme, arithmetic, min_scale, site, .. } = self.planned;
+        let mut parameters = StaticParameters::of_ranges(scheme.scheme, ranges, *arithmetic);
+        let least = arithmetic.round(min_scale.value());
+        if parameters.scales.iter().any(|scale| *scale < least) {
+            report.raised.push(site.clone());
+            parameters.scales.iter_mut().for_each(|scale| *scale = scale.max(least));
+        }
+        parameters
+    }
+}
+
+/// The joined ranges of places that stand in for one another.
+struct Kin<'a> {
+    groups: BTreeMap<usize, Vec<&'a Observed<'a>>>,
+}
+
+impl<'a> Kin<'a> {
+    fn of(observed: &'a [Observed<'a>]) -> Kin<'a> {
+        let mut groups: BTreeMap<usize, Vec<&Observed<'_>>> = BTreeMap::new();
+        for place in observed {
+            if let Some(kin) = place.planned.kin {
+                groups.entry(kin).or_default().push(place);
+            }
+        }
+        Kin { groups }
+    }
+
+    /// The ranges that a place shall cover.
+    fn ranges(&self, place: &Observed<'_>, report: &mut Report) -> Option<Vec<Range>> {
+        let own = place.ranges.clone();
+        if own.is_some() && !place.planned.shares {
+            return own;
+        }
+        let Some(members) = place.planned.kin.and_then(|kin| self.groups.get(&kin)) else {
+            return own;
+        };
+        let length = own.as_ref().map(Vec::len);
+        let fits = |ranges: &&Vec<Range>| length.is_none_or(|length| length == ranges.len());
+        let seen = || members.iter().filter_map(|member| member.ranges.as_ref()).filter(fits);
+        let joined = seen().skip(1).fold(seen().next()?.clone(), join);
+        if own.is_none() {
+            let (from, tokens) = (seen().count(), members.iter().map(|member| member.tokens).sum());
+            report.filled.push(Filled { site: place.planned.site.clone(), from, tokens });
+        }
+        Some(joined)
+    }
+}
+
+fn join(a: Vec<Range>, b: &Vec<Range>) -> Vec<Range> {
+    a.into_iter().zip(b).map(|(a, b)| a.join(*b)).collect()
+}

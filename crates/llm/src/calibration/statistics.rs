@@ -1,0 +1,87 @@
+//! The statistics of all places of a plan, as one value that can be merged and stored. Not the parameters that follow: see
+//! [`resolve`](super::resolve).
+
+use crate::plan::{Plan, Site};
+use kvant_numeric::simd::Isa;
+use kvant_quant::activation::{ActivationError, ActivationStatistic};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What is known of the activations at every place of a plan.
+///
+/// Statistics of parts of the data, in their order, merge to those of the whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Statistics {
+    sites: BTreeMap<Site, ActivationStatistic>,
+}
+
+/// Statistics cannot be made or put together.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum StatisticsError {
+    /// The scheme of a place has no statistic (*unsupported*).
+    #[error("{site}: {problem}")]
+    Scheme {
+        /// The place.
+        site: Site,
+        /// Why.
+        problem: ActivationError,
+    },
+    /// The statistics are of another plan (*invalid*).
+    #[error("the statistics are of another plan: {0} is in one and not in the other")]
+    OtherPlan(Site),
+}
+
+impl Statistics {
+    /// Statistics that have seen nothing, of all places that the plan asks for.
+    ///
+    /// # Errors
+    /// [`StatisticsError::Scheme`]; none for places that [`Plan::new`] has let through.
+    pub fn new(plan: &Plan) -> Result<Statistics, StatisticsError> {
+        let of = |planned: &crate::plan::PlannedSite| {
+            let problem = |problem| StatisticsError::Scheme { site: planned.site.clone(), problem };
+            Ok((planned.site.clone(), ActivationStatistic::new(planned.scheme).map_err(problem)?))
+        };
+        Ok(Statistics { sites: plan.sites.iter().map(of).collect::<Result<_, _>>()? })
+    }
+
+    /// The statistic of a place; `None` where the plan asks for nothing.
+    pub fn get(&self, site: &Site) -> Option<&ActivationStatistic> {
+        self.sites.get(site)
+    }
+
+    /// Takes in a batch of rows that passed a place; places that the plan does not ask for are passed over.
+    pub fn update(&mut self, site: &Site, isa: Isa, rows: &[f32], columns: usize) {
+        if let Some(statistic) = self.sites.get_mut(site) {
+            statistic.update(isa, rows, columns);
+        }
+    }
+
+    /// Takes the statistics of some places out, to be updated elsewhere and put back with [`insert`](Self::insert).
+    pub fn remove(&mut self, site: &Site) -> Option<ActivationStatistic> {
+        self.sites.remove(site)
+    }
+
+    /// Puts the statistic of a place in.
+    pub fn insert(&mut self, site: Site, statistic: ActivationStatistic) {
+        self.sites.insert(site, statistic);
+    }
+
+    /// All places with their statistics.
+    pub fn iter(&self) -> impl Iterator<Item = (&Site, &ActivationStatistic)> {
+        self.sites.iter()
+    }
+
+    /// Adds the statistics of the data that comes after.
+    ///
+    /// # Errors
+    /// [`StatisticsError::OtherPlan`] where the places are not the same.
+    pub fn merge(&mut self, later: &Statistics) -> Result<(), StatisticsError> {
+        let missing = later.sites.keys().find(|site| !self.sites.contains_key(site));
+        let missing = missing.or_else(|| self.sites.keys().find(|site| !later.sites.contains_key(site)));
+        if let Some(site) = missing {
+            return Err(StatisticsError::OtherPlan(site.clone()));
+        }
+        self.sites.values_mut().zip(later.sites.values()).for_each(|(own, later)| own.merge(later));
+        Ok(())
+    }
+}

@@ -1,0 +1,39 @@
+//! What the settings say of attention, as a scheme.
+
+use super::Settings;
+use super::error::{RecipeError, quoted};
+use kvant_quant::scheme::{ActivationScheme, AttentionScheme, KvCacheScheme, MinScale, Rotary};
+
+/// Names of static activations with one scale.
+const NAMES: &[(&str, &str)] = &[("fp8", "e4m3:tensor!static"), ("int8", "int8:tensor!static")];
+
+/// The scheme that command line and file ask for; the former wins.
+pub(super) fn resolve(line: &Settings, file: &Settings) -> Result<AttentionScheme, RecipeError> {
+    let find = |option: &str, field: &str, of: fn(&Settings) -> Option<&String>| match (of(line), of(file)) {
+        (Some(text), _) => scheme(option, text),
+        (None, Some(text)) => scheme(field, text),
+        (None, None) => Ok(None),
+    };
+    let cache = find("--kv-cache", "kv_cache", |settings| settings.kv_cache.as_ref())?;
+    let least = line.min_kv_scale.or(file.min_kv_scale).unwrap_or(0.0);
+    let wrong = || RecipeError::invalid("--min-kv-scale", quoted(&least.to_string()), "give a number from 0 on");
+    let min_scale = MinScale::try_from(least).map_err(|_| wrong())?;
+    let after = line.kv_cache_post_rope.or(file.kv_cache_post_rope).unwrap_or(false);
+    Ok(AttentionScheme {
+        rotary: if after { Rotary::After } else { Rotary::Before },
+        key_value: cache.map(|scheme| KvCacheScheme { scheme, min_scale }),
+        query: find("--attention", "queries", |settings| settings.queries.as_ref())?,
+        probabilities: find("--attention", "probabilities", |settings| settings.probabilities.as_ref())?,
+    })
+}
+
+/// A name or a spelling; scales are static where it says nothing else. `none` leaves activations as they are.
+fn scheme(place: &str, text: &str) -> Result<Option<ActivationScheme>, RecipeError> {
+    if text == "none" {
+        return Ok(None);
+    }
+    let spelling = NAMES.iter().find(|(name, _)| *name == text).map_or(text, |(_, spelling)| *spelling);
+    let whole = if spelling.contains('!') { spelling.to_owned() } else { format!("{spelling}!static") };
+    let hint = "use fp8, int8, none or a spelling such as e4m3:tensor:percentile99.9!static";
+    whole.parse().map(Some).map_err(|_| RecipeError::invalid(place, format!("unknown scheme {}", quoted(text)), hint))
+}
