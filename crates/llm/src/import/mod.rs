@@ -5,6 +5,7 @@
 //! One file a layout and a line in [`METHODS`]. A layout is data ([`layout::Layout`]): the parts that an export would
 //! write, so that one unpacker inverts one packer.
 
+mod activations;
 mod catalog;
 mod codes;
 mod compressed_tensors;
@@ -14,10 +15,11 @@ mod matrix;
 mod quark;
 mod scalars;
 
+pub use activations::{StoredActivation, StoredActivations, StoredAttention};
 pub use error::ImportError;
 pub use matrix::PackedMatrix;
 
-use crate::network::TensorMeta;
+use crate::network::{TensorMeta, modality_part};
 use catalog::{Catalog, Module};
 use kvant_container::{Checkpoint, TensorView};
 use layout::Layout;
@@ -29,6 +31,12 @@ use std::sync::Arc;
 trait Method {
     /// How the weight of a module is stored; `None` where it is a plain tensor.
     fn weight(&self, module: &Module<'_, '_>) -> Result<Option<Layout>, ImportError>;
+
+    /// How the activations of a linear layer are quantized.
+    fn activations(&self, module: &Module<'_, '_>) -> Result<StoredActivations, ImportError>;
+
+    /// What the tensors of a module say of the attention that it is, or is a part of.
+    fn attention(&self, module: &Module<'_, '_>) -> Result<StoredAttention, ImportError>;
 }
 
 /// Makes a reader from a `quantization_config`.
@@ -80,15 +88,27 @@ pub enum Stored<'a> {
 }
 
 /// A checkpoint, seen as floats.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Import<'a> {
     tensors: Vec<ImportedTensor<'a>>,
+    activations: HashMap<String, StoredActivations>,
+    attention: HashMap<usize, StoredAttention>,
 }
 
 impl<'a> Import<'a> {
     /// The tensors, in the order of the checkpoint.
     pub fn tensors(&self) -> &[ImportedTensor<'a>] {
         &self.tensors
+    }
+
+    /// How the activations of a module are quantized; `None` where they are not.
+    pub fn activations(&self, module: &str) -> Option<&StoredActivations> {
+        self.activations.get(module)
+    }
+
+    /// What the attention of a decoder block quantizes; `None` where it does not.
+    pub fn attention(&self, block: usize) -> Option<&StoredAttention> {
+        self.attention.get(&block)
     }
 
     /// The tensors themselves.
@@ -107,12 +127,10 @@ pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     let config = checkpoint.config()?;
     let Some(quantization) = config.as_ref().and_then(quantization_config) else {
         let tensors = catalog.tensors().iter().map(|(name, view)| plain(name, *view)).collect();
-        return Ok(Import { tensors });
+        return Ok(Import { tensors, ..Import::default() });
     };
     let method = method(quantization)?;
-    let tensors =
-        Builder { catalog: &catalog, method: &*method, parts: HashMap::new(), tensors: Vec::new() }.build()?;
-    Ok(Import { tensors })
+    Builder { catalog: &catalog, method: &*method, parts: HashMap::new(), import: Import::default() }.build()
 }
 
 /// What a config.json says of quantization; multimodal models may say it of a part.
@@ -149,11 +167,11 @@ struct Builder<'c, 'a> {
     method: &'c dyn Method,
     /// The modules seen, and the names of the parts of their weights.
     parts: HashMap<&'c str, Vec<String>>,
-    tensors: Vec<ImportedTensor<'a>>,
+    import: Import<'a>,
 }
 
 impl<'c, 'a> Builder<'c, 'a> {
-    fn build(mut self) -> Result<Vec<ImportedTensor<'a>>, ImportError> {
+    fn build(mut self) -> Result<Import<'a>, ImportError> {
         for (name, view) in self.catalog.tensors() {
             let (module, suffix) = name.rsplit_once('.').unwrap_or(("", name));
             if !self.parts.contains_key(module) {
@@ -161,23 +179,44 @@ impl<'c, 'a> Builder<'c, 'a> {
             }
             let is_part = self.parts.get(module).is_some_and(|parts| parts.contains(name));
             if !is_part && !PARAMETERS.contains(&suffix) {
-                self.tensors.push(plain(name, *view));
+                self.import.tensors.push(plain(name, *view));
             }
         }
-        Ok(self.tensors)
+        Ok(self.import)
     }
 
     /// Adds the weight of a module, if it is packed, where the first of its tensors stands.
     fn add_module(&mut self, name: &'c str) -> Result<(), ImportError> {
-        let layout = self.method.weight(&self.catalog.module(name))?;
+        let module = self.catalog.module(name);
+        self.add_activations(&module)?;
+        let layout = self.method.weight(&module)?;
         let mut parts = Vec::new();
         if let Some(layout) = layout {
             let matrix = layout.bind(self.catalog)?;
             let meta = TensorMeta::new(format!("{name}.weight"), [layout.rows, layout.columns], "F32");
-            self.tensors.push(ImportedTensor { meta, stored: Stored::Packed(vec![Arc::new(matrix)]) });
+            self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(vec![Arc::new(matrix)]) });
             parts = layout.parts.into_iter().map(|part| part.name).chain(layout.groups).collect();
         }
         self.parts.insert(name, parts);
         Ok(())
     }
+
+    fn add_activations(&mut self, module: &Module<'_, '_>) -> Result<(), ImportError> {
+        let activations = self.method.activations(module)?;
+        if !activations.is_empty() {
+            self.import.activations.insert(module.name.to_owned(), activations);
+        }
+        let attention = self.method.attention(module)?;
+        if let (false, Some(block)) = (attention.is_empty(), block_of(module.name)) {
+            let known = self.import.attention.remove(&block).unwrap_or_default();
+            self.import.attention.insert(block, known.or(attention));
+        }
+        Ok(())
+    }
+}
+
+/// The decoder block that a module belongs to: the first number of its name, outside of vision and audio towers.
+fn block_of(module: &str) -> Option<usize> {
+    let number = module.split('.').find_map(|part| part.parse().ok());
+    number.filter(|_| modality_part(module).is_none())
 }
