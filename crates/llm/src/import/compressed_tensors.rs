@@ -1,11 +1,11 @@
 //! The layouts of compressed-tensors, which llm-compressor writes: the parts are those of our own export.
 
-use super::Method;
 use super::activations::{Places, StoredActivations, StoredAttention, TensorScalePlace};
 use super::catalog::Module;
 use super::error::ImportError;
 use super::layout::Layout;
 use super::scalars;
+use super::{Method, Weight, fp8};
 use crate::config_json::compressed_tensors::{Format, ModuleClass, StoredCompressedTensors};
 use crate::export::{LayerSpec, Packing, compressed_tensors_parts};
 use kvant_numeric::kernel::Source;
@@ -22,16 +22,19 @@ struct CompressedTensors {
 }
 
 impl Method for CompressedTensors {
-    fn weight(&self, module: &Module<'_, '_>) -> Result<Option<Layout>, ImportError> {
-        if !is_quantized(module) {
-            return Ok(None);
-        }
-        let group = self.config.group(module.name, class(module.name));
-        let group = group.and_then(|group| group.format.zip(group.scheme.weight));
-        let Some((format, scheme)) = group else {
-            return Err(ImportError::invalid(module.name, "is quantized, which config.json does not say"));
+    fn weights(&self, module: &Module<'_, '_>) -> Result<Vec<Weight>, ImportError> {
+        let group = self.config.group(module.name, class(module.name)).filter(|_| is_quantized(module));
+        let layout = match group.and_then(|group| group.format.zip(group.scheme.weight)) {
+            Some((format, scheme)) => Some(layout(module, format, scheme)?),
+            // fp8 layers of the source that were left as they are.
+            None => fp8::layout(module, None)?,
         };
-        layout(module, format, scheme).map(Some)
+        match layout {
+            None if is_quantized(module) => {
+                Err(ImportError::invalid(module.name, "is quantized in a way that config.json does not say"))
+            }
+            layout => Ok(layout.map(|layout| Weight::of(module, layout)).into_iter().collect()),
+        }
     }
 
     fn activations(&self, module: &Module<'_, '_>) -> Result<StoredActivations, ImportError> {

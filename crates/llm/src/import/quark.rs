@@ -1,10 +1,10 @@
 //! The layout of AMD Quark: the parts are those of our own export.
 
-use super::Method;
 use super::activations::{Places, StoredActivation, StoredActivations, StoredAttention, TensorScalePlace};
 use super::catalog::Module;
 use super::error::ImportError;
 use super::layout::Layout;
+use super::{Method, Weight, fp8};
 use crate::config_json::quark::{StoredQuark, WeightFormat};
 use crate::export::{Export, LayerSpec, quark_code_layout};
 use kvant_container::Dtype;
@@ -21,18 +21,24 @@ struct Quark {
 }
 
 impl Method for Quark {
-    fn weight(&self, module: &Module<'_, '_>) -> Result<Option<Layout>, ImportError> {
-        let (Some(weight), Some(_)) = (module.tensor("weight"), module.tensor("weight_scale")) else {
-            return Ok(None);
-        };
+    fn weights(&self, module: &Module<'_, '_>) -> Result<Vec<Weight>, ImportError> {
+        let has_scales = module.tensor("weight_scale").is_some();
+        let dtype = module.tensor("weight").map(|weight| weight.dtype());
         // Floats on the grid of their codes, with the scales beside them.
-        let is_float = matches!(weight.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        let is_float = matches!(dtype, None | Some(Dtype::F32 | Dtype::F16 | Dtype::BF16));
         if is_float && self.config.weight_format == WeightFormat::Fake {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        match self.config.scheme(module.name).weight {
-            Some(scheme) => self.layout(module, scheme).map(Some),
-            None => Err(ImportError::invalid(module.name, "is quantized, which config.json does not say")),
+        let layout = match self.config.scheme(module.name).weight.filter(|_| has_scales) {
+            Some(scheme) => Some(self.layout(module, scheme)?),
+            // fp8 layers of the source that were left as they are.
+            None => fp8::layout(module, None)?,
+        };
+        match layout {
+            None if has_scales => {
+                Err(ImportError::invalid(module.name, "is quantized in a way that config.json does not say"))
+            }
+            layout => Ok(layout.map(|layout| Weight::of(module, layout)).into_iter().collect()),
         }
     }
 
