@@ -103,7 +103,16 @@ impl Checkpoint {
     ///
     /// [`Error::TooLarge`] beyond 64 MiB, [`Error::Json`], [`Error::Io`].
     pub fn config(&self) -> Result<Option<serde_json::Value>, Error> {
-        let path = self.path.join(extra::CONFIG_FILE);
+        self.json(extra::CONFIG_FILE)
+    }
+
+    /// The contents of a JSON file of the directory itself, as [`Self::config`] reads them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::config`].
+    pub fn json(&self, name: &str) -> Result<Option<serde_json::Value>, Error> {
+        let path = self.path.join(name);
         match self.is_dir && path.try_exists().map_err(|e| Error::io("open", &path, None, e))? {
             true => read_python_json(&path, MAX_CONFIG_LEN).map(Some),
             false => Ok(None),

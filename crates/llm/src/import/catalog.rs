@@ -26,13 +26,19 @@ const UNTRANSLATED: &[(&str, &str)] = &[
 pub(super) struct Catalog<'a> {
     tensors: Vec<(String, TensorView<'a>)>,
     by_name: HashMap<String, usize>,
+    /// The last parts of the names of a module's tensors.
+    suffixes: HashMap<String, Vec<String>>,
 }
 
 impl<'a> Catalog<'a> {
     pub fn new(checkpoint: &'a Checkpoint) -> Catalog<'a> {
         let tensors: Vec<_> = checkpoint.tensors().map(|view| (translated(view.name()), view)).collect();
         let by_name = tensors.iter().enumerate().map(|(index, (name, _))| (name.clone(), index)).collect();
-        Catalog { tensors, by_name }
+        let mut suffixes: HashMap<String, Vec<String>> = HashMap::new();
+        for (module, suffix) in tensors.iter().filter_map(|(name, _)| name.rsplit_once('.')) {
+            suffixes.entry(module.to_owned()).or_default().push(suffix.to_owned());
+        }
+        Catalog { tensors, by_name, suffixes }
     }
 
     /// All tensors in the order of the checkpoint, with their proper names.
@@ -67,6 +73,11 @@ impl<'a> Module<'_, 'a> {
     /// The full name of one of its tensors.
     pub fn tensor_name(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.name)
+    }
+
+    /// What follows its name in those of its tensors.
+    pub fn suffixes(&self) -> impl Iterator<Item = &str> {
+        self.catalog.suffixes.get(self.name).into_iter().flatten().map(String::as_str)
     }
 
     /// One of its tensors.

@@ -1,15 +1,16 @@
 //! The layouts of compressed-tensors, which llm-compressor writes: the parts are those of our own export.
 
-use super::Method;
+use super::activations::{Places, StoredActivations, StoredAttention, TensorScalePlace};
 use super::catalog::Module;
 use super::error::ImportError;
 use super::layout::Layout;
 use super::scalars;
+use super::{Method, Weight, fp8};
 use crate::config_json::compressed_tensors::{Format, ModuleClass, StoredCompressedTensors};
 use crate::export::{LayerSpec, Packing, compressed_tensors_parts};
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::{LayerScheme, TensorScheme};
+use kvant_quant::scheme::{ActivationScheme, LayerScheme, TensorScheme, Timing};
 use serde_json::Value;
 
 pub(super) fn reader(config: &Value) -> Result<Box<dyn Method>, ImportError> {
@@ -21,18 +22,77 @@ struct CompressedTensors {
 }
 
 impl Method for CompressedTensors {
-    fn weight(&self, module: &Module<'_, '_>) -> Result<Option<Layout>, ImportError> {
-        let is_packed = module.tensor("weight_packed").is_some();
-        if !is_packed && module.tensor("weight_scale").is_none() {
-            return Ok(None);
-        }
-        let group = self.config.group(module.name, class(module.name));
-        let group = group.and_then(|group| group.format.zip(group.scheme.weight));
-        let Some((format, scheme)) = group else {
-            return Err(ImportError::invalid(module.name, "is quantized, which config.json does not say"));
+    fn weights(&self, module: &Module<'_, '_>) -> Result<Vec<Weight>, ImportError> {
+        let group = self.config.group(module.name, class(module.name)).filter(|_| is_quantized(module));
+        let layout = match group.and_then(|group| group.format.zip(group.scheme.weight)) {
+            Some((format, scheme)) => Some(layout(module, format, scheme)?),
+            // fp8 layers of the source that were left as they are.
+            None => fp8::layout(module, None)?,
         };
-        layout(module, format, scheme).map(Some)
+        match layout {
+            None if is_quantized(module) => {
+                Err(ImportError::invalid(module.name, "is quantized in a way that config.json does not say"))
+            }
+            layout => Ok(layout.map(|layout| Weight::of(module, layout)).into_iter().collect()),
+        }
     }
+
+    fn activations(&self, module: &Module<'_, '_>) -> Result<StoredActivations, ImportError> {
+        let group = self.config.group(module.name, class(module.name)).filter(|_| is_quantized(module));
+        let scheme = group.map(|group| group.scheme).unwrap_or_default();
+        Ok(StoredActivations {
+            input: scheme.input.map(|scheme| INPUT.read(module, scheme)).transpose()?,
+            output: scheme.output.map(|scheme| OUTPUT.read(module, scheme)).transpose()?,
+        })
+    }
+
+    fn attention(&self, module: &Module<'_, '_>) -> Result<StoredAttention, ImportError> {
+        let leaf = module.name.rsplit('.').next();
+        // What is found anew leaves no tensor: then the layer that makes keys or values tells where the attention is.
+        let cache = |places: Places, maker: &str| {
+            let is_here = |scheme: &ActivationScheme| scheme.timing == Timing::Dynamic && leaf == Some(maker);
+            self.config.cache.filter(|scheme| is_here(scheme) || module.tensor(places.scale).is_some())
+        };
+        // With a scheme of its own, attention quantizes what it reads: queries too, keys and values as the cache does.
+        let own = |places: Places| {
+            module.tensor(places.scale)?;
+            self.config.group(module.name, ModuleClass::Attention)?.scheme.input
+        };
+        let read = |scheme: Option<ActivationScheme>, places: Places| {
+            scheme.map(|scheme| places.read(module, scheme)).transpose()
+        };
+        Ok(StoredAttention {
+            query: read(own(QUERY), QUERY)?,
+            key: read(cache(KEY, "k_proj").or(own(KEY)), KEY)?,
+            value: read(cache(VALUE, "v_proj").or(own(VALUE)), VALUE)?,
+            probabilities: None,
+        })
+    }
+}
+
+const INPUT: Places = Places {
+    scale: "input_scale",
+    zero_point: "input_zero_point",
+    tensor_scale: TensorScalePlace::Divisor("input_global_scale"),
+};
+
+const OUTPUT: Places = Places {
+    scale: "output_scale",
+    zero_point: "output_zero_point",
+    tensor_scale: TensorScalePlace::Divisor("output_global_scale"),
+};
+
+const QUERY: Places =
+    Places { scale: "q_scale", zero_point: "q_zero_point", tensor_scale: TensorScalePlace::Divisor("q_global_scale") };
+
+const KEY: Places =
+    Places { scale: "k_scale", zero_point: "k_zero_point", tensor_scale: TensorScalePlace::Divisor("k_global_scale") };
+
+const VALUE: Places =
+    Places { scale: "v_scale", zero_point: "v_zero_point", tensor_scale: TensorScalePlace::Divisor("v_global_scale") };
+
+fn is_quantized(module: &Module<'_, '_>) -> bool {
+    ["weight_packed", "weight_scale"].iter().any(|suffix| module.tensor(suffix).is_some())
 }
 
 /// The class of a module, from its name.

@@ -5,19 +5,27 @@
 //! One file a layout and a line in [`METHODS`]. A layout is data ([`layout::Layout`]): the parts that an export would
 //! write, so that one unpacker inverts one packer.
 
+mod activations;
+mod awq;
 mod catalog;
 mod codes;
 mod compressed_tensors;
 mod error;
+mod fp8;
+mod gptq;
 mod layout;
 mod matrix;
+mod modelopt;
+mod mxfp4;
 mod quark;
 mod scalars;
 
+pub use activations::{StoredActivation, StoredActivations, StoredAttention};
 pub use error::ImportError;
+pub(crate) use fp8::{scale_block, stated_block};
 pub use matrix::PackedMatrix;
 
-use crate::network::TensorMeta;
+use crate::network::{TensorMeta, modality_part};
 use catalog::{Catalog, Module};
 use kvant_container::{Checkpoint, TensorView};
 use layout::Layout;
@@ -27,8 +35,30 @@ use std::sync::Arc;
 
 /// A reader of one tool's configuration.
 trait Method {
-    /// How the weight of a module is stored; `None` where it is a plain tensor.
-    fn weight(&self, module: &Module<'_, '_>) -> Result<Option<Layout>, ImportError>;
+    /// How the weights of a module are stored; none where they are plain tensors.
+    fn weights(&self, module: &Module<'_, '_>) -> Result<Vec<Weight>, ImportError>;
+
+    /// How the activations of a linear layer are quantized.
+    fn activations(&self, module: &Module<'_, '_>) -> Result<StoredActivations, ImportError>;
+
+    /// What the tensors of a module say of the attention that it is, or is a part of.
+    fn attention(&self, module: &Module<'_, '_>) -> Result<StoredAttention, ImportError>;
+}
+
+/// A float tensor that is stored as something else.
+struct Weight {
+    name: String,
+    shape: Vec<usize>,
+    /// Its only matrix, or those of all experts.
+    matrices: Vec<Layout>,
+}
+
+impl Weight {
+    /// The weight of a linear layer.
+    fn of(module: &Module<'_, '_>, layout: Layout) -> Weight {
+        let shape = vec![layout.rows, layout.columns];
+        Weight { name: module.tensor_name("weight"), shape, matrices: vec![layout] }
+    }
 }
 
 /// Makes a reader from a `quantization_config`.
@@ -45,7 +75,18 @@ struct MethodRow {
 const METHODS: &[MethodRow] = &[
     MethodRow { name: "quark", reader: quark::reader },
     MethodRow { name: "compressed-tensors", reader: compressed_tensors::reader },
+    MethodRow { name: "awq", reader: awq::reader },
+    MethodRow { name: "gptq", reader: gptq::reader },
+    MethodRow { name: "auto-round", reader: gptq::auto_round_reader },
+    MethodRow { name: "fp8", reader: fp8::reader },
+    MethodRow { name: "fbgemm_fp8", reader: fp8::fbgemm_reader },
+    MethodRow { name: "mxfp4", reader: mxfp4::reader },
+    MethodRow { name: "modelopt", reader: modelopt::reader },
 ];
+
+/// Files in which tools said, or say, what config.json leaves unsaid, and the method that they mean.
+const SIDE_FILES: &[(&str, &str)] =
+    &[("quantize_config.json", "gptq"), ("quant_config.json", "awq"), ("hf_quant_config.json", "modelopt")];
 
 /// Suffixes of parameters that are no weights, in any layout: what describes activations.
 const PARAMETERS: &[&str] = &[
@@ -58,6 +99,7 @@ const PARAMETERS: &[&str] = &[
     "k_scale",
     "v_scale",
     "q_scale",
+    "kv_scale",
     "prob_output_scale",
 ];
 
@@ -80,15 +122,27 @@ pub enum Stored<'a> {
 }
 
 /// A checkpoint, seen as floats.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Import<'a> {
     tensors: Vec<ImportedTensor<'a>>,
+    activations: HashMap<String, StoredActivations>,
+    attention: HashMap<usize, StoredAttention>,
 }
 
 impl<'a> Import<'a> {
     /// The tensors, in the order of the checkpoint.
     pub fn tensors(&self) -> &[ImportedTensor<'a>] {
         &self.tensors
+    }
+
+    /// How the activations of a module are quantized; `None` where they are not.
+    pub fn activations(&self, module: &str) -> Option<&StoredActivations> {
+        self.activations.get(module)
+    }
+
+    /// What the attention of a decoder block quantizes; `None` where it does not.
+    pub fn attention(&self, block: usize) -> Option<&StoredAttention> {
+        self.attention.get(&block)
     }
 
     /// The tensors themselves.
@@ -105,14 +159,22 @@ impl<'a> Import<'a> {
 pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     let catalog = Catalog::new(checkpoint);
     let config = checkpoint.config()?;
-    let Some(quantization) = config.as_ref().and_then(quantization_config) else {
-        let tensors = catalog.tensors().iter().map(|(name, view)| plain(name, *view)).collect();
-        return Ok(Import { tensors });
+    let method = match config.as_ref().and_then(quantization_config) {
+        Some(stated) => method(stated)?,
+        None => side_method(checkpoint)?,
     };
-    let method = method(quantization)?;
-    let tensors =
-        Builder { catalog: &catalog, method: &*method, parts: HashMap::new(), tensors: Vec::new() }.build()?;
-    Ok(Import { tensors })
+    Builder { catalog: &catalog, method: &*method, parts: HashMap::new(), import: Import::default() }.build()
+}
+
+/// The method that a file beside config.json tells. Where none does, there may still be fp8 weights with scales.
+fn side_method(checkpoint: &Checkpoint) -> Result<Box<dyn Method>, ImportError> {
+    for (file, name) in SIDE_FILES {
+        let row = METHODS.iter().find(|row| row.name == *name);
+        if let (Some(stated), Some(row)) = (checkpoint.json(file)?, row) {
+            return (row.reader)(&stated);
+        }
+    }
+    fp8::reader(&Value::Null)
 }
 
 /// What a config.json says of quantization; multimodal models may say it of a part.
@@ -149,11 +211,11 @@ struct Builder<'c, 'a> {
     method: &'c dyn Method,
     /// The modules seen, and the names of the parts of their weights.
     parts: HashMap<&'c str, Vec<String>>,
-    tensors: Vec<ImportedTensor<'a>>,
+    import: Import<'a>,
 }
 
 impl<'c, 'a> Builder<'c, 'a> {
-    fn build(mut self) -> Result<Vec<ImportedTensor<'a>>, ImportError> {
+    fn build(mut self) -> Result<Import<'a>, ImportError> {
         for (name, view) in self.catalog.tensors() {
             let (module, suffix) = name.rsplit_once('.').unwrap_or(("", name));
             if !self.parts.contains_key(module) {
@@ -161,23 +223,49 @@ impl<'c, 'a> Builder<'c, 'a> {
             }
             let is_part = self.parts.get(module).is_some_and(|parts| parts.contains(name));
             if !is_part && !PARAMETERS.contains(&suffix) {
-                self.tensors.push(plain(name, *view));
+                self.import.tensors.push(plain(name, *view));
             }
         }
-        Ok(self.tensors)
+        Ok(self.import)
     }
 
-    /// Adds the weight of a module, if it is packed, where the first of its tensors stands.
+    /// Adds the weights of a module that are packed, where the first of its tensors stands.
     fn add_module(&mut self, name: &'c str) -> Result<(), ImportError> {
-        let layout = self.method.weight(&self.catalog.module(name))?;
+        let module = self.catalog.module(name);
+        self.add_activations(&module)?;
         let mut parts = Vec::new();
-        if let Some(layout) = layout {
-            let matrix = layout.bind(self.catalog)?;
-            let meta = TensorMeta::new(format!("{name}.weight"), [layout.rows, layout.columns], "F32");
-            self.tensors.push(ImportedTensor { meta, stored: Stored::Packed(vec![Arc::new(matrix)]) });
-            parts = layout.parts.into_iter().map(|part| part.name).chain(layout.groups).collect();
+        for weight in self.method.weights(&module)? {
+            let bound = weight.matrices.iter().map(|layout| layout.bind(self.catalog).map(Arc::new));
+            let matrices = bound.collect::<Result<Vec<_>, _>>()?;
+            let meta = TensorMeta::new(weight.name, weight.shape, "F32");
+            self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(matrices) });
+            let names = weight
+                .matrices
+                .into_iter()
+                .take(1)
+                .flat_map(|layout| layout.parts.into_iter().map(|part| part.name).chain(layout.groups));
+            parts.extend(names);
         }
         self.parts.insert(name, parts);
         Ok(())
     }
+
+    fn add_activations(&mut self, module: &Module<'_, '_>) -> Result<(), ImportError> {
+        let activations = self.method.activations(module)?;
+        if !activations.is_empty() {
+            self.import.activations.insert(module.name.to_owned(), activations);
+        }
+        let attention = self.method.attention(module)?;
+        if let (false, Some(block)) = (attention.is_empty(), block_of(module.name)) {
+            let known = self.import.attention.remove(&block).unwrap_or_default();
+            self.import.attention.insert(block, known.or(attention));
+        }
+        Ok(())
+    }
+}
+
+/// The decoder block that a module belongs to: the first number of its name, outside of vision and audio towers.
+fn block_of(module: &str) -> Option<usize> {
+    let number = module.split('.').find_map(|part| part.parse().ok());
+    number.filter(|_| modality_part(module).is_none())
 }

@@ -1,9 +1,10 @@
 //! The layout of AMD Quark: the parts are those of our own export.
 
-use super::Method;
+use super::activations::{Places, StoredActivation, StoredActivations, StoredAttention, TensorScalePlace};
 use super::catalog::Module;
 use super::error::ImportError;
 use super::layout::Layout;
+use super::{Method, Weight, fp8};
 use crate::config_json::quark::{StoredQuark, WeightFormat};
 use crate::export::{Export, LayerSpec, quark_code_layout};
 use kvant_container::Dtype;
@@ -20,23 +21,76 @@ struct Quark {
 }
 
 impl Method for Quark {
-    fn weight(&self, module: &Module<'_, '_>) -> Result<Option<Layout>, ImportError> {
-        let (Some(weight), Some(_)) = (module.tensor("weight"), module.tensor("weight_scale")) else {
-            return Ok(None);
-        };
+    fn weights(&self, module: &Module<'_, '_>) -> Result<Vec<Weight>, ImportError> {
+        let has_scales = module.tensor("weight_scale").is_some();
+        let dtype = module.tensor("weight").map(|weight| weight.dtype());
         // Floats on the grid of their codes, with the scales beside them.
-        let is_float = matches!(weight.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        let is_float = matches!(dtype, None | Some(Dtype::F32 | Dtype::F16 | Dtype::BF16));
         if is_float && self.config.weight_format == WeightFormat::Fake {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        match self.config.scheme(module.name).weight {
-            Some(scheme) => self.layout(module, scheme).map(Some),
-            None => Err(ImportError::invalid(module.name, "is quantized, which config.json does not say")),
+        let layout = match self.config.scheme(module.name).weight.filter(|_| has_scales) {
+            Some(scheme) => Some(self.layout(module, scheme)?),
+            // fp8 layers of the source that were left as they are.
+            None => fp8::layout(module, None)?,
+        };
+        match layout {
+            None if has_scales => {
+                Err(ImportError::invalid(module.name, "is quantized in a way that config.json does not say"))
+            }
+            layout => Ok(layout.map(|layout| Weight::of(module, layout)).into_iter().collect()),
         }
+    }
+
+    fn activations(&self, module: &Module<'_, '_>) -> Result<StoredActivations, ImportError> {
+        let scheme = self.config.scheme(module.name);
+        let is_quantized = module.tensor("weight").is_some() && module.tensor("weight_scale").is_some();
+        let input = scheme.input.filter(|_| is_quantized).map(|input| INPUT.read(module, input)).transpose()?;
+        let output = if self.cached(module).is_some() { None } else { self.output(module)? };
+        Ok(StoredActivations { input, output })
+    }
+
+    fn attention(&self, module: &Module<'_, '_>) -> Result<StoredAttention, ImportError> {
+        let softmax = self.config.softmax.filter(|_| module.tensor(PROBABILITIES.scale).is_some());
+        let probabilities = softmax.map(|scheme| PROBABILITIES.read(module, scheme)).transpose()?;
+        let output = if self.cached(module).is_some() { self.output(module)? } else { None };
+        let (key, value) = if self.cached(module) == Some("k_proj") { (output, None) } else { (None, output) };
+        Ok(StoredAttention { key, value, probabilities, ..StoredAttention::default() })
     }
 }
 
+const INPUT: Places = Places {
+    scale: "input_scale",
+    zero_point: "input_zero_point",
+    tensor_scale: TensorScalePlace::Multiplier("input_scale_2"),
+};
+
+const OUTPUT: Places = Places {
+    scale: "output_scale",
+    zero_point: "output_zero_point",
+    tensor_scale: TensorScalePlace::Multiplier("output_scale_2"),
+};
+
+const PROBABILITIES: Places = Places {
+    scale: "prob_output_scale",
+    zero_point: "prob_output_zero_point",
+    tensor_scale: TensorScalePlace::Multiplier("prob_output_scale_2"),
+};
+
 impl Quark {
+    /// The name of a module whose output is quantized as it enters the cache, and not before.
+    fn cached(&self, module: &Module<'_, '_>) -> Option<&'static str> {
+        let leaf = module.name.rsplit('.').next()?;
+        let known = ["k_proj", "v_proj"].into_iter().find(|name| *name == leaf);
+        known.filter(|_| self.config.cache_behind_rotary && module.tensor("weight").is_some())
+    }
+
+    fn output(&self, module: &Module<'_, '_>) -> Result<Option<StoredActivation>, ImportError> {
+        let has_weight = module.tensor("weight").is_some();
+        let scheme = self.config.scheme(module.name).output.filter(|_| has_weight);
+        scheme.map(|scheme| OUTPUT.read(module, scheme)).transpose()
+    }
+
     fn layout(&self, module: &Module<'_, '_>, scheme: TensorScheme) -> Result<Layout, ImportError> {
         let refused = |error| ImportError::cannot_hold(module.name, &error);
         let (packing, transposed) = quark_code_layout(scheme, self.config.order).map_err(refused)?;

@@ -3,6 +3,7 @@
 use super::build::Builder;
 use super::error::PlanError;
 use super::layer::ScalesOfSource;
+use crate::import::{scale_block, stated_block};
 use crate::network::Linear;
 use kvant_container::Dtype;
 use kvant_numeric::kernel::Source;
@@ -33,7 +34,8 @@ impl Builder<'_> {
         };
         let (rows, columns) = (linear.out_features, linear.in_features);
         let float = matches!(scale.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
-        let block = scale_block(scale.shape(), rows, columns, self.stated_block()).filter(|_| float);
+        let block = scale_block(scale.shape(), rows, columns, self.config.quantization.as_ref().and_then(stated_block))
+            .filter(|_| float);
         let block = block.ok_or_else(|| PlanError::SourceScales {
             scale: scale.name().to_owned(),
             shape: scale.shape().to_vec(),
@@ -43,24 +45,4 @@ impl Builder<'_> {
         })?;
         Ok(Some(ScalesOfSource { tensor: scale.name().to_owned(), block }))
     }
-
-    /// `weight_block_size` of the source's quantization_config.
-    fn stated_block(&self) -> Option<(usize, usize)> {
-        let block = self.config.quantization.as_ref()?.get("weight_block_size")?.as_array()?;
-        let size = |i: usize| block.get(i)?.as_u64().filter(|size| *size > 0).map(|size| size as usize);
-        Some((size(0)?, size(1)?))
-    }
-}
-
-/// Rows and columns that share a scale, from the shape of the scales; `None` where it does not fit the weight.
-fn scale_block(shape: &[usize], rows: usize, columns: usize, stated: Option<(usize, usize)>) -> Option<(usize, usize)> {
-    let (down, across) = match *shape {
-        [] | [1] => return Some((rows, columns)),
-        [down] => (down, 1),
-        [down, across] => (down, across),
-        _ => return None,
-    };
-    let fits = |(r, c): &(usize, usize)| rows.div_ceil(*r) == down && columns.div_ceil(*c) == across;
-    let even = (down > 0 && across > 0).then(|| (rows.div_ceil(down.max(1)), columns.div_ceil(across.max(1))));
-    [stated, Some((128, 128)), even].into_iter().flatten().filter(|(r, c)| *r > 0 && *c > 0).find(fits)
 }
