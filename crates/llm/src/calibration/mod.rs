@@ -1,10 +1,15 @@
-//! Running data through a model to gather statistics.
+//! Running data through a model to gather statistics: [`data`] are read, [`observe`] runs them, [`resolve`] makes parameters of
+//! what was seen.
 
 pub mod data;
+mod observe;
 mod report;
 mod resolve;
 mod statistics;
+mod store;
 
+pub use observe::{ObserveError, observe};
 pub use report::{Filled, Report};
 pub use resolve::{Parameters, ResolveError, Resolved, resolve};
 pub use statistics::{Statistics, StatisticsError};
+pub use store::StatisticsFile;

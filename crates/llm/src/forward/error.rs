@@ -3,6 +3,7 @@
 use crate::import::ImportError;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
+use kvant_quant::activation::ActivationError;
 
 /// An error of the forward pass.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +57,14 @@ pub enum ForwardError {
         /// The longest possible.
         longest: usize,
     },
+    /// A checkpoint's activations cannot be quantized as it says.
+    #[error("{place}: {cause}")]
+    Activation {
+        /// The layer or block, and what of it.
+        place: String,
+        /// Why.
+        cause: ActivationError,
+    },
     /// Activations cannot be kept in a temporary file.
     #[error("cannot keep activations in a temporary file: {0}")]
     Spill(#[source] std::io::Error),
@@ -78,6 +87,7 @@ impl ForwardError {
             ForwardError::Unsupported { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
             ForwardError::Spill(_) => ErrorKind::Io,
+            ForwardError::Activation { cause, .. } if cause.is_unsupported() => ErrorKind::Unsupported,
             ForwardError::Import(error) => error.kind(),
             _ => ErrorKind::Invalid,
         }
@@ -95,6 +105,7 @@ impl ForwardError {
             ForwardError::Spill(_) => {
                 "make room in the system's folder for temporary files, or allow more memory with --max-memory"
             }
+            ForwardError::Activation { cause, .. } => cause.hint(),
             ForwardError::File(error) => return error.hint(),
             ForwardError::Import(error) => return error.hint(),
             ForwardError::Config(_) => return None,

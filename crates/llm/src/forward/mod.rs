@@ -64,9 +64,11 @@ impl<'a> Decoder<'a> {
     /// [`ForwardError::Unsupported`] for rules that are not computed here, and whatever is missing or does not fit.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Decoder<'a>, ForwardError> {
         let config = checkpoint.config()?.ok_or_else(|| ForwardError::missing("the checkpoint", "config.json"))?;
-        let tensors = Tensors::new(import::open(checkpoint)?.into_tensors());
+        let import = import::open(checkpoint)?;
+        let tensors = Tensors::new(import.tensors().to_vec());
         let blueprint = Blueprint::new(&config, &tensors)?;
-        Ok(Decoder { tensors, blueprint, quantizers: Quantizers::default() })
+        let quantizers = Quantizers::of(&import, &blueprint)?;
+        Ok(Decoder { tensors, blueprint, quantizers })
     }
 
     /// The number of tokens that there are.

@@ -1,7 +1,10 @@
 //! Fake quantization of activations during a pass, as the deployed model computes it: which quantizer stands where.
 
+use super::blueprint::{Block, Blueprint};
+use super::error::ForwardError;
 use super::heads::{HeadLayout, Heads};
 use super::spans::Spans;
+use crate::import::{Import, StoredActivation};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
@@ -41,14 +44,36 @@ pub struct AttentionQuantizers {
 }
 
 impl Quantizers {
-    /// Sets those of the layer of this name.
-    pub fn set_layer(&mut self, module: impl Into<String>, quantizers: LayerQuantizers) {
-        self.layers.insert(module.into(), quantizers);
-    }
-
-    /// Sets those of a block's attention.
-    pub fn set_attention(&mut self, block: usize, quantizers: AttentionQuantizers) {
-        self.blocks.insert(block, quantizers);
+    /// Those that a checkpoint tells of.
+    ///
+    /// # Errors
+    ///
+    /// Schemes that activations cannot be quantized with, parameters that do not fit them.
+    pub fn of(import: &Import<'_>, blueprint: &Blueprint) -> Result<Quantizers, ForwardError> {
+        let mut quantizers = Quantizers::default();
+        let inner = blueprint.blocks.iter().flat_map(Block::layers);
+        let outer = blueprint.project_in.iter().chain(&blueprint.project_out).chain([&blueprint.head]);
+        for layer in inner.chain(outer) {
+            let Some(stored) = import.activations(&layer.module) else { continue };
+            let input = quantizer(&layer.module, "input", stored.input.as_ref(), layer.columns)?;
+            let output = quantizer(&layer.module, "output", stored.output.as_ref(), layer.rows)?;
+            quantizers.layers.insert(layer.module.clone(), LayerQuantizers { input, output });
+        }
+        for (block, layer) in blueprint.blocks.iter().enumerate() {
+            let Some(stored) = import.attention(block) else { continue };
+            let [queries, keys, values] = layer.attention.head_widths();
+            let of = |what: &str, stored: &Option<StoredActivation>, features: usize| {
+                quantizer(&format!("block {block}"), what, stored.as_ref(), features)
+            };
+            let attention = AttentionQuantizers {
+                query: of("query", &stored.query, queries)?,
+                key: of("key", &stored.key, keys)?,
+                value: of("value", &stored.value, values)?,
+                probabilities: of("probabilities", &stored.probabilities, 0)?,
+            };
+            quantizers.blocks.insert(block, attention);
+        }
+        Ok(quantizers)
     }
 
     /// Those of the layer of this name.
@@ -64,6 +89,27 @@ impl Quantizers {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty() && self.blocks.is_empty()
+    }
+}
+
+/// The quantizer of a place that has `features` elements a row.
+fn quantizer(
+    place: &str,
+    what: &str,
+    stored: Option<&StoredActivation>,
+    features: usize,
+) -> Result<Option<ActivationQuantizer>, ForwardError> {
+    let Some(StoredActivation { scheme, parameters }) = stored else { return Ok(None) };
+    let wrong = |cause| ForwardError::Activation { place: format!("{place}: {what}"), cause };
+    let quantizer = ActivationQuantizer::new(*scheme, parameters.clone()).map_err(wrong)?;
+    match quantizer.parameters().scales.len() {
+        0 | 1 => Ok(Some(quantizer)),
+        found if found == features => Ok(Some(quantizer)),
+        found => Err(ForwardError::Shape {
+            tensor: format!("{place}: scales of the {what}"),
+            found: vec![found],
+            expected: format!("{features} features"),
+        }),
     }
 }
 

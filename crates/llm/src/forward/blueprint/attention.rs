@@ -90,6 +90,17 @@ pub enum QueryLatent {
 }
 
 impl AttentionLayer {
+    /// Elements of a token's queries, keys and values, all heads together.
+    pub fn head_widths(&self) -> [usize; 3] {
+        match &self.projections {
+            Projections::Separate { heads, .. } | Projections::Fused { heads, .. } => heads.map(|h| h.width * h.count),
+            Projections::Latent(latent) => {
+                let turned = latent.sizes.nope_dim + latent.sizes.rope_dim;
+                [turned, turned, latent.sizes.value_dim].map(|width| width * latent.heads)
+            }
+        }
+    }
+
     /// All its linear layers.
     pub fn layers(&self) -> Vec<&Projection> {
         let mut layers = match &self.projections {

@@ -1,0 +1,129 @@
+//! Runs calibration data through the source model, in floats, while the statistics of a plan's places are gathered.
+
+use super::statistics::Statistics;
+use crate::forward::ops::Ops;
+use crate::forward::{self, Decoder, ForwardError, Pass, Rows, Tap, chunks};
+use crate::plan::Site;
+use kvant_container::ErrorKind;
+use kvant_numeric::simd::Isa;
+use kvant_quant::activation::ActivationStatistic;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// What keeps statistics from being gathered.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// The model cannot be run, or not on these data.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// It was asked to stop.
+    #[error("stopped")]
+    Cancelled,
+}
+
+impl ObserveError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ObserveError::Forward(error) => error.kind(),
+            ObserveError::Cancelled => ErrorKind::Io,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ObserveError::Forward(error) => error.hint(),
+            ObserveError::Cancelled => None,
+        }
+    }
+}
+
+/// Statistics of `sequences`, added to `statistics` in their order: the same at any number of threads.
+///
+/// Activations that exceed `memory` bytes are kept in a temporary file. `watch` is told of tokens done and tokens in all; a
+/// token in one of `n` blocks is `1 / n` done.
+///
+/// # Errors
+///
+/// Tokens outside the vocabulary, sequences longer than the model can take, and a stop.
+pub fn observe(
+    decoder: &Decoder<'_>,
+    ops: &dyn Ops,
+    sequences: &[Vec<u32>],
+    statistics: Statistics,
+    memory: u64,
+    cancelled: &AtomicBool,
+    mut watch: impl FnMut(u64, u64),
+) -> Result<Statistics, ObserveError> {
+    let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
+    let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+    let watcher = Watcher::new(statistics);
+    let mut pass = Pass::begin(decoder, ops, &chunks, memory)?;
+    pass.watched_by(Some(&watcher));
+    let blocks = decoder.blueprint().blocks.len();
+    let mut done = 0;
+    for block in 0..blocks {
+        for (index, chunk) in chunks.iter().enumerate() {
+            if cancelled.load(Ordering::Relaxed) {
+                return Err(ObserveError::Cancelled);
+            }
+            pass.block(block, index, |_| {})?;
+            done += chunk.tokens.len();
+            watch((done / blocks) as u64, tokens as u64);
+        }
+    }
+    if watcher.wants(forward::Site::Input(&decoder.blueprint().head.module)) {
+        (0..chunks.len()).try_for_each(|chunk| pass.hidden(chunk).map(drop))?;
+    }
+    drop(pass);
+    Ok(watcher.statistics())
+}
+
+/// Takes in what passes.
+struct Watcher {
+    sites: BTreeMap<Site, Mutex<ActivationStatistic>>,
+}
+
+impl Watcher {
+    fn new(statistics: Statistics) -> Watcher {
+        let sites = statistics.iter().map(|(site, statistic)| (site.clone(), Mutex::new(statistic.clone())));
+        Watcher { sites: sites.collect() }
+    }
+
+    fn statistics(self) -> Statistics {
+        let mut statistics = Statistics::default();
+        for (site, statistic) in self.sites {
+            statistics.insert(site, statistic.into_inner().unwrap_or_else(PoisonError::into_inner));
+        }
+        statistics
+    }
+}
+
+impl Tap for Watcher {
+    fn wants(&self, site: forward::Site<'_>) -> bool {
+        self.sites.contains_key(&site.into())
+    }
+
+    fn see(&self, site: forward::Site<'_>, rows: Rows<'_>) {
+        let Some(statistic) = self.sites.get(&site.into()) else { return };
+        let mut statistic = statistic.lock().unwrap_or_else(PoisonError::into_inner);
+        for sequence in rows.sequences() {
+            statistic.update(Isa::best(), sequence, rows.columns);
+        }
+    }
+}
+
+impl From<forward::Site<'_>> for Site {
+    fn from(site: forward::Site<'_>) -> Site {
+        match site {
+            forward::Site::Input(module) => Site::Input(module.to_owned()),
+            forward::Site::Output(module) => Site::Output(module.to_owned()),
+            forward::Site::Query(block) => Site::Query(block),
+            forward::Site::Key(block) => Site::Key(block),
+            forward::Site::Value(block) => Site::Value(block),
+            forward::Site::Probabilities(block) => Site::Probabilities(block),
+        }
+    }
+}

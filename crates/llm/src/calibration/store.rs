@@ -1,0 +1,90 @@
+//! Statistics kept beside an unfinished output, so that a run that was stopped does not gather them again.
+
+use super::statistics::Statistics;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file of statistics.
+#[derive(Clone, Debug)]
+pub struct StatisticsFile {
+    path: PathBuf,
+    key: String,
+}
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+struct Stored<T> {
+    /// What the statistics are of: another plan or other data have another key.
+    key: String,
+    statistics: T,
+}
+
+impl StatisticsFile {
+    /// The file of the output `target`; `key` names the plan, the data and how they are run.
+    pub fn beside(target: &Path, key: String) -> StatisticsFile {
+        let mut name = target.file_name().unwrap_or_default().to_owned();
+        name.push(".partial.statistics");
+        StatisticsFile { path: target.with_file_name(name), key }
+    }
+
+    /// The statistics, if they are there, whole, and of this key.
+    pub fn read(&self) -> Option<Statistics> {
+        let stored: Stored<Statistics> = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
+        (stored.key == self.key).then_some(stored.statistics)
+    }
+
+    /// Keeps the statistics. They appear under their name when they are whole.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn write(&self, statistics: &Statistics) -> io::Result<()> {
+        let bytes = serde_json::to_vec(&Stored { key: self.key.clone(), statistics })?;
+        let unfinished = self.path.with_extension("unfinished");
+        if let Some(parent) = self.path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&unfinished, bytes)?;
+        fs::rename(&unfinished, &self.path)
+    }
+
+    /// Removes the file, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_come_back_under_their_own_key_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("model");
+        let file = StatisticsFile::beside(&target, "plan and data".to_owned());
+        assert_eq!(file.read(), None);
+        file.write(&Statistics::default()).unwrap();
+        assert_eq!(file.read(), Some(Statistics::default()));
+        assert_eq!(StatisticsFile::beside(&target, "other data".to_owned()).read(), None);
+        fs::write(file.path(), b"{\"key\": \"plan and").unwrap();
+        assert_eq!(file.read(), None);
+        file.remove().unwrap();
+        file.remove().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
