@@ -112,7 +112,7 @@ FRAME = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("length", (1, 2, 3, 8, 4096))
+@pytest.mark.parametrize("length", (1, 2, 3, 8, 100, 4096))
 @pytest.mark.parametrize("post_processor", (None, FRAME), ids=("bare", "framed"))
 def test_samples_are_truncated_as_transformers_does(length, post_processor, calibration_data, nano, tmp_path):
     model = with_tokenizer(nano, tmp_path / "model", post_processor=post_processor)
@@ -123,9 +123,18 @@ def test_samples_are_truncated_as_transformers_does(length, post_processor, cali
     expected = tokenizer(texts, truncation=True, max_length=length).input_ids
     ours = calibration_data(model, [rows(tmp_path / "a.jsonl", [{"text": text} for text in texts])], length=length)
     assert ours["sequences"] == expected
+
+
+@pytest.mark.parametrize("length", (1, 7, 128))
+def test_joined_rows_are_cut_into_windows(length, calibration_data, nano, tmp_path):
+    model = with_tokenizer(nano, tmp_path / "model", post_processor=FRAME)
+    texts = [line for line in text_at_hand().splitlines() if line][:200]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     joined = [token for text in texts for token in tokenizer(text).input_ids]
-    chunks = [joined[start : start + length] for start in range(0, len(joined) - length + 1, length)]
-    assert calibration_data(model, [tmp_path / "a.jsonl"], 9, length, "concatenate")["sequences"] == chunks[:9]
+    expected = [joined[start : start + length] for start in range(0, len(joined) - length + 1, length)]
+    data = rows(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    assert calibration_data(model, [data], 9, length, "concatenate")["sequences"] == expected[:9]
+    assert calibration_data(model, [data], MANY, length, "concatenate")["sequences"] == expected
 
 
 def table():

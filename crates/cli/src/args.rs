@@ -4,6 +4,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use kvant_llm::byte_size::ByteSize;
+use kvant_llm::calibration::data::Packing;
 use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::recipe::{OverrideText, PackMethod};
 use std::path::PathBuf;
@@ -211,6 +212,39 @@ pub struct RecipeArgs {
     /// The most bytes of tensors in one file, e.g. 5GB [default: 5GB]
     #[arg(long, value_name = "SIZE")]
     pub max_shard_size: Option<ByteSize>,
+    /// Data for what needs them.
+    #[command(flatten)]
+    pub calibration: CalibrationArgs,
+}
+
+/// Data to run through the model, for what is found with data: static scales of activations.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Calibration")]
+pub struct CalibrationArgs {
+    /// Calibration data: .txt, .json, .jsonl, .parquet, .npy or .safetensors, also .gz and .zst, or a directory; may be given often
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub calib: Vec<PathBuf>,
+    /// Sequences to take
+    #[arg(long, value_name = "N", default_value = "128", requires = "calib", value_parser = clap::value_parser!(u32).range(1..).map(|n| n as usize))]
+    pub num_samples: usize,
+    /// Tokens of a window, and of the longest sequence [default: the smaller of 512 and the model's longest context]
+    #[arg(long, value_name = "N", requires = "calib", value_parser = clap::value_parser!(u32).range(1..).map(|n| n as usize))]
+    pub seq_len: Option<usize>,
+    /// How documents become sequences: document, sample, concatenate or random [default: what suits the file]
+    #[arg(long, value_name = "METHOD", requires = "calib", value_parser = packing_parser())]
+    pub packing: Option<Packing>,
+    /// The field or column with the text, conversation or tokens [default: found by its name]
+    #[arg(long, value_name = "NAME", requires = "calib")]
+    pub column: Option<String>,
+    /// Take rows in random order
+    #[arg(long, requires = "calib")]
+    pub shuffle: bool,
+    /// What random order and random windows are drawn from
+    #[arg(long, value_name = "N", default_value = "0", requires = "calib")]
+    pub seed: u64,
+    /// Activations kept in memory; more go to a temporary file
+    #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "calib")]
+    pub max_memory: ByteSize,
 }
 
 /// How to run it.
@@ -316,6 +350,11 @@ pub struct CompletionsArgs {
 fn export_parser() -> impl TypedValueParser<Value = Export> {
     let names = EXPORTS.iter().map(|row| PossibleValue::new(row.name).help(row.about));
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Export>())
+}
+
+fn packing_parser() -> impl TypedValueParser<Value = Packing> {
+    PossibleValuesParser::new(Packing::ALL.map(Packing::name))
+        .try_map(|name| Packing::ALL.into_iter().find(|packing| packing.name() == name).ok_or("no such method"))
 }
 
 fn pack_method_parser() -> impl TypedValueParser<Value = PackMethod> {

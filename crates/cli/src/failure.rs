@@ -2,6 +2,8 @@
 //! turned into one here and nowhere else.
 
 use kvant_container::ErrorKind;
+use kvant_llm::calibration::data::CalibrationDataError;
+use kvant_llm::calibration::{ObserveError, ResolveError, StatisticsError};
 use kvant_llm::engine::{EngineError, OutputError};
 use kvant_llm::evaluation::EvaluationError;
 use kvant_llm::forward::ForwardError;
@@ -115,6 +117,31 @@ impl From<ForwardError> for Failure {
 impl From<EvaluationError> for Failure {
     fn from(error: EvaluationError) -> Failure {
         Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<CalibrationDataError> for Failure {
+    fn from(error: CalibrationDataError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<ObserveError> for Failure {
+    fn from(error: ObserveError) -> Failure {
+        let kind = if matches!(error, ObserveError::Cancelled) { Kind::Interrupted } else { error.kind().into() };
+        Failure::new(kind, error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<StatisticsError> for Failure {
+    fn from(error: StatisticsError) -> Failure {
+        Failure::new(Kind::Unsupported, error.to_string())
+    }
+}
+
+impl From<ResolveError> for Failure {
+    fn from(error: ResolveError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(Some(error.hint().to_owned()))
     }
 }
 

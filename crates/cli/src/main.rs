@@ -1,6 +1,7 @@
 //! `kvant`, the command: arguments, printing, progress, exit codes. How models are quantized is in the libraries.
 
 mod args;
+mod calibration;
 mod commands;
 mod crash;
 mod escape;

@@ -26,7 +26,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
 /// # Errors
 /// Whatever can be refused before weights are read.
 pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
-    let recipe = recipe(args)?;
+    let recipe = recipe(args)?.with_calibration(!args.calibration.calib.is_empty());
     let checkpoint = open(&args.model)?;
     let plan = Plan::new(&checkpoint, recipe)?;
     Ok((checkpoint, plan))

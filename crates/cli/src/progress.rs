@@ -4,7 +4,7 @@ use crate::escape::printable;
 use crate::printer::{Printer, ProgressTarget};
 use crate::size;
 use indicatif::{ProgressBar, ProgressStyle};
-use kvant_llm::engine;
+use kvant_llm::engine::{self, Progress as _};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -80,6 +80,20 @@ impl Progress<'_> {
             }
         };
         Progress { printer, view }
+    }
+}
+
+impl Progress<'_> {
+    /// Takes what is done and what there is in all.
+    pub fn watch(&self) -> impl FnMut(u64, u64) {
+        let mut before = None;
+        move |done: u64, all: u64| match before.replace(done) {
+            None => {
+                self.begin(all, 0);
+                self.advance("", done);
+            }
+            Some(before) => self.advance("", done - before),
+        }
     }
 }
 

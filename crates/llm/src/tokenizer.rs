@@ -101,7 +101,8 @@ impl ModelTokenizer {
     }
 
     fn encoding(&self, text: &str, special: bool) -> Result<Encoding, TokenizerError> {
-        self.tokenizer.encode(text, special).map_err(unusable(&self.file))
+        // Fast means: without the places of the tokens in the text.
+        self.tokenizer.encode_fast(text, special).map_err(unusable(&self.file))
     }
 }
 

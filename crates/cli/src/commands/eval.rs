@@ -6,7 +6,6 @@ use crate::model;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::table::{Align, Table};
-use kvant_llm::engine::Progress as _;
 use kvant_llm::evaluation::{Comparison, Evaluation, Options, default_window, evaluate, tokenize};
 use kvant_llm::forward::{Decoder, cpu::Cpu};
 use serde_json::{Value, json};
@@ -27,11 +26,7 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
         memory: args.max_memory.0,
     };
     let progress = Progress::new(printer, Unit::Tokens);
-    let mut before = None;
-    let watch = |done: u64, all: u64| match before.replace(done) {
-        None => progress.begin(all, 0),
-        Some(before) => progress.advance("", done - before),
-    };
+    let watch = progress.watch();
     let work = || evaluate(&decoder, reference.as_ref(), &Cpu::default(), &tokens, options, watch);
     let found = model::pool(&args.run)?.install(work)?;
     drop(progress);

@@ -2,6 +2,7 @@
 
 use super::plan::{View, show};
 use crate::args::QuantizeArgs;
+use crate::calibration::{Calibration, clear_away};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
@@ -12,6 +13,7 @@ use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
 use kvant_llm::plan::Plan;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Quantizes a model.
@@ -28,7 +30,9 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
         _ if args.dry_run => show(&plan, &checkpoint, &View::usual(&args.run), printer),
         Some(target) => {
             plan.notices.iter().for_each(|notice| printer.note(notice));
-            let (output, done) = work(args, target, &checkpoint, &plan, printer)?;
+            let cancelled = interrupt::flag();
+            let plan = calibrated(args, target, &checkpoint, plan, &cancelled, printer)?;
+            let (output, done) = work(args, target, &checkpoint, &plan, &cancelled, printer)?;
             conclude(&Report { plan: &plan, output, done, time: begun.elapsed() }, printer)
         }
         None => {
@@ -38,25 +42,46 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     }
 }
 
+/// The plan with what calibration data give it, where it needs any.
+fn calibrated(
+    args: &QuantizeArgs,
+    target: &Path,
+    checkpoint: &Checkpoint,
+    plan: Plan,
+    cancelled: &AtomicBool,
+    printer: &Printer,
+) -> Result<Plan, Failure> {
+    let data = &args.recipe.calibration;
+    if !plan.needs_calibration() {
+        if !data.calib.is_empty() {
+            printer.note("nothing in this recipe needs calibration data: they are not read");
+        }
+        return Ok(plan);
+    }
+    let (model, run) = (args.recipe.model.as_path(), &args.run);
+    Calibration { checkpoint, model, target, args: data, run, cancelled }.complete(plan, printer)
+}
+
 fn work(
     args: &QuantizeArgs,
     target: &Path,
     checkpoint: &Checkpoint,
     plan: &Plan,
+    cancelled: &AtomicBool,
     printer: &Printer,
 ) -> Result<(PathBuf, Done), Failure> {
     let threads = model::threads(&args.run);
     printer.detail(&format!("{} layers in {} units of work, {threads} threads", plan.layers.len(), plan.jobs().len()));
-    let cancelled = interrupt::flag();
     let output = match Output::begin(plan, &args.recipe.model, target, args.overwrite)? {
         Begun::Working(output) => output,
         Begun::Finished(path) => {
+            clear_away(target)?;
             let jobs = plan.jobs().len();
             return Ok((path, Done { jobs, resumed: jobs }));
         }
     };
     let progress = Progress::new(printer, Unit::Bytes);
-    let run = engine::run(plan, checkpoint, &output, threads, &cancelled, &progress);
+    let run = engine::run(plan, checkpoint, &output, threads, cancelled, &progress);
     drop(progress);
     let done = match run {
         Ok(done) => done,
@@ -69,7 +94,9 @@ fn work(
         }
     };
     let durability = if args.sync { Durability::Disk } else { Durability::Process };
-    Ok((output.finish(plan, checkpoint, durability)?, done))
+    let path = output.finish(plan, checkpoint, durability)?;
+    clear_away(target)?;
+    Ok((path, done))
 }
 
 /// What is said at the end.

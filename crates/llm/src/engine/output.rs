@@ -325,7 +325,7 @@ fn piece_is_sound(writer: &Writer, piece: &Written) -> bool {
     fits && writer.read_at(piece.tensor, piece.offset, &mut bytes).is_ok() && xxh3_64(&bytes) == piece.hash
 }
 
-/// config.json and the files that are carried along.
+/// config.json, the record of the calibration, and the files that are carried along.
 fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path, journal: &Path) -> Result<(), EngineError> {
     let source = checkpoint.path();
     // Where the output lies inside the source, its journal is no file of the model.
@@ -336,9 +336,10 @@ fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path, journal: &P
         // The source may be read-only; the copy is the user's own.
         positioned::make_writable(&to).map_err(OutputError::io("make writable", &to))?;
     }
-    if let Some(config) = &plan.config {
-        let path = staging.join("config.json");
-        let text = python_json::to_text(config).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
+    for (name, value) in [("config.json", &plan.config), ("calibration.json", &plan.record)] {
+        let Some(value) = value else { continue };
+        let path = staging.join(name);
+        let text = python_json::to_text(value).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
         fs::write(&path, text + "\n").map_err(OutputError::io("write", &path))?;
     }
     Ok(())

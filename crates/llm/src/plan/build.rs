@@ -392,6 +392,7 @@ impl Builder<'_> {
             sites: self.sites,
             parameter_tensors: self.parameter_tensors,
             parameters: None,
+            record: None,
             kept: self.kept,
             dropped: self.dropped,
             source_bytes: self.tensors.iter().map(TensorView::byte_len).sum(),

@@ -49,6 +49,8 @@ pub struct Plan {
     pub parameter_tensors: Vec<ParameterTensor>,
     /// What calibration has found; set by [`Plan::with_parameters`].
     pub parameters: Option<Parameters>,
+    /// Where the parameters come from, for `calibration.json`; set by [`Plan::with_record`].
+    pub record: Option<Value>,
     /// The tensors that are carried over.
     pub kept: Vec<KeptTensor>,
     /// The tensors that are not.
@@ -123,6 +125,11 @@ impl Plan {
         self.fingerprint = fingerprint::with_parameters(&self.fingerprint, &parameters);
         self.parameters = Some(parameters);
         Ok(self)
+    }
+
+    /// The plan with a record of its calibration, which is written beside the tensors.
+    pub fn with_record(self, record: Value) -> Plan {
+        Plan { record: Some(record), ..self }
     }
 
     /// Weights of the layers that are quantized.

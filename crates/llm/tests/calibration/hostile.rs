@@ -37,7 +37,7 @@ fn more_than_the_limit_is_refused_where_it_is_needed() {
 #[test]
 fn of_a_very_long_text_the_beginning_is_read() {
     let files = Files::new();
-    let text = "A line of a text that goes on for long.\n".repeat((17 << 20) / 40);
+    let text = "A line of a text that goes on for long.\n".repeat((5 << 20) / 40);
     let data = load(&Options::new([files.add("a.txt.gz", gzip(text.as_bytes()))], 4, 16)).unwrap();
     assert!(data.provenance.files[0].cut && data.provenance.warnings()[0].to_string().contains("very long"));
     let short = load(&Options::new([files.add("a.txt", &text[..4000])], 4, 16)).unwrap();

@@ -102,6 +102,8 @@ fn rows_of_no_use_are_counted_and_told() {
     assert_eq!((file.rows_read, file.rows_used), (6, 1));
     let skipped: Vec<(Skip, u64)> = file.skipped.iter().map(|(&skip, &count)| (skip, count)).collect();
     assert_eq!(skipped, [(Skip::NotUtf8, 1), (Skip::NotJson, 1), (Skip::NoText, 1), (Skip::Empty, 2)]);
+    let json = serde_json::json!({"not_utf8": 1, "not_json": 1, "no_text": 1, "empty": 2});
+    assert_eq!(serde_json::to_value(&file.skipped).unwrap(), json);
     let warnings: Vec<String> = data.provenance.warnings().iter().map(ToString::to_string).collect();
     assert_eq!(warnings[0], "1 calibration samples, where 100 were asked for");
     assert_eq!(warnings[4], "a.jsonl: 2 rows are empty");

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// The least that is read of a long text, in bytes.
-const MIN_DOCUMENT: u64 = 16 << 20;
-/// Bytes that are read of a long text for each token asked for; few tokens have so many.
-const BYTES_PER_TOKEN: u64 = 16;
+/// The least that is read of a long text, in bytes. Tokenizers take a hundred times the memory of their text.
+const MIN_DOCUMENT: u64 = 4 << 20;
+/// Bytes that are read of a long text for each token asked for, twice what tokens have in most languages.
+const BYTES_PER_TOKEN: u64 = 8;
 
 /// See [`CalibrationData::load`].
 pub(super) fn load(
@@ -114,7 +114,10 @@ impl Loader<'_> {
             return Err(Unusable::Skip(Skip::TooShort));
         }
         for (window, tokens) in (0..).zip(tokens.chunks_exact(length)) {
-            self.selection.put(Origin { window, ..origin }, tokens.to_vec());
+            let origin = Origin { window, ..origin };
+            if self.selection.wants(origin) {
+                self.selection.put(origin, tokens.to_vec());
+            }
         }
         Ok(())
     }

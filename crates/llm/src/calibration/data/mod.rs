@@ -1,7 +1,7 @@
 //! Calibration data: from files of text, conversations or tokens to sequences of tokens.
 //!
-//! A file is read in one of the formats of [`files`], chosen by its name, and hands out rows; a row becomes a document (text, a
-//! conversation or tokens) by the rules of [`fields`]; documents become tokens with the checkpoint's own tokenizer and chat
+//! A file is read in one of the formats of `files`, chosen by its name, and hands out rows; a row becomes a document (text, a
+//! conversation or tokens) by the rules of `fields`; documents become tokens with the checkpoint's own tokenizer and chat
 //! template, and tokens become sequences as [`Packing`] says. What was read, and what was of no use, is in the
 //! [`Provenance`].
 //!

@@ -14,7 +14,8 @@ pub enum Packing {
     Sample,
     /// The tokens of all rows, joined and cut into windows; what the authors of AWQ do.
     Concatenate,
-    /// Windows at random places of the joined tokens; what the authors of GPTQ do.
+    /// Windows at random places of the joined tokens; what the authors of GPTQ do. They are drawn from the first 2^26
+    /// tokens, or four times what is asked for if that is more.
     Random,
 }
 

@@ -5,6 +5,9 @@ use super::Packing;
 use super::random::{SplitMix64, mix};
 use std::collections::{BTreeSet, BinaryHeap};
 
+/// Random windows are drawn from so many tokens, which take a quarter of a gigabyte, or four times what is asked for.
+const MOST_JOINED: u64 = 1 << 26;
+
 /// Where tokens come from: the number of the file, of the row in it, of the window in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Origin {
@@ -52,13 +55,18 @@ impl Selection {
         Selection { samples, length, seed, shuffle, units: BinaryHeap::new(), joining, have: 0 }
     }
 
-    /// How much is needed: sequences, or tokens where they are joined. Random windows draw from all there is.
+    /// How much is needed: sequences, or tokens where they are joined.
     fn needed(&self) -> u64 {
         match self.joining {
             None => self.samples as u64,
-            Some(Joining::Consecutive) => (self.samples as u64).saturating_mul(self.length as u64),
-            Some(Joining::Random) => u64::MAX,
+            Some(Joining::Consecutive) => self.asked(),
+            Some(Joining::Random) => MOST_JOINED.max(self.asked().saturating_mul(4)),
         }
+    }
+
+    /// The tokens of all sequences that are asked for.
+    fn asked(&self) -> u64 {
+        (self.samples as u64).saturating_mul(self.length as u64)
     }
 
     fn weight(&self, tokens: &[u32]) -> u64 {

@@ -11,7 +11,7 @@ use super::{MAX_ROW, json_lines};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use std::fmt;
-use std::io::Read;
+use std::io::{BufReader, Read};
 
 /// Hands out the rows.
 pub(in super::super) fn read(
@@ -37,9 +37,9 @@ pub(in super::super) fn read(
 
 /// The first byte that is no white space.
 fn first_byte(file: &DataFile, reading: &Reading<'_>) -> Result<Option<u8>, CalibrationDataError> {
-    let (mut document, left) = Metered::open(file, reading)?;
+    let (document, left) = Metered::open(file, reading)?;
     left.set(usize::MAX);
-    let first = document.by_ref().bytes().find(|byte| !matches!(byte, Ok(b' ' | b'\t' | b'\r' | b'\n')));
+    let first = BufReader::new(document).bytes().find(|byte| !matches!(byte, Ok(b' ' | b'\t' | b'\r' | b'\n')));
     first.transpose().map_err(|cause| stream::failure(file, reading.max_bytes, cause))
 }
 

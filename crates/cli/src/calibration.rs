@@ -1,0 +1,105 @@
+//! From calibration data to a plan with parameters: loads the data, runs it through the source, and tells what was found.
+
+use crate::args::{CalibrationArgs, RunArgs};
+use crate::failure::{Failure, Kind};
+use crate::model;
+use crate::printer::Printer;
+use crate::progress::{Progress, Unit};
+use kvant_container::Checkpoint;
+use kvant_llm::calibration::data::{CalibrationData, Options};
+use kvant_llm::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
+use kvant_llm::forward::{Decoder, cpu::Cpu};
+use kvant_llm::plan::Plan;
+use serde_json::json;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// The tokens of a sequence unless said otherwise, where the model can take them.
+const SEQUENCE: usize = 512;
+
+/// What calibration needs besides the plan.
+pub struct Calibration<'a> {
+    /// The source.
+    pub checkpoint: &'a Checkpoint,
+    /// Its directory.
+    pub model: &'a Path,
+    /// The output.
+    pub target: &'a Path,
+    /// The data.
+    pub args: &'a CalibrationArgs,
+    /// How to run.
+    pub run: &'a RunArgs,
+    /// Set when the user wants it to stop.
+    pub cancelled: &'a AtomicBool,
+}
+
+impl Calibration<'_> {
+    /// The plan with the parameters that the data give.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the data, the tokenizer or the model; before anything is written.
+    pub fn complete(&self, plan: Plan, printer: &Printer) -> Result<Plan, Failure> {
+        let decoder = Decoder::open(self.checkpoint)?;
+        let data = self.data(&decoder)?;
+        data.provenance.warnings().iter().for_each(|warning| printer.note(&warning.to_string()));
+        let provenance = serde_json::to_value(&data.provenance).map_err(|e| Failure::internal(e.to_string()))?;
+        let file = StatisticsFile::beside(self.target, format!("{} {provenance}", plan.fingerprint));
+        let statistics = match file.read() {
+            Some(statistics) => {
+                printer.note("going on with the statistics that an earlier run gathered");
+                statistics
+            }
+            None => self.observe(&plan, &decoder, &data, &file, printer)?,
+        };
+        let Resolved { parameters, report } = resolve(&plan, &statistics)?;
+        report.notices().iter().for_each(|notice| printer.note(notice));
+        let record = json!({ "data": provenance, "report": report });
+        Ok(plan.with_parameters(parameters)?.with_record(record))
+    }
+
+    fn data(&self, decoder: &Decoder<'_>) -> Result<CalibrationData, Failure> {
+        let args = self.args;
+        let longest = decoder.longest().unwrap_or(SEQUENCE);
+        let length = args.seq_len.unwrap_or(SEQUENCE.min(longest));
+        if length > longest {
+            let failure = Failure::new(
+                Kind::Invalid,
+                format!("sequences of {length} tokens are longer than the {longest} that the model can take"),
+            );
+            return Err(failure.with_hint(Some("give a smaller --seq-len".to_owned())));
+        }
+        let options = Options {
+            seed: args.seed,
+            shuffle: args.shuffle,
+            packing: args.packing,
+            column: args.column.clone(),
+            ..Options::new(args.calib.iter(), args.num_samples, length)
+        };
+        Ok(CalibrationData::load(&options, self.model, decoder.vocabulary(), |_, _| {})?)
+    }
+
+    fn observe(
+        &self,
+        plan: &Plan,
+        decoder: &Decoder<'_>,
+        data: &CalibrationData,
+        file: &StatisticsFile,
+        printer: &Printer,
+    ) -> Result<Statistics, Failure> {
+        let progress = Progress::new(printer, Unit::Tokens);
+        let watch = progress.watch();
+        let none = Statistics::new(plan)?;
+        let memory = self.args.max_memory.0;
+        let work = || observe(decoder, &Cpu::default(), &data.sequences, none, memory, self.cancelled, watch);
+        let statistics = model::pool(self.run)?.install(work)?;
+        file.write(&statistics)
+            .map_err(|cause| Failure::system(format!("cannot write {}: {cause}", file.path().display())))?;
+        Ok(statistics)
+    }
+}
+
+/// Removes what was kept for a run that is now whole.
+pub fn clear_away(target: &Path) -> Result<(), Failure> {
+    let file = StatisticsFile::beside(target, String::new());
+    file.remove().map_err(|cause| Failure::system(format!("cannot remove {}: {cause}", file.path().display())))
+}
