@@ -99,18 +99,47 @@ fn weights_only_drops_all_inputs() {
     let line =
         Settings { weights_only: Some(true), overrides: vec!["*.a=ptpc_fp8".parse().unwrap()], ..scheme("int8") };
     let recipe = resolve(&line).unwrap();
-    assert!(recipe.schemes().all(|scheme| scheme.input.is_none()));
-    assert!(recipe.require_data_free().is_ok());
+    assert!(recipe.schemes().all(|scheme| scheme.input.is_none() && !scheme.needs_calibration()));
     assert_eq!(recipe.scheme_name(), "int8 (int8:tensor)");
 }
 
 #[test]
-fn stored_activation_scales_are_refused_with_the_way_out() {
-    for text in ["int8", "fp8", "nvfp4", "mxfp4_fp8", "FP8"] {
-        let error = resolve(&scheme(text)).unwrap().require_data_free().unwrap_err();
-        assert!(matches!(error, RecipeError::Unsupported(_)) && error.hint().contains("--weights-only"), "{error}");
+fn attention_is_said_by_names_and_spellings() {
+    let line = Settings {
+        kv_cache: Some("fp8".to_owned()),
+        min_kv_scale: Some(0.25),
+        probabilities: Some("e5m2:tensor".to_owned()),
+        ..scheme("int4:g128")
+    };
+    let file = Settings {
+        kv_cache: Some("int8".to_owned()),
+        kv_cache_post_rope: Some(true),
+        queries: Some("int8:tensor:mse!static".to_owned()),
+        ..Settings::default()
+    };
+    let attention = Recipe::resolve(&line, &file).unwrap().attention();
+    let cache = attention.key_value.unwrap();
+    assert_eq!((cache.scheme.to_string().as_str(), cache.min_scale.value()), ("e4m3:tensor!static", 0.25));
+    assert_eq!(attention.rotary, Rotary::After);
+    assert_eq!(attention.query.unwrap().to_string(), "int8:tensor:mse!static");
+    assert_eq!(attention.probabilities.unwrap().to_string(), "e5m2:tensor!static");
+    let none = Settings { kv_cache: Some("none".to_owned()), ..scheme("int4:g128") };
+    assert!(Recipe::resolve(&none, &Settings::default()).unwrap().attention().is_empty());
+    let recipe = Recipe::resolve(&line, &file).unwrap();
+    let again = Settings::from_json("recipe", &recipe.canonical()).unwrap();
+    assert_eq!(resolve(&again).unwrap().attention(), attention);
+}
+
+#[test]
+fn attention_that_makes_no_sense_is_named() {
+    for (line, part) in [
+        (Settings { kv_cache: Some("fp9".to_owned()), ..scheme("int4:g128") }, "--kv-cache"),
+        (Settings { queries: Some("x".to_owned()), ..scheme("int4:g128") }, "--attention"),
+        (Settings { min_kv_scale: Some(f32::NAN), ..scheme("int4:g128") }, "--min-kv-scale"),
+    ] {
+        let error = resolve(&line).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
     }
-    assert!(resolve(&scheme("ptpc_fp8")).unwrap().require_data_free().is_ok());
 }
 
 #[test]
