@@ -56,6 +56,7 @@ def write(stem, records):
 
 
 def main(wanted):
+    from activation_cases import records as activation_records
     from ct_cases import compressed_records
     from quark_cases import tables
 
@@ -63,6 +64,8 @@ def main(wanted):
     for stem, inputs, table in tables():
         if not wanted or stem in wanted:
             write(stem, quark_records(inputs, table))
+    if not wanted or "quark_activations" in wanted:
+        write("quark_activations", activation_records())
     if not wanted or "compressed_tensors" in wanted:
         write("compressed_tensors", compressed_records())
 

@@ -3,10 +3,12 @@
 // Helpers outside of test functions may fail a test too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use kvant_llm::config_json::quark::{QuarkConfig, WeightFormat, layer_config, quantization_config};
+use kvant_llm::config_json::quark::{
+    AttentionModules, QuarkConfig, WeightFormat, describe_attention, layer_config, quantization_config,
+};
 use kvant_llm::recipe::{Decision, Recipe, RecipeError, Settings};
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::{LayerScheme, PRESETS, Preset};
+use kvant_quant::scheme::{LayerScheme, PRESETS, Preset, Rotary};
 use serde_json::{Value, json};
 
 /// Configurations with the scheme that each describes, or what must be refused.
@@ -47,10 +49,59 @@ fn every_scheme_of_quark_was_observed() {
     assert!(quark.clone().count() == 28 && quark.clone().all(|preset| names.contains(&preset.name.to_owned())));
 }
 
+/// The modules of the observed model.
+fn llama_modules() -> Vec<String> {
+    let leaves = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj"];
+    (0..2).flat_map(|block| leaves.map(|leaf| format!("model.layers.{block}.{leaf}"))).collect()
+}
+
 #[test]
-fn what_needs_calibration_is_unsupported_and_not_invalid() {
-    let refused: Vec<Value> = observed().into_iter().filter(|case| case["refused"] == true).collect();
-    assert_eq!(refused.len(), 9);
+fn quantized_attention_is_read_and_written_back() {
+    let llama = AttentionModules::of(kvant_llm::family::by_name("llama").unwrap());
+    for (name, rotary, query) in [
+        ("fp8_kv", Rotary::Before, false),
+        ("fp8_kv_attn", Rotary::Before, true),
+        ("fp8_kv_post_rope", Rotary::After, false),
+    ] {
+        let case = observed().into_iter().find(|case| case["name"] == name).unwrap();
+        let read = QuarkConfig::read(&case["config"]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let fp8 = "e4m3:tensor!static".parse().unwrap();
+        assert_eq!((read.default, read.layers.len()), (Some(scheme("fp8")), 0), "{name}");
+        assert_eq!((read.attention.rotary, read.attention.key_value.unwrap().scheme), (rotary, fp8), "{name}");
+        assert_eq!((read.attention.query, read.attention.probabilities), (query.then_some(fp8), query.then_some(fp8)));
+        let modules = llama_modules();
+        let layers: Vec<_> = modules.iter().map(|name| (name.as_str(), scheme("fp8"))).collect();
+        let mut written = quantization_config(&layers, &["lm_head"], read.order, read.weight_format).unwrap();
+        describe_attention(&mut written, &read.attention, &llama, &layers).unwrap();
+        assert_eq!(written, case["config"], "{name}");
+        let settings = Settings::from_json("config.json", &case["config"].to_string()).unwrap();
+        let recipe = Recipe::resolve(&Settings::default(), &settings).unwrap();
+        assert_eq!(recipe.attention(), read.attention, "{name}");
+    }
+}
+
+#[test]
+fn owners_of_the_cache_with_several_schemes_are_refused() {
+    let llama = AttentionModules::of(kvant_llm::family::by_name("llama").unwrap());
+    let settings = Settings { scheme: Some("fp8".to_owned()), kv_cache: Some("fp8".to_owned()), ..Settings::default() };
+    let attention = Recipe::resolve(&settings, &Settings::default()).unwrap().attention();
+    let layers = [("m.0.k_proj", scheme("fp8")), ("m.1.k_proj", scheme("int4:g128")), ("m.0.v_proj", scheme("fp8"))];
+    let mut written = quantization_config(&layers, &[], NibbleOrder::Awq, WeightFormat::Real).unwrap();
+    let error = describe_attention(&mut written, &attention, &llama, &layers).unwrap_err();
+    assert!(error.hint.contains("--override"), "{error}");
+    // Layers that are kept still own the cache.
+    let mut written = quantization_config(&layers[2..], &["m.0.k_proj"], NibbleOrder::Awq, WeightFormat::Real).unwrap();
+    describe_attention(&mut written, &attention, &llama, &layers[2..]).unwrap();
+    assert_eq!(written["kv_cache_quant_config"]["*k_proj"]["weight"], Value::Null);
+    assert!(written["layer_quant_config"].get("*k_proj").is_none());
+}
+
+#[test]
+fn what_needs_algorithms_is_unsupported_and_not_invalid() {
+    let attention = ["fp8_kv", "fp8_kv_attn", "fp8_kv_post_rope"];
+    let refused = observed().into_iter().filter(|case| case["refused"] == true);
+    let refused: Vec<Value> = refused.filter(|case| !attention.contains(&case["name"].as_str().unwrap())).collect();
+    assert_eq!(refused.len(), 6);
     for case in refused {
         let error = QuarkConfig::read(&case["config"]).unwrap_err();
         assert!(matches!(error, RecipeError::Unsupported(_)), "{}: {error}", case["name"]);
@@ -184,10 +235,10 @@ fn what_is_meant_and_not_done_is_unsupported() {
         ("/global_quant_config/weight/scale_type", json!("float8")),
         ("/global_quant_config/weight/observer_cls", json!("LSQObserver")),
         ("/global_quant_config/weight/qat_spec", json!({"a": 1})),
-        ("/global_quant_config/output_tensors", json!({"dtype": "int8"})),
+        ("/global_quant_config/output_tensors", json!({"dtype": "int5x"})),
         ("/global_quant_config/bias", json!({"dtype": "int8"})),
-        ("/kv_cache_post_rope", json!(true)),
-        ("/export/kv_cache_group", json!(["*k_proj"])),
+        ("/softmax_quant_spec", json!({"dtype": "int5x"})),
+        ("/kv_cache_quant_config", json!({"*k_proj": {"output_tensors": {"dtype": "int5x"}}})),
         ("/quant_mode", json!("fx_graph_mode")),
         ("/layer_type_quant_config", json!({"Conv2d": {"weight": {"dtype": "int8"}}})),
         ("/something_new", json!(1)),

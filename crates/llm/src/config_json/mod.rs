@@ -12,6 +12,7 @@ use crate::export::{CannotHold, Export};
 use crate::recipe::Recipe;
 use compressed_tensors::Targets;
 use kvant_quant::scheme::{ActivationScheme, LayerScheme, TensorScheme};
+use quark::AttentionModules;
 use serde_json::{Map, Value};
 
 /// What a checkpoint says of the tensors of a module that is quantized already.
@@ -29,7 +30,7 @@ pub struct ModuleScheme {
 /// Plain floats ([`Export::Fake`]) get none, so that they load wherever the source does.
 ///
 /// `layers` are the quantized modules, `exclude` the linear modules that stay as they are, `targets` how
-/// compressed-tensors shall name the former.
+/// compressed-tensors shall name the former, `attention` the modules that make queries, keys and values.
 ///
 /// # Errors
 /// [`CannotHold`] for schemes that the export has no words for.
@@ -40,15 +41,24 @@ pub fn with_quantization(
     layers: &[(String, LayerScheme)],
     exclude: &[String],
     targets: Targets,
+    attention: &AttentionModules,
 ) -> Result<Value, CannotHold> {
     let layers: Vec<(&str, LayerScheme)> = layers.iter().map(|(name, scheme)| (name.as_str(), *scheme)).collect();
     let exclude: Vec<&str> = exclude.iter().map(String::as_str).collect();
     let quantization = match export {
         Export::Quark => {
             let order = recipe.nibble_order();
-            Some(quark::quantization_config(&layers, &exclude, order, quark::WeightFormat::Real)?)
+            let mut config = quark::quantization_config(&layers, &exclude, order, quark::WeightFormat::Real)?;
+            quark::describe_attention(&mut config, &recipe.attention(), attention, &layers)?;
+            Some(config)
         }
-        Export::CompressedTensors => Some(compressed_tensors::quantization_config(&layers, &exclude, targets)?),
+        Export::CompressedTensors => {
+            let mut config = compressed_tensors::quantization_config(&layers, &exclude, targets)?;
+            if let Some(cache) = recipe.attention().key_value {
+                config["kv_cache_scheme"] = compressed_tensors::kv_cache_scheme(cache.scheme)?;
+            }
+            Some(config)
+        }
         Export::Fake => None,
     };
     forget_quantization(&mut config);
@@ -87,7 +97,16 @@ mod tests {
             "vocab_size": 5,
         });
         let layers = [("model.fc".to_owned(), "int4:g128".parse().unwrap())];
-        with_quantization(config, recipe.export(), &recipe, &layers, &["lm_head".to_owned()], Targets::Class).unwrap()
+        with_quantization(
+            config,
+            recipe.export(),
+            &recipe,
+            &layers,
+            &["lm_head".to_owned()],
+            Targets::Class,
+            &AttentionModules::default(),
+        )
+        .unwrap()
     }
 
     #[test]

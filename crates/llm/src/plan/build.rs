@@ -8,6 +8,7 @@ use super::{
     SourceWeight, Treatment, names,
 };
 use crate::config_json::compressed_tensors::Targets;
+use crate::config_json::quark::AttentionModules;
 use crate::config_json::with_quantization;
 use crate::export::{Export, LayerSpec, ModelTraits};
 use crate::family::Orientation;
@@ -354,7 +355,8 @@ impl Builder<'_> {
         let error =
             |problem| PlanError::Export { layer: first.name.clone(), scheme: first.scheme.to_string(), problem };
         let targets = if self.network.family().is_some() { Targets::Class } else { Targets::Modules };
-        with_quantization(json, self.export, &self.recipe, &layers, exclude, targets).map_err(error)
+        let attention = self.network.family().map(AttentionModules::of).unwrap_or_default();
+        with_quantization(json, self.export, &self.recipe, &layers, exclude, targets, &attention).map_err(error)
     }
 
     /// What loaders stumble over.

@@ -1,10 +1,11 @@
 //! The export that is chosen when none is asked for. Not what exports can hold: that is theirs to say.
 
 use super::Choice;
-use crate::export::{Export, LayerSpec};
+use crate::export::{ActivationSpec, Export, LayerSpec, Side};
+use crate::plan::Site;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::{Axis, Dialect, Granularity, LayerScheme};
+use kvant_quant::scheme::{ActivationScheme, Axis, Dialect, Granularity, LayerScheme};
 
 /// The first export that holds all schemes, beginning with that of the tool by whose name the first was asked for. If none
 /// does, that one: the plan will say what it cannot hold.
@@ -32,7 +33,14 @@ fn holds(export: Export, scheme: LayerScheme) -> bool {
         source: Source::Bf16,
         order: NibbleOrder::default(),
     };
+    let holds_activations = |side: Side, scheme: ActivationScheme| {
+        let site = Site::Input(String::new());
+        let spec = ActivationSpec { name: "", side, scheme, features: whole_units, source: layer.source, site: &site };
+        export.activation_parts(&spec).is_ok()
+    };
     export.parts(&layer).is_ok()
+        && scheme.input.is_none_or(|input| holds_activations(Side::Input, input))
+        && scheme.output.is_none_or(|output| holds_activations(Side::Output, output))
 }
 
 fn group_size(scheme: LayerScheme) -> u32 {

@@ -6,7 +6,7 @@ use crate::byte_size::ByteSize;
 use crate::config_json::quark::{QuarkConfig, WeightFormat};
 use crate::export::Export;
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::LayerScheme;
+use kvant_quant::scheme::{LayerScheme, Rotary};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{self, Read};
@@ -235,6 +235,11 @@ impl From<QuarkConfig> for Settings {
                 NibbleOrder::Awq => PackMethod::Reorder,
                 NibbleOrder::Natural => PackMethod::Order,
             }),
+            kv_cache: config.attention.key_value.map(|cache| cache.scheme.to_string()),
+            kv_cache_post_rope: (config.attention.rotary == Rotary::After).then_some(true),
+            min_kv_scale: config.attention.key_value.map(|cache| cache.min_scale.value()),
+            queries: config.attention.query.map(|scheme| scheme.to_string()),
+            probabilities: config.attention.probabilities.map(|scheme| scheme.to_string()),
             exclude: config.exclude,
             overrides: config.layers.into_iter().map(rule).collect(),
             ..Settings::default()

@@ -127,7 +127,7 @@ fn attention_is_said_by_names_and_spellings() {
     assert!(Recipe::resolve(&none, &Settings::default()).unwrap().attention().is_empty());
     let recipe = Recipe::resolve(&line, &file).unwrap();
     let again = Settings::from_json("recipe", &recipe.canonical()).unwrap();
-    assert_eq!(resolve(&again).unwrap(), recipe);
+    assert_eq!(resolve(&again).unwrap().attention(), attention);
 }
 
 #[test]

@@ -201,6 +201,40 @@ impl FloatFeatures<'_> {
     }
 }
 
+/// The scales of blocks under that of the tensor, as the incumbent finds them for activations: rounded twice, unlike those
+/// of weights, and zero where they are too small. NaN where a block holds more than numbers.
+pub(super) struct BlockScales<'a> {
+    /// The type of the scales of blocks.
+    pub(super) format: MiniFloat,
+    /// The largest element.
+    pub(super) largest: f32,
+    pub(super) tensor_scale: f32,
+    pub(super) amaxes: &'a [f32],
+    pub(super) scales: &'a mut [f32],
+}
+
+impl Loop for BlockScales<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        match self.format {
+            MiniFloat::E4M3 => self.of(MiniFloat::E4M3),
+            format => self.of(format),
+        }
+    }
+}
+
+impl BlockScales<'_> {
+    #[inline(always)]
+    fn of(self, format: MiniFloat) {
+        for (scale, amax) in self.scales.iter_mut().zip(self.amaxes) {
+            let rounded = format.round(divisor(*amax / self.largest) / self.tensor_scale) * self.tensor_scale;
+            *scale = if amax.is_finite() { rounded } else { f32::NAN };
+        }
+    }
+}
+
 /// Casts to 16 bits and back.
 pub(super) struct Casts<'a> {
     pub(super) values: &'a mut [f32],

@@ -1,7 +1,7 @@
 //! Fake quantization of activations, in place: what a deployed model computes between its layers. Not the finding of static
 //! parameters, which is [`ActivationStatistic`](super::ActivationStatistic)'s.
 
-use super::apply::{Casts, FloatFeatures, FloatTiles, IntFeatures, IntTiles};
+use super::apply::{BlockScales, Casts, FloatFeatures, FloatTiles, IntFeatures, IntTiles};
 use super::spread::{Spread, has_tensor_scale};
 use super::{ActivationError, StaticParameters};
 use crate::fake::fake_blocks;
@@ -258,11 +258,19 @@ impl Task<'_> {
         for strip in self.strips(rows) {
             let amaxes = self.by_group(strip, 0.0, |v, group, out| group_abs_max(self.isa, v, group, out));
             let scales = match tensor_scale {
-                Some(tensor_scale) => amaxes.iter().map(|amax| block_scale(scheme, *amax, tensor_scale)).collect(),
+                Some(tensor_scale) => self.block_scales(scheme, &amaxes, tensor_scale),
                 None => self.scales(scheme, &amaxes),
             };
             self.float_tiles(scheme, strip, self.columns, &scales);
         }
+    }
+
+    fn block_scales(&self, scheme: FloatScheme, amaxes: &[f32], tensor_scale: f32) -> Vec<f32> {
+        let mut scales = vec![0.0; amaxes.len()];
+        let format = if scheme.scale == FloatScale::E5m3OfTensor { MiniFloat::E5M3 } else { MiniFloat::E4M3 };
+        let largest = scheme.format.max();
+        dispatch(self.isa, BlockScales { format, largest, tensor_scale, amaxes, scales: &mut scales });
+        scales
     }
 
     fn amax(&self, rows: &[f32]) -> f32 {
@@ -303,16 +311,4 @@ fn rows_len(rows: &[f32]) -> usize {
 /// Whether the loops take the format: they count in `f32`.
 fn is_plain(scheme: IntScheme) -> bool {
     scheme.zero_point != ZeroPoint::Float && scheme.format.bits() <= 16
-}
-
-/// The scale of a block under the tensor's, as the incumbent finds it for activations: rounded twice, unlike those of
-/// weights, and zero where it is too small.
-fn block_scale(scheme: FloatScheme, amax: f32, tensor_scale: f32) -> f32 {
-    if !amax.is_finite() {
-        return f32::NAN;
-    }
-    let format = if scheme.scale == FloatScale::E5m3OfTensor { MiniFloat::E5M3 } else { MiniFloat::E4M3 };
-    let exact = amax / scheme.format.max();
-    let exact = if exact == 0.0 { EPSILON } else { exact };
-    format.round(exact / tensor_scale) * tensor_scale
 }

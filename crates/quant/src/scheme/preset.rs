@@ -69,7 +69,7 @@ pub const PRESETS: &[Preset] = &[
     quark("mxfp6_e3m2", "e3m2:g32:e8m0+e3m2:g32:e8m0!dynamic", "OCP MXFP6 e3m2 weights and activations"),
     quark("mxfp6_e2m3", "e2m3:g32:e8m0+e2m3:g32:e8m0!dynamic", "OCP MXFP6 e2m3 weights and activations"),
     quark("mxfp4_mxfp6_e2m3", "e2m1:g32:e8m0+e2m3:g32:e8m0!dynamic", "OCP MXFP4 weights, MXFP6 e2m3 activations"),
-    quark("mxfp4_fp8", "e2m1:g32:e8m0+e4m3:tensor:f32!static", "OCP MXFP4 weights, fp8 activations per tensor"),
+    quark("mxfp4_fp8", "e2m1:g32:e8m0+e4m3:tensor!static", "OCP MXFP4 weights, fp8 activations per tensor"),
     quark("amdfp4", "e2m1:g16:e5m3+e2m1:g16:e5m3!dynamic", "fp4 in groups of 16 with e5m3 scales"),
     quark("amdfp4_g32", "e2m1:g32:e5m3+e2m1:g32:e5m3!dynamic", "fp4 in groups of 32 with e5m3 scales"),
     quark("amdfp4_global16", "e2m1:g16:e5m3:f32+e2m1:g16:e5m3:f32!local", "amdfp4 under an f32 scale of the tensor"),

@@ -61,7 +61,8 @@ impl Format {
 pub fn format_of(scheme: &LayerScheme) -> Result<Format, CannotHold> {
     Args::of_weight(scheme.weight)?;
     scheme.input.map(Args::of_input).transpose()?;
-    match (scheme.weight, scheme.input) {
+    scheme.output.map(Args::of_input).transpose()?;
+    match (scheme.weight, scheme.input.or(scheme.output)) {
         (TensorScheme::Int(_), None) => Ok(Format::PackQuantized),
         (TensorScheme::Int(_), Some(_)) => Ok(Format::IntQuantized),
         (TensorScheme::Float(float), input) => Ok(match (float.scale, float.format) {

@@ -72,11 +72,20 @@ pub fn quantization_config(
     }))
 }
 
+/// The `kv_cache_scheme`.
+///
+/// # Errors
+/// [`CannotHold`] for what has no words.
+pub fn kv_cache_scheme(scheme: ActivationScheme) -> Result<Value, CannotHold> {
+    let args = Args::of_input(scheme)?;
+    serde_json::to_value(args).map_err(|error| CannotHold::new(error.to_string(), "report this"))
+}
+
 fn group(scheme: &LayerScheme, format: Format, targets: Vec<String>) -> Result<Value, CannotHold> {
     Ok(json!({
         "format": format.name(),
         "input_activations": scheme.input.map(Args::of_input).transpose()?,
-        "output_activations": null,
+        "output_activations": scheme.output.map(Args::of_input).transpose()?,
         "targets": targets,
         "weights": Args::of_weight(scheme.weight)?,
     }))

@@ -1,11 +1,12 @@
 //! A whole `quantization_config` of Quark, read as what it asks for.
 
+use super::attention::read_attention;
 use super::read::{is_empty, layer_scheme};
 use super::write::WeightFormat;
 use crate::glob::Glob;
 use crate::recipe::{RecipeError, quoted};
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::LayerScheme;
+use kvant_quant::scheme::{AttentionScheme, LayerScheme};
 use serde_json::{Map, Value};
 
 /// What a `quantization_config` of Quark says of the linear layers of a model.
@@ -20,24 +21,29 @@ pub struct QuarkConfig {
     pub layers: Vec<(String, Option<LayerScheme>)>,
     /// Patterns on full module names of modules that stay as they are.
     pub exclude: Vec<String>,
+    /// How queries, keys, values and the softmax are quantized.
+    pub attention: AttentionScheme,
     /// The order of 4-bit codes in words.
     pub order: NibbleOrder,
     /// What the weights are stored as.
     pub weight_format: WeightFormat,
 }
 
-const SPELL_IT: &str = "write a recipe in TOML, or give --scheme, --override and --exclude";
+pub(super) const SPELL_IT: &str = "write a recipe in TOML, or give --scheme, --override and --exclude";
 
 /// The fields that mean something here.
 const KNOWN: &[&str] = &[
     "exclude",
     "export",
     "global_quant_config",
+    "kv_cache_post_rope",
+    "kv_cache_quant_config",
     "layer_quant_config",
     "layer_type_quant_config",
     "log_severity_level",
     "quant_method",
     "quant_mode",
+    "softmax_quant_spec",
     "version",
 ];
 
@@ -51,8 +57,8 @@ impl QuarkConfig {
     /// Reads the `quantization_config`, or a config.json that contains it.
     ///
     /// # Errors
-    /// *Invalid* where the document is not of Quark's form, *unsupported* where it asks for what needs calibration (the KV
-    /// cache, algorithms, quantized outputs) or what no scheme expresses.
+    /// *Invalid* where the document is not of Quark's form, *unsupported* where it asks for algorithms or what no scheme
+    /// expresses.
     ///
     /// ```
     /// use kvant_llm::config_json::quark::{QuarkConfig, WeightFormat, quantization_config};
@@ -70,9 +76,12 @@ impl QuarkConfig {
         check_method(config)?;
         check_fields(config)?;
         let (order, weight_format) = read_export(config.get("export"))?;
+        let (default, mut layers) = (read_default(config)?, read_layers(config)?);
+        let attention = read_attention(config, default, &mut layers)?;
         Ok(QuarkConfig {
-            default: read_default(config)?,
-            layers: read_layers(config)?,
+            default,
+            layers,
+            attention,
             exclude: read_exclude(config.get("exclude"))?,
             order,
             weight_format,
@@ -108,9 +117,6 @@ fn check_fields(config: &Map<String, Value>) -> Result<(), RecipeError> {
 
 fn refuse_field(key: &str) -> RecipeError {
     let reason = match key {
-        "kv_cache_quant_config" | "kv_cache_post_rope" | "softmax_quant_spec" => {
-            "quantizing the KV cache or attention needs calibration and is not supported yet"
-        }
         "algo_config" => "algorithms need calibration and are not supported yet",
         _ => return RecipeError::unsupported(quoted(key), "is not a known field", "remove the field"),
     };
@@ -144,7 +150,7 @@ fn read_layers(config: &Map<String, Value>) -> Result<Vec<(String, Option<LayerS
 }
 
 /// The fields of the object called `key`, none where there is no such object.
-fn object<'a>(
+pub(super) fn object<'a>(
     config: &'a Map<String, Value>,
     key: &str,
 ) -> Result<impl Iterator<Item = (&'a String, &'a Value)>, RecipeError> {
@@ -169,10 +175,6 @@ fn read_exclude(value: Option<&Value>) -> Result<Vec<String>, RecipeError> {
 
 fn read_export(export: Option<&Value>) -> Result<(NibbleOrder, WeightFormat), RecipeError> {
     let field = |key: &str| export.and_then(|export| export.get(key)).filter(|value| !value.is_null());
-    if field("kv_cache_group").is_some_and(|group| !is_empty(group)) {
-        let reason = "quantizing the KV cache needs calibration and is not supported yet";
-        return Err(RecipeError::unsupported("export.kv_cache_group", reason, "set it to []"));
-    }
     let order = match field("pack_method").map(Value::as_str) {
         None | Some(Some("reorder")) => NibbleOrder::Awq,
         Some(Some("order")) => NibbleOrder::Natural,

@@ -2,6 +2,7 @@
 //! [`quantization_config`], reading is [`QuarkConfig::read`] for recipes,
 //! [`StoredQuark::read`] for checkpoints.
 
+mod attention;
 mod document;
 mod observer;
 mod read;
@@ -9,6 +10,7 @@ mod stored;
 mod tensor_spec;
 mod write;
 
+pub use attention::{AttentionModules, describe_attention};
 pub use document::QuarkConfig;
 pub use stored::StoredQuark;
 pub use write::{WeightFormat, layer_config, quantization_config};

@@ -216,8 +216,7 @@ impl Reader<'_> {
     fn scale_type(&self, spec: &TensorSpec) -> Result<&'static str, RecipeError> {
         match spec.scale_type.as_deref() {
             Some("float") => Ok(""),
-            // Quark leaves the f32 scale of static inputs unsaid; elsewhere nothing said is the model's type.
-            None if self.side == Place::Input && spec.is_dynamic == Some(false) => Ok("f32"),
+            // What is not said is the model's type.
             None => Ok(""),
             Some("float32") => Ok("f32"),
             Some("float16") => Ok("f16"),

@@ -8,8 +8,8 @@ use kvant_numeric::Format;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{
-    Axis, BlockFormat, Cast, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, ScaleType, TensorScheme,
-    Timing, ZeroPoint,
+    ActivationScheme, Axis, BlockFormat, Cast, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, ScaleType,
+    TensorScheme, Timing, ZeroPoint,
 };
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -93,21 +93,42 @@ fn layer_configs(
 /// # Errors
 /// [`CannotHold`] for schemes that Quark has no words for.
 pub fn layer_config(scheme: &LayerScheme) -> Result<Value, CannotHold> {
-    let input = scheme.input.map(|input| tensor_config(input.scheme, Place::Input(input.timing))).transpose()?;
+    // Its schemes of inputs leave the type of scales unsaid but where weights are fp8 of the same kind.
+    let unsaid = !matches!(scheme.weight, TensorScheme::Float(float) if matches!(float.scale, FloatScale::Plain(_)));
+    let place = |timing| Place::Activations { timing, unsaid };
+    let input = scheme.input.map(|input| tensor_config(input.scheme, place(input.timing))).transpose()?;
     Ok(json!({
         "bias": null,
         "input_tensors": input,
-        "output_tensors": null,
+        "output_tensors": scheme.output.map(output_config).transpose()?,
         "target_device": null,
         "weight": tensor_config(scheme.weight, Place::Weight)?,
     }))
+}
+
+/// The description of outputs.
+pub(super) fn output_config(output: ActivationScheme) -> Result<Value, CannotHold> {
+    tensor_config(output.scheme, Place::Activations { timing: output.timing, unsaid: true })
 }
 
 /// Which tensor of a layer is described.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Weight,
-    Input(Timing),
+    Activations {
+        timing: Timing,
+        /// Whether the type of static scales that have the model's type goes without saying.
+        unsaid: bool,
+    },
+}
+
+impl Place {
+    fn timing(self) -> Option<Timing> {
+        match self {
+            Place::Weight => None,
+            Place::Activations { timing, .. } => Some(timing),
+        }
+    }
 }
 
 /// One description, or a list of two.
@@ -153,7 +174,7 @@ fn int_spec(scheme: IntScheme, place: Place) -> Result<TensorSpec, CannotHold> {
 /// A description of something with scales: its granularity and when scales are found.
 fn scaled(dtype: impl Into<Word>, granularity: Granularity, place: Place) -> Result<TensorSpec, CannotHold> {
     let spec = TensorSpec {
-        is_dynamic: Some(matches!(place, Place::Input(Timing::Dynamic | Timing::Local))),
+        is_dynamic: Some(matches!(place.timing(), Some(Timing::Dynamic | Timing::Local))),
         round_method: Some("half_even".into()),
         ..TensorSpec::new(dtype)
     };
@@ -224,9 +245,9 @@ fn is_grouped(granularity: Granularity) -> bool {
 }
 
 fn plain_float_spec(scheme: FloatScheme, scale: ScaleType, place: Place) -> Result<TensorSpec, CannotHold> {
-    // The scale of static inputs in f32 is what Quark leaves unsaid.
-    let unsaid =
-        place == Place::Input(Timing::Static) && scale == ScaleType::F32 && scheme.granularity == Granularity::Tensor;
+    let unsaid = matches!(place, Place::Activations { timing: Timing::Static, unsaid: true })
+        && scale == ScaleType::Model
+        && scheme.granularity == Granularity::Tensor;
     Ok(TensorSpec {
         observer_cls: Some(observer::class(scheme.granularity, scheme.observer, false).into()),
         scale_type: (!unsaid).then(|| scale_type(scale).into()),
@@ -238,7 +259,7 @@ fn plain_float_spec(scheme: FloatScheme, scale: ScaleType, place: Place) -> Resu
 /// The second stage: the scale of block scales.
 fn of_tensor(dtype: &'static str, place: Place) -> Result<TensorSpec, CannotHold> {
     Ok(TensorSpec {
-        is_dynamic: Some(place == Place::Input(Timing::Dynamic)),
+        is_dynamic: Some(place.timing() == Some(Timing::Dynamic)),
         is_scale_quant: Some(true),
         observer_cls: Some("PerTensorMinMaxObserver".into()),
         scale_type: Some("float32".into()),
@@ -264,7 +285,7 @@ fn scale_mode(rule: ScaleRule, place: Place) -> Result<&'static str, CannotHold>
         (ScaleRule::Even, _) => Ok("even"),
         (ScaleRule::Floor, _) => Ok("floor"),
         (ScaleRule::Ceil, _) | (ScaleRule::Rceil, Place::Weight) => Ok("ceil"),
-        (ScaleRule::Rceil, Place::Input(_)) => Err(CannotHold::new(
+        (ScaleRule::Rceil, Place::Activations { .. }) => Err(CannotHold::new(
             "Quark has no rule `rceil` for the scales of inputs",
             "use e8m0 or e8m0-ceil for inputs",
         )),

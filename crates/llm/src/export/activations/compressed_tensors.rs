@@ -1,5 +1,5 @@
-//! Parameters of activations in the layout of compressed-tensors: vectors of one, beside the layer, those of keys, values
-//! and queries beside the attention module.
+//! Parameters of activations in the layout of compressed-tensors: vectors of one, beside the layer, those of keys and
+//! values in the attention module.
 
 use super::{ActivationSpec, AttentionSpec, Owner, ParameterContent, ParameterPart};
 use crate::config_json::compressed_tensors::can_describe;
@@ -44,16 +44,14 @@ pub(super) fn attention_parts(spec: &AttentionSpec) -> Result<Vec<ParameterPart>
         parts.push(scale(spec, "k_scale", key, scheme.scheme)?);
         parts.push(scale(spec, "v_scale", value, scheme.scheme)?);
     }
-    if let (Some(query), Some(scheme)) = (&spec.query, spec.scheme.query) {
-        parts.push(scale(spec, "q_scale", query, scheme)?);
-    }
-    match spec.scheme.probabilities {
-        None => Ok(parts),
-        Some(_) => Err(CannotHold::new(
-            "compressed-tensors has no quantized softmax",
-            "use --format quark, or quantize the KV cache without it",
-        )),
-    }
+    // Queries are told by the class of attention modules, which no checkpoint names.
+    let others = spec.scheme.query.or(spec.scheme.probabilities);
+    others.map_or(Ok(parts), |_| {
+        Err(CannotHold::new(
+            "compressed-tensors has no words for quantized queries and softmax",
+            "use --format quark, or quantize the KV cache without them",
+        ))
+    })
 }
 
 fn scale(
