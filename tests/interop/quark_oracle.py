@@ -78,11 +78,11 @@ def load(directory):
     return import_model_from_safetensors(model, str(directory)).eval()
 
 
-def dequantized(model):
-    """Weights of a loaded model as its forward pass uses them, by module."""
+def dequantized(model, dtype=None):
+    """Weights of a loaded model as its forward pass uses them, by module; in the model's dtype or another."""
     packed = {name: m for name, m in model.named_modules() if type(m).__name__ == "QParamsLinear"}
     with torch.no_grad():
-        return {name: m._get_qweight(m.weight).detach().to(model.dtype) for name, m in packed.items()}
+        return {name: m._get_qweight(m.weight).detach().to(dtype or model.dtype) for name, m in packed.items()}
 
 
 def fake_quantized(scheme, weight):

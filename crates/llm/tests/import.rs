@@ -249,6 +249,45 @@ fn quantized_models_run() {
     }
 }
 
+/// Qwen3-MoE with all experts of a block in one tensor, as transformers holds them.
+fn fused_experts() -> (Value, Vec<Tensor>) {
+    let config = json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 32, "num_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32, "intermediate_size": 64, "norm_topk_prob": true,
+        "tie_word_embeddings": false
+    });
+    let mut tensors: Vec<Tensor> =
+        common::llama(Dtype::F32).into_iter().filter(|(name, ..)| !name.contains("mlp")).collect();
+    for (name, shape) in [
+        ("self_attn.q_norm.weight", vec![32]),
+        ("self_attn.k_norm.weight", vec![32]),
+        ("mlp.gate.weight", vec![4, 64]),
+        ("mlp.experts.gate_up_proj", vec![4, 64, 64]),
+        ("mlp.experts.down_proj", vec![4, 64, 32]),
+    ] {
+        tensors.push(common::weight(&format!("model.layers.0.{name}"), Dtype::F32, &shape));
+    }
+    (config, tensors)
+}
+
+#[test]
+fn experts_that_were_one_tensor_run_from_modules_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, tensors) = fused_experts();
+    let source = dir.path().join("source");
+    write(&source, &config, &tensors);
+    let logits = |export: Export| {
+        let target = dir.path().join(export.to_string());
+        quantize(&source, &target, &Settings { format: Some(export), ..scheme("int4:g32") }, 1).unwrap();
+        let checkpoint = Checkpoint::open(&target).unwrap();
+        let decoder = Decoder::open(&checkpoint).unwrap_or_else(|e| panic!("{export}: {e}"));
+        decoder.logits(&Cpu::default(), &[1, 5, 7, 30, 2, 9], 6).unwrap()
+    };
+    let fake = logits(Export::Fake);
+    assert_eq!((logits(Export::Quark), logits(Export::CompressedTensors)), (fake.clone(), fake));
+}
+
 /// What is wrong with an int4 checkpoint of which one tensor or config.json was changed.
 fn refusal(change: impl Fn(&mut Vec<Tensor>, &mut Value)) -> String {
     let tensor = random("int4:g32:zp".parse().unwrap());

@@ -148,3 +148,42 @@ fn the_cache_of_compressed_tensors_and_its_reciprocal_scales() {
     assert_eq!(said(attention.value.as_ref()).unwrap().1, [0.25]);
     assert!(import.activations(K_PROJ).unwrap().output.is_none());
 }
+
+#[test]
+fn names_that_quark_forgot_to_translate_are_known() {
+    let mut tensors = layers();
+    for (name, ..) in &mut tensors {
+        *name = name.replace(".weight_scale", ".weight_quantizer.scale");
+    }
+    tensors.push(scalar(&format!("{K_PROJ}.input_quantizer.scale"), Dtype::F32, 0.25));
+    tensors.push(scalar(&format!("{Q_PROJ}.input_quantizer.scale"), Dtype::F32, 0.5));
+    let dir = tempfile::tempdir().unwrap();
+    let quantization = quark_config("e4m3:tensor+e4m3:tensor!static", |_| ());
+    write(dir.path(), &json!({"quantization_config": quantization}), &tensors);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let import = import::open(&checkpoint).unwrap();
+    assert_eq!(import.tensors().len(), 2);
+    assert_eq!(input(&import, Q_PROJ).unwrap().1, [0.5]);
+}
+
+#[test]
+fn fp8_layers_of_the_source_that_were_left_alone_are_read() {
+    let exclude = |config: &mut Value| config["exclude"] = json!(["*"]);
+    let mut tensors = layers();
+    tensors[1].0 = tensors[1].0.replace("weight_scale", "weight_scale_inv");
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &json!({"quantization_config": quark_config("int4:g32", exclude)}), &tensors);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let import = import::open(&checkpoint).unwrap();
+    assert!(import.tensors().iter().all(|tensor| tensor.meta.dtype == "F32" && tensor.meta.shape == [4, 8]));
+    assert!(import.activations(K_PROJ).is_none());
+}
+
+#[test]
+fn online_rotations_are_refused() {
+    let rotated = quark_config("e4m3:tensor", |config| {
+        config["algo_config"] = json!([{"name": "rotation", "r1": true, "r4": true}])
+    });
+    let (_dir, checkpoint) = checkpoint(rotated, &[]);
+    assert!(import::open(&checkpoint).unwrap_err().to_string().contains("r4"));
+}

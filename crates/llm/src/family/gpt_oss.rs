@@ -17,21 +17,12 @@ pub const FAMILY: Family = Family {
     mlp: &[],
     moe: Some(Moe {
         routing: &[(Router, "mlp.router")],
-        experts: &[
-            ExpertLayout {
-                storage: ExpertStorage::Fused,
-                orientation: Orientation::InOut,
-                gate_up_rows: RowOrder::Interleaved,
-                linears: &[(GateUp, "mlp.experts.gate_up_proj"), (Down, "mlp.experts.down_proj")],
-            },
-            // Quantized checkpoints hold one module per expert.
-            ExpertLayout {
-                storage: ExpertStorage::Separate,
-                orientation: Orientation::OutIn,
-                gate_up_rows: RowOrder::Interleaved,
-                linears: &[(GateUp, "mlp.experts.{}.gate_up_proj"), (Down, "mlp.experts.{}.down_proj")],
-            },
-        ],
+        experts: &[ExpertLayout {
+            storage: ExpertStorage::Fused,
+            orientation: Orientation::InOut,
+            gate_up_rows: RowOrder::Interleaved,
+            linears: &[(GateUp, "mlp.experts.gate_up_proj"), (Down, "mlp.experts.down_proj")],
+        }],
         shared: &[],
         rule: Routing::TopThenSoftmax,
     }),

@@ -103,9 +103,6 @@ fn class(module: &str) -> ModuleClass {
 
 fn layout(module: &Module<'_, '_>, format: Format, scheme: TensorScheme) -> Result<Layout, ImportError> {
     let (rows, columns) = shape(module, format, scheme)?;
-    if rows == 0 || columns == 0 {
-        return Err(ImportError::invalid(module.name, "is empty"));
-    }
     let layer = LayerSpec {
         name: module.name,
         rows,
@@ -116,8 +113,7 @@ fn layout(module: &Module<'_, '_>, format: Format, scheme: TensorScheme) -> Resu
     };
     let parts = compressed_tensors_parts(format, &layer);
     let parts = parts.map_err(|error| ImportError::cannot_hold(module.name, &error))?;
-    let layout = Layout::of_scheme(scheme, (rows, columns), parts)
-        .ok_or_else(|| ImportError::invalid(module.name, format!("`{scheme}` has no codes")))?;
+    let layout = Layout::of_scheme(module.name, scheme, (rows, columns), parts)?;
     let groups = module.tensor("weight_g_idx").map(|view| view.name().to_owned());
     Ok(Layout { groups, ..layout })
 }

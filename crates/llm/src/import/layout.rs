@@ -43,8 +43,22 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// A weight of a scheme in the parts of an export. `None` for schemes without codes.
-    pub fn of_scheme(scheme: TensorScheme, (rows, columns): (usize, usize), parts: Vec<Part>) -> Option<Layout> {
+    /// A weight of a scheme in the parts of an export.
+    pub fn of_scheme(
+        module: &str,
+        scheme: TensorScheme,
+        shape: (usize, usize),
+        parts: Vec<Part>,
+    ) -> Result<Layout, ImportError> {
+        if shape.0 == 0 || shape.1 == 0 {
+            return Err(ImportError::invalid(module, "is empty"));
+        }
+        let hint = "dequantize the checkpoint with the tool that made it";
+        let refuse = || ImportError::unsupported(module, format!("codes of `{scheme}` are not read"), hint);
+        Layout::of_codes(scheme, shape, parts).filter(|_| scheme.format().bits() <= 8).ok_or_else(refuse)
+    }
+
+    fn of_codes(scheme: TensorScheme, (rows, columns): (usize, usize), parts: Vec<Part>) -> Option<Layout> {
         let (element, two_stages, zero_point) = match scheme {
             TensorScheme::Int(int) => (integer(int.format), false, int.zero_point),
             TensorScheme::Progressive { second, .. } => (integer(second.format), true, second.zero_point),

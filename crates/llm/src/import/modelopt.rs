@@ -74,6 +74,5 @@ fn nvfp4(module: &Module<'_, '_>) -> Result<Layout, ImportError> {
         order: NibbleOrder::Natural,
     };
     let parts = Export::Quark.parts(&layer).map_err(|error| ImportError::cannot_hold(module.name, &error))?;
-    let layout = Layout::of_scheme(scheme, shape, parts).filter(|_| shape.0 > 0 && shape.1 > 0);
-    layout.ok_or_else(|| ImportError::invalid(module.name, "is empty"))
+    Layout::of_scheme(module.name, scheme, shape, parts)
 }

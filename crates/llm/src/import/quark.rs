@@ -97,9 +97,6 @@ impl Quark {
         let (first, last) = module.matrix_shape("weight")?;
         let (rows, columns) = (first, packing.codes_in(last));
         let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
-        if rows == 0 || columns == 0 {
-            return Err(ImportError::invalid(module.tensor_name("weight"), "is empty"));
-        }
         let layer = LayerSpec {
             name: module.name,
             rows,
@@ -109,7 +106,6 @@ impl Quark {
             order: self.config.order,
         };
         let parts = Export::Quark.parts(&layer).map_err(refused)?;
-        Layout::of_scheme(scheme, (rows, columns), parts)
-            .ok_or_else(|| ImportError::invalid(module.name, format!("`{scheme}` has no codes")))
+        Layout::of_scheme(module.name, scheme, (rows, columns), parts)
     }
 }

@@ -1,6 +1,7 @@
 //! From tensor names to entries of a family's description, and back to where the checkpoint keeps its trunk. Knows
 //! the spellings of the wild (missing or added prefixes, suffixes of a module's tensors), but no shapes.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::{Reason, Slot, TensorMeta};
@@ -78,9 +79,9 @@ const QUANTIZATION_PARAMETERS: &[&str] = &[
 pub(super) struct Names {
     family: &'static Family,
     /// By path inside a block, indices of experts replaced by `{}`.
-    block: HashMap<&'static str, Entry>,
+    block: HashMap<Cow<'static, str>, Entry>,
     /// By path inside the trunk.
-    trunk: HashMap<&'static str, Entry>,
+    trunk: HashMap<Cow<'static, str>, Entry>,
 }
 
 impl Names {
@@ -161,19 +162,20 @@ fn outside(name: &str, cut: usize, entry: Entry, suffix: Suffix) -> Named {
     Named { module: name[..name.len() - cut].to_owned(), entry, suffix, block: None, expert: None }
 }
 
-fn block_entries(family: &'static Family) -> HashMap<&'static str, Entry> {
+fn block_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     let linear =
         |part: Part, role: Role| Entry::Linear { part, role, orientation: family.orientation, rows: family.qkv_rows };
     let mut entries = HashMap::new();
-    entries.extend(family.attention.iter().map(|&(role, path)| (path, linear(Part::Attention, role))));
-    entries.extend(family.mlp.iter().map(|&(role, path)| (path, stacked(linear(Part::Mlp, role)))));
-    entries.extend(family.norms.iter().map(|&(site, path)| (path, Entry::Norm(site))));
-    entries.extend(family.parameters.iter().map(|&path| (path, Entry::Parameter)));
+    entries.extend(family.attention.iter().map(|&(role, path)| (path.into(), linear(Part::Attention, role))));
+    entries.extend(family.mlp.iter().map(|&(role, path)| (path.into(), stacked(linear(Part::Mlp, role)))));
+    entries.extend(family.norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
+    entries.extend(family.parameters.iter().map(|&path| (path.into(), Entry::Parameter)));
     if let Some(moe) = family.moe {
-        entries.extend(moe.routing.iter().map(|&(role, path)| (path, linear(Part::Routing, role))));
+        entries.extend(moe.routing.iter().map(|&(role, path)| (path.into(), linear(Part::Routing, role))));
         let shared = moe.shared.iter();
-        entries.extend(shared.map(|&(role, path)| (path, stacked(linear(Part::SharedExperts, role)))));
-        entries.extend(expert_entries(moe.experts));
+        entries.extend(shared.map(|&(role, path)| (path.into(), stacked(linear(Part::SharedExperts, role)))));
+        entries.extend(split_entries(moe.experts));
+        entries.extend(expert_entries(moe.experts).map(|(path, entry)| (path.into(), entry)));
     }
     entries
 }
@@ -199,7 +201,22 @@ fn expert_entries(layouts: &'static [crate::family::ExpertLayout]) -> impl Itera
     })
 }
 
-fn trunk_entries(family: &'static Family) -> HashMap<&'static str, Entry> {
+/// Quantized checkpoints hold one module an expert where floats are in one tensor.
+fn split_entries(layouts: &'static [crate::family::ExpertLayout]) -> impl Iterator<Item = (Cow<'static, str>, Entry)> {
+    let fused = layouts.iter().filter(|layout| layout.storage == ExpertStorage::Fused);
+    fused.flat_map(|layout| {
+        layout.linears.iter().filter_map(move |&(role, path)| {
+            let (parent, leaf) = path.rsplit_once('.')?;
+            let (orientation, rows) = (Orientation::OutIn, layout.gate_up_rows);
+            Some((
+                format!("{parent}.{{}}.{leaf}").into(),
+                Entry::Linear { part: Part::Experts, role, orientation, rows },
+            ))
+        })
+    })
+}
+
+fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     let trunk = &family.trunk;
     let linear = |role: Role| Entry::Linear {
         part: Part::Trunk,
@@ -208,15 +225,15 @@ fn trunk_entries(family: &'static Family) -> HashMap<&'static str, Entry> {
         rows: RowOrder::Stacked,
     };
     let mut entries = HashMap::new();
-    entries.insert(trunk.embedding, Entry::Embedding);
-    entries.extend(trunk.positions.map(|path| (path, Entry::Positions)));
-    entries.extend(trunk.norms.iter().map(|&(site, path)| (path, Entry::Norm(site))));
-    entries.extend(trunk.linears.iter().map(|&(role, path)| (path, linear(role))));
+    entries.insert(trunk.embedding.into(), Entry::Embedding);
+    entries.extend(trunk.positions.map(|path| (path.into(), Entry::Positions)));
+    entries.extend(trunk.norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
+    entries.extend(trunk.linears.iter().map(|&(role, path)| (path.into(), linear(role))));
     entries
 }
 
 /// The entry whose module the name continues, the suffix, and how many bytes of the name are suffix.
-fn look_up(entries: &HashMap<&'static str, Entry>, name: &str) -> Option<(Entry, Suffix, usize)> {
+fn look_up(entries: &HashMap<Cow<'static, str>, Entry>, name: &str) -> Option<(Entry, Suffix, usize)> {
     SUFFIXES.iter().find_map(|(text, suffix)| {
         let entry = entries.get(name.strip_suffix(text)?)?;
         Some((*entry, *suffix, text.len()))
