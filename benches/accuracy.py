@@ -97,8 +97,8 @@ def kvant(a, source, scheme):
 
 
 def exported_name(name):
-    for inside, outside in ((".input_quantizer.1.scale", ".input_scale_2"), (".input_quantizer.scale", ".input_scale"),
-                            (".output_quantizer.scale", ".output_scale")):  # fmt: skip
+    for inside, outside in (("._input_quantizer.1.scale", ".input_scale_2"), ("._input_quantizer.scale", ".input_scale"),
+                            ("._output_quantizer.scale", ".output_scale")):  # fmt: skip
         name = name.replace(inside, outside)
     return name
 
