@@ -308,12 +308,24 @@ pub struct EvalArgs {
     /// Tokens from the start of one window to that of the next [default: as long as a window]
     #[arg(long, value_name = "N")]
     pub stride: Option<usize>,
+    /// The precision of activations: bf16 is what a bf16 model computes in torch, and faster
+    #[arg(long, value_name = "PRECISION", default_value = "f32")]
+    pub precision: Precision,
     /// Activations kept in memory, e.g. 500MB; more go to a temporary file
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     pub max_memory: ByteSize,
     /// How to run it.
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+/// The precision of activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Precision {
+    /// Everything in f32
+    F32,
+    /// Every operation rounds its result to bf16
+    Bf16,
 }
 
 /// `kvant list`.

@@ -1,11 +1,12 @@
 //! The seam between what a decoder computes and what computes it. Everything that takes time passes through here, so that
-//! another device needs these five operations and no more. Buffers are rows of `f32`, one per token.
+//! another device needs these operations and no more. Buffers are rows of `f32`, one per token, in any precision.
 
 use super::heads::{HeadLayout, Heads};
 use super::rope::Angles;
 use crate::family::{Activation, NormKind, Pairing};
 use crate::weight::WeightMatrix;
 use kvant_numeric::Arithmetic;
+use kvant_numeric::linalg::Precision;
 
 /// A norm, ready to be applied.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,8 +67,13 @@ pub enum Hidden<'a> {
 
 /// What computes a decoder.
 pub trait Ops: Sync {
-    /// The precision of activations.
-    fn arithmetic(&self) -> Arithmetic;
+    /// The precision of activations, to which every operation rounds its result.
+    fn precision(&self) -> Precision;
+
+    /// The same as the arithmetic that values are quantized in.
+    fn arithmetic(&self) -> Arithmetic {
+        self.precision().arithmetic()
+    }
 
     /// `out = x W^T + b`, rows of `W.columns` to rows of `W.rows`; `out` is resized.
     fn linear(&self, x: &[f32], weight: &WeightMatrix<'_>, bias: Option<&[f32]>, out: &mut Vec<f32>);
@@ -83,4 +89,7 @@ pub trait Ops: Sync {
 
     /// The hidden activation; `out` is resized.
     fn activate(&self, activation: Activation, hidden: Hidden<'_>, out: &mut Vec<f32>);
+
+    /// `x += scale * branch`.
+    fn join(&self, x: &mut [f32], branch: &[f32], scale: f32);
 }

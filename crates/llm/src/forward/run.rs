@@ -114,7 +114,9 @@ impl Run<'_, '_> {
             let row = row.ok_or(ForwardError::Token { token: *token, vocabulary })?;
             self.tensors().read_row(table, row, &mut x);
         }
-        x.iter_mut().for_each(|x| *x *= self.blueprint().embedding_scale);
+        let (precision, scale) = (self.ops.precision(), self.blueprint().embedding_scale);
+        let scale = precision.round(scale);
+        x.iter_mut().for_each(|x| *x = precision.round(precision.round(*x) * scale));
         if let Some(layer) = &self.blueprint().project_in {
             x = self.linear(layer, &x);
         }
@@ -131,7 +133,7 @@ impl Run<'_, '_> {
         let mut rows = Vec::new();
         (0..self.length).for_each(|position| self.tensors().read_row(table, position + offset, &mut rows));
         for sequence in x.chunks_mut(self.length * table.columns) {
-            sequence.iter_mut().zip(&rows).for_each(|(x, row)| *x += *row);
+            self.ops.join(sequence, &rows, 1.0);
         }
         Ok(())
     }
@@ -178,8 +180,7 @@ impl Run<'_, '_> {
         if let Some(norm) = norm {
             self.norm(norm, &mut branch, self.decoder.width());
         }
-        let scale = block.branch_scale;
-        x.iter_mut().zip(&branch).for_each(|(x, branch)| *x += scale * branch);
+        self.ops.join(x, &branch, block.branch_scale);
     }
 
     /// What the head reads: the stream after the last norm.
@@ -209,10 +210,12 @@ impl Run<'_, '_> {
 
     fn shape_logits(&self, logits: &mut [f32]) {
         let (scale, cap) = (self.blueprint().logit_scale, self.blueprint().logit_cap);
+        let precision = self.ops.precision();
+        let round = |z| precision.round(z);
         logits.par_chunks_mut(16 << 10).for_each(|logits| {
-            logits.iter_mut().for_each(|z| *z *= scale);
+            logits.iter_mut().for_each(|z| *z = round(*z * scale));
             if let Some(cap) = cap {
-                logits.iter_mut().for_each(|z| *z = cap * tanh(*z / cap));
+                logits.iter_mut().for_each(|z| *z = round(cap * round(tanh(round(*z / cap)))));
             }
         });
     }

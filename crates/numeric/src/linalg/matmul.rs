@@ -3,15 +3,16 @@
 #![allow(unsafe_code)]
 
 use gemm::Parallelism;
+use std::ops::Range;
 
 /// A matrix in a slice: element `(r, c)` stands at `r * row_step + c * column_step`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
-    data: &'a [f32],
-    rows: usize,
-    columns: usize,
-    row_step: usize,
-    column_step: usize,
+    pub(super) data: &'a [f32],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) row_step: usize,
+    pub(super) column_step: usize,
 }
 
 impl<'a> Matrix<'a> {
@@ -25,6 +26,12 @@ impl<'a> Matrix<'a> {
         Matrix { data, rows, columns, row_step, column_step: 1 }
     }
 
+    /// Some rows.
+    pub(super) fn part(self, rows: Range<usize>) -> Matrix<'a> {
+        let data = if rows.is_empty() { &[] } else { &self.data[rows.start * self.row_step..] };
+        Matrix { data, rows: rows.len(), ..self }
+    }
+
     /// The same elements with rows and columns exchanged.
     pub fn transposed(self) -> Matrix<'a> {
         let Matrix { data, rows, columns, row_step, column_step } = self;
@@ -35,10 +42,10 @@ impl<'a> Matrix<'a> {
 /// A matrix to be written: rows of `columns` elements, `row_step` apart.
 #[derive(Debug)]
 pub struct MatrixMut<'a> {
-    data: &'a mut [f32],
-    rows: usize,
-    columns: usize,
-    row_step: usize,
+    pub(super) data: &'a mut [f32],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) row_step: usize,
 }
 
 impl<'a> MatrixMut<'a> {

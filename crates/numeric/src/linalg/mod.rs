@@ -2,10 +2,17 @@
 //! order, so a result does not depend on the number of threads. The row kernels give the same bits on every instruction
 //! set; products of matrices, which come from the `gemm` crate, may differ in the last bits between kinds of CPU.
 
+mod attention;
 mod elementary;
+mod linear;
 mod matmul;
+mod precision;
 mod rows;
+mod tiled;
 
-pub use elementary::{erf, exp, sigmoid, tanh};
+pub use attention::{AttentionBuffers, AttentionRule, KeysValues, QUERIES};
+pub use elementary::{erf, exp, exp2, sigmoid, tanh};
+pub use linear::{Weight, linear};
 pub use matmul::{Matrix, MatrixMut, Threads, multiply};
+pub use precision::Precision;
 pub use rows::{layer_norm, rms_norm, softmax, sum_of_exponentials};

@@ -2,6 +2,7 @@
 //! with every instruction set.
 
 use super::elementary::{exp, tanh};
+use super::precision::Precision;
 use crate::simd::{Isa, Loop, dispatch};
 
 const LANES: usize = 16;
@@ -22,9 +23,10 @@ fn fold(values: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl F
     lanes.into_iter().fold(start, join)
 }
 
-/// RMSNorm in place: `x / sqrt(mean(x^2) + eps) * (w + offset)` (arXiv 1910.07467).
-pub fn rms_norm(isa: Isa, row: &mut [f32], weight: &[f32], offset: f32, eps: f32) {
-    dispatch(isa, RmsNorm { row, weight, offset, eps });
+/// RMSNorm in place: `x / sqrt(mean(x^2) + eps) * (w + offset)` (arXiv 1910.07467). In bfloat16 what `w` multiplies is
+/// rounded, as LLaMA does, unless there is an offset, as Gemma does; the result is rounded in any case.
+pub fn rms_norm(isa: Isa, row: &mut [f32], weight: &[f32], offset: f32, eps: f32, precision: Precision) {
+    dispatch(isa, RmsNorm { row, weight, offset, eps, precision });
 }
 
 struct RmsNorm<'a> {
@@ -32,6 +34,7 @@ struct RmsNorm<'a> {
     weight: &'a [f32],
     offset: f32,
     eps: f32,
+    precision: Precision,
 }
 
 impl Loop for RmsNorm<'_> {
@@ -41,16 +44,25 @@ impl Loop for RmsNorm<'_> {
     fn run(self) {
         let squares = fold(self.row, 0.0, |sum, x| sum + x * x, |a, b| a + b);
         let factor = 1.0 / (squares / self.row.len() as f32 + self.eps).sqrt();
+        let normed = if self.offset == 0.0 { self.precision } else { Precision::F32 };
         for (x, w) in self.row.iter_mut().zip(self.weight) {
-            *x = *x * factor * (*w + self.offset);
+            *x = self.precision.round(normed.round(*x * factor) * (*w + self.offset));
         }
     }
 }
 
 /// LayerNorm in place: `(x - mean(x)) / sqrt(var(x) + eps) * (w + offset) + b` (arXiv 1607.06450). An empty weight
-/// stands for ones, an empty bias for zeros.
-pub fn layer_norm(isa: Isa, row: &mut [f32], weight: &[f32], offset: f32, bias: &[f32], eps: f32) {
-    dispatch(isa, LayerNorm { row, weight, offset, bias, eps });
+/// stands for ones, an empty bias for zeros. In bfloat16 the result is rounded.
+pub fn layer_norm(
+    isa: Isa,
+    row: &mut [f32],
+    weight: &[f32],
+    offset: f32,
+    bias: &[f32],
+    eps: f32,
+    precision: Precision,
+) {
+    dispatch(isa, LayerNorm { row, weight, offset, bias, eps, precision });
 }
 
 struct LayerNorm<'a> {
@@ -59,6 +71,7 @@ struct LayerNorm<'a> {
     offset: f32,
     bias: &'a [f32],
     eps: f32,
+    precision: Precision,
 }
 
 impl Loop for LayerNorm<'_> {
@@ -78,6 +91,9 @@ impl Loop for LayerNorm<'_> {
         }
         for (x, b) in self.row.iter_mut().zip(self.bias) {
             *x += *b;
+        }
+        for x in self.row.iter_mut() {
+            *x = self.precision.round(*x);
         }
     }
 }
@@ -159,15 +175,34 @@ mod tests {
                 let n = length as f64;
                 let root = (x.iter().map(|x| x * x).sum::<f64>() / n + 1e-5).sqrt();
                 let mut ours = row(length);
-                rms_norm(isa, &mut ours, &weight, 1.0, 1e-5);
+                rms_norm(isa, &mut ours, &weight, 1.0, 1e-5, Precision::F32);
                 assert_close(&ours, x.iter().map(|x| x / root * 1.5));
                 let mean = x.iter().sum::<f64>() / n;
                 let root = (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n + 1e-5).sqrt();
                 let mut ours = row(length);
-                layer_norm(isa, &mut ours, &weight, 0.0, &bias, 1e-5);
+                layer_norm(isa, &mut ours, &weight, 0.0, &bias, 1e-5, Precision::F32);
                 assert_close(&ours, x.iter().map(|x| (x - mean) / root * 0.5 + 0.25));
             }
         }
+    }
+
+    #[test]
+    fn in_bfloat16_norms_are_rounded_where_frameworks_round() {
+        use crate::arithmetic::round_to_bf16 as round;
+        let x: Vec<f32> = row(37).into_iter().map(round).collect();
+        let weight: Vec<f32> = row(37).iter().map(|w| round(w + 1.3)).collect();
+        let factor = 1.0 / (x.iter().map(|x| x * x).sum::<f32>() / 37.0 + 1e-5).sqrt();
+        for offset in [0.0, 1.0] {
+            let mut ours = x.clone();
+            rms_norm(Isa::best(), &mut ours, &weight, offset, 1e-5, Precision::Bf16);
+            for ((ours, x), w) in ours.iter().zip(&x).zip(&weight) {
+                let normed = if offset == 0.0 { round(x * factor) } else { x * factor };
+                assert_eq!(*ours, round(normed * (w + offset)));
+            }
+        }
+        let mut ours = x.clone();
+        layer_norm(Isa::best(), &mut ours, &weight, 0.0, &[], 1e-5, Precision::Bf16);
+        assert!(ours.iter().all(|x| round(*x) == *x));
     }
 
     #[test]
@@ -189,7 +224,7 @@ mod tests {
         let results = Isa::available().into_iter().map(|isa| {
             let mut x = row(100);
             softmax(isa, &mut x, Some(20.0), None);
-            rms_norm(isa, &mut x, &row(100), 0.0, 1e-6);
+            rms_norm(isa, &mut x, &row(100), 0.0, 1e-6, Precision::Bf16);
             (x.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), sum_of_exponentials(isa, &row(100)))
         });
         let results: Vec<_> = results.collect();

@@ -1,20 +1,22 @@
 //! Activations on slices, the gate's product fused in.
 
-use super::CHUNK;
+use super::{CHUNK, Cpu};
 use crate::family::Activation;
 use crate::forward::ops::Hidden;
-use kvant_numeric::linalg::{erf, sigmoid, tanh};
-use kvant_numeric::simd::{Isa, Loop, dispatch};
+use kvant_numeric::linalg::{Precision, erf, sigmoid, tanh};
+use kvant_numeric::simd::{Loop, dispatch};
 use rayon::prelude::*;
 
 /// See [`crate::forward::ops::Ops::activate`].
-pub(super) fn activate(isa: Isa, activation: Activation, hidden: Hidden<'_>, out: &mut Vec<f32>) {
-    let pairs = |gate: &[f32], up: &[f32], out: &mut [f32]| dispatch(isa, Gated { activation, gate, up, out });
+pub(super) fn activate(cpu: Cpu, activation: Activation, hidden: Hidden<'_>, out: &mut Vec<f32>) {
+    let Cpu { isa, precision } = cpu;
+    let pairs =
+        |gate: &[f32], up: &[f32], out: &mut [f32]| dispatch(isa, Gated { activation, precision, gate, up, out });
     match hidden {
         Hidden::Plain(x) => {
             out.resize(x.len(), 0.0);
             let chunks = out.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK));
-            chunks.for_each(|(out, x)| dispatch(isa, Plain { activation, x, out }));
+            chunks.for_each(|(out, x)| dispatch(isa, Plain { activation, precision, x, out }));
         }
         Hidden::Pair { gate, up } => {
             out.resize(gate.len(), 0.0);
@@ -31,13 +33,14 @@ pub(super) fn activate(isa: Isa, activation: Activation, hidden: Hidden<'_>, out
         Hidden::Alternating(x) => {
             out.resize(x.len() / 2, 0.0);
             let chunks = out.par_chunks_mut(CHUNK).zip(x.par_chunks(2 * CHUNK));
-            chunks.for_each(|(out, x)| dispatch(isa, Alternating { activation, x, out }));
+            chunks.for_each(|(out, x)| dispatch(isa, Alternating { activation, precision, x, out }));
         }
     }
 }
 
 struct Plain<'a> {
     activation: Activation,
+    precision: Precision,
     x: &'a [f32],
     out: &'a mut [f32],
 }
@@ -47,14 +50,15 @@ impl Loop for Plain<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let Plain { x, out, .. } = self;
-        match self.activation {
-            Activation::Silu => each(x, out, silu),
-            Activation::Gelu => each(x, out, gelu),
-            Activation::GeluTanh => each(x, out, gelu_tanh),
-            Activation::QuickGelu => each(x, out, quick_gelu),
+        let Plain { activation, precision, x, out } = self;
+        let round = |x| precision.round(x);
+        match activation {
+            Activation::Silu => each(x, out, |x| round(silu(x))),
+            Activation::Gelu => each(x, out, |x| round(gelu(x))),
+            Activation::GeluTanh => each(x, out, |x| round(gelu_tanh(x))),
+            Activation::QuickGelu => each(x, out, |x| round(x * round(sigmoid(round(1.702 * x))))),
             Activation::Relu => each(x, out, |x| x.max(0.0)),
-            Activation::ReluSquared => each(x, out, |x| x.max(0.0) * x.max(0.0)),
+            Activation::ReluSquared => each(x, out, |x| round(x.max(0.0) * x.max(0.0))),
             // Refused when the model was opened.
             Activation::ClampedSwiglu | Activation::Unknown => out.fill(f32::NAN),
         }
@@ -70,6 +74,7 @@ fn each(x: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32) {
 
 struct Gated<'a> {
     activation: Activation,
+    precision: Precision,
     gate: &'a [f32],
     up: &'a [f32],
     out: &'a mut [f32],
@@ -80,21 +85,23 @@ impl Loop for Gated<'_> {
 
     #[inline(always)]
     fn run(self) {
-        if self.activation == Activation::ClampedSwiglu {
-            for ((out, gate), up) in self.out.iter_mut().zip(self.gate).zip(self.up) {
-                *out = clamped_swiglu(*gate, *up);
+        let Gated { activation, precision, gate, up, out } = self;
+        if activation == Activation::ClampedSwiglu {
+            for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+                *out = clamped_swiglu(precision, *gate, *up);
             }
             return;
         }
-        Plain { activation: self.activation, x: self.gate, out: &mut *self.out }.run();
-        for (out, up) in self.out.iter_mut().zip(self.up) {
-            *out *= *up;
+        Plain { activation, precision, x: gate, out: &mut *out }.run();
+        for (out, up) in out.iter_mut().zip(up) {
+            *out = precision.round(*out * *up);
         }
     }
 }
 
 struct Alternating<'a> {
     activation: Activation,
+    precision: Precision,
     x: &'a [f32],
     out: &'a mut [f32],
 }
@@ -106,7 +113,8 @@ impl Loop for Alternating<'_> {
     fn run(self) {
         let gates: Vec<f32> = self.x.iter().copied().step_by(2).collect();
         let ups: Vec<f32> = self.x.iter().copied().skip(1).step_by(2).collect();
-        Gated { activation: self.activation, gate: &gates, up: &ups, out: self.out }.run();
+        let Alternating { activation, precision, out, .. } = self;
+        Gated { activation, precision, gate: &gates, up: &ups, out }.run();
     }
 }
 
@@ -127,19 +135,17 @@ fn gelu_tanh(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn quick_gelu(x: f32) -> f32 {
-    x * sigmoid(1.702 * x)
-}
-
-#[inline(always)]
-fn clamped_swiglu(gate: f32, up: f32) -> f32 {
+fn clamped_swiglu(precision: Precision, gate: f32, up: f32) -> f32 {
+    let round = |x| precision.round(x);
     let gate = gate.min(7.0);
-    (up.clamp(-7.0, 7.0) + 1.0) * gate * sigmoid(1.702 * gate)
+    let gated = round(gate * round(sigmoid(round(1.702 * gate))));
+    round(round(up.clamp(-7.0, 7.0) + 1.0) * gated)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_numeric::simd::Isa;
 
     #[test]
     fn every_form_of_a_gated_network_gives_the_same() {
@@ -148,11 +154,15 @@ mod tests {
         let halves: Vec<f32> = gate.chunks(8).zip(up.chunks(8)).flat_map(|(g, u)| [g, u].concat()).collect();
         let alternating: Vec<f32> = gate.iter().zip(&up).flat_map(|(g, u)| [*g, *u]).collect();
         for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu] {
-            let (mut a, mut b, mut c) = (vec![], vec![], vec![]);
-            activate(Isa::best(), activation, Hidden::Pair { gate: &gate, up: &up }, &mut a);
-            activate(Isa::BASELINE, activation, Hidden::Halves { rows: &halves, width: 16 }, &mut b);
-            activate(Isa::best(), activation, Hidden::Alternating(&alternating), &mut c);
-            assert_eq!((&a, &a), (&b, &c));
+            for precision in [Precision::F32, Precision::Bf16] {
+                let (best, baseline) = (Cpu::with_precision(precision), Cpu { isa: Isa::BASELINE, precision });
+                let (mut a, mut b, mut c) = (vec![], vec![], vec![]);
+                activate(best, activation, Hidden::Pair { gate: &gate, up: &up }, &mut a);
+                activate(baseline, activation, Hidden::Halves { rows: &halves, width: 16 }, &mut b);
+                activate(best, activation, Hidden::Alternating(&alternating), &mut c);
+                assert_eq!((&a, &a), (&b, &c));
+                assert!(a.iter().all(|x| precision.round(*x) == *x));
+            }
         }
     }
 
@@ -168,7 +178,7 @@ mod tests {
         ];
         for (activation, expected) in known {
             let mut out = vec![];
-            activate(Isa::best(), activation, Hidden::Plain(&[1.0, 0.0]), &mut out);
+            activate(Cpu::default(), activation, Hidden::Plain(&[1.0, 0.0]), &mut out);
             assert!((out[0] - expected).abs() < 1e-6 && out[1] == 0.0, "{activation:?} {out:?}");
         }
     }

@@ -1,69 +1,93 @@
-//! Causal attention by blocks of query rows: scores of a block against the keys it sees, softmax and the product with
-//! the values, without the scores of all rows at once.
+//! Causal attention of all heads of all sequences: threads share blocks of queries and heads.
 
+use super::Cpu;
+use crate::forward::heads::Heads;
 use crate::forward::ops::Attention;
-use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply, softmax};
-use kvant_numeric::simd::Isa;
+use kvant_numeric::linalg::{AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, QUERIES};
 use rayon::prelude::*;
-use std::ops::Range;
 
-/// Query rows of a block.
-const BLOCK: usize = 64;
+/// Queries that a thread takes at a time.
+const BLOCK: usize = 2 * QUERIES;
 
 /// See [`crate::forward::ops::Ops::attend`].
-pub(super) fn attend(isa: Isa, attention: &Attention<'_>, out: &mut Vec<f32>) {
-    let width = attention.queries.layout.count * attention.values.layout.width;
+pub(super) fn attend(cpu: Cpu, attention: &Attention<'_>, out: &mut Vec<f32>) {
+    let heads = attention.queries.layout.count;
+    let width = heads * attention.values.layout.width;
     let tokens = attention.queries.data.len() / attention.queries.row_width;
     out.resize(tokens * width, 0.0);
+    let keys = keys_values(cpu, attention, tokens / attention.length.max(1));
+    let shared = heads / attention.keys.layout.count;
     out.par_chunks_mut(attention.length * width).enumerate().for_each(|(sequence, rows)| {
-        rows.par_chunks_mut(BLOCK * width).enumerate().for_each_init(Vec::new, |scores, (block, out)| {
-            let start = block * BLOCK;
-            let rows = start..start + out.len() / width;
-            let task = Task { isa, attention, first: sequence * attention.length, rows };
-            (0..attention.queries.layout.count).for_each(|head| task.head(head, scores, out));
+        let keys = &keys[sequence * attention.keys.layout.count..];
+        // The last blocks see the most keys: they are begun first.
+        rows.par_chunks_mut(BLOCK * width).enumerate().rev().for_each(|(block, out)| {
+            let task = Task { cpu, attention, first: sequence * attention.length, start: block * BLOCK };
+            task.run(heads, |head| &keys[head / shared], out);
         });
     });
 }
 
-/// Some rows of a sequence whose first row is `first`.
-struct Task<'a> {
-    isa: Isa,
-    attention: &'a Attention<'a>,
-    first: usize,
-    rows: Range<usize>,
+/// Keys and values of every head of every sequence.
+fn keys_values<'a>(cpu: Cpu, attention: &Attention<'a>, sequences: usize) -> Vec<KeysValues<'a>> {
+    let heads = attention.keys.layout.count;
+    let of_head = |index: usize| {
+        let first = index / heads * attention.length;
+        let [keys, values] =
+            [&attention.keys, &attention.values].map(|part| view(part, first, attention.length, index % heads));
+        KeysValues::new(keys, values, cpu.precision)
+    };
+    (0..sequences * heads).into_par_iter().map(of_head).collect()
 }
 
-impl Task<'_> {
-    fn head(&self, head: usize, scores: &mut Vec<f32>, out: &mut [f32]) {
-        let Attention { queries, keys, values, scale, .. } = self.attention;
-        let seen = self.seen_from(self.rows.start)..self.rows.end;
-        let (count, width) = (self.rows.len(), queries.layout.width);
-        let key_head = head / (queries.layout.count / keys.layout.count);
-        scores.resize(count * seen.len(), 0.0);
-        let q = Matrix::new(queries.from(self.first + self.rows.start, head), count, width, queries.row_width);
-        let k = Matrix::new(keys.from(self.first + seen.start, key_head), seen.len(), width, keys.row_width);
-        multiply(MatrixMut::new(scores, count, seen.len(), seen.len()), q, k.transposed(), *scale, Threads::One);
-        for (row, line) in self.rows.clone().zip(scores.chunks_mut(seen.len())) {
-            self.weigh(head, row, seen.start, line);
+/// One head of some rows.
+fn view<'a>(heads: &Heads<'a>, row: usize, rows: usize, head: usize) -> Matrix<'a> {
+    Matrix::new(heads.from(row, head), rows, heads.layout.width, heads.row_width)
+}
+
+/// A block of queries of a sequence.
+struct Task<'a> {
+    cpu: Cpu,
+    attention: &'a Attention<'a>,
+    /// The row of the sequence's first token.
+    first: usize,
+    /// The position of the block's first query.
+    start: usize,
+}
+
+impl<'a> Task<'a> {
+    /// All heads; `out` has the block's rows.
+    fn run(&self, heads: usize, keys: impl Fn(usize) -> &'a KeysValues<'a> + Sync, out: &mut [f32]) {
+        let wide = self.attention.values.layout.width;
+        let rows = out.len() / (heads * wide).max(1);
+        let of_head = |buffers: &mut AttentionBuffers, head| {
+            let mut values = vec![0.0; rows * wide];
+            for (index, out) in values.chunks_mut(QUERIES * wide).enumerate() {
+                self.queries(head, keys(head), index * QUERIES, out, buffers);
+            }
+            values
+        };
+        let parts: Vec<Vec<f32>> = (0..heads).into_par_iter().map_init(AttentionBuffers::default, of_head).collect();
+        for (row, out) in out.chunks_mut(heads * wide).enumerate() {
+            for (out, part) in out.chunks_mut(wide).zip(&parts) {
+                out.copy_from_slice(&part[row * wide..(row + 1) * wide]);
+            }
         }
-        let wide = values.layout.width;
-        let v = Matrix::new(values.from(self.first + seen.start, key_head), seen.len(), wide, values.row_width);
-        let row_step = queries.layout.count * wide;
-        let out = MatrixMut::new(&mut out[head * wide..], count, wide, row_step);
-        multiply(out, Matrix::new(scores, count, seen.len(), seen.len()), v, 1.0, Threads::One);
     }
 
-    /// The first position that `row` sees.
-    fn seen_from(&self, row: usize) -> usize {
-        self.attention.window.map_or(0, |window| (row + 1).saturating_sub(window))
-    }
-
-    /// From scores to weights: softmax over what the row sees, zero elsewhere.
-    fn weigh(&self, head: usize, row: usize, start: usize, line: &mut [f32]) {
-        let (before, rest) = line.split_at_mut(self.seen_from(row) - start);
-        let (seen, after) = rest.split_at_mut(row + 1 - self.seen_from(row));
-        before.fill(0.0);
-        after.fill(0.0);
-        softmax(self.isa, seen, self.attention.cap, self.attention.sinks.get(head).copied());
+    /// Queries of one head from the block's row `from` on, as many as `out` has rows.
+    fn queries(
+        &self,
+        head: usize,
+        keys: &KeysValues<'_>,
+        from: usize,
+        out: &mut [f32],
+        buffers: &mut AttentionBuffers,
+    ) {
+        let Attention { queries, values, scale, cap, window, sinks, .. } = self.attention;
+        let (wide, position) = (values.layout.width, self.start + from);
+        let rows = out.len() / wide;
+        let rule = AttentionRule { scale: *scale, cap: *cap, window: *window, sink: sinks.get(head).copied() };
+        let queries = view(queries, self.first + position, rows, head);
+        keys.attend(self.cpu.isa, queries, position, rule, MatrixMut::new(out, rows, wide, wide), buffers);
     }
 }

@@ -1,0 +1,40 @@
+//! Which positions a query sees.
+
+use super::{BAND, QUERIES};
+use crate::simd::SIDE;
+use std::ops::Range;
+
+/// What up to 32 queries see, the first of which has position `first`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) first: usize,
+    pub(super) window: Option<usize>,
+}
+
+impl Seen {
+    /// The bands with keys that one of `queries` queries sees.
+    pub(super) fn bands(self, queries: usize) -> Range<usize> {
+        self.start(self.first) / BAND..(self.first + queries).div_ceil(BAND)
+    }
+
+    /// The first position that the query at `position` sees.
+    fn start(self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+
+    /// Whether all 32 queries see all of a band.
+    pub(super) fn is_whole(self, band: usize) -> bool {
+        (band + 1) * BAND <= self.first + 1 && self.start(self.first + QUERIES - 1) <= band * BAND
+    }
+
+    /// Which of sixteen queries from the `from`-th on see the key at `position`: 1 and 0.
+    #[inline(always)]
+    pub(super) fn lanes(self, from: usize, position: usize) -> [bool; SIDE] {
+        let query = (self.first + from) as i64;
+        let (earliest, latest) = (position as i64, self.window.map_or(i64::MAX, |window| (position + window) as i64));
+        std::array::from_fn(|lane| {
+            let query = query + lane as i64;
+            earliest <= query && query < latest
+        })
+    }
+}

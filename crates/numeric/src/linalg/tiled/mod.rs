@@ -1,0 +1,148 @@
+//! The product of a linear layer in tiles of bfloat16: the weight is packed piece by piece, and threads share the rows of
+//! `x`. Each sum runs over the whole depth in one order, whichever thread takes it.
+
+mod pack;
+
+use super::linear::{Finish, Layer, PANEL};
+use super::matmul::{Matrix, MatrixMut};
+use crate::simd::{Amx, Isa, Loop, SIDE, Start, Tile, Tiles, dispatch};
+use pack::pack_elements;
+use rayon::prelude::*;
+use std::ops::Range;
+
+pub(super) use pack::{Terms, pack_values};
+
+/// Rows of `x` or of the weight that are multiplied at a time: two tiles.
+const BAND: usize = 2 * SIDE;
+/// Depth of a tile.
+const DEPTH: usize = 2 * SIDE;
+/// Pairs of tiles of `x` that a thread packs at a time: 768 KB, which stay in its cache.
+const PAIRS: usize = 384;
+
+/// `out = x W^T + b`, as [`super::linear()`] says.
+pub(super) fn linear(amx: Amx, out: MatrixMut<'_>, x: Matrix<'_>, layer: Layer<'_>, terms: Terms) {
+    let MatrixMut { data, rows: tokens, columns: outputs, row_step } = out;
+    if tokens == 0 || outputs == 0 {
+        return;
+    }
+    let steps = x.columns.div_ceil(DEPTH).max(1);
+    let share = share(tokens, steps * terms.count());
+    let panel = (PANEL / x.columns.max(1)).next_multiple_of(BAND).min(outputs);
+    let data = &mut data[..(tokens - 1) * row_step + outputs];
+    let mut weights = Vec::new();
+    for start in (0..outputs).step_by(panel) {
+        let features = start..(start + panel).min(outputs);
+        pack_weight(amx, layer, features.clone(), steps, &mut weights);
+        let task = Task { amx, x, terms, steps, weights: &weights, finish: layer.finish(features.clone()), features };
+        let shares = data.par_chunks_mut(share * row_step).enumerate();
+        shares.for_each_init(Vec::new, |pairs, (index, out)| task.run(index * share, pairs, out, row_step));
+    }
+}
+
+/// Rows that a thread takes at a time: what its cache holds, fewer where there would be too few shares for all.
+fn share(tokens: usize, pairs_of_band: usize) -> usize {
+    let fitting = (PAIRS / pairs_of_band.max(1)).max(1);
+    let bands = tokens.div_ceil(BAND);
+    fitting.min(bands.div_ceil(4 * rayon::current_num_threads())).max(1) * BAND
+}
+
+/// Packs rows of a weight; the last band is filled up with zeros.
+fn pack_weight(amx: Amx, layer: Layer<'_>, features: Range<usize>, steps: usize, out: &mut Vec<[Tile; 2]>) {
+    out.resize(features.len().div_ceil(BAND) * steps, [Tile::ZERO; 2]);
+    out.par_chunks_mut(steps.max(1)).enumerate().for_each(|(band, pairs)| {
+        let start = features.start + band * BAND;
+        let rows = start..(start + BAND).min(features.end);
+        pack_elements(layer.weight.slice(rows), layer.weight.columns(), pairs);
+        // A right operand has the depth in its rows.
+        pairs.iter_mut().flatten().for_each(|tile| amx.transpose(tile));
+    });
+}
+
+/// The product with some output features.
+struct Task<'a> {
+    amx: Amx,
+    x: Matrix<'a>,
+    terms: Terms,
+    steps: usize,
+    weights: &'a [[Tile; 2]],
+    features: Range<usize>,
+    finish: Finish<'a>,
+}
+
+impl Task<'_> {
+    /// Rows of `x` from `first` on, as many as `out` has.
+    fn run(&self, first: usize, pairs: &mut Vec<[Tile; 2]>, out: &mut [f32], row_step: usize) {
+        let band_pairs = self.steps * self.terms.count();
+        let tokens = out.len().div_ceil(row_step);
+        pairs.resize(tokens.div_ceil(BAND) * band_pairs, [Tile::ZERO; 2]);
+        for (band, pairs) in pairs.chunks_mut(band_pairs.max(1)).enumerate() {
+            let rows = first + band * BAND..first + tokens.min((band + 1) * BAND);
+            pack_values(self.x, rows, self.terms, pairs);
+        }
+        self.amx.with_tiles(|tiles| self.multiply(tiles, pairs, out, row_step));
+    }
+
+    /// By groups of weights that stay in the cache, so that neighbouring columns of a row are written soon after each other.
+    fn multiply(&self, tiles: &Tiles, x: &[[Tile; 2]], out: &mut [f32], row_step: usize) {
+        let group = (PAIRS / self.steps).max(1);
+        for (index, weights) in self.weights.chunks(group * self.steps).enumerate() {
+            let bands = x.chunks(self.steps * self.terms.count());
+            for (x, rows) in bands.zip(out.chunks_mut(BAND * row_step)) {
+                self.multiply_band(tiles, index * group * BAND, weights, x, rows, row_step);
+            }
+        }
+    }
+
+    /// One band of `x` with the weights from feature `first` of these on.
+    fn multiply_band(
+        &self,
+        tiles: &Tiles,
+        first: usize,
+        weights: &[[Tile; 2]],
+        x: &[[Tile; 2]],
+        rows: &mut [f32],
+        row_step: usize,
+    ) {
+        let mut sums = [[Tile::ZERO; 2]; 2];
+        for (index, weights) in weights.chunks(self.steps).enumerate() {
+            let start = first + index * BAND;
+            let columns = start..(start + BAND).min(self.features.len());
+            tiles.multiply(x, weights, Start::Zero, &mut sums);
+            let (finish, width) = (self.finish.part(columns.clone()), columns.len());
+            let rows = &mut rows[self.features.start + start..];
+            dispatch(Isa::best(), Write { sums: &sums, finish, width, rows, row_step });
+        }
+    }
+}
+
+/// Writes sums, rows of `x` in rows and features in words, to the first columns of some rows.
+struct Write<'a> {
+    sums: &'a [[Tile; 2]; 2],
+    finish: Finish<'a>,
+    width: usize,
+    rows: &'a mut [f32],
+    row_step: usize,
+}
+
+impl Loop for Write<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Write { sums, finish, width, rows, row_step } = self;
+        for (index, row) in rows.chunks_mut(row_step).enumerate() {
+            let sums = sums[index / SIDE].each_ref().map(|tile| &tile.0[index % SIDE]);
+            // A length that the compiler knows lets it do without a loop.
+            match row.first_chunk_mut::<BAND>().filter(|_| width == BAND) {
+                Some(row) => write_row(finish, sums, row),
+                None => write_row(finish, sums, &mut row[..width]),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn write_row(finish: Finish<'_>, [first, second]: [&[u32; SIDE]; 2], row: &mut [f32]) {
+    row.iter_mut().zip(first.iter().chain(second)).for_each(|(value, word)| *value = f32::from_bits(*word));
+    finish.row(row);
+}
