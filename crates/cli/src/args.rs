@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::calibration::data::Packing;
 use kvant_llm::export::{EXPORTS, Export};
+use kvant_llm::forward::cpu::{self, Cpu};
 use kvant_llm::recipe::{OverrideText, PackMethod};
 use std::path::PathBuf;
 
@@ -231,7 +232,7 @@ pub struct CalibrationArgs {
     #[arg(long, value_name = "N", requires = "calib", value_parser = clap::value_parser!(u32).range(1..).map(|n| n as usize))]
     pub seq_len: Option<usize>,
     /// How documents become sequences: document, sample, concatenate or random [default: what suits the file]
-    #[arg(long, value_name = "METHOD", requires = "calib", value_parser = packing_parser())]
+    #[arg(long, value_name = "METHOD", requires = "calib", hide_possible_values = true, value_parser = packing_parser())]
     pub packing: Option<Packing>,
     /// The field or column with the text, conversation or tokens [default: found by its name]
     #[arg(long, value_name = "NAME", requires = "calib")]
@@ -242,6 +243,9 @@ pub struct CalibrationArgs {
     /// What random order and random windows are drawn from
     #[arg(long, value_name = "N", default_value = "0", requires = "calib")]
     pub seed: u64,
+    /// The precision of activations while data run, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
+    #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true)]
+    pub precision: Precision,
     /// Activations kept in memory; more go to a temporary file
     #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "calib")]
     pub max_memory: ByteSize,
@@ -308,8 +312,8 @@ pub struct EvalArgs {
     /// Tokens from the start of one window to that of the next [default: as long as a window]
     #[arg(long, value_name = "N")]
     pub stride: Option<usize>,
-    /// The precision of activations: bf16 is what a bf16 model computes in torch, and faster
-    #[arg(long, value_name = "PRECISION", default_value = "f32")]
+    /// The precision of activations, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
+    #[arg(long, value_name = "PRECISION", default_value = "f32", hide_possible_values = true)]
     pub precision: Precision,
     /// Activations kept in memory, e.g. 500MB; more go to a temporary file
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
@@ -326,6 +330,24 @@ pub enum Precision {
     F32,
     /// Every operation rounds its result to bf16
     Bf16,
+}
+
+impl Precision {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+
+    /// The operations of the forward pass in it.
+    pub fn ops(self) -> Cpu {
+        Cpu::with_precision(match self {
+            Precision::F32 => cpu::Precision::F32,
+            Precision::Bf16 => cpu::Precision::Bf16,
+        })
+    }
 }
 
 /// `kvant list`.

@@ -8,7 +8,7 @@ use crate::progress::{Progress, Unit};
 use kvant_container::Checkpoint;
 use kvant_llm::calibration::data::{CalibrationData, Options};
 use kvant_llm::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
-use kvant_llm::forward::{Decoder, cpu::Cpu};
+use kvant_llm::forward::Decoder;
 use kvant_llm::plan::Plan;
 use serde_json::json;
 use std::path::Path;
@@ -43,7 +43,8 @@ impl Calibration<'_> {
         let data = self.data(&decoder)?;
         data.provenance.warnings().iter().for_each(|warning| printer.note(&warning.to_string()));
         let provenance = serde_json::to_value(&data.provenance).map_err(|e| Failure::internal(e.to_string()))?;
-        let file = StatisticsFile::beside(self.target, format!("{} {provenance}", plan.fingerprint));
+        let precision = self.args.precision.name();
+        let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint));
         let statistics = match file.read() {
             Some(statistics) => {
                 printer.note("going on with the statistics that an earlier run gathered");
@@ -53,7 +54,7 @@ impl Calibration<'_> {
         };
         let Resolved { parameters, report } = resolve(&plan, &statistics)?;
         report.notices().iter().for_each(|notice| printer.note(notice));
-        let record = json!({ "data": provenance, "report": report });
+        let record = json!({ "data": provenance, "precision": precision, "report": report });
         Ok(plan.with_parameters(parameters)?.with_record(record))
     }
 
@@ -90,7 +91,8 @@ impl Calibration<'_> {
         let watch = progress.watch();
         let none = Statistics::new(plan)?;
         let memory = self.args.max_memory.0;
-        let work = || observe(decoder, &Cpu::default(), &data.sequences, none, memory, self.cancelled, watch);
+        let ops = self.args.precision.ops();
+        let work = || observe(decoder, &ops, &data.sequences, none, memory, self.cancelled, watch);
         let statistics = model::pool(self.run)?.install(work)?;
         file.write(&statistics)
             .map_err(|cause| Failure::system(format!("cannot write {}: {cause}", file.path().display())))?;

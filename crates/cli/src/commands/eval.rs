@@ -1,13 +1,13 @@
 //! `kvant eval`: how well a model predicts a text.
 
-use crate::args::{EvalArgs, Precision};
+use crate::args::EvalArgs;
 use crate::failure::Failure;
 use crate::model;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::table::{Align, Table};
 use kvant_llm::evaluation::{Comparison, Evaluation, Options, default_window, evaluate, tokenize};
-use kvant_llm::forward::{Decoder, cpu, cpu::Cpu};
+use kvant_llm::forward::Decoder;
 use serde_json::{Value, json};
 
 /// Evaluates a model.
@@ -27,10 +27,7 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     };
     let progress = Progress::new(printer, Unit::Tokens);
     let watch = progress.watch();
-    let ops = Cpu::with_precision(match args.precision {
-        Precision::F32 => cpu::Precision::F32,
-        Precision::Bf16 => cpu::Precision::Bf16,
-    });
+    let ops = args.precision.ops();
     let work = || evaluate(&decoder, reference.as_ref(), &ops, &tokens, options, watch);
     let found = model::pool(&args.run)?.install(work)?;
     drop(progress);

@@ -11,6 +11,7 @@ fn help_texts() {
         ("help_quantize", &["quantize", "--help"]),
         ("help_quantize_short", &["quantize", "-h"]),
         ("help_plan", &["plan", "-h"]),
+        ("help_eval", &["eval", "--help"]),
         ("help_inspect", &["inspect", "--help"]),
         ("help_list", &["list", "--help"]),
         ("help_completions", &["completions", "-h"]),
