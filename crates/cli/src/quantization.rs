@@ -2,7 +2,7 @@
 //! for showing; whether such a source can be quantized again is the plan's to say.
 
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::recipe::Settings;
+use kvant_llm::recipe::{Recipe, Settings};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -92,9 +92,11 @@ fn quark_details(config: &Value) -> Vec<String> {
     let Ok(settings) = Settings::from_json("config.json", &config.to_string()) else {
         return vec!["its schemes are not known to Kvant".to_owned()];
     };
-    let scheme = settings.scheme.map(|scheme| format!("scheme {scheme}"));
+    let scheme = settings.scheme.as_ref().map(|scheme| format!("scheme {scheme}"));
     let others = settings.overrides.iter().map(|rule| format!("{} {}", rule.layers, rule.scheme));
-    scheme.into_iter().chain(others).collect()
+    let recipe = Recipe::resolve(&Settings::default(), &settings);
+    let attention = recipe.map(|recipe| recipe.attention_words()).unwrap_or_default();
+    scheme.iter().cloned().chain(others).chain(attention).collect()
 }
 
 /// The groups of compressed-tensors: format, bits, strategy.
@@ -107,7 +109,9 @@ fn group_details(config: &Value) -> Vec<String> {
         format!("{name}: {}", sides.join(", "))
     };
     let format = config.get("format").and_then(Value::as_str).map(|format| format!("format {format}"));
-    format.into_iter().chain(groups.into_iter().flatten().map(group)).collect()
+    let cache = config.get("kv_cache_scheme").filter(|cache| cache.is_object());
+    let cache = cache.map(|cache| format!("KV cache {}", arguments(cache)));
+    format.into_iter().chain(groups.into_iter().flatten().map(group)).chain(cache).collect()
 }
 
 fn arguments(side: &Value) -> String {

@@ -90,7 +90,7 @@ fn formats() -> List {
 }
 
 fn exports() -> List {
-    let rows = EXPORTS.iter().map(|row| vec![json!(row.name), json!(row.about), json!(row.loaders)]);
+    let rows = EXPORTS.iter().map(|row| vec![json!(row.name), json!(row.about), json!(row.export.loaders())]);
     List { columns: &[("name", Align::Left), ("about", Align::Left), ("loaders", Align::Left)], rows: rows.collect() }
 }
 

@@ -9,7 +9,7 @@ use crate::table::{Align, Table};
 use crate::{json_lines, model, size};
 use kvant_container::Checkpoint;
 use kvant_llm::engine::Output;
-use kvant_llm::plan::Plan;
+use kvant_llm::plan::{Plan, PlannedSite};
 use serde_json::{Value, json};
 
 /// Plans and prints the plan.
@@ -101,7 +101,14 @@ fn totals(plan: &Plan, view: &View) -> String {
         ("memory", format!("{} at most with {} threads", size::bytes(plan.peak_memory(view.threads)), view.threads)),
         ("loads with", loaders(plan)),
     ];
-    lines.map(|(name, value)| format!("{name:<15}  {value}")).join("\n")
+    let attention = plan.recipe.attention_words();
+    let observed = format!("{} places of activations are observed", plan.sites.len());
+    let more = [
+        (!attention.is_empty()).then(|| ("attention", attention.join(", "))),
+        (!plan.sites.is_empty()).then_some(("calibration", observed)),
+    ];
+    let all = lines.into_iter().chain(more.into_iter().flatten());
+    all.map(|(name, value)| format!("{name:<15}  {value}")).collect::<Vec<_>>().join("\n")
 }
 
 fn loaders(plan: &Plan) -> String {
@@ -124,11 +131,17 @@ fn json_text(plan: &Plan, checkpoint: &Checkpoint, fates: &[Fate<'_>], view: &Vi
         "quantized_layers": plan.layers.len(),
         "quantized_parameters": plan.quantized_parameters(),
         "bits_per_weight": plan.bits_per_weight(),
+        "sites": plan.sites.iter().map(site).collect::<Vec<_>>(),
         "threads": view.threads,
         "peak_memory": plan.peak_memory(view.threads),
         "notices": plan.notices,
     });
     json_lines::object(&head, "tensors", fates.iter().map(|fate| json_of(plan, fate)))
+}
+
+/// A place whose activations are observed.
+fn site(planned: &PlannedSite) -> Value {
+    json!({ "site": planned.site, "scheme": planned.scheme, "features": planned.features })
 }
 
 fn json_of(plan: &Plan, fate: &Fate<'_>) -> Value {

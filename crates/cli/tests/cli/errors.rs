@@ -57,7 +57,7 @@ fn json_errors_are_objects_on_stdout_too() {
     for (args, code, kind) in [
         (&["plan", "nano_llama", "--scheme", "int4_wo_12", "--json"][..], 1, "invalid"),
         (&["plan", "nano_llama", "--scheme", "fp8", "--json"], 1, "invalid"),
-        (&["plan", "nano_llama", "--scheme", "awq", "--json"], 1, "unsupported"),
+        (&["plan", "nano_llama", "--scheme", "mx6", "--format", "quark", "--json"], 1, "unsupported"),
         (&["inspect", "nowhere", "--json"], 1, "system"),
         (&["inspect", "--json"], 2, "usage"),
     ] {

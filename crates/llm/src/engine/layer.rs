@@ -1,13 +1,12 @@
 //! Quantizing the layers of one job: range of the tensor where it is needed, then band by band round, pack and write.
 
 use super::{Engine, EngineError};
-use crate::export::{Piece, pack};
+use crate::export::{Piece, ScaleEncoding, encode, pack};
 use crate::import::PackedMatrix;
 use crate::journal::Written;
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource};
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::{Dtype, TensorView};
-use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
 use kvant_numeric::kernel::{Elements, Range, Source};
 use kvant_numeric::pack::transpose;
 use kvant_quant::QuantTensor;
@@ -140,7 +139,7 @@ impl LayerTask<'_> {
             start = band.columns.start * self.layer.rows;
         }
         let size = dtype.bitsize() / 8;
-        Ok(Piece { offset: offset + (start * size) as u64, bytes: floats(dtype, &faked) })
+        Ok(Piece { offset: offset + (start * size) as u64, bytes: encode(ScaleEncoding::of_floats(dtype), &faked) })
     }
 
     fn error(&self, error: RoundingError) -> EngineError {
@@ -149,15 +148,6 @@ impl LayerTask<'_> {
             other => other.to_string(),
         };
         self.engine.weight_error(self.layer, reason)
-    }
-}
-
-/// Floats in a type of the file.
-fn floats(dtype: Dtype, values: &[f32]) -> Vec<u8> {
-    match dtype {
-        Dtype::F16 => values.iter().flat_map(|v| half::f16::from_f32(round_to_f16(*v)).to_le_bytes()).collect(),
-        Dtype::BF16 => values.iter().flat_map(|v| ((round_to_bf16(*v).to_bits() >> 16) as u16).to_le_bytes()).collect(),
-        _ => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
     }
 }
 

@@ -5,7 +5,8 @@ use super::Export;
 use kvant_numeric::Format;
 use kvant_numeric::format::{Int, MiniFloat};
 use kvant_quant::scheme::{
-    ActivationScheme, Axis, FloatScale, Granularity, IntScheme, LayerScheme, TensorScheme, ZeroPoint,
+    ActivationScheme, AttentionScheme, Axis, FloatScale, Granularity, IntScheme, LayerScheme, TensorScheme, Timing,
+    ZeroPoint,
 };
 
 /// What of a model makes loaders stumble, whatever the scheme.
@@ -23,6 +24,8 @@ pub struct ModelTraits {
     pub kept_experts: bool,
     /// All weights are stored as bf16 (or fp8).
     pub bf16: bool,
+    /// How attention is quantized.
+    pub attention: AttentionScheme,
 }
 
 /// A loader of an export, and which layers of which models it takes.
@@ -42,12 +45,12 @@ const LOADERS: &[LoaderRow] = &[
     LoaderRow {
         export: Export::Quark,
         name: "vLLM",
-        takes: |scheme, model| quark_in_vllm(scheme) && !model.fused_experts,
+        takes: |scheme, model| quark_in_vllm(scheme) && in_engines(scheme, model),
     },
     LoaderRow {
         export: Export::Quark,
         name: "SGLang",
-        takes: |scheme, model| quark_in_sglang(scheme) && !model.fused_experts,
+        takes: |scheme, model| quark_in_sglang(scheme) && in_engines(scheme, model),
     },
     LoaderRow {
         export: Export::CompressedTensors,
@@ -59,6 +62,11 @@ const LOADERS: &[LoaderRow] = &[
     LoaderRow { export: Export::Fake, name: "whatever loads the source", takes: |_, _| true },
 ];
 
+/// The loaders of an export.
+pub(super) fn of_export(export: Export) -> Vec<&'static str> {
+    LOADERS.iter().filter(|row| row.export == export).map(|row| row.name).collect()
+}
+
 /// The loaders that are known to take all of a model's layers. Of architectures without a description nothing is known
 /// but that plain floats load as before.
 pub(crate) fn loaders(
@@ -68,6 +76,22 @@ pub(crate) fn loaders(
 ) -> Vec<&'static str> {
     let rows = LOADERS.iter().filter(|row| row.export == export && (model.described || export == Export::Fake));
     rows.filter(|row| schemes.clone().all(|scheme| (row.takes)(scheme, model))).map(|row| row.name).collect()
+}
+
+/// Queries, keys, values and softmax in fp8 with one static scale, or as they are: what inference engines know.
+fn has_fp8_attention(model: ModelTraits) -> bool {
+    let AttentionScheme { key_value, query, probabilities, .. } = model.attention;
+    let is_fp8 = |scheme: ActivationScheme| {
+        let fp8 = scheme.scheme.format() == Format::MiniFloat(MiniFloat::E4M3);
+        fp8 && scheme.timing == Timing::Static && scheme.scheme.granularity() == Some(Granularity::Tensor)
+    };
+    let mut schemes = [key_value.map(|cache| cache.scheme), query, probabilities].into_iter().flatten();
+    schemes.all(is_fp8)
+}
+
+/// What inference engines find in both layouts: no quantized outputs but those that are cached.
+fn in_engines(scheme: LayerScheme, model: ModelTraits) -> bool {
+    scheme.output.is_none() && has_fp8_attention(model) && !model.fused_experts
 }
 
 /// Its import raises on packed 3-bit integers and knows no e5m3 scales under one of the tensor.
@@ -86,7 +110,8 @@ fn quark_in_transformers(scheme: LayerScheme, model: ModelTraits) -> bool {
         TensorScheme::Progressive { .. } => true,
         _ => false,
     };
-    !model.experts && !model.other_modalities && !two_stages
+    // A softmax is quantized in one implementation of attention alone, which must be asked for.
+    !model.experts && !model.other_modalities && !two_stages && model.attention.probabilities.is_none()
 }
 
 fn quark_in_vllm(scheme: LayerScheme) -> bool {
@@ -153,12 +178,13 @@ fn compressed_tensors_in_vllm(scheme: LayerScheme, model: ModelTraits) -> bool {
         TensorScheme::Int(int) => matches!(int.format.bits(), 4 | 8) || scheme.input.is_none(),
         _ => true,
     };
-    known && !model.fused_experts
+    known && in_engines(scheme, model)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_quant::scheme::{KvCacheScheme, MinScale, Rotary};
 
     const DENSE: ModelTraits = ModelTraits {
         described: true,
@@ -167,6 +193,7 @@ mod tests {
         fused_experts: false,
         kept_experts: false,
         bf16: true,
+        attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
     };
     const EXPERTS: ModelTraits = ModelTraits { experts: true, ..DENSE };
 
@@ -185,6 +212,20 @@ mod tests {
             let nobody = preset.name.starts_with("amdfp4_global");
             assert_eq!(loaders(export, DENSE, [scheme].into_iter()).is_empty(), nobody, "{}", preset.name);
         }
+    }
+
+    #[test]
+    fn engines_know_fp8_caches_and_no_quantized_outputs() {
+        let cached = |text: &str| {
+            let key_value = Some(KvCacheScheme { scheme: text.parse().unwrap(), min_scale: MinScale::default() });
+            ModelTraits { attention: AttentionScheme { key_value, ..AttentionScheme::default() }, ..DENSE }
+        };
+        let fp8 = found(Export::Quark, "e4m3:tensor+e4m3:tensor!static", cached("e4m3:tensor!static"));
+        assert_eq!(fp8, found(Export::Quark, "e4m3:tensor+e4m3:tensor!static", DENSE));
+        let int8 = found(Export::Quark, "e4m3:tensor+e4m3:tensor!static", cached("int8:tensor!static"));
+        assert_eq!(int8, ["amd-quark", "transformers with amd-quark"]);
+        let output = found(Export::Quark, "e4m3:tensor+e4m3:tensor!static+e4m3:tensor!static", DENSE);
+        assert_eq!(output, ["amd-quark", "transformers with amd-quark"]);
     }
 
     #[test]

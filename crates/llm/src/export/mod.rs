@@ -13,6 +13,7 @@ pub use activations::{ActivationSpec, AttentionSpec, Owner, ParameterContent, Pa
 pub(crate) use compressed_tensors::parts_as as compressed_tensors_parts;
 pub use loaders::ModelTraits;
 pub(crate) use loaders::loaders;
+pub(crate) use packer::encode;
 pub use packer::{Piece, pack};
 pub use part::{Content, Packing, Part, ScaleEncoding, band_axis};
 pub(crate) use quark::code_layout as quark_code_layout;
@@ -45,29 +46,20 @@ pub struct ExportRow {
     pub export: Export,
     /// One line for `kvant list formats`.
     pub about: &'static str,
-    /// What loads it, schemes permitting: [`Plan::loaders`](crate::plan::Plan::loaders) tells which takes a given plan.
-    pub loaders: &'static [&'static str],
 }
 
 /// Every export.
 pub const EXPORTS: &[ExportRow] = &[
-    ExportRow {
-        name: "quark",
-        export: Export::Quark,
-        about: "AMD Quark's layout (quant_method quark)",
-        loaders: &["amd-quark", "transformers with amd-quark", "vLLM", "SGLang"],
-    },
+    ExportRow { name: "quark", export: Export::Quark, about: "AMD Quark's layout (quant_method quark)" },
     ExportRow {
         name: "compressed-tensors",
         export: Export::CompressedTensors,
         about: "compressed-tensors, as llm-compressor writes it",
-        loaders: &["transformers with compressed-tensors", "vLLM", "SGLang"],
     },
     ExportRow {
         name: "fake",
         export: Export::Fake,
         about: "quantized values as plain floats, to judge a scheme without its kernels",
-        loaders: &["whatever loads the source"],
     },
 ];
 
@@ -76,6 +68,11 @@ impl Export {
     pub fn row(self) -> &'static ExportRow {
         let row = EXPORTS.iter().find(|row| row.export == self);
         row.unwrap_or(&EXPORTS[0])
+    }
+
+    /// What loads it, schemes permitting: [`Plan::loaders`](crate::plan::Plan::loaders) tells which takes a given plan.
+    pub fn loaders(self) -> Vec<&'static str> {
+        loaders::of_export(self)
     }
 
     /// The tensors that a layer becomes; none for [`Export::Fake`], which keeps the source's.

@@ -29,7 +29,7 @@ pub fn pack(isa: Isa, part: &Part, tensor: &QuantTensor, band: &Band, shape: (us
         Content::Scales { .. } | Content::ZeroPoints { .. } if tensor.scale_shape() == (1, 1) && !first => None,
         Content::Scales { encoding, transposed } => {
             let values = Matrix::scales(tensor, band);
-            Some(values.stored(transposed).piece(|n| n * encoding.size(), |row| encode_scales(encoding, row)))
+            Some(values.stored(transposed).piece(|n| n * encoding.size(), |row| encode(encoding, row)))
         }
         Content::ZeroPoints { packing, transposed } => {
             let points = Matrix::zero_points(tensor, band).stored(transposed);
@@ -130,17 +130,17 @@ fn streams_down(bits: u32, least: i64, codes: &Matrix<u8>) -> Piece {
     Piece { offset: (first_word * codes.columns * 4) as u64, bytes: words_to_bytes(&words) }
 }
 
-/// Floats in a type of the file.
-pub(crate) fn encode_scales(encoding: ScaleEncoding, scales: &[f32]) -> Vec<u8> {
+/// Numbers in a type of the file.
+pub(crate) fn encode(encoding: ScaleEncoding, values: &[f32]) -> Vec<u8> {
     match encoding {
-        ScaleEncoding::F32 => scales.iter().flat_map(|s| s.to_le_bytes()).collect(),
-        ScaleEncoding::F16 => scales.iter().flat_map(|s| half::f16::from_f32(round_to_f16(*s)).to_le_bytes()).collect(),
+        ScaleEncoding::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        ScaleEncoding::F16 => values.iter().flat_map(|v| half::f16::from_f32(round_to_f16(*v)).to_le_bytes()).collect(),
         ScaleEncoding::Bf16 => {
-            scales.iter().flat_map(|s| ((round_to_bf16(*s).to_bits() >> 16) as u16).to_le_bytes()).collect()
+            values.iter().flat_map(|v| ((round_to_bf16(*v).to_bits() >> 16) as u16).to_le_bytes()).collect()
         }
-        ScaleEncoding::E4m3 => scales.iter().map(|s| MiniFloat::E4M3.encode(*s)).collect(),
-        ScaleEncoding::E5m3 => scales.iter().map(|s| MiniFloat::E5M3.encode(*s)).collect(),
-        ScaleEncoding::E8m0 => scales.iter().map(|s| e8m0_encode(*s)).collect(),
+        ScaleEncoding::E4m3 => values.iter().map(|v| MiniFloat::E4M3.encode(*v)).collect(),
+        ScaleEncoding::E5m3 => values.iter().map(|v| MiniFloat::E5M3.encode(*v)).collect(),
+        ScaleEncoding::E8m0 => values.iter().map(|v| e8m0_encode(*v)).collect(),
     }
 }
 

@@ -106,6 +106,15 @@ impl ScaleEncoding {
         }
     }
 
+    /// That of plain floats in the file.
+    pub(crate) fn of_floats(dtype: Dtype) -> ScaleEncoding {
+        match dtype {
+            Dtype::F16 => ScaleEncoding::F16,
+            Dtype::BF16 => ScaleEncoding::Bf16,
+            _ => ScaleEncoding::F32,
+        }
+    }
+
     /// The element type in the file; bytes that safetensors has no name for are `U8`.
     pub fn dtype(self) -> Dtype {
         match self {

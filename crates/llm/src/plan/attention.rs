@@ -32,10 +32,10 @@ struct Owners {
 impl Builder<'_> {
     pub(super) fn plan_attention(&mut self) -> Result<(), PlanError> {
         let scheme = self.recipe.attention();
+        self.check_attention(&scheme)?;
         if scheme.is_empty() || self.leaves_activations() {
             return Ok(());
         }
-        self.check_attention(&scheme)?;
         for block in self.network.blocks().to_vec() {
             if let Some(owners) = self.owners(block) {
                 self.plan_block(block, &scheme, &owners)?;

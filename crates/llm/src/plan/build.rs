@@ -371,6 +371,7 @@ impl Builder<'_> {
             experts: fused || self.network.linears().iter().any(expert),
             fused_experts: fused,
             kept_experts: self.network.linears().iter().any(|linear| kept(&linear)),
+            attention: self.recipe.attention(),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }
     }

@@ -91,6 +91,9 @@ pub(super) fn notices(
     {
         notices.push(format!("a loader of plain floats does not quantize inputs (`{input}`)"));
     }
+    if !recipe.attention().is_empty() && recipe.export() == Export::Fake {
+        notices.push("a loader of plain floats does not quantize the KV cache or attention".to_owned());
+    }
     if network.family().is_none() && recipe.export() != Export::Fake {
         notices
             .push("what loads the result is not known for this architecture: try it before you rely on it".to_owned());

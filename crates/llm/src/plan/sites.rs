@@ -47,12 +47,12 @@ impl Builder<'_> {
 
     /// The places and tensors of a layer's inputs and outputs.
     pub(super) fn plan_activations(&mut self, layer: &PlannedLayer, origin: &Origin) -> Result<(), PlanError> {
-        if self.leaves_activations() {
-            return Ok(());
-        }
         for (side, scheme) in [(Side::Input, layer.scheme.input), (Side::Output, layer.scheme.output)] {
             let Some(scheme) = scheme else { continue };
             self.check_activation(&format!("layer `{}`", layer.name), scheme)?;
+            if self.leaves_activations() {
+                continue;
+            }
             let site = match side {
                 Side::Input => Site::Input(origin.module.clone()),
                 Side::Output => Site::Output(origin.module.clone()),
@@ -90,7 +90,7 @@ impl Builder<'_> {
             return activation::check(scheme).map_err(problem);
         }
         ActivationStatistic::new(scheme).map_err(problem)?;
-        if self.recipe.is_calibrated() {
+        if self.recipe.is_calibrated() || self.leaves_activations() {
             return Ok(());
         }
         Err(PlanError::Calibration { place: place.to_owned(), scheme: scheme.to_string() })

@@ -27,6 +27,19 @@ pub(super) fn resolve(line: &Settings, file: &Settings) -> Result<AttentionSchem
     })
 }
 
+/// In words, what is quantized of attention; nothing where nothing is.
+pub(super) fn words(scheme: &AttentionScheme) -> Vec<String> {
+    let side = if scheme.rotary == Rotary::After { "after" } else { "before" };
+    let cache = scheme.key_value.map(|cache| {
+        let least =
+            if cache.min_scale.value() > 0.0 { format!(", scales from {}", cache.min_scale) } else { String::new() };
+        format!("KV cache {} {side} the rotary embedding{least}", cache.scheme)
+    });
+    let query = scheme.query.map(|scheme| format!("queries {scheme}"));
+    let probabilities = scheme.probabilities.map(|scheme| format!("softmax {scheme}"));
+    [cache, query, probabilities].into_iter().flatten().collect()
+}
+
 /// A name or a spelling; scales are static where it says nothing else. `none` leaves activations as they are.
 fn scheme(place: &str, text: &str) -> Result<Option<ActivationScheme>, RecipeError> {
     if text == "none" {

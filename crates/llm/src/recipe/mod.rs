@@ -132,6 +132,11 @@ impl Recipe {
         self.attention
     }
 
+    /// In words, what is quantized of attention: `KV cache e4m3:tensor!static before the rotary embedding`.
+    pub fn attention_words(&self) -> Vec<String> {
+        attention::words(&self.attention)
+    }
+
     /// What becomes of a linear layer, by its full module name.
     pub fn decide(&self, module: &str) -> Decision {
         match self.rules.iter().find(|rule| rule.layers.matches(module)) {

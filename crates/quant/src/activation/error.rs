@@ -1,7 +1,5 @@
 //! What keeps activations from being quantized.
 
-use crate::scheme::ActivationScheme;
-
 /// A scheme, or parameters, that activations cannot be quantized with.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum ActivationError {
@@ -9,7 +7,7 @@ pub enum ActivationError {
     #[error("activations cannot be quantized as `{scheme}`: {reason}")]
     Scheme {
         /// The scheme.
-        scheme: ActivationScheme,
+        scheme: String,
         /// Why.
         reason: &'static str,
     },
@@ -17,7 +15,7 @@ pub enum ActivationError {
     #[error("`{scheme}` wants {expected}, and {found} scales and {zero_points} zero points are given")]
     Count {
         /// The scheme.
-        scheme: ActivationScheme,
+        scheme: String,
         /// What it wants.
         expected: &'static str,
         /// Scales that are given.

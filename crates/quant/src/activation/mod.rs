@@ -16,7 +16,7 @@
 //! let quantizer = ActivationQuantizer::new(scheme, parameters)?;
 //! quantizer.apply(Isa::best(), Arithmetic::F32, &mut rows, 2);
 //! assert_eq!(rows[2], 3.0);
-//! # Ok::<(), kvant_quant::activation::ActivationError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod apply;
@@ -25,6 +25,7 @@ mod histogram;
 mod quantizer;
 mod spread;
 mod statistic;
+mod task;
 
 pub use error::ActivationError;
 pub use quantizer::ActivationQuantizer;

@@ -20,7 +20,7 @@ pub(super) enum Spread {
 impl Spread {
     /// How scales are shared in a scheme that is legal for activations.
     pub(super) fn of(scheme: ActivationScheme) -> Result<Spread, ActivationError> {
-        let refuse = |reason| Err(ActivationError::Scheme { scheme, reason });
+        let refuse = |reason| Err(ActivationError::Scheme { scheme: scheme.to_string(), reason });
         let spread = match (scheme.scheme, scheme.scheme.granularity()) {
             (TensorScheme::Progressive { .. }, _) => return refuse("two stages are for weights"),
             (_, Some(Granularity::Block { .. })) => return refuse("blocks would span tokens"),

@@ -65,7 +65,7 @@ impl ActivationStatistic {
     /// # Errors
     /// [`ActivationError::Scheme`] for schemes that store nothing, and for what is searched in a histogram of every feature.
     pub fn new(scheme: ActivationScheme) -> Result<ActivationStatistic, ActivationError> {
-        let refuse = |reason| Err(ActivationError::Scheme { scheme, reason });
+        let refuse = |reason| Err(ActivationError::Scheme { scheme: scheme.to_string(), reason });
         let by_feature = Spread::of(scheme)? == Spread::Features;
         let observer = scheme.scheme.observer();
         if scheme.timing == Timing::Dynamic {

@@ -1,7 +1,7 @@
 //! One tensor of scales or zero points, and its bytes.
 
 use crate::export::ScaleEncoding;
-use crate::export::packer::encode_scales;
+use crate::export::packer::encode;
 use crate::plan::Site;
 use kvant_container::Dtype;
 use kvant_quant::activation::StaticParameters;
@@ -57,10 +57,10 @@ impl ParameterPart {
     /// Its bytes.
     pub fn bytes(&self, parameters: &StaticParameters) -> Vec<u8> {
         match self.content {
-            ParameterContent::Scales(encoding) => encode_scales(encoding, &parameters.scales),
+            ParameterContent::Scales(encoding) => encode(encoding, &parameters.scales),
             ParameterContent::Reciprocals => {
                 let reciprocals: Vec<f32> = parameters.scales.iter().map(|scale| 1.0 / scale).collect();
-                encode_scales(ScaleEncoding::F32, &reciprocals)
+                encode(ScaleEncoding::F32, &reciprocals)
             }
             ParameterContent::ZeroPoints if parameters.zero_points.is_empty() => vec![0; parameters.scales.len()],
             ParameterContent::ZeroPoints => parameters.zero_points.iter().map(|point| *point as i64 as u8).collect(),
