@@ -118,7 +118,7 @@ fn quarks_cache_is_quantized_where_keys_are_made_or_behind_the_rotary_embedding(
         let import = import::open(&checkpoint).unwrap();
         let output = |module: &str| said(import.activations(module).and_then(|found| found.output.as_ref()));
         let attention = import.attention(3).unwrap();
-        let key = Some(("e4m3:tensor:f32!static".to_owned(), vec![0.125], vec![]));
+        let key = Some(("e4m3:tensor!static".to_owned(), vec![0.125], vec![]));
         let (made, cached) = if post_rope { (None, key) } else { (key, None) };
         assert_eq!((output(K_PROJ), said(attention.key.as_ref())), (made, cached));
         assert_eq!(output(Q_PROJ).unwrap().1, [0.5]);

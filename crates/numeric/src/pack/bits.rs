@@ -53,13 +53,31 @@ impl<const BITS: usize> Loop for Unpack<'_, BITS> {
         for (eight, group) in eights.iter_mut().zip(groups) {
             let mut word = [0; 8];
             word[..BITS].copy_from_slice(group);
-            let word = u64::from_le_bytes(word);
-            for (i, code) in eight.iter_mut().enumerate() {
-                *code = (word >> (BITS * i)) as u8 & mask;
-            }
+            *eight = spread::<BITS>(u64::from_le_bytes(word)).to_le_bytes();
         }
         unpack_tail(left, BITS, mask, tail);
     }
+}
+
+/// Eight codes one after the other, put into a byte each: upper halves move apart three times.
+#[inline(always)]
+fn spread<const BITS: usize>(word: u64) -> u64 {
+    let fours = const { field_mask(4 * BITS, 64) };
+    let word = (word & fours) | (word & fours << (4 * BITS)) << (32 - 4 * BITS);
+    let pairs = const { field_mask(2 * BITS, 32) };
+    let word = (word & pairs) | (word & pairs << (2 * BITS)) << (16 - 2 * BITS);
+    let codes = const { field_mask(BITS, 16) };
+    (word & codes) | (word & codes << BITS) << (8 - BITS)
+}
+
+/// The lowest `bits` bits of every stretch of `every`.
+const fn field_mask(bits: usize, every: usize) -> u64 {
+    let (mut mask, mut at) = (0, 0);
+    while at < 64 {
+        mask |= ((1 << bits) - 1) << at;
+        at += every;
+    }
+    mask
 }
 
 /// Fewer than eight codes.
