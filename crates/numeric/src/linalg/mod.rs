@@ -2,10 +2,16 @@
 //! order, so a result does not depend on the number of threads. The row kernels give the same bits on every instruction
 //! set; products of matrices, which come from the `gemm` crate, may differ in the last bits between kinds of CPU.
 
+mod cholesky;
 mod elementary;
+mod gram;
+mod lower_blocks;
 mod matmul;
 mod rows;
 
+pub use cholesky::{Cholesky, NotPositiveDefinite};
 pub use elementary::{erf, exp, sigmoid, tanh};
+pub use gram::{CrossGram, Gram};
+pub use lower_blocks::{BlockRow, LowerBlocks};
 pub use matmul::{Matrix, MatrixMut, Threads, multiply};
 pub use rows::{layer_norm, rms_norm, softmax, sum_of_exponentials};
