@@ -143,7 +143,8 @@ mod tests {
             blocks.row_mut(row).fill(row as f32 + 1.0);
         }
         let mut end = 0;
-        let split: Vec<_> = blocks.clone().split_mut().into_iter().map(|(place, block)| (place, block.to_vec())).collect();
+        let split: Vec<_> =
+            blocks.clone().split_mut().into_iter().map(|(place, block)| (place, block.to_vec())).collect();
         for (place, part) in split {
             let block = blocks.block_row(&place);
             assert_eq!(block.as_ptr(), blocks.elements()[end..].as_ptr());
