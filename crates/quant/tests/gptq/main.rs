@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
+mod golden;
+#[path = "../../../../tests/golden/input.rs"]
+mod input;
 mod reference;
 
 use kvant_numeric::Arithmetic;

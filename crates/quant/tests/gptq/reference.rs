@@ -216,15 +216,14 @@ fn without_first(matrix: &Dense) -> Dense {
 }
 
 fn largest_eigenvalue(h: &Dense) -> f64 {
-    let size = h.len();
-    let mut v: Vec<f64> = (0..size).map(|i| h[i][i].sqrt()).collect();
-    let mut length = v.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let times = |v: &[f64]| -> Vec<f64> { h.iter().map(|row| row.iter().zip(v).map(|(a, b)| a * b).sum()).collect() };
+    let mut v = vec![1.0; h.len()];
     for _ in 0..30 {
+        v = times(&v);
+        let length = v.iter().map(|x| x * x).sum::<f64>().sqrt();
         v.iter_mut().for_each(|x| *x /= length);
-        v = h.iter().map(|row| row.iter().zip(&v).map(|(a, b)| a * b).sum()).collect();
-        length = v.iter().map(|x| x * x).sum::<f64>().sqrt();
     }
-    length
+    times(&v).iter().zip(&v).map(|(a, b)| a * b).sum()
 }
 
 /// Gauss-Jordan elimination.

@@ -210,21 +210,22 @@ fn factors(cholesky: &Cholesky) -> LowerBlocks {
     factors
 }
 
-/// The largest eigenvalue by power iterations from the lengths of the features.
+/// The largest eigenvalue: the Rayleigh quotient after thirty power iterations from ones.
 fn largest_eigenvalue(gram: &Gram) -> f64 {
-    let mut vector: Vec<f32> = gram.diagonal().into_iter().map(f32::sqrt).collect();
-    let mut length = normalize(&mut vector);
+    let mut vector = vec![1.0; gram.features()];
     for _ in 0..30 {
         vector = times(gram, &vector);
-        length = normalize(&mut vector);
+        normalize(&mut vector);
     }
-    length
+    let products = times(gram, &vector);
+    vector.iter().zip(products).map(|(v, product)| f64::from(*v) * f64::from(product)).sum()
 }
 
-fn normalize(vector: &mut [f32]) -> f64 {
+fn normalize(vector: &mut [f32]) {
     let length = vector.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-    vector.iter_mut().for_each(|v| *v = (f64::from(*v) / length) as f32);
-    length
+    if length > 0.0 {
+        vector.iter_mut().for_each(|v| *v = (f64::from(*v) / length) as f32);
+    }
 }
 
 /// The symmetric matrix times a vector.
