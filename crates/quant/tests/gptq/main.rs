@@ -8,6 +8,7 @@ mod input;
 mod reference;
 
 use kvant_numeric::Arithmetic;
+use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
 use kvant_quant::hessian::{Hessian, HessianError};
 use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, RoundingError, Rtn, TensorContext, Variant};
@@ -167,7 +168,8 @@ fn the_loss_is_that_of_the_definition_and_less_than_that_of_round_to_nearest() {
     let (features, rows) = (192, 33);
     let hessian = hessian(400, features, &[]);
     let weights = noise(rows * features, 3);
-    for text in SCHEMES {
+    let others = ["int4:channel:f32/e4m3:tensor:f32", "uint4:g24:fzp"];
+    for text in SCHEMES.into_iter().chain(others) {
         let nearest = hessian.loss(&weights, &rtn(text, &weights, rows).dequantize());
         for settings in [Gptq::GPTQ, Gptq { order: ColumnOrder::Stored, ..Gptq::GPTQ }, Gptq::GPTAQ, Gptq::QRONOS] {
             let rounded = settings.prepare(&hessian).unwrap().round(&weights, rows, scheme(text), context()).unwrap();
@@ -252,6 +254,21 @@ fn the_number_of_threads_changes_no_bit() {
             })
         });
         assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+    }
+}
+
+#[test]
+fn every_isa_gives_the_same_codes() {
+    let (features, rows) = (192, 72);
+    let hessian = hessian(200, features, &[4]);
+    let weights = noise(rows * features, 3);
+    for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
+        let feedback = settings.prepare(&hessian).unwrap();
+        for text in SCHEMES {
+            let round = |isa| feedback.clone().on(isa).round(&weights, rows, scheme(text), context()).unwrap();
+            let baseline = round(Isa::BASELINE);
+            assert!(Isa::available().into_iter().all(|isa| round(isa) == baseline), "{text} {settings:?}");
+        }
     }
 }
 

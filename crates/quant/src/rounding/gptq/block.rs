@@ -108,11 +108,33 @@ impl<G: Grid> Block<'_, G> {
 
 /// `sums + sum_i values_i factors_i`, the values of one chunk of lanes standing `chunks` apart.
 #[inline(always)]
-fn pulled(mut sums: Lanes<f32>, values: &[Lanes<f32>], chunks: usize, factors: &[f32]) -> Lanes<f32> {
+fn pulled(sums: Lanes<f32>, values: &[Lanes<f32>], chunks: usize, factors: &[f32]) -> Lanes<f32> {
+    // Vectors by name, so that the compiler keeps them in registers.
+    let [mut a, mut b, mut c, mut d] = *vectors(&sums);
     for (values, factor) in values.iter().step_by(chunks).zip(factors) {
-        for (sum, value) in sums.iter_mut().zip(values) {
-            *sum += *value * *factor;
-        }
+        let [va, vb, vc, vd] = vectors(values);
+        add_product(&mut a, va, *factor);
+        add_product(&mut b, vb, *factor);
+        add_product(&mut c, vc, *factor);
+        add_product(&mut d, vd, *factor);
     }
-    sums
+    let mut out = [0.0; LANES];
+    let (vectors, _) = out.as_chunks_mut::<16>();
+    for (out, vector) in vectors.iter_mut().zip([a, b, c, d]) {
+        *out = vector;
+    }
+    out
+}
+
+#[inline(always)]
+fn vectors(lanes: &Lanes<f32>) -> &[[f32; 16]; 4] {
+    let (vectors, _) = lanes.as_chunks::<16>();
+    vectors.first_chunk::<4>().unwrap_or(&[[0.0; 16]; 4])
+}
+
+#[inline(always)]
+fn add_product(sum: &mut [f32; 16], values: &[f32; 16], factor: f32) {
+    for (sum, value) in sum.iter_mut().zip(values) {
+        *sum += *value * factor;
+    }
 }

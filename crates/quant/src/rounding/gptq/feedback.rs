@@ -37,6 +37,7 @@ pub struct Feedback {
     pub(super) drift: Drift,
     /// What was added to the diagonal.
     damping: f64,
+    pub(super) isa: Isa,
 }
 
 /// The part that a column has in the loss: `left |c_j - q_j|^2 - error |w_j - q_j|^2`, where the second term takes
@@ -74,7 +75,20 @@ impl Feedback {
             false => Shares { left: pivot * pivot, error: damping },
         });
         let shares = shares.collect();
-        Ok(Feedback { factors: factors(&cholesky), order, dead: diagonal.dead, shares, drift, damping })
+        Ok(Feedback {
+            factors: factors(&cholesky),
+            order,
+            dead: diagonal.dead,
+            shares,
+            drift,
+            damping,
+            isa: Isa::best(),
+        })
+    }
+
+    /// The same with a given instruction set; the codes are the same too.
+    pub fn on(self, isa: Isa) -> Feedback {
+        Feedback { isa, ..self }
     }
 
     /// Columns of the weights that it is for.

@@ -33,6 +33,7 @@ mod sweep;
 
 pub use feedback::{Feedback, Rounded};
 
+use super::choice::Needs;
 use crate::hessian::{Hessian, HessianError};
 
 /// The algorithms that round column after column.
@@ -89,6 +90,11 @@ impl Gptq {
     /// Qronos with a damping of 0.001 of the largest eigenvalue and activation order.
     pub const QRONOS: Gptq =
         Gptq { variant: Variant::Qronos, damping: Damping::OfLargestEigenvalue(1e-3), order: ColumnOrder::Activation };
+
+    /// What must be known of a layer's inputs.
+    pub fn needs(&self) -> Needs {
+        if self.variant == Variant::Gptq { Needs::Hessian } else { Needs::Drift }
+    }
 
     /// Does what all weights that read the same inputs have in common.
     ///

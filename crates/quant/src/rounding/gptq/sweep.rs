@@ -15,6 +15,7 @@ use kvant_numeric::linalg::{BlockRow, Matrix, MatrixMut, Threads, multiply};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::{Isa, dispatch};
 use rayon::prelude::*;
+use std::borrow::Cow;
 
 /// Rows of a band: each reads all factors once. The same for every number of threads, as products of matrices depend on it
 /// in their last bits.
@@ -28,7 +29,7 @@ pub(super) fn sweep(
     tensor: &mut QuantTensor,
 ) -> Result<f64, RoundingError> {
     let scheme = tensor.scheme();
-    let sweep = Sweep { feedback, weights, tensor, isa: Isa::best() };
+    let sweep = Sweep { feedback, weights, tensor, isa: feedback.isa };
     let (codes, loss) = match scheme {
         TensorScheme::Int(int) if is_whole(int) => sweep.run(Whole::new(int.format), Scaled::ByReciprocals),
         TensorScheme::Int(int) => sweep.run(Any { format: int.format }, Scaled::ByReciprocals),
@@ -112,10 +113,9 @@ impl<'a, G: Grid> Band<'a, G> {
         let columns = sweep.feedback.columns();
         let lanes = (weights.len() / columns).next_multiple_of(LANES);
         let count = lanes * columns;
-        let mut padded = weights.to_vec();
-        padded.resize(count, 0.0);
+        let rows_first = padded(weights, count);
         let mut weights = vec![0.0; count];
-        transpose(&padded, lanes, columns, &mut weights);
+        transpose(&rows_first, lanes, columns, &mut weights);
         let kept = if matches!(sweep.feedback.drift, Drift::OneByOne(_)) { count } else { 0 };
         let (errors, arguments, codes) = (vec![0.0; count], vec![0.0; kept], vec![G::Code::default(); count]);
         Band { sweep, grid, steps, lanes, weights, errors, arguments, codes }
@@ -191,4 +191,13 @@ impl<'a, G: Grid> Band<'a, G> {
         };
         dispatch(self.sweep.isa, block)
     }
+}
+
+/// The values and zeros after them, `count` in all.
+fn padded(values: &[f32], count: usize) -> Cow<'_, [f32]> {
+    let mut values = Cow::Borrowed(values);
+    if values.len() < count {
+        values.to_mut().resize(count, 0.0);
+    }
+    values
 }
