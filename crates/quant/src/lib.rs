@@ -19,6 +19,7 @@
 
 pub mod activation;
 pub mod fake;
+pub mod hessian;
 pub mod observer;
 pub mod parameters;
 mod quant_tensor;

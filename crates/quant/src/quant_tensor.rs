@@ -201,6 +201,31 @@ impl QuantTensor {
         let scale = self.tensor_scale.map_or(self.scales[scale_index], |g| self.scales[scale_index] * g);
         scheme.format.decode(self.codes.integer(index, false) as u8) * scale
     }
+
+    /// Appends the rows of `other`, which has the same scheme and columns and starts on a tile of scales.
+    ///
+    /// # Errors
+    /// [`SchemeError::Combination`] where the two do not belong together.
+    pub fn append_rows(&mut self, other: QuantTensor) -> Result<(), SchemeError> {
+        if (self.scheme, self.columns, self.scale_shape.1) != (other.scheme, other.columns, other.scale_shape.1) {
+            return Err(SchemeError::Combination { text: format!("{} and {}", self.scheme, other.scheme) });
+        }
+        match (&mut self.codes, other.codes) {
+            (Codes::Bytes(codes), Codes::Bytes(more)) => codes.extend(more),
+            (Codes::Wide(codes), Codes::Wide(more)) => codes.extend(more),
+            _ => {
+                return Err(SchemeError::Combination { text: self.scheme.to_string() });
+            }
+        }
+        self.rows += other.rows;
+        // A scale of the whole tensor is the same in every band.
+        if self.scheme.granularity() != Some(Granularity::Tensor) {
+            self.scales.extend(other.scales);
+            self.zero_points.extend(other.zero_points);
+            self.scale_shape.0 += other.scale_shape.0;
+        }
+        Ok(())
+    }
 }
 
 /// Whether zero points are kept: where some code of zero is not 0.

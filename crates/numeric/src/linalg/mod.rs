@@ -3,16 +3,22 @@
 //! set; products of matrices, which come from the `gemm` crate, may differ in the last bits between kinds of CPU.
 
 mod attention;
+mod cholesky;
 mod elementary;
+mod gram;
 mod linear;
+mod lower_blocks;
 mod matmul;
 mod precision;
 mod rows;
 mod tiled;
 
 pub use attention::{AttentionBuffers, AttentionRule, KeysValues, QUERIES};
+pub use cholesky::{Cholesky, NotPositiveDefinite};
 pub use elementary::{erf, exp, exp2, sigmoid, tanh};
+pub use gram::{CrossGram, Gram};
 pub use linear::{Weight, linear};
+pub use lower_blocks::{BlockRow, LowerBlocks};
 pub use matmul::{Matrix, MatrixMut, Threads, multiply};
 pub use precision::Precision;
 pub use rows::{layer_norm, rms_norm, softmax, sum_of_exponentials};

@@ -3,6 +3,7 @@
 use super::batch::{Affines, Divisors, Scales, Steps};
 use super::tiles::Tiles;
 use super::weights::Weights;
+use crate::hessian::HessianError;
 use crate::observer::Observer;
 use crate::parameters::{Affine, quantize};
 use crate::quant_tensor::{Codes, QuantTensor, has_zero_points};
@@ -45,6 +46,9 @@ pub enum RoundingError {
     /// A weight is NaN or infinite (*invalid*).
     #[error("it holds NaN or infinite values")]
     NotFinite,
+    /// What calibration knows of its inputs cannot be used.
+    #[error(transparent)]
+    Hessian(#[from] HessianError),
 }
 
 /// Round to nearest with one scheme.
@@ -317,7 +321,8 @@ impl Rtn {
         }
     }
 
-    fn scaling(&self, scheme: FloatScheme) -> Scaling {
+    /// How values are brought to their scale.
+    pub(super) fn scaling(&self, scheme: FloatScheme) -> Scaling {
         match scheme.scale {
             FloatScale::E8m0(_) => Scaling::PowerOfTwo,
             FloatScale::Plain(scale) if !matches!(scheme.granularity, Granularity::Group { .. }) => {

@@ -1,0 +1,99 @@
+//! What the drift of a layer's inputs adds to the feedback. Not the drift itself, which is in the Hessian.
+
+use super::Variant;
+use super::feedback::BLOCK;
+use crate::hessian::{Hessian, HessianError};
+use kvant_numeric::linalg::{Cholesky, CrossGram, LowerBlocks};
+use rayon::prelude::*;
+
+/// By how much columns make up for the drift of others' inputs.
+#[derive(Clone, Debug)]
+pub(super) enum Drift {
+    /// Not at all.
+    Ignored,
+    /// Each for the columns before it, as they were when they were rounded: row `j` holds the factors of positions `i < j`.
+    OneByOne(LowerBlocks),
+    /// Each for all columns, as they came: row `j`, of a square matrix, holds the factors of all *columns*.
+    AtOnce(Vec<f32>),
+}
+
+/// Columns of `D^T` that are solved for at a time.
+const PANEL: usize = 128;
+
+impl Drift {
+    /// `first` is the diagonal element of the column that is rounded first.
+    pub(super) fn new(
+        variant: Variant,
+        hessian: &Hessian,
+        cholesky: &Cholesky,
+        order: &[usize],
+        first: f64,
+    ) -> Result<Drift, HessianError> {
+        if variant == Variant::Gptq {
+            return Ok(Drift::Ignored);
+        }
+        let drift = hessian.drift().ok_or(HessianError::NoDrift)?;
+        if !(0..order.len()).all(|row| drift.row(row).iter().all(|sum| sum.is_finite())) {
+            return Err(HessianError::NotFinite);
+        }
+        let panels = Panels { cholesky, drift, order };
+        Ok(match variant {
+            Variant::Gptaq { alpha } => Drift::OneByOne(panels.one_by_one(alpha)),
+            _ => Drift::AtOnce(panels.at_once(first)),
+        })
+    }
+}
+
+struct Panels<'a> {
+    cholesky: &'a Cholesky,
+    drift: &'a CrossGram,
+    order: &'a [usize],
+}
+
+impl Panels<'_> {
+    /// `S_ij / M_jj` for some positions `i`, each a row of all `j`. With the last position first, `S^T = M^-1 D^T` is a lower
+    /// triangular system, and the rows come out backwards.
+    fn solve(&self, positions: &[usize]) -> Vec<f32> {
+        let size = self.order.len();
+        let mut right: Vec<f64> = Vec::with_capacity(positions.len() * size);
+        for column in positions {
+            let row = self.drift.row(*column);
+            right.extend(self.order.iter().rev().map(|j| f64::from(row[*j])));
+        }
+        self.cholesky.solve_lower(&mut right);
+        let backwards = right.chunks(size.max(1)).flat_map(|row| row.iter().rev().enumerate());
+        backwards.map(|(j, s)| (s / self.cholesky.pivot(size - 1 - j)) as f32).collect()
+    }
+
+    fn all(&self) -> Vec<Vec<f32>> {
+        self.order.par_chunks(PANEL).map(|positions| self.solve(positions)).collect()
+    }
+
+    fn one_by_one(&self, alpha: f32) -> LowerBlocks {
+        let size = self.order.len();
+        let mut factors = LowerBlocks::zeros(size, BLOCK);
+        for (panel, first) in self.all().iter().zip((0..size).step_by(PANEL)) {
+            for j in first + 1..size {
+                let row = factors.row_mut(j)[first..j].iter_mut();
+                row.zip(panel.chunks(size)).for_each(|(factor, s)| *factor = alpha * s[j]);
+            }
+        }
+        factors
+    }
+
+    fn at_once(&self, first: f64) -> Vec<f32> {
+        let size = self.order.len();
+        let mut factors = vec![0.0; size * size];
+        for (panel, columns) in self.all().iter().zip(self.order.chunks(PANEL)) {
+            for (s, column) in panel.chunks(size).zip(columns) {
+                s.iter().enumerate().for_each(|(j, s)| factors[j * size + column] = *s);
+            }
+        }
+        // The first column is rounded while the others are what they were: they make up for the rest afterwards.
+        if let Some(zeroth) = self.order.first() {
+            let drift = (0..size).map(|column| self.drift.row(column)[*zeroth]);
+            factors.iter_mut().zip(drift).for_each(|(factor, d)| *factor = (f64::from(d) / first) as f32);
+        }
+        factors
+    }
+}

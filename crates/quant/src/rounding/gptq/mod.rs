@@ -1,0 +1,106 @@
+//! GPTQ and its kin: columns are rounded one after another, and every column makes up for the errors of those before it.
+//! Here are the algorithms and their settings; what follows from a Hessian is in `feedback.rs`, the work on a weight in
+//! `sweep.rs`. Not the calibration that gives the Hessian.
+//!
+//! # The arithmetic
+//!
+//! The papers factor the inverse of the Hessian and push errors forward: with `U` the upper Cholesky factor of `H^-1`,
+//! `w_j -= err_i U_ij` for all `j > i`, where `err_i = (w_i - q_i) / U_ii`. The same codes come from a factor of `H` itself,
+//! without an inverse (arXiv 2507.18553). Let `H = M M^T` with `M` upper triangular, which is the Cholesky factorization
+//! taken from the last column to the first; then `U = M^-1`, and substituting it gives
+//!
+//! ```text
+//! q_j = Q(w_j + sum_{i<j} (w_i - q_i) F_ij),   F_ij = M_ij / M_jj
+//! ```
+//!
+//! with `w` the weights as they were. A third of the cost of the factors is left, errors are pulled when a column
+//! is reached instead of pushed through the whole weight, so the sums over earlier blocks of columns are one product of
+//! matrices a block, and the loss falls out: `tr((W - Q) H (W - Q)^T) = sum_j M_jj^2 |c_j - q_j|^2` with `c_j` the
+//! argument of `Q`.
+//!
+//! The other two know how far the inputs drifted, `D = (X' - X)^T X`. With `S = D M^-T`, of which
+//! `S_ij / M_jj` is what column `i` leaves for column `j` to make up for, the argument of `Q` gets a further term:
+//!
+//! * GPTAQ (arXiv 2504.02692): `alpha sum_{i<j} c_i S_ij / M_jj`, in place of its `P = alpha triu(D U^T, 1) U`,
+//! * Qronos (arXiv 2505.11695): `sum_i w_i S_ij / M_jj` over all `i`; for the first column `sum_i w_i D_i0 / H_00`.
+
+mod block;
+mod drift;
+mod feedback;
+mod grid;
+mod steps;
+mod sweep;
+
+pub use feedback::{Feedback, Rounded};
+
+use super::choice::Needs;
+use crate::hessian::{Hessian, HessianError};
+
+/// The algorithms that round column after column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Variant {
+    /// GPTQ (arXiv 2210.17323).
+    Gptq,
+    /// GPTAQ (arXiv 2504.02692): makes up for the drift of the inputs too, by this share of it.
+    Gptaq {
+        /// The share, from 0 (GPTQ) to 1.
+        alpha: f32,
+    },
+    /// Qronos (arXiv 2505.11695): rounds towards what best reproduces the float model's outputs from the drifted inputs.
+    Qronos,
+}
+
+/// What is added to the diagonal of a Hessian before it is factored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Damping {
+    /// This share of the mean of the diagonal.
+    OfMeanDiagonal(f64),
+    /// This share of the largest eigenvalue, as thirty power iterations estimate it.
+    OfLargestEigenvalue(f64),
+}
+
+/// The order in which columns are rounded. Scales belong to columns where they stand in either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColumnOrder {
+    /// As they stand.
+    Stored,
+    /// Those with the largest inputs first (`desc_act`, activation order).
+    Activation,
+}
+
+/// An algorithm with its settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gptq {
+    /// Which of the algorithms.
+    pub variant: Variant,
+    /// What is added to the diagonal.
+    pub damping: Damping,
+    /// Which column comes first.
+    pub order: ColumnOrder,
+}
+
+impl Gptq {
+    /// GPTQ with a damping of 1 % and activation order.
+    pub const GPTQ: Gptq =
+        Gptq { variant: Variant::Gptq, damping: Damping::OfMeanDiagonal(0.01), order: ColumnOrder::Activation };
+
+    /// GPTAQ with a quarter of the drift, otherwise as [`GPTQ`](Self::GPTQ).
+    pub const GPTAQ: Gptq = Gptq { variant: Variant::Gptaq { alpha: 0.25 }, ..Gptq::GPTQ };
+
+    /// Qronos with a damping of 0.001 of the largest eigenvalue and activation order.
+    pub const QRONOS: Gptq =
+        Gptq { variant: Variant::Qronos, damping: Damping::OfLargestEigenvalue(1e-3), order: ColumnOrder::Activation };
+
+    /// What must be known of a layer's inputs.
+    pub fn needs(&self) -> Needs {
+        if self.variant == Variant::Gptq { Needs::Hessian } else { Needs::Drift }
+    }
+
+    /// Does what all weights that read the same inputs have in common.
+    ///
+    /// # Errors
+    /// [`HessianError`] where the Hessian holds too little, or what is no number.
+    pub fn prepare(&self, hessian: &Hessian) -> Result<Feedback, HessianError> {
+        Feedback::new(self, hessian)
+    }
+}

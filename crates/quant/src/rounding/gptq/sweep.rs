@@ -1,0 +1,203 @@
+//! The work on a weight: bands of rows side by side, in each band blocks of columns one after another, the sums over
+//! earlier blocks as products of matrices. Not what happens within a block, which is in `block.rs`.
+
+use super::block::Block;
+use super::drift::Drift;
+use super::feedback::Feedback;
+use super::grid::{Any, Code, Divided, DividedIn, Float, Grid, Staged, Times, Whole};
+use super::steps::{LANES, Scaled, Steps};
+use crate::quant_tensor::{Codes, QuantTensor};
+use crate::rounding::{RoundingError, Rtn, TensorContext};
+use crate::scheme::{FloatScheme, IntScheme, TensorScheme, ZeroPoint};
+use kvant_numeric::Arithmetic;
+use kvant_numeric::kernel::Scaling;
+use kvant_numeric::linalg::{BlockRow, Matrix, MatrixMut, Threads, multiply};
+use kvant_numeric::pack::transpose;
+use kvant_numeric::simd::{Isa, dispatch};
+use rayon::prelude::*;
+use std::borrow::Cow;
+
+/// Rows of a band: each reads all factors once. The same for every number of threads, as products of matrices depend on it
+/// in their last bits.
+const BAND: usize = 256;
+
+/// Chooses the codes of `tensor`, whose scales and zero points stay, and returns the loss.
+pub(super) fn sweep(
+    feedback: &Feedback,
+    weights: &[f32],
+    context: TensorContext,
+    tensor: &mut QuantTensor,
+) -> Result<f64, RoundingError> {
+    let scheme = tensor.scheme();
+    let sweep = Sweep { feedback, weights, tensor, isa: feedback.isa };
+    let (codes, loss) = match scheme {
+        TensorScheme::Int(int) if is_whole(int) => sweep.run(Whole::new(int.format), Scaled::ByReciprocals),
+        TensorScheme::Int(int) => sweep.run(Any { format: int.format }, Scaled::ByReciprocals),
+        TensorScheme::Float(float) => sweep.floats(float, Rtn::new(scheme, context)?.scaling(float)),
+        TensorScheme::Progressive { first, second } => sweep.stages(first, second, context),
+        TensorScheme::Block(_) | TensorScheme::Cast(_) => return Err(RoundingError::NoCodes(scheme)),
+    };
+    tensor.codes = codes;
+    Ok(loss)
+}
+
+fn is_whole(scheme: IntScheme) -> bool {
+    scheme.format.bits() <= 8 && scheme.zero_point != ZeroPoint::Float
+}
+
+struct Sweep<'a> {
+    feedback: &'a Feedback,
+    weights: &'a [f32],
+    tensor: &'a QuantTensor,
+    isa: Isa,
+}
+
+impl Sweep<'_> {
+    fn floats(&self, scheme: FloatScheme, scaling: Scaling) -> (Codes, f64) {
+        let format = scheme.format;
+        match scaling {
+            Scaling::PowerOfTwo => self.run(Float { format, quotient: Times }, Scaled::ByReciprocals),
+            Scaling::Divide(Arithmetic::F32) => self.run(Float { format, quotient: Divided }, Scaled::ByDivision),
+            Scaling::Divide(arithmetic) => {
+                self.run(Float { format, quotient: DividedIn(arithmetic) }, Scaled::ByDivision)
+            }
+        }
+    }
+
+    fn stages(&self, first: FloatScheme, second: IntScheme, context: TensorContext) -> (Codes, f64) {
+        let tensor_scale = self.tensor.tensor_scale().unwrap_or(1.0);
+        let (first, arithmetic) = (first.format, context.arithmetic);
+        if is_whole(second) {
+            let second = Whole::new(second.format);
+            return self.run(Staged { first, arithmetic, tensor_scale, second }, Scaled::ByReciprocals);
+        }
+        let second = Any { format: second.format };
+        self.run(Staged { first, arithmetic, tensor_scale, second }, Scaled::ByReciprocals)
+    }
+
+    fn run<G: Grid>(&self, grid: G, scaled: Scaled) -> (Codes, f64) {
+        let columns = self.feedback.columns();
+        let mut codes = vec![G::Code::default(); self.weights.len()];
+        let bands = self.weights.par_chunks(BAND * columns).zip(codes.par_chunks_mut(BAND * columns));
+        let losses: Vec<f64> = bands
+            .enumerate()
+            .map(|(band, (weights, codes))| {
+                let rows = band * BAND..band * BAND + weights.len() / columns;
+                let steps = Steps::new(self.tensor, rows.clone(), rows.len().div_ceil(LANES), scaled);
+                Band::new(self, grid, steps, weights).run(rows.len(), codes)
+            })
+            .collect();
+        (G::Code::collect(codes, self.tensor.scheme().format().bits()), losses.iter().sum())
+    }
+}
+
+/// Some rows, transposed: what belongs to one column stands together.
+struct Band<'a, G: Grid> {
+    sweep: &'a Sweep<'a>,
+    grid: G,
+    steps: Steps,
+    /// Rows, and zeros up to whole chunks of lanes.
+    lanes: usize,
+    /// By column.
+    weights: Vec<f32>,
+    /// By position: what rounding has changed a weight by.
+    errors: Vec<f32>,
+    /// By position: what was rounded; empty where nothing depends on it.
+    arguments: Vec<f32>,
+    /// By column.
+    codes: Vec<G::Code>,
+}
+
+impl<'a, G: Grid> Band<'a, G> {
+    fn new(sweep: &'a Sweep<'a>, grid: G, steps: Steps, weights: &[f32]) -> Band<'a, G> {
+        let columns = sweep.feedback.columns();
+        let lanes = (weights.len() / columns).next_multiple_of(LANES);
+        let count = lanes * columns;
+        let rows_first = padded(weights, count);
+        let mut weights = vec![0.0; count];
+        transpose(&rows_first, lanes, columns, &mut weights);
+        let kept = if matches!(sweep.feedback.drift, Drift::OneByOne(_)) { count } else { 0 };
+        let (errors, arguments, codes) = (vec![0.0; count], vec![0.0; kept], vec![G::Code::default(); count]);
+        Band { sweep, grid, steps, lanes, weights, errors, arguments, codes }
+    }
+
+    /// Writes the codes of the rows and returns their loss.
+    fn run(mut self, rows: usize, codes: &mut [G::Code]) -> f64 {
+        let feedback = self.sweep.feedback;
+        let (mut pulls, mut shifts) = (Vec::new(), Vec::new());
+        let mut loss = 0.0;
+        for place in feedback.factors.block_rows() {
+            self.pulls(&place, &mut pulls);
+            self.shifts(&place, &mut shifts);
+            loss += self.block(&place, &pulls, &shifts);
+        }
+        let columns = feedback.columns();
+        let mut by_rows = vec![G::Code::default(); self.codes.len()];
+        transpose(&self.codes, columns, self.lanes, &mut by_rows);
+        codes.copy_from_slice(&by_rows[..rows * columns]);
+        loss
+    }
+
+    /// What the errors of earlier blocks ask of this one.
+    fn pulls(&self, place: &BlockRow, out: &mut Vec<f32>) {
+        let factors = self.sweep.feedback.factors.block_row(place);
+        let factors = Matrix::new(factors, place.rows.len(), place.rows.start, place.columns);
+        self.product(place.rows.len(), factors, &self.errors, place.rows.start, out);
+    }
+
+    /// What drift asks of this block, but for that of its own columns where they count one by one.
+    fn shifts(&self, place: &BlockRow, out: &mut Vec<f32>) {
+        let columns = self.sweep.feedback.columns();
+        match &self.sweep.feedback.drift {
+            Drift::Ignored => {}
+            Drift::OneByOne(factors) => {
+                let factors = Matrix::new(factors.block_row(place), place.rows.len(), place.rows.start, place.columns);
+                self.product(place.rows.len(), factors, &self.arguments, place.rows.start, out);
+            }
+            Drift::AtOnce(factors) => {
+                let factors = Matrix::new(&factors[place.rows.start * columns..], place.rows.len(), columns, columns);
+                self.product(place.rows.len(), factors, &self.weights, columns, out);
+            }
+        }
+    }
+
+    fn product(&self, height: usize, factors: Matrix<'_>, values: &[f32], depth: usize, out: &mut Vec<f32>) {
+        out.resize(height * self.lanes, 0.0);
+        let values = Matrix::new(values, depth, self.lanes, self.lanes);
+        multiply(MatrixMut::new(out, height, self.lanes, self.lanes), factors, values, 1.0, Threads::One);
+    }
+
+    fn block(&mut self, place: &BlockRow, pulls: &[f32], shifts: &[f32]) -> f64 {
+        let feedback = self.sweep.feedback;
+        let drift = match &feedback.drift {
+            Drift::OneByOne(factors) => Some(factors.block_row(place)),
+            _ => None,
+        };
+        let block = Block {
+            grid: self.grid,
+            place,
+            order: &feedback.order,
+            shares: &feedback.shares,
+            factors: feedback.factors.block_row(place),
+            drift,
+            steps: &self.steps,
+            chunks: self.lanes / LANES,
+            weights: self.weights.as_chunks().0,
+            pulls: pulls.as_chunks().0,
+            shifts: shifts.as_chunks().0,
+            errors: self.errors.as_chunks_mut().0,
+            arguments: self.arguments.as_chunks_mut().0,
+            codes: self.codes.as_chunks_mut().0,
+        };
+        dispatch(self.sweep.isa, block)
+    }
+}
+
+/// The values and zeros after them, `count` in all.
+fn padded(values: &[f32], count: usize) -> Cow<'_, [f32]> {
+    let mut values = Cow::Borrowed(values);
+    if values.len() < count {
+        values.to_mut().resize(count, 0.0);
+    }
+    values
+}
