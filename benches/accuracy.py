@@ -49,10 +49,13 @@ def quark(source, scheme, calibration, evaluation):
     import torch
     from quark.torch import LLMTemplate, ModelQuantizer
     from quark.torch.utils.llm import preprocess_for_quantization
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     def quantized(dtype):
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).eval()
+        # Only eager attention has soft-caps.
+        capped = getattr(AutoConfig.from_pretrained(source), "attn_logit_softcapping", None)
+        attention = {"attn_implementation": "eager"} if capped else {}
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **attention).eval()
         if scheme == "float":
             return model
         preprocess_for_quantization(model)
@@ -103,15 +106,23 @@ def exported_name(name):
     return name
 
 
-def compare_scales(ours, theirs):
+def compare_scales(scheme, ours, theirs, model_type):
     """How many scales both have, how many are equal, and the largest relative difference of the others."""
     import torch
 
     def rounded(value, dtype):
         return torch.tensor(value).to(getattr(torch, dtype.removeprefix("torch."))).float().item()
 
+    def expected(name, dtype):
+        # Keys and values are exported with one scale, the greater.
+        pair = {name, name.replace("k_proj", "v_proj"), name.replace("v_proj", "k_proj")} if name.endswith("output_scale") else {name}
+        return rounded(max(theirs[each] for each in pair), stored or dtype)
+
+    # An int8 scale is stored in f32 and computed in the model's type.
+    stored = model_type if scheme == "int8" else None
     theirs = {exported_name(name): value for name, value in theirs.items()}
-    pairs = [(value, rounded(theirs[name], dtype)) for name, (value, dtype) in ours.items() if name in theirs]
+    assert set(ours) == set(theirs), set(ours) ^ set(theirs)
+    pairs = [(value, expected(name, dtype)) for name, (value, dtype) in ours.items()]
     largest = max((abs(a - b) / abs(b) for a, b in pairs), default=0.0)
     return f"{sum(a == b for a, b in pairs)} of {len(pairs)}, {largest:.0e}" if pairs else ""
 
@@ -143,6 +154,8 @@ def main():
 
         calibration = windows(tokens(a.calib), a.seq_len)[: a.samples]
         evaluation = windows(tokens(a.data), a.seq_len)
+        config = json.loads((Path(source) / "config.json").read_text())
+        model_type = config.get("dtype") or config.get("torch_dtype")
         for scheme in a.schemes.split(","):
             key = f"{Path(source).name} {scheme} {a.seq_len} {a.samples}"
             if key not in known:
@@ -156,7 +169,7 @@ def main():
                 print(f"| {Path(source).name} | {scheme} | {theirs['perplexity']:.4f} | failed: {error.returncode} | | | |", flush=True)
                 continue
             difference = ours["perplexity"] / theirs["perplexity"] - 1
-            scales = [compare_scales(ours["scales"], theirs[kind]) for kind in ("scales", "scales_f32")]
+            scales = [compare_scales(scheme, ours["scales"], theirs[kind], model_type) for kind in ("scales", "scales_f32")]
             print(f"| {Path(source).name} | {scheme} | {theirs['perplexity']:.4f} | {ours['perplexity']:.4f} | {difference:+.3%} | {' | '.join(scales)} |", flush=True)
 
 

@@ -192,11 +192,11 @@ pub struct RecipeArgs {
     /// Quantize keys and values for the cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data
     #[arg(long, value_name = "SCHEME")]
     pub kv_cache: Option<String>,
-    /// Quantize keys, and queries with them, after the rotary embedding: as they are cached, not as the layers give them
+    /// Quantize keys and values as they are cached, after the rotary embedding, not as the layers give them
     #[arg(long)]
     pub kv_cache_post_rope: bool,
     /// The least scale of keys and values
-    #[arg(long, value_name = "SCALE")]
+    #[arg(long, value_name = "SCALE", allow_negative_numbers = true)]
     pub min_kv_scale: Option<f32>,
     /// Quantize queries and the output of the softmax: fp8 or a spelling; needs calibration data
     #[arg(long, value_name = "SCHEME")]

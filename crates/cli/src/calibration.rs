@@ -45,14 +45,19 @@ impl Calibration<'_> {
         let provenance = serde_json::to_value(&data.provenance).map_err(|e| Failure::internal(e.to_string()))?;
         let precision = self.args.precision.name();
         let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint));
-        let statistics = match file.read() {
+        let kept = file.read();
+        let statistics = match &kept {
             Some(statistics) => {
                 printer.note("going on with the statistics that an earlier run gathered");
                 statistics
             }
-            None => self.observe(&plan, &decoder, &data, &file, printer)?,
+            None => &self.observe(&plan, &decoder, &data, printer)?,
         };
-        let Resolved { parameters, report } = resolve(&plan, &statistics)?;
+        let Resolved { parameters, report } = resolve(&plan, statistics)?;
+        if kept.is_none() {
+            let failure = |cause| Failure::system(format!("cannot write {}: {cause}", file.path().display()));
+            file.write(statistics).map_err(failure)?;
+        }
         report.notices().iter().for_each(|notice| printer.note(notice));
         let record = json!({ "data": provenance, "precision": precision, "report": report });
         Ok(plan.with_parameters(parameters)?.with_record(record))
@@ -84,7 +89,6 @@ impl Calibration<'_> {
         plan: &Plan,
         decoder: &Decoder<'_>,
         data: &CalibrationData,
-        file: &StatisticsFile,
         printer: &Printer,
     ) -> Result<Statistics, Failure> {
         let progress = Progress::new(printer, Unit::Tokens);
@@ -93,10 +97,7 @@ impl Calibration<'_> {
         let memory = self.args.max_memory.0;
         let ops = self.args.precision.ops();
         let work = || observe(decoder, &ops, &data.sequences, none, memory, self.cancelled, watch);
-        let statistics = model::pool(self.run)?.install(work)?;
-        file.write(&statistics)
-            .map_err(|cause| Failure::system(format!("cannot write {}: {cause}", file.path().display())))?;
-        Ok(statistics)
+        Ok(model::pool(self.run)?.install(work)?)
     }
 }
 

@@ -25,6 +25,12 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
         stride: args.stride,
         memory: args.max_memory.0,
     };
+    if let Some(longest) = decoder.longest().filter(|longest| options.window > *longest) {
+        printer.note(&format!(
+            "windows of {} tokens are longer than the {longest} that the model was made for",
+            options.window
+        ));
+    }
     let progress = Progress::new(printer, Unit::Tokens);
     let watch = progress.watch();
     let ops = args.precision.ops();

@@ -150,6 +150,7 @@ impl Report<'_> {
             "resumed_jobs": self.done.resumed,
             "loading": self.loading().into_iter().map(line).collect::<Vec<_>>(),
             "notices": self.plan.notices,
+            "calibration": self.plan.record,
         })
     }
 

@@ -17,6 +17,9 @@ pub enum ObserveError {
     /// The model cannot be run, or not on these data.
     #[error(transparent)]
     Forward(#[from] ForwardError),
+    /// Logits are not observed (*unsupported*).
+    #[error("the output of {0} is not quantized with static scales: logits are not observed")]
+    Head(String),
     /// It was asked to stop.
     #[error("stopped")]
     Cancelled,
@@ -27,6 +30,7 @@ impl ObserveError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             ObserveError::Forward(error) => error.kind(),
+            ObserveError::Head(_) => ErrorKind::Unsupported,
             ObserveError::Cancelled => ErrorKind::Io,
         }
     }
@@ -35,6 +39,7 @@ impl ObserveError {
     pub fn hint(&self) -> Option<String> {
         match self {
             ObserveError::Forward(error) => error.hint(),
+            ObserveError::Head(head) => Some(format!("leave its output alone: --override '{head}=SCHEME'")),
             ObserveError::Cancelled => None,
         }
     }
@@ -60,8 +65,11 @@ pub fn observe(
     let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
     let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
     let watcher = Watcher::new(statistics);
-    let mut pass = Pass::begin(decoder, ops, &chunks, memory)?;
-    pass.watched_by(Some(&watcher));
+    let head = &decoder.blueprint().head.module;
+    if watcher.wants(forward::Site::Output(head)) {
+        return Err(ObserveError::Head(head.clone()));
+    }
+    let mut pass = Pass::begin(decoder, ops, &chunks, memory, Some(&watcher))?;
     let blocks = decoder.blueprint().blocks.len();
     let mut done = 0;
     for block in 0..blocks {
@@ -74,7 +82,7 @@ pub fn observe(
             watch((done / blocks) as u64, tokens as u64);
         }
     }
-    if watcher.wants(forward::Site::Input(&decoder.blueprint().head.module)) {
+    if watcher.wants(forward::Site::Input(head)) {
         (0..chunks.len()).try_for_each(|chunk| pass.hidden(chunk).map(drop))?;
     }
     drop(pass);

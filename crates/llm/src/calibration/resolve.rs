@@ -61,6 +61,14 @@ pub enum ResolveError {
     /// Nothing was seen of a place, nor of its kin (*invalid*: the data).
     #[error("no activations of {0} were seen")]
     Unseen(Site),
+    /// All that was seen of a place was NaN or infinite (*invalid*: the model).
+    #[error("all {count} activations of {site} that were seen are NaN or infinite")]
+    NotFinite {
+        /// The place.
+        site: Site,
+        /// How many there were.
+        count: u64,
+    },
     /// The statistics lack a place of the plan (*invalid*).
     #[error("the statistics have nothing of {0}")]
     Missing(Site),
@@ -76,6 +84,9 @@ impl ResolveError {
     pub fn hint(&self) -> &'static str {
         match self {
             ResolveError::Unseen(_) => "calibrate with more or other data",
+            ResolveError::NotFinite { .. } => {
+                "the checkpoint may be damaged: `kvant eval` shows whether it computes anything"
+            }
             ResolveError::Missing(_) => "calibrate again: the statistics are of another plan",
         }
     }
@@ -99,7 +110,7 @@ pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, Resolve
     let mut report = Report { tokens: extremes(&observed), ..Report::default() };
     let mut parameters = BTreeMap::new();
     for place in &observed {
-        let ranges = kin.ranges(place, &mut report).ok_or_else(|| ResolveError::Unseen(place.planned.site.clone()))?;
+        let ranges = kin.ranges(place, &mut report).ok_or_else(|| place.unseen())?;
         parameters.insert(place.planned.site.clone(), place.parameters(&ranges, &mut report));
         if place.not_finite > 0 {
             report.not_finite.push((place.planned.site.clone(), place.not_finite));
@@ -123,6 +134,15 @@ struct Observed<'a> {
 }
 
 impl<'a> Observed<'a> {
+    /// Why there is no range.
+    fn unseen(&self) -> ResolveError {
+        let site = self.planned.site.clone();
+        match self.not_finite {
+            0 => ResolveError::Unseen(site),
+            count => ResolveError::NotFinite { site, count },
+        }
+    }
+
     fn new(planned: &'a PlannedSite, statistics: &Statistics) -> Result<Observed<'a>, ResolveError> {
         let statistic = statistics.get(&planned.site).ok_or_else(|| ResolveError::Missing(planned.site.clone()))?;
         Ok(Observed {

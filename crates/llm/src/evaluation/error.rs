@@ -19,6 +19,12 @@ pub enum EvaluationError {
         /// The system's answer.
         cause: std::io::Error,
     },
+    /// The file holds text in another form.
+    #[error("{} is no plain text", file.display())]
+    OtherForm {
+        /// The file.
+        file: PathBuf,
+    },
     /// The text is not UTF-8.
     #[error("{} is not UTF-8 text: byte {position}", file.display())]
     NotText {
@@ -88,6 +94,7 @@ impl EvaluationError {
         let text = match self {
             EvaluationError::Forward(error) => return error.hint(),
             EvaluationError::Tokenizer(error) => return error.hint(),
+            EvaluationError::OtherForm { .. } => "give a text file; what is between its first and last byte is scored",
             EvaluationError::NotText { .. } => "give a text file in UTF-8",
             EvaluationError::TooShort { .. } => "give a longer text, or shorter windows with --seq-len",
             EvaluationError::Window { .. } => "--seq-len is at least 2",

@@ -151,7 +151,7 @@ fn alone(
     memory: u64,
     step: &mut dyn FnMut(&Chunk),
 ) -> Result<Vec<f64>, ForwardError> {
-    let mut pass = Pass::begin(decoder, ops, chunks, memory)?;
+    let mut pass = Pass::begin(decoder, ops, chunks, memory, None)?;
     for block in 0..decoder.blueprint().blocks.len() {
         for (index, chunk) in chunks.iter().enumerate() {
             pass.block(block, index, |_| {})?;
@@ -187,8 +187,8 @@ impl Beside<'_> {
         ops: &dyn Ops,
         memory: u64,
     ) -> Result<(Vec<f64>, Comparison), EvaluationError> {
-        let mut model_pass = Pass::begin(model, ops, self.chunks, memory)?;
-        let mut reference_pass = Pass::begin(reference, ops, self.chunks, memory)?;
+        let mut model_pass = Pass::begin(model, ops, self.chunks, memory, None)?;
+        let mut reference_pass = Pass::begin(reference, ops, self.chunks, memory, None)?;
         let errors = self.blocks(&mut model_pass, &mut reference_pass, model.blueprint().blocks.len())?;
         let pairs = self.head(&mut model_pass, &mut reference_pass, model.vocabulary())?;
         let scores: Vec<f64> = pairs.iter().map(|pair| pair.model.log_likelihood()).collect();

@@ -65,7 +65,7 @@ impl Run<'_, '_> {
             return heads;
         }
         let (isa, arithmetic) = (Isa::best(), self.ops.arithmetic());
-        weighed::attend(isa, attention, &|data: &mut [f32], columns| {
+        weighed::attend((isa, self.ops.precision()), attention, &|data: &mut [f32], columns| {
             let spans = Spans::Even(data.len() / columns.max(1));
             if let Some(tap) = tap {
                 tap.see(site, Rows { data, columns, spans });

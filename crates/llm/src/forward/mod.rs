@@ -110,7 +110,7 @@ impl<'a> Decoder<'a> {
     /// Tokens outside the vocabulary, sequences longer than learned positions.
     pub fn logits(&self, ops: &dyn Ops, tokens: &[u32], length: usize) -> Result<Vec<f32>, ForwardError> {
         let chunks = chunks(self, tokens.chunks_exact(length.max(1)));
-        let mut pass = Pass::begin(self, ops, &chunks, u64::MAX)?;
+        let mut pass = Pass::begin(self, ops, &chunks, u64::MAX, None)?;
         let mut logits = Vec::new();
         for chunk in 0..chunks.len() {
             (0..self.blueprint.blocks.len()).try_for_each(|block| pass.block(block, chunk, |_| {}))?;

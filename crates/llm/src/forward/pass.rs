@@ -1,5 +1,5 @@
-//! A pass over many sequences, block by block: every weight is read once, whatever the number of sequences, and one
-//! block's weights are in memory at a time. Not what a block computes, which is in `run`.
+//! A pass over many sequences, block by block: one block's weights are in use at a time, and read once for every chunk of
+//! sequences. Not what a block computes, which is in `run`.
 
 use super::Decoder;
 use super::error::ForwardError;
@@ -35,7 +35,7 @@ pub struct Pass<'p, 'a> {
 }
 
 impl<'p, 'a> Pass<'p, 'a> {
-    /// Embeds all tokens. Streams beyond `budget` bytes are kept in a temporary file.
+    /// Embeds all tokens. Streams beyond `budget` bytes are kept in a temporary file. `tap` sees all that passes.
     ///
     /// # Errors
     ///
@@ -45,20 +45,16 @@ impl<'p, 'a> Pass<'p, 'a> {
         ops: &'p dyn Ops,
         chunks: &'p [Chunk],
         budget: u64,
+        tap: Option<&'p dyn Tap>,
     ) -> Result<Pass<'p, 'a>, ForwardError> {
         let sizes: Vec<usize> = chunks.iter().map(|chunk| chunk.tokens.len() * decoder.width()).collect();
         let streams = Streams::new(&sizes, budget)?;
-        let mut pass = Pass { decoder, ops, tap: None, chunks, angles: BTreeMap::new(), streams };
+        let mut pass = Pass { decoder, ops, tap, chunks, angles: BTreeMap::new(), streams };
         for (index, chunk) in chunks.iter().enumerate() {
             let x = pass.run(chunk).embed(&chunk.tokens)?;
             pass.streams.put(index, x)?;
         }
         Ok(pass)
-    }
-
-    /// Who looks from now on.
-    pub fn watched_by(&mut self, tap: Option<&'p dyn Tap>) {
-        self.tap = tap;
     }
 
     /// Leads one chunk through block `block`, and shows what comes out.

@@ -2,7 +2,7 @@
 //! attention never has them. Slower, and used only where a quantizer or a tap asks for it.
 
 use super::ops::Attention;
-use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply, softmax};
+use kvant_numeric::linalg::{Matrix, MatrixMut, Precision, Threads, multiply, softmax};
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -12,7 +12,11 @@ const BLOCK: usize = 64;
 
 /// [`Ops::attend`](super::ops::Ops::attend) with `weights` called on the weights of some rows of one head: rows of as many
 /// elements as the keys that any of them sees, zero where a row does not see. Threads call it in any order.
-pub(super) fn attend(isa: Isa, attention: &Attention<'_>, weights: &(dyn Fn(&mut [f32], usize) + Sync)) -> Vec<f32> {
+pub(super) fn attend(
+    (isa, precision): (Isa, Precision),
+    attention: &Attention<'_>,
+    weights: &(dyn Fn(&mut [f32], usize) + Sync),
+) -> Vec<f32> {
     let width = attention.queries.layout.count * attention.values.layout.width;
     let tokens = attention.queries.data.len() / attention.queries.row_width;
     let mut out = vec![0.0; tokens * width];
@@ -20,8 +24,9 @@ pub(super) fn attend(isa: Isa, attention: &Attention<'_>, weights: &(dyn Fn(&mut
         rows.par_chunks_mut(BLOCK * width).enumerate().for_each_init(Vec::new, |scores, (block, out)| {
             let start = block * BLOCK;
             let rows = start..start + out.len() / width;
-            let task = Task { isa, attention, weights, first: sequence * attention.length, rows };
+            let task = Task { isa, precision, attention, weights, first: sequence * attention.length, rows };
             (0..attention.queries.layout.count).for_each(|head| task.head(head, scores, out));
+            out.iter_mut().for_each(|value| *value = precision.round(*value));
         });
     });
     out
@@ -30,6 +35,7 @@ pub(super) fn attend(isa: Isa, attention: &Attention<'_>, weights: &(dyn Fn(&mut
 /// Some rows of a sequence whose first row is `first`.
 struct Task<'a> {
     isa: Isa,
+    precision: Precision,
     attention: &'a Attention<'a>,
     weights: &'a (dyn Fn(&mut [f32], usize) + Sync),
     first: usize,
@@ -69,6 +75,7 @@ impl Task<'_> {
         before.fill(0.0);
         after.fill(0.0);
         softmax(self.isa, seen, self.attention.cap, self.attention.sinks.get(head).copied());
+        seen.iter_mut().for_each(|weight| *weight = self.precision.round(*weight));
     }
 }
 
@@ -98,9 +105,11 @@ mod tests {
             };
             let mut fused = Vec::new();
             Cpu::default().attend(&attention, &mut fused);
-            let explicit = attend(Isa::best(), &attention, &|_, _| {});
+            let explicit = attend((Isa::best(), Precision::F32), &attention, &|_, _| {});
             assert!(fused.iter().zip(&explicit).all(|(a, b)| (a - b).abs() < 1e-5));
-            let doubled = attend(Isa::best(), &attention, &|weights, _| weights.iter_mut().for_each(|w| *w *= 2.0));
+            let doubled = attend((Isa::best(), Precision::F32), &attention, &|weights, _| {
+                weights.iter_mut().for_each(|w| *w *= 2.0)
+            });
             assert!(explicit.iter().zip(&doubled).all(|(a, b)| (2.0 * a - b).abs() < 1e-5));
         }
     }

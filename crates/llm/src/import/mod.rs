@@ -159,6 +159,10 @@ impl<'a> Import<'a> {
 pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     let catalog = Catalog::new(checkpoint);
     let config = checkpoint.config()?;
+    let stated = config.as_ref().and_then(|config| config.get("quantization_config"));
+    if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
+        return Err(ImportError::invalid("config.json", "its quantization_config is no object"));
+    }
     let method = match config.as_ref().and_then(quantization_config) {
         Some(stated) => method(stated)?,
         None => side_method(checkpoint)?,

@@ -77,8 +77,9 @@ impl Builder<'_> {
         };
         let [key, value] = [(Site::Key(block), &owners.key), (Site::Value(block), &owners.value)]
             .map(|(after, owner)| Owner { name: self.output_name(&owner.module), site: site(after, owner) });
-        let query =
-            Owner { name: self.output_name(&owners.query.module), site: site(Site::Query(block), &owners.query) };
+        // Quark quantizes queries as their layer gives them, wherever keys are.
+        let query = &owners.query.module;
+        let query = Owner { name: self.output_name(query), site: Site::Output(query.clone()) };
         let source = self.source_type(owners.key.weight)?;
         let module = key.name.rsplit_once('.').map_or("", |(module, _)| module).to_owned();
         let spec = AttentionSpec {

@@ -15,6 +15,15 @@ pub(super) fn resolve(line: &Settings, file: &Settings) -> Result<AttentionSchem
         (None, None) => Ok(None),
     };
     let cache = find("--kv-cache", "kv_cache", |settings| settings.kv_cache.as_ref())?;
+    let idle =
+        [("--kv-cache-post-rope", line.kv_cache_post_rope.is_some()), ("--min-kv-scale", line.min_kv_scale.is_some())];
+    if let (None, Some((option, _))) = (cache, idle.iter().find(|(_, given)| *given)) {
+        return Err(RecipeError::invalid(
+            *option,
+            "the KV cache is not quantized",
+            "add --kv-cache fp8, or leave it out",
+        ));
+    }
     let least = line.min_kv_scale.or(file.min_kv_scale).unwrap_or(0.0);
     let wrong = || RecipeError::invalid("--min-kv-scale", quoted(&least.to_string()), "give a number from 0 on");
     let min_scale = MinScale::try_from(least).map_err(|_| wrong())?;
