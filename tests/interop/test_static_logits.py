@@ -62,7 +62,7 @@ def ours(directory, tokens, tmp):
 
 def assert_same_logits(model, directory, original, tmp):
     tokens = np.random.default_rng(1).integers(3, model.config.vocab_size, (4, 48))
-    theirs, clean = alone(model.float().eval(), tokens), alone(load(original), tokens)
+    theirs, clean = alone(model.eval(), tokens), alone(load(original), tokens)
     found = ours(directory, tokens, tmp)
     rows = np.abs(found - theirs).max(-1) / np.abs(theirs).max()
     assert (rows < 1e-5).mean() > 0.5, np.sort(rows.flatten())[::16]
@@ -85,7 +85,7 @@ def test_quarks_layout(name, calibrated, model_dir, tmp_path):
     config = transformers.AutoConfig.from_pretrained(directory)
     del config.quantization_config
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model = quark_oracle.import_model_from_safetensors(model, str(directory))
+    model = quark_oracle.import_model_from_safetensors(model, str(directory)).float()
     assert_same_logits(model, directory, model_dir("nano_llama"), tmp_path)
 
 
