@@ -2,7 +2,7 @@
 //! would be, and how to make values of those that are packed. Reads headers, config.json and scalars; weights are read
 //! band by band through [`PackedMatrix`]. Runs nothing.
 //!
-//! One file a layout and a line in [`METHODS`]. A layout is data ([`layout::Layout`]): the parts that an export would
+//! One file a layout and a line in `METHODS`. A layout is data (`layout::Layout`): the parts that an export would
 //! write, so that one unpacker inverts one packer.
 
 mod activations;
