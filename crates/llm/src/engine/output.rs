@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What keeps an output from being made.
@@ -137,7 +138,7 @@ pub struct Output {
     paths: Paths,
     journal: Journal,
     writer: Writer,
-    finished: BTreeSet<usize>,
+    finished: Mutex<BTreeSet<usize>>,
     overwrite: bool,
 }
 
@@ -193,7 +194,7 @@ impl Output {
         };
         journal.begin(&plan.fingerprint).map_err(OutputError::io("write", &paths.journal))?;
         let finished = entries.iter().map(|entry: &Entry| entry.job).collect();
-        let output = Output { paths, journal, writer, finished, overwrite };
+        let output = Output { paths, journal, writer, finished: Mutex::new(finished), overwrite };
         entries.iter().try_for_each(|entry| output.adopt(entry))?;
         Ok(Begun::Working(Box::new(output)))
     }
@@ -204,9 +205,9 @@ impl Output {
         Ok(self.record(entry)?)
     }
 
-    /// Whether an earlier run has done the job.
+    /// Whether the job is done, in this run or an earlier one.
     pub fn is_finished(&self, job: usize) -> bool {
-        self.finished.contains(&job)
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner).contains(&job)
     }
 
     /// Records a finished job.
@@ -214,7 +215,9 @@ impl Output {
     /// # Errors
     /// The system's.
     pub fn record(&self, entry: &Entry) -> Result<(), OutputError> {
-        self.journal.record(entry).map_err(OutputError::io("write", &self.paths.journal))
+        self.journal.record(entry).map_err(OutputError::io("write", &self.paths.journal))?;
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.job);
+        Ok(())
     }
 
     /// Where the tensors go.

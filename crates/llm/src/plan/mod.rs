@@ -127,6 +127,21 @@ impl Plan {
         Ok(self)
     }
 
+    /// The plan for these data: a run with others does not go on with this one's output.
+    pub fn with_data(self, data: &str) -> Plan {
+        Plan { fingerprint: fingerprint::with_data(&self.fingerprint, data), ..self }
+    }
+
+    /// The plan with parameters that were found while it was carried out, by data that it [knows of](Self::with_data).
+    ///
+    /// # Errors
+    /// As [`with_parameters`](Self::with_parameters).
+    pub fn with_found(mut self, parameters: Parameters) -> Result<Plan, PlanError> {
+        sites::check_parameters(&self.parameter_tensors, &parameters)?;
+        self.parameters = Some(parameters);
+        Ok(self)
+    }
+
     /// The plan with a record of its calibration, which is written beside the tensors.
     pub fn with_record(self, record: Value) -> Plan {
         Plan { record: Some(record), ..self }

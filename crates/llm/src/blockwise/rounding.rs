@@ -1,0 +1,300 @@
+//! Rounding the layers of a block, stage by stage: what a stage reads is computed from the stages that are rounded already.
+
+use super::Blockwise;
+use super::capture::{HessianTap, RowsTap};
+use super::error::BlockwiseError;
+use super::report::{LayerReport, Starved};
+use super::work::Work;
+use crate::forward::{Overlay, Routing, Variation};
+use crate::plan::{PlannedLayer, PlannedStage};
+use crate::weight::{Band, BandAxis, WeightMatrix, bands};
+use kvant_numeric::kernel::Range;
+use kvant_quant::QuantTensor;
+use kvant_quant::hessian::{Hessian, HessianError};
+use kvant_quant::rounding::{Feedback, Gptq, Needs, Rounded, Rounding, RoundingError, Rtn, TensorContext};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+
+/// Layers that read the same rows: they share a Hessian.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Readers {
+    /// The module whose input is looked at.
+    pub(super) module: String,
+    /// Input features.
+    pub(super) features: usize,
+    /// Indices into the plan's layers.
+    pub(super) layers: Vec<usize>,
+}
+
+impl<'a> Blockwise<'_, 'a> {
+    /// Rounds the layers of a block.
+    pub(super) fn round(&self, work: &mut Work<'_, 'a>) -> Result<(), BlockwiseError> {
+        let block = work.block;
+        for stage in &block.stages {
+            match self.plan.recipe.algorithms().rounding {
+                Rounding::Rtn => self.readers(stage).iter().try_for_each(|readers| {
+                    readers.layers.iter().try_for_each(|layer| self.to_nearest(work, *layer, None))
+                })?,
+                Rounding::ByColumns(gptq) => self.round_stage(work, stage, &gptq)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of a stage: one group, or one for each expert.
+    pub(super) fn readers(&self, stage: &PlannedStage) -> Vec<Readers> {
+        let mut groups: BTreeMap<Option<usize>, Readers> = BTreeMap::new();
+        for index in &stage.layers {
+            let layer = &self.plan.layers[*index];
+            let readers = groups.entry(layer.source.expert).or_insert_with(|| Readers {
+                module: layer.module.clone(),
+                features: layer.columns,
+                layers: Vec::new(),
+            });
+            readers.layers.push(*index);
+        }
+        groups.into_values().collect()
+    }
+
+    /// Rounds column by column, as many groups of readers at a time as there is memory for their Hessians.
+    fn round_stage(&self, work: &mut Work<'_, 'a>, stage: &PlannedStage, gptq: &Gptq) -> Result<(), BlockwiseError> {
+        let drift = gptq.needs() == Needs::Drift;
+        for batch in batches(self.readers(stage), self.memory, drift) {
+            let mut hessians = match drift {
+                true => self.drifted_hessians(work, stage, &batch)?,
+                false => self.hessians(work, stage, &batch)?,
+            };
+            for readers in batch {
+                let hessian = hessians.remove(&readers.module);
+                self.round_readers(work, &readers, hessian, gptq)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hessians(
+        &self,
+        work: &Work<'_, 'a>,
+        stage: &PlannedStage,
+        batch: &[Readers],
+    ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
+        let modules = batch.iter().map(|readers| (readers.module.as_str(), readers.features));
+        let tap = HessianTap::new(modules, self.precision());
+        let until = Some(stage.depth);
+        let variation = Variation { overlay: Some(&work.rounded), tap: Some(&tap), until, ..Variation::default() };
+        for chunk in 0..self.chunks.len() {
+            self.run_chunk(work, variation, 0, chunk)?;
+        }
+        Ok(tap.into_hessians())
+    }
+
+    /// Hessians and how far the inputs are from those of the float model. Experts see the same rows in both.
+    fn drifted_hessians(
+        &self,
+        work: &Work<'_, 'a>,
+        stage: &PlannedStage,
+        batch: &[Readers],
+    ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
+        let modules = || batch.iter().map(|readers| readers.module.as_str());
+        let (tap, float_tap) = (RowsTap::new(modules()), RowsTap::new(modules()));
+        let empty = |readers: &Readers| Hessian::with_drift_and_precision(readers.features, self.precision());
+        let mut hessians: HashMap<String, Hessian> =
+            batch.iter().map(|readers| (readers.module.clone(), empty(readers))).collect();
+        let until = Some(stage.depth);
+        for chunk in 0..self.chunks.len() {
+            let routing = Routing::record();
+            let overlay = Some(&work.rounded);
+            let variation = Variation { overlay, tap: Some(&tap), until, routing: Some(&routing) };
+            self.run_chunk(work, variation, 0, chunk)?;
+            let (routing, overlay) = (routing.replay(), Some(&work.float));
+            let variation = Variation { overlay, tap: Some(&float_tap), until, routing: Some(&routing) };
+            self.run_chunk(work, variation, 1, chunk)?;
+            for (module, hessian) in &mut hessians {
+                hessian.add_drifted(&tap.take(module), &mut float_tap.take(module));
+            }
+        }
+        Ok(hessians)
+    }
+
+    fn round_readers(
+        &self,
+        work: &mut Work<'_, 'a>,
+        readers: &Readers,
+        hessian: Option<Hessian>,
+        gptq: &Gptq,
+    ) -> Result<(), BlockwiseError> {
+        let hessian = hessian.unwrap_or_else(|| Hessian::new(readers.features));
+        match gptq.prepare(&hessian) {
+            Ok(feedback) => {
+                let by_columns = ByColumns { hessian: &hessian, feedback: &feedback };
+                readers.layers.iter().try_for_each(|layer| self.by_columns(work, *layer, &by_columns))
+            }
+            Err(HessianError::NotFinite) => {
+                Err(BlockwiseError::NotFinite { block: work.block.index, layer: readers.module.clone() })
+            }
+            Err(problem) => {
+                let starved = (hessian.tokens(), problem.to_string());
+                readers.layers.iter().try_for_each(|layer| self.to_nearest(work, *layer, Some(&starved)))
+            }
+        }
+    }
+
+    fn by_columns(&self, work: &mut Work<'_, 'a>, index: usize, by: &ByColumns<'_>) -> Result<(), BlockwiseError> {
+        self.engine.check_cancelled()?;
+        let layer = &self.plan.layers[index];
+        let (matrix, context) = (self.matrix(&work.float, layer)?, self.context(&work.float, index)?);
+        let values = self.values(&matrix);
+        let unclipped = self.unclipped(work, layer)?;
+        let scheme = layer.scheme.weight;
+        let rounded = match unclipped {
+            None => by.feedback.round(&values, layer.rows, scheme, context),
+            Some(weights) => by.feedback.round_to(&weights, &values, layer.rows, scheme, context),
+        };
+        let Rounded { tensor, loss } = rounded.map_err(|problem| self.weight_error(layer, &problem))?;
+        let nearest = self.nearest(layer, &matrix, context)?;
+        let report = LayerReport {
+            layer: layer.name.clone(),
+            algorithm: self.rounding_name().to_owned(),
+            tokens: by.hessian.tokens(),
+            loss_rtn: Some(by.hessian.loss(&values, &nearest.dequantize())),
+            loss: Some(loss),
+            damping: Some(by.feedback.damping()),
+            dead_columns: by.feedback.dead_columns(),
+            note: None,
+        };
+        Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
+    }
+
+    /// Rounds a layer to nearest; `starved` says why not otherwise.
+    fn to_nearest(
+        &self,
+        work: &mut Work<'_, 'a>,
+        index: usize,
+        starved: Option<&(u64, String)>,
+    ) -> Result<(), BlockwiseError> {
+        self.engine.check_cancelled()?;
+        let layer = &self.plan.layers[index];
+        let (matrix, context) = (self.matrix(&work.float, layer)?, self.context(&work.float, index)?);
+        let tensor = self.nearest(layer, &matrix, context)?;
+        let tokens = starved.map_or(self.tokens, |(tokens, _)| *tokens);
+        if let Some((tokens, _)) = starved {
+            let treatment = "rounded to nearest".to_owned();
+            work.report.starved.push(Starved { layer: layer.name.clone(), tokens: *tokens, treatment });
+        }
+        let report = LayerReport {
+            layer: layer.name.clone(),
+            algorithm: "rtn".to_owned(),
+            tokens,
+            loss_rtn: None,
+            loss: None,
+            damping: None,
+            dead_columns: 0,
+            note: starved.map(|(_, problem)| format!("rounded to nearest: {problem}")),
+        };
+        Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
+    }
+
+    /// The weight as transforms have left it.
+    pub(super) fn matrix(&self, float: &Overlay<'a>, layer: &PlannedLayer) -> Result<WeightMatrix<'a>, BlockwiseError> {
+        match float.weight(&layer.module) {
+            Some(matrix) => Ok(matrix.clone()),
+            None => Ok(self.source(layer)?),
+        }
+    }
+
+    /// All elements of a weight.
+    pub(super) fn values(&self, matrix: &WeightMatrix<'_>) -> Vec<f32> {
+        let (rows, columns) = (matrix.rows, matrix.columns);
+        let mut values = vec![0.0; rows * columns];
+        let step = (STRIP / columns.max(1)).max(1);
+        values.par_chunks_mut((step * columns).max(1)).enumerate().for_each_init(Vec::new, |part, (index, out)| {
+            let start = index * step;
+            let band = Band { rows: start..start + out.len() / columns, columns: 0..columns };
+            part.clear();
+            matrix.read(self.engine.isa, &band, part);
+            out.copy_from_slice(part);
+        });
+        values
+    }
+
+    /// What a rounding must know of the tensor, and of those that share its scale.
+    pub(super) fn context(&self, float: &Overlay<'a>, index: usize) -> Result<TensorContext, BlockwiseError> {
+        let layer = &self.plan.layers[index];
+        let arithmetic = layer.source.dtype.arithmetic();
+        if !layer.scheme.weight.needs_tensor_range() {
+            return Ok(TensorContext { arithmetic, range: None });
+        }
+        let mut range = Range::EMPTY;
+        for other in self.jobs.together(index) {
+            let matrix = self.matrix(float, &self.plan.layers[*other])?;
+            range = range.join(self.range(&matrix));
+        }
+        Ok(TensorContext { arithmetic, range: Some(range) })
+    }
+
+    fn range(&self, matrix: &WeightMatrix<'_>) -> Range {
+        let bands = bands(matrix.rows, matrix.columns, BandAxis::Rows, 1, STRIP);
+        let ranges: Vec<Range> = bands.par_iter().map(|band| matrix.range(self.engine.isa, band)).collect();
+        ranges.into_iter().fold(Range::EMPTY, Range::join)
+    }
+
+    /// The weight rounded to nearest, band by band.
+    pub(super) fn nearest(
+        &self,
+        layer: &PlannedLayer,
+        matrix: &WeightMatrix<'_>,
+        context: TensorContext,
+    ) -> Result<QuantTensor, BlockwiseError> {
+        let rounded = nearest(self.engine.isa, layer, matrix, context);
+        rounded.map_err(|problem| self.weight_error(layer, &problem))
+    }
+
+    pub(super) fn weight_error(&self, layer: &PlannedLayer, problem: &RoundingError) -> BlockwiseError {
+        self.engine.weight_error(layer, problem.to_string()).into()
+    }
+}
+
+/// What rounding by columns knows of the inputs.
+struct ByColumns<'h> {
+    hessian: &'h Hessian,
+    feedback: &'h Feedback,
+}
+
+/// Elements that one thread reads at a time.
+const STRIP: usize = 256 << 10;
+
+fn nearest(
+    isa: kvant_numeric::simd::Isa,
+    layer: &PlannedLayer,
+    matrix: &WeightMatrix<'_>,
+    context: TensorContext,
+) -> Result<QuantTensor, RoundingError> {
+    let rtn = Rtn::new(layer.scheme.weight, context)?.on(isa);
+    let axis = if layer.is_searched_whole() { BandAxis::Whole } else { BandAxis::Rows };
+    let bands = bands(matrix.rows, matrix.columns, axis, layer.tile_rows(), STRIP);
+    let round = |values: &mut Vec<f32>, band: &Band| {
+        values.clear();
+        matrix.read(isa, band, values);
+        rtn.round(values, band.rows.len(), band.columns.len())
+    };
+    let parts: Vec<_> = bands.par_iter().map_init(Vec::new, round).collect::<Result<_, _>>()?;
+    let mut whole = rtn.empty(matrix.columns);
+    parts.into_iter().try_for_each(|part| whole.append_rows(part))?;
+    Ok(whole)
+}
+
+/// Groups in their order, as many at a time as `memory` bytes hold Hessians of; at least one.
+fn batches(groups: Vec<Readers>, memory: u64, drift: bool) -> Vec<Vec<Readers>> {
+    let mut batches: Vec<(u64, Vec<Readers>)> = Vec::new();
+    for readers in groups {
+        let bytes = Hessian::bytes(readers.features, drift);
+        match batches.last_mut() {
+            Some((held, batch)) if *held + bytes <= memory => {
+                *held += bytes;
+                batch.push(readers);
+            }
+            _ => batches.push((bytes, vec![readers])),
+        }
+    }
+    batches.into_iter().map(|(_, batch)| batch).collect()
+}
