@@ -25,5 +25,6 @@ pub mod parameters;
 mod quant_tensor;
 pub mod rounding;
 pub mod scheme;
+pub mod transform;
 
 pub use quant_tensor::{Codes, QuantParts, QuantTensor};
