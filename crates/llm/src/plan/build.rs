@@ -172,6 +172,7 @@ impl Builder<'_> {
         let shares = has_tensor_scale(scheme.weight);
         let layer = PlannedLayer {
             name: self.output_name(&linear.module),
+            module: linear.module.clone(),
             role: linear.role.name(),
             rows,
             columns,
@@ -378,6 +379,7 @@ impl Builder<'_> {
 
     fn finish(self, checkpoint: &Checkpoint, json: Option<Value>) -> Result<Plan, PlanError> {
         let (exclude, traits) = (self.exclude_list(), self.traits());
+        let blocks = if self.recipe.algorithms().is_plain() { Vec::new() } else { self.blocks() };
         let config = json.map(|json| self.quantized_config(json, &exclude)).transpose()?;
         let mut metadata: BTreeMap<String, String> = checkpoint.metadata();
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
@@ -391,6 +393,7 @@ impl Builder<'_> {
             architecture: architecture(&self.config),
             export: self.export,
             layers: self.layers,
+            blocks,
             attention: self.attention,
             sites: self.sites,
             parameter_tensors: self.parameter_tensors,

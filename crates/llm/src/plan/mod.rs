@@ -2,6 +2,7 @@
 //! headers, config.json and the recipe, never from weights. Whatever can be refused is refused while it is made.
 
 mod attention;
+mod blocks;
 mod build;
 mod error;
 mod experts;
@@ -14,6 +15,7 @@ mod source;
 mod tensor;
 
 pub use attention::PlannedAttention;
+pub use blocks::{PlannedBlock, PlannedStage};
 pub use error::PlanError;
 pub use layer::{LayerOutput, PlannedLayer, ScalesOfSource, SourceWeight};
 pub(crate) use names::of_expert as expert_module;
@@ -41,6 +43,8 @@ pub struct Plan {
     pub export: Export,
     /// The layers to quantize, in the order of the source.
     pub layers: Vec<PlannedLayer>,
+    /// All blocks of the decoder, where algorithms need calibration; else none.
+    pub blocks: Vec<PlannedBlock>,
     /// The blocks whose attention is quantized.
     pub attention: Vec<PlannedAttention>,
     /// The places whose activations calibration must observe.
