@@ -33,6 +33,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;
 pub mod config_json;
