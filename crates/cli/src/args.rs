@@ -4,6 +4,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use kvant_llm::byte_size::ByteSize;
+use kvant_llm::blockwise::Carry;
 use kvant_llm::calibration::data::Packing;
 use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::forward::cpu::{self, Cpu};
@@ -246,9 +247,12 @@ pub struct CalibrationArgs {
     /// The precision of activations while data run, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
     #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true)]
     pub precision: Precision,
-    /// Activations kept in memory; more go to a temporary file
+    /// Activations and Hessians kept in memory; more activations go to a temporary file, more Hessians take more passes
     #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "calib")]
     pub max_memory: ByteSize,
+    /// What the next block is calibrated on: the output of the quantized block, or of the float one
+    #[arg(long, value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = carry_parser())]
+    pub carry: Carry,
 }
 
 /// How to run it.
@@ -384,6 +388,12 @@ pub struct CompletionsArgs {
 fn export_parser() -> impl TypedValueParser<Value = Export> {
     let names = EXPORTS.iter().map(|row| PossibleValue::new(row.name).help(row.about));
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Export>())
+}
+
+/// The outputs that can be carried on, by name.
+fn carry_parser() -> impl TypedValueParser<Value = Carry> {
+    PossibleValuesParser::new(Carry::ALL.map(Carry::name))
+        .map(|name| Carry::ALL.into_iter().find(|carry| carry.name() == name).unwrap_or_default())
 }
 
 fn packing_parser() -> impl TypedValueParser<Value = Packing> {

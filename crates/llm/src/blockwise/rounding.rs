@@ -5,7 +5,7 @@ use super::capture::{HessianTap, RowsTap};
 use super::error::BlockwiseError;
 use super::report::{LayerReport, Starved};
 use super::work::Work;
-use crate::forward::{Overlay, Routing, Variation};
+use crate::forward::{Depth, Overlay, Routing, Variation};
 use crate::plan::{PlannedLayer, PlannedStage};
 use crate::weight::{Band, BandAxis, WeightMatrix, bands};
 use kvant_numeric::kernel::Range;
@@ -30,12 +30,14 @@ impl<'a> Blockwise<'_, 'a> {
     /// Rounds the layers of a block.
     pub(super) fn round(&self, work: &mut Work<'_, 'a>) -> Result<(), BlockwiseError> {
         let block = work.block;
-        for stage in &block.stages {
+        for stages in block.stages.chunk_by(|a, b| a.depth == b.depth) {
+            let readers: Vec<Readers> = stages.iter().flat_map(|stage| self.readers(stage)).collect();
             match self.plan.recipe.algorithms().rounding {
-                Rounding::Rtn => self.readers(stage).iter().try_for_each(|readers| {
-                    readers.layers.iter().try_for_each(|layer| self.to_nearest(work, *layer, None))
-                })?,
-                Rounding::ByColumns(gptq) => self.round_stage(work, stage, &gptq)?,
+                Rounding::Rtn => {
+                    let layers = readers.iter().flat_map(|readers| &readers.layers);
+                    layers.copied().try_for_each(|layer| self.to_nearest(work, layer, None))?;
+                }
+                Rounding::ByColumns(gptq) => self.round_at(work, stages[0].depth, readers, &gptq)?,
             }
         }
         Ok(())
@@ -57,12 +59,18 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Rounds column by column, as many groups of readers at a time as there is memory for their Hessians.
-    fn round_stage(&self, work: &mut Work<'_, 'a>, stage: &PlannedStage, gptq: &Gptq) -> Result<(), BlockwiseError> {
+    fn round_at(
+        &self,
+        work: &mut Work<'_, 'a>,
+        depth: Depth,
+        readers: Vec<Readers>,
+        gptq: &Gptq,
+    ) -> Result<(), BlockwiseError> {
         let drift = gptq.needs() == Needs::Drift;
-        for batch in batches(self.readers(stage), self.memory, drift) {
+        for batch in batches(readers, self.memory, drift) {
             let mut hessians = match drift {
-                true => self.drifted_hessians(work, stage, &batch)?,
-                false => self.hessians(work, stage, &batch)?,
+                true => self.drifted_hessians(work, depth, &batch)?,
+                false => self.hessians(work, depth, &batch)?,
             };
             for readers in batch {
                 let hessian = hessians.remove(&readers.module);
@@ -75,12 +83,12 @@ impl<'a> Blockwise<'_, 'a> {
     fn hessians(
         &self,
         work: &Work<'_, 'a>,
-        stage: &PlannedStage,
+        depth: Depth,
         batch: &[Readers],
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
         let modules = batch.iter().map(|readers| (readers.module.as_str(), readers.features));
         let tap = HessianTap::new(modules, self.precision());
-        let until = Some(stage.depth);
+        let until = Some(depth);
         let variation = Variation { overlay: Some(&work.rounded), tap: Some(&tap), until, ..Variation::default() };
         for chunk in 0..self.chunks.len() {
             self.run_chunk(work, variation, 0, chunk)?;
@@ -92,15 +100,15 @@ impl<'a> Blockwise<'_, 'a> {
     fn drifted_hessians(
         &self,
         work: &Work<'_, 'a>,
-        stage: &PlannedStage,
+        depth: Depth,
         batch: &[Readers],
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
         let modules = || batch.iter().map(|readers| readers.module.as_str());
         let (tap, float_tap) = (RowsTap::new(modules()), RowsTap::new(modules()));
-        let empty = |readers: &Readers| Hessian::with_drift_and_precision(readers.features, self.precision());
+        let empty = |readers: &Readers| Hessian::with_drift_in(readers.features, self.precision());
         let mut hessians: HashMap<String, Hessian> =
             batch.iter().map(|readers| (readers.module.clone(), empty(readers))).collect();
-        let until = Some(stage.depth);
+        let until = Some(depth);
         for chunk in 0..self.chunks.len() {
             let routing = Routing::record();
             let overlay = Some(&work.rounded);
@@ -287,7 +295,7 @@ fn nearest(
 fn batches(groups: Vec<Readers>, memory: u64, drift: bool) -> Vec<Vec<Readers>> {
     let mut batches: Vec<(u64, Vec<Readers>)> = Vec::new();
     for readers in groups {
-        let bytes = Hessian::bytes(readers.features, drift);
+        let bytes = hessian_bytes(readers.features, drift);
         match batches.last_mut() {
             Some((held, batch)) if *held + bytes <= memory => {
                 *held += bytes;
@@ -297,4 +305,27 @@ fn batches(groups: Vec<Readers>, memory: u64, drift: bool) -> Vec<Vec<Readers>> 
         }
     }
     batches.into_iter().map(|(_, batch)| batch).collect()
+}
+
+/// Bytes of a Hessian: the lower half in `f32`, and all of the drift.
+pub(super) fn hessian_bytes(features: usize, drift: bool) -> u64 {
+    let square = (features as u64).pow(2) * 4;
+    square / 2 + if drift { square } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_hessians_are_summed_at_a_time_as_fit() {
+        let readers = |features| Readers { module: String::new(), features, layers: vec![] };
+        let sizes = |memory| {
+            let groups = [64, 64, 128, 64].map(readers).to_vec();
+            batches(groups, memory, false).iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(u64::MAX), [4]);
+        assert_eq!(sizes(2 * hessian_bytes(64, false)), [2, 1, 1]);
+        assert_eq!(sizes(0), [1, 1, 1, 1]);
+    }
 }

@@ -28,6 +28,19 @@ pub enum Carry {
     Float,
 }
 
+impl Carry {
+    /// Both.
+    pub const ALL: [Carry; 2] = [Carry::Quantized, Carry::Float];
+
+    /// The spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            Carry::Quantized => "quantized",
+            Carry::Float => "float",
+        }
+    }
+}
+
 /// How to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'s> {
@@ -120,7 +133,7 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// That of an earlier run, if all that it claims is there; else one that begins.
     fn state(&self, settings: Settings<'_>) -> Result<State, BlockwiseError> {
-        let key = format!("{} {} {:?}", self.plan.fingerprint, settings.key, settings.carry);
+        let key = format!("{} {} {}", self.plan.fingerprint, settings.key, settings.carry.name());
         let width = self.decoder.width();
         let sizes: Vec<usize> = self.chunks.iter().map(|chunk| chunk.tokens.len() * width).collect();
         if let Some(state) = State::resume(settings.target, &key, &sizes, self.lanes()).filter(|state| self.agrees(state)) {
@@ -217,11 +230,12 @@ impl<'a> Blockwise<'_, 'a> {
     fn write_changed(&self, work: &Work<'_, 'a>) -> Result<Vec<usize>, BlockwiseError> {
         let mut jobs = Vec::new();
         for changed in work.foldings.changed_tensors() {
-            let Some(job) = self.jobs.of_kept(changed.position) else { continue };
-            jobs.push(job);
-            if !self.engine.is_finished(job) {
-                let pieces = self.engine.write_changed(self.jobs.get(job), &changed.values)?;
-                self.engine.record(job, self.jobs.get(job), pieces)?;
+            for job in self.jobs.of_kept(changed.position) {
+                jobs.push(*job);
+                if !self.engine.is_finished(*job) {
+                    let pieces = self.engine.write_changed(self.jobs.get(*job), &changed.values)?;
+                    self.engine.record(*job, self.jobs.get(*job), pieces)?;
+                }
             }
         }
         Ok(jobs)

@@ -11,10 +11,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::report::{BlockwiseReport, LayerReport};
+use super::streams::StreamFile;
 
 /// A block in the making. Its weights stay in the mapped file; here is what has become of them.
 pub(super) struct Work<'w, 'a> {
     pub(super) block: &'w PlannedBlock,
+    /// What the block reads.
+    pub(super) input: &'w StreamFile,
     /// What transforms have moved.
     pub(super) foldings: Foldings<'a>,
     /// The block in floats.
@@ -35,9 +38,10 @@ struct Open {
 }
 
 impl<'w, 'a> Work<'w, 'a> {
-    pub(super) fn new(block: &'w PlannedBlock, foldings: Foldings<'a>) -> Work<'w, 'a> {
+    pub(super) fn new(block: &'w PlannedBlock, input: &'w StreamFile, foldings: Foldings<'a>) -> Work<'w, 'a> {
         Work {
             block,
+            input,
             foldings,
             float: Overlay::default(),
             rounded: Overlay::default(),
@@ -82,7 +86,7 @@ pub(super) struct Jobs {
     jobs: Vec<Job>,
     of_layer: HashMap<usize, usize>,
     /// By the position of a tensor in the source.
-    of_kept: HashMap<usize, usize>,
+    of_kept: HashMap<usize, Vec<usize>>,
 }
 
 impl Jobs {
@@ -93,7 +97,7 @@ impl Jobs {
             match job {
                 Job::Layers(layers) => of_layer.extend(layers.iter().map(|layer| (*layer, index))),
                 Job::Keep(kept) => {
-                    of_kept.insert(plan.kept[*kept].position, index);
+                    of_kept.entry(plan.kept[*kept].position).or_insert_with(Vec::new).push(index);
                 }
                 Job::Parameters => {}
             }
@@ -109,9 +113,9 @@ impl Jobs {
         self.of_layer[&layer]
     }
 
-    /// The job that carries a tensor over.
-    pub(super) fn of_kept(&self, position: usize) -> Option<usize> {
-        self.of_kept.get(&position).copied()
+    /// The jobs that carry a tensor over, whole or in parts.
+    pub(super) fn of_kept(&self, position: usize) -> &[usize] {
+        self.of_kept.get(&position).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The layers that share a scale with this one, itself included.

@@ -238,15 +238,20 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Writes a tensor that is carried over with other values, in the type that it is declared with.
+    /// Writes a tensor that is carried over with other values, or the part of it that the job carries, in the type that it
+    /// is declared with.
     pub(crate) fn write_changed(&self, job: &Job, values: &[f32]) -> Result<Vec<Written>, EngineError> {
         let Job::Keep(kept) = job else { return Ok(Vec::new()) };
-        let tensor = self.plan.kept[*kept].tensor;
-        let encoding = ScaleEncoding::of_floats(self.plan.layout.declarations()[tensor].dtype);
+        let KeptTensor { tensor, treatment, .. } = &self.plan.kept[*kept];
+        let encoding = ScaleEncoding::of_floats(self.plan.layout.declarations()[*tensor].dtype);
+        let values = match treatment {
+            Treatment::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],
+            Treatment::Widen { .. } => values,
+        };
         let pieces = values.chunks(COPY_BYTES / 4).enumerate();
         let write = |(index, values): (usize, &[f32])| {
             let offset = index * (COPY_BYTES / 4) * encoding.size();
-            self.write_bytes(tensor, offset as u64, &encode(encoding, values))
+            self.write_bytes(*tensor, offset as u64, &encode(encoding, values))
         };
         pieces.map(write).collect()
     }

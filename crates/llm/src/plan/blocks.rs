@@ -48,7 +48,9 @@ impl Builder<'_> {
             depth: depth(stage.input),
             layers: self.modules(&stage).iter().filter_map(|module| planned.get(module.as_str()).copied()).collect(),
         });
-        stages.filter(|stage| !stage.layers.is_empty()).collect()
+        let mut stages: Vec<PlannedStage> = stages.filter(|stage| !stage.layers.is_empty()).collect();
+        stages.sort_by_key(|stage| stage.depth);
+        stages
     }
 
     /// The modules of a stage, experts of one tensor one by one.
