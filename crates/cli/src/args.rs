@@ -393,7 +393,7 @@ fn export_parser() -> impl TypedValueParser<Value = Export> {
 /// The outputs that can be carried on, by name.
 fn carry_parser() -> impl TypedValueParser<Value = Carry> {
     PossibleValuesParser::new(Carry::ALL.map(Carry::name))
-        .map(|name| Carry::ALL.into_iter().find(|carry| carry.name() == name).unwrap_or_default())
+        .try_map(|name| Carry::ALL.into_iter().find(|carry| carry.name() == name).ok_or("no such output"))
 }
 
 fn packing_parser() -> impl TypedValueParser<Value = Packing> {

@@ -1,10 +1,11 @@
 //! Rounding the layers of a block, stage by stage: what a stage reads is computed from the stages that are rounded already.
 
-use super::Blockwise;
 use super::capture::{HessianTap, RowsTap};
 use super::error::BlockwiseError;
 use super::report::{LayerReport, Starved};
+use super::run::Blockwise;
 use super::work::Work;
+use crate::engine::EngineError;
 use crate::forward::{Depth, Overlay, Routing, Variation};
 use crate::plan::{PlannedLayer, PlannedStage};
 use crate::weight::{Band, BandAxis, WeightMatrix, bands};
@@ -150,14 +151,9 @@ impl<'a> Blockwise<'_, 'a> {
     fn by_columns(&self, work: &mut Work<'_, 'a>, index: usize, by: &ByColumns<'_>) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
-        let (matrix, context) = (self.matrix(&work.float, layer)?, self.context(&work.float, index)?);
+        let (matrix, context) = (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
         let values = self.values(&matrix);
-        let unclipped = self.unclipped(work, layer)?;
-        let scheme = layer.scheme.weight;
-        let rounded = match unclipped {
-            None => by.feedback.round(&values, layer.rows, scheme, context),
-            Some(weights) => by.feedback.round_to(&weights, &values, layer.rows, scheme, context),
-        };
+        let rounded = by.feedback.round(&values, layer.rows, layer.scheme.weight, context);
         let Rounded { tensor, loss } = rounded.map_err(|problem| self.weight_error(layer, &problem))?;
         let nearest = self.nearest(layer, &matrix, context)?;
         let report = LayerReport {
@@ -182,7 +178,7 @@ impl<'a> Blockwise<'_, 'a> {
     ) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
-        let (matrix, context) = (self.matrix(&work.float, layer)?, self.context(&work.float, index)?);
+        let (matrix, context) = (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
         let tensor = self.nearest(layer, &matrix, context)?;
         let tokens = starved.map_or(self.tokens, |(tokens, _)| *tokens);
         if let Some((tokens, _)) = starved {
@@ -203,11 +199,18 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// The weight as transforms have left it.
-    pub(super) fn matrix(&self, float: &Overlay<'a>, layer: &PlannedLayer) -> Result<WeightMatrix<'a>, BlockwiseError> {
-        match float.weight(&layer.module) {
-            Some(matrix) => Ok(matrix.clone()),
-            None => Ok(self.source(layer)?),
+    pub(super) fn matrix(
+        &self,
+        float: &Overlay<'a>,
+        block: usize,
+        layer: &PlannedLayer,
+    ) -> Result<WeightMatrix<'a>, BlockwiseError> {
+        if let Some(matrix) = float.weight(&layer.module) {
+            return Ok(matrix.clone());
         }
+        let projection = self.decoder.layer(block, &layer.module);
+        let vanished = || EngineError::Vanished(layer.source.tensor.clone());
+        Ok(projection.map(|projection| self.decoder.weight(projection)).ok_or_else(vanished)?)
     }
 
     /// All elements of a weight.
@@ -226,7 +229,12 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// What a rounding must know of the tensor, and of those that share its scale.
-    pub(super) fn context(&self, float: &Overlay<'a>, index: usize) -> Result<TensorContext, BlockwiseError> {
+    pub(super) fn context(
+        &self,
+        float: &Overlay<'a>,
+        block: usize,
+        index: usize,
+    ) -> Result<TensorContext, BlockwiseError> {
         let layer = &self.plan.layers[index];
         let arithmetic = layer.source.dtype.arithmetic();
         if !layer.scheme.weight.needs_tensor_range() {
@@ -234,7 +242,7 @@ impl<'a> Blockwise<'_, 'a> {
         }
         let mut range = Range::EMPTY;
         for other in self.jobs.together(index) {
-            let matrix = self.matrix(float, &self.plan.layers[*other])?;
+            let matrix = self.matrix(float, block, &self.plan.layers[*other])?;
             range = range.join(self.range(&matrix));
         }
         Ok(TensorContext { arithmetic, range: Some(range) })

@@ -10,11 +10,10 @@ use crate::engine::{Engine, Output, Silent};
 use crate::folding::Foldings;
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, Runner, Tap, Variation, chunks};
-use crate::plan::{Plan, PlannedLayer};
-use crate::weight::WeightMatrix;
+use crate::plan::Plan;
 use kvant_container::Checkpoint;
 use kvant_numeric::linalg::Precision;
-use kvant_quant::rounding::{Needs, Rounding};
+use kvant_quant::rounding::Needs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -59,7 +58,7 @@ pub struct Sources<'r, 'a> {
     /// What is to be done.
     pub plan: &'r Plan,
     /// The source.
-    pub checkpoint: &'a Checkpoint,
+    pub checkpoint: &'r Checkpoint,
     /// The model in it.
     pub decoder: &'r Decoder<'a>,
     /// What computes.
@@ -76,7 +75,7 @@ pub(super) struct Blockwise<'r, 'a> {
     pub(super) decoder: &'r Decoder<'a>,
     pub(super) ops: &'r dyn Ops,
     pub(super) runner: Runner<'r, 'a>,
-    pub(super) engine: Engine<'a>,
+    pub(super) engine: Engine<'r>,
     pub(super) jobs: Jobs,
     pub(super) chunks: Vec<Chunk>,
     pub(super) tokens: u64,
@@ -93,8 +92,8 @@ pub(super) struct Blockwise<'r, 'a> {
 ///
 /// # Errors
 /// See [`BlockwiseError`].
-pub fn run<'a>(
-    sources: &Sources<'_, 'a>,
+pub fn run(
+    sources: &Sources<'_, '_>,
     settings: Settings<'_>,
     cancelled: &AtomicBool,
     watch: &(dyn Fn(u64, u64) + Sync),
@@ -264,11 +263,6 @@ impl<'a> Blockwise<'_, 'a> {
             (stages + lanes) * self.tokens + self.search_work(block)
         };
         self.plan.blocks.iter().take(blocks).map(of).sum()
-    }
-
-    /// The weight of a layer in the source.
-    pub(super) fn source(&self, layer: &PlannedLayer) -> Result<WeightMatrix<'a>, BlockwiseError> {
-        Ok(self.engine.layer_matrix(layer)?)
     }
 
     pub(super) fn precision(&self) -> Precision {

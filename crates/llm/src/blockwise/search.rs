@@ -1,7 +1,7 @@
 //! Finding the scales of the links of a block, and the limits of its weights. The formulas are in
 //! [`kvant_quant::transform`], the moving of scales in [`crate::folding`], what is compared in `trial.rs`.
 
-use super::Blockwise;
+use super::run::Blockwise;
 use super::error::BlockwiseError;
 use super::inputs::{Inputs, InputsTap, Keep};
 use super::report::LinkReport;
@@ -210,7 +210,7 @@ impl<'a> Blockwise<'_, 'a> {
         };
         let mut statistic = WeightStatistic::new(first.columns, group);
         for layer in planned {
-            let matrix = self.matrix(&work.float, &self.plan.layers[*layer])?;
+            let matrix = self.matrix(&work.float, work.block.index, &self.plan.layers[*layer])?;
             statistic.update(&self.values(&matrix));
         }
         Ok(statistic)
@@ -239,8 +239,8 @@ impl<'a> Blockwise<'_, 'a> {
         if let Some(columns) = work.foldings.columns(&layer.module) {
             rows.chunks_mut(columns.len()).for_each(|row| row.iter_mut().zip(columns).for_each(|(x, s)| *x /= s));
         }
-        let context = self.context(&work.float, index)?;
-        let values = self.values(&self.matrix(&work.float, layer)?);
+        let context = self.context(&work.float, work.block.index, index)?;
+        let values = self.values(&self.matrix(&work.float, work.block.index, layer)?);
         let failed = |problem: kvant_quant::transform::TransformError| -> BlockwiseError {
             self.engine.weight_error(layer, problem.to_string()).into()
         };

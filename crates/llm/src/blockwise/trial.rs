@@ -1,7 +1,7 @@
 //! Trying scales on a link: the outputs of what reads it, with quantized weights, beside those of the float model. Chooses
 //! nothing.
 
-use super::Blockwise;
+use super::run::Blockwise;
 use super::error::BlockwiseError;
 use super::inputs::Inputs;
 use super::search::quantized;
@@ -61,10 +61,12 @@ impl<'a> Trial<'_, '_, 'a> {
         };
         let mut overlay = Overlay::default();
         foldings.add_to(&mut overlay);
-        for index in self.planned {
+        let block = self.work.block.index;
+        let contexts = self.planned.iter().map(|index| self.blockwise.context(&overlay, block, *index));
+        let contexts = contexts.collect::<Result<Vec<_>, _>>()?;
+        for (index, context) in self.planned.iter().zip(contexts) {
             let layer = &self.blockwise.plan.layers[*index];
-            let Some(matrix) = overlay.weight(&layer.module).cloned() else { continue };
-            let context = self.blockwise.context(&overlay, *index)?;
+            let matrix = self.blockwise.matrix(&overlay, block, layer)?;
             let tensor = self.blockwise.nearest(layer, &matrix, context)?;
             overlay.set_weight(&layer.module, quantized(tensor));
             if let (true, Some(input)) = (with_inputs, self.input_quantizer(layer, &scales)) {
@@ -119,8 +121,7 @@ impl<'a> Trial<'_, '_, 'a> {
     }
 
     fn layer(&self, overlay: &Overlay<'a>, module: &str, rows: &[f32]) -> Vec<f32> {
-        let block = &self.blockwise.decoder.blueprint().blocks[self.work.block.index];
-        let layer = block.layers().into_iter().find(|layer| layer.module == module);
+        let layer = self.blockwise.decoder.layer(self.work.block.index, module);
         layer.map(|layer| self.blockwise.runner.linear(Self::variation(overlay), layer, rows)).unwrap_or_default()
     }
 

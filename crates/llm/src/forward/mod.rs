@@ -31,6 +31,8 @@ mod routing;
 mod run;
 mod spans;
 mod streams;
+mod stub;
+pub use stub::*;
 mod tap;
 mod tensors;
 mod weighed;
@@ -46,6 +48,9 @@ pub use tap::{Rows, Site, Tap};
 pub use tensors::{Projection, Tensors, Vector};
 
 use crate::import;
+use crate::model_config::ModelConfig;
+use crate::network::Network;
+use crate::weight::WeightMatrix;
 use blueprint::Blueprint;
 use kvant_container::Checkpoint;
 use ops::Ops;
@@ -54,6 +59,7 @@ use ops::Ops;
 #[derive(Clone, Debug)]
 pub struct Decoder<'a> {
     tensors: Tensors<'a>,
+    network: Network,
     blueprint: Blueprint,
     quantizers: Quantizers,
 }
@@ -68,9 +74,25 @@ impl<'a> Decoder<'a> {
         let config = checkpoint.config()?.ok_or_else(|| ForwardError::missing("the checkpoint", "config.json"))?;
         let import = import::open(checkpoint)?;
         let tensors = Tensors::new(import.tensors().to_vec());
+        let network = Network::recognise(&ModelConfig::from_json(&config)?, tensors.meta());
         let blueprint = Blueprint::new(&config, &tensors)?;
         let quantizers = Quantizers::of(&import, &blueprint)?;
-        Ok(Decoder { tensors, blueprint, quantizers })
+        Ok(Decoder { tensors, network, blueprint, quantizers })
+    }
+
+    /// What the tensors are.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The weight of a layer, where it is mapped.
+    pub fn weight(&self, layer: &Projection) -> WeightMatrix<'a> {
+        self.tensors.weight(layer)
+    }
+
+    /// The layer of this name in a block.
+    pub fn layer(&self, block: usize, module: &str) -> Option<&Projection> {
+        self.blueprint.blocks.get(block)?.layers().into_iter().find(|layer| layer.module == module)
     }
 
     /// The number of tokens that there are.
