@@ -18,6 +18,7 @@
 //! ```
 
 pub mod activation;
+mod dequantize;
 pub mod fake;
 pub mod hessian;
 pub mod observer;

@@ -23,6 +23,7 @@ mod error;
 mod feed_forward;
 mod heads;
 pub mod ops;
+mod overlay;
 mod pass;
 mod quantizers;
 mod rope;
@@ -36,6 +37,7 @@ mod weighed;
 
 pub use error::ForwardError;
 pub use heads::{HeadLayout, Heads};
+pub use overlay::Overlay;
 pub use pass::{Chunk, Pass, chunks};
 pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
 pub use rope::{Angles, Rotary};

@@ -36,7 +36,7 @@ enum MatrixPlace {
 }
 
 /// Some elements of a tensor, to be used as a vector.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Vector {
     tensor: usize,
     bytes: Range<usize>,
