@@ -205,6 +205,13 @@ pub struct RecipeArgs {
     /// Keep the layers whose names match, e.g. '*.down_proj'; may be given often
     #[arg(short = 'x', long, value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// How weights are made: transforms, then a rounding, with options after colons, e.g. awq,gptq:damping=0.05 [default: rtn]
+    ///
+    /// `kvant list algorithms` explains them, and `kvant list algorithm-options` what can be set. All but rtn need
+    /// calibration data. A file of AMD Quark's JSON (algo_config, or one of its objects) is taken too. Replaces what the
+    /// recipe says.
+    #[arg(short, long, alias = "quant-algo", alias = "quant_algo", value_name = "LIST")]
+    pub algorithm: Vec<String>,
     /// Another scheme for the layers whose names match, e.g. '*.down_proj=int8:channel'; may be given often
     #[arg(long = "override", value_name = "GLOB=SCHEME", value_parser = glob_and_scheme)]
     pub overrides: Vec<OverrideText>,
@@ -372,8 +379,10 @@ pub enum Topic {
     Exports,
     /// Range statistics, a part of a scheme's spelling
     Observers,
-    /// Choices of codes
+    /// Algorithms that make quantized weights better, for --algorithm
     Algorithms,
+    /// What can be set of algorithms, with the usual values
+    AlgorithmOptions,
     /// Model architectures with a description
     Families,
 }

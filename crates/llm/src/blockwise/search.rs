@@ -205,7 +205,7 @@ impl<'a> Blockwise<'_, 'a> {
     fn weight_statistic(&self, work: &Work<'_, 'a>, planned: &[usize]) -> Result<WeightStatistic, BlockwiseError> {
         let first = &self.plan.layers[planned[0]];
         let group = match first.scheme.weight.granularity() {
-            Some(Granularity::Group { axis: Axis::Columns, size }) => size,
+            Some(granularity @ Granularity::Group { axis: Axis::Columns, .. }) => granularity.tile(1, first.columns).1,
             _ => first.columns,
         };
         let mut statistic = WeightStatistic::new(first.columns, group);

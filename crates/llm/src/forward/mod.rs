@@ -31,8 +31,6 @@ mod routing;
 mod run;
 mod spans;
 mod streams;
-mod stub;
-pub use stub::*;
 mod tap;
 mod tensors;
 mod weighed;

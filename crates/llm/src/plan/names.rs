@@ -82,7 +82,8 @@ pub(super) fn notices(
     layers: &[PlannedLayer],
     checkpoint: &Checkpoint,
 ) -> Vec<String> {
-    let mut notices: Vec<String> = network.notices().iter().map(Notice::to_string).collect();
+    let of_network = network.notices().iter().map(Notice::to_string);
+    let mut notices: Vec<String> = recipe.notes().iter().cloned().chain(of_network).collect();
     let simulated = layers.iter().find(|layer| matches!(layer.scheme.weight, TensorScheme::Block(_)));
     if let Some(layer) = simulated {
         notices.push(format!("no loader reads codes of `{}`: its values are stored as floats", layer.scheme.weight));
