@@ -215,14 +215,14 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// All elements of a weight.
     pub(super) fn values(&self, matrix: &WeightMatrix<'_>) -> Vec<f32> {
-        let (rows, columns) = (matrix.rows, matrix.columns);
+        let (rows, columns, isa) = (matrix.rows, matrix.columns, self.engine.isa);
         let mut values = vec![0.0; rows * columns];
         let step = (STRIP / columns.max(1)).max(1);
         values.par_chunks_mut((step * columns).max(1)).enumerate().for_each_init(Vec::new, |part, (index, out)| {
             let start = index * step;
             let band = Band { rows: start..start + out.len() / columns, columns: 0..columns };
             part.clear();
-            matrix.read(self.engine.isa, &band, part);
+            matrix.read(isa, &band, part);
             out.copy_from_slice(part);
         });
         values
@@ -249,8 +249,8 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     fn range(&self, matrix: &WeightMatrix<'_>) -> Range {
-        let bands = bands(matrix.rows, matrix.columns, BandAxis::Rows, 1, STRIP);
-        let ranges: Vec<Range> = bands.par_iter().map(|band| matrix.range(self.engine.isa, band)).collect();
+        let (bands, isa) = (bands(matrix.rows, matrix.columns, BandAxis::Rows, 1, STRIP), self.engine.isa);
+        let ranges: Vec<Range> = bands.par_iter().map(|band| matrix.range(isa, band)).collect();
         ranges.into_iter().fold(Range::EMPTY, Range::join)
     }
 

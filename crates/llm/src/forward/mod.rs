@@ -28,11 +28,14 @@ mod pass;
 mod quantizers;
 mod rope;
 mod routing;
+mod routing_rule;
 mod run;
+mod runner;
 mod spans;
 mod streams;
 mod tap;
 mod tensors;
+mod variation;
 mod weighed;
 
 pub use error::ForwardError;
@@ -41,9 +44,12 @@ pub use overlay::Overlay;
 pub use pass::{Chunk, Pass, chunks};
 pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
 pub use rope::{Angles, Rotary};
+pub use routing::Routing;
+pub use runner::Runner;
 pub use spans::Spans;
 pub use tap::{Rows, Site, Tap};
 pub use tensors::{Projection, Tensors, Vector};
+pub use variation::{Depth, Variation};
 
 use crate::import;
 use crate::model_config::ModelConfig;
@@ -101,6 +107,11 @@ impl<'a> Decoder<'a> {
     /// The longest context that config.json states.
     pub fn longest(&self) -> Option<usize> {
         self.blueprint.longest
+    }
+
+    /// The tensors that it reads.
+    pub fn tensors(&self) -> &Tensors<'a> {
+        &self.tensors
     }
 
     /// What the pass does.
