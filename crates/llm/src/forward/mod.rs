@@ -1,8 +1,8 @@
 //! The forward pass of a decoder, built from its family's description. Activations are `f32` rows, one per token; weights
 //! stay in the mapped file and are widened piece by piece, so memory is that of the activations of one block.
 //!
-//! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, `run` computes a
-//! block, [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`Tap`] sees activations pass.
+//! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, [`Runner`] runs
+//! single blocks, also otherwise than the checkpoint says ([`Variation`]), [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`Tap`] sees activations pass.
 //!
 //! ```
 //! use kvant_container::Checkpoint;

@@ -36,7 +36,7 @@ impl fmt::Debug for Variation<'_, '_> {
 ///
 /// In parallel blocks all of attention comes before the feed-forward network. Where one norm feeds both, the first layers
 /// of the network read [`Depth::AttentionInput`], and are seen there if the run ends there. A block without latents that
-/// is to end at one ends behind its queries, keys and values.
+/// is to end at one ends before its output projection, whose input is not seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Depth {
     /// What the first layers of attention read.

@@ -39,12 +39,12 @@ pub const LENGTH: usize = 8;
 /// A model of a family in floats of a type; `salt` makes weights differ.
 pub fn write(family: &str, dtype: Dtype, salt: &str) -> tempfile::TempDir {
     let fixture = support::Checkpoint::read(family);
-    let tensors: Vec<common::Tensor> = fixture.tensors.iter().map(|tensor| {
+    let tensors = fixture.tensors.iter().map(|tensor| {
         let (_, dtype, shape, bytes) = common::weight(&format!("{salt}{}", tensor.name), dtype, &tensor.shape);
         (tensor.name.clone(), dtype, shape, bytes)
     });
     let dir = tempfile::tempdir().unwrap();
-    common::write(dir.path(), &fixture.config, &tensors.collect::<Vec<_>>());
+    common::write(dir.path(), &fixture.config, &tensors.collect::<Vec<common::Tensor>>());
     dir
 }
 
