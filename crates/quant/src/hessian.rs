@@ -35,6 +35,9 @@ pub enum HessianError {
     /// The algorithm needs the inputs of the float model too (*invalid*).
     #[error("the algorithm needs the inputs of the float model beside those of the quantized one")]
     NoDrift,
+    /// Scales from elsewhere do not go with scales that are found while a weight is rounded (*unsupported*).
+    #[error("scales of clipped weights do not go with scales found anew for every group")]
+    ParametersNotStatic,
     /// Not positive definite at any damping that was tried (*invalid*).
     #[error("its calibration inputs leave no positive definite Hessian, even with {tries} times more damping")]
     NotPositiveDefinite {
@@ -50,6 +53,7 @@ impl HessianError {
             HessianError::NoData => "give more calibration text, or round this layer to nearest with --override",
             HessianError::NotFinite => "calibrate in f32, or look for the layer whose outputs overflow",
             HessianError::Features { .. } | HessianError::NoDrift => "collect the statistics that the algorithm names",
+            HessianError::ParametersNotStatic => "use static groups, or do not clip",
             HessianError::NotPositiveDefinite { .. } => "give more calibration text or a larger damping",
         }
     }

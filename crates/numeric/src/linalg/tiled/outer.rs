@@ -4,12 +4,12 @@
 use super::super::matmul::Matrix;
 use super::{BAND, DEPTH};
 use crate::arithmetic::round_to_bf16;
-use crate::simd::{Amx, Isa, Loop, SIDE, Start, Tile, dispatch};
+use crate::simd::{Amx, Isa, Loop, SIDE, Start, Tile, dispatch, prefetch};
 use rayon::prelude::*;
 
-/// Rows of `x` and `y` whose products are summed in tiles before they are added to the totals: so few that a band of
-/// `y` stays in the first-level cache, and so many that the totals are seldom read and written.
-const TOKENS: usize = 512;
+/// Rows of `x` and `y` whose products are summed in tiles before they are added to the totals: so few that the bands of a
+/// strip stay in the second-level cache, and so many that the totals are seldom read and written.
+const TOKENS: usize = 1024;
 /// Rows of the totals that a thread works on at a time, while it reads `y` once.
 pub(in crate::linalg) const STRIP: usize = 4 * BAND;
 /// Bands of columns that a thread packs at a time: a kilobyte of every row.
@@ -63,6 +63,8 @@ impl Task<'_> {
             let mut sums = [[Tile::ZERO; 2]; 2];
             for (index, right) in self.right.chunks(steps).take(columns.div_ceil(BAND)).enumerate() {
                 for (left, rows) in left.chunks(steps).zip(totals.chunks_mut(BAND * columns)) {
+                    // Rows of totals stand too far apart for the processor to see a sequence.
+                    rows.chunks(columns).for_each(|row| prefetch(&row[index * BAND..columns.min((index + 1) * BAND)]));
                     tiles.multiply(left, right, Start::Zero, &mut sums);
                     dispatch(Isa::best(), Add { sums: &sums, first: index * BAND, rows, columns });
                 }

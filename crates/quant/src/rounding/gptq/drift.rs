@@ -1,7 +1,6 @@
 //! What the drift of a layer's inputs adds to the feedback. Not the drift itself, which is in the Hessian.
 
-use super::Variant;
-use super::feedback::BLOCK;
+use super::{Gptq, Variant};
 use crate::hessian::{Hessian, HessianError};
 use kvant_numeric::linalg::{Cholesky, CrossGram, LowerBlocks};
 use rayon::prelude::*;
@@ -23,13 +22,13 @@ const PANEL: usize = 128;
 impl Drift {
     /// `first` is the diagonal element of the column that is rounded first.
     pub(super) fn new(
-        variant: Variant,
+        settings: &Gptq,
         hessian: &Hessian,
         cholesky: &Cholesky,
         order: &[usize],
         first: f64,
     ) -> Result<Drift, HessianError> {
-        if variant == Variant::Gptq {
+        if settings.variant == Variant::Gptq {
             return Ok(Drift::Ignored);
         }
         let drift = hessian.drift().ok_or(HessianError::NoDrift)?;
@@ -37,8 +36,8 @@ impl Drift {
             return Err(HessianError::NotFinite);
         }
         let panels = Panels { cholesky, drift, order };
-        Ok(match variant {
-            Variant::Gptaq { alpha } => Drift::OneByOne(panels.one_by_one(alpha)),
+        Ok(match settings.variant {
+            Variant::Gptaq { alpha } => Drift::OneByOne(panels.one_by_one(alpha, settings.block)),
             _ => Drift::AtOnce(panels.at_once(first)),
         })
     }
@@ -51,27 +50,26 @@ struct Panels<'a> {
 }
 
 impl Panels<'_> {
-    /// `S_ij / M_jj` for some positions `i`, each a row of all `j`. With the last position first, `S^T = M^-1 D^T` is a lower
-    /// triangular system, and the rows come out backwards.
+    /// `S_ij / M_jj` for some positions `i`, each a row of all `j`: `S^T = M^-1 D^T` is a triangular system.
     fn solve(&self, positions: &[usize]) -> Vec<f32> {
         let size = self.order.len();
         let mut right: Vec<f64> = Vec::with_capacity(positions.len() * size);
         for column in positions {
             let row = self.drift.row(*column);
-            right.extend(self.order.iter().rev().map(|j| f64::from(row[*j])));
+            right.extend(self.order.iter().map(|j| f64::from(row[*j])));
         }
-        self.cholesky.solve_lower(&mut right);
-        let backwards = right.chunks(size.max(1)).flat_map(|row| row.iter().rev().enumerate());
-        backwards.map(|(j, s)| (s / self.cholesky.pivot(size - 1 - j)) as f32).collect()
+        self.cholesky.solve_transposed(&mut right);
+        let rows = right.chunks(size.max(1)).flat_map(|row| row.iter().enumerate());
+        rows.map(|(j, s)| (s / self.cholesky.pivot(j)) as f32).collect()
     }
 
     fn all(&self) -> Vec<Vec<f32>> {
         self.order.par_chunks(PANEL).map(|positions| self.solve(positions)).collect()
     }
 
-    fn one_by_one(&self, alpha: f32) -> LowerBlocks {
+    fn one_by_one(&self, alpha: f32, block: usize) -> LowerBlocks {
         let size = self.order.len();
-        let mut factors = LowerBlocks::zeros(size, BLOCK);
+        let mut factors = LowerBlocks::zeros(size, block);
         for (panel, first) in self.all().iter().zip((0..size).step_by(PANEL)) {
             for j in first + 1..size {
                 let row = factors.row_mut(j)[first..j].iter_mut();
