@@ -152,6 +152,7 @@ fn config_of_gptq(gptq: &Gptq) -> Value {
             config["beta"] = json!(1e4);
         }
     }
+    config.sort_all_objects();
     config
 }
 
