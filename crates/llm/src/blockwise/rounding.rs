@@ -29,7 +29,7 @@ pub(super) struct Readers {
 
 impl<'a> Blockwise<'_, 'a> {
     /// Rounds the layers of a block.
-    pub(super) fn round(&self, work: &mut Work<'_, 'a>) -> Result<(), BlockwiseError> {
+    pub(super) fn round(&self, work: &mut Work<'_, '_, 'a>) -> Result<(), BlockwiseError> {
         let block = work.block;
         for stages in block.stages.chunk_by(|a, b| a.depth == b.depth) {
             let readers: Vec<Readers> = stages.iter().flat_map(|stage| self.readers(stage)).collect();
@@ -62,7 +62,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// Rounds column by column, as many groups of readers at a time as there is memory for their Hessians.
     fn round_at(
         &self,
-        work: &mut Work<'_, 'a>,
+        work: &mut Work<'_, '_, 'a>,
         depth: Depth,
         readers: Vec<Readers>,
         gptq: &Gptq,
@@ -83,7 +83,7 @@ impl<'a> Blockwise<'_, 'a> {
 
     fn hessians(
         &self,
-        work: &Work<'_, 'a>,
+        work: &Work<'_, '_, 'a>,
         depth: Depth,
         batch: &[Readers],
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
@@ -100,7 +100,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// Hessians and how far the inputs are from those of the float model. Experts see the same rows in both.
     fn drifted_hessians(
         &self,
-        work: &Work<'_, 'a>,
+        work: &Work<'_, '_, 'a>,
         depth: Depth,
         batch: &[Readers],
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
@@ -127,7 +127,7 @@ impl<'a> Blockwise<'_, 'a> {
 
     fn round_readers(
         &self,
-        work: &mut Work<'_, 'a>,
+        work: &mut Work<'_, '_, 'a>,
         readers: &Readers,
         hessian: Option<Hessian>,
         gptq: &Gptq,
@@ -148,7 +148,7 @@ impl<'a> Blockwise<'_, 'a> {
         }
     }
 
-    fn by_columns(&self, work: &mut Work<'_, 'a>, index: usize, by: &ByColumns<'_>) -> Result<(), BlockwiseError> {
+    fn by_columns(&self, work: &mut Work<'_, '_, 'a>, index: usize, by: &ByColumns<'_>) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
         let (matrix, context) = (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
@@ -172,7 +172,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// Rounds a layer to nearest; `starved` says why not otherwise.
     fn to_nearest(
         &self,
-        work: &mut Work<'_, 'a>,
+        work: &mut Work<'_, '_, 'a>,
         index: usize,
         starved: Option<&(u64, String)>,
     ) -> Result<(), BlockwiseError> {

@@ -14,6 +14,7 @@ use crate::plan::Plan;
 use kvant_container::Checkpoint;
 use kvant_numeric::linalg::Precision;
 use kvant_quant::rounding::Needs;
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -117,7 +118,7 @@ pub fn run(
     blockwise.run(settings)
 }
 
-impl<'a> Blockwise<'_, 'a> {
+impl<'r, 'a> Blockwise<'r, 'a> {
     fn run(&self, settings: Settings<'_>) -> Result<Found, BlockwiseError> {
         let mut state = self.state(settings)?;
         self.meter.begin(self.work_of_blocks(state.found.blocks), self.work_of_blocks(self.plan.blocks.len()));
@@ -169,7 +170,7 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// Quantizes a block; gives its outputs, and what is found so far.
     fn block(&self, index: usize, state: &State) -> Result<(StreamFile, Found), BlockwiseError> {
-        let foldings = Foldings::new(self.decoder);
+        let foldings = self.foldings(index);
         let mut work = Work::new(&self.plan.blocks[index], &state.current, foldings);
         self.transform(&mut work)?;
         work.fold();
@@ -188,8 +189,16 @@ impl<'a> Blockwise<'_, 'a> {
         Ok((next, found))
     }
 
+    /// What is not rounded stays in its type, also where scales are moved into it.
+    fn foldings(&self, index: usize) -> Foldings<'r, 'a> {
+        let layers = self.plan.blocks[index].stages.iter().flat_map(|stage| &stage.layers);
+        let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layers[*layer].names()).collect();
+        let (network, tensors) = (self.decoder.network(), self.decoder.tensors());
+        Foldings::new(network, tensors, self.decoder.network().blocks()[index], |module| !rounded.contains(module))
+    }
+
     /// One more pass of the block, as it is now, gives what the next one reads.
-    fn lead_on(&self, work: &Work<'_, 'a>, watcher: &Watcher, next: &StreamFile) -> Result<(), BlockwiseError> {
+    fn lead_on(&self, work: &Work<'_, '_, 'a>, watcher: &Watcher, next: &StreamFile) -> Result<(), BlockwiseError> {
         let tap: Option<&dyn Tap> = Some(watcher);
         let carried = match self.carry {
             Carry::Quantized => &work.rounded,
@@ -211,7 +220,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// Leads one chunk of a lane through the block, or as far as the variation says.
     pub(super) fn run_chunk(
         &self,
-        work: &Work<'_, 'a>,
+        work: &Work<'_, '_, 'a>,
         variation: Variation<'_, 'a>,
         lane: usize,
         chunk: usize,
@@ -226,10 +235,10 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Writes norms, biases and layers that are kept, where transforms have changed them. The jobs that did it.
-    fn write_changed(&self, work: &Work<'_, 'a>) -> Result<Vec<usize>, BlockwiseError> {
+    fn write_changed(&self, work: &Work<'_, '_, 'a>) -> Result<Vec<usize>, BlockwiseError> {
         let mut jobs = Vec::new();
         for changed in work.foldings.changed_tensors() {
-            for job in self.jobs.of_kept(changed.position) {
+            for job in self.jobs.of_kept(&changed.name) {
                 jobs.push(*job);
                 if !self.engine.is_finished(*job) {
                     let pieces = self.engine.write_changed(self.jobs.get(*job), &changed.values)?;

@@ -35,7 +35,7 @@ type AllInputs = HashMap<String, Inputs>;
 
 impl<'a> Blockwise<'_, 'a> {
     /// Finds and folds what the recipe's transforms ask for, one transform after the other.
-    pub(super) fn transform(&self, work: &mut Work<'_, 'a>) -> Result<(), BlockwiseError> {
+    pub(super) fn transform(&self, work: &mut Work<'_, '_, 'a>) -> Result<(), BlockwiseError> {
         for transform in &self.plan.recipe.algorithms().transforms {
             work.fold();
             let links = &work.block.links;
@@ -58,7 +58,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// One pass of the block in floats, looking at what links scale and, where weights are clipped, what layers read.
     fn look(
         &self,
-        work: &Work<'_, 'a>,
+        work: &Work<'_, '_, 'a>,
         targets: &[Target<'_>],
         transform: &Transform,
     ) -> Result<AllInputs, BlockwiseError> {
@@ -110,7 +110,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// The scales of a link; what keeps it from having any is an error in words.
     fn choose(
         &self,
-        work: &Work<'_, 'a>,
+        work: &Work<'_, '_, 'a>,
         target: &Target<'_>,
         transform: &Transform,
         inputs: &AllInputs,
@@ -168,7 +168,7 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Folds what was found, or says why nothing was.
-    fn apply(&self, work: &mut Work<'_, 'a>, target: &Target<'_>, transform: &Transform, found: Result<Chosen, String>) {
+    fn apply(&self, work: &mut Work<'_, '_, 'a>, target: &Target<'_>, transform: &Transform, found: Result<Chosen, String>) {
         let mut report = LinkReport {
             block: work.block.index,
             from: target.from.clone(),
@@ -196,13 +196,13 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// The layers of a link that are quantized: indices into the plan's layers.
-    fn planned(&self, work: &Work<'_, 'a>, target: &Target<'_>) -> Vec<usize> {
+    fn planned(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Vec<usize> {
         let all = work.block.stages.iter().flat_map(|stage| stage.layers.iter().copied());
         all.filter(|layer| target.modules.contains(&self.plan.layers[*layer].module)).collect()
     }
 
     /// Of all planned layers of a link together.
-    fn weight_statistic(&self, work: &Work<'_, 'a>, planned: &[usize]) -> Result<WeightStatistic, BlockwiseError> {
+    fn weight_statistic(&self, work: &Work<'_, '_, 'a>, planned: &[usize]) -> Result<WeightStatistic, BlockwiseError> {
         let first = &self.plan.layers[planned[0]];
         let group = match first.scheme.weight.granularity() {
             Some(granularity @ Granularity::Group { axis: Axis::Columns, .. }) => granularity.tile(1, first.columns).1,
@@ -217,7 +217,7 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Finds limits for the weights of a block, those of queries and keys left out: their errors meet in products.
-    fn clip(&self, work: &mut Work<'_, 'a>, inputs: &AllInputs, clip: Clip) -> Result<(), BlockwiseError> {
+    fn clip(&self, work: &mut Work<'_, '_, 'a>, inputs: &AllInputs, clip: Clip) -> Result<(), BlockwiseError> {
         for readers in work.block.stages.iter().flat_map(|stage| self.readers(stage)) {
             let Some(inputs) = inputs.get(&readers.module).filter(|inputs| !inputs.rows.is_empty()) else { continue };
             let rows = sampled(inputs, clip.tokens);
@@ -225,19 +225,20 @@ impl<'a> Blockwise<'_, 'a> {
                 let layer = &self.plan.layers[index];
                 if is_clipped(layer.role) {
                     let limits = self.limits(work, index, &rows, clip)?;
-                    work.foldings.clip(&layer.module, limits);
+                    // A layer that cannot be clipped is left as wide as it is.
+                    let _ = work.foldings.clip(&layer.module, limits);
                 }
             }
         }
         Ok(())
     }
 
-    fn limits(&self, work: &Work<'_, 'a>, index: usize, rows: &[f32], clip: Clip) -> Result<Limits, BlockwiseError> {
+    fn limits(&self, work: &Work<'_, '_, 'a>, index: usize, rows: &[f32], clip: Clip) -> Result<Limits, BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
         let mut rows = rows.to_vec();
-        if let Some(columns) = work.foldings.columns(&layer.module) {
-            rows.chunks_mut(columns.len()).for_each(|row| row.iter_mut().zip(columns).for_each(|(x, s)| *x /= s));
+        if let Some(columns) = work.foldings.folding(&layer.module).and_then(|folding| folding.columns) {
+            rows.chunks_mut(columns.len()).for_each(|row| row.iter_mut().zip(&columns).for_each(|(x, s)| *x /= s));
         }
         let context = self.context(&work.float, work.block.index, index)?;
         let values = self.values(&self.matrix(&work.float, work.block.index, layer)?);

@@ -20,7 +20,7 @@ const TOGETHER: usize = 2048;
 /// A link under trial.
 pub(super) struct Trial<'t, 'r, 'a> {
     pub(super) blockwise: &'t Blockwise<'r, 'a>,
-    pub(super) work: &'t Work<'t, 'a>,
+    pub(super) work: &'t Work<'t, 'r, 'a>,
     pub(super) target: &'t Target<'t>,
     /// The layers that are quantized: indices into the plan's layers.
     pub(super) planned: &'t [usize],

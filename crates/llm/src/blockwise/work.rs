@@ -14,12 +14,12 @@ use super::report::{BlockwiseReport, LayerReport};
 use super::streams::StreamFile;
 
 /// A block in the making. Its weights stay in the mapped file; here is what has become of them.
-pub(super) struct Work<'w, 'a> {
+pub(super) struct Work<'w, 'n, 'a> {
     pub(super) block: &'w PlannedBlock,
     /// What the block reads.
     pub(super) input: &'w StreamFile,
     /// What transforms have moved.
-    pub(super) foldings: Foldings<'a>,
+    pub(super) foldings: Foldings<'n, 'a>,
     /// The block in floats.
     pub(super) float: Overlay<'a>,
     /// The block with the layers that are rounded so far.
@@ -37,8 +37,8 @@ struct Open {
     pieces: Vec<Written>,
 }
 
-impl<'w, 'a> Work<'w, 'a> {
-    pub(super) fn new(block: &'w PlannedBlock, input: &'w StreamFile, foldings: Foldings<'a>) -> Work<'w, 'a> {
+impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
+    pub(super) fn new(block: &'w PlannedBlock, input: &'w StreamFile, foldings: Foldings<'n, 'a>) -> Work<'w, 'n, 'a> {
         Work {
             block,
             input,
@@ -85,8 +85,8 @@ impl<'w, 'a> Work<'w, 'a> {
 pub(super) struct Jobs {
     jobs: Vec<Job>,
     of_layer: HashMap<usize, usize>,
-    /// By the position of a tensor in the source.
-    of_kept: HashMap<usize, Vec<usize>>,
+    /// By the name of a tensor of the source.
+    of_kept: HashMap<String, Vec<usize>>,
 }
 
 impl Jobs {
@@ -97,7 +97,7 @@ impl Jobs {
             match job {
                 Job::Layers(layers) => of_layer.extend(layers.iter().map(|layer| (*layer, index))),
                 Job::Keep(kept) => {
-                    of_kept.entry(plan.kept[*kept].position).or_insert_with(Vec::new).push(index);
+                    of_kept.entry(plan.kept[*kept].source.clone()).or_insert_with(Vec::new).push(index);
                 }
                 Job::Parameters => {}
             }
@@ -114,8 +114,8 @@ impl Jobs {
     }
 
     /// The jobs that carry a tensor over, whole or in parts.
-    pub(super) fn of_kept(&self, position: usize) -> &[usize] {
-        self.of_kept.get(&position).map(Vec::as_slice).unwrap_or_default()
+    pub(super) fn of_kept(&self, tensor: &str) -> &[usize] {
+        self.of_kept.get(tensor).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The layers that share a scale with this one, itself included.

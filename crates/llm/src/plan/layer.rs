@@ -113,6 +113,12 @@ impl PlannedLayer {
         granularity.and_then(|g| g.scale_shape(self.rows, self.columns).ok()).unwrap_or((1, 1))
     }
 
+    /// Its names in the source: its own, and for an expert in one tensor with others that of all.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let all = self.source.expert.map(|_| self.source.tensor.strip_suffix(".weight").unwrap_or(&self.source.tensor));
+        std::iter::once(self.module.as_str()).chain(all)
+    }
+
     /// Rows that share a scale.
     pub(crate) fn tile_rows(&self) -> usize {
         match self.scheme.weight.granularity() {
