@@ -316,7 +316,7 @@ fn batches(groups: Vec<Readers>, memory: u64, drift: bool) -> Vec<Vec<Readers>> 
 }
 
 /// Bytes of a Hessian: the lower half in `f32`, and all of the drift.
-pub(super) fn hessian_bytes(features: usize, drift: bool) -> u64 {
+pub(crate) fn hessian_bytes(features: usize, drift: bool) -> u64 {
     let square = (features as u64).pow(2) * 4;
     square / 2 + if drift { square } else { 0 }
 }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Tokens on which scales are tried, about.
-const SEARCH_TOKENS: usize = 4096;
+pub(crate) const SEARCH_TOKENS: usize = 4096;
 
 /// Scales for a link.
 struct Chosen {

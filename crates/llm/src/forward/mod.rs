@@ -41,6 +41,7 @@ mod weighed;
 pub use error::ForwardError;
 pub use heads::{HeadLayout, Heads};
 pub use overlay::Overlay;
+pub(crate) use pass::WIDE;
 pub use pass::{Chunk, Pass, chunks};
 pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
 pub use rope::{Angles, Rotary};

@@ -1,9 +1,11 @@
 //! What will happen: every tensor of the source has its line, every tensor of the output its place. Pure: made from
 //! headers, config.json and the recipe, never from weights. Whatever can be refused is refused while it is made.
 
+mod algorithms;
 mod attention;
 mod blocks;
 mod build;
+mod cost;
 mod error;
 mod experts;
 mod fingerprint;
@@ -15,8 +17,9 @@ mod source;
 mod tensor;
 
 pub use attention::PlannedAttention;
-pub use blocks::{PlannedBlock, PlannedStage};
-pub use error::PlanError;
+pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
+pub use cost::{CalibrationCost, CalibrationSize};
+pub use error::{AlgorithmProblem, PlanError};
 pub use layer::{LayerOutput, PlannedLayer, ScalesOfSource, SourceWeight};
 pub(crate) use names::of_expert as expert_module;
 pub use site::{PlannedSite, Site, UnknownSite};
@@ -45,6 +48,8 @@ pub struct Plan {
     pub layers: Vec<PlannedLayer>,
     /// All blocks of the decoder, where algorithms need calibration; else none.
     pub blocks: Vec<PlannedBlock>,
+    /// The layers that no block has where algorithms need calibration: they are rounded to nearest. Indices into the layers.
+    pub outside: Vec<usize>,
     /// The blocks whose attention is quantized.
     pub attention: Vec<PlannedAttention>,
     /// The places whose activations calibration must observe.
@@ -114,9 +119,9 @@ impl Plan {
         jobs.into_iter().map(|(_, job)| job).chain(parameters).collect()
     }
 
-    /// Whether calibration must find something before the plan can be carried out.
+    /// Whether calibration must find something, or algorithms run on blocks, before the rest of the plan can be carried out.
     pub fn needs_calibration(&self) -> bool {
-        !self.sites.is_empty() && self.parameters.is_none()
+        (!self.sites.is_empty() || !self.blocks.is_empty()) && self.parameters.is_none()
     }
 
     /// The plan with what calibration has found. Its fingerprint is that of the plan and the parameters: a run with others

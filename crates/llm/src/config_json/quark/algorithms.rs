@@ -3,25 +3,30 @@
 
 use super::read::is_empty;
 use crate::recipe::{Algorithm, Algorithms, RecipeError, quoted};
-use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Rounding, Variant};
+use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Groups, Rounding, Variant};
 use kvant_quant::transform::{Loss, Transform};
 use serde_json::{Map, Value, json};
 
-/// Fields of [`Algorithm`]s that are options here. The `alpha` of Qronos is what is called damping elsewhere.
-const OPTIONS: &[(&str, &str)] = &[
-    ("alpha", "alpha"),
-    ("compute_scale_loss", "loss"),
-    ("damp_percent", "damping"),
-    ("desc_act", "order"),
-    ("scale_clamp_min", "clamp-min"),
+/// Fields of algorithms that are options here, in the order in which they are set, and the spellings of false and true. The
+/// `alpha` of Qronos is what is called damping elsewhere.
+const OPTIONS: &[(&str, &str, [&str; 2])] = &[
+    ("alpha", "alpha", NO_SWITCH),
+    ("compute_scale_loss", "loss", NO_SWITCH),
+    ("damp_percent", "damping", NO_SWITCH),
+    ("desc_act", "order", ["stored", "activation"]),
+    ("static_groups", "groups", ["dynamic", "static"]),
+    ("block_size", "block", NO_SWITCH),
+    ("scale_clamp_min", "clamp-min", NO_SWITCH),
 ];
+
+const NO_SWITCH: [&str; 2] = ["false", "true"];
 
 /// Fields that name parts of a model.
 const OF_MODELS: &[&str] =
     &["inside_layer_modules", "model_decoder_layers", "num_attention_heads", "num_key_value_heads", "scaling_layers"];
 
-/// Fields that change how the result is computed, and not the result.
-const OF_COMPUTATION: &[&str] = &["beta", "block_size", "name"];
+/// Fields that change how the result is computed, and not the result; and the name.
+const OF_COMPUTATION: &[&str] = &["beta", "name"];
 
 const REMOVE: &str = "remove it, or give --algorithm instead";
 
@@ -65,37 +70,34 @@ fn read_algorithm(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError>
     let unsupported =
         || RecipeError::unsupported(PLACE, format!("the algorithm {} is not supported", quoted(name)), REMOVE);
     let mut algorithm = Algorithm::named(name).ok_or_else(unsupported)?;
-    for (key, value) in fields {
-        read_field(&mut algorithm, key, value)?;
+    for (field, option, switch) in OPTIONS {
+        if let Some(value) = fields.get(*field).filter(|value| !value.is_null()) {
+            let option = if (*field, algorithm.name()) == ("alpha", "qronos") { "damping" } else { *option };
+            let place = format!("{PLACE}.{}.{field}", algorithm.name());
+            algorithm.set(&place, option, &text(value, switch))?;
+        }
     }
+    check_others(&algorithm, fields)?;
     Ok(algorithm)
 }
 
-fn read_field(algorithm: &mut Algorithm, key: &str, value: &Value) -> Result<(), RecipeError> {
-    let place = format!("{PLACE}.{}.{key}", algorithm.name());
-    let option = OPTIONS.iter().find(|(field, _)| *field == key).map(|(_, option)| *option);
-    match option {
-        Some(_) if value.is_null() => Ok(()),
-        Some("alpha") if algorithm.name() == "qronos" => algorithm.set(&place, "damping", &text(value)),
-        Some(option) => algorithm.set(&place, option, &text(value)),
-        None if OF_MODELS.contains(&key) || OF_COMPUTATION.contains(&key) || is_empty(value) && key != STATIC => Ok(()),
-        None if key == STATIC && value != &json!(false) => Ok(()),
-        None if key == STATIC => {
-            let reason = "scales that follow columns while they are rounded are not supported";
-            Err(RecipeError::unsupported(place, reason, "set static_groups to true"))
+fn check_others(algorithm: &Algorithm, fields: &Map<String, Value>) -> Result<(), RecipeError> {
+    let known = |key: &str| {
+        OPTIONS.iter().any(|(field, ..)| *field == key) || OF_MODELS.contains(&key) || OF_COMPUTATION.contains(&key)
+    };
+    match fields.iter().find(|(key, value)| !known(key) && !is_empty(value)) {
+        None => Ok(()),
+        Some((key, _)) => {
+            let place = format!("{PLACE}.{}.{key}", algorithm.name());
+            Err(RecipeError::unsupported(place, "is not a known field", "remove the field"))
         }
-        None => Err(RecipeError::unsupported(place, "is not a known field", "remove the field")),
     }
 }
 
-/// Whether scales are those of the weights as they were.
-const STATIC: &str = "static_groups";
-
 /// A value as an option of an algorithm spells it.
-fn text(value: &Value) -> String {
+fn text(value: &Value, switch: &[&str; 2]) -> String {
     match value {
-        Value::Bool(true) => "activation".to_owned(),
-        Value::Bool(false) => "stored".to_owned(),
+        Value::Bool(on) => switch[usize::from(*on)].to_owned(),
         Value::String(text) => text.to_ascii_lowercase(),
         other => other.to_string(),
     }
@@ -138,8 +140,9 @@ fn config_of(algorithm: &Algorithm) -> Option<Value> {
 fn config_of_gptq(gptq: &Gptq) -> Value {
     let (Damping::OfMeanDiagonal(damping) | Damping::OfLargestEigenvalue(damping)) = gptq.damping;
     let mut config = json!({
-        "block_size": 128, "desc_act": gptq.order == ColumnOrder::Activation, "inside_layer_modules": [],
-        "model_decoder_layers": "", "name": Rounding::ByColumns(*gptq).name(), "static_groups": true,
+        "block_size": gptq.block, "desc_act": gptq.order == ColumnOrder::Activation, "inside_layer_modules": [],
+        "model_decoder_layers": "", "name": Rounding::ByColumns(*gptq).name(),
+        "static_groups": gptq.order.groups() == Groups::Static,
     });
     match gptq.variant {
         Variant::Gptq => config["damp_percent"] = json!(damping),
@@ -179,6 +182,7 @@ mod tests {
         for text in [
             "rtn",
             "awq,gptq:damping=0.05:order=stored",
+            "gptq:order=stored:groups=dynamic:block=64",
             "smoothquant:alpha=0.8:clamp-min=0.01",
             "autosmoothquant:loss=mae,gptaq:alpha=0.5",
             "qronos:damping=0.000001",

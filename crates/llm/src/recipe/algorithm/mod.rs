@@ -155,6 +155,7 @@ mod tests {
         let same = |text: &str| text.parse::<Algorithms>().unwrap().to_string();
         assert_eq!(same("smooth, gptq:order=activation:damping=1e-2"), "smoothquant,gptq");
         assert_eq!(same("awq:clip=on,rtn"), "awq");
+        assert_eq!(same("gptq:groups=dynamic:order=stored:block=64"), "gptq:order=stored:groups=dynamic:block=64");
         let list = Algorithms::of_list("algorithm", &["awq", "gptq:damping=0.5"]).unwrap();
         assert_eq!(list, "awq,gptq:damping=0.5".parse().unwrap());
         assert_eq!(list.spellings(), ["awq", "gptq:damping=0.5"]);

@@ -82,16 +82,15 @@ impl Algorithm {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
         let mut algorithm = Algorithm::named(&name.to_ascii_lowercase()).ok_or_else(|| unknown(place, name))?;
-        let mut given = Vec::new();
-        for part in parts {
-            let (option, value) = part.split_once('=').unwrap_or((part, ""));
-            if given.contains(&option) {
-                let reason = format!("`{name}` has the option {} twice", quoted(option));
-                return Err(RecipeError::invalid(place, reason, "give it once"));
-            }
-            given.push(option);
-            algorithm.set(place, option, value)?;
+        let mut given: Vec<(&str, &str)> = parts.map(|part| part.split_once('=').unwrap_or((part, ""))).collect();
+        // Some values are there with others only: options are set in the order of their table, however they stand.
+        let place_of = |option: &str| ALGORITHM_OPTIONS.iter().position(|row| row.name == option);
+        given.sort_by_key(|(option, _)| place_of(option));
+        if let Some(pair) = given.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let reason = format!("`{name}` has the option {} twice", quoted(pair[0].0));
+            return Err(RecipeError::invalid(place, reason, "give it once"));
         }
+        given.into_iter().try_for_each(|(option, value)| algorithm.set(place, option, value))?;
         Ok(algorithm)
     }
 
@@ -224,12 +223,13 @@ mod tests {
         assert_eq!(message("gptq:clip=on"), "--algorithm: `gptq` has no option `clip`");
         assert_eq!(
             find("gptq:clip=on").unwrap_err().hint(),
-            "it has damping, order: write them as in gptq:damping=..."
+            "it has damping, order, groups, block: write them as in gptq:damping=..."
         );
         assert_eq!(find("rtn:order=stored").unwrap_err().hint(), "it has none");
         assert_eq!(message("gptq:damping=2"), "--algorithm: `2` is no value of `gptq:damping`");
         assert!(message("gptq:damping").contains("`` is no value"));
         assert!(message("gptq:order=stored:order=stored").contains("twice"));
+        assert_eq!(message("gptq:groups=dynamic"), "--algorithm: `dynamic` is no value of `gptq:groups`");
         assert!(message(&"z".repeat(100_000)).len() < 250);
     }
 

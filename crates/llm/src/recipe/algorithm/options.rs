@@ -1,7 +1,7 @@
 //! The settings of algorithms, as they are spelled behind a name: `:NAME=VALUE`. One row each; not what they do to a weight.
 
 use super::one::Algorithm;
-use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Rounding, Variant};
+use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Groups, Rounding, Variant};
 use kvant_quant::transform::{AutoSmoothQuant, Awq, Clip, Loss, SmoothQuant, Transform};
 use std::ops::RangeInclusive;
 
@@ -141,11 +141,46 @@ pub const ALGORITHM_OPTIONS: &[AlgorithmOption] = &[
         values: "activation or stored",
         about: "which columns are rounded first: those with the largest inputs, or as they stand",
         get: |algorithm| {
-            let order = gptq(algorithm)?.order;
-            ORDERS.iter().find(|(_, known)| *known == order).map(|(name, _)| (*name).to_owned())
+            let activation = gptq(algorithm)?.order == ColumnOrder::Activation;
+            Some(if activation { "activation" } else { "stored" }.to_owned())
         },
         set: |algorithm, value| {
-            gptq_mut(algorithm)?.order = ORDERS.iter().find(|(name, _)| *name == value)?.1;
+            let order = &mut gptq_mut(algorithm)?.order;
+            *order = match (value, *order) {
+                ("activation", _) => ColumnOrder::Activation,
+                ("stored", ColumnOrder::Stored(groups)) => ColumnOrder::Stored(groups),
+                ("stored", ColumnOrder::Activation) => ColumnOrder::Stored(Groups::Static),
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    AlgorithmOption {
+        name: "groups",
+        values: "static, or dynamic beside order=stored",
+        about: "whether the scales of a group are those of the weights as they were, or as they are when it is reached",
+        get: |algorithm| {
+            let dynamic = gptq(algorithm)?.order.groups() == Groups::Dynamic;
+            Some(if dynamic { "dynamic" } else { "static" }.to_owned())
+        },
+        set: |algorithm, value| {
+            let order = &mut gptq_mut(algorithm)?.order;
+            *order = match (value, *order) {
+                ("static", ColumnOrder::Activation) => ColumnOrder::Activation,
+                ("static", ColumnOrder::Stored(_)) => ColumnOrder::Stored(Groups::Static),
+                ("dynamic", ColumnOrder::Stored(_)) => ColumnOrder::Stored(Groups::Dynamic),
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    AlgorithmOption {
+        name: "block",
+        values: COUNT,
+        about: "columns whose errors are made up for together: for speed; codes differ by the rounding of sums only",
+        get: |algorithm| Some(gptq(algorithm)?.block.to_string()),
+        set: |algorithm, value| {
+            gptq_mut(algorithm)?.block = count(value)? as usize;
             Some(())
         },
     },
@@ -164,8 +199,6 @@ pub const ALGORITHM_OPTIONS: &[AlgorithmOption] = &[
         },
     },
 ];
-
-const ORDERS: &[(&str, ColumnOrder)] = &[("activation", ColumnOrder::Activation), ("stored", ColumnOrder::Stored)];
 
 fn smooth(algorithm: &Algorithm) -> Option<&SmoothQuant> {
     if let Algorithm::Transform(Transform::SmoothQuant(smooth)) = algorithm { Some(smooth) } else { None }
