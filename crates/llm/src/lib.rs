@@ -40,6 +40,7 @@ pub mod engine;
 pub mod evaluation;
 pub mod export;
 pub mod family;
+pub mod folding;
 pub mod forward;
 pub mod glob;
 pub mod import;

@@ -45,6 +45,13 @@ pub struct Vector {
     pub length: usize,
 }
 
+impl Vector {
+    /// The type that its elements are stored in.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+}
+
 /// The tensors of a checkpoint, in its order.
 #[derive(Clone, Debug)]
 pub struct Tensors<'a> {
