@@ -91,7 +91,7 @@ mod tests {
 
     fn tensor(scheme: &str) -> QuantTensor {
         let (rows, columns) = SHAPE;
-        let value = |i: usize| ((i * 2_654_435_769 >> 7) % 1999) as f32 / 500.0 - 1.5 + (i % columns) as f32 / 50.0;
+        let value = |i: usize| (((i * 2_654_435_769) >> 7) % 1999) as f32 / 500.0 - 1.5 + (i % columns) as f32 / 50.0;
         let values: Vec<f32> = (0..rows * columns).map(value).collect();
         let rtn = Rtn::new(scheme.parse().unwrap(), TensorContext::new(Arithmetic::F32)).unwrap();
         rtn.round(&values, rows, columns).unwrap()

@@ -1,8 +1,8 @@
 //! The forward pass of a decoder, built from its family's description. Activations are `f32` rows, one per token; weights
 //! stay in the mapped file and are widened piece by piece, so memory is that of the activations of one block.
 //!
-//! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, `run` computes a
-//! block, [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`Tap`] sees activations pass.
+//! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, [`Runner`] runs
+//! single blocks, also otherwise than the checkpoint says ([`Variation`]), [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`Tap`] sees activations pass.
 //!
 //! ```
 //! use kvant_container::Checkpoint;
@@ -28,11 +28,14 @@ mod pass;
 mod quantizers;
 mod rope;
 mod routing;
+mod routing_rule;
 mod run;
+mod runner;
 mod spans;
 mod streams;
 mod tap;
 mod tensors;
+mod variation;
 mod weighed;
 
 pub use error::ForwardError;
@@ -41,9 +44,12 @@ pub use overlay::Overlay;
 pub use pass::{Chunk, Pass, chunks};
 pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
 pub use rope::{Angles, Rotary};
+pub use routing::Routing;
+pub use runner::Runner;
 pub use spans::Spans;
 pub use tap::{Rows, Site, Tap};
 pub use tensors::{Projection, Tensors, Vector};
+pub use variation::{Depth, Variation};
 
 use crate::import;
 use blueprint::Blueprint;
@@ -81,6 +87,11 @@ impl<'a> Decoder<'a> {
     /// The longest context that config.json states.
     pub fn longest(&self) -> Option<usize> {
         self.blueprint.longest
+    }
+
+    /// The tensors that it reads.
+    pub fn tensors(&self) -> &Tensors<'a> {
+        &self.tensors
     }
 
     /// What the pass does.

@@ -4,7 +4,7 @@
 use super::error::ForwardError;
 use crate::import::{ImportedTensor, PackedMatrix, Stored};
 use crate::network::{Linear, TensorMeta};
-use crate::weight::{Band, WeightMatrix};
+use crate::weight::WeightMatrix;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;
@@ -189,11 +189,6 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// Some rows of a layer's weight. Of a weight stored by inputs, which no head is, all rows.
-    pub fn weight_rows(&self, layer: &Projection, rows: Range<usize>) -> WeightMatrix<'a> {
-        self.weight(layer).slice_rows(rows)
-    }
-
     /// The bias of a layer.
     pub fn bias(&self, layer: &Projection) -> Option<Vec<f32>> {
         layer.bias.as_ref().map(|bias| self.values(bias))
@@ -206,12 +201,6 @@ impl<'a> Tensors<'a> {
             widen(Isa::best(), vector.source, &view.bytes()[vector.bytes.clone()], &mut values);
         }
         values
-    }
-
-    /// One row of a table, appended to `out`.
-    pub fn read_row(&self, table: &Projection, row: usize, out: &mut Vec<f32>) {
-        let band = Band { rows: row..row + 1, columns: 0..table.columns };
-        self.weight(table).read(Isa::best(), &band, out);
     }
 
     /// Gives the pages of a layer's weight back to the system.
