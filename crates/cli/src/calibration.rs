@@ -79,25 +79,13 @@ impl Calibration<'_> {
         output: &Output,
         printer: &Printer,
     ) -> Result<(Plan, BlockwiseReport), Failure> {
-        let progress = Progress::new(printer, Unit::Tokens);
-        let watch = Mutex::new(progress.watch());
-        let watch = |done, total| watch.lock().unwrap_or_else(PoisonError::into_inner)(done, total);
-        let (checkpoint, ops) = (self.checkpoint, self.args.precision.ops());
-        let sequences = &loaded.data.sequences;
-        let sources = Sources { plan: &plan, checkpoint, decoder, ops: &ops, sequences, output };
-        let key = loaded.key(self.args.precision.name());
-        let (memory, carry) = (self.args.max_memory.0, self.args.carry);
-        let settings = Settings { target: self.target, key: &key, memory, carry };
-        let work = || blockwise::run(&sources, settings, self.cancelled, &watch);
-        let Found { statistics, report: blocks, .. } = model::pool(self.run)?.install(work)?;
-        drop(progress);
+        let Found { statistics, report: blocks, .. } = self.run_blocks(decoder, loaded, &plan, output, printer)?;
         let Resolved { parameters, report } = resolve(&plan, &statistics)?;
         report.notices().iter().for_each(|notice| printer.note(notice));
-        let precision = self.args.precision.name();
         let record = json!({
             "data": loaded.provenance,
-            "precision": precision,
-            "carry": carry.name(),
+            "precision": self.args.precision.name(),
+            "carry": self.args.carry.name(),
             "algorithms": plan.recipe.algorithms().to_string(),
             "report": report,
             "layers": blocks.layers,
@@ -105,6 +93,26 @@ impl Calibration<'_> {
             "starved": blocks.starved,
         });
         Ok((plan.with_found(parameters)?.with_record(record), blocks))
+    }
+
+    fn run_blocks(
+        &self,
+        decoder: &Decoder<'_>,
+        loaded: &Loaded,
+        plan: &Plan,
+        output: &Output,
+        printer: &Printer,
+    ) -> Result<Found, Failure> {
+        let progress = Progress::new(printer, Unit::Tokens);
+        let watch = Mutex::new(progress.watch());
+        let watch = |done, total| watch.lock().unwrap_or_else(PoisonError::into_inner)(done, total);
+        let (checkpoint, ops, sequences) = (self.checkpoint, self.args.precision.ops(), &loaded.data.sequences);
+        let sources = Sources { plan, checkpoint, decoder, ops: &ops, sequences, output };
+        let key = loaded.key(self.args.precision.name());
+        let (memory, carry) = (self.args.max_memory.0, self.args.carry);
+        let settings = Settings { target: self.target, key: &key, memory, carry };
+        let work = || blockwise::run(&sources, settings, self.cancelled, &watch);
+        Ok(model::pool(self.run)?.install(work)?)
     }
 
     /// The plan with the parameters that the data give.

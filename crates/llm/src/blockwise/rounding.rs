@@ -294,8 +294,9 @@ fn nearest(
         rtn.round(values, band.rows.len(), band.columns.len())
     };
     let parts: Vec<_> = bands.par_iter().map_init(Vec::new, round).collect::<Result<_, _>>()?;
-    let mut whole = rtn.empty(matrix.columns);
-    parts.into_iter().try_for_each(|part| whole.append_rows(part))?;
+    let mut parts = parts.into_iter();
+    let mut whole = parts.next().unwrap_or_else(|| rtn.empty(matrix.columns));
+    parts.try_for_each(|part| whole.append_rows(part))?;
     Ok(whole)
 }
 
