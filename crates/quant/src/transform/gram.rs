@@ -8,7 +8,7 @@ use rayon::prelude::*;
 pub(super) enum GroupInputs {
     /// `G = X^T X`, for groups narrower than there are tokens: the error of `d` is `d G d^T`.
     Gram(Vec<f32>),
-    /// `X^T`, one row a column of the group: the error is `|d X^T|^2`.
+    /// `X`, one row a token: the error is `|d X^T|^2`.
     Samples(Vec<f32>),
 }
 
@@ -18,8 +18,8 @@ impl GroupInputs {
         let tokens = inputs.len() / columns;
         let part = Matrix::new(inputs.get(first..).unwrap_or(&[]), tokens, width, columns);
         if width > tokens {
-            let column = |j: usize| inputs.iter().skip(first + j).step_by(columns);
-            return GroupInputs::Samples((0..width).flat_map(column).copied().collect());
+            let of_group = inputs.chunks_exact(columns).flat_map(|row| &row[first..first + width]);
+            return GroupInputs::Samples(of_group.copied().collect());
         }
         let mut gram = vec![0.0; width * width];
         multiply(MatrixMut::new(&mut gram, width, width, width), part.transposed(), part, 1.0, Threads::One);
@@ -36,13 +36,12 @@ impl GroupInputs {
     /// The error of each row of `changes`, a matrix as wide as the group. `products` is a buffer.
     pub(super) fn errors(&self, changes: Matrix<'_>, rows: &[&[f32]], products: &mut Vec<f32>, errors: &mut [f32]) {
         let width = rows.first().map_or(0, |row| row.len()).max(1);
-        let (factor, across) = match self {
-            GroupInputs::Gram(gram) => (gram, width),
-            GroupInputs::Samples(samples) => (samples, samples.len() / width),
-        };
+        // The Gram matrix is its own transpose.
+        let (GroupInputs::Gram(factor) | GroupInputs::Samples(factor)) = self;
+        let across = factor.len() / width;
         products.resize(rows.len() * across, 0.0);
         let out = MatrixMut::new(products, rows.len(), across, across);
-        multiply(out, changes, Matrix::new(factor, width, across, across), 1.0, Threads::One);
+        multiply(out, changes, Matrix::new(factor, across, width, width).transposed(), 1.0, Threads::One);
         for ((error, product), row) in errors.iter_mut().zip(products.chunks(across.max(1))).zip(rows) {
             *error = match self {
                 GroupInputs::Gram(_) => dot(product, row),
