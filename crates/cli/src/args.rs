@@ -109,6 +109,8 @@ Examples:
       another scheme for some layers, and none for others
   kvant quantize opt-125m --scheme int8 --weights-only --format fake -o out
       int8 weights as plain floats, which load wherever the source loads
+  kvant quantize Llama-3.2-1B --scheme uint4_wo_128 --algorithm awq,gptq --calib text.txt -o out
+      weights that are scaled and rounded so that the model changes least on a text (`kvant list algorithms`)
   kvant quantize Qwen3-8B --recipe recipe.toml -o out
       what the options say, from a file
 
@@ -143,6 +145,8 @@ const PLAN: &str = "\
 Examples:
   kvant plan Llama-3.2-1B --scheme int4_wo_128
   kvant plan Llama-3.2-1B --scheme MXFP4A16 --exclude '*.self_attn.*' --all
+  kvant plan Llama-3.2-1B --scheme uint4_wo_128 --algorithm gptq --calib text.txt
+      what calibration takes: arithmetic, memory and disk are estimated
   kvant plan Llama-3.2-1B --scheme nvfp4 --weights-only --json | grep '\"quantize\"'
 
 Everything that `kvant quantize` would refuse, this refuses too, before a weight is read.";
@@ -226,7 +230,7 @@ pub struct RecipeArgs {
     pub calibration: CalibrationArgs,
 }
 
-/// Data to run through the model, for what is found with data: static scales of activations.
+/// Data to run through the model, for what is found with data: static scales of activations, and what algorithms need.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Calibration")]
 pub struct CalibrationArgs {

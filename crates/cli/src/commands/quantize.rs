@@ -7,7 +7,7 @@ use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{interrupt, loading, model, size};
+use crate::{interrupt, layer_table, loading, model, size};
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::blockwise::BlockwiseReport;
 use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
@@ -29,7 +29,7 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
         Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
     }
     match &args.output {
-        _ if args.dry_run => show(&plan, &checkpoint, &View::usual(&args.run), printer),
+        _ if args.dry_run => show(&plan, &checkpoint, &View::usual(&args.run, &args.recipe.calibration), printer),
         Some(target) => {
             plan.notices.iter().for_each(|notice| printer.note(notice));
             let cancelled = interrupt::flag();
@@ -153,6 +153,9 @@ struct Report {
 
 /// The path on stdout, or one object; the summary on stderr.
 fn conclude(report: &Report, printer: &Printer) -> Result<(), Failure> {
+    if let Some(table) = report.made.blocks.as_ref().and_then(layer_table::text) {
+        printer.summary(&table);
+    }
     printer.summary(&printable(&report.text()));
     if printer.is_json() { printer.json(&report.json()) } else { printer.data(&report.made.output.display().to_string()) }
 }

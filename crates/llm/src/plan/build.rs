@@ -393,6 +393,7 @@ impl Builder<'_> {
             notices: names::notices(&self.network, &self.recipe, &self.layers, &outside, checkpoint),
             family: self.network.family().map(|family| family.name),
             architecture: architecture(&self.config),
+            longest: self.config.max_positions,
             export: self.export,
             layers: self.layers,
             blocks,

@@ -68,6 +68,8 @@ pub struct Plan {
     pub layout: Layout,
     /// The output's config.json, where the source has one.
     pub config: Option<Value>,
+    /// The longest context that config.json states, in tokens.
+    pub longest: Option<usize>,
     /// What loaders stumble over.
     pub traits: ModelTraits,
     /// What the user should know.
