@@ -1,29 +1,32 @@
-//! The Cholesky factor of a symmetric positive definite matrix, taken from the last row to the first, in f64: the matrices
-//! of calibration have condition numbers of 1e6, which would leave an f32 factor one digit. Products and the factors of
-//! blocks are those of the `faer` crate. Not the damping that makes a matrix positive definite, which is its owner's.
+//! The Cholesky factor of a symmetric positive definite matrix, in f64: the matrices of calibration have condition numbers
+//! of 1e6, which would leave an f32 factor one digit. Products and the factors of blocks are those of the `faer` crate.
+//! Not the damping that makes a matrix positive definite, which is its owner's.
 
 use super::lower_blocks::LowerBlocks;
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor::{LltError, cholesky_in_place, cholesky_in_place_scratch};
 use faer::linalg::matmul::matmul;
-use faer::linalg::triangular_solve::solve_upper_triangular_in_place;
+use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
 use faer::{Accum, MatMut, MatRef, Par, Spec};
 use rayon::prelude::*;
 use std::ops::Range;
 
 /// Rows of a panel. The cuts decide the order of sums, whatever the number of threads.
 const SIDE: usize = 256;
+/// Depth of a product: deep enough to run at full speed, and not too deep for the cache.
+const DEPTH: usize = 1024;
+/// Rows that are written at a time when panels are turned.
+const TURNED: usize = 16;
 
 /// The matrix has no Cholesky factor: to f64's precision it is not positive definite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the matrix is not positive definite: pivot {pivot} is not positive")]
 pub struct NotPositiveDefinite {
-    /// The last row whose pivot is not a positive number.
+    /// The first row whose pivot is not a positive number.
     pub pivot: usize,
 }
 
-/// The lower triangular `N` of `A = N^T N`: with rows and columns backwards, the usual factor. It takes
-/// `4 size (size + 256)` bytes, and so does finding it.
+/// The lower triangular `L` of `A = L L^T`. It takes `4 size (size + 256)` bytes, and finding it takes no more.
 #[derive(Clone, Debug)]
 pub struct Cholesky {
     size: usize,
@@ -43,18 +46,17 @@ impl Cholesky {
         size: usize,
         fill: impl Fn(Range<usize>, &mut [f64]) + Sync,
     ) -> Result<Cholesky, NotPositiveDefinite> {
-        let rows = |panel: usize| panel * SIDE..((panel + 1) * SIDE).min(size);
         let filled = |panel| {
-            let rows = rows(panel);
+            let rows = panel_rows(panel, size);
             let mut elements = vec![0.0; rows.len() * rows.end];
             fill(rows, &mut elements);
             elements
         };
         let mut panels: Vec<Vec<f64>> = (0..size.div_ceil(SIDE)).into_par_iter().map(filled).collect();
-        for index in (0..panels.len()).rev() {
-            let (upper, lower) = panels.split_at_mut(index + 1);
-            let (rows, lower) = (rows(index), Lower { first: rows(index + 1).start, size, panels: lower });
-            lower.factor(rows.clone(), view_mut(&mut upper[index], &rows))?;
+        for index in 0..panels.len() {
+            let (done, below) = panels.split_at_mut(index + 1);
+            let rows = panel_rows(index, size);
+            factor_panel(view_mut(&mut done[index], &rows), below, rows, size)?;
         }
         Ok(Cholesky { size, panels })
     }
@@ -64,50 +66,59 @@ impl Cholesky {
         self.size
     }
 
-    /// The diagonal element `N_ii`.
+    /// The diagonal element `L_ii`.
     pub fn pivot(&self, i: usize) -> f64 {
         self.row(i)[i]
     }
 
-    /// Row `row` of `N` up to and including the diagonal.
+    /// Row `row` of `L` up to and including the diagonal.
     pub fn row(&self, row: usize) -> &[f64] {
-        let panel = &self.panels[row / SIDE];
-        let width = ((row / SIDE + 1) * SIDE).min(self.size);
-        &panel[row % SIDE * width..][..row + 1]
+        let width = panel_rows(row / SIDE, self.size).end;
+        &self.panels[row / SIDE][row % SIDE * width..][..row + 1]
     }
 
-    /// Rows divided by their pivots, `N_ij / N_ii` for `j < i`, and zeros from the diagonal on, in blocks of `side`.
-    pub fn into_unit_rows(self, side: usize) -> LowerBlocks {
-        let mut blocks = LowerBlocks::zeros(self.size, side);
-        let mut rows = blocks.rows_mut();
-        let panels = rows.par_chunks_mut(SIDE).zip(self.panels).enumerate();
-        panels.for_each(|(index, (rows, panel))| {
-            let width = panel.len() / rows.len();
-            for (i, (row, elements)) in rows.iter_mut().zip(panel.chunks(width)).enumerate() {
-                let before = index * SIDE + i;
-                let inverse = 1.0 / elements[before];
-                row[..before].iter_mut().zip(elements).for_each(|(out, element)| *out = (element * inverse) as f32);
-            }
-        });
+    /// Columns divided by their pivots, as rows, all backwards: with positions counted from the end, row `j` holds
+    /// `L_ij / L_jj` for `i < j`, and zeros from the diagonal on. In blocks of `side`.
+    pub fn into_reversed_columns(self, side: usize) -> LowerBlocks {
+        let size = self.size;
+        let inverses: Vec<f64> = (0..size).map(|i| 1.0 / self.pivot(i)).collect();
+        let mut blocks = LowerBlocks::zeros(size, side);
+        let mut columns: Vec<&mut [f32]> = blocks.rows_mut().into_iter().rev().collect();
+        // A panel is given back as soon as it was turned.
+        for (index, panel) in self.panels.into_iter().enumerate() {
+            let rows = panel_rows(index, size);
+            let panel = view(&panel, &rows);
+            columns[..rows.end].par_chunks_mut(TURNED).enumerate().for_each(|(chunk, columns)| {
+                for (column, out) in (chunk * TURNED..).zip(columns) {
+                    for row in rows.start.max(column + 1)..rows.end {
+                        out[size - 1 - row] = (panel[(row - rows.start, column)] * inverses[column]) as f32;
+                    }
+                }
+            });
+        }
         blocks
     }
 
-    /// Solves `N^T X = B` in place, on the calling thread: columns of `size` elements follow one another.
+    /// Solves `L X = B` in place, on the calling thread: columns of `size` elements follow one another.
     ///
     /// # Panics
     /// If the last column is not whole.
-    pub fn solve_transposed(&self, columns: &mut [f64]) {
+    pub fn solve_lower(&self, columns: &mut [f64]) {
         let count = columns.len().checked_div(self.size).unwrap_or(0);
-        for (index, panel) in self.panels.iter().enumerate().rev() {
-            let rows = index * SIDE..((index + 1) * SIDE).min(self.size);
-            let (before, own) = view(panel, &rows).split_at_col(rows.start);
+        for (index, panel) in self.panels.iter().enumerate() {
+            let rows = panel_rows(index, self.size);
+            let (before, square) = view(panel, &rows).split_at_col(rows.start);
             let x = MatMut::from_column_major_slice_mut(&mut *columns, self.size, count);
             let (earlier, x) = x.split_at_row_mut(rows.start);
             let mut x = x.subrows_mut(0, rows.len());
-            solve_upper_triangular_in_place(own.transpose(), x.as_mut(), Par::Seq);
-            matmul(earlier, Accum::Add, before.transpose(), x.as_ref(), -1.0, Par::Seq);
+            matmul(x.as_mut(), Accum::Add, before, earlier.as_ref(), -1.0, Par::Seq);
+            solve_lower_triangular_in_place(square, x, Par::Seq);
         }
     }
+}
+
+fn panel_rows(index: usize, size: usize) -> Range<usize> {
+    index * SIDE..((index + 1) * SIDE).min(size)
 }
 
 /// A panel as a matrix.
@@ -119,56 +130,59 @@ fn view_mut<'a>(panel: &'a mut [f64], rows: &Range<usize>) -> MatMut<'a, f64> {
     MatMut::from_row_major_slice_mut(panel, rows.len(), rows.end)
 }
 
-/// The panels below one, which are done.
-struct Lower<'a> {
-    first: usize,
+/// Finishes the panel `rows`, whose columns before its square are done, and the same columns of the panels below.
+fn factor_panel(
+    panel: MatMut<'_, f64>,
+    below: &mut [Vec<f64>],
+    rows: Range<usize>,
     size: usize,
-    panels: &'a [Vec<f64>],
+) -> Result<(), NotPositiveDefinite> {
+    let (before, mut square) = panel.split_at_col_mut(rows.start);
+    let before = before.as_ref();
+    let of_square = || {
+        subtract(square.as_mut(), before, before);
+        factor_square(square.as_mut()).map_err(|row| NotPositiveDefinite { pivot: rows.start + row })
+    };
+    let first = rows.end.div_ceil(SIDE);
+    let of_others = || {
+        below.par_iter_mut().enumerate().for_each(|(index, panel)| {
+            let (left, tile) = view_mut(panel, &panel_rows(first + index, size)).split_at_col_mut(rows.start);
+            subtract(tile.subcols_mut(0, rows.len()), left.as_ref(), before);
+        });
+    };
+    rayon::join(of_square, of_others).0?;
+    let square = square.as_ref();
+    below.par_iter_mut().enumerate().for_each(|(index, panel)| {
+        let panel = view_mut(panel, &panel_rows(first + index, size));
+        let tile = panel.subcols_mut(rows.start, rows.len());
+        solve_lower_triangular_in_place(square, tile.transpose_mut(), Par::Seq);
+    });
+    Ok(())
 }
 
-impl Lower<'_> {
-    /// Makes a panel of `N` of the panel `rows` of the matrix.
-    fn factor(&self, rows: Range<usize>, panel: MatMut<'_, f64>) -> Result<(), NotPositiveDefinite> {
-        let (mut before, mut square) = panel.split_at_col_mut(rows.start);
-        let of_square = || {
-            self.subtract(&rows, rows.start, square.as_mut());
-            factor_square(square.as_mut()).map_err(|row| NotPositiveDefinite { pivot: rows.start + row })
-        };
-        let of_others = || {
-            let tiles = before.as_mut().par_col_chunks_mut(SIDE).enumerate();
-            tiles.for_each(|(tile, elements)| self.subtract(&rows, tile * SIDE, elements));
-        };
-        rayon::join(of_square, of_others).0?;
-        let square = square.as_ref().transpose();
-        before.par_col_chunks_mut(SIDE).for_each(|tile| solve_upper_triangular_in_place(square, tile, Par::Seq));
-        Ok(())
-    }
-
-    /// Takes what the panels below make up of the tile whose first column is `column`: `sum_m N_mk^T N_mj`.
-    fn subtract(&self, rows: &Range<usize>, column: usize, mut tile: MatMut<'_, f64>) {
-        for (index, panel) in self.panels.iter().enumerate() {
-            let start = self.first + index * SIDE;
-            let below = view(panel, &(start..(start + SIDE).min(self.size)));
-            let (left, right) = (below.subcols(rows.start, rows.len()), below.subcols(column, tile.ncols()));
-            matmul(tile.as_mut(), Accum::Add, left.transpose(), right, -1.0, Par::Seq);
-        }
+/// `tile -= a b^T`.
+fn subtract(mut tile: MatMut<'_, f64>, a: MatRef<'_, f64>, b: MatRef<'_, f64>) {
+    for start in (0..a.ncols()).step_by(DEPTH) {
+        let depth = DEPTH.min(a.ncols() - start);
+        let (a, b) = (a.subcols(start, depth), b.subcols(start, depth));
+        matmul(tile.as_mut(), Accum::Add, a, b.transpose(), -1.0, Par::Seq);
     }
 }
 
-/// Factors a square on the diagonal: backwards, its rows are the columns that the library wants. Gives the row whose pivot
-/// is not a positive number where there is one.
+/// Factors a square on the diagonal, of which the lower half is read. Gives the row whose pivot is not a positive number
+/// where there is one.
 fn factor_square(mut square: MatMut<'_, f64>) -> Result<(), usize> {
-    let (size, last, params) = (square.nrows(), square.nrows().saturating_sub(1), Spec::default());
-    let mut columns: Vec<f64> = (0..size * size).map(|i| square[(last - i / size, last - i % size)]).collect();
+    let (size, params) = (square.nrows(), Spec::default());
+    let mut columns: Vec<f64> = (0..size * size).map(|i| square[(i % size, i / size)]).collect();
     let mut memory = MemBuffer::new(cholesky_in_place_scratch::<f64>(size, Par::Seq, params));
     let matrix = MatMut::from_column_major_slice_mut(&mut columns, size, size);
     let factored = cholesky_in_place(matrix, Default::default(), Par::Seq, MemStack::new(&mut memory), params);
-    factored.map_err(|LltError::NonPositivePivot { index }| last - index)?;
+    factored.map_err(|LltError::NonPositivePivot { index }| index)?;
     let is_positive = |i: &usize| columns[i * size + i] > 0.0 && columns[i * size + i].is_finite();
     if let Some(broken) = (0..size).find(|i| !is_positive(i)) {
-        return Err(last - broken);
+        return Err(broken);
     }
-    (0..size * size).for_each(|i| square[(last - i / size, last - i % size)] = columns[i]);
+    (0..size * size).for_each(|i| square[(i % size, i / size)] = columns[i]);
     Ok(())
 }
 
@@ -201,7 +215,7 @@ mod tests {
             let factor = factor(&matrix, size).unwrap();
             for row in (0..size).step_by(1 + size / 60) {
                 for column in (0..=row).step_by(1 + size / 70) {
-                    let sum: f64 = (row..size).map(|k| factor.row(k)[row] * factor.row(k)[column]).sum();
+                    let sum: f64 = (0..=column).map(|k| factor.row(row)[k] * factor.row(column)[k]).sum();
                     assert!((sum - matrix[row * size + column]).abs() < 1e-12 * size as f64, "{size} {row} {column}");
                 }
             }
@@ -210,15 +224,16 @@ mod tests {
     }
 
     #[test]
-    fn unit_rows_are_rows_divided_by_their_pivots() {
+    fn reversed_columns_are_columns_divided_by_their_pivots() {
         for (size, side) in [(1, 128), (300, 128), (530, 100)] {
             let factor = factor(&positive(size), size).unwrap();
-            let blocks = factor.clone().into_unit_rows(side);
-            for row in 0..size {
-                let (own, before) = blocks.row(row).split_last().unwrap();
-                let pairs = before.iter().zip(factor.row(row));
-                assert!(pairs.clone().all(|(unit, n)| (f64::from(*unit) - n / factor.pivot(row)).abs() < 1e-6));
-                assert_eq!((*own, before.len()), (0.0, row));
+            let blocks = factor.clone().into_reversed_columns(side);
+            for position in 0..size {
+                let (own, before) = blocks.row(position).split_last().unwrap();
+                let column = size - 1 - position;
+                let expected = |i: usize| factor.row(size - 1 - i)[column] / factor.pivot(column);
+                assert!((0..position).all(|i| (f64::from(before[i]) - expected(i)).abs() < 1e-6));
+                assert_eq!(*own, 0.0);
             }
         }
     }
@@ -229,10 +244,10 @@ mod tests {
             let factor = factor(&positive(size), size).unwrap();
             let right: Vec<f64> = (0..size * 3).map(|i| (i as f64).sin()).collect();
             let mut solved = right.clone();
-            factor.solve_transposed(&mut solved);
+            factor.solve_lower(&mut solved);
             for (x, b) in solved.chunks(size).zip(right.chunks(size)) {
                 for (row, b) in b.iter().enumerate() {
-                    let sum: f64 = (row..size).map(|k| factor.row(k)[row] * x[k]).sum();
+                    let sum: f64 = (0..=row).map(|k| factor.row(row)[k] * x[k]).sum();
                     assert!((sum - b).abs() < 1e-10, "{size} {row}");
                 }
             }

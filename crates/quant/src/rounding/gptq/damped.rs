@@ -44,8 +44,8 @@ impl Diagonal {
     }
 }
 
-/// The Cholesky factor of the damped Hessian by position, and the damping. Where a damping is too small, ten times more is
-/// tried.
+/// The Cholesky factor of the damped Hessian, columns from the last position to the first, and the damping. Where a
+/// damping is too small, ten times more is tried.
 pub(super) fn factor(
     gram: &Gram,
     diagonal: &Diagonal,
@@ -54,8 +54,9 @@ pub(super) fn factor(
 ) -> Result<(Cholesky, f64), HessianError> {
     let mut extra = wanted.abs().max(1e-6 * diagonal.mean).max(f64::EPSILON);
     let mut damping = wanted;
+    let backwards: Vec<usize> = order.iter().rev().copied().collect();
     for _ in 0..=TRIES {
-        let fill = |rows, out: &mut [f64]| fill(gram, diagonal, order, damping, rows, out);
+        let fill = |rows, out: &mut [f64]| fill(gram, diagonal, &backwards, damping, rows, out);
         if let Ok(cholesky) = Cholesky::factor(order.len(), fill) {
             return Ok((cholesky, damping));
         }
@@ -65,7 +66,7 @@ pub(super) fn factor(
     Err(HessianError::NotPositiveDefinite { tries: TRIES })
 }
 
-/// Some rows of the damped Hessian by position, up to the last of them.
+/// Some rows of the damped Hessian, columns in the given order, up to the last of these rows.
 fn fill(gram: &Gram, diagonal: &Diagonal, order: &[usize], damping: f64, rows: Range<usize>, out: &mut [f64]) {
     let width = rows.end;
     for (row, out) in rows.clone().zip(out.chunks_mut(width)) {
@@ -76,8 +77,10 @@ fn fill(gram: &Gram, diagonal: &Diagonal, order: &[usize], damping: f64, rows: R
     // Elements that the lower half has in the rows of other columns, each of which is read for all rows.
     for (position, column) in order[..width].iter().enumerate() {
         let other = gram.sums().row(*column);
-        for (row, out) in rows.clone().zip(out.chunks_mut(width)).filter(|(row, _)| order[*row] < *column) {
-            out[position] = f64::from(other[order[row]]);
+        for (own, out) in order[rows.clone()].iter().zip(out.chunks_mut(width)) {
+            // Read in any case, as which it will be is not to be foreseen.
+            let sum = f64::from(other[(*own).min(*column)]);
+            out[position] = if own < column { sum } else { out[position] };
         }
     }
     for (row, out) in rows.zip(out.chunks_mut(width)) {

@@ -50,17 +50,18 @@ struct Panels<'a> {
 }
 
 impl Panels<'_> {
-    /// `S_ij / M_jj` for some positions `i`, each a row of all `j`: `S^T = M^-1 D^T` is a triangular system.
+    /// `S_ij / M_jj` for some positions `i`, each a row of all `j`. With the last position first, `S^T = M^-1 D^T` is a lower
+    /// triangular system, and the rows come out backwards.
     fn solve(&self, positions: &[usize]) -> Vec<f32> {
         let size = self.order.len();
         let mut right: Vec<f64> = Vec::with_capacity(positions.len() * size);
         for column in positions {
             let row = self.drift.row(*column);
-            right.extend(self.order.iter().map(|j| f64::from(row[*j])));
+            right.extend(self.order.iter().rev().map(|j| f64::from(row[*j])));
         }
-        self.cholesky.solve_transposed(&mut right);
-        let rows = right.chunks(size.max(1)).flat_map(|row| row.iter().enumerate());
-        rows.map(|(j, s)| (s / self.cholesky.pivot(j)) as f32).collect()
+        self.cholesky.solve_lower(&mut right);
+        let backwards = right.chunks(size.max(1)).flat_map(|row| row.iter().rev().enumerate());
+        backwards.map(|(j, s)| (s / self.cholesky.pivot(size - 1 - j)) as f32).collect()
     }
 
     fn all(&self) -> Vec<Vec<f32>> {

@@ -65,15 +65,15 @@ impl Feedback {
         };
         let (cholesky, damping) = factor(gram, &diagonal, &order, wanted)?;
         let drift = Drift::new(settings, hessian, &cholesky, &order, diagonal.of(order[0]))?;
-        let pivots = (0..order.len()).map(|i| cholesky.pivot(i));
+        let pivots = (0..order.len()).rev().map(|i| cholesky.pivot(i));
         let shares = order.iter().zip(pivots).map(|(column, pivot)| match diagonal.dead[*column] {
             true => Shares { left: 0.0, error: 0.0 },
             false => Shares { left: pivot * pivot, error: damping },
         });
         let shares = shares.collect();
         Ok(Feedback {
-            // `F_ij = M_ij / M_jj`, and `M` is the transpose of the factor.
-            factors: cholesky.into_unit_rows(settings.block),
+            // `F_ij = M_ij / M_jj`, and `M` is the factor backwards.
+            factors: cholesky.into_reversed_columns(settings.block),
             groups: settings.order.groups(),
             order,
             dead: diagonal.dead,
