@@ -1,7 +1,7 @@
 //! Quantizing with calibration data, one decoder block after the other: scales are moved through the block's links
-//! ([`search`]), its layers are rounded stage by stage ([`rounding`]), and what the quantized block puts out is what the next
+//! (`search`), its layers are rounded stage by stage (`rounding`), and what the quantized block puts out is what the next
 //! one reads. One block's weights are in use at a time; the activations between two blocks lie on disk, where a run that
-//! was killed finds them ([`state`]).
+//! was killed finds them ([`State`]).
 //!
 //! Weights are not copied to be changed: what a transform does is folded in when they are read. Not the formulas, which are
 //! in `kvant_quant`, nor the choice of what is quantized, which is the plan's.

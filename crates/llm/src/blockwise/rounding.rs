@@ -8,13 +8,14 @@ use super::work::Work;
 use crate::engine::EngineError;
 use crate::forward::{Depth, Overlay, Routing, Variation};
 use crate::plan::{PlannedLayer, PlannedStage};
-use crate::weight::{Band, BandAxis, WeightMatrix, bands};
+use crate::weight::{Band, BandAxis, Folding, WeightMatrix, bands};
 use kvant_numeric::kernel::Range;
 use kvant_quant::QuantTensor;
 use kvant_quant::hessian::{Hessian, HessianError};
-use kvant_quant::rounding::{Feedback, Gptq, Needs, Rounded, Rounding, RoundingError, Rtn, TensorContext};
+use kvant_quant::rounding::{Feedback, Gptq, Groups, Needs, Rounded, Rounding, RoundingError, Rtn, TensorContext};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Layers that read the same rows: they share a Hessian.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +136,11 @@ impl<'a> Blockwise<'_, 'a> {
         let hessian = hessian.unwrap_or_else(|| Hessian::new(readers.features));
         match gptq.prepare(&hessian) {
             Ok(feedback) => {
-                let by_columns = ByColumns { hessian: &hessian, feedback: &feedback };
+                let by_columns = ByColumns {
+                    hessian: &hessian,
+                    feedback: &feedback,
+                    dynamic: gptq.order.groups() == Groups::Dynamic,
+                };
                 readers.layers.iter().try_for_each(|layer| self.by_columns(work, *layer, &by_columns))
             }
             Err(HessianError::NotFinite) => {
@@ -153,14 +158,19 @@ impl<'a> Blockwise<'_, 'a> {
         let layer = &self.plan.layers[index];
         let (matrix, context) = (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
         let values = self.values(&matrix);
-        let rounded = by.feedback.round(&values, layer.rows, layer.scheme.weight, context);
+        let scheme = layer.scheme.weight;
+        let unclipped = self.unclipped(work, layer).filter(|_| !by.dynamic).map(|weights| self.values(&weights));
+        let rounded = match &unclipped {
+            None => by.feedback.round(&values, layer.rows, scheme, context),
+            Some(weights) => by.feedback.round_to(weights, &values, layer.rows, scheme, context),
+        };
         let Rounded { tensor, loss } = rounded.map_err(|problem| self.weight_error(layer, &problem))?;
         let nearest = self.nearest(layer, &matrix, context)?;
         let report = LayerReport {
             layer: layer.name.clone(),
             algorithm: self.rounding_name().to_owned(),
             tokens: by.hessian.tokens(),
-            loss_rtn: Some(by.hessian.loss(&values, &nearest.dequantize())),
+            loss_rtn: Some(by.hessian.loss(unclipped.as_ref().unwrap_or(&values), &nearest.dequantize())),
             loss: Some(loss),
             damping: Some(by.feedback.damping()),
             dead_columns: by.feedback.dead_columns(),
@@ -211,6 +221,13 @@ impl<'a> Blockwise<'_, 'a> {
         let projection = self.decoder.layer(block, &layer.module);
         let vanished = || EngineError::Vanished(layer.source.tensor.clone());
         Ok(projection.map(|projection| self.decoder.weight(projection)).ok_or_else(vanished)?)
+    }
+
+    /// A weight that is clipped, without its limits: what they cut off is an error to be made up for like others.
+    fn unclipped(&self, work: &Work<'_, '_, 'a>, layer: &PlannedLayer) -> Option<WeightMatrix<'a>> {
+        let folding = work.foldings.folding(&layer.module).filter(|folding| folding.limits.is_some())?;
+        let weight = self.decoder.weight(self.decoder.layer(work.block.index, &layer.module)?);
+        Some(weight.folded(Arc::new(Folding { limits: None, ..folding })))
     }
 
     /// All elements of a weight.
@@ -274,6 +291,8 @@ impl<'a> Blockwise<'_, 'a> {
 struct ByColumns<'h> {
     hessian: &'h Hessian,
     feedback: &'h Feedback,
+    /// Whether scales are found as columns are reached: then they are those of the weights as they come.
+    dynamic: bool,
 }
 
 /// Elements that one thread reads at a time.

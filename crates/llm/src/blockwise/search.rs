@@ -8,6 +8,7 @@ use super::report::LinkReport;
 use super::target::{Inspected, Target};
 use super::trial::Trial;
 use super::work::Work;
+use crate::family::Role;
 use crate::forward::Variation;
 use crate::forward::blueprint::FeedForward;
 use crate::plan::PlannedBlock;
@@ -285,7 +286,16 @@ fn sampled(inputs: &Inputs, tokens: usize) -> Vec<f32> {
 
 /// Whether limits are found for layers of this role.
 fn is_clipped(role: &str) -> bool {
-    !matches!(role, "query" | "key" | "query_key_value" | "query_down" | "query_up" | "key_value_down" | "key_value_up")
+    const ROLES: [Role; 7] = [
+        Role::Query,
+        Role::Key,
+        Role::QueryKeyValue,
+        Role::QueryDown,
+        Role::QueryUp,
+        Role::KeyValueDown,
+        Role::KeyValueUp,
+    ];
+    !ROLES.iter().any(|left_out| left_out.name() == role)
 }
 
 /// A weight that is not in the mapped file.
