@@ -205,5 +205,5 @@ impl Estimate<'_> {
 /// Bytes for each weight of the layer in work: its values, its codes, those that are rounded to nearest and their values.
 const IN_WORK: u64 = 14;
 
-/// Widest activations that exist at a time.
-const ALIVE: u64 = 3;
+/// Widest activations that exist at a time: those of gate, up, their product, and what is kept to be looked at.
+const ALIVE: u64 = 6;
