@@ -6,7 +6,7 @@ use kvant_numeric::kernel::Range;
 use kvant_quant::hessian::HessianError;
 use kvant_quant::rounding::{ColumnOrder, Gptq, Groups, OrderError, RoundingError, Rtn, TensorContext};
 
-const FEATURES: usize = 300;
+const FEATURES: usize = 180;
 const DYNAMIC: ColumnOrder = ColumnOrder::Stored(Groups::Dynamic);
 
 /// Rounds with dynamic groups, and holds codes and scales against the reference.
@@ -40,14 +40,14 @@ fn check_dynamic(settings: Gptq, text: &str, group: usize, rows: usize) {
 #[test]
 fn dynamic_groups_have_the_scales_of_the_weights_as_they_have_become() {
     for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
-        for block in [128, 50, 37] {
+        for block in [128, 37] {
             let settings = Gptq { order: DYNAMIC, block, ..settings };
-            for (text, group) in [("int4:g50", 50), ("uint4:g60:zp", 60), ("int3:g150", 150), ("e2m1:g30:e8m0", 30)] {
+            for (text, group) in [("int4:g45", 45), ("uint4:g60:zp", 60), ("int3:g90", 90), ("e2m1:g30:e8m0", 30)] {
                 check_dynamic(settings, text, group, 40);
             }
         }
     }
-    for (text, group) in [("e2m1:g20:e4m3:f32", 20), ("uint4:g75:fzp", 75)] {
+    for (text, group) in [("e2m1:g20:e4m3:f32", 20), ("uint4:g36:fzp", 36)] {
         check_dynamic(Gptq { order: DYNAMIC, ..Gptq::GPTQ }, text, group, 300);
     }
 }
@@ -56,7 +56,7 @@ fn dynamic_groups_have_the_scales_of_the_weights_as_they_have_become() {
 fn scales_that_span_all_columns_or_rows_are_those_of_static_groups() {
     let hessian = hessian(500, FEATURES, &[7]);
     let weights = noise(12 * FEATURES, 3);
-    for text in ["int4:channel", "int4:tensor", "int4:g3@0", "e5m2:b4x50", "uint4:g-1:fzp"] {
+    for text in ["int4:channel", "int4:tensor", "int4:g3@0", "e5m2:b4x45", "uint4:g-1:fzp"] {
         let round = |order| {
             let feedback = Gptq { order, ..Gptq::GPTQ }.prepare(&hessian).unwrap();
             feedback.round(&weights, 12, scheme(text), context()).unwrap()
@@ -94,7 +94,7 @@ fn clipped_weights_give_the_scales_and_the_others_are_rounded() {
     alive.chunks_mut(FEATURES).for_each(|row| row[7] = 0.0);
     for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
         let feedback = settings.prepare(&hessian).unwrap();
-        for text in ["int4:g50", "uint4:g60:zp", "e2m1:g30:e8m0"] {
+        for text in ["int4:g45", "uint4:g60:zp", "e2m1:g30:e8m0"] {
             let rounded = feedback.round_to(&weights, &clipped, rows, scheme(text), context()).unwrap();
             let order = order(settings, &hessian);
             let verdict = judge_watched(settings, &order, &hessian, &weights, &rounded.tensor, TOLERANCE, |_, _, _| {});
@@ -111,13 +111,13 @@ fn what_clipped_weights_cannot_have_is_said() {
     let hessian = hessian(400, FEATURES, &[]);
     let weights = noise(9 * FEATURES, 3);
     let feedback = Gptq::GPTQ.prepare(&hessian).unwrap();
-    let round = |weights: &[f32], from: &[f32]| feedback.round_to(weights, from, 9, scheme("int4:g50"), context());
+    let round = |weights: &[f32], from: &[f32]| feedback.round_to(weights, from, 9, scheme("int4:g45"), context());
     let features = HessianError::Features { columns: FEATURES - 1, features: FEATURES };
     assert_eq!(round(&weights, &weights[9..]), Err(RoundingError::Hessian(features)));
     let mut broken = weights.clone();
     broken[5] = f32::INFINITY;
     assert_eq!(round(&broken, &weights), Err(RoundingError::NotFinite));
     let dynamic = Gptq { order: DYNAMIC, ..Gptq::GPTQ }.prepare(&hessian).unwrap();
-    let error = dynamic.round_to(&weights, &weights, 9, scheme("int4:g50"), context()).unwrap_err();
+    let error = dynamic.round_to(&weights, &weights, 9, scheme("int4:g45"), context()).unwrap_err();
     assert_eq!(error, RoundingError::Hessian(HessianError::ParametersNotStatic));
 }

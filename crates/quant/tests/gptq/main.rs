@@ -142,9 +142,9 @@ fn codes_of_all_algorithms_orders_and_dampings_are_those_of_the_papers() {
 
 #[test]
 fn blocks_of_any_width_give_the_codes_of_the_papers() {
-    let hessian = hessian(500, 300, &[0, 299]);
+    let hessian = hessian(400, 150, &[0, 149]);
     for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
-        for block in [0, 1, 32, 100, 256, 1000] {
+        for block in [0, 1, 32, 100, 1000] {
             check(Gptq { block, ..settings }, &hessian, "int4:g50", 5);
         }
     }

@@ -71,7 +71,7 @@ fn fill(gram: &Gram, diagonal: &Diagonal, order: &[usize], damping: f64, rows: R
     let width = rows.end;
     for (row, out) in rows.clone().zip(out.chunks_mut(width)) {
         let own = gram.sums().row(order[row]);
-        let sums = order[..width].iter().map(|column| f64::from(own[(*column).min(order[row])]));
+        let sums = order[..=row].iter().map(|column| f64::from(own[(*column).min(order[row])]));
         out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum);
     }
     // Elements that the lower half has in the rows of other columns, each of which is read for all rows.
