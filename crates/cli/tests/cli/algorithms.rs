@@ -96,7 +96,9 @@ fn a_killed_run_goes_on_with_the_block_to_the_same_bytes() {
     use std::process::Stdio;
     use std::time::{Duration, Instant};
     let place = place();
-    let args = |out| quantize(&["-s", "uint4_wo_128", "--algorithm", "awq,gptaq", "--threads", "2", "-o", out]);
+    fn args(out: &str) -> Vec<&str> {
+        quantize(&["-s", "uint4_wo_128", "--algorithm", "awq,gptaq", "--threads", "2", "-o", out])
+    }
     let begun = Instant::now();
     place.succeed(&args("whole"));
     let (whole, expected) = (begun.elapsed(), contents(&place.path("whole")));

@@ -165,12 +165,13 @@ impl<'a> Blockwise<'_, 'a> {
             Some(weights) => by.feedback.round_to(weights, &values, layer.rows, scheme, context),
         };
         let Rounded { tensor, loss } = rounded.map_err(|problem| self.weight_error(layer, &problem))?;
-        let nearest = self.nearest(layer, &matrix, context)?;
+        // Read as a matrix, which dequantizes in vectors.
+        let nearest = self.values(&WeightMatrix::quantized(Arc::new(self.nearest(layer, &matrix, context)?)));
         let report = LayerReport {
             layer: layer.name.clone(),
             algorithm: self.rounding_name().to_owned(),
             tokens: by.hessian.tokens(),
-            loss_rtn: Some(by.hessian.loss(unclipped.as_ref().unwrap_or(&values), &nearest.dequantize())),
+            loss_rtn: Some(by.hessian.loss(unclipped.as_ref().unwrap_or(&values), &nearest)),
             loss: Some(loss),
             damping: Some(by.feedback.damping()),
             dead_columns: by.feedback.dead_columns(),

@@ -123,13 +123,16 @@ pub fn run(
     let jobs = plan.jobs();
     let left: Vec<usize> = (0..jobs.len()).filter(|job| !output.is_finished(*job)).collect();
     let engine = Engine::new(plan, checkpoint, output, cancelled, progress);
-    let total = jobs.iter().map(|job| engine.source_bytes(job)).sum();
-    let to_do: u64 = left.iter().map(|job| engine.source_bytes(&jobs[*job])).sum();
-    progress.begin(total, total - to_do);
+    let bytes = |is_chosen: &dyn Fn(usize) -> bool| -> u64 {
+        (0..jobs.len()).filter(|job| is_chosen(*job)).map(|job| engine.source_bytes(&jobs[job])).sum()
+    };
+    let resumed = (0..jobs.len()).filter(|job| output.is_adopted(*job)).count();
+    let done = bytes(&|job| output.is_adopted(job));
+    progress.begin(done + bytes(&|job| !output.is_finished(job)), done);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|_| EngineError::Threads(threads))?;
     pool.install(|| engine.work(&jobs, &left))?;
-    Ok(Done { jobs: jobs.len(), resumed: jobs.len() - left.len() })
+    Ok(Done { jobs: jobs.len(), resumed })
 }
 
 /// What every job needs.

@@ -139,6 +139,8 @@ pub struct Output {
     journal: Journal,
     writer: Writer,
     finished: Mutex<BTreeSet<usize>>,
+    /// Those of them that an earlier run has done.
+    adopted: BTreeSet<usize>,
     overwrite: bool,
 }
 
@@ -193,8 +195,9 @@ impl Output {
             _ => (fresh_writer(plan, &paths)?, Vec::new()),
         };
         journal.begin(&plan.fingerprint).map_err(OutputError::io("write", &paths.journal))?;
-        let finished = entries.iter().map(|entry: &Entry| entry.job).collect();
-        let output = Output { paths, journal, writer, finished: Mutex::new(finished), overwrite };
+        let adopted: BTreeSet<usize> = entries.iter().map(|entry: &Entry| entry.job).collect();
+        let finished = Mutex::new(adopted.clone());
+        let output = Output { paths, journal, writer, finished, adopted, overwrite };
         entries.iter().try_for_each(|entry| output.adopt(entry))?;
         Ok(Begun::Working(Box::new(output)))
     }
@@ -208,6 +211,11 @@ impl Output {
     /// Whether the job is done, in this run or an earlier one.
     pub fn is_finished(&self, job: usize) -> bool {
         self.finished.lock().unwrap_or_else(PoisonError::into_inner).contains(&job)
+    }
+
+    /// Whether an earlier run has done the job.
+    pub fn is_adopted(&self, job: usize) -> bool {
+        self.adopted.contains(&job)
     }
 
     /// Records a finished job.
