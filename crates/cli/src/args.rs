@@ -3,8 +3,8 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
-use kvant_llm::byte_size::ByteSize;
 use kvant_llm::blockwise::Carry;
+use kvant_llm::byte_size::ByteSize;
 use kvant_llm::calibration::data::Packing;
 use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::forward::cpu::{self, Cpu};

@@ -124,7 +124,11 @@ impl Work<'_> {
         printer: &Printer,
     ) -> Result<Made, Failure> {
         let threads = model::threads(&self.args.run);
-        printer.detail(&format!("{} layers in {} units of work, {threads} threads", plan.layers.len(), plan.jobs().len()));
+        printer.detail(&format!(
+            "{} layers in {} units of work, {threads} threads",
+            plan.layers.len(),
+            plan.jobs().len()
+        ));
         let progress = Progress::new(printer, Unit::Bytes);
         let run = engine::run(&plan, self.checkpoint, &output, threads, self.cancelled, &progress);
         drop(progress);
@@ -157,7 +161,11 @@ fn conclude(report: &Report, printer: &Printer) -> Result<(), Failure> {
         printer.summary(&table);
     }
     printer.summary(&printable(&report.text()));
-    if printer.is_json() { printer.json(&report.json()) } else { printer.data(&report.made.output.display().to_string()) }
+    if printer.is_json() {
+        printer.json(&report.json())
+    } else {
+        printer.data(&report.made.output.display().to_string())
+    }
 }
 
 impl Report {
@@ -166,7 +174,10 @@ impl Report {
         let lines = [
             ("layers", format!("{} to {}", self.made.plan.layers.len(), self.made.plan.recipe.scheme_name())),
             ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
-            ("bits per weight", format!("{:.2} in quantized layers, scales included", self.made.plan.bits_per_weight())),
+            (
+                "bits per weight",
+                format!("{:.2} in quantized layers, scales included", self.made.plan.bits_per_weight()),
+            ),
             ("time", size::duration(self.time)),
         ];
         let loaders = self.loading().into_iter().enumerate();

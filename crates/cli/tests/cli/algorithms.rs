@@ -115,7 +115,8 @@ fn a_killed_run_goes_on_with_the_block_to_the_same_bytes() {
             place.succeed(&args(&out));
         }
         assert!(contents(&place.path(&out)) == expected, "round {round}");
-        let left: Vec<_> = names(&place.path("")).into_iter().filter(|name| name.starts_with(&format!("{out}."))).collect();
+        let left: Vec<_> =
+            names(&place.path("")).into_iter().filter(|name| name.starts_with(&format!("{out}."))).collect();
         assert!(left.is_empty(), "round {round}: {left:?}");
         if begun.elapsed() > Duration::from_secs(60) {
             break;

@@ -156,7 +156,8 @@ impl<'a> Blockwise<'_, 'a> {
     fn by_columns(&self, work: &mut Work<'_, '_, 'a>, index: usize, by: &ByColumns<'_>) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
-        let (matrix, context) = (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
+        let (matrix, context) =
+            (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
         let values = self.values(&matrix);
         let scheme = layer.scheme.weight;
         let unclipped = self.unclipped(work, layer).filter(|_| !by.dynamic).map(|weights| self.values(&weights));
@@ -189,7 +190,8 @@ impl<'a> Blockwise<'_, 'a> {
     ) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
-        let (matrix, context) = (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
+        let (matrix, context) =
+            (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
         let tensor = self.nearest(layer, &matrix, context)?;
         let tokens = starved.map_or(self.tokens, |(tokens, _)| *tokens);
         if let Some((tokens, _)) = starved {

@@ -136,7 +136,9 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let key = format!("{} {} {}", self.plan.fingerprint, settings.key, settings.carry.name());
         let width = self.decoder.width();
         let sizes: Vec<usize> = self.chunks.iter().map(|chunk| chunk.tokens.len() * width).collect();
-        if let Some(state) = State::resume(settings.target, &key, &sizes, self.lanes()).filter(|state| self.agrees(state)) {
+        if let Some(state) =
+            State::resume(settings.target, &key, &sizes, self.lanes()).filter(|state| self.agrees(state))
+        {
             return Ok(state);
         }
         let none = Statistics::new(self.plan).unwrap_or_default();

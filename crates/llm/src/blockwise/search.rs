@@ -1,10 +1,10 @@
 //! Finding the scales of the links of a block, and the limits of its weights. The formulas are in
 //! [`kvant_quant::transform`], the moving of scales in [`crate::folding`], what is compared in `trial.rs`.
 
-use super::run::Blockwise;
 use super::error::BlockwiseError;
 use super::inputs::{Inputs, InputsTap, Keep};
 use super::report::LinkReport;
+use super::run::Blockwise;
 use super::target::{Inspected, Target};
 use super::trial::Trial;
 use super::work::Work;
@@ -169,7 +169,13 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Folds what was found, or says why nothing was.
-    fn apply(&self, work: &mut Work<'_, '_, 'a>, target: &Target<'_>, transform: &Transform, found: Result<Chosen, String>) {
+    fn apply(
+        &self,
+        work: &mut Work<'_, '_, 'a>,
+        target: &Target<'_>,
+        transform: &Transform,
+        found: Result<Chosen, String>,
+    ) {
         let mut report = LinkReport {
             block: work.block.index,
             from: target.from.clone(),
@@ -234,7 +240,13 @@ impl<'a> Blockwise<'_, 'a> {
         Ok(())
     }
 
-    fn limits(&self, work: &Work<'_, '_, 'a>, index: usize, rows: &[f32], clip: Clip) -> Result<Limits, BlockwiseError> {
+    fn limits(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        index: usize,
+        rows: &[f32],
+        clip: Clip,
+    ) -> Result<Limits, BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
         let mut rows = rows.to_vec();

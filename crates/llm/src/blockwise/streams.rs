@@ -126,7 +126,8 @@ mod tests {
         let path = dir.path().join("streams");
         let sizes = [1000, PIECE + 7, 3];
         let stream = StreamFile::create(&path, &sizes, 2).unwrap();
-        let data = |lane: usize, chunk: usize| (0..sizes[chunk]).map(|i| (i + 7 * lane + chunk) as f32).collect::<Vec<_>>();
+        let data =
+            |lane: usize, chunk: usize| (0..sizes[chunk]).map(|i| (i + 7 * lane + chunk) as f32).collect::<Vec<_>>();
         for (lane, chunk) in (0..2).flat_map(|lane| (0..3).map(move |chunk| (lane, chunk))) {
             stream.write(lane, chunk, &data(lane, chunk)).unwrap();
         }

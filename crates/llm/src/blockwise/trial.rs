@@ -1,9 +1,9 @@
 //! Trying scales on a link: the outputs of what reads it, with quantized weights, beside those of the float model. Chooses
 //! nothing.
 
-use super::run::Blockwise;
 use super::error::BlockwiseError;
 use super::inputs::Inputs;
+use super::run::Blockwise;
 use super::search::quantized;
 use super::target::{Inspected, Target};
 use super::work::Work;
