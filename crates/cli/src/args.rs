@@ -3,6 +3,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use kvant_llm::blockwise::Carry;
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::calibration::data::Packing;
 use kvant_llm::export::{EXPORTS, Export};
@@ -108,6 +109,8 @@ Examples:
       another scheme for some layers, and none for others
   kvant quantize opt-125m --scheme int8 --weights-only --format fake -o out
       int8 weights as plain floats, which load wherever the source loads
+  kvant quantize Llama-3.2-1B --scheme uint4_wo_128 --algorithm awq,gptq --calib text.txt -o out
+      weights that are scaled and rounded so that the model changes least on a text (`kvant list algorithms`)
   kvant quantize Qwen3-8B --recipe recipe.toml -o out
       what the options say, from a file
 
@@ -142,6 +145,8 @@ const PLAN: &str = "\
 Examples:
   kvant plan Llama-3.2-1B --scheme int4_wo_128
   kvant plan Llama-3.2-1B --scheme MXFP4A16 --exclude '*.self_attn.*' --all
+  kvant plan Llama-3.2-1B --scheme uint4_wo_128 --algorithm gptq --calib text.txt
+      what calibration takes: arithmetic, memory and disk are estimated
   kvant plan Llama-3.2-1B --scheme nvfp4 --weights-only --json | grep '\"quantize\"'
 
 Everything that `kvant quantize` would refuse, this refuses too, before a weight is read.";
@@ -204,6 +209,13 @@ pub struct RecipeArgs {
     /// Keep the layers whose names match, e.g. '*.down_proj'; may be given often
     #[arg(short = 'x', long, value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// How weights are made: transforms, then a rounding, with options after colons, e.g. awq,gptq:damping=0.05 [default: rtn]
+    ///
+    /// `kvant list algorithms` explains them, and `kvant list algorithm-options` what can be set. All but rtn need
+    /// calibration data. A file of AMD Quark's JSON (algo_config, or one of its objects) is taken too. Replaces what the
+    /// recipe says.
+    #[arg(short, long, alias = "quant-algo", alias = "quant_algo", value_name = "LIST")]
+    pub algorithm: Vec<String>,
     /// Another scheme for the layers whose names match, e.g. '*.down_proj=int8:channel'; may be given often
     #[arg(long = "override", value_name = "GLOB=SCHEME", value_parser = glob_and_scheme)]
     pub overrides: Vec<OverrideText>,
@@ -218,7 +230,7 @@ pub struct RecipeArgs {
     pub calibration: CalibrationArgs,
 }
 
-/// Data to run through the model, for what is found with data: static scales of activations.
+/// Data to run through the model, for what is found with data: static scales of activations, and what algorithms need.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Calibration")]
 pub struct CalibrationArgs {
@@ -246,9 +258,12 @@ pub struct CalibrationArgs {
     /// The precision of activations while data run, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
     #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true)]
     pub precision: Precision,
-    /// Activations kept in memory; more go to a temporary file
+    /// Activations and Hessians kept in memory; more activations go to a temporary file, more Hessians take more passes
     #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "calib")]
     pub max_memory: ByteSize,
+    /// What the next block is calibrated on: the output of the quantized block, or of the float one
+    #[arg(long, value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = carry_parser())]
+    pub carry: Carry,
 }
 
 /// How to run it.
@@ -368,8 +383,10 @@ pub enum Topic {
     Exports,
     /// Range statistics, a part of a scheme's spelling
     Observers,
-    /// Choices of codes
+    /// Algorithms that make quantized weights better, for --algorithm
     Algorithms,
+    /// What can be set of algorithms, with the usual values
+    AlgorithmOptions,
     /// Model architectures with a description
     Families,
 }
@@ -384,6 +401,12 @@ pub struct CompletionsArgs {
 fn export_parser() -> impl TypedValueParser<Value = Export> {
     let names = EXPORTS.iter().map(|row| PossibleValue::new(row.name).help(row.about));
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Export>())
+}
+
+/// The outputs that can be carried on, by name.
+fn carry_parser() -> impl TypedValueParser<Value = Carry> {
+    PossibleValuesParser::new(Carry::ALL.map(Carry::name))
+        .try_map(|name| Carry::ALL.into_iter().find(|carry| carry.name() == name).ok_or("no such output"))
 }
 
 fn packing_parser() -> impl TypedValueParser<Value = Packing> {

@@ -6,13 +6,16 @@ use crate::model;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use kvant_container::Checkpoint;
+use kvant_llm::blockwise::{self, BlockwiseReport, Found, Settings, Sources, State};
 use kvant_llm::calibration::data::{CalibrationData, Options};
 use kvant_llm::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
+use kvant_llm::engine::Output;
 use kvant_llm::forward::Decoder;
 use kvant_llm::plan::Plan;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 
 /// The tokens of a sequence unless said otherwise, where the model can take them.
 const SEQUENCE: usize = 512;
@@ -33,16 +36,92 @@ pub struct Calibration<'a> {
     pub cancelled: &'a AtomicBool,
 }
 
+/// Calibration data, with what is told of them.
+pub struct Loaded {
+    data: CalibrationData,
+    provenance: Value,
+}
+
+impl Loaded {
+    /// What the output depends on besides the plan.
+    fn key(&self, precision: &str) -> String {
+        format!("{precision} {}", self.provenance)
+    }
+}
+
 impl Calibration<'_> {
+    /// Reads the data.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the data or the tokenizer.
+    pub fn load(&self, decoder: &Decoder<'_>, printer: &Printer) -> Result<Loaded, Failure> {
+        let data = self.data(decoder)?;
+        data.provenance.warnings().iter().for_each(|warning| printer.note(&warning.to_string()));
+        let provenance = serde_json::to_value(&data.provenance).map_err(|e| Failure::internal(e.to_string()))?;
+        Ok(Loaded { data, provenance })
+    }
+
+    /// The plan for data: a run with others does not go on with its output.
+    pub fn plan_for(&self, plan: Plan, loaded: &Loaded) -> Plan {
+        let carry = self.args.carry.name();
+        plan.with_data(&format!("{} {carry}", loaded.key(self.args.precision.name())))
+    }
+
+    /// Quantizes the blocks of a plan into an output that was begun; the plan with what was found, for the rest.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the model or the system. The same command goes on with the block in which it stopped.
+    pub fn quantize_blocks(
+        &self,
+        decoder: &Decoder<'_>,
+        loaded: &Loaded,
+        plan: Plan,
+        output: &Output,
+        printer: &Printer,
+    ) -> Result<(Plan, BlockwiseReport), Failure> {
+        let Found { statistics, report: blocks, .. } = self.run_blocks(decoder, loaded, &plan, output, printer)?;
+        let Resolved { parameters, report } = resolve(&plan, &statistics)?;
+        report.notices().iter().for_each(|notice| printer.note(notice));
+        let record = json!({
+            "data": loaded.provenance,
+            "precision": self.args.precision.name(),
+            "carry": self.args.carry.name(),
+            "algorithms": plan.recipe.algorithms().to_string(),
+            "report": report,
+            "layers": blocks.layers,
+            "links": blocks.links,
+            "starved": blocks.starved,
+        });
+        Ok((plan.with_found(parameters)?.with_record(record), blocks))
+    }
+
+    fn run_blocks(
+        &self,
+        decoder: &Decoder<'_>,
+        loaded: &Loaded,
+        plan: &Plan,
+        output: &Output,
+        printer: &Printer,
+    ) -> Result<Found, Failure> {
+        let progress = Progress::new(printer, Unit::Tokens);
+        let watch = Mutex::new(progress.watch());
+        let watch = |done, total| watch.lock().unwrap_or_else(PoisonError::into_inner)(done, total);
+        let (checkpoint, ops, sequences) = (self.checkpoint, self.args.precision.ops(), &loaded.data.sequences);
+        let sources = Sources { plan, checkpoint, decoder, ops: &ops, sequences, output };
+        let key = loaded.key(self.args.precision.name());
+        let (memory, carry) = (self.args.max_memory.0, self.args.carry);
+        let settings = Settings { target: self.target, key: &key, memory, carry };
+        let work = || blockwise::run(&sources, settings, self.cancelled, &watch);
+        Ok(model::pool(self.run)?.install(work)?)
+    }
+
     /// The plan with the parameters that the data give.
     ///
     /// # Errors
     /// Whatever is wrong with the data, the tokenizer or the model; before anything is written.
     pub fn complete(&self, plan: Plan, printer: &Printer) -> Result<Plan, Failure> {
         let decoder = Decoder::open(self.checkpoint)?;
-        let data = self.data(&decoder)?;
-        data.provenance.warnings().iter().for_each(|warning| printer.note(&warning.to_string()));
-        let provenance = serde_json::to_value(&data.provenance).map_err(|e| Failure::internal(e.to_string()))?;
+        let Loaded { data, provenance } = self.load(&decoder, printer)?;
         let precision = self.args.precision.name();
         let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint));
         let kept = file.read();
@@ -103,6 +182,9 @@ impl Calibration<'_> {
 
 /// Removes what was kept for a run that is now whole.
 pub fn clear_away(target: &Path) -> Result<(), Failure> {
+    let blocks = State::directory(target);
+    let failure = |cause| Failure::system(format!("cannot remove {}: {cause}", blocks.display()));
+    State::remove(target).map_err(failure)?;
     let file = StatisticsFile::beside(target, String::new());
     file.remove().map_err(|cause| Failure::system(format!("cannot remove {}: {cause}", file.path().display())))
 }

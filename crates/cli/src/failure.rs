@@ -2,6 +2,7 @@
 //! turned into one here and nowhere else.
 
 use kvant_container::ErrorKind;
+use kvant_llm::blockwise::BlockwiseError;
 use kvant_llm::calibration::data::CalibrationDataError;
 use kvant_llm::calibration::{ObserveError, ResolveError, StatisticsError};
 use kvant_llm::engine::{EngineError, OutputError};
@@ -130,6 +131,15 @@ impl From<ObserveError> for Failure {
     fn from(error: ObserveError) -> Failure {
         let kind = if matches!(error, ObserveError::Cancelled) { Kind::Interrupted } else { error.kind().into() };
         Failure::new(kind, error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<BlockwiseError> for Failure {
+    fn from(error: BlockwiseError) -> Failure {
+        match error {
+            BlockwiseError::Engine(error) => error.into(),
+            error => Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint()),
+        }
     }
 }
 

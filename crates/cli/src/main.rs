@@ -9,6 +9,7 @@ mod failure;
 mod fate;
 mod interrupt;
 mod json_lines;
+mod layer_table;
 mod loading;
 mod model;
 mod pattern;

@@ -38,7 +38,6 @@ fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
         None => Settings::default(),
     };
     let line = Settings {
-        version: None,
         scheme: args.scheme.clone(),
         format: args.format,
         pack_method: args.pack_method,
@@ -52,9 +51,9 @@ fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
         queries: args.attention.clone(),
         probabilities: args.attention.clone(),
         max_shard_size: args.max_shard_size,
-        seed: None,
+        ..Settings::default()
     };
-    Ok(Recipe::resolve(&line, &file)?)
+    Ok(Recipe::resolve(&line.with_algorithms(&args.algorithm)?, &file)?)
 }
 
 /// How many threads to work with.

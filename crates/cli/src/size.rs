@@ -18,6 +18,15 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
+/// `1.2 TFLOP`: floating-point operations, with two digits or three.
+pub fn operations(count: f64) -> String {
+    const UNITS: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
+    let thousands = ((count.max(1.0).log10() / 3.0) as usize).min(UNITS.len() - 1);
+    let value = count / 1000_f64.powi(thousands as i32);
+    let decimals = usize::from(value < 99.95);
+    format!("{value:.decimals$} {}FLOP", UNITS[thousands])
+}
+
 /// `0.24 s`, `12 s`, `3 min 20 s`, `2 h 5 min`.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
@@ -48,6 +57,14 @@ pub fn ratio(before: u64, after: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn operations_are_short() {
+        let cases = [(0.0, "0.0 FLOP"), (1500.0, "1.5 kFLOP"), (2.34e13, "23.4 TFLOP"), (5e20, "500 EFLOP")];
+        for (count, text) in cases {
+            assert_eq!(operations(count), text);
+        }
+    }
 
     #[test]
     fn sizes_are_short() {

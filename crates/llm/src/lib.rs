@@ -33,6 +33,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;
 pub mod config_json;
@@ -40,6 +41,7 @@ pub mod engine;
 pub mod evaluation;
 pub mod export;
 pub mod family;
+pub mod folding;
 pub mod forward;
 pub mod glob;
 pub mod import;

@@ -6,7 +6,7 @@
 
 use cpu_time::ProcessTime;
 use kvant_numeric::Arithmetic;
-use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
+use kvant_numeric::linalg::{Matrix, MatrixMut, Precision, Threads, multiply};
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{Gptq, TensorContext};
 use std::hint::black_box;
@@ -42,6 +42,9 @@ fn weight(filter: &str, rows: usize, columns: usize) {
     if hessian.tokens() == 0 {
         hessian.add(&inputs);
     }
+    let mut in_bf16 = Hessian::with_precision(columns, Precision::Bf16);
+    report("gram in bf16", TOKENS * columns * columns, &mut || in_bf16.add(&inputs));
+    drop(in_bf16);
     report("loss", rows * columns * columns, &mut || {
         black_box(hessian.loss(&weights, &zeros));
     });

@@ -7,6 +7,7 @@ use kvant_numeric::format::{
     BFP16_BLOCK, BlockElement, MicroExponent, ScaleRule, fake_quantize_bfp16, fake_quantize_mxint8, shared_scale,
 };
 use kvant_numeric::kernel::Source;
+use kvant_numeric::simd::Isa;
 
 /// The values of a row-major `rows x columns` matrix after quantization. `source` is the type the weights came in.
 ///
@@ -27,7 +28,12 @@ pub fn fake_quantize(
             Ok(out)
         }
         TensorScheme::Cast(cast) => Ok(finite(values)?.iter().map(|v| cast.arithmetic().round(*v)).collect()),
-        _ => Ok(Rtn::new(scheme, context)?.round(values, rows, columns)?.dequantize()),
+        _ => {
+            let quantized = Rtn::new(scheme, context)?.round(values, rows, columns)?;
+            let mut out = Vec::with_capacity(values.len());
+            quantized.dequantize_rows(Isa::best(), 0..rows, 0..columns, &mut out);
+            Ok(out)
+        }
     }
 }
 

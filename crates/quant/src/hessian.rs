@@ -1,6 +1,6 @@
 //! What calibration knows of a layer's inputs, and the error of its outputs that follows. Not the roundings that use it.
 
-use kvant_numeric::linalg::{CrossGram, Gram, Matrix, MatrixMut, Threads, multiply};
+use kvant_numeric::linalg::{CrossGram, Gram, Matrix, MatrixMut, Precision, Threads, multiply};
 use rayon::prelude::*;
 
 /// The Hessian of a layer's output error in its weights, and, for algorithms that make up for the error of earlier layers,
@@ -35,6 +35,9 @@ pub enum HessianError {
     /// The algorithm needs the inputs of the float model too (*invalid*).
     #[error("the algorithm needs the inputs of the float model beside those of the quantized one")]
     NoDrift,
+    /// Scales from elsewhere do not go with scales that are found while a weight is rounded (*unsupported*).
+    #[error("scales of clipped weights do not go with scales found anew for every group")]
+    ParametersNotStatic,
     /// Not positive definite at any damping that was tried (*invalid*).
     #[error("its calibration inputs leave no positive definite Hessian, even with {tries} times more damping")]
     NotPositiveDefinite {
@@ -50,20 +53,34 @@ impl HessianError {
             HessianError::NoData => "give more calibration text, or round this layer to nearest with --override",
             HessianError::NotFinite => "calibrate in f32, or look for the layer whose outputs overflow",
             HessianError::Features { .. } | HessianError::NoDrift => "collect the statistics that the algorithm names",
+            HessianError::ParametersNotStatic => "use static groups, or do not clip",
             HessianError::NotPositiveDefinite { .. } => "give more calibration text or a larger damping",
         }
     }
 }
 
 impl Hessian {
-    /// The Hessian of no tokens.
+    /// The Hessian of no tokens, in f32.
     pub fn new(features: usize) -> Hessian {
-        Hessian { gram: Gram::new(features), drift: None }
+        Hessian::with_precision(features, Precision::F32)
     }
 
-    /// The Hessian and the drift of no tokens.
+    /// The Hessian of no tokens. In [`Precision::Bf16`] inputs are rounded to bfloat16, as those of a pass in that precision
+    /// are, and multiplied where that is fastest: see [`Gram`].
+    pub fn with_precision(features: usize, precision: Precision) -> Hessian {
+        Hessian { gram: Gram::with_precision(features, precision), drift: None }
+    }
+
+    /// The Hessian and the drift of no tokens, in f32.
     pub fn with_drift(features: usize) -> Hessian {
-        Hessian { gram: Gram::new(features), drift: Some(CrossGram::new(features)) }
+        Hessian::with_drift_in(features, Precision::F32)
+    }
+
+    /// The Hessian and the drift of no tokens. In [`Precision::Bf16`] inputs and differences of inputs are rounded to
+    /// bfloat16; the latter are no longer exact then, but off by 1/512 of themselves at most.
+    pub fn with_drift_in(features: usize, precision: Precision) -> Hessian {
+        let drift = Some(CrossGram::with_precision(features, precision));
+        Hessian { drift, ..Hessian::with_precision(features, precision) }
     }
 
     /// Puts a Hessian together from its parts, which have the same features.
@@ -117,6 +134,17 @@ impl Hessian {
     /// `H`.
     pub fn gram(&self) -> &Gram {
         &self.gram
+    }
+
+    /// The mean square of each input over the tokens; zeros where there are none.
+    pub fn mean_squares(&self) -> Vec<f32> {
+        let tokens = self.tokens().max(1) as f32;
+        self.diagonal().into_iter().map(|sum| sum / tokens).collect()
+    }
+
+    /// The diagonal of `H`: the sum of squares of each input.
+    pub fn diagonal(&self) -> Vec<f32> {
+        self.gram.diagonal()
     }
 
     /// `D`, where it is kept.
@@ -197,6 +225,36 @@ mod tests {
                 (0..rows).flat_map(|row| x.chunks(features).map(move |x| (row, x))).map(|(r, x)| error(r, x)).sum();
             assert!((hessian.loss(&w, &q) / direct - 1.0).abs() < 1e-5);
         }
+    }
+
+    #[test]
+    fn mean_squares_are_those_of_the_inputs() {
+        let x = values(6 * 4, 1);
+        let mut hessian = Hessian::new(4);
+        assert_eq!(hessian.mean_squares(), [0.0; 4]);
+        hessian.add(&x);
+        for (input, mean) in hessian.mean_squares().into_iter().enumerate() {
+            let expected = (0..6).map(|t| x[t * 4 + input].powi(2)).sum::<f32>() / 6.0;
+            assert!((mean - expected).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn precisions_differ_by_the_rounding_of_inputs() {
+        let (x, float) = (values(60 * 40, 1), values(60 * 40, 2));
+        let [exact, bf16] = [Precision::F32, Precision::Bf16].map(|precision| {
+            let mut hessian = Hessian::with_drift_in(40, precision);
+            hessian.add_drifted(&x, &mut float.clone());
+            hessian
+        });
+        let drifts = |i: usize| (exact.drift().unwrap().sums()[i], bf16.drift().unwrap().sums()[i]);
+        for i in 0..1600 {
+            let sums = (exact.gram().sums().elements()[i], bf16.gram().sums().elements()[i]);
+            for (exact, bf16) in [sums, drifts(i)] {
+                assert!((exact - bf16).abs() < 60.0 * 2.0 / 256.0, "{exact} {bf16}");
+            }
+        }
+        assert_ne!(exact.gram().sums(), bf16.gram().sums());
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! ```
 
 pub mod activation;
+mod dequantize;
 pub mod fake;
 pub mod hessian;
 pub mod observer;
@@ -25,5 +26,6 @@ pub mod parameters;
 mod quant_tensor;
 pub mod rounding;
 pub mod scheme;
+pub mod transform;
 
 pub use quant_tensor::{Codes, QuantParts, QuantTensor};

@@ -174,12 +174,12 @@ impl QuantTensor {
         (0..self.rows * self.columns).map(|i| self.value(i, position(i))).collect()
     }
 
-    fn tile(&self) -> (usize, usize) {
+    pub(crate) fn tile(&self) -> (usize, usize) {
         let tile = self.scheme.granularity().map_or((1, 1), |g| g.tile(self.rows, self.columns));
         (tile.0.max(1), tile.1.max(1))
     }
 
-    fn value(&self, index: usize, scale_index: usize) -> f32 {
+    pub(crate) fn value(&self, index: usize, scale_index: usize) -> f32 {
         match self.scheme {
             TensorScheme::Int(scheme) => self.integer_value(scheme, index, scale_index),
             TensorScheme::Float(scheme) => self.float_value(scheme, index, scale_index),

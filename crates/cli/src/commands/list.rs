@@ -6,10 +6,9 @@ use crate::printer::Printer;
 use crate::table::{Align, Table};
 use kvant_llm::export::EXPORTS;
 use kvant_llm::family::FAMILIES;
-use kvant_llm::recipe::{Recipe, Settings};
+use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
 use kvant_numeric::format::FORMATS;
 use kvant_quant::observer::OBSERVERS;
-use kvant_quant::rounding::ROUNDINGS;
 use kvant_quant::scheme::{PRESETS, Preset};
 use serde_json::{Map, Value, json};
 
@@ -60,7 +59,8 @@ fn list(topic: Topic) -> List {
         Topic::Formats => formats(),
         Topic::Exports => exports(),
         Topic::Observers => pairs(OBSERVERS),
-        Topic::Algorithms => pairs(ROUNDINGS),
+        Topic::Algorithms => algorithms(),
+        Topic::AlgorithmOptions => algorithm_options(),
         Topic::Families => families(),
     }
 }
@@ -98,6 +98,41 @@ fn families() -> List {
     let columns = &[("name", Align::Left), ("model_types", Align::Left), ("about", Align::Left)];
     let rows = FAMILIES.iter().map(|family| vec![json!(family.name), json!(family.model_types), json!(family.summary)]);
     List { columns, rows: rows.collect() }
+}
+
+fn algorithms() -> List {
+    let columns = &[
+        ("name", Align::Left),
+        ("kind", Align::Left),
+        ("paper", Align::Left),
+        ("needs", Align::Left),
+        ("cost", Align::Left),
+        ("options", Align::Left),
+        ("about", Align::Left),
+    ];
+    List { columns, rows: Algorithm::table().map(|row| algorithm_row(&row)).collect() }
+}
+
+fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {
+    let kind = if matches!(row.algorithm, Algorithm::Transform(_)) { "transform" } else { "rounding" };
+    let options = row.algorithm.options().map(|(option, value)| json!(format!("{}={value}", option.name)));
+    let options: Vec<Value> = options.collect();
+    let paper = row.paper.unwrap_or_default();
+    let (needs, cost) = (row.algorithm.needs(), row.algorithm.cost());
+    [json!(row.name), json!(kind), json!(paper), json!(needs), json!(cost), json!(options), json!(row.about)].to_vec()
+}
+
+/// One row for each option of each algorithm, spelled so that it can be copied.
+fn algorithm_options() -> List {
+    let columns = &[("name", Align::Left), ("values", Align::Left), ("about", Align::Left)];
+    let row = |algorithm: AlgorithmRow| {
+        let options = algorithm.algorithm.options();
+        options.map(move |(option, value)| {
+            let spelling = format!("{}:{}={value}", algorithm.name, option.name);
+            vec![json!(spelling), json!(option.values), json!(option.about)]
+        })
+    };
+    List { columns, rows: Algorithm::table().flat_map(row).collect() }
 }
 
 fn pairs(rows: &[(&str, &str)]) -> List {

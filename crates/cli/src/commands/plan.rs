@@ -1,6 +1,6 @@
 //! `kvant plan`: what would become of every tensor.
 
-use crate::args::{PlanArgs, RunArgs};
+use crate::args::{CalibrationArgs, PlanArgs, RunArgs};
 use crate::failure::Failure;
 use crate::fate::{Fate, fates};
 use crate::pattern;
@@ -9,7 +9,7 @@ use crate::table::{Align, Table};
 use crate::{json_lines, model, size};
 use kvant_container::Checkpoint;
 use kvant_llm::engine::Output;
-use kvant_llm::plan::{Plan, PlannedSite};
+use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedSite};
 use serde_json::{Value, json};
 
 /// Plans and prints the plan.
@@ -21,21 +21,40 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     if let Some(output) = &args.output {
         Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
     }
-    show(&plan, &checkpoint, &View { all: args.all, threads: model::threads(&args.run) }, printer)
+    let view = View { all: args.all, ..View::usual(&args.run, &args.recipe.calibration) };
+    show(&plan, &checkpoint, &view, printer)
 }
 
+/// The tokens of a sequence unless said otherwise, where the model can take them.
+const SEQUENCE: usize = 512;
+
 /// How a plan is shown.
-pub struct View {
+pub struct View<'a> {
     /// A line for every tensor.
     pub all: bool,
     /// How many threads would work.
     pub threads: usize,
+    /// The data that algorithms would see.
+    pub calibration: &'a CalibrationArgs,
 }
 
-impl View {
+impl View<'_> {
     /// The usual view.
-    pub fn usual(args: &RunArgs) -> View {
-        View { all: false, threads: model::threads(args) }
+    pub fn usual<'a>(run: &RunArgs, calibration: &'a CalibrationArgs) -> View<'a> {
+        View { all: false, threads: model::threads(run), calibration }
+    }
+
+    /// How much data there will be, unless they run out.
+    fn size(&self, plan: &Plan) -> CalibrationSize {
+        let longest = plan.longest.unwrap_or(SEQUENCE).min(SEQUENCE);
+        let length = self.calibration.seq_len.unwrap_or(longest);
+        let (sequences, memory) = (self.calibration.num_samples as u64, self.calibration.max_memory.0);
+        CalibrationSize { sequences, length: length as u64, memory }
+    }
+
+    /// What running algorithms takes.
+    fn cost(&self, plan: &Plan) -> Option<CalibrationCost> {
+        plan.calibration_cost(self.size(plan), self.threads)
     }
 }
 
@@ -43,7 +62,7 @@ impl View {
 ///
 /// # Errors
 /// When stdout cannot be written.
-pub fn show(plan: &Plan, checkpoint: &Checkpoint, view: &View, printer: &Printer) -> Result<(), Failure> {
+pub fn show(plan: &Plan, checkpoint: &Checkpoint, view: &View<'_>, printer: &Printer) -> Result<(), Failure> {
     let fates = fates(plan, checkpoint);
     if printer.is_json() {
         return printer.data(&json_text(plan, checkpoint, &fates, view));
@@ -92,13 +111,18 @@ fn shape_of(fate: &Fate<'_>) -> String {
     format!("{} {}", fate.source.dtype(), size::shape(fate.source.shape()))
 }
 
-fn totals(plan: &Plan, view: &View) -> String {
+fn totals(plan: &Plan, view: &View<'_>) -> String {
     let (before, after) = (plan.source_bytes, plan.layout.total_size());
+    let cost = view.cost(plan);
+    let memory = match &cost {
+        Some(cost) => format!("about {} at most, {} threads", size::bytes(cost.peak_memory), view.threads),
+        None => format!("{} at most with {} threads", size::bytes(plan.peak_memory(view.threads)), view.threads),
+    };
     let lines = [
         ("layers", format!("{} quantized, {} tensors kept", plan.layers.len(), plan.kept.len())),
         ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
         ("bits per weight", format!("{:.2} in quantized layers, scales included", plan.bits_per_weight())),
-        ("memory", format!("{} at most with {} threads", size::bytes(plan.peak_memory(view.threads)), view.threads)),
+        ("memory", memory),
         ("loads with", loaders(plan)),
     ];
     let attention = plan.recipe.attention_words();
@@ -107,8 +131,26 @@ fn totals(plan: &Plan, view: &View) -> String {
         (!attention.is_empty()).then(|| ("attention", attention.join(", "))),
         (!plan.sites.is_empty()).then_some(("calibration", observed)),
     ];
-    let all = lines.into_iter().chain(more.into_iter().flatten());
+    let costs = cost.map(|cost| cost_lines(plan, view, &cost)).into_iter().flatten();
+    let all = lines.into_iter().chain(more.into_iter().flatten()).chain(costs);
     all.map(|(name, value)| format!("{name:<15}  {value}")).collect::<Vec<_>>().join("\n")
+}
+
+/// What algorithms take, estimated.
+fn cost_lines(plan: &Plan, view: &View<'_>, cost: &CalibrationCost) -> [(&'static str, String); 4] {
+    let CalibrationSize { sequences, length, .. } = view.size(plan);
+    let data = format!("{} tokens: {sequences} sequences of {length}, if there are as many", cost.tokens);
+    let shares = [
+        ("runs of blocks", cost.passes),
+        ("trials of scales", cost.search),
+        ("Hessians", cost.hessians),
+        ("factors and codes", cost.rounding),
+    ];
+    let share = |(name, operations): &(&str, f64)| format!("{name} {:.0} %", 100.0 * operations / cost.operations());
+    let shares: Vec<String> = shares.iter().filter(|(_, operations)| *operations > 0.0).map(share).collect();
+    let work = format!("about {}: {}", size::operations(cost.operations()), shares.join(", "));
+    let disk = format!("about {} beside the output while it is made", size::bytes(cost.disk));
+    [("algorithms", plan.recipe.algorithms().to_string()), ("calibration", data), ("arithmetic", work), ("disk", disk)]
 }
 
 fn loaders(plan: &Plan) -> String {
@@ -117,7 +159,8 @@ fn loaders(plan: &Plan) -> String {
 }
 
 /// One object, with a line for every tensor.
-fn json_text(plan: &Plan, checkpoint: &Checkpoint, fates: &[Fate<'_>], view: &View) -> String {
+fn json_text(plan: &Plan, checkpoint: &Checkpoint, fates: &[Fate<'_>], view: &View<'_>) -> String {
+    let cost = view.cost(plan);
     let head = json!({
         "model": checkpoint.path().display().to_string(),
         "architecture": plan.architecture,
@@ -133,7 +176,8 @@ fn json_text(plan: &Plan, checkpoint: &Checkpoint, fates: &[Fate<'_>], view: &Vi
         "bits_per_weight": plan.bits_per_weight(),
         "sites": plan.sites.iter().map(site).collect::<Vec<_>>(),
         "threads": view.threads,
-        "peak_memory": plan.peak_memory(view.threads),
+        "peak_memory": cost.map_or_else(|| plan.peak_memory(view.threads), |cost| cost.peak_memory),
+        "calibration": cost,
         "notices": plan.notices,
     });
     json_lines::object(&head, "tensors", fates.iter().map(|fate| json_of(plan, fate)))

@@ -7,9 +7,11 @@ use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{interrupt, loading, model, size};
+use crate::{interrupt, layer_table, loading, model, size};
 use kvant_container::{Checkpoint, Durability};
+use kvant_llm::blockwise::BlockwiseReport;
 use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
+use kvant_llm::forward::Decoder;
 use kvant_llm::plan::Plan;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -27,13 +29,25 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
         Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
     }
     match &args.output {
-        _ if args.dry_run => show(&plan, &checkpoint, &View::usual(&args.run), printer),
+        _ if args.dry_run => show(&plan, &checkpoint, &View::usual(&args.run, &args.recipe.calibration), printer),
         Some(target) => {
             plan.notices.iter().for_each(|notice| printer.note(notice));
             let cancelled = interrupt::flag();
-            let plan = calibrated(args, target, &checkpoint, plan, &cancelled, printer)?;
-            let (output, done) = work(args, target, &checkpoint, &plan, &cancelled, printer)?;
-            conclude(&Report { plan: &plan, output, done, time: begun.elapsed() }, printer)
+            let (model, data) = (args.recipe.model.as_path(), &args.recipe.calibration);
+            let source = Calibration {
+                checkpoint: &checkpoint,
+                model,
+                target,
+                args: data,
+                run: &args.run,
+                cancelled: &cancelled,
+            };
+            let work = Work { args, target, checkpoint: &checkpoint, calibration: &source, cancelled: &cancelled };
+            let made = match plan.blocks.is_empty() {
+                true => work.band_by_band(plan, printer)?,
+                false => work.block_by_block(plan, printer)?,
+            };
+            conclude(&Report { made, time: begun.elapsed() }, printer)
         }
         None => {
             Err(Failure::new(Kind::Usage, "no output directory is given")
@@ -42,84 +56,128 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     }
 }
 
-/// The plan with what calibration data give it, where it needs any.
-fn calibrated(
-    args: &QuantizeArgs,
-    target: &Path,
-    checkpoint: &Checkpoint,
+/// What was made.
+struct Made {
     plan: Plan,
-    cancelled: &AtomicBool,
-    printer: &Printer,
-) -> Result<Plan, Failure> {
-    let data = &args.recipe.calibration;
-    if !plan.needs_calibration() {
-        if !data.calib.is_empty() {
-            printer.note("nothing in this recipe needs calibration data: they are not read");
-        }
-        return Ok(plan);
-    }
-    let (model, run) = (args.recipe.model.as_path(), &args.run);
-    Calibration { checkpoint, model, target, args: data, run, cancelled }.complete(plan, printer)
+    output: PathBuf,
+    done: Done,
+    /// What became of layers, where that depended on data.
+    blocks: Option<BlockwiseReport>,
 }
 
-fn work(
-    args: &QuantizeArgs,
-    target: &Path,
-    checkpoint: &Checkpoint,
-    plan: &Plan,
-    cancelled: &AtomicBool,
-    printer: &Printer,
-) -> Result<(PathBuf, Done), Failure> {
-    let threads = model::threads(&args.run);
-    printer.detail(&format!("{} layers in {} units of work, {threads} threads", plan.layers.len(), plan.jobs().len()));
-    let output = match Output::begin(plan, &args.recipe.model, target, args.overwrite)? {
-        Begun::Working(output) => output,
-        Begun::Finished(path) => {
-            clear_away(target)?;
-            let jobs = plan.jobs().len();
-            return Ok((path, Done { jobs, resumed: jobs }));
+/// What a run needs besides its plan.
+struct Work<'a> {
+    args: &'a QuantizeArgs,
+    target: &'a Path,
+    checkpoint: &'a Checkpoint,
+    calibration: &'a Calibration<'a>,
+    cancelled: &'a AtomicBool,
+}
+
+impl Work<'_> {
+    /// Rounds to nearest; where activations have static scales, those are found before.
+    fn band_by_band(&self, plan: Plan, printer: &Printer) -> Result<Made, Failure> {
+        let data = &self.args.recipe.calibration;
+        let plan = match plan.needs_calibration() {
+            true => self.calibration.complete(plan, printer)?,
+            false => plan,
+        };
+        if plan.sites.is_empty() && !data.calib.is_empty() {
+            printer.note("nothing in this recipe needs calibration data: they are not read");
         }
-    };
-    let progress = Progress::new(printer, Unit::Bytes);
-    let run = engine::run(plan, checkpoint, &output, threads, cancelled, &progress);
-    drop(progress);
-    let done = match run {
-        Ok(done) => done,
-        Err(error) => {
-            // With such a weight no rerun could finish what was begun.
-            if matches!(error, EngineError::Weight { .. }) {
-                output.discard()?;
+        let output = match self.begin(&plan)? {
+            Begun::Working(output) => output,
+            Begun::Finished(path) => return self.finished(plan, path),
+        };
+        self.rest(plan, *output, None, printer)
+    }
+
+    /// Runs the recipe's algorithms block by block, then does what is left.
+    fn block_by_block(&self, plan: Plan, printer: &Printer) -> Result<Made, Failure> {
+        let decoder = Decoder::open(self.checkpoint)?;
+        let loaded = self.calibration.load(&decoder, printer)?;
+        let plan = self.calibration.plan_for(plan, &loaded);
+        let output = match self.begin(&plan)? {
+            Begun::Working(output) => output,
+            Begun::Finished(path) => return self.finished(plan, path),
+        };
+        let (plan, blocks) = self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, printer)?;
+        self.rest(plan, *output, Some(blocks), printer)
+    }
+
+    fn begin(&self, plan: &Plan) -> Result<Begun, Failure> {
+        Ok(Output::begin(plan, &self.args.recipe.model, self.target, self.args.overwrite)?)
+    }
+
+    fn finished(&self, plan: Plan, output: PathBuf) -> Result<Made, Failure> {
+        clear_away(self.target)?;
+        let jobs = plan.jobs().len();
+        Ok(Made { plan, output, done: Done { jobs, resumed: jobs }, blocks: None })
+    }
+
+    /// Does what is left of a plan, and gives the output its name.
+    fn rest(
+        &self,
+        plan: Plan,
+        output: Output,
+        blocks: Option<BlockwiseReport>,
+        printer: &Printer,
+    ) -> Result<Made, Failure> {
+        let threads = model::threads(&self.args.run);
+        printer.detail(&format!(
+            "{} layers in {} units of work, {threads} threads",
+            plan.layers.len(),
+            plan.jobs().len()
+        ));
+        let progress = Progress::new(printer, Unit::Bytes);
+        let run = engine::run(&plan, self.checkpoint, &output, threads, self.cancelled, &progress);
+        drop(progress);
+        let done = match run {
+            Ok(done) => done,
+            Err(error) => {
+                // With such a weight no rerun could finish what was begun.
+                if matches!(error, EngineError::Weight { .. }) {
+                    output.discard()?;
+                }
+                return Err(error.into());
             }
-            return Err(error.into());
-        }
-    };
-    let durability = if args.sync { Durability::Disk } else { Durability::Process };
-    let path = output.finish(plan, checkpoint, durability)?;
-    clear_away(target)?;
-    Ok((path, done))
+        };
+        let durability = if self.args.sync { Durability::Disk } else { Durability::Process };
+        let output = output.finish(&plan, self.checkpoint, durability)?;
+        clear_away(self.target)?;
+        Ok(Made { plan, output, done, blocks })
+    }
 }
 
 /// What is said at the end.
-struct Report<'a> {
-    plan: &'a Plan,
-    output: PathBuf,
-    done: Done,
+struct Report {
+    made: Made,
     time: Duration,
 }
 
 /// The path on stdout, or one object; the summary on stderr.
-fn conclude(report: &Report<'_>, printer: &Printer) -> Result<(), Failure> {
+fn conclude(report: &Report, printer: &Printer) -> Result<(), Failure> {
+    if let Some(table) = report.made.blocks.as_ref().and_then(layer_table::text) {
+        printer.summary(&table);
+    }
     printer.summary(&printable(&report.text()));
-    if printer.is_json() { printer.json(&report.json()) } else { printer.data(&report.output.display().to_string()) }
+    if printer.is_json() {
+        printer.json(&report.json())
+    } else {
+        printer.data(&report.made.output.display().to_string())
+    }
 }
 
-impl Report<'_> {
+impl Report {
     fn text(&self) -> String {
         let (before, after) = self.sizes();
         let lines = [
-            ("layers", format!("{} to {}", self.plan.layers.len(), self.plan.recipe.scheme_name())),
+            ("layers", format!("{} to {}", self.made.plan.layers.len(), self.made.plan.recipe.scheme_name())),
             ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
-            ("bits per weight", format!("{:.2} in quantized layers, scales included", self.plan.bits_per_weight())),
+            (
+                "bits per weight",
+                format!("{:.2} in quantized layers, scales included", self.made.plan.bits_per_weight()),
+            ),
             ("time", size::duration(self.time)),
         ];
         let loaders = self.loading().into_iter().enumerate();
@@ -135,30 +193,30 @@ impl Report<'_> {
         let (before, after) = self.sizes();
         let line = |(loader, line): (&str, Option<String>)| json!({ "loader": loader, "line": line });
         json!({
-            "output": self.output.display().to_string(),
-            "export": self.plan.export.row().name,
-            "recipe": self.plan.recipe,
-            "architecture": self.plan.architecture,
-            "family": self.plan.family,
-            "quantized_layers": self.plan.layers.len(),
-            "kept_tensors": self.plan.kept.len(),
+            "output": self.made.output.display().to_string(),
+            "export": self.made.plan.export.row().name,
+            "recipe": self.made.plan.recipe,
+            "architecture": self.made.plan.architecture,
+            "family": self.made.plan.family,
+            "quantized_layers": self.made.plan.layers.len(),
+            "kept_tensors": self.made.plan.kept.len(),
             "source_bytes": before,
             "output_bytes": after,
-            "bits_per_weight": self.plan.bits_per_weight(),
+            "bits_per_weight": self.made.plan.bits_per_weight(),
             "seconds": self.time.as_secs_f64(),
-            "jobs": self.done.jobs,
-            "resumed_jobs": self.done.resumed,
+            "jobs": self.made.done.jobs,
+            "resumed_jobs": self.made.done.resumed,
             "loading": self.loading().into_iter().map(line).collect::<Vec<_>>(),
-            "notices": self.plan.notices,
-            "calibration": self.plan.record,
+            "notices": self.made.plan.notices,
+            "calibration": self.made.plan.record,
         })
     }
 
     fn sizes(&self) -> (u64, u64) {
-        (self.plan.source_bytes, self.plan.layout.total_size())
+        (self.made.plan.source_bytes, self.made.plan.layout.total_size())
     }
 
     fn loading(&self) -> Vec<(&'static str, Option<String>)> {
-        loading::lines(&self.plan.loaders(), &self.output)
+        loading::lines(&self.made.plan.loaders(), &self.made.output)
     }
 }

@@ -4,7 +4,7 @@ use crate::kvant::Place;
 use serde_json::Value;
 use std::process::Stdio;
 
-const TOPICS: [&str; 6] = ["schemes", "formats", "exports", "observers", "algorithms", "families"];
+const TOPICS: [&str; 7] = ["schemes", "formats", "exports", "observers", "algorithms", "algorithm-options", "families"];
 
 #[test]
 fn tables() {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
 
+mod algorithms;
 mod calibrate;
 mod errors;
 mod help;

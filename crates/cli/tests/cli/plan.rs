@@ -16,6 +16,21 @@ fn tables() {
 }
 
 #[test]
+fn algorithms_cost_what_is_estimated() {
+    let place = Place::new();
+    let args = ["--scheme", "uint4_wo_128", "--algorithm", "awq,gptq", "--calib", "text.txt", "--threads", "2"];
+    let args = [&["plan", "nano_llama"], &args[..]].concat();
+    insta::assert_snapshot!("plan_algorithms", place.show(&args));
+    let json = |more: &[&str]| place.succeed(&[&args, more, &["--json"]].concat()).json()["calibration"].clone();
+    let (usual, short) = (json(&[]), json(&["--num-samples", "4", "--seq-len", "64"]));
+    assert_eq!((usual["tokens"].as_u64(), short["tokens"].as_u64()), (Some(128 * 512), Some(4 * 64)));
+    assert_eq!(usual["disk"].as_u64(), Some(2 * 128 * 512 * 128 * 4));
+    assert!(usual["peak_memory"].as_u64() > short["peak_memory"].as_u64());
+    let plain = place.succeed(&["plan", "nano_llama", "--scheme", "uint4_wo_128", "--json"]).json();
+    assert!(plain["calibration"].is_null());
+}
+
+#[test]
 fn json_has_every_tensor_once_and_on_its_line() {
     let place = Place::new();
     let run = place.succeed(&["plan", "nano_llama", "--scheme", "int4_wo_128", "--json"]);

@@ -8,6 +8,7 @@ mod resolve;
 mod statistics;
 mod store;
 
+pub(crate) use observe::Watcher;
 pub use observe::{ObserveError, observe};
 pub use report::{Filled, Report};
 pub use resolve::{Parameters, ResolveError, Resolved, resolve};

@@ -90,17 +90,18 @@ pub fn observe(
 }
 
 /// Takes in what passes.
-struct Watcher {
+pub(crate) struct Watcher {
     sites: BTreeMap<Site, Mutex<ActivationStatistic>>,
 }
 
 impl Watcher {
-    fn new(statistics: Statistics) -> Watcher {
+    pub(crate) fn new(statistics: Statistics) -> Watcher {
         let sites = statistics.iter().map(|(site, statistic)| (site.clone(), Mutex::new(statistic.clone())));
         Watcher { sites: sites.collect() }
     }
 
-    fn statistics(self) -> Statistics {
+    /// The statistics with what was seen.
+    pub(crate) fn statistics(self) -> Statistics {
         let mut statistics = Statistics::default();
         for (site, statistic) in self.sites {
             statistics.insert(site, statistic.into_inner().unwrap_or_else(PoisonError::into_inner));

@@ -50,6 +50,7 @@ pub fn with_quantization(
             let order = recipe.nibble_order();
             let mut config = quark::quantization_config(&layers, &exclude, order, quark::WeightFormat::Real)?;
             quark::describe_attention(&mut config, &recipe.attention(), attention, &layers)?;
+            config["algo_config"] = quark::algo_config(recipe.algorithms());
             Some(config)
         }
         Export::CompressedTensors => {

@@ -1,7 +1,7 @@
 //! Quantizing the layers of one job: range of the tensor where it is needed, then band by band round, pack and write.
 
 use super::{Engine, EngineError};
-use crate::export::{Piece, ScaleEncoding, encode, pack};
+use crate::export::{Part, Piece, ScaleEncoding, encode, pack};
 use crate::import::PackedMatrix;
 use crate::journal::Written;
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource};
@@ -92,14 +92,10 @@ impl LayerTask<'_> {
         self.engine.check_cancelled()?;
         match &self.layer.output {
             LayerOutput::Parts { parts, first } => {
-                let tensor = self.round(band)?;
-                let shape = (self.layer.rows, self.layer.columns);
-                let pieces = parts.iter().map(|part| pack(self.engine.isa, part, &tensor, band, shape));
-                let pieces = pieces.enumerate().filter_map(|(i, piece)| piece.map(|piece| (first + i, piece)));
-                pieces.map(|(tensor, piece)| self.engine.write(tensor, &piece)).collect()
+                self.engine.write_parts(self.layer, (parts, *first), &self.round(band)?, band)
             }
             LayerOutput::Values { tensor, offset, dtype } => {
-                let piece = self.values(band, *offset, *dtype)?;
+                let piece = stored_values(self.layer, band, self.values(band)?, *offset, *dtype);
                 Ok(vec![self.engine.write(*tensor, &piece)?])
             }
         }
@@ -124,22 +120,13 @@ impl LayerTask<'_> {
         rounded.map(|()| tensor).map_err(|e| self.error(e))
     }
 
-    /// The band's values on the grid of the codes, as they are stored.
-    fn values(&self, band: &Band, offset: u64, dtype: Dtype) -> Result<Piece, EngineError> {
+    /// The band's values on the grid of the codes.
+    fn values(&self, band: &Band) -> Result<Vec<f32>, EngineError> {
         let (rows, columns) = (band.rows.len(), band.columns.len());
         let mut values = Vec::new();
         self.matrix.read(self.engine.isa, band, &mut values);
-        let mut faked =
-            fake_quantize(self.layer.scheme.weight, self.context, self.layer.source.dtype, &values, rows, columns)
-                .map_err(|e| self.error(e))?;
-        let mut start = band.rows.start * self.layer.columns;
-        if self.layer.source.input_major {
-            transpose(&faked, rows, columns, &mut values);
-            std::mem::swap(&mut faked, &mut values);
-            start = band.columns.start * self.layer.rows;
-        }
-        let size = dtype.bitsize() / 8;
-        Ok(Piece { offset: offset + (start * size) as u64, bytes: encode(ScaleEncoding::of_floats(dtype), &faked) })
+        fake_quantize(self.layer.scheme.weight, self.context, self.layer.source.dtype, &values, rows, columns)
+            .map_err(|e| self.error(e))
     }
 
     fn error(&self, error: RoundingError) -> EngineError {
@@ -151,13 +138,52 @@ impl LayerTask<'_> {
     }
 }
 
+/// A band's values as they are stored.
+fn stored_values(layer: &PlannedLayer, band: &Band, mut values: Vec<f32>, offset: u64, dtype: Dtype) -> Piece {
+    let mut start = band.rows.start * layer.columns;
+    if layer.source.input_major {
+        let mut turned = vec![0.0; values.len()];
+        transpose(&values, band.rows.len(), band.columns.len(), &mut turned);
+        values = turned;
+        start = band.columns.start * layer.rows;
+    }
+    let size = dtype.bitsize() / 8;
+    Piece { offset: offset + (start * size) as u64, bytes: encode(ScaleEncoding::of_floats(dtype), &values) }
+}
+
 impl Engine<'_> {
+    /// Writes a layer that was rounded as a whole.
+    pub(crate) fn write_layer(&self, layer: &PlannedLayer, tensor: &QuantTensor) -> Result<Vec<Written>, EngineError> {
+        let whole = Band { rows: 0..layer.rows, columns: 0..layer.columns };
+        match &layer.output {
+            LayerOutput::Parts { parts, first } => self.write_parts(layer, (parts, *first), tensor, &whole),
+            LayerOutput::Values { tensor: place, offset, dtype } => {
+                let piece = stored_values(layer, &whole, tensor.dequantize(), *offset, *dtype);
+                Ok(vec![self.write(*place, &piece)?])
+            }
+        }
+    }
+
+    fn write_parts(
+        &self,
+        layer: &PlannedLayer,
+        (parts, first): (&[Part], usize),
+        tensor: &QuantTensor,
+        band: &Band,
+    ) -> Result<Vec<Written>, EngineError> {
+        let shape = (layer.rows, layer.columns);
+        let pieces = parts.iter().map(|part| pack(self.isa, part, tensor, band, shape));
+        let pieces = pieces.enumerate().filter_map(|(i, piece)| piece.map(|piece| (first + i, piece)));
+        pieces.map(|(tensor, piece)| self.write(tensor, &piece)).collect()
+    }
+
     /// A tensor of the source.
     pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, EngineError> {
         self.checkpoint.tensor(name).ok_or_else(|| EngineError::Vanished(name.to_owned()))
     }
 
-    fn layer_matrix(&self, layer: &PlannedLayer) -> Result<WeightMatrix<'_>, EngineError> {
+    /// The weight of a layer in the source.
+    pub(crate) fn layer_matrix(&self, layer: &PlannedLayer) -> Result<WeightMatrix<'_>, EngineError> {
         let source = &layer.source;
         let shape = (layer.rows, layer.columns);
         self.matrix(&source.tensor, source.dtype, shape, source.expert, source.input_major, source.scales.as_ref())
@@ -187,7 +213,7 @@ impl Engine<'_> {
             .ok_or_else(|| EngineError::Vanished(tensor.to_owned()))
     }
 
-    fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {
+    pub(crate) fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {
         let tensor = layer.source.tensor.clone();
         let file = self.checkpoint.tensor(&tensor).map(|view| view.file().display().to_string());
         EngineError::Weight { tensor, layer: layer.name.clone(), file: file.unwrap_or_default(), reason }

@@ -6,7 +6,7 @@ mod output;
 
 pub use output::{Begun, Output, OutputError};
 
-use crate::export::Piece;
+use crate::export::{Piece, ScaleEncoding, encode};
 use crate::journal::{Entry, Written};
 use crate::plan::{Job, KeptTensor, ParameterTensor, Plan, Treatment};
 use crate::weight::{Band, BandAxis, bands};
@@ -122,14 +122,17 @@ pub fn run(
     }
     let jobs = plan.jobs();
     let left: Vec<usize> = (0..jobs.len()).filter(|job| !output.is_finished(*job)).collect();
-    let engine = Engine { plan, checkpoint, output, cancelled, progress, isa: Isa::best() };
-    let total = jobs.iter().map(|job| engine.source_bytes(job)).sum();
-    let to_do: u64 = left.iter().map(|job| engine.source_bytes(&jobs[*job])).sum();
-    progress.begin(total, total - to_do);
+    let engine = Engine::new(plan, checkpoint, output, cancelled, progress);
+    let bytes = |is_chosen: &dyn Fn(usize) -> bool| -> u64 {
+        (0..jobs.len()).filter(|job| is_chosen(*job)).map(|job| engine.source_bytes(&jobs[job])).sum()
+    };
+    let resumed = (0..jobs.len()).filter(|job| output.is_adopted(*job)).count();
+    let done = bytes(&|job| output.is_adopted(job));
+    progress.begin(done + bytes(&|job| !output.is_finished(job)), done);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|_| EngineError::Threads(threads))?;
     pool.install(|| engine.work(&jobs, &left))?;
-    Ok(Done { jobs: jobs.len(), resumed: jobs.len() - left.len() })
+    Ok(Done { jobs: jobs.len(), resumed })
 }
 
 /// What every job needs.
@@ -142,7 +145,17 @@ pub(crate) struct Engine<'a> {
     pub(crate) isa: Isa,
 }
 
-impl Engine<'_> {
+impl<'a> Engine<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        checkpoint: &'a Checkpoint,
+        output: &'a Output,
+        cancelled: &'a AtomicBool,
+        progress: &'a dyn Progress,
+    ) -> Engine<'a> {
+        Engine { plan, checkpoint, output, cancelled, progress, isa: Isa::best() }
+    }
+
     /// Every thread takes the next job until none is left, so that the source is read in order; inside a job the bands
     /// are shared among idle threads. The first error stops all.
     fn work(&self, jobs: &[Job], left: &[usize]) -> Result<(), EngineError> {
@@ -169,6 +182,11 @@ impl Engine<'_> {
             Job::Keep(kept) => self.keep(&self.plan.kept[*kept])?,
             Job::Parameters => self.write_parameters()?,
         };
+        self.record(index, job, pieces)
+    }
+
+    /// Records a job that is done.
+    pub(crate) fn record(&self, index: usize, job: &Job, pieces: Vec<Written>) -> Result<(), EngineError> {
         self.output.record(&Entry { job: index, pieces })?;
         self.progress.advance(self.name(job), self.source_bytes(job));
         Ok(())
@@ -223,6 +241,29 @@ impl Engine<'_> {
         }
     }
 
+    /// Writes a tensor that is carried over with other values, or the part of it that the job carries, in the type that it
+    /// is declared with.
+    pub(crate) fn write_changed(&self, job: &Job, values: &[f32]) -> Result<Vec<Written>, EngineError> {
+        let Job::Keep(kept) = job else { return Ok(Vec::new()) };
+        let KeptTensor { tensor, treatment, .. } = &self.plan.kept[*kept];
+        let encoding = ScaleEncoding::of_floats(self.plan.layout.declarations()[*tensor].dtype);
+        let values = match treatment {
+            Treatment::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],
+            Treatment::Widen { .. } => values,
+        };
+        let pieces = values.chunks(COPY_BYTES / 4).enumerate();
+        let write = |(index, values): (usize, &[f32])| {
+            let offset = index * (COPY_BYTES / 4) * encoding.size();
+            self.write_bytes(*tensor, offset as u64, &encode(encoding, values))
+        };
+        pieces.map(write).collect()
+    }
+
+    /// Whether a job is done.
+    pub(crate) fn is_finished(&self, job: usize) -> bool {
+        self.output.is_finished(job)
+    }
+
     fn copy(&self, kept: &KeptTensor, range: std::ops::Range<usize>) -> Result<Vec<Written>, EngineError> {
         let view = self.tensor(&kept.source)?;
         let bytes = &view.bytes()[range];
@@ -246,7 +287,7 @@ impl Engine<'_> {
         self.write_bytes(tensor, piece.offset, &piece.bytes)
     }
 
-    fn write_bytes(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<Written, EngineError> {
+    pub(crate) fn write_bytes(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<Written, EngineError> {
         self.writer().write_at(tensor, offset, bytes)?;
         Ok(Written { tensor, offset, length: bytes.len() as u64, hash: xxhash_rust::xxh3::xxh3_64(bytes) })
     }

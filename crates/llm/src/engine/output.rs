@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What keeps an output from being made.
@@ -137,7 +138,9 @@ pub struct Output {
     paths: Paths,
     journal: Journal,
     writer: Writer,
-    finished: BTreeSet<usize>,
+    finished: Mutex<BTreeSet<usize>>,
+    /// Those of them that an earlier run has done.
+    adopted: BTreeSet<usize>,
     overwrite: bool,
 }
 
@@ -192,8 +195,9 @@ impl Output {
             _ => (fresh_writer(plan, &paths)?, Vec::new()),
         };
         journal.begin(&plan.fingerprint).map_err(OutputError::io("write", &paths.journal))?;
-        let finished = entries.iter().map(|entry: &Entry| entry.job).collect();
-        let output = Output { paths, journal, writer, finished, overwrite };
+        let adopted: BTreeSet<usize> = entries.iter().map(|entry: &Entry| entry.job).collect();
+        let finished = Mutex::new(adopted.clone());
+        let output = Output { paths, journal, writer, finished, adopted, overwrite };
         entries.iter().try_for_each(|entry| output.adopt(entry))?;
         Ok(Begun::Working(Box::new(output)))
     }
@@ -204,9 +208,14 @@ impl Output {
         Ok(self.record(entry)?)
     }
 
-    /// Whether an earlier run has done the job.
+    /// Whether the job is done, in this run or an earlier one.
     pub fn is_finished(&self, job: usize) -> bool {
-        self.finished.contains(&job)
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner).contains(&job)
+    }
+
+    /// Whether an earlier run has done the job.
+    pub fn is_adopted(&self, job: usize) -> bool {
+        self.adopted.contains(&job)
     }
 
     /// Records a finished job.
@@ -214,7 +223,9 @@ impl Output {
     /// # Errors
     /// The system's.
     pub fn record(&self, entry: &Entry) -> Result<(), OutputError> {
-        self.journal.record(entry).map_err(OutputError::io("write", &self.paths.journal))
+        self.journal.record(entry).map_err(OutputError::io("write", &self.paths.journal))?;
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.job);
+        Ok(())
     }
 
     /// Where the tensors go.

@@ -7,9 +7,11 @@ use super::quantizers::quantize_heads;
 use super::run::Run;
 use super::spans::Spans;
 use super::tap::{Rows, Site};
+use super::variation::{Depth, Flow};
 use super::weighed;
 use crate::family::QueryKeyNorm;
 use kvant_numeric::simd::Isa;
+use std::ops::ControlFlow;
 
 /// A buffer with heads in its rows.
 struct Buffer {
@@ -32,15 +34,12 @@ impl Projected {
 
 impl Run<'_, '_> {
     /// The attention branch on normed rows `x`.
-    pub(super) fn attention(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Vec<f32> {
-        let mut projected = match &layer.projections {
-            Projections::Latent(latent) => self.latent(layer, latent, x),
-            projections => self.plain(layer, projections, x),
-        };
+    pub(super) fn attention(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Flow<Vec<f32>> {
+        let mut projected = self.projected(layer, x)?;
         let sites = [Site::Query(block), Site::Key(block), Site::Value(block)];
         sites.into_iter().enumerate().for_each(|(which, site)| self.show_heads(site, &projected.view(which)));
         self.quantize_heads(block, &mut projected);
-        let sinks = layer.sinks.as_ref().map(|sinks| self.tensors().values(sinks)).unwrap_or_default();
+        let sinks = self.vector(layer.sinks.as_ref());
         let attention = Attention {
             queries: projected.view(0),
             keys: projected.view(1),
@@ -51,14 +50,16 @@ impl Run<'_, '_> {
             window: layer.window,
             sinks: &sinks,
         };
-        self.linear(&layer.output, &self.attend(block, &attention))
+        let heads = self.attend(block, &attention);
+        self.enter(Depth::Heads, &[&layer.output], &heads, Spans::Even(self.length))?;
+        ControlFlow::Continue(self.linear(&layer.output, &heads))
     }
 
     /// Fused attention, unless somebody wants its weights.
     fn attend(&self, block: usize, attention: &Attention<'_>) -> Vec<f32> {
         let quantizer = self.decoder.quantizers.attention(block).and_then(|all| all.probabilities.as_ref());
         let site = Site::Probabilities(block);
-        let tap = self.tap.filter(|tap| tap.wants(site));
+        let tap = self.with.tap.filter(|tap| tap.wants(site));
         if quantizer.is_none() && tap.is_none() {
             let mut heads = Vec::new();
             self.ops.attend(attention, &mut heads);
@@ -78,7 +79,7 @@ impl Run<'_, '_> {
 
     /// Shows heads as rows of their own, which those of fused projections are not.
     fn show_heads(&self, site: Site<'_>, heads: &Heads<'_>) {
-        if self.tap.is_some_and(|tap| tap.wants(site)) {
+        if self.with.tap.is_some_and(|tap| tap.wants(site)) {
             let HeadLayout { width, count, .. } = heads.layout;
             self.show(site, &heads.gather(), width * count, Spans::Even(self.length));
         }
@@ -96,13 +97,16 @@ impl Run<'_, '_> {
         }
     }
 
-    fn plain(&self, layer: &AttentionLayer, projections: &Projections, x: &[f32]) -> Projected {
-        let mut projected = match projections {
+    fn projected(&self, layer: &AttentionLayer, x: &[f32]) -> Flow<Projected> {
+        let spans = Spans::Even(self.length);
+        let mut projected = match &layer.projections {
             Projections::Separate { layers, heads } => {
+                self.enter(Depth::AttentionInput, &layers.each_ref(), x, spans)?;
                 let buffers = layers.iter().map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows });
                 Projected { buffers: buffers.collect(), heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])] }
             }
             Projections::Fused { layer, heads } => {
+                self.enter(Depth::AttentionInput, &[layer], x, spans)?;
                 let buffer = Buffer { data: self.linear(layer, x), width: layer.rows };
                 Projected { buffers: vec![buffer], heads: heads.map(|heads| (0, heads)) }
             }
@@ -113,7 +117,7 @@ impl Run<'_, '_> {
         self.norm_heads(before, &mut projected);
         self.turn_heads(layer, &mut projected);
         self.norm_heads(after, &mut projected);
-        projected
+        ControlFlow::Continue(projected)
     }
 
     fn norm_heads(&self, norms: Option<&HeadNorms>, projected: &mut Projected) {
@@ -139,14 +143,17 @@ impl Run<'_, '_> {
         }
     }
 
-    fn latent(&self, layer: &AttentionLayer, latent: &LatentProjections, x: &[f32]) -> Projected {
+    fn latent(&self, layer: &AttentionLayer, latent: &LatentProjections, x: &[f32]) -> Flow<Projected> {
         let sizes = &latent.sizes;
         let (nope, rope, wide) = (sizes.nope_dim, sizes.rope_dim, sizes.value_dim);
         let width = nope + rope;
-        let mut queries = self.latent_queries(&latent.query, x);
-        let down = self.linear(&latent.down, x);
+        let spans = Spans::Even(self.length);
+        self.enter(Depth::AttentionInput, &[latent.query.first(), &latent.down], x, spans)?;
+        let (queries, down) = (self.linear(latent.query.first(), x), self.linear(&latent.down, x));
+        let mut queries = self.latent_queries(&latent.query, queries)?;
         let (mut compressed, mut turning) = split(&down, sizes.key_value_rank, rope);
         self.norm(&latent.norm, &mut compressed, sizes.key_value_rank);
+        self.enter(Depth::KeyValueLatent, &[&latent.up], &compressed, spans)?;
         let up = self.linear(&latent.up, &compressed);
         let all = HeadLayout::packed(latent.heads, width);
         if let Some((rotary, pairing)) = layer.rotary {
@@ -158,21 +165,16 @@ impl Run<'_, '_> {
         let values = HeadLayout::packed(latent.heads, nope + wide).part(nope, wide);
         let buffers =
             [(queries, latent.heads * width), (keys, latent.heads * width), (up, latent.heads * (nope + wide))];
-        Projected {
-            buffers: buffers.map(|(data, width)| Buffer { data, width }).into(),
-            heads: [(0, all), (1, all), (2, values)],
-        }
+        let buffers = buffers.map(|(data, width)| Buffer { data, width }).into();
+        ControlFlow::Continue(Projected { buffers, heads: [(0, all), (1, all), (2, values)] })
     }
 
-    fn latent_queries(&self, query: &QueryLatent, x: &[f32]) -> Vec<f32> {
-        match query {
-            QueryLatent::None(layer) => self.linear(layer, x),
-            QueryLatent::Latent(down, norm, up) => {
-                let mut compressed = self.linear(down, x);
-                self.norm(norm, &mut compressed, down.rows);
-                self.linear(up, &compressed)
-            }
-        }
+    /// Queries, from what the first of their layers gave.
+    fn latent_queries(&self, query: &QueryLatent, mut first: Vec<f32>) -> Flow<Vec<f32>> {
+        let QueryLatent::Latent(down, norm, up) = query else { return ControlFlow::Continue(first) };
+        self.norm(norm, &mut first, down.rows);
+        self.enter(Depth::QueryLatent, &[up], &first, Spans::Even(self.length))?;
+        ControlFlow::Continue(self.linear(up, &first))
     }
 
     fn normalise_heads(&self, norm: &NormLayer, data: &mut [f32], width: usize, layout: HeadLayout) {

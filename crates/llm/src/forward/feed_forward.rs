@@ -2,37 +2,46 @@
 
 use super::blueprint::{FeedForward, FirstLayers, Mixture, Mlp};
 use super::ops::Hidden;
-use super::routing::{Choice, RoutingRule};
+use super::routing::{Shares, shares_of};
+use super::routing_rule::{Choice, RoutingRule};
 use super::run::Run;
 use super::spans::{Spans, spans_of};
+use super::variation::{Depth, Flow};
 use crate::family::RowOrder;
 use rayon::prelude::*;
-
-/// The rows that an expert gets, with their weights.
-type Share = Vec<(usize, f32)>;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 impl Run<'_, '_> {
-    /// The feed-forward branch on normed rows `x`.
-    pub(super) fn feed_forward(&self, network: &FeedForward, x: &[f32]) -> Vec<f32> {
+    /// The feed-forward branch of a block on normed rows `x`.
+    pub(super) fn feed_forward(&self, block: usize, network: &FeedForward, x: &[f32]) -> Flow<Vec<f32>> {
         match network {
             FeedForward::Dense(mlp) => self.mlp(mlp, x, Spans::Even(self.length)),
-            FeedForward::Mixture(mixture) => self.mixture(mixture, x),
+            FeedForward::Mixture(mixture) => self.mixture(block, mixture, x),
         }
     }
 
-    fn mlp(&self, mlp: &Mlp, x: &[f32], spans: Spans<'_>) -> Vec<f32> {
-        let linear = |layer, x: &[f32]| self.linear_of(layer, x, spans);
+    fn mlp(&self, mlp: &Mlp, x: &[f32], spans: Spans<'_>) -> Flow<Vec<f32>> {
+        self.enter(Depth::FeedForward, &mlp.first.layers(), x, spans)?;
+        let hidden = self.activated(mlp, x, spans);
+        self.enter(Depth::Hidden, &[&mlp.down], &hidden, spans)?;
+        ControlFlow::Continue(self.linear_of(&mlp.down, &hidden, spans))
+    }
+
+    /// The hidden activation.
+    fn activated(&self, mlp: &Mlp, x: &[f32], spans: Spans<'_>) -> Vec<f32> {
+        let linear = |layer| self.linear_of(layer, x, spans);
         let mut hidden = Vec::new();
         match &mlp.first {
             FirstLayers::Plain(up) => {
-                self.ops.activate(mlp.activation, Hidden::Plain(&linear(up, x)), &mut hidden);
+                self.ops.activate(mlp.activation, Hidden::Plain(&linear(up)), &mut hidden);
             }
             FirstLayers::Gated(gate, up) => {
-                let (gate, up) = (linear(gate, x), linear(up, x));
+                let (gate, up) = (linear(gate), linear(up));
                 self.ops.activate(mlp.activation, Hidden::Pair { gate: &gate, up: &up }, &mut hidden);
             }
             FirstLayers::Fused(both, order) => {
-                let rows = linear(both, x);
+                let rows = linear(both);
                 let form = match order {
                     RowOrder::Interleaved => Hidden::Alternating(&rows),
                     RowOrder::Stacked | RowOrder::PerHead => Hidden::Halves { rows: &rows, width: both.rows },
@@ -40,28 +49,38 @@ impl Run<'_, '_> {
                 self.ops.activate(mlp.activation, form, &mut hidden);
             }
         }
-        linear(&mlp.down, &hidden)
+        hidden
     }
 
-    fn mixture(&self, mixture: &Mixture, x: &[f32]) -> Vec<f32> {
+    fn mixture(&self, block: usize, mixture: &Mixture, x: &[f32]) -> Flow<Vec<f32>> {
         let width = mixture.router.columns;
-        let shares = self.shares(mixture, x);
+        let shares = self.shares(block, mixture, x);
         let parts = shares.par_iter().zip(&mixture.experts).map(|(share, expert)| self.routed(expert, share, x, width));
-        let parts: Vec<Vec<f32>> = parts.collect();
-        let mut out = self.shared(mixture, x).unwrap_or_else(|| vec![0.0; x.len()]);
+        // Where the run ends, it ends in all of them: each is seen.
+        let parts: Vec<Flow<Vec<f32>>> = parts.collect();
+        let mut out = self.shared(mixture, x)?.unwrap_or_else(|| vec![0.0; x.len()]);
         // One expert after the other, so that every row is summed in the same order.
-        for (share, part) in shares.iter().zip(&parts) {
-            for ((row, weight), values) in share.iter().zip(part.chunks_exact(width)) {
+        for (share, part) in shares.iter().zip(parts) {
+            for ((row, weight), values) in share.iter().zip(part?.chunks_exact(width)) {
                 let out = &mut out[row * width..(row + 1) * width];
                 out.iter_mut().zip(values).for_each(|(out, value)| *out += weight * value);
             }
         }
-        out
+        ControlFlow::Continue(out)
     }
 
     /// The rows of every expert.
-    fn shares(&self, mixture: &Mixture, x: &[f32]) -> Vec<Share> {
-        let correction = mixture.correction.as_ref().map(|c| self.tensors().values(c)).unwrap_or_default();
+    fn shares(&self, block: usize, mixture: &Mixture, x: &[f32]) -> Arc<Shares> {
+        let logits = self.linear(&mixture.router, x);
+        let choose = || self.choose(mixture, &logits);
+        match self.with.routing {
+            Some(routing) => routing.shares(block, x.len() / mixture.router.columns, choose),
+            None => Arc::new(choose()),
+        }
+    }
+
+    fn choose(&self, mixture: &Mixture, logits: &[f32]) -> Shares {
+        let correction = self.vector(mixture.correction.as_ref());
         let rule = RoutingRule {
             rule: mixture.rule,
             per_token: mixture.per_token,
@@ -71,32 +90,29 @@ impl Run<'_, '_> {
             correction: &correction,
             jitter: mixture.jitter,
         };
-        let logits = self.linear(&mixture.router, x);
-        let choices: Vec<Vec<Choice>> =
-            logits.par_chunks_exact(mixture.experts.len()).map(|logits| rule.choose(logits)).collect();
-        let mut shares = vec![Share::new(); mixture.experts.len()];
-        for (row, chosen) in choices.into_iter().enumerate() {
-            chosen.into_iter().for_each(|(expert, weight)| shares[expert].push((row, weight)));
-        }
-        shares
+        let experts = mixture.experts.len();
+        let choices: Vec<Vec<Choice>> = logits.par_chunks_exact(experts).map(|logits| rule.choose(logits)).collect();
+        shares_of(choices, experts)
     }
 
-    fn routed(&self, expert: &Mlp, share: &Share, x: &[f32], width: usize) -> Vec<f32> {
+    fn routed(&self, expert: &Mlp, share: &[Choice], x: &[f32], width: usize) -> Flow<Vec<f32>> {
         let rows: Vec<f32> = share.iter().flat_map(|(row, _)| &x[row * width..(row + 1) * width]).copied().collect();
         let spans = spans_of(share.iter().map(|(row, _)| *row), self.length);
-        if rows.is_empty() { rows } else { self.mlp(expert, &rows, Spans::Listed(&spans)) }
+        match rows.is_empty() {
+            true => ControlFlow::Continue(rows),
+            false => self.mlp(expert, &rows, Spans::Listed(&spans)),
+        }
     }
 
-    fn shared(&self, mixture: &Mixture, x: &[f32]) -> Option<Vec<f32>> {
-        let mut out = self.mlp(mixture.shared.as_ref()?, x, Spans::Even(self.length));
-        if let Some(gate) = &mixture.shared_gate {
-            let gates = self.linear(gate, x);
-            let width = mixture.router.columns;
-            for (row, gate) in out.chunks_exact_mut(width).zip(gates) {
-                let factor = 1.0 / (1.0 + (-gate).exp());
-                row.iter_mut().for_each(|value| *value *= factor);
-            }
+    fn shared(&self, mixture: &Mixture, x: &[f32]) -> Flow<Option<Vec<f32>>> {
+        let Some(shared) = &mixture.shared else { return ControlFlow::Continue(None) };
+        let gates = mixture.shared_gate.as_ref().map(|gate| self.linear(gate, x));
+        let mut out = self.mlp(shared, x, Spans::Even(self.length))?;
+        let rows = out.chunks_exact_mut(mixture.router.columns);
+        for (row, gate) in rows.zip(gates.unwrap_or_default()) {
+            let factor = 1.0 / (1.0 + (-gate).exp());
+            row.iter_mut().for_each(|value| *value *= factor);
         }
-        Some(out)
+        ControlFlow::Continue(Some(out))
     }
 }

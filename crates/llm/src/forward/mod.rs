@@ -1,8 +1,8 @@
 //! The forward pass of a decoder, built from its family's description. Activations are `f32` rows, one per token; weights
 //! stay in the mapped file and are widened piece by piece, so memory is that of the activations of one block.
 //!
-//! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, `run` computes a
-//! block, [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`Tap`] sees activations pass.
+//! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, [`Runner`] runs
+//! single blocks, also otherwise than the checkpoint says ([`Variation`]), [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`Tap`] sees activations pass.
 //!
 //! ```
 //! use kvant_container::Checkpoint;
@@ -23,27 +23,39 @@ mod error;
 mod feed_forward;
 mod heads;
 pub mod ops;
+mod overlay;
 mod pass;
 mod quantizers;
 mod rope;
 mod routing;
+mod routing_rule;
 mod run;
+mod runner;
 mod spans;
 mod streams;
 mod tap;
 mod tensors;
+mod variation;
 mod weighed;
 
 pub use error::ForwardError;
 pub use heads::{HeadLayout, Heads};
+pub use overlay::Overlay;
+pub(crate) use pass::WIDE;
 pub use pass::{Chunk, Pass, chunks};
 pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
 pub use rope::{Angles, Rotary};
+pub use routing::Routing;
+pub use runner::Runner;
 pub use spans::Spans;
 pub use tap::{Rows, Site, Tap};
 pub use tensors::{Projection, Tensors, Vector};
+pub use variation::{Depth, Variation};
 
 use crate::import;
+use crate::model_config::ModelConfig;
+use crate::network::Network;
+use crate::weight::WeightMatrix;
 use blueprint::Blueprint;
 use kvant_container::Checkpoint;
 use ops::Ops;
@@ -52,6 +64,7 @@ use ops::Ops;
 #[derive(Clone, Debug)]
 pub struct Decoder<'a> {
     tensors: Tensors<'a>,
+    network: Network,
     blueprint: Blueprint,
     quantizers: Quantizers,
 }
@@ -66,9 +79,25 @@ impl<'a> Decoder<'a> {
         let config = checkpoint.config()?.ok_or_else(|| ForwardError::missing("the checkpoint", "config.json"))?;
         let import = import::open(checkpoint)?;
         let tensors = Tensors::new(import.tensors().to_vec());
+        let network = Network::recognise(&ModelConfig::from_json(&config)?, tensors.meta());
         let blueprint = Blueprint::new(&config, &tensors)?;
         let quantizers = Quantizers::of(&import, &blueprint)?;
-        Ok(Decoder { tensors, blueprint, quantizers })
+        Ok(Decoder { tensors, network, blueprint, quantizers })
+    }
+
+    /// What the tensors are.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The weight of a layer, where it is mapped.
+    pub fn weight(&self, layer: &Projection) -> WeightMatrix<'a> {
+        self.tensors.weight(layer)
+    }
+
+    /// The layer of this name in a block.
+    pub fn layer(&self, block: usize, module: &str) -> Option<&Projection> {
+        self.blueprint.blocks.get(block)?.layers().into_iter().find(|layer| layer.module == module)
     }
 
     /// The number of tokens that there are.
@@ -79,6 +108,11 @@ impl<'a> Decoder<'a> {
     /// The longest context that config.json states.
     pub fn longest(&self) -> Option<usize> {
         self.blueprint.longest
+    }
+
+    /// The tensors that it reads.
+    pub fn tensors(&self) -> &Tensors<'a> {
+        &self.tensors
     }
 
     /// What the pass does.

@@ -1,19 +1,17 @@
 //! A pass over many sequences, block by block: one block's weights are in use at a time, and read once for every chunk of
-//! sequences. Not what a block computes, which is in `run`.
+//! sequences. Not what a block computes, which is in [`super::Runner`].
 
 use super::Decoder;
 use super::error::ForwardError;
 use super::ops::Ops;
-use super::rope::Angles;
-use super::run::Run;
+use super::runner::Runner;
 use super::streams::Streams;
 use super::tap::Tap;
-use std::collections::BTreeMap;
+use super::variation::Variation;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Elements of the widest activations that exist at a time, beyond one sequence's.
-const WIDE: usize = 16 << 20;
+pub(crate) const WIDE: usize = 16 << 20;
 
 /// Sequences of one length that pass a block together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,11 +24,9 @@ pub struct Chunk {
 
 /// A pass that has come to some block.
 pub struct Pass<'p, 'a> {
-    decoder: &'p Decoder<'a>,
-    ops: &'p dyn Ops,
-    tap: Option<&'p dyn Tap>,
+    runner: Runner<'p, 'a>,
+    with: Variation<'p, 'a>,
     chunks: &'p [Chunk],
-    angles: BTreeMap<usize, Arc<Vec<Angles>>>,
     streams: Streams,
 }
 
@@ -49,9 +45,10 @@ impl<'p, 'a> Pass<'p, 'a> {
     ) -> Result<Pass<'p, 'a>, ForwardError> {
         let sizes: Vec<usize> = chunks.iter().map(|chunk| chunk.tokens.len() * decoder.width()).collect();
         let streams = Streams::new(&sizes, budget)?;
-        let mut pass = Pass { decoder, ops, tap, chunks, angles: BTreeMap::new(), streams };
+        let with = Variation { tap, ..Variation::default() };
+        let mut pass = Pass { runner: Runner::new(decoder, ops), with, chunks, streams };
         for (index, chunk) in chunks.iter().enumerate() {
-            let x = pass.run(chunk).embed(&chunk.tokens)?;
+            let x = pass.runner.embed(with, &chunk.tokens, chunk.length)?;
             pass.streams.put(index, x)?;
         }
         Ok(pass)
@@ -64,7 +61,8 @@ impl<'p, 'a> Pass<'p, 'a> {
     /// Those of the temporary file.
     pub fn block(&mut self, block: usize, chunk: usize, mut watch: impl FnMut(&[f32])) -> Result<(), ForwardError> {
         let mut x = self.streams.take(chunk)?;
-        self.run(&self.chunks[chunk]).block(block, &mut x);
+        // Without an end of its own, a run comes to that of the block.
+        let _ = self.runner.block(self.with, block, self.chunks[chunk].length, &mut x);
         watch(&x);
         self.streams.put(chunk, x)
     }
@@ -76,21 +74,12 @@ impl<'p, 'a> Pass<'p, 'a> {
     /// Those of the temporary file.
     pub fn hidden(&mut self, chunk: usize) -> Result<Vec<f32>, ForwardError> {
         let x = self.streams.take(chunk)?;
-        Ok(self.run(&self.chunks[chunk]).finish(&x))
+        Ok(self.runner.hidden(self.with, self.chunks[chunk].length, &x))
     }
 
     /// Some logits of rows of [`Pass::hidden`]: those of the tokens `range`.
     pub fn logits(&mut self, hidden: &[f32], range: Range<usize>) -> Vec<f32> {
-        let chunk = Chunk { tokens: Vec::new(), length: 1 };
-        self.run(&chunk).logits(hidden, range)
-    }
-
-    /// One chunk's run. Angles are found once for each length.
-    fn run(&mut self, chunk: &Chunk) -> Run<'p, 'a> {
-        let decoder = self.decoder;
-        let length = chunk.length.max(1);
-        let angles = self.angles.entry(length).or_insert_with(|| Arc::new(decoder.angles(length)));
-        Run { decoder, ops: self.ops, tap: self.tap, length, angles: angles.clone() }
+        self.runner.logits(self.with, hidden, range)
     }
 }
 

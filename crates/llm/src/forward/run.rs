@@ -5,34 +5,64 @@ use super::blueprint::{Block, Blueprint, NormLayer};
 use super::error::ForwardError;
 use super::heads::HeadLayout;
 use super::ops::{NormWeights, Ops};
-use super::quantizers::{LayerQuantizers, quantize};
+use super::quantizers::quantize;
 use super::rope::Angles;
 use super::spans::Spans;
-use super::tap::{Rows, Site, Tap};
-use super::tensors::{Projection, Tensors};
+use super::tap::{Rows, Site};
+use super::tensors::{Projection, Tensors, Vector};
+use super::variation::{Depth, Flow, Variation};
 use crate::family::Residual;
+use crate::weight::{Band, WeightMatrix};
 use kvant_numeric::linalg::tanh;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
 use rayon::prelude::*;
 use std::borrow::Cow;
-use std::ops::Range;
+use std::cmp::Ordering;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// A decoder over sequences of one length.
+#[derive(Clone)]
 pub(super) struct Run<'r, 'a> {
     pub(super) decoder: &'r Decoder<'a>,
     pub(super) ops: &'r dyn Ops,
-    pub(super) tap: Option<&'r dyn Tap>,
+    pub(super) with: Variation<'r, 'a>,
     /// Tokens of a sequence.
     pub(super) length: usize,
     /// Those of the blueprint's rotary embeddings.
     pub(super) angles: Arc<Vec<Angles>>,
 }
 
-impl Run<'_, '_> {
-    pub(super) fn tensors(&self) -> &Tensors<'_> {
+impl<'a> Run<'_, 'a> {
+    fn tensors(&self) -> &Tensors<'a> {
         &self.decoder.tensors
+    }
+
+    fn weight(&self, layer: &Projection) -> WeightMatrix<'a> {
+        let overlaid = self.with.overlay.and_then(|overlay| overlay.weight(&layer.module));
+        overlaid.map_or_else(|| self.tensors().weight(layer), WeightMatrix::clone)
+    }
+
+    fn bias(&self, layer: &Projection) -> Option<Cow<'_, [f32]>> {
+        let overlaid = self.with.overlay.and_then(|overlay| overlay.bias(&layer.module));
+        overlaid.map(Cow::Borrowed).or_else(|| self.tensors().bias(layer).map(Cow::Owned))
+    }
+
+    /// A vector's elements; none where there is no vector.
+    pub(super) fn vector(&self, vector: Option<&Vector>) -> Vec<f32> {
+        let Some(vector) = vector else { return Vec::new() };
+        let overlaid = self.with.overlay.and_then(|overlay| overlay.vector(vector));
+        overlaid.map_or_else(|| self.tensors().values(vector), <[f32]>::to_vec)
+    }
+
+    fn input_quantizer(&self, layer: &Projection) -> Option<&ActivationQuantizer> {
+        let overlaid = self.with.overlay.and_then(|overlay| overlay.input(&layer.module));
+        overlaid.or_else(|| self.decoder.quantizers.layer(&layer.module)?.input.as_ref())
+    }
+
+    fn output_quantizer(&self, layer: &Projection) -> Option<&ActivationQuantizer> {
+        self.decoder.quantizers.layer(&layer.module)?.output.as_ref()
     }
 
     fn blueprint(&self) -> &Blueprint {
@@ -47,25 +77,33 @@ impl Run<'_, '_> {
     /// The layer on rows `x`.
     pub(super) fn linear_of(&self, layer: &Projection, x: &[f32], spans: Spans<'_>) -> Vec<f32> {
         self.show(Site::Input(&layer.module), x, layer.columns, spans);
-        let quantizers = self.quantizers(layer);
-        let input = quantizers.and_then(|quantizers| quantizers.input.as_ref());
-        let x = match input {
+        let x = match self.input_quantizer(layer) {
             Some(input) => Cow::Owned(self.quantized(input, x.to_vec(), layer.columns, spans)),
             None => Cow::Borrowed(x),
         };
         let mut out = Vec::new();
-        let tensors = self.tensors();
-        self.ops.linear(&x, &tensors.weight(layer), tensors.bias(layer).as_deref(), &mut out);
-        tensors.release(layer);
+        self.ops.linear(&x, &self.weight(layer), self.bias(layer).as_deref(), &mut out);
+        self.tensors().release(layer);
         self.show(Site::Output(&layer.module), &out, layer.rows, spans);
-        match quantizers.and_then(|quantizers| quantizers.output.as_ref()) {
+        match self.output_quantizer(layer) {
             Some(output) => self.quantized(output, out, layer.rows, spans),
             None => out,
         }
     }
 
-    fn quantizers(&self, layer: &Projection) -> Option<&LayerQuantizers> {
-        self.decoder.quantizers.layer(&layer.module)
+    /// Whether the run ends before these layers, which read rows `x` at a depth. Where it ends just there, the rows are
+    /// shown.
+    pub(super) fn enter(&self, depth: Depth, layers: &[&Projection], x: &[f32], spans: Spans<'_>) -> Flow<()> {
+        let order = self.with.until.map_or(Ordering::Less, |until| depth.cmp(&until));
+        if order == Ordering::Equal {
+            layers.iter().for_each(|layer| self.show(Site::Input(&layer.module), x, layer.columns, spans));
+        }
+        if order == Ordering::Less { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    /// The same run with another end.
+    fn until(&self, depth: Depth) -> Self {
+        Run { with: Variation { until: Some(depth), ..self.with }, ..self.clone() }
     }
 
     fn quantized(
@@ -81,14 +119,14 @@ impl Run<'_, '_> {
 
     /// Shows rows to whoever looks.
     pub(super) fn show(&self, site: Site<'_>, data: &[f32], columns: usize, spans: Spans<'_>) {
-        if let Some(tap) = self.tap.filter(|tap| tap.wants(site)) {
+        if let Some(tap) = self.with.tap.filter(|tap| tap.wants(site)) {
             tap.see(site, Rows { data, columns, spans });
         }
     }
 
     pub(super) fn norm_weights(&self, norm: &NormLayer) -> NormWeights {
-        let values = |vector: &Option<_>| vector.as_ref().map(|v| self.tensors().values(v)).unwrap_or_default();
-        NormWeights { kind: norm.kind, weight: values(&norm.weight), bias: values(&norm.bias), eps: norm.eps }
+        let (weight, bias) = (self.vector(norm.weight.as_ref()), self.vector(norm.bias.as_ref()));
+        NormWeights { kind: norm.kind, weight, bias, eps: norm.eps }
     }
 
     /// Normalises rows of `width` elements.
@@ -112,7 +150,7 @@ impl Run<'_, '_> {
         for token in tokens {
             let row = usize::try_from(*token).ok().filter(|row| *row < vocabulary);
             let row = row.ok_or(ForwardError::Token { token: *token, vocabulary })?;
-            self.tensors().read_row(table, row, &mut x);
+            self.read_row(table, row, &mut x);
         }
         let (precision, scale) = (self.ops.precision(), self.blueprint().embedding_scale);
         let scale = precision.round(scale);
@@ -124,6 +162,12 @@ impl Run<'_, '_> {
         Ok(self.normed(self.blueprint().embedding_norm.as_ref(), &x))
     }
 
+    /// One row of a table, appended to `out`.
+    fn read_row(&self, table: &Projection, row: usize, out: &mut Vec<f32>) {
+        let band = Band { rows: row..row + 1, columns: 0..table.columns };
+        self.weight(table).read(Isa::best(), &band, out);
+    }
+
     fn add_positions(&self, x: &mut [f32]) -> Result<(), ForwardError> {
         let Some((table, offset)) = &self.blueprint().positions else { return Ok(()) };
         let longest = table.rows.saturating_sub(*offset);
@@ -131,7 +175,7 @@ impl Run<'_, '_> {
             return Err(ForwardError::TooLong { length: self.length, longest });
         }
         let mut rows = Vec::new();
-        (0..self.length).for_each(|position| self.tensors().read_row(table, position + offset, &mut rows));
+        (0..self.length).for_each(|position| self.read_row(table, position + offset, &mut rows));
         for sequence in x.chunks_mut(self.length * table.columns) {
             self.ops.join(sequence, &rows, 1.0);
         }
@@ -139,7 +183,7 @@ impl Run<'_, '_> {
     }
 
     /// Block `index`, on the residual stream `x`.
-    pub(super) fn block(&self, index: usize, x: &mut [f32]) {
+    pub(super) fn block(&self, index: usize, x: &mut [f32]) -> Flow<()> {
         let block = &self.blueprint().blocks[index];
         match block.residual {
             Residual::Parallel => self.parallel(index, block, x),
@@ -148,31 +192,47 @@ impl Run<'_, '_> {
         }
     }
 
-    fn sequential(&self, index: usize, block: &Block, x: &mut [f32]) {
+    fn sequential(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
         let normed = self.normed(block.attention_input.as_ref(), x);
-        let branch = self.attention(index, &block.attention, &normed);
+        let branch = self.attention(index, &block.attention, &normed)?;
         self.join(block, x, branch, block.attention_output.as_ref());
         let normed = self.normed(block.feed_forward_input.as_ref(), x);
-        let branch = self.feed_forward(&block.feed_forward, &normed);
+        let branch = self.feed_forward(index, &block.feed_forward, &normed)?;
         self.join(block, x, branch, block.feed_forward_output.as_ref());
+        ControlFlow::Continue(())
     }
 
-    fn parallel(&self, index: usize, block: &Block, x: &mut [f32]) {
+    fn parallel(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
         let normed = self.normed(block.attention_input.as_ref(), x);
         let second = block.feed_forward_input.as_ref().map(|norm| self.normed(Some(norm), x));
-        let attention = self.attention(index, &block.attention, &normed);
-        let feed_forward = self.feed_forward(&block.feed_forward, second.as_ref().unwrap_or(&normed));
+        if second.is_none() {
+            self.enter_both(index, block, &normed)?;
+        }
+        let attention = self.attention(index, &block.attention, &normed)?;
+        let feed_forward = self.feed_forward(index, &block.feed_forward, second.as_ref().unwrap_or(&normed))?;
         self.join(block, x, attention, block.attention_output.as_ref());
         self.join(block, x, feed_forward, block.feed_forward_output.as_ref());
+        ControlFlow::Continue(())
     }
 
-    fn post_norm(&self, index: usize, block: &Block, x: &mut [f32]) {
-        let branch = self.attention(index, &block.attention, x);
+    /// Whether the run ends at the input that both branches share.
+    fn enter_both(&self, index: usize, block: &Block, normed: &[f32]) -> Flow<()> {
+        if self.with.until != Some(Depth::AttentionInput) {
+            return ControlFlow::Continue(());
+        }
+        let _ = self.attention(index, &block.attention, normed);
+        let _ = self.until(Depth::FeedForward).feed_forward(index, &block.feed_forward, normed);
+        ControlFlow::Break(())
+    }
+
+    fn post_norm(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
+        let branch = self.attention(index, &block.attention, x)?;
         self.join(block, x, branch, None);
         x.copy_from_slice(&self.normed(block.attention_input.as_ref(), x));
-        let branch = self.feed_forward(&block.feed_forward, x);
+        let branch = self.feed_forward(index, &block.feed_forward, x)?;
         self.join(block, x, branch, None);
         x.copy_from_slice(&self.normed(block.feed_forward_input.as_ref(), x));
+        ControlFlow::Continue(())
     }
 
     /// `x += scale * norm(branch)`.
@@ -191,7 +251,7 @@ impl Run<'_, '_> {
         }
         let (head, spans) = (&self.blueprint().head, Spans::Even(self.length));
         self.show(Site::Input(&head.module), &x, head.columns, spans);
-        match self.quantizers(head).and_then(|quantizers| quantizers.input.as_ref()) {
+        match self.input_quantizer(head) {
             Some(input) => self.quantized(input, x, head.columns, spans),
             None => x,
         }
@@ -199,12 +259,13 @@ impl Run<'_, '_> {
 
     /// The logits of the tokens `range`, for every row.
     pub(super) fn logits(&self, hidden: &[f32], range: Range<usize>) -> Vec<f32> {
-        let (head, tensors) = (&self.blueprint().head, self.tensors());
-        let bias = tensors.bias(head).map(|bias| bias[range.clone()].to_vec());
+        let head = &self.blueprint().head;
+        let bias = self.bias(head).map(|bias| bias[range.clone()].to_vec());
         let mut logits = Vec::new();
-        self.ops.linear(hidden, &tensors.weight_rows(head, range), bias.as_deref(), &mut logits);
+        // Of a weight stored by inputs, which no head is, all rows would come.
+        self.ops.linear(hidden, &self.weight(head).slice_rows(range), bias.as_deref(), &mut logits);
         self.shape_logits(&mut logits);
-        tensors.release(head);
+        self.tensors().release(head);
         logits
     }
 

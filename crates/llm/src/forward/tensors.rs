@@ -4,7 +4,7 @@
 use super::error::ForwardError;
 use crate::import::{ImportedTensor, PackedMatrix, Stored};
 use crate::network::{Linear, TensorMeta};
-use crate::weight::{Band, WeightMatrix};
+use crate::weight::WeightMatrix;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;
@@ -36,13 +36,20 @@ enum MatrixPlace {
 }
 
 /// Some elements of a tensor, to be used as a vector.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Vector {
     tensor: usize,
     bytes: Range<usize>,
     source: Source,
     /// The number of elements.
     pub length: usize,
+}
+
+impl Vector {
+    /// The type that its elements are stored in.
+    pub fn source(&self) -> Source {
+        self.source
+    }
 }
 
 /// The tensors of a checkpoint, in its order.
@@ -182,11 +189,6 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// Some rows of a layer's weight. Of a weight stored by inputs, which no head is, all rows.
-    pub fn weight_rows(&self, layer: &Projection, rows: Range<usize>) -> WeightMatrix<'a> {
-        self.weight(layer).slice_rows(rows)
-    }
-
     /// The bias of a layer.
     pub fn bias(&self, layer: &Projection) -> Option<Vec<f32>> {
         layer.bias.as_ref().map(|bias| self.values(bias))
@@ -199,12 +201,6 @@ impl<'a> Tensors<'a> {
             widen(Isa::best(), vector.source, &view.bytes()[vector.bytes.clone()], &mut values);
         }
         values
-    }
-
-    /// One row of a table, appended to `out`.
-    pub fn read_row(&self, table: &Projection, row: usize, out: &mut Vec<f32>) {
-        let band = Band { rows: row..row + 1, columns: 0..table.columns };
-        self.weight(table).read(Isa::best(), &band, out);
     }
 
     /// Gives the pages of a layer's weight back to the system.

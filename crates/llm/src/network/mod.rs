@@ -136,6 +136,16 @@ pub struct FusedExperts {
     pub kept: bool,
 }
 
+impl FusedExperts {
+    /// The tensor with the weights, where they are floats.
+    pub fn float_weight(&self) -> Option<usize> {
+        match self.storage {
+            ExpertsStorage::Float { weight } => Some(weight),
+            ExpertsStorage::Mxfp4 { .. } => None,
+        }
+    }
+}
+
 /// The tensors of [`FusedExperts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertsStorage {

@@ -172,6 +172,7 @@ impl Builder<'_> {
         let shares = has_tensor_scale(scheme.weight);
         let layer = PlannedLayer {
             name: self.output_name(&linear.module),
+            module: linear.module.clone(),
             role: linear.role.name(),
             rows,
             columns,
@@ -378,6 +379,9 @@ impl Builder<'_> {
 
     fn finish(self, checkpoint: &Checkpoint, json: Option<Value>) -> Result<Plan, PlanError> {
         let (exclude, traits) = (self.exclude_list(), self.traits());
+        let blocks = if self.recipe.algorithms().is_plain() { Vec::new() } else { self.blocks() };
+        self.check_algorithms(checkpoint, &blocks)?;
+        let outside = self.outside(&blocks);
         let config = json.map(|json| self.quantized_config(json, &exclude)).transpose()?;
         let mut metadata: BTreeMap<String, String> = checkpoint.metadata();
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
@@ -386,11 +390,14 @@ impl Builder<'_> {
         let fingerprint = fingerprint(checkpoint, &self.recipe, &layout, config.as_ref());
         Ok(Plan {
             traits,
-            notices: names::notices(&self.network, &self.recipe, &self.layers, checkpoint),
+            notices: names::notices(&self.network, &self.recipe, &self.layers, &outside, checkpoint),
             family: self.network.family().map(|family| family.name),
             architecture: architecture(&self.config),
+            longest: self.config.max_positions,
             export: self.export,
             layers: self.layers,
+            blocks,
+            outside,
             attention: self.attention,
             sites: self.sites,
             parameter_tensors: self.parameter_tensors,
@@ -430,7 +437,7 @@ pub(super) fn stored_type(source: Source) -> Dtype {
     }
 }
 
-fn architecture(config: &ModelConfig) -> String {
+pub(super) fn architecture(config: &ModelConfig) -> String {
     let name = config.architectures.first().or(config.model_types.first());
     name.cloned().unwrap_or_else(|| "unknown".to_owned())
 }

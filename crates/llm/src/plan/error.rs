@@ -2,6 +2,7 @@
 
 use super::site::Site;
 use crate::export::CannotHold;
+use crate::forward::ForwardError;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
 use kvant_quant::activation::ActivationError;
@@ -46,6 +47,14 @@ pub enum PlanError {
         place: String,
         /// Its scheme.
         scheme: String,
+    },
+    /// The recipe's algorithms cannot be run.
+    #[error("{algorithms}: {problem}")]
+    Algorithm {
+        /// As they are spelled.
+        algorithms: String,
+        /// What keeps them from it.
+        problem: AlgorithmProblem,
     },
     /// A scheme makes no sense for activations, or is not here (*unsupported*).
     #[error("{place}: {problem}")]
@@ -123,6 +132,60 @@ pub enum PlanError {
     },
 }
 
+/// What keeps algorithms from being run.
+#[derive(Debug, thiserror::Error)]
+pub enum AlgorithmProblem {
+    /// There is no calibration data (*invalid*).
+    #[error("needs calibration data, and none is given")]
+    NoData,
+    /// Nothing is known of the architecture (*unsupported*).
+    #[error("{architecture} has no description, so that it is not known what its layers read")]
+    Undescribed {
+        /// Its name.
+        architecture: String,
+    },
+    /// A scheme simulates values (*unsupported*).
+    #[error("layer `{layer}` would be `{scheme}`, which has no codes to choose")]
+    NoCodes {
+        /// The first such layer.
+        layer: String,
+        /// Its scheme.
+        scheme: String,
+    },
+    /// No scale can be moved (*unsupported*).
+    #[error("`{transform}` finds no pair of layers in this model through which scales could be moved")]
+    NoLinks {
+        /// The transform.
+        transform: &'static str,
+    },
+    /// There is no forward pass for the model.
+    #[error(transparent)]
+    CannotRun(Box<ForwardError>),
+}
+
+impl AlgorithmProblem {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            AlgorithmProblem::NoData => ErrorKind::Invalid,
+            AlgorithmProblem::CannotRun(problem) => problem.kind(),
+            _ => ErrorKind::Unsupported,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let without = "leave --algorithm out to round to nearest";
+        Some(match self {
+            AlgorithmProblem::NoData => {
+                "give a text with --calib FILE, or leave --algorithm out to round to nearest".to_owned()
+            }
+            AlgorithmProblem::NoCodes { .. } => format!("keep the layer with --exclude, or {without}"),
+            AlgorithmProblem::NoLinks { .. } => "use a rounding such as gptq, which needs no pairs".to_owned(),
+            AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => return problem.hint(),
+            AlgorithmProblem::Undescribed { .. } | AlgorithmProblem::CannotRun(_) => without.to_owned(),
+        })
+    }
+}
+
 fn more_text(others: usize) -> String {
     if others == 0 { String::new() } else { format!(" (and {others} more layers)") }
 }
@@ -146,6 +209,7 @@ impl PlanError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             PlanError::Container(error) => error.kind(),
+            PlanError::Algorithm { problem, .. } => problem.kind(),
             PlanError::Config(_)
             | PlanError::Shape { .. }
             | PlanError::Siblings { .. }
@@ -165,6 +229,7 @@ impl PlanError {
     pub fn hint(&self) -> Option<String> {
         match self {
             PlanError::Container(error) => error.hint(),
+            PlanError::Algorithm { problem, .. } => problem.hint(),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
             PlanError::Export { problem, .. } => Some(problem.hint.clone()),

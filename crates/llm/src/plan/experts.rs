@@ -58,6 +58,7 @@ impl Builder<'_> {
             let origin = Origin::of_expert(experts, names::of_expert(&experts.module, expert));
             let layer = PlannedLayer {
                 name: self.output_name(&origin.module),
+                module: origin.module.clone(),
                 role: experts.role.name(),
                 rows: experts.out_features,
                 columns: experts.in_features,

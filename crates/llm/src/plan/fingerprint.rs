@@ -29,3 +29,8 @@ pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Lay
 pub(super) fn with_parameters(plan: &str, parameters: &Parameters) -> String {
     format!("{:032x}", xxh3_128(format!("{plan} {:032x}", parameters.hash()).as_bytes()))
 }
+
+/// The fingerprint of a plan with calibration data.
+pub(super) fn with_data(plan: &str, data: &str) -> String {
+    format!("{:032x}", xxh3_128(format!("{plan} {data}").as_bytes()))
+}

@@ -59,6 +59,8 @@ pub enum LayerOutput {
 pub struct PlannedLayer {
     /// The module's name in the output.
     pub name: String,
+    /// Its name in the source; experts that are one tensor there are named one by one.
+    pub module: String,
     /// What it does.
     pub role: &'static str,
     /// Output channels.
@@ -109,6 +111,20 @@ impl PlannedLayer {
     pub fn scale_shape(&self) -> (usize, usize) {
         let granularity = self.scheme.weight.granularity();
         granularity.and_then(|g| g.scale_shape(self.rows, self.columns).ok()).unwrap_or((1, 1))
+    }
+
+    /// Its names in the source: its own, and for an expert in one tensor with others that of all.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let all = self.source.expert.map(|_| self.source.tensor.strip_suffix(".weight").unwrap_or(&self.source.tensor));
+        std::iter::once(self.module.as_str()).chain(all)
+    }
+
+    /// Rows that share a scale.
+    pub(crate) fn tile_rows(&self) -> usize {
+        match self.scheme.weight.granularity() {
+            None | Some(Granularity::Tensor) => 1,
+            Some(granularity) => granularity.tile(self.rows, self.columns).0.max(1),
+        }
     }
 
     /// Bands begin on tiles of scales, and on words of packed codes: 32 codes of any width fill whole words.

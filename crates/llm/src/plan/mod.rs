@@ -1,8 +1,11 @@
 //! What will happen: every tensor of the source has its line, every tensor of the output its place. Pure: made from
 //! headers, config.json and the recipe, never from weights. Whatever can be refused is refused while it is made.
 
+mod algorithms;
 mod attention;
+mod blocks;
 mod build;
+mod cost;
 mod error;
 mod experts;
 mod fingerprint;
@@ -14,7 +17,9 @@ mod source;
 mod tensor;
 
 pub use attention::PlannedAttention;
-pub use error::PlanError;
+pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
+pub use cost::{CalibrationCost, CalibrationSize};
+pub use error::{AlgorithmProblem, PlanError};
 pub use layer::{LayerOutput, PlannedLayer, ScalesOfSource, SourceWeight};
 pub(crate) use names::of_expert as expert_module;
 pub use site::{PlannedSite, Site, UnknownSite};
@@ -41,6 +46,10 @@ pub struct Plan {
     pub export: Export,
     /// The layers to quantize, in the order of the source.
     pub layers: Vec<PlannedLayer>,
+    /// All blocks of the decoder, where algorithms need calibration; else none.
+    pub blocks: Vec<PlannedBlock>,
+    /// The layers that no block has where algorithms need calibration: they are rounded to nearest. Indices into the layers.
+    pub outside: Vec<usize>,
     /// The blocks whose attention is quantized.
     pub attention: Vec<PlannedAttention>,
     /// The places whose activations calibration must observe.
@@ -59,6 +68,8 @@ pub struct Plan {
     pub layout: Layout,
     /// The output's config.json, where the source has one.
     pub config: Option<Value>,
+    /// The longest context that config.json states, in tokens.
+    pub longest: Option<usize>,
     /// What loaders stumble over.
     pub traits: ModelTraits,
     /// What the user should know.
@@ -110,9 +121,9 @@ impl Plan {
         jobs.into_iter().map(|(_, job)| job).chain(parameters).collect()
     }
 
-    /// Whether calibration must find something before the plan can be carried out.
+    /// Whether calibration must find something, or algorithms run on blocks, before the rest of the plan can be carried out.
     pub fn needs_calibration(&self) -> bool {
-        !self.sites.is_empty() && self.parameters.is_none()
+        (!self.sites.is_empty() || !self.blocks.is_empty()) && self.parameters.is_none()
     }
 
     /// The plan with what calibration has found. Its fingerprint is that of the plan and the parameters: a run with others
@@ -123,6 +134,21 @@ impl Plan {
     pub fn with_parameters(mut self, parameters: Parameters) -> Result<Plan, PlanError> {
         sites::check_parameters(&self.parameter_tensors, &parameters)?;
         self.fingerprint = fingerprint::with_parameters(&self.fingerprint, &parameters);
+        self.parameters = Some(parameters);
+        Ok(self)
+    }
+
+    /// The plan for these data: a run with others does not go on with this one's output.
+    pub fn with_data(self, data: &str) -> Plan {
+        Plan { fingerprint: fingerprint::with_data(&self.fingerprint, data), ..self }
+    }
+
+    /// The plan with parameters that were found while it was carried out, by data that it [knows of](Self::with_data).
+    ///
+    /// # Errors
+    /// As [`with_parameters`](Self::with_parameters).
+    pub fn with_found(mut self, parameters: Parameters) -> Result<Plan, PlanError> {
+        sites::check_parameters(&self.parameter_tensors, &parameters)?;
         self.parameters = Some(parameters);
         Ok(self)
     }

@@ -80,9 +80,18 @@ pub(super) fn notices(
     network: &Network,
     recipe: &Recipe,
     layers: &[PlannedLayer],
+    outside: &[usize],
     checkpoint: &Checkpoint,
 ) -> Vec<String> {
-    let mut notices: Vec<String> = network.notices().iter().map(Notice::to_string).collect();
+    let of_network = network.notices().iter().map(Notice::to_string);
+    let mut notices: Vec<String> = recipe.notes().iter().cloned().chain(of_network).collect();
+    if let Some(first) = outside.first().map(|index| &layers[*index].name) {
+        let more = if outside.len() > 1 { format!(" and {} more layers", outside.len() - 1) } else { String::new() };
+        notices.push(format!(
+            "`{first}`{more}, outside of the blocks, are rounded to nearest: {} works on blocks",
+            recipe.algorithms()
+        ));
+    }
     let simulated = layers.iter().find(|layer| matches!(layer.scheme.weight, TensorScheme::Block(_)));
     if let Some(layer) = simulated {
         notices.push(format!("no loader reads codes of `{}`: its values are stored as floats", layer.scheme.weight));

@@ -1,6 +1,7 @@
 //! What a name on the command line or in a recipe asks of a layer: a scheme, by name or spelling, or to keep it. Not
 //! which layers: see [`Rule`](super::Rule).
 
+use super::Algorithm;
 use super::error::{RecipeError, quoted};
 use kvant_numeric::format::FORMATS;
 use kvant_quant::scheme::{Dialect, LayerScheme, PRESETS, Preset, SchemeError};
@@ -19,7 +20,7 @@ impl NamedScheme {
     /// The scheme of a preset's name or of a spelling.
     ///
     /// # Errors
-    /// *Invalid* for what is neither, *unsupported* for the names of algorithms.
+    /// *Invalid* for what is neither, *unsupported* for algorithms that only others have.
     pub fn find(place: &str, text: &str) -> Result<NamedScheme, RecipeError> {
         let preset = Preset::find(text);
         let scheme = match preset {
@@ -111,17 +112,9 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Names that people may take for schemes.
-const ALGORITHMS: &[&str] =
-    &["awq", "gptq", "gptaq", "smoothquant", "autoround", "quarot", "spinquant", "rotation", "svdquant"];
-
 fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
-    if ALGORITHMS.contains(&text.to_ascii_lowercase().as_str()) {
-        let reason = format!(
-            "{} is an algorithm, not a scheme, and needs calibration, which is not supported yet",
-            quoted(text)
-        );
-        return RecipeError::unsupported(place, reason, "quantize without it, e.g. --scheme int4_wo_128");
+    if let Some(error) = explain_algorithm(place, text) {
+        return error;
     }
     // What has several parts is a spelling with a mistake; a single word is a name.
     if text.contains([':', '+', '/']) {
@@ -132,6 +125,19 @@ fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
         None => "`kvant list schemes` shows all names and their spellings".to_owned(),
     };
     RecipeError::invalid(place, format!("unknown scheme {}", quoted(text)), hint)
+}
+
+/// Algorithms are asked for beside a scheme.
+fn explain_algorithm(place: &str, text: &str) -> Option<RecipeError> {
+    let name = text.to_ascii_lowercase();
+    let reason = format!("{} is an algorithm, not a scheme", quoted(text));
+    if Algorithm::named(&name).is_some() {
+        let hint = format!("ask for it beside a scheme, e.g. --scheme int4_wo_128 --algorithm {name}");
+        return Some(RecipeError::invalid(place, reason, hint));
+    }
+    let hint = "`kvant list algorithms` shows those that are supported";
+    let reason = format!("{reason}, and is not supported");
+    Algorithm::is_elsewhere(&name).then(|| RecipeError::unsupported(place, reason, hint))
 }
 
 /// The most alike of all names of schemes and formats, if it is alike at all.
@@ -191,7 +197,10 @@ mod tests {
     }
 
     #[test]
-    fn algorithms_are_unsupported_and_not_invalid() {
-        assert!(matches!(find("GPTQ").unwrap_err(), RecipeError::Unsupported(_)));
+    fn algorithms_are_no_schemes() {
+        let error = find("GPTQ").unwrap_err();
+        assert_eq!(error.to_string(), "--scheme: `GPTQ` is an algorithm, not a scheme");
+        assert!(error.hint().ends_with("--algorithm gptq"));
+        assert!(matches!(find("svdquant").unwrap_err(), RecipeError::Unsupported(_)));
     }
 }

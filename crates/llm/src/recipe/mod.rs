@@ -1,6 +1,7 @@
 //! What the user asked for: schemes, which layers get which, and how the result is written. Not what becomes of each
 //! tensor of a given model: that is the plan.
 
+mod algorithm;
 mod attention;
 mod choice;
 mod error;
@@ -9,6 +10,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use algorithm::{ALGORITHM_OPTIONS, Algorithm, AlgorithmOption, AlgorithmRow, Algorithms};
 pub use choice::{Choice, NamedScheme};
 pub(crate) use error::quoted;
 pub use error::{Problem, RecipeError};
@@ -44,7 +46,7 @@ pub struct Rule {
 /// 4. the scheme.
 ///
 /// It serializes as [`Settings`] with names resolved to spellings: see [`Recipe::canonical`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     default: Choice,
     rules: Vec<Rule>,
@@ -52,10 +54,12 @@ pub struct Recipe {
     pack_method: PackMethod,
     keep_defaults: bool,
     weights_only: bool,
+    algorithms: Algorithms,
     attention: AttentionScheme,
     max_shard_size: ByteSize,
     seed: u64,
     calibrated: bool,
+    notes: Vec<String>,
 }
 
 /// What a recipe says of a module.
@@ -73,8 +77,8 @@ impl Recipe {
     /// Makes a recipe of what the command line says and what the file says; the former wins.
     ///
     /// # Errors
-    /// *Invalid* for schemes that do not exist, no scheme at all, or nothing to quantize; *unsupported* for what needs
-    /// algorithms that are not here yet. Messages name the option or field.
+    /// *Invalid* for schemes and algorithms that do not exist, no scheme at all, or nothing to quantize; *unsupported* for
+    /// algorithms that only others have. Messages name the option or field.
     ///
     /// ```
     /// use kvant_llm::recipe::{Decision, Recipe, Settings};
@@ -108,16 +112,18 @@ impl Recipe {
             pack_method: line.pack_method.or(file.pack_method).unwrap_or_default(),
             keep_defaults: line.keep_defaults.or(file.keep_defaults).unwrap_or(true),
             weights_only,
+            algorithms: algorithms(line, file)?,
             attention: attention::resolve(line, file)?,
             max_shard_size: line.max_shard_size.or(file.max_shard_size).unwrap_or(MAX_SHARD_SIZE),
             seed: line.seed.or(file.seed).unwrap_or(0),
             calibrated: false,
+            notes: line.notes.iter().chain(&file.notes).cloned().collect(),
             rules,
         })
     }
 
     /// The same with calibration data at hand, or without, which is how it begins: static scales of activations can be
-    /// found, or cannot.
+    /// found and algorithms that look at inputs run, or cannot.
     pub fn with_calibration(self, calibrated: bool) -> Recipe {
         Recipe { calibrated, ..self }
     }
@@ -125,6 +131,16 @@ impl Recipe {
     /// Whether there is calibration data.
     pub fn is_calibrated(&self) -> bool {
         self.calibrated
+    }
+
+    /// What is done to weights before they are rounded, and how they are.
+    pub fn algorithms(&self) -> &Algorithms {
+        &self.algorithms
+    }
+
+    /// What the user should know of how it was read.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// How queries, keys, values and the softmax are quantized.
@@ -225,6 +241,7 @@ impl Serialize for Recipe {
             overrides: self.rules.iter().map(rule).collect(),
             keep_defaults: Some(self.keep_defaults),
             weights_only: Some(self.weights_only),
+            algorithm: (!self.algorithms.is_plain()).then(|| self.algorithms.spellings()),
             kv_cache: self.attention.key_value.map(|cache| cache.scheme.to_string()),
             kv_cache_post_rope: Some(self.attention.rotary == Rotary::After),
             min_kv_scale: self.attention.key_value.map(|cache| cache.min_scale.value()),
@@ -232,6 +249,7 @@ impl Serialize for Recipe {
             probabilities: self.attention.probabilities.map(|scheme| scheme.to_string()),
             max_shard_size: Some(self.max_shard_size),
             seed: Some(self.seed),
+            notes: vec![],
         };
         settings.serialize(serializer)
     }
@@ -246,6 +264,15 @@ fn default_choice(line: &Settings, file: &Settings) -> Result<Choice, RecipeErro
             "no scheme is given",
             "give one, e.g. --scheme int4_wo_128; `kvant list schemes` shows all",
         )),
+    }
+}
+
+/// The algorithms of the command line, else those of the file.
+fn algorithms(line: &Settings, file: &Settings) -> Result<Algorithms, RecipeError> {
+    match (&line.algorithm, &file.algorithm) {
+        (Some(list), _) => Algorithms::of_list("--algorithm", list),
+        (None, Some(list)) => Algorithms::of_list("algorithm", list),
+        (None, None) => Ok(Algorithms::default()),
     }
 }
 

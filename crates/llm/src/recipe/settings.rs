@@ -1,9 +1,10 @@
 //! A recipe as it is written: on the command line or in a file, every part optional, schemes still text. Not checked:
 //! that is [`Recipe::resolve`](super::Recipe::resolve).
 
+use super::Algorithms;
 use super::error::RecipeError;
 use crate::byte_size::ByteSize;
-use crate::config_json::quark::{QuarkConfig, WeightFormat};
+use crate::config_json::quark::{QuarkConfig, WeightFormat, read_algorithms};
 use crate::export::Export;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{LayerScheme, Rotary};
@@ -18,7 +19,7 @@ pub const VERSION: u32 = 1;
 /// More than this is no recipe.
 const MAX_BYTES: u64 = 64 << 20;
 
-const FIELDS: &str = "a recipe has the fields version, scheme, format, pack_method, exclude, keep_defaults, weights_only, \
+const FIELDS: &str = "a recipe has the fields version, scheme, format, pack_method, exclude, keep_defaults, weights_only, algorithm, \
                       kv_cache, kv_cache_post_rope, min_kv_scale, queries, probabilities, max_shard_size, seed, and any number of [[override]] with layers and scheme";
 
 /// The order of 4-bit codes in the words of Quark's layout.
@@ -94,6 +95,7 @@ impl std::str::FromStr for OverrideText {
 ///     exclude = ["*.shared_expert.*"]
 ///     keep_defaults = true           # the family's defaults: heads and routers stay as they are
 ///     weights_only = false
+///     algorithm = ["awq", "gptq:damping=0.05"]  # `kvant list algorithms`; in this order
 ///     kv_cache = "fp8"               # or "int8", or a spelling such as "e4m3:tensor:percentile99.9!static"
 ///     kv_cache_post_rope = false     # whether keys are quantized after the rotary embedding
 ///     min_kv_scale = 0.0
@@ -131,6 +133,8 @@ pub struct Settings {
     pub keep_defaults: Option<bool>,
     /// Whether inputs stay as they are, whatever schemes say of them.
     pub weights_only: Option<bool>,
+    /// The algorithms in order, each with its options: `awq`, `gptq:damping=0.05`.
+    pub algorithm: Option<Vec<String>>,
     /// The scheme of keys and values in the cache: `fp8`, `int8` or a spelling.
     pub kv_cache: Option<String>,
     /// Whether keys, and queries with them, are quantized after the rotary embedding.
@@ -145,6 +149,9 @@ pub struct Settings {
     pub max_shard_size: Option<ByteSize>,
     /// The seed of all that is random.
     pub seed: Option<u64>,
+    /// What the user should know of how this was read; not part of files.
+    #[serde(skip)]
+    pub notes: Vec<String>,
 }
 
 impl Settings {
@@ -155,8 +162,27 @@ impl Settings {
     pub fn read(file: &Path) -> Result<Settings, RecipeError> {
         let text = read_text(file).map_err(|cause| RecipeError::Read { file: file.to_owned(), cause })?;
         let name = file.display().to_string();
-        let is_json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-        if is_json { Settings::from_json(&name, &text) } else { Settings::from_toml(&name, &text) }
+        if is_json(file) { Settings::from_json(&name, &text) } else { Settings::from_toml(&name, &text) }
+    }
+
+    /// Sets the algorithms: each item is a spelling, or the name of a file that ends in `.json` with Quark's `algo_config` or
+    /// one of its objects. None leave it to the recipe.
+    ///
+    /// # Errors
+    /// Where a file cannot be read, is no JSON, or asks for what is not here.
+    pub fn with_algorithms(mut self, list: &[String]) -> Result<Settings, RecipeError> {
+        let mut spellings = Vec::new();
+        for item in list {
+            if is_json(Path::new(item)) {
+                let (algorithms, notes) = algorithms_of_file(Path::new(item))?;
+                spellings.extend(algorithms.spellings());
+                self.notes.extend(notes);
+            } else {
+                spellings.push(item.clone());
+            }
+        }
+        self.algorithm = (!spellings.is_empty()).then_some(spellings);
+        Ok(self)
     }
 
     /// Reads a TOML recipe; `name` is the file's, for messages.
@@ -191,6 +217,19 @@ impl Settings {
         check_version(name, value.get("version").and_then(Value::as_u64))?;
         serde_json::from_value(value).map_err(invalid)
     }
+}
+
+fn is_json(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
+}
+
+/// Quark's `algo_config` in a file of its own.
+fn algorithms_of_file(file: &Path) -> Result<(Algorithms, Vec<String>), RecipeError> {
+    let text = read_text(file).map_err(|cause| RecipeError::Read { file: file.to_owned(), cause })?;
+    let name = file.display().to_string();
+    let invalid = |error: serde_json::Error| RecipeError::invalid(&name, error.to_string(), "give Quark's algo_config");
+    let value: Value = serde_json::from_str(&text).map_err(invalid)?;
+    read_algorithms(value.get("algo_config").unwrap_or(&value)).map_err(|error| error.within(&name))
 }
 
 /// Reads a text file of bounded length.
@@ -240,6 +279,8 @@ impl From<QuarkConfig> for Settings {
             min_kv_scale: config.attention.key_value.map(|cache| cache.min_scale.value()),
             queries: config.attention.query.map(|scheme| scheme.to_string()),
             probabilities: config.attention.probabilities.map(|scheme| scheme.to_string()),
+            algorithm: (!config.algorithms.is_plain()).then(|| config.algorithms.spellings()),
+            notes: config.notes,
             exclude: config.exclude,
             overrides: config.layers.into_iter().map(rule).collect(),
             ..Settings::default()

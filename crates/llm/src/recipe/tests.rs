@@ -187,6 +187,43 @@ fn canonical_text_is_the_same_for_the_same_and_reads_back() {
 }
 
 #[test]
+fn algorithms_are_of_the_command_line_or_else_of_the_file() {
+    let file = toml("version = 1\nscheme = \"int4:g128\"\nalgorithm = [\"awq:clip=off\", \"gptq\"]").unwrap();
+    let recipe = Recipe::resolve(&Settings::default(), &file).unwrap();
+    assert_eq!(recipe.algorithms().to_string(), "awq:clip=off,gptq");
+    let read = Settings::from_json("recipe.json", &recipe.canonical()).unwrap();
+    assert_eq!(Recipe::resolve(&Settings::default(), &read).unwrap().canonical(), recipe.canonical());
+    let list = ["smooth".to_owned(), "qronos".to_owned()];
+    let line = Settings::default().with_algorithms(&list).unwrap();
+    assert_eq!(Recipe::resolve(&line, &file).unwrap().algorithms().to_string(), "smoothquant,qronos");
+    let plain = Settings::default().with_algorithms(&["rtn".to_owned()]).unwrap();
+    let plain = Recipe::resolve(&plain, &file).unwrap();
+    assert!(plain.algorithms().is_plain());
+    assert_eq!(plain, resolve(&scheme("int4:g128")).unwrap());
+    let wrong = Settings { algorithm: Some(vec!["gptp".to_owned()]), ..scheme("int4:g128") };
+    assert_eq!(resolve(&wrong).unwrap_err().to_string(), "--algorithm: unknown algorithm `gptp`");
+}
+
+#[test]
+fn algorithms_are_read_from_files_of_quark() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("algorithms.json");
+    let name = file.display().to_string();
+    let read = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Settings::default().with_algorithms(&["smoothquant".to_owned(), name.clone()])
+    };
+    let expected = Some(["smoothquant", "gptq:order=stored"].map(str::to_owned).to_vec());
+    assert_eq!(read(r#"{"name": "gptq", "desc_act": false}"#).unwrap().algorithm, expected);
+    let whole = read(r#"{"algo_config": [{"name": "gptq", "desc_act": false, "model_decoder_layers": "m"}]}"#).unwrap();
+    assert_eq!((whole.algorithm, whole.notes.len()), (expected, 1));
+    assert!(read("{").unwrap_err().to_string().starts_with(&name));
+    assert!(matches!(read(r#"{"name": "quarot"}"#).unwrap_err(), RecipeError::Unsupported(_)));
+    let missing = Settings::default().with_algorithms(&["nowhere.json".to_owned()]);
+    assert!(matches!(missing.unwrap_err(), RecipeError::Read { .. }));
+}
+
+#[test]
 fn mistakes_in_a_file_name_the_line() {
     let message = |text: &str| toml(text).unwrap_err().to_string();
     assert!(message("version = 1\nscheme = 3").starts_with("recipe.toml, line 2: "));

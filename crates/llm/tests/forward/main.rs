@@ -1,6 +1,15 @@
 //! The forward pass against values computed by transformers, and what it refuses.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests stand outside of tests.
+#![allow(clippy::panic, clippy::unwrap_used)] // Helpers of tests stand outside of tests.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod depth;
+mod models;
+mod overlay;
+mod routing;
+#[path = "../support/mod.rs"]
+mod support;
 
 use kvant_container::{Checkpoint, ErrorKind};
 use kvant_llm::evaluation::{EvaluationError, Options, default_window, evaluate, tokenize};

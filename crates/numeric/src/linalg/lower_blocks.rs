@@ -27,6 +27,19 @@ pub struct BlockRow {
     elements: Range<usize>,
 }
 
+impl BlockRow {
+    /// The place of some of the rows.
+    ///
+    /// # Panics
+    /// If a row is not one of these.
+    pub fn part(&self, rows: Range<usize>) -> BlockRow {
+        assert!(self.rows.start <= rows.start && rows.end <= self.rows.end, "{rows:?} of {:?}", self.rows);
+        let start = self.elements.start + (rows.start - self.rows.start) * self.columns;
+        let elements = start..start + rows.len() * self.columns;
+        BlockRow { rows, columns: self.columns, elements }
+    }
+}
+
 impl LowerBlocks {
     /// A matrix of zeros. `side` is at least 1.
     pub fn zeros(size: usize, side: usize) -> LowerBlocks {
@@ -89,6 +102,14 @@ impl LowerBlocks {
         &mut self.elements[start..start + row + 1]
     }
 
+    /// All rows up to and including the diagonal, to be written by several threads.
+    pub fn rows_mut(&mut self) -> Vec<&mut [f32]> {
+        let rows = self.split_mut().into_iter().flat_map(|(place, elements)| {
+            place.rows.zip(elements.chunks_mut(place.columns)).map(|(row, elements)| &mut elements[..=row])
+        });
+        rows.collect()
+    }
+
     /// The element of a symmetric matrix, whichever half it is in.
     pub fn symmetric(&self, row: usize, column: usize) -> f32 {
         self.elements[self.start(row.max(column)) + row.min(column)]
@@ -127,6 +148,9 @@ mod tests {
                     *element = (row * size + column + 1) as f32;
                 }
             }
+            for (row, elements) in blocks.clone().rows_mut().into_iter().enumerate() {
+                assert_eq!(elements, blocks.row(row));
+            }
             for row in 0..size {
                 for column in 0..size {
                     let (low, high) = (row.min(column), row.max(column));
@@ -149,6 +173,8 @@ mod tests {
             let block = blocks.block_row(&place);
             assert_eq!(block.as_ptr(), blocks.elements()[end..].as_ptr());
             assert_eq!(block, part);
+            let last = place.part(place.rows.end - 1..place.rows.end);
+            assert_eq!(blocks.block_row(&last)[..last.rows.end], *blocks.row(last.rows.start));
             for (row, elements) in place.rows.clone().zip(block.chunks(place.columns)) {
                 assert!(elements[..=row].iter().all(|e| *e == row as f32 + 1.0));
             }

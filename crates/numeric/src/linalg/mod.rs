@@ -4,6 +4,7 @@
 
 mod attention;
 mod cholesky;
+mod cross_gram;
 mod elementary;
 mod gram;
 mod linear;
@@ -15,8 +16,9 @@ mod tiled;
 
 pub use attention::{AttentionBuffers, AttentionRule, KeysValues, QUERIES};
 pub use cholesky::{Cholesky, NotPositiveDefinite};
+pub use cross_gram::CrossGram;
 pub use elementary::{erf, exp, exp2, sigmoid, tanh};
-pub use gram::{CrossGram, Gram};
+pub use gram::Gram;
 pub use linear::{Weight, linear};
 pub use lower_blocks::{BlockRow, LowerBlocks};
 pub use matmul::{Matrix, MatrixMut, Threads, multiply};

@@ -1,6 +1,6 @@
 //! Which roundings there are, and what each needs. Not how they work.
 
-use super::Gptq;
+use super::{Gptq, Variant};
 
 /// A way to choose codes, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,6 +64,18 @@ impl Rounding {
         Rounding::ALL.iter().find(|row| row.name == name).map(|row| row.rounding)
     }
 
+    /// The spelling in commands, recipes and reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Rounding::Rtn => "rtn",
+            Rounding::ByColumns(gptq) => match gptq.variant {
+                Variant::Gptq => "gptq",
+                Variant::Gptaq { .. } => "gptaq",
+                Variant::Qronos => "qronos",
+            },
+        }
+    }
+
     /// What it must know of a layer's inputs.
     pub fn needs(&self) -> Needs {
         match self {
@@ -81,6 +93,7 @@ mod tests {
     fn every_row_is_found_by_its_name() {
         for row in Rounding::ALL {
             assert_eq!(Rounding::named(row.name), Some(row.rounding));
+            assert_eq!(row.rounding.name(), row.name);
         }
         assert_eq!(Rounding::named("awq"), None);
         let needs: Vec<Needs> = Rounding::ALL.iter().map(|row| row.rounding.needs()).collect();

@@ -8,9 +8,6 @@ mod tiles;
 mod weights;
 
 pub use choice::{Needs, Rounding, RoundingRow};
-pub use gptq::{ColumnOrder, Damping, Feedback, Gptq, Rounded, Variant};
+pub use gptq::{ColumnOrder, Damping, Feedback, Gptq, Groups, OrderError, Rounded, Variant};
 pub use rtn::{RoundingError, Rtn, Scratch, TensorContext};
 pub use weights::Weights;
-
-/// The roundings with their names, for `kvant list algorithms`.
-pub const ROUNDINGS: &[(&str, &str)] = &[("rtn", "round to nearest; needs no data")];

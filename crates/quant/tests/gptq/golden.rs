@@ -4,7 +4,7 @@
 use super::reference::judge;
 use super::{context, input, order, scheme};
 use kvant_quant::hessian::Hessian;
-use kvant_quant::rounding::{ColumnOrder, Gptq};
+use kvant_quant::rounding::{ColumnOrder, Gptq, Groups};
 use kvant_quant::{Codes, QuantParts, QuantTensor};
 use serde_json::{Value, json};
 
@@ -26,7 +26,11 @@ fn settings(record: &Value) -> Gptq {
         "gptaq" => Gptq::GPTAQ,
         _ => Gptq::QRONOS,
     };
-    let order = if record["act_order"].as_bool().unwrap() { ColumnOrder::Activation } else { ColumnOrder::Stored };
+    let order = if record["act_order"].as_bool().unwrap() {
+        ColumnOrder::Activation
+    } else {
+        ColumnOrder::Stored(Groups::Static)
+    };
     Gptq { order, ..settings }
 }
 

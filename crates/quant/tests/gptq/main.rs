@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
 mod golden;
+mod groups;
 #[path = "../../../../tests/golden/input.rs"]
 mod input;
 mod reference;
@@ -11,7 +12,7 @@ use kvant_numeric::Arithmetic;
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
 use kvant_quant::hessian::{Hessian, HessianError};
-use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, RoundingError, Rtn, TensorContext, Variant};
+use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Groups, RoundingError, Rtn, TensorContext, Variant};
 use kvant_quant::scheme::TensorScheme;
 use reference::judge;
 
@@ -127,7 +128,7 @@ fn codes_of_all_schemes_are_those_of_the_paper() {
 fn codes_of_all_algorithms_orders_and_dampings_are_those_of_the_papers() {
     let hessian = hessian(500, 300, &[0, 299]);
     for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
-        for order in [ColumnOrder::Stored, ColumnOrder::Activation] {
+        for order in [ColumnOrder::Stored(Groups::Static), ColumnOrder::Activation] {
             for damping in
                 [Damping::OfMeanDiagonal(0.01), Damping::OfMeanDiagonal(0.1), Damping::OfLargestEigenvalue(1e-3)]
             {
@@ -135,6 +136,16 @@ fn codes_of_all_algorithms_orders_and_dampings_are_those_of_the_papers() {
                     check(Gptq { order, damping, ..settings }, &hessian, text, 5);
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn blocks_of_any_width_give_the_codes_of_the_papers() {
+    let hessian = hessian(400, 150, &[0, 149]);
+    for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
+        for block in [0, 1, 32, 100, 1000] {
+            check(Gptq { block, ..settings }, &hessian, "int4:g50", 5);
         }
     }
 }
@@ -171,7 +182,9 @@ fn the_loss_is_that_of_the_definition_and_less_than_that_of_round_to_nearest() {
     let others = ["int4:channel:f32/e4m3:tensor:f32", "uint4:g24:fzp"];
     for text in SCHEMES.into_iter().chain(others) {
         let nearest = hessian.loss(&weights, &rtn(text, &weights, rows).dequantize());
-        for settings in [Gptq::GPTQ, Gptq { order: ColumnOrder::Stored, ..Gptq::GPTQ }, Gptq::GPTAQ, Gptq::QRONOS] {
+        for settings in
+            [Gptq::GPTQ, Gptq { order: ColumnOrder::Stored(Groups::Static), ..Gptq::GPTQ }, Gptq::GPTAQ, Gptq::QRONOS]
+        {
             let rounded = settings.prepare(&hessian).unwrap().round(&weights, rows, scheme(text), context()).unwrap();
             let loss = hessian.loss(&weights, &rounded.tensor.dequantize());
             assert!((rounded.loss / loss - 1.0).abs() < 2e-3, "{text}: {} {loss}", rounded.loss);

@@ -31,6 +31,19 @@ pub fn judge(
     tensor: &QuantTensor,
     tolerance: f64,
 ) -> Verdict {
+    judge_watched(settings, order, hessian, weights, tensor, tolerance, |_, _, _| {})
+}
+
+/// The same, and shows the weights of a row as they are when a position is reached: row, position, weights by position.
+pub fn judge_watched(
+    settings: Gptq,
+    order: &[usize],
+    hessian: &Hessian,
+    weights: &[f32],
+    tensor: &QuantTensor,
+    tolerance: f64,
+    mut watch: impl FnMut(usize, usize, &[f64]),
+) -> Verdict {
     let (rows, size) = tensor.shape();
     let grid = Grid::new(tensor);
     let problem = Problem::new(settings, order, hessian);
@@ -42,6 +55,7 @@ pub fn judge(
         let mut w = original.clone();
         for i in 0..size {
             let (column, index) = (order[i], row * size + order[i]);
+            watch(row, i, &w);
             let argument = problem.argument(i, &original, &w);
             let q = f64::from(chosen[index]);
             let is = |shift: f64| f64::from(grid.nearest(index, argument + shift * grid.step(row, column))) == q;

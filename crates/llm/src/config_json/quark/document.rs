@@ -1,10 +1,11 @@
 //! A whole `quantization_config` of Quark, read as what it asks for.
 
+use super::algorithms::read_algorithms;
 use super::attention::read_attention;
 use super::read::{is_empty, layer_scheme};
 use super::write::WeightFormat;
 use crate::glob::Glob;
-use crate::recipe::{RecipeError, quoted};
+use crate::recipe::{Algorithms, RecipeError, quoted};
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme};
 use serde_json::{Map, Value};
@@ -27,12 +28,17 @@ pub struct QuarkConfig {
     pub order: NibbleOrder,
     /// What the weights are stored as.
     pub weight_format: WeightFormat,
+    /// What is done to weights before they are rounded, and how they are.
+    pub algorithms: Algorithms,
+    /// What the user should know of how it was read.
+    pub notes: Vec<String>,
 }
 
 pub(super) const SPELL_IT: &str = "write a recipe in TOML, or give --scheme, --override and --exclude";
 
 /// The fields that mean something here.
 const KNOWN: &[&str] = &[
+    "algo_config",
     "exclude",
     "export",
     "global_quant_config",
@@ -57,8 +63,8 @@ impl QuarkConfig {
     /// Reads the `quantization_config`, or a config.json that contains it.
     ///
     /// # Errors
-    /// *Invalid* where the document is not of Quark's form, *unsupported* where it asks for algorithms or what no scheme
-    /// expresses.
+    /// *Invalid* where the document is not of Quark's form, *unsupported* where it asks for algorithms that are not here or
+    /// what no scheme expresses.
     ///
     /// ```
     /// use kvant_llm::config_json::quark::{QuarkConfig, WeightFormat, quantization_config};
@@ -78,6 +84,7 @@ impl QuarkConfig {
         let (order, weight_format) = read_export(config.get("export"))?;
         let (default, mut layers) = (read_default(config)?, read_layers(config)?);
         let attention = read_attention(config, default, &mut layers)?;
+        let (algorithms, notes) = read_algorithms(config.get("algo_config").unwrap_or(&Value::Null))?;
         Ok(QuarkConfig {
             default,
             layers,
@@ -85,6 +92,8 @@ impl QuarkConfig {
             exclude: read_exclude(config.get("exclude"))?,
             order,
             weight_format,
+            algorithms,
+            notes,
         })
     }
 }
@@ -116,11 +125,7 @@ fn check_fields(config: &Map<String, Value>) -> Result<(), RecipeError> {
 }
 
 fn refuse_field(key: &str) -> RecipeError {
-    let reason = match key {
-        "algo_config" => "algorithms need calibration and are not supported yet",
-        _ => return RecipeError::unsupported(quoted(key), "is not a known field", "remove the field"),
-    };
-    RecipeError::unsupported(key, reason, "remove the field to quantize the weights without it")
+    RecipeError::unsupported(quoted(key), "is not a known field", "remove the field")
 }
 
 /// The configuration of the type `Linear`, else the global one.

@@ -2,6 +2,7 @@
 //! [`quantization_config`], reading is [`QuarkConfig::read`] for recipes,
 //! [`StoredQuark::read`] for checkpoints.
 
+mod algorithms;
 mod attention;
 mod document;
 mod observer;
@@ -10,6 +11,7 @@ mod stored;
 mod tensor_spec;
 mod write;
 
+pub use algorithms::{algo_config, read_algorithms};
 pub use attention::{AttentionModules, describe_attention};
 pub use document::QuarkConfig;
 pub use stored::StoredQuark;

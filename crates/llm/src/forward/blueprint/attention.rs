@@ -89,6 +89,15 @@ pub enum QueryLatent {
     Latent(Projection, NormLayer, Projection),
 }
 
+impl QueryLatent {
+    /// The layer that reads the hidden state.
+    pub fn first(&self) -> &Projection {
+        match self {
+            QueryLatent::None(layer) | QueryLatent::Latent(layer, ..) => layer,
+        }
+    }
+}
+
 impl AttentionLayer {
     /// Elements of a token's queries, keys and values, all heads together.
     pub fn head_widths(&self) -> [usize; 3] {

@@ -160,6 +160,16 @@ impl<'a> Sources<'_, 'a> {
     }
 }
 
+impl FirstLayers {
+    /// All of them.
+    pub fn layers(&self) -> Vec<&Projection> {
+        match self {
+            FirstLayers::Plain(first) | FirstLayers::Fused(first, _) => vec![first],
+            FirstLayers::Gated(gate, up) => vec![gate, up],
+        }
+    }
+}
+
 impl Mlp {
     /// The network, if its layers fit each other and the hidden size.
     fn checked(self, hidden: usize, place: &str) -> Result<Mlp, ForwardError> {
@@ -177,10 +187,7 @@ impl Mlp {
 
     /// All its layers.
     pub fn layers(&self) -> Vec<&Projection> {
-        match &self.first {
-            FirstLayers::Plain(first) | FirstLayers::Fused(first, _) => vec![first, &self.down],
-            FirstLayers::Gated(gate, up) => vec![gate, up, &self.down],
-        }
+        self.first.layers().into_iter().chain([&self.down]).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The product of a linear layer in tiles of bfloat16: the weight is packed piece by piece, and threads share the rows of
 //! `x`. Each sum runs over the whole depth in one order, whichever thread takes it.
 
+mod outer;
 mod pack;
 
 use super::linear::{Finish, Layer, PANEL};
@@ -10,6 +11,7 @@ use pack::pack_elements;
 use rayon::prelude::*;
 use std::ops::Range;
 
+pub(super) use outer::{STRIP, Strip, add_outer};
 pub(super) use pack::{Terms, pack_values};
 
 /// Rows of `x` or of the weight that are multiplied at a time: two tiles.

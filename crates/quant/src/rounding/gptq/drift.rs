@@ -1,7 +1,6 @@
 //! What the drift of a layer's inputs adds to the feedback. Not the drift itself, which is in the Hessian.
 
-use super::Variant;
-use super::feedback::BLOCK;
+use super::{Gptq, Variant};
 use crate::hessian::{Hessian, HessianError};
 use kvant_numeric::linalg::{Cholesky, CrossGram, LowerBlocks};
 use rayon::prelude::*;
@@ -23,13 +22,13 @@ const PANEL: usize = 128;
 impl Drift {
     /// `first` is the diagonal element of the column that is rounded first.
     pub(super) fn new(
-        variant: Variant,
+        settings: &Gptq,
         hessian: &Hessian,
         cholesky: &Cholesky,
         order: &[usize],
         first: f64,
     ) -> Result<Drift, HessianError> {
-        if variant == Variant::Gptq {
+        if settings.variant == Variant::Gptq {
             return Ok(Drift::Ignored);
         }
         let drift = hessian.drift().ok_or(HessianError::NoDrift)?;
@@ -37,8 +36,8 @@ impl Drift {
             return Err(HessianError::NotFinite);
         }
         let panels = Panels { cholesky, drift, order };
-        Ok(match variant {
-            Variant::Gptaq { alpha } => Drift::OneByOne(panels.one_by_one(alpha)),
+        Ok(match settings.variant {
+            Variant::Gptaq { alpha } => Drift::OneByOne(panels.one_by_one(alpha, settings.block)),
             _ => Drift::AtOnce(panels.at_once(first)),
         })
     }
@@ -69,9 +68,9 @@ impl Panels<'_> {
         self.order.par_chunks(PANEL).map(|positions| self.solve(positions)).collect()
     }
 
-    fn one_by_one(&self, alpha: f32) -> LowerBlocks {
+    fn one_by_one(&self, alpha: f32, block: usize) -> LowerBlocks {
         let size = self.order.len();
-        let mut factors = LowerBlocks::zeros(size, BLOCK);
+        let mut factors = LowerBlocks::zeros(size, block);
         for (panel, first) in self.all().iter().zip((0..size).step_by(PANEL)) {
             for j in first + 1..size {
                 let row = factors.row_mut(j)[first..j].iter_mut();

@@ -1,27 +1,22 @@
 //! What follows from a Hessian before a weight is seen: the order of columns, and the factors by which columns make up for
 //! one another. Shared by all weights that read the same inputs.
 
+use super::damped::{Diagonal, factor, largest_eigenvalue};
 use super::drift::Drift;
 use super::sweep::sweep;
-use super::{ColumnOrder, Damping, Gptq};
+use super::{Damping, Gptq, Groups};
 use crate::hessian::{Hessian, HessianError};
 use crate::quant_tensor::QuantTensor;
 use crate::rounding::{RoundingError, Rtn, TensorContext};
 use crate::scheme::{Axis, Granularity, TensorScheme};
 use kvant_numeric::kernel::{Range, group_ranges};
-use kvant_numeric::linalg::{Cholesky, Gram, LowerBlocks, Matrix, MatrixMut, Threads, multiply};
+use kvant_numeric::linalg::LowerBlocks;
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 use std::borrow::Cow;
 
-/// Columns of a block: the sums over earlier blocks are products of matrices, those within a block are not.
-pub(super) const BLOCK: usize = 128;
-
 /// Rows of a weight whose parameters are found at a time.
 const BAND: usize = 256;
-
-/// More damping is tried so often before a Hessian is refused.
-const TRIES: u32 = 5;
 
 /// The factors of one Hessian for one algorithm: see [`Gptq::prepare`].
 #[derive(Clone, Debug)]
@@ -35,6 +30,7 @@ pub struct Feedback {
     /// Row `j` holds `F_ij` for positions `i < j`, and zeros from the diagonal on.
     pub(super) factors: LowerBlocks,
     pub(super) drift: Drift,
+    pub(super) groups: Groups,
     /// What was added to the diagonal.
     damping: f64,
     pub(super) isa: Isa,
@@ -68,7 +64,7 @@ impl Feedback {
             Damping::OfLargestEigenvalue(share) => share * largest_eigenvalue(gram),
         };
         let (cholesky, damping) = factor(gram, &diagonal, &order, wanted)?;
-        let drift = Drift::new(settings.variant, hessian, &cholesky, &order, diagonal.of(order[0]))?;
+        let drift = Drift::new(settings, hessian, &cholesky, &order, diagonal.of(order[0]))?;
         let pivots = (0..order.len()).rev().map(|i| cholesky.pivot(i));
         let shares = order.iter().zip(pivots).map(|(column, pivot)| match diagonal.dead[*column] {
             true => Shares { left: 0.0, error: 0.0 },
@@ -76,7 +72,9 @@ impl Feedback {
         });
         let shares = shares.collect();
         Ok(Feedback {
-            factors: factors(&cholesky),
+            // `F_ij = M_ij / M_jj`, and `M` is the factor backwards.
+            factors: cholesky.into_reversed_columns(settings.block),
+            groups: settings.order.groups(),
             order,
             dead: diagonal.dead,
             shares,
@@ -107,8 +105,8 @@ impl Feedback {
     }
 
     /// Rounds a row-major weight of `rows` rows. Scales and zero points are those of [`Rtn`] for the weight as it comes, its
-    /// dead columns zero; only the codes are chosen otherwise. All threads of the current rayon pool take part; the codes do
-    /// not depend on their number.
+    /// dead columns zero (with [`Groups::Dynamic`], for each group of columns as it has become); only the codes are chosen
+    /// otherwise. All threads of the current rayon pool take part; the codes do not depend on their number.
     ///
     /// # Errors
     /// Those of [`Rtn::new`] and [`Rtn::round`], and where the weight has other columns than the Hessian.
@@ -119,14 +117,52 @@ impl Feedback {
         scheme: TensorScheme,
         context: TensorContext,
     ) -> Result<Rounded, RoundingError> {
-        let columns = self.columns();
-        if weights.len() != rows * columns {
-            let columns = weights.len().checked_div(rows).unwrap_or(0);
-            return Err(HessianError::Features { columns, features: self.columns() }.into());
-        }
+        self.check(weights, rows)?;
         let weights = self.without_dead(weights);
-        let mut tensor = parameters(scheme, context, &weights, rows, columns)?;
-        let loss = sweep(self, &weights, context, &mut tensor)?;
+        let tensor = parameters(scheme, context, &weights, rows, self.columns())?;
+        self.sweep(&weights, context, tensor)
+    }
+
+    /// The same with the scales and zero points of other values than those that are rounded: of a clipped weight, whose
+    /// clipping is an error to be made up for like others.
+    ///
+    /// # Errors
+    /// As [`round`](Self::round), for both; [`HessianError::ParametersNotStatic`] with [`Groups::Dynamic`].
+    pub fn round_to(
+        &self,
+        weights: &[f32],
+        parameters_from: &[f32],
+        rows: usize,
+        scheme: TensorScheme,
+        context: TensorContext,
+    ) -> Result<Rounded, RoundingError> {
+        if self.groups == Groups::Dynamic {
+            return Err(HessianError::ParametersNotStatic.into());
+        }
+        self.check(weights, rows)?;
+        self.check(parameters_from, rows)?;
+        if !weights.iter().all(|weight| weight.is_finite()) {
+            return Err(RoundingError::NotFinite);
+        }
+        let tensor = parameters(scheme, context, &self.without_dead(parameters_from), rows, self.columns())?;
+        self.sweep(&self.without_dead(weights), context, tensor)
+    }
+
+    fn check(&self, weights: &[f32], rows: usize) -> Result<(), HessianError> {
+        let features = self.columns();
+        if weights.len() == rows * features {
+            return Ok(());
+        }
+        Err(HessianError::Features { columns: weights.len().checked_div(rows).unwrap_or(0), features })
+    }
+
+    fn sweep(
+        &self,
+        weights: &[f32],
+        context: TensorContext,
+        mut tensor: QuantTensor,
+    ) -> Result<Rounded, RoundingError> {
+        let loss = sweep(self, weights, context, &mut tensor)?;
         Ok(Rounded { tensor, loss })
     }
 
@@ -140,124 +176,6 @@ impl Feedback {
         }
         Cow::Owned(weights)
     }
-}
-
-/// The diagonal of a Hessian, with the mean where it is zero.
-struct Diagonal {
-    values: Vec<f64>,
-    dead: Vec<bool>,
-    mean: f64,
-}
-
-impl Diagonal {
-    fn new(gram: &Gram) -> Result<Diagonal, HessianError> {
-        if !gram.sums().elements().iter().all(|sum| sum.is_finite()) {
-            return Err(HessianError::NotFinite);
-        }
-        let mut values: Vec<f64> = gram.diagonal().into_iter().map(f64::from).collect();
-        let dead: Vec<bool> = values.iter().map(|value| *value <= 0.0).collect();
-        let alive = dead.iter().filter(|dead| !**dead).count();
-        if alive == 0 {
-            return Err(HessianError::NoData);
-        }
-        let mean = values.iter().sum::<f64>() / alive as f64;
-        values.iter_mut().zip(&dead).filter(|(_, dead)| **dead).for_each(|(value, _)| *value = mean);
-        Ok(Diagonal { values, dead, mean })
-    }
-
-    fn of(&self, column: usize) -> f64 {
-        self.values[column]
-    }
-
-    fn order(&self, order: ColumnOrder) -> Vec<usize> {
-        let mut columns: Vec<usize> = (0..self.values.len()).collect();
-        if order == ColumnOrder::Activation {
-            columns.sort_by(|a, b| self.values[*b].total_cmp(&self.values[*a]));
-        }
-        columns
-    }
-}
-
-/// The Cholesky factor of the damped Hessian, columns from the last position to the first, and the damping. Where a
-/// damping is too small, ten times more is tried.
-fn factor(gram: &Gram, diagonal: &Diagonal, order: &[usize], wanted: f64) -> Result<(Cholesky, f64), HessianError> {
-    let mut extra = wanted.abs().max(1e-6 * diagonal.mean).max(f64::EPSILON);
-    let mut damping = wanted;
-    for _ in 0..=TRIES {
-        if let Ok(cholesky) = Cholesky::factor(reversed(gram, diagonal, order, damping), order.len()) {
-            return Ok((cholesky, damping));
-        }
-        damping = wanted + extra;
-        extra *= 10.0;
-    }
-    Err(HessianError::NotPositiveDefinite { tries: TRIES })
-}
-
-/// The lower half of the damped Hessian, column-major, with the last position first.
-fn reversed(gram: &Gram, diagonal: &Diagonal, order: &[usize], damping: f64) -> Vec<f64> {
-    let (size, sums) = (order.len(), gram.sums().elements());
-    let starts: Vec<usize> = (0..size).map(|row| gram.sums().start(row)).collect();
-    let backwards: Vec<usize> = order.iter().rev().copied().collect();
-    let mut matrix = vec![0.0; size * size];
-    matrix.par_chunks_mut(size).enumerate().for_each(|(first, out)| {
-        let column = backwards[first];
-        for (out, row) in out[first..].iter_mut().zip(&backwards[first..]) {
-            *out = f64::from(sums[starts[column.max(*row)] + column.min(*row)]);
-        }
-        out[first] = diagonal.of(column) + damping;
-    });
-    matrix
-}
-
-/// `F_ij = M_ij / M_jj`: a column of the reversed factor, read upwards.
-fn factors(cholesky: &Cholesky) -> LowerBlocks {
-    let size = cholesky.size();
-    let mut factors = LowerBlocks::zeros(size, BLOCK);
-    factors.split_mut().into_par_iter().for_each(|(place, elements)| {
-        for (position, row) in place.rows.clone().zip(elements.chunks_mut(place.columns)) {
-            let column = cholesky.column(size - 1 - position);
-            let inverse = 1.0 / column[0];
-            let from_diagonal = column[1..].iter().rev();
-            row.iter_mut().zip(from_diagonal).for_each(|(factor, element)| *factor = (element * inverse) as f32);
-        }
-    });
-    factors
-}
-
-/// The largest eigenvalue: the Rayleigh quotient after thirty power iterations from ones.
-fn largest_eigenvalue(gram: &Gram) -> f64 {
-    let mut vector = vec![1.0; gram.features()];
-    for _ in 0..30 {
-        vector = times(gram, &vector);
-        normalize(&mut vector);
-    }
-    let products = times(gram, &vector);
-    vector.iter().zip(products).map(|(v, product)| f64::from(*v) * f64::from(product)).sum()
-}
-
-fn normalize(vector: &mut [f32]) {
-    let length = vector.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-    if length > 0.0 {
-        vector.iter_mut().for_each(|v| *v = (f64::from(*v) / length) as f32);
-    }
-}
-
-/// The symmetric matrix times a vector.
-fn times(gram: &Gram, vector: &[f32]) -> Vec<f32> {
-    let mut out = vec![0.0; vector.len()];
-    let mut part = vec![0.0; vector.len()];
-    for place in gram.sums().block_rows() {
-        let (first, height, width) = (place.rows.start, place.rows.len(), place.columns);
-        let block = Matrix::new(gram.sums().block_row(&place), height, width, width);
-        let right = Matrix::new(vector, width, 1, 1);
-        multiply(MatrixMut::new(&mut part, height, 1, 1), block, right, 1.0, Threads::Pool);
-        out[first..width].iter_mut().zip(&part).for_each(|(out, part)| *out += part);
-        let above = Matrix::new(gram.sums().block_row(&place), height, first, width).transposed();
-        let right = Matrix::new(&vector[first..], height, 1, 1);
-        multiply(MatrixMut::new(&mut part, first, 1, 1), above, right, 1.0, Threads::Pool);
-        out[..first].iter_mut().zip(&part).for_each(|(out, part)| *out += part);
-    }
-    out
 }
 
 /// The weight rounded to nearest, of which scales and zero points stay: in bands of rows where no scale spans rows.
@@ -286,7 +204,7 @@ fn parameters(
     Ok(whole)
 }
 
-fn range(weights: &[f32]) -> Range {
+pub(super) fn range(weights: &[f32]) -> Range {
     let mut range = [Range::EMPTY];
     group_ranges(Isa::best(), weights, weights.len().max(1), &mut range);
     range[0]

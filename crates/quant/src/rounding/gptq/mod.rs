@@ -25,9 +25,12 @@
 //! * Qronos (arXiv 2505.11695): `sum_i w_i S_ij / M_jj` over all `i`; for the first column `sum_i w_i D_i0 / H_00`.
 
 mod block;
+mod damped;
 mod drift;
 mod feedback;
 mod grid;
+mod memory;
+mod regroup;
 mod steps;
 mod sweep;
 
@@ -59,13 +62,65 @@ pub enum Damping {
     OfLargestEigenvalue(f64),
 }
 
-/// The order in which columns are rounded. Scales belong to columns where they stand in either.
+/// When the scales of a group of columns are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Groups {
+    /// Beforehand, for the weight as it comes.
+    #[default]
+    Static,
+    /// When the first of its columns is reached, for the weights as the errors before them have made them. Scales that
+    /// are not those of single rows, or that span all columns, are found beforehand.
+    Dynamic,
+}
+
+/// The order in which columns are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnOrder {
     /// As they stand.
-    Stored,
-    /// Those with the largest inputs first (`desc_act`, activation order).
+    Stored(Groups),
+    /// Those with the largest inputs first (`desc_act`, activation order). Scales belong to columns where they stand, and
+    /// columns of one group are not rounded together, so groups are static.
     Activation,
+}
+
+/// What keeps settings from being an algorithm.
+#[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
+pub enum OrderError {
+    /// Activation order with dynamic groups (*invalid*).
+    #[error(
+        "activation order (desc_act) needs static groups: the columns of a group are not rounded one after another"
+    )]
+    ActivationNotStatic,
+}
+
+impl OrderError {
+    /// The way out.
+    pub fn hint(&self) -> &'static str {
+        "set static_groups to true or desc_act to false"
+    }
+}
+
+impl ColumnOrder {
+    /// The order by the names that settings have in other tools.
+    ///
+    /// # Errors
+    /// [`OrderError`] for `desc_act` without `static_groups`.
+    pub fn new(desc_act: bool, static_groups: bool) -> Result<ColumnOrder, OrderError> {
+        match (desc_act, static_groups) {
+            (true, true) => Ok(ColumnOrder::Activation),
+            (true, false) => Err(OrderError::ActivationNotStatic),
+            (false, true) => Ok(ColumnOrder::Stored(Groups::Static)),
+            (false, false) => Ok(ColumnOrder::Stored(Groups::Dynamic)),
+        }
+    }
+
+    /// When the scales of groups are found.
+    pub fn groups(self) -> Groups {
+        match self {
+            ColumnOrder::Stored(groups) => groups,
+            ColumnOrder::Activation => Groups::Static,
+        }
+    }
 }
 
 /// An algorithm with its settings.
@@ -77,19 +132,26 @@ pub struct Gptq {
     pub damping: Damping,
     /// Which column comes first.
     pub order: ColumnOrder,
+    /// Columns of a block, at least 1: the sums over earlier blocks are products of matrices, those within a block are not.
+    /// It changes speed, and the codes in ties alone.
+    pub block: usize,
 }
 
 impl Gptq {
-    /// GPTQ with a damping of 1 % and activation order.
-    pub const GPTQ: Gptq =
-        Gptq { variant: Variant::Gptq, damping: Damping::OfMeanDiagonal(0.01), order: ColumnOrder::Activation };
+    /// GPTQ with a damping of 1 %, activation order and blocks of 128 columns.
+    pub const GPTQ: Gptq = Gptq {
+        variant: Variant::Gptq,
+        damping: Damping::OfMeanDiagonal(0.01),
+        order: ColumnOrder::Activation,
+        block: 128,
+    };
 
     /// GPTAQ with a quarter of the drift, otherwise as [`GPTQ`](Self::GPTQ).
     pub const GPTAQ: Gptq = Gptq { variant: Variant::Gptaq { alpha: 0.25 }, ..Gptq::GPTQ };
 
-    /// Qronos with a damping of 0.001 of the largest eigenvalue and activation order.
+    /// Qronos with a damping of 0.001 of the largest eigenvalue, otherwise as [`GPTQ`](Self::GPTQ).
     pub const QRONOS: Gptq =
-        Gptq { variant: Variant::Qronos, damping: Damping::OfLargestEigenvalue(1e-3), order: ColumnOrder::Activation };
+        Gptq { variant: Variant::Qronos, damping: Damping::OfLargestEigenvalue(1e-3), ..Gptq::GPTQ };
 
     /// What must be known of a layer's inputs.
     pub fn needs(&self) -> Needs {

@@ -48,14 +48,22 @@ impl Steps {
         };
         for (lane, row) in rows.enumerate() {
             for tile in 0..across {
-                let step = step(tensor, row / tile_rows * across + tile, scaled);
-                let chunk = tile * chunks + lane / LANES;
-                steps.scales[chunk][lane % LANES] = step.scale;
-                steps.divisors[chunk][lane % LANES] = step.divisor;
-                steps.zero_points[chunk][lane % LANES] = step.zero_point;
+                steps.set(lane, tile, step(tensor, row / tile_rows * across + tile, scaled));
             }
         }
         steps
+    }
+
+    /// Takes the steps of a tile of columns from a tensor that has these columns alone, for as many rows.
+    pub(super) fn renew(&mut self, tile: usize, tensor: &QuantTensor, scaled: Scaled) {
+        (0..tensor.scales().len()).for_each(|lane| self.set(lane, tile, step(tensor, lane, scaled)));
+    }
+
+    fn set(&mut self, lane: usize, tile: usize, step: Step) {
+        let (chunk, lane) = (tile * self.chunks + lane / LANES, lane % LANES);
+        self.scales[chunk][lane] = step.scale;
+        self.divisors[chunk][lane] = step.divisor;
+        self.zero_points[chunk][lane] = step.zero_point;
     }
 
     /// Scales, divisors and zero points of one column for one chunk of lanes.

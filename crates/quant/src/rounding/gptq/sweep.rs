@@ -5,6 +5,7 @@ use super::block::Block;
 use super::drift::Drift;
 use super::feedback::Feedback;
 use super::grid::{Any, Code, Divided, DividedIn, Float, Grid, Staged, Times, Whole};
+use super::regroup::{Regroup, put_scales};
 use super::steps::{LANES, Scaled, Steps};
 use crate::quant_tensor::{Codes, QuantTensor};
 use crate::rounding::{RoundingError, Rtn, TensorContext};
@@ -16,10 +17,11 @@ use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::{Isa, dispatch};
 use rayon::prelude::*;
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// Rows of a band: each reads all factors once. The same for every number of threads, as products of matrices depend on it
 /// in their last bits.
-const BAND: usize = 256;
+pub(super) const BAND: usize = 256;
 
 /// Chooses the codes of `tensor`, whose scales and zero points stay, and returns the loss.
 pub(super) fn sweep(
@@ -29,17 +31,31 @@ pub(super) fn sweep(
     tensor: &mut QuantTensor,
 ) -> Result<f64, RoundingError> {
     let scheme = tensor.scheme();
-    let sweep = Sweep { feedback, weights, tensor, isa: feedback.isa };
-    let (codes, loss) = match scheme {
+    let regroup = Regroup::new(feedback, weights, context, tensor)?;
+    let sweep = Sweep { feedback, weights, tensor, regroup, isa: feedback.isa };
+    let swept = match scheme {
         TensorScheme::Int(int) if is_whole(int) => sweep.run(Whole::new(int.format), Scaled::ByReciprocals),
         TensorScheme::Int(int) => sweep.run(Any { format: int.format }, Scaled::ByReciprocals),
         TensorScheme::Float(float) => sweep.floats(float, Rtn::new(scheme, context)?.scaling(float)),
         TensorScheme::Progressive { first, second } => sweep.stages(first, second, context),
         TensorScheme::Block(_) | TensorScheme::Cast(_) => return Err(RoundingError::NoCodes(scheme)),
-    };
-    tensor.codes = codes;
-    Ok(loss)
+    }?;
+    tensor.codes = swept.codes;
+    for (band, parts) in swept.renewed.iter().enumerate() {
+        parts.iter().enumerate().for_each(|(group, part)| put_scales(tensor, band * BAND, group + 1, part));
+    }
+    Ok(swept.loss)
 }
+
+/// What becomes of a weight.
+struct Swept {
+    codes: Codes,
+    loss: f64,
+    /// For each band the groups after the first whose scales were found anew.
+    renewed: Vec<Vec<QuantTensor>>,
+}
+
+type Sweeping = Result<Swept, RoundingError>;
 
 fn is_whole(scheme: IntScheme) -> bool {
     scheme.format.bits() <= 8 && scheme.zero_point != ZeroPoint::Float
@@ -49,11 +65,12 @@ struct Sweep<'a> {
     feedback: &'a Feedback,
     weights: &'a [f32],
     tensor: &'a QuantTensor,
+    regroup: Option<Regroup>,
     isa: Isa,
 }
 
 impl Sweep<'_> {
-    fn floats(&self, scheme: FloatScheme, scaling: Scaling) -> (Codes, f64) {
+    fn floats(&self, scheme: FloatScheme, scaling: Scaling) -> Sweeping {
         let format = scheme.format;
         match scaling {
             Scaling::PowerOfTwo => self.run(Float { format, quotient: Times }, Scaled::ByReciprocals),
@@ -64,7 +81,7 @@ impl Sweep<'_> {
         }
     }
 
-    fn stages(&self, first: FloatScheme, second: IntScheme, context: TensorContext) -> (Codes, f64) {
+    fn stages(&self, first: FloatScheme, second: IntScheme, context: TensorContext) -> Sweeping {
         let tensor_scale = self.tensor.tensor_scale().unwrap_or(1.0);
         let (first, arithmetic) = (first.format, context.arithmetic);
         if is_whole(second) {
@@ -75,19 +92,18 @@ impl Sweep<'_> {
         self.run(Staged { first, arithmetic, tensor_scale, second }, Scaled::ByReciprocals)
     }
 
-    fn run<G: Grid>(&self, grid: G, scaled: Scaled) -> (Codes, f64) {
+    fn run<G: Grid>(&self, grid: G, scaled: Scaled) -> Sweeping {
         let columns = self.feedback.columns();
         let mut codes = vec![G::Code::default(); self.weights.len()];
         let bands = self.weights.par_chunks(BAND * columns).zip(codes.par_chunks_mut(BAND * columns));
-        let losses: Vec<f64> = bands
-            .enumerate()
-            .map(|(band, (weights, codes))| {
-                let rows = band * BAND..band * BAND + weights.len() / columns;
-                let steps = Steps::new(self.tensor, rows.clone(), rows.len().div_ceil(LANES), scaled);
-                Band::new(self, grid, steps, weights).run(rows.len(), codes)
-            })
-            .collect();
-        (G::Code::collect(codes, self.tensor.scheme().format().bits()), losses.iter().sum())
+        let bands = bands.enumerate().map(|(band, (weights, codes))| {
+            let rows = band * BAND..band * BAND + weights.len() / columns;
+            let steps = Steps::new(self.tensor, rows.clone(), rows.len().div_ceil(LANES), scaled);
+            Band::new(self, grid, steps, weights).run(rows.len(), codes, scaled)
+        });
+        let (losses, renewed): (Vec<f64>, _) = bands.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let codes = G::Code::collect(codes, self.tensor.scheme().format().bits());
+        Ok(Swept { codes, loss: losses.iter().sum(), renewed })
     }
 }
 
@@ -121,38 +137,83 @@ impl<'a, G: Grid> Band<'a, G> {
         Band { sweep, grid, steps, lanes, weights, errors, arguments, codes }
     }
 
-    /// Writes the codes of the rows and returns their loss.
-    fn run(mut self, rows: usize, codes: &mut [G::Code]) -> f64 {
+    /// Writes the codes of the rows; returns their loss and the groups whose scales were found anew.
+    fn run(
+        mut self,
+        rows: usize,
+        codes: &mut [G::Code],
+        scaled: Scaled,
+    ) -> Result<(f64, Vec<QuantTensor>), RoundingError> {
         let feedback = self.sweep.feedback;
-        let (mut pulls, mut shifts) = (Vec::new(), Vec::new());
+        let (mut pulls, mut shifts, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
         let mut loss = 0.0;
-        for place in feedback.factors.block_rows() {
-            self.pulls(&place, &mut pulls);
-            self.shifts(&place, &mut shifts);
+        for place in self.places() {
+            let start = place.rows.start;
+            if let Some(regroup) = self.sweep.regroup.filter(|regroup| regroup.begins(start)) {
+                let tensor = regroup.round(&self.updated(start..start + regroup.columns), rows)?;
+                self.steps.renew(start / regroup.columns, &tensor, scaled);
+                renewed.push(tensor);
+            }
+            self.pulls(&place, start, &mut pulls);
+            self.shifts(&place, start, &mut shifts);
             loss += self.block(&place, &pulls, &shifts);
         }
         let columns = feedback.columns();
         let mut by_rows = vec![G::Code::default(); self.codes.len()];
         transpose(&self.codes, columns, self.lanes, &mut by_rows);
         codes.copy_from_slice(&by_rows[..rows * columns]);
-        loss
+        Ok((loss, renewed))
     }
 
-    /// What the errors of earlier blocks ask of this one.
-    fn pulls(&self, place: &BlockRow, out: &mut Vec<f32>) {
+    /// The blocks, cut where the scales of a group are found.
+    fn places(&self) -> Vec<BlockRow> {
+        let blocks = self.sweep.feedback.factors.block_rows();
+        let Some(regroup) = self.sweep.regroup else { return blocks.collect() };
+        let parts = |block: BlockRow| regroup.cut(block.rows.clone()).into_iter().map(move |rows| block.part(rows));
+        blocks.flat_map(parts).collect()
+    }
+
+    /// The weights of a group of columns as the errors of all columns before it have made them, column by column: with `p`
+    /// what those ask of each, `x_j = p_j - sum_i F_ij x_i` over the earlier columns `i` of the group is the change that
+    /// leaves the least loss.
+    fn updated(&self, group: Range<usize>) -> Vec<f32> {
+        let feedback = self.sweep.feedback;
+        let (lanes, mut part, mut shifts, mut changes) = (self.lanes, Vec::new(), Vec::new(), Vec::new());
+        for block in feedback.factors.block_rows() {
+            let rows = block.rows.start.max(group.start)..block.rows.end.min(group.end);
+            if !rows.is_empty() {
+                let place = block.part(rows);
+                self.pulls(&place, group.start, &mut part);
+                self.shifts(&place, group.start, &mut shifts);
+                part.iter_mut().zip(&shifts).for_each(|(pull, shift)| *pull += shift);
+                changes.extend_from_slice(&part);
+            }
+        }
+        for j in 1..group.len() {
+            let (earlier, own) = changes.split_at_mut(j * lanes);
+            let factors = &feedback.factors.row(group.start + j)[group.start..];
+            for (earlier, factor) in earlier.chunks(lanes).zip(factors) {
+                own[..lanes].iter_mut().zip(earlier).for_each(|(own, earlier)| *own -= factor * earlier);
+            }
+        }
+        changes.iter().zip(&self.weights[group.start * lanes..]).map(|(change, weight)| weight + change).collect()
+    }
+
+    /// What the errors of the first `depth` positions ask of these.
+    fn pulls(&self, place: &BlockRow, depth: usize, out: &mut Vec<f32>) {
         let factors = self.sweep.feedback.factors.block_row(place);
-        let factors = Matrix::new(factors, place.rows.len(), place.rows.start, place.columns);
-        self.product(place.rows.len(), factors, &self.errors, place.rows.start, out);
+        let factors = Matrix::new(factors, place.rows.len(), depth, place.columns);
+        self.product(place.rows.len(), factors, &self.errors, depth, out);
     }
 
-    /// What drift asks of this block, but for that of its own columns where they count one by one.
-    fn shifts(&self, place: &BlockRow, out: &mut Vec<f32>) {
+    /// What drift asks of these positions: that of the first `depth` where positions count one by one.
+    fn shifts(&self, place: &BlockRow, depth: usize, out: &mut Vec<f32>) {
         let columns = self.sweep.feedback.columns();
         match &self.sweep.feedback.drift {
             Drift::Ignored => {}
             Drift::OneByOne(factors) => {
-                let factors = Matrix::new(factors.block_row(place), place.rows.len(), place.rows.start, place.columns);
-                self.product(place.rows.len(), factors, &self.arguments, place.rows.start, out);
+                let factors = Matrix::new(factors.block_row(place), place.rows.len(), depth, place.columns);
+                self.product(place.rows.len(), factors, &self.arguments, depth, out);
             }
             Drift::AtOnce(factors) => {
                 let factors = Matrix::new(&factors[place.rows.start * columns..], place.rows.len(), columns, columns);

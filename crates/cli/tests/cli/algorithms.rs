@@ -1,0 +1,126 @@
+//! `kvant quantize --algorithm`: what calibrated algorithms write, whatever the threads, the memory and the interruptions.
+
+use crate::kvant::{Place, contents, names};
+use serde_json::Value;
+
+const TEXT: &str = "The tower stood where the river turns. Nobody had seen who built it, and nobody asked any more. ";
+const DATA: [&str; 6] = ["--calib", "text.txt", "--num-samples", "6", "--seq-len", "64"];
+
+fn place() -> Place {
+    let place = Place::new();
+    let sentences = (0..120).map(|i| format!("{TEXT}In year {i} a flood took {} houses and the bridge. ", i * 7 % 13));
+    place.write("text.txt", &sentences.collect::<String>());
+    place
+}
+
+fn quantize<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["quantize", "nano_llama"], more, &DATA].concat()
+}
+
+fn record(place: &Place, out: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(place.path(out).join("calibration.json")).unwrap()).unwrap()
+}
+
+fn divergence(place: &Place, out: &str) -> f64 {
+    let eval = ["eval", out, "--reference", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--json"];
+    place.succeed(&eval).json()["kl_mean"].as_f64().unwrap()
+}
+
+#[test]
+fn every_algorithm_is_whole_and_evaluates() {
+    let place = place();
+    let runs = [
+        ("gptq", "uint4_wo_32", "gptq"),
+        ("gptaq", "int4_wo_128", "gptaq"),
+        ("qronos", "int3:g128", "qronos"),
+        ("awq", "uint4_wo_128", "awq"),
+        ("awq_gptq", "int3:g64", "awq,gptq"),
+        ("smooth", "int8", "smoothquant"),
+        ("smooth_gptq", "int8", "smoothquant,gptq"),
+        ("auto", "int8", "autosmoothquant"),
+        ("mx", "mxfp4", "gptq"),
+        ("nv", "nvfp4", "awq,gptq"),
+        ("fp8", "fp8", "gptq"),
+    ];
+    for (out, scheme, algorithm) in runs {
+        place.succeed(&quantize(&["-s", scheme, "--algorithm", algorithm, "-o", out]));
+        let found = divergence(&place, out);
+        assert!(found > 1e-7 && found < 1.0, "{out}: {found}");
+        let record = record(&place, out);
+        assert_eq!(record["layers"].as_array().map(Vec::len), Some(28), "{out}");
+    }
+    assert!(!names(&place.path("")).iter().any(|name| name.contains(".partial")));
+}
+
+#[test]
+fn rounding_by_columns_loses_less_than_to_nearest() {
+    let place = place();
+    place.succeed(&quantize(&["-s", "int3:g128", "--algorithm", "gptq", "-o", "gptq"]));
+    place.succeed(&["quantize", "nano_llama", "-s", "int3:g128", "-o", "rtn"]);
+    let record = record(&place, "gptq");
+    for layer in record["layers"].as_array().unwrap() {
+        let loss = |key: &str| layer[key].as_f64().unwrap();
+        assert!(loss("loss") < loss("loss_rtn"), "{layer}");
+        assert_eq!(layer["tokens"], 384, "{layer}");
+    }
+    assert!(divergence(&place, "gptq") < divergence(&place, "rtn"));
+}
+
+#[test]
+fn the_bytes_do_not_depend_on_threads_or_memory() {
+    let place = place();
+    for (name, scheme, algorithm) in [("a", "uint4_wo_128", "awq,gptaq"), ("b", "int8", "autosmoothquant,gptq")] {
+        let run = |out: &str, options: &[&str]| {
+            let out = format!("{name}{out}");
+            place.succeed(&quantize(&[&["-s", scheme, "--algorithm", algorithm, "-o", &out], options].concat()));
+            contents(&place.path(&out))
+        };
+        let one = run("one", &["--threads", "1"]);
+        assert!(run("three", &["--threads", "3"]) == one, "{algorithm}: threads");
+        assert!(run("tight", &["--max-memory", "1KB"]) == one, "{algorithm}: memory");
+    }
+}
+
+#[test]
+fn algorithms_without_data_are_refused_before_anything_is_written() {
+    let place = place();
+    let run = place.run(&["quantize", "nano_llama", "-s", "int4_wo_128", "--algorithm", "gptq", "-o", "out"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stderr.contains("--calib"), "{run:?}");
+    assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_run_goes_on_with_the_block_to_the_same_bytes() {
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+    let place = place();
+    fn args(out: &str) -> Vec<&str> {
+        quantize(&["-s", "uint4_wo_128", "--algorithm", "awq,gptaq", "--threads", "2", "-o", out])
+    }
+    let begun = Instant::now();
+    place.succeed(&args("whole"));
+    let (whole, expected) = (begun.elapsed(), contents(&place.path("whole")));
+    let mut resumed = 0;
+    for round in 0..6 {
+        let out = format!("out{round}");
+        // Moments in the first block, between, and in the last one.
+        let mut child = place.command(&args(&out)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(whole.mul_f64(0.2 + 0.13 * f64::from(round)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        resumed += usize::from(place.path(&format!("{out}.partial.blocks/state.json")).exists());
+        if !place.path(&out).exists() {
+            place.succeed(&args(&out));
+        }
+        assert!(contents(&place.path(&out)) == expected, "round {round}");
+        let left: Vec<_> =
+            names(&place.path("")).into_iter().filter(|name| name.starts_with(&format!("{out}."))).collect();
+        assert!(left.is_empty(), "round {round}: {left:?}");
+        if begun.elapsed() > Duration::from_secs(60) {
+            break;
+        }
+    }
+    assert!(resumed > 0, "no run was killed between blocks");
+}

@@ -1,0 +1,73 @@
+//! Taps that gather what roundings need of the inputs of layers: Hessians, and rows to pair with those of another run.
+
+use crate::forward::{Rows, Site, Tap};
+use kvant_numeric::linalg::Precision;
+use kvant_quant::hessian::Hessian;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Adds what passes to Hessians, by the module that reads it.
+#[derive(Debug, Default)]
+pub struct HessianTap {
+    sums: HashMap<String, Mutex<Hessian>>,
+}
+
+impl HessianTap {
+    /// Hessians of the inputs of modules, each with its features.
+    pub fn new<'m>(modules: impl Iterator<Item = (&'m str, usize)>, precision: Precision) -> HessianTap {
+        let empty = |features| Mutex::new(Hessian::with_precision(features, precision));
+        HessianTap { sums: modules.map(|(module, features)| (module.to_owned(), empty(features))).collect() }
+    }
+
+    /// What was gathered.
+    pub fn into_hessians(self) -> HashMap<String, Hessian> {
+        self.sums.into_iter().map(|(module, sum)| (module, into_inner(sum))).collect()
+    }
+}
+
+impl Tap for HessianTap {
+    fn wants(&self, site: Site<'_>) -> bool {
+        matches!(site, Site::Input(module) if self.sums.contains_key(module))
+    }
+
+    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
+        let Site::Input(module) = site else { return };
+        let Some(sum) = self.sums.get(module) else { return };
+        sum.lock().unwrap_or_else(PoisonError::into_inner).add(rows.data);
+    }
+}
+
+/// Keeps the rows that pass, by the module that reads them.
+#[derive(Debug, Default)]
+pub struct RowsTap {
+    rows: HashMap<String, Mutex<Vec<f32>>>,
+}
+
+impl RowsTap {
+    /// Nothing of the inputs of modules.
+    pub fn new<'m>(modules: impl Iterator<Item = &'m str>) -> RowsTap {
+        RowsTap { rows: modules.map(|module| (module.to_owned(), Mutex::default())).collect() }
+    }
+
+    /// What a module read since this was last asked.
+    pub fn take(&self, module: &str) -> Vec<f32> {
+        let rows = self.rows.get(module).map(|rows| rows.lock().unwrap_or_else(PoisonError::into_inner));
+        rows.map(|mut rows| std::mem::take(&mut *rows)).unwrap_or_default()
+    }
+}
+
+impl Tap for RowsTap {
+    fn wants(&self, site: Site<'_>) -> bool {
+        matches!(site, Site::Input(module) if self.rows.contains_key(module))
+    }
+
+    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
+        let Site::Input(module) = site else { return };
+        let Some(kept) = self.rows.get(module) else { return };
+        kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(rows.data);
+    }
+}
+
+fn into_inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}

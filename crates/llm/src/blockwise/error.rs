@@ -1,0 +1,65 @@
+//! What keeps a calibrated run from finishing.
+
+use crate::engine::EngineError;
+use crate::forward::ForwardError;
+use kvant_container::ErrorKind;
+use std::io;
+
+/// See the variants.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockwiseError {
+    /// The model cannot be run, or not on these data.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// A weight cannot be quantized, the output cannot be written, or the user asked to stop.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// What a layer reads is NaN or infinite (*invalid*: the model).
+    #[error("block {block}: what `{layer}` reads holds NaN or infinite values")]
+    NotFinite {
+        /// The block.
+        block: usize,
+        /// The layer.
+        layer: String,
+    },
+    /// The files between blocks.
+    #[error("cannot {action} the activations between blocks: {cause}")]
+    Streams {
+        /// What was attempted, as a verb.
+        action: &'static str,
+        /// The system's answer.
+        cause: io::Error,
+    },
+}
+
+impl BlockwiseError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            BlockwiseError::Forward(error) => error.kind(),
+            BlockwiseError::Engine(error) => error.kind(),
+            BlockwiseError::NotFinite { .. } => ErrorKind::Invalid,
+            BlockwiseError::Streams { .. } => ErrorKind::Io,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            BlockwiseError::Forward(error) => error.hint(),
+            BlockwiseError::Engine(error) => error.hint(),
+            BlockwiseError::NotFinite { .. } => Some(
+                "the checkpoint may be damaged, or overflow in this precision: `kvant eval` shows whether it computes \
+                 anything; calibrate with --precision f32"
+                    .to_owned(),
+            ),
+            BlockwiseError::Streams { .. } => {
+                Some("they lie beside the output: free some space there, or calibrate with less data".to_owned())
+            }
+        }
+    }
+
+    pub(super) fn streams(action: &'static str) -> impl FnOnce(io::Error) -> BlockwiseError {
+        move |cause| BlockwiseError::Streams { action, cause }
+    }
+}

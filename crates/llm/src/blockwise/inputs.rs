@@ -1,0 +1,120 @@
+//! What transforms need of the inputs of a block: magnitudes channel by channel over all data, and some of the rows.
+
+use crate::forward::{Rows, Site, Tap};
+use kvant_quant::transform::ChannelStatistic;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Which rows are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Every so many rows one.
+    Rows(usize),
+    /// Every so many sequences one.
+    Sequences(usize),
+}
+
+/// What is kept of the inputs of one module.
+#[derive(Clone, Debug)]
+pub(super) struct Inputs {
+    pub(super) statistic: ChannelStatistic,
+    pub(super) columns: usize,
+    keep: Keep,
+    seen: usize,
+    /// The rows that are kept.
+    pub(super) rows: Vec<f32>,
+    /// How many of them are of one sequence, where sequences are kept.
+    pub(super) lengths: Vec<usize>,
+}
+
+impl Inputs {
+    pub(super) fn new(columns: usize, keep: Keep) -> Inputs {
+        let (rows, lengths) = (Vec::new(), Vec::new());
+        Inputs { statistic: ChannelStatistic::new(columns), columns, keep, seen: 0, rows, lengths }
+    }
+
+    fn add(&mut self, rows: Rows<'_>) {
+        self.statistic.update(rows.data);
+        match self.keep {
+            Keep::Rows(step) => self.add_rows(rows.data, step),
+            Keep::Sequences(step) => rows.sequences().for_each(|sequence| self.add_sequence(sequence, step)),
+        }
+    }
+
+    fn add_rows(&mut self, rows: &[f32], step: usize) {
+        let (columns, count) = (self.columns, rows.len() / self.columns.max(1));
+        let first = self.seen.next_multiple_of(step) - self.seen;
+        for row in (first..count).step_by(step) {
+            self.rows.extend_from_slice(&rows[row * columns..(row + 1) * columns]);
+        }
+        self.seen += count;
+    }
+
+    fn add_sequence(&mut self, rows: &[f32], step: usize) {
+        if self.seen.is_multiple_of(step) {
+            self.rows.extend_from_slice(rows);
+            self.lengths.push(rows.len() / self.columns.max(1));
+        }
+        self.seen += 1;
+    }
+}
+
+/// Looks at the inputs of modules.
+#[derive(Debug, Default)]
+pub(super) struct InputsTap {
+    inputs: HashMap<String, Mutex<Inputs>>,
+}
+
+impl InputsTap {
+    pub(super) fn new(inputs: impl Iterator<Item = (String, Inputs)>) -> InputsTap {
+        InputsTap { inputs: inputs.map(|(module, inputs)| (module, Mutex::new(inputs))).collect() }
+    }
+
+    /// What was seen.
+    pub(super) fn into_inputs(self) -> HashMap<String, Inputs> {
+        let inner = |inputs: Mutex<Inputs>| inputs.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.inputs.into_iter().map(|(module, inputs)| (module, inner(inputs))).collect()
+    }
+}
+
+impl Tap for InputsTap {
+    fn wants(&self, site: Site<'_>) -> bool {
+        matches!(site, Site::Input(module) if self.inputs.contains_key(module))
+    }
+
+    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
+        let Site::Input(module) = site else { return };
+        let Some(inputs) = self.inputs.get(module) else { return };
+        inputs.lock().unwrap_or_else(PoisonError::into_inner).add(rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::Spans;
+
+    fn kept(keep: Keep, parts: &[usize], spans: Spans<'_>) -> (Vec<f32>, Vec<usize>, u64) {
+        let rows: Vec<f32> = (0..40).map(|i| (i / 2) as f32).collect();
+        let (mut inputs, mut rest) = (Inputs::new(2, keep), rows.as_slice());
+        for part in parts {
+            let (first, others) = rest.split_at(part * 2);
+            inputs.add(Rows { data: first, columns: 2, spans });
+            rest = others;
+        }
+        (inputs.rows.iter().step_by(2).copied().collect(), inputs.lengths, inputs.statistic.tokens())
+    }
+
+    #[test]
+    fn rows_are_kept_at_even_distances_however_they_come() {
+        let whole = kept(Keep::Rows(3), &[20], Spans::Even(4));
+        assert_eq!(whole, (vec![0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0], vec![], 20));
+        assert_eq!(whole, kept(Keep::Rows(3), &[1, 1, 3, 0, 7, 8], Spans::Even(1)));
+    }
+
+    #[test]
+    fn sequences_are_kept_whole() {
+        let whole = kept(Keep::Sequences(3), &[8, 12], Spans::Even(4));
+        assert_eq!(whole, (vec![0.0, 1.0, 2.0, 3.0, 12.0, 13.0, 14.0, 15.0], vec![4, 4], 20));
+    }
+}

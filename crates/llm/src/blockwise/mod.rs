@@ -1,0 +1,28 @@
+//! Quantizing with calibration data, one decoder block after the other: scales are moved through the block's links
+//! (`search`), its layers are rounded stage by stage (`rounding`), and what the quantized block puts out is what the next
+//! one reads. One block's weights are in use at a time; the activations between two blocks lie on disk, where a run that
+//! was killed finds them ([`State`]).
+//!
+//! Weights are not copied to be changed: what a transform does is folded in when they are read. Not the formulas, which are
+//! in `kvant_quant`, nor the choice of what is quantized, which is the plan's.
+
+mod capture;
+mod error;
+mod inputs;
+mod meter;
+mod report;
+mod rounding;
+mod run;
+mod search;
+mod state;
+mod streams;
+mod target;
+mod trial;
+mod work;
+
+pub use error::BlockwiseError;
+pub use report::{BlockwiseReport, LayerReport, LinkReport, Starved};
+pub(crate) use rounding::hessian_bytes;
+pub use run::{Carry, Settings, Sources, run};
+pub(crate) use search::SEARCH_TOKENS;
+pub use state::{Found, State};

@@ -1,0 +1,135 @@
+//! What a calibrated run tells of every layer and link: part of `calibration.json` beside the checkpoint, and of the table
+//! at the end of a run. Computes nothing but totals.
+
+use serde::{Deserialize, Serialize};
+
+/// What became of one layer. Losses are squared errors of the layer's outputs over all calibration tokens,
+/// `tr((W - Q) H (W - Q)^T)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerReport {
+    /// Its name in the output.
+    pub layer: String,
+    /// How it was rounded: `gptq`, `rtn`.
+    pub algorithm: String,
+    /// Calibration tokens that reached it.
+    pub tokens: u64,
+    /// The loss of rounding the same weights (folded, if there was a transform) to nearest.
+    pub loss_rtn: Option<f64>,
+    /// The loss of the codes that were written.
+    pub loss: Option<f64>,
+    /// What was added to the diagonal of the Hessian.
+    pub damping: Option<f64>,
+    /// Inputs that were zero in all tokens.
+    pub dead_columns: usize,
+    /// What was done otherwise than asked, and why.
+    pub note: Option<String>,
+}
+
+impl LayerReport {
+    /// The loss as a share of that of rounding to nearest, where both are known and there is something to improve.
+    pub fn share(&self) -> Option<f64> {
+        let nearest = self.loss_rtn.filter(|loss| *loss > 0.0)?;
+        Some(self.loss? / nearest)
+    }
+}
+
+/// What a transform did to one link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// The block.
+    pub block: usize,
+    /// The module whose outputs are divided.
+    pub from: String,
+    /// The modules whose inputs are multiplied.
+    pub into: Vec<String>,
+    /// The transform's name.
+    pub transform: String,
+    /// The exponent that was chosen, where one was searched for.
+    pub ratio: Option<f32>,
+    /// The loss without the transform.
+    pub loss_before: Option<f64>,
+    /// The loss with it.
+    pub loss_after: Option<f64>,
+    /// The largest scale.
+    pub largest_scale: Option<f32>,
+    /// Why nothing was done, or not all.
+    pub note: Option<String>,
+}
+
+/// A layer that too few tokens reached, and what was done instead.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Starved {
+    /// Its name in the output.
+    pub layer: String,
+    /// Calibration tokens that reached it.
+    pub tokens: u64,
+    /// What was done instead.
+    pub treatment: String,
+}
+
+/// What a calibrated run tells, in the order of its work.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BlockwiseReport {
+    /// The layers.
+    pub layers: Vec<LayerReport>,
+    /// The links.
+    pub links: Vec<LinkReport>,
+    /// The layers that too few tokens reached.
+    pub starved: Vec<Starved>,
+}
+
+impl BlockwiseReport {
+    /// Adds what came later.
+    pub fn extend(&mut self, later: BlockwiseReport) {
+        self.layers.extend(later.layers);
+        self.links.extend(later.links);
+        self.starved.extend(later.starved);
+    }
+
+    /// The geometric mean of the layers' [shares](LayerReport::share): losses of different layers do not add up.
+    pub fn mean_share(&self) -> Option<f64> {
+        let logarithms = self.layers.iter().filter_map(LayerReport::share).filter(|share| *share > 0.0).map(f64::ln);
+        let (count, sum) = logarithms.fold((0_u32, 0.0), |(count, sum), next| (count + 1, sum + next));
+        (count > 0).then(|| (sum / f64::from(count)).exp())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(loss_rtn: Option<f64>, loss: Option<f64>) -> LayerReport {
+        LayerReport {
+            layer: "fc".to_owned(),
+            algorithm: "gptq".to_owned(),
+            tokens: 3,
+            loss_rtn,
+            loss,
+            damping: None,
+            dead_columns: 0,
+            note: None,
+        }
+    }
+
+    #[test]
+    fn shares_are_of_known_losses_only() {
+        let shares = [(Some(4.0), Some(1.0)), (Some(0.0), Some(0.0)), (None, Some(1.0)), (Some(1.0), None)];
+        let shares: Vec<_> = shares.map(|(nearest, loss)| layer(nearest, loss).share()).to_vec();
+        assert_eq!(shares, [Some(0.25), None, None, None]);
+    }
+
+    #[test]
+    fn reports_add_up_and_read_back() {
+        let mut report = BlockwiseReport { layers: vec![layer(Some(4.0), Some(1.0))], ..BlockwiseReport::default() };
+        assert_eq!(BlockwiseReport::default().mean_share(), None);
+        let starved = Starved { layer: "fc".to_owned(), tokens: 0, treatment: "rounded to nearest".to_owned() };
+        report.extend(BlockwiseReport {
+            layers: vec![layer(Some(1.0), Some(1.0))],
+            links: vec![],
+            starved: vec![starved],
+        });
+        assert_eq!((report.layers.len(), report.starved.len(), report.mean_share()), (2, 1, Some(0.5)));
+        let json = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<BlockwiseReport>(&json).unwrap(), report);
+    }
+}

@@ -1,0 +1,362 @@
+//! Rounding the layers of a block, stage by stage: what a stage reads is computed from the stages that are rounded already.
+
+use super::capture::{HessianTap, RowsTap};
+use super::error::BlockwiseError;
+use super::report::{LayerReport, Starved};
+use super::run::Blockwise;
+use super::work::Work;
+use crate::engine::EngineError;
+use crate::forward::{Depth, Overlay, Routing, Variation};
+use crate::plan::{PlannedLayer, PlannedStage};
+use crate::weight::{Band, BandAxis, Folding, WeightMatrix, bands};
+use kvant_numeric::kernel::Range;
+use kvant_quant::QuantTensor;
+use kvant_quant::hessian::{Hessian, HessianError};
+use kvant_quant::rounding::{Feedback, Gptq, Groups, Needs, Rounded, Rounding, RoundingError, Rtn, TensorContext};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Layers that read the same rows: they share a Hessian.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Readers {
+    /// The module whose input is looked at.
+    pub(super) module: String,
+    /// Input features.
+    pub(super) features: usize,
+    /// Indices into the plan's layers.
+    pub(super) layers: Vec<usize>,
+}
+
+impl<'a> Blockwise<'_, 'a> {
+    /// Rounds the layers of a block.
+    pub(super) fn round(&self, work: &mut Work<'_, '_, 'a>) -> Result<(), BlockwiseError> {
+        let block = work.block;
+        for stages in block.stages.chunk_by(|a, b| a.depth == b.depth) {
+            let readers: Vec<Readers> = stages.iter().flat_map(|stage| self.readers(stage)).collect();
+            match self.plan.recipe.algorithms().rounding {
+                Rounding::Rtn => {
+                    let layers = readers.iter().flat_map(|readers| &readers.layers);
+                    layers.copied().try_for_each(|layer| self.to_nearest(work, layer, None))?;
+                }
+                Rounding::ByColumns(gptq) => self.round_at(work, stages[0].depth, readers, &gptq)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of a stage: one group, or one for each expert.
+    pub(super) fn readers(&self, stage: &PlannedStage) -> Vec<Readers> {
+        let mut groups: BTreeMap<Option<usize>, Readers> = BTreeMap::new();
+        for index in &stage.layers {
+            let layer = &self.plan.layers[*index];
+            let readers = groups.entry(layer.source.expert).or_insert_with(|| Readers {
+                module: layer.module.clone(),
+                features: layer.columns,
+                layers: Vec::new(),
+            });
+            readers.layers.push(*index);
+        }
+        groups.into_values().collect()
+    }
+
+    /// Rounds column by column, as many groups of readers at a time as there is memory for their Hessians.
+    fn round_at(
+        &self,
+        work: &mut Work<'_, '_, 'a>,
+        depth: Depth,
+        readers: Vec<Readers>,
+        gptq: &Gptq,
+    ) -> Result<(), BlockwiseError> {
+        let drift = gptq.needs() == Needs::Drift;
+        for batch in batches(readers, self.memory, drift) {
+            let mut hessians = match drift {
+                true => self.drifted_hessians(work, depth, &batch)?,
+                false => self.hessians(work, depth, &batch)?,
+            };
+            for readers in batch {
+                let hessian = hessians.remove(&readers.module);
+                self.round_readers(work, &readers, hessian, gptq)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hessians(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        depth: Depth,
+        batch: &[Readers],
+    ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
+        let modules = batch.iter().map(|readers| (readers.module.as_str(), readers.features));
+        let tap = HessianTap::new(modules, self.precision());
+        let until = Some(depth);
+        let variation = Variation { overlay: Some(&work.rounded), tap: Some(&tap), until, ..Variation::default() };
+        for chunk in 0..self.chunks.len() {
+            self.run_chunk(work, variation, 0, chunk)?;
+        }
+        Ok(tap.into_hessians())
+    }
+
+    /// Hessians and how far the inputs are from those of the float model. Experts see the same rows in both.
+    fn drifted_hessians(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        depth: Depth,
+        batch: &[Readers],
+    ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
+        let modules = || batch.iter().map(|readers| readers.module.as_str());
+        let (tap, float_tap) = (RowsTap::new(modules()), RowsTap::new(modules()));
+        let empty = |readers: &Readers| Hessian::with_drift_in(readers.features, self.precision());
+        let mut hessians: HashMap<String, Hessian> =
+            batch.iter().map(|readers| (readers.module.clone(), empty(readers))).collect();
+        let until = Some(depth);
+        for chunk in 0..self.chunks.len() {
+            let routing = Routing::record();
+            let overlay = Some(&work.rounded);
+            let variation = Variation { overlay, tap: Some(&tap), until, routing: Some(&routing) };
+            self.run_chunk(work, variation, 0, chunk)?;
+            let (routing, overlay) = (routing.replay(), Some(&work.float));
+            let variation = Variation { overlay, tap: Some(&float_tap), until, routing: Some(&routing) };
+            self.run_chunk(work, variation, 1, chunk)?;
+            for (module, hessian) in &mut hessians {
+                hessian.add_drifted(&tap.take(module), &mut float_tap.take(module));
+            }
+        }
+        Ok(hessians)
+    }
+
+    fn round_readers(
+        &self,
+        work: &mut Work<'_, '_, 'a>,
+        readers: &Readers,
+        hessian: Option<Hessian>,
+        gptq: &Gptq,
+    ) -> Result<(), BlockwiseError> {
+        let hessian = hessian.unwrap_or_else(|| Hessian::new(readers.features));
+        match gptq.prepare(&hessian) {
+            Ok(feedback) => {
+                let by_columns = ByColumns {
+                    hessian: &hessian,
+                    feedback: &feedback,
+                    dynamic: gptq.order.groups() == Groups::Dynamic,
+                };
+                readers.layers.iter().try_for_each(|layer| self.by_columns(work, *layer, &by_columns))
+            }
+            Err(HessianError::NotFinite) => {
+                Err(BlockwiseError::NotFinite { block: work.block.index, layer: readers.module.clone() })
+            }
+            Err(problem) => {
+                let starved = (hessian.tokens(), problem.to_string());
+                readers.layers.iter().try_for_each(|layer| self.to_nearest(work, *layer, Some(&starved)))
+            }
+        }
+    }
+
+    fn by_columns(&self, work: &mut Work<'_, '_, 'a>, index: usize, by: &ByColumns<'_>) -> Result<(), BlockwiseError> {
+        self.engine.check_cancelled()?;
+        let layer = &self.plan.layers[index];
+        let (matrix, context) =
+            (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
+        let values = self.values(&matrix);
+        let scheme = layer.scheme.weight;
+        let unclipped = self.unclipped(work, layer).filter(|_| !by.dynamic).map(|weights| self.values(&weights));
+        let rounded = match &unclipped {
+            None => by.feedback.round(&values, layer.rows, scheme, context),
+            Some(weights) => by.feedback.round_to(weights, &values, layer.rows, scheme, context),
+        };
+        let Rounded { tensor, loss } = rounded.map_err(|problem| self.weight_error(layer, &problem))?;
+        // Read as a matrix, which dequantizes in vectors.
+        let nearest = self.values(&WeightMatrix::quantized(Arc::new(self.nearest(layer, &matrix, context)?)));
+        let report = LayerReport {
+            layer: layer.name.clone(),
+            algorithm: self.rounding_name().to_owned(),
+            tokens: by.hessian.tokens(),
+            loss_rtn: Some(by.hessian.loss(unclipped.as_ref().unwrap_or(&values), &nearest)),
+            loss: Some(loss),
+            damping: Some(by.feedback.damping()),
+            dead_columns: by.feedback.dead_columns(),
+            note: None,
+        };
+        Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
+    }
+
+    /// Rounds a layer to nearest; `starved` says why not otherwise.
+    fn to_nearest(
+        &self,
+        work: &mut Work<'_, '_, 'a>,
+        index: usize,
+        starved: Option<&(u64, String)>,
+    ) -> Result<(), BlockwiseError> {
+        self.engine.check_cancelled()?;
+        let layer = &self.plan.layers[index];
+        let (matrix, context) =
+            (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
+        let tensor = self.nearest(layer, &matrix, context)?;
+        let tokens = starved.map_or(self.tokens, |(tokens, _)| *tokens);
+        if let Some((tokens, _)) = starved {
+            let treatment = "rounded to nearest".to_owned();
+            work.report.starved.push(Starved { layer: layer.name.clone(), tokens: *tokens, treatment });
+        }
+        let report = LayerReport {
+            layer: layer.name.clone(),
+            algorithm: "rtn".to_owned(),
+            tokens,
+            loss_rtn: None,
+            loss: None,
+            damping: None,
+            dead_columns: 0,
+            note: starved.map(|(_, problem)| format!("rounded to nearest: {problem}")),
+        };
+        Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
+    }
+
+    /// The weight as transforms have left it.
+    pub(super) fn matrix(
+        &self,
+        float: &Overlay<'a>,
+        block: usize,
+        layer: &PlannedLayer,
+    ) -> Result<WeightMatrix<'a>, BlockwiseError> {
+        if let Some(matrix) = float.weight(&layer.module) {
+            return Ok(matrix.clone());
+        }
+        let projection = self.decoder.layer(block, &layer.module);
+        let vanished = || EngineError::Vanished(layer.source.tensor.clone());
+        Ok(projection.map(|projection| self.decoder.weight(projection)).ok_or_else(vanished)?)
+    }
+
+    /// A weight that is clipped, without its limits: what they cut off is an error to be made up for like others.
+    fn unclipped(&self, work: &Work<'_, '_, 'a>, layer: &PlannedLayer) -> Option<WeightMatrix<'a>> {
+        let folding = work.foldings.folding(&layer.module).filter(|folding| folding.limits.is_some())?;
+        let weight = self.decoder.weight(self.decoder.layer(work.block.index, &layer.module)?);
+        Some(weight.folded(Arc::new(Folding { limits: None, ..folding })))
+    }
+
+    /// All elements of a weight.
+    pub(super) fn values(&self, matrix: &WeightMatrix<'_>) -> Vec<f32> {
+        let (rows, columns, isa) = (matrix.rows, matrix.columns, self.engine.isa);
+        let mut values = vec![0.0; rows * columns];
+        let step = (STRIP / columns.max(1)).max(1);
+        values.par_chunks_mut((step * columns).max(1)).enumerate().for_each_init(Vec::new, |part, (index, out)| {
+            let start = index * step;
+            let band = Band { rows: start..start + out.len() / columns, columns: 0..columns };
+            part.clear();
+            matrix.read(isa, &band, part);
+            out.copy_from_slice(part);
+        });
+        values
+    }
+
+    /// What a rounding must know of the tensor, and of those that share its scale.
+    pub(super) fn context(
+        &self,
+        float: &Overlay<'a>,
+        block: usize,
+        index: usize,
+    ) -> Result<TensorContext, BlockwiseError> {
+        let layer = &self.plan.layers[index];
+        let arithmetic = layer.source.dtype.arithmetic();
+        if !layer.scheme.weight.needs_tensor_range() {
+            return Ok(TensorContext { arithmetic, range: None });
+        }
+        let mut range = Range::EMPTY;
+        for other in self.jobs.together(index) {
+            let matrix = self.matrix(float, block, &self.plan.layers[*other])?;
+            range = range.join(self.range(&matrix));
+        }
+        Ok(TensorContext { arithmetic, range: Some(range) })
+    }
+
+    fn range(&self, matrix: &WeightMatrix<'_>) -> Range {
+        let (bands, isa) = (bands(matrix.rows, matrix.columns, BandAxis::Rows, 1, STRIP), self.engine.isa);
+        let ranges: Vec<Range> = bands.par_iter().map(|band| matrix.range(isa, band)).collect();
+        ranges.into_iter().fold(Range::EMPTY, Range::join)
+    }
+
+    /// The weight rounded to nearest, band by band.
+    pub(super) fn nearest(
+        &self,
+        layer: &PlannedLayer,
+        matrix: &WeightMatrix<'_>,
+        context: TensorContext,
+    ) -> Result<QuantTensor, BlockwiseError> {
+        let rounded = nearest(self.engine.isa, layer, matrix, context);
+        rounded.map_err(|problem| self.weight_error(layer, &problem))
+    }
+
+    pub(super) fn weight_error(&self, layer: &PlannedLayer, problem: &RoundingError) -> BlockwiseError {
+        self.engine.weight_error(layer, problem.to_string()).into()
+    }
+}
+
+/// What rounding by columns knows of the inputs.
+struct ByColumns<'h> {
+    hessian: &'h Hessian,
+    feedback: &'h Feedback,
+    /// Whether scales are found as columns are reached: then they are those of the weights as they come.
+    dynamic: bool,
+}
+
+/// Elements that one thread reads at a time.
+const STRIP: usize = 256 << 10;
+
+fn nearest(
+    isa: kvant_numeric::simd::Isa,
+    layer: &PlannedLayer,
+    matrix: &WeightMatrix<'_>,
+    context: TensorContext,
+) -> Result<QuantTensor, RoundingError> {
+    let rtn = Rtn::new(layer.scheme.weight, context)?.on(isa);
+    let axis = if layer.is_searched_whole() { BandAxis::Whole } else { BandAxis::Rows };
+    let bands = bands(matrix.rows, matrix.columns, axis, layer.tile_rows(), STRIP);
+    let round = |values: &mut Vec<f32>, band: &Band| {
+        values.clear();
+        matrix.read(isa, band, values);
+        rtn.round(values, band.rows.len(), band.columns.len())
+    };
+    let parts: Vec<_> = bands.par_iter().map_init(Vec::new, round).collect::<Result<_, _>>()?;
+    let mut parts = parts.into_iter();
+    let mut whole = parts.next().unwrap_or_else(|| rtn.empty(matrix.columns));
+    parts.try_for_each(|part| whole.append_rows(part))?;
+    Ok(whole)
+}
+
+/// Groups in their order, as many at a time as `memory` bytes hold Hessians of; at least one.
+fn batches(groups: Vec<Readers>, memory: u64, drift: bool) -> Vec<Vec<Readers>> {
+    let mut batches: Vec<(u64, Vec<Readers>)> = Vec::new();
+    for readers in groups {
+        let bytes = hessian_bytes(readers.features, drift);
+        match batches.last_mut() {
+            Some((held, batch)) if *held + bytes <= memory => {
+                *held += bytes;
+                batch.push(readers);
+            }
+            _ => batches.push((bytes, vec![readers])),
+        }
+    }
+    batches.into_iter().map(|(_, batch)| batch).collect()
+}
+
+/// Bytes of a Hessian: the lower half in `f32`, and all of the drift.
+pub(crate) fn hessian_bytes(features: usize, drift: bool) -> u64 {
+    let square = (features as u64).pow(2) * 4;
+    square / 2 + if drift { square } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_hessians_are_summed_at_a_time_as_fit() {
+        let readers = |features| Readers { module: String::new(), features, layers: vec![] };
+        let sizes = |memory| {
+            let groups = [64, 64, 128, 64].map(readers).to_vec();
+            batches(groups, memory, false).iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(u64::MAX), [4]);
+        assert_eq!(sizes(2 * hessian_bytes(64, false)), [2, 1, 1]);
+        assert_eq!(sizes(0), [1, 1, 1, 1]);
+    }
+}

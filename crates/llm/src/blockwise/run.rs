@@ -1,0 +1,287 @@
+//! The way through the blocks: input from one file, output into another, what was found made durable after each.
+
+use super::error::BlockwiseError;
+use super::meter::Meter;
+use super::state::{Found, State};
+use super::streams::StreamFile;
+use super::work::{Jobs, Work};
+use crate::calibration::{Statistics, Watcher};
+use crate::engine::{Engine, Output, Silent};
+use crate::folding::Foldings;
+use crate::forward::ops::Ops;
+use crate::forward::{Chunk, Decoder, Runner, Tap, Variation, chunks};
+use crate::plan::Plan;
+use kvant_container::Checkpoint;
+use kvant_numeric::linalg::Precision;
+use kvant_quant::rounding::Needs;
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// What becomes the input of the next block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carry {
+    /// The output of the quantized block: later blocks make up for the errors of earlier ones.
+    #[default]
+    Quantized,
+    /// The output of the float block.
+    Float,
+}
+
+impl Carry {
+    /// Both.
+    pub const ALL: [Carry; 2] = [Carry::Quantized, Carry::Float];
+
+    /// The spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            Carry::Quantized => "quantized",
+            Carry::Float => "float",
+        }
+    }
+}
+
+/// How to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'s> {
+    /// The output, beside which the state is kept.
+    pub target: &'s Path,
+    /// What the state depends on besides the plan: the data.
+    pub key: &'s str,
+    /// Bytes that Hessians of one pass may take, and likewise the inputs that a search looks at.
+    pub memory: u64,
+    /// What the next block reads.
+    pub carry: Carry,
+}
+
+/// What a run needs.
+pub struct Sources<'r, 'a> {
+    /// What is to be done.
+    pub plan: &'r Plan,
+    /// The source.
+    pub checkpoint: &'r Checkpoint,
+    /// The model in it.
+    pub decoder: &'r Decoder<'a>,
+    /// What computes.
+    pub ops: &'r dyn Ops,
+    /// The calibration data.
+    pub sequences: &'r [Vec<u32>],
+    /// The output that was begun.
+    pub output: &'r Output,
+}
+
+/// What all blocks have in common.
+pub(super) struct Blockwise<'r, 'a> {
+    pub(super) plan: &'r Plan,
+    pub(super) decoder: &'r Decoder<'a>,
+    pub(super) ops: &'r dyn Ops,
+    pub(super) runner: Runner<'r, 'a>,
+    pub(super) engine: Engine<'r>,
+    pub(super) jobs: Jobs,
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) tokens: u64,
+    pub(super) memory: u64,
+    pub(super) meter: Meter<'r>,
+    carry: Carry,
+}
+
+/// Rounds all blocks of a plan, and says what was found. Layers and tensors outside the blocks are left to
+/// [`engine::run`](crate::engine::run) with the same output; so is the rest of a run that was killed after the last block.
+///
+/// After an error, a cancellation or a kill the same call goes on with the block in which it stopped, and gives the same
+/// bytes. `watch` is told of the work done and the work in all, in tokens through one pass of a block.
+///
+/// # Errors
+/// See [`BlockwiseError`].
+pub fn run(
+    sources: &Sources<'_, '_>,
+    settings: Settings<'_>,
+    cancelled: &AtomicBool,
+    watch: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Found, BlockwiseError> {
+    let Sources { plan, checkpoint, decoder, ops, sequences, output } = *sources;
+    let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
+    let tokens = chunks.iter().map(|chunk| chunk.tokens.len() as u64).sum();
+    let blockwise = Blockwise {
+        plan,
+        decoder,
+        ops,
+        runner: Runner::new(decoder, ops),
+        engine: Engine::new(plan, checkpoint, output, cancelled, &Silent),
+        jobs: Jobs::new(plan),
+        chunks,
+        tokens,
+        memory: settings.memory,
+        meter: Meter::new(watch),
+        carry: settings.carry,
+    };
+    blockwise.run(settings)
+}
+
+impl<'r, 'a> Blockwise<'r, 'a> {
+    fn run(&self, settings: Settings<'_>) -> Result<Found, BlockwiseError> {
+        let mut state = self.state(settings)?;
+        self.meter.begin(self.work_of_blocks(state.found.blocks), self.work_of_blocks(self.plan.blocks.len()));
+        for index in state.found.blocks..self.plan.blocks.len() {
+            let (next, found) = self.block(index, &state)?;
+            state.commit(next, found).map_err(BlockwiseError::streams("write"))?;
+            self.meter.settle(self.work_of_blocks(index + 1));
+        }
+        self.head(&mut state)?;
+        Ok(state.found)
+    }
+
+    /// That of an earlier run, if all that it claims is there; else one that begins.
+    fn state(&self, settings: Settings<'_>) -> Result<State, BlockwiseError> {
+        let key = format!("{} {} {}", self.plan.fingerprint, settings.key, settings.carry.name());
+        let width = self.decoder.width();
+        let sizes: Vec<usize> = self.chunks.iter().map(|chunk| chunk.tokens.len() * width).collect();
+        if let Some(state) =
+            State::resume(settings.target, &key, &sizes, self.lanes()).filter(|state| self.agrees(state))
+        {
+            return Ok(state);
+        }
+        let none = Statistics::new(self.plan).unwrap_or_default();
+        let state = State::begin(settings.target, &key, &sizes, self.lanes(), none);
+        let state = state.map_err(BlockwiseError::streams("make room for"))?;
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            let x = self.runner.embed(Variation::default(), &chunk.tokens, chunk.length)?;
+            for lane in 0..self.lanes() {
+                state.current.write(lane, index, &x).map_err(BlockwiseError::streams("write"))?;
+            }
+        }
+        Ok(state)
+    }
+
+    /// Whether the journal has all jobs of the blocks that are said to be done.
+    fn agrees(&self, state: &State) -> bool {
+        let done = self.plan.blocks.iter().take(state.found.blocks);
+        let mut layers = done.flat_map(|block| block.stages.iter().flat_map(|stage| &stage.layers));
+        state.found.blocks <= self.plan.blocks.len()
+            && layers.all(|layer| self.engine.is_finished(self.jobs.of_layer(*layer)))
+            && state.found.changed.iter().all(|job| self.engine.is_finished(*job))
+    }
+
+    fn lanes(&self) -> usize {
+        if self.needs() == Needs::Drift { 2 } else { 1 }
+    }
+
+    fn needs(&self) -> Needs {
+        self.plan.recipe.algorithms().rounding.needs()
+    }
+
+    /// Quantizes a block; gives its outputs, and what is found so far.
+    fn block(&self, index: usize, state: &State) -> Result<(StreamFile, Found), BlockwiseError> {
+        let foldings = self.foldings(index);
+        let mut work = Work::new(&self.plan.blocks[index], &state.current, foldings);
+        self.transform(&mut work)?;
+        work.fold();
+        self.round(&mut work)?;
+        let changed = self.write_changed(&work)?;
+        let watcher = Watcher::new(state.found.statistics.clone());
+        let next = state.next().map_err(BlockwiseError::streams("make room for"))?;
+        if index + 1 < self.plan.blocks.len() || !self.plan.sites.is_empty() {
+            self.lead_on(&work, &watcher, &next)?;
+        }
+        let mut found = state.found.clone();
+        found.blocks = index + 1;
+        found.statistics = watcher.statistics();
+        found.report.extend(work.report);
+        found.changed.extend(changed);
+        Ok((next, found))
+    }
+
+    /// What is not rounded stays in its type, also where scales are moved into it.
+    fn foldings(&self, index: usize) -> Foldings<'r, 'a> {
+        let layers = self.plan.blocks[index].stages.iter().flat_map(|stage| &stage.layers);
+        let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layers[*layer].names()).collect();
+        let (network, tensors) = (self.decoder.network(), self.decoder.tensors());
+        Foldings::new(network, tensors, self.decoder.network().blocks()[index], |module| !rounded.contains(module))
+    }
+
+    /// One more pass of the block, as it is now, gives what the next one reads.
+    fn lead_on(&self, work: &Work<'_, '_, 'a>, watcher: &Watcher, next: &StreamFile) -> Result<(), BlockwiseError> {
+        let tap: Option<&dyn Tap> = Some(watcher);
+        let carried = match self.carry {
+            Carry::Quantized => &work.rounded,
+            Carry::Float => &work.float,
+        };
+        for chunk in 0..self.chunks.len() {
+            let variation = Variation { overlay: Some(carried), tap, ..Variation::default() };
+            let x = self.run_chunk(work, variation, 0, chunk)?;
+            next.write(0, chunk, &x).map_err(BlockwiseError::streams("write"))?;
+            if self.lanes() == 2 {
+                let variation = Variation { overlay: Some(&work.float), ..Variation::default() };
+                let x = self.run_chunk(work, variation, 1, chunk)?;
+                next.write(1, chunk, &x).map_err(BlockwiseError::streams("write"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leads one chunk of a lane through the block, or as far as the variation says.
+    pub(super) fn run_chunk(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        variation: Variation<'_, 'a>,
+        lane: usize,
+        chunk: usize,
+    ) -> Result<Vec<f32>, BlockwiseError> {
+        self.engine.check_cancelled()?;
+        let Chunk { tokens, length } = &self.chunks[chunk];
+        let mut x = work.input.read(lane, chunk).map_err(BlockwiseError::streams("read"))?;
+        // Where the run ends early, the tap has seen what it wanted.
+        let _ = self.runner.block(variation, work.block.index, *length, &mut x);
+        self.meter.advance(tokens.len() as u64);
+        Ok(x)
+    }
+
+    /// Writes norms, biases and layers that are kept, where transforms have changed them. The jobs that did it.
+    fn write_changed(&self, work: &Work<'_, '_, 'a>) -> Result<Vec<usize>, BlockwiseError> {
+        let mut jobs = Vec::new();
+        for changed in work.foldings.changed_tensors() {
+            for job in self.jobs.of_kept(&changed.name) {
+                jobs.push(*job);
+                if !self.engine.is_finished(*job) {
+                    let pieces = self.engine.write_changed(self.jobs.get(*job), &changed.values)?;
+                    self.engine.record(*job, self.jobs.get(*job), pieces)?;
+                }
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// What static scales of the head's input are found from.
+    fn head(&self, state: &mut State) -> Result<(), BlockwiseError> {
+        let watcher = Watcher::new(state.found.statistics.clone());
+        let head = &self.decoder.blueprint().head.module;
+        if watcher.wants(crate::forward::Site::Input(head)) {
+            for (index, chunk) in self.chunks.iter().enumerate() {
+                let x = state.current.read(0, index).map_err(BlockwiseError::streams("read"))?;
+                self.runner.hidden(Variation { tap: Some(&watcher), ..Variation::default() }, chunk.length, &x);
+            }
+        }
+        state.found.statistics = watcher.statistics();
+        Ok(())
+    }
+
+    /// Tokens through one pass that so many blocks cost.
+    fn work_of_blocks(&self, blocks: usize) -> u64 {
+        let lanes = self.lanes() as u64;
+        let by_columns = self.needs() != Needs::Nothing;
+        let of = |block: &crate::plan::PlannedBlock| {
+            let stages = if by_columns { block.stages.len() as u64 * lanes } else { 0 };
+            (stages + lanes) * self.tokens + self.search_work(block)
+        };
+        self.plan.blocks.iter().take(blocks).map(of).sum()
+    }
+
+    pub(super) fn precision(&self) -> Precision {
+        self.ops.precision()
+    }
+
+    /// The word for the rounding in reports.
+    pub(super) fn rounding_name(&self) -> &'static str {
+        self.plan.recipe.algorithms().rounding.name()
+    }
+}

@@ -1,0 +1,316 @@
+//! Finding the scales of the links of a block, and the limits of its weights. The formulas are in
+//! [`kvant_quant::transform`], the moving of scales in [`crate::folding`], what is compared in `trial.rs`.
+
+use super::error::BlockwiseError;
+use super::inputs::{Inputs, InputsTap, Keep};
+use super::report::LinkReport;
+use super::run::Blockwise;
+use super::target::{Inspected, Target};
+use super::trial::Trial;
+use super::work::Work;
+use crate::family::Role;
+use crate::forward::Variation;
+use crate::forward::blueprint::FeedForward;
+use crate::plan::PlannedBlock;
+use crate::weight::{Limits, WeightMatrix};
+use kvant_quant::scheme::{Axis, Granularity};
+use kvant_quant::transform::{
+    AutoSmoothQuant, Awq, Candidate, ChannelStatistic, Clip, Loss, SmoothQuant, Transform, WeightStatistic, best,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Tokens on which scales are tried, about.
+pub(crate) const SEARCH_TOKENS: usize = 4096;
+
+/// Scales for a link.
+struct Chosen {
+    scales: Vec<f32>,
+    ratio: Option<f32>,
+    loss_before: Option<f64>,
+    loss_after: Option<f64>,
+}
+
+/// The inputs of a block by the module that reads them.
+type AllInputs = HashMap<String, Inputs>;
+
+impl<'a> Blockwise<'_, 'a> {
+    /// Finds and folds what the recipe's transforms ask for, one transform after the other.
+    pub(super) fn transform(&self, work: &mut Work<'_, '_, 'a>) -> Result<(), BlockwiseError> {
+        for transform in &self.plan.recipe.algorithms().transforms {
+            work.fold();
+            let links = &work.block.links;
+            let targets: Vec<Target<'_>> = links.iter().map(|link| Target::new(self.decoder.network(), link)).collect();
+            let inputs = self.look(work, &targets, transform)?;
+            let found = targets.iter().map(|target| self.choose(work, target, transform, &inputs));
+            let found = found.collect::<Result<Vec<_>, BlockwiseError>>()?;
+            for (target, found) in targets.iter().zip(found) {
+                self.apply(work, target, transform, found);
+            }
+            work.fold();
+            if let Transform::Awq(Awq { clip: Some(clip), .. }) = transform {
+                self.clip(work, &inputs, *clip)?;
+                work.fold();
+            }
+        }
+        Ok(())
+    }
+
+    /// One pass of the block in floats, looking at what links scale and, where weights are clipped, what layers read.
+    fn look(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        targets: &[Target<'_>],
+        transform: &Transform,
+    ) -> Result<AllInputs, BlockwiseError> {
+        let mut wanted = BTreeMap::new();
+        let rows = |module: &str, tokens: usize| Keep::Rows((self.expected(work.block, module) / tokens).max(1));
+        if let Transform::Awq(Awq { clip: Some(clip), .. }) = transform {
+            for readers in work.block.stages.iter().flat_map(|stage| self.readers(stage)) {
+                wanted.insert(readers.module.clone(), rows(&readers.module, clip.tokens));
+            }
+        }
+        for target in targets {
+            for site in target.sites() {
+                let keep = match target.inspected {
+                    Inspected::Branches { .. } => Keep::Sequences((self.tokens as usize / SEARCH_TOKENS).max(1)),
+                    Inspected::Layers => rows(site, SEARCH_TOKENS),
+                };
+                wanted.insert(site.clone(), keep);
+            }
+        }
+        let features = self.features(work.block.index);
+        let known = wanted.into_iter().filter_map(|(module, keep)| {
+            let columns = *features.get(module.as_str())?;
+            Some((module, Inputs::new(columns, keep)))
+        });
+        let tap = InputsTap::new(known);
+        for chunk in 0..self.chunks.len() {
+            let variation = Variation { overlay: Some(&work.float), tap: Some(&tap), ..Variation::default() };
+            self.run_chunk(work, variation, 0, chunk)?;
+        }
+        Ok(tap.into_inputs())
+    }
+
+    /// Input features of all layers of a block, by module.
+    fn features(&self, block: usize) -> HashMap<&str, usize> {
+        let layers = self.decoder.blueprint().blocks[block].layers();
+        layers.into_iter().map(|layer| (layer.module.as_str(), layer.columns)).collect()
+    }
+
+    /// How many rows will pass a module, about: experts get their share.
+    fn expected(&self, block: &PlannedBlock, module: &str) -> usize {
+        let tokens = self.tokens as usize;
+        let FeedForward::Mixture(mixture) = &self.decoder.blueprint().blocks[block.index].feed_forward else {
+            return tokens;
+        };
+        let of_expert = mixture.experts.iter().flat_map(|expert| expert.layers()).any(|layer| layer.module == module);
+        if of_expert { tokens * mixture.per_token / mixture.experts.len().max(1) } else { tokens }
+    }
+
+    /// The scales of a link; what keeps it from having any is an error in words.
+    fn choose(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        target: &Target<'_>,
+        transform: &Transform,
+        inputs: &AllInputs,
+    ) -> Result<Result<Chosen, String>, BlockwiseError> {
+        let planned = self.planned(work, target);
+        if planned.is_empty() {
+            return Ok(Err("none of the layers that read it is quantized".to_owned()));
+        }
+        let Some(statistic) = statistic(target, inputs).filter(|statistic| statistic.tokens() > 0) else {
+            return Ok(Err("no token reached it".to_owned()));
+        };
+        let weights = self.weight_statistic(work, &planned)?;
+        let trial = Trial { blockwise: self, work, target, planned: &planned, inputs };
+        match transform {
+            Transform::SmoothQuant(smooth) => Ok(smooth_scales(*smooth, &statistic, &weights)),
+            Transform::AutoSmoothQuant(AutoSmoothQuant { loss, .. }) => {
+                let Transform::AutoSmoothQuant(auto) = transform else { return Ok(Err(String::new())) };
+                let maxima = statistic.abs_max();
+                let candidates = auto.candidates(&maxima).map_err(|problem| problem.to_string());
+                candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(&trial, all, *loss, true))
+            }
+            Transform::Awq(awq) => {
+                let (means, relative) = (statistic.abs_mean(), weights.relative_mean());
+                let candidates = awq.candidates(&means, &relative).map_err(|problem| problem.to_string());
+                candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(&trial, all, Awq::LOSS, false))
+            }
+        }
+    }
+
+    /// The candidate whose trial is nearest to the float model.
+    fn search(
+        &self,
+        trial: &Trial<'_, '_, 'a>,
+        candidates: impl Iterator<Item = Candidate>,
+        loss: Loss,
+        with_inputs: bool,
+    ) -> Result<Result<Chosen, String>, BlockwiseError> {
+        let reference = trial.reference();
+        let (mut losses, mut tried) = (Vec::new(), Vec::new());
+        for candidate in candidates {
+            self.engine.check_cancelled()?;
+            match trial.loss(&candidate.scales, &reference, loss, with_inputs)? {
+                Ok(loss) => losses.push(loss),
+                Err(problem) => return Ok(Err(problem)),
+            }
+            self.meter.advance(trial.tokens() as u64);
+            tried.push(candidate);
+        }
+        let Some(index) = best(&losses) else {
+            return Ok(Err("no scales give outputs that are numbers".to_owned()));
+        };
+        let Candidate { ratio, scales } = tried.swap_remove(index);
+        let (loss_before, loss_after) = (losses.first().copied(), Some(losses[index]));
+        Ok(Ok(Chosen { scales, ratio: Some(ratio), loss_before, loss_after }))
+    }
+
+    /// Folds what was found, or says why nothing was.
+    fn apply(
+        &self,
+        work: &mut Work<'_, '_, 'a>,
+        target: &Target<'_>,
+        transform: &Transform,
+        found: Result<Chosen, String>,
+    ) {
+        let mut report = LinkReport {
+            block: work.block.index,
+            from: target.from.clone(),
+            into: target.modules.clone(),
+            transform: transform.name().to_owned(),
+            ratio: None,
+            loss_before: None,
+            loss_after: None,
+            largest_scale: None,
+            note: None,
+        };
+        let applied = found.and_then(|chosen| {
+            let applied = work.foldings.apply(target.link, &chosen.scales).map_err(|problem| problem.to_string())?;
+            Ok((chosen, applied))
+        });
+        match applied {
+            Ok((chosen, applied)) => {
+                report.ratio = chosen.ratio;
+                (report.loss_before, report.loss_after) = (chosen.loss_before, chosen.loss_after);
+                report.largest_scale = applied.into_iter().reduce(f32::max);
+            }
+            Err(problem) => report.note = Some(problem),
+        }
+        work.report.links.push(report);
+    }
+
+    /// The layers of a link that are quantized: indices into the plan's layers.
+    fn planned(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Vec<usize> {
+        let all = work.block.stages.iter().flat_map(|stage| stage.layers.iter().copied());
+        all.filter(|layer| target.modules.contains(&self.plan.layers[*layer].module)).collect()
+    }
+
+    /// Of all planned layers of a link together.
+    fn weight_statistic(&self, work: &Work<'_, '_, 'a>, planned: &[usize]) -> Result<WeightStatistic, BlockwiseError> {
+        let first = &self.plan.layers[planned[0]];
+        let group = match first.scheme.weight.granularity() {
+            Some(granularity @ Granularity::Group { axis: Axis::Columns, .. }) => granularity.tile(1, first.columns).1,
+            _ => first.columns,
+        };
+        let mut statistic = WeightStatistic::new(first.columns, group);
+        for layer in planned {
+            let matrix = self.matrix(&work.float, work.block.index, &self.plan.layers[*layer])?;
+            statistic.update(&self.values(&matrix));
+        }
+        Ok(statistic)
+    }
+
+    /// Finds limits for the weights of a block, those of queries and keys left out: their errors meet in products.
+    fn clip(&self, work: &mut Work<'_, '_, 'a>, inputs: &AllInputs, clip: Clip) -> Result<(), BlockwiseError> {
+        for readers in work.block.stages.iter().flat_map(|stage| self.readers(stage)) {
+            let Some(inputs) = inputs.get(&readers.module).filter(|inputs| !inputs.rows.is_empty()) else { continue };
+            let rows = sampled(inputs, clip.tokens);
+            for index in readers.layers {
+                let layer = &self.plan.layers[index];
+                if is_clipped(layer.role) {
+                    let limits = self.limits(work, index, &rows, clip)?;
+                    // A layer that cannot be clipped is left as wide as it is.
+                    let _ = work.foldings.clip(&layer.module, limits);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn limits(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        index: usize,
+        rows: &[f32],
+        clip: Clip,
+    ) -> Result<Limits, BlockwiseError> {
+        self.engine.check_cancelled()?;
+        let layer = &self.plan.layers[index];
+        let mut rows = rows.to_vec();
+        if let Some(columns) = work.foldings.folding(&layer.module).and_then(|folding| folding.columns) {
+            rows.chunks_mut(columns.len()).for_each(|row| row.iter_mut().zip(&columns).for_each(|(x, s)| *x /= s));
+        }
+        let context = self.context(&work.float, work.block.index, index)?;
+        let values = self.values(&self.matrix(&work.float, work.block.index, layer)?);
+        let failed = |problem: kvant_quant::transform::TransformError| -> BlockwiseError {
+            self.engine.weight_error(layer, problem.to_string()).into()
+        };
+        let clipping = clip.prepare(&rows, layer.columns, layer.scheme.weight).map_err(failed)?;
+        let limits = clipping.limits(&values, context).map_err(failed)?;
+        Ok(Limits { group: clipping.group(), values: limits })
+    }
+
+    /// Tokens through one pass that the searches of a block cost, about.
+    pub(super) fn search_work(&self, block: &PlannedBlock) -> u64 {
+        let sample = (SEARCH_TOKENS as u64).min(self.tokens);
+        let of = |transform: &Transform| match transform {
+            Transform::SmoothQuant(_) => 0,
+            Transform::AutoSmoothQuant(auto) => u64::from(auto.ratios) * sample,
+            Transform::Awq(awq) => u64::from(awq.ratios) * sample,
+        };
+        let transforms = &self.plan.recipe.algorithms().transforms;
+        transforms.iter().map(|transform| self.tokens + of(transform) * block.links.len() as u64).sum()
+    }
+}
+
+/// What is known of the inputs that a link scales.
+fn statistic(target: &Target<'_>, inputs: &AllInputs) -> Option<ChannelStatistic> {
+    let mut all = target.sites().iter().filter_map(|site| inputs.get(site)).map(|inputs| inputs.statistic.clone());
+    let mut first = all.next()?;
+    all.for_each(|other| first.merge(&other));
+    Some(first)
+}
+
+fn smooth_scales(smooth: SmoothQuant, inputs: &ChannelStatistic, weights: &WeightStatistic) -> Result<Chosen, String> {
+    let scales = smooth.scales(&inputs.abs_max(), &weights.abs_max()).map_err(|problem| problem.to_string())?;
+    Ok(Chosen { scales, ratio: Some(smooth.alpha), loss_before: None, loss_after: None })
+}
+
+/// Rows at even distances, about so many.
+fn sampled(inputs: &Inputs, tokens: usize) -> Vec<f32> {
+    let columns = inputs.columns.max(1);
+    let step = (inputs.rows.len() / columns / tokens.max(1)).max(1);
+    inputs.rows.chunks(columns).step_by(step).flatten().copied().collect()
+}
+
+/// Whether limits are found for layers of this role.
+fn is_clipped(role: &str) -> bool {
+    const ROLES: [Role; 7] = [
+        Role::Query,
+        Role::Key,
+        Role::QueryKeyValue,
+        Role::QueryDown,
+        Role::QueryUp,
+        Role::KeyValueDown,
+        Role::KeyValueUp,
+    ];
+    !ROLES.iter().any(|left_out| left_out.name() == role)
+}
+
+/// A weight that is not in the mapped file.
+pub(super) fn quantized<'a>(tensor: kvant_quant::QuantTensor) -> WeightMatrix<'a> {
+    WeightMatrix::quantized(Arc::new(tensor))
+}

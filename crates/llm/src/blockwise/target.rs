@@ -1,0 +1,83 @@
+//! A link of the network with the modules behind its ids, and what is looked at to judge its scales. Finds no scales.
+
+use crate::family::Role;
+use crate::network::{Consumer, Input, Link, Network, Source};
+use crate::plan::expert_module;
+
+/// What is compared to judge the scales of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inspected {
+    /// The branches of a block that read a norm.
+    Branches { attention: bool, feed_forward: bool },
+    /// The layers themselves: one, or that of each expert.
+    Layers,
+}
+
+/// A link with the modules behind its ids.
+#[derive(Clone, Debug)]
+pub(super) struct Target<'l> {
+    pub(super) link: &'l Link,
+    /// The module or norm whose outputs are divided.
+    pub(super) from: String,
+    /// The modules whose columns are multiplied; those of experts one by one.
+    pub(super) modules: Vec<String>,
+    pub(super) inspected: Inspected,
+}
+
+impl<'l> Target<'l> {
+    pub(super) fn new(network: &Network, link: &'l Link) -> Target<'l> {
+        let modules: Vec<String> = link.into.iter().flat_map(|consumer| modules_of(network, *consumer)).collect();
+        let from = match &link.from {
+            Source::Norm(id) => network.norm(*id).module.clone(),
+            Source::Linear { linear, .. } => network.linear(*linear).module.clone(),
+            Source::Experts { experts, .. } => network.experts()[experts.index()].module.clone(),
+        };
+        let inspected = match link.from {
+            Source::Norm(_) => branches(network, link),
+            _ => Inspected::Layers,
+        };
+        Target { link, from, modules, inspected }
+    }
+
+    /// The modules at whose inputs one looks: one, or each expert's.
+    pub(super) fn sites(&self) -> &[String] {
+        match self.inspected {
+            Inspected::Branches { .. } => &self.modules[..self.modules.len().min(1)],
+            Inspected::Layers => &self.modules,
+        }
+    }
+}
+
+fn modules_of(network: &Network, consumer: Consumer) -> Vec<String> {
+    match consumer {
+        Consumer::Linear(id) => vec![network.linear(id).module.clone()],
+        Consumer::Experts(id) => {
+            let all = &network.experts()[id.index()];
+            (0..all.experts).map(|expert| expert_module(&all.module, expert)).collect()
+        }
+    }
+}
+
+/// The branches that read what the link scales; latents are read by single layers.
+fn branches(network: &Network, link: &Link) -> Inspected {
+    let (mut attention, mut feed_forward) = (false, false);
+    for consumer in &link.into {
+        let Consumer::Linear(id) = consumer else {
+            feed_forward = true;
+            continue;
+        };
+        if matches!(network.input(*id), Some(Input::QueryLatent | Input::KeyValueLatent)) {
+            return Inspected::Layers;
+        }
+        match is_attention(network.linear(*id).role) {
+            true => attention = true,
+            false => feed_forward = true,
+        }
+    }
+    Inspected::Branches { attention, feed_forward }
+}
+
+fn is_attention(role: Role) -> bool {
+    use Role::{Key, KeyValueDown, Query, QueryDown, QueryKeyValue, Value};
+    matches!(role, Query | Key | Value | QueryKeyValue | QueryDown | KeyValueDown)
+}

@@ -1,0 +1,154 @@
+//! Trying scales on a link: the outputs of what reads it, with quantized weights, beside those of the float model. Chooses
+//! nothing.
+
+use super::error::BlockwiseError;
+use super::inputs::Inputs;
+use super::run::Blockwise;
+use super::search::quantized;
+use super::target::{Inspected, Target};
+use super::work::Work;
+use crate::forward::{Overlay, Variation};
+use crate::plan::PlannedLayer;
+use kvant_numeric::simd::Isa;
+use kvant_quant::activation::{ActivationQuantizer, ActivationStatistic, StaticParameters};
+use kvant_quant::transform::Loss;
+use std::collections::HashMap;
+
+/// Tokens that pass together.
+const TOGETHER: usize = 2048;
+
+/// A link under trial.
+pub(super) struct Trial<'t, 'r, 'a> {
+    pub(super) blockwise: &'t Blockwise<'r, 'a>,
+    pub(super) work: &'t Work<'t, 'r, 'a>,
+    pub(super) target: &'t Target<'t>,
+    /// The layers that are quantized: indices into the plan's layers.
+    pub(super) planned: &'t [usize],
+    pub(super) inputs: &'t HashMap<String, Inputs>,
+}
+
+/// Outputs, site by site.
+pub(super) type Outputs = Vec<Vec<f32>>;
+
+impl<'a> Trial<'_, '_, 'a> {
+    /// Tokens that a trial runs.
+    pub(super) fn tokens(&self) -> usize {
+        self.sites().map(|(_, inputs)| inputs.rows.len() / inputs.columns.max(1)).sum()
+    }
+
+    fn sites(&self) -> impl Iterator<Item = (&str, &Inputs)> {
+        self.target.sites().iter().filter_map(|site| Some((site.as_str(), self.inputs.get(site)?)))
+    }
+
+    /// The outputs of the float model.
+    pub(super) fn reference(&self) -> Outputs {
+        self.outputs(&self.work.float, None)
+    }
+
+    /// How far the outputs with these scales are from `reference`, a mean over elements; in words, why they cannot be tried.
+    /// With `with_inputs` inputs are quantized too, as the layers' schemes say.
+    pub(super) fn loss(
+        &self,
+        scales: &[f32],
+        reference: &Outputs,
+        loss: Loss,
+        with_inputs: bool,
+    ) -> Result<Result<f64, String>, BlockwiseError> {
+        let mut foldings = self.work.foldings.clone();
+        let scales = match foldings.apply(self.target.link, scales) {
+            Ok(applied) => applied,
+            Err(problem) => return Ok(Err(problem.to_string())),
+        };
+        let mut overlay = Overlay::default();
+        foldings.add_to(&mut overlay);
+        let block = self.work.block.index;
+        let contexts = self.planned.iter().map(|index| self.blockwise.context(&overlay, block, *index));
+        let contexts = contexts.collect::<Result<Vec<_>, _>>()?;
+        for (index, context) in self.planned.iter().zip(contexts) {
+            let layer = &self.blockwise.plan.layers[*index];
+            let matrix = self.blockwise.matrix(&overlay, block, layer)?;
+            let tensor = self.blockwise.nearest(layer, &matrix, context)?;
+            overlay.set_weight(&layer.module, quantized(tensor));
+            if let (true, Some(input)) = (with_inputs, self.input_quantizer(layer, &scales)) {
+                overlay.set_input(&layer.module, input);
+            }
+        }
+        let outputs = self.outputs(&overlay, Some(&scales));
+        let sum: f64 = reference.iter().zip(&outputs).map(|(reference, output)| loss.sum(reference, output)).sum();
+        let elements: usize = reference.iter().map(Vec::len).sum();
+        Ok(Ok(sum / elements.max(1) as f64))
+    }
+
+    /// The quantizer of a layer's inputs, static parameters being those of the sampled rows.
+    fn input_quantizer(&self, layer: &PlannedLayer, scales: &[f32]) -> Option<ActivationQuantizer> {
+        let scheme = layer.scheme.input?;
+        if !scheme.needs_calibration() {
+            return ActivationQuantizer::new(scheme, None).ok();
+        }
+        let mut statistic = ActivationStatistic::new(scheme).ok()?;
+        for (_, inputs) in self.sites() {
+            statistic.update(Isa::best(), &divided(&inputs.rows, scales), inputs.columns);
+        }
+        let arithmetic = layer.source.dtype.arithmetic();
+        let ranges = statistic.ranges(scheme.scheme, arithmetic)?;
+        let parameters = StaticParameters::of_ranges(scheme.scheme, &ranges, arithmetic);
+        ActivationQuantizer::new(scheme, Some(parameters)).ok()
+    }
+
+    /// The outputs of what is inspected, of inputs that are divided by `scales`.
+    fn outputs(&self, overlay: &Overlay<'a>, scales: Option<&[f32]>) -> Outputs {
+        let divide = |rows: &[f32]| scales.map_or_else(|| rows.to_vec(), |scales| divided(rows, scales));
+        match self.target.inspected {
+            Inspected::Layers => {
+                self.sites().map(|(module, inputs)| self.layer(overlay, module, &divide(&inputs.rows))).collect()
+            }
+            Inspected::Branches { attention, feed_forward } => {
+                let mut outputs = Vec::new();
+                for (_, inputs) in self.sites() {
+                    for (length, rows) in together(inputs) {
+                        let rows = divide(rows);
+                        outputs.extend(attention.then(|| self.attention(overlay, length, &rows)));
+                        outputs.extend(feed_forward.then(|| self.feed_forward(overlay, length, &rows)));
+                    }
+                }
+                outputs
+            }
+        }
+    }
+
+    fn variation<'v>(overlay: &'v Overlay<'a>) -> Variation<'v, 'a> {
+        Variation { overlay: Some(overlay), ..Variation::default() }
+    }
+
+    fn layer(&self, overlay: &Overlay<'a>, module: &str, rows: &[f32]) -> Vec<f32> {
+        let layer = self.blockwise.decoder.layer(self.work.block.index, module);
+        layer.map(|layer| self.blockwise.runner.linear(Self::variation(overlay), layer, rows)).unwrap_or_default()
+    }
+
+    fn attention(&self, overlay: &Overlay<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
+        self.blockwise.runner.attention(Self::variation(overlay), self.work.block.index, length, rows)
+    }
+
+    fn feed_forward(&self, overlay: &Overlay<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
+        self.blockwise.runner.feed_forward(Self::variation(overlay), self.work.block.index, length, rows)
+    }
+}
+
+fn divided(rows: &[f32], scales: &[f32]) -> Vec<f32> {
+    rows.chunks(scales.len().max(1)).flat_map(|row| row.iter().zip(scales).map(|(x, scale)| x / scale)).collect()
+}
+
+/// Sequences of one length that pass together, with their rows.
+fn together(inputs: &Inputs) -> Vec<(usize, &[f32])> {
+    let (mut parts, mut start, mut at): (Vec<(usize, &[f32])>, usize, usize) = (Vec::new(), 0, 0);
+    for (index, length) in inputs.lengths.iter().enumerate() {
+        at += length * inputs.columns;
+        let next = inputs.lengths.get(index + 1);
+        let full = (at - start) / inputs.columns.max(1) + length > TOGETHER;
+        if next != Some(length) || full {
+            parts.push((*length, &inputs.rows[start..at]));
+            start = at;
+        }
+    }
+    parts
+}

@@ -1,0 +1,135 @@
+//! One block in the making: its weights as they are so far, and what was written of them.
+
+use crate::engine::{Engine, EngineError};
+use crate::folding::Foldings;
+use crate::forward::Overlay;
+use crate::journal::Written;
+use crate::plan::{Job, PlannedBlock};
+use crate::weight::WeightMatrix;
+use kvant_quant::QuantTensor;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::report::{BlockwiseReport, LayerReport};
+use super::streams::StreamFile;
+
+/// A block in the making. Its weights stay in the mapped file; here is what has become of them.
+pub(super) struct Work<'w, 'n, 'a> {
+    pub(super) block: &'w PlannedBlock,
+    /// What the block reads.
+    pub(super) input: &'w StreamFile,
+    /// What transforms have moved.
+    pub(super) foldings: Foldings<'n, 'a>,
+    /// The block in floats.
+    pub(super) float: Overlay<'a>,
+    /// The block with the layers that are rounded so far.
+    pub(super) rounded: Overlay<'a>,
+    /// What is to be told.
+    pub(super) report: BlockwiseReport,
+    /// What was written of jobs that are not complete.
+    open: HashMap<usize, Open>,
+}
+
+/// A job of which some layers are written.
+#[derive(Default)]
+struct Open {
+    layers: usize,
+    pieces: Vec<Written>,
+}
+
+impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
+    pub(super) fn new(block: &'w PlannedBlock, input: &'w StreamFile, foldings: Foldings<'n, 'a>) -> Work<'w, 'n, 'a> {
+        Work {
+            block,
+            input,
+            foldings,
+            float: Overlay::default(),
+            rounded: Overlay::default(),
+            report: BlockwiseReport::default(),
+            open: HashMap::new(),
+        }
+    }
+
+    /// Lets the passes that follow see what transforms have moved.
+    pub(super) fn fold(&mut self) {
+        self.foldings.add_to(&mut self.float);
+        self.rounded = self.float.clone();
+    }
+
+    /// A layer is rounded: writes it, and lets the passes that follow see it.
+    pub(super) fn finish(
+        &mut self,
+        engine: &Engine<'_>,
+        jobs: &Jobs,
+        layer: usize,
+        tensor: QuantTensor,
+        report: LayerReport,
+    ) -> Result<(), EngineError> {
+        let planned = &engine.plan.layers[layer];
+        let job = jobs.of_layer(layer);
+        if !engine.is_finished(job) {
+            let open = self.open.entry(job).or_default();
+            open.pieces.extend(engine.write_layer(planned, &tensor)?);
+            open.layers += 1;
+            if let (true, Some(done)) = (open.layers == jobs.layers_of(job), self.open.remove(&job)) {
+                engine.record(job, jobs.get(job), done.pieces)?;
+            }
+        }
+        self.rounded.set_weight(&planned.module, WeightMatrix::quantized(Arc::new(tensor)));
+        self.report.layers.push(report);
+        Ok(())
+    }
+}
+
+/// The jobs of a plan, by what they are of.
+pub(super) struct Jobs {
+    jobs: Vec<Job>,
+    of_layer: HashMap<usize, usize>,
+    /// By the name of a tensor of the source.
+    of_kept: HashMap<String, Vec<usize>>,
+}
+
+impl Jobs {
+    pub(super) fn new(plan: &crate::plan::Plan) -> Jobs {
+        let jobs = plan.jobs();
+        let (mut of_layer, mut of_kept) = (HashMap::new(), HashMap::new());
+        for (index, job) in jobs.iter().enumerate() {
+            match job {
+                Job::Layers(layers) => of_layer.extend(layers.iter().map(|layer| (*layer, index))),
+                Job::Keep(kept) => {
+                    of_kept.entry(plan.kept[*kept].source.clone()).or_insert_with(Vec::new).push(index);
+                }
+                Job::Parameters => {}
+            }
+        }
+        Jobs { jobs, of_layer, of_kept }
+    }
+
+    pub(super) fn get(&self, job: usize) -> &Job {
+        &self.jobs[job]
+    }
+
+    pub(super) fn of_layer(&self, layer: usize) -> usize {
+        self.of_layer[&layer]
+    }
+
+    /// The jobs that carry a tensor over, whole or in parts.
+    pub(super) fn of_kept(&self, tensor: &str) -> &[usize] {
+        self.of_kept.get(tensor).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The layers that share a scale with this one, itself included.
+    pub(super) fn together(&self, layer: usize) -> &[usize] {
+        match &self.jobs[self.of_layer(layer)] {
+            Job::Layers(layers) => layers,
+            _ => &[],
+        }
+    }
+
+    fn layers_of(&self, job: usize) -> usize {
+        match &self.jobs[job] {
+            Job::Layers(layers) => layers.len(),
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The scales moved through the links of one block so far.
+
+use super::changed::{ChangedTensor, scale};
+use super::error::FoldingError;
+use super::modules::{self, Module, Place};
+use super::{norm, scales};
+use crate::family::Orientation;
+use crate::forward::{Overlay, Tensors, Vector};
+use crate::network::{Consumer, Link, Network, Norm, Source};
+use crate::weight::{Folding, Limits, WeightMatrix};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What all rows and columns of a weight's matrices are multiplied by.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Factors {
+    pub(super) rows: Option<Vec<f32>>,
+    pub(super) columns: Option<Vec<f32>>,
+}
+
+/// The scales moved through the links of a block so far, as foldings of weights and new values of norms and biases. Links
+/// may be applied again, and touch the same modules: factors multiply.
+#[derive(Clone, Debug)]
+pub struct Foldings<'n, 'a> {
+    network: &'n Network,
+    tensors: &'n Tensors<'a>,
+    modules: BTreeMap<String, Module>,
+    /// Weight tensors of modules that are not rounded.
+    kept: HashSet<usize>,
+    /// By the tensor of the weight.
+    factors: BTreeMap<usize, Factors>,
+    /// New values of norms and biases, by tensor.
+    vectors: BTreeMap<usize, (Vector, Vec<f32>)>,
+    /// By module.
+    limits: BTreeMap<String, Limits>,
+}
+
+/// What a link does, found before anything is changed.
+struct Change {
+    applied: Vec<f32>,
+    /// Factors on the rows of a weight tensor.
+    rows: Option<(usize, Vec<f32>)>,
+    vectors: Vec<(usize, Vector, Vec<f32>)>,
+}
+
+impl<'n, 'a> Foldings<'n, 'a> {
+    /// No scales yet. `tensors` are those that the network was recognised from; `is_kept` tells of a module (of all experts
+    /// in one tensor: theirs) whether it stays in its type instead of being rounded.
+    pub fn new(
+        network: &'n Network,
+        tensors: &'n Tensors<'a>,
+        block: usize,
+        is_kept: impl Fn(&str) -> bool,
+    ) -> Foldings<'n, 'a> {
+        let kept = modules::places(network, block).filter(|place| is_kept(place.module));
+        let kept = kept.map(|place| place.weight).collect();
+        let modules = modules::of_block(network, tensors, block);
+        let (factors, vectors, limits) = Default::default();
+        Foldings { network, tensors, modules, kept, factors, vectors, limits }
+    }
+
+    /// How many scales a link takes: one for each input of its consumers.
+    pub fn width(&self, link: &Link) -> usize {
+        let places = link.into.iter().filter_map(|consumer| Place::of(self.network, *consumer));
+        places.map(|place| place.columns).next().unwrap_or(0)
+    }
+
+    /// Divides the link's source by `scales`, one for each input column of its consumers, and multiplies these columns.
+    /// Returns the scales as applied: equal for the query heads that share values, and made up for what a norm loses where
+    /// its weight is rounded to its type.
+    ///
+    /// # Errors
+    /// [`FoldingError`], with nothing changed: scales that are no positive numbers, modules that cannot be changed.
+    pub fn apply(&mut self, link: &Link, scales: &[f32]) -> Result<Vec<f32>, FoldingError> {
+        let change = self.change(link, scales)?;
+        if let Some((tensor, factors)) = change.rows {
+            multiply(&mut self.factors.entry(tensor).or_default().rows, &factors);
+        }
+        let vectors = change.vectors.into_iter().map(|(tensor, vector, values)| (tensor, (vector, values)));
+        self.vectors.extend(vectors);
+        for place in link.into.iter().filter_map(|consumer| Place::of(self.network, *consumer)) {
+            multiply(&mut self.factors.entry(place.weight).or_default().columns, &change.applied);
+        }
+        Ok(change.applied)
+    }
+
+    /// Clips the weight of a module that is rounded, with all factors that it has then.
+    ///
+    /// # Errors
+    /// [`FoldingError::Limits`].
+    pub fn clip(&mut self, module: &str, limits: Limits) -> Result<(), FoldingError> {
+        let known = self.modules.get(module).filter(|known| !self.kept.contains(&known.weight));
+        let folding = Folding { limits: Some(limits), ..Folding::default() };
+        if !known.is_some_and(|known| folding.fits(known.layer.rows, known.layer.columns)) {
+            return Err(FoldingError::Limits { module: module.to_owned() });
+        }
+        self.limits.extend(folding.limits.map(|limits| (module.to_owned(), limits)));
+        Ok(())
+    }
+
+    /// What is done to the weight of a module, a single expert's included; `None` where that is nothing.
+    pub fn folding(&self, module: &str) -> Option<Folding> {
+        let factors = self.modules.get(module).and_then(|known| self.factors.get(&known.weight));
+        let limits = self.limits.get(module).cloned();
+        if factors.is_none() && limits.is_none() {
+            return None;
+        }
+        let Factors { rows, columns } = factors.cloned().unwrap_or_default();
+        Some(Folding { rows, columns, limits })
+    }
+
+    /// The weight of a module, a single expert's included, as it is now; `None` for modules that are not of this block or
+    /// not readable.
+    pub fn weight(&self, module: &str) -> Option<WeightMatrix<'a>> {
+        let weight = self.tensors.weight(&self.modules.get(module)?.layer);
+        Some(match self.folding(module) {
+            Some(folding) => weight.folded(Arc::new(folding)),
+            None => weight,
+        })
+    }
+
+    /// Puts all that is changed in place of the checkpoint's tensors.
+    pub fn add_to(&self, overlay: &mut Overlay<'a>) {
+        for (name, module) in &self.modules {
+            if let Some(weight) = self.weight(name).filter(|_| self.folding(name).is_some()) {
+                overlay.set_weight(name, weight);
+            }
+            let bias = module.bias.and_then(|(tensor, first)| self.vectors.get(&tensor).zip(Some(first)));
+            if let Some(((_, values), first)) = bias {
+                overlay.set_bias(name, values[first..first + module.layer.rows].to_vec());
+            }
+        }
+        for (vector, values) in self.vectors.values() {
+            overlay.set_vector(vector, values.clone());
+        }
+    }
+
+    /// The tensors that stay in their types, but with other values: norms, biases, and weights of layers that are kept.
+    pub fn changed_tensors(&self) -> impl Iterator<Item = ChangedTensor> + '_ {
+        let name = |tensor: usize| self.tensors.meta()[tensor].name.clone();
+        let vectors = self.vectors.iter().map(move |(tensor, (vector, values))| ChangedTensor {
+            tensor: *tensor,
+            name: name(*tensor),
+            dtype: vector.source(),
+            values: values.clone(),
+        });
+        let kept = self.network.linears().iter().filter(|linear| self.kept.contains(&linear.weight));
+        let weights = kept.filter_map(move |linear| {
+            let factors = self.factors.get(&linear.weight)?;
+            // That it can be read was found when the factors were set.
+            let vector = self.tensors.vector(linear.weight, None).ok()?;
+            let mut values = self.tensors.values(&vector);
+            let input_major = linear.orientation == Orientation::InOut;
+            scale(&mut values, factors, (linear.out_features, linear.in_features), input_major);
+            let stored = vector.source().arithmetic();
+            values.iter_mut().for_each(|value| *value = stored.round(*value));
+            Some(ChangedTensor { tensor: linear.weight, name: name(linear.weight), dtype: vector.source(), values })
+        });
+        vectors.chain(weights)
+    }
+
+    fn change(&self, link: &Link, wanted: &[f32]) -> Result<Change, FoldingError> {
+        if let Some(reason) = scales::fault(wanted, self.width(link)) {
+            return Err(FoldingError::Scales { place: self.source_name(link).to_owned(), reason });
+        }
+        for consumer in &link.into {
+            self.check(*consumer)?;
+        }
+        let passable = scales::passable(link.through, wanted);
+        let divisors = scales::of_source(link.through, &passable);
+        match &link.from {
+            Source::Norm(id) => self.divide_norm(self.network.norm(*id), &passable),
+            Source::Linear { linear, rows } => self.divide_rows(Consumer::Linear(*linear), rows, &divisors, passable),
+            Source::Experts { experts, rows } => {
+                self.divide_rows(Consumer::Experts(*experts), rows, &divisors, passable)
+            }
+        }
+    }
+
+    fn source_name(&self, link: &Link) -> &str {
+        match &link.from {
+            Source::Norm(id) => &self.network.norm(*id).module,
+            Source::Linear { linear, .. } => &self.network.linear(*linear).module,
+            Source::Experts { experts, .. } => &self.network.experts()[experts.index()].module,
+        }
+    }
+
+    /// That the weights of a layer, or of experts, can be changed.
+    fn check(&self, consumer: Consumer) -> Result<Place<'n>, FoldingError> {
+        let module = match consumer {
+            Consumer::Linear(id) => &self.network.linear(id).module,
+            Consumer::Experts(id) => &self.network.experts()[id.index()].module,
+        };
+        let fixed = |reason: &str| FoldingError::Fixed { module: module.clone(), reason: reason.to_owned() };
+        let place = Place::of(self.network, consumer).ok_or_else(|| fixed("its experts are stored as codes"))?;
+        let readable = self.modules.values().filter(|module| module.weight == place.weight).count();
+        match (readable == place.count, self.kept.contains(&place.weight)) {
+            (false, _) => Err(fixed("its weight is not stored in a way that can be read")),
+            (true, true) if place.count > 1 => Err(fixed("all its experts are in one tensor, which is kept as it is")),
+            (true, true) if self.tensors.vector(place.weight, None).is_err() => {
+                Err(fixed("it is quantized already and kept as it is"))
+            }
+            _ => Ok(place),
+        }
+    }
+
+    fn divide_norm(&self, norm: &Norm, wanted: &[f32]) -> Result<Change, FoldingError> {
+        let (vector, weight) = self.vector(norm.weight, &norm.module)?;
+        if weight.len() != wanted.len() {
+            let reason = format!("it has {} channels, what reads it {}", weight.len(), wanted.len());
+            return Err(FoldingError::Fixed { module: norm.module.clone(), reason });
+        }
+        let stored = vector.source().arithmetic();
+        let divided = norm::divide(&weight, wanted, norm.kind.offset(), stored);
+        let mut vectors = vec![(norm.weight, vector, divided.weight)];
+        if let Some(tensor) = norm.bias {
+            let (vector, mut bias) = self.vector(tensor, &norm.module)?;
+            let stored = vector.source().arithmetic();
+            bias.iter_mut().zip(&divided.scales).for_each(|(bias, scale)| *bias = stored.round(*bias / scale));
+            vectors.push((tensor, vector, bias));
+        }
+        finite(&norm.module, &vectors)?;
+        Ok(Change { applied: divided.scales, rows: None, vectors })
+    }
+
+    fn divide_rows(
+        &self,
+        source: Consumer,
+        rows: &[Range<usize>],
+        divisors: &[f32],
+        applied: Vec<f32>,
+    ) -> Result<Change, FoldingError> {
+        let place = self.check(source)?;
+        let mut factors = vec![1.0; place.rows];
+        for (row, divisor) in rows.iter().cloned().flatten().zip(divisors) {
+            factors[row] = divisor.recip();
+        }
+        let mut vectors = Vec::new();
+        if let Some(tensor) = place.bias {
+            let (vector, mut bias) = self.vector(tensor, place.module)?;
+            let stored = vector.source().arithmetic();
+            let factors = factors.iter().cycle();
+            bias.iter_mut().zip(factors).for_each(|(bias, factor)| *bias = stored.round(*bias * factor));
+            vectors.push((tensor, vector, bias));
+        }
+        finite(place.module, &vectors)?;
+        Ok(Change { applied, rows: Some((place.weight, factors)), vectors })
+    }
+
+    /// The values that a norm or bias has now.
+    fn vector(&self, tensor: usize, module: &str) -> Result<(Vector, Vec<f32>), FoldingError> {
+        if let Some((vector, values)) = self.vectors.get(&tensor) {
+            return Ok((vector.clone(), values.clone()));
+        }
+        let vector = self.tensors.vector(tensor, None);
+        let fixed = |error: crate::forward::ForwardError| FoldingError::Fixed {
+            module: module.to_owned(),
+            reason: error.to_string(),
+        };
+        let vector = vector.map_err(fixed)?;
+        let values = self.tensors.values(&vector);
+        Ok((vector, values))
+    }
+}
+
+fn multiply(factors: &mut Option<Vec<f32>>, more: &[f32]) {
+    match factors {
+        Some(factors) => factors.iter_mut().zip(more).for_each(|(factor, more)| *factor *= more),
+        None => *factors = Some(more.to_vec()),
+    }
+}
+
+/// # Errors
+/// [`FoldingError::Overflow`] where a value is no number.
+fn finite(module: &str, vectors: &[(usize, Vector, Vec<f32>)]) -> Result<(), FoldingError> {
+    match vectors.iter().all(|(_, _, values)| values.iter().all(|value| value.is_finite())) {
+        true => Ok(()),
+        false => Err(FoldingError::Overflow { module: module.to_owned() }),
+    }
+}

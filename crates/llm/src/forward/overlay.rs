@@ -1,0 +1,59 @@
+//! What a pass uses instead of a checkpoint's tensors: weights as they will be stored, with scales moved through the links
+//! of a block, or both. The checkpoint itself is never changed.
+
+use super::tensors::Vector;
+use crate::weight::WeightMatrix;
+use kvant_quant::activation::ActivationQuantizer;
+use std::collections::HashMap;
+
+/// What stands in for a checkpoint's tensors, and for its quantizers of inputs, during a pass. Modules go by their full
+/// names, those of single experts included; a tied head goes by the name of the embedding.
+#[derive(Clone, Debug, Default)]
+pub struct Overlay<'a> {
+    weights: HashMap<String, WeightMatrix<'a>>,
+    biases: HashMap<String, Vec<f32>>,
+    vectors: HashMap<Vector, Vec<f32>>,
+    inputs: HashMap<String, ActivationQuantizer>,
+}
+
+impl<'a> Overlay<'a> {
+    /// The weight of a module, which must have the shape of the checkpoint's.
+    pub fn set_weight(&mut self, module: &str, weight: WeightMatrix<'a>) {
+        self.weights.insert(module.to_owned(), weight);
+    }
+
+    /// The bias of a module, whether the checkpoint has one or not: an element for every output feature.
+    pub fn set_bias(&mut self, module: &str, bias: Vec<f32>) {
+        self.biases.insert(module.to_owned(), bias);
+    }
+
+    /// A vector that belongs to no linear layer, such as the weight of a norm; as many elements as the checkpoint's.
+    pub fn set_vector(&mut self, vector: &Vector, values: Vec<f32>) {
+        self.vectors.insert(vector.clone(), values);
+    }
+
+    /// The quantizer of what a module reads.
+    pub fn set_input(&mut self, module: &str, quantizer: ActivationQuantizer) {
+        self.inputs.insert(module.to_owned(), quantizer);
+    }
+
+    /// The weight that stands in for that of a module.
+    pub fn weight(&self, module: &str) -> Option<&WeightMatrix<'a>> {
+        self.weights.get(module)
+    }
+
+    /// The bias of a module.
+    pub fn bias(&self, module: &str) -> Option<&[f32]> {
+        self.biases.get(module).map(Vec::as_slice)
+    }
+
+    /// What stands in for a vector.
+    pub fn vector(&self, vector: &Vector) -> Option<&[f32]> {
+        self.vectors.get(vector).map(Vec::as_slice)
+    }
+
+    /// The quantizer of what a module reads.
+    pub fn input(&self, module: &str) -> Option<&ActivationQuantizer> {
+        self.inputs.get(module)
+    }
+}

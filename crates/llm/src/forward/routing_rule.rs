@@ -1,0 +1,176 @@
+//! The choice of experts for one token, by the rule of each family. Scores come from the router; nothing here touches
+//! activations.
+
+use crate::family::Routing;
+
+/// What a rule depends on besides the scores.
+#[derive(Clone, Copy, Debug)]
+pub struct RoutingRule<'a> {
+    /// The rule.
+    pub rule: Routing,
+    /// Experts per token.
+    pub per_token: usize,
+    /// Whether weights are divided by their sum, where the rule leaves that open.
+    pub normalise: bool,
+    /// The factor on weights.
+    pub scale: f32,
+    /// Groups of experts, and how many a token may use.
+    pub groups: (usize, usize),
+    /// What is added to scores for the choice; empty if there is nothing.
+    pub correction: &'a [f32],
+    /// SparseMixer's threshold.
+    pub jitter: f32,
+}
+
+/// An expert and its weight.
+pub type Choice = (usize, f32);
+
+impl RoutingRule<'_> {
+    /// The experts for a token with these scores, best first.
+    pub fn choose(&self, logits: &[f32]) -> Vec<Choice> {
+        match self.rule {
+            Routing::SoftmaxThenTop => divided(self.best(&softmax(logits))),
+            Routing::SoftmaxThenTopIfNormalised => match self.normalise {
+                true => divided(self.best(&softmax(logits))),
+                false => self.best(&softmax(logits)),
+            },
+            Routing::TopThenSoftmax => {
+                let (experts, scores): (Vec<_>, Vec<_>) = self.best(logits).into_iter().unzip();
+                experts.into_iter().zip(softmax(&scores)).collect()
+            }
+            Routing::SoftmaxGroups => {
+                let scores = softmax(logits);
+                let largest = |group: &[f32]| group.iter().copied().fold(0.0, f32::max);
+                self.scaled(self.best(&self.in_best_groups(&scores, 0.0, largest)))
+            }
+            Routing::SigmoidGroups => self.sigmoid_groups(logits),
+            Routing::SigmoidTop => {
+                let scores: Vec<f32> = logits.iter().map(|z| sigmoid(*z)).collect();
+                divided(self.weighted(&scores, self.best(&self.corrected(&scores))))
+            }
+            Routing::SparseMixer => self.sparse_mixer(logits),
+        }
+    }
+
+    fn sigmoid_groups(&self, logits: &[f32]) -> Vec<Choice> {
+        let scores: Vec<f32> = logits.iter().map(|z| sigmoid(*z)).collect();
+        let two_best = |group: &[f32]| top(group, 2).into_iter().map(|(_, score)| score).sum();
+        let limited = self.in_best_groups(&self.corrected(&scores), f32::NEG_INFINITY, two_best);
+        let chosen = self.weighted(&scores, self.best(&limited));
+        self.scaled(if self.normalise { divided(chosen) } else { chosen })
+    }
+
+    fn best(&self, scores: &[f32]) -> Vec<Choice> {
+        top(scores, self.per_token)
+    }
+
+    fn corrected(&self, scores: &[f32]) -> Vec<f32> {
+        let corrections = self.correction.iter().copied().chain(std::iter::repeat(0.0));
+        scores.iter().zip(corrections).map(|(score, correction)| score + correction).collect()
+    }
+
+    /// The chosen experts with their own scores as weights.
+    fn weighted(&self, scores: &[f32], chosen: Vec<Choice>) -> Vec<Choice> {
+        chosen.into_iter().map(|(expert, _)| (expert, scores[expert])).collect()
+    }
+
+    fn scaled(&self, mut chosen: Vec<Choice>) -> Vec<Choice> {
+        chosen.iter_mut().for_each(|(_, weight)| *weight *= self.scale);
+        chosen
+    }
+
+    /// The scores, with `outside` in place of those in groups that are not among the best.
+    fn in_best_groups(&self, scores: &[f32], outside: f32, rank: impl Fn(&[f32]) -> f32) -> Vec<f32> {
+        let (groups, used) = self.groups;
+        let width = scores.len() / groups.max(1);
+        let ranks: Vec<f32> = scores.chunks(width.max(1)).map(rank).collect();
+        let kept: Vec<usize> = top(&ranks, used).into_iter().map(|(group, _)| group).collect();
+        let limited = scores.iter().enumerate();
+        limited.map(|(i, score)| if kept.contains(&(i / width.max(1))) { *score } else { outside }).collect()
+    }
+
+    /// The best and the second best, each weighed by a softmax over the scores not far below it (arXiv 2409.12136).
+    fn sparse_mixer(&self, logits: &[f32]) -> Vec<Choice> {
+        let mut rest = logits.to_vec();
+        let mut chosen = Vec::new();
+        for _ in 0..self.per_token {
+            let Some((expert, best)) = top(&rest, 1).pop() else { break };
+            let near = rest.iter().zip(logits).map(|(masked, score)| {
+                let far = (best - score) / score.abs().max(best) > 2.0 * self.jitter;
+                if far { f32::NEG_INFINITY } else { *masked }
+            });
+            let weights = softmax(&near.collect::<Vec<_>>());
+            chosen.push((expert, weights[expert]));
+            rest[expert] = f32::NEG_INFINITY;
+        }
+        chosen
+    }
+}
+
+/// The `count` largest scores, largest first; of equals the first.
+fn top(scores: &[f32], count: usize) -> Vec<Choice> {
+    let mut all: Vec<Choice> = scores.iter().copied().enumerate().collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all.truncate(count);
+    all
+}
+
+fn divided(mut chosen: Vec<Choice>) -> Vec<Choice> {
+    let sum: f32 = chosen.iter().map(|(_, weight)| weight).sum();
+    chosen.iter_mut().for_each(|(_, weight)| *weight /= sum + 1e-20);
+    chosen
+}
+
+fn softmax(scores: &[f32]) -> Vec<f32> {
+    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers: Vec<f32> = scores.iter().map(|z| (z - largest).exp()).collect();
+    let sum: f32 = powers.iter().sum();
+    powers.into_iter().map(|p| p / sum).collect()
+}
+
+fn sigmoid(z: f32) -> f32 {
+    1.0 / (1.0 + (-z).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(rule: Routing) -> RoutingRule<'static> {
+        RoutingRule { rule, per_token: 2, normalise: true, scale: 1.0, groups: (1, 1), correction: &[], jitter: 0.01 }
+    }
+
+    fn experts(chosen: &[Choice]) -> Vec<usize> {
+        chosen.iter().map(|(expert, _)| *expert).collect()
+    }
+
+    #[test]
+    fn top_of_softmax_and_softmax_of_top_agree_when_divided() {
+        let logits = [0.5, 2.0, -1.0, 1.0];
+        let (a, b) = (rule(Routing::SoftmaxThenTop).choose(&logits), rule(Routing::TopThenSoftmax).choose(&logits));
+        assert_eq!(experts(&a), [1, 3]);
+        assert!(a.iter().zip(&b).all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-6));
+        let open = RoutingRule { normalise: false, ..rule(Routing::SoftmaxThenTopIfNormalised) }.choose(&logits);
+        assert!(open[0].1 < a[0].1);
+    }
+
+    #[test]
+    fn groups_shut_out_the_second_best() {
+        let logits = [3.0, 0.0, 2.9, 2.8];
+        let grouped = RoutingRule { groups: (2, 1), scale: 2.0, ..rule(Routing::SoftmaxGroups) };
+        let chosen = grouped.choose(&logits);
+        assert_eq!(experts(&chosen), [0, 1]);
+        // By the sum of the two best the second group wins.
+        let by_two = RoutingRule { groups: (2, 1), ..rule(Routing::SigmoidGroups) };
+        assert_eq!(experts(&by_two.choose(&logits)), [2, 3]);
+    }
+
+    #[test]
+    fn a_correction_changes_the_choice_but_not_the_weights() {
+        let corrected = RoutingRule { correction: &[0.0, 0.0, 5.0], ..rule(Routing::SigmoidTop) };
+        let chosen = corrected.choose(&[1.0, 0.5, -1.0]);
+        assert_eq!(experts(&chosen), [2, 0]);
+        let (a, b) = (sigmoid(-1.0), sigmoid(1.0));
+        assert!((chosen[0].1 - a / (a + b)).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,67 @@
+//! Whether the recipe's algorithms can be run on a checkpoint: refused here is what would else fail in the middle of a run.
+
+use super::PlannedBlock;
+use super::build::Builder;
+use super::error::{AlgorithmProblem, PlanError};
+use crate::forward::Decoder;
+use crate::network::{Consumer, Link};
+use crate::recipe::Algorithms;
+use kvant_container::Checkpoint;
+use kvant_quant::scheme::TensorScheme;
+use std::collections::HashSet;
+
+impl Builder<'_> {
+    /// Refuses algorithms where they have no data, or the model, the source or a scheme is not for them.
+    pub(super) fn check_algorithms(&self, checkpoint: &Checkpoint, blocks: &[PlannedBlock]) -> Result<(), PlanError> {
+        let algorithms = self.recipe.algorithms();
+        if algorithms.is_plain() {
+            return Ok(());
+        }
+        let refused = |problem| Err(PlanError::Algorithm { algorithms: algorithms.to_string(), problem });
+        if !self.recipe.is_calibrated() {
+            return refused(AlgorithmProblem::NoData);
+        }
+        if self.network.family().is_none() {
+            return refused(AlgorithmProblem::Undescribed { architecture: super::build::architecture(&self.config) });
+        }
+        if let Some(problem) = self.without_codes(blocks).or_else(|| self.without_links(algorithms, blocks)) {
+            return refused(problem);
+        }
+        let decoder = Decoder::open(checkpoint);
+        decoder.map(|_| ()).or_else(|problem| refused(AlgorithmProblem::CannotRun(Box::new(problem))))
+    }
+
+    /// A layer of a block whose scheme only simulates values.
+    fn without_codes(&self, blocks: &[PlannedBlock]) -> Option<AlgorithmProblem> {
+        let layers = blocks.iter().flat_map(PlannedBlock::layers).map(|index| &self.layers[index]);
+        let simulated = |scheme: TensorScheme| matches!(scheme, TensorScheme::Block(_) | TensorScheme::Cast(_));
+        let layer = layers.into_iter().find(|layer| simulated(layer.scheme.weight))?;
+        Some(AlgorithmProblem::NoCodes { layer: layer.name.clone(), scheme: layer.scheme.weight.to_string() })
+    }
+
+    /// Transforms have nothing to do where no scale can be moved into a layer that is quantized.
+    fn without_links(&self, algorithms: &Algorithms, blocks: &[PlannedBlock]) -> Option<AlgorithmProblem> {
+        let transform = algorithms.transforms.first()?;
+        let modules: HashSet<&str> = self.layers.iter().map(|layer| layer.module.as_str()).collect();
+        let positions: HashSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
+        let is_planned = |consumer: &Consumer| match consumer {
+            Consumer::Linear(id) => modules.contains(self.network.linear(*id).module.as_str()),
+            Consumer::Experts(id) => {
+                let weight = self.network.experts()[id.index()].float_weight();
+                weight.is_some_and(|weight| positions.contains(&weight))
+            }
+        };
+        let serves = |link: &Link| link.into.iter().any(is_planned);
+        let none = !blocks.iter().flat_map(|block| &block.links).any(serves);
+        none.then(|| AlgorithmProblem::NoLinks { transform: transform.name() })
+    }
+
+    /// Planned layers that no block has: they are rounded to nearest.
+    pub(super) fn outside(&self, blocks: &[PlannedBlock]) -> Vec<usize> {
+        if self.recipe.algorithms().is_plain() {
+            return Vec::new();
+        }
+        let inside: HashSet<usize> = blocks.iter().flat_map(PlannedBlock::layers).collect();
+        (0..self.layers.len()).filter(|index| !inside.contains(index)).collect()
+    }
+}

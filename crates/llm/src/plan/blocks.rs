@@ -1,0 +1,173 @@
+//! The blocks of a plan, for algorithms that need calibration: which layers are rounded together, in which order, and
+//! through which links scales may be moved. Derived from roles; decides nothing.
+
+use super::build::Builder;
+use super::expert_module;
+use crate::forward::Depth;
+use crate::network::{Consumer, Input, Link, Source, Stage};
+use std::collections::{BTreeMap, HashMap};
+
+/// A decoder block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedBlock {
+    /// Its place among the blocks.
+    pub index: usize,
+    /// The layers that are quantized, in the order of the forward pass.
+    pub stages: Vec<PlannedStage>,
+    /// The pairs through which scales may be moved, kept layers among their consumers included.
+    pub links: Vec<Link>,
+    /// What running it takes.
+    pub work: BlockWork,
+}
+
+impl PlannedBlock {
+    /// The layers of all stages: indices into the plan's layers.
+    pub fn layers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.stages.iter().flat_map(|stage| stage.layers.iter().copied())
+    }
+}
+
+/// What running a block takes, kept layers included, for each token. Multiplications of experts count by the share of the
+/// tokens that they get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockWork {
+    /// Features of what the block reads and puts out.
+    pub width: usize,
+    /// Features of all heads' outputs.
+    pub heads: usize,
+    /// Multiplications by the weights of layers, by the depth of what they read.
+    pub multiplications: BTreeMap<Depth, u64>,
+    /// Multiplications of one trial of scales on every link.
+    pub trial: u64,
+    /// Experts that a token is sent to, and how many there are; one of one where there are none.
+    pub routed: (usize, usize),
+}
+
+impl BlockWork {
+    /// Multiplications for each token of a run that ends before the layers that read what is known at `until`, or of a whole
+    /// run; those of attention are for sequences of `length` tokens, half of which a token sees.
+    pub fn of_run(&self, until: Option<Depth>, length: u64) -> u64 {
+        let layers = self.multiplications.iter().filter(|(depth, _)| until.is_none_or(|until| **depth < until));
+        let attends = until.is_none_or(|until| until >= Depth::Heads);
+        layers.map(|(_, count)| count).sum::<u64>() + if attends { self.heads as u64 * length } else { 0 }
+    }
+}
+
+/// Layers of a block that read the same activation; experts read their own rows of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedStage {
+    /// What they read.
+    pub input: Input,
+    /// Where in the block that is known.
+    pub depth: Depth,
+    /// Indices into the plan's layers.
+    pub layers: Vec<usize>,
+}
+
+impl PlannedStage {
+    /// Whether only some tokens get here.
+    pub fn is_routed(&self) -> bool {
+        matches!(self.input, Input::Routed(_) | Input::RoutedHidden(_))
+    }
+}
+
+impl Builder<'_> {
+    /// The blocks with the layers that are planned.
+    pub(super) fn blocks(&self) -> Vec<PlannedBlock> {
+        let planned: HashMap<&str, usize> =
+            self.layers.iter().enumerate().map(|(index, layer)| (layer.module.as_str(), index)).collect();
+        let block = |(index, number): (usize, &usize)| PlannedBlock {
+            index,
+            stages: self.stages(*number, &planned),
+            links: self.network.links(*number),
+            work: self.work(*number),
+        };
+        self.network.blocks().iter().enumerate().map(block).collect()
+    }
+
+    fn stages(&self, block: usize, planned: &HashMap<&str, usize>) -> Vec<PlannedStage> {
+        let stages = self.network.stages(block).into_iter().map(|stage| PlannedStage {
+            input: stage.input,
+            depth: depth(stage.input),
+            layers: self.modules(&stage).iter().filter_map(|module| planned.get(module.as_str()).copied()).collect(),
+        });
+        let mut stages: Vec<PlannedStage> = stages.filter(|stage| !stage.layers.is_empty()).collect();
+        stages.sort_by_key(|stage| stage.depth);
+        stages
+    }
+
+    fn work(&self, block: usize) -> BlockWork {
+        let stages = self.network.stages(block);
+        let mut work = BlockWork { routed: self.routed(), ..BlockWork::default() };
+        for stage in &stages {
+            let count = stage.linears.iter().map(|id| self.multiplications(Consumer::Linear(*id)));
+            let experts = stage.experts.iter().map(|id| self.multiplications(Consumer::Experts(*id)));
+            *work.multiplications.entry(depth(stage.input)).or_default() += count.chain(experts).sum::<u64>();
+            let features = stage.linears.first().map_or(0, |id| self.network.linear(*id).in_features);
+            match stage.input {
+                Input::Heads => work.heads = features,
+                Input::Attention => work.width = features,
+                _ => {}
+            }
+        }
+        work.trial = self.network.links(block).iter().map(|link| self.trial(link, &work)).sum();
+        work
+    }
+
+    /// Experts that a token is sent to, and how many there are.
+    fn routed(&self) -> (usize, usize) {
+        let experts = self.config.experts.as_ref();
+        experts.map_or((1, 1), |experts| (experts.per_token.unwrap_or(1).min(experts.count), experts.count))
+    }
+
+    /// Multiplications for each token that passes the block.
+    fn multiplications(&self, layer: Consumer) -> u64 {
+        let (per_token, count) = self.routed();
+        let (size, share) = match layer {
+            Consumer::Linear(id) => {
+                let linear = self.network.linear(id);
+                (linear.in_features * linear.out_features, linear.expert.map_or((1, 1), |_| (per_token, count)))
+            }
+            Consumer::Experts(id) => {
+                let all = &self.network.experts()[id.index()];
+                (all.in_features * all.out_features, (per_token, 1))
+            }
+        };
+        size as u64 * share.0 as u64 / share.1.max(1) as u64
+    }
+
+    /// Multiplications of a trial of scales: of all that is behind a norm up to the end of its branch, or of the layers
+    /// themselves.
+    fn trial(&self, link: &Link, work: &BlockWork) -> u64 {
+        let Source::Norm(_) = link.from else {
+            return link.into.iter().map(|consumer| self.multiplications(*consumer)).sum();
+        };
+        let first = link.into.first().and_then(|consumer| match consumer {
+            Consumer::Linear(id) => self.network.input(*id),
+            Consumer::Experts(_) => Some(Input::Routed(None)),
+        });
+        let feeds_forward = first.map(depth) == Some(Depth::FeedForward);
+        let branch = work.multiplications.iter().filter(|(depth, _)| (**depth >= Depth::FeedForward) == feeds_forward);
+        branch.map(|(_, count)| count).sum()
+    }
+
+    /// The modules of a stage, experts of one tensor one by one.
+    fn modules(&self, stage: &Stage) -> Vec<String> {
+        let linears = stage.linears.iter().map(|id| self.network.linear(*id).module.clone());
+        let experts = stage.experts.iter().map(|id| &self.network.experts()[id.index()]);
+        let experts = experts.flat_map(|all| (0..all.experts).map(|expert| expert_module(&all.module, expert)));
+        linears.chain(experts).collect()
+    }
+}
+
+/// Where in a block an activation is known.
+fn depth(input: Input) -> Depth {
+    match input {
+        Input::Attention => Depth::AttentionInput,
+        Input::QueryLatent => Depth::QueryLatent,
+        Input::KeyValueLatent => Depth::KeyValueLatent,
+        Input::Heads => Depth::Heads,
+        Input::FeedForward | Input::Routed(_) => Depth::FeedForward,
+        Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_) => Depth::Hidden,
+    }
+}

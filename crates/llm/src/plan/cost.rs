@@ -1,0 +1,209 @@
+//! What a calibrated run takes, estimated from the plan before anything is read: arithmetic, memory, disk. Counts are of
+//! the large terms alone.
+
+use super::{Plan, PlannedBlock, PlannedStage};
+use crate::blockwise::{SEARCH_TOKENS, hessian_bytes};
+use crate::forward::{Depth, WIDE};
+use kvant_quant::rounding::Needs;
+use kvant_quant::transform::Transform;
+use std::collections::BTreeSet;
+
+/// How much calibration data there is, and how much memory it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CalibrationSize {
+    /// Sequences.
+    pub sequences: u64,
+    /// Tokens of one.
+    pub length: u64,
+    /// Bytes of Hessians that are kept at a time, and likewise of the inputs that a search looks at.
+    pub memory: u64,
+}
+
+impl CalibrationSize {
+    /// Tokens of all sequences.
+    pub fn tokens(self) -> u64 {
+        self.sequences.saturating_mul(self.length)
+    }
+}
+
+/// What a calibrated run takes, about. Floating-point operations count a multiplication and an addition as two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct CalibrationCost {
+    /// Tokens of the data.
+    pub tokens: u64,
+    /// Operations of running blocks, searches aside.
+    pub passes: f64,
+    /// Operations of trials of scales.
+    pub search: f64,
+    /// Operations of Gram matrices: Hessians and drifts.
+    pub hessians: f64,
+    /// Operations of factors, and of choosing codes column by column.
+    pub rounding: f64,
+    /// Bytes of private memory at the peak.
+    pub peak_memory: u64,
+    /// Bytes of the files with activations between blocks, beside the output.
+    pub disk: u64,
+}
+
+impl CalibrationCost {
+    /// All floating-point operations.
+    pub fn operations(&self) -> f64 {
+        self.passes + self.search + self.hessians + self.rounding
+    }
+}
+
+impl Plan {
+    /// What running the recipe's algorithms takes; `None` where there are none that need calibration.
+    pub fn calibration_cost(&self, size: CalibrationSize, threads: usize) -> Option<CalibrationCost> {
+        if self.blocks.is_empty() {
+            return None;
+        }
+        let estimate = Estimate { plan: self, size, needs: self.recipe.algorithms().rounding.needs() };
+        let total = |of: &dyn Fn(&PlannedBlock) -> f64| self.blocks.iter().map(of).sum();
+        let width = self.blocks.iter().map(|block| block.work.width).max().unwrap_or(0);
+        let in_blocks = self.blocks.iter().map(|block| estimate.memory(block)).max().unwrap_or(0);
+        Some(CalibrationCost {
+            tokens: size.tokens(),
+            passes: total(&|block| estimate.passes(block)),
+            search: total(&|block| estimate.search(block)),
+            hessians: total(&|block| estimate.hessians(block)),
+            rounding: total(&|block| estimate.rounding(block)),
+            peak_memory: self.peak_memory(threads).saturating_add(in_blocks),
+            disk: FILES * estimate.lanes() * size.tokens() * width as u64 * FLOAT,
+        })
+    }
+}
+
+/// Files with activations: what a block reads, and what it puts out.
+const FILES: u64 = 2;
+
+/// Bytes of an activation.
+const FLOAT: u64 = 4;
+
+struct Estimate<'a> {
+    plan: &'a Plan,
+    size: CalibrationSize,
+    needs: Needs,
+}
+
+/// Layers that share a Hessian: their inputs, the outputs of all, and the share of the tokens that they see.
+struct Readers {
+    features: f64,
+    outputs: f64,
+    share: f64,
+}
+
+impl Estimate<'_> {
+    /// Models that run side by side.
+    fn lanes(&self) -> u64 {
+        if self.needs == Needs::Drift { 2 } else { 1 }
+    }
+
+    fn tokens(&self) -> f64 {
+        self.size.tokens() as f64
+    }
+
+    fn run(&self, block: &PlannedBlock, until: Option<Depth>) -> f64 {
+        2.0 * self.tokens() * block.work.of_run(until, self.size.length) as f64
+    }
+
+    /// A look for each transform, a run up to each stage of a rounding by columns, and one whose outputs the next block reads.
+    fn passes(&self, block: &PlannedBlock) -> f64 {
+        let looks = self.plan.recipe.algorithms().transforms.len() as f64 * self.run(block, None);
+        let depths: BTreeSet<_> = block.stages.iter().map(|stage| stage.depth).collect();
+        let by_columns = self.needs != Needs::Nothing;
+        let staged: f64 = depths.iter().filter(|_| by_columns).map(|depth| self.run(block, Some(*depth))).sum();
+        looks + self.lanes() as f64 * (staged + self.run(block, None))
+    }
+
+    fn search(&self, block: &PlannedBlock) -> f64 {
+        let trials = self.plan.recipe.algorithms().transforms.iter().map(|transform| match transform {
+            Transform::SmoothQuant(_) => 0,
+            Transform::AutoSmoothQuant(auto) => auto.ratios,
+            Transform::Awq(awq) => awq.ratios,
+        });
+        let tokens = self.size.tokens().min(SEARCH_TOKENS as u64);
+        2.0 * f64::from(trials.sum::<u32>()) * tokens as f64 * block.work.trial as f64
+    }
+
+    /// The lower half of `X^T X`, and all of the drift.
+    fn hessians(&self, block: &PlannedBlock) -> f64 {
+        let of_token = |readers: &Readers| {
+            let square = readers.features * readers.features;
+            readers.share * if self.lanes() == 2 { 3.0 * square } else { square }
+        };
+        if self.needs == Needs::Nothing {
+            return 0.0;
+        }
+        self.readers(block).iter().map(|readers| self.tokens() * of_token(readers)).sum()
+    }
+
+    /// A Cholesky factor for each Hessian; for each row the errors of earlier columns, once for codes and once for the loss.
+    fn rounding(&self, block: &PlannedBlock) -> f64 {
+        let drift = self.lanes() == 2;
+        let of_readers = |readers: &Readers| {
+            let square = readers.features * readers.features;
+            let factor = square * readers.features * if drift { 4.0 / 3.0 } else { 1.0 / 3.0 };
+            factor + readers.outputs * square * if drift { 3.0 } else { 2.0 }
+        };
+        if self.needs == Needs::Nothing { 0.0 } else { self.readers(block).iter().map(of_readers).sum() }
+    }
+
+    fn readers(&self, block: &PlannedBlock) -> Vec<Readers> {
+        let (routed, experts) = block.work.routed;
+        let share = |stage: &PlannedStage| if stage.is_routed() { routed as f64 / experts.max(1) as f64 } else { 1.0 };
+        let of_stage = |stage: &PlannedStage| {
+            let layers = stage.layers.iter().map(|index| &self.plan.layers[*index]);
+            let mut readers: Vec<(Option<usize>, Readers)> = Vec::new();
+            for layer in layers {
+                let outputs = layer.rows as f64;
+                match readers.iter_mut().find(|(expert, _)| *expert == layer.source.expert) {
+                    Some((_, readers)) => readers.outputs += outputs,
+                    None => {
+                        let new = Readers { features: layer.columns as f64, outputs, share: share(stage) };
+                        readers.push((layer.source.expert, new));
+                    }
+                }
+            }
+            readers.into_iter().map(|(_, readers)| readers).collect::<Vec<_>>()
+        };
+        block.stages.iter().flat_map(of_stage).collect()
+    }
+
+    /// Codes of the block, the Hessians of a pass and a factor, the layer in work, the inputs of a search, and the activations
+    /// of a chunk.
+    fn memory(&self, block: &PlannedBlock) -> u64 {
+        let layers = || block.layers().map(|index| &self.plan.layers[index]);
+        let weights = |rows: usize, columns: usize| (rows * columns) as u64;
+        let codes: u64 = layers().map(|layer| weights(layer.rows, layer.columns)).sum();
+        let largest = layers().map(|layer| weights(layer.rows, layer.columns)).max().unwrap_or(0);
+        let widest = layers().map(|layer| layer.rows.max(layer.columns) as u64).max().unwrap_or(0);
+        let chunk = (WIDE as u64).max(self.size.length * widest).min(self.size.tokens() * widest);
+        codes + self.hessian_memory(block) + IN_WORK * largest + ALIVE * chunk * FLOAT + self.search_memory(block)
+    }
+
+    fn hessian_memory(&self, block: &PlannedBlock) -> u64 {
+        if self.needs == Needs::Nothing {
+            return 0;
+        }
+        let drift = self.lanes() == 2;
+        let readers = self.readers(block);
+        let bytes: Vec<u64> = readers.iter().map(|readers| hessian_bytes(readers.features as usize, drift)).collect();
+        let largest = bytes.iter().copied().max().unwrap_or(0);
+        // What follows from the largest takes as much again.
+        largest + bytes.iter().sum::<u64>().min(self.size.memory.max(largest))
+    }
+
+    fn search_memory(&self, block: &PlannedBlock) -> u64 {
+        let tokens = self.size.tokens().min(SEARCH_TOKENS as u64);
+        let kept: u64 = self.readers(block).iter().map(|readers| (readers.share * readers.features) as u64).sum();
+        let searches = !self.plan.recipe.algorithms().transforms.is_empty();
+        if searches { tokens * FLOAT * (kept + 2 * block.work.width as u64) } else { 0 }
+    }
+}
+
+/// Bytes for each weight of the layer in work: its values, its codes, those that are rounded to nearest and their values.
+const IN_WORK: u64 = 14;
+
+/// Widest activations that exist at a time: those of gate, up, their product, and what is kept to be looked at.
+const ALIVE: u64 = 6;

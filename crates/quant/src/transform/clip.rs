@@ -1,0 +1,297 @@
+//! AWQ's second half: limits of weights. Narrower groups have finer steps, and what is cut off may cost less than that.
+
+use super::TransformError;
+use super::error::finite;
+use super::gram::GroupInputs;
+use crate::fake::fake_quantize;
+use crate::rounding::RoundingError;
+use crate::rounding::TensorContext;
+use crate::scheme::{Axis, Granularity, SchemeError, TensorScheme};
+use kvant_numeric::kernel::{Range, Source, group_abs_max, group_ranges};
+use kvant_numeric::linalg::Matrix;
+use kvant_numeric::simd::Isa;
+use rayon::prelude::*;
+
+/// Rows of weights that one thread takes at a time.
+const BAND: usize = 64;
+
+/// The search of limits with its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clip {
+    /// How many limits are tried: `1, 1 - 1/grid, .., 1 - (steps - 1)/grid` times the largest magnitude of a group.
+    pub steps: u32,
+    /// Steps from the largest magnitude to zero.
+    pub grid: u32,
+    /// At least so many inputs are sampled, where there are as many.
+    pub tokens: usize,
+}
+
+impl Clip {
+    /// As in AMD Quark: down to somewhat more than half of the largest magnitude.
+    pub const USUAL: Clip = Clip { steps: 10, grid: 20, tokens: 512 };
+
+    /// How far apart sampled tokens are, the first of them token 0, so that `tokens` or more of `seen` are taken.
+    pub fn stride(&self, seen: usize) -> usize {
+        (seen / seen.min(self.tokens).max(1)).max(1)
+    }
+
+    /// Does what all weights that read the sampled `inputs`, rows of `columns`, and have this scheme have in common.
+    ///
+    /// # Errors
+    /// Where inputs are no numbers.
+    pub fn prepare(&self, inputs: &[f32], columns: usize, scheme: TensorScheme) -> Result<Clipping, TransformError> {
+        let columns = columns.max(1);
+        let ends = |row: &[f32]| finite("an input", row);
+        inputs.chunks(columns).try_for_each(ends)?;
+        let group = group_width(scheme, columns);
+        let inputs = GroupInputs::of_groups(inputs, columns, group);
+        Ok(Clipping { clip: *self, scheme, columns, group, inputs })
+    }
+}
+
+/// The limits that are found for weights with the same inputs and scheme.
+#[derive(Clone, Debug)]
+pub struct Clipping {
+    clip: Clip,
+    scheme: TensorScheme,
+    columns: usize,
+    group: usize,
+    inputs: Vec<GroupInputs>,
+}
+
+/// Some rows under search.
+struct Band<'a> {
+    weights: &'a [f32],
+    /// The largest magnitude of each group.
+    maxima: Vec<f32>,
+    limits: Vec<f32>,
+    errors: Vec<f32>,
+}
+
+impl Clipping {
+    /// Columns that share a limit: those that share a scale, or all.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// For each row of the row-major `weights` and each group of columns the limit, of those tried, that leaves the least
+    /// squared error of the group's share of the outputs over the sampled inputs; the widest of equal ones. `rows x groups`.
+    ///
+    /// `weights` start and end on tiles of scales. Where the scheme needs the range of the whole tensor and `context` has
+    /// none, these weights are the tensor.
+    ///
+    /// # Errors
+    /// Where weights are no numbers, or the scheme does not fit their shape.
+    pub fn limits(&self, weights: &[f32], context: TensorContext) -> Result<Vec<f32>, TransformError> {
+        if !weights.len().is_multiple_of(self.columns) {
+            let misfit = SchemeError::Combination { text: self.scheme.to_string() };
+            return Err(RoundingError::from(misfit).into());
+        }
+        let context = self.with_range(weights, context);
+        let rows = weights.len() / self.columns;
+        let bands = weights.par_chunks(self.band_rows(rows) * self.columns);
+        let limits: Vec<Vec<f32>> = bands.map(|band| self.band_limits(band, context)).collect::<Result<_, _>>()?;
+        Ok(limits.concat())
+    }
+
+    fn with_range(&self, weights: &[f32], context: TensorContext) -> TensorContext {
+        if !self.scheme.needs_tensor_range() || context.range.is_some() || weights.is_empty() {
+            return context;
+        }
+        let mut range = [Range::EMPTY];
+        group_ranges(Isa::best(), weights, weights.len(), &mut range);
+        TensorContext { range: Some(range[0]), ..context }
+    }
+
+    /// Rows that are searched together: whole tiles of scales.
+    fn band_rows(&self, rows: usize) -> usize {
+        let tile = match self.scheme.granularity() {
+            None | Some(Granularity::Tensor) => 1,
+            Some(granularity) => granularity.tile(rows, self.columns).0.max(1),
+        };
+        tile * (BAND / tile).max(1)
+    }
+
+    fn band_limits(&self, weights: &[f32], context: TensorContext) -> Result<Vec<f32>, TransformError> {
+        let groups = self.inputs.len();
+        let mut maxima = vec![0.0; weights.len() / self.columns * groups];
+        for (row, maxima) in weights.chunks(self.columns).zip(maxima.chunks_mut(groups)) {
+            group_abs_max(Isa::best(), row, self.group, maxima);
+        }
+        let (limits, errors) = (maxima.clone(), vec![f32::INFINITY; maxima.len()]);
+        let mut band = Band { weights, maxima, limits, errors };
+        for step in 0..self.clip.steps {
+            let share = 1.0 - step as f32 / self.clip.grid as f32;
+            self.try_share(&mut band, share, context)?;
+        }
+        Ok(band.limits)
+    }
+
+    /// Keeps the limits of this share of the maxima where they leave less.
+    fn try_share(&self, band: &mut Band<'_>, share: f32, context: TensorContext) -> Result<(), TransformError> {
+        let limits: Vec<f32> = band.maxima.iter().map(|max| max * share).collect();
+        let changes = self.changes(band.weights, &limits, context)?;
+        let errors = self.errors(&changes);
+        for ((best, kept), (error, limit)) in
+            band.errors.iter_mut().zip(&mut band.limits).zip(errors.iter().zip(limits))
+        {
+            if error < best {
+                (*best, *kept) = (*error, limit);
+            }
+        }
+        Ok(())
+    }
+
+    /// What clipping and quantizing adds to each weight.
+    fn changes(&self, weights: &[f32], limits: &[f32], context: TensorContext) -> Result<Vec<f32>, TransformError> {
+        let mut clipped = weights.to_vec();
+        for (row, limits) in clipped.chunks_mut(self.columns).zip(limits.chunks(self.inputs.len())) {
+            for (group, limit) in row.chunks_mut(self.group).zip(limits) {
+                group.iter_mut().for_each(|w| *w = w.max(-limit).min(*limit));
+            }
+        }
+        let rows = weights.len() / self.columns;
+        let mut changes = fake_quantize(self.scheme, context, Source::F32, &clipped, rows, self.columns)?;
+        changes.iter_mut().zip(weights).for_each(|(change, weight)| *change -= weight);
+        Ok(changes)
+    }
+
+    /// The errors that changes leave, `rows x groups`.
+    fn errors(&self, changes: &[f32]) -> Vec<f32> {
+        let (rows, groups) = (changes.len() / self.columns, self.inputs.len());
+        let mut errors = vec![0.0; rows * groups];
+        let (mut of_group, mut products) = (vec![0.0; rows], Vec::new());
+        for (index, inputs) in self.inputs.iter().enumerate() {
+            let first = index * self.group;
+            let width = self.group.min(self.columns - first);
+            let matrix = Matrix::new(&changes[first..], rows, width, self.columns);
+            let lines: Vec<&[f32]> = changes.chunks(self.columns).map(|row| &row[first..first + width]).collect();
+            inputs.errors(matrix, &lines, &mut products, &mut of_group);
+            errors.iter_mut().skip(index).step_by(groups).zip(&of_group).for_each(|(error, new)| *error = *new);
+        }
+        errors
+    }
+}
+
+/// Columns of a row that share a scale.
+fn group_width(scheme: TensorScheme, columns: usize) -> usize {
+    match scheme.granularity() {
+        Some(granularity @ (Granularity::Group { axis: Axis::Columns, .. } | Granularity::Block { .. })) => {
+            granularity.tile(1, columns).1.min(columns)
+        }
+        _ => columns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_numeric::Arithmetic;
+
+    fn values(count: usize, seed: u64) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut uniform = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        };
+        (0..count).map(|_| (uniform() + uniform() + uniform()).powi(3)).collect()
+    }
+
+    fn context() -> TensorContext {
+        TensorContext::new(Arithmetic::F32)
+    }
+
+    fn limits(text: &str, inputs: &[f32], weights: &[f32], columns: usize) -> (usize, Vec<f32>) {
+        let clipping = Clip::USUAL.prepare(inputs, columns, text.parse().unwrap()).unwrap();
+        (clipping.group(), clipping.limits(weights, context()).unwrap())
+    }
+
+    /// The mean squared errors of the groups' shares of the outputs, by the definition, with one share for all groups.
+    fn errors(text: &str, inputs: &[f32], weights: &[f32], (columns, group): (usize, usize), share: f32) -> Vec<f64> {
+        let mut clipped = weights.to_vec();
+        for group in clipped.chunks_mut(columns).flat_map(|row| row.chunks_mut(group)) {
+            let limit = group.iter().fold(0.0f32, |max, w| max.max(w.abs())) * share;
+            group.iter_mut().for_each(|w| *w = w.clamp(-limit, limit));
+        }
+        let rows = weights.len() / columns;
+        let quantized = fake_quantize(text.parse().unwrap(), context(), Source::F32, &clipped, rows, columns).unwrap();
+        let change = |row: usize, j: usize| f64::from(quantized[row * columns + j] - weights[row * columns + j]);
+        let part = |row: usize, first: usize, x: &[f32]| -> f64 {
+            (first..(first + group).min(columns)).map(|j| change(row, j) * f64::from(x[j])).sum()
+        };
+        let error = |row: usize, first: usize| inputs.chunks(columns).map(|x| part(row, first, x).powi(2)).sum();
+        (0..rows)
+            .flat_map(|row| (0..columns).step_by(group).map(move |first| (row, first)))
+            .map(|(row, first)| error(row, first))
+            .collect()
+    }
+
+    #[test]
+    fn limits_leave_the_least_error_of_those_tried() {
+        let (rows, columns) = (70, 96);
+        let weights = values(rows * columns, 1);
+        for (text, tokens) in
+            [("int4:g32", 100), ("int4:g32", 9), ("uint4:g24:zp", 50), ("e2m1:g32:e8m0", 64), ("int4:channel", 40)]
+        {
+            let inputs = values(tokens * columns, 2);
+            let (group, limits) = limits(text, &inputs, &weights, columns);
+            let shares: Vec<f32> = (0..10).map(|step| 1.0 - step as f32 / 20.0).collect();
+            let tried: Vec<Vec<f64>> =
+                shares.iter().map(|share| errors(text, &inputs, &weights, (columns, group), *share)).collect();
+            let mut narrower = 0;
+            for (index, limit) in limits.iter().enumerate() {
+                let (row, first) = (index / (columns / group), index % (columns / group) * group);
+                let max = weights[row * columns + first..][..group].iter().fold(0.0f32, |max, w| max.max(w.abs()));
+                let chosen = shares.iter().position(|share| max * share == *limit).unwrap();
+                let least = tried.iter().map(|errors| errors[index]).fold(f64::INFINITY, f64::min);
+                assert!(tried[chosen][index] <= least * 1.0001, "{text}: {} {least}", tried[chosen][index]);
+                narrower += usize::from(chosen > 0);
+            }
+            assert!(narrower > 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn without_inputs_nothing_is_cut_off() {
+        let weights = values(4 * 64, 1);
+        let (group, limits) = limits("int4:g32", &[], &weights, 64);
+        let maxima: Vec<f32> = weights.chunks(group).map(|g| g.iter().fold(0.0, |max, w| w.abs().max(max))).collect();
+        assert_eq!(limits, maxima);
+    }
+
+    #[test]
+    fn every_granularity_has_limits_and_bands_do_not_matter() {
+        let (rows, columns) = (200, 64);
+        let (weights, inputs) = (values(rows * columns, 1), values(30 * columns, 2));
+        for text in [
+            "int8:tensor",
+            "e2m1:g16:e4m3:f32",
+            "e4m3:b100x48",
+            "int4:g50@0",
+            "int4:channel@1",
+            "mx9",
+            "bf16",
+            "int4:channel:f32/e4m3:tensor:f32",
+        ] {
+            let (group, all) = limits(text, &inputs, &weights, columns);
+            assert_eq!(all.len(), rows * columns.div_ceil(group), "{text}");
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+            assert_eq!(pool.install(|| limits(text, &inputs, &weights, columns)).1, all, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        let prepare = |inputs: &[f32]| Clip::USUAL.prepare(inputs, 2, "int4:g2".parse().unwrap());
+        assert!(matches!(prepare(&[1.0, f32::NAN]), Err(TransformError::NotFinite { channel: 1, .. })));
+        let clipping = prepare(&[1.0, 2.0]).unwrap();
+        assert!(matches!(clipping.limits(&[1.0, f32::INFINITY], context()), Err(TransformError::Rounding(_))));
+        assert!(matches!(clipping.limits(&[1.0; 3], context()), Err(TransformError::Rounding(_))));
+    }
+
+    #[test]
+    fn samples_are_at_least_as_many_as_asked_for() {
+        let strides = [0, 1, 511, 512, 1023, 1024, 5000].map(|seen| Clip::USUAL.stride(seen));
+        assert_eq!(strides, [1, 1, 1, 1, 1, 2, 9]);
+    }
+}

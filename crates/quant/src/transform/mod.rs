@@ -1,0 +1,24 @@
+//! Transforms: scales per channel that move difficulty between a weight's columns and what feeds it, and limits of weights.
+//! They change no function of the float model (limits aside) and are found before weights are rounded. Formulas and searches
+//! on slices: not which layers are paired, not how scales are folded into a model, and not the runs that give losses.
+
+mod auto_smooth_quant;
+mod awq;
+mod candidates;
+mod choice;
+mod clip;
+mod error;
+mod gram;
+mod loss;
+mod smooth_quant;
+mod statistic;
+
+pub use auto_smooth_quant::AutoSmoothQuant;
+pub use awq::Awq;
+pub use candidates::{Candidate, Candidates, best};
+pub use choice::{Needs, Transform, TransformRow};
+pub use clip::{Clip, Clipping};
+pub use error::TransformError;
+pub use loss::Loss;
+pub use smooth_quant::SmoothQuant;
+pub use statistic::{ChannelStatistic, WeightStatistic};
