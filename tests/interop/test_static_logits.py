@@ -79,14 +79,18 @@ def load(directory):
     return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 
-@pytest.mark.parametrize("name", QUARK)
-def test_quarks_layout(name, calibrated, model_dir, tmp_path):
-    directory = calibrated("nano_llama", name, QUARK[name])
+def by_quark(directory):
+    """A checkpoint through Quark's own loader, computing in f32."""
     config = transformers.AutoConfig.from_pretrained(directory)
     del config.quantization_config
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model = quark_oracle.import_model_from_safetensors(model, str(directory)).float()
-    assert_same_logits(model, directory, model_dir("nano_llama"), tmp_path)
+    return quark_oracle.import_model_from_safetensors(model, str(directory)).float()
+
+
+@pytest.mark.parametrize("name", QUARK)
+def test_quarks_layout(name, calibrated, model_dir, tmp_path):
+    directory = calibrated("nano_llama", name, QUARK[name])
+    assert_same_logits(by_quark(directory), directory, model_dir("nano_llama"), tmp_path)
 
 
 @pytest.mark.parametrize("name", COMPRESSED_TENSORS)

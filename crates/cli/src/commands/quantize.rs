@@ -101,8 +101,17 @@ impl Work<'_> {
             Begun::Working(output) => output,
             Begun::Finished(path) => return self.finished(plan, path),
         };
-        let (plan, blocks) = self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, printer)?;
-        self.rest(plan, *output, Some(blocks), printer)
+        match self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, printer) {
+            Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks), printer),
+            Err(failure) => {
+                // With such a model no rerun could finish what was begun.
+                if failure.kind == Kind::Invalid {
+                    output.discard()?;
+                    clear_away(self.target)?;
+                }
+                Err(failure)
+            }
+        }
     }
 
     fn begin(&self, plan: &Plan) -> Result<Begun, Failure> {

@@ -47,7 +47,9 @@ fn every_algorithm_is_whole_and_evaluates() {
         let found = divergence(&place, out);
         assert!(found > 1e-7 && found < 1.0, "{out}: {found}");
         let record = record(&place, out);
-        assert_eq!(record["layers"].as_array().map(Vec::len), Some(28), "{out}");
+        let layers = record["layers"].as_array().unwrap();
+        assert_eq!(layers.len(), 28, "{out}");
+        assert!(layers.iter().all(|layer| layer["loss"].is_number() && layer["loss_rtn"].is_number()), "{out}");
     }
     assert!(!names(&place.path("")).iter().any(|name| name.contains(".partial")));
 }
@@ -64,6 +66,27 @@ fn rounding_by_columns_loses_less_than_to_nearest() {
         assert_eq!(layer["tokens"], 384, "{layer}");
     }
     assert!(divergence(&place, "gptq") < divergence(&place, "rtn"));
+}
+
+#[test]
+fn layers_that_share_a_scale_and_limits_go_with_their_scales() {
+    let place = place();
+    let run = |out: &str, scheme: &str, algorithm: &str| {
+        place.succeed(&quantize(&["-s", scheme, "--algorithm", algorithm, "-o", out]));
+        divergence(&place, out)
+    };
+    place.succeed(&quantize(&["-s", "nvfp4", "-o", "nvfp4"]));
+    let nearest = divergence(&place, "nvfp4");
+    for algorithm in ["smoothquant", "awq", "gptq"] {
+        let found = run(&format!("nvfp4_{algorithm}"), "nvfp4", algorithm);
+        assert!(found < 1.5 * nearest, "nvfp4 {algorithm}: {found} beside {nearest}");
+    }
+    place.succeed(&["quantize", "nano_llama", "-s", "int3:g64", "-o", "int3"]);
+    let nearest = divergence(&place, "int3");
+    for (out, algorithm) in [("first", "awq,smoothquant"), ("last", "smoothquant,awq")] {
+        let found = run(out, "int3:g64", algorithm);
+        assert!(found < 1.2 * nearest, "int3 {algorithm}: {found} beside {nearest}");
+    }
 }
 
 #[test]

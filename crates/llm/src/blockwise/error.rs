@@ -22,6 +22,12 @@ pub enum BlockwiseError {
         /// The layer.
         layer: String,
     },
+    /// A layer was left out: a fault of Kvant's.
+    #[error("`{layer}` was not written with its block")]
+    Unfinished {
+        /// The layer.
+        layer: String,
+    },
     /// The files between blocks.
     #[error("cannot {action} the activations between blocks: {cause}")]
     Streams {
@@ -39,7 +45,7 @@ impl BlockwiseError {
             BlockwiseError::Forward(error) => error.kind(),
             BlockwiseError::Engine(error) => error.kind(),
             BlockwiseError::NotFinite { .. } => ErrorKind::Invalid,
-            BlockwiseError::Streams { .. } => ErrorKind::Io,
+            BlockwiseError::Streams { .. } | BlockwiseError::Unfinished { .. } => ErrorKind::Io,
         }
     }
 
@@ -53,6 +59,9 @@ impl BlockwiseError {
                  anything; calibrate with --precision f32"
                     .to_owned(),
             ),
+            BlockwiseError::Unfinished { .. } => {
+                Some("layers that share a scale must be in one block: --exclude them".to_owned())
+            }
             BlockwiseError::Streams { .. } => {
                 Some("they lie beside the output: free some space there, or calibrate with less data".to_owned())
             }

@@ -13,7 +13,9 @@ use kvant_numeric::kernel::Range;
 use kvant_quant::QuantTensor;
 use kvant_quant::hessian::{Hessian, HessianError};
 use kvant_quant::rounding::{Feedback, Gptq, Groups, Needs, Rounded, Rounding, RoundingError, Rtn, TensorContext};
+use kvant_quant::transform::Loss;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -35,10 +37,9 @@ impl<'a> Blockwise<'_, 'a> {
         for stages in block.stages.chunk_by(|a, b| a.depth == b.depth) {
             let readers: Vec<Readers> = stages.iter().flat_map(|stage| self.readers(stage)).collect();
             match self.plan.recipe.algorithms().rounding {
-                Rounding::Rtn => {
-                    let layers = readers.iter().flat_map(|readers| &readers.layers);
-                    layers.copied().try_for_each(|layer| self.to_nearest(work, layer, None))?;
-                }
+                Rounding::Rtn => readers.iter().try_for_each(|readers| {
+                    readers.layers.iter().try_for_each(|layer| self.to_nearest(work, readers, *layer, None))
+                })?,
                 Rounding::ByColumns(gptq) => self.round_at(work, stages[0].depth, readers, &gptq)?,
             }
         }
@@ -148,7 +149,7 @@ impl<'a> Blockwise<'_, 'a> {
             }
             Err(problem) => {
                 let starved = (hessian.tokens(), problem.to_string());
-                readers.layers.iter().try_for_each(|layer| self.to_nearest(work, *layer, Some(&starved)))
+                readers.layers.iter().try_for_each(|layer| self.to_nearest(work, readers, *layer, Some(&starved)))
             }
         }
     }
@@ -156,59 +157,114 @@ impl<'a> Blockwise<'_, 'a> {
     fn by_columns(&self, work: &mut Work<'_, '_, 'a>, index: usize, by: &ByColumns<'_>) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
-        let (matrix, context) =
-            (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
+        let (matrix, context) = self.to_round(work, index)?;
         let values = self.values(&matrix);
+        let weights = match work.foldings.folding(&layer.module).is_some_and(|folding| folding.limits.is_some()) {
+            true => Cow::Owned(self.values(&self.matrix(&work.float, work.block.index, layer)?)),
+            false => Cow::Borrowed(values.as_slice()),
+        };
         let scheme = layer.scheme.weight;
-        let unclipped = self.unclipped(work, layer).filter(|_| !by.dynamic).map(|weights| self.values(&weights));
-        let rounded = match &unclipped {
-            None => by.feedback.round(&values, layer.rows, scheme, context),
-            Some(weights) => by.feedback.round_to(weights, &values, layer.rows, scheme, context),
+        // Scales that are found as columns are reached are those of the weights as they come.
+        let rounded = match by.dynamic {
+            true => by.feedback.round(&values, layer.rows, scheme, context),
+            false => by.feedback.round_to(&weights, &values, layer.rows, scheme, context),
         };
         let Rounded { tensor, loss } = rounded.map_err(|problem| self.weight_error(layer, &problem))?;
-        // Read as a matrix, which dequantizes in vectors.
-        let nearest = self.values(&WeightMatrix::quantized(Arc::new(self.nearest(layer, &matrix, context)?)));
+        let nearest = self.values(&self.unchanged(work, index)?);
         let report = LayerReport {
             layer: layer.name.clone(),
             algorithm: self.rounding_name().to_owned(),
             tokens: by.hessian.tokens(),
-            loss_rtn: Some(by.hessian.loss(unclipped.as_ref().unwrap_or(&values), &nearest)),
+            loss_rtn: Some(by.hessian.loss(&weights, &nearest)),
             loss: Some(loss),
             damping: Some(by.feedback.damping()),
             dead_columns: by.feedback.dead_columns(),
             note: None,
         };
+        drop(weights);
         Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
+    }
+
+    /// The weight that a rounding finds its scales from, and what it must know of the tensor.
+    fn to_round(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        index: usize,
+    ) -> Result<(WeightMatrix<'a>, TensorContext), BlockwiseError> {
+        let block = work.block.index;
+        let matrix = self.matrix(&work.clipped, block, &self.plan.layers[index])?;
+        Ok((matrix, self.context(&work.clipped, block, index)?))
+    }
+
+    /// The source's weight rounded to nearest, with the scales that were moved since: what there would be without any
+    /// algorithm, for the same outputs.
+    fn unchanged(&self, work: &Work<'_, '_, 'a>, index: usize) -> Result<WeightMatrix<'a>, BlockwiseError> {
+        let (layer, block, none) = (&self.plan.layers[index], work.block.index, Overlay::default());
+        let context = self.context(&none, block, index)?;
+        let nearest = self.nearest(layer, &self.matrix(&none, block, layer)?, context)?;
+        let nearest = WeightMatrix::quantized(Arc::new(nearest));
+        Ok(match work.foldings.folding(&layer.module) {
+            Some(folding) => nearest.folded(Arc::new(Folding { limits: None, ..folding })),
+            None => nearest,
+        })
     }
 
     /// Rounds a layer to nearest; `starved` says why not otherwise.
     fn to_nearest(
         &self,
         work: &mut Work<'_, '_, 'a>,
+        readers: &Readers,
         index: usize,
         starved: Option<&(u64, String)>,
     ) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
-        let (matrix, context) =
-            (self.matrix(&work.float, work.block.index, layer)?, self.context(&work.float, work.block.index, index)?);
+        let (matrix, context) = self.to_round(work, index)?;
         let tensor = self.nearest(layer, &matrix, context)?;
-        let tokens = starved.map_or(self.tokens, |(tokens, _)| *tokens);
         if let Some((tokens, _)) = starved {
             let treatment = "rounded to nearest".to_owned();
             work.report.starved.push(Starved { layer: layer.name.clone(), tokens: *tokens, treatment });
         }
+        let seen = work.inputs.get(&readers.module).map(|inputs| inputs.statistic.tokens());
+        let losses = self.sampled_losses(work, readers, index, &tensor)?;
         let report = LayerReport {
             layer: layer.name.clone(),
             algorithm: "rtn".to_owned(),
-            tokens,
-            loss_rtn: None,
-            loss: None,
+            tokens: starved.map(|(tokens, _)| *tokens).or(seen).unwrap_or(self.tokens),
+            loss_rtn: losses.map(|(unchanged, _)| unchanged),
+            loss: losses.map(|(_, loss)| loss),
             damping: None,
             dead_columns: 0,
             note: starved.map(|(_, problem)| format!("rounded to nearest: {problem}")),
         };
         Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
+    }
+
+    /// The squared errors of a layer's outputs over all tokens, as some of its inputs tell: without any algorithm, and with
+    /// these codes.
+    fn sampled_losses(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        readers: &Readers,
+        index: usize,
+        tensor: &QuantTensor,
+    ) -> Result<Option<(f64, f64)>, BlockwiseError> {
+        let layer = &self.plan.layers[index];
+        let inputs = work.inputs.get(&readers.module).filter(|inputs| !inputs.rows.is_empty());
+        let (Some(inputs), Some(projection)) = (inputs, self.decoder.layer(work.block.index, &layer.module)) else {
+            return Ok(None);
+        };
+        let outputs = |weight: WeightMatrix<'a>| {
+            let mut overlay = Overlay::default();
+            overlay.set_weight(&layer.module, weight);
+            let variation = Variation { overlay: Some(&overlay), ..Variation::default() };
+            self.runner.linear(variation, projection, &inputs.rows)
+        };
+        let float = outputs(self.matrix(&work.float, work.block.index, layer)?);
+        let share = inputs.rows.len() as f64 / layer.columns as f64 / inputs.statistic.tokens() as f64;
+        let loss = |weight: WeightMatrix<'a>| Loss::Mse.sum(&float, &outputs(weight)) / share;
+        let unchanged = loss(self.unchanged(work, index)?);
+        Ok(Some((unchanged, loss(WeightMatrix::quantized(Arc::new(tensor.clone()))))))
     }
 
     /// The weight as transforms have left it.
@@ -224,13 +280,6 @@ impl<'a> Blockwise<'_, 'a> {
         let projection = self.decoder.layer(block, &layer.module);
         let vanished = || EngineError::Vanished(layer.source.tensor.clone());
         Ok(projection.map(|projection| self.decoder.weight(projection)).ok_or_else(vanished)?)
-    }
-
-    /// A weight that is clipped, without its limits: what they cut off is an error to be made up for like others.
-    fn unclipped(&self, work: &Work<'_, '_, 'a>, layer: &PlannedLayer) -> Option<WeightMatrix<'a>> {
-        let folding = work.foldings.folding(&layer.module).filter(|folding| folding.limits.is_some())?;
-        let weight = self.decoder.weight(self.decoder.layer(work.block.index, &layer.module)?);
-        Some(weight.folded(Arc::new(Folding { limits: None, ..folding })))
     }
 
     /// All elements of a weight.

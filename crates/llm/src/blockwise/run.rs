@@ -48,7 +48,7 @@ pub struct Settings<'s> {
     pub target: &'s Path,
     /// What the state depends on besides the plan: the data.
     pub key: &'s str,
-    /// Bytes that Hessians of one pass may take, and likewise the inputs that a search looks at.
+    /// Bytes that the Hessians of one pass may take; one Hessian is held in any case.
     pub memory: u64,
     /// What the next block reads.
     pub carry: Carry,
@@ -175,8 +175,8 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let foldings = self.foldings(index);
         let mut work = Work::new(&self.plan.blocks[index], &state.current, foldings);
         self.transform(&mut work)?;
-        work.fold();
         self.round(&mut work)?;
+        self.check_finished(index)?;
         let changed = self.write_changed(&work)?;
         let watcher = Watcher::new(state.found.statistics.clone());
         let next = state.next().map_err(BlockwiseError::streams("make room for"))?;
@@ -197,6 +197,16 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layers[*layer].names()).collect();
         let (network, tensors) = (self.decoder.network(), self.decoder.tensors());
         Foldings::new(network, tensors, self.decoder.network().blocks()[index], |module| !rounded.contains(module))
+    }
+
+    /// That all layers of a block are written: what is left open would be done anew from the source, without its scales.
+    fn check_finished(&self, index: usize) -> Result<(), BlockwiseError> {
+        let layers = self.plan.blocks[index].stages.iter().flat_map(|stage| &stage.layers);
+        let mut open = layers.filter(|layer| !self.engine.is_finished(self.jobs.of_layer(**layer)));
+        match open.next() {
+            None => Ok(()),
+            Some(layer) => Err(BlockwiseError::Unfinished { layer: self.plan.layers[*layer].name.clone() }),
+        }
     }
 
     /// One more pass of the block, as it is now, gives what the next one reads.

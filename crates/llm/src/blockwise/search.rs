@@ -9,19 +9,23 @@ use super::target::{Inspected, Target};
 use super::trial::Trial;
 use super::work::Work;
 use crate::family::Role;
+use crate::folding::FoldingError;
 use crate::forward::Variation;
 use crate::forward::blueprint::FeedForward;
 use crate::plan::PlannedBlock;
 use crate::weight::{Limits, WeightMatrix};
 use kvant_quant::scheme::{Axis, Granularity};
 use kvant_quant::transform::{
-    AutoSmoothQuant, Awq, Candidate, ChannelStatistic, Clip, Loss, SmoothQuant, Transform, WeightStatistic, best,
+    Awq, Candidate, ChannelStatistic, Clip, Loss, SmoothQuant, Transform, TransformError, WeightStatistic, best,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Tokens on which scales are tried, about.
 pub(crate) const SEARCH_TOKENS: usize = 4096;
+
+/// Rows of inputs, about, on which limits are searched and losses are taken.
+const SAMPLED_TOKENS: usize = 512;
 
 /// Scales for a link.
 struct Chosen {
@@ -35,50 +39,55 @@ struct Chosen {
 type AllInputs = HashMap<String, Inputs>;
 
 impl<'a> Blockwise<'_, 'a> {
-    /// Finds and folds what the recipe's transforms ask for, one transform after the other.
+    /// Finds and folds what the recipe's transforms ask for, one transform after the other; then limits, where any asks.
     pub(super) fn transform(&self, work: &mut Work<'_, '_, 'a>) -> Result<(), BlockwiseError> {
-        for transform in &self.plan.recipe.algorithms().transforms {
+        let transforms = &self.plan.recipe.algorithms().transforms;
+        for transform in transforms {
             work.fold();
             let links = &work.block.links;
             let targets: Vec<Target<'_>> = links.iter().map(|link| Target::new(self.decoder.network(), link)).collect();
-            let inputs = self.look(work, &targets, transform)?;
+            let inputs = self.look(work, self.sites(work.block, &targets))?;
             let found = targets.iter().map(|target| self.choose(work, target, transform, &inputs));
             let found = found.collect::<Result<Vec<_>, BlockwiseError>>()?;
             for (target, found) in targets.iter().zip(found) {
                 self.apply(work, target, transform, found);
             }
-            work.fold();
-            if let Transform::Awq(Awq { clip: Some(clip), .. }) = transform {
-                self.clip(work, &inputs, *clip)?;
-                work.fold();
-            }
         }
-        Ok(())
+        work.fold();
+        if !transforms.is_empty() {
+            work.inputs = self.look(work, self.read_by_layers(work.block))?;
+        }
+        let clip = transforms.iter().find_map(|transform| match transform {
+            Transform::Awq(awq) => awq.clip,
+            _ => None,
+        });
+        clip.map_or(Ok(()), |clip| self.clip(work, clip))
     }
 
-    /// One pass of the block in floats, looking at what links scale and, where weights are clipped, what layers read.
-    fn look(
-        &self,
-        work: &Work<'_, '_, 'a>,
-        targets: &[Target<'_>],
-        transform: &Transform,
-    ) -> Result<AllInputs, BlockwiseError> {
-        let mut wanted = BTreeMap::new();
-        let rows = |module: &str, tokens: usize| Keep::Rows((self.expected(work.block, module) / tokens).max(1));
-        if let Transform::Awq(Awq { clip: Some(clip), .. }) = transform {
-            for readers in work.block.stages.iter().flat_map(|stage| self.readers(stage)) {
-                wanted.insert(readers.module.clone(), rows(&readers.module, clip.tokens));
-            }
-        }
-        for target in targets {
-            for site in target.sites() {
-                let keep = match target.inspected {
-                    Inspected::Branches { .. } => Keep::Sequences((self.tokens as usize / SEARCH_TOKENS).max(1)),
-                    Inspected::Layers => rows(site, SEARCH_TOKENS),
-                };
-                wanted.insert(site.clone(), keep);
-            }
-        }
+    /// Where one looks to judge links, and what is kept of what is seen.
+    fn sites(&self, block: &PlannedBlock, targets: &[Target<'_>]) -> BTreeMap<String, Keep> {
+        let sequences = Keep::Sequences((self.tokens as usize).div_ceil(SEARCH_TOKENS));
+        let keep = |target: &Target<'_>, site: &str| match target.inspected {
+            Inspected::Branches { .. } => sequences,
+            Inspected::Layers => self.rows(block, site, SEARCH_TOKENS),
+        };
+        let sites = targets.iter().flat_map(|target| target.sites().iter().map(move |site| (target, site)));
+        sites.map(|(target, site)| (site.clone(), keep(target, site))).collect()
+    }
+
+    /// What planned layers read, some of it.
+    fn read_by_layers(&self, block: &PlannedBlock) -> BTreeMap<String, Keep> {
+        let readers = block.stages.iter().flat_map(|stage| self.readers(stage));
+        readers.map(|readers| (readers.module.clone(), self.rows(block, &readers.module, SAMPLED_TOKENS))).collect()
+    }
+
+    /// About so many rows.
+    fn rows(&self, block: &PlannedBlock, module: &str, tokens: usize) -> Keep {
+        Keep::Rows((self.expected(block, module) / tokens).max(1))
+    }
+
+    /// One pass of the block in floats.
+    fn look(&self, work: &Work<'_, '_, 'a>, wanted: BTreeMap<String, Keep>) -> Result<AllInputs, BlockwiseError> {
         let features = self.features(work.block.index);
         let known = wanted.into_iter().filter_map(|(module, keep)| {
             let columns = *features.get(module.as_str())?;
@@ -127,11 +136,10 @@ impl<'a> Blockwise<'_, 'a> {
         let trial = Trial { blockwise: self, work, target, planned: &planned, inputs };
         match transform {
             Transform::SmoothQuant(smooth) => Ok(smooth_scales(*smooth, &statistic, &weights)),
-            Transform::AutoSmoothQuant(AutoSmoothQuant { loss, .. }) => {
-                let Transform::AutoSmoothQuant(auto) = transform else { return Ok(Err(String::new())) };
+            Transform::AutoSmoothQuant(auto) => {
                 let maxima = statistic.abs_max();
                 let candidates = auto.candidates(&maxima).map_err(|problem| problem.to_string());
-                candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(&trial, all, *loss, true))
+                candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(&trial, all, auto.loss, true))
             }
             Transform::Awq(awq) => {
                 let (means, relative) = (statistic.abs_mean(), weights.relative_mean());
@@ -224,19 +232,20 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Finds limits for the weights of a block, those of queries and keys left out: their errors meet in products.
-    fn clip(&self, work: &mut Work<'_, '_, 'a>, inputs: &AllInputs, clip: Clip) -> Result<(), BlockwiseError> {
+    fn clip(&self, work: &mut Work<'_, '_, 'a>, clip: Clip) -> Result<(), BlockwiseError> {
         for readers in work.block.stages.iter().flat_map(|stage| self.readers(stage)) {
-            let Some(inputs) = inputs.get(&readers.module).filter(|inputs| !inputs.rows.is_empty()) else { continue };
-            let rows = sampled(inputs, clip.tokens);
+            let inputs = work.inputs.get(&readers.module).filter(|inputs| !inputs.rows.is_empty());
+            let Some(rows) = inputs.map(|inputs| sampled(inputs, clip.tokens)) else { continue };
             for index in readers.layers {
                 let layer = &self.plan.layers[index];
                 if is_clipped(layer.role) {
                     let limits = self.limits(work, index, &rows, clip)?;
-                    // A layer that cannot be clipped is left as wide as it is.
-                    let _ = work.foldings.clip(&layer.module, limits);
+                    let weight_error = |problem: FoldingError| self.engine.weight_error(layer, problem.to_string());
+                    work.foldings.clip(&layer.module, limits).map_err(weight_error)?;
                 }
             }
         }
+        work.clip();
         Ok(())
     }
 
@@ -248,17 +257,12 @@ impl<'a> Blockwise<'_, 'a> {
         clip: Clip,
     ) -> Result<Limits, BlockwiseError> {
         self.engine.check_cancelled()?;
-        let layer = &self.plan.layers[index];
-        let mut rows = rows.to_vec();
-        if let Some(columns) = work.foldings.folding(&layer.module).and_then(|folding| folding.columns) {
-            rows.chunks_mut(columns.len()).for_each(|row| row.iter_mut().zip(&columns).for_each(|(x, s)| *x /= s));
-        }
-        let context = self.context(&work.float, work.block.index, index)?;
-        let values = self.values(&self.matrix(&work.float, work.block.index, layer)?);
-        let failed = |problem: kvant_quant::transform::TransformError| -> BlockwiseError {
-            self.engine.weight_error(layer, problem.to_string()).into()
-        };
-        let clipping = clip.prepare(&rows, layer.columns, layer.scheme.weight).map_err(failed)?;
+        let (layer, block) = (&self.plan.layers[index], work.block.index);
+        let context = self.context(&work.float, block, index)?;
+        let values = self.values(&self.matrix(&work.float, block, layer)?);
+        let failed =
+            |problem: TransformError| -> BlockwiseError { self.engine.weight_error(layer, problem.to_string()).into() };
+        let clipping = clip.prepare(rows, layer.columns, layer.scheme.weight).map_err(failed)?;
         let limits = clipping.limits(&values, context).map_err(failed)?;
         Ok(Limits { group: clipping.group(), values: limits })
     }
@@ -272,7 +276,9 @@ impl<'a> Blockwise<'_, 'a> {
             Transform::Awq(awq) => u64::from(awq.ratios) * sample,
         };
         let transforms = &self.plan.recipe.algorithms().transforms;
-        transforms.iter().map(|transform| self.tokens + of(transform) * block.links.len() as u64).sum()
+        let last = if transforms.is_empty() { 0 } else { self.tokens };
+        let all = transforms.iter().map(|transform| self.tokens + of(transform) * block.links.len() as u64);
+        all.sum::<u64>() + last
     }
 }
 

@@ -10,6 +10,7 @@ use kvant_quant::QuantTensor;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::inputs::Inputs;
 use super::report::{BlockwiseReport, LayerReport};
 use super::streams::StreamFile;
 
@@ -20,8 +21,12 @@ pub(super) struct Work<'w, 'n, 'a> {
     pub(super) input: &'w StreamFile,
     /// What transforms have moved.
     pub(super) foldings: Foldings<'n, 'a>,
-    /// The block in floats.
+    /// The block in floats: what it computes is what the model computes.
     pub(super) float: Overlay<'a>,
+    /// The same with limits on weights: what scales are found from.
+    pub(super) clipped: Overlay<'a>,
+    /// What layers read once all scales are moved, by module; empty where there are no transforms.
+    pub(super) inputs: HashMap<String, Inputs>,
     /// The block with the layers that are rounded so far.
     pub(super) rounded: Overlay<'a>,
     /// What is to be told.
@@ -44,16 +49,30 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
             input,
             foldings,
             float: Overlay::default(),
+            clipped: Overlay::default(),
+            inputs: HashMap::new(),
             rounded: Overlay::default(),
             report: BlockwiseReport::default(),
             open: HashMap::new(),
         }
     }
 
-    /// Lets the passes that follow see what transforms have moved.
+    /// Lets the passes that follow see the scales that were moved. Limits come after all of them.
     pub(super) fn fold(&mut self) {
-        self.foldings.add_to(&mut self.float);
+        self.float = self.overlay();
+        self.clipped = self.float.clone();
         self.rounded = self.float.clone();
+    }
+
+    /// Lets roundings see the limits that were found.
+    pub(super) fn clip(&mut self) {
+        self.clipped = self.overlay();
+    }
+
+    fn overlay(&self) -> Overlay<'a> {
+        let mut overlay = Overlay::default();
+        self.foldings.add_to(&mut overlay);
+        overlay
     }
 
     /// A layer is rounded: writes it, and lets the passes that follow see it.
@@ -71,8 +90,10 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
             let open = self.open.entry(job).or_default();
             open.pieces.extend(engine.write_layer(planned, &tensor)?);
             open.layers += 1;
-            if let (true, Some(done)) = (open.layers == jobs.layers_of(job), self.open.remove(&job)) {
-                engine.record(job, jobs.get(job), done.pieces)?;
+            // Layers that share a scale are one job: it is done when all of them are.
+            if open.layers == jobs.layers_of(job) {
+                let pieces = std::mem::take(&mut open.pieces);
+                engine.record(job, jobs.get(job), pieces)?;
             }
         }
         self.rounded.set_weight(&planned.module, WeightMatrix::quantized(Arc::new(tensor)));

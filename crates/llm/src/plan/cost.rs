@@ -4,7 +4,7 @@
 use super::{Plan, PlannedBlock, PlannedStage};
 use crate::blockwise::{SEARCH_TOKENS, hessian_bytes};
 use crate::forward::{Depth, WIDE};
-use kvant_quant::rounding::Needs;
+use kvant_quant::rounding::{Needs, Rounding};
 use kvant_quant::transform::Transform;
 use std::collections::BTreeSet;
 
@@ -170,7 +170,7 @@ impl Estimate<'_> {
         block.stages.iter().flat_map(of_stage).collect()
     }
 
-    /// Codes of the block, the Hessians of a pass and a factor, the layer in work, the inputs of a search, and the activations
+    /// Codes of the block, the Hessians of a pass and the factors of one, the layer in work, the inputs of a search, and the activations
     /// of a chunk.
     fn memory(&self, block: &PlannedBlock) -> u64 {
         let layers = || block.layers().map(|index| &self.plan.layers[index]);
@@ -183,15 +183,14 @@ impl Estimate<'_> {
     }
 
     fn hessian_memory(&self, block: &PlannedBlock) -> u64 {
-        if self.needs == Needs::Nothing {
-            return 0;
-        }
+        let Rounding::ByColumns(gptq) = self.plan.recipe.algorithms().rounding else { return 0 };
         let drift = self.lanes() == 2;
         let readers = self.readers(block);
         let bytes: Vec<u64> = readers.iter().map(|readers| hessian_bytes(readers.features as usize, drift)).collect();
         let largest = bytes.iter().copied().max().unwrap_or(0);
-        // What follows from the largest takes as much again.
-        largest + bytes.iter().sum::<u64>().min(self.size.memory.max(largest))
+        let layers = block.layers().map(|index| &self.plan.layers[index]);
+        let factors = layers.map(|layer| gptq.peak_bytes(layer.columns, layer.rows)).max().unwrap_or(0);
+        factors + bytes.iter().sum::<u64>().min(self.size.memory.max(largest))
     }
 
     fn search_memory(&self, block: &PlannedBlock) -> u64 {

@@ -30,11 +30,6 @@ impl Clip {
     /// As in AMD Quark: down to somewhat more than half of the largest magnitude.
     pub const USUAL: Clip = Clip { steps: 10, grid: 20, tokens: 512 };
 
-    /// How far apart sampled tokens are, the first of them token 0, so that `tokens` or more of `seen` are taken.
-    pub fn stride(&self, seen: usize) -> usize {
-        (seen / seen.min(self.tokens).max(1)).max(1)
-    }
-
     /// Does what all weights that read the sampled `inputs`, rows of `columns`, and have this scheme have in common.
     ///
     /// # Errors
@@ -287,11 +282,5 @@ mod tests {
         let clipping = prepare(&[1.0, 2.0]).unwrap();
         assert!(matches!(clipping.limits(&[1.0, f32::INFINITY], context()), Err(TransformError::Rounding(_))));
         assert!(matches!(clipping.limits(&[1.0; 3], context()), Err(TransformError::Rounding(_))));
-    }
-
-    #[test]
-    fn samples_are_at_least_as_many_as_asked_for() {
-        let strides = [0, 1, 511, 512, 1023, 1024, 5000].map(|seen| Clip::USUAL.stride(seen));
-        assert_eq!(strides, [1, 1, 1, 1, 1, 2, 9]);
     }
 }
