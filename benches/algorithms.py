@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import groupby
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -81,31 +82,31 @@ class Cache:
         self.path.write_text(json.dumps(self.known, indent=0, sort_keys=True))
 
 
-def incumbent(a, tool, model, missing):
-    """Yields what the tool's worker finds for the cells; a worker that dies is started anew behind the cell that killed it."""
-    missing = list(missing)
+def incumbent(a, tool, work):
+    """Yields what the tool's worker finds for models and cells; one that dies is started anew behind the cell that killed it."""
+    work = list(work)
     python = {"quark": a.quark, "llm-compressor": a.llm_compressor}[tool]
     worker = HERE / f"algorithms_{tool.replace('-', '_')}.py"
     environment = dict(os.environ, HF_HUB_OFFLINE="1", OMP_NUM_THREADS=str(a.threads), PATH=f"{Path(python).parent}:{os.environ['PATH']}")
-    # Torch's bf16 kernels for tile registers die of an illegal instruction on some virtual machines.
-    environment.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-    while missing:
-        order = {"model": model, "calib": a.calib, "data": a.data, "seq_len": a.seq_len, "samples": a.samples, "threads": a.threads}
+    # Torch's kernels for tile registers die of an illegal instruction on some virtual machines.
+    environment.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+    order = {"calib": a.calib, "data": a.data, "seq_len": a.seq_len, "samples": a.samples, "threads": a.threads}
+    while work:
+        order["work"] = [[model, [cell for _, cell in pairs]] for model, pairs in groupby(work, lambda pair: pair[0])]
         log = open(a.log, "ab") if a.log else subprocess.DEVNULL
-        command = [python, str(worker), json.dumps(order | {"cells": missing})]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment) as process:
+        with subprocess.Popen([python, str(worker), json.dumps(order)], stdout=subprocess.PIPE, stderr=log, env=environment) as process:
             for line in process.stdout:
                 if line.startswith(b"{"):  # llm-compressor logs there too.
-                    yield missing.pop(0), json.loads(line)
-        if missing:
-            yield missing.pop(0), {"fails": f"the process ended with {process.returncode}"}
+                    yield *work.pop(0), json.loads(line)
+        if work:
+            yield *work.pop(0), {"fails": f"the process ended with {process.returncode}"}
 
 
-def kvant(a, model, missing):
-    """Yields what Kvant finds for the cells, each a checkpoint on disk."""
+def kvant(a, work):
+    """Yields what Kvant finds for models and cells, each a checkpoint on disk."""
     windows = ["--seq-len", str(a.seq_len)]
     common = ["--threads", str(a.threads), "--quiet", "--json"]
-    for cell in missing:
+    for model, cell in work:
         with tempfile.TemporaryDirectory() as folder:
             out, start = str(Path(folder) / "out"), time.perf_counter()
             command = [a.kvant, "quantize", model, "--scheme", SCHEMES[cell["scheme"]], "-o", out, *common]
@@ -118,17 +119,17 @@ def kvant(a, model, missing):
                 seconds = time.perf_counter() - start
                 command = [a.kvant, "eval", out, "--reference", model, "--data", a.data, *windows, *common]
                 found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-                yield cell, {"seconds": seconds, "perplexity": found["perplexity"], "kl": found["kl_mean"]}
+                yield model, cell, {"seconds": seconds, "perplexity": found["perplexity"], "kl": found["kl_mean"]}
             except subprocess.CalledProcessError as error:
-                yield cell, {"fails": (error.stderr or error.stdout).decode().strip()[-200:]}
+                yield model, cell, {"fails": " ".join((error.stderr or error.stdout).decode().split())[:200]}
 
 
-def measure(a, cache, model):
+def measure(a, cache):
     for tool, given in (("quark", a.quark), ("llm-compressor", a.llm_compressor), ("kvant", a.kvant)):
-        wanted = [cell for cell in cells(a) if cell["algorithm"] not in LACKS.get(tool, ())]
-        missing = [cell for cell in wanted if cache.find(tool, model, cell) is None]
+        wanted = [(model, cell) for model in a.models for cell in cells(a) if cell["algorithm"] not in LACKS.get(tool, ())]
+        missing = [(model, cell) for model, cell in wanted if cache.find(tool, model, cell) is None]
         if given and missing:
-            for cell, found in (kvant(a, model, missing) if tool == "kvant" else incumbent(a, tool, model, missing)):
+            for model, cell, found in kvant(a, missing) if tool == "kvant" else incumbent(a, tool, missing):
                 cache.store(tool, model, cell, found)
 
 
@@ -174,8 +175,8 @@ def main():
     cache = Cache(a)
     if a.forget:
         cache.forget(a.forget)
+    measure(a, cache)
     for model in a.models:
-        measure(a, cache, model)
         print("\n".join(table(a, cache, model)), flush=True)
 
 

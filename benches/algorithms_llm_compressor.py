@@ -12,6 +12,9 @@ from llmcompressor.modifiers.gptq import GPTQModifier
 from llmcompressor.modifiers.quantization import QuantizationModifier
 from llmcompressor.modifiers.transform.awq import AWQMapping, AWQModifier
 from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 IGNORE = ["lm_head", "re:.*mlp.gate$"]
 OPT_SMOOTHQUANT = [
@@ -69,9 +72,11 @@ def modifiers(cell, family):
 
 def quantized(model, cell, calibration):
     data = Dataset.from_dict({"input_ids": calibration.tolist(), "attention_mask": (calibration * 0 + 1).tolist()})
+    # It wants a tokenizer even for tokens.
+    unused = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"": 0}, "")))
     recipe = list(modifiers(cell, model.config.model_type))
     oneshot(model=model, dataset=data, recipe=recipe, num_calibration_samples=len(data), max_seq_length=calibration.shape[1],
-            batch_size=1, shuffle_calibration_samples=False)  # fmt: skip
+            batch_size=1, shuffle_calibration_samples=False, processor=unused)  # fmt: skip
     return model
 
 

@@ -71,7 +71,7 @@ def environment(command, threads):
     """Torch's bf16 kernels for tile registers die of an illegal instruction on some virtual machines."""
     own = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     own["PATH"] = f"{Path(command[0]).parent}:{os.environ['PATH']}"
-    return {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"} | dict(os.environ) | own
+    return {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"} | dict(os.environ) | own
 
 
 def measure(command, a):

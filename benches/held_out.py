@@ -56,35 +56,49 @@ def reason(error):
     return f"{type(error).__name__}: {lines[0]}"[:200]
 
 
-def serve(quantized):
-    """Scores `quantized(model, cell, calibration)` for each cell of the order on the command line, a line of JSON for each.
+class Subject:
+    """A model as it is: its tokens, and what it holds of the held-out ones."""
 
-    The order is {"model", "calib", "data", "seq_len", "samples", "threads", "cells"}. Models are quantized in their own
-    type and evaluated in f32.
+    def __init__(self, source, order):
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        self.source, tokenizer = source, AutoTokenizer.from_pretrained(source)
+        self.calibration = text_windows(tokenizer, order["calib"], order["seq_len"])[: order["samples"]]
+        self.evaluation = text_windows(tokenizer, order["data"], order["seq_len"])
+        original = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+        self.reference = list(log_probabilities(original, self.evaluation))
+        self.perplexity = score(self.reference, self.evaluation)["perplexity"]
+
+    def try_out(self, quantized, cell):
+        """Scores `quantized(model, cell, calibration)`, quantized in the model's own type and evaluated in f32."""
+        from transformers import AutoModelForCausalLM
+
+        start = time.process_time()
+        model = AutoModelForCausalLM.from_pretrained(self.source, dtype="auto").eval()
+        model = quantized(model, cell, self.calibration).eval()
+        found = {"seconds": time.process_time() - start, "float": self.perplexity}
+        return found | score(log_probabilities(model.float(), self.evaluation), self.evaluation, self.reference)
+
+
+def serve(quantized):
+    """Tries out the cells of the order on the command line, and prints a line of JSON for each.
+
+    The order is {"calib", "data", "seq_len", "samples", "threads", "work": [[model, [cell, ...]], ...]}.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     order = json.loads(sys.argv[1])
     torch.set_num_threads(order["threads"])
-    tokenizer = AutoTokenizer.from_pretrained(order["model"])
-    calibration = text_windows(tokenizer, order["calib"], order["seq_len"])[: order["samples"]]
-    evaluation = text_windows(tokenizer, order["data"], order["seq_len"])
-    original = AutoModelForCausalLM.from_pretrained(order["model"], dtype=torch.float32).eval()
-    reference = list(log_probabilities(original, evaluation))
-    unquantized = score(reference, evaluation)["perplexity"]
     collect, gc.collect = gc.collect, lambda *_: 0  # Called hundreds of times, which is most of the time on a small model.
     answers, sys.stdout = sys.stdout, sys.stderr
-    for cell in order["cells"]:
-        start = time.process_time()
-        try:
-            model = AutoModelForCausalLM.from_pretrained(order["model"], dtype="auto").eval()
-            model = quantized(model, cell, calibration).eval()
-            found = {"seconds": time.process_time() - start, "float": unquantized}
-            found |= score(log_probabilities(model.float(), evaluation), evaluation, reference)
-        except Exception as error:  # What an incumbent cannot do is part of the answer.
-            traceback.print_exc()
-            found = {"fails": reason(error)}
-        print(json.dumps(found), file=answers, flush=True)
-        model = None
-        collect()
+    for source, cells in order["work"]:
+        subject = Subject(source, order)
+        for cell in cells:
+            try:
+                found = subject.try_out(quantized, cell)
+            except Exception as error:  # What an incumbent cannot do is part of the answer.
+                traceback.print_exc()
+                found = {"fails": reason(error)}
+            print(json.dumps(found), file=answers, flush=True)
+            collect()
