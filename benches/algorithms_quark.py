@@ -48,7 +48,7 @@ def layer_config(scheme, width):
 
 
 def layer_configs(model, scheme):
-    """For each width of its own what its layers get: Quark knows no group as wide as the layer for activations."""
+    """What single layers get: Quark knows no group of activations that is as wide as whatever layer."""
     widths = {name: module.in_features for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     return {name: layer_config(scheme, width) for name, width in widths.items()} if scheme == "W4A8" else {}
 
