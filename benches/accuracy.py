@@ -12,36 +12,19 @@ noise is in every activation, and as it finds them with the model in f32, rounde
 """
 import argparse
 import json
-import math
 import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
+from held_out import perplexity, text_windows
+
 os.environ["QUARK_DISABLE_COMPILE"] = "1"
 os.environ.setdefault("QUARK_LOG_LEVEL", "error")
 
 SCHEMES = "float,int4_wo_128,uint4_wo_32,int8,fp8,ptpc_fp8,mxfp4,mxfp6_e2m3,nvfp4,fp8+kv"
 STATIC = ("int8", "fp8", "nvfp4", "fp8+kv", "mxfp4_fp8")
-
-
-def windows(tokens, length):
-    count = tokens.shape[0] // length
-    return tokens[: count * length].reshape(count, length)
-
-
-def perplexity(model, rows):
-    """exp of the mean over all tokens but the first of each window, windows passing the model one by one."""
-    import torch
-
-    total, scored = 0.0, 0
-    with torch.no_grad():
-        for row in rows:
-            logits = model(row[None]).logits[0, :-1].double()
-            picked = torch.log_softmax(logits, -1).gather(1, row[1:, None])
-            total, scored = total - picked.sum().item(), scored + len(row) - 1
-    return math.exp(total / scored)
 
 
 def quark(source, scheme, calibration, evaluation):
@@ -147,13 +130,8 @@ def main():
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(source)
-        import torch
-
-        def tokens(file):
-            return torch.tensor(tokenizer(Path(file).read_text()).input_ids)
-
-        calibration = windows(tokens(a.calib), a.seq_len)[: a.samples]
-        evaluation = windows(tokens(a.data), a.seq_len)
+        calibration = text_windows(tokenizer, a.calib, a.seq_len)[: a.samples]
+        evaluation = text_windows(tokenizer, a.data, a.seq_len)
         config = json.loads((Path(source) / "config.json").read_text())
         model_type = config.get("dtype") or config.get("torch_dtype")
         for scheme in a.schemes.split(","):
