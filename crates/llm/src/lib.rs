@@ -41,6 +41,7 @@ pub mod engine;
 pub mod evaluation;
 pub mod export;
 pub mod family;
+mod float_file;
 pub mod folding;
 pub mod forward;
 pub mod glob;

@@ -169,7 +169,8 @@ impl<'a> Blockwise<'_, 'a> {
             true => by.feedback.round(&values, layer.rows, scheme, context),
             false => by.feedback.round_to(&weights, &values, layer.rows, scheme, context),
         };
-        let Rounded { tensor, loss } = rounded.map_err(|problem| self.weight_error(layer, &problem))?;
+        let Rounded { tensor, loss } =
+            rounded.map_err(|problem| self.engine.rounding_error(layer, &matrix, problem))?;
         let nearest = self.values(&self.unchanged(work, index)?);
         let report = LayerReport {
             layer: layer.name.clone(),
@@ -311,16 +312,10 @@ impl<'a> Blockwise<'_, 'a> {
         }
         let mut range = Range::EMPTY;
         for other in self.jobs.together(index) {
-            let matrix = self.matrix(float, block, &self.plan.layers[*other])?;
-            range = range.join(self.range(&matrix));
+            let other = &self.plan.layers[*other];
+            range = range.join(self.engine.tensor_range(other, &self.matrix(float, block, other)?)?);
         }
         Ok(TensorContext { arithmetic, range: Some(range) })
-    }
-
-    fn range(&self, matrix: &WeightMatrix<'_>) -> Range {
-        let (bands, isa) = (bands(matrix.rows, matrix.columns, BandAxis::Rows, 1, STRIP), self.engine.isa);
-        let ranges: Vec<Range> = bands.par_iter().map(|band| matrix.range(isa, band)).collect();
-        ranges.into_iter().fold(Range::EMPTY, Range::join)
     }
 
     /// The weight rounded to nearest, band by band.
@@ -331,11 +326,7 @@ impl<'a> Blockwise<'_, 'a> {
         context: TensorContext,
     ) -> Result<QuantTensor, BlockwiseError> {
         let rounded = nearest(self.engine.isa, layer, matrix, context);
-        rounded.map_err(|problem| self.weight_error(layer, &problem))
-    }
-
-    pub(super) fn weight_error(&self, layer: &PlannedLayer, problem: &RoundingError) -> BlockwiseError {
-        self.engine.weight_error(layer, problem.to_string()).into()
+        Ok(rounded.map_err(|problem| self.engine.rounding_error(layer, matrix, problem))?)
     }
 }
 

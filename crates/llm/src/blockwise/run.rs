@@ -10,7 +10,7 @@ use crate::engine::{Engine, Output, Silent};
 use crate::folding::Foldings;
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, Runner, Tap, Variation, chunks};
-use crate::plan::Plan;
+use crate::plan::{Plan, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_numeric::linalg::Precision;
 use kvant_quant::rounding::Needs;
@@ -156,9 +156,9 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     /// Whether the journal has all jobs of the blocks that are said to be done.
     fn agrees(&self, state: &State) -> bool {
         let done = self.plan.blocks.iter().take(state.found.blocks);
-        let mut layers = done.flat_map(|block| block.stages.iter().flat_map(|stage| &stage.layers));
+        let mut layers = done.flat_map(PlannedBlock::layers);
         state.found.blocks <= self.plan.blocks.len()
-            && layers.all(|layer| self.engine.is_finished(self.jobs.of_layer(*layer)))
+            && layers.all(|layer| self.engine.is_finished(self.jobs.of_layer(layer)))
             && state.found.changed.iter().all(|job| self.engine.is_finished(*job))
     }
 
@@ -193,19 +193,19 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// What is not rounded stays in its type, also where scales are moved into it.
     fn foldings(&self, index: usize) -> Foldings<'r, 'a> {
-        let layers = self.plan.blocks[index].stages.iter().flat_map(|stage| &stage.layers);
-        let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layers[*layer].names()).collect();
+        let layers = self.plan.blocks[index].layers();
+        let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layers[layer].names()).collect();
         let (network, tensors) = (self.decoder.network(), self.decoder.tensors());
         Foldings::new(network, tensors, self.decoder.network().blocks()[index], |module| !rounded.contains(module))
     }
 
     /// That all layers of a block are written: what is left open would be done anew from the source, without its scales.
     fn check_finished(&self, index: usize) -> Result<(), BlockwiseError> {
-        let layers = self.plan.blocks[index].stages.iter().flat_map(|stage| &stage.layers);
-        let mut open = layers.filter(|layer| !self.engine.is_finished(self.jobs.of_layer(**layer)));
-        match open.next() {
+        let mut layers = self.plan.blocks[index].layers();
+        let open = layers.find(|layer| !self.engine.is_finished(self.jobs.of_layer(*layer)));
+        match open {
             None => Ok(()),
-            Some(layer) => Err(BlockwiseError::Unfinished { layer: self.plan.layers[*layer].name.clone() }),
+            Some(layer) => Err(BlockwiseError::Unfinished { layer: self.plan.layers[layer].name.clone() }),
         }
     }
 
@@ -279,7 +279,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     fn work_of_blocks(&self, blocks: usize) -> u64 {
         let lanes = self.lanes() as u64;
         let by_columns = self.needs() != Needs::Nothing;
-        let of = |block: &crate::plan::PlannedBlock| {
+        let of = |block: &PlannedBlock| {
             let stages = if by_columns { block.stages.len() as u64 * lanes } else { 0 };
             (stages + lanes) * self.tokens + self.search_work(block)
         };

@@ -10,21 +10,20 @@ use super::trial::Trial;
 use super::work::Work;
 use crate::family::Role;
 use crate::folding::FoldingError;
-use crate::forward::Variation;
 use crate::forward::blueprint::FeedForward;
+use crate::forward::{Depth, Variation};
 use crate::plan::PlannedBlock;
-use crate::weight::{Limits, WeightMatrix};
+use crate::weight::Limits;
 use kvant_quant::scheme::{Axis, Granularity};
 use kvant_quant::transform::{
     Awq, Candidate, ChannelStatistic, Clip, Loss, SmoothQuant, Transform, TransformError, WeightStatistic, best,
 };
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 /// Tokens on which scales are tried, about.
 pub(crate) const SEARCH_TOKENS: usize = 4096;
 
-/// Rows of inputs, about, on which limits are searched and losses are taken.
+/// Rows of inputs, about, on which losses are taken, and limits searched unless more are asked for.
 const SAMPLED_TOKENS: usize = 512;
 
 /// Scales for a link.
@@ -54,13 +53,14 @@ impl<'a> Blockwise<'_, 'a> {
             }
         }
         work.fold();
-        if !transforms.is_empty() {
-            work.inputs = self.look(work, self.read_by_layers(work.block))?;
-        }
         let clip = transforms.iter().find_map(|transform| match transform {
             Transform::Awq(awq) => awq.clip,
             _ => None,
         });
+        if !transforms.is_empty() {
+            let rows = clip.map_or(SAMPLED_TOKENS, |clip| clip.tokens.max(SAMPLED_TOKENS));
+            work.inputs = self.look(work, self.read_by_layers(work.block, rows))?;
+        }
         clip.map_or(Ok(()), |clip| self.clip(work, clip))
     }
 
@@ -76,9 +76,9 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// What planned layers read, some of it.
-    fn read_by_layers(&self, block: &PlannedBlock) -> BTreeMap<String, Keep> {
+    fn read_by_layers(&self, block: &PlannedBlock, rows: usize) -> BTreeMap<String, Keep> {
         let readers = block.stages.iter().flat_map(|stage| self.readers(stage));
-        readers.map(|readers| (readers.module.clone(), self.rows(block, &readers.module, SAMPLED_TOKENS))).collect()
+        readers.map(|readers| (readers.module.clone(), self.rows(block, &readers.module, rows))).collect()
     }
 
     /// About so many rows.
@@ -95,7 +95,9 @@ impl<'a> Blockwise<'_, 'a> {
         });
         let tap = InputsTap::new(known);
         for chunk in 0..self.chunks.len() {
-            let variation = Variation { overlay: Some(&work.float), tap: Some(&tap), ..Variation::default() };
+            // All inputs of layers are known there; what the last layers put out is not looked at.
+            let until = Some(Depth::Hidden);
+            let variation = Variation { overlay: Some(&work.float), tap: Some(&tap), until, routing: None };
             self.run_chunk(work, variation, 0, chunk)?;
         }
         Ok(tap.into_inputs())
@@ -132,17 +134,22 @@ impl<'a> Blockwise<'_, 'a> {
         let Some(statistic) = statistic(target, inputs).filter(|statistic| statistic.tokens() > 0) else {
             return Ok(Err("no token reached it".to_owned()));
         };
-        let weights = self.weight_statistic(work, &planned)?;
         let trial = Trial { blockwise: self, work, target, planned: &planned, inputs };
         match transform {
-            Transform::SmoothQuant(smooth) => Ok(smooth_scales(*smooth, &statistic, &weights)),
+            Transform::SmoothQuant(smooth) => {
+                Ok(smooth_scales(*smooth, &statistic, &self.weight_statistic(work, &planned)?))
+            }
             Transform::AutoSmoothQuant(auto) => {
                 let maxima = statistic.abs_max();
                 let candidates = auto.candidates(&maxima).map_err(|problem| problem.to_string());
                 candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(&trial, all, auto.loss, true))
             }
             Transform::Awq(awq) => {
-                let (means, relative) = (statistic.abs_mean(), weights.relative_mean());
+                let relative = match awq.duo_scaling {
+                    true => self.weight_statistic(work, &planned)?.relative_mean(),
+                    false => Vec::new(),
+                };
+                let means = statistic.abs_mean();
                 let candidates = awq.candidates(&means, &relative).map_err(|problem| problem.to_string());
                 candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(&trial, all, Awq::LOSS, false))
             }
@@ -212,8 +219,7 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// The layers of a link that are quantized: indices into the plan's layers.
     fn planned(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Vec<usize> {
-        let all = work.block.stages.iter().flat_map(|stage| stage.layers.iter().copied());
-        all.filter(|layer| target.modules.contains(&self.plan.layers[*layer].module)).collect()
+        work.block.layers().filter(|layer| target.modules.contains(&self.plan.layers[*layer].module)).collect()
     }
 
     /// Of all planned layers of a link together.
@@ -314,9 +320,4 @@ fn is_clipped(role: &str) -> bool {
         Role::KeyValueUp,
     ];
     !ROLES.iter().any(|left_out| left_out.name() == role)
-}
-
-/// A weight that is not in the mapped file.
-pub(super) fn quantized<'a>(tensor: kvant_quant::QuantTensor) -> WeightMatrix<'a> {
-    WeightMatrix::quantized(Arc::new(tensor))
 }

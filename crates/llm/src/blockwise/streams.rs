@@ -1,6 +1,7 @@
 //! The activations between two blocks, on disk: two files of which one is read and the other written, so that a run that
 //! is killed finds the last whole one. Not what a pass keeps within a block.
 
+use crate::float_file::{self, PIECE};
 use kvant_container::positioned;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -52,15 +53,7 @@ impl StreamFile {
     /// # Errors
     /// The system's.
     pub fn read(&self, lane: usize, chunk: usize) -> io::Result<Vec<f32>> {
-        let (mut offset, mut left) = (self.offset(lane, chunk), self.sizes[chunk]);
-        let (mut data, mut bytes) = (Vec::with_capacity(left), vec![0; 4 * PIECE.min(left)]);
-        while left > 0 {
-            let bytes = &mut bytes[..4 * PIECE.min(left)];
-            positioned::read_exact_at(&self.file, bytes, offset)?;
-            data.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-            (offset, left) = (offset + bytes.len() as u64, left - bytes.len() / 4);
-        }
-        Ok(data)
+        float_file::read(&self.file, self.offset(lane, chunk), self.sizes[chunk])
     }
 
     /// Keeps the rows of a chunk.
@@ -68,13 +61,7 @@ impl StreamFile {
     /// # Errors
     /// The system's.
     pub fn write(&self, lane: usize, chunk: usize, data: &[f32]) -> io::Result<()> {
-        let mut offset = self.offset(lane, chunk);
-        for piece in data.chunks(PIECE) {
-            let bytes: Vec<u8> = piece.iter().flat_map(|value| value.to_le_bytes()).collect();
-            positioned::write_all_at(&self.file, &bytes, offset)?;
-            offset += bytes.len() as u64;
-        }
-        Ok(())
+        float_file::write(&self.file, self.offset(lane, chunk), data)
     }
 
     /// A hash of all bytes.
@@ -112,9 +99,6 @@ impl StreamFile {
 pub fn bytes_of(sizes: &[usize], lanes: usize) -> u64 {
     sizes.iter().map(|size| *size as u64 * 4).sum::<u64>() * lanes as u64
 }
-
-/// Elements that are turned into bytes at a time.
-const PIECE: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -4,15 +4,16 @@
 use super::error::BlockwiseError;
 use super::inputs::Inputs;
 use super::run::Blockwise;
-use super::search::quantized;
 use super::target::{Inspected, Target};
 use super::work::Work;
 use crate::forward::{Overlay, Variation};
 use crate::plan::PlannedLayer;
+use crate::weight::WeightMatrix;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationQuantizer, ActivationStatistic, StaticParameters};
 use kvant_quant::transform::Loss;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Tokens that pass together.
 const TOGETHER: usize = 2048;
@@ -68,7 +69,7 @@ impl<'a> Trial<'_, '_, 'a> {
             let layer = &self.blockwise.plan.layers[*index];
             let matrix = self.blockwise.matrix(&overlay, block, layer)?;
             let tensor = self.blockwise.nearest(layer, &matrix, context)?;
-            overlay.set_weight(&layer.module, quantized(tensor));
+            overlay.set_weight(&layer.module, WeightMatrix::quantized(Arc::new(tensor)));
             if let (true, Some(input)) = (with_inputs, self.input_quantizer(layer, &scales)) {
                 overlay.set_input(&layer.module, input);
             }

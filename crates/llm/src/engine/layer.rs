@@ -28,7 +28,7 @@ pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<V
     let mut range = None;
     for (layer, matrix) in layers.iter().zip(&matrices) {
         if layer.scheme.weight.needs_tensor_range() {
-            let tensor = tensor_range(engine, layer, matrix)?;
+            let tensor = engine.tensor_range(layer, matrix)?;
             range = Some(range.map_or(tensor, |range: Range| range.join(tensor)));
         }
     }
@@ -48,15 +48,6 @@ pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<V
         engine.tensor(&layer.source.tensor)?.release_part(start..start + length);
     }
     Ok(written)
-}
-
-fn tensor_range(engine: &Engine<'_>, layer: &PlannedLayer, matrix: &WeightMatrix<'_>) -> Result<Range, EngineError> {
-    let ranges = layer.bands().par_iter().map(|band| matrix.range(engine.isa, band)).collect::<Vec<_>>();
-    let range = ranges.into_iter().fold(Range::EMPTY, nan_keeping_join);
-    if range.min.is_finite() && range.max.is_finite() {
-        return Ok(range);
-    }
-    Err(engine.weight_error(layer, not_finite(engine, layer, matrix)))
 }
 
 /// [`Range::join`] drops NaN, as `f32::min` does.
@@ -130,11 +121,7 @@ impl LayerTask<'_> {
     }
 
     fn error(&self, error: RoundingError) -> EngineError {
-        let reason = match error {
-            RoundingError::NotFinite => not_finite(self.engine, self.layer, self.matrix),
-            other => other.to_string(),
-        };
-        self.engine.weight_error(self.layer, reason)
+        self.engine.rounding_error(self.layer, self.matrix, error)
     }
 }
 
@@ -211,6 +198,30 @@ impl Engine<'_> {
         matrix
             .map(|matrix| WeightMatrix::packed(Arc::new(matrix)))
             .ok_or_else(|| EngineError::Vanished(tensor.to_owned()))
+    }
+
+    /// The range of a weight, all of which must be numbers.
+    pub(crate) fn tensor_range(&self, layer: &PlannedLayer, matrix: &WeightMatrix<'_>) -> Result<Range, EngineError> {
+        let ranges = layer.bands().par_iter().map(|band| matrix.range(self.isa, band)).collect::<Vec<_>>();
+        let range = ranges.into_iter().fold(Range::EMPTY, nan_keeping_join);
+        if range.min.is_finite() && range.max.is_finite() {
+            return Ok(range);
+        }
+        Err(self.weight_error(layer, not_finite(self, layer, matrix)))
+    }
+
+    /// What kept a weight from being rounded; of one that is no number, where it stands.
+    pub(crate) fn rounding_error(
+        &self,
+        layer: &PlannedLayer,
+        matrix: &WeightMatrix<'_>,
+        error: RoundingError,
+    ) -> EngineError {
+        let reason = match error {
+            RoundingError::NotFinite => not_finite(self, layer, matrix),
+            other => other.to_string(),
+        };
+        self.weight_error(layer, reason)
     }
 
     pub(crate) fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {

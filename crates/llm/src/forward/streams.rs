@@ -2,8 +2,8 @@
 //! that has no name and goes with the process.
 
 use super::error::ForwardError;
+use crate::float_file::{read, write};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
 
 /// Buffers of rows, by number.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Streams {
     ///
     /// The system's.
     pub fn put(&mut self, index: usize, data: Vec<f32>) -> Result<(), ForwardError> {
-        match (&mut self.places[index], &mut self.file) {
+        match (&mut self.places[index], &self.file) {
             (Place::File(start, _), Some(file)) => write(file, *start, &data).map_err(ForwardError::Spill),
             (place, _) => {
                 *place = Place::Memory(data);
@@ -64,7 +64,7 @@ impl Streams {
     ///
     /// The system's.
     pub fn take(&mut self, index: usize) -> Result<Vec<f32>, ForwardError> {
-        match (&mut self.places[index], &mut self.file) {
+        match (&mut self.places[index], &self.file) {
             (Place::File(start, elements), Some(file)) => read(file, *start, *elements).map_err(ForwardError::Spill),
             (Place::Memory(data), _) => Ok(std::mem::take(data)),
             (Place::File(..), None) => Ok(Vec::new()),
@@ -79,33 +79,10 @@ fn temporary(bytes: u64) -> std::io::Result<File> {
     Ok(file)
 }
 
-fn write(file: &mut File, start: u64, data: &[f32]) -> std::io::Result<()> {
-    file.seek(SeekFrom::Start(start))?;
-    for piece in data.chunks(PIECE) {
-        let bytes: Vec<u8> = piece.iter().flat_map(|value| value.to_le_bytes()).collect();
-        file.write_all(&bytes)?;
-    }
-    Ok(())
-}
-
-fn read(file: &mut File, start: u64, elements: usize) -> std::io::Result<Vec<f32>> {
-    file.seek(SeekFrom::Start(start))?;
-    let mut data = Vec::with_capacity(elements);
-    let mut bytes = vec![0; 4 * PIECE.min(elements)];
-    while data.len() < elements {
-        let bytes = &mut bytes[..4 * PIECE.min(elements - data.len())];
-        file.read_exact(bytes)?;
-        data.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-    }
-    Ok(data)
-}
-
-/// Elements that are turned into bytes at a time.
-const PIECE: usize = 256 << 10;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::float_file::PIECE;
 
     #[test]
     fn what_is_put_is_what_is_taken_on_either_side_of_the_budget() {
