@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::CheckpointError;
+use crate::onnx::OnnxError;
 use crate::safetensors::{HeaderError, LayoutError, WriterError};
 
 /// What to do about a file that is not what it should be.
@@ -93,6 +94,14 @@ pub enum Error {
         /// What is wrong.
         problem: CheckpointError,
     },
+    /// A file is no ONNX model, or its data are not where and what it says.
+    #[error("{}: {problem}", file.display())]
+    Onnx {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: OnnxError,
+    },
     /// The tensors declared for writing cannot be laid out.
     #[error("{0}")]
     Layout(#[from] LayoutError),
@@ -124,6 +133,7 @@ impl Error {
             Self::Io { .. } | Self::DiskFull { .. } => ErrorKind::Io,
             Self::Header { problem, .. } => problem.kind(),
             Self::Checkpoint { problem, .. } => problem.kind(),
+            Self::Onnx { problem, .. } => problem.kind(),
             Self::TooLarge { .. } => ErrorKind::Unsupported,
             Self::NotAFile { .. } | Self::Json { .. } | Self::Layout(_) | Self::Writer { .. } => ErrorKind::Invalid,
         }
@@ -135,6 +145,7 @@ impl Error {
             Self::DiskFull { .. } => Some("free some space or choose an output directory on another disk".into()),
             Self::Header { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
             Self::Checkpoint { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
+            Self::Onnx { problem, .. } => Some(problem.hint().unwrap_or(DAMAGED).to_owned()),
             Self::Layout(problem) => problem.hint(),
             Self::Writer { problem, .. } => problem.hint(),
             Self::Io { cause, .. } => io_hint(cause).map(str::to_owned),

@@ -1,4 +1,4 @@
-//! File syntax for Kvant: safetensors checkpoints, mapped in and streamed out.
+//! File syntax for Kvant: safetensors checkpoints, mapped in and streamed out, and ONNX models ([`onnx`]).
 //!
 //! This crate knows files and nothing else: no model families, no quantization. Two flows go through it:
 //!
@@ -44,6 +44,7 @@ mod dtype;
 mod error;
 mod json;
 pub mod mmap;
+pub mod onnx;
 pub mod positioned;
 pub mod python_json;
 mod safetensors;

@@ -76,6 +76,12 @@ impl MappedFile {
     }
 }
 
+impl AsRef<[u8]> for MappedFile {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl Deref for MappedFile {
     type Target = [u8];
 

@@ -1,0 +1,74 @@
+//! What can be wrong with an ONNX file and the data it refers to.
+
+use crate::error::{ErrorKind, Quoted};
+
+/// A problem of an ONNX file; the file is named by [`crate::Error::Onnx`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OnnxError {
+    /// The bytes are no protobuf message of an ONNX model.
+    #[error("not an ONNX model: {0}")]
+    Protobuf(String),
+    /// A message without a graph.
+    #[error("the model has no graph")]
+    NoGraph,
+    /// A tensor's external data lie outside of the model's directory.
+    #[error("tensor {}: its external data {} are outside of the model's directory", Quoted(.tensor), Quoted(.location))]
+    OutsideDirectory {
+        /// The tensor.
+        tensor: String,
+        /// The location the file names.
+        location: String,
+    },
+    /// A tensor's external data have no usable location, offset or length.
+    #[error("tensor {}: external data: {}", Quoted(.tensor), .problem)]
+    ExternalData {
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The external file cannot be read.
+    #[error("tensor {}: cannot open its external data {}: {}", Quoted(.tensor), Quoted(.location), .cause)]
+    NoExternalFile {
+        /// The tensor.
+        tensor: String,
+        /// The location the file names.
+        location: String,
+        /// The system's answer.
+        cause: String,
+    },
+    /// A tensor whose data do not have the size of its type and shape.
+    #[error("tensor {}: {}", Quoted(.tensor), .problem)]
+    Tensor {
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The model is larger than one protobuf message can be.
+    #[error("the model has {0} bytes, more than the 2 GB that one protobuf file can hold")]
+    TooLargeForOneFile(u64),
+}
+
+impl OnnxError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoExternalFile { .. } => ErrorKind::Io,
+            Self::TooLargeForOneFile(_) => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// What to do, where it is not to get the file anew.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::OutsideDirectory { .. } => {
+                Some("put the data file beside the model, or get the model from elsewhere")
+            }
+            Self::NoExternalFile { .. } => Some("the data file belongs beside the model: copy or download it as well"),
+            Self::TooLargeForOneFile(_) => Some("write its tensors to a file beside it: external data"),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! ONNX models as files: protobuf read from mapped bytes and written back without loss, external data in and out.
+//!
+//! No graph logic: what a node means, whether tensors are connected and of what shape is no business of this module.
+//!
+//! [`read`] maps the file and its external data; every tensor's `raw_data` is then a slice of a map, copied nowhere, and no
+//! tensor is external any more. [`write()`] puts large tensors back beside the model where that is asked for or needed.
+//! Fields that this version of ONNX does not know are kept as they are.
+
+mod data_type;
+mod error;
+mod external;
+#[allow(clippy::all, clippy::pedantic, missing_docs, rustdoc::all)]
+mod proto;
+mod read;
+mod spill;
+mod tensor;
+mod write;
+
+pub use bytes::Bytes;
+pub use data_type::{DataType, byte_len, data_type_bits, data_type_name};
+pub use error::OnnxError;
+pub use proto::attribute_proto::AttributeType;
+pub use proto::tensor_shape_proto::{Dimension, dimension::Value as DimensionValue};
+pub use proto::type_proto::{Tensor as TensorTypeProto, Value as TypeValue};
+pub use proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto,
+    StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
+};
+pub use protobuf::{EnumOrUnknown, MessageField};
+pub use read::{parse, read};
+pub use spill::Spill;
+pub use tensor::{data_type, element_count, shape, tensor, tensor_bytes};
+pub use write::{ExternalData, external_data_path, serialize, write};

@@ -1,0 +1,78 @@
+//! Reading a model: the file mapped, its message parsed, external data mapped into place.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use protobuf::{CodedInputStream, Message};
+
+use super::error::OnnxError;
+use super::external::ExternalFiles;
+use super::proto::tensor_proto::DataLocation;
+use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
+use crate::error::Error;
+use crate::mmap::MappedFile;
+
+/// Reads a model and maps all of its data. Nothing of a tensor's contents is copied.
+///
+/// Errors: a file that cannot be read or is no model with a graph, external data outside of the directory or missing or
+/// shorter than their tensor.
+pub fn read(path: &Path) -> Result<ModelProto, Error> {
+    let named = |problem| Error::Onnx { file: path.to_path_buf(), problem };
+    let bytes = Bytes::from_owner(MappedFile::open(path)?);
+    let mut model = parse(&bytes).map_err(named)?;
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut files = ExternalFiles::new(directory);
+    each_tensor(&mut model, &mut |tensor| bring_in(tensor, &mut files)).map_err(named)?;
+    Ok(model)
+}
+
+/// Parses the bytes of one file. External data are left alone.
+pub fn parse(bytes: &Bytes) -> Result<ModelProto, OnnxError> {
+    let mut input = CodedInputStream::from_tokio_bytes(bytes);
+    let mut model = ModelProto::new();
+    model.merge_from(&mut input).map_err(|e| OnnxError::Protobuf(e.to_string()))?;
+    input.check_eof().map_err(|e| OnnxError::Protobuf(e.to_string()))?;
+    match model.graph.is_some() {
+        true => Ok(model),
+        false => Err(OnnxError::NoGraph),
+    }
+}
+
+fn bring_in(tensor: &mut TensorProto, files: &mut ExternalFiles<'_>) -> Result<(), OnnxError> {
+    let external = tensor.data_location.is_some_and(|l| l.enum_value() == Ok(DataLocation::EXTERNAL));
+    if !external {
+        return Ok(());
+    }
+    tensor.raw_data = Some(files.contents(tensor)?);
+    tensor.data_location = None;
+    tensor.external_data.clear();
+    Ok(())
+}
+
+/// What is done with each tensor.
+pub(super) type Visit<'a> = dyn FnMut(&mut TensorProto) -> Result<(), OnnxError> + 'a;
+
+/// Visits every tensor of a model: initializers, sparse ones, attributes, those of subgraphs and functions.
+pub(super) fn each_tensor(model: &mut ModelProto, visit: &mut Visit<'_>) -> Result<(), OnnxError> {
+    if let Some(graph) = model.graph.as_mut() {
+        in_graph(graph, visit)?;
+    }
+    model.functions.iter_mut().flat_map(|f| &mut f.node).try_for_each(|node| in_node(node, visit))
+}
+
+fn in_graph(graph: &mut GraphProto, visit: &mut Visit<'_>) -> Result<(), OnnxError> {
+    graph.initializer.iter_mut().try_for_each(&mut *visit)?;
+    for sparse in &mut graph.sparse_initializer {
+        sparse.values.as_mut().into_iter().chain(sparse.indices.as_mut()).try_for_each(&mut *visit)?;
+    }
+    graph.node.iter_mut().try_for_each(|node| in_node(node, visit))
+}
+
+fn in_node(node: &mut NodeProto, visit: &mut Visit<'_>) -> Result<(), OnnxError> {
+    node.attribute.iter_mut().try_for_each(|attribute| in_attribute(attribute, visit))
+}
+
+fn in_attribute(attribute: &mut AttributeProto, visit: &mut Visit<'_>) -> Result<(), OnnxError> {
+    attribute.t.as_mut().into_iter().chain(&mut attribute.tensors).try_for_each(&mut *visit)?;
+    attribute.g.as_mut().into_iter().chain(&mut attribute.graphs).try_for_each(|graph| in_graph(graph, visit))
+}

@@ -1,0 +1,159 @@
+//! Writing a model: one protobuf file, and one file of external data beside it where asked for or needed.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use protobuf::Message;
+
+use super::error::OnnxError;
+use super::proto::tensor_proto::DataLocation;
+use super::proto::{ModelProto, StringStringEntryProto, TensorProto};
+use super::read::each_tensor;
+use crate::error::Error;
+
+/// Largest model written as one file. Protobuf's own limit is 2^31 - 1; some readers stop earlier.
+const LARGEST_FILE: u64 = 1_900_000_000;
+/// Tensors below this size stay in the model's file: shapes and scalars are read without a second file.
+const SMALLEST_EXTERNAL: usize = 1024;
+/// External tensors start at multiples of this, so that readers can map them as arrays of any element.
+const ALIGNMENT: u64 = 64;
+/// Large external tensors start at multiples of a page, so that readers can map each alone.
+const PAGE: u64 = 4096;
+/// From this size on a tensor is large.
+const LARGE: u64 = 1 << 20;
+
+/// When tensors go to a file of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ExternalData {
+    /// When the model would not fit one protobuf file.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never; a model that does not fit is an error.
+    Never,
+}
+
+/// The file of external data of a model at `path`: its name and `.data`.
+pub fn external_data_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().map(OsString::from).unwrap_or_default();
+    name.push(".data");
+    path.with_file_name(name)
+}
+
+/// The model as the bytes of one file.
+pub fn serialize(model: &ModelProto) -> Result<Vec<u8>, OnnxError> {
+    model.write_to_bytes().map_err(|e| OnnxError::Protobuf(e.to_string()))
+}
+
+/// Writes the model to `path`. Files appear under their names when they are complete: data first, then the model.
+///
+/// A source that is mapped into the model may have the same path: its bytes live on until the model is dropped.
+pub fn write(mut model: ModelProto, path: &Path, external: ExternalData) -> Result<(), Error> {
+    let size = model.compute_size();
+    let apart = match external {
+        ExternalData::Always => true,
+        ExternalData::Never if size > LARGEST_FILE => return Err(invalid(path, OnnxError::TooLargeForOneFile(size))),
+        ExternalData::Never => false,
+        ExternalData::Auto => size > LARGEST_FILE,
+    };
+    let data_path = external_data_path(path);
+    let data = apart.then(|| move_out(&mut model, &data_path)).transpose()?;
+    let file = temporary(path)?;
+    let mut output = BufWriter::with_capacity(1 << 20, &file);
+    model.write_to_writer(&mut output).map_err(|e| invalid(path, OnnxError::Protobuf(e.to_string())))?;
+    output.flush().map_err(|e| Error::io("write", path, None, e))?;
+    drop(output);
+    data.map(|data| persist(data, &data_path)).transpose()?;
+    persist(file, path)
+}
+
+/// Moves the contents of large tensors to a new file, named by `path` when it is done.
+fn move_out(model: &mut ModelProto, path: &Path) -> Result<tempfile::NamedTempFile, Error> {
+    let location = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let file = temporary(path)?;
+    let mut data = Data { output: BufWriter::with_capacity(1 << 20, file.as_file()), position: 0, failed: None };
+    let moved = each_tensor(model, &mut |tensor| {
+        data.take(tensor, &location);
+        Ok(())
+    });
+    moved.map_err(|problem| invalid(path, problem))?;
+    let flushed = data.output.flush();
+    match data.failed.take().map_or(flushed, Err) {
+        Ok(()) => {}
+        Err(cause) => return Err(Error::io("write", path, None, cause)),
+    }
+    drop(data);
+    Ok(file)
+}
+
+/// The file of external data as it grows.
+struct Data<'f> {
+    output: BufWriter<&'f File>,
+    position: u64,
+    failed: Option<std::io::Error>,
+}
+
+impl Data<'_> {
+    fn take(&mut self, tensor: &mut TensorProto, location: &str) {
+        let large = tensor.raw_data.as_ref().is_some_and(|raw| raw.len() >= SMALLEST_EXTERNAL);
+        if !large || self.failed.is_some() {
+            return;
+        }
+        let Some(contents) = tensor.raw_data.take() else { return };
+        match self.append(&contents) {
+            Ok(offset) => refer(tensor, location, offset, contents.len()),
+            Err(cause) => self.failed = Some(cause),
+        }
+    }
+
+    fn append(&mut self, contents: &[u8]) -> std::io::Result<u64> {
+        let alignment = if contents.len() as u64 >= LARGE { PAGE } else { ALIGNMENT };
+        let offset = self.position.next_multiple_of(alignment);
+        self.output.write_all(&vec![0; (offset - self.position) as usize])?;
+        self.output.write_all(contents)?;
+        self.position = offset + contents.len() as u64;
+        Ok(offset)
+    }
+}
+
+fn refer(tensor: &mut TensorProto, location: &str, offset: u64, length: usize) {
+    let entry = |key: &str, value: String| StringStringEntryProto {
+        key: Some(key.to_owned()),
+        value: Some(value),
+        ..StringStringEntryProto::default()
+    };
+    let (offset, length) = (offset.to_string(), length.to_string());
+    tensor.external_data =
+        vec![entry("location", location.to_owned()), entry("offset", offset), entry("length", length)];
+    tensor.data_location = Some(DataLocation::EXTERNAL.into());
+}
+
+fn temporary(path: &Path) -> Result<tempfile::NamedTempFile, Error> {
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = tempfile::Builder::new().prefix(".kvant-").tempfile_in(directory);
+    made.map_err(|e| Error::io("create a file in", directory, None, e))
+}
+
+fn persist(file: tempfile::NamedTempFile, path: &Path) -> Result<(), Error> {
+    readable_by_others(&file).map_err(|e| Error::io("set the permissions of", path, None, e))?;
+    file.persist(path).map(drop).map_err(|e| Error::io("rename to", path, None, e.error))
+}
+
+/// Temporary files are private to their user; a model should have the permissions of an ordinary new file.
+#[cfg(unix)]
+fn readable_by_others(file: &tempfile::NamedTempFile) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+fn readable_by_others(_: &tempfile::NamedTempFile) -> std::io::Result<()> {
+    Ok(())
+}
+
+fn invalid(path: &Path, problem: OnnxError) -> Error {
+    Error::Onnx { file: path.to_path_buf(), problem }
+}

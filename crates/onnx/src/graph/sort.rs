@@ -1,0 +1,81 @@
+//! Nodes in an order in which each comes after those it reads from.
+
+use std::collections::{BTreeSet, HashMap};
+
+use kvant_container::onnx::GraphProto;
+
+use super::Index;
+
+/// Nodes that wait for each other.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the nodes of the graph form a cycle: `{0}` waits for its own result")]
+pub struct SortError(pub String);
+
+/// Sorts the nodes of a graph (not those of its subgraphs). Among the nodes that could come next the earliest does, so a
+/// sorted graph stays as it is.
+pub fn sort(graph: &mut GraphProto) -> Result<(), SortError> {
+    let index = Index::new(graph);
+    let mut waits: Vec<usize> = vec![0; graph.node.len()];
+    let mut followers: HashMap<usize, Vec<usize>> = HashMap::new();
+    let made = graph.node.iter().enumerate().flat_map(|(i, n)| n.output.iter().map(move |name| (i, name)));
+    for (maker, name) in made.filter(|(i, name)| index.producer(name) == Some(*i)) {
+        for &reader in index.consumers(name) {
+            waits[reader] += 1;
+            followers.entry(maker).or_default().push(reader);
+        }
+    }
+    let order = order(&mut waits, &followers);
+    if let Some(stuck) = waits.iter().position(|&n| n > 0) {
+        return Err(SortError(graph.node[stuck].name().to_owned()));
+    }
+    let mut nodes: Vec<Option<_>> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();
+    graph.node = order.into_iter().filter_map(|i| nodes[i].take()).collect();
+    Ok(())
+}
+
+fn order(waits: &mut [usize], followers: &HashMap<usize, Vec<usize>>) -> Vec<usize> {
+    let mut ready: BTreeSet<usize> = (0..waits.len()).filter(|&i| waits[i] == 0).collect();
+    let mut order = Vec::with_capacity(waits.len());
+    while let Some(next) = ready.pop_first() {
+        order.push(next);
+        for &follower in followers.get(&next).into_iter().flatten() {
+            waits[follower] -= 1;
+            if waits[follower] == 0 {
+                ready.insert(follower);
+            }
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::node;
+
+    fn names(graph: &GraphProto) -> Vec<&str> {
+        graph.node.iter().map(|n| n.name()).collect()
+    }
+
+    #[test]
+    fn readers_come_after_makers_and_the_rest_stays() {
+        let nodes = vec![
+            node("Add", "c", &["a", "b"], &["c"]),
+            node("Relu", "a", &["x"], &["a"]),
+            node("Relu", "b", &["x"], &["b"]),
+        ];
+        let mut graph = GraphProto { node: nodes, ..GraphProto::default() };
+        sort(&mut graph).unwrap();
+        assert_eq!(names(&graph), ["a", "b", "c"]);
+        let before = graph.clone();
+        sort(&mut graph).unwrap();
+        assert_eq!(graph, before);
+    }
+
+    #[test]
+    fn a_cycle_is_an_error() {
+        let nodes = vec![node("Add", "p", &["x", "b"], &["a"]), node("Relu", "q", &["a"], &["b"])];
+        let mut graph = GraphProto { node: nodes, ..GraphProto::default() };
+        assert_eq!(sort(&mut graph), Err(SortError("p".to_owned())));
+    }
+}
