@@ -6,4 +6,7 @@
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
+pub mod calibration;
+pub mod element;
 pub mod graph;
+pub mod quantization;

@@ -1,0 +1,299 @@
+//! Counts of values in bins of equal width, and the three ways in which a histogram grows.
+//!
+//! The bins are those that numpy makes, bit for bit: the results of the incumbent depend on their edges. A bin holds its lower
+//! edge and not its upper one, the last bin both.
+
+use super::min_max::{LARGEST, bounds};
+
+/// Counts between edges. There is one edge more than there are counts.
+#[derive(Debug, Clone, Default)]
+pub struct Histogram {
+    /// Values per bin.
+    pub counts: Vec<u64>,
+    /// Ascending edges. Those of f32 data are f32 numbers unless said otherwise.
+    pub edges: Vec<f64>,
+}
+
+/// `number + 1` edges from `first` to `last`, computed in f32 as f32 data demand it.
+pub fn edges_f32(first: f32, last: f32, number: usize) -> Vec<f64> {
+    let step = (last - first) / number as f32;
+    let mut edges: Vec<f64> = (0..=number).map(|i| f64::from(i as f32 * step + first)).collect();
+    edges[number] = f64::from(last);
+    edges
+}
+
+/// `number + 1` edges from `first` to `last` in f64.
+pub fn edges_f64(first: f64, last: f64, number: usize) -> Vec<f64> {
+    let step = (last - first) / number as f64;
+    let mut edges: Vec<f64> = (0..=number).map(|i| i as f64 * step + first).collect();
+    edges[number] = last;
+    edges
+}
+
+impl Histogram {
+    /// Empty bins.
+    pub fn new(edges: Vec<f64>) -> Self {
+        Self { counts: vec![0; edges.len().saturating_sub(1)], edges }
+    }
+
+    /// Counts values; those outside of the edges, and NaN, are not counted.
+    pub fn count(&mut self, values: impl Iterator<Item = f32>) {
+        let (Some(&first), Some(&last), bins) = (self.edges.first(), self.edges.last(), self.counts.len()) else {
+            return;
+        };
+        if bins == 0 {
+            return;
+        }
+        let scale = bins as f64 / (last - first);
+        for value in values.map(f64::from).filter(|value| (first..=last).contains(value)) {
+            let guess = (((value - first) * scale) as usize).min(bins - 1);
+            let bin = self.bin(value, guess);
+            self.counts[bin] += 1;
+        }
+    }
+
+    /// The bin of a value between the edges, looked for from a guess that is close.
+    fn bin(&self, value: f64, guess: usize) -> usize {
+        let mut bin = guess;
+        while bin > 0 && value < self.edges[bin] {
+            bin -= 1;
+        }
+        while bin + 1 < self.counts.len() && value >= self.edges[bin + 1] {
+            bin += 1;
+        }
+        bin
+    }
+
+    /// Number of values counted.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The middle of every bin.
+    pub fn centres(&self) -> impl Iterator<Item = f64> {
+        self.edges.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0)
+    }
+
+    /// The first bin up to which at least a share of all values lies; the last edge's position if none does.
+    pub fn quantile_edge(&self, share: f64) -> usize {
+        let total = self.total() as f64;
+        let mut sum = 0.0;
+        let reached = self.counts.iter().position(|&count| {
+            sum += count as f64 / total;
+            sum >= share
+        });
+        reached.unwrap_or(self.counts.len())
+    }
+}
+
+/// Most bins a histogram grows to. Data whose later samples are thousands of times larger than the first would need more
+/// memory than they are worth; then neighbouring bins are merged.
+const MOST_BINS: usize = 1 << 18;
+
+/// A histogram of absolute values: bins of the first sample's width are added above.
+#[derive(Debug, Clone, Default)]
+pub struct AbsoluteHistogram(pub Histogram);
+
+impl AbsoluteHistogram {
+    /// Takes in a sample. The first makes `bins` bins from its smallest to its largest absolute value.
+    pub fn observe(&mut self, values: &[f32], bins: usize) {
+        let Some(range) = bounds(values) else { return };
+        let largest = range.low.abs().max(range.high.abs());
+        if self.0.counts.is_empty() {
+            let smallest = values.iter().map(|v| v.abs()).fold(f32::INFINITY, f32::min).min(largest);
+            let (first, last) = apart(smallest, largest);
+            self.0 = Histogram::new(edges_f32(first, last, bins));
+        } else {
+            self.widen(largest);
+        }
+        self.0.count(values.iter().map(|v| v.abs().min(LARGEST)));
+        // Counting is done with edges in f64, but they are kept as f32.
+        self.0.edges.iter_mut().for_each(|edge| *edge = f64::from(*edge as f32));
+    }
+
+    /// Adds bins up to the one that holds `largest`, and perhaps one more.
+    fn widen(&mut self, largest: f32) {
+        let edges = &self.0.edges;
+        let last = edges[edges.len() - 1] as f32;
+        if largest <= last {
+            return;
+        }
+        let width = edges[1] as f32 - edges[0] as f32;
+        let (start, stop) = (f64::from(last + width), f64::from(largest + width));
+        let delta = (start + f64::from(width)) - start;
+        let number = ((stop - start) / f64::from(width)).ceil().max(0.0);
+        if !number.is_finite() || number as usize > MOST_BINS || delta <= 0.0 {
+            return self.coarsen_to(largest);
+        }
+        self.0.edges.extend((0..number as usize).map(|i| start + i as f64 * delta));
+        self.0.counts.resize(self.0.edges.len() - 1, 0);
+    }
+
+    /// Bins anew, as many as there are now, up to `largest`; the counts go where their bins' centres lie.
+    fn coarsen_to(&mut self, largest: f32) {
+        let mut coarse = Histogram::new(edges_f32(0.0, largest, self.0.counts.len()));
+        for (centre, count) in self.0.centres().zip(&self.0.counts) {
+            let guess = (centre / f64::from(largest) * coarse.counts.len() as f64) as usize;
+            let bin = coarse.bin(centre, guess.min(coarse.counts.len() - 1));
+            coarse.counts[bin] += count;
+        }
+        self.0 = coarse;
+    }
+}
+
+/// Two bounds of which the second is larger, as numpy makes them of equal ones.
+fn apart(low: f32, high: f32) -> (f32, f32) {
+    if low < high { (low, high) } else { (low - 0.5, high + 0.5) }
+}
+
+/// A histogram over `[-t, t]`: later samples add as many bins below as above.
+#[derive(Debug, Clone, Default)]
+pub struct CentredHistogram {
+    /// The counts.
+    pub histogram: Histogram,
+    bound: f32,
+}
+
+impl CentredHistogram {
+    /// Takes in a sample; the first makes `bins` bins.
+    pub fn observe(&mut self, values: &[f32], bins: usize) {
+        let Some(range) = bounds(values) else { return };
+        let bound = range.low.abs().max(range.high.abs());
+        if self.histogram.counts.is_empty() {
+            self.start(bound, bins);
+        } else if bound > self.bound {
+            self.widen(bound);
+        }
+        self.histogram.count(values.iter().map(|v| v.clamp(-LARGEST, LARGEST)));
+    }
+
+    fn start(&mut self, bound: f32, bins: usize) {
+        let (first, last) = apart(-bound, bound);
+        (self.histogram, self.bound) = (Histogram::new(edges_f32(first, last, bins)), bound);
+    }
+
+    fn widen(&mut self, bound: f32) {
+        let bins = self.histogram.counts.len();
+        let old = std::mem::take(&mut self.histogram.counts);
+        if self.bound == 0.0 {
+            self.start(bound, bins);
+            self.histogram.counts = old;
+            return;
+        }
+        let stride = 2.0 * self.bound / bins as f32;
+        let more = ((bound - self.bound) / stride).floor() + 1.0;
+        if more as usize > MOST_BINS {
+            self.start(bound, bins);
+            // All that was counted lies in what are now the two bins about zero.
+            let half = old.len() / 2;
+            self.histogram.counts[bins / 2] += old[half..].iter().sum::<u64>();
+            self.histogram.counts[bins / 2 - 1] += old[..half].iter().sum::<u64>();
+            return;
+        }
+        let bound = more * stride + self.bound;
+        self.start(bound, bins + 2 * more as usize);
+        self.histogram.counts[more as usize..more as usize + bins].copy_from_slice(&old);
+    }
+}
+
+/// A histogram of signed values in f64: whole bins of the first sample's width are added on either side.
+#[derive(Debug, Clone, Default)]
+pub struct SignedHistogram(pub Histogram);
+
+impl SignedHistogram {
+    /// Takes in a sample; the first makes `bins` bins from its smallest to its largest value. NaN counts as zero.
+    pub fn observe(&mut self, values: &[f32], bins: usize) {
+        let clean = || values.iter().map(|&v| if v.is_nan() { 0.0 } else { v.clamp(-LARGEST, LARGEST) });
+        let (low, high) = clean().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
+        if low > high {
+            return;
+        }
+        if self.0.counts.is_empty() {
+            let (low, high) = (f64::from(low), f64::from(high));
+            let (first, last) = if low < high { (low, high) } else { (low - 0.5, high + 0.5) };
+            self.0 = Histogram::new(edges_f64(first, last, bins));
+        } else {
+            self.widen(f64::from(low), f64::from(high));
+        }
+        self.0.count(clean());
+    }
+
+    fn widen(&mut self, low: f64, high: f64) {
+        let edges = &self.0.edges;
+        let (first, last, width) = (edges[0], edges[edges.len() - 1], edges[1] - edges[0]);
+        if low >= first && high <= last {
+            return;
+        }
+        let extra = |distance: f64| (distance / width).ceil().max(0.0);
+        let (left, right) = (extra(first - low), extra(high - last));
+        if left + right > MOST_BINS as f64 {
+            return self.coarsen_to(first.min(low), last.max(high));
+        }
+        let bins = self.0.counts.len() + left as usize + right as usize;
+        let mut wide = Histogram::new(edges_f64(first - left * width, last + right * width, bins));
+        wide.counts[left as usize..left as usize + self.0.counts.len()].copy_from_slice(&self.0.counts);
+        self.0 = wide;
+    }
+
+    fn coarsen_to(&mut self, first: f64, last: f64) {
+        let mut coarse = Histogram::new(edges_f64(first, last, self.0.counts.len()));
+        for (centre, count) in self.0.centres().zip(&self.0.counts) {
+            let guess = ((centre - first) / (last - first) * coarse.counts.len() as f64) as usize;
+            let bin = coarse.bin(centre, guess.min(coarse.counts.len() - 1));
+            coarse.counts[bin] += count;
+        }
+        self.0 = coarse;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_are_closed_below_and_the_last_above() {
+        let mut histogram = Histogram::new(vec![0.0, 1.0, 2.0]);
+        histogram.count([0.0, 0.999, 1.0, 2.0, 2.001, -0.001, f32::NAN].into_iter());
+        assert_eq!(histogram.counts, [2, 2]);
+    }
+
+    #[test]
+    fn absolute_histograms_grow_above_only() {
+        let mut histogram = AbsoluteHistogram::default();
+        histogram.observe(&[-1.0, 0.0, 0.25], 4);
+        histogram.observe(&[2.1, -0.5], 4);
+        assert_eq!(histogram.0.edges[..9], [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]);
+        assert_eq!((histogram.0.total(), *histogram.0.edges.last().unwrap()), (5, 2.25));
+    }
+
+    #[test]
+    fn centred_histograms_keep_old_counts_in_the_middle() {
+        let mut histogram = CentredHistogram::default();
+        histogram.observe(&[-1.0, 1.0, 0.1], 4);
+        histogram.observe(&[-2.0], 4);
+        assert_eq!(histogram.histogram.counts, [0, 1, 0, 1, 0, 1, 1, 0, 0, 0][..histogram.histogram.counts.len()]);
+    }
+
+    #[test]
+    fn signed_histograms_grow_by_whole_bins() {
+        let mut histogram = SignedHistogram::default();
+        histogram.observe(&[0.0, 4.0], 4);
+        histogram.observe(&[-1.5, 4.5], 4);
+        assert_eq!(histogram.0.edges, [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(histogram.0.counts, [1, 0, 1, 0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn wild_growth_does_not_take_all_memory() {
+        let mut absolute = AbsoluteHistogram::default();
+        let mut centred = CentredHistogram::default();
+        let mut signed = SignedHistogram::default();
+        for sample in [[1e-30f32, 2e-30], [1e30, -1e30]] {
+            absolute.observe(&sample, 2048);
+            centred.observe(&sample, 2048);
+            signed.observe(&sample, 2048);
+        }
+        assert_eq!([absolute.0.total(), centred.histogram.total(), signed.0.total()], [4, 4, 4]);
+        assert!(absolute.0.counts.len().max(centred.histogram.counts.len()).max(signed.0.counts.len()) < 2 * MOST_BINS);
+    }
+}

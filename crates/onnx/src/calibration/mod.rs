@@ -1,0 +1,16 @@
+//! Ranges of tensors from data: statistics that see one sample at a time and keep memory for none of them.
+//!
+//! Adding a method: one file with its [`Statistic`], one row in [`METHODS`], one arm in [`Settings::start`].
+
+mod distribution;
+mod entropy;
+mod histogram;
+mod layerwise_percentile;
+mod method;
+mod min_max;
+mod min_mse;
+mod percentile;
+
+pub use histogram::Histogram;
+pub use method::{METHODS, Method, MethodRow, Settings, Statistic, UnknownMethod};
+pub(crate) use min_mse::candidates;

@@ -1,0 +1,200 @@
+//! A constant tensor to codes, per tensor or per channel.
+
+use rayon::prelude::*;
+
+use super::affine::{Affine, Range, affine};
+use super::codes::{encode, pack, quantize_value};
+use super::scale_kind::ScaleKind;
+use crate::calibration::{Method, Settings};
+use crate::element::{CodeRange, Element};
+
+/// How a weight's scale is found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WeightMethod {
+    /// The element type.
+    pub element: Element,
+    /// Whether the scale is made for codes symmetric about zero. Codes are always limited to the symmetric ones, so that
+    /// the kernels of 8-bit products may rely on it.
+    pub symmetric: bool,
+    /// Which scales are allowed.
+    pub scale: ScaleKind,
+    /// How the range is found.
+    pub method: Method,
+    /// Half of the codes only.
+    pub reduce_range: bool,
+}
+
+/// Codes and what they mean.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QuantizedWeight {
+    /// The codes as raw data of the element's type.
+    pub codes: Vec<u8>,
+    /// One scale and zero point per channel, or one of all.
+    pub parameters: Vec<Affine>,
+}
+
+/// The channels of a tensor: `outer x channels x inner` elements.
+#[derive(Debug, Clone, Copy)]
+struct Channels {
+    number: usize,
+    inner: usize,
+}
+
+impl Channels {
+    fn of(shape: &[usize], axis: Option<usize>) -> Self {
+        match axis {
+            Some(axis) if axis < shape.len() => {
+                Self { number: shape[axis], inner: shape[axis + 1..].iter().product::<usize>().max(1) }
+            }
+            _ => Self { number: 1, inner: usize::MAX },
+        }
+    }
+
+    fn channel(&self, element: usize) -> usize {
+        element / self.inner % self.number.max(1)
+    }
+}
+
+/// Quantizes a weight. `axis` names the channels that each have their own scale.
+pub fn weight(values: &[f32], shape: &[usize], axis: Option<usize>, method: WeightMethod) -> QuantizedWeight {
+    let channels = Channels::of(shape, axis);
+    let parameters = parameters(values, channels, method);
+    let codes = codes(values, channels, &parameters, method);
+    QuantizedWeight { codes, parameters }
+}
+
+/// Quantizes a weight with parameters that are given, one for each channel.
+pub fn weight_with(
+    values: &[f32],
+    shape: &[usize],
+    axis: Option<usize>,
+    parameters: Vec<Affine>,
+    method: WeightMethod,
+) -> QuantizedWeight {
+    let codes = codes(values, Channels::of(shape, axis), &parameters, method);
+    QuantizedWeight { codes, parameters }
+}
+
+fn parameters(values: &[f32], channels: Channels, method: WeightMethod) -> Vec<Affine> {
+    if channels.number == 1 {
+        return vec![method.parameters(values)];
+    }
+    let gather = |channel: usize| -> Vec<f32> {
+        let starts = (channel * channels.inner..values.len()).step_by(channels.inner * channels.number);
+        starts.flat_map(|start| &values[start..(start + channels.inner).min(values.len())]).copied().collect()
+    };
+    (0..channels.number).into_par_iter().map(|channel| method.parameters(&gather(channel))).collect()
+}
+
+impl WeightMethod {
+    /// The codes a scale is made for.
+    fn scale_codes(&self) -> Option<CodeRange> {
+        if self.reduce_range { self.element.reduced_range() } else { self.element.range(self.symmetric) }
+    }
+
+    /// The codes that are used.
+    fn used_codes(&self) -> Option<CodeRange> {
+        if self.reduce_range { self.element.reduced_range() } else { self.element.range(true) }
+    }
+
+    /// Scale and zero point of the values of one channel.
+    fn parameters(&self, values: &[f32]) -> Affine {
+        if self.method == Method::MinMse && self.element.is_integer() {
+            return self.least_error(values);
+        }
+        let mut statistic = Settings::new(self.method, self.element, self.symmetric, self.scale).start();
+        statistic.observe(values);
+        self.of_range(statistic.range())
+    }
+
+    fn of_range(&self, range: Range) -> Affine {
+        match (self.scale_codes(), self.reduce_range) {
+            (Some(codes), true) => super::affine::of_codes(range, codes, self.element, self.symmetric, self.scale),
+            _ => affine(range, self.element, self.symmetric, self.scale),
+        }
+    }
+
+    /// The candidate with the least squared error on the values themselves; the first of equals.
+    fn least_error(&self, values: &[f32]) -> Affine {
+        let mut bounds = Settings::new(Method::MinMax, self.element, self.symmetric, self.scale).start();
+        bounds.observe(values);
+        let plain = self.of_range(bounds.range());
+        let Some(codes) = self.used_codes() else { return plain };
+        let candidates = crate::calibration::candidates(bounds.range(), self.element, self.symmetric, self.scale);
+        let scored: Vec<(f64, Affine)> =
+            candidates.into_par_iter().map(|affine| (squared_error(values, affine, codes), affine)).collect();
+        let best = scored.into_iter().reduce(|best, next| if next.0 < best.0 { next } else { best });
+        best.map_or(plain, |(_, affine)| affine)
+    }
+}
+
+fn squared_error(values: &[f32], affine: Affine, codes: CodeRange) -> f64 {
+    let error = |&value: &f32| {
+        let code = quantize_value(value, affine, codes) - affine.zero_point;
+        f64::from(code as f32 * affine.scale - value)
+    };
+    values.iter().filter(|v| v.is_finite()).map(|value| error(value).powi(2)).sum()
+}
+
+/// Elements per piece of parallel work: even, so that two 4-bit codes share a byte within one piece.
+const PIECE: usize = 1 << 14;
+
+fn codes(values: &[f32], channels: Channels, parameters: &[Affine], method: WeightMethod) -> Vec<u8> {
+    let used = method.used_codes();
+    let code = |element: usize, value: f32| {
+        let affine = parameters[channels.channel(element)];
+        match used {
+            Some(codes) => quantize_value(value, affine, codes),
+            None => encode(value, method.element, affine.scale),
+        }
+    };
+    let pieces = values.par_chunks(PIECE).enumerate().map(|(piece, values)| {
+        let codes: Vec<i64> = values.iter().enumerate().map(|(i, &value)| code(piece * PIECE + i, value)).collect();
+        pack(&codes, method.element)
+    });
+    pieces.collect::<Vec<_>>().concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn int8(symmetric: bool, method: Method, scale: ScaleKind) -> WeightMethod {
+        WeightMethod { element: Element::Int8, symmetric, scale, method, reduce_range: false }
+    }
+
+    #[test]
+    fn channels_in_the_middle_have_their_own_scales() {
+        let values = [1.0, -2.0, 10.0, 20.0, 0.5, 1.0, -5.0, 4.0];
+        let made = weight(&values, &[2, 2, 2], Some(1), int8(true, Method::MinMax, ScaleKind::Float));
+        let scales: Vec<f32> = made.parameters.iter().map(|p| p.scale).collect();
+        assert_eq!(scales, [2.0 / 127.0, 20.0 / 127.0]);
+        assert_eq!(made.codes[3] as i8, 127);
+        assert_eq!(made.codes[1] as i8, -127);
+    }
+
+    #[test]
+    fn asymmetric_codes_stay_symmetric() {
+        let made = weight(&[-1.0, 3.0], &[2], None, int8(false, Method::MinMax, ScaleKind::Float));
+        assert_eq!(made.codes.iter().map(|&c| c as i8).collect::<Vec<_>>(), [-127, 127]);
+        assert_ne!(made.parameters[0].zero_point, 0);
+    }
+
+    #[test]
+    fn the_least_error_is_no_larger_than_that_of_the_whole_range() {
+        let values: Vec<f32> = (0..1000).map(|i| ((i * 37) % 101) as f32 / 101.0 - 0.5).chain([3.0]).collect();
+        let codes = Element::Int8.range(true).unwrap();
+        for kind in [ScaleKind::Float, ScaleKind::PowerOfTwo] {
+            let error = |method| squared_error(&values, int8(true, method, kind).parameters(&values), codes);
+            assert!(error(Method::MinMse) <= error(Method::MinMax));
+        }
+    }
+
+    #[test]
+    fn odd_numbers_of_four_bit_codes_pack_across_pieces() {
+        let values = vec![1.0f32; PIECE + 3];
+        let method = WeightMethod { element: Element::Int4, ..int8(true, Method::MinMax, ScaleKind::Float) };
+        let made = weight(&values, &[values.len()], None, method);
+        assert_eq!((made.codes.len(), made.codes[0], *made.codes.last().unwrap()), (PIECE / 2 + 2, 0x77, 0x07));
+    }
+}
