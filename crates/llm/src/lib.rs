@@ -44,7 +44,7 @@ pub mod family;
 mod float_file;
 pub mod folding;
 pub mod forward;
-pub mod glob;
+pub use kvant_quant::glob;
 pub mod import;
 pub mod journal;
 pub mod model_config;

@@ -8,5 +8,12 @@
 
 pub mod calibration;
 pub mod element;
+pub mod error;
 pub mod graph;
+pub mod npu;
+pub mod placement;
+pub mod preset;
 pub mod quantization;
+pub mod recipe;
+pub mod solution;
+pub mod writing;

@@ -8,4 +8,4 @@ mod weight;
 pub use affine::{Affine, Range, affine};
 pub use codes::{encode, pack, quantize_value};
 pub use scale_kind::{ScaleKind, nearest_int16_scale};
-pub use weight::{QuantizedWeight, WeightMethod, weight, weight_with};
+pub use weight::{WeightMethod, weight_codes, weight_parameters};

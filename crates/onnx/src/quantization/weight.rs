@@ -24,15 +24,6 @@ pub struct WeightMethod {
     pub reduce_range: bool,
 }
 
-/// Codes and what they mean.
-#[derive(Debug, Clone, PartialEq)]
-pub struct QuantizedWeight {
-    /// The codes as raw data of the element's type.
-    pub codes: Vec<u8>,
-    /// One scale and zero point per channel, or one of all.
-    pub parameters: Vec<Affine>,
-}
-
 /// The channels of a tensor: `outer x channels x inner` elements.
 #[derive(Debug, Clone, Copy)]
 struct Channels {
@@ -55,24 +46,20 @@ impl Channels {
     }
 }
 
-/// Quantizes a weight. `axis` names the channels that each have their own scale.
-pub fn weight(values: &[f32], shape: &[usize], axis: Option<usize>, method: WeightMethod) -> QuantizedWeight {
-    let channels = Channels::of(shape, axis);
-    let parameters = parameters(values, channels, method);
-    let codes = codes(values, channels, &parameters, method);
-    QuantizedWeight { codes, parameters }
+/// Scale and zero point of each channel of a weight; `axis` names the channels, none makes one of all.
+pub fn weight_parameters(values: &[f32], shape: &[usize], axis: Option<usize>, method: WeightMethod) -> Vec<Affine> {
+    parameters(values, Channels::of(shape, axis), method)
 }
 
-/// Quantizes a weight with parameters that are given, one for each channel.
-pub fn weight_with(
+/// The codes of a weight as raw data of the element's type, with one scale and zero point for each channel.
+pub fn weight_codes(
     values: &[f32],
     shape: &[usize],
     axis: Option<usize>,
-    parameters: Vec<Affine>,
+    parameters: &[Affine],
     method: WeightMethod,
-) -> QuantizedWeight {
-    let codes = codes(values, Channels::of(shape, axis), &parameters, method);
-    QuantizedWeight { codes, parameters }
+) -> Vec<u8> {
+    codes(values, Channels::of(shape, axis), parameters, method)
 }
 
 fn parameters(values: &[f32], channels: Channels, method: WeightMethod) -> Vec<Affine> {
@@ -158,6 +145,16 @@ fn codes(values: &[f32], channels: Channels, parameters: &[Affine], method: Weig
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Made {
+        codes: Vec<u8>,
+        parameters: Vec<Affine>,
+    }
+
+    fn weight(values: &[f32], shape: &[usize], axis: Option<usize>, method: WeightMethod) -> Made {
+        let parameters = weight_parameters(values, shape, axis, method);
+        Made { codes: weight_codes(values, shape, axis, &parameters, method), parameters }
+    }
 
     fn int8(symmetric: bool, method: Method, scale: ScaleKind) -> WeightMethod {
         WeightMethod { element: Element::Int8, symmetric, scale, method, reduce_range: false }

@@ -1,4 +1,4 @@
-//! Patterns on module names with the meaning of Python's `fnmatch.fnmatchcase`: `*` any run of characters, dots
+//! Patterns on names of modules, nodes and tensors with the meaning of Python's `fnmatch.fnmatchcase`: `*` any run of characters, dots
 //! included; `?` one character; `[abc]`, `[a-z]`, `[!abc]` one character of a set. The pattern must match the whole
 //! name. No brace expansion, no path semantics, no regular expressions.
 
@@ -7,7 +7,7 @@ use std::fmt;
 /// A compiled pattern.
 ///
 /// ```
-/// use kvant_llm::glob::Glob;
+/// use kvant_quant::glob::Glob;
 ///
 /// let glob = Glob::new("*self_attn*");
 /// assert!(glob.matches("model.layers.0.self_attn.q_proj"));

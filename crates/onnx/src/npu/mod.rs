@@ -1,0 +1,7 @@
+//! What AMD's NPUs ask of a model with power-of-two scales: scales that shifts can reach, and operators as they compute them.
+
+mod refine;
+mod simulate;
+
+pub use refine::refine;
+pub use simulate::simulate;

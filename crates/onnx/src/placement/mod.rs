@@ -1,0 +1,11 @@
+//! Which tensors of a graph are quantized, and how: decided from the graph and the recipe alone, before any data is seen.
+//!
+//! Adding a rule for an operator: one row in [`rules::RULES`].
+
+mod fusion;
+mod masks;
+mod place;
+pub mod rules;
+mod select;
+
+pub use place::{Activation, Bias, Placement, Skipped, Weight, place};

@@ -1,0 +1,190 @@
+//! What is asked of a run: types, scales, methods, which nodes, and the form of the result. No graph is looked at here.
+
+use kvant_quant::glob::Glob;
+
+use crate::calibration::Method;
+use crate::element::Element;
+use crate::quantization::ScaleKind;
+
+/// How a kind of tensor is quantized.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TensorScheme {
+    /// The element type.
+    pub element: Element,
+    /// Whether the codes are symmetric about zero.
+    pub symmetric: bool,
+    /// Which scales are allowed.
+    pub scale: ScaleKind,
+    /// How the range is found.
+    pub method: Method,
+    /// Whether each channel has its own scale: of weights only.
+    pub per_channel: bool,
+    /// Whether only half of the codes are used.
+    pub reduce_range: bool,
+}
+
+/// What becomes of the biases of convolutions and matrix products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BiasKind {
+    /// int32 with the scale of the product, `s_input * s_weight`: what integer kernels add.
+    Int32,
+    /// int16 with the scale of the product; opset 21.
+    Int16,
+    /// Quantized like a weight, with a scale of its own.
+    LikeWeight,
+    /// Left as it is.
+    Float,
+}
+
+/// Which operators are quantized and by which rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RuleSet {
+    /// The operators ONNX Runtime has quantized kernels for.
+    Standard,
+    /// Those, and the arithmetic and shape operators that NPUs run in integers: Div, Erf, Sub, Slice and more.
+    Extended,
+    /// MatMul and Gemm only, the products with a constant.
+    Products,
+}
+
+/// In which operators the result is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Form {
+    /// Standard operators wherever there is one, raising the opset where a type needs it: any loader takes it.
+    #[default]
+    Standard,
+    /// `com.microsoft` Q/DQ: 16-bit types below opset 21.
+    Microsoft,
+    /// `com.amd.quark` operators for all types that need them, as Quark writes them.
+    Quark,
+}
+
+/// How quantization is expressed in the graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// QuantizeLinear and DequantizeLinear around float operators.
+    Qdq,
+    /// Integer operators: QLinearConv, QLinearMatMul and kin.
+    QOperator,
+    /// Integer products of weights with activations that are quantized as they come.
+    Dynamic,
+    /// MatMulNBits: weights in blocks of four or eight bits, activations in float.
+    MatMulNBits {
+        /// Bits of a weight: 4 or 8.
+        bits: u8,
+        /// Weights that share a scale, along the reduced axis.
+        block: usize,
+        /// What the kernel may compute in: 0 unset, 1 f32, 2 f16, 3 bf16, 4 int8.
+        accuracy: u8,
+    },
+    /// All floats of the model become another float type.
+    Float(FloatType),
+}
+
+/// A 16-bit float that a model can be converted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are those of the types")]
+pub enum FloatType {
+    Float16,
+    BFloat16,
+}
+
+/// What the graph's inputs and outputs become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Boundary {
+    /// Floats, quantized inside.
+    #[default]
+    Pairs,
+    /// Floats, not quantized at all.
+    Float,
+    /// Integers: the caller quantizes and dequantizes.
+    Integer,
+}
+
+/// Which tensors at a joint get the same scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "each field names its operator")]
+pub struct Align {
+    pub concat: bool,
+    pub pool: bool,
+    pub pad: bool,
+    pub slice: bool,
+    /// Constants that are added, multiplied, compared: of the activations' type, not the weights'.
+    pub elementwise: bool,
+}
+
+/// Which nodes are quantized.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// Only these operators, if any are named.
+    pub op_types: Vec<String>,
+    /// These operators as well.
+    pub more_op_types: Vec<String>,
+    /// Every operator of the model.
+    pub all_op_types: bool,
+    /// Only nodes whose name matches, if any are named.
+    pub nodes: Vec<Glob>,
+    /// Not these operators.
+    pub excluded_op_types: Vec<String>,
+    /// Not the nodes whose name matches.
+    pub excluded_nodes: Vec<Glob>,
+    /// Not the nodes on any path between these, both included.
+    pub excluded_subgraphs: Vec<Subgraph>,
+}
+
+/// All nodes from some to others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subgraph {
+    /// Names of the nodes it begins with.
+    pub from: Vec<String>,
+    /// Names of the nodes it ends with.
+    pub to: Vec<String>,
+}
+
+/// Something else for the tensors whose name matches.
+#[derive(Debug, Clone)]
+pub struct Override {
+    /// The tensors.
+    pub tensors: Glob,
+    /// Another element type.
+    pub element: Option<Element>,
+    /// Symmetric or not.
+    pub symmetric: Option<bool>,
+    /// A range that is given, not observed.
+    pub range: Option<crate::quantization::Range>,
+    /// Not quantized at all.
+    pub float: bool,
+}
+
+/// Everything that is asked of a run.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// Activations; `None` leaves them in float.
+    pub activation: Option<TensorScheme>,
+    /// Weights.
+    pub weight: TensorScheme,
+    /// Biases.
+    pub bias: BiasKind,
+    /// Operators and rules.
+    pub rules: RuleSet,
+    /// Nodes.
+    pub selection: Selection,
+    /// Tensors that differ.
+    pub overrides: Vec<Override>,
+    /// Operators of the result.
+    pub form: Form,
+    /// How quantization is expressed.
+    pub layout: Layout,
+    /// Inputs and outputs of the graph.
+    pub boundary: Boundary,
+    /// Scales that are made equal.
+    pub align: Align,
+    /// Whether Relu and Clip are dropped where the codes' range does their work: asymmetric activations only.
+    pub drop_activations: bool,
+    /// Whether weights keep their floats and a pair of Q and DQ.
+    pub weight_pairs: bool,
+    /// The power-of-two rules of an NPU: shift limits, aligned scales, simulated operators.
+    pub npu: bool,
+    /// How blocks of [`crate::element::Block::Bfp16`] round halves: 0 away from zero, 1 up, 2 to even.
+    pub block_rounding: u8,
+}

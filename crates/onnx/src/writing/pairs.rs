@@ -1,0 +1,379 @@
+//! QuantizeLinear and DequantizeLinear around float operators: the Q/DQ layout.
+//!
+//! Names, as loaders and tools of the field know them: `<t>_QuantizeLinear`, `<t>_DequantizeLinear`, their outputs with
+//! `_Output` behind, `<t>_scale`, `<t>_zero_point`, `<w>_quantized`; the DequantizeLinear of a bias makes the bias's own name, and
+//! what made a quantized graph output `y` makes `y_QuantizeLinear_Input` instead.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, shape, tensor};
+
+use super::boundary;
+use super::operators::{Dialect, MICROSOFT, Operators, QUARK, linear_node};
+use crate::element::Element;
+use crate::error::QuantizeError;
+use crate::graph::{Index, add_opset, float_attribute, node, set_attribute};
+use crate::placement::{Bias, Placement, Weight};
+use crate::quantization::{Affine, pack, weight_codes};
+use crate::recipe::{BiasKind, Recipe};
+use crate::solution::{Solution, values};
+
+/// Rewrites the graph. New contents that are large go to `spill`.
+pub fn write_pairs(
+    model: &mut ModelProto,
+    recipe: &Recipe,
+    placement: &Placement,
+    solution: &Solution,
+    spill: Option<&Spill>,
+) -> Result<(), QuantizeError> {
+    let Some(graph) = model.graph.as_mut() else { return Ok(()) };
+    drop_nodes(graph, &placement.dropped);
+    let dialect = Dialect { form: recipe.form, block_rounding: recipe.block_rounding };
+    let index = Index::new(graph);
+    let mut writer = Writer { recipe, placement, solution, spill, dialect, index, made: Made::default() };
+    writer.constants(graph)?;
+    writer.activations()?;
+    let Writer { made, .. } = writer;
+    made.apply(graph, placement);
+    boundary::apply(graph, recipe.boundary);
+    for domain in [MICROSOFT, QUARK] {
+        if model.graph.node.iter().any(|node| node.domain() == domain) {
+            add_opset(model, domain, 1);
+        }
+    }
+    Ok(())
+}
+
+/// Takes out nodes with one input and one output that their range makes superfluous.
+fn drop_nodes(graph: &mut GraphProto, positions: &[usize]) {
+    let dropped: BTreeSet<usize> = positions.iter().copied().collect();
+    let renamed: HashMap<String, String> =
+        dropped.iter().map(|&i| (graph.node[i].input[0].clone(), graph.node[i].output[0].clone())).collect();
+    let mut position = 0;
+    graph.node.retain(|_| {
+        position += 1;
+        !dropped.contains(&(position - 1))
+    });
+    for output in graph.node.iter_mut().flat_map(|node| &mut node.output) {
+        if let Some(name) = renamed.get(output) {
+            output.clone_from(name);
+        }
+    }
+}
+
+/// What is added to the graph.
+#[derive(Default)]
+struct Made {
+    initializers: Vec<TensorProto>,
+    /// Nodes that read constants only: they come first.
+    constants: Vec<NodeProto>,
+    /// The nodes behind each computed tensor.
+    behind: BTreeMap<String, Vec<NodeProto>>,
+    /// What the operators read instead of a tensor.
+    reads: HashMap<String, String>,
+    /// What the operators make instead of a tensor.
+    makes: HashMap<String, String>,
+    /// Initializers that have been replaced.
+    replaced: BTreeSet<String>,
+}
+
+struct Writer<'a> {
+    recipe: &'a Recipe,
+    placement: &'a Placement,
+    solution: &'a Solution,
+    spill: Option<&'a Spill>,
+    dialect: Dialect,
+    index: Index,
+    made: Made,
+}
+
+impl Writer<'_> {
+    fn constants(&mut self, graph: &GraphProto) -> Result<(), QuantizeError> {
+        for (name, weight) in &self.placement.weights {
+            let Some(tensor) = self.index.constant(graph, name) else { continue };
+            match weight.scheme.element {
+                Element::Block(block) => self.block_constant(name, block, weight),
+                _ => self.weight(name, tensor, weight)?,
+            }
+        }
+        for (name, bias) in &self.placement.biases {
+            let Some(tensor) = self.index.constant(graph, name) else { continue };
+            self.bias(name, tensor, bias, &graph.node[bias.node])?;
+        }
+        Ok(())
+    }
+
+    fn block_constant(&mut self, name: &str, block: crate::element::Block, weight: &Weight) {
+        let output = format!("{name}_DequantizeLinear_Output");
+        let node_name = format!("{name}_DequantizeLinear");
+        self.made.constants.push(self.dialect.block_node(block, &node_name, name, &output, weight.block_axis));
+        self.made.reads.insert(name.to_owned(), output);
+    }
+
+    fn weight(&mut self, name: &str, source: &TensorProto, weight: &Weight) -> Result<(), QuantizeError> {
+        let Some(parameters) = self.solution.weights.get(name) else { return Ok(()) };
+        let operators = self.dialect.operators(weight.scheme.element, true)?;
+        let output = format!("{name}_DequantizeLinear_Output");
+        self.parameters(name, parameters, weight.scheme.element, weight.axis, source.dims.len());
+        let axis = weight.axis.filter(|_| parameters.len() > 1 || source.dims.len() > 1);
+        if self.recipe.weight_pairs || operators == Operators::Extended {
+            self.weight_pair(name, operators, axis, &output);
+        } else {
+            self.stored_weight(name, source, weight, parameters, operators, axis, &output)?;
+        }
+        self.made.reads.insert(name.to_owned(), output);
+        Ok(())
+    }
+
+    /// The float constant, quantized and dequantized by operators.
+    fn weight_pair(&mut self, name: &str, operators: Operators, axis: Option<usize>, output: &str) {
+        let between = format!("{name}_QuantizeLinear_Output");
+        let pair = self.pair(name, name, operators, &between, output, &self.names(name), axis);
+        self.made.constants.extend(pair);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call")]
+    fn stored_weight(
+        &mut self,
+        name: &str,
+        source: &TensorProto,
+        weight: &Weight,
+        parameters: &[Affine],
+        operators: Operators,
+        axis: Option<usize>,
+        output: &str,
+    ) -> Result<(), QuantizeError> {
+        let shape = shape(source)?;
+        let element = weight.scheme.element;
+        let codes = weight_codes(&values(source)?, &shape, weight.axis, parameters, weight.method());
+        let stored = format!("{name}_quantized");
+        let data_type = element.data_type().unwrap_or(DataType::FLOAT);
+        self.made.initializers.push(tensor(&stored, data_type, &shape, self.keep(codes)?));
+        self.made.replaced.insert(name.to_owned());
+        let node_name = format!("{name}_DequantizeLinear");
+        let made = match operators {
+            Operators::Cast => cast(&node_name, &stored, output, DataType::FLOAT),
+            _ => {
+                let (scale, zero_point) = self.names(name);
+                self.with_axis(linear_node(operators, false, &node_name, &[&stored, &scale, &zero_point], output), axis)
+            }
+        };
+        self.made.constants.push(made);
+        Ok(())
+    }
+
+    fn keep(&self, contents: Vec<u8>) -> Result<kvant_container::onnx::Bytes, QuantizeError> {
+        match self.spill {
+            Some(spill) => Ok(spill.keep(contents)?),
+            None => Ok(contents.into()),
+        }
+    }
+
+    /// `q = round(b / (s_input * s_weight))`, one scale for each channel of the weight.
+    fn bias(
+        &mut self,
+        name: &str,
+        source: &TensorProto,
+        bias: &Bias,
+        product: &NodeProto,
+    ) -> Result<(), QuantizeError> {
+        let Some(weights) = self.solution.weights.get(&bias.weight) else { return Ok(()) };
+        let Some(input) = self.input_affine(&bias.input) else { return Ok(()) };
+        let element = if self.recipe.bias == BiasKind::Int16 { Element::Int16 } else { Element::Int32 };
+        let scales: Vec<f32> = weights.iter().map(|w| input.scale * w.scale * unit(product)).collect();
+        let codes = bias_codes(&values(source)?, &scales, element);
+        let stored = format!("{name}_quantized");
+        let (scale, zero_point) = (format!("{stored}_scale"), format!("{stored}_zero_point"));
+        let data_type = element.data_type().unwrap_or(DataType::INT32);
+        let contents = self.keep(pack(&codes, element))?;
+        self.made.initializers.push(tensor(&stored, data_type, &shape(source)?, contents));
+        self.scale_tensor(&scale, &scales, scales.len() > 1);
+        let zeros = vec![0; scales.len()];
+        self.zero_point_tensor(&zero_point, &zeros, element, scales.len() > 1);
+        let operators = self.dialect.operators(element, true)?;
+        let inputs = [stored.as_str(), &scale, &zero_point];
+        let made = linear_node(operators, false, &format!("{name}_DequantizeLinear"), &inputs, name);
+        let made = self.with_axis(made, (scales.len() > 1).then_some(0));
+        self.made.constants.push(made);
+        self.made.replaced.insert(name.to_owned());
+        Ok(())
+    }
+
+    /// Scale of what a product reads: an activation, or a constant.
+    fn input_affine(&self, name: &str) -> Option<Affine> {
+        let activation = self.solution.activations.get(name).copied();
+        activation.or_else(|| self.solution.weights.get(name).and_then(|w| w.first()).copied())
+    }
+
+    fn activations(&mut self) -> Result<(), QuantizeError> {
+        for (name, activation) in &self.placement.activations {
+            let made_by_graph = self.index.producer(name).is_some() || self.index.is_input(name);
+            if !made_by_graph {
+                continue;
+            }
+            let is_output = self.index.is_output(name) && !self.index.is_input(name);
+            let source = if is_output { format!("{name}_QuantizeLinear_Input") } else { name.clone() };
+            let output = if is_output { name.clone() } else { format!("{name}_DequantizeLinear_Output") };
+            let nodes = match activation.scheme.element {
+                Element::Block(block) => {
+                    let node_name = format!("{name}_DequantizeLinear");
+                    vec![self.dialect.block_node(block, &node_name, &source, &output, activation.block_axis)]
+                }
+                element => self.activation_pair(name, element, activation.provider.as_deref(), &source, &output)?,
+            };
+            self.made.behind.insert(name.clone(), nodes);
+            match is_output {
+                true => self.made.makes.insert(name.clone(), source),
+                false => self.made.reads.insert(name.clone(), output),
+            };
+        }
+        Ok(())
+    }
+
+    fn activation_pair(
+        &mut self,
+        name: &str,
+        element: Element,
+        provider: Option<&str>,
+        source: &str,
+        output: &str,
+    ) -> Result<Vec<NodeProto>, QuantizeError> {
+        let operators = self.dialect.operators(element, false)?;
+        let Some(&affine) = self.solution.activations.get(name) else { return Ok(Vec::new()) };
+        if provider.is_none() && operators != Operators::Cast {
+            self.parameters(name, &[affine], element, None, 0);
+        }
+        let between = format!("{name}_QuantizeLinear_Output");
+        let names = self.names(provider.unwrap_or(name));
+        let mut pair = self.pair(name, source, operators, &between, output, &names, None);
+        if operators == Operators::Cast {
+            pair[0] = cast(pair[0].name(), source, &between, element.data_type().unwrap_or(DataType::FLOAT));
+        }
+        Ok(pair)
+    }
+
+    /// The two nodes of a tensor.
+    #[expect(clippy::too_many_arguments, reason = "the names of one pair")]
+    fn pair(
+        &self,
+        name: &str,
+        source: &str,
+        operators: Operators,
+        between: &str,
+        output: &str,
+        parameters: &(String, String),
+        axis: Option<usize>,
+    ) -> Vec<NodeProto> {
+        let (q, dq) = (format!("{name}_QuantizeLinear"), format!("{name}_DequantizeLinear"));
+        let (scale, zero_point) = parameters;
+        if operators == Operators::Cast {
+            return vec![cast(&q, source, between, DataType::BFLOAT16), cast(&dq, between, output, DataType::FLOAT)];
+        }
+        let quantize = linear_node(operators, true, &q, &[source, scale, zero_point], between);
+        let dequantize = linear_node(operators, false, &dq, &[between, scale, zero_point], output);
+        vec![self.with_axis(quantize, axis), self.with_axis(dequantize, axis)]
+    }
+
+    fn with_axis(&self, mut made: NodeProto, axis: Option<usize>) -> NodeProto {
+        if let Some(axis) = axis {
+            set_attribute(&mut made, "axis", axis as i64);
+        }
+        made
+    }
+
+    fn names(&self, tensor: &str) -> (String, String) {
+        (format!("{tensor}_scale"), format!("{tensor}_zero_point"))
+    }
+
+    /// The initializers of scale and zero point.
+    fn parameters(&mut self, name: &str, parameters: &[Affine], element: Element, axis: Option<usize>, rank: usize) {
+        let (scale, zero_point) = self.names(name);
+        let vector = axis.is_some() && rank > 0;
+        let scales: Vec<f32> = parameters.iter().map(|p| p.scale).collect();
+        let zero_points: Vec<i64> = parameters.iter().map(|p| p.zero_point).collect();
+        self.scale_tensor(&scale, &scales, vector);
+        self.zero_point_tensor(&zero_point, &zero_points, element, vector);
+    }
+
+    fn scale_tensor(&mut self, name: &str, scales: &[f32], vector: bool) {
+        let bytes: Vec<u8> = scales.iter().flat_map(|s| s.to_le_bytes()).collect();
+        let shape = if vector { vec![scales.len()] } else { vec![] };
+        self.made.initializers.push(tensor(name, DataType::FLOAT, &shape, bytes));
+    }
+
+    fn zero_point_tensor(&mut self, name: &str, zero_points: &[i64], element: Element, vector: bool) {
+        let shape = if vector { vec![zero_points.len()] } else { vec![] };
+        let data_type = element.data_type().unwrap_or(DataType::FLOAT);
+        self.made.initializers.push(tensor(name, data_type, &shape, pack(zero_points, element)));
+    }
+}
+
+/// What a Gemm multiplies its product by over what it multiplies its bias by: codes of both are added.
+fn unit(product: &NodeProto) -> f32 {
+    let factor = |name: &str| float_attribute(product, name).filter(|&f| f != 0.0).unwrap_or(1.0).abs();
+    if product.op_type() == "Gemm" { factor("alpha") / factor("beta") } else { 1.0 }
+}
+
+/// Codes of a bias in f64: the scales are so small that f32 would round twice.
+fn bias_codes(values: &[f32], scales: &[f32], element: Element) -> Vec<i64> {
+    let limits = element
+        .full_range()
+        .unwrap_or(crate::element::CodeRange { min: i64::from(i32::MIN), max: i64::from(i32::MAX) });
+    let scale = |i: usize| f64::from(scales[i % scales.len()]);
+    let code =
+        |(i, &v): (usize, &f32)| ((f64::from(v) / scale(i)).round_ties_even() as i64).clamp(limits.min, limits.max);
+    values.iter().enumerate().map(code).collect()
+}
+
+fn cast(name: &str, input: &str, output: &str, to: DataType) -> NodeProto {
+    let mut made = node("Cast", name, &[input], &[output]);
+    set_attribute(&mut made, "to", to as i64);
+    made
+}
+
+impl Made {
+    fn apply(mut self, graph: &mut GraphProto, placement: &Placement) {
+        let old = std::mem::take(&mut graph.node);
+        let mut nodes = std::mem::take(&mut self.constants);
+        let inputs: Vec<String> = graph.input.iter().map(|v| v.name().to_owned()).collect();
+        nodes.extend(inputs.iter().filter_map(|name| self.behind.remove(name)).flatten());
+        for mut node in old {
+            self.rename(&mut node);
+            let outputs: Vec<String> = node.output.iter().map(|name| self.original(name)).collect();
+            nodes.push(node);
+            nodes.extend(outputs.iter().filter_map(|name| self.behind.remove(name)).flatten());
+        }
+        graph.node = nodes;
+        let read = outer_reads(graph);
+        graph.initializer.retain(|t| {
+            !self.replaced.contains(t.name()) || read.contains(t.name()) && !placement.biases.contains_key(t.name())
+        });
+        graph.initializer.append(&mut self.initializers);
+        graph.value_info.retain(|v| !self.makes.contains_key(v.name()));
+    }
+
+    fn rename(&self, node: &mut NodeProto) {
+        for input in &mut node.input {
+            if let Some(name) = self.reads.get(input) {
+                input.clone_from(name);
+            }
+        }
+        for output in &mut node.output {
+            if let Some(name) = self.makes.get(output) {
+                output.clone_from(name);
+            }
+        }
+    }
+
+    /// The name of an output before it was renamed.
+    fn original(&self, name: &str) -> String {
+        name.strip_suffix("_QuantizeLinear_Input").filter(|n| self.makes.contains_key(*n)).unwrap_or(name).to_owned()
+    }
+}
+
+/// The tensors that something still reads, subgraphs included.
+fn outer_reads(graph: &GraphProto) -> BTreeSet<String> {
+    let index = Index::new(graph);
+    let named = graph.initializer.iter().map(|t| t.name());
+    named.filter(|name| !index.consumers(name).is_empty() || index.is_output(name)).map(str::to_owned).collect()
+}
