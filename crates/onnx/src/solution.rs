@@ -8,7 +8,7 @@ use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::placement::{Placement, Weight};
 use crate::quantization::{Affine, Range, WeightMethod, affine, weight_parameters};
-use crate::recipe::TensorScheme;
+use crate::recipe::{Align, TensorScheme};
 
 /// Scale and zero point by tensor.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -74,7 +74,70 @@ fn solve_weight(name: &str, tensor: &TensorProto, weight: &Weight) -> Result<Vec
     Ok(weight_parameters(&values, &shape, weight.axis, weight.method()))
 }
 
+/// Bias codes beyond this are not representable in int32, with room for the rounding of the scale.
+const LARGEST_BIAS_CODE: f64 = 2147483647.0 / 1.0001;
+
 impl Solution {
+    /// Raises the scales of weights so that every int32 bias has codes: where `s_input * s_weight` is so small that
+    /// `bias / (s_input * s_weight)` leaves int32. The weight's codes are computed from the raised scale.
+    pub fn make_room_for_biases(
+        &mut self,
+        graph: &GraphProto,
+        placement: &Placement,
+    ) -> Result<Vec<String>, QuantizeError> {
+        let index = Index::new(graph);
+        let mut raised = Vec::new();
+        for (name, bias) in &placement.biases {
+            let Some(tensor) = index.constant(graph, name) else { continue };
+            let input =
+                self.activations.get(&bias.input).or_else(|| self.weights.get(&bias.input).and_then(|w| w.first()));
+            let (Some(input), values) = (input.map(|a| f64::from(a.scale)), values(tensor)?) else { continue };
+            let Some(weights) = self.weights.get_mut(&bias.weight) else { continue };
+            let one = weights.len() == 1;
+            let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+            for (channel, weight) in weights.iter_mut().enumerate() {
+                let bound = f64::from(if one { largest } else { values.get(channel).map_or(0.0, |v| v.abs()) });
+                let least = bound / LARGEST_BIAS_CODE / input;
+                if f64::from(weight.scale) < least {
+                    weight.scale = least as f32;
+                    raised.push(bias.weight.clone());
+                }
+            }
+        }
+        raised.dedup();
+        Ok(raised)
+    }
+
+    /// Makes the scales at joints equal: the inputs of Concat and Pad get the output's, the output of pooling and Slice the
+    /// input's. Where an NPU's positions are refined, that does more.
+    pub fn align(&mut self, graph: &GraphProto, placement: &Placement, align: Align) {
+        for node in &graph.node {
+            let (output_to_inputs, input_to_outputs) = match node.op_type() {
+                "Concat" => (align.concat, false),
+                "Pad" => (align.pad, false),
+                "MaxPool" | "AveragePool" | "GlobalAveragePool" => (false, align.pool),
+                "Slice" => (false, align.slice),
+                _ => continue,
+            };
+            let (from, to) = match (output_to_inputs, input_to_outputs) {
+                (true, _) => (node.output.first(), &node.input),
+                (_, true) => (node.input.first(), &node.output),
+                _ => continue,
+            };
+            let Some(affine) = from.and_then(|name| self.activations.get(name)).copied() else { continue };
+            to.iter().for_each(|name| self.set(placement, name, affine));
+        }
+        self.follow_providers(placement);
+    }
+
+    /// Sets the parameters of the tensor that a tensor has its own from.
+    fn set(&mut self, placement: &Placement, name: &str, affine: Affine) {
+        let provider = placement.activations.get(name).and_then(|a| a.provider.as_deref());
+        if let Some(own) = self.activations.get_mut(provider.unwrap_or(name)) {
+            *own = affine;
+        }
+    }
+
     /// Gives the tensors that share a scale the one of their provider.
     pub fn follow_providers(&mut self, placement: &Placement) {
         for (name, activation) in &placement.activations {

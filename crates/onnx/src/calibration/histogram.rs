@@ -3,7 +3,13 @@
 //! The bins are those that numpy makes, bit for bit: the results of the incumbent depend on their edges. A bin holds its lower
 //! edge and not its upper one, the last bin both.
 
+use rayon::prelude::*;
+
 use super::min_max::{LARGEST, bounds};
+use crate::quantization::Range;
+
+/// Values counted by one thread at a time, at least.
+const CHUNK: usize = 1 << 15;
 
 /// Counts between edges. There is one edge more than there are counts.
 #[derive(Debug, Clone, Default)]
@@ -36,20 +42,33 @@ impl Histogram {
         Self { counts: vec![0; edges.len().saturating_sub(1)], edges }
     }
 
-    /// Counts values; those outside of the edges, and NaN, are not counted.
-    pub fn count(&mut self, values: impl Iterator<Item = f32>) {
-        let (Some(&first), Some(&last), bins) = (self.edges.first(), self.edges.last(), self.counts.len()) else {
+    /// Counts values as `map` makes them; those outside of the edges, and NaN, are not counted. Many values are counted by
+    /// all threads: sums of whole numbers are the same in any order.
+    pub fn count(&mut self, values: &[f32], map: fn(f32) -> f32) {
+        if self.counts.is_empty() {
             return;
+        }
+        let add = |mut sum: Vec<u64>, part: Vec<u64>| {
+            sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+            sum
         };
-        if bins == 0 {
-            return;
-        }
+        let parts = values.par_chunks(CHUNK.max(4 * self.counts.len())).map(|chunk| self.counted(chunk, map));
+        let found = parts.reduce(|| vec![0; self.counts.len()], add);
+        self.counts = add(std::mem::take(&mut self.counts), found);
+    }
+
+    fn counted(&self, values: &[f32], map: fn(f32) -> f32) -> Vec<u64> {
+        let bins = self.counts.len();
+        let (first, last) = (self.edges[0], self.edges[bins]);
         let scale = bins as f64 / (last - first);
-        for value in values.map(f64::from).filter(|value| (first..=last).contains(value)) {
-            let guess = (((value - first) * scale) as usize).min(bins - 1);
-            let bin = self.bin(value, guess);
-            self.counts[bin] += 1;
+        let mut counts = vec![0; bins];
+        for value in values.iter().map(|&v| f64::from(map(v))) {
+            if value >= first && value <= last {
+                let guess = (((value - first) * scale) as usize).min(bins - 1);
+                counts[self.bin(value, guess)] += 1;
+            }
         }
+        counts
     }
 
     /// The bin of a value between the edges, looked for from a guess that is close.
@@ -106,7 +125,7 @@ impl AbsoluteHistogram {
         } else {
             self.widen(largest);
         }
-        self.0.count(values.iter().map(|v| v.abs().min(LARGEST)));
+        self.0.count(values, |v| v.abs().min(LARGEST));
         // Counting is done with edges in f64, but they are kept as f32.
         self.0.edges.iter_mut().for_each(|edge| *edge = f64::from(*edge as f32));
     }
@@ -164,7 +183,7 @@ impl CentredHistogram {
         } else if bound > self.bound {
             self.widen(bound);
         }
-        self.histogram.count(values.iter().map(|v| v.clamp(-LARGEST, LARGEST)));
+        self.histogram.count(values, |v| v.clamp(-LARGEST, LARGEST));
     }
 
     fn start(&mut self, bound: f32, bins: usize) {
@@ -203,11 +222,14 @@ pub struct SignedHistogram(pub Histogram);
 impl SignedHistogram {
     /// Takes in a sample; the first makes `bins` bins from its smallest to its largest value. NaN counts as zero.
     pub fn observe(&mut self, values: &[f32], bins: usize) {
-        let clean = || values.iter().map(|&v| if v.is_nan() { 0.0 } else { v.clamp(-LARGEST, LARGEST) });
-        let (low, high) = clean().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
-        if low > high {
+        if values.is_empty() {
             return;
         }
+        let mut range = bounds(values).unwrap_or_default();
+        if values.iter().any(|v| v.is_nan()) {
+            range = range.union(Range::default());
+        }
+        let (low, high) = (range.low, range.high);
         if self.0.counts.is_empty() {
             let (low, high) = (f64::from(low), f64::from(high));
             let (first, last) = if low < high { (low, high) } else { (low - 0.5, high + 0.5) };
@@ -215,7 +237,7 @@ impl SignedHistogram {
         } else {
             self.widen(f64::from(low), f64::from(high));
         }
-        self.0.count(clean());
+        self.0.count(values, |v| if v.is_nan() { 0.0 } else { v.clamp(-LARGEST, LARGEST) });
     }
 
     fn widen(&mut self, low: f64, high: f64) {
@@ -253,7 +275,7 @@ mod tests {
     #[test]
     fn bins_are_closed_below_and_the_last_above() {
         let mut histogram = Histogram::new(vec![0.0, 1.0, 2.0]);
-        histogram.count([0.0, 0.999, 1.0, 2.0, 2.001, -0.001, f32::NAN].into_iter());
+        histogram.count(&[0.0, 0.999, 1.0, 2.0, 2.001, -0.001, f32::NAN], |v| v);
         assert_eq!(histogram.counts, [2, 2]);
     }
 

@@ -13,7 +13,7 @@ use crate::element::Element;
 use crate::quantization::{Range, ScaleKind};
 
 /// What a tensor's values are reduced to as they pass.
-pub trait Statistic: Send {
+pub trait Statistic: Send + Sync {
     /// Takes in the values of one sample. NaN counts as nothing, infinities as very large.
     fn observe(&mut self, values: &[f32]);
 

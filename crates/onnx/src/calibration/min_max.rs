@@ -1,8 +1,12 @@
 //! Smallest and largest value, of all samples or averaged over them.
 
+use rayon::prelude::*;
+
 use super::method::Statistic;
 use crate::quantization::Range;
 
+/// Values seen by one thread at a time.
+const CHUNK: usize = 1 << 16;
 /// Weight of a new sample in the moving average.
 const AVERAGING: f32 = 0.01;
 
@@ -25,11 +29,27 @@ pub(super) const LARGEST: f32 = 1e37;
 
 /// Minimum and maximum of the values, infinities cut to [`LARGEST`]; `None` where there are none.
 pub(super) fn bounds(values: &[f32]) -> Option<Range> {
-    let start = Range { low: f32::INFINITY, high: f32::NEG_INFINITY };
-    // `min` and `max` pass over NaN.
-    let found = values.iter().fold(start, |r, &v| Range { low: r.low.min(v), high: r.high.max(v) });
+    const NONE: Range = Range { low: f32::INFINITY, high: f32::NEG_INFINITY };
+    let found = values.par_chunks(CHUNK).map(chunk_bounds).reduce(|| NONE, Range::union);
     let limited = |value: f32| value.clamp(-LARGEST, LARGEST);
     (found.low <= found.high).then_some(Range { low: limited(found.low), high: limited(found.high) })
+}
+
+/// Several minima and maxima side by side, so that the processor's vectors hold them. `<` and `>` pass over NaN.
+fn chunk_bounds(values: &[f32]) -> Range {
+    const LANES: usize = 16;
+    let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    let (whole, rest) = values.as_chunks::<LANES>();
+    let mut see = |lane: usize, value: f32| {
+        low[lane] = if value < low[lane] { value } else { low[lane] };
+        high[lane] = if value > high[lane] { value } else { high[lane] };
+    };
+    whole.iter().for_each(|lanes| lanes.iter().enumerate().for_each(|(lane, &value)| see(lane, value)));
+    rest.iter().enumerate().for_each(|(lane, &value)| see(lane, value));
+    Range {
+        low: low.into_iter().fold(f32::INFINITY, f32::min),
+        high: high.into_iter().fold(f32::NEG_INFINITY, f32::max),
+    }
 }
 
 impl Statistic for MinMax {

@@ -9,8 +9,10 @@ mod layerwise_percentile;
 mod method;
 mod min_max;
 mod min_mse;
+mod observation;
 mod percentile;
 
 pub use histogram::Histogram;
 pub use method::{METHODS, Method, MethodRow, Settings, Statistic, UnknownMethod};
 pub(crate) use min_mse::candidates;
+pub use observation::Observation;

@@ -3,7 +3,7 @@
 //! Adding a rule for an operator: one row in [`rules::RULES`].
 
 mod fusion;
-mod masks;
+pub mod masks;
 mod place;
 pub mod rules;
 mod select;
