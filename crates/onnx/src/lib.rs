@@ -6,4 +6,9 @@
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
+pub mod constant;
 pub mod graph;
+pub mod pass;
+pub mod shape;
+#[cfg(test)]
+mod test_models;
