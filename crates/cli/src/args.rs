@@ -9,6 +9,10 @@ use kvant_llm::calibration::data::Packing;
 use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::forward::cpu::{self, Cpu};
 use kvant_llm::recipe::{OverrideText, PackMethod};
+use kvant_onnx::calibration::Method;
+use kvant_onnx::element::Element;
+use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
+use kvant_onnx::runtime::RuntimeChoice;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -113,6 +117,8 @@ Examples:
       weights that are scaled and rounded so that the model changes least on a text (`kvant list algorithms`)
   kvant quantize Qwen3-8B --recipe recipe.toml -o out
       what the options say, from a file
+  kvant quantize resnet50.onnx --preset A8W8 --data calib.npz -o resnet50.int8.onnx
+      an ONNX graph, its activations calibrated on samples (`kvant list presets`)
 
 A run that was stopped or killed goes on where it was when the same command is given again.
 stdout carries the path of the output and nothing else; with --json, one object.";
@@ -176,11 +182,11 @@ pub struct PlanArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Recipe")]
 pub struct RecipeArgs {
-    /// A Hugging Face directory, or a .safetensors file
+    /// A Hugging Face directory, a .safetensors file, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath, help_heading = None::<&'static str>)]
     pub model: PathBuf,
-    /// How to quantize: a name (`kvant list schemes`) or a spelling such as int4:g128
-    #[arg(short, long, value_name = "SCHEME", required_unless_present = "recipe")]
+    /// How to quantize: a name (`kvant list schemes`; for ONNX graphs `kvant list presets`) or a spelling such as int4:g128
+    #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present = "recipe")]
     pub scheme: Option<String>,
     /// A recipe: a TOML file, or a quantization_config in AMD Quark's JSON; options given beside it win
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -206,7 +212,7 @@ pub struct RecipeArgs {
     /// Quantize queries and the output of the softmax: fp8 or a spelling; needs calibration data
     #[arg(long, value_name = "SCHEME")]
     pub attention: Option<String>,
-    /// Keep the layers whose names match, e.g. '*.down_proj'; may be given often
+    /// Keep the layers or nodes whose names match, e.g. '*.down_proj'; may be given often
     #[arg(short = 'x', long, value_name = "GLOB")]
     pub exclude: Vec<String>,
     /// How weights are made: transforms, then a rounding, with options after colons, e.g. awq,gptq:damping=0.05 [default: rtn]
@@ -216,7 +222,8 @@ pub struct RecipeArgs {
     /// recipe says.
     #[arg(short, long, alias = "quant-algo", alias = "quant_algo", value_name = "LIST")]
     pub algorithm: Vec<String>,
-    /// Another scheme for the layers whose names match, e.g. '*.down_proj=int8:channel'; may be given often
+    /// Another scheme for the layers whose names match, e.g. '*.down_proj=int8:channel'; for ONNX graphs another type for
+    /// tensors, e.g. 'logits=uint16', or '=keep'; may be given often
     #[arg(long = "override", value_name = "GLOB=SCHEME", value_parser = glob_and_scheme)]
     pub overrides: Vec<OverrideText>,
     /// Quantize also what is kept by default: output heads, routers
@@ -228,6 +235,132 @@ pub struct RecipeArgs {
     /// Data for what needs them.
     #[command(flatten)]
     pub calibration: CalibrationArgs,
+    /// What is said of ONNX graphs only.
+    #[command(flatten)]
+    pub onnx: OnnxArgs,
+}
+
+/// Options that only ONNX graphs have.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "ONNX graphs")]
+pub struct OnnxArgs {
+    /// Another element type for activations, e.g. uint16 (`kvant list elements`)
+    #[arg(long, value_name = "TYPE")]
+    pub activation: Option<Element>,
+    /// Another element type for weights, e.g. int4
+    #[arg(long, value_name = "TYPE")]
+    pub weight: Option<Element>,
+    /// Whether the codes of activations are symmetric about zero
+    #[arg(long, value_name = "YES|NO", value_parser = yes_or_no)]
+    pub symmetric: Option<bool>,
+    /// A scale for each output channel of a weight
+    #[arg(long)]
+    pub per_channel: bool,
+    /// Half of the codes of weights only: for processors whose products of bytes overflow 16 bits
+    #[arg(long)]
+    pub reduce_range: bool,
+    /// How ranges of activations are found (`kvant list calibration-methods`)
+    #[arg(long, value_name = "METHOD")]
+    pub calibration_method: Option<Method>,
+    /// How ranges of weights are found
+    #[arg(long, value_name = "METHOD")]
+    pub weight_method: Option<Method>,
+    /// Percent of the values inside the range, for the percentile method
+    #[arg(long, value_name = "PERCENT", default_value = "99.999", value_parser = percent)]
+    pub percentile: f64,
+    /// What becomes of biases: int32, int16, weight (quantized like one) or float
+    #[arg(long, value_name = "KIND")]
+    pub bias: Option<BiasKind>,
+    /// The operators of the result: standard, microsoft or quark [default: standard where there is one]
+    #[arg(long, value_name = "FORM")]
+    pub form: Option<Form>,
+    /// Q/DQ around float operators, or integer operators: qdq or qoperator
+    #[arg(long, value_name = "LAYOUT")]
+    pub layout: Option<OnnxLayout>,
+    /// What the graph takes and gives: pairs (floats, quantized inside), float (not quantized) or integer
+    #[arg(long, value_name = "KIND")]
+    pub boundary: Option<Boundary>,
+    /// Quantize these operators only, e.g. Conv,Gemm
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub op_types: Vec<String>,
+    /// Quantize these operators as well
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub more_op_types: Vec<String>,
+    /// Leave these operators in float
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub exclude_op_types: Vec<String>,
+    /// Quantize only the nodes whose names match; may be given often
+    #[arg(long, value_name = "GLOB")]
+    pub nodes: Vec<String>,
+    /// Leave the nodes on every path between two sets of nodes in float, e.g. conv1..add3 or a,b..c
+    #[arg(long, value_name = "FROM..TO", value_parser = subgraph)]
+    pub exclude_subgraph: Vec<Subgraph>,
+    /// Run a pass over the graph that is off otherwise (`kvant list passes`)
+    #[arg(long, value_name = "PASS")]
+    pub enable_pass: Vec<String>,
+    /// Do not run a pass
+    #[arg(long, value_name = "PASS")]
+    pub disable_pass: Vec<String>,
+    /// How images of a folder become inputs, e.g. size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,layout=nchw
+    #[arg(long, value_name = "STEPS")]
+    pub preprocess: Option<String>,
+    /// When weights go to a file beside the model: auto (above 1.9 GB), always or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub external_data: ExternalWhen,
+    /// What the float model is run with.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// What an ONNX graph is run with.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "ONNX graphs")]
+pub struct EngineArgs {
+    /// What runs the model: auto (ONNX Runtime where its library is found, else rten), rten or ort
+    #[arg(long, value_name = "ENGINE", default_value = "auto")]
+    pub runtime: RuntimeChoice,
+    /// ONNX Runtime's library, libonnxruntime.so or its like [default: looked for, Python's package included]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub runtime_library: Option<PathBuf>,
+}
+
+/// When tensors go to a file of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExternalWhen {
+    /// When one file cannot hold them
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// How quantization is expressed in a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnnxLayout {
+    /// QuantizeLinear and DequantizeLinear around float operators
+    Qdq,
+    /// QLinearConv and other integer operators
+    Qoperator,
+}
+
+fn yes_or_no(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "yes" | "true" | "on" => Ok(true),
+        "no" | "false" | "off" => Ok(false),
+        _ => Err("say yes or no"),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, &'static str> {
+    let number = text.parse().ok().filter(|p: &f64| (0.0..=100.0).contains(p));
+    number.ok_or("a number from 0 to 100 is needed")
+}
+
+fn subgraph(text: &str) -> Result<Subgraph, &'static str> {
+    let names = |part: &str| part.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>();
+    let (from, to) = text.split_once("..").ok_or("write it as FROM..TO, the names of nodes")?;
+    Ok(Subgraph { from: names(from), to: names(to) })
 }
 
 /// Data to run through the model, for what is found with data: static scales of activations, and what algorithms need.
@@ -235,9 +368,11 @@ pub struct RecipeArgs {
 #[command(next_help_heading = "Calibration")]
 pub struct CalibrationArgs {
     /// Calibration data: .txt, .json, .jsonl, .parquet, .npy or .safetensors, also .gz and .zst, or a directory; may be given often
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    ///
+    /// For ONNX graphs: .npz, .npy, .safetensors, a directory of them or of images, or `random`.
+    #[arg(long, visible_alias = "data", value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub calib: Vec<PathBuf>,
-    /// Sequences to take
+    /// Sequences or samples to take
     #[arg(long, value_name = "N", default_value = "128", requires = "calib", value_parser = clap::value_parser!(u32).range(1..).map(|n| n as usize))]
     pub num_samples: usize,
     /// Tokens of a window, and of the longest sequence [default: the smaller of 512 and the model's longest context]
@@ -285,7 +420,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = INSPECT)]
 pub struct InspectArgs {
-    /// A Hugging Face directory, quantized or not, or a .safetensors file
+    /// A Hugging Face directory, quantized or not, a .safetensors file, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
     /// One line for every tensor, instead of one for tensors that are alike
@@ -312,11 +447,11 @@ out of it: a block behind which it drops is one that quantization hurts.";
 #[derive(Debug, Args)]
 #[command(after_help = EVAL)]
 pub struct EvalArgs {
-    /// A Hugging Face directory
+    /// A Hugging Face directory, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// A text file in UTF-8
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// A text file in UTF-8; for an ONNX graph .npz, .npy, .safetensors, a directory of them or of images
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub data: PathBuf,
     /// The model that this one was made from, to be compared with
     #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::AnyPath)]
@@ -333,6 +468,18 @@ pub struct EvalArgs {
     /// Activations kept in memory, e.g. 500MB; more go to a temporary file
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     pub max_memory: ByteSize,
+    /// The array of the data with the class of each sample: accuracies are told (ONNX graphs)
+    #[arg(long, value_name = "NAME", help_heading = "ONNX graphs")]
+    pub labels: Option<String>,
+    /// Samples to take, all if not said (ONNX graphs)
+    #[arg(long, value_name = "N", help_heading = "ONNX graphs")]
+    pub num_samples: Option<usize>,
+    /// How images of a folder become inputs (see `kvant quantize --help`)
+    #[arg(long, value_name = "STEPS", help_heading = "ONNX graphs")]
+    pub preprocess: Option<String>,
+    /// What the graphs are run with.
+    #[command(flatten)]
+    pub engine: EngineArgs,
     /// How to run it.
     #[command(flatten)]
     pub run: RunArgs,
@@ -389,6 +536,14 @@ pub enum Topic {
     AlgorithmOptions,
     /// Model architectures with a description
     Families,
+    /// Recipes for ONNX graphs, for --preset
+    Presets,
+    /// Rewrites of ONNX graphs, for --enable-pass and --disable-pass
+    Passes,
+    /// Element types of ONNX graphs, for --activation and --weight
+    Elements,
+    /// Ways to ranges of ONNX activations, for --calibration-method
+    CalibrationMethods,
 }
 
 /// `kvant completions`.

@@ -1,5 +1,6 @@
 //! Why a graph cannot be quantized as asked.
 
+use kvant_container::ErrorKind;
 use kvant_container::onnx::OnnxError;
 
 /// A failure of a run, with the tensor or node it is about.
@@ -30,30 +31,52 @@ pub enum QuantizeError {
         /// The form.
         form: &'static str,
     },
+    /// The types need a newer version of the standard operators than the model uses.
+    #[error("the element types of this recipe need opset {needed}, and the model has a lower one")]
+    OpsetTooLow {
+        /// The version.
+        needed: i64,
+    },
     /// Nothing in the graph is quantized by the recipe.
     #[error("no node of the model is quantized by this recipe")]
     NothingToDo,
     /// The nodes do not make a graph.
     #[error("{0}")]
-    Sort(#[from] crate::graph::SortError),
+    Graph(#[from] crate::graph::GraphError),
+    /// A rewrite of the graph failed.
+    #[error("{0}")]
+    Pass(#[from] crate::pass::PassError),
     /// The file system refused.
     #[error("{0}")]
     Container(#[from] kvant_container::Error),
 }
 
 impl QuantizeError {
-    /// What to do about it.
-    pub fn hint(&self) -> Option<&'static str> {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Model(problem) => problem.hint(),
-            Self::NotANumber { .. } => Some("the model is damaged or its training failed: such a weight has no scale"),
-            Self::NoRange { .. } => Some("give calibration data that reach every branch, or exclude the node"),
-            Self::NoOperator { .. } => Some("choose --form quark, whose operators need Quark's library to run"),
-            Self::NothingToDo => {
-                Some("see `kvant inspect` for its operators; --op-types names what shall be quantized")
-            }
-            Self::Sort(_) => Some("the file is damaged: export it again"),
-            Self::Container(_) => None,
+            Self::Model(problem) => problem.kind(),
+            Self::Graph(problem) => problem.kind(),
+            Self::Pass(problem) => problem.kind(),
+            Self::Container(problem) => problem.kind(),
+            Self::NoOperator { .. } | Self::OpsetTooLow { .. } => ErrorKind::Unsupported,
+            Self::NotANumber { .. } | Self::NoRange { .. } | Self::NothingToDo => ErrorKind::Invalid,
         }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Model(problem) => return problem.hint().map(str::to_owned),
+            Self::Graph(problem) => problem.hint(),
+            Self::Pass(problem) => return problem.hint(),
+            Self::Container(problem) => return problem.hint(),
+            Self::NotANumber { .. } => "the model is damaged or its training failed: such a weight has no scale",
+            Self::NoRange { .. } => "give calibration data that reach every branch, or exclude the node",
+            Self::NoOperator { .. } => "choose --form quark, whose operators need Quark's library to run",
+            Self::OpsetTooLow { .. } => "choose --form microsoft, or export the model with a newer opset",
+            Self::NothingToDo => "see `kvant inspect` for its operators; --op-types names what shall be quantized",
+        };
+        Some(hint.to_owned())
     }
 }

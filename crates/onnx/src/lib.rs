@@ -2,18 +2,29 @@
 //!
 //! The flow is `graph -> pass* -> placement -> calibration -> quantize -> write`:
 //!
-//! * [`graph`] reads a graph's structure: who makes a tensor, who reads it, what is constant.
+//! * [`graph`] reads a graph's structure: who makes a tensor, who reads it, what is constant;
+//! * [`pass`] simplifies and rewrites the float model, every rewrite keeping its outputs; [`shape`] finds types and shapes;
+//! * [`placement`] decides from a table of rules which tensors are quantized, [`calibration`] finds their ranges as a model
+//!   runs over data, [`solution`] their scales and zero points; [`npu`] adjusts both to hardware;
+//! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names.
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
 pub mod calibration;
+pub mod constant;
 pub mod element;
 pub mod error;
 pub mod graph;
 pub mod npu;
+pub mod pass;
 pub mod placement;
 pub mod preset;
 pub mod quantization;
+pub mod quantize;
 pub mod recipe;
+pub mod report;
+pub mod shape;
 pub mod solution;
+#[cfg(test)]
+mod test_models;
 pub mod writing;

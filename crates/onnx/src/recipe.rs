@@ -188,3 +188,34 @@ pub struct Recipe {
     /// How blocks of [`crate::element::Block::Bfp16`] round halves: 0 away from zero, 1 up, 2 to even.
     pub block_rounding: u8,
 }
+
+/// A word that is none of those that were asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{word}` is none of {choices}")]
+pub struct UnknownWord {
+    word: String,
+    choices: &'static str,
+}
+
+/// Reads one of a few words.
+macro_rules! words {
+    ($type:ty, $choices:literal, $($word:literal => $value:expr),+) => {
+        impl std::str::FromStr for $type {
+            type Err = UnknownWord;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text.to_ascii_lowercase().as_str() {
+                    $($word => Ok($value),)+
+                    _ => Err(UnknownWord { word: text.to_owned(), choices: $choices }),
+                }
+            }
+        }
+    };
+}
+
+words!(BiasKind, "int32, int16, weight, float",
+    "int32" => BiasKind::Int32, "int16" => BiasKind::Int16, "weight" => BiasKind::LikeWeight, "float" => BiasKind::Float);
+words!(Form, "standard, microsoft, quark",
+    "standard" => Form::Standard, "microsoft" => Form::Microsoft, "quark" => Form::Quark);
+words!(Boundary, "pairs, float, integer",
+    "pairs" => Boundary::Pairs, "float" => Boundary::Float, "integer" => Boundary::Integer);

@@ -29,6 +29,8 @@ pub fn read(path: &Path) -> Result<ModelProto, Error> {
 /// Parses the bytes of one file. External data are left alone.
 pub fn parse(bytes: &Bytes) -> Result<ModelProto, OnnxError> {
     let mut input = CodedInputStream::from_tokio_bytes(bytes);
+    // Without a limit of its own the stream takes the end of a truncated file for the end of the messages that it cuts.
+    let _ = input.push_limit(bytes.len() as u64).map_err(|e| OnnxError::Protobuf(e.to_string()))?;
     let mut model = ModelProto::new();
     model.merge_from(&mut input).map_err(|e| OnnxError::Protobuf(e.to_string()))?;
     input.check_eof().map_err(|e| OnnxError::Protobuf(e.to_string()))?;
@@ -75,4 +77,20 @@ fn in_node(node: &mut NodeProto, visit: &mut Visit<'_>) -> Result<(), OnnxError>
 fn in_attribute(attribute: &mut AttributeProto, visit: &mut Visit<'_>) -> Result<(), OnnxError> {
     attribute.t.as_mut().into_iter().chain(&mut attribute.tensors).try_for_each(&mut *visit)?;
     attribute.g.as_mut().into_iter().chain(&mut attribute.graphs).try_for_each(|graph| in_graph(graph, visit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::serialize;
+    use super::*;
+
+    #[test]
+    fn every_cut_through_a_graph_is_noticed() {
+        let node = NodeProto { name: Some("n".to_owned()), input: vec!["x".to_owned()], ..NodeProto::default() };
+        let graph = GraphProto { node: vec![node], name: Some("g".to_owned()), ..GraphProto::default() };
+        let model = ModelProto { graph: protobuf::MessageField::some(graph), ..ModelProto::default() };
+        let whole = Bytes::from(serialize(&model).unwrap());
+        assert_eq!(parse(&whole).unwrap(), model);
+        assert!((0..whole.len()).all(|n| parse(&whole.slice(..n)).is_err()));
+    }
 }

@@ -13,6 +13,6 @@ mod observation;
 mod percentile;
 
 pub use histogram::Histogram;
-pub use method::{METHODS, Method, MethodRow, Settings, Statistic, UnknownMethod};
+pub use method::{DEFAULT_PERCENTILE, METHODS, Method, MethodRow, Settings, Statistic, UnknownMethod};
 pub(crate) use min_mse::candidates;
 pub use observation::Observation;

@@ -1,6 +1,9 @@
 //! The structure of a graph: producers, consumers, constants, names, attributes and opsets. No meaning of operators.
 
 mod attribute;
+pub mod check;
+mod edit;
+mod error;
 mod index;
 mod names;
 mod node;
@@ -8,8 +11,11 @@ mod opset;
 mod sort;
 
 pub use attribute::{attribute, float_attribute, int_attribute, ints_attribute, set_attribute, string_attribute};
+pub use check::check;
+pub use edit::Edit;
+pub use error::GraphError;
 pub use index::Index;
 pub use names::Names;
 pub use node::{domain, is, is_standard, node, positional_input};
 pub use opset::{STANDARD_DOMAIN, add_opset, opset};
-pub use sort::{SortError, sort};
+pub use sort::{SortError, order, sort};

@@ -14,6 +14,14 @@ pub struct SortError(pub String);
 /// Sorts the nodes of a graph (not those of its subgraphs). Among the nodes that could come next the earliest does, so a
 /// sorted graph stays as it is.
 pub fn sort(graph: &mut GraphProto) -> Result<(), SortError> {
+    let order = order(graph)?;
+    let mut nodes: Vec<Option<_>> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();
+    graph.node = order.into_iter().filter_map(|i| nodes[i].take()).collect();
+    Ok(())
+}
+
+/// The positions of the nodes in the order that [`sort`] gives them.
+pub fn order(graph: &GraphProto) -> Result<Vec<usize>, SortError> {
     let index = Index::new(graph);
     let mut waits: Vec<usize> = vec![0; graph.node.len()];
     let mut followers: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -24,16 +32,14 @@ pub fn sort(graph: &mut GraphProto) -> Result<(), SortError> {
             followers.entry(maker).or_default().push(reader);
         }
     }
-    let order = order(&mut waits, &followers);
-    if let Some(stuck) = waits.iter().position(|&n| n > 0) {
-        return Err(SortError(graph.node[stuck].name().to_owned()));
+    let order = release(&mut waits, &followers);
+    match waits.iter().position(|&n| n > 0) {
+        Some(stuck) => Err(SortError(graph.node[stuck].name().to_owned())),
+        None => Ok(order),
     }
-    let mut nodes: Vec<Option<_>> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();
-    graph.node = order.into_iter().filter_map(|i| nodes[i].take()).collect();
-    Ok(())
 }
 
-fn order(waits: &mut [usize], followers: &HashMap<usize, Vec<usize>>) -> Vec<usize> {
+fn release(waits: &mut [usize], followers: &HashMap<usize, Vec<usize>>) -> Vec<usize> {
     let mut ready: BTreeSet<usize> = (0..waits.len()).filter(|&i| waits[i] == 0).collect();
     let mut order = Vec::with_capacity(waits.len());
     while let Some(next) = ready.pop_first() {

@@ -1,0 +1,153 @@
+//! What depends on constants alone is computed now and becomes an initializer of the same name; so do Constant nodes, and
+//! integers that shape inference knows. The graph's outputs keep their nodes.
+
+use std::collections::HashMap;
+
+use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, TensorProto};
+
+use super::{Context, PassError};
+use crate::constant::{Call, Value, evaluate, is_known};
+use crate::graph::{self, Edit, Index, STANDARD_DOMAIN, attribute, is, positional_input};
+use crate::shape::{Types, infer};
+
+pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {
+    let types = infer(model);
+    let opset = graph::opset(model, STANDARD_DOMAIN).unwrap_or_default();
+    let Some(graph) = model.graph.as_mut() else { return Ok(0) };
+    let mut folder = Folder { graph, index: Index::new(graph), types, opset, context, values: HashMap::new() };
+    let mut edit = Edit::default();
+    let order = graph::order(graph).map_err(|cycle| graph::GraphError::Cycle(cycle.0))?;
+    for position in order {
+        if let Some(made) = folder.fold(&graph.node[position])? {
+            edit.replace(position, Vec::new());
+            made.into_iter().for_each(|tensor| edit.add(tensor));
+        }
+    }
+    Ok(edit.apply(graph))
+}
+
+struct Folder<'a> {
+    graph: &'a GraphProto,
+    index: Index,
+    types: Types,
+    opset: i64,
+    context: &'a Context<'a>,
+    values: HashMap<String, Value>,
+}
+
+impl Folder<'_> {
+    fn fold(&mut self, node: &NodeProto) -> Result<Option<Vec<TensorProto>>, PassError> {
+        let used: Vec<&String> = node.output.iter().filter(|name| !name.is_empty()).collect();
+        if used.is_empty() || used.iter().any(|name| self.index.is_output(name)) {
+            return Ok(None);
+        }
+        if is(node, "Constant") {
+            return Ok(self.constant(node));
+        }
+        let Some(values) = self.known(node).or_else(|| self.evaluate(node)) else { return Ok(None) };
+        let mut made = Vec::with_capacity(values.len());
+        for (name, value) in node.output.iter().zip(values).filter(|(name, _)| !name.is_empty()) {
+            let value = self.kept(value)?;
+            self.values.insert(name.clone(), value.clone());
+            made.push(value.into_tensor(name));
+        }
+        Ok((made.len() == used.len()).then_some(made))
+    }
+
+    /// A Constant's tensor as it is, of any type.
+    fn constant(&mut self, node: &NodeProto) -> Option<Vec<TensorProto>> {
+        let name = node.output.first()?;
+        if let Some(tensor) = attribute(node, "value").and_then(|a| a.t.as_ref()) {
+            self.values.extend(Value::of_tensor(tensor).map(|value| (name.clone(), value)));
+            return Some(vec![TensorProto { name: Some(name.clone()), ..tensor.clone() }]);
+        }
+        let call = Call { node, opset: self.opset, inputs: vec![], limit: usize::MAX };
+        let value = evaluate(&call)?.pop()?;
+        self.values.insert(name.clone(), value.clone());
+        Some(vec![value.into_tensor(name)])
+    }
+
+    /// What shape inference found out about integers.
+    fn known(&self, node: &NodeProto) -> Option<Vec<Value>> {
+        let [output] = &node.output[..] else { return None };
+        is_known(node).then(|| self.types.constant(output).cloned().map(|value| vec![value]))?
+    }
+
+    fn evaluate(&self, node: &NodeProto) -> Option<Vec<Value>> {
+        if !is_known(node) {
+            return None;
+        }
+        let value = |i: usize| match positional_input(node, i) {
+            Some(name) => self.value(name).map(Some),
+            None => Some(None),
+        };
+        let inputs: Vec<Option<Value>> = (0..node.input.len()).map(value).collect::<Option<_>>()?;
+        let size: usize = inputs.iter().flatten().map(|value| value.bytes().len()).sum();
+        let values = evaluate(&Call { node, opset: self.opset, inputs, limit: size.max(self.context.largest) })?;
+        let grown: usize = values.iter().map(|value| value.bytes().len()).sum();
+        (grown <= size.max(self.context.largest)).then_some(values)
+    }
+
+    fn value(&self, name: &str) -> Option<Value> {
+        let initializer = || Value::of_tensor(self.index.constant(self.graph, name)?);
+        self.values.get(name).cloned().or_else(initializer)
+    }
+
+    fn kept(&self, value: Value) -> Result<Value, PassError> {
+        if self.context.spill.is_none() || !value.bytes().is_unique() {
+            return Ok(value);
+        }
+        let (data_type, shape) = (value.data_type(), value.shape().to_vec());
+        let kept = self.context.keep(value.bytes().to_vec())?;
+        Ok(Value::new(data_type, shape, kept).unwrap_or(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{node, set_attribute};
+    use crate::test_models::{floats, integers, model, typed};
+
+    #[test]
+    fn a_shape_that_is_known_is_folded_into_the_reshape() {
+        let mut gather = node("Gather", "g", &["s", "zero"], &["n"]);
+        set_attribute(&mut gather, "axis", 0i64);
+        let mut concat = node("Concat", "c", &["n", "rest"], &["shape"]);
+        set_attribute(&mut concat, "axis", 0i64);
+        let nodes = vec![
+            node("Shape", "s", &["x"], &["s"]),
+            gather,
+            concat,
+            node("Reshape", "r", &["x", "shape"], &["y"]),
+        ];
+        let initializers = vec![integers("zero", &[0]), integers("rest", &[-1])];
+        let mut model = model(17, nodes, initializers, &[], &["y"]);
+        model.graph.as_mut().unwrap().input = vec![typed("x", &[2, 3, 4])];
+        assert_eq!(run(&mut model, &Context::default()).unwrap(), 3);
+        assert_eq!(model.graph.node, [node("Reshape", "r", &["x", "shape"], &["y"])]);
+        assert!(model.graph.initializer.contains(&integers("shape", &[2, -1])));
+    }
+
+    #[test]
+    fn quantized_weights_and_outputs_stay() {
+        let nodes = vec![
+            node("DequantizeLinear", "d", &["w", "s"], &["v"]),
+            node("Add", "a", &["s", "s"], &["y"]),
+            node("Mul", "m", &["x", "v"], &["z"]),
+        ];
+        let w = kvant_container::onnx::tensor("w", kvant_container::onnx::DataType::INT8, &[1], vec![3]);
+        let mut model = model(17, nodes.clone(), vec![w, floats("s", &[], &[0.5])], &["x"], &["y", "z"]);
+        assert_eq!(run(&mut model, &Context::default()).unwrap(), 0);
+        assert_eq!(model.graph.node, nodes);
+    }
+
+    #[test]
+    fn a_constant_grows_to_the_limit_only() {
+        let nodes = vec![node("Expand", "e", &["one", "shape"], &["v"]), node("Mul", "m", &["x", "v"], &["y"])];
+        let initializers = vec![floats("one", &[1], &[1.0]), integers("shape", &[1024, 1024])];
+        let mut model = model(17, nodes, initializers, &["x"], &["y"]);
+        assert_eq!(run(&mut model, &Context::default()).unwrap(), 0);
+        assert_eq!(run(&mut model, &Context { largest: 4 << 20, ..Context::default() }).unwrap(), 1);
+    }
+}

@@ -1,0 +1,75 @@
+//! What can go wrong when a graph is rewritten.
+
+use kvant_container::ErrorKind;
+
+use super::ALL;
+use crate::graph::GraphError;
+
+/// A pass that cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum PassError {
+    /// There is no pass of this name.
+    #[error("there is no pass `{}`{}", .name.escape_debug(), Suggestion(*.near))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The name that is nearest to it, if one is near.
+        near: Option<&'static str>,
+    },
+    /// The model's graph is not sound.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// New weights cannot be kept.
+    #[error(transparent)]
+    Container(#[from] kvant_container::Error),
+}
+
+struct Suggestion(Option<&'static str>);
+
+impl std::fmt::Display for Suggestion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |near| write!(f, "; did you mean `{near}`?"))
+    }
+}
+
+impl PassError {
+    pub(super) fn unknown(name: &str) -> Self {
+        let best = ALL.iter().map(|pass| (distance(name, pass.name), pass.name)).min();
+        let near = best.filter(|(distance, near)| *distance <= near.len() / 3).map(|(_, near)| near);
+        Self::Unknown { name: name.to_owned(), near }
+    }
+
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unknown { .. } => ErrorKind::Invalid,
+            Self::Graph(error) => error.kind(),
+            Self::Container(error) => error.kind(),
+        }
+    }
+
+    /// What to do.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unknown { .. } => Some("`kvant list passes` shows all".to_owned()),
+            Self::Graph(error) => Some(error.hint().to_owned()),
+            Self::Container(error) => error.hint(),
+        }
+    }
+}
+
+/// Edits (a letter added, left out or changed) between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, letter) in a.chars().take(100).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, other) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *other);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,203 @@
+//! Rewrites of a graph that keep what the model computes. One file each, and a row of [`ALL`], from which selection, help and
+//! order follow.
+//!
+//! A pass sees the whole model and says how often it rewrote something. It changes nothing across QuantizeLinear and
+//! DequantizeLinear, which are no operators that a constant or a fused weight could be computed through.
+
+mod batch_norm_folding;
+mod constant_folding;
+mod copy_shared_bias;
+mod dead_nodes;
+mod error;
+mod identity;
+mod matmul_add_to_gemm;
+mod reduce_mean_to_pool;
+mod remove_initializers_from_inputs;
+mod selection;
+mod shape_inference;
+mod split_to_slice;
+mod weights;
+
+use kvant_container::onnx::{Bytes, ModelProto, Spill};
+
+pub use error::PassError;
+pub use selection::Selection;
+
+/// One rewrite.
+#[derive(Debug)]
+pub struct Pass {
+    /// The name to select it by.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub about: &'static str,
+    /// Whether it runs unless it is switched off.
+    pub default: bool,
+    run: fn(&mut ModelProto, &Context<'_>) -> Result<usize, PassError>,
+}
+
+impl Pass {
+    /// Runs the pass once over the model; how many rewrites it made.
+    pub fn run(&self, model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {
+        (self.run)(model, context)
+    }
+
+    /// The pass of a name.
+    pub fn named(name: &str) -> Result<&'static Self, PassError> {
+        ALL.iter().find(|pass| pass.name == name).ok_or_else(|| PassError::unknown(name))
+    }
+}
+
+/// All passes, in the order in which they run.
+pub const ALL: &[Pass] = &[
+    Pass {
+        name: "remove-initializers-from-inputs",
+        about: "initializers that are inputs as well become constants that no caller can override",
+        default: true,
+        run: remove_initializers_from_inputs::run,
+    },
+    Pass {
+        name: "constant-folding",
+        about: "what depends on constants alone is computed now, shapes that are known included",
+        default: true,
+        run: constant_folding::run,
+    },
+    Pass {
+        name: "identity",
+        about: "nodes that give what they get go: Identity, Dropout, and Cast, Reshape, Transpose, Pad, Slice without effect",
+        default: true,
+        run: identity::run,
+    },
+    Pass {
+        name: "batch-norm-folding",
+        about: "BatchNormalization goes into the weights of the Conv, ConvTranspose or Gemm before or behind it",
+        default: true,
+        run: batch_norm_folding::run,
+    },
+    Pass {
+        name: "matmul-add-to-gemm",
+        about: "MatMul with a constant and Add become Gemm, between two Reshapes where there are more than two dimensions",
+        default: false,
+        run: matmul_add_to_gemm::run,
+    },
+    Pass {
+        name: "reduce-mean-to-global-average-pool",
+        about: "ReduceMean over height and width becomes GlobalAveragePool",
+        default: false,
+        run: reduce_mean_to_pool::run,
+    },
+    Pass {
+        name: "split-to-slice",
+        about: "Split becomes one Slice for each part",
+        default: false,
+        run: split_to_slice::run,
+    },
+    Pass {
+        name: "copy-shared-bias",
+        about: "each Conv, ConvTranspose and Gemm gets a bias of its own, since a bias is quantized with the scales of its node",
+        default: false,
+        run: copy_shared_bias::run,
+    },
+    Pass {
+        name: "dead-nodes",
+        about: "nodes and initializers that no output depends on go",
+        default: true,
+        run: dead_nodes::run,
+    },
+    Pass {
+        name: "shape-inference",
+        about: "types and shapes of all tensors, as far as they follow, are written to the model",
+        default: true,
+        run: shape_inference::run,
+    },
+];
+
+/// What passes may use besides the model.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// Where large new weights are kept; in memory without it.
+    pub spill: Option<&'a Spill>,
+    /// Most bytes that a folded constant may grow to beyond the constants it is made of.
+    pub largest: usize,
+}
+
+impl Default for Context<'_> {
+    fn default() -> Self {
+        Self { spill: None, largest: 1 << 20 }
+    }
+}
+
+impl Context<'_> {
+    /// Contents made anew, on disk where there is a place for them.
+    fn keep(&self, contents: Vec<u8>) -> Result<Bytes, PassError> {
+        match self.spill {
+            Some(spill) => Ok(spill.keep(contents)?),
+            None => Ok(contents.into()),
+        }
+    }
+}
+
+/// Rounds over all passes, at most: a model that changes longer is left as it is then, which is right, only not smallest.
+const MOST_ROUNDS: usize = 8;
+
+/// Runs the selected passes in the order of [`ALL`], again and again until none finds anything; how many rewrites each of
+/// them made, those that made none included.
+///
+/// The model must have passed [`check`](crate::graph::check()); it passes it afterwards too, with its nodes in order.
+pub fn simplify(
+    model: &mut ModelProto,
+    selection: &Selection,
+    context: &Context<'_>,
+) -> Result<Vec<(&'static str, usize)>, PassError> {
+    let mut counts: Vec<_> = selection.passes().map(|pass| (pass.name, 0)).collect();
+    sort(model)?;
+    for _ in 0..MOST_ROUNDS {
+        let mut found = 0;
+        for (pass, (_, count)) in selection.passes().zip(&mut counts) {
+            let rewrites = pass.run(model, context)?;
+            *count += rewrites;
+            found += rewrites;
+        }
+        if found == 0 {
+            break;
+        }
+    }
+    sort(model)?;
+    Ok(counts)
+}
+
+fn sort(model: &mut ModelProto) -> Result<(), PassError> {
+    let sorted = model.graph.as_mut().map(crate::graph::sort).transpose();
+    sorted.map(drop).map_err(|cycle| PassError::Graph(crate::graph::GraphError::Cycle(cycle.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{check, node};
+    use crate::test_models::{floats, model};
+
+    #[test]
+    fn names_are_those_of_the_command_line_and_differ() {
+        let mut names: Vec<_> = ALL.iter().map(|pass| pass.name).collect();
+        assert!(names.iter().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-' || c.is_ascii_digit())));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn rounds_go_on_until_nothing_changes() {
+        let nodes = vec![
+            node("Identity", "i", &["x"], &["a"]),
+            node("Add", "a", &["w", "w"], &["v"]),
+            node("Mul", "m", &["a", "v"], &["y"]),
+            node("Relu", "dead", &["v"], &["z"]),
+        ];
+        let mut model = model(17, nodes, vec![floats("w", &[1], &[2.0])], &["x"], &["y"]);
+        let counts = simplify(&mut model, &Selection::default(), &Context::default()).unwrap();
+        assert_eq!(model.graph.node, [node("Mul", "m", &["x", "v"], &["y"])]);
+        assert_eq!(model.graph.initializer, [floats("v", &[1], &[4.0])]);
+        assert!(counts.contains(&("identity", 1)) && counts.contains(&("constant-folding", 1)));
+        assert_eq!(check(&model), Ok(()));
+    }
+}

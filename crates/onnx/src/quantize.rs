@@ -1,0 +1,191 @@
+//! The whole run over one graph: prepare, observe, finish. What is done between, with which data and engine, is the caller's.
+//!
+//! [`prepare`] refuses whatever can be refused and touches no data; [`Prepared::observation`] says which tensors need ranges;
+//! [`Prepared::finish`] writes the quantized graph.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvant_container::onnx::{GraphProto, ModelProto, Spill};
+
+use crate::calibration::{DEFAULT_PERCENTILE, Observation, Settings};
+use crate::element::Element;
+use crate::error::QuantizeError;
+use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
+use crate::npu;
+use crate::pass::{self, Context};
+use crate::placement::{Placement, place};
+use crate::quantization::Range;
+use crate::recipe::{BiasKind, Layout, Recipe};
+use crate::report::Report;
+use crate::shape::{self, Types};
+use crate::solution::{Solution, solve};
+use crate::writing::{Dialect, lift_constants, write_pairs};
+
+/// A simplified model and what will become of it.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The float model, its passes done.
+    pub model: ModelProto,
+    /// The recipe.
+    pub recipe: Recipe,
+    /// The tensors that are quantized.
+    pub placement: Placement,
+    /// Types and shapes, as far as they follow.
+    pub types: Types,
+    /// Rewrites by each pass.
+    pub passes: Vec<(&'static str, usize)>,
+    /// Percent of the values inside a range, for the percentile method.
+    pub percentile: f64,
+}
+
+/// Checks and simplifies a model and places its quantizers.
+///
+/// Errors: a wrong graph, a recipe that the graph has nothing for or whose types have no operators.
+pub fn prepare(
+    mut model: ModelProto,
+    recipe: Recipe,
+    passes: &pass::Selection,
+    spill: Option<&Spill>,
+) -> Result<Prepared, QuantizeError> {
+    check(&model)?;
+    lift_constants(&mut model);
+    let context = Context { spill, ..Context::default() };
+    let passes = pass::simplify(&mut model, passes, &context)?;
+    let needed = lowest_opset(&recipe);
+    if opset(&model, STANDARD_DOMAIN).is_some_and(|version| version < needed) {
+        return Err(QuantizeError::OpsetTooLow { needed });
+    }
+    let types = shape::infer(&model);
+    let data_type = |name: &str| types.get(name).map(|t| t.data_type);
+    let placement = model.graph.as_ref().map(|graph| place(graph, &recipe, &data_type)).unwrap_or_default();
+    if placement.activations.is_empty() && placement.weights.is_empty() {
+        return Err(QuantizeError::NothingToDo);
+    }
+    check_operators(&recipe, &placement)?;
+    Ok(Prepared { model, recipe, placement, types, passes, percentile: DEFAULT_PERCENTILE })
+}
+
+/// The lowest standard opset whose operators can hold what the recipe asks for.
+fn lowest_opset(recipe: &Recipe) -> i64 {
+    if recipe.layout == Layout::QOperator || matches!(recipe.layout, Layout::MatMulNBits { .. } | Layout::Float(_)) {
+        return 11;
+    }
+    let dialect = Dialect { form: recipe.form, block_rounding: recipe.block_rounding };
+    let overridden = recipe.overrides.iter().filter_map(|o| o.element).map(|element| (element, false));
+    let weight = (recipe.weight.element, recipe.weight.per_channel);
+    let bias = (recipe.bias == BiasKind::Int16).then_some((Element::Int16, false));
+    let activation = recipe.activation.map(|a| (a.element, false));
+    let all = overridden.chain([weight]).chain(bias).chain(activation);
+    all.map(|(element, per_channel)| dialect.opset(element, per_channel)).max().unwrap_or(10)
+}
+
+fn check_operators(recipe: &Recipe, placement: &Placement) -> Result<(), QuantizeError> {
+    let dialect = Dialect { form: recipe.form, block_rounding: recipe.block_rounding };
+    for activation in placement.activations.values() {
+        dialect.operators(activation.scheme.element, false)?;
+    }
+    for weight in placement.weights.values() {
+        dialect.operators(weight.scheme.element, true)?;
+    }
+    Ok(())
+}
+
+impl Prepared {
+    fn graph(&self) -> &GraphProto {
+        &self.model.graph
+    }
+
+    /// Statistics for the tensors whose ranges are needed. None where nothing depends on data.
+    pub fn observation(&self) -> Observation {
+        let index = Index::new(self.graph());
+        let needed = self.placement.activations.iter().filter(|(_, a)| a.provider.is_none() && a.range.is_none());
+        let ranged = needed.filter(|(_, a)| a.scheme.element.is_integer() || a.scheme.element.is_float8());
+        Observation::new(ranged.map(|(name, activation)| {
+            let s = activation.scheme;
+            let settings = Settings { percentile: self.percentile, ..Settings::new(s.method, s.element, s.symmetric, s.scale) };
+            (self.observed(&index, name), settings)
+        }))
+    }
+
+    /// The tensor whose values a tensor's range is taken from: what goes only into Relu or Clip needs codes for what comes out.
+    fn observed(&self, index: &Index, tensor: &str) -> String {
+        let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
+        let clamp = reader.filter(|node| is(node, "Relu") || is(node, "Clip"));
+        clamp.and_then(|node| node.output.first()).map_or_else(|| tensor.to_owned(), Clone::clone)
+    }
+
+    /// The range of every tensor from those that were observed.
+    fn ranges(&self, observed: &BTreeMap<String, Range>) -> BTreeMap<String, Range> {
+        let index = Index::new(self.graph());
+        let softmax = |name: &str| index.producer(name).is_some_and(|i| is(&self.graph().node[i], "Softmax"));
+        let range = |name: &String| match softmax(name) {
+            true => Some(Range { low: 0.0, high: 1.0 }),
+            false => observed.get(&self.observed(&index, name)).copied(),
+        };
+        let named = self.placement.activations.keys();
+        named.filter_map(|name| range(name).map(|range| (name.clone(), range))).collect()
+    }
+
+    /// Solves for scales and writes the quantized graph.
+    pub fn finish(mut self, observation: &Observation, spill: Option<&Spill>) -> Result<(ModelProto, Report), QuantizeError> {
+        let huge = self.huge(observation);
+        self.placement.remove(&huge);
+        let ranges = self.ranges(&observation.ranges());
+        let mut solution = solve(self.graph(), &self.placement, &ranges)?;
+        let adjusted = self.adjust(&mut solution)?;
+        let mut report = Report::new(&self, &solution, &ranges, observation.samples());
+        report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
+        report.adjusted = adjusted;
+        if self.recipe.npu {
+            self.simulate();
+        }
+        write_pairs(&mut self.model, &self.recipe, &self.placement, &solution, spill)?;
+        sign(&mut self.model);
+        check(&self.model)?;
+        Ok((self.model, report))
+    }
+
+    /// Quantized tensors whose values turned out to carry masks.
+    fn huge(&self, observation: &Observation) -> BTreeSet<String> {
+        let index = Index::new(self.graph());
+        let huge = |name: &&String| observation.huge().contains(&self.observed(&index, name));
+        self.placement.activations.keys().filter(huge).cloned().collect()
+    }
+
+    fn adjust(&self, solution: &mut Solution) -> Result<Vec<String>, QuantizeError> {
+        let (graph, align) = (self.graph(), self.recipe.align);
+        let mut adjusted = match self.recipe.npu {
+            true => npu::refine(graph, &self.placement, align, solution),
+            false => {
+                solution.align(graph, &self.placement, align);
+                Vec::new()
+            }
+        };
+        if self.recipe.bias == BiasKind::Int32 {
+            adjusted.extend(solution.make_room_for_biases(graph, &self.placement)?);
+        }
+        Ok(adjusted)
+    }
+
+    fn simulate(&mut self) {
+        let (types, placement) = (&self.types, &self.placement);
+        let dims = |name: &str| types.get(name).and_then(|t| t.known_shape());
+        let quantized = |node: &kvant_container::onnx::NodeProto| {
+            node.output.iter().chain(&node.input).any(|name| placement.activations.contains_key(name))
+        };
+        if let Some(graph) = self.model.graph.as_mut() {
+            npu::simulate(graph, &dims, &quantized);
+        }
+    }
+
+    /// Whether any range has to come from data.
+    pub fn needs_data(&self) -> bool {
+        !self.observation().tensors().is_empty()
+    }
+}
+
+/// Writes who made the model.
+fn sign(model: &mut ModelProto) {
+    model.producer_name = Some("kvant".to_owned());
+    model.producer_version = Some(env!("CARGO_PKG_VERSION").to_owned());
+}

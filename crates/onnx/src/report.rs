@@ -1,0 +1,90 @@
+//! What a run did, tensor by tensor: for people as a table, for machines as JSON.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::quantization::Range;
+use crate::quantize::Prepared;
+use crate::solution::Solution;
+
+/// One quantized tensor.
+#[derive(Debug, Clone, Serialize)]
+pub struct TensorReport {
+    /// Its name.
+    pub name: String,
+    /// `activation`, `weight` or `bias`.
+    pub role: &'static str,
+    /// The element type.
+    pub element: String,
+    /// The first scale.
+    pub scale: Option<f32>,
+    /// The first zero point.
+    pub zero_point: Option<i64>,
+    /// Number of scales.
+    pub scales: usize,
+    /// The range the scale was made from.
+    pub range: Option<Range>,
+    /// The tensor it has its scale from.
+    pub shares: Option<String>,
+}
+
+/// What a run did.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Nodes whose tensors are quantized.
+    pub quantized_nodes: usize,
+    /// Nodes of the simplified model.
+    pub nodes: usize,
+    /// Samples that ranges come from.
+    pub samples: usize,
+    /// Rewrites by each pass that made any.
+    pub passes: Vec<(String, usize)>,
+    /// Tensors and nodes that are left in float, and why.
+    pub left_in_float: Vec<(String, String)>,
+    /// Tensors whose scale was changed for the hardware or for a bias.
+    pub adjusted: Vec<String>,
+    /// Every quantized tensor.
+    pub tensors: Vec<TensorReport>,
+}
+
+impl Report {
+    /// Of a solved model.
+    pub fn new(prepared: &Prepared, solution: &Solution, ranges: &BTreeMap<String, Range>, samples: usize) -> Self {
+        let placement = &prepared.placement;
+        let activations = placement.activations.iter().map(|(name, a)| TensorReport {
+            name: name.clone(),
+            role: "activation",
+            element: a.scheme.element.to_string(),
+            scale: solution.activations.get(name).map(|p| p.scale),
+            zero_point: solution.activations.get(name).map(|p| p.zero_point),
+            scales: 1,
+            range: a.range.or_else(|| ranges.get(name).copied()),
+            shares: a.provider.clone(),
+        });
+        let weights = placement.weights.iter().map(|(name, w)| {
+            let parameters = solution.weights.get(name).map_or(&[][..], Vec::as_slice);
+            TensorReport {
+                name: name.clone(),
+                role: "weight",
+                element: w.scheme.element.to_string(),
+                scale: parameters.first().map(|p| p.scale),
+                zero_point: parameters.first().map(|p| p.zero_point),
+                scales: parameters.len(),
+                range: w.range,
+                shares: None,
+            }
+        });
+        let skipped = placement.skipped.iter().map(|s| (s.node.clone(), s.reason.to_owned()));
+        let passes = prepared.passes.iter().filter(|(_, count)| *count > 0);
+        Self {
+            quantized_nodes: placement.nodes,
+            nodes: prepared.model.graph.node.len(),
+            samples,
+            passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            left_in_float: skipped.collect(),
+            adjusted: Vec::new(),
+            tensors: activations.chain(weights).collect(),
+        }
+    }
+}
