@@ -6,4 +6,6 @@
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
+pub mod data;
 pub mod graph;
+pub mod runtime;
