@@ -6,12 +6,14 @@
 //! * [`pass`] simplifies and rewrites the float model, every rewrite keeping its outputs; [`shape`] finds types and shapes;
 //! * [`placement`] decides from a table of rules which tensors are quantized, [`calibration`] finds their ranges as a model
 //!   runs over data, [`solution`] their scales and zero points; [`npu`] adjusts both to hardware;
+//! * [`data`] lends samples from files, [`runtime`] runs the float model on them;
 //! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names.
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
 pub mod calibration;
 pub mod constant;
+pub mod data;
 pub mod element;
 pub mod error;
 pub mod graph;
@@ -23,6 +25,7 @@ pub mod quantization;
 pub mod quantize;
 pub mod recipe;
 pub mod report;
+pub mod runtime;
 pub mod shape;
 pub mod solution;
 #[cfg(test)]

@@ -1,0 +1,183 @@
+//! Arrays that go into models and come out of them: a shape and its values, owned or lent. No arithmetic.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use kvant_container::onnx::DataType;
+
+use super::element::{Element, cast};
+
+/// Values of one type, in row-major order; lent where they lie in a mapped file or in an engine's memory.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Values<'a> {
+    F32(Cow<'a, [f32]>),
+    F64(Cow<'a, [f64]>),
+    F16(Cow<'a, [f16]>),
+    Bf16(Cow<'a, [bf16]>),
+    I64(Cow<'a, [i64]>),
+    I32(Cow<'a, [i32]>),
+    I16(Cow<'a, [i16]>),
+    I8(Cow<'a, [i8]>),
+    U64(Cow<'a, [u64]>),
+    U32(Cow<'a, [u32]>),
+    U16(Cow<'a, [u16]>),
+    U8(Cow<'a, [u8]>),
+    Bool(Cow<'a, [bool]>),
+}
+
+/// Does the same with the values of whichever type.
+macro_rules! each_type {
+    ($values:expr, $name:ident => $body:expr) => {
+        match $values {
+            $crate::data::Values::F32($name) => $body,
+            $crate::data::Values::F64($name) => $body,
+            $crate::data::Values::F16($name) => $body,
+            $crate::data::Values::Bf16($name) => $body,
+            $crate::data::Values::I64($name) => $body,
+            $crate::data::Values::I32($name) => $body,
+            $crate::data::Values::I16($name) => $body,
+            $crate::data::Values::I8($name) => $body,
+            $crate::data::Values::U64($name) => $body,
+            $crate::data::Values::U32($name) => $body,
+            $crate::data::Values::U16($name) => $body,
+            $crate::data::Values::U8($name) => $body,
+            $crate::data::Values::Bool($name) => $body,
+        }
+    };
+}
+pub(crate) use each_type;
+
+/// An array: a shape and as many values as it has places.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Array<'a> {
+    shape: Vec<usize>,
+    values: Values<'a>,
+}
+
+impl<'a> Array<'a> {
+    /// Puts values into a shape; `None` if they are not as many as the shape's places.
+    pub fn new(shape: Vec<usize>, values: Values<'a>) -> Option<Self> {
+        let places = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
+        (places == values.len()).then_some(Self { shape, values })
+    }
+
+    /// An array of one type, owned or lent; `None` if the values are not as many as the shape's places.
+    pub fn of<T: Element>(shape: Vec<usize>, values: impl Into<Cow<'a, [T]>>) -> Option<Self> {
+        Self::new(shape, T::values(values.into()))
+    }
+
+    /// The sizes of the axes; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The values, row-major.
+    pub fn values(&self) -> &Values<'a> {
+        &self.values
+    }
+
+    /// The element type.
+    pub fn data_type(&self) -> DataType {
+        self.values.data_type()
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The values if they are single precision floats.
+    pub fn f32s(&self) -> Option<&[f32]> {
+        match &self.values {
+            Values::F32(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// The values as single precision floats, whatever their type: converted where they are of another.
+    pub fn to_f32s(&self) -> Cow<'_, [f32]> {
+        match &self.values {
+            Values::F32(values) => Cow::Borrowed(&values[..]),
+            other => each_type!(other, v => v.iter().map(|x| x.to_float() as f32).collect()),
+        }
+    }
+
+    /// The same array, lent.
+    pub fn view(&self) -> Array<'_> {
+        let values = each_type!(&self.values, v => Element::values(Cow::Borrowed(&v[..])));
+        Array { shape: self.shape.clone(), values }
+    }
+
+    /// The same array, owned.
+    pub fn into_owned(self) -> Array<'static> {
+        let values = each_type!(self.values, v => Element::values(Cow::Owned(v.into_owned())));
+        Array { shape: self.shape, values }
+    }
+
+    /// The same values in another shape of as many places; `None` if it has more or less.
+    pub fn reshaped(self, shape: Vec<usize>) -> Option<Self> {
+        Self::new(shape, self.values)
+    }
+
+    /// The same values as another type; `None` where the type cannot hold one of them: a fraction as an integer, an integer
+    /// out of range. Floats are rounded to narrower floats.
+    pub fn cast(self, to: DataType) -> Option<Self> {
+        if self.data_type() == to {
+            return Some(self);
+        }
+        let values = each_type!(&self.values, v => cast(v, to))?;
+        Some(Self { shape: self.shape, values })
+    }
+}
+
+impl Values<'_> {
+    /// The element type.
+    pub fn data_type(&self) -> DataType {
+        fn of<T: Element>(_: &[T]) -> DataType {
+            T::DATA_TYPE
+        }
+        each_type!(self, v => of(v))
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        each_type!(self, v => v.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_holds_as_many_values_as_it_has_places() {
+        assert!(Array::of(vec![2, 3], vec![0.0f32; 6]).is_some());
+        assert!(Array::of(vec![], vec![0u8; 1]).is_some());
+        assert!(Array::of(vec![2, 3], vec![0.0f32; 5]).is_none());
+        assert!(Array::of(vec![usize::MAX, 2], vec![0u8; 0]).is_none());
+    }
+
+    #[test]
+    fn casts_keep_values_or_fail() {
+        let array = |v: Vec<i64>| Array::of(vec![v.len()], v).unwrap();
+        assert_eq!(array(vec![1, -2]).cast(DataType::INT32), Array::of(vec![2], vec![1i32, -2]));
+        assert_eq!(array(vec![1, 300]).cast(DataType::UINT8), None);
+        assert_eq!(array(vec![1, 0]).cast(DataType::BOOL), Array::of(vec![2], vec![true, false]));
+        assert_eq!(array(vec![3]).cast(DataType::FLOAT), Array::of(vec![1], vec![3.0f32]));
+        let halves = Array::of(vec![1], vec![0.5f64]).unwrap();
+        assert_eq!(halves.clone().cast(DataType::INT64), None);
+        assert_eq!(halves.clone().cast(DataType::FLOAT16), Array::of(vec![1], vec![f16::from_f32(0.5)]));
+        assert_eq!(&halves.to_f32s()[..], [0.5]);
+    }
+}

@@ -1,0 +1,113 @@
+//! What can be wrong with calibration or evaluation data.
+
+use std::path::PathBuf;
+
+use kvant_container::ErrorKind;
+
+/// A problem of data, found before a model runs on them.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// The system could not read a file or list a directory.
+    #[error("cannot read {}: {cause}", file.display())]
+    Io {
+        /// The file or directory.
+        file: PathBuf,
+        /// The system's answer.
+        cause: String,
+    },
+    /// A file that is not of the format its name or first bytes say.
+    #[error("{}: {problem}", file.display())]
+    Invalid {
+        /// The file, with the entry in it where there is one.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A file that may be fine but is not handled.
+    #[error("{}: {problem}", file.display())]
+    Unsupported {
+        /// The file, with the entry in it where there is one.
+        file: PathBuf,
+        /// What is not handled.
+        problem: String,
+    },
+    /// The source holds nothing for an input of the model.
+    #[error("the data have no array for the model's input `{input}`; they have {}", list(found))]
+    MissingInput {
+        /// The input.
+        input: String,
+        /// What is there.
+        found: Vec<String>,
+    },
+    /// An array does not fit the input it is for.
+    #[error("the data for input `{input}`: {problem}")]
+    Mismatch {
+        /// The input.
+        input: String,
+        /// What does not fit.
+        problem: String,
+    },
+    /// The model needs data of a kind that cannot be made up.
+    #[error("no random data for input `{input}`: {problem}")]
+    NoRandom {
+        /// The input.
+        input: String,
+        /// Why not.
+        problem: String,
+    },
+    /// A text that describes no preprocessing.
+    #[error("preprocessing: {0}")]
+    Preprocessing(String),
+    /// No sample at all.
+    #[error("the data have no samples")]
+    Empty,
+}
+
+impl DataError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Io { .. } => ErrorKind::Io,
+            Self::Unsupported { .. } | Self::NoRandom { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::MissingInput { .. } => Some("name the arrays of an .npz file as the model's inputs are named"),
+            Self::Mismatch { .. } => Some(
+                "the first axis of an array holds the samples, the others have the shape the model's input has after its batch axis",
+            ),
+            Self::NoRandom { .. } => Some("give real data: random values say little about ranges anyway"),
+            Self::Preprocessing(_) => {
+                Some("for example size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,layout=nchw")
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn io(file: impl Into<PathBuf>, cause: impl std::fmt::Display) -> Self {
+        Self::Io { file: file.into(), cause: cause.to_string() }
+    }
+
+    pub(super) fn invalid(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
+        Self::Invalid { file: file.into(), problem: problem.into() }
+    }
+
+    pub(super) fn unsupported(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
+        Self::Unsupported { file: file.into(), problem: problem.into() }
+    }
+}
+
+/// Names for a message: the first few, quoted.
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n > SHOWN => format!("{} and {} more", shown.join(", "), n - SHOWN),
+        _ => shown.join(", "),
+    }
+}

@@ -1,0 +1,34 @@
+//! Data a model is run on: arrays from files and folders, matched to the model's inputs, one sample at a time.
+//!
+//! [`inputs`] says what a model takes, [`Source::open`] finds and checks it, [`Samples::sample`] lends one sample. Memory does
+//! not grow with the number of samples: files are mapped, or read a sample at a time. Nothing here runs a model.
+
+mod array;
+mod column;
+mod element;
+mod error;
+mod images;
+mod inputs;
+mod npy;
+mod npz;
+mod preprocessing;
+mod random;
+mod samples;
+mod source;
+mod stored;
+
+pub use array::{Array, Values};
+
+pub(crate) use array::each_type;
+pub use element::Element;
+
+pub(crate) use element::from_bytes;
+pub use error::DataError;
+pub use inputs::{Axis, Input, display_axes, inputs, type_of};
+pub use preprocessing::{Channels, Layout, Preprocessing, Resize};
+pub use random::Distribution;
+pub use samples::{Sample, Samples};
+pub use source::{DataOptions, Source};
+
+#[cfg(test)]
+mod tests;

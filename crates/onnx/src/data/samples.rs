@@ -1,0 +1,71 @@
+//! The samples a model is run on: for each, one array per input, lent one sample at a time.
+
+use super::array::Array;
+use super::column::Column;
+use super::error::DataError;
+use super::inputs::Input;
+
+/// The arrays of one sample, with the names of the inputs they are for.
+pub type Sample<'a> = Vec<(&'a str, Array<'a>)>;
+
+/// All samples. What is in memory is one of them, whatever their number.
+pub struct Samples {
+    columns: Vec<(Input, Box<dyn Column>)>,
+    count: usize,
+    random: bool,
+}
+
+impl Samples {
+    pub(super) fn new(
+        columns: Vec<(Input, Box<dyn Column>)>,
+        limit: Option<usize>,
+        random: bool,
+    ) -> Result<Self, DataError> {
+        let count = columns.first().map_or(0, |(_, column)| column.len());
+        if let Some((input, other)) = columns.iter().find(|(_, column)| column.len() != count) {
+            let first = columns.first().map(|(input, _)| input.name.as_str()).unwrap_or_default();
+            let problem = format!("{} samples, where `{first}` has {count}", other.len());
+            return Err(DataError::Mismatch { input: input.name.clone(), problem });
+        }
+        match limit.unwrap_or(usize::MAX).min(count) {
+            0 => Err(DataError::Empty),
+            count => Ok(Self { columns, count, random }),
+        }
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Never: data without samples are refused when they are opened.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether the values are made up, which a user should be warned of.
+    pub fn random(&self) -> bool {
+        self.random
+    }
+
+    /// The arrays of one sample, of the types and shapes the model takes. Reading in order is cheapest.
+    pub fn sample(&mut self, index: usize) -> Result<Sample<'_>, DataError> {
+        self.columns.iter_mut().map(|(input, column)| one(input, column.as_mut(), index)).collect()
+    }
+}
+
+fn one<'a>(input: &'a Input, column: &'a mut dyn Column, index: usize) -> Result<(&'a str, Array<'a>), DataError> {
+    use kvant_container::onnx::{DataType, data_type_name};
+    let array = column.sample(index)?;
+    let from = array.data_type();
+    let array = match input.data_type {
+        DataType::UNDEFINED => Some(array),
+        to => array.cast(to),
+    };
+    let array = array.ok_or_else(|| {
+        let (from, to) = (data_type_name(from), data_type_name(input.data_type));
+        let problem = format!("sample {index}: values of type {from} are not all values of the model's type {to}");
+        DataError::Mismatch { input: input.name.clone(), problem }
+    })?;
+    Ok((&input.name, array))
+}

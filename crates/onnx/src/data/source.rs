@@ -1,0 +1,216 @@
+//! Where samples come from: files by their extension, folders, or thin air.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use kvant_container::onnx::DataType;
+
+use super::array::Array;
+use super::column::{ArrayColumn, Column};
+use super::error::DataError;
+use super::images::{ImageColumn, is_image};
+use super::inputs::Input;
+use super::npz;
+use super::preprocessing::Preprocessing;
+use super::random::{Distribution, RandomColumn};
+use super::samples::Samples;
+use super::stored::{Stored, map};
+
+/// Folders in folders are looked through to this depth.
+const DEEPEST: usize = 8;
+/// Made-up samples where no number was asked for.
+const RANDOM_SAMPLES: usize = 16;
+
+/// Where samples come from. Spelled as a path, or `random`, `random:normal` or `random:uniform`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// An `.npz`, `.npy` or `.safetensors` file, or a folder of such files or of images.
+    Path(PathBuf),
+    /// Made-up values.
+    Random(Distribution),
+}
+
+impl FromStr for Source {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "random" | "random:normal" => Self::Random(Distribution::Normal),
+            "random:uniform" => Self::Random(Distribution::Uniform),
+            path => Self::Path(path.into()),
+        })
+    }
+}
+
+/// How data are read.
+#[derive(Debug, Clone, Default)]
+pub struct DataOptions {
+    /// Use at most so many samples, the first ones.
+    pub num_samples: Option<usize>,
+    /// The steps from an image to the model's input.
+    pub preprocessing: Option<Preprocessing>,
+    /// Where made-up values start.
+    pub seed: u64,
+    /// The name of an array that holds labels and is for no input.
+    pub labels: Option<String>,
+}
+
+impl Source {
+    /// Opens the data for a model's inputs. Names, shapes and numbers of samples are checked here; values are read later.
+    pub fn open(&self, inputs: &[Input], options: &DataOptions) -> Result<Samples, DataError> {
+        let (columns, random) = match self {
+            Self::Random(distribution) => (random(inputs, *distribution, options)?, true),
+            Self::Path(path) => (columns(path, inputs, options)?, false),
+        };
+        Samples::new(columns, options.num_samples, random)
+    }
+
+    /// The integers of an array in the data, one per sample: labels of classes.
+    pub fn labels(&self, name: &str) -> Result<Vec<i64>, DataError> {
+        let missing = |found: Vec<String>| DataError::MissingInput { input: name.to_owned(), found };
+        let Self::Path(path) = self else { return Err(missing(Vec::new())) };
+        let mut labels = Vec::new();
+        let arrays = arrays(&files(path)?)?;
+        let names = names(&arrays);
+        for mut stored in arrays.into_iter().filter(|stored| stored.name == name) {
+            let place = stored.place.clone();
+            let count = stored.shape.iter().product();
+            let values = stored.read(0, vec![count])?.cast(DataType::INT64);
+            let values = values.ok_or_else(|| DataError::invalid(place, "labels that are no integers"))?;
+            labels.extend(integers(&values));
+        }
+        if labels.is_empty() { Err(missing(names)) } else { Ok(labels) }
+    }
+}
+
+fn integers(array: &Array<'_>) -> Vec<i64> {
+    match array.values() {
+        super::Values::I64(values) => values.to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+type Columns = Vec<(Input, Box<dyn Column>)>;
+
+fn random(inputs: &[Input], distribution: Distribution, options: &DataOptions) -> Result<Columns, DataError> {
+    let samples = options.num_samples.unwrap_or(RANDOM_SAMPLES);
+    let column = |input: &Input| {
+        let column = RandomColumn::new(input, distribution, options.seed, samples)?;
+        Ok((input.clone(), Box::new(column) as Box<dyn Column>))
+    };
+    inputs.iter().map(column).collect()
+}
+
+fn columns(path: &Path, inputs: &[Input], options: &DataOptions) -> Result<Columns, DataError> {
+    let files = files(path)?;
+    let images: Vec<PathBuf> = files.iter().filter(|file| is_image(file)).cloned().collect();
+    if !images.is_empty() {
+        return self::images(path, inputs, images, options);
+    }
+    let mut arrays = arrays(&files)?;
+    arrays.retain(|stored| Some(&stored.name) != options.labels.as_ref());
+    inputs.iter().map(|input| array_column(input, inputs, &mut arrays)).collect()
+}
+
+fn array_column(
+    input: &Input,
+    inputs: &[Input],
+    arrays: &mut Vec<Stored>,
+) -> Result<(Input, Box<dyn Column>), DataError> {
+    let mine = match inputs {
+        [_] if !arrays.iter().any(|a| belongs(&a.name, input, inputs)) && of_one_name(arrays) => std::mem::take(arrays),
+        _ => arrays.extract_if(.., |stored| belongs(&stored.name, input, inputs)).collect(),
+    };
+    match mine.is_empty() {
+        true => Err(DataError::MissingInput { input: input.name.clone(), found: names(arrays) }),
+        false => Ok((input.clone(), Box::new(ArrayColumn::new(input, mine)?))),
+    }
+}
+
+/// Whether an array is an input's: by its name, or by its name and a number, `x_0`, `x_1`.
+fn belongs(array: &str, input: &Input, inputs: &[Input]) -> bool {
+    if let Some(named) = inputs.iter().find(|other| other.name == array) {
+        return named.name == input.name;
+    }
+    let number = array.strip_prefix(&input.name).and_then(|rest| rest.strip_prefix('_'));
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Whether arrays can only be those of one input: all of one name, or files of their own.
+fn of_one_name(arrays: &[Stored]) -> bool {
+    let files = arrays.iter().all(|stored| stored.place.extension().is_some_and(|e| e == "npy"));
+    files || names(arrays).len() == 1
+}
+
+fn names(arrays: &[Stored]) -> Vec<String> {
+    arrays.iter().map(|stored| stored.name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn images(path: &Path, inputs: &[Input], files: Vec<PathBuf>, options: &DataOptions) -> Result<Columns, DataError> {
+    let [input] = inputs else {
+        return Err(DataError::unsupported(path, format!("images for a model of {} inputs", inputs.len())));
+    };
+    let steps = options.preprocessing.clone();
+    let steps =
+        steps.ok_or_else(|| DataError::Preprocessing("images need declared steps to the model's input".into()))?;
+    Ok(vec![(input.clone(), Box::new(ImageColumn::new(input, files, steps)?))])
+}
+
+/// The arrays of files, in order.
+fn arrays(files: &[PathBuf]) -> Result<Vec<Stored>, DataError> {
+    let mut arrays = Vec::new();
+    for file in files {
+        match extension(file).as_str() {
+            "npz" => arrays.extend(npz::open(file)?),
+            "npy" => {
+                let name = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+                arrays.push(Stored::npy(file.clone(), name, map(file)?)?);
+            }
+            "safetensors" => arrays.extend(Stored::safetensors(file)?),
+            other => return Err(DataError::unsupported(file, format!("a file of type `{other}`"))),
+        }
+    }
+    arrays.sort_by_key(|stored| number_behind(&stored.name));
+    Ok(arrays)
+}
+
+/// `x_10` comes after `x_9`.
+fn number_behind(name: &str) -> u64 {
+    name.rsplit_once('_').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
+}
+
+fn extension(path: &Path) -> String {
+    path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
+}
+
+/// The files of data: the path itself, or those in and below a folder, by name.
+fn files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let about = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
+    if !about.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut found = Vec::new();
+    walk(path, DEEPEST, &mut found)?;
+    match found.is_empty() {
+        true => Err(DataError::invalid(path, "a folder without .npy, .npz, .safetensors, .jpg or .png files")),
+        false => Ok(found),
+    }
+}
+
+fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    let entries = std::fs::read_dir(folder).and_then(|entries| entries.map(|e| e.map(|e| e.path())).collect());
+    let mut entries: Vec<PathBuf> = entries.map_err(|e| DataError::io(folder, e))?;
+    entries.sort();
+    for entry in entries {
+        if entry.is_dir() {
+            if depth > 0 {
+                walk(&entry, depth - 1, found)?;
+            }
+        } else if is_image(&entry) || ["npy", "npz", "safetensors"].contains(&extension(&entry).as_str()) {
+            found.push(entry);
+        }
+    }
+    Ok(())
+}

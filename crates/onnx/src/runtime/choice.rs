@@ -1,0 +1,88 @@
+//! Which engine runs a model, and how.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The engine to run models with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RuntimeChoice {
+    /// ONNX Runtime where its library is found, else the embedded engine.
+    #[default]
+    Auto,
+    /// The embedded engine.
+    Rten,
+    /// ONNX Runtime.
+    Ort,
+}
+
+impl RuntimeChoice {
+    /// All choices, in the order of the help.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Rten, Self::Ort];
+
+    /// The spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Rten => "rten",
+            Self::Ort => "ort",
+        }
+    }
+}
+
+impl fmt::Display for RuntimeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no engine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no engine: auto, rten or ort")]
+pub struct ParseRuntimeChoiceError(String);
+
+impl FromStr for RuntimeChoice {
+    type Err = ParseRuntimeChoiceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|c| c.name() == text).ok_or_else(|| ParseRuntimeChoiceError(text.to_owned()))
+    }
+}
+
+/// How models are run.
+#[derive(Debug, Clone)]
+pub struct RuntimeOptions {
+    /// The engine.
+    pub choice: RuntimeChoice,
+    /// Threads of the engine; all cores where this is `None`.
+    pub threads: Option<usize>,
+    /// Whether the engine may fuse nodes. It cannot where tensors inside the graph are wanted of the embedded engine.
+    pub optimize: bool,
+    /// The library of ONNX Runtime, in place of a search for it.
+    pub library: Option<PathBuf>,
+    /// Where a large model is put for the engine to map; the system's temporary directory where this is `None`.
+    pub scratch: Option<PathBuf>,
+    /// Bytes of wanted tensors held at a time: beyond it a sample is run again for the rest of them.
+    pub budget: u64,
+}
+
+impl Default for RuntimeOptions {
+    fn default() -> Self {
+        let (choice, threads, library, scratch) = (RuntimeChoice::Auto, None, None, None);
+        Self { choice, threads, optimize: true, library, scratch, budget: 1 << 30 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_spelled_as_they_are_parsed() {
+        for choice in RuntimeChoice::ALL {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        let error = "tract".parse::<RuntimeChoice>().unwrap_err();
+        assert_eq!(error.to_string(), "`tract` is no engine: auto, rten or ort");
+    }
+}

@@ -1,0 +1,101 @@
+//! Engines that run a model on data and show any of its tensors: ONNX Runtime where its library is found, else the embedded
+//! one. No statistics and no graph passes.
+//!
+//! [`open`] loads a model for a set of wanted tensors, [`Session::run`] runs it once and shows them.
+
+mod choice;
+mod error;
+mod grouped;
+mod model_file;
+mod ort_engine;
+mod ort_library;
+mod rten_capability;
+mod rten_engine;
+mod rten_load;
+mod rten_model;
+mod session;
+
+use std::collections::HashMap;
+
+use kvant_container::onnx::{GraphProto, ModelProto, TensorProto, data_type, data_type_bits, shape, tensor_bytes};
+
+pub use choice::{ParseRuntimeChoiceError, RuntimeChoice, RuntimeOptions};
+pub use error::RuntimeError;
+pub use session::{Session, Visit};
+
+use crate::data::{Array, Axis, from_bytes, type_of};
+use crate::graph::{Index, domain};
+use grouped::Grouped;
+use ort_engine::OrtEngine;
+use rten_engine::RtenEngine;
+
+/// Domains of operators that exist only as plug-ins, which are never loaded.
+const PLUG_INS: &[&str] = &["com.amd.quark", "com.vai.quantize"];
+
+/// Loads a model, to run it for the wanted tensors: outputs, inputs, constants or any tensor between.
+///
+/// Errors: a tensor the graph does not have, an engine that is not found or does not take the model.
+pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
+    let graph = &model.graph;
+    refuse_plug_ins(graph)?;
+    let index = Index::new(graph);
+    let constants: HashMap<String, Array<'static>> =
+        wanted.iter().filter_map(|name| Some((name.clone(), constant(index.constant(graph, name)?)?))).collect();
+    let made = |name: &&String| !constants.contains_key(*name) && !index.is_input(name);
+    let made: Vec<String> = wanted.iter().filter(made).cloned().collect();
+    if let Some(unknown) = made.iter().find(|name| index.producer(name).is_none()) {
+        return Err(RuntimeError::UnknownTensor(unknown.clone()));
+    }
+    let engine = engine(model, &made, options)?;
+    Ok(Box::new(Grouped::new(engine, constants, declared_sizes(graph), options.budget)))
+}
+
+fn engine(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
+    let embedded = || Ok(Box::new(RtenEngine::open(model, wanted, options)?) as Box<dyn Session>);
+    match options.choice {
+        RuntimeChoice::Rten => embedded(),
+        RuntimeChoice::Auto if options.library.is_none() && ort_library::load(None).is_err() => embedded(),
+        _ => Ok(Box::new(OrtEngine::open(model, wanted, options)?)),
+    }
+}
+
+/// The engine that a choice leads to on this machine, with its version where it is known.
+pub fn found(options: &RuntimeOptions) -> Result<String, RuntimeError> {
+    match options.choice {
+        RuntimeChoice::Rten => Ok(rten_engine::NAME.to_owned()),
+        _ => match ort_library::load(options.library.as_deref()) {
+            Ok(runtime) => Ok(format!("onnxruntime {}", runtime.version)),
+            Err(_) if options.choice == RuntimeChoice::Auto && options.library.is_none() => {
+                Ok(rten_engine::NAME.to_owned())
+            }
+            Err(error) => Err(error),
+        },
+    }
+}
+
+fn refuse_plug_ins(graph: &GraphProto) -> Result<(), RuntimeError> {
+    let foreign = graph.node.iter().find(|node| PLUG_INS.contains(&domain(node)));
+    let Some(domain_name) = foreign.map(|node| domain(node).to_owned()) else { return Ok(()) };
+    let nodes = graph.node.iter().filter(|node| domain(node) == domain_name).take(5);
+    let nodes = nodes.map(|node| format!("{} `{}`", node.op_type(), node.name())).collect();
+    Err(RuntimeError::Domain { domain: domain_name, nodes })
+}
+
+fn constant(tensor: &TensorProto) -> Option<Array<'static>> {
+    let bytes = tensor_bytes(tensor).ok()?;
+    Some(Array::new(shape(tensor).ok()?, from_bytes(data_type(tensor), &bytes)?)?.into_owned())
+}
+
+/// Bytes of the tensors whose type and shape are declared, open axes taken as 1.
+fn declared_sizes(graph: &GraphProto) -> HashMap<String, u64> {
+    let size = |(data_type, axes)| {
+        let axes: Vec<Axis> = Option::<Vec<Axis>>::clone(&axes)?;
+        let size = axes.iter().map(|axis| if let Axis::Fixed(size) = axis { *size as u64 } else { 1 });
+        size.fold(data_type_bits(data_type), |n: Option<u64>, d| n?.checked_mul(d)).map(|bits| bits / 8)
+    };
+    let stated = graph.value_info.iter().chain(&graph.output);
+    stated.filter_map(|value| Some((value.name().to_owned(), size(type_of(value))?))).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! ONNX Runtime as an engine.
+
+use std::collections::HashSet;
+
+use half::{bf16, f16};
+use kvant_container::onnx::{ModelProto, ValueInfoProto};
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use ort::session::{OutputSelector, RunOptions, Session as OrtSession, SessionInputValue};
+use ort::value::{DynValue, TensorElementType, TensorRef};
+
+use super::choice::RuntimeOptions;
+use super::error::RuntimeError;
+use super::grouped::widened;
+use super::model_file::{ModelFile, tensor_bytes};
+use super::ort_library::load;
+use super::session::{Session, Visit};
+use crate::data::{Array, Element, Values};
+
+/// From this many bytes on weights are left where they lie: copies in the order of the kernels would be as large again.
+const NOT_PACKED: usize = 512 << 20;
+
+/// A model loaded by ONNX Runtime.
+pub(super) struct OrtEngine {
+    session: OrtSession,
+    name: String,
+    /// The files the session maps.
+    _file: ModelFile,
+}
+
+impl OrtEngine {
+    /// Loads a model so that the wanted tensors, all of them made by its nodes, can be had.
+    pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
+        let runtime = load(options.library.as_deref())?;
+        let name = format!("onnxruntime {}", runtime.version);
+        let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string() };
+        let packed = tensor_bytes(model) < NOT_PACKED;
+        let file = ModelFile::new(with_outputs(model, wanted), options.scratch.as_deref())?;
+        let builder = OrtSession::builder(&runtime.environment).map_err(refused)?;
+        let mut builder = configured(builder, options, packed).map_err(refused)?;
+        let session = match &file {
+            ModelFile::Bytes(bytes) => builder.commit_from_memory(bytes),
+            ModelFile::File { path, .. } => builder.commit_from_file(path),
+        };
+        Ok(Self { session: session.map_err(refused)?, name, _file: file })
+    }
+
+    fn failed(&self, problem: impl std::fmt::Display) -> RuntimeError {
+        RuntimeError::Run { engine: self.name.clone(), problem: problem.to_string() }
+    }
+}
+
+fn configured(builder: SessionBuilder, options: &RuntimeOptions, packed: bool) -> Result<SessionBuilder, ort::Error> {
+    let level = match options.optimize {
+        true => GraphOptimizationLevel::All,
+        false => GraphOptimizationLevel::Disable,
+    };
+    let builder = builder.with_optimization_level(level)?.with_prepacking(packed)?;
+    // Threads that spin between runs take the cores from what is done with the results.
+    let builder = builder.with_intra_op_spinning(false)?.with_log_level(ort::logging::LogLevel::Fatal)?;
+    match options.threads {
+        Some(threads) => Ok(builder.with_intra_threads(threads)?),
+        None => Ok(builder),
+    }
+}
+
+/// The model with the wanted tensors as outputs.
+fn with_outputs(model: &ModelProto, wanted: &[String]) -> ModelProto {
+    let mut model = model.clone();
+    if let Some(graph) = model.graph.as_mut() {
+        let mut outputs: HashSet<String> = graph.output.iter().map(|value| value.name().to_owned()).collect();
+        for name in wanted {
+            if outputs.insert(name.clone()) {
+                graph.output.push(ValueInfoProto { name: Some(name.clone()), ..ValueInfoProto::default() });
+            }
+        }
+    }
+    model
+}
+
+impl Session for OrtEngine {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn run(
+        &mut self,
+        inputs: &[(&str, Array<'_>)],
+        wanted: &[String],
+        visit: &mut Visit<'_>,
+    ) -> Result<(), RuntimeError> {
+        let values = inputs.iter().map(|(name, array)| Ok((*name, lent(array).map_err(|e| self.failed(e))?)));
+        let values = values.collect::<Result<Vec<_>, RuntimeError>>()?;
+        let selector = wanted.iter().fold(OutputSelector::no_default(), |selector, name| selector.with(name));
+        let run_options = RunOptions::new().map_err(|e| self.failed(e))?.with_outputs(selector);
+        let engine = &self.name;
+        let failed = |problem: String| RuntimeError::Run { engine: engine.clone(), problem };
+        let outputs = self.session.run_with_options(values, &run_options).map_err(|e| failed(e.to_string()))?;
+        for name in wanted {
+            let output = outputs.get(name).ok_or_else(|| RuntimeError::UnknownTensor(name.clone()))?;
+            let array = array(output).map_err(|problem| failed(format!("tensor `{name}`: {problem}")))?;
+            if visit(name, &widened(array)).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An array as an input, lent.
+fn lent<'a>(array: &'a Array<'_>) -> Result<SessionInputValue<'a>, ort::Error> {
+    crate::data::each_type!(array.values(), v => {
+        TensorRef::from_array_view((array.shape().to_vec(), &v[..])).map(SessionInputValue::from)
+    })
+}
+
+/// An output as an array, lent.
+fn array(value: &DynValue) -> Result<Array<'_>, String> {
+    let ort::value::ValueType::Tensor { ty, .. } = value.dtype() else { return Err("it is no tensor".to_owned()) };
+    match ty {
+        TensorElementType::Float32 => extracted::<f32>(value),
+        TensorElementType::Float64 => extracted::<f64>(value),
+        TensorElementType::Float16 => extracted::<f16>(value),
+        TensorElementType::Bfloat16 => extracted::<bf16>(value),
+        TensorElementType::Int64 => extracted::<i64>(value),
+        TensorElementType::Int32 => extracted::<i32>(value),
+        TensorElementType::Int16 => extracted::<i16>(value),
+        TensorElementType::Int8 => extracted::<i8>(value),
+        TensorElementType::Uint64 => extracted::<u64>(value),
+        TensorElementType::Uint32 => extracted::<u32>(value),
+        TensorElementType::Uint16 => extracted::<u16>(value),
+        TensorElementType::Uint8 => extracted::<u8>(value),
+        TensorElementType::Bool => extracted::<bool>(value),
+        other => Err(format!("elements of type {other:?} cannot be read")),
+    }
+}
+
+fn extracted<T: Element + ort::value::PrimitiveTensorElementType>(value: &DynValue) -> Result<Array<'_>, String> {
+    let (shape, values) = value.try_extract_tensor::<T>().map_err(|e| e.to_string())?;
+    let shape = shape.iter().map(|&d| usize::try_from(d)).collect::<Result<_, _>>().map_err(|e| e.to_string())?;
+    let values: Values<'_> = T::values(values.into());
+    Array::new(shape, values).ok_or_else(|| "its values do not fill its shape".to_owned())
+}

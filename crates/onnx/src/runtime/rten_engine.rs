@@ -1,0 +1,137 @@
+//! rten, the engine that is built in: pure Rust, floats in single precision, integers of 32 bits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kvant_container::onnx::{DataType, ModelProto};
+use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool, Value, ValueOrView, ValueView};
+use rten_tensor::prelude::*;
+use rten_tensor::{Tensor, TensorView};
+
+use super::choice::RuntimeOptions;
+use super::error::RuntimeError;
+use super::session::{Session, Visit};
+use super::{rten_capability, rten_load, rten_model};
+use crate::data::{Array, Values};
+
+/// The version in `Cargo.toml`, pinned.
+pub(super) const NAME: &str = "rten 0.27.0";
+
+/// A model loaded by rten.
+pub(super) struct RtenEngine {
+    model: Model,
+    nodes: HashMap<String, NodeId>,
+    pool: Option<Arc<ThreadPool>>,
+    _file: Option<tempfile::TempDir>,
+}
+
+impl RtenEngine {
+    /// Checks that rten computes the model right, and loads it. Tensors inside the graph can be had only where it is not
+    /// optimized, which is seen to here.
+    pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
+        rten_capability::check(model)?;
+        let outputs = model.graph.output.iter().map(|value| value.name());
+        let outputs: Vec<&str> = outputs.collect();
+        let inside = wanted.iter().any(|name| !outputs.contains(&name.as_str()));
+        let mut load = ModelOptions::with_all_ops();
+        load.enable_optimization(options.optimize && !inside);
+        let (loaded, file) = rten_load::load(&load, rten_model::rewritten(model), options.scratch.as_deref())?;
+        let node = |name: &String| match loaded.find_node(name) {
+            Some(node) => Ok((name.clone(), node)),
+            None => Err(RuntimeError::UnknownTensor(name.clone())),
+        };
+        let inputs = model.graph.input.iter().map(|value| value.name().to_owned());
+        let inputs = inputs.filter_map(|name| Some((name.clone(), loaded.find_node(&name)?)));
+        let nodes = wanted.iter().map(node).chain(inputs.map(Ok)).collect::<Result<_, _>>()?;
+        let pool = options.threads.map(|threads| Arc::new(ThreadPool::with_num_threads(threads)));
+        Ok(Self { model: loaded, nodes, pool, _file: file })
+    }
+
+    fn node(&self, name: &str) -> Result<NodeId, RuntimeError> {
+        self.nodes.get(name).copied().ok_or_else(|| RuntimeError::UnknownTensor(name.to_owned()))
+    }
+}
+
+impl Session for RtenEngine {
+    fn name(&self) -> String {
+        NAME.to_owned()
+    }
+
+    fn run(
+        &mut self,
+        inputs: &[(&str, Array<'_>)],
+        wanted: &[String],
+        visit: &mut Visit<'_>,
+    ) -> Result<(), RuntimeError> {
+        let narrow = inputs.iter().map(|(name, array)| Ok((*name, narrowed(name, array)?)));
+        let narrow = narrow.collect::<Result<Vec<_>, RuntimeError>>()?;
+        let values = narrow.iter().map(|(name, array)| Ok((self.node(name)?, value(name, array)?)));
+        let values = values.collect::<Result<Vec<_>, RuntimeError>>()?;
+        let outputs = wanted.iter().map(|name| self.node(name)).collect::<Result<Vec<_>, _>>()?;
+        let run_options = RunOptions::default().with_thread_pool(self.pool.clone());
+        let results = self.model.run(values, &outputs, Some(run_options));
+        let results = results.map_err(|e| RuntimeError::Run { engine: NAME.to_owned(), problem: e.to_string() })?;
+        for (name, result) in wanted.iter().zip(results) {
+            let Some(array) = array(result) else {
+                let problem = format!("`{name}` is no tensor");
+                return Err(RuntimeError::Run { engine: NAME.to_owned(), problem });
+            };
+            if visit(name, &array).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An input in a type rten has: 64-bit integers and truth values as 32-bit integers, other floats as single precision.
+fn narrowed<'a>(name: &str, array: &'a Array<'_>) -> Result<Array<'a>, RuntimeError> {
+    let to = match array.data_type() {
+        DataType::INT64 | DataType::BOOL => DataType::INT32,
+        DataType::DOUBLE | DataType::FLOAT16 | DataType::BFLOAT16 => DataType::FLOAT,
+        same => same,
+    };
+    let problem =
+        || RuntimeError::Input { input: name.to_owned(), problem: "integers of more than 32 bits".to_owned() };
+    array.view().cast(to).ok_or_else(problem)
+}
+
+fn value<'a>(name: &str, array: &'a Array<'_>) -> Result<ValueOrView<'a>, RuntimeError> {
+    let shape = array.shape();
+    Ok(ValueOrView::View(match array.values() {
+        Values::F32(v) => ValueView::FloatTensor(TensorView::from_data(shape, &v[..])),
+        Values::I32(v) => ValueView::Int32Tensor(TensorView::from_data(shape, &v[..])),
+        Values::I8(v) => ValueView::Int8Tensor(TensorView::from_data(shape, &v[..])),
+        Values::U8(v) => ValueView::UInt8Tensor(TensorView::from_data(shape, &v[..])),
+        _ => {
+            let problem = "the embedded engine does not have its type".to_owned();
+            return Err(RuntimeError::Input { input: name.to_owned(), problem });
+        }
+    }))
+}
+
+fn array(value: Value) -> Option<Array<'static>> {
+    fn owned<T: Clone>(tensor: Tensor<T>) -> (Vec<usize>, std::borrow::Cow<'static, [T]>) {
+        (tensor.shape().to_vec(), tensor.into_data().into())
+    }
+    let (shape, values) = match value {
+        Value::FloatTensor(t) => {
+            let (shape, values) = owned(t);
+            (shape, Values::F32(values))
+        }
+        Value::Int32Tensor(t) => {
+            let (shape, values) = owned(t);
+            (shape, Values::I32(values))
+        }
+        Value::Int8Tensor(t) => {
+            let (shape, values) = owned(t);
+            (shape, Values::I8(values))
+        }
+        Value::UInt8Tensor(t) => {
+            let (shape, values) = owned(t);
+            (shape, Values::U8(values))
+        }
+        _ => return None,
+    };
+    Array::new(shape, values)
+}
