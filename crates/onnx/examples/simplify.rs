@@ -11,7 +11,9 @@ use kvant_onnx::pass::{Context, Selection, simplify};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [input, output, changes @ ..] = &arguments[..] else { return Err("simplify IN.onnx OUT.onnx [none] [+PASS | -PASS]...".into()) };
+    let [input, output, changes @ ..] = &arguments[..] else {
+        return Err("simplify IN.onnx OUT.onnx [none] [+PASS | -PASS]...".into());
+    };
     let mut selection = Selection::default();
     for change in changes {
         match (change.as_str(), change.split_at_checked(1)) {

@@ -9,7 +9,7 @@
 mod data_type;
 mod error;
 mod external;
-#[allow(clippy::all, clippy::pedantic, missing_docs, rustdoc::all)]
+#[allow(clippy::all, clippy::pedantic, clippy::restriction, missing_docs, rustdoc::all)]
 mod proto;
 mod read;
 mod spill;

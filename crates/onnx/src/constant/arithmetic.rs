@@ -56,7 +56,9 @@ pub(super) fn binary(a: &Value, b: &Value, operator: &Binary, limit: usize) -> O
 pub(super) fn compare(a: &Value, b: &Value, operator: &Comparison, limit: usize) -> Option<Value> {
     let (left, right, shape) = pair(a, b, limit)?;
     let truths: Vec<i64> = match (left, right) {
-        (Numbers::Floats(l), Numbers::Floats(r)) => l.iter().zip(&r).map(|(l, r)| (operator.floats)(l, r).into()).collect(),
+        (Numbers::Floats(l), Numbers::Floats(r)) => {
+            l.iter().zip(&r).map(|(l, r)| (operator.floats)(l, r).into()).collect()
+        }
         (Numbers::Integers(l), Numbers::Integers(r)) => {
             l.iter().zip(&r).map(|(l, r)| (operator.integers)(l, r).into()).collect()
         }

@@ -135,7 +135,9 @@ fn variadic(call: &Call<'_>, operator: &Binary) -> Option<Value> {
 fn modulo(call: &Call<'_>) -> Option<Value> {
     let floored = |a: i64, b: i64| a.checked_rem(b).map(|r| if r != 0 && (r < 0) != (b < 0) { r + b } else { r });
     match integer(call.node, "fmod", 0) {
-        0 => arithmetic(call, &Binary { floats: |_, _| f64::NAN, integers: floored }).filter(|v| v.as_floats().is_none()),
+        0 => {
+            arithmetic(call, &Binary { floats: |_, _| f64::NAN, integers: floored }).filter(|v| v.as_floats().is_none())
+        }
         _ => arithmetic(call, &Binary { floats: |a, b| a % b, integers: |a, b| a.checked_rem(b) }),
     }
 }

@@ -10,7 +10,7 @@ mod movement;
 mod numbers;
 mod value;
 
-pub(crate) use evaluate::{equal_parts, shape_range, slice_range};
 pub use evaluate::{Call, evaluate, is_known};
+pub(crate) use evaluate::{equal_parts, shape_range, slice_range};
 pub use numbers::Numbers;
 pub use value::Value;

@@ -73,14 +73,22 @@ impl Numbers {
                 Some(Self::Floats(v.into_iter().map(|v| v as f64).collect()))
             }
             // Straight to 32 bits: by way of 64 a large integer would be rounded twice.
-            (Self::Integers(v), DataType::FLOAT) => Some(Self::Floats(v.into_iter().map(|v| (v as f32).into()).collect())),
-            (Self::Floats(v), DataType::BOOL) => Some(Self::Integers(v.into_iter().map(|v| (v != 0.0).into()).collect())),
+            (Self::Integers(v), DataType::FLOAT) => {
+                Some(Self::Floats(v.into_iter().map(|v| (v as f32).into()).collect()))
+            }
+            (Self::Floats(v), DataType::BOOL) => {
+                Some(Self::Integers(v.into_iter().map(|v| (v != 0.0).into()).collect()))
+            }
             (Self::Floats(v), _) => {
                 let (least, greatest) = limits(to)?;
-                let inside = |v: f64| (v.trunc() >= least as f64 && v.trunc() <= greatest as f64 && v < 9.2e18).then_some(v as i64);
+                let inside = |v: f64| {
+                    (v.trunc() >= least as f64 && v.trunc() <= greatest as f64 && v < 9.2e18).then_some(v as i64)
+                };
                 v.into_iter().map(inside).collect::<Option<_>>().map(Self::Integers)
             }
-            (Self::Integers(v), DataType::BOOL) => Some(Self::Integers(v.into_iter().map(|v| (v != 0).into()).collect())),
+            (Self::Integers(v), DataType::BOOL) => {
+                Some(Self::Integers(v.into_iter().map(|v| (v != 0).into()).collect()))
+            }
             (Self::Integers(v), _) => limits(to).map(|_| Self::Integers(v)),
         }
     }

@@ -1,6 +1,8 @@
 //! One constant tensor: a type, a shape and its bytes.
 
-use kvant_container::onnx::{Bytes, DataType, TensorProto, byte_len, data_type, data_type_bits, shape, tensor, tensor_bytes};
+use kvant_container::onnx::{
+    Bytes, DataType, TensorProto, byte_len, data_type, data_type_bits, shape, tensor, tensor_bytes,
+};
 
 /// A tensor whose contents are known. Its elements are whole bytes: strings and types below a byte cannot be one.
 #[derive(Debug, Clone, PartialEq)]

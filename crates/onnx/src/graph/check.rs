@@ -276,7 +276,10 @@ mod tests {
     #[test]
     fn opsets_are_known_ones() {
         assert!(error(&model(6, vec![], vec![], &["x"], &["x"])).contains("opset 6"));
-        assert_eq!(check(&model(30, vec![], vec![], &["x"], &["x"])).unwrap_err().kind(), kvant_container::ErrorKind::Unsupported);
+        assert_eq!(
+            check(&model(30, vec![], vec![], &["x"], &["x"])).unwrap_err().kind(),
+            kvant_container::ErrorKind::Unsupported
+        );
         let mut none = relu();
         none.opset_import.clear();
         assert!(error(&none).contains("ai.onnx"));

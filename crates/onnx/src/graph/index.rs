@@ -18,10 +18,12 @@ pub struct Index {
 impl Index {
     /// Reads a graph. Tensors of an outer graph that a subgraph reads count as read by the node that holds it.
     pub fn new(graph: &GraphProto) -> Self {
-        let mut index = Self::default();
-        index.initializers = graph.initializer.iter().enumerate().map(|(i, t)| (t.name().to_owned(), i)).collect();
-        index.inputs = graph.input.iter().enumerate().map(|(i, v)| (v.name().to_owned(), i)).collect();
-        index.outputs = graph.output.iter().enumerate().map(|(i, v)| (v.name().to_owned(), i)).collect();
+        let mut index = Self {
+            initializers: graph.initializer.iter().enumerate().map(|(i, t)| (t.name().to_owned(), i)).collect(),
+            inputs: graph.input.iter().enumerate().map(|(i, v)| (v.name().to_owned(), i)).collect(),
+            outputs: graph.output.iter().enumerate().map(|(i, v)| (v.name().to_owned(), i)).collect(),
+            ..Self::default()
+        };
         for (position, node) in graph.node.iter().enumerate() {
             index.add(position, node);
         }

@@ -10,7 +10,9 @@ use kvant_container::onnx::{GraphProto, ModelProto, NodeProto};
 
 use super::weights::Floats;
 use super::{Context, PassError};
-use crate::graph::{Edit, Index, float_attribute, int_attribute, ints_attribute, is, positional_input, set_attribute, string_attribute};
+use crate::graph::{
+    Edit, Index, float_attribute, int_attribute, ints_attribute, is, positional_input, set_attribute, string_attribute,
+};
 
 pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
@@ -116,7 +118,9 @@ fn output_axis(node: &NodeProto) -> Option<(usize, usize)> {
     match node.op_type() {
         "Conv" if is(node, "Conv") => Some((0, 1)),
         "ConvTranspose" if is(node, "ConvTranspose") => Some((1, group)),
-        "Gemm" if is(node, "Gemm") && is_plain_gemm(node) => Some((usize::from(int_attribute(node, "transB").unwrap_or(0) == 0), 1)),
+        "Gemm" if is(node, "Gemm") && is_plain_gemm(node) => {
+            Some((usize::from(int_attribute(node, "transB").unwrap_or(0) == 0), 1))
+        }
         _ => None,
     }
 }
@@ -166,7 +170,9 @@ fn before(norm: &Norm, node: &NodeProto, index: &Index, graph: &GraphProto) -> O
         "Conv" if is(reader, "Conv") && has_no_padding(reader) => {
             (1, usize::try_from(int_attribute(reader, "group").unwrap_or(1)).ok()?)
         }
-        "Gemm" if is(reader, "Gemm") && is_plain_gemm(reader) => (usize::from(int_attribute(reader, "transB").unwrap_or(0) != 0), 1),
+        "Gemm" if is(reader, "Gemm") && is_plain_gemm(reader) => {
+            (usize::from(int_attribute(reader, "transB").unwrap_or(0) != 0), 1)
+        }
         _ => return None,
     };
     let outputs = *Floats::of(index, graph, positional_input(reader, 1)?)?.shape.get(1 - axis)?;

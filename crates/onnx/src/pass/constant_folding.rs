@@ -115,12 +115,8 @@ mod tests {
         set_attribute(&mut gather, "axis", 0i64);
         let mut concat = node("Concat", "c", &["n", "rest"], &["shape"]);
         set_attribute(&mut concat, "axis", 0i64);
-        let nodes = vec![
-            node("Shape", "s", &["x"], &["s"]),
-            gather,
-            concat,
-            node("Reshape", "r", &["x", "shape"], &["y"]),
-        ];
+        let nodes =
+            vec![node("Shape", "s", &["x"], &["s"]), gather, concat, node("Reshape", "r", &["x", "shape"], &["y"])];
         let initializers = vec![integers("zero", &[0]), integers("rest", &[-1])];
         let mut model = model(17, nodes, initializers, &[], &["y"]);
         model.graph.as_mut().unwrap().input = vec![typed("x", &[2, 3, 4])];

@@ -41,7 +41,9 @@ impl Graph<'_> {
             "Cast" => self.keeps_type(node),
             "Concat" | "Max" | "Min" | "Sum" | "Mean" => node.input.len() == 1,
             "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" | "Expand" => self.keeps_shape(node),
-            "Transpose" => ints_attribute(node, "perm").is_some_and(|perm| perm.iter().copied().eq(0..perm.len() as i64)),
+            "Transpose" => {
+                ints_attribute(node, "perm").is_some_and(|perm| perm.iter().copied().eq(0..perm.len() as i64))
+            }
             "Pad" => self.all(node, "pads", 1, 0),
             "Slice" => self.keeps_shape(node) && (node.input.len() < 5 || self.all(node, "steps", 4, 1)),
             "Split" => node.output.len() == 1,
@@ -55,7 +57,8 @@ impl Graph<'_> {
         let training = match self.opset {
             ..7 => int_attribute(node, "is_test").unwrap_or(0) == 0,
             7..12 => false,
-            _ => positional_input(node, 2).is_some_and(|mode| self.constant(mode).and_then(|v| v.as_integers()) != Some(vec![0])),
+            _ => positional_input(node, 2)
+                .is_some_and(|mode| self.constant(mode).and_then(|v| v.as_integers()) != Some(vec![0])),
         };
         !mask && !training
     }
@@ -110,7 +113,8 @@ mod tests {
     use crate::test_models::{floats, integers, model, typed};
 
     fn left(nodes: Vec<NodeProto>) -> Vec<NodeProto> {
-        let initializers = vec![integers("shape", &[2, 3]), integers("zeros", &[0, 0, 0, 0]), floats("c", &[1], &[1.0])];
+        let initializers =
+            vec![integers("shape", &[2, 3]), integers("zeros", &[0, 0, 0, 0]), floats("c", &[1], &[1.0])];
         let mut model = model(17, nodes, initializers, &[], &["y"]);
         model.graph.as_mut().unwrap().input = vec![typed("x", &[2, 3])];
         run(&mut model, &Context::default()).unwrap();

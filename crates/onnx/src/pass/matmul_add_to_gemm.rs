@@ -91,10 +91,8 @@ impl<'g> Product<'g> {
         let (before, behind) = (own("pre_reshape_in"), own("post_reshape_in"));
         let columns = self.matrix.dims[1];
         let outer = self.input[..self.input.len() - 1].iter().map(|&d| d as i64);
-        let shapes = [
-            shape(&before, &[-1, self.matrix.dims[0]]),
-            shape(&behind, &outer.chain([columns]).collect::<Vec<_>>()),
-        ];
+        let shapes =
+            [shape(&before, &[-1, self.matrix.dims[0]]), shape(&behind, &outer.chain([columns]).collect::<Vec<_>>())];
         let nodes = vec![
             node("Reshape", &own("pre_reshape"), &[&self.matmul.input[0], &before], &[&source]),
             gemm,

@@ -179,7 +179,9 @@ mod tests {
     #[test]
     fn names_are_those_of_the_command_line_and_differ() {
         let mut names: Vec<_> = ALL.iter().map(|pass| pass.name).collect();
-        assert!(names.iter().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-' || c.is_ascii_digit())));
+        assert!(
+            names.iter().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-' || c.is_ascii_digit()))
+        );
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ALL.len());

@@ -11,14 +11,16 @@ pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, Pass
     let types = infer(model);
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
     let outputs: Vec<&str> = graph.output.iter().map(|output| output.name()).collect();
-    let names = graph.node.iter().flat_map(|node| &node.output).filter(|n| !n.is_empty() && !outputs.contains(&n.as_str()));
+    let names =
+        graph.node.iter().flat_map(|node| &node.output).filter(|n| !n.is_empty() && !outputs.contains(&n.as_str()));
     let mut infos: HashMap<String, _> =
         std::mem::take(&mut graph.value_info).into_iter().map(|info| (info.name().to_owned(), info)).collect();
     let mut written = 0;
     for name in names {
         let old = infos.remove(name);
         let new = types.get(name).and_then(|known| known.to_proto(name));
-        written += usize::from(old.as_ref().map(|info| &info.type_) != new.as_ref().map(|info| &info.type_) && new.is_some());
+        written +=
+            usize::from(old.as_ref().map(|info| &info.type_) != new.as_ref().map(|info| &info.type_) && new.is_some());
         // What the file says of a tensor besides its type stays.
         let info = match (old, new) {
             (Some(old), Some(new)) => Some(kvant_container::onnx::ValueInfoProto { type_: new.type_, ..old }),

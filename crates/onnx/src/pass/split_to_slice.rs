@@ -4,7 +4,9 @@ use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, TensorProto};
 
 use super::{Context, PassError};
 use crate::constant::{Value, equal_parts};
-use crate::graph::{self, Edit, Index, STANDARD_DOMAIN, int_attribute, ints_attribute, is, node, positional_input, set_attribute};
+use crate::graph::{
+    self, Edit, Index, STANDARD_DOMAIN, int_attribute, ints_attribute, is, node, positional_input, set_attribute,
+};
 use crate::shape::{Types, infer};
 
 /// From this opset on Slice takes its bounds as inputs.

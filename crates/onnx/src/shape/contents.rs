@@ -61,6 +61,16 @@ impl Element {
         }
     }
 
+    /// Whether both are the same, as a number; a dimension is never negative.
+    fn equals(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Number(a), Self::Number(b)) => Self::Number((a == b).into()),
+            (Self::Symbol(_), Self::Number(..0)) | (Self::Number(..0), Self::Symbol(_)) => Self::Number(0),
+            (Self::Symbol(a), Self::Symbol(b)) if a == b => Self::Number(1),
+            _ => Self::Unknown,
+        }
+    }
+
     fn with(&self, other: &Self, operator: fn(i64, i64) -> Option<i64>) -> Self {
         match (self, other) {
             (Self::Number(a), Self::Number(b)) => operator(*a, *b).map_or(Self::Unknown, Self::Number),
@@ -85,6 +95,8 @@ pub(super) fn contents(node: &Known<'_>) -> Option<Vec<Element>> {
         "Add" => pairwise(node, Element::plus),
         "Sub" => pairwise(node, Element::minus),
         "Div" => pairwise(node, Element::over),
+        "Equal" => pairwise(node, Element::equals),
+        "Where" => choose(node),
         _ => None,
     }
 }
@@ -117,6 +129,22 @@ fn slice(node: &Known<'_>) -> Option<Vec<Element>> {
     let (start, count) = slice_range(part("starts", 1)?, part("ends", 2)?, step, data.len())?;
     let at = |i: usize| start as i64 + i as i64 * step;
     (0..count).map(|i| data.get(usize::try_from(at(i)).ok()?).cloned()).collect()
+}
+
+fn choose(node: &Known<'_>) -> Option<Vec<Element>> {
+    let (condition, a, b) = (node.elements(0)?, node.elements(1)?, node.elements(2)?);
+    let count = [condition.len(), a.len(), b.len()].into_iter().max()?;
+    let of = |elements: &[Element], i: usize| elements.get(if elements.len() == 1 { 0 } else { i }).cloned();
+    let choice = |i: usize| {
+        let (a, b) = (of(&a, i)?, of(&b, i)?);
+        Some(match of(&condition, i)? {
+            Element::Number(0) => b,
+            Element::Number(_) => a,
+            _ if a == b => a,
+            _ => Element::Unknown,
+        })
+    };
+    (0..count).map(choice).collect()
 }
 
 fn pairwise(node: &Known<'_>, operator: fn(&Element, &Element) -> Element) -> Option<Vec<Element>> {

@@ -58,7 +58,8 @@ impl Window {
         let span = usize::try_from(length.checked_add(before)?.checked_add(after)?.checked_sub(extent)?).ok()?;
         let count = if round_up { span.div_ceil(self.stride) } else { span / self.stride } + 1;
         // A last window that would start in the padding behind the data does not count.
-        let beyond = round_up && i64::try_from((count - 1).checked_mul(self.stride)?).ok()? >= length.checked_add(before)?;
+        let beyond =
+            round_up && i64::try_from((count - 1).checked_mul(self.stride)?).ok()? >= length.checked_add(before)?;
         Some(count - usize::from(beyond))
     }
 

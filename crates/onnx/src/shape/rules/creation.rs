@@ -49,7 +49,8 @@ fn multinomial(node: &Known<'_>) -> Option<Vec<ValueType>> {
 }
 
 fn random(node: &Known<'_>) -> Option<Vec<ValueType>> {
-    let shape = node.list("shape").unwrap_or_default().iter().map(|&n| usize::try_from(n).map_or(Dim::Unknown, Dim::Known));
+    let shape =
+        node.list("shape").unwrap_or_default().iter().map(|&n| usize::try_from(n).map_or(Dim::Unknown, Dim::Known));
     one(named_type(node, "dtype", DataType::FLOAT), shape.collect())
 }
 

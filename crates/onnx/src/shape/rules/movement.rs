@@ -12,7 +12,7 @@ use crate::shape::{Dim, ValueType};
 pub(super) const ROWS: &[Row] = &[
     ("Concat", |n| shaped(n, concat(n))),
     ("DepthToSpace", |n| shaped(n, depth_to_space(n))),
-    ("Expand", |n| shaped(n, Some(broadcast(n.shape(0)?, &n.dims(1)?)))),
+    ("Expand", |n| shaped(n, expand(n))),
     ("Flatten", |n| shaped(n, flatten(n))),
     ("Pad", |n| shaped(n, pad(n))),
     ("Reshape", |n| shaped(n, reshape(n))),
@@ -57,12 +57,27 @@ fn block(node: &Known<'_>) -> Option<(usize, [Dim; 4])> {
 
 fn depth_to_space(node: &Known<'_>) -> Option<Vec<Dim>> {
     let (size, [n, c, h, w]) = block(node)?;
-    Some(vec![n, c.map(|c| c.checked_div(size.checked_mul(size)?)), h.map(|h| h.checked_mul(size)), w.map(|w| w.checked_mul(size))])
+    Some(vec![
+        n,
+        c.map(|c| c.checked_div(size.checked_mul(size)?)),
+        h.map(|h| h.checked_mul(size)),
+        w.map(|w| w.checked_mul(size)),
+    ])
 }
 
 fn space_to_depth(node: &Known<'_>) -> Option<Vec<Dim>> {
     let (size, [n, c, h, w]) = block(node)?;
-    Some(vec![n, c.map(|c| c.checked_mul(size.checked_mul(size)?)), h.map(|h| h.checked_div(size)), w.map(|w| w.checked_div(size))])
+    Some(vec![
+        n,
+        c.map(|c| c.checked_mul(size.checked_mul(size)?)),
+        h.map(|h| h.checked_div(size)),
+        w.map(|w| w.checked_div(size)),
+    ])
+}
+
+fn expand(node: &Known<'_>) -> Option<Vec<Dim>> {
+    let wanted = node.dims(1).or_else(|| unknown_of_rank(node))?;
+    Some(broadcast(node.shape(0)?, &wanted))
 }
 
 fn flatten(node: &Known<'_>) -> Option<Vec<Dim>> {
@@ -154,7 +169,8 @@ fn resize(node: &Known<'_>, with_roi: bool) -> Option<Vec<Dim>> {
         return Some(dims);
     }
     let by_input = node.value(scales).and_then(|v| v.as_floats());
-    let by_attribute = || crate::graph::attribute(node.node, "scales").map(|a| a.floats.iter().map(|&f| f.into()).collect());
+    let by_attribute =
+        || crate::graph::attribute(node.node, "scales").map(|a| a.floats.iter().map(|&f| f.into()).collect());
     let Some(factors): Option<Vec<f64>> = by_input.or_else(by_attribute) else { return unknown() };
     if factors.len() != shape.len() {
         return unknown();

@@ -44,7 +44,10 @@ fn einsum(node: &Known<'_>) -> Option<Vec<Dim>> {
     let (inputs, output) = equation.split_once("->")?;
     let terms: Vec<&str> = inputs.split(',').collect();
     let of = |letter: char| {
-        terms.iter().enumerate().find_map(|(i, term)| node.shape(i)?.get(term.chars().position(|c| c == letter)?).cloned())
+        terms
+            .iter()
+            .enumerate()
+            .find_map(|(i, term)| node.shape(i)?.get(term.chars().position(|c| c == letter)?).cloned())
     };
     let plain = !equation.contains('.');
     plain.then(|| output.chars().map(|letter| of(letter).unwrap_or_default()).collect())

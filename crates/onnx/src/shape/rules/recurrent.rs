@@ -21,14 +21,8 @@ pub(super) fn recurrent(node: &Known<'_>) -> Option<Vec<ValueType>> {
     let hidden = usize::try_from(node.int("hidden_size", -1)).map_or(Dim::Unknown, Dim::Known);
     let (steps, batch, directions) = (steps.clone(), batch.clone(), Dim::Known(directions));
     let (all, last) = match batch_first {
-        true => (
-            vec![batch.clone(), steps, directions.clone(), hidden.clone()],
-            vec![batch, directions, hidden],
-        ),
-        false => (
-            vec![steps, directions.clone(), batch.clone(), hidden.clone()],
-            vec![directions, batch, hidden],
-        ),
+        true => (vec![batch.clone(), steps, directions.clone(), hidden.clone()], vec![batch, directions, hidden]),
+        false => (vec![steps, directions.clone(), batch.clone(), hidden.clone()], vec![directions, batch, hidden]),
     };
     let of = |shape: Vec<Dim>| ValueType::new(data_type(node), shape);
     Some(vec![of(all), of(last.clone()), of(last)])
