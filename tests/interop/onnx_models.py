@@ -65,7 +65,7 @@ def torchvision_net(name, size):
     def build():
         import torchvision
 
-        return picture_net(lambda: getattr(torchvision.models, name)(weights=None), size)
+        return picture_net(lambda: onnx_nets.quieten(getattr(torchvision.models, name)(weights=None)), size)
 
     return build
 

@@ -1,7 +1,7 @@
 """Networks of the ONNX tests that no package brings, and the settling of untrained ones.
 
-Weights are random but not degenerate: initialised as for training, the gains of batch norms spread as training spreads
-them, and the norms' statistics measured, so that activations keep their size from the first layer to the last.
+Weights are random but not degenerate: initialised as for training, the gains of batch norms related to their inputs as
+training relates them, and the norms' statistics measured, so that activations keep their size from the first layer to the last.
 """
 
 import math
@@ -11,19 +11,37 @@ import torch.nn.functional as F
 from torch import nn
 
 
+def follow(norm, inputs):
+    """Sets the gains of `norm` from what comes in: in trained nets a channel's gain goes with its deviation, most of the way."""
+    deviation = inputs[0].std(dim=(0, 2, 3)).clamp_min(1e-3)
+    gain = (deviation / deviation.log().mean().exp()) ** 0.7 * torch.randn_like(deviation).mul(0.2).exp()
+    norm.weight.data.copy_(getattr(norm, "share", 1.0) * gain / gain.pow(2).mean().sqrt())
+    nn.init.normal_(norm.bias, std=0.2)
+
+
+def quieten(net, share=0.25):
+    """Residual branches of torchvision's nets add `share` of what their sums hold; untrained ones of full size are chaotic."""
+    for block in net.modules():
+        if type(block).__name__ == "Bottleneck":
+            block.bn3.share = share
+        if type(block).__name__ == "InvertedResidual" and block.use_res_connect:
+            block.conv[-1].share = share
+    return net
+
+
 def settle(net, batch):
-    """Random gains and offsets for the batch norms of `net`, then their statistics over `batch`."""
+    """Gains and offsets for the batch norms of `net`, then their statistics, both measured on `batch` layer by layer."""
     norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
-    for m in norms:
-        nn.init.normal_(m.weight, mean=0.0, std=0.35)
-        m.weight.data.exp_()
-        nn.init.normal_(m.bias, std=0.3)
-        m.momentum = None  # the plain average
-        m.reset_running_stats()
     net.train()
     with torch.no_grad():
-        for part in batch.split(8):
-            net(part)
+        hooks = [m.register_forward_pre_hook(follow) for m in norms]
+        net(batch)
+        for hook in hooks:
+            hook.remove()
+        for m in norms:
+            m.momentum = None  # the plain average
+            m.reset_running_stats()
+        net(batch)
     return net.eval()
 
 
