@@ -7,19 +7,15 @@ prints a table of SQNR for models of `onnx_models.py`. Results are kept in CACHE
 """
 
 import argparse
-import contextlib
 import copy
 import functools
 import hashlib
-import io
-import logging
 import math
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
-import time
-import traceback
 
 os.environ["PATH"] = str(pathlib.Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]  # quark wants ninja
 os.environ.setdefault("QUARK_LOG_LEVEL", "error")
@@ -127,20 +123,6 @@ class Reader(quantization.CalibrationDataReader):
         return len(self.feeds)
 
 
-@contextlib.contextmanager
-def quietly():
-    """Quark prints, logs and writes a table into the working directory."""
-    before, here = logging.root.manager.disable, os.getcwd()
-    with tempfile.TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        os.chdir(work)
-        logging.disable(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            logging.disable(before)
-            os.chdir(here)
-
-
 def quark_onnx():
     import quark.onnx
 
@@ -216,9 +198,24 @@ def key(tool, preset, model, npz, count):
     return digest.hexdigest()[:16]
 
 
+def run_alone(tool, preset, model, npz, out, count):
+    """One quantization in a process and a directory of its own: what Quark does depends on what the process did before, and it
+    writes a table into the working directory. Returns what went wrong, or None."""
+    with tempfile.TemporaryDirectory() as work:
+        command = [sys.executable, __file__, "--one", tool, preset, model, npz, out, count or 0]
+        done = subprocess.run([str(c) for c in command], cwd=work, capture_output=True, text=True)
+    return done.stderr.strip().rsplit("\n", 1)[-1] + "\n\n" + done.stderr[-4000:] if done.returncode else None
+
+
+def run_here(tool, preset, model, npz, out, count):
+    inputs = {i.name for i in onnx.load(model, load_external_data=False).graph.input}
+    feeds = [{k: v for k, v in feed.items() if k in inputs} for feed in samples(npz, count=int(count) or None)]
+    TOOLS[tool](preset, model, feeds, out)
+
+
 def quantize(tool, preset, model, npz, cache, count=None):
     """The model that `tool` makes of `model` with the calibration data `npz`; raises Unable where it fails."""
-    model, cache = pathlib.Path(model).resolve(), pathlib.Path(cache).resolve()
+    model, npz, cache = (pathlib.Path(p).resolve() for p in (model, npz, cache))
     cache.mkdir(parents=True, exist_ok=True)
     stem = cache / f"{model.stem}-{tool}-{preset.replace(':', '_')}-{key(tool, preset, model, npz, count)}"
     out, failed = pathlib.Path(f"{stem}.onnx"), pathlib.Path(f"{stem}.error")
@@ -226,21 +223,16 @@ def quantize(tool, preset, model, npz, cache, count=None):
         raise Unable(failed.read_text())
     if not out.exists():
         partial = pathlib.Path(f"{stem}.partial.onnx")
-        inputs = {i.name for i in onnx.load(model, load_external_data=False).graph.input}
-        feeds = [{k: v for k, v in feed.items() if k in inputs} for feed in samples(npz, count=count)]
-        try:
-            with quietly():
-                TOOLS[tool](preset, model, feeds, partial)
-        except Exception as error:  # whatever a tool throws, it is unable
-            failed.write_text(f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}")
-            raise Unable(failed.read_text()) from error
+        if wrong := run_alone(tool, preset, model, npz, partial, count):
+            failed.write_text(wrong)
+            raise Unable(wrong)
         partial.rename(out)
     return out
 
 
 def row(tool, preset, name, models, cache):
     """One line of the table: SQNR of each output, or why there is none."""
-    start, model = time.process_time(), models / f"{name}.onnx"
+    model = models / f"{name}.onnx"
     custom_ops = preset.split(":")[-1] in FLOAT_PRESETS
     try:
         out = quantize(tool, preset, model, models / f"{name}.calib.npz", cache)
@@ -248,7 +240,7 @@ def row(tool, preset, name, models, cache):
         cell = ", ".join(f"{k} {v:.2f}" for k, v in found.items())
     except Exception as error:  # also models that are made and do not run
         cell = str(error).splitlines()[0][:110].replace("|", "/")
-    return f"| {name} | {preset} | {tool} | {cell} | {time.process_time() - start:.0f} |"
+    return f"| {name} | {preset} | {tool} | {cell} |"
 
 
 def main():
@@ -260,7 +252,7 @@ def main():
     parser.add_argument("--tools", default=",".join(TOOLS))
     a = parser.parse_args()
     names = a.names.split(",") if a.names else sorted(p.stem for p in a.models.glob("*.onnx"))
-    print("| model | preset | tool | SQNR dB | CPU s |\n|---|---|---|---|---|", flush=True)
+    print("| model | preset | tool | SQNR dB |\n|---|---|---|---|", flush=True)
     for name in names:
         for preset in a.presets.split(","):
             for tool in a.tools.split(","):
@@ -269,4 +261,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_here(*sys.argv[2:]) if sys.argv[1:2] == ["--one"] else main()
