@@ -87,3 +87,44 @@ def frozen(model_dir):
     import quark_oracle
 
     return functools.cache(lambda model, scheme: quark_oracle.frozen_weights(model_dir(model), scheme))
+
+
+@pytest.fixture(scope="session")
+def onnx_work(tmp_path_factory):
+    """Where exported ONNX models and the incumbents' results lie: $KVANT_ONNX keeps them from run to run."""
+    kept = os.environ.get("KVANT_ONNX")
+    return pathlib.Path(kept) if kept else tmp_path_factory.mktemp("onnx")
+
+
+@pytest.fixture(scope="session")
+def onnx_model(onnx_work):
+    """onnx_model(name) -> path of a float model of onnx_models.py, data beside it."""
+    import onnx_models
+
+    return lambda name: onnx_models.make(name, onnx_work / "models") or pytest.skip(f"{name} needs {onnx_models.MODELS[name].needs}")
+
+
+@pytest.fixture(scope="session")
+def incumbent(onnx_work):
+    """incumbent(tool, preset, model, data) -> path, made once; raises onnx_oracle.Unable."""
+    import onnx_oracle
+
+    return lambda tool, preset, model, data: onnx_oracle.quantize(tool, preset, model, data, onnx_work / "oracle")
+
+
+@pytest.fixture(scope="session")
+def kvant_onnx(kvant):
+    """kvant_onnx(model, preset, data, out, *options) -> out, made once."""
+    import onnxruntime
+
+    library = next(pathlib.Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so*"), None)
+    if library:
+        os.environ.setdefault("ORT_DYLIB_PATH", str(library))
+
+    @functools.cache
+    def run(model, preset, data, out, *options):
+        done = kvant("quantize", model, "--preset", preset, "--data", data, "-o", out, *options)
+        assert done.returncode == 0, done.stderr
+        return out
+
+    return run
