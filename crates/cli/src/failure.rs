@@ -92,6 +92,25 @@ impl From<kvant_container::Error> for Failure {
     }
 }
 
+impl From<kvant_onnx::error::QuantizeError> for Failure {
+    fn from(error: kvant_onnx::error::QuantizeError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<kvant_onnx::data::DataError> for Failure {
+    fn from(error: kvant_onnx::data::DataError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint().map(str::to_owned))
+    }
+}
+
+impl From<kvant_onnx::calibration::CalibrationError> for Failure {
+    fn from(error: kvant_onnx::calibration::CalibrationError) -> Failure {
+        let kind = error.kind().map_or(Kind::Interrupted, Kind::from);
+        Failure::new(kind, error.to_string()).with_hint(error.hint())
+    }
+}
+
 impl From<RecipeError> for Failure {
     fn from(error: RecipeError) -> Failure {
         let kind = match &error {

@@ -12,6 +12,7 @@ mod json_lines;
 mod layer_table;
 mod loading;
 mod model;
+mod onnx;
 mod pattern;
 mod printer;
 mod progress;

@@ -1,7 +1,7 @@
 //! From arguments to a plan: which flow an input takes, and the recipe that file and options make together.
 
 use crate::args::{RecipeArgs, RunArgs};
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 use kvant_container::Checkpoint;
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::{Recipe, Settings};
@@ -11,13 +11,8 @@ use std::path::Path;
 /// Opens a checkpoint of safetensors.
 ///
 /// # Errors
-/// *Unsupported* for ONNX graphs, and whatever is wrong with the files.
+/// Whatever is wrong with the files.
 pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
-    let is_onnx = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
-    if is_onnx {
-        let failure = Failure::new(Kind::Unsupported, format!("{}: ONNX graphs are not supported yet", path.display()));
-        return Err(failure.with_hint(Some("give a Hugging Face directory or a .safetensors file".to_owned())));
-    }
     Ok(Checkpoint::open(path)?)
 }
 

@@ -15,6 +15,8 @@ pub enum Unit {
     Bytes,
     /// Tokens that passed the model.
     Tokens,
+    /// Samples that passed the model.
+    Samples,
 }
 
 impl Unit {
@@ -27,6 +29,9 @@ impl Unit {
             Unit::Tokens => {
                 "{bar:32} {percent:>3} %  {human_pos} of {human_len} tokens  {per_sec}  {eta} left  {wide_msg}"
             }
+            Unit::Samples => {
+                "{bar:32} {percent:>3} %  {human_pos} of {human_len} samples  {per_sec}  {eta} left  {wide_msg}"
+            }
         }
     }
 
@@ -34,6 +39,7 @@ impl Unit {
         match self {
             Unit::Bytes => size::bytes(count),
             Unit::Tokens => format!("{count} tokens"),
+            Unit::Samples => format!("{count} samples"),
         }
     }
 }

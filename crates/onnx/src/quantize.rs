@@ -19,7 +19,7 @@ use crate::recipe::{BiasKind, Layout, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
 use crate::solution::{Solution, solve};
-use crate::writing::{Dialect, lift_constants, write_pairs};
+use crate::writing::{Blocks, Dialect, lift_constants, write_blocks, write_pairs};
 
 /// A simplified model and what will become of it.
 #[derive(Debug)]
@@ -102,7 +102,8 @@ impl Prepared {
         let ranged = needed.filter(|(_, a)| a.scheme.element.is_integer() || a.scheme.element.is_float8());
         Observation::new(ranged.map(|(name, activation)| {
             let s = activation.scheme;
-            let settings = Settings { percentile: self.percentile, ..Settings::new(s.method, s.element, s.symmetric, s.scale) };
+            let settings =
+                Settings { percentile: self.percentile, ..Settings::new(s.method, s.element, s.symmetric, s.scale) };
             (self.observed(&index, name), settings)
         }))
     }
@@ -127,7 +128,11 @@ impl Prepared {
     }
 
     /// Solves for scales and writes the quantized graph.
-    pub fn finish(mut self, observation: &Observation, spill: Option<&Spill>) -> Result<(ModelProto, Report), QuantizeError> {
+    pub fn finish(
+        mut self,
+        observation: &Observation,
+        spill: Option<&Spill>,
+    ) -> Result<(ModelProto, Report), QuantizeError> {
         let huge = self.huge(observation);
         self.placement.remove(&huge);
         let ranges = self.ranges(&observation.ranges());
@@ -139,10 +144,21 @@ impl Prepared {
         if self.recipe.npu {
             self.simulate();
         }
-        write_pairs(&mut self.model, &self.recipe, &self.placement, &solution, spill)?;
+        self.write(&solution, spill)?;
         sign(&mut self.model);
         check(&self.model)?;
         Ok((self.model, report))
+    }
+
+    fn write(&mut self, solution: &Solution, spill: Option<&Spill>) -> Result<(), QuantizeError> {
+        match self.recipe.layout {
+            Layout::MatMulNBits { bits, block, accuracy } => {
+                let symmetric = self.recipe.weight.symmetric;
+                let blocks = Blocks { bits, block, accuracy, symmetric };
+                write_blocks(&mut self.model, blocks, &self.placement, spill).map(drop)
+            }
+            _ => write_pairs(&mut self.model, &self.recipe, &self.placement, solution, spill),
+        }
     }
 
     /// Quantized tensors whose values turned out to carry masks.
@@ -176,6 +192,21 @@ impl Prepared {
         if let Some(graph) = self.model.graph.as_mut() {
             npu::simulate(graph, &dims, &quantized);
         }
+    }
+
+    /// What a user should know before the work begins.
+    pub fn notices(&self) -> Vec<String> {
+        let blocks = |scheme: &crate::recipe::TensorScheme| matches!(scheme.element, Element::Block(_));
+        let plug_in = self.recipe.activation.iter().chain([&self.recipe.weight]).any(blocks)
+            || self.recipe.form == crate::recipe::Form::Quark;
+        let mut notices = Vec::new();
+        if plug_in {
+            notices.push(
+                "the model will use operators of com.amd.quark: it runs only where Quark's library is loaded"
+                    .to_owned(),
+            );
+        }
+        notices
     }
 
     /// Whether any range has to come from data.

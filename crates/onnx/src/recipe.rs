@@ -4,6 +4,7 @@ use kvant_quant::glob::Glob;
 
 use crate::calibration::Method;
 use crate::element::Element;
+use crate::pass;
 use crate::quantization::ScaleKind;
 
 /// How a kind of tensor is quantized.
@@ -187,6 +188,35 @@ pub struct Recipe {
     pub npu: bool,
     /// How blocks of [`crate::element::Block::Bfp16`] round halves: 0 away from zero, 1 up, 2 to even.
     pub block_rounding: u8,
+}
+
+impl Recipe {
+    /// Whether ranges of activations have to be found with data.
+    pub fn needs_data(&self) -> bool {
+        let ranged = |element: Element| element.is_integer() || element.is_float8();
+        self.layout != Layout::Dynamic && self.activation.is_some_and(|a| ranged(a.element))
+    }
+
+    /// The passes that suit the recipe: those that always run, and those that its rules expect.
+    pub fn passes(&self) -> pass::Selection {
+        let integers = self.activation.is_some_and(|a| a.element.is_integer()) && self.layout != Layout::Dynamic;
+        let extended = self.rules == RuleSet::Extended;
+        let wanted = [
+            // A product with its bias in one node, so that the bias is added to integer sums.
+            ("matmul-add-to-gemm", self.activation.is_some() && self.layout != Layout::Dynamic),
+            ("copy-shared-bias", integers),
+            ("split-to-slice", extended),
+            ("reduce-mean-to-global-average-pool", extended),
+            ("batch-norm-to-conv", extended),
+            ("split-large-pool", extended),
+        ];
+        let mut selection = pass::Selection::default();
+        for (name, _) in wanted.iter().filter(|(name, on)| *on && pass::ALL.iter().any(|p| p.name == *name)) {
+            // The name is in the table: it was just looked up.
+            let _ = selection.set(name, true);
+        }
+        selection
+    }
 }
 
 /// A word that is none of those that were asked for.

@@ -62,7 +62,43 @@ fn list(topic: Topic) -> List {
         Topic::Algorithms => algorithms(),
         Topic::AlgorithmOptions => algorithm_options(),
         Topic::Families => families(),
+        Topic::Presets => onnx_presets(),
+        Topic::Passes => passes(),
+        Topic::Elements => elements(),
+        Topic::CalibrationMethods => calibration_methods(),
     }
+}
+
+fn onnx_presets() -> List {
+    let columns =
+        &[("name", Align::Left), ("aliases", Align::Left), ("calibrated", Align::Left), ("about", Align::Left)];
+    let row = |preset: &kvant_onnx::preset::Preset| {
+        let calibrated = preset.recipe().needs_data();
+        vec![json!(preset.name), json!(preset.aliases), json!(calibrated), json!(preset.about)]
+    };
+    List { columns, rows: kvant_onnx::preset::PRESETS.iter().map(row).collect() }
+}
+
+fn passes() -> List {
+    let columns = &[("name", Align::Left), ("default", Align::Left), ("about", Align::Left)];
+    let row = |pass: &kvant_onnx::pass::Pass| vec![json!(pass.name), json!(pass.default), json!(pass.about)];
+    List { columns, rows: kvant_onnx::pass::ALL.iter().map(row).collect() }
+}
+
+fn elements() -> List {
+    let columns = &[("name", Align::Left), ("bits", Align::Right), ("stored as", Align::Left)];
+    let row = |row: &kvant_onnx::element::Row| {
+        let stored = row.data_type.map_or_else(|| "floats".to_owned(), kvant_container::onnx::data_type_name);
+        let bits = row.element.integer_bits().map_or_else(|| json!(""), |bits| json!(bits));
+        vec![json!(row.name), bits, json!(stored)]
+    };
+    List { columns, rows: kvant_onnx::element::ELEMENTS.iter().map(row).collect() }
+}
+
+fn calibration_methods() -> List {
+    let columns = &[("name", Align::Left), ("aliases", Align::Left), ("about", Align::Left)];
+    let row = |row: &kvant_onnx::calibration::MethodRow| vec![json!(row.name), json!(row.aliases), json!(row.about)];
+    List { columns, rows: kvant_onnx::calibration::METHODS.iter().map(row).collect() }
 }
 
 fn schemes() -> List {

@@ -7,7 +7,7 @@ use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{interrupt, layer_table, loading, model, size};
+use crate::{interrupt, layer_table, loading, model, onnx, size};
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::blockwise::BlockwiseReport;
 use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// Whatever can be refused, before anything is written; then what the system or the weights say.
 pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
+    if onnx::is_graph(&args.recipe.model) {
+        return onnx::quantize::run(args, printer);
+    }
     let begun = Instant::now();
     let (checkpoint, plan) = model::plan(&args.recipe)?;
     if let Some(output) = &args.output {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
@@ -18,7 +19,7 @@ const SPILLED: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Spill {
     directory: tempfile::TempDir,
-    files: std::cell::Cell<u64>,
+    files: AtomicU64,
 }
 
 impl Spill {
@@ -26,7 +27,7 @@ impl Spill {
     pub fn new(beside: &Path) -> Result<Self, Error> {
         let directory = tempfile::Builder::new().prefix(".kvant-spill-").tempdir_in(beside);
         let directory = directory.map_err(|e| Error::io("create a temporary directory in", beside, None, e))?;
-        Ok(Self { directory, files: std::cell::Cell::new(0) })
+        Ok(Self { directory, files: AtomicU64::new(0) })
     }
 
     /// The same bytes, on disk if they are many.
@@ -34,7 +35,7 @@ impl Spill {
         if contents.len() < SPILLED {
             return Ok(contents.into());
         }
-        let number = self.files.replace(self.files.get() + 1);
+        let number = self.files.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.path().join(number.to_string());
         let written = File::create_new(&path).and_then(|mut file| file.write_all(&contents));
         written.map_err(|e| Error::io("write", &path, None, e))?;

@@ -11,8 +11,10 @@ mod min_max;
 mod min_mse;
 mod observation;
 mod percentile;
+mod run;
 
 pub use histogram::Histogram;
 pub use method::{DEFAULT_PERCENTILE, METHODS, Method, MethodRow, Settings, Statistic, UnknownMethod};
 pub(crate) use min_mse::candidates;
 pub use observation::Observation;
+pub use run::{CalibrationError, observe};

@@ -2,9 +2,11 @@
 
 mod boundary;
 mod constants;
+mod matmul_nbits;
 mod operators;
 mod pairs;
 
 pub use constants::lift_constants;
+pub use matmul_nbits::{Blocks, write_blocks};
 pub use operators::Dialect;
 pub use pairs::write_pairs;

@@ -1,0 +1,116 @@
+//! `kvant inspect model.onnx`: what a graph holds.
+
+use super::read;
+use crate::escape::printable;
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::size;
+use crate::table::{Align, Table};
+use kvant_container::onnx::{GraphProto, ModelProto, data_type, data_type_name};
+use kvant_onnx::data::{display_axes, inputs, type_of};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Looks at a graph. `all` lists every initializer.
+///
+/// # Errors
+/// Whatever is wrong with the file.
+pub fn run(path: &Path, all: bool, printer: &Printer) -> Result<(), Failure> {
+    let model = read(path)?;
+    let checked = kvant_onnx::graph::check(&model);
+    match printer.is_json() {
+        true => printer.json(&object(&model))?,
+        false => printer.data(&text(&model, all))?,
+    }
+    if let Err(problem) = checked {
+        printer.note(&format!("{problem}; {}", problem.hint()));
+    }
+    Ok(())
+}
+
+fn operators(graph: &GraphProto) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for node in &graph.node {
+        let prefix = if node.domain().is_empty() { String::new() } else { format!("{}:", node.domain()) };
+        *counts.entry(format!("{prefix}{}", node.op_type())).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// Number, bytes by element type of the initializers.
+fn types(graph: &GraphProto) -> BTreeMap<String, (usize, u64)> {
+    let mut types: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    for tensor in &graph.initializer {
+        let bytes = kvant_container::onnx::tensor_bytes(tensor).map_or(0, |bytes| bytes.len() as u64);
+        let entry = types.entry(data_type_name(data_type(tensor))).or_default();
+        *entry = (entry.0 + 1, entry.1 + bytes);
+    }
+    types
+}
+
+/// Name, type and axes of inputs and outputs.
+fn values(graph: &GraphProto) -> Vec<[String; 4]> {
+    let row = |role: &str, name: &str, data_type, axes: Option<&[_]>| {
+        let axes = axes.map_or_else(|| "?".to_owned(), display_axes);
+        [role.to_owned(), name.to_owned(), data_type_name(data_type), axes]
+    };
+    let inputs = inputs(graph);
+    let inputs = inputs.iter().map(|i| row("input", &i.name, i.data_type, i.axes.as_deref()));
+    let outputs = graph.output.iter().map(|v| {
+        let (data_type, axes) = type_of(v);
+        row("output", v.name(), data_type, axes.as_deref())
+    });
+    inputs.chain(outputs).collect()
+}
+
+fn object(model: &ModelProto) -> Value {
+    let graph = &model.graph;
+    let opsets: BTreeMap<&str, i64> = model.opset_import.iter().map(|o| (o.domain(), o.version())).collect();
+    let values = values(graph)
+        .into_iter()
+        .map(|[role, name, element, axes]| json!({"role": role, "name": name, "type": element, "axes": axes}));
+    let types = types(graph)
+        .into_iter()
+        .map(|(name, (tensors, bytes))| json!({"type": name, "tensors": tensors, "bytes": bytes}));
+    json!({
+        "producer": model.producer_name(),
+        "ir_version": model.ir_version(),
+        "opsets": opsets,
+        "nodes": graph.node.len(),
+        "operators": operators(graph),
+        "values": values.collect::<Vec<_>>(),
+        "initializers": types.collect::<Vec<_>>(),
+    })
+}
+
+fn text(model: &ModelProto, all: bool) -> String {
+    let graph = &model.graph;
+    let opsets: Vec<String> = model
+        .opset_import
+        .iter()
+        .map(|o| format!("{} {}", if o.domain().is_empty() { "ai.onnx" } else { o.domain() }, o.version()))
+        .collect();
+    let head = format!(
+        "ONNX graph of {} nodes, made by {} {}, opset {}",
+        graph.node.len(),
+        printable(model.producer_name()),
+        printable(model.producer_version()),
+        opsets.join(", ")
+    );
+    let mut io = Table::new(&["", "name", "type", "axes"].map(|t| (t, Align::Left)));
+    values(graph).into_iter().for_each(|row| io.push(row.map(|cell| printable(&cell).to_string())));
+    let mut weights = Table::new(&[("type", Align::Left), ("tensors", Align::Right), ("bytes", Align::Right)]);
+    types(graph).into_iter().for_each(|(name, (n, bytes))| weights.push([name, n.to_string(), size::bytes(bytes)]));
+    let mut nodes = Table::new(&[("operator", Align::Left), ("nodes", Align::Right)]);
+    operators(graph).into_iter().for_each(|(name, n)| nodes.push([printable(&name).to_string(), n.to_string()]));
+    let mut parts = vec![head, io.render(), weights.render(), nodes.render()];
+    if all {
+        let mut tensors = Table::new(&["initializer", "type", "shape"].map(|t| (t, Align::Left)));
+        for t in &graph.initializer {
+            tensors.push([printable(t.name()).to_string(), data_type_name(data_type(t)), format!("{:?}", t.dims)]);
+        }
+        parts.push(tensors.render());
+    }
+    parts.join("\n\n")
+}

@@ -1,0 +1,45 @@
+//! ONNX graphs at the command line: what the commands do when the model is one.
+
+pub mod inspect;
+pub mod plan;
+pub mod quantize;
+mod recipe;
+
+use std::path::Path;
+
+use crate::args::{EngineArgs, RunArgs};
+use crate::failure::{Failure, Kind};
+use crate::model;
+use kvant_container::onnx::ModelProto;
+use kvant_onnx::runtime::RuntimeOptions;
+
+/// Whether a path means an ONNX graph.
+pub fn is_graph(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
+}
+
+/// Reads a graph and its external data.
+fn read(path: &Path) -> Result<ModelProto, Failure> {
+    Ok(kvant_container::onnx::read(path)?)
+}
+
+fn runtime(args: &EngineArgs, run: &RunArgs) -> RuntimeOptions {
+    RuntimeOptions {
+        choice: args.runtime,
+        threads: Some(model::threads(run)),
+        library: args.runtime_library.clone(),
+        ..RuntimeOptions::default()
+    }
+}
+
+/// The one path of data that a graph takes.
+fn one_source(paths: &[std::path::PathBuf]) -> Result<Option<&Path>, Failure> {
+    match paths {
+        [] => Ok(None),
+        [path] => Ok(Some(path)),
+        _ => {
+            let failure = Failure::new(Kind::Usage, "an ONNX graph is calibrated on one file or directory");
+            Err(failure.with_hint(Some("put the files into one directory and give that".to_owned())))
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `kvant plan model.onnx`: what would become of every tensor.
+
+use super::{read, recipe};
+use crate::args::RecipeArgs;
+use crate::escape::printable;
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::table::{Align, Table};
+use kvant_onnx::quantize::{Prepared, prepare};
+use serde_json::{Value, json};
+
+/// Plans and prints the plan.
+///
+/// # Errors
+/// Whatever `kvant quantize` would refuse before it reads data.
+pub fn show(args: &RecipeArgs, printer: &Printer) -> Result<(), Failure> {
+    let recipe = recipe::recipe(args)?;
+    let passes = recipe::passes(&recipe, &args.onnx)?;
+    let prepared = prepare(read(&args.model)?, recipe, &passes, None)?;
+    match printer.is_json() {
+        true => printer.json(&object(&prepared)),
+        false => printer.data(&text(&prepared)),
+    }
+}
+
+/// One line for each quantized tensor: role, name, type, what its scale is of.
+fn rows(prepared: &Prepared) -> Vec<[String; 4]> {
+    let placement = &prepared.placement;
+    let activations = placement.activations.iter().map(|(name, a)| {
+        let scale = a.provider.as_ref().map_or_else(|| a.scheme.method.to_string(), |p| format!("that of {p}"));
+        ["activation".to_owned(), name.clone(), a.scheme.element.to_string(), scale]
+    });
+    let weights = placement.weights.iter().map(|(name, w)| {
+        let scale = w.axis.map_or_else(|| "per tensor".to_owned(), |axis| format!("per channel of axis {axis}"));
+        ["weight".to_owned(), name.clone(), w.scheme.element.to_string(), scale]
+    });
+    let biases = placement.biases.iter().map(|(name, b)| {
+        ["bias".to_owned(), name.clone(), "int32".to_owned(), format!("{} times {}", b.input, b.weight)]
+    });
+    activations.chain(weights).chain(biases).collect()
+}
+
+fn object(prepared: &Prepared) -> Value {
+    let tensors = rows(prepared)
+        .into_iter()
+        .map(|[role, name, element, scale]| json!({"role": role, "name": name, "element": element, "scale": scale}));
+    let skipped = prepared.placement.skipped.iter().map(|s| json!({"node": s.node, "reason": s.reason}));
+    let passes = prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(name, n)| json!({"pass": name, "rewrites": n}));
+    json!({
+        "nodes": prepared.model.graph.node.len(),
+        "quantized_nodes": prepared.placement.nodes,
+        "needs_data": prepared.needs_data(),
+        "passes": passes.collect::<Vec<_>>(),
+        "tensors": tensors.collect::<Vec<_>>(),
+        "left_in_float": skipped.collect::<Vec<_>>(),
+    })
+}
+
+fn text(prepared: &Prepared) -> String {
+    let mut table = Table::new(&["role", "tensor", "type", "scale"].map(|title| (title, Align::Left)));
+    for row in rows(prepared) {
+        table.push(row.map(|cell| printable(&cell).to_string()));
+    }
+    let passes: Vec<String> = prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(p, n)| format!("{p} {n}")).collect();
+    let passes = if passes.is_empty() { "none".to_owned() } else { passes.join(", ") };
+    let placement = &prepared.placement;
+    format!(
+        "{}\n\n{} of {} nodes, {} tensors to observe on data\nrewrites: {passes}",
+        table.render(),
+        placement.nodes,
+        prepared.model.graph.node.len(),
+        prepared.observation().tensors().len(),
+    )
+}

@@ -1,0 +1,171 @@
+//! `kvant quantize model.onnx`.
+
+use super::{is_graph, one_source, read, recipe, runtime};
+use crate::args::{ExternalWhen, QuantizeArgs};
+use crate::escape::printable;
+use crate::failure::{Failure, Kind};
+use crate::printer::Printer;
+use crate::progress::{Progress, Unit};
+use crate::{interrupt, model, size};
+use kvant_container::onnx::{ExternalData, Spill, external_data_path, write};
+use kvant_onnx::calibration::{Observation, observe};
+use kvant_onnx::data::{DataOptions, Source, inputs};
+use kvant_onnx::quantize::{Prepared, prepare};
+use kvant_onnx::report::Report;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Quantizes a graph.
+///
+/// # Errors
+/// Whatever can be refused, before data are read; then what the data, the engine or the system say.
+pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
+    if args.dry_run {
+        return super::plan::show(&args.recipe, printer);
+    }
+    let begun = Instant::now();
+    let output = args.output.as_deref().ok_or_else(no_output)?;
+    check_output(output, &args.recipe.model, args.overwrite)?;
+    let directory = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let spill = Spill::new(directory)?;
+    let prepared = plan(args, &spill)?;
+    prepared.notices().iter().for_each(|notice| printer.note(notice));
+    let mut observation = prepared.observation();
+    let engine = calibrate(args, &prepared, &mut observation, printer)?;
+    let (quantized, report) = model::pool(&args.run)?.install(|| prepared.finish(&observation, Some(&spill)))?;
+    let external = match args.recipe.onnx.external_data {
+        ExternalWhen::Auto => ExternalData::Auto,
+        ExternalWhen::Always => ExternalData::Always,
+        ExternalWhen::Never => ExternalData::Never,
+    };
+    write(quantized, output, external)?;
+    drop(spill);
+    let made = Made { source: &args.recipe.model, output, engine, report, seconds: begun.elapsed().as_secs_f64() };
+    made.tell(printer)
+}
+
+fn no_output() -> Failure {
+    Failure::new(Kind::Usage, "no output file is given")
+        .with_hint(Some("give one with -o, e.g. -o model.int8.onnx".to_owned()))
+}
+
+/// Refuses an output that exists, that is the source, or that is no file to be.
+fn check_output(output: &Path, source: &Path, overwrite: bool) -> Result<(), Failure> {
+    let shown = printable(&output.to_string_lossy());
+    let usage = |message: String, hint: &str| Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned()));
+    if !is_graph(output) {
+        return Err(usage(format!("{shown} is no name of an ONNX graph"), "end it with .onnx"));
+    }
+    let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    if same(output, source) {
+        return Err(usage(format!("{shown} is the source"), "give another name with -o"));
+    }
+    if output.is_dir() {
+        return Err(usage(format!("{shown} is a directory"), "name a file in it"));
+    }
+    let existing = [output.to_path_buf(), external_data_path(output)].into_iter().find(|path| path.exists());
+    match existing {
+        Some(path) if !overwrite => {
+            let message = format!("{} exists", printable(&path.to_string_lossy()));
+            Err(Failure::new(Kind::Invalid, message).with_hint(Some("replace it with --overwrite".to_owned())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn plan(args: &QuantizeArgs, spill: &Spill) -> Result<Prepared, Failure> {
+    let recipe = recipe::recipe(&args.recipe)?;
+    let passes = recipe::passes(&recipe, &args.recipe.onnx)?;
+    let model = read(&args.recipe.model)?;
+    let mut prepared = model::pool(&args.run)?.install(|| prepare(model, recipe, &passes, Some(spill)))?;
+    prepared.percentile = args.recipe.onnx.percentile;
+    Ok(prepared)
+}
+
+/// Runs the float model over the data. Returns the engine, none where no range depends on data.
+fn calibrate(
+    args: &QuantizeArgs,
+    prepared: &Prepared,
+    observation: &mut Observation,
+    printer: &Printer,
+) -> Result<Option<String>, Failure> {
+    let source = one_source(&args.recipe.calibration.calib)?;
+    if !prepared.needs_data() {
+        if source.is_some() {
+            printer.note("nothing in this recipe needs calibration data: they are not read");
+        }
+        return Ok(None);
+    }
+    let source = source.ok_or_else(no_data)?;
+    let source: Source = source.to_string_lossy().parse().unwrap_or(Source::Path(source.to_path_buf()));
+    let preprocessing = args.recipe.onnx.preprocess.as_deref().map(str::parse).transpose()?;
+    let (num_samples, seed) = (Some(args.recipe.calibration.num_samples), args.recipe.calibration.seed);
+    let options = DataOptions { num_samples, preprocessing, seed, labels: None };
+    let mut samples = source.open(&inputs(&prepared.model.graph), &options)?;
+    if samples.random() {
+        printer.note("the calibration data are made up: ranges will not fit real inputs, and accuracy will suffer");
+    }
+    let progress = Progress::new(printer, Unit::Samples);
+    let mut watch = progress.watch();
+    let cancelled = interrupt::flag();
+    let runtime = runtime(&args.recipe.onnx.engine, &args.run);
+    let pool = model::pool(&args.run)?;
+    let run = pool.install(|| observe(&prepared.model, observation, &mut samples, &runtime, &mut watch, &cancelled));
+    Ok(Some(run?))
+}
+
+fn no_data() -> Failure {
+    let hint = "give samples with --data: an .npz with one array for each input, a folder of .npy or images; or `--data random`";
+    Failure::new(Kind::Usage, "this recipe needs calibration data").with_hint(Some(hint.to_owned()))
+}
+
+/// What was made.
+struct Made<'a> {
+    source: &'a Path,
+    output: &'a Path,
+    engine: Option<String>,
+    report: Report,
+    seconds: f64,
+}
+
+/// Bytes of a model, its external data included.
+fn model_size(path: &Path) -> u64 {
+    let files: [PathBuf; 2] = [path.to_path_buf(), external_data_path(path)];
+    files.iter().filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum()
+}
+
+impl Made<'_> {
+    fn tell(&self, printer: &Printer) -> Result<(), Failure> {
+        let (before, after) = (model_size(self.source), model_size(self.output));
+        let report = &self.report;
+        if printer.is_json() {
+            return printer.json(&json!({
+                "output": self.output.to_string_lossy(),
+                "bytes_before": before,
+                "bytes_after": after,
+                "seconds": self.seconds,
+                "engine": self.engine,
+                "report": report,
+            }));
+        }
+        for (name, reason) in &report.left_in_float {
+            printer.detail(&format!("`{}` stays in float: {reason}", printable(name)));
+        }
+        if !report.left_in_float.is_empty() {
+            printer
+                .note(&format!("{} tensors or nodes stay in float; --verbose names them", report.left_in_float.len()));
+        }
+        let engine = self.engine.as_ref().map_or_else(String::new, |e| format!(", {} samples on {e}", report.samples));
+        printer.message(&format!(
+            "{} of {} nodes quantized, {} tensors; {} to {}{engine}; {:.1} s",
+            report.quantized_nodes,
+            report.nodes,
+            report.tensors.len(),
+            size::bytes(before),
+            size::bytes(after),
+            self.seconds,
+        ));
+        printer.data(&self.output.to_string_lossy())
+    }
+}
