@@ -125,6 +125,115 @@ def shape_inference():
     return model(nodes, [weight("w", 6, 4, 3, 3)], [("x", [1, 4, 9, 9])], [("y", [1, 6, 5, 5])])
 
 
+def duplicate_nodes():
+    nodes = [
+        helper.make_node("Reshape", ["x", "s"], ["a"]),
+        helper.make_node("Reshape", ["x", "t"], ["b"]),
+        helper.make_node("Softmax", ["a"], ["c"], axis=1),
+        helper.make_node("Softmax", ["b"], ["d"], axis=0),
+        helper.make_node("Sub", ["c", "d"], ["y"]),
+    ]
+    return model(nodes, [ints("s", 3, 2), ints("t", 3, 2)], [("x", [2, 3])], [("y", [3, 2])])
+
+
+def bias(operator, shape, added, with_bias, **attributes):
+    def make():
+        inputs = ["x", "w", "b"] if with_bias else ["x", "w"]
+        nodes = [helper.make_node(operator, inputs, ["h"], **attributes), helper.make_node("Add", ["h", "k"], ["y"])]
+        flat = operator in ("Gemm", "MatMul")
+        weights = [weight("w", *shape), weight("b", 6), weight("k", *added)]
+        return model(nodes, weights, [("x", [2, 4] if flat else [1, 4, 8, 8])], [("y", [2, 6] if flat else [1, 6, None, None])])
+
+    return make
+
+
+def normalization(axes, shape, opset=17, twice=False, reciprocal=False, bias=True):
+    def make():
+        by_input = opset >= 18
+        mean = lambda x, y: helper.make_node("ReduceMean", [x, "axes"] if by_input else [x], [y], **({} if by_input else {"axes": axes}))  # noqa: E731
+        nodes = [mean("x", "mean"), helper.make_node("Sub", ["x", "mean"], ["d"])]
+        if twice:
+            nodes += [helper.make_node("Sub", ["x", "mean"], ["d2"]), helper.make_node("Mul", ["d2", "d2"], ["sq"])]
+        else:
+            nodes += [helper.make_node("Pow", ["d", "two"], ["sq"])]
+        nodes += [mean("sq", "var"), helper.make_node("Add", ["var", "eps"], ["ve"]), helper.make_node("Sqrt", ["ve"], ["std"])]
+        if reciprocal:
+            nodes += [helper.make_node("Reciprocal", ["std"], ["inv"]), helper.make_node("Mul", ["d", "inv"], ["n"])]
+        else:
+            nodes += [helper.make_node("Div", ["d", "std"], ["n"])]
+        nodes += [helper.make_node("Mul", ["n", "scale"], ["m" if bias else "y"])]
+        nodes += [helper.make_node("Add", ["m", "bias"], ["y"])] if bias else []
+        scalar = lambda name, v: numpy_helper.from_array(np.array(v, np.float32), name)  # noqa: E731
+        constants = [scalar("two", 2), scalar("eps", 1e-5), weight("scale", *shape), weight("bias", *shape), ints("axes", *axes)]
+        return model(nodes, constants, [("x", [2, 3, 4, 5])], [("y", [2, 3, 4, 5])], opset)
+
+    return make
+
+
+def gelu():
+    scalar = lambda name, v: numpy_helper.from_array(np.array(v, np.float32), name)  # noqa: E731
+    nodes = [
+        helper.make_node("Mul", ["x", "root"], ["q"]),
+        helper.make_node("Erf", ["q"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["s"]),
+        helper.make_node("Mul", ["half", "x"], ["h"]),
+        helper.make_node("Mul", ["h", "s"], ["y"]),
+    ]
+    constants = [scalar("root", 0.5**0.5), scalar("one", 1), scalar("half", 0.5)]
+    return model(nodes, constants, [("x", [2, 3])], [("y", [2, 3])], 20)
+
+
+def l2_norm():
+    nodes = [
+        helper.make_node("ReduceL2", ["x"], ["n"], axes=[1], keepdims=1),
+        helper.make_node("Clip", ["n", "eps"], ["c"]),
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Expand", ["c", "s"], ["e"]),
+        helper.make_node("Div", ["x", "e"], ["y"]),
+    ]
+    return model(nodes, [numpy_helper.from_array(np.array(1e-12, np.float32), "eps")], [("x", [2, 3, 4])], [("y", [2, 3, 4])])
+
+
+def l2_norm_of_squares():
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["q"]),
+        helper.make_node("ReduceSum", ["q", "axes"], ["n"], keepdims=1),
+        helper.make_node("Max", ["n", "eps"], ["c"]),
+        helper.make_node("Sqrt", ["c"], ["r"]),
+        helper.make_node("Reciprocal", ["r"], ["i"]),
+        helper.make_node("Mul", ["x", "i"], ["y"]),
+    ]
+    eps = numpy_helper.from_array(np.array(1e-12, np.float32), "eps")
+    return model(nodes, [eps, ints("axes", -1)], [("x", [2, 3, 4])], [("y", [2, 3, 4])])
+
+
+def clip_to_relu():
+    zero = numpy_helper.from_array(np.array(0, np.float32), "zero")
+    return model([helper.make_node("Clip", ["x", "zero"], ["y"])], [zero], [("x", [2, 3])], [("y", [2, 3])])
+
+
+def large_pool():
+    return model([helper.make_node("GlobalAveragePool", ["x"], ["y"])], [], [("x", [1, 3, 32, 24])], [("y", [1, 3, 1, 1])])
+
+
+def norm_alone():
+    return model([bn("x", "y")], norm(4), [("x", [1, 4, 5, 5])], [("y", [1, 4, 5, 5])])
+
+
+def functions():
+    scaled = helper.make_node("LeakyRelu", ["a"], ["t"])
+    scaled.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
+    inner = helper.make_function("local", "inner", ["a"], ["t"], [scaled], [helper.make_opsetid("", 17)], ["slope"])
+    call = lambda name, x, y, **a: helper.make_node(name, [x], [y], domain="local", **a)  # noqa: E731
+    body = [call("inner", "a", "u", slope=0.25), helper.make_node("Add", ["u", "a"], ["b"])]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    outer = helper.make_function("local", "outer", ["a"], ["b"], body, imports)
+    made = model([call("outer", "x", "h"), call("outer", "h", "y")], [], [("x", [2, 3])], [("y", [2, 3])])
+    made.opset_import.append(helper.make_opsetid("local", 1))
+    made.functions.extend([inner, outer])
+    return made
+
+
 MODELS = {
     "remove-initializers-from-inputs": remove_initializers_from_inputs,
     "constant-folding": constant_folding,
@@ -142,6 +251,25 @@ MODELS = {
     "reduce-mean-to-global-average-pool": reduce_mean,
     "split-to-slice": split,
     "copy-shared-bias": shared_bias,
+    "duplicate-nodes": duplicate_nodes,
+    "bias-fusion.conv": bias("Conv", (6, 4, 3, 3), (1, 6, 1, 1), False),
+    "bias-fusion.conv-with-bias": bias("Conv", (6, 2, 3, 3), (6, 1, 1), True, group=2),
+    "bias-fusion.transposed": bias("ConvTranspose", (4, 3, 3, 3), (6, 1, 1), False, group=2),
+    "bias-fusion.gemm": bias("Gemm", (4, 6), (6,), True, alpha=0.5),
+    "bias-fusion.gemm-row": bias("Gemm", (6, 4), (1, 6), False, transB=1),
+    "bias-fusion.matmul": bias("MatMul", (4, 6), (1,), False),
+    "layer-norm-fusion": normalization([-1], (5,)),
+    "layer-norm-fusion.twice": normalization([2, 3], (4, 5), twice=True),
+    "layer-norm-fusion.input": normalization([-1], (5,), opset=18, reciprocal=True, bias=False),
+    "instance-norm-fusion": normalization([2, 3], (1, 3, 1, 1)),
+    "instance-norm-fusion.plain": normalization([-2, -1], (3, 1, 1), opset=13, twice=True, bias=False),
+    "gelu-fusion": gelu,
+    "l2-norm-fusion": l2_norm,
+    "l2-norm-fusion.squares": l2_norm_of_squares,
+    "clip-to-relu": clip_to_relu,
+    "split-large-pool": large_pool,
+    "batch-norm-to-conv": norm_alone,
+    "function-inlining": functions,
     "dead-nodes": dead_nodes,
     "shape-inference": shape_inference,
 }

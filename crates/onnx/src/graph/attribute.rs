@@ -71,6 +71,12 @@ pub fn set_attribute(node: &mut NodeProto, name: &str, value: impl AttributeValu
     }
 }
 
+/// Takes an attribute away.
+pub fn take_attribute(node: &mut NodeProto, name: &str) -> Option<AttributeProto> {
+    let position = node.attribute.iter().position(|a| a.name() == name)?;
+    Some(node.attribute.remove(position))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

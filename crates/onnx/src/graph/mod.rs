@@ -10,8 +10,11 @@ mod node;
 mod opset;
 mod sort;
 
-pub use attribute::{attribute, float_attribute, int_attribute, ints_attribute, set_attribute, string_attribute};
+pub use attribute::{
+    attribute, float_attribute, int_attribute, ints_attribute, set_attribute, string_attribute, take_attribute,
+};
 pub use check::check;
+pub(crate) use check::function;
 pub use edit::Edit;
 pub use error::GraphError;
 pub use index::Index;

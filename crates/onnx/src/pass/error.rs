@@ -19,6 +19,18 @@ pub enum PassError {
     /// The model's graph is not sound.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// An operator that a newer opset has no words for.
+    #[error("node `{}` ({}) cannot be converted to opset {to}: {reason}", .node.escape_debug(), .operator.escape_debug())]
+    Opset {
+        /// Its operator.
+        operator: String,
+        /// The node.
+        node: String,
+        /// The opset asked for.
+        to: i64,
+        /// What stands against it.
+        reason: &'static str,
+    },
     /// New weights cannot be kept.
     #[error(transparent)]
     Container(#[from] kvant_container::Error),
@@ -43,6 +55,7 @@ impl PassError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Unknown { .. } => ErrorKind::Invalid,
+            Self::Opset { .. } => ErrorKind::Unsupported,
             Self::Graph(error) => error.kind(),
             Self::Container(error) => error.kind(),
         }
@@ -52,6 +65,7 @@ impl PassError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Unknown { .. } => Some("`kvant list passes` shows all".to_owned()),
+            Self::Opset { .. } => Some("export the model with the newer opset".to_owned()),
             Self::Graph(error) => Some(error.hint().to_owned()),
             Self::Container(error) => error.hint(),
         }

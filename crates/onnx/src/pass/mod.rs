@@ -5,22 +5,36 @@
 //! DequantizeLinear, which are no operators that a constant or a fused weight could be computed through.
 
 mod batch_norm_folding;
+mod batch_norm_to_conv;
+mod bias_fusion;
+mod clip_to_relu;
 mod constant_folding;
 mod copy_shared_bias;
 mod dead_nodes;
+mod duplicate_nodes;
 mod error;
+mod function_inlining;
+mod gelu_fusion;
 mod identity;
+mod instance_norm_fusion;
+mod l2_norm_fusion;
+mod layer_norm_fusion;
 mod matmul_add_to_gemm;
+mod normalized;
+mod opset;
+mod pattern;
 mod reduce_mean_to_pool;
 mod remove_initializers_from_inputs;
 mod selection;
 mod shape_inference;
+mod split_large_pool;
 mod split_to_slice;
 mod weights;
 
 use kvant_container::onnx::{Bytes, ModelProto, Spill};
 
 pub use error::PassError;
+pub use opset::upgrade_opset;
 pub use selection::Selection;
 
 /// One rewrite.
@@ -50,6 +64,12 @@ impl Pass {
 /// All passes, in the order in which they run.
 pub const ALL: &[Pass] = &[
     Pass {
+        name: "function-inlining",
+        about: "calls of the model's own functions become the functions' nodes",
+        default: true,
+        run: function_inlining::run,
+    },
+    Pass {
         name: "remove-initializers-from-inputs",
         about: "initializers that are inputs as well become constants that no caller can override",
         default: true,
@@ -68,6 +88,12 @@ pub const ALL: &[Pass] = &[
         run: identity::run,
     },
     Pass {
+        name: "duplicate-nodes",
+        about: "nodes that compute the same of the same become one, and equal integer constants too",
+        default: true,
+        run: duplicate_nodes::run,
+    },
+    Pass {
         name: "batch-norm-folding",
         about: "BatchNormalization goes into the weights of the Conv, ConvTranspose or Gemm before or behind it",
         default: true,
@@ -80,16 +106,64 @@ pub const ALL: &[Pass] = &[
         run: matmul_add_to_gemm::run,
     },
     Pass {
+        name: "bias-fusion",
+        about: "Add of a constant becomes the bias of the Conv, ConvTranspose, Gemm or two-dimensional MatMul before it",
+        default: true,
+        run: bias_fusion::run,
+    },
+    Pass {
+        name: "instance-norm-fusion",
+        about: "the nodes of a normalization of each channel become InstanceNormalization",
+        default: true,
+        run: instance_norm_fusion::run,
+    },
+    Pass {
+        name: "l2-norm-fusion",
+        about: "the nodes of x / norm(x) become LpNormalization",
+        default: true,
+        run: l2_norm_fusion::run,
+    },
+    Pass {
+        name: "layer-norm-fusion",
+        about: "the nodes of a normalization over the last axes become LayerNormalization, from opset 17 on",
+        default: true,
+        run: layer_norm_fusion::run,
+    },
+    Pass {
+        name: "gelu-fusion",
+        about: "the nodes of the GELU with erf become Gelu, from opset 20 on",
+        default: true,
+        run: gelu_fusion::run,
+    },
+    Pass {
+        name: "clip-to-relu",
+        about: "Clip from zero up without an upper limit becomes Relu",
+        default: true,
+        run: clip_to_relu::run,
+    },
+    Pass {
         name: "reduce-mean-to-global-average-pool",
         about: "ReduceMean over height and width becomes GlobalAveragePool",
         default: false,
         run: reduce_mean_to_pool::run,
     },
     Pass {
+        name: "split-large-pool",
+        about: "GlobalAveragePool over more than 512 elements becomes two pools",
+        default: false,
+        run: split_large_pool::run,
+    },
+    Pass {
         name: "split-to-slice",
         about: "Split becomes one Slice for each part",
         default: false,
         run: split_to_slice::run,
+    },
+    Pass {
+        name: "batch-norm-to-conv",
+        about: "BatchNormalization that could not be folded becomes a Conv of one weight for each channel",
+        default: false,
+        run: batch_norm_to_conv::run,
     },
     Pass {
         name: "copy-shared-bias",

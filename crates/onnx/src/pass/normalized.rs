@@ -1,0 +1,97 @@
+//! The nodes of `(x - mean(x)) / sqrt(variance(x) + epsilon) * scale + bias`, the means taken over some axes: what exporters
+//! make of layer and instance normalization where the opset has no operator for it.
+
+use kvant_container::onnx::NodeProto;
+
+use super::pattern::{Pattern, other};
+use crate::graph::{int_attribute, is};
+
+/// A normalization with its scale and, where it has one, its bias.
+pub(super) struct Normalized<'g> {
+    pub(super) input: &'g str,
+    /// The axes of the means, as they are written.
+    pub(super) axes: Vec<i64>,
+    pub(super) epsilon: f32,
+    pub(super) scale: &'g str,
+    pub(super) bias: Option<&'g str>,
+    /// The last node, whose result is the whole's.
+    pub(super) last: usize,
+}
+
+impl<'g> Normalized<'g> {
+    /// The normalization whose quotient a node is.
+    pub(super) fn around(node: &'g NodeProto, pattern: &Pattern<'g>) -> Option<Self> {
+        let (difference, deviation) = quotient(node, pattern)?;
+        let centred = pattern.maker(difference, "Sub")?;
+        let [input, mean] = &centred.input[..] else { return None };
+        let (variance, epsilon) = sum(pattern.maker(deviation, "Sqrt")?.input.first()?, pattern)?;
+        let mean = pattern.maker(mean, "ReduceMean").filter(|mean| mean.input[0] == *input)?;
+        let variance = pattern.maker(variance, "ReduceMean")?;
+        let axes = pattern.axes(mean)?;
+        let keeps = |node: &NodeProto| int_attribute(node, "keepdims").unwrap_or(1) != 0;
+        let alike = pattern.axes(variance)? == axes && keeps(mean) && keeps(variance);
+        if !alike || !is_square(&variance.input[0], difference, pattern) {
+            return None;
+        }
+        let (mul, scaled) = pattern.reader(node.output.first()?, "Mul")?;
+        let scale = other(scaled, &node.output[0]).filter(|scale| pattern.value(scale).is_some())?;
+        let shifted = pattern.reader(&scaled.output[0], "Add");
+        let bias = shifted.and_then(|(at, add)| Some((at, other(add, &scaled.output[0])?)));
+        let (last, bias) = match bias.filter(|(_, bias)| pattern.value(bias).is_some()) {
+            Some((at, bias)) => (at, Some(bias)),
+            None => (mul, None),
+        };
+        Some(Self { input, axes, epsilon: epsilon as f32, scale, bias, last })
+    }
+}
+
+/// Dividend and divisor of a Div, or of a Mul with a Reciprocal.
+pub(super) fn quotient<'g>(node: &'g NodeProto, pattern: &Pattern<'g>) -> Option<(&'g str, &'g str)> {
+    let [a, b] = &node.input[..] else { return None };
+    if is(node, "Div") {
+        return Some((a, b));
+    }
+    let inverse = |tensor: &str| pattern.maker(tensor, "Reciprocal").map(|node| node.input[0].as_str());
+    if !is(node, "Mul") {
+        return None;
+    }
+    inverse(b).map(|divisor| (a.as_str(), divisor)).or_else(|| inverse(a).map(|divisor| (b.as_str(), divisor)))
+}
+
+/// A tensor and the number added to it.
+fn sum<'g>(tensor: &str, pattern: &Pattern<'g>) -> Option<(&'g str, f64)> {
+    let [a, b] = &pattern.maker(tensor, "Add")?.input[..] else { return None };
+    match (pattern.number(a), pattern.number(b)) {
+        (None, Some(number)) => Some((a, number)),
+        (Some(number), None) => Some((b, number)),
+        _ => None,
+    }
+}
+
+/// Whether a tensor is another times itself, which may have been computed twice.
+fn is_square(tensor: &str, root: &str, pattern: &Pattern<'_>) -> bool {
+    square(tensor, pattern).is_some_and(|base| base == root || is_same_difference(base, root, pattern))
+}
+
+/// What a tensor is the square of.
+pub(super) fn square<'g>(tensor: &str, pattern: &Pattern<'g>) -> Option<&'g str> {
+    if let Some(pow) = pattern.maker(tensor, "Pow") {
+        return pattern.is_number(&pow.input[1], 2.0).then_some(&pow.input[0]);
+    }
+    let [a, b] = &pattern.maker(tensor, "Mul")?.input[..] else { return None };
+    (a == b).then_some(a)
+}
+
+fn is_same_difference(a: &str, b: &str, pattern: &Pattern<'_>) -> bool {
+    let inputs = |tensor: &str| pattern.maker(tensor, "Sub").map(|node| &node.input);
+    inputs(a).is_some() && inputs(a) == inputs(b)
+}
+
+/// The first axis, if the axes are the last of a rank.
+pub(super) fn trailing(axes: &[i64], rank: usize) -> Option<usize> {
+    let rank = i64::try_from(rank).ok()?;
+    let mut axes: Vec<i64> = axes.iter().map(|&a| if a < 0 { a + rank } else { a }).collect();
+    axes.sort_unstable();
+    let first = *axes.first()?;
+    axes.iter().copied().eq(first..rank).then_some(usize::try_from(first).ok()?)
+}
