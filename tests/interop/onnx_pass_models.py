@@ -273,3 +273,62 @@ MODELS = {
     "dead-nodes": dead_nodes,
     "shape-inference": shape_inference,
 }
+
+
+def one(operator, inputs, output, opset, initializers=(), kind=None, outputs=1, shape=(1, 4, 8, 8), **attributes):
+    """A model of one operator of an old opset, whose parameters are attributes that became inputs, or the like."""
+
+    def make():
+        names = ["y", *(f"y{i}" for i in range(1, outputs))]
+        node = helper.make_node(operator, inputs, names, name="n", **attributes)
+        made = model([node], list(initializers), [("x", list(shape))], [(n, None) for n in names], opset)
+        made.ir_version = 7
+        if kind:
+            made.graph.output[-1].type.tensor_type.elem_type = kind
+        return onnx.shape_inference.infer_shapes(made)
+
+    return make
+
+
+def floats(name, *values):
+    return numpy_helper.from_array(np.array(values, np.float32), name)
+
+
+# Models of operators that changed between opsets.
+OLD = {
+    "batch-normalization": one("BatchNormalization", ["x", "bn_s", "bn_b", "bn_m", "bn_v"], None, 8, norm(4)),
+    "upsample-7": one("Upsample", ["x"], None, 7, scales=[1.0, 1.0, 2.0, 3.0], mode="nearest"),
+    "upsample-linear": one("Upsample", ["x"], None, 7, scales=[1.0, 1.0, 2.0, 2.0], mode="linear"),
+    "upsample-9": one("Upsample", ["x", "s"], None, 9, [floats("s", 1, 1, 2, 2)]),
+    "resize-10": one("Resize", ["x", "s"], None, 10, [floats("s", 1, 1, 1.5, 2.5)], mode="nearest"),
+    "resize-10-smaller": one("Resize", ["x", "s"], None, 10, [floats("s", 1, 1, 0.6, 0.5)], mode="nearest"),
+    "resize-10-linear": one("Resize", ["x", "s"], None, 10, [floats("s", 1, 1, 0.5, 2)], mode="linear"),
+    "slice": one("Slice", ["x"], None, 9, axes=[1, 3], starts=[1, -5], ends=[3, 1000]),
+    "slice-all-axes": one("Slice", ["x"], None, 7, starts=[0, 1], ends=[1, 3]),
+    "top-k": one("TopK", ["x"], None, 9, kind=TensorProto.INT64, outputs=2, k=3, axis=1),
+    "clip": one("Clip", ["x"], None, 10, min=-0.5, max=0.5),
+    "clip-above": one("Clip", ["x"], None, 7, max=0.5),
+    "clip-open": one("Clip", ["x"], None, 7),
+    "pad": one("Pad", ["x"], None, 10, pads=[0, 0, 1, 2, 0, 0, 0, 1], value=2.5),
+    "pad-reflect": one("Pad", ["x"], None, 7, pads=[0, 0, 1, 2, 0, 0, 0, 1], mode="reflect"),
+    "scatter": one("Scatter", ["x", "i", "u"], None, 9, [ints("i", 1, 0, 2), floats("u", 7, 8, 9)], shape=(5,)),
+    "dropout": one("Dropout", ["x"], None, 10, ratio=0.3),
+    "squeeze": one("Squeeze", ["x"], None, 11, axes=[0]),
+    "squeeze-all": one("Squeeze", ["x"], None, 11),
+    "unsqueeze": one("Unsqueeze", ["x"], None, 11, axes=[0, -1]),
+    "split": one("Split", ["x"], None, 11, outputs=2, split=[3, 1], axis=1),
+    "split-equal": one("Split", ["x"], None, 11, outputs=2, axis=1),
+    "softmax": one("Softmax", ["x"], None, 11),
+    "softmax-last": one("Softmax", ["x"], None, 11, axis=3),
+    "softmax-minus-two": one("Softmax", ["x"], None, 11, axis=-2),
+    "log-softmax": one("LogSoftmax", ["x"], None, 7, axis=2),
+    "hardmax": one("Hardmax", ["x"], None, 11, axis=2),
+    "reduce-sum": one("ReduceSum", ["x"], None, 11, axes=[1, -1], keepdims=0),
+    "reduce-mean": one("ReduceMean", ["x"], None, 11, axes=[2, 3]),
+    "reduce-max-all": one("ReduceMax", ["x"], None, 11),
+    "reduce-l2": one("ReduceL2", ["x"], None, 13, axes=[1]),
+    "grid-sample": one("GridSample", ["x", "g"], None, 16, [weight("g", 1, 3, 3, 2)], mode="bilinear"),
+    "depth-to-space": one("DepthToSpace", ["x"], None, 10, blocksize=2),
+    "flatten": one("Flatten", ["x"], None, 7, axis=2),
+    "average-pool": one("AveragePool", ["x"], None, 10, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+}

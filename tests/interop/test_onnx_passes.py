@@ -145,6 +145,29 @@ def test_small_models(simplify, made, name):
     assert_same(before, everything)
 
 
+@pytest.mark.parametrize("name", onnx_pass_models.OLD)
+@pytest.mark.parametrize("opset", [13, 17, 18, 21])
+def test_newer_opsets_mean_the_same(simplify, tmp_path, name, opset):
+    before = tmp_path / "old.onnx"
+    old = onnx_pass_models.OLD[name]()
+    onnx.save(old, before)
+    if old.opset_import[0].version >= opset:
+        pytest.skip("newer already")
+    after, _ = simplify(before, "none", f"opset={opset}")
+    made = onnx.load(after)
+    assert made.opset_import[0].version == opset
+    onnx.checker.check_model(made, full_check=True)
+    assert_same(before, after)
+    assert_same(before, simplify(before, f"opset={opset}", *all_passes())[0])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_models_mean_the_same_in_opset_21(simplify, name):
+    after, _ = simplify(SHARED[name], "opset=21")
+    onnx.checker.check_model(str(after), full_check=True)
+    assert_same(SHARED[name], after)
+
+
 def shapes(model):
     result = {}
     for value in [*model.graph.value_info, *model.graph.output]:
@@ -164,10 +187,19 @@ def without_types(path, folder):
     return bare
 
 
-@pytest.mark.parametrize("name", SHARED)
-def test_shapes_are_those_of_onnx(simplify, tmp_path, name):
-    bare = without_types(SHARED[name], tmp_path)
-    after, _ = simplify(bare, "none", "+shape-inference")
+@pytest.fixture(params=[*SHARED, *onnx_pass_models.MODELS, *onnx_pass_models.OLD])
+def any_model(request, made, tmp_path):
+    if request.param in SHARED:
+        return SHARED[request.param]
+    if request.param in onnx_pass_models.MODELS:
+        return made(request.param)
+    onnx.save(onnx_pass_models.OLD[request.param](), tmp_path / "old.onnx")
+    return tmp_path / "old.onnx"
+
+
+def test_shapes_are_those_of_onnx(simplify, tmp_path, any_model):
+    bare = without_types(any_model, tmp_path)
+    after, _ = simplify(bare, "none", "+function-inlining", "+shape-inference")
     ours = shapes(onnx.load(after, load_external_data=False))
     theirs = shapes(onnx.shape_inference.infer_shapes(onnx.load(bare), data_prop=True))
     missing = []
@@ -188,5 +220,5 @@ def test_shapes_are_those_of_onnx(simplify, tmp_path, name):
                 assert own == other, (tensor, own_dims, dims)
             elif isinstance(other, int):
                 missing.append((tensor, dims, own_dims))
-    print(f"{name}: onnx knows {len(theirs)}, unknown here: {missing}")
+    print(f"{any_model.stem}: onnx knows {len(theirs)}, unknown here: {missing}")
     assert len(missing) <= len(theirs) // 50, missing

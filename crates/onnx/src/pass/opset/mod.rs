@@ -6,6 +6,8 @@ mod attributes;
 mod renamed;
 mod softmax;
 
+use std::collections::HashMap;
+
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
 use super::PassError;
@@ -17,13 +19,15 @@ use crate::shape::{Types, infer};
 struct Step<'a> {
     types: &'a Types,
     names: &'a mut Names,
+    added: HashMap<String, Value>,
 }
 
 impl Step<'_> {
-    /// A Constant node of a new tensor; `None` for a value of no type.
+    /// A Constant node of a new tensor.
     fn constant(&mut self, owner: &NodeProto, what: &str, value: Value) -> NodeProto {
         let base = owner.output.first().map_or("", String::as_str);
         let name = self.names.fresh(&format!("{base}_{what}"));
+        self.added.insert(name.clone(), value.clone());
         let mut constant = node("Constant", &name, &[], &[&name]);
         constant.attribute.push(kvant_container::onnx::AttributeProto {
             name: Some("value".to_owned()),
@@ -32,6 +36,11 @@ impl Step<'_> {
             ..Default::default()
         });
         constant
+    }
+
+    /// The contents of a small constant.
+    fn value(&self, tensor: &str) -> Option<&Value> {
+        self.added.get(tensor).or_else(|| self.types.constant(tensor))
     }
 
     /// The element type of a tensor, 32-bit floats where nothing is known.
@@ -105,7 +114,7 @@ pub fn upgrade_opset(model: &mut ModelProto, to: i64) -> Result<(), PassError> {
     }
     let types = infer(model);
     let mut names = Names::of(&model.graph);
-    let mut step = Step { types: &types, names: &mut names };
+    let mut step = Step { types: &types, names: &mut names, added: HashMap::new() };
     for version in from + 1..=to {
         if let Some(graph) = model.graph.as_mut() {
             convert(graph, version, &mut step).map_err(|(node, reason)| refuse(node.op_type(), node.name(), reason))?;

@@ -38,7 +38,7 @@ pub(super) fn scatter(node: NodeProto, _: &mut Step<'_>) -> Changed {
 /// behind where it made smaller.
 pub(super) fn resize(mut node: NodeProto, step: &mut Step<'_>) -> Changed {
     let [_, scales] = &node.input[..] else { return Err("Resize without scales") };
-    let factors = step.types.constant(scales).and_then(Value::as_floats);
+    let factors = step.value(scales).and_then(Value::as_floats);
     let linear = string_attribute(&node, "mode") == Some("linear");
     if !linear {
         let factors = factors.ok_or("how Resize rounds depends on its scales, which are not constant")?;
