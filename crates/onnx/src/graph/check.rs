@@ -8,6 +8,7 @@ use kvant_container::onnx::{
     tensor_bytes,
 };
 
+use super::arity::check_arity;
 use super::error::GraphError;
 use super::{STANDARD_DOMAIN, domain, opset, order};
 
@@ -77,6 +78,7 @@ impl<'m> Checker<'m> {
         if opset(self.model, domain(node)).is_none() && !local() {
             return Err(GraphError::NoOpset(domain(node).to_owned()));
         }
+        check_arity(node, || label(node))?;
         check_inputs(node, &self.visible)
     }
 }
@@ -179,6 +181,7 @@ fn check_function(function: &FunctionProto) -> Result<(), GraphError> {
         add(&mut visible, output, "a tensor")?;
     }
     for node in &function.node {
+        check_arity(node, || label(node))?;
         check_inputs(node, &visible)?;
         node.attribute.iter().flat_map(|a| a.t.iter().chain(&a.tensors)).try_for_each(check_tensor)?;
     }
@@ -248,6 +251,18 @@ mod tests {
         );
         let nodes = vec![node("Relu", "r", &["x"], &["h"])];
         assert!(error(&model(17, nodes, vec![], &["x"], &["y"])).contains("gives the tensor `y`"));
+    }
+
+    #[test]
+    fn operators_get_what_they_work_on() {
+        let add = model(17, vec![node("Add", "a", &["x"], &["y"])], vec![], &["x"], &["y"]);
+        assert_eq!(error(&add), "node `a` (`Add`) needs 2 inputs and has 1");
+        let skipped = model(17, vec![node("MatMul", "m", &["", "x"], &["y"])], vec![], &["x"], &["y"]);
+        assert!(error(&skipped).contains("has 0"));
+        let mute = model(17, vec![node("Relu", "r", &["x"], &[""])], vec![], &["x"], &["x"]);
+        assert!(error(&mute).contains("outputs"));
+        let second = model(17, vec![node("LSTM", "l", &["x", "x", "x"], &["", "y"])], vec![], &["x"], &["y"]);
+        assert_eq!(check(&second), Ok(()));
     }
 
     #[test]

@@ -43,6 +43,28 @@ pub enum GraphError {
         /// The missing tensor.
         tensor: String,
     },
+    /// A node that has not what its operator works on.
+    #[error("node {} ({}) needs {needs} inputs and has {has}", Quoted(.node), Quoted(.operator))]
+    TooFewInputs {
+        /// The node, by its name or its first output.
+        node: String,
+        /// Its operator.
+        operator: String,
+        /// How many its operator needs.
+        needs: usize,
+        /// How many are given.
+        has: usize,
+    },
+    /// A node without an output, or with more than its operator has.
+    #[error("node {} ({}) has {has} outputs, or none with a name", Quoted(.node), Quoted(.operator))]
+    Outputs {
+        /// The node, by its name or its first output.
+        node: String,
+        /// Its operator.
+        operator: String,
+        /// How many are listed.
+        has: usize,
+    },
     /// Two nodes, inputs or initializers make the same tensor.
     #[error("the tensor {} is made twice", Quoted(.0))]
     MadeTwice(String),

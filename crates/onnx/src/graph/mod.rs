@@ -1,5 +1,6 @@
 //! The structure of a graph: producers, consumers, constants, names, attributes and opsets. No meaning of operators.
 
+mod arity;
 mod attribute;
 pub mod check;
 mod edit;

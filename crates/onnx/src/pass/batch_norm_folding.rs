@@ -177,7 +177,7 @@ fn before(norm: &Norm, node: &NodeProto, index: &Index, graph: &GraphProto) -> O
     };
     let outputs = *Floats::of(index, graph, positional_input(reader, 1)?)?.shape.get(1 - axis)?;
     let (weight, bias) = weights(reader, outputs, index, graph)?;
-    if weight.data_type != norm.factor.data_type || weight.shape[axis].checked_mul(group)? != norm.channels() {
+    if weight.data_type != norm.factor.data_type || weight.shape.get(axis)?.checked_mul(group)? != norm.channels() {
         return None;
     }
     let inputs = Inputs { axis, outputs, group };

@@ -53,7 +53,7 @@ impl<'g> Product<'g> {
         let matmul = graph.node.get(position).filter(|node| is(node, "MatMul"))?;
         let matrix = constant(&matmul.input[1]).filter(|matrix| matrix.dims.len() == 2)?;
         let input = types.known_shape(&matmul.input[0]).filter(|shape| shape.len() >= 2)?;
-        let rows: usize = input[..input.len() - 1].iter().product();
+        let rows = input[..input.len() - 1].iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
         let fits = broadcasts(&constant(bias)?.dims, rows, matrix.dims[1]);
         let float = kvant_container::onnx::data_type(matrix) == DataType::FLOAT;
         (fits && float && left != right).then_some(Self { position, matmul, matrix, bias, input })

@@ -16,10 +16,10 @@ pub(super) struct Floats {
 }
 
 impl Floats {
-    /// The contents of a tensor that nothing can change, if they are floats.
+    /// The contents of a tensor that nothing can change, if they are floats and at least one.
     pub(super) fn of(index: &Index, graph: &GraphProto, name: &str) -> Option<Self> {
         let value = Value::of_tensor(index.constant(graph, name)?)?;
-        let values = value.as_floats()?;
+        let values = value.as_floats().filter(|values| !values.is_empty())?;
         Some(Self { data_type: value.data_type(), shape: value.shape().to_vec(), values })
     }
 

@@ -97,7 +97,7 @@ const IR_VERSIONS: &[(i64, i64)] =
 /// Converts a model to a newer version of the standard operators. A model that has it already, or a newer one, stays.
 ///
 /// Errors: an operator whose meaning changed in a way that is not expressed in the newer version, and models with functions
-/// of their own, which must be inlined before.
+/// of their own, which must be inlined before. The model is as it was then.
 pub fn upgrade_opset(model: &mut ModelProto, to: i64) -> Result<(), PassError> {
     let from = graph::opset(model, STANDARD_DOMAIN).unwrap_or(1);
     if from >= to {
@@ -115,11 +115,14 @@ pub fn upgrade_opset(model: &mut ModelProto, to: i64) -> Result<(), PassError> {
     let types = infer(model);
     let mut names = Names::of(&model.graph);
     let mut step = Step { types: &types, names: &mut names, added: HashMap::new() };
+    // A copy, so that a model that cannot be converted stays whole. Contents of tensors are shared, not copied.
+    let mut graph = model.graph.clone();
     for version in from + 1..=to {
-        if let Some(graph) = model.graph.as_mut() {
+        if let Some(graph) = graph.as_mut() {
             convert(graph, version, &mut step).map_err(|(node, reason)| refuse(node.op_type(), node.name(), reason))?;
         }
     }
+    model.graph = graph;
     set_version(model, to);
     Ok(())
 }
