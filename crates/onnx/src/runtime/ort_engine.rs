@@ -37,7 +37,8 @@ impl OrtEngine {
         let file = ModelFile::new(with_outputs(model, wanted), options.scratch.as_deref())?;
         let builder = OrtSession::builder(&runtime.environment).map_err(refused)?;
         let threads = options.threads.filter(|_| options.threads != runtime.threads);
-        let mut builder = configured(builder, options.optimize, packed, threads).map_err(refused)?;
+        let optimize = options.optimize && !mostly_wanted(model, wanted);
+        let mut builder = configured(builder, optimize, packed, threads).map_err(refused)?;
         let session = match &file {
             ModelFile::Bytes(bytes) => builder.commit_from_memory(bytes),
             ModelFile::File { path, .. } => builder.commit_from_file(path),
@@ -48,6 +49,11 @@ impl OrtEngine {
     fn failed(&self, problem: impl std::fmt::Display) -> RuntimeError {
         RuntimeError::Run { engine: self.name.clone(), problem: problem.to_string() }
     }
+}
+
+/// Whether so many tensors are wanted that nodes can hardly be fused: optimization would only take memory.
+fn mostly_wanted(model: &ModelProto, wanted: &[String]) -> bool {
+    wanted.len() > 1 && 2 * wanted.len() > model.graph.node.len()
 }
 
 /// `threads` are those of the session alone, where they differ from what all sessions share.
