@@ -7,7 +7,8 @@
 //! * [`placement`] decides from a table of rules which tensors are quantized, [`calibration`] finds their ranges as a model
 //!   runs over data, [`solution`] their scales and zero points; [`npu`] adjusts both to hardware;
 //! * [`data`] lends samples from files, [`runtime`] runs the float model on them;
-//! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names.
+//! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names;
+//! * [`evaluation`] compares it with the float model, [`kernel`] computes the operators that no engine has.
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
@@ -16,7 +17,9 @@ pub mod constant;
 pub mod data;
 pub mod element;
 pub mod error;
+pub mod evaluation;
 pub mod graph;
+pub mod kernel;
 pub mod npu;
 pub mod pass;
 pub mod placement;

@@ -89,7 +89,7 @@ impl Index {
 }
 
 /// Every tensor name a node reads: its inputs, and what its subgraphs read from outside of themselves.
-fn for_each_read(node: &NodeProto, visit: &mut dyn FnMut(&str)) {
+pub(crate) fn for_each_read(node: &NodeProto, visit: &mut dyn FnMut(&str)) {
     node.input.iter().filter(|name| !name.is_empty()).for_each(|name| visit(name));
     for graph in node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs)) {
         for_each_outer_read(graph, visit);

@@ -19,6 +19,7 @@ pub(crate) use check::function;
 pub use edit::Edit;
 pub use error::GraphError;
 pub use index::Index;
+pub(crate) use index::for_each_read;
 pub use names::Names;
 pub use node::{domain, is, is_standard, node, positional_input};
 pub use opset::{STANDARD_DOMAIN, add_opset, opset};

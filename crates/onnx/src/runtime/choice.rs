@@ -56,7 +56,8 @@ pub struct RuntimeOptions {
     pub choice: RuntimeChoice,
     /// Threads of the engine; all cores where this is `None`.
     pub threads: Option<usize>,
-    /// Whether the engine may fuse nodes. It cannot where tensors inside the graph are wanted of the embedded engine.
+    /// Whether the engine may fuse nodes. It does not where tensors inside the graph are wanted of the embedded engine, or most
+    /// of them of ONNX Runtime.
     pub optimize: bool,
     /// The library of ONNX Runtime, in place of a search for it.
     pub library: Option<PathBuf>,

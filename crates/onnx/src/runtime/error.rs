@@ -56,6 +56,16 @@ pub enum RuntimeError {
         /// What is wrong.
         problem: String,
     },
+    /// A quantizing node that cannot be computed.
+    #[error("{op} `{node}`: {error}")]
+    Kernel {
+        /// The node.
+        node: String,
+        /// Its operator.
+        op: String,
+        /// What is not handled.
+        error: crate::kernel::KernelError,
+    },
     /// The model could not be written for the engine.
     #[error(transparent)]
     File(#[from] kvant_container::Error),
@@ -65,9 +75,11 @@ impl RuntimeError {
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoLibrary(_) | Self::Library { .. } | Self::NotEmbedded(_) | Self::Domain { .. } => {
-                ErrorKind::Unsupported
-            }
+            Self::NoLibrary(_)
+            | Self::Library { .. }
+            | Self::NotEmbedded(_)
+            | Self::Domain { .. }
+            | Self::Kernel { .. } => ErrorKind::Unsupported,
             Self::File(error) => error.kind(),
             _ => ErrorKind::Invalid,
         }

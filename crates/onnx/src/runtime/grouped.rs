@@ -14,7 +14,7 @@ use crate::data::Array;
 const UNKNOWN: u64 = 64;
 
 /// An engine's session behind a budget.
-pub(super) struct Grouped {
+pub(crate) struct Grouped {
     engine: Box<dyn Session>,
     /// Tensors that never change.
     constants: HashMap<String, Array<'static>>,
@@ -24,7 +24,7 @@ pub(super) struct Grouped {
 }
 
 impl Grouped {
-    pub fn new(
+    pub(crate) fn new(
         engine: Box<dyn Session>,
         constants: HashMap<String, Array<'static>>,
         sizes: HashMap<String, u64>,
@@ -73,8 +73,9 @@ impl Session for Grouped {
             let (group, rest) = self.split(left);
             let sizes = &mut self.sizes;
             self.engine.run(inputs, group, &mut |name, array| {
-                sizes.insert(name.to_owned(), bytes(array));
-                flow = visit(name, array);
+                let array = widened(array.view());
+                sizes.insert(name.to_owned(), bytes(&array));
+                flow = visit(name, &array);
                 flow
             })?;
             left = rest;
@@ -90,7 +91,7 @@ fn bytes(array: &Array<'_>) -> u64 {
 }
 
 /// Floats as single precision.
-pub(super) fn widened(array: Array<'_>) -> Array<'_> {
+pub(crate) fn widened(array: Array<'_>) -> Array<'_> {
     use crate::data::Values;
     match array.values() {
         Values::F16(_) | Values::Bf16(_) | Values::F64(_) => {

@@ -17,20 +17,20 @@ mod session;
 
 use std::collections::HashMap;
 
-use kvant_container::onnx::{GraphProto, ModelProto, TensorProto, data_type, data_type_bits, shape, tensor_bytes};
+use kvant_container::onnx::{GraphProto, ModelProto, data_type_bits};
 
 pub use choice::{ParseRuntimeChoiceError, RuntimeChoice, RuntimeOptions};
 pub use error::RuntimeError;
 pub use session::{Session, Visit};
 
-use crate::data::{Array, Axis, from_bytes, type_of};
+use crate::data::{Array, Axis, type_of};
 use crate::graph::{Index, domain};
-use grouped::Grouped;
+pub(crate) use grouped::Grouped;
 use ort_engine::OrtEngine;
 use rten_engine::RtenEngine;
 
 /// Domains of operators that exist only as plug-ins, which are never loaded.
-const PLUG_INS: &[&str] = &["com.amd.quark", "com.vai.quantize"];
+pub(crate) const PLUG_INS: &[&str] = &["com.amd.quark", "com.vai.quantize"];
 
 /// Loads a model, to run it for the wanted tensors: outputs, inputs, constants or any tensor between.
 ///
@@ -38,38 +38,56 @@ const PLUG_INS: &[&str] = &["com.amd.quark", "com.vai.quantize"];
 pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
     let graph = &model.graph;
     refuse_plug_ins(graph)?;
-    let index = Index::new(graph);
-    let constants: HashMap<String, Array<'static>> =
-        wanted.iter().filter_map(|name| Some((name.clone(), constant(index.constant(graph, name)?)?))).collect();
-    let made = |name: &&String| !constants.contains_key(*name) && !index.is_input(name);
-    let made: Vec<String> = wanted.iter().filter(made).cloned().collect();
-    if let Some(unknown) = made.iter().find(|name| index.producer(name).is_none()) {
-        return Err(RuntimeError::UnknownTensor(unknown.clone()));
-    }
+    let (constants, made) = constants(graph, wanted)?;
     let engine = engine(model, &made, options)?;
     Ok(Box::new(Grouped::new(engine, constants, declared_sizes(graph), options.budget)))
 }
 
-fn engine(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
-    let embedded = || Ok(Box::new(RtenEngine::open(model, wanted, options)?) as Box<dyn Session>);
-    match options.choice {
-        RuntimeChoice::Rten => embedded(),
-        RuntimeChoice::Auto if options.library.is_none() && ort_library::load(None).is_err() => embedded(),
+/// The wanted tensors that are constants, and the names of those that nodes make.
+pub(crate) fn constants(
+    graph: &GraphProto,
+    wanted: &[String],
+) -> Result<(HashMap<String, Array<'static>>, Vec<String>), RuntimeError> {
+    let index = Index::new(graph);
+    // Data are for inputs without an initializer only, so that nothing overrides one.
+    let tensor = |name: &str| match index.initializer(name) {
+        Some(position) => graph.initializer.get(position),
+        None => index.constant(graph, name),
+    };
+    let array = |name: &String| crate::kernel::linear::constant(tensor(name)?);
+    let constants: HashMap<_, _> = wanted.iter().filter_map(|name| Some((name.clone(), array(name)?))).collect();
+    let made = |name: &&String| !constants.contains_key(*name) && !index.is_input(name);
+    let made: Vec<String> = wanted.iter().filter(made).cloned().collect();
+    match made.iter().find(|name| index.producer(name).is_none()) {
+        Some(unknown) => Err(RuntimeError::UnknownTensor(unknown.clone())),
+        None => Ok((constants, made)),
+    }
+}
+
+/// The engine alone: wanted tensors are made by nodes, all of them are in memory at a time, of the types the engine has.
+pub(crate) fn engine(
+    model: &ModelProto,
+    wanted: &[String],
+    options: &RuntimeOptions,
+) -> Result<Box<dyn Session>, RuntimeError> {
+    match found(options)?.0 {
+        RuntimeChoice::Rten => Ok(Box::new(RtenEngine::open(model, wanted, options)?)),
         _ => Ok(Box::new(OrtEngine::open(model, wanted, options)?)),
     }
 }
 
-/// The engine that a choice leads to on this machine, with its version where it is known.
-pub fn found(options: &RuntimeOptions) -> Result<String, RuntimeError> {
-    match options.choice {
-        RuntimeChoice::Rten => Ok(rten_engine::NAME.to_owned()),
-        _ => match ort_library::load(options.library.as_deref()) {
-            Ok(runtime) => Ok(format!("onnxruntime {}", runtime.version)),
-            Err(_) if options.choice == RuntimeChoice::Auto && options.library.is_none() => {
-                Ok(rten_engine::NAME.to_owned())
-            }
-            Err(error) => Err(error),
-        },
+/// The engine that a choice leads to on this machine, and its version.
+///
+/// Errors: ONNX Runtime was asked for and is not there.
+pub fn found(options: &RuntimeOptions) -> Result<(RuntimeChoice, String), RuntimeError> {
+    let embedded = (RuntimeChoice::Rten, rten_engine::NAME.to_owned());
+    if options.choice == RuntimeChoice::Rten {
+        return Ok(embedded);
+    }
+    match ort_library::load(options.library.as_deref(), options.threads) {
+        Ok(runtime) => Ok((RuntimeChoice::Ort, format!("onnxruntime {}", runtime.version))),
+        Err(_) if options.choice == RuntimeChoice::Auto && options.library.is_none() => Ok(embedded),
+        Err(error) => Err(error),
     }
 }
 
@@ -79,11 +97,6 @@ fn refuse_plug_ins(graph: &GraphProto) -> Result<(), RuntimeError> {
     let nodes = graph.node.iter().filter(|node| domain(node) == domain_name).take(5);
     let nodes = nodes.map(|node| format!("{} `{}`", node.op_type(), node.name())).collect();
     Err(RuntimeError::Domain { domain: domain_name, nodes })
-}
-
-fn constant(tensor: &TensorProto) -> Option<Array<'static>> {
-    let bytes = tensor_bytes(tensor).ok()?;
-    Some(Array::new(shape(tensor).ok()?, from_bytes(data_type(tensor), &bytes)?)?.into_owned())
 }
 
 /// Bytes of the tensors whose type and shape are declared, open axes taken as 1.

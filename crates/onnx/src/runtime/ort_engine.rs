@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 use half::{bf16, f16};
 use kvant_container::onnx::{ModelProto, ValueInfoProto};
+use ort::logging::LogLevel;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::session::{OutputSelector, RunOptions, Session as OrtSession, SessionInputValue};
 use ort::value::{DynValue, TensorElementType, TensorRef};
 
 use super::choice::RuntimeOptions;
 use super::error::RuntimeError;
-use super::grouped::widened;
 use super::model_file::{ModelFile, tensor_bytes};
 use super::ort_library::load;
 use super::session::{Session, Visit};
@@ -30,13 +30,15 @@ pub(super) struct OrtEngine {
 impl OrtEngine {
     /// Loads a model so that the wanted tensors, all of them made by its nodes, can be had.
     pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
-        let runtime = load(options.library.as_deref())?;
+        let runtime = load(options.library.as_deref(), options.threads)?;
         let name = format!("onnxruntime {}", runtime.version);
         let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string() };
         let packed = tensor_bytes(model) < NOT_PACKED;
         let file = ModelFile::new(with_outputs(model, wanted), options.scratch.as_deref())?;
         let builder = OrtSession::builder(&runtime.environment).map_err(refused)?;
-        let mut builder = configured(builder, options, packed).map_err(refused)?;
+        let threads = options.threads.filter(|_| options.threads != runtime.threads);
+        let optimize = options.optimize && !mostly_wanted(model, wanted);
+        let mut builder = configured(builder, optimize, packed, threads).map_err(refused)?;
         let session = match &file {
             ModelFile::Bytes(bytes) => builder.commit_from_memory(bytes),
             ModelFile::File { path, .. } => builder.commit_from_file(path),
@@ -49,16 +51,25 @@ impl OrtEngine {
     }
 }
 
-fn configured(builder: SessionBuilder, options: &RuntimeOptions, packed: bool) -> Result<SessionBuilder, ort::Error> {
-    let level = match options.optimize {
-        true => GraphOptimizationLevel::All,
-        false => GraphOptimizationLevel::Disable,
-    };
-    let builder = builder.with_optimization_level(level)?.with_prepacking(packed)?;
-    // Threads that spin between runs take the cores from what is done with the results.
-    let builder = builder.with_intra_op_spinning(false)?.with_log_level(ort::logging::LogLevel::Fatal)?;
-    match options.threads {
-        Some(threads) => Ok(builder.with_intra_threads(threads)?),
+/// Whether so many tensors are wanted that nodes can hardly be fused: optimization would only take memory.
+fn mostly_wanted(model: &ModelProto, wanted: &[String]) -> bool {
+    wanted.len() > 1 && 2 * wanted.len() > model.graph.node.len()
+}
+
+/// `threads` are those of the session alone, where they differ from what all sessions share.
+fn configured(
+    builder: SessionBuilder,
+    optimize: bool,
+    packed: bool,
+    threads: Option<usize>,
+) -> Result<SessionBuilder, ort::Error> {
+    let level = if optimize { GraphOptimizationLevel::All } else { GraphOptimizationLevel::Disable };
+    let builder = builder.with_optimization_level(level)?.with_prepacking(packed)?.with_log_level(LogLevel::Fatal)?;
+    match threads {
+        Some(threads) => {
+            let builder = builder.with_independent_thread_pool()?.with_intra_op_spinning(false)?;
+            Ok(builder.with_intra_threads(threads)?)
+        }
         None => Ok(builder),
     }
 }
@@ -98,7 +109,7 @@ impl Session for OrtEngine {
         for name in wanted {
             let output = outputs.get(name).ok_or_else(|| RuntimeError::UnknownTensor(name.clone()))?;
             let array = array(output).map_err(|problem| failed(format!("tensor `{name}`: {problem}")))?;
-            if visit(name, &widened(array)).is_break() {
+            if visit(name, &array).is_break() {
                 break;
             }
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use libloading::{Library, Symbol};
-use ort::environment::Environment;
+use ort::environment::{Environment, EnvironmentBuilder, GlobalThreadPoolOptions};
 use ort::logging::LogLevel;
 
 use super::error::RuntimeError;
@@ -21,13 +21,15 @@ const API: u32 = 18;
 pub(super) struct OnnxRuntime {
     pub environment: Environment,
     pub version: String,
+    /// Threads that all sessions share; all cores where this is `None`.
+    pub threads: Option<usize>,
     path: PathBuf,
 }
 
 static LOADED: Mutex<Option<OnnxRuntime>> = Mutex::new(None);
 
-/// Loads the library: the one named, else the first usable one of those found.
-pub(super) fn load(named: Option<&Path>) -> Result<OnnxRuntime, RuntimeError> {
+/// Loads the library: the one named, else the first usable one of those found. The first call says the number of threads.
+pub(super) fn load(named: Option<&Path>, threads: Option<usize>) -> Result<OnnxRuntime, RuntimeError> {
     let mut loaded = LOADED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(runtime) = &*loaded {
         return match named {
@@ -39,28 +41,28 @@ pub(super) fn load(named: Option<&Path>) -> Result<OnnxRuntime, RuntimeError> {
         };
     }
     let runtime = match named {
-        Some(path) => start(path)?,
-        None => first()?,
+        Some(path) => start(path, threads)?,
+        None => first(threads)?,
     };
     *loaded = Some(runtime.clone());
     Ok(runtime)
 }
 
 /// The first candidate that can be used. One named by the environment is the only one.
-fn first() -> Result<OnnxRuntime, RuntimeError> {
+fn first(threads: Option<usize>) -> Result<OnnxRuntime, RuntimeError> {
     if let Some(path) = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
-        return start(Path::new(&path));
+        return start(Path::new(&path), threads);
     }
     let system = format!("{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let mut looked = vec![format!("{system} (system)")];
-    if let Ok(runtime) = start(Path::new(&system)) {
+    if let Ok(runtime) = start(Path::new(&system), threads) {
         return Ok(runtime);
     }
     let mut unusable = None;
     for directory in site_packages().into_iter().chain(asked_python()) {
         looked.push(directory.display().to_string());
         for library in libraries(&directory.join("onnxruntime").join("capi")) {
-            match start(&library) {
+            match start(&library, threads) {
                 Ok(runtime) => return Ok(runtime),
                 Err(error) => unusable = Some(error),
             }
@@ -70,13 +72,25 @@ fn first() -> Result<OnnxRuntime, RuntimeError> {
 }
 
 /// Checks a library and starts it.
-fn start(path: &Path) -> Result<OnnxRuntime, RuntimeError> {
+fn start(path: &Path, threads: Option<usize>) -> Result<OnnxRuntime, RuntimeError> {
     let refused = |problem: String| RuntimeError::Library { path: path.to_path_buf(), problem };
     let version = version(path).map_err(refused)?;
     let builder = ort::init_from(path).map_err(|e| refused(e.to_string()))?;
-    let environment = builder.with_name("kvant").with_telemetry(false).build().map_err(|e| refused(e.to_string()))?;
+    let environment = environment(builder, threads).map_err(|e| refused(e.to_string()))?;
+    Ok(OnnxRuntime { environment, version, threads, path: path.to_path_buf() })
+}
+
+/// One pool of threads for all sessions, of which an evaluation may have many.
+fn environment(builder: EnvironmentBuilder, threads: Option<usize>) -> Result<Environment, ort::Error> {
+    // Threads that spin between runs take the cores from what is done with the results.
+    let pool = GlobalThreadPoolOptions::default().with_spin_control(false)?;
+    let pool = match threads {
+        Some(threads) => pool.with_intra_threads(threads)?,
+        None => pool,
+    };
+    let environment = builder.with_name("kvant").with_telemetry(false).with_global_thread_pool(pool).build()?;
     environment.set_log_level(LogLevel::Fatal);
-    Ok(OnnxRuntime { environment, version, path: path.to_path_buf() })
+    Ok(environment)
 }
 
 /// The start of `struct OrtApiBase` of onnxruntime_c_api.h, the same in all versions.
@@ -194,7 +208,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("libonnxruntime.so");
         std::fs::write(&file, b"no library").unwrap();
-        let error = start(&file).err().unwrap();
+        let error = start(&file, None).err().unwrap();
         assert!(matches!(&error, RuntimeError::Library { path, .. } if *path == file), "{error}");
         assert!(error.hint().is_some());
     }

@@ -1,7 +1,7 @@
 //! rten, the engine that is built in: pure Rust, floats in single precision, integers of 32 bits.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kvant_container::onnx::{DataType, ModelProto};
 use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool, Value, ValueOrView, ValueView};
@@ -33,9 +33,17 @@ impl RtenEngine {
         let outputs = model.graph.output.iter().map(|value| value.name());
         let outputs: Vec<&str> = outputs.collect();
         let inside = wanted.iter().any(|name| !outputs.contains(&name.as_str()));
-        let mut load = ModelOptions::with_all_ops();
-        load.enable_optimization(options.optimize && !inside);
-        let (loaded, file) = rten_load::load(&load, rten_model::rewritten(model), options.scratch.as_deref())?;
+        let rewritten = rten_model::rewritten(model);
+        let load = |optimize: bool| {
+            let mut load = ModelOptions::with_all_ops();
+            load.enable_optimization(optimize);
+            rten_load::load(&load, rewritten.clone(), options.scratch.as_deref())
+        };
+        let (loaded, file) = match options.optimize && !inside {
+            // Its optimizer fails on some graphs that it runs as they are.
+            true => load(true).or_else(|_| load(false))?,
+            false => load(false)?,
+        };
         let node = |name: &String| match loaded.find_node(name) {
             Some(node) => Ok((name.clone(), node)),
             None => Err(RuntimeError::UnknownTensor(name.clone())),
@@ -43,13 +51,20 @@ impl RtenEngine {
         let inputs = model.graph.input.iter().map(|value| value.name().to_owned());
         let inputs = inputs.filter_map(|name| Some((name.clone(), loaded.find_node(&name)?)));
         let nodes = wanted.iter().map(node).chain(inputs.map(Ok)).collect::<Result<_, _>>()?;
-        let pool = options.threads.map(|threads| Arc::new(ThreadPool::with_num_threads(threads)));
+        let pool = options.threads.map(pool);
         Ok(Self { model: loaded, nodes, pool, _file: file })
     }
 
     fn node(&self, name: &str) -> Result<NodeId, RuntimeError> {
         self.nodes.get(name).copied().ok_or_else(|| RuntimeError::UnknownTensor(name.to_owned()))
     }
+}
+
+/// The pool of so many threads, which all models share: an evaluation may have many.
+fn pool(threads: usize) -> Arc<ThreadPool> {
+    static POOLS: Mutex<BTreeMap<usize, Arc<ThreadPool>>> = Mutex::new(BTreeMap::new());
+    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    pools.entry(threads).or_insert_with(|| Arc::new(ThreadPool::with_num_threads(threads))).clone()
 }
 
 impl Session for RtenEngine {

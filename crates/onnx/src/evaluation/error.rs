@@ -1,0 +1,59 @@
+//! What can go wrong when a quantized model is compared with its float model.
+
+use kvant_container::ErrorKind;
+
+use crate::data::DataError;
+use crate::runtime::RuntimeError;
+
+/// A problem of an evaluation.
+#[derive(Debug, thiserror::Error)]
+pub enum EvaluationError {
+    /// The data.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The reference or the quantized model on its engine.
+    #[error("{which}: {error}")]
+    Runtime {
+        /// The reference or the quantized model.
+        which: &'static str,
+        /// The problem.
+        error: RuntimeError,
+    },
+    /// The models have not one output of the same name.
+    #[error("the models have no output in common: the reference gives {reference}, the other {quantized}")]
+    NoCommonOutput {
+        /// The outputs of the reference.
+        reference: String,
+        /// The outputs of the quantized model.
+        quantized: String,
+    },
+    /// There are fewer labels than samples.
+    #[error("{labels} labels for {samples} samples")]
+    Labels {
+        /// Number of labels.
+        labels: usize,
+        /// Number of samples.
+        samples: usize,
+    },
+}
+
+impl EvaluationError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Data(error) => error.kind(),
+            Self::Runtime { error, .. } => error.kind(),
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Data(error) => error.hint(),
+            Self::Runtime { error, .. } => error.hint(),
+            Self::NoCommonOutput { .. } => Some("--reference takes the float model that this one was quantized from"),
+            Self::Labels { .. } => Some("labels have one class per sample, in the order of the samples"),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A quantized model against its float model on the same data: how far outputs and tensors inside are from what they were.
+//!
+//! [`evaluate`] runs both, a sample at a time; [`open`] makes a session of a quantized model, whose values need no engine that
+//! knows its operators. No quantization happens here.
+
+mod classes;
+mod error;
+mod fake_quantization;
+mod folding;
+mod pairs;
+mod quantizer;
+mod report;
+mod segments;
+mod statistics;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use kvant_container::onnx::{GraphProto, ModelProto};
+
+pub use error::EvaluationError;
+pub use report::{Report, TensorReport};
+
+use crate::data::{Array, DataError, Sample, Samples, inputs};
+use crate::graph::domain;
+use crate::runtime::{self, Grouped, PLUG_INS, RuntimeChoice, RuntimeError, RuntimeOptions, Session, constants, found};
+use classes::Classes;
+use fake_quantization::FakeQuantized;
+use pairs::{Pair, outputs, pairs};
+use quantizer::Quantizer;
+use statistics::Statistics;
+
+/// Loads a quantized model, to run it for the wanted tensors. ONNX Runtime runs standard and `com.microsoft` operators itself,
+/// without changing the graph; where there are others, or with the embedded engine, quantizing nodes are computed here.
+pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
+    let graph = &model.graph;
+    let native = found(options)?.0 == RuntimeChoice::Ort && !graph.node.iter().any(|n| PLUG_INS.contains(&domain(n)));
+    if native || !graph.node.iter().any(Quantizer::is) {
+        let optimize = options.optimize && !native;
+        return runtime::open(model, wanted, &RuntimeOptions { optimize, ..options.clone() });
+    }
+    let (constants, made) = constants(graph, wanted)?;
+    let session = FakeQuantized::open(model, &made, options)?;
+    Ok(Box::new(Grouped::new(Box::new(session), constants, HashMap::new(), options.budget)))
+}
+
+/// Runs both models on all samples and compares outputs and the tensors they have in common.
+///
+/// `labels` are classes, one per row of the data, for outputs of shape `[rows, classes]`. `progress` is told the number of
+/// samples done. In memory are the compared tensors of one sample, up to the budget of the options.
+pub fn evaluate(
+    reference: &ModelProto,
+    quantized: &ModelProto,
+    samples: &mut Samples,
+    labels: Option<&[i64]>,
+    options: &RuntimeOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Report, EvaluationError> {
+    let mut comparison = Comparison::new(reference, quantized, options)?;
+    for number in 0..samples.len() {
+        comparison.sample(samples.sample(number)?, labels)?;
+        progress(number + 1);
+    }
+    comparison.report(samples.len(), labels)
+}
+
+/// Both models and what was found so far.
+struct Comparison {
+    reference: Box<dyn Session>,
+    quantized: Box<dyn Session>,
+    inputs: Vec<crate::data::Input>,
+    /// The outputs, then the tensors in common.
+    pairs: Vec<(Pair, Statistics)>,
+    outputs: usize,
+    /// Bytes of the reference's tensors, once seen.
+    sizes: HashMap<String, u64>,
+    budget: u64,
+    classes: Classes,
+    rows: usize,
+}
+
+impl Comparison {
+    fn new(reference: &ModelProto, quantized: &ModelProto, options: &RuntimeOptions) -> Result<Self, EvaluationError> {
+        let outputs = outputs(&reference.graph, &quantized.graph);
+        if outputs.is_empty() {
+            let (reference, quantized) = (output_names(&reference.graph), output_names(&quantized.graph));
+            return Err(EvaluationError::NoCommonOutput { reference, quantized });
+        }
+        let count = outputs.len();
+        let both: Vec<Pair> = outputs.into_iter().chain(pairs(&reference.graph, &quantized.graph)).collect();
+        // The tensors of a group are in memory twice: kept of the reference, and in the engine's.
+        let options = RuntimeOptions { budget: options.budget / 2, ..options.clone() };
+        let names = |of: fn(&Pair) -> &String| -> Vec<String> { distinct(both.iter().map(of)) };
+        let first = runtime::open(reference, &names(|pair| &pair.reference), &options);
+        let second = open(quantized, &names(|pair| &pair.quantized), &options);
+        Ok(Self {
+            reference: first.map_err(|error| EvaluationError::Runtime { which: REFERENCE, error })?,
+            quantized: second.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })?,
+            inputs: inputs(&quantized.graph),
+            pairs: both.into_iter().map(|pair| (pair, Statistics::default())).collect(),
+            outputs: count,
+            sizes: HashMap::new(),
+            budget: options.budget,
+            classes: Classes::default(),
+            rows: 0,
+        })
+    }
+
+    /// Compares one sample, a group of tensors after the other.
+    fn sample(&mut self, sample: Sample<'_>, labels: Option<&[i64]>) -> Result<(), EvaluationError> {
+        let recast = self.recast(&sample)?;
+        let mut start = 0;
+        while start < self.pairs.len() {
+            let end = self.group(start);
+            self.compare(start..end, &sample, &recast, labels)?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// The sample in the types the quantized model takes: a model of half precision takes such inputs.
+    fn recast<'a>(&self, sample: &'a Sample<'_>) -> Result<Sample<'a>, EvaluationError> {
+        let one = |(name, array): &'a (&str, Array<'_>)| {
+            let declared = self.inputs.iter().find(|input| input.name == *name);
+            let to = declared.map_or(array.data_type(), |input| input.data_type);
+            let problem = format!("its values do not fit the quantized model's type {to:?}");
+            let cast = array.view().cast(to).ok_or(DataError::Mismatch { input: (*name).to_owned(), problem })?;
+            Ok((*name, cast))
+        };
+        let known = |(name, _): &&(&str, Array<'_>)| self.inputs.iter().any(|input| input.name == *name);
+        sample.iter().filter(known).map(one).collect()
+    }
+
+    /// Where the group of pairs that fits the budget ends.
+    fn group(&self, start: usize) -> usize {
+        let unknown = self.budget / 64;
+        let mut sum = 0u64;
+        let sizes =
+            self.pairs[start..].iter().map(|(pair, _)| self.sizes.get(&pair.reference).copied().unwrap_or(unknown));
+        let fitting = sizes.take_while(|size| {
+            sum = sum.saturating_add(*size);
+            sum <= self.budget
+        });
+        start + fitting.count().max(1)
+    }
+
+    fn compare(
+        &mut self,
+        group: std::ops::Range<usize>,
+        sample: &Sample<'_>,
+        recast: &Sample<'_>,
+        labels: Option<&[i64]>,
+    ) -> Result<(), EvaluationError> {
+        let Self { reference, quantized, pairs, sizes, classes, rows, outputs, .. } = self;
+        let wanted = distinct(pairs[group.clone()].iter().map(|(pair, _)| &pair.reference));
+        let mut kept: HashMap<String, Array<'static>> = HashMap::new();
+        let run = reference.run(sample, &wanted, &mut |name, array| {
+            sizes.insert(name.to_owned(), array.len() as u64 * 4);
+            if array.f32s().is_some() {
+                kept.insert(name.to_owned(), array.clone().into_owned());
+            }
+            ControlFlow::Continue(())
+        });
+        run.map_err(|error| EvaluationError::Runtime { which: REFERENCE, error })?;
+        let wanted = distinct(pairs[group.clone()].iter().map(|(pair, _)| &pair.quantized));
+        let first = group.start;
+        let class_output =
+            pairs[..*outputs].iter().position(|(pair, _)| kept.get(&pair.reference).is_some_and(of_classes));
+        let run = quantized.run(recast, &wanted, &mut |name, array| {
+            for (at, (pair, statistics)) in pairs[group.clone()].iter_mut().enumerate() {
+                let Some(of_reference) = kept.get(&pair.reference).filter(|_| pair.quantized == name) else { continue };
+                let (Some(r), Some(q)) = (of_reference.f32s(), array.f32s()) else { continue };
+                if r.len() != q.len() {
+                    continue;
+                }
+                statistics.add(r, q);
+                if class_output == Some(first + at) {
+                    let labels = labels.map(|labels| labels.get(*rows..).unwrap_or_default());
+                    let count = of_reference.shape().last().copied().unwrap_or(1);
+                    classes.add(count, r, q, labels);
+                    *rows += r.len() / count;
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        run.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })
+    }
+
+    fn report(mut self, samples: usize, labels: Option<&[i64]>) -> Result<Report, EvaluationError> {
+        if let Some(labels) = labels.filter(|labels| labels.len() < self.rows) {
+            return Err(EvaluationError::Labels { labels: labels.len(), samples: self.rows });
+        }
+        let tensors = self.pairs.split_off(self.outputs);
+        let engines = (self.reference.name(), self.quantized.name());
+        Ok(Report::new(engines, samples, self.pairs, tensors, &self.classes))
+    }
+}
+
+const REFERENCE: &str = "the float model";
+const QUANTIZED: &str = "the quantized model";
+
+/// Whether an output has rows of classes.
+fn of_classes(array: &Array<'_>) -> bool {
+    matches!(array.shape(), [_, classes] if *classes > 1)
+}
+
+/// Names, each once, in order.
+fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut seen = std::collections::HashSet::new();
+    names.filter(|name| seen.insert(*name)).cloned().collect()
+}
+
+fn output_names(graph: &GraphProto) -> String {
+    graph.output.iter().map(|value| format!("`{}`", value.name())).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

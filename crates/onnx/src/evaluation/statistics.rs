@@ -1,0 +1,85 @@
+//! How far values are from what they should be: sums over all samples, one value at a time, in the order of the data.
+
+/// Sums over pairs of a reference's value and a quantized one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Statistics {
+    count: u64,
+    signal: f64,
+    noise: f64,
+    product: f64,
+    power: f64,
+    max_error: f64,
+}
+
+impl Statistics {
+    /// Adds values that stand for each other. Values that are the same, infinities too, have no error.
+    pub fn add(&mut self, reference: &[f32], quantized: &[f32]) {
+        for (&r, &q) in reference.iter().zip(quantized) {
+            let error = if r == q { 0.0 } else { f64::from(r) - f64::from(q) };
+            self.noise += error * error;
+            self.max_error = if error.is_nan() { f64::NAN } else { self.max_error.max(error.abs()) };
+            if r.is_finite() {
+                let (r, q) = (f64::from(r), f64::from(q));
+                self.signal += r * r;
+                self.power += q * q;
+                self.product += r * q;
+            }
+        }
+        self.count += reference.len() as u64;
+    }
+
+    /// Number of values.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// `10 log10(sum r^2 / sum (r - q)^2)` in dB: infinite where there is no error, negative infinite for errors without a
+    /// signal, NaN where a value is not a number.
+    pub fn sqnr_db(&self) -> f64 {
+        match self.noise {
+            0.0 => f64::INFINITY,
+            noise => 10.0 * (self.signal / noise).log10(),
+        }
+    }
+
+    /// The cosine of the angle between all values as vectors; 1 where both are zero.
+    pub fn cosine(&self) -> f64 {
+        match self.signal == 0.0 && self.power == 0.0 {
+            true => 1.0,
+            false => self.product / (self.signal * self.power).sqrt(),
+        }
+    }
+
+    /// The largest difference.
+    pub fn max_error(&self) -> f64 {
+        self.max_error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_measured_against_the_signal() {
+        let mut statistics = Statistics::default();
+        statistics.add(&[3.0, 4.0], &[3.0, 4.0]);
+        assert_eq!((statistics.sqnr_db(), statistics.cosine(), statistics.max_error()), (f64::INFINITY, 1.0, 0.0));
+        statistics.add(&[0.0, 5.0], &[0.5, 5.0]);
+        assert!((statistics.sqnr_db() - 10.0 * (50.0f64 / 0.25).log10()).abs() < 1e-12);
+        assert!((statistics.cosine() - 50.0 / (50.0f64.sqrt() * 50.25f64.sqrt())).abs() < 1e-12);
+        assert_eq!((statistics.max_error(), statistics.count()), (0.5, 4));
+    }
+
+    #[test]
+    fn infinities_that_agree_are_no_error_and_nan_is_one() {
+        let mut statistics = Statistics::default();
+        statistics.add(&[f32::NEG_INFINITY, 1.0], &[f32::NEG_INFINITY, 1.0]);
+        assert_eq!(statistics.sqnr_db(), f64::INFINITY);
+        statistics.add(&[1.0], &[f32::NAN]);
+        assert!(statistics.sqnr_db().is_nan() && statistics.max_error().is_nan());
+        let mut silent = Statistics::default();
+        silent.add(&[0.0], &[1.0]);
+        assert_eq!(silent.sqnr_db(), f64::NEG_INFINITY);
+    }
+}

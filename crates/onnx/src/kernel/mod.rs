@@ -1,0 +1,31 @@
+//! What quantizing operators compute, one kernel each, as the runtimes do. No graphs: a kernel gets values and gives values.
+//!
+//! The operators of the standard and `com.microsoft` domains are in [`mod@linear`]; [`Bfp`] and [`Microscaling`] are those of
+//! `com.amd.quark`, whose semantics are facts measured on AMD Quark 0.13.
+
+mod bfp;
+mod blocks;
+pub mod linear;
+mod microscaling;
+
+pub use bfp::{Bfp, BfpMethod, Rounding};
+pub use microscaling::{Microscaling, MxElement};
+
+/// An attribute of a quantizing operator that no kernel here computes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the attribute {name} = {value} is not handled")]
+pub struct KernelError {
+    /// The attribute.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+impl KernelError {
+    pub(crate) fn new(name: &'static str, value: impl std::fmt::Display) -> Self {
+        Self { name, value: value.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests;
