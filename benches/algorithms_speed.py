@@ -61,7 +61,7 @@ def contestants(a, tokens):
         if a.kvant:
             yield f"kvant {algorithm}", [
                 a.kvant, "quantize", a.model, "--scheme", "uint4_wo_128", "--algorithm", algorithm, "--calib", tokens, "--num-samples",
-                str(a.samples), "--seq-len", str(a.seq_len), "--threads", str(a.threads), "--quiet", "-o", None]  # fmt: skip
+                str(a.samples), "--seq-len", str(a.seq_len), "--threads", str(a.threads), "--precision", a.precision, "--quiet", "-o", None]  # fmt: skip
         for tool, python in (("quark", a.quark), ("llm-compressor", a.llm_compressor)):
             if python:
                 yield f"{tool} {algorithm}", [python, "-c", INCUMBENT, str(HERE), tool, algorithm, a.model, tokens, None, str(a.threads)]
@@ -105,6 +105,7 @@ def main():
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--precision", default="bf16", help="in which Kvant computes; the incumbents do in the model's type")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--limit", type=int, default=7200, help="seconds of wall time after which a contestant is stopped")
     parser.add_argument("--folder", help="where checkpoints are written")

@@ -111,7 +111,14 @@ impl Calibration<'_> {
         let key = loaded.key(self.args.precision.name());
         let (memory, carry) = (self.args.max_memory.0, self.args.carry);
         let settings = Settings { target: self.target, key: &key, memory, carry };
-        let work = || blockwise::run(&sources, settings, self.cancelled, &watch);
+        let blocks = plan.blocks.len();
+        let resumes = |done: usize| {
+            printer.note(&match done < blocks {
+                true => format!("going on with block {} of {blocks}, where an earlier run stopped", done + 1),
+                false => "going on behind the last block, where an earlier run stopped".to_owned(),
+            })
+        };
+        let work = || blockwise::run(&sources, settings, self.cancelled, &watch, &resumes);
         Ok(model::pool(self.run)?.install(work)?)
     }
 

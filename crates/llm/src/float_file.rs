@@ -1,33 +1,62 @@
-//! Runs of `f32` in a file, little endian. Not which runs lie where: see the streams of a pass and those between blocks.
+//! Runs of numbers in a file, little endian, as `f32` or, where they are bfloat16, as that. Not which runs lie where: see
+//! the streams of a pass and those between blocks.
 
 use kvant_container::positioned;
+use kvant_numeric::arithmetic::{bf16_to_f32, round_to_bf16};
+use kvant_numeric::linalg::Precision;
 use std::fs::File;
 use std::io;
 
-/// Writes numbers from byte `offset` on.
+/// Bytes of a number.
+pub(crate) fn size(precision: Precision) -> usize {
+    match precision {
+        Precision::F32 => 4,
+        Precision::Bf16 => 2,
+    }
+}
+
+/// Writes numbers of this precision from byte `offset` on.
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn write(file: &File, mut offset: u64, data: &[f32]) -> io::Result<()> {
+pub(crate) fn write(file: &File, precision: Precision, mut offset: u64, data: &[f32]) -> io::Result<()> {
+    let size = size(precision);
+    let mut bytes = vec![0; size * PIECE.min(data.len())];
     for piece in data.chunks(PIECE) {
-        let bytes: Vec<u8> = piece.iter().flat_map(|value| value.to_le_bytes()).collect();
-        positioned::write_all_at(file, &bytes, offset)?;
+        let bytes = &mut bytes[..size * piece.len()];
+        match precision {
+            Precision::F32 => encode(piece, bytes, f32::to_le_bytes),
+            Precision::Bf16 => {
+                encode(piece, bytes, |value| ((round_to_bf16(value).to_bits() >> 16) as u16).to_le_bytes())
+            }
+        }
+        positioned::write_all_at(file, bytes, offset)?;
         offset += bytes.len() as u64;
     }
     Ok(())
+}
+
+fn encode<const N: usize>(values: &[f32], bytes: &mut [u8], encode: impl Fn(f32) -> [u8; N]) {
+    bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = encode(*value));
 }
 
 /// Reads so many numbers from byte `offset` on.
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn read(file: &File, mut offset: u64, elements: usize) -> io::Result<Vec<f32>> {
+pub(crate) fn read(file: &File, precision: Precision, mut offset: u64, elements: usize) -> io::Result<Vec<f32>> {
+    let size = size(precision);
     let mut data = Vec::with_capacity(elements);
-    let mut bytes = vec![0; 4 * PIECE.min(elements)];
+    let mut bytes = vec![0; size * PIECE.min(elements)];
     while data.len() < elements {
-        let bytes = &mut bytes[..4 * PIECE.min(elements - data.len())];
+        let bytes = &mut bytes[..size * PIECE.min(elements - data.len())];
         positioned::read_exact_at(file, bytes, offset)?;
-        data.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+        match precision {
+            Precision::F32 => data.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
+            Precision::Bf16 => {
+                data.extend(bytes.as_chunks().0.iter().map(|bytes| bf16_to_f32(u16::from_le_bytes(*bytes))));
+            }
+        }
         offset += bytes.len() as u64;
     }
     Ok(data)

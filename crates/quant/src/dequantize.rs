@@ -29,8 +29,8 @@ impl QuantTensor {
         let start = out.len();
         let width = columns.len();
         out.resize(start + rows.len() * width, 0.0);
-        let lines = rows.zip(out[start..].chunks_mut(width.max(1)));
-        match self.kernel() {
+        let lines = rows.clone().zip(out[start..].chunks_mut(width.max(1)));
+        match self.kernel(rows) {
             Some(kernel) => lines.for_each(|(row, out)| self.kernel_row(isa, &kernel, row, columns.clone(), out)),
             None => lines.for_each(|(row, out)| self.plain_row(row, columns.clone(), out)),
         }
@@ -38,9 +38,12 @@ impl QuantTensor {
 
     /// `None` where the kernels do not compute the same: for codes of more than a byte, and zero points between numbers,
     /// whose differences from codes are those of f64.
-    fn kernel(&self) -> Option<Kernel<'_>> {
+    fn kernel(&self, rows: Range<usize>) -> Option<Kernel<'_>> {
         let Codes::Bytes(codes) = &self.codes else { return None };
-        let whole = self.zero_points.iter().all(|zero_point| zero_point.fract() == 0.0);
+        let (tile_rows, line) = (self.tile().0, self.scale_shape.1);
+        let lines = rows.start / tile_rows * line..rows.end.div_ceil(tile_rows) * line;
+        let zero_points = self.zero_points.get(lines).unwrap_or_default();
+        let whole = zero_points.iter().all(|zero_point| *zero_point == f64::from(*zero_point as i32));
         let (kind, of_scales, of_values) = match self.scheme {
             TensorScheme::Int(scheme) if whole => (bytes_of(scheme.format), None, None),
             TensorScheme::Progressive { second, .. } if whole => (bytes_of(second.format), None, self.tensor_scale),

@@ -33,6 +33,13 @@ impl Inputs {
         Inputs { statistic: ChannelStatistic::new(columns), columns, keep, seen: 0, rows, lengths }
     }
 
+    /// Divides the rows that are kept, channel by channel; the statistic stays that of what was seen.
+    pub(super) fn divide(&mut self, scales: &[f32]) {
+        for row in self.rows.chunks_mut(self.columns.max(1)) {
+            row.iter_mut().zip(scales).for_each(|(x, scale)| *x /= scale);
+        }
+    }
+
     fn add(&mut self, rows: Rows<'_>) {
         self.statistic.update(rows.data);
         match self.keep {
@@ -89,6 +96,17 @@ impl Tap for InputsTap {
     }
 }
 
+/// Two who look.
+impl Tap for [InputsTap; 2] {
+    fn wants(&self, site: Site<'_>) -> bool {
+        self.iter().any(|tap| tap.wants(site))
+    }
+
+    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
+        self.iter().for_each(|tap| tap.see(site, rows));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +128,14 @@ mod tests {
         let whole = kept(Keep::Rows(3), &[20], Spans::Even(4));
         assert_eq!(whole, (vec![0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0], vec![], 20));
         assert_eq!(whole, kept(Keep::Rows(3), &[1, 1, 3, 0, 7, 8], Spans::Even(1)));
+    }
+
+    #[test]
+    fn rows_are_divided_by_channel() {
+        let mut inputs = Inputs::new(2, Keep::Rows(1));
+        inputs.add(Rows { data: &[1.0, 2.0, 3.0, 4.0], columns: 2, spans: Spans::Even(2) });
+        inputs.divide(&[1.0, 0.5]);
+        assert_eq!(inputs.rows, [1.0, 4.0, 3.0, 8.0]);
     }
 
     #[test]

@@ -85,24 +85,26 @@ impl<'a> Blockwise<'_, 'a> {
 
     fn hessians(
         &self,
-        work: &Work<'_, '_, 'a>,
+        work: &mut Work<'_, '_, 'a>,
         depth: Depth,
         batch: &[Readers],
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
         let modules = batch.iter().map(|readers| (readers.module.as_str(), readers.features));
         let tap = HessianTap::new(modules, self.precision());
-        let until = Some(depth);
+        let (until, next) = (Some(depth), self.room(work, depth)?);
         let variation = Variation { overlay: Some(&work.rounded), tap: Some(&tap), until, ..Variation::default() };
         for chunk in 0..self.chunks.len() {
-            self.run_chunk(work, variation, 0, chunk)?;
+            self.go_on(work, variation, (0, chunk), next.as_ref())?;
         }
+        self.runner.rest();
+        work.reach(next);
         Ok(tap.into_hessians())
     }
 
     /// Hessians and how far the inputs are from those of the float model. Experts see the same rows in both.
     fn drifted_hessians(
         &self,
-        work: &Work<'_, '_, 'a>,
+        work: &mut Work<'_, '_, 'a>,
         depth: Depth,
         batch: &[Readers],
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
@@ -111,19 +113,22 @@ impl<'a> Blockwise<'_, 'a> {
         let empty = |readers: &Readers| Hessian::with_drift_in(readers.features, self.precision());
         let mut hessians: HashMap<String, Hessian> =
             batch.iter().map(|readers| (readers.module.clone(), empty(readers))).collect();
-        let until = Some(depth);
+        let (until, next) = (Some(depth), self.room(work, depth)?);
         for chunk in 0..self.chunks.len() {
-            let routing = Routing::record();
-            let overlay = Some(&work.rounded);
-            let variation = Variation { overlay, tap: Some(&tap), until, routing: Some(&routing) };
-            self.run_chunk(work, variation, 0, chunk)?;
+            let (routing, overlay) = (Routing::record(), Some(&work.rounded));
+            let variation =
+                Variation { overlay, tap: Some(&tap), until, routing: Some(&routing), ..Variation::default() };
+            self.go_on(work, variation, (0, chunk), next.as_ref())?;
             let (routing, overlay) = (routing.replay(), Some(&work.float));
-            let variation = Variation { overlay, tap: Some(&float_tap), until, routing: Some(&routing) };
-            self.run_chunk(work, variation, 1, chunk)?;
+            let variation =
+                Variation { overlay, tap: Some(&float_tap), until, routing: Some(&routing), ..Variation::default() };
+            self.go_on(work, variation, (1, chunk), next.as_ref())?;
             for (module, hessian) in &mut hessians {
                 hessian.add_drifted(&tap.take(module), &mut float_tap.take(module));
             }
         }
+        self.runner.rest();
+        work.reach(next);
         Ok(hessians)
     }
 
@@ -171,19 +176,38 @@ impl<'a> Blockwise<'_, 'a> {
         };
         let Rounded { tensor, loss } =
             rounded.map_err(|problem| self.engine.rounding_error(layer, &matrix, problem))?;
-        let nearest = self.values(&self.unchanged(work, index)?);
+        let loss_rtn = self.loss_of_nearest(work, index, by.hessian, &weights)?;
         let report = LayerReport {
             layer: layer.name.clone(),
             algorithm: self.rounding_name().to_owned(),
             tokens: by.hessian.tokens(),
-            loss_rtn: Some(by.hessian.loss(&weights, &nearest)),
+            loss_rtn: Some(loss_rtn),
             loss: Some(loss),
             damping: Some(by.feedback.damping()),
             dead_columns: by.feedback.dead_columns(),
-            note: None,
+            note: scarce(by.hessian),
         };
         drop(weights);
         Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
+    }
+
+    /// The loss of rounding to nearest, as rows at even distances tell: of all of them it would take as long as all codes.
+    fn loss_of_nearest(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        index: usize,
+        hessian: &Hessian,
+        weights: &[f32],
+    ) -> Result<f64, BlockwiseError> {
+        let nearest = self.unchanged(work, index)?;
+        let (rows, columns) = (nearest.rows, nearest.columns);
+        let chosen = (0..rows).step_by((rows / LOSS_ROWS).max(1));
+        let (mut of_weights, mut of_nearest) = (Vec::new(), Vec::new());
+        for row in chosen.clone() {
+            of_weights.extend_from_slice(&weights[row * columns..][..columns]);
+            nearest.read(self.engine.isa, &Band { rows: row..row + 1, columns: 0..columns }, &mut of_nearest);
+        }
+        Ok(hessian.loss(&of_weights, &of_nearest) * rows as f64 / chosen.len() as f64)
     }
 
     /// The weight that a rounding finds its scales from, and what it must know of the tensor.
@@ -337,6 +361,15 @@ struct ByColumns<'h> {
     /// Whether scales are found as columns are reached: then they are those of the weights as they come.
     dynamic: bool,
 }
+
+/// What is to be said where the damping decides as much as the data.
+fn scarce(hessian: &Hessian) -> Option<String> {
+    let (tokens, inputs) = (hessian.tokens(), hessian.features());
+    (tokens < inputs as u64).then(|| format!("few calibration tokens: {tokens} for {inputs} inputs"))
+}
+
+/// Rows, at least, whose losses stand for all, where a weight has as many.
+const LOSS_ROWS: usize = 512;
 
 /// Elements that one thread reads at a time.
 const STRIP: usize = 256 << 10;

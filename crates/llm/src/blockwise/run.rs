@@ -2,14 +2,15 @@
 
 use super::error::BlockwiseError;
 use super::meter::Meter;
+use super::reached::{Reached, Recording};
 use super::state::{Found, State};
-use super::streams::StreamFile;
+use super::streams::{StreamFile, StreamShape};
 use super::work::{Jobs, Work};
 use crate::calibration::{Statistics, Watcher};
 use crate::engine::{Engine, Output, Silent};
 use crate::folding::Foldings;
 use crate::forward::ops::Ops;
-use crate::forward::{Chunk, Decoder, Runner, Tap, Variation, chunks};
+use crate::forward::{Chunk, Decoder, Depth, Runner, Tap, Variation, chunks};
 use crate::plan::{Plan, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_numeric::linalg::Precision;
@@ -89,7 +90,8 @@ pub(super) struct Blockwise<'r, 'a> {
 /// [`engine::run`](crate::engine::run) with the same output; so is the rest of a run that was killed after the last block.
 ///
 /// After an error, a cancellation or a kill the same call goes on with the block in which it stopped, and gives the same
-/// bytes. `watch` is told of the work done and the work in all, in tokens through one pass of a block.
+/// bytes: `resumes` is told how many blocks are done then. `watch` is told of the work done and the work in all, in tokens
+/// through one pass of a block.
 ///
 /// # Errors
 /// See [`BlockwiseError`].
@@ -98,6 +100,7 @@ pub fn run(
     settings: Settings<'_>,
     cancelled: &AtomicBool,
     watch: &(dyn Fn(u64, u64) + Sync),
+    resumes: &(dyn Fn(usize) + Sync),
 ) -> Result<Found, BlockwiseError> {
     let Sources { plan, checkpoint, decoder, ops, sequences, output } = *sources;
     let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
@@ -115,12 +118,15 @@ pub fn run(
         meter: Meter::new(watch),
         carry: settings.carry,
     };
-    blockwise.run(settings)
+    blockwise.run(settings, resumes)
 }
 
 impl<'r, 'a> Blockwise<'r, 'a> {
-    fn run(&self, settings: Settings<'_>) -> Result<Found, BlockwiseError> {
+    fn run(&self, settings: Settings<'_>, resumes: &dyn Fn(usize)) -> Result<Found, BlockwiseError> {
         let mut state = self.state(settings)?;
+        if state.found.blocks > 0 {
+            resumes(state.found.blocks);
+        }
         self.meter.begin(self.work_of_blocks(state.found.blocks), self.work_of_blocks(self.plan.blocks.len()));
         for index in state.found.blocks..self.plan.blocks.len() {
             let (next, found) = self.block(index, &state)?;
@@ -134,15 +140,12 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     /// That of an earlier run, if all that it claims is there; else one that begins.
     fn state(&self, settings: Settings<'_>) -> Result<State, BlockwiseError> {
         let key = format!("{} {} {}", self.plan.fingerprint, settings.key, settings.carry.name());
-        let width = self.decoder.width();
-        let sizes: Vec<usize> = self.chunks.iter().map(|chunk| chunk.tokens.len() * width).collect();
-        if let Some(state) =
-            State::resume(settings.target, &key, &sizes, self.lanes()).filter(|state| self.agrees(state))
-        {
+        let shape = self.shape(self.decoder.width());
+        if let Some(state) = State::resume(settings.target, &key, &shape).filter(|state| self.agrees(state)) {
             return Ok(state);
         }
         let none = Statistics::new(self.plan).unwrap_or_default();
-        let state = State::begin(settings.target, &key, &sizes, self.lanes(), none);
+        let state = State::begin(settings.target, &key, &shape, none);
         let state = state.map_err(BlockwiseError::streams("make room for"))?;
         for (index, chunk) in self.chunks.iter().enumerate() {
             let x = self.runner.embed(Variation::default(), &chunk.tokens, chunk.length)?;
@@ -164,6 +167,12 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     fn lanes(&self) -> usize {
         if self.needs() == Needs::Drift { 2 } else { 1 }
+    }
+
+    /// Of files with rows of so many columns.
+    fn shape(&self, columns: usize) -> StreamShape {
+        let sizes = self.chunks.iter().map(|chunk| chunk.tokens.len() * columns).collect();
+        StreamShape { sizes, lanes: self.lanes(), precision: self.precision() }
     }
 
     fn needs(&self) -> Needs {
@@ -216,16 +225,22 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             Carry::Quantized => &work.rounded,
             Carry::Float => &work.float,
         };
+        // What the runs have come to is the quantized model's, and past what a watcher wants to see.
+        let from_start = self.carry == Carry::Float || !self.plan.sites.is_empty();
         for chunk in 0..self.chunks.len() {
             let variation = Variation { overlay: Some(carried), tap, ..Variation::default() };
-            let x = self.run_chunk(work, variation, 0, chunk)?;
+            let x = match from_start {
+                true => self.run_chunk(work, variation, 0, chunk)?,
+                false => self.go_on(work, variation, (0, chunk), None)?,
+            };
             next.write(0, chunk, &x).map_err(BlockwiseError::streams("write"))?;
             if self.lanes() == 2 {
                 let variation = Variation { overlay: Some(&work.float), ..Variation::default() };
-                let x = self.run_chunk(work, variation, 1, chunk)?;
+                let x = self.go_on(work, variation, (1, chunk), None)?;
                 next.write(1, chunk, &x).map_err(BlockwiseError::streams("write"))?;
             }
         }
+        self.runner.rest();
         Ok(())
     }
 
@@ -237,13 +252,51 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         lane: usize,
         chunk: usize,
     ) -> Result<Vec<f32>, BlockwiseError> {
+        let x = work.input.read(lane, chunk).map_err(BlockwiseError::streams("read"))?;
+        self.lead(work, variation, chunk, x)
+    }
+
+    /// The same from where earlier runs have come to; what this one comes to is kept in `next`.
+    pub(super) fn go_on(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        variation: Variation<'_, 'a>,
+        (lane, chunk): (usize, usize),
+        next: Option<&Reached>,
+    ) -> Result<Vec<f32>, BlockwiseError> {
+        let reached = work.reached.as_ref();
+        let stream = reached.and_then(Reached::stream).unwrap_or(work.input);
+        let x = stream.read(lane, chunk).map_err(BlockwiseError::streams("read"))?;
+        let inputs = reached.map_or_else(|| Ok(Vec::new()), |reached| reached.inputs(lane, chunk));
+        let inputs = inputs.map_err(BlockwiseError::streams("read"))?;
+        let variation = Variation { from: reached.and_then(|reached| reached.resume(&inputs)), ..variation };
+        let Some(next) = next else { return self.lead(work, variation, chunk, x) };
+        let recording = Recording::new(next, lane, chunk, variation.tap);
+        let x = self.lead(work, Variation { tap: Some(&recording), ..variation }, chunk, x)?;
+        recording.finish(&x).map_err(BlockwiseError::streams("write"))?;
+        Ok(x)
+    }
+
+    fn lead(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        variation: Variation<'_, 'a>,
+        chunk: usize,
+        mut x: Vec<f32>,
+    ) -> Result<Vec<f32>, BlockwiseError> {
         self.engine.check_cancelled()?;
         let Chunk { tokens, length } = &self.chunks[chunk];
-        let mut x = work.input.read(lane, chunk).map_err(BlockwiseError::streams("read"))?;
         // Where the run ends early, the tap has seen what it wanted.
         let _ = self.runner.block(variation, work.block.index, *length, &mut x);
         self.meter.advance(tokens.len() as u64);
         Ok(x)
+    }
+
+    /// Room for what runs of a block up to `depth` will leave.
+    pub(super) fn room(&self, work: &Work<'_, '_, 'a>, depth: Depth) -> Result<Option<Reached>, BlockwiseError> {
+        let block = (&self.decoder.blueprint().blocks[work.block.index], self.decoder.width());
+        let dir = work.input.path().parent().unwrap_or(work.input.path());
+        Reached::begin(dir, block, depth, work.reached.as_ref(), &self.shape(1))
     }
 
     /// Writes norms, biases and layers that are kept, where transforms have changed them. The jobs that did it.

@@ -9,7 +9,7 @@ use super::target::{Inspected, Target};
 use super::trial::Trial;
 use super::work::Work;
 use crate::family::Role;
-use crate::folding::FoldingError;
+use crate::folding::{FoldingError, Foldings};
 use crate::forward::blueprint::FeedForward;
 use crate::forward::{Depth, Variation};
 use crate::plan::PlannedBlock;
@@ -41,26 +41,28 @@ impl<'a> Blockwise<'_, 'a> {
     /// Finds and folds what the recipe's transforms ask for, one transform after the other; then limits, where any asks.
     pub(super) fn transform(&self, work: &mut Work<'_, '_, 'a>) -> Result<(), BlockwiseError> {
         let transforms = &self.plan.recipe.algorithms().transforms;
-        for transform in transforms {
+        let clip = transforms.iter().find_map(|transform| match transform {
+            Transform::Awq(awq) => awq.clip,
+            _ => None,
+        });
+        let rows = clip.map_or(SAMPLED_TOKENS, |clip| clip.tokens.max(SAMPLED_TOKENS));
+        for (index, transform) in transforms.iter().enumerate() {
             work.fold();
+            let before = work.foldings.clone();
             let links = &work.block.links;
             let targets: Vec<Target<'_>> = links.iter().map(|link| Target::new(self.decoder.network(), link)).collect();
-            let inputs = self.look(work, self.sites(work.block, &targets))?;
+            let is_last = index + 1 == transforms.len();
+            let read = if is_last { self.read_by_layers(work.block, rows) } else { BTreeMap::new() };
+            let [inputs, read] = self.look(work, [self.sites(work.block, &targets), read])?;
             let found = targets.iter().map(|target| self.choose(work, target, transform, &inputs));
             let found = found.collect::<Result<Vec<_>, BlockwiseError>>()?;
             for (target, found) in targets.iter().zip(found) {
                 self.apply(work, target, transform, found);
             }
+            work.inputs = rescaled(read, &before, &work.foldings);
         }
+        self.runner.rest();
         work.fold();
-        let clip = transforms.iter().find_map(|transform| match transform {
-            Transform::Awq(awq) => awq.clip,
-            _ => None,
-        });
-        if !transforms.is_empty() {
-            let rows = clip.map_or(SAMPLED_TOKENS, |clip| clip.tokens.max(SAMPLED_TOKENS));
-            work.inputs = self.look(work, self.read_by_layers(work.block, rows))?;
-        }
         clip.map_or(Ok(()), |clip| self.clip(work, clip))
     }
 
@@ -86,21 +88,27 @@ impl<'a> Blockwise<'_, 'a> {
         Keep::Rows((self.expected(block, module) / tokens).max(1))
     }
 
-    /// One pass of the block in floats.
-    fn look(&self, work: &Work<'_, '_, 'a>, wanted: BTreeMap<String, Keep>) -> Result<AllInputs, BlockwiseError> {
+    /// One pass of the block in floats, with two who look.
+    fn look(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        wanted: [BTreeMap<String, Keep>; 2],
+    ) -> Result<[AllInputs; 2], BlockwiseError> {
         let features = self.features(work.block.index);
-        let known = wanted.into_iter().filter_map(|(module, keep)| {
-            let columns = *features.get(module.as_str())?;
-            Some((module, Inputs::new(columns, keep)))
+        let taps = wanted.map(|wanted| {
+            let known = wanted.into_iter().filter_map(|(module, keep)| {
+                let columns = *features.get(module.as_str())?;
+                Some((module, Inputs::new(columns, keep)))
+            });
+            InputsTap::new(known)
         });
-        let tap = InputsTap::new(known);
         for chunk in 0..self.chunks.len() {
             // All inputs of layers are known there; what the last layers put out is not looked at.
             let until = Some(Depth::Hidden);
-            let variation = Variation { overlay: Some(&work.float), tap: Some(&tap), until, routing: None };
+            let variation = Variation { overlay: Some(&work.float), tap: Some(&taps), until, ..Variation::default() };
             self.run_chunk(work, variation, 0, chunk)?;
         }
-        Ok(tap.into_inputs())
+        Ok(taps.map(InputsTap::into_inputs))
     }
 
     /// Input features of all layers of a block, by module.
@@ -282,9 +290,7 @@ impl<'a> Blockwise<'_, 'a> {
             Transform::Awq(awq) => u64::from(awq.ratios) * sample,
         };
         let transforms = &self.plan.recipe.algorithms().transforms;
-        let last = if transforms.is_empty() { 0 } else { self.tokens };
-        let all = transforms.iter().map(|transform| self.tokens + of(transform) * block.links.len() as u64);
-        all.sum::<u64>() + last
+        transforms.iter().map(|transform| self.tokens + of(transform) * block.links.len() as u64).sum()
     }
 }
 
@@ -294,6 +300,18 @@ fn statistic(target: &Target<'_>, inputs: &AllInputs) -> Option<ChannelStatistic
     let mut first = all.next()?;
     all.for_each(|other| first.merge(&other));
     Some(first)
+}
+
+/// Inputs that were seen before scales were moved, as layers read them since.
+fn rescaled(mut inputs: AllInputs, before: &Foldings<'_, '_>, after: &Foldings<'_, '_>) -> AllInputs {
+    for (module, inputs) in &mut inputs {
+        let columns = |foldings: &Foldings<'_, '_>| foldings.folding(module).and_then(|folding| folding.columns);
+        let ones = vec![1.0; inputs.columns];
+        let (before, after) = (columns(before).unwrap_or_else(|| ones.clone()), columns(after).unwrap_or(ones));
+        let moved: Vec<f32> = after.iter().zip(before).map(|(after, before)| after / before).collect();
+        inputs.divide(&moved);
+    }
+    inputs
 }
 
 fn smooth_scales(smooth: SmoothQuant, inputs: &ChannelStatistic, weights: &WeightStatistic) -> Result<Chosen, String> {

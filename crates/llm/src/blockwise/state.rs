@@ -2,7 +2,7 @@
 //! believed. Not the tensors, which the journal records.
 
 use super::report::BlockwiseReport;
-use super::streams::StreamFile;
+use super::streams::{StreamFile, StreamShape};
 use crate::calibration::Statistics;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct State {
     dir: PathBuf,
     key: String,
-    sizes: Vec<usize>,
-    lanes: usize,
+    shape: StreamShape,
     /// The activations that the next block reads.
     pub current: StreamFile,
     /// What was found so far.
@@ -54,27 +53,27 @@ impl State {
         target.with_file_name(name)
     }
 
-    /// What an earlier run with this key has left for chunks of `sizes` elements, if it is whole.
-    pub fn resume(target: &Path, key: &str, sizes: &[usize], lanes: usize) -> Option<State> {
+    /// What an earlier run with this key has left in files of this shape, if it is whole.
+    pub fn resume(target: &Path, key: &str, shape: &StreamShape) -> Option<State> {
         let dir = Self::directory(target);
         let stored: Stored<Found> = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
-        let current = StreamFile::open(dir.join(FILES.get(stored.file)?).as_path(), sizes, lanes)?;
+        let current = StreamFile::open(dir.join(FILES.get(stored.file)?).as_path(), shape)?;
         let whole = stored.key == key && current.hash().ok()? == stored.hash;
         let found = stored.found;
-        whole.then(|| State { dir, key: key.to_owned(), sizes: sizes.to_vec(), lanes, current, found })
+        whole.then(|| State { dir, key: key.to_owned(), shape: shape.clone(), current, found })
     }
 
     /// A state before the first block; the activations are still to be written.
     ///
     /// # Errors
     /// The system's; no room on the disk.
-    pub fn begin(target: &Path, key: &str, sizes: &[usize], lanes: usize, none: Statistics) -> io::Result<State> {
+    pub fn begin(target: &Path, key: &str, shape: &StreamShape, none: Statistics) -> io::Result<State> {
         let dir = Self::directory(target);
         remove_dir(&dir)?;
         fs::create_dir_all(&dir)?;
-        let current = StreamFile::create(&dir.join(FILES[0]), sizes, lanes)?;
+        let current = StreamFile::create(&dir.join(FILES[0]), shape)?;
         let found = Found { statistics: none, ..Found::default() };
-        Ok(State { dir, key: key.to_owned(), sizes: sizes.to_vec(), lanes, current, found })
+        Ok(State { dir, key: key.to_owned(), shape: shape.clone(), current, found })
     }
 
     /// A file for the activations after the next block.
@@ -82,7 +81,7 @@ impl State {
     /// # Errors
     /// The system's; no room on the disk.
     pub fn next(&self) -> io::Result<StreamFile> {
-        StreamFile::create(&self.dir.join(FILES[1 - self.file()]), &self.sizes, self.lanes)
+        StreamFile::create(&self.dir.join(FILES[1 - self.file()]), &self.shape)
     }
 
     fn file(&self) -> usize {
@@ -126,28 +125,29 @@ fn remove_dir(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_numeric::linalg::Precision;
 
     #[test]
     fn what_is_committed_is_resumed_unless_it_is_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("model");
-        let sizes = [5, 3];
-        let mut state = State::begin(&target, "key", &sizes, 1, Statistics::default()).unwrap();
+        let shape = StreamShape { sizes: vec![5, 3], lanes: 1, precision: Precision::F32 };
+        let mut state = State::begin(&target, "key", &shape, Statistics::default()).unwrap();
         state.current.write(0, 0, &[1.0; 5]).unwrap();
-        assert!(State::resume(&target, "key", &sizes, 1).is_none());
+        assert!(State::resume(&target, "key", &shape).is_none());
         for blocks in 1..4 {
             let next = state.next().unwrap();
             next.write(0, 0, &[blocks as f32; 5]).unwrap();
             let found = Found { blocks, ..Found::default() };
             state.commit(next, found.clone()).unwrap();
-            let resumed = State::resume(&target, "key", &sizes, 1).unwrap();
+            let resumed = State::resume(&target, "key", &shape).unwrap();
             assert_eq!(resumed.found, found);
             assert_eq!(resumed.current.read(0, 0).unwrap(), [blocks as f32; 5]);
         }
-        assert!(State::resume(&target, "other key", &sizes, 1).is_none());
-        assert!(State::resume(&target, "key", &[5, 4], 1).is_none());
+        assert!(State::resume(&target, "other key", &shape).is_none());
+        assert!(State::resume(&target, "key", &StreamShape { sizes: vec![5, 4], ..shape.clone() }).is_none());
         state.current.write(0, 1, &[9.0; 3]).unwrap();
-        assert!(State::resume(&target, "key", &sizes, 1).is_none());
+        assert!(State::resume(&target, "key", &shape).is_none());
         State::remove(&target).unwrap();
         State::remove(&target).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -3,49 +3,74 @@
 
 use crate::float_file::{self, PIECE};
 use kvant_container::positioned;
+use kvant_numeric::linalg::Precision;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Rows of activations of several chunks of sequences, in one or more lanes: that of the quantized model, and that of the
-/// float model where an algorithm compares the two.
+/// What a file of activations has room for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamShape {
+    /// Elements of each chunk.
+    pub sizes: Vec<usize>,
+    /// That of the quantized model, and that of the float model where an algorithm compares the two.
+    pub lanes: usize,
+    /// In which the elements are, and are kept.
+    pub precision: Precision,
+}
+
+impl StreamShape {
+    /// Bytes of so many lanes of some chunks.
+    fn bytes(&self, sizes: &[usize], lanes: usize) -> u64 {
+        let elements: u64 = sizes.iter().map(|size| *size as u64).sum();
+        elements * lanes as u64 * float_file::size(self.precision) as u64
+    }
+
+    /// Bytes of all.
+    fn len(&self) -> u64 {
+        self.bytes(&self.sizes, self.lanes)
+    }
+
+    fn offset(&self, lane: usize, chunk: usize) -> u64 {
+        self.bytes(&self.sizes, lane) + self.bytes(&self.sizes[..chunk], 1)
+    }
+}
+
+/// Rows of activations of several chunks of sequences, in one or more lanes.
 #[derive(Debug)]
 pub struct StreamFile {
     path: PathBuf,
     file: File,
-    /// Elements of each chunk.
-    sizes: Vec<usize>,
-    lanes: usize,
+    shape: StreamShape,
 }
 
 impl StreamFile {
-    /// A new file with room for `lanes` times chunks of so many elements.
+    /// A new file.
     ///
     /// # Errors
     /// The system's; no room on the disk.
-    pub fn create(path: &Path, sizes: &[usize], lanes: usize) -> io::Result<StreamFile> {
+    pub fn create(path: &Path, shape: &StreamShape) -> io::Result<StreamFile> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        let stream = StreamFile { path: path.to_owned(), file, sizes: sizes.to_vec(), lanes };
-        positioned::reserve(&stream.file, stream.len())?;
-        Ok(stream)
+        positioned::reserve(&file, shape.len())?;
+        Ok(StreamFile { path: path.to_owned(), file, shape: shape.clone() })
+    }
+
+    /// The same in a file of `dir` that has no name and goes with the process.
+    ///
+    /// # Errors
+    /// The system's; no room on the disk.
+    pub fn temporary(dir: &Path, shape: StreamShape) -> io::Result<StreamFile> {
+        let file = tempfile::tempfile_in(dir)?;
+        positioned::reserve(&file, shape.len())?;
+        Ok(StreamFile { path: dir.to_owned(), file, shape })
     }
 
     /// A file that an earlier run has left, if it is as long as it should be.
-    pub fn open(path: &Path, sizes: &[usize], lanes: usize) -> Option<StreamFile> {
+    pub fn open(path: &Path, shape: &StreamShape) -> Option<StreamFile> {
         let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
-        let stream = StreamFile { path: path.to_owned(), file, sizes: sizes.to_vec(), lanes };
-        let length = stream.file.metadata().ok()?.len();
-        (length == stream.len()).then_some(stream)
-    }
-
-    /// Bytes of all lanes.
-    fn len(&self) -> u64 {
-        bytes_of(&self.sizes, self.lanes)
-    }
-
-    fn offset(&self, lane: usize, chunk: usize) -> u64 {
-        bytes_of(&self.sizes, lane) + bytes_of(&self.sizes[..chunk], 1)
+        let length = file.metadata().ok()?.len();
+        (length == shape.len()).then(|| StreamFile { path: path.to_owned(), file, shape: shape.clone() })
     }
 
     /// The rows of a chunk.
@@ -53,7 +78,8 @@ impl StreamFile {
     /// # Errors
     /// The system's.
     pub fn read(&self, lane: usize, chunk: usize) -> io::Result<Vec<f32>> {
-        float_file::read(&self.file, self.offset(lane, chunk), self.sizes[chunk])
+        let shape = &self.shape;
+        float_file::read(&self.file, shape.precision, shape.offset(lane, chunk), shape.sizes[chunk])
     }
 
     /// Keeps the rows of a chunk.
@@ -61,7 +87,7 @@ impl StreamFile {
     /// # Errors
     /// The system's.
     pub fn write(&self, lane: usize, chunk: usize, data: &[f32]) -> io::Result<()> {
-        float_file::write(&self.file, self.offset(lane, chunk), data)
+        float_file::write(&self.file, self.shape.precision, self.shape.offset(lane, chunk), data)
     }
 
     /// A hash of all bytes.
@@ -70,7 +96,7 @@ impl StreamFile {
     /// The system's.
     pub fn hash(&self) -> io::Result<u64> {
         let (mut hasher, mut bytes) = (Xxh3::new(), vec![0; 4 * PIECE]);
-        let (mut offset, length) = (0, self.len());
+        let (mut offset, length) = (0, self.shape.len());
         while offset < length {
             let part = bytes.len().min(usize::try_from(length - offset).unwrap_or(usize::MAX));
             positioned::read_exact_at(&self.file, &mut bytes[..part], offset)?;
@@ -95,11 +121,6 @@ impl StreamFile {
     }
 }
 
-/// Bytes of `lanes` lanes of chunks of so many elements.
-pub fn bytes_of(sizes: &[usize], lanes: usize) -> u64 {
-    sizes.iter().map(|size| *size as u64 * 4).sum::<u64>() * lanes as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,22 +129,29 @@ mod tests {
     fn every_lane_keeps_every_chunk() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("streams");
-        let sizes = [1000, PIECE + 7, 3];
-        let stream = StreamFile::create(&path, &sizes, 2).unwrap();
-        let data =
-            |lane: usize, chunk: usize| (0..sizes[chunk]).map(|i| (i + 7 * lane + chunk) as f32).collect::<Vec<_>>();
+        for precision in [Precision::F32, Precision::Bf16] {
+            check(&path, StreamShape { sizes: vec![1000, PIECE + 7, 3], lanes: 2, precision });
+        }
+    }
+
+    fn check(path: &Path, shape: StreamShape) {
+        let stream = StreamFile::create(path, &shape).unwrap();
+        let number = |i: usize| shape.precision.round((i % 97) as f32 / 7.0);
+        let data = |lane: usize, chunk: usize| {
+            (0..shape.sizes[chunk]).map(|i| number(i + 7 * lane + chunk)).collect::<Vec<_>>()
+        };
         for (lane, chunk) in (0..2).flat_map(|lane| (0..3).map(move |chunk| (lane, chunk))) {
             stream.write(lane, chunk, &data(lane, chunk)).unwrap();
         }
         let hash = stream.hash().unwrap();
-        let again = StreamFile::open(&path, &sizes, 2).unwrap();
+        let again = StreamFile::open(path, &shape).unwrap();
         for (lane, chunk) in (0..2).flat_map(|lane| (0..3).map(move |chunk| (lane, chunk))) {
             assert_eq!(again.read(lane, chunk).unwrap(), data(lane, chunk));
         }
         assert_eq!(again.hash().unwrap(), hash);
         again.write(1, 2, &[0.0; 3]).unwrap();
         assert_ne!(again.hash().unwrap(), hash);
-        assert!(StreamFile::open(&path, &sizes, 1).is_none());
+        assert!(StreamFile::open(path, &StreamShape { lanes: 1, ..shape }).is_none());
         again.remove().unwrap();
         assert!(!path.exists());
     }

@@ -12,6 +12,7 @@ use crate::weight::WeightMatrix;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationQuantizer, ActivationStatistic, StaticParameters};
 use kvant_quant::transform::Loss;
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -136,7 +137,10 @@ impl<'a> Trial<'_, '_, 'a> {
 }
 
 fn divided(rows: &[f32], scales: &[f32]) -> Vec<f32> {
-    rows.chunks(scales.len().max(1)).flat_map(|row| row.iter().zip(scales).map(|(x, scale)| x / scale)).collect()
+    let mut rows = rows.to_vec();
+    rows.par_chunks_mut(scales.len().max(1))
+        .for_each(|row| row.iter_mut().zip(scales).for_each(|(x, scale)| *x /= scale));
+    rows
 }
 
 /// Sequences of one length that pass together, with their rows.

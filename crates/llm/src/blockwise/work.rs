@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::inputs::Inputs;
+use super::reached::Reached;
 use super::report::{BlockwiseReport, LayerReport};
 use super::streams::StreamFile;
 
@@ -29,6 +30,8 @@ pub(super) struct Work<'w, 'n, 'a> {
     pub(super) inputs: HashMap<String, Inputs>,
     /// The block with the layers that are rounded so far.
     pub(super) rounded: Overlay<'a>,
+    /// How far its runs have come.
+    pub(super) reached: Option<Reached>,
     /// What is to be told.
     pub(super) report: BlockwiseReport,
     /// What was written of jobs that are not complete.
@@ -52,6 +55,7 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
             clipped: Overlay::default(),
             inputs: HashMap::new(),
             rounded: Overlay::default(),
+            reached: None,
             report: BlockwiseReport::default(),
             open: HashMap::new(),
         }
@@ -73,6 +77,11 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
         let mut overlay = Overlay::default();
         self.foldings.add_to(&mut overlay);
         overlay
+    }
+
+    /// The runs of later stages go on from there, if they can.
+    pub(super) fn reach(&mut self, next: Option<Reached>) {
+        self.reached = next.or(self.reached.take());
     }
 
     /// A layer is rounded: writes it, and lets the passes that follow see it.

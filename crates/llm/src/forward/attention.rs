@@ -51,8 +51,16 @@ impl Run<'_, '_> {
             sinks: &sinks,
         };
         let heads = self.attend(block, &attention);
-        self.enter(Depth::Heads, &[&layer.output], &heads, Spans::Even(self.length))?;
-        ControlFlow::Continue(self.linear(&layer.output, &heads))
+        projected.buffers.into_iter().for_each(|buffer| self.buffers.give(buffer.data));
+        let out = self.attention_output(layer, &heads);
+        self.buffers.give(heads);
+        out
+    }
+
+    /// What the heads' outputs become.
+    pub(super) fn attention_output(&self, layer: &AttentionLayer, heads: &[f32]) -> Flow<Vec<f32>> {
+        self.enter(Depth::Heads, &[&layer.output], heads, Spans::Even(self.length))?;
+        ControlFlow::Continue(self.linear(&layer.output, heads))
     }
 
     /// Fused attention, unless somebody wants its weights.

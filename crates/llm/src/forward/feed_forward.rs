@@ -24,21 +24,31 @@ impl Run<'_, '_> {
     fn mlp(&self, mlp: &Mlp, x: &[f32], spans: Spans<'_>) -> Flow<Vec<f32>> {
         self.enter(Depth::FeedForward, &mlp.first.layers(), x, spans)?;
         let hidden = self.activated(mlp, x, spans);
-        self.enter(Depth::Hidden, &[&mlp.down], &hidden, spans)?;
-        ControlFlow::Continue(self.linear_of(&mlp.down, &hidden, spans))
+        let out = self.mlp_output(mlp, &hidden, spans);
+        self.buffers.give(hidden);
+        out
+    }
+
+    /// What hidden activations become.
+    pub(super) fn mlp_output(&self, mlp: &Mlp, hidden: &[f32], spans: Spans<'_>) -> Flow<Vec<f32>> {
+        self.enter(Depth::Hidden, &[&mlp.down], hidden, spans)?;
+        ControlFlow::Continue(self.linear_of(&mlp.down, hidden, spans))
     }
 
     /// The hidden activation.
     fn activated(&self, mlp: &Mlp, x: &[f32], spans: Spans<'_>) -> Vec<f32> {
         let linear = |layer| self.linear_of(layer, x, spans);
-        let mut hidden = Vec::new();
+        let mut hidden = self.buffers.take(x.len() / mlp.first.layers()[0].columns.max(1) * mlp.down.columns);
         match &mlp.first {
             FirstLayers::Plain(up) => {
-                self.ops.activate(mlp.activation, Hidden::Plain(&linear(up)), &mut hidden);
+                let up = linear(up);
+                self.ops.activate(mlp.activation, Hidden::Plain(&up), &mut hidden);
+                self.buffers.give(up);
             }
             FirstLayers::Gated(gate, up) => {
                 let (gate, up) = (linear(gate), linear(up));
                 self.ops.activate(mlp.activation, Hidden::Pair { gate: &gate, up: &up }, &mut hidden);
+                [gate, up].into_iter().for_each(|rows| self.buffers.give(rows));
             }
             FirstLayers::Fused(both, order) => {
                 let rows = linear(both);
@@ -47,6 +57,7 @@ impl Run<'_, '_> {
                     RowOrder::Stacked | RowOrder::PerHead => Hidden::Halves { rows: &rows, width: both.rows },
                 };
                 self.ops.activate(mlp.activation, form, &mut hidden);
+                self.buffers.give(rows);
             }
         }
         hidden

@@ -18,6 +18,7 @@
 
 mod attention;
 pub mod blueprint;
+mod buffers;
 pub mod cpu;
 mod error;
 mod feed_forward;
@@ -50,7 +51,7 @@ pub use runner::Runner;
 pub use spans::Spans;
 pub use tap::{Rows, Site, Tap};
 pub use tensors::{Projection, Tensors, Vector};
-pub use variation::{Depth, Variation};
+pub use variation::{Depth, Resume, Variation};
 
 use crate::import;
 use crate::model_config::ModelConfig;

@@ -1,7 +1,8 @@
 //! One run of a decoder over some sequences: embeddings, a block, the head. Holds the activations of one block.
 
 use super::Decoder;
-use super::blueprint::{Block, Blueprint, NormLayer};
+use super::blueprint::{Block, Blueprint, FeedForward, NormLayer};
+use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::heads::HeadLayout;
 use super::ops::{NormWeights, Ops};
@@ -10,7 +11,7 @@ use super::rope::Angles;
 use super::spans::Spans;
 use super::tap::{Rows, Site};
 use super::tensors::{Projection, Tensors, Vector};
-use super::variation::{Depth, Flow, Variation};
+use super::variation::{Depth, Flow, Resume, Variation};
 use crate::family::Residual;
 use crate::weight::{Band, WeightMatrix};
 use kvant_numeric::linalg::tanh;
@@ -32,6 +33,7 @@ pub(super) struct Run<'r, 'a> {
     pub(super) length: usize,
     /// Those of the blueprint's rotary embeddings.
     pub(super) angles: Arc<Vec<Angles>>,
+    pub(super) buffers: &'r Buffers,
 }
 
 impl<'a> Run<'_, 'a> {
@@ -81,7 +83,7 @@ impl<'a> Run<'_, 'a> {
             Some(input) => Cow::Owned(self.quantized(input, x.to_vec(), layer.columns, spans)),
             None => Cow::Borrowed(x),
         };
-        let mut out = Vec::new();
+        let mut out = self.buffers.take(x.len() / layer.columns.max(1) * layer.rows);
         self.ops.linear(&x, &self.weight(layer), self.bias(layer).as_deref(), &mut out);
         self.tensors().release(layer);
         self.show(Site::Output(&layer.module), &out, layer.rows, spans);
@@ -135,7 +137,7 @@ impl<'a> Run<'_, 'a> {
     }
 
     fn normed(&self, norm: Option<&NormLayer>, x: &[f32]) -> Vec<f32> {
-        let mut out = x.to_vec();
+        let mut out = self.buffers.copy(x);
         if let Some(norm) = norm {
             self.norm(norm, &mut out, self.decoder.width());
         }
@@ -193,13 +195,41 @@ impl<'a> Run<'_, 'a> {
     }
 
     fn sequential(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
-        let normed = self.normed(block.attention_input.as_ref(), x);
-        let branch = self.attention(index, &block.attention, &normed)?;
-        self.join(block, x, branch, block.attention_output.as_ref());
-        let normed = self.normed(block.feed_forward_input.as_ref(), x);
-        let branch = self.feed_forward(index, &block.feed_forward, &normed)?;
+        if let Some(branch) = self.attention_branch(index, block, || self.normed(block.attention_input.as_ref(), x))? {
+            self.join(block, x, branch, block.attention_output.as_ref());
+        }
+        let branch = self.feed_forward_branch(index, block, || self.normed(block.feed_forward_input.as_ref(), x))?;
         self.join(block, x, branch, block.feed_forward_output.as_ref());
         ControlFlow::Continue(())
+    }
+
+    /// Attention of what `read` gives, from where the run begins; `None` where it begins behind it.
+    fn attention_branch(&self, index: usize, block: &Block, read: impl FnOnce() -> Vec<f32>) -> Flow<Option<Vec<f32>>> {
+        ControlFlow::Continue(match self.with.from {
+            None => {
+                let x = read();
+                let out = self.attention(index, &block.attention, &x)?;
+                self.buffers.give(x);
+                Some(out)
+            }
+            Some(Resume::Heads(heads)) => Some(self.attention_output(&block.attention, heads)?),
+            Some(Resume::FeedForward | Resume::Hidden(_)) => None,
+        })
+    }
+
+    /// The feed-forward network of what `read` gives, from where the run begins.
+    fn feed_forward_branch(&self, index: usize, block: &Block, read: impl FnOnce() -> Vec<f32>) -> Flow<Vec<f32>> {
+        match (self.with.from, &block.feed_forward) {
+            (Some(Resume::Hidden(hidden)), FeedForward::Dense(mlp)) => {
+                self.mlp_output(mlp, hidden, Spans::Even(self.length))
+            }
+            (_, network) => {
+                let x = read();
+                let out = self.feed_forward(index, network, &x)?;
+                self.buffers.give(x);
+                ControlFlow::Continue(out)
+            }
+        }
     }
 
     fn parallel(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
@@ -226,10 +256,11 @@ impl<'a> Run<'_, 'a> {
     }
 
     fn post_norm(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
-        let branch = self.attention(index, &block.attention, x)?;
-        self.join(block, x, branch, None);
-        x.copy_from_slice(&self.normed(block.attention_input.as_ref(), x));
-        let branch = self.feed_forward(index, &block.feed_forward, x)?;
+        if let Some(branch) = self.attention_branch(index, block, || x.to_vec())? {
+            self.join(block, x, branch, None);
+            x.copy_from_slice(&self.normed(block.attention_input.as_ref(), x));
+        }
+        let branch = self.feed_forward_branch(index, block, || x.to_vec())?;
         self.join(block, x, branch, None);
         x.copy_from_slice(&self.normed(block.feed_forward_input.as_ref(), x));
         ControlFlow::Continue(())
@@ -241,6 +272,7 @@ impl<'a> Run<'_, 'a> {
             self.norm(norm, &mut branch, self.decoder.width());
         }
         self.ops.join(x, &branch, block.branch_scale);
+        self.buffers.give(branch);
     }
 
     /// What the head reads: the stream after the last norm.

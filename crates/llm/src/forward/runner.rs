@@ -2,6 +2,7 @@
 //! [`super::Pass`]'s.
 
 use super::Decoder;
+use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::ops::Ops;
 use super::rope::Angles;
@@ -21,12 +22,13 @@ pub struct Runner<'r, 'a> {
     decoder: &'r Decoder<'a>,
     ops: &'r dyn Ops,
     angles: RefCell<BTreeMap<usize, Arc<Vec<Angles>>>>,
+    buffers: Buffers,
 }
 
 impl<'r, 'a> Runner<'r, 'a> {
     /// For a decoder.
     pub fn new(decoder: &'r Decoder<'a>, ops: &'r dyn Ops) -> Runner<'r, 'a> {
-        Runner { decoder, ops, angles: RefCell::default() }
+        Runner { decoder, ops, angles: RefCell::default(), buffers: Buffers::default() }
     }
 
     /// The decoder.
@@ -43,8 +45,8 @@ impl<'r, 'a> Runner<'r, 'a> {
         self.run(v, length).embed(tokens)
     }
 
-    /// Leads the stream `x` through a block; [`ControlFlow::Break`] where the variation ended it, when `x` is no longer of
-    /// use.
+    /// Leads the stream `x` through a block; [`ControlFlow::Break`] where the variation ended it, when `x` is what another
+    /// run can [resume](super::Resume) with.
     pub fn block(&self, v: Variation<'_, 'a>, block: usize, length: usize, x: &mut [f32]) -> ControlFlow<()> {
         self.run(v, length).block(block, x)
     }
@@ -52,13 +54,13 @@ impl<'r, 'a> Runner<'r, 'a> {
     /// The attention branch of a block on what its first layers read, to its end.
     pub fn attention(&self, v: Variation<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
         let layer = &self.decoder.blueprint.blocks[block].attention;
-        whole(self.run(Variation { until: None, ..v }, length).attention(block, layer, normed))
+        whole(self.run(Variation { from: None, until: None, ..v }, length).attention(block, layer, normed))
     }
 
     /// The feed-forward branch of a block, dense or a mixture, on what its first layers read, to its end.
     pub fn feed_forward(&self, v: Variation<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
         let network = &self.decoder.blueprint.blocks[block].feed_forward;
-        whole(self.run(Variation { until: None, ..v }, length).feed_forward(block, network, normed))
+        whole(self.run(Variation { from: None, until: None, ..v }, length).feed_forward(block, network, normed))
     }
 
     /// A linear layer on rows, which are one sequence to quantizers of whole tensors.
@@ -76,12 +78,17 @@ impl<'r, 'a> Runner<'r, 'a> {
         self.run(v, 1).logits(hidden, range)
     }
 
+    /// Lets go of memory that is kept for the next run.
+    pub fn rest(&self) {
+        self.buffers.clear();
+    }
+
     /// A run over sequences of `length` tokens.
     pub(super) fn run<'v>(&'v self, with: Variation<'v, 'a>, length: usize) -> Run<'v, 'a> {
         let length = length.max(1);
         let mut all = self.angles.borrow_mut();
         let angles = all.entry(length).or_insert_with(|| Arc::new(self.decoder.angles(length)));
-        Run { decoder: self.decoder, ops: self.ops, with, length, angles: angles.clone() }
+        Run { decoder: self.decoder, ops: self.ops, with, length, angles: angles.clone(), buffers: &self.buffers }
     }
 }
 

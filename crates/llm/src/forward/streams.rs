@@ -3,6 +3,7 @@
 
 use super::error::ForwardError;
 use crate::float_file::{read, write};
+use kvant_numeric::linalg::Precision;
 use std::fs::File;
 
 /// Buffers of rows, by number.
@@ -50,7 +51,9 @@ impl Streams {
     /// The system's.
     pub fn put(&mut self, index: usize, data: Vec<f32>) -> Result<(), ForwardError> {
         match (&mut self.places[index], &self.file) {
-            (Place::File(start, _), Some(file)) => write(file, *start, &data).map_err(ForwardError::Spill),
+            (Place::File(start, _), Some(file)) => {
+                write(file, Precision::F32, *start, &data).map_err(ForwardError::Spill)
+            }
             (place, _) => {
                 *place = Place::Memory(data);
                 Ok(())
@@ -65,7 +68,9 @@ impl Streams {
     /// The system's.
     pub fn take(&mut self, index: usize) -> Result<Vec<f32>, ForwardError> {
         match (&mut self.places[index], &self.file) {
-            (Place::File(start, elements), Some(file)) => read(file, *start, *elements).map_err(ForwardError::Spill),
+            (Place::File(start, elements), Some(file)) => {
+                read(file, Precision::F32, *start, *elements).map_err(ForwardError::Spill)
+            }
             (Place::Memory(data), _) => Ok(std::mem::take(data)),
             (Place::File(..), None) => Ok(Vec::new()),
         }

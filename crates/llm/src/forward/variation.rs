@@ -13,6 +13,8 @@ pub struct Variation<'v, 'a> {
     pub overlay: Option<&'v Overlay<'a>>,
     /// Who looks.
     pub tap: Option<&'v dyn Tap>,
+    /// Where the run of a block begins, if not before it.
+    pub from: Option<Resume<'v>>,
     /// Where the run of a block ends, if not behind it.
     pub until: Option<Depth>,
     /// Which rows experts get, to be recorded or replayed.
@@ -21,10 +23,11 @@ pub struct Variation<'v, 'a> {
 
 impl fmt::Debug for Variation<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Variation { overlay, tap, until, routing } = self;
+        let Variation { overlay, tap, from, until, routing } = self;
         let mut all = f.debug_struct("Variation");
         all.field("overlay", overlay)
             .field("tap", &tap.is_some())
+            .field("from", &from.map(Resume::depth))
             .field("until", until)
             .field("routing", routing)
             .finish()
@@ -52,6 +55,30 @@ pub enum Depth {
     FeedForward,
     /// Hidden activations of the feed-forward network, of shared experts and of each expert.
     Hidden,
+}
+
+/// Where a run of a block goes on from an earlier one that ended there: past what both have in common. The stream is that
+/// which the earlier run left: before [`Depth::FeedForward`] what the block reads, from there on what attention was
+/// joined to. [`Block::resumes_at`](super::blueprint::Block::resumes_at) says which blocks can.
+#[derive(Clone, Copy, Debug)]
+pub enum Resume<'v> {
+    /// At these inputs of attention's output projection.
+    Heads(&'v [f32]),
+    /// At the feed-forward network, its norm included.
+    FeedForward,
+    /// At these inputs of the last layer of a dense feed-forward network.
+    Hidden(&'v [f32]),
+}
+
+impl Resume<'_> {
+    /// The depth at which the earlier run ended.
+    pub fn depth(self) -> Depth {
+        match self {
+            Resume::Heads(_) => Depth::Heads,
+            Resume::FeedForward => Depth::FeedForward,
+            Resume::Hidden(_) => Depth::Hidden,
+        }
+    }
 }
 
 /// What comes of a computation, unless the run ended in it.

@@ -3,6 +3,7 @@
 
 use super::build::Builder;
 use super::expert_module;
+use crate::family::Residual;
 use crate::forward::Depth;
 use crate::network::{Consumer, Input, Link, Source, Stage};
 use std::collections::{BTreeMap, HashMap};
@@ -41,6 +42,8 @@ pub struct BlockWork {
     pub trial: u64,
     /// Experts that a token is sent to, and how many there are; one of one where there are none.
     pub routed: (usize, usize),
+    /// The depths from which a run can go on that another has ended at.
+    pub resumes: Vec<Depth>,
 }
 
 impl BlockWork {
@@ -98,7 +101,7 @@ impl Builder<'_> {
 
     fn work(&self, block: usize) -> BlockWork {
         let stages = self.network.stages(block);
-        let mut work = BlockWork { routed: self.routed(), ..BlockWork::default() };
+        let mut work = BlockWork { routed: self.routed(), resumes: self.resumes(&stages), ..BlockWork::default() };
         for stage in &stages {
             let count = stage.linears.iter().map(|id| self.multiplications(Consumer::Linear(*id)));
             let experts = stage.experts.iter().map(|id| self.multiplications(Consumer::Experts(*id)));
@@ -112,6 +115,16 @@ impl Builder<'_> {
         }
         work.trial = self.network.links(block).iter().map(|link| self.trial(link, &work)).sum();
         work
+    }
+
+    fn resumes(&self, stages: &[Stage]) -> Vec<Depth> {
+        let residual = self.network.family().map(|family| family.math.residual.resolve(&self.config));
+        let mixture = stages.iter().any(|stage| matches!(stage.input, Input::Routed(_)));
+        match (residual, mixture) {
+            (Some(Residual::Parallel), _) => vec![],
+            (_, true) => vec![Depth::Heads, Depth::FeedForward],
+            (_, false) => vec![Depth::Heads, Depth::FeedForward, Depth::Hidden],
+        }
     }
 
     /// Experts that a token is sent to, and how many there are.

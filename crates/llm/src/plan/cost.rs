@@ -60,7 +60,6 @@ impl Plan {
         }
         let estimate = Estimate { plan: self, size, needs: self.recipe.algorithms().rounding.needs() };
         let total = |of: &dyn Fn(&PlannedBlock) -> f64| self.blocks.iter().map(of).sum();
-        let width = self.blocks.iter().map(|block| block.work.width).max().unwrap_or(0);
         let in_blocks = self.blocks.iter().map(|block| estimate.memory(block)).max().unwrap_or(0);
         Some(CalibrationCost {
             tokens: size.tokens(),
@@ -69,7 +68,7 @@ impl Plan {
             hessians: total(&|block| estimate.hessians(block)),
             rounding: total(&|block| estimate.rounding(block)),
             peak_memory: self.peak_memory(threads).saturating_add(in_blocks),
-            disk: FILES * estimate.lanes() * size.tokens() * width as u64 * FLOAT,
+            disk: estimate.disk(),
         })
     }
 }
@@ -107,13 +106,29 @@ impl Estimate<'_> {
         2.0 * self.tokens() * block.work.of_run(until, self.size.length) as f64
     }
 
-    /// A look for each transform, a run up to each stage of a rounding by columns, and one whose outputs the next block reads.
+    /// A look for each transform, and runs up to each stage of a rounding by columns and to the end, whose outputs the next
+    /// block reads. Each goes on where one before it has ended, if it can.
     fn passes(&self, block: &PlannedBlock) -> f64 {
         let looks = self.plan.recipe.algorithms().transforms.len() as f64 * self.run(block, None);
         let depths: BTreeSet<_> = block.stages.iter().map(|stage| stage.depth).collect();
-        let by_columns = self.needs != Needs::Nothing;
-        let staged: f64 = depths.iter().filter(|_| by_columns).map(|depth| self.run(block, Some(*depth))).sum();
-        looks + self.lanes() as f64 * (staged + self.run(block, None))
+        let (mut runs, mut reached) = (0.0, None);
+        let known = |reached: Option<Depth>| reached.map_or(0.0, |depth| self.run(block, Some(depth)));
+        for depth in depths.into_iter().filter(|_| self.needs != Needs::Nothing) {
+            runs += self.run(block, Some(depth)) - known(reached);
+            reached = if block.work.resumes.contains(&depth) { Some(depth) } else { reached };
+        }
+        // Statistics of activations are of the whole block.
+        let reached = reached.filter(|_| self.plan.sites.is_empty());
+        looks + self.lanes() as f64 * (runs + self.run(block, None) - known(reached))
+    }
+
+    /// Bytes of files: what a block reads and puts out, and what its runs go on from.
+    fn disk(&self) -> u64 {
+        let width = self.plan.blocks.iter().map(|block| block.work.width).max().unwrap_or(0);
+        let layers = self.plan.blocks.iter().flat_map(PlannedBlock::layers);
+        let widest = layers.map(|layer| self.plan.layers[layer].columns).max().unwrap_or(0);
+        let reached = if self.needs == Needs::Nothing { 0 } else { width + widest };
+        self.lanes() * self.size.tokens() * (FILES * width as u64 + reached as u64) * FLOAT
     }
 
     fn search(&self, block: &PlannedBlock) -> f64 {

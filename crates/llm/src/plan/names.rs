@@ -86,9 +86,13 @@ pub(super) fn notices(
     let of_network = network.notices().iter().map(Notice::to_string);
     let mut notices: Vec<String> = recipe.notes().iter().cloned().chain(of_network).collect();
     if let Some(first) = outside.first().map(|index| &layers[*index].name) {
-        let more = if outside.len() > 1 { format!(" and {} more layers", outside.len() - 1) } else { String::new() };
+        let (more, are) = match outside.len() - 1 {
+            0 => (String::new(), "is"),
+            1 => (" and one more layer".to_owned(), "are"),
+            more => (format!(" and {more} more layers"), "are"),
+        };
         notices.push(format!(
-            "`{first}`{more}, outside of the blocks, are rounded to nearest: {} works on blocks",
+            "`{first}`{more}, outside of the blocks, {are} rounded to nearest: {} works on blocks",
             recipe.algorithms()
         ));
     }

@@ -4,7 +4,7 @@ use crate::models::{FAMILIES, LENGTH, TOKENS, with_decoder};
 use crate::support;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::forward::cpu::Cpu;
-use kvant_llm::forward::{Decoder, Depth, Rows, Runner, Site, Tap, Variation};
+use kvant_llm::forward::{Decoder, Depth, Resume, Rows, Runner, Site, Tap, Variation};
 use kvant_llm::network::{Input, Network};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -94,6 +94,46 @@ fn check(family: &str, decoder: &Decoder<'_>, network: &Network) {
         }
         let _ = runner.block(Variation::default(), block, LENGTH, &mut x);
     }
+}
+
+/// A run that goes on from one that ended at `until`, with what that one left.
+fn resumed(runner: &Runner<'_, '_>, block: usize, until: Depth, x: &[f32]) -> (Seen, Vec<f32>) {
+    let (tap, mut x) = (Inputs::default(), x.to_vec());
+    let before = Variation { tap: Some(&tap), until: Some(until), ..Variation::default() };
+    assert_eq!(runner.block(before, block, LENGTH, &mut x), ControlFlow::Break(()));
+    let inputs = runner.decoder().blueprint().blocks[block].resumed_layer(until).map(|layer| layer.module.clone());
+    let rows = inputs.map(|module| tap.0.into_inner().unwrap()[&module].0.clone()).unwrap_or_default();
+    let from = match until {
+        Depth::Heads => Resume::Heads(&rows),
+        Depth::FeedForward => Resume::FeedForward,
+        _ => Resume::Hidden(&rows),
+    };
+    assert_eq!(from.depth(), until);
+    let tap = Inputs::default();
+    let v = Variation { tap: Some(&tap), from: Some(from), ..Variation::default() };
+    assert_eq!(runner.block(v, block, LENGTH, &mut x), ControlFlow::Continue(()));
+    (tap.0.into_inner().unwrap(), x)
+}
+
+#[test]
+fn a_run_goes_on_from_where_another_ended() {
+    let mut resumable = 0;
+    for family in FAMILIES {
+        with_decoder(family, Dtype::BF16, "", |_, decoder| {
+            let (ops, depths) = (Cpu::default(), depths(&support::Checkpoint::read(family).network(), 0));
+            let runner = Runner::new(decoder, &ops);
+            let x = runner.embed(Variation::default(), &TOKENS, LENGTH).unwrap();
+            let mut expected = x.clone();
+            let _ = runner.block(Variation::default(), 0, LENGTH, &mut expected);
+            for until in DEPTHS.into_iter().filter(|depth| decoder.blueprint().blocks[0].resumes_at(*depth)) {
+                let (seen, out) = resumed(&runner, 0, until, &x);
+                assert_eq!(out, expected, "{family} {until:?}");
+                assert!(seen.keys().all(|module| depths[module] >= until), "{family} {until:?}: {:?}", seen.keys());
+                resumable += 1;
+            }
+        });
+    }
+    assert!(resumable > FAMILIES.len());
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Tap for Inputs {
 /// The tokens that came to each expert.
 fn tokens_of_experts(runner: &Runner<'_, '_>, v: Variation<'_, '_>, x: &[f32]) -> Vec<Vec<usize>> {
     let (tap, mixture) = (Inputs::default(), mixture(runner.decoder()));
-    let v = Variation { overlay: None, tap: Some(&tap), until: None, routing: v.routing };
+    let v = Variation { tap: Some(&tap), routing: v.routing, ..Variation::default() };
     runner.feed_forward(v, BLOCK, LENGTH, x);
     let seen = tap.0.into_inner().unwrap();
     let width = mixture.router.columns;

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Elements of a weight that are unpacked at a time: large enough to hide the cost of starting threads, small enough that
 /// memory does not grow with the model.
-pub(super) const PANEL: usize = 4 << 20;
+const PANEL: usize = 4 << 20;
 /// Elements that one thread works on at a time.
 const STRIP: usize = 64 << 10;
 

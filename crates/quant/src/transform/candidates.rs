@@ -17,12 +17,15 @@ pub struct Candidate {
     pub scales: Vec<f32>,
 }
 
-/// Candidates with the exponents `0/n, 1/n, .., (n-1)/n`.
+/// Candidates with the exponents `0/n, 1/n, .., (n-1)/n`. Where weights count, none of those leaves weights as they are: that
+/// is tried before them.
 #[derive(Clone, Debug)]
 pub struct Candidates<'a> {
     inputs: &'a [f32],
     weights: Option<&'a [f32]>,
     ratios: u32,
+    /// Whether no scaling is still to be tried.
+    identity: bool,
     next: u32,
 }
 
@@ -37,7 +40,7 @@ impl<'a> Candidates<'a> {
             same_channels(inputs, weights)?;
             finite("the mean weight", weights)?;
         }
-        Ok(Candidates { inputs, weights, ratios, next: 0 })
+        Ok(Candidates { inputs, weights, ratios, identity: weights.is_some() && ratios > 0, next: 0 })
     }
 
     /// `s = max(1e-4, x^r)` or `max(1e-4, x^r / (w^(1-r) + 1e-4))`, then `s / sqrt(max(s) min(s))`.
@@ -61,6 +64,9 @@ impl Iterator for Candidates<'_> {
     type Item = Candidate;
 
     fn next(&mut self) -> Option<Candidate> {
+        if std::mem::take(&mut self.identity) {
+            return Some(Candidate { ratio: 0.0, scales: vec![1.0; self.inputs.len()] });
+        }
         if self.next >= self.ratios {
             return None;
         }
@@ -70,7 +76,7 @@ impl Iterator for Candidates<'_> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.ratios.saturating_sub(self.next) as usize;
+        let left = self.ratios.saturating_sub(self.next) as usize + usize::from(self.identity);
         (left, Some(left))
     }
 }
@@ -109,8 +115,9 @@ mod tests {
     #[test]
     fn weights_count_where_they_are_given() {
         let all: Vec<Candidate> = Candidates::new(&[4.0, 1.0], Some(&[0.25, 1.0]), 2).unwrap().collect();
+        assert_eq!((all.len(), &all[0].scales), (3, &vec![1.0; 2]));
         // 1/w: 4 and 1, over 2; then 2/0.5 and 1, over 2.
-        assert!((all[0].scales[0] - 2.0).abs() < 1e-3 && (all[1].scales[0] - 2.0).abs() < 1e-3);
+        assert!((all[1].scales[0] - 2.0).abs() < 1e-3 && (all[2].scales[0] - 2.0).abs() < 1e-3);
     }
 
     #[test]

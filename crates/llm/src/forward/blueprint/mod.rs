@@ -10,6 +10,7 @@ mod rules;
 use super::error::ForwardError;
 use super::rope::Rotary;
 use super::tensors::{Projection, Tensors, Vector};
+use super::variation::Depth;
 use crate::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Positions, Residual, Role};
 use crate::model_config::ModelConfig;
 use crate::network::Network;
@@ -88,6 +89,20 @@ impl Block {
     /// All its linear layers.
     pub fn layers(&self) -> Vec<&Projection> {
         [self.attention.layers(), self.feed_forward.layers()].concat()
+    }
+
+    /// Whether a run can go on from one that ended at this depth: see [`Resume`](super::Resume).
+    pub fn resumes_at(&self, depth: Depth) -> bool {
+        self.residual != Residual::Parallel && (depth == Depth::FeedForward || self.resumed_layer(depth).is_some())
+    }
+
+    /// The layer whose inputs a run needs that goes on from this depth.
+    pub fn resumed_layer(&self, depth: Depth) -> Option<&Projection> {
+        match (depth, &self.feed_forward) {
+            (Depth::Heads, _) => Some(&self.attention.output),
+            (Depth::Hidden, FeedForward::Dense(mlp)) => Some(&mlp.down),
+            _ => None,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 mod outer;
 mod pack;
 
-use super::linear::{Finish, Layer, PANEL};
+use super::linear::{Finish, Layer};
 use super::matmul::{Matrix, MatrixMut};
 use crate::simd::{Amx, Isa, Loop, SIDE, Start, Tile, Tiles, dispatch};
 use pack::pack_elements;
@@ -18,6 +18,8 @@ pub(super) use pack::{Terms, pack_values};
 const BAND: usize = 2 * SIDE;
 /// Depth of a tile.
 const DEPTH: usize = 2 * SIDE;
+/// Elements of a weight that are packed at a time: most layers whole, since `x` is packed for each panel.
+const PANEL: usize = 12 << 20;
 /// Pairs of tiles of `x` that a thread packs at a time: 768 KB, which stay in its cache.
 const PAIRS: usize = 384;
 

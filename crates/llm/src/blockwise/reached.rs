@@ -1,0 +1,117 @@
+//! How far the runs of a block have come whose weights are final up to there: what the runs of later stages go on from
+//! ([`Resume`]), so that each layer is computed once. In files without names, for the time of the block.
+
+use super::error::BlockwiseError;
+use super::streams::{StreamFile, StreamShape};
+use crate::forward::blueprint::Block;
+use crate::forward::{Depth, Resume, Rows, Site, Tap};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a run up to some depth has left.
+#[derive(Debug)]
+pub(super) struct Reached {
+    depth: Depth,
+    /// The stream behind attention; before it, that which the block reads is used.
+    stream: Option<Arc<StreamFile>>,
+    /// Whether the stream is still to be written.
+    is_new: bool,
+    /// What the layers of this depth read, by the module that does.
+    inputs: Option<(String, StreamFile)>,
+}
+
+impl Reached {
+    /// Room for what runs up to `depth` will leave that go on from `before`, chunks having so many `tokens`; `None` where
+    /// nothing can go on from there.
+    pub(super) fn begin(
+        dir: &Path,
+        (block, width): (&Block, usize),
+        depth: Depth,
+        before: Option<&Reached>,
+        tokens: &StreamShape,
+    ) -> Result<Option<Reached>, BlockwiseError> {
+        if !block.resumes_at(depth) || before.is_some_and(|before| before.depth >= depth) {
+            return Ok(None);
+        }
+        let file = |columns: usize| {
+            let sizes = tokens.sizes.iter().map(|tokens| tokens * columns).collect();
+            StreamFile::temporary(dir, StreamShape { sizes, ..*tokens })
+                .map_err(BlockwiseError::streams("make room for"))
+        };
+        let same = before.and_then(|before| before.stream.clone());
+        let is_new = same.is_none() && depth >= Depth::FeedForward;
+        let stream = if is_new { Some(Arc::new(file(width)?)) } else { same };
+        let inputs = match block.resumed_layer(depth) {
+            Some(layer) => Some((layer.module.clone(), file(layer.columns)?)),
+            None => None,
+        };
+        Ok(Some(Reached { depth, stream, is_new, inputs }))
+    }
+
+    /// The stream, where it is not that which the block reads.
+    pub(super) fn stream(&self) -> Option<&StreamFile> {
+        self.stream.as_deref()
+    }
+
+    /// What the layers of this depth read.
+    pub(super) fn inputs(&self, lane: usize, chunk: usize) -> io::Result<Vec<f32>> {
+        self.inputs.as_ref().map_or_else(|| Ok(Vec::new()), |(_, file)| file.read(lane, chunk))
+    }
+
+    /// Where to go on, with these inputs.
+    pub(super) fn resume<'v>(&self, inputs: &'v [f32]) -> Option<Resume<'v>> {
+        match self.depth {
+            Depth::Heads => Some(Resume::Heads(inputs)),
+            Depth::FeedForward => Some(Resume::FeedForward),
+            Depth::Hidden => Some(Resume::Hidden(inputs)),
+            Depth::AttentionInput | Depth::QueryLatent | Depth::KeyValueLatent => None,
+        }
+    }
+}
+
+/// Keeps what passes while a chunk of a lane runs, beside another who looks.
+pub(super) struct Recording<'t> {
+    reached: &'t Reached,
+    lane: usize,
+    chunk: usize,
+    tap: Option<&'t dyn Tap>,
+    written: Mutex<io::Result<()>>,
+}
+
+impl<'t> Recording<'t> {
+    pub(super) fn new(reached: &'t Reached, lane: usize, chunk: usize, tap: Option<&'t dyn Tap>) -> Recording<'t> {
+        Recording { reached, lane, chunk, tap, written: Mutex::new(Ok(())) }
+    }
+
+    /// Keeps the stream with which the run has ended.
+    pub(super) fn finish(self, x: &[f32]) -> io::Result<()> {
+        self.written.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        match &self.reached.stream {
+            Some(stream) if self.reached.is_new => stream.write(self.lane, self.chunk, x),
+            _ => Ok(()),
+        }
+    }
+
+    fn file(&self, site: Site<'_>) -> Option<&StreamFile> {
+        let inputs = self.reached.inputs.as_ref();
+        inputs.filter(|(module, _)| site == Site::Input(module)).map(|(_, file)| file)
+    }
+}
+
+impl Tap for Recording<'_> {
+    fn wants(&self, site: Site<'_>) -> bool {
+        self.file(site).is_some() || self.tap.is_some_and(|tap| tap.wants(site))
+    }
+
+    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
+        if let Some(file) = self.file(site) {
+            let written = file.write(self.lane, self.chunk, rows.data);
+            let mut all = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            *all = std::mem::replace(&mut *all, Ok(())).and(written);
+        }
+        if let Some(tap) = self.tap.filter(|tap| tap.wants(site)) {
+            tap.see(site, rows);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Buffers of activations that are used again. Those of a block are as large as those of the block before, and memory
+//! that is new to the process costs the system more than what is written to it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Buffers that nobody uses for now.
+#[derive(Debug, Default)]
+pub(super) struct Buffers(Mutex<Vec<Vec<f32>>>);
+
+impl Buffers {
+    /// A buffer for so many elements, which holds whatever was in it; empty where none is large enough.
+    pub(super) fn take(&self, elements: usize) -> Vec<f32> {
+        let mut free = self.free();
+        let fitting = |buffer: &&(usize, usize)| buffer.1 >= elements;
+        let sizes: Vec<(usize, usize)> = free.iter().map(Vec::capacity).enumerate().collect();
+        let least = sizes.iter().filter(fitting).min_by_key(|(_, capacity)| *capacity);
+        least.map(|(index, _)| free.swap_remove(*index)).unwrap_or_default()
+    }
+
+    /// A copy of these elements.
+    pub(super) fn copy(&self, elements: &[f32]) -> Vec<f32> {
+        let mut copy = self.take(elements.len());
+        copy.clear();
+        copy.extend_from_slice(elements);
+        copy
+    }
+
+    /// Takes back a buffer that is no longer used.
+    pub(super) fn give(&self, buffer: Vec<f32>) {
+        let mut free = self.free();
+        if buffer.capacity() >= LEAST && free.len() < MOST {
+            free.push(buffer);
+        }
+    }
+
+    /// Gives all memory back.
+    pub(super) fn clear(&self) {
+        *self.free() = Vec::new();
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Vec<f32>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Smaller ones cost little.
+const LEAST: usize = 32 << 10;
+
+/// More are not in use at a time.
+const MOST: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_buffer_that_fits_is_taken() {
+        let buffers = Buffers::default();
+        [4, 1, 2].into_iter().for_each(|size| buffers.give(vec![size as f32; size * LEAST]));
+        buffers.give(vec![0.0; LEAST - 1]);
+        assert_eq!(buffers.take(LEAST + 1)[0], 2.0);
+        assert_eq!(buffers.copy(&[7.0; 3]), [7.0; 3]);
+        assert_eq!(buffers.take(2)[0], 4.0);
+        assert!(buffers.take(1).is_empty());
+        buffers.give(vec![0.0; LEAST]);
+        buffers.clear();
+        assert!(buffers.take(1).is_empty());
+    }
+}
