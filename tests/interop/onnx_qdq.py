@@ -92,6 +92,12 @@ def cast_type(graph, node):
     return kind if back else None
 
 
+def stored_type(graph, node):
+    """The 16-bit type of a constant that a Cast makes floats of."""
+    stored = graph.constants.get(node.input[0])
+    return TYPE_NAMES.get(stored.data_type) if stored is not None and attributes(node)["to"] == TensorProto.FLOAT else None
+
+
 def entry(graph, node):
     """What `node` quantizes, or None."""
     if node.op_type in DEQUANTIZE and node.input[0] in graph.constants:
@@ -100,7 +106,7 @@ def entry(graph, node):
         return Quantized(*graph.parameters(node))
     if node.op_type in BLOCKS:
         return Quantized(block_type(node), NONE, NONE)
-    if node.op_type == "Cast" and (kind := cast_type(graph, node)):
+    if node.op_type == "Cast" and (kind := cast_type(graph, node) or stored_type(graph, node)):
         return Quantized(kind, np.ones(1), np.zeros(1))
     return None
 

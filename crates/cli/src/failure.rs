@@ -111,6 +111,12 @@ impl From<kvant_onnx::calibration::CalibrationError> for Failure {
     }
 }
 
+impl From<kvant_onnx::evaluation::EvaluationError> for Failure {
+    fn from(error: kvant_onnx::evaluation::EvaluationError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint().map(str::to_owned))
+    }
+}
+
 impl From<RecipeError> for Failure {
     fn from(error: RecipeError) -> Failure {
         let kind = match &error {

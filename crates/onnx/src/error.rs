@@ -31,12 +31,6 @@ pub enum QuantizeError {
         /// The form.
         form: &'static str,
     },
-    /// The types need a newer version of the standard operators than the model uses.
-    #[error("the element types of this recipe need opset {needed}, and the model has a lower one")]
-    OpsetTooLow {
-        /// The version.
-        needed: i64,
-    },
     /// Nothing in the graph is quantized by the recipe.
     #[error("no node of the model is quantized by this recipe")]
     NothingToDo,
@@ -59,7 +53,7 @@ impl QuantizeError {
             Self::Graph(problem) => problem.kind(),
             Self::Pass(problem) => problem.kind(),
             Self::Container(problem) => problem.kind(),
-            Self::NoOperator { .. } | Self::OpsetTooLow { .. } => ErrorKind::Unsupported,
+            Self::NoOperator { .. } => ErrorKind::Unsupported,
             Self::NotANumber { .. } | Self::NoRange { .. } | Self::NothingToDo => ErrorKind::Invalid,
         }
     }
@@ -74,7 +68,6 @@ impl QuantizeError {
             Self::NotANumber { .. } => "the model is damaged or its training failed: such a weight has no scale",
             Self::NoRange { .. } => "give calibration data that reach every branch, or exclude the node",
             Self::NoOperator { .. } => "choose --form quark, whose operators need Quark's library to run",
-            Self::OpsetTooLow { .. } => "choose --form microsoft, or export the model with a newer opset",
             Self::NothingToDo => "see `kvant inspect` for its operators; --op-types names what shall be quantized",
         };
         Some(hint.to_owned())

@@ -12,7 +12,7 @@ use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
 use crate::npu;
-use crate::pass::{self, Context};
+use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{Placement, place};
 use crate::quantization::Range;
 use crate::recipe::{BiasKind, Layout, Recipe};
@@ -53,7 +53,8 @@ pub fn prepare(
     let passes = pass::simplify(&mut model, passes, &context)?;
     let needed = lowest_opset(&recipe);
     if opset(&model, STANDARD_DOMAIN).is_some_and(|version| version < needed) {
-        return Err(QuantizeError::OpsetTooLow { needed });
+        upgrade_opset(&mut model, needed)?;
+        lift_constants(&mut model);
     }
     let types = shape::infer(&model);
     let data_type = |name: &str| types.get(name).map(|t| t.data_type);

@@ -108,24 +108,27 @@ impl Solution {
         Ok(raised)
     }
 
-    /// Makes the scales at joints equal: the inputs of Concat and Pad get the output's, the output of pooling and Slice the
-    /// input's. Where an NPU's positions are refined, that does more.
+    /// Makes the scales at joints equal: those of Concat and Pad the largest of inputs and output, so that nothing is cut; the
+    /// output of pooling and Slice gets the input's. Where an NPU's positions are refined, that does more.
     pub fn align(&mut self, graph: &GraphProto, placement: &Placement, align: Align) {
         for node in &graph.node {
-            let (output_to_inputs, input_to_outputs) = match node.op_type() {
-                "Concat" => (align.concat, false),
-                "Pad" => (align.pad, false),
-                "MaxPool" | "AveragePool" | "GlobalAveragePool" => (false, align.pool),
-                "Slice" => (false, align.slice),
+            let (wanted, widest) = match node.op_type() {
+                "Concat" => (align.concat, true),
+                "Pad" => (align.pad, true),
+                "MaxPool" | "AveragePool" | "GlobalAveragePool" => (align.pool, false),
+                "Slice" => (align.slice, false),
                 _ => continue,
             };
-            let (from, to) = match (output_to_inputs, input_to_outputs) {
-                (true, _) => (node.output.first(), &node.input),
-                (_, true) => (node.input.first(), &node.output),
-                _ => continue,
+            let tensors: Vec<&String> = node.input.iter().chain(&node.output).collect();
+            let affines = || tensors.iter().filter_map(|name| self.activations.get(*name)).copied();
+            let chosen = match widest {
+                true => affines().reduce(|a, b| if b.scale > a.scale { b } else { a }),
+                false => affines().next(),
             };
-            let Some(affine) = from.and_then(|name| self.activations.get(name)).copied() else { continue };
-            to.iter().for_each(|name| self.set(placement, name, affine));
+            // One zero point fits all only where it is the same for all.
+            let alike = affines().all(|a| chosen.is_some_and(|c| c.zero_point == a.zero_point));
+            let Some(affine) = chosen.filter(|_| wanted && (alike || !widest)) else { continue };
+            tensors.iter().for_each(|name| self.set(placement, name, affine));
         }
         self.follow_providers(placement);
     }

@@ -3,6 +3,7 @@
 use crate::args::EvalArgs;
 use crate::failure::Failure;
 use crate::model;
+use crate::onnx;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::table::{Align, Table};
@@ -15,6 +16,9 @@ use serde_json::{Value, json};
 /// # Errors
 /// Whatever is wrong with the model, its tokenizer or the text.
 pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
+    if onnx::is_graph(&args.model) {
+        return onnx::eval::run(args, printer);
+    }
     let checkpoint = model::open(&args.model)?;
     let decoder = Decoder::open(&checkpoint)?;
     let original = args.reference.as_deref().map(model::open).transpose()?;

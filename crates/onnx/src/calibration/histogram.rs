@@ -139,7 +139,8 @@ impl AbsoluteHistogram {
         }
         let width = edges[1] as f32 - edges[0] as f32;
         let (start, stop) = (f64::from(last + width), f64::from(largest + width));
-        let delta = (start + f64::from(width)) - start;
+        // The second edge is computed in f32, and its distance from the first is the step of all that follow.
+        let delta = f64::from(last + width + width) - start;
         let number = ((stop - start) / f64::from(width)).ceil().max(0.0);
         if !number.is_finite() || number as usize > MOST_BINS || delta <= 0.0 {
             return self.coarsen_to(largest);

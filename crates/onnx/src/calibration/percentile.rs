@@ -81,6 +81,20 @@ impl Statistic for Percentile {
 mod tests {
     use super::*;
 
+    /// Numpy's own results: edges are f32, a histogram grows by steps of which the first is rounded to f32.
+    #[test]
+    fn histograms_grow_as_the_incumbents_do() {
+        let sample = |n: u32| -> Vec<f32> {
+            let mixed = |i: u32| (i.wrapping_mul(2_654_435_761).wrapping_add(n * 97) >> 8) as f32 / 16_777_216.0 - 0.5;
+            (0..768).map(|i| mixed(i) * (2.0 + n as f32)).collect()
+        };
+        let mut statistic = Percentile::new(99.999, true);
+        (0..4).for_each(|n| statistic.observe(&sample(n)));
+        let histogram = statistic.histogram();
+        let (bins, last) = (histogram.counts.len(), histogram.edges[histogram.counts.len()] as f32);
+        assert_eq!((bins, last, statistic.range().high), (5123, 2.500487328, 2.494065285));
+    }
+
     #[test]
     fn outliers_are_cut() {
         let mut values: Vec<f32> = (0..100_000).map(|i| (i % 1000) as f32 / 1000.0).collect();

@@ -110,6 +110,7 @@ impl<'a> Placer<'a> {
                 None => self.place_node(position, node, rule),
             }
         }
+        self.turn_blocks();
         self.remove_fused();
         self.share();
         self.drop_clamps();
@@ -151,13 +152,13 @@ impl<'a> Placer<'a> {
             Rule::Choice => self.tensors(node, inputs(1, 3)),
             Rule::Normalization => {
                 self.tensors(node, inputs(0, 1));
-                inputs(1, 3).iter().for_each(|name| self.weight(name, None, self.weight_axis(node, 1)));
+                inputs(1, 3).iter().for_each(|name| self.weight(name, None));
             }
             Rule::Product => self.product(position, node),
         }
         let outputs = if rule == Rule::Normalization { 1 } else { node.output.len() };
         for output in &node.output[..outputs.min(node.output.len())] {
-            self.activation(output, self.block_axis(node, usize::MAX));
+            self.activation(output);
             if rule == Rule::SameScale {
                 self.moved.insert(output.clone(), node.input[0].clone());
             }
@@ -167,11 +168,11 @@ impl<'a> Placer<'a> {
     fn tensors(&mut self, node: &NodeProto, names: &[String]) {
         let aligned =
             self.recipe.align.elementwise && matches!(node.op_type(), "Mul" | "Add" | "Sub" | "Div" | "Min" | "Max");
-        for (position, name) in names.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+        for name in names.iter().filter(|name| !name.is_empty()) {
             match self.is_constant(name) {
                 true if aligned => self.constant_like_activation(name),
-                true => self.weight(name, None, self.weight_axis(node, position)),
-                false => self.activation(name, self.block_axis(node, position)),
+                true => self.weight(name, None),
+                false => self.activation(name),
             }
         }
     }
@@ -179,8 +180,8 @@ impl<'a> Placer<'a> {
     fn product(&mut self, position: usize, node: &'a NodeProto) {
         for (operand, name) in node.input.iter().take(2).enumerate() {
             match self.is_constant(name) {
-                true => self.weight(name, self.channel_axis(node, operand), self.weight_axis(node, operand)),
-                false => self.activation(name, self.block_axis(node, operand)),
+                true => self.weight(name, self.channel_axis(node, operand)),
+                false => self.activation(name),
             }
         }
         if let Some(bias) = positional_input(node, 2).filter(|name| self.is_constant(name)) {
@@ -199,12 +200,12 @@ impl<'a> Placer<'a> {
                     self.made.biases.insert(bias.to_owned(), Bias { input, weight, node: position });
                 }
             }
-            _ if self.recipe.activation.is_some() => self.weight(bias, None, 0),
+            _ if self.recipe.activation.is_some() => self.weight(bias, None),
             _ => {}
         }
     }
 
-    fn activation(&mut self, name: &str, block_axis: i64) {
+    fn activation(&mut self, name: &str) {
         let Some(scheme) = self.recipe.activation else { return };
         if name.is_empty() || !self.is_float(name) || self.is_constant(name) || self.boundary_is_float(name) {
             return;
@@ -215,7 +216,7 @@ impl<'a> Placer<'a> {
         }
         let scheme = apply(scheme, overridden);
         let range = overridden.and_then(|o| o.range);
-        let made = Activation { scheme, provider: None, range, block_axis };
+        let made = Activation { scheme, provider: None, range, block_axis: 1 };
         self.made.activations.entry(name.to_owned()).or_insert(made);
     }
 
@@ -227,19 +228,19 @@ impl<'a> Placer<'a> {
         self.recipe.overrides.iter().rev().find(|o| o.tensors.matches(name))
     }
 
-    fn weight(&mut self, name: &str, axis: Option<usize>, block_axis: i64) {
+    fn weight(&mut self, name: &str, axis: Option<usize>) {
         let (scheme, axis) = (self.recipe.weight, axis.filter(|_| self.recipe.weight.per_channel));
-        self.constant(name, scheme, axis, block_axis);
+        self.constant(name, scheme, axis);
     }
 
     /// A constant operand of arithmetic on activations, with their type and the weights' way to a range.
     fn constant_like_activation(&mut self, name: &str) {
         let weight = self.recipe.weight;
         let scheme = self.recipe.activation.map_or(weight, |a| TensorScheme { method: weight.method, ..a });
-        self.constant(name, scheme, None, 0);
+        self.constant(name, scheme, None);
     }
 
-    fn constant(&mut self, name: &str, scheme: TensorScheme, axis: Option<usize>, block_axis: i64) {
+    fn constant(&mut self, name: &str, scheme: TensorScheme, axis: Option<usize>) {
         let overridden = self.overridden(name);
         let taken = self.made.biases.contains_key(name);
         if name.is_empty()
@@ -251,7 +252,8 @@ impl<'a> Placer<'a> {
             return;
         }
         let range = overridden.and_then(|o| o.range);
-        let made = Weight { scheme: apply(scheme, overridden), axis, range, block_axis };
+        let rank = self.index.constant(self.graph, name).map_or(0, |t| t.dims.len());
+        let made = Weight { scheme: apply(scheme, overridden), axis, range, block_axis: i64::from(rank > 1) };
         self.made.weights.entry(name.to_owned()).or_insert(made);
     }
 
@@ -267,29 +269,36 @@ impl<'a> Placer<'a> {
         }
     }
 
-    /// The axis along which blocks of an activation are made: the one that its reader sums over.
-    fn block_axis(&self, node: &NodeProto, operand: usize) -> i64 {
-        match (node.op_type(), operand) {
-            ("MatMul", 0) | ("MatMul", usize::MAX) => -1,
-            ("MatMul", 1) => -2,
-            ("Gemm", 0) => i64::from(int_attribute(node, "transA").unwrap_or(0) == 0),
-            ("Gemm", 1) => i64::from(int_attribute(node, "transB").unwrap_or(0) != 0),
-            ("Softmax", 0) => int_attribute(node, "axis").unwrap_or(-1),
-            _ => 1,
+    /// Turns the blocks of shared exponents along the axis that a product sums over, or a Softmax. Where readers differ the
+    /// last one decides.
+    fn turn_blocks(&mut self) {
+        let graph = self.graph;
+        for node in &graph.node {
+            let transposed = |name: &str| int_attribute(node, name).unwrap_or(0) != 0;
+            match node.op_type() {
+                "MatMul" => {
+                    self.turn(node.input.first(), -1);
+                    self.turn(node.input.get(1), -2);
+                    self.turn(node.output.first(), -1);
+                }
+                "Gemm" => {
+                    self.turn(node.input.first(), i64::from(!transposed("transA")));
+                    self.turn(node.input.get(1), i64::from(transposed("transB")));
+                }
+                "Softmax" => self.turn(node.input.first(), int_attribute(node, "axis").unwrap_or(-1)),
+                _ => {}
+            }
         }
     }
 
-    /// The same for a constant: vectors have one axis only.
-    fn weight_axis(&self, node: &NodeProto, operand: usize) -> i64 {
-        let tensor = node.input.get(operand).and_then(|name| self.index.constant(self.graph, name));
-        let rank = tensor.map_or(0, |t| t.dims.len() as i64);
-        let axis = self.block_axis(node, operand);
-        if rank <= 1 {
-            0
-        } else if axis < 0 && operand == 0 {
-            rank - 1
-        } else {
-            axis
+    fn turn(&mut self, tensor: Option<&String>, axis: i64) {
+        let Some(name) = tensor else { return };
+        if let Some(activation) = self.made.activations.get_mut(name) {
+            activation.block_axis = axis;
+        }
+        let rank = self.index.constant(self.graph, name).map_or(0, |t| t.dims.len() as i64);
+        if let Some(weight) = self.made.weights.get_mut(name).filter(|_| rank > 1) {
+            weight.block_axis = if axis < 0 { rank + axis } else { axis };
         }
     }
 
