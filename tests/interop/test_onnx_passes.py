@@ -222,3 +222,25 @@ def test_shapes_are_those_of_onnx(simplify, tmp_path, any_model):
                 missing.append((tensor, dims, own_dims))
     print(f"{any_model.stem}: onnx knows {len(theirs)}, unknown here: {missing}")
     assert len(missing) <= len(theirs) // 50, missing
+
+
+@pytest.mark.parametrize("name", ["tinycnn", "tinytransformer"])
+def test_names_are_those_that_quark_quantizes(simplify, name):
+    """Tensors and constants are called as in AMD Quark's quantized model, and folded weights are the same."""
+    golden = REPO.parent / "shared/golden/onnx" / f"A8W8-{name}.onnx"
+    if not golden.exists():
+        pytest.skip("the golden models are not at hand")
+    after, _ = simplify(SHARED[f"{name}.float"], "+matmul-add-to-gemm", "+copy-shared-bias")
+    ours, theirs = onnx.load(after).graph, onnx.load(golden).graph
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in ours.initializer}
+    codes = {t.name: onnx.numpy_helper.to_array(t) for t in theirs.initializer}
+    inner = {o for node in theirs.node for o in node.output if "Linear" not in node.op_type}
+    inner = {tensor.removesuffix("_QuantizeLinear_Input") for tensor in inner}
+    assert {o for node in ours.node for o in node.output} == inner
+    quantized = {t.removesuffix("_quantized") for t in codes if t.endswith("_quantized")}
+    kept = {t for t in codes if not t.endswith(("_scale", "_zero_point", "_quantized"))}
+    assert set(constants) == quantized | kept
+    for tensor in quantized:
+        scale = codes.get(f"{tensor}_quantized_scale", codes.get(f"{tensor}_scale"))
+        error = np.abs(codes[f"{tensor}_quantized"] * scale - constants[tensor]).max()
+        assert error <= 0.5001 * float(scale.max()), tensor

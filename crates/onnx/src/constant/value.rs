@@ -41,6 +41,12 @@ impl Value {
         Self::new(self.data_type, shape, self.bytes.clone())
     }
 
+    /// The same contents held elsewhere: `keep` gives back the bytes that it gets.
+    pub(crate) fn kept<E>(self, keep: impl FnOnce(Vec<u8>) -> Result<Bytes, E>) -> Result<Self, E> {
+        let Self { data_type, shape, bytes } = self;
+        Ok(Self { data_type, shape, bytes: keep(bytes.into())? })
+    }
+
     /// As a tensor of a name.
     pub fn into_tensor(self, name: &str) -> TensorProto {
         tensor(name, self.data_type, &self.shape, self.bytes)

@@ -47,7 +47,7 @@ impl Folder<'_> {
         let Some(values) = self.known(node).or_else(|| self.evaluate(node)) else { return Ok(None) };
         let mut made = Vec::with_capacity(values.len());
         for (name, value) in node.output.iter().zip(values).filter(|(name, _)| !name.is_empty()) {
-            let value = self.kept(value)?;
+            let value = self.context.keep(value)?;
             self.values.insert(name.clone(), value.clone());
             made.push(value.into_tensor(name));
         }
@@ -91,15 +91,6 @@ impl Folder<'_> {
     fn value(&self, name: &str) -> Option<Value> {
         let initializer = || Value::of_tensor(self.index.constant(self.graph, name)?);
         self.values.get(name).cloned().or_else(initializer)
-    }
-
-    fn kept(&self, value: Value) -> Result<Value, PassError> {
-        if self.context.spill.is_none() || !value.bytes().is_unique() {
-            return Ok(value);
-        }
-        let (data_type, shape) = (value.data_type(), value.shape().to_vec());
-        let kept = self.context.keep(value.bytes().to_vec())?;
-        Ok(Value::new(data_type, shape, kept).unwrap_or(value))
     }
 }
 

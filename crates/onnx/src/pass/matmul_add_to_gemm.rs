@@ -68,9 +68,7 @@ impl<'g> Product<'g> {
         let turned = Value::of_tensor(self.matrix).and_then(|matrix| matrix.transposed(&[1, 0]));
         // `check` has seen to it that the matrix has the size of its shape.
         let Some(turned) = turned else { return Ok(self.matrix.clone()) };
-        let kept = context.keep(turned.bytes().to_vec())?;
-        let shape = turned.shape().to_vec();
-        Ok(Value::new(turned.data_type(), shape, kept).unwrap_or(turned).into_tensor(&name))
+        Ok(context.keep(turned)?.into_tensor(&name))
     }
 
     /// The nodes in place of product and sum, and the shapes they need.

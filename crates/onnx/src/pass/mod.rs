@@ -31,7 +31,9 @@ mod split_large_pool;
 mod split_to_slice;
 mod weights;
 
-use kvant_container::onnx::{Bytes, ModelProto, Spill};
+use kvant_container::onnx::{ModelProto, Spill};
+
+use crate::constant::Value;
 
 pub use error::PassError;
 pub use opset::upgrade_opset;
@@ -201,11 +203,11 @@ impl Default for Context<'_> {
 }
 
 impl Context<'_> {
-    /// Contents made anew, on disk where there is a place for them.
-    fn keep(&self, contents: Vec<u8>) -> Result<Bytes, PassError> {
+    /// A value made anew, on disk where there is a place for it; what shares its bytes with another stays where it is.
+    fn keep(&self, value: Value) -> Result<Value, PassError> {
         match self.spill {
-            Some(spill) => Ok(spill.keep(contents)?),
-            None => Ok(contents.into()),
+            Some(spill) if value.bytes().is_unique() => Ok(value.kept(|contents| spill.keep(contents))?),
+            _ => Ok(value),
         }
     }
 }

@@ -51,10 +51,8 @@ impl Floats {
 
     /// As a tensor of a name; `None` never happens for what [`Self::of`] read.
     pub(super) fn into_tensor(self, name: &str, context: &Context<'_>) -> Result<Option<TensorProto>, PassError> {
-        let Some(value) = Numbers::Floats(self.values).into_value(self.data_type, &self.shape) else { return Ok(None) };
-        let (data_type, shape) = (value.data_type(), value.shape().to_vec());
-        let bytes = context.keep(value.bytes().to_vec())?;
-        Ok(Value::new(data_type, shape, bytes).map(|value| value.into_tensor(name)))
+        let value = Numbers::Floats(self.values).into_value(self.data_type, &self.shape);
+        value.map(|value| Ok(context.keep(value)?.into_tensor(name))).transpose()
     }
 }
 
