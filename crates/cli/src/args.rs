@@ -256,6 +256,9 @@ pub struct OnnxArgs {
     /// A scale for each output channel of a weight
     #[arg(long)]
     pub per_channel: bool,
+    /// Scale the channels of consecutive layers so that both use their range; the same as a preset with _CLE behind
+    #[arg(long, visible_alias = "cle")]
+    pub equalize: bool,
     /// Half of the codes of weights only: for processors whose products of bytes overflow 16 bits
     #[arg(long)]
     pub reduce_range: bool,

@@ -91,7 +91,7 @@ impl Progress<'_> {
 
 impl Progress<'_> {
     /// Takes what is done and what there is in all.
-    pub fn watch(&self) -> impl FnMut(u64, u64) {
+    pub fn watch(&self) -> impl FnMut(u64, u64) + Send {
         let mut before = None;
         move |done: u64, all: u64| match before.replace(done) {
             None => {

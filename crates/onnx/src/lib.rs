@@ -16,6 +16,7 @@ pub mod calibration;
 pub mod constant;
 pub mod data;
 pub mod element;
+pub mod equalization;
 pub mod error;
 pub mod evaluation;
 pub mod graph;

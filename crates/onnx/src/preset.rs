@@ -23,6 +23,15 @@ impl Preset {
         (self.make)()
     }
 
+    /// The recipe of a name: that of a preset, equalized before where the name ends in `_CLE`.
+    pub fn resolve(name: &str) -> Option<Recipe> {
+        let upper = name.trim().to_ascii_uppercase();
+        match upper.strip_suffix("_CLE") {
+            Some(plain) => Self::find(plain).map(|preset| Recipe { equalize: true, ..preset.recipe() }),
+            None => Self::find(&upper).map(Preset::recipe),
+        }
+    }
+
     /// The preset of a name, in any case of letters, with or without Quark's `_QCONFIG` and `_DEFAULT` behind.
     pub fn find(name: &str) -> Option<&'static Preset> {
         let upper = name.trim().to_ascii_uppercase().replace('-', "_");
@@ -240,6 +249,7 @@ fn symmetric(activation: Element, method: Method, rules: RuleSet) -> Recipe {
         drop_activations: false,
         weight_pairs: false,
         npu: false,
+        equalize: false,
         block_rounding: 2,
     }
 }
@@ -303,6 +313,7 @@ mod tests {
         assert!(names.iter().all(|name| Preset::find(&name.to_lowercase()).is_some()));
         assert_eq!(Preset::find("XINT8_QCONFIG").map(|p| p.name), Some("XINT8"));
         assert!(Preset::find("A7W7").is_none());
+        assert!(Preset::resolve("xint8_cle").is_some_and(|recipe| recipe.equalize && recipe.npu));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use kvant_container::onnx::{GraphProto, ModelProto, Spill};
 
 use crate::calibration::{DEFAULT_PERCENTILE, Observation, Settings};
 use crate::element::Element;
+use crate::equalization::equalize;
 use crate::error::QuantizeError;
 use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
 use crate::npu;
@@ -34,6 +35,8 @@ pub struct Prepared {
     pub types: Types,
     /// Rewrites by each pass.
     pub passes: Vec<(&'static str, usize)>,
+    /// Pairs of layers that were equalized.
+    pub equalized: usize,
     /// Percent of the values inside a range, for the percentile method.
     pub percentile: f64,
 }
@@ -56,6 +59,7 @@ pub fn prepare(
         upgrade_opset(&mut model, needed)?;
         lift_constants(&mut model);
     }
+    let equalized = if recipe.equalize { equalize(&mut model, spill)? } else { 0 };
     let types = shape::infer(&model);
     let data_type = |name: &str| types.get(name).map(|t| t.data_type);
     let placement = model.graph.as_ref().map(|graph| place(graph, &recipe, &data_type)).unwrap_or_default();
@@ -63,7 +67,7 @@ pub fn prepare(
         return Err(QuantizeError::NothingToDo);
     }
     check_operators(&recipe, &placement)?;
-    Ok(Prepared { model, recipe, placement, types, passes, percentile: DEFAULT_PERCENTILE })
+    Ok(Prepared { model, recipe, placement, types, passes, equalized, percentile: DEFAULT_PERCENTILE })
 }
 
 /// The lowest standard opset whose operators can hold what the recipe asks for.
@@ -201,6 +205,9 @@ impl Prepared {
         let plug_in = self.recipe.activation.iter().chain([&self.recipe.weight]).any(blocks)
             || self.recipe.form == crate::recipe::Form::Quark;
         let mut notices = Vec::new();
+        if self.recipe.equalize && self.equalized == 0 {
+            notices.push("no two layers of the model can be equalized".to_owned());
+        }
         if plug_in {
             notices.push(
                 "the model will use operators of com.amd.quark: it runs only where Quark's library is loaded"

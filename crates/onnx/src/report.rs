@@ -40,6 +40,8 @@ pub struct Report {
     pub samples: usize,
     /// Rewrites by each pass that made any.
     pub passes: Vec<(String, usize)>,
+    /// Pairs of layers that were equalized.
+    pub equalized_pairs: usize,
     /// Tensors and nodes that are left in float, and why.
     pub left_in_float: Vec<(String, String)>,
     /// Tensors whose scale was changed for the hardware or for a bias.
@@ -82,6 +84,7 @@ impl Report {
             nodes: prepared.model.graph.node.len(),
             samples,
             passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            equalized_pairs: prepared.equalized,
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),
             tensors: activations.chain(weights).collect(),

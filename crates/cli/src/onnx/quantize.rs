@@ -110,9 +110,7 @@ fn calibrate(
     let mut watch = progress.watch();
     let cancelled = interrupt::flag();
     let runtime = runtime(&args.recipe.onnx.engine, &args.run);
-    let pool = model::pool(&args.run)?;
-    let run = pool.install(|| observe(&prepared.model, observation, &mut samples, &runtime, &mut watch, &cancelled));
-    Ok(Some(run?))
+    Ok(Some(observe(&prepared.model, observation, &mut samples, &runtime, &mut watch, &cancelled)?))
 }
 
 fn no_data() -> Failure {
@@ -157,7 +155,7 @@ impl Made<'_> {
                 .note(&format!("{} tensors or nodes stay in float; --verbose names them", report.left_in_float.len()));
         }
         let engine = self.engine.as_ref().map_or_else(String::new, |e| format!(", {} samples on {e}", report.samples));
-        printer.message(&format!(
+        printer.summary(&format!(
             "{} of {} nodes quantized, {} tensors; {} to {}{engine}; {:.1} s",
             report.quantized_nodes,
             report.nodes,

@@ -15,9 +15,9 @@ use kvant_quant::glob::Glob;
 pub fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
     refuse_foreign(args)?;
     let name = args.scheme.as_deref().unwrap_or_default();
-    let preset = Preset::find(name).ok_or_else(|| unknown(name))?;
-    let mut recipe = preset.recipe();
+    let mut recipe = Preset::resolve(name).ok_or_else(|| unknown(name))?;
     let onnx = &args.onnx;
+    recipe.equalize |= onnx.equalize;
     recipe.activation = recipe.activation.map(|scheme| activation(scheme, onnx));
     recipe.weight = weight(recipe.weight, onnx);
     recipe.bias = onnx.bias.unwrap_or(recipe.bias);

@@ -1,14 +1,15 @@
-//! The float model over all samples, every needed tensor observed as it is made. One sample is in memory at a time.
+//! The float model over all samples, every needed tensor observed as it is made. One sample for each thread is in memory.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use kvant_container::ErrorKind;
 use kvant_container::onnx::ModelProto;
 
 use super::observation::Observation;
-use crate::data::{DataError, Samples};
-use crate::runtime::{self, RuntimeError, RuntimeOptions};
+use crate::data::{Array, DataError, Samples};
+use crate::runtime::{self, RuntimeError, RuntimeOptions, Session};
 
 /// Why calibration did not end.
 #[derive(Debug, thiserror::Error)]
@@ -44,30 +45,106 @@ impl CalibrationError {
     }
 }
 
+/// Sessions at most: each holds the activations of one sample.
+const MOST_SESSIONS: usize = 4;
+
 /// Runs the model over the samples. Returns the engine's name. `progress` takes the samples done and all there are.
+///
+/// As many samples are in work as there are threads, each in a session of one thread: engines sum in an order that depends on
+/// their threads, and ranges must not. Statistics see the samples in their order.
 pub fn observe(
     model: &ModelProto,
     observation: &mut Observation,
     samples: &mut Samples,
     options: &RuntimeOptions,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut (dyn FnMut(u64, u64) + Send),
     cancelled: &AtomicBool,
 ) -> Result<String, CalibrationError> {
-    let wanted = observation.tensors();
-    let mut session = runtime::open(model, &wanted, options)?;
-    let all = samples.len() as u64;
-    progress(0, all);
-    for index in 0..samples.len() {
-        if cancelled.load(Ordering::Relaxed) {
-            return Err(CalibrationError::Cancelled);
+    let (wanted, all) = (observation.tensors(), samples.len());
+    let sessions = options.threads.unwrap_or(1).clamp(1, MOST_SESSIONS).min(all.max(1));
+    let options = RuntimeOptions { threads: Some(1), ..options.clone() };
+    progress(0, all as u64);
+    let turn = Turn { next: 0, ended: false, observation, progress };
+    let run = Run { all, turn: Mutex::new(turn), moved: Condvar::new(), samples: Mutex::new(samples), cancelled };
+    let work = |first| {
+        let mut session = runtime::open(model, &wanted, &options)?;
+        (first..all).step_by(sessions).try_for_each(|index| run.sample(index, &mut *session, &wanted))?;
+        Ok(session.name())
+    };
+    let ended = |first| {
+        let result = work(first);
+        if result.is_err() {
+            run.end();
         }
-        let sample = samples.sample(index)?;
-        session.run(&sample, &wanted, &mut |name, array| {
-            observation.see(name, &array.to_f32s());
-            ControlFlow::Continue(())
+        result
+    };
+    let ended = &ended;
+    let results: Vec<Result<String, CalibrationError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..sessions).map(|first| scope.spawn(move || ended(first))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(CalibrationError::Cancelled))).collect()
+    });
+    // An error that made the others stop comes before their stopping.
+    let mut results = results.into_iter();
+    let first = results.next().unwrap_or(Err(CalibrationError::Cancelled));
+    results.fold(first, |found, next| match (&found, &next) {
+        (Ok(_), Err(_)) | (Err(CalibrationError::Cancelled), Err(_)) => next,
+        _ => found,
+    })
+}
+
+/// What the threads of a run share.
+struct Run<'a> {
+    all: usize,
+    turn: Mutex<Turn<'a>>,
+    moved: Condvar,
+    samples: Mutex<&'a mut Samples>,
+    cancelled: &'a AtomicBool,
+}
+
+/// Whose sample the statistics see next.
+struct Turn<'a> {
+    next: usize,
+    ended: bool,
+    observation: &'a mut Observation,
+    progress: &'a mut (dyn FnMut(u64, u64) + Send),
+}
+
+impl<'a> Run<'a> {
+    /// Runs one sample and shows its tensors to the statistics when it is its turn.
+    fn sample(&self, index: usize, session: &mut dyn Session, wanted: &[String]) -> Result<(), CalibrationError> {
+        let sample: Vec<(String, Array<'static>)> = {
+            let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+            samples.sample(index)?.into_iter().map(|(name, array)| (name.to_owned(), array.into_owned())).collect()
+        };
+        let inputs: Vec<(&str, Array<'_>)> = sample.iter().map(|(name, array)| (name.as_str(), array.view())).collect();
+        let mut turn = None;
+        session.run(&inputs, wanted, &mut |name, array| match turn.get_or_insert_with(|| self.wait(index)) {
+            Some(turn) => {
+                turn.observation.see(name, &array.to_f32s());
+                ControlFlow::Continue(())
+            }
+            None => ControlFlow::Break(()),
         })?;
-        observation.end_sample();
-        progress(index as u64 + 1, all);
+        let mut turn = turn.unwrap_or_else(|| self.wait(index)).ok_or(CalibrationError::Cancelled)?;
+        turn.observation.end_sample();
+        turn.next += 1;
+        let done = turn.next as u64;
+        (turn.progress)(done, self.all as u64);
+        self.moved.notify_all();
+        Ok(())
     }
-    Ok(session.name())
+
+    /// Waits for the turn of a sample; `None` where the run has ended before.
+    fn wait(&self, index: usize) -> Option<MutexGuard<'_, Turn<'a>>> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let early = |turn: &mut Turn<'a>| turn.next != index && !turn.ended;
+        let turn = self.moved.wait_while(turn, early).unwrap_or_else(PoisonError::into_inner);
+        let goes_on = !turn.ended && !self.cancelled.load(Ordering::Relaxed);
+        goes_on.then_some(turn)
+    }
+
+    fn end(&self) {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        self.moved.notify_all();
+    }
 }

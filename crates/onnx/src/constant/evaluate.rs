@@ -68,6 +68,7 @@ const OPERATORS: &[(&str, Operator)] = &[
     ("Flatten", flatten),
     ("Floor", |c| unary(c.input(0)?, f64::floor, None)),
     ("Gather", gather),
+    ("GatherElements", gather_elements),
     ("Greater", |c| comparison(c, &Comparison { floats: |a, b| a > b, integers: |a, b| a > b })),
     ("GreaterOrEqual", |c| comparison(c, &Comparison { floats: |a, b| a >= b, integers: |a, b| a >= b })),
     ("Identity", |c| c.input(0).cloned()),
@@ -215,6 +216,12 @@ fn gather(call: &Call<'_>) -> Option<Value> {
     let (data, indices) = (call.input(0)?, call.input(1)?);
     let axis = axis(integer(call.node, "axis", 0), data.shape().len())?;
     data.gathered(axis, &indices.as_integers()?, indices.shape(), call.limit)
+}
+
+fn gather_elements(call: &Call<'_>) -> Option<Value> {
+    let (data, indices) = (call.input(0)?, call.input(1)?);
+    let axis = axis(integer(call.node, "axis", 0), data.shape().len())?;
+    data.gathered_elements(axis, &indices.as_integers()?, indices.shape(), call.limit)
 }
 
 fn range(call: &Call<'_>) -> Option<Value> {

@@ -117,6 +117,32 @@ impl Value {
         Self::new(self.data_type(), shape, bytes)
     }
 
+    /// For each index the element at its own place, but along an axis where the index says.
+    pub fn gathered_elements(&self, axis: usize, indices: &[i64], shape: &[usize], limit: usize) -> Option<Self> {
+        let size = self.element_size();
+        if shape.len() != self.shape().len() || indices.len().checked_mul(size)? > limit {
+            return None;
+        }
+        let fits = |(i, (&ours, &theirs)): (usize, (&usize, &usize))| i == axis || theirs <= ours;
+        if !self.shape().iter().zip(shape).enumerate().all(fits) {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(indices.len() * size);
+        for (place, &index) in indices.iter().enumerate() {
+            let mut rest = place;
+            let (mut at, mut stride) = (0, 1);
+            for dimension in (0..shape.len()).rev() {
+                let own = rest % shape[dimension];
+                rest /= shape[dimension];
+                let length = self.shape()[dimension];
+                at += stride * if dimension == axis { self::axis(index, length)? } else { own };
+                stride *= length;
+            }
+            bytes.extend_from_slice(self.bytes().get(at * size..(at + 1) * size)?);
+        }
+        Self::new(self.data_type(), shape.to_vec(), bytes)
+    }
+
     /// Values one after the other along an axis.
     pub fn concatenated(parts: &[&Value], axis: usize) -> Option<Self> {
         let first = parts.first()?;
@@ -163,6 +189,8 @@ mod tests {
         assert_eq!(parts(grid().sliced(1, 2, -1, 3)), (vec![2, 3], vec![2, 1, 0, 5, 4, 3]));
         assert_eq!(parts(grid().gathered(1, &[-1, 0], &[2], 1000)), (vec![2, 2], vec![2, 0, 5, 3]));
         assert_eq!(parts(grid().gathered(0, &[1], &[], 1000)), (vec![3], vec![3, 4, 5]));
+        assert_eq!(parts(grid().gathered_elements(1, &[2, 0, 1, -1], &[2, 2], 1000)), (vec![2, 2], vec![2, 0, 4, 5]));
+        assert!(grid().gathered_elements(0, &[0; 4], &[1, 4], 1000).is_none());
         let row = Value::integers(&[1, 3], &[7, 8, 9]).unwrap();
         assert_eq!(parts(row.expanded(&[2, 3], 1000)), (vec![2, 3], vec![7, 8, 9, 7, 8, 9]));
         assert_eq!(parts(Value::concatenated(&[&grid(), &row], 0)).1, [0, 1, 2, 3, 4, 5, 7, 8, 9]);

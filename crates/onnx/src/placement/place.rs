@@ -79,8 +79,16 @@ pub struct Placement {
 pub fn place(graph: &GraphProto, recipe: &Recipe, data_type: &dyn Fn(&str) -> Option<DataType>) -> Placement {
     let index = Index::new(graph);
     let masked = masked(graph, &index);
-    let mut placer =
-        Placer { graph, recipe, data_type, index, masked, made: Placement::default(), moved: HashMap::new() };
+    let mut placer = Placer {
+        graph,
+        recipe,
+        data_type,
+        index,
+        masked,
+        made: Placement::default(),
+        moved: HashMap::new(),
+        computed: HashSet::new(),
+    };
     placer.run();
     placer.made
 }
@@ -94,6 +102,8 @@ struct Placer<'a> {
     made: Placement,
     /// Tensors whose values are those of another: output by input of operators that only move values.
     moved: HashMap<String, String>,
+    /// Tensors that a quantized operator computes with or makes.
+    computed: HashSet<String>,
 }
 
 impl<'a> Placer<'a> {
@@ -111,6 +121,7 @@ impl<'a> Placer<'a> {
             }
         }
         self.turn_blocks();
+        self.remove_idle_moves();
         self.remove_fused();
         self.share();
         self.drop_clamps();
@@ -144,6 +155,9 @@ impl<'a> Placer<'a> {
 
     fn place_node(&mut self, position: usize, node: &'a NodeProto, rule: Rule) {
         self.made.nodes += 1;
+        if rule != Rule::SameScale {
+            self.computed.extend(node.input.iter().chain(&node.output).cloned());
+        }
         let inputs = |from: usize, to: usize| node.input.get(from..to.min(node.input.len())).unwrap_or(&[]);
         match rule {
             Rule::All => self.tensors(node, inputs(0, usize::MAX)),
@@ -267,6 +281,29 @@ impl<'a> Placer<'a> {
             ("MatMul", 1) => rank.filter(|&rank| rank >= 2).map(|rank| rank - 1),
             _ => None,
         }
+    }
+
+    /// Takes back the tensors that values only move between while nothing on either side computes with codes: rounding them
+    /// would cost accuracy and gain nothing.
+    fn remove_idle_moves(&mut self) {
+        let busy: HashSet<String> = self.computed.iter().map(|name| self.origin(name)).collect();
+        let tensors = self.moved.keys().chain(self.moved.values());
+        let idle: Vec<String> = tensors.filter(|name| !busy.contains(&self.origin(name))).cloned().collect();
+        idle.iter().for_each(|name| {
+            self.made.activations.remove(name);
+        });
+    }
+
+    /// Where the values of a tensor come from, through operators that only move them.
+    fn origin(&self, tensor: &str) -> String {
+        let mut origin = tensor;
+        for _ in 0..self.moved.len() {
+            match self.moved.get(origin) {
+                Some(further) => origin = further,
+                None => break,
+            }
+        }
+        origin.to_owned()
     }
 
     /// Turns the blocks of shared exponents along the axis that a product sums over, or a Softmax. Where readers differ the
