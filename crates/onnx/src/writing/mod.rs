@@ -2,6 +2,8 @@
 
 mod boundary;
 mod constants;
+pub mod dynamic;
+pub mod float16;
 mod matmul_nbits;
 mod operators;
 mod pairs;
