@@ -19,7 +19,7 @@ use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
 use crate::solution::{Solution, solve};
-use crate::writing::{Blocks, Dialect, dynamic, float16, lift_constants, write_blocks, write_pairs};
+use crate::writing::{Blocks, Dialect, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs};
 
 /// A simplified model and what will become of it.
 #[derive(Debug)]
@@ -174,7 +174,11 @@ impl Prepared {
                 Ok(())
             }
             Layout::Dynamic => dynamic::write(&mut self.model, &self.placement, solution, spill),
-            _ => write_pairs(&mut self.model, &self.recipe, &self.placement, solution, spill),
+            Layout::Qdq => write_pairs(&mut self.model, &self.recipe, &self.placement, solution, spill),
+            Layout::QOperator => {
+                write_pairs(&mut self.model, &self.recipe, &self.placement, solution, spill)?;
+                fuse(&mut self.model).map(drop)
+            }
         }
     }
 

@@ -177,10 +177,9 @@ impl Converter<'_> {
     }
 
     fn retype(&self, declared: &mut TypeProto) {
-        if let Some(TypeValue::TensorType(tensor)) = declared.value.as_mut() {
-            if tensor.elem_type == Some(DataType::FLOAT as i32) {
-                tensor.elem_type = Some(contents::data_type(self.to) as i32);
-            }
+        let Some(TypeValue::TensorType(tensor)) = declared.value.as_mut() else { return };
+        if tensor.elem_type == Some(DataType::FLOAT as i32) {
+            tensor.elem_type = Some(contents::data_type(self.to) as i32);
         }
     }
 
