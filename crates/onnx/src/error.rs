@@ -31,6 +31,31 @@ pub enum QuantizeError {
         /// The form.
         form: &'static str,
     },
+    /// The layout has no operators for an element type.
+    #[error("the {layout} layout has no {element} {role}, only {only}")]
+    NotInLayout {
+        /// `weights` or `activations`.
+        role: &'static str,
+        /// The element type.
+        element: String,
+        /// The layout.
+        layout: &'static str,
+        /// What it has.
+        only: &'static str,
+    },
+    /// The layout has no integers at the graph's inputs and outputs.
+    #[error(
+        "inputs and outputs can be integers only where QuantizeLinear and DequantizeLinear stand behind and before them"
+    )]
+    NoIntegerBoundary,
+    /// A node must stay in f32, and nothing tells which of its tensors are floats.
+    #[error("the node `{node}` must stay in f32, and the type of its tensor `{tensor}` is not known")]
+    UnknownType {
+        /// The node.
+        node: String,
+        /// The tensor.
+        tensor: String,
+    },
     /// Nothing in the graph is quantized by the recipe.
     #[error("no node of the model is quantized by this recipe")]
     NothingToDo,
@@ -53,7 +78,8 @@ impl QuantizeError {
             Self::Graph(problem) => problem.kind(),
             Self::Pass(problem) => problem.kind(),
             Self::Container(problem) => problem.kind(),
-            Self::NoOperator { .. } => ErrorKind::Unsupported,
+            Self::NoOperator { .. } | Self::NotInLayout { .. } | Self::UnknownType { .. } => ErrorKind::Unsupported,
+            Self::NoIntegerBoundary => ErrorKind::Invalid,
             Self::NotANumber { .. } | Self::NoRange { .. } | Self::NothingToDo => ErrorKind::Invalid,
         }
     }
@@ -68,6 +94,11 @@ impl QuantizeError {
             Self::NotANumber { .. } => "the model is damaged or its training failed: such a weight has no scale",
             Self::NoRange { .. } => "give calibration data that reach every branch, or exclude the node",
             Self::NoOperator { .. } => "choose --form quark, whose operators need Quark's library to run",
+            Self::NotInLayout { .. } => "choose one of the types it has, or the layout qdq",
+            Self::NoIntegerBoundary => "leave the boundary at pairs or float, or choose the layout qdq",
+            Self::UnknownType { .. } => {
+                "write the tensor's type to the model's value_info, as onnx.shape_inference does"
+            }
             Self::NothingToDo => "see `kvant inspect` for its operators; --op-types names what shall be quantized",
         };
         Some(hint.to_owned())

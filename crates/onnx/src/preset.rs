@@ -192,11 +192,10 @@ pub const PRESETS: &[Preset] = &[
     preset(
         "UINT8_DYNAMIC_QUANT",
         &["DYNAMIC"],
-        "uint8 weights; activations are quantized as they come: no data needed",
+        "uint8 weights of MatMul, Gemm and Conv; activations are quantized as they come: no data needed",
         || Recipe {
             layout: Layout::Dynamic,
             bias: BiasKind::Float,
-            rules: RuleSet::Products,
             ..asymmetric(Element::UInt8, weights(Element::UInt8, false))
         },
     ),

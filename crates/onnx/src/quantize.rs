@@ -16,11 +16,11 @@ use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{Placement, place};
 use crate::quantization::Range;
-use crate::recipe::{BiasKind, Layout, Recipe};
+use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
 use crate::solution::{Solution, solve};
-use crate::writing::{Blocks, Dialect, lift_constants, write_blocks, write_pairs};
+use crate::writing::{Blocks, Dialect, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs};
 
 /// A simplified model and what will become of it.
 #[derive(Debug)]
@@ -59,11 +59,20 @@ pub fn prepare(
         upgrade_opset(&mut model, needed)?;
         lift_constants(&mut model);
     }
+    if recipe.boundary == Boundary::Integer && !matches!(recipe.layout, Layout::Qdq | Layout::QOperator) {
+        return Err(QuantizeError::NoIntegerBoundary);
+    }
     let equalized = if recipe.equalize { equalize(&mut model, spill)? } else { 0 };
     let types = shape::infer(&model);
     let data_type = |name: &str| types.get(name).map(|t| t.data_type);
-    let placement = model.graph.as_ref().map(|graph| place(graph, &recipe, &data_type)).unwrap_or_default();
-    if placement.activations.is_empty() && placement.weights.is_empty() {
+    let placed = |graph: &GraphProto| match recipe.layout {
+        Layout::Dynamic => dynamic::place(graph, &recipe, &data_type),
+        Layout::Float(_) => Ok(Placement::default()),
+        _ => Ok(place(graph, &recipe, &data_type)),
+    };
+    let placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
+    let converted = matches!(recipe.layout, Layout::Float(_));
+    if !converted && placement.activations.is_empty() && placement.weights.is_empty() {
         return Err(QuantizeError::NothingToDo);
     }
     check_operators(&recipe, &placement)?;
@@ -72,8 +81,11 @@ pub fn prepare(
 
 /// The lowest standard opset whose operators can hold what the recipe asks for.
 fn lowest_opset(recipe: &Recipe) -> i64 {
-    if recipe.layout == Layout::QOperator || matches!(recipe.layout, Layout::MatMulNBits { .. } | Layout::Float(_)) {
-        return 11;
+    match recipe.layout {
+        Layout::Dynamic | Layout::MatMulNBits { .. } => return 11,
+        Layout::Float(FloatType::Float16) => return 10,
+        Layout::Float(FloatType::BFloat16) => return 13,
+        Layout::Qdq | Layout::QOperator => {}
     }
     let dialect = Dialect { form: recipe.form, block_rounding: recipe.block_rounding };
     let overridden = recipe.overrides.iter().filter_map(|o| o.element).map(|element| (element, false));
@@ -149,20 +161,29 @@ impl Prepared {
         if self.recipe.npu {
             self.simulate();
         }
-        self.write(&solution, spill)?;
+        self.write(&solution, spill, &mut report)?;
         sign(&mut self.model);
         check(&self.model)?;
         Ok((self.model, report))
     }
 
-    fn write(&mut self, solution: &Solution, spill: Option<&Spill>) -> Result<(), QuantizeError> {
+    fn write(&mut self, solution: &Solution, spill: Option<&Spill>, report: &mut Report) -> Result<(), QuantizeError> {
         match self.recipe.layout {
             Layout::MatMulNBits { bits, block, accuracy } => {
                 let symmetric = self.recipe.weight.symmetric;
                 let blocks = Blocks { bits, block, accuracy, symmetric };
                 write_blocks(&mut self.model, blocks, &self.placement, spill).map(drop)
             }
-            _ => write_pairs(&mut self.model, &self.recipe, &self.placement, solution, spill),
+            Layout::Float(to) => {
+                report.converted(float16::write(&mut self.model, to, spill)?);
+                Ok(())
+            }
+            Layout::Dynamic => dynamic::write(&mut self.model, &self.placement, solution, spill),
+            Layout::Qdq => write_pairs(&mut self.model, &self.recipe, &self.placement, solution, spill),
+            Layout::QOperator => {
+                write_pairs(&mut self.model, &self.recipe, &self.placement, solution, spill)?;
+                fuse(&mut self.model).map(drop)
+            }
         }
     }
 

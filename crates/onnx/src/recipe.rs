@@ -78,7 +78,7 @@ pub enum Layout {
         /// What the kernel may compute in: 0 unset, 1 f32, 2 f16, 3 bf16, 4 int8.
         accuracy: u8,
     },
-    /// All floats of the model become another float type.
+    /// All floats of the model become another float type; inputs and outputs stay f32 in either [`Boundary`] of floats.
     Float(FloatType),
 }
 
@@ -202,10 +202,12 @@ impl Recipe {
     /// The passes that suit the recipe: those that always run, and those that its rules expect.
     pub fn passes(&self) -> pass::Selection {
         let integers = self.activation.is_some_and(|a| a.element.is_integer()) && self.layout != Layout::Dynamic;
-        let extended = self.rules == RuleSet::Extended;
+        // Conversion to another float type keeps the operators as they are.
+        let converted = matches!(self.layout, Layout::Float(_));
+        let extended = self.rules == RuleSet::Extended && !converted;
         let wanted = [
             // A product with its bias in one node, so that the bias is added to integer sums.
-            ("matmul-add-to-gemm", self.activation.is_some() && self.layout != Layout::Dynamic),
+            ("matmul-add-to-gemm", self.activation.is_some() && self.layout != Layout::Dynamic && !converted),
             ("copy-shared-bias", integers),
             ("split-to-slice", extended),
             ("reduce-mean-to-global-average-pool", extended),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::quantization::Range;
 use crate::quantize::Prepared;
 use crate::solution::Solution;
+use crate::writing::float16::Converted;
 
 /// One quantized tensor.
 #[derive(Debug, Clone, Serialize)]
@@ -46,6 +47,8 @@ pub struct Report {
     pub left_in_float: Vec<(String, String)>,
     /// Tensors whose scale was changed for the hardware or for a bias.
     pub adjusted: Vec<String>,
+    /// Constants of a model converted to 16 bits that had values beyond the type's range, and how many: they are limited.
+    pub limited: Vec<(String, usize)>,
     /// Every quantized tensor.
     pub tensors: Vec<TensorReport>,
 }
@@ -87,7 +90,16 @@ impl Report {
             equalized_pairs: prepared.equalized,
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),
+            limited: Vec::new(),
             tensors: activations.chain(weights).collect(),
         }
+    }
+
+    /// Takes in what a conversion to another float type did.
+    pub fn converted(&mut self, done: Converted) {
+        self.quantized_nodes = done.nodes;
+        self.limited = done.limited.into_iter().collect();
+        let left = done.left.into_iter().map(|node| (node, "it computes in f32, between casts".to_owned()));
+        self.left_in_float.extend(left);
     }
 }

@@ -8,4 +8,5 @@ mod place;
 pub mod rules;
 mod select;
 
+pub(crate) use fusion::clip_bounds;
 pub use place::{Activation, Bias, Placement, Skipped, Weight, place};

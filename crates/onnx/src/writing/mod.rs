@@ -2,11 +2,15 @@
 
 mod boundary;
 mod constants;
+pub mod dynamic;
+pub mod float16;
 mod matmul_nbits;
 mod operators;
 mod pairs;
+mod qoperator;
 
 pub use constants::lift_constants;
 pub use matmul_nbits::{Blocks, write_blocks};
 pub use operators::Dialect;
 pub use pairs::write_pairs;
+pub use qoperator::fuse;

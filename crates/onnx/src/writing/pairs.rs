@@ -27,10 +27,13 @@ pub fn write_pairs(
     spill: Option<&Spill>,
 ) -> Result<(), QuantizeError> {
     let Some(graph) = model.graph.as_mut() else { return Ok(()) };
+    // Positions are those of the placement: read before nodes are dropped.
+    let unit_of = |bias: &Bias| graph.node.get(bias.node).map_or(1.0, unit);
+    let units = placement.biases.iter().map(|(name, bias)| (name.clone(), unit_of(bias))).collect();
     drop_nodes(graph, &placement.dropped);
     let dialect = Dialect { form: recipe.form, block_rounding: recipe.block_rounding };
     let index = Index::new(graph);
-    let mut writer = Writer { recipe, placement, solution, spill, dialect, index, made: Made::default() };
+    let mut writer = Writer { recipe, placement, solution, spill, dialect, index, units, made: Made::default() };
     writer.constants(graph)?;
     writer.activations()?;
     let Writer { made, .. } = writer;
@@ -84,6 +87,8 @@ struct Writer<'a> {
     spill: Option<&'a Spill>,
     dialect: Dialect,
     index: Index,
+    /// The factor of each bias's product.
+    units: HashMap<String, f32>,
     made: Made,
 }
 
@@ -98,7 +103,7 @@ impl Writer<'_> {
         }
         for (name, bias) in &self.placement.biases {
             let Some(tensor) = self.index.constant(graph, name) else { continue };
-            self.bias(name, tensor, bias, &graph.node[bias.node])?;
+            self.bias(name, tensor, bias)?;
         }
         Ok(())
     }
@@ -170,17 +175,12 @@ impl Writer<'_> {
     }
 
     /// `q = round(b / (s_input * s_weight))`, one scale for each channel of the weight.
-    fn bias(
-        &mut self,
-        name: &str,
-        source: &TensorProto,
-        bias: &Bias,
-        product: &NodeProto,
-    ) -> Result<(), QuantizeError> {
+    fn bias(&mut self, name: &str, source: &TensorProto, bias: &Bias) -> Result<(), QuantizeError> {
         let Some(weights) = self.solution.weights.get(&bias.weight) else { return Ok(()) };
         let Some(input) = self.input_affine(&bias.input) else { return Ok(()) };
         let element = if self.recipe.bias == BiasKind::Int16 { Element::Int16 } else { Element::Int32 };
-        let scales: Vec<f32> = weights.iter().map(|w| input.scale * w.scale * unit(product)).collect();
+        let unit = self.units.get(name).copied().unwrap_or(1.0);
+        let scales: Vec<f32> = weights.iter().map(|w| input.scale * w.scale * unit).collect();
         let codes = bias_codes(&values(source)?, &scales, element);
         let stored = format!("{name}_quantized");
         let (scale, zero_point) = (format!("{stored}_scale"), format!("{stored}_zero_point"));

@@ -1,0 +1,45 @@
+//! Quantizes an ONNX model by a preset: `quantize IN.onnx OUT.onnx PRESET [qoperator|int8|channels|DATA]...`. Prints the
+//! report as JSON.
+#![allow(clippy::print_stdout)]
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use kvant_container::onnx::{ExternalData, read, write};
+use kvant_onnx::calibration::observe;
+use kvant_onnx::data::{DataOptions, Source, inputs};
+use kvant_onnx::element::Element;
+use kvant_onnx::preset::Preset;
+use kvant_onnx::quantize::prepare;
+use kvant_onnx::recipe::Layout;
+use kvant_onnx::runtime::RuntimeOptions;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [input, output, preset, changes @ ..] = &arguments[..] else {
+        return Err("quantize IN.onnx OUT.onnx PRESET [qoperator|int8|channels|DATA]...".into());
+    };
+    let mut recipe = Preset::find(preset).ok_or("no such preset")?.recipe();
+    let mut data = None;
+    for change in changes {
+        match change.as_str() {
+            "qoperator" => recipe.layout = Layout::QOperator,
+            "int8" => (recipe.weight.element, recipe.weight.symmetric) = (Element::Int8, true),
+            "channels" => recipe.weight.per_channel = true,
+            path => data = Some(Source::Path(path.into())),
+        }
+    }
+    let passes = recipe.passes();
+    let prepared = prepare(read(Path::new(input))?, recipe, &passes, None)?;
+    let mut observation = prepared.observation();
+    if prepared.needs_data() {
+        let source = data.ok_or("this preset needs data")?;
+        let mut samples = source.open(&inputs(&prepared.model.graph), &DataOptions::default())?;
+        let runtime = RuntimeOptions::default();
+        observe(&prepared.model, &mut observation, &mut samples, &runtime, &mut |_, _| {}, &AtomicBool::new(false))?;
+    }
+    let (model, report) = prepared.finish(&observation, None)?;
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(write(model, Path::new(output), ExternalData::Auto)?)
+}

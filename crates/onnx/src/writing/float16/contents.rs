@@ -1,0 +1,83 @@
+//! f32 contents as 16-bit floats: to nearest, ties to even, with subnormals. What is too large becomes the largest finite value
+//! (infinities stay), and what is not zero stays so, as the smallest subnormal: an epsilon of 1e-12 keeps a root from zero.
+
+use half::{bf16, f16};
+use kvant_container::onnx::{Bytes, DataType, Spill, TensorProto, shape, tensor};
+use rayon::prelude::*;
+
+use crate::error::QuantizeError;
+use crate::placement::masks::HUGE;
+use crate::recipe::FloatType;
+use crate::solution::values;
+
+/// Elements per piece of parallel work.
+const PIECE: usize = 1 << 14;
+
+/// A tensor in 16 bits, and how many of its values were limited: attention masks, which work as before, not counted.
+pub fn narrow(
+    source: &TensorProto,
+    to: FloatType,
+    spill: Option<&Spill>,
+) -> Result<(TensorProto, usize), QuantizeError> {
+    let values = values(source)?;
+    let pieces = values.par_chunks(PIECE).map(|piece| {
+        let limited = piece.iter().filter(|v| v.abs() < HUGE && v.abs() > largest(to)).count();
+        (piece.iter().flat_map(|&v| bits(v, to).to_le_bytes()).collect::<Vec<u8>>(), limited)
+    });
+    let (bytes, limited): (Vec<Vec<u8>>, Vec<usize>) = pieces.unzip();
+    let contents: Bytes = match spill {
+        Some(spill) => spill.keep(bytes.concat())?,
+        None => bytes.concat().into(),
+    };
+    let made = tensor(source.name(), data_type(to), &shape(source)?, contents);
+    Ok((TensorProto { doc_string: source.doc_string.clone(), ..made }, limited.iter().sum()))
+}
+
+/// The type of stored elements.
+pub fn data_type(to: FloatType) -> DataType {
+    match to {
+        FloatType::Float16 => DataType::FLOAT16,
+        FloatType::BFloat16 => DataType::BFLOAT16,
+    }
+}
+
+fn largest(to: FloatType) -> f32 {
+    match to {
+        FloatType::Float16 => f16::MAX.to_f32(),
+        FloatType::BFloat16 => bf16::MAX.to_f32(),
+    }
+}
+
+/// The bits of a value.
+fn bits(value: f32, to: FloatType) -> u16 {
+    let limited = if value.is_finite() { value.clamp(-largest(to), largest(to)) } else { value };
+    let bits = match to {
+        FloatType::Float16 => f16::from_f32(limited).to_bits(),
+        FloatType::BFloat16 => bf16::from_f32(limited).to_bits(),
+    };
+    let vanished = bits & 0x7fff == 0 && value != 0.0;
+    bits | u16::from(vanished)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_models::floats;
+
+    #[test]
+    fn large_values_are_limited_and_small_ones_do_not_vanish() {
+        let source = floats("w", &[7], &[1.0, 1e6, -3.4e38, 1e-12, -1e-12, f32::INFINITY, 5.96e-8]);
+        let (made, limited) = narrow(&source, FloatType::Float16, None).unwrap();
+        let found: Vec<u16> =
+            made.raw_data.unwrap().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+        assert_eq!(found, [0x3c00, 0x7bff, 0xfbff, 0x0001, 0x8001, 0x7c00, 0x0001]);
+        assert_eq!(limited, 1);
+    }
+
+    #[test]
+    fn bfloat16_has_the_range_of_f32_but_for_its_end() {
+        assert_eq!(bits(f32::MAX, FloatType::BFloat16), 0x7f7f);
+        assert_eq!(bits(1e30, FloatType::BFloat16), bf16::from_f32(1e30).to_bits());
+        assert!(f32::from(bf16::from_bits(bits(f32::NAN, FloatType::BFloat16))).is_nan());
+    }
+}

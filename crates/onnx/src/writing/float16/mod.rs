@@ -1,0 +1,350 @@
+//! The whole model in a 16-bit float type, its inputs and outputs as they were.
+//!
+//! Every float tensor keeps its name and becomes 16-bit. Inputs of the graph are cast behind their name, outputs before it. Nodes
+//! that stay in f32 (see [`operators`]) read casts and their outputs are cast back; f32 passes directly from one to the next.
+//! Graphs inside of If, Loop and Scan are converted too. float64 and what is 16-bit already stay. Attributes stay f32 by their type.
+//!
+//! ONNX Runtime's CPU kernels know float16, and next to nothing of bfloat16: such a model is for other devices. Below opset
+//! 22 convolutions and pools do not take bfloat16: they then stay in f32, their weights are stored in 16 bits.
+
+mod angles;
+mod contents;
+mod operators;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use kvant_container::onnx::{
+    AttributeProto, DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, TypeProto, TypeValue, data_type,
+    element_count, tensor,
+};
+
+use crate::error::QuantizeError;
+use crate::graph::{
+    Edit, Names, STANDARD_DOMAIN, attribute, for_each_read, int_attribute, is, node, opset, set_attribute,
+    take_attribute,
+};
+use crate::pass::{Context, Pass};
+use crate::recipe::FloatType;
+use crate::shape::{self, Types};
+
+/// What a conversion did.
+#[derive(Debug, Default)]
+pub struct Converted {
+    /// Nodes that compute in 16 bits.
+    pub nodes: usize,
+    /// Nodes that compute in f32 still.
+    pub left: Vec<String>,
+    /// Constants with values beyond the type's range, and how many.
+    pub limited: BTreeMap<String, usize>,
+}
+
+/// Constants up to this size are given to nodes in f32 as they were; larger ones are stored in 16 bits and cast.
+const SMALL: usize = 1024;
+
+/// Converts a model.
+///
+/// Errors: a node that must stay in f32 and whose tensors' types are not known.
+pub fn write(model: &mut ModelProto, to: FloatType, spill: Option<&Spill>) -> Result<Converted, QuantizeError> {
+    let types = shape::infer(model);
+    let version = opset(model, STANDARD_DOMAIN).unwrap_or(1);
+    let Some(graph) = model.graph.as_mut() else { return Ok(Converted::default()) };
+    let mut converter = Converter {
+        to,
+        opset: version,
+        spill,
+        types,
+        names: Names::of(graph),
+        angles: HashSet::new(),
+        origin: HashMap::new(),
+        constants: HashMap::new(),
+        finals: HashMap::new(),
+        done: Converted::default(),
+    };
+    converter.angles = angles::angles(graph, &|name| converter.types.data_type(name));
+    converter.main(graph)?;
+    let done = converter.done;
+    // Casts that nobody reads, and constants that all read in f32.
+    Pass::named("dead-nodes")?.run(model, &Context::default())?;
+    Ok(done)
+}
+
+struct Converter<'a> {
+    to: FloatType,
+    opset: i64,
+    spill: Option<&'a Spill>,
+    types: Types,
+    names: Names,
+    /// First outputs of the nodes that compute angles.
+    angles: HashSet<String>,
+    /// The names that tensors at the graph's ends had.
+    origin: HashMap<String, String>,
+    /// Float constants as they were, of all graphs; `None` for large ones.
+    constants: HashMap<String, Option<TensorProto>>,
+    /// The graph's f32 outputs by the 16-bit tensors they are cast from.
+    finals: HashMap<String, String>,
+    done: Converted,
+}
+
+/// What is added to a graph as its nodes are walked.
+#[derive(Default)]
+struct Scope {
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+    /// The f32 tensors that there are by the names of their 16-bit ones.
+    wide: HashMap<String, String>,
+}
+
+impl Converter<'_> {
+    fn main(&mut self, graph: &mut GraphProto) -> Result<(), QuantizeError> {
+        let declared: HashSet<String> = graph.input.iter().map(|v| v.name().to_owned()).collect();
+        let scope = self.ends(graph, &declared);
+        self.graph(graph, &declared, scope)?;
+        let made: HashSet<String> = graph.node.iter().flat_map(|n| &n.output).cloned().collect();
+        let mut finals: Vec<_> = self.finals.iter().filter(|(_, output)| !made.contains(*output)).collect();
+        finals.sort();
+        graph.node.extend(finals.into_iter().map(|(half, output)| cast(half, output, DataType::FLOAT)));
+        Ok(())
+    }
+
+    /// Renames what is computed from inputs and for outputs, so that the names of the ends stay f32.
+    fn ends(&mut self, graph: &mut GraphProto, inputs: &HashSet<String>) -> Scope {
+        let mut scope = Scope::default();
+        let mut edit = Edit::default();
+        let ends = graph.input.iter().chain(&graph.output).map(|v| v.name().to_owned());
+        let ends: Vec<String> = ends.filter(|name| self.is_float(name)).collect();
+        for name in &ends {
+            if self.origin.values().any(|known| known == name) {
+                continue;
+            }
+            let half = self.names.fresh(&format!("{name}_{}", self.suffix()));
+            edit.rename(name, &half);
+            self.origin.insert(half.clone(), name.clone());
+            match inputs.contains(name) {
+                true => {
+                    scope.nodes.push(cast(name, &half, contents::data_type(self.to)));
+                    scope.wide.insert(half, name.clone());
+                }
+                false => {
+                    let constants = graph.initializer.iter_mut().filter(|t| t.name() == name);
+                    constants.for_each(|t| t.name = Some(half.clone()));
+                    self.finals.insert(half, name.clone());
+                }
+            }
+        }
+        edit.apply(graph);
+        scope
+    }
+
+    fn suffix(&self) -> &'static str {
+        if self.to == FloatType::Float16 { "float16" } else { "bfloat16" }
+    }
+
+    /// Converts the nodes and constants of a graph; `declared` names inputs whose constants are defaults that a caller replaces.
+    fn graph(
+        &mut self,
+        graph: &mut GraphProto,
+        declared: &HashSet<String>,
+        mut scope: Scope,
+    ) -> Result<(), QuantizeError> {
+        let floats = |t: &&mut TensorProto| data_type(t) == DataType::FLOAT && !declared.contains(t.name());
+        for constant in graph.initializer.iter_mut().filter(floats) {
+            let small = element_count(constant).is_ok_and(|n| n <= SMALL);
+            self.constants.insert(constant.name().to_owned(), small.then(|| constant.clone()));
+            *constant = self.narrow(constant)?;
+        }
+        let sparse = graph.sparse_initializer.iter_mut().filter_map(|t| t.values.as_mut());
+        for values in sparse.filter(|values| data_type(values) == DataType::FLOAT) {
+            self.constants.insert(values.name().to_owned(), None);
+            *values = self.narrow(values)?;
+        }
+        for node in std::mem::take(&mut graph.node) {
+            self.node(node, &mut scope)?;
+        }
+        graph.node = scope.nodes;
+        graph.initializer.append(&mut scope.initializers);
+        for info in &mut graph.value_info {
+            info.type_.as_mut().into_iter().for_each(|t| self.retype(t));
+        }
+        Ok(())
+    }
+
+    fn narrow(&mut self, source: &TensorProto) -> Result<TensorProto, QuantizeError> {
+        let (made, limited) = contents::narrow(source, self.to, self.spill)?;
+        if limited > 0 {
+            self.done.limited.insert(source.name().to_owned(), limited);
+        }
+        Ok(made)
+    }
+
+    fn retype(&self, declared: &mut TypeProto) {
+        let Some(TypeValue::TensorType(tensor)) = declared.value.as_mut() else { return };
+        if tensor.elem_type == Some(DataType::FLOAT as i32) {
+            tensor.elem_type = Some(contents::data_type(self.to) as i32);
+        }
+    }
+
+    fn node(&mut self, node: NodeProto, scope: &mut Scope) -> Result<(), QuantizeError> {
+        match self.stays(&node, scope) {
+            true => self.wide_node(node, scope),
+            false => self.narrow_node(node, scope),
+        }
+    }
+
+    fn stays(&self, node: &NodeProto, scope: &Scope) -> bool {
+        let first = node.output.first().map_or("", String::as_str);
+        let angle = self.angles.contains(self.origin.get(first).map_or(first, String::as_str));
+        angle
+            || !operators::takes(node, self.opset, self.to)
+            || operators::goes_on(node) && self.reads_wide(node, scope)
+    }
+
+    /// Whether all floats that a node reads are f32 already or constants, and one is no constant.
+    fn reads_wide(&self, node: &NodeProto, scope: &Scope) -> bool {
+        let constant = |name: &String| self.constants.contains_key(name);
+        let mut computed = node.input.iter().filter(|name| !name.is_empty() && !constant(name)).peekable();
+        let given = |name: &String| self.origin.get(name).is_some_and(|o| scope.wide.get(name) == Some(o));
+        computed.peek().is_some() && computed.all(|name| scope.wide.contains_key(name) && !given(name))
+    }
+
+    fn is_float(&self, name: &str) -> bool {
+        let original = self.origin.get(name).map_or(name, String::as_str);
+        self.constants.contains_key(name) || self.types.data_type(original) == Some(DataType::FLOAT)
+    }
+
+    /// A node as it was, between casts.
+    fn wide_node(&mut self, node: NodeProto, scope: &mut Scope) -> Result<(), QuantizeError> {
+        let mut edit = Edit::default();
+        let mut reads = Vec::new();
+        for_each_read(&node, &mut |name| reads.push(name.to_owned()));
+        for name in self.known_floats(&node, reads)? {
+            edit.rename(&name, &self.wide(&name, scope));
+        }
+        let outputs = self.known_floats(&node, node.output.iter().filter(|n| !n.is_empty()).cloned().collect())?;
+        for name in &outputs {
+            let wide = match self.finals.get(name) {
+                Some(output) => output.clone(),
+                None => self.names.fresh(&format!("{name}_float32")),
+            };
+            edit.rename(name, &wide);
+            scope.wide.insert(name.clone(), wide);
+        }
+        if !outputs.is_empty() {
+            self.done.left.push(label(&node));
+        }
+        let mut alone = GraphProto { node: vec![node], ..GraphProto::default() };
+        edit.apply(&mut alone);
+        scope.nodes.append(&mut alone.node);
+        let narrow = contents::data_type(self.to);
+        scope.nodes.extend(outputs.iter().map(|name| cast(&scope.wide[name], name, narrow)));
+        Ok(())
+    }
+
+    /// Those of the tensors that are floats. Errors: one whose type nothing tells.
+    fn known_floats(&self, node: &NodeProto, names: Vec<String>) -> Result<Vec<String>, QuantizeError> {
+        let known = |name: &String| {
+            let original = self.origin.get(name).unwrap_or(name);
+            self.constants.contains_key(name) || self.types.data_type(original).is_some()
+        };
+        match names.iter().find(|name| !known(name)) {
+            Some(tensor) => Err(QuantizeError::UnknownType { node: label(node), tensor: tensor.clone() }),
+            None => Ok(names.into_iter().filter(|name| self.is_float(name)).collect()),
+        }
+    }
+
+    /// The f32 form of a tensor: one there is, or the constant as it was, or a cast.
+    fn wide(&mut self, name: &str, scope: &mut Scope) -> String {
+        if let Some(wide) = scope.wide.get(name) {
+            return wide.clone();
+        }
+        let wide = self.names.fresh(&format!("{name}_float32"));
+        match self.constants.get(name).and_then(Option::as_ref) {
+            Some(constant) => {
+                scope.initializers.push(TensorProto { name: Some(wide.clone()), ..constant.clone() });
+            }
+            None => scope.nodes.push(cast(name, &wide, DataType::FLOAT)),
+        }
+        scope.wide.insert(name.to_owned(), wide.clone());
+        wide
+    }
+
+    /// A node that computes in 16 bits.
+    fn narrow_node(&mut self, mut node: NodeProto, scope: &mut Scope) -> Result<(), QuantizeError> {
+        for &position in operators::always_wide(&node, self.opset) {
+            let name = node.input.get(position).filter(|name| !name.is_empty() && self.is_float(name)).cloned();
+            if let Some(name) = name {
+                node.input[position] = self.wide(&name, scope);
+            }
+        }
+        self.attributes(&mut node)?;
+        for graph in node.attribute.iter_mut().flat_map(|a| a.g.as_mut().into_iter().chain(&mut a.graphs)) {
+            self.subgraph(graph, scope)?;
+        }
+        self.done.nodes += usize::from(node.output.iter().any(|name| self.is_float(name)));
+        scope.nodes.push(node);
+        Ok(())
+    }
+
+    fn subgraph(&mut self, graph: &mut GraphProto, outer: &Scope) -> Result<(), QuantizeError> {
+        let scope = Scope { wide: outer.wide.clone(), ..Scope::default() };
+        self.graph(graph, &HashSet::new(), scope)?;
+        for value in graph.input.iter_mut().chain(&mut graph.output) {
+            value.type_.as_mut().into_iter().for_each(|t| self.retype(t));
+        }
+        Ok(())
+    }
+
+    /// Attributes that name the element type of an output, or hold it.
+    fn attributes(&mut self, node: &mut NodeProto) -> Result<(), QuantizeError> {
+        let narrow = contents::data_type(self.to);
+        if is(node, "Cast") && int_attribute(node, "to") == Some(DataType::FLOAT as i64) {
+            set_attribute(node, "to", narrow as i64);
+        }
+        if is(node, "ConstantOfShape") && attribute(node, "value").is_none() {
+            node.attribute.push(tensor_attribute(tensor("", DataType::FLOAT, &[1], vec![0; 4])));
+        }
+        if is(node, "Constant") {
+            spell_constant(node);
+        }
+        if is(node, "Constant") || is(node, "ConstantOfShape") {
+            let value = node.attribute.iter_mut().find(|a| a.name() == "value").and_then(|a| a.t.as_mut());
+            if let Some(value) = value.filter(|value| data_type(value) == DataType::FLOAT) {
+                *value = self.narrow(value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `value_float` and `value_floats` of a Constant as a tensor.
+fn spell_constant(node: &mut NodeProto) {
+    let scalar = take_attribute(node, "value_float").and_then(|a| a.f).map(|f| (vec![], f.to_le_bytes().to_vec()));
+    let list = take_attribute(node, "value_floats")
+        .map(|a| (vec![a.floats.len()], a.floats.iter().flat_map(|f| f.to_le_bytes()).collect::<Vec<u8>>()));
+    if let Some((shape, bytes)) = scalar.or(list) {
+        node.attribute.push(tensor_attribute(tensor("", DataType::FLOAT, &shape, bytes)));
+    }
+}
+
+fn tensor_attribute(value: TensorProto) -> AttributeProto {
+    use kvant_container::onnx::{AttributeType, MessageField};
+    AttributeProto {
+        name: Some("value".to_owned()),
+        type_: Some(AttributeType::TENSOR.into()),
+        t: MessageField::some(value),
+        ..AttributeProto::default()
+    }
+}
+
+fn cast(input: &str, output: &str, to: DataType) -> NodeProto {
+    let mut made = node("Cast", &format!("{output}_Cast"), &[input], &[output]);
+    set_attribute(&mut made, "to", to as i64);
+    made
+}
+
+fn label(node: &NodeProto) -> String {
+    let first = node.output.first().map_or("", String::as_str);
+    if node.name().is_empty() { first } else { node.name() }.to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Which operators compute in 16-bit floats: from which opset their types allow it, and which stay in f32 all the same.
+//!
+//! What is in no row stays in f32: operators of other domains, recurrent ones and those that kernels have in f32 only (LSTM,
+//! GRU, RNN, NonMaxSuppression, TopK, RoiAlign), sums along an axis and positions, for which 11 bits are too few (Range,
+//! CumSum, TopK), random numbers and windows, quantizers. So do powers and sums of squares, which leave float16's range soon.
+//! Source: type constraints in ONNX, Operators.md.
+
+use kvant_container::onnx::NodeProto;
+
+use crate::graph::{attribute, is_standard};
+use crate::recipe::FloatType;
+
+/// Operators that are alike: the opset from which they take float16 (10: from the lowest that is read), and bfloat16.
+struct Row {
+    float16: i64,
+    bfloat16: i64,
+    op_types: &'static [&'static str],
+}
+
+const fn row(float16: i64, bfloat16: i64, op_types: &'static [&'static str]) -> Row {
+    Row { float16, bfloat16, op_types }
+}
+
+/// No opset has it.
+const NEVER: i64 = i64::MAX;
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    row(10, 13, &[
+        "Abs", "Add", "ArgMax", "ArgMin", "Cast", "Ceil", "Clip", "Concat", "Constant", "DepthToSpace", "Div", "Dropout",
+        "Erf", "Exp", "Expand", "Flatten", "Floor", "Gather", "Gemm", "Hardmax", "Identity", "IsNaN", "Log", "LogSoftmax",
+        "MatMul", "Mod", "Mul", "Neg", "NonZero", "Pad", "Reciprocal", "ReduceMax", "ReduceMin", "Relu", "Reshape", "Resize",
+        "Shape", "Sigmoid", "Sign", "Size", "Slice", "Softmax", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
+        "Tanh", "Tile", "Transpose", "Unsqueeze", "Greater", "Less", "LRN",
+    ]),
+    row(11, 13, &["Equal", "GatherElements", "GatherND", "ScatterElements", "ScatterND"]),
+    row(12, 13, &["Max", "Min"]),
+    row(12, 16, &["GreaterOrEqual", "LessOrEqual"]),
+    row(10, 14, &["BatchNormalization"]),
+    row(14, 14, &["Trilu"]),
+    row(15, 15, &["CastLike"]),
+    row(10, 16, &["If", "LeakyRelu", "Loop", "PRelu", "Scan", "Where"]),
+    row(17, 17, &["LayerNormalization"]),
+    row(18, 18, &["CenterCropPad", "Col2Im"]),
+    row(10, 20, &["ConstantOfShape"]),
+    row(20, 20, &["AffineGrid", "Gelu", "IsInf"]),
+    row(21, 21, &["GroupNormalization"]),
+    row(10, 22, &[
+        "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "Conv", "ConvTranspose", "Cos", "Cosh", "Elu",
+        "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "InstanceNormalization", "LpNormalization", "MaxPool", "MaxUnpool",
+        "Selu", "Sin", "Sinh", "Softplus", "Softsign", "Tan", "ThresholdedRelu",
+    ]),
+    row(11, 22, &["Round"]),
+    row(14, 22, &["HardSwish"]),
+    row(16, 22, &["GridSample"]),
+    row(18, 22, &["Mish"]),
+    row(19, 22, &["DeformConv"]),
+    row(23, 23, &["Attention", "RMSNormalization", "RotaryEmbedding"]),
+    row(24, 24, &["Swish", "TensorScatter"]),
+    row(10, NEVER, &["Compress", "OneHot", "ReverseSequence", "Scatter"]),
+    row(12, NEVER, &["Einsum"]),
+];
+
+/// Whether a node of a model of this opset may compute in a type.
+pub fn takes(node: &NodeProto, opset: i64, to: FloatType) -> bool {
+    let row = ROWS.iter().find(|row| row.op_types.contains(&node.op_type()));
+    let from = row.map(|row| if to == FloatType::Float16 { row.float16 } else { row.bfloat16 });
+    let sparse = attribute(node, "sparse_value").is_some();
+    is_standard(node) && !sparse && from.is_some_and(|from| from <= opset)
+}
+
+/// Inputs that are f32 whatever the others are: the scales of Resize, and for it what its older versions call so.
+pub fn always_wide(node: &NodeProto, opset: i64) -> &'static [usize] {
+    match node.op_type() {
+        "Resize" if opset < 11 => &[1],
+        "Resize" => &[1, 2],
+        _ => &[],
+    }
+}
+
+/// Operators that go on in f32 where all they read is f32 or constant: what stands between a sum of squares and its root.
+pub fn goes_on(node: &NodeProto) -> bool {
+    is_standard(node) && matches!(node.op_type(), "Add" | "Clip" | "Max" | "Reciprocal" | "Sqrt")
+}
+
+/// Operators that angles are computed from positions with.
+pub fn makes_angles(node: &NodeProto) -> bool {
+    const MAKING: &[&str] = &[
+        "Add",
+        "Cast",
+        "Concat",
+        "Cos",
+        "Div",
+        "Einsum",
+        "Expand",
+        "Identity",
+        "MatMul",
+        "Mul",
+        "Reshape",
+        "Sin",
+        "Slice",
+        "Squeeze",
+        "Sub",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    ];
+    is_standard(node) && MAKING.contains(&node.op_type())
+}

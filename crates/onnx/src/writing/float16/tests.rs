@@ -1,0 +1,131 @@
+use kvant_container::onnx::MessageField;
+
+use super::*;
+use crate::graph::check;
+use crate::test_models::{floats, integers, model, typed};
+
+fn converted(
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+    opset: i64,
+    to: FloatType,
+) -> (ModelProto, Converted) {
+    let mut model = model(opset, nodes, initializers, &[], &[]);
+    let graph = model.graph.as_mut().unwrap();
+    graph.input = vec![typed("x", &[1, 2, 2, 2])];
+    graph.output = vec![typed("y", &[1, 2, 2, 2])];
+    let done = write(&mut model, to, None).unwrap();
+    assert_eq!(check(&model), Ok(()));
+    (model, done)
+}
+
+fn operators(graph: &GraphProto) -> Vec<&str> {
+    graph.node.iter().map(|n| n.op_type()).collect()
+}
+
+fn type_of(graph: &GraphProto, name: &str) -> DataType {
+    data_type(graph.initializer.iter().find(|t| t.name() == name).unwrap())
+}
+
+#[test]
+fn ends_are_cast_and_constants_are_halved() {
+    let nodes = vec![node("Add", "a", &["x", "w"], &["h"]), node("Relu", "r", &["h"], &["y"])];
+    let (model, done) = converted(nodes, vec![floats("w", &[1], &[1e6])], 17, FloatType::Float16);
+    assert_eq!(operators(&model.graph), ["Cast", "Add", "Relu", "Cast"]);
+    assert_eq!(type_of(&model.graph, "w"), DataType::FLOAT16);
+    assert_eq!((done.nodes, done.limited), (2, BTreeMap::from([("w".to_owned(), 1)])));
+    assert_eq!(model.graph.node[3].output, ["y"]);
+}
+
+#[test]
+fn f32_passes_from_a_power_to_its_root() {
+    let mut mean = node("ReduceMean", "m", &["p"], &["v"]);
+    set_attribute(&mut mean, "axes", &[-1i64][..]);
+    let nodes = vec![
+        node("Pow", "p", &["x", "two"], &["p"]),
+        mean,
+        node("Add", "e", &["v", "eps"], &["s"]),
+        node("Sqrt", "s", &["s"], &["d"]),
+        node("Div", "d", &["x", "d"], &["y"]),
+    ];
+    let constants = vec![floats("two", &[], &[2.0]), floats("eps", &[], &[1e-12])];
+    let (model, done) = converted(nodes, constants, 17, FloatType::Float16);
+    assert_eq!(operators(&model.graph), ["Cast", "Pow", "ReduceMean", "Add", "Sqrt", "Cast", "Div", "Cast"]);
+    assert_eq!(model.graph.node[1].input[0], "x");
+    assert_eq!(type_of(&model.graph, "eps_float32"), DataType::FLOAT);
+    assert_eq!((done.nodes, done.left.len()), (1, 4));
+}
+
+#[test]
+fn scales_of_resize_stay_and_its_data_do_not() {
+    let nodes = vec![node("Resize", "r", &["x", "", "scales"], &["y"])];
+    let (model, _) = converted(nodes, vec![floats("scales", &[4], &[1.0; 4])], 13, FloatType::Float16);
+    assert_eq!(operators(&model.graph), ["Cast", "Resize", "Cast"]);
+    assert_eq!(type_of(&model.graph, &model.graph.node[1].input[2]), DataType::FLOAT);
+}
+
+#[test]
+fn bfloat16_convolutions_need_a_newer_opset() {
+    let weight = || floats("w", &[2, 2, 33, 33], &[0.5; 4 * 33 * 33]);
+    let nodes = || vec![node("Conv", "c", &["x", "w"], &["y"])];
+    let (old, _) = converted(nodes(), vec![weight()], 17, FloatType::BFloat16);
+    assert_eq!(operators(&old.graph), ["Cast", "Conv"]);
+    assert_eq!((old.graph.node[0].input[0].as_str(), old.graph.node[1].output[0].as_str()), ("w", "y"));
+    let (new, _) = converted(nodes(), vec![weight()], 22, FloatType::BFloat16);
+    assert_eq!(operators(&new.graph), ["Cast", "Conv", "Cast"]);
+    assert_eq!(type_of(&new.graph, "w"), DataType::BFLOAT16);
+}
+
+#[test]
+fn angles_of_positions_stay() {
+    let mut float = node("Cast", "f", &["positions"], &["p"]);
+    set_attribute(&mut float, "to", DataType::FLOAT as i64);
+    let nodes = vec![
+        node("Size", "z", &["x"], &["positions"]),
+        float,
+        node("Mul", "m", &["p", "frequency"], &["angle"]),
+        node("Sin", "s", &["angle"], &["sine"]),
+        node("Mul", "y", &["x", "sine"], &["y"]),
+    ];
+    let (model, done) = converted(nodes, vec![floats("frequency", &[1], &[0.01])], 17, FloatType::Float16);
+    assert_eq!(operators(&model.graph), ["Cast", "Size", "Cast", "Mul", "Sin", "Cast", "Mul", "Cast"]);
+    assert_eq!(done.left.len(), 3);
+}
+
+#[test]
+fn graphs_inside_are_converted() {
+    let branch = |value: f32| {
+        let constant = {
+            let mut made = node("Constant", "c", &[], &[&format!("c{value}")]);
+            set_attribute(&mut made, "value_float", value);
+            made
+        };
+        let output = format!("o{value}");
+        GraphProto {
+            node: vec![constant, node("Add", "a", &["x", &format!("c{value}")], &[&output])],
+            output: vec![typed(&output, &[1, 2, 2, 2])],
+            ..GraphProto::default()
+        }
+    };
+    let mut decide = node("If", "i", &["b"], &["y"]);
+    for (name, value) in [("then_branch", 1.0), ("else_branch", 2.0)] {
+        let g = MessageField::some(branch(value));
+        let type_ = Some(kvant_container::onnx::AttributeType::GRAPH.into());
+        decide.attribute.push(AttributeProto { name: Some(name.to_owned()), g, type_, ..AttributeProto::default() });
+    }
+    let condition = tensor("b", DataType::BOOL, &[], vec![1]);
+    let (model, _) = converted(vec![decide], vec![condition, integers("unused", &[1])], 17, FloatType::Float16);
+    assert_eq!(operators(&model.graph), ["Cast", "If", "Cast"]);
+    let inside = model.graph.node[1].attribute[0].g.as_ref().unwrap();
+    assert_eq!(data_type(inside.node[0].attribute[0].t.as_ref().unwrap()), DataType::FLOAT16);
+    assert_eq!(inside.node[1].input[0], model.graph.node[0].output[0]);
+}
+
+#[test]
+fn a_model_that_is_16_bit_already_is_left() {
+    let weight = tensor("w", DataType::FLOAT16, &[1], vec![0, 60]);
+    let mut model = model(17, vec![node("Relu", "r", &["w"], &["y"])], vec![weight], &[], &["y"]);
+    let before = model.clone();
+    let done = write(&mut model, FloatType::Float16, None).unwrap();
+    assert_eq!((model, done.nodes), (before, 0));
+}

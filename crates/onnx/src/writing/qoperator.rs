@@ -1,0 +1,427 @@
+//! Integer operators instead of float ones between Q/DQ pairs: `DequantizeLinear -> op -> QuantizeLinear` becomes one node.
+//!
+//! The pairs are written first, so that both layouts have the same scales and codes. [`ROWS`] says what becomes of an operator.
+//! Fused are 8-bit types in the combinations that ONNX Runtime's kernels have: outputs of the data's type, int8 weights with
+//! either, uint8 weights with uint8 data, operands of arithmetic all of one type. Everything else keeps its pairs.
+//! Source: ONNX, QLinearConv-10, QLinearMatMul-10; ONNX Runtime, ContribOperators.md.
+
+use kvant_container::onnx::{
+    DataType, GraphProto, ModelProto, NodeProto, TensorProto, data_type, element_count, tensor,
+};
+
+use super::operators::MICROSOFT;
+use crate::element::{CodeRange, Element};
+use crate::error::QuantizeError;
+use crate::graph::{
+    Edit, Index, STANDARD_DOMAIN, add_opset, attribute, float_attribute, int_attribute, is, node, opset,
+    positional_input, set_attribute, string_attribute, take_attribute,
+};
+use crate::pass::{Context, Pass};
+use crate::placement::clip_bounds;
+use crate::quantization::{Affine, pack, quantize_value};
+use crate::solution::values;
+
+/// How the inputs of an integer operator are made of those of a float one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Data, weight, output scale, bias in int32; QLinearConv.
+    Conv,
+    /// The same without a bias; QLinearMatMul.
+    MatMul,
+    /// The bias before the output's scale; QGemm.
+    Gemm,
+    /// Two operands and the output's scale.
+    Pair,
+    /// One operand and the output's scale.
+    One,
+    /// The output's scale and all operands.
+    Many,
+    /// The operator itself, from this opset on: codes move, and input and output have the same scale.
+    Moves(i64),
+}
+
+/// What becomes of an operator.
+struct Row {
+    op_type: &'static str,
+    integer: &'static str,
+    domain: &'static str,
+    form: Form,
+}
+
+const fn row(op_type: &'static str, integer: &'static str, domain: &'static str, form: Form) -> Row {
+    Row { op_type, integer, domain, form }
+}
+
+const fn moves(op_type: &'static str, from: i64) -> Row {
+    row(op_type, op_type, "", Form::Moves(from))
+}
+
+const ROWS: &[Row] = &[
+    row("Conv", "QLinearConv", "", Form::Conv),
+    row("MatMul", "QLinearMatMul", "", Form::MatMul),
+    row("Gemm", "QGemm", MICROSOFT, Form::Gemm),
+    row("Add", "QLinearAdd", MICROSOFT, Form::Pair),
+    row("Mul", "QLinearMul", MICROSOFT, Form::Pair),
+    row("Sigmoid", "QLinearSigmoid", MICROSOFT, Form::One),
+    row("LeakyRelu", "QLinearLeakyRelu", MICROSOFT, Form::One),
+    row("GlobalAveragePool", "QLinearGlobalAveragePool", MICROSOFT, Form::One),
+    row("AveragePool", "QLinearAveragePool", MICROSOFT, Form::One),
+    row("Softmax", "QLinearSoftmax", MICROSOFT, Form::One),
+    row("Concat", "QLinearConcat", MICROSOFT, Form::Many),
+    moves("DepthToSpace", 10),
+    moves("Expand", 10),
+    moves("Flatten", 10),
+    moves("Gather", 10),
+    moves("MaxPool", 12),
+    moves("Reshape", 10),
+    moves("Resize", 11),
+    moves("Slice", 10),
+    moves("SpaceToDepth", 10),
+    moves("Split", 10),
+    moves("Squeeze", 10),
+    moves("Tile", 10),
+    moves("Transpose", 10),
+    moves("Unsqueeze", 10),
+];
+
+/// Replaces what can be replaced. Returns the number of integer operators.
+pub fn fuse(model: &mut ModelProto) -> Result<usize, QuantizeError> {
+    let version = opset(model, STANDARD_DOMAIN).unwrap_or(1);
+    let Some(graph) = model.graph.as_mut() else { return Ok(0) };
+    let mut edit = Edit::default();
+    let fuser = Fuser { graph, index: Index::new(graph), opset: version };
+    for (position, old) in graph.node.iter().enumerate() {
+        let Some(row) = ROWS.iter().find(|row| is(old, row.op_type)) else { continue };
+        let Some(fused) = fuser.fused(old, row)? else { continue };
+        fused.gone.iter().for_each(|&gone| edit.remove(gone));
+        fused.constants.into_iter().for_each(|constant| edit.add(constant));
+        edit.replace(position, fused.nodes);
+    }
+    let written = edit.apply(graph);
+    if graph.node.iter().any(|node| node.domain() == MICROSOFT) {
+        add_opset(model, MICROSOFT, 1);
+    }
+    Pass::named("dead-nodes")?.run(model, &Context::default())?;
+    Ok(written)
+}
+
+/// A tensor as codes, by the names of its scale and zero point.
+struct Codes<'a> {
+    codes: &'a str,
+    scale: &'a str,
+    zero_point: &'a str,
+    element: DataType,
+}
+
+impl Codes<'_> {
+    fn names(&self) -> [&str; 3] {
+        [self.codes, self.scale, self.zero_point]
+    }
+}
+
+/// What is made of an output: its codes, the nodes that made them, and the codes' bounds where Relu or Clip stood between.
+struct Output<'a> {
+    codes: Codes<'a>,
+    gone: Vec<usize>,
+    clamp: Option<CodeRange>,
+}
+
+/// New nodes in place of an old one and of others that go.
+struct Fused {
+    nodes: Vec<NodeProto>,
+    gone: Vec<usize>,
+    constants: Vec<TensorProto>,
+}
+
+struct Fuser<'a> {
+    graph: &'a GraphProto,
+    index: Index,
+    opset: i64,
+}
+
+impl<'a> Fuser<'a> {
+    fn fused(&self, old: &'a NodeProto, row: &Row) -> Result<Option<Fused>, QuantizeError> {
+        if let Form::Moves(from) = row.form {
+            return Ok(if self.opset >= from { self.moved(old) } else { None });
+        }
+        let Some(output) = self.output(&old.output[0]) else { return Ok(None) };
+        let Some(inputs) = self.inputs(old, row.form, &output.codes)? else { return Ok(None) };
+        let mut made = NodeProto { domain: Some(row.domain.to_owned()), ..old.clone() };
+        made.op_type = Some(row.integer.to_owned());
+        made.input = inputs;
+        made.output = vec![output.codes.codes.to_owned()];
+        if !self.spell(&mut made, old) {
+            return Ok(None);
+        }
+        let (clip, constants) = clamped(&mut made, &output);
+        Ok(Some(Fused { nodes: [made].into_iter().chain(clip).collect(), gone: output.gone, constants }))
+    }
+
+    /// Attributes as the integer operator has them; false where it has no such thing.
+    fn spell(&self, made: &mut NodeProto, old: &NodeProto) -> bool {
+        match old.op_type() {
+            "Gemm" => take_attribute(made, "beta").is_none_or(|beta| beta.f == Some(1.0)),
+            "AveragePool" => attribute(old, "dilations").is_none(),
+            "Softmax" => {
+                let default = if self.opset < 13 { 1 } else { -1 };
+                set_attribute(made, "axis", int_attribute(old, "axis").unwrap_or(default));
+                set_attribute(made, "opset", self.opset);
+                true
+            }
+            _ => true,
+        }
+    }
+
+    /// The codes that a tensor is dequantized from.
+    fn read(&self, name: &str) -> Option<Codes<'a>> {
+        let dequantize = &self.graph.node[self.index.producer(name)?];
+        if is(dequantize, "DequantizeLinear") { self.codes(dequantize, &dequantize.input[0]) } else { None }
+    }
+
+    fn codes(&self, pair: &'a NodeProto, codes: &'a str) -> Option<Codes<'a>> {
+        let [_, scale, zero_point] = &pair.input[..] else { return None };
+        let element = data_type(self.index.constant(self.graph, zero_point)?);
+        Some(Codes { codes, scale, zero_point, element })
+    }
+
+    /// Codes of 8 bits with one scale.
+    fn plain(&self, name: &str) -> Option<Codes<'a>> {
+        self.read(name).filter(|codes| is_byte(codes.element) && self.is_one(codes.scale))
+    }
+
+    fn is_one(&self, scale: &str) -> bool {
+        self.index.constant(self.graph, scale).and_then(|t| element_count(t).ok()) == Some(1)
+    }
+
+    fn output(&self, name: &str) -> Option<Output<'a>> {
+        let position = self.index.only_consumer(name)?;
+        let reader = &self.graph.node[position];
+        if is(reader, "QuantizeLinear") {
+            let codes = self.codes(reader, &reader.output[0])?;
+            let plain = is_byte(codes.element) && self.is_one(codes.scale);
+            return plain.then(|| Output { codes, gone: vec![position], clamp: None });
+        }
+        // Integers can be clipped from this opset on.
+        let clamps = (is(reader, "Relu") || is(reader, "Clip")) && self.opset >= 12;
+        let behind = if clamps { self.index.only_consumer(&reader.output[0])? } else { return None };
+        let quantize = Some(&self.graph.node[behind]).filter(|node| is(node, "QuantizeLinear"))?;
+        let codes = self.codes(quantize, &quantize.output[0])?;
+        let plain = is_byte(codes.element) && self.is_one(codes.scale);
+        let clamp = Some(self.clamp(reader, &codes)?);
+        plain.then(|| Output { codes, gone: vec![position, behind], clamp })
+    }
+
+    /// The codes of the bounds of a Relu or Clip: clamping rounded values is rounding clamped ones.
+    fn clamp(&self, node: &NodeProto, codes: &Codes) -> Option<CodeRange> {
+        let (low, high) = match node.op_type() {
+            "Relu" => (0.0, f32::MAX),
+            _ => clip_bounds(self.graph, &self.index, node)?,
+        };
+        let affine =
+            Affine { scale: self.numbers(codes.scale)?.first().copied()?, zero_point: self.zero_point(codes)? };
+        let range = element(codes.element).full_range()?;
+        let code = |value: f32| quantize_value(value, affine, range);
+        Some(CodeRange { min: code(low), max: code(high) })
+    }
+
+    fn numbers(&self, name: &str) -> Option<Vec<f32>> {
+        values(self.index.constant(self.graph, name)?).ok()
+    }
+
+    fn zero_points(&self, name: &str) -> Option<Vec<u8>> {
+        let tensor = self.index.constant(self.graph, name)?;
+        kvant_container::onnx::tensor_bytes(tensor).ok().map(|bytes| bytes.into_owned())
+    }
+
+    fn zero_point(&self, codes: &Codes) -> Option<i64> {
+        let byte = self.zero_points(codes.zero_point)?.first().copied()?;
+        Some(if codes.element == DataType::INT8 { i64::from(byte as i8) } else { i64::from(byte) })
+    }
+
+    fn inputs(&self, old: &NodeProto, form: Form, output: &Codes) -> Result<Option<Vec<String>>, QuantizeError> {
+        let target = [output.scale, output.zero_point];
+        let made = match form {
+            Form::One => {
+                self.same(&old.input[0], output).map(|x| x.names().into_iter().chain(target).map(owned).collect())
+            }
+            Form::Pair | Form::Many => {
+                let operands: Option<Vec<Codes>> = old.input.iter().map(|name| self.same(name, output)).collect();
+                operands.map(|operands| {
+                    let operands = operands.iter().flat_map(Codes::names).map(owned);
+                    let target = target.map(owned).into_iter();
+                    if form == Form::Many { target.chain(operands).collect() } else { operands.chain(target).collect() }
+                })
+            }
+            Form::Conv | Form::MatMul | Form::Gemm => self.product(old, form, output),
+            Form::Moves(_) => None,
+        };
+        Ok(made)
+    }
+
+    /// The codes of an operand that has the output's type.
+    fn same(&self, name: &str, output: &Codes) -> Option<Codes<'a>> {
+        self.plain(name).filter(|codes| codes.element == output.element)
+    }
+
+    fn product(&self, old: &NodeProto, form: Form, output: &Codes) -> Option<Vec<String>> {
+        let data = self.same(&old.input[0], output)?;
+        let weight = self.read(&old.input[1]).filter(|w| is_byte(w.element))?;
+        let known = weight.element == data.element || data.element == DataType::UINT8;
+        let constant = self.index.constant(self.graph, weight.codes).is_some();
+        let one_zero_point = self.zero_points(weight.zero_point)?.windows(2).all(|pair| pair[0] == pair[1]);
+        if !known || !one_zero_point || !constant && (form != Form::MatMul || weight.element != data.element) {
+            return None;
+        }
+        let bias = match positional_input(old, 2) {
+            Some(bias) => Some(self.bias(old, bias, &data, &weight)?),
+            None => None,
+        };
+        let target = [output.scale, output.zero_point];
+        let operands = data.names().into_iter().chain(weight.names());
+        let inputs: Vec<&str> = match form {
+            Form::Gemm => operands.chain([bias.unwrap_or("")]).chain(target).collect(),
+            _ => operands.chain(target).chain(bias).collect(),
+        };
+        Some(inputs.into_iter().map(owned).collect())
+    }
+
+    /// The int32 codes of a bias whose scale is that of the product.
+    fn bias(&self, old: &NodeProto, bias: &str, data: &Codes, weight: &Codes) -> Option<&'a str> {
+        let codes = self.read(bias).filter(|codes| codes.element == DataType::INT32)?;
+        let alpha = if is(old, "Gemm") { float_attribute(old, "alpha").unwrap_or(1.0) } else { 1.0 };
+        let input = self.numbers(data.scale)?.first().copied()? * alpha;
+        let (weights, scales) = (self.numbers(weight.scale)?, self.numbers(codes.scale)?);
+        let fits = |(&w, &s): (&f32, &f32)| (input * w - s).abs() <= 1e-5 * s.abs();
+        let same = weights.len() == scales.len() && weights.iter().zip(&scales).all(fits);
+        same.then_some(codes.codes)
+    }
+
+    /// The node on codes, where all that it gives is quantized as what it gets.
+    fn moved(&self, old: &'a NodeProto) -> Option<Fused> {
+        let data = self.plain(&old.input[0])?;
+        let nearest = !is(old, "Resize") || string_attribute(old, "mode").unwrap_or("nearest") == "nearest";
+        let named = old.output.iter().filter(|name| !name.is_empty());
+        let outputs: Vec<Output> = named.map(|name| self.output(name)).collect::<Option<_>>()?;
+        let indices = is(old, "MaxPool") && old.output.len() > 1;
+        let alike = |output: &Output| output.clamp.is_none() && self.alike(&data, &output.codes);
+        if !nearest || indices || outputs.len() != old.output.len() || !outputs.iter().all(alike) {
+            return None;
+        }
+        let mut made = old.clone();
+        made.input[0] = data.codes.to_owned();
+        made.output = outputs.iter().map(|output| output.codes.codes.to_owned()).collect();
+        let gone = outputs.into_iter().flat_map(|output| output.gone).collect();
+        Some(Fused { nodes: vec![made], gone, constants: Vec::new() })
+    }
+
+    fn alike(&self, a: &Codes, b: &Codes) -> bool {
+        let scale = a.scale == b.scale || self.numbers(a.scale) == self.numbers(b.scale);
+        a.element == b.element && scale && self.zero_point(a) == self.zero_point(b)
+    }
+}
+
+/// Puts a Clip on integers behind a node whose output is clamped.
+fn clamped(made: &mut NodeProto, output: &Output) -> (Option<NodeProto>, Vec<TensorProto>) {
+    let Some(clamp) = output.clamp else { return (None, Vec::new()) };
+    let target = output.codes.codes;
+    let [between, min, max] = ["unclamped", "min", "max"].map(|suffix| format!("{target}_{suffix}"));
+    made.output = vec![between.clone()];
+    let bound =
+        |name: &str, code: i64| tensor(name, output.codes.element, &[], pack(&[code], element(output.codes.element)));
+    let constants = vec![bound(&min, clamp.min), bound(&max, clamp.max)];
+    (Some(node("Clip", &format!("{target}_Clip"), &[&between, &min, &max], &[target])), constants)
+}
+
+fn owned(name: &str) -> String {
+    name.to_owned()
+}
+
+fn is_byte(element: DataType) -> bool {
+    matches!(element, DataType::INT8 | DataType::UINT8)
+}
+
+fn element(data_type: DataType) -> Element {
+    if data_type == DataType::INT8 { Element::Int8 } else { Element::UInt8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::check;
+    use crate::placement::Placement;
+    use crate::preset::Preset;
+    use crate::quantize::prepare;
+    use crate::recipe::{Layout, Recipe};
+    use crate::test_models::{floats, integers, model, typed};
+
+    fn quantized(nodes: Vec<NodeProto>, initializers: Vec<TensorProto>, change: fn(&mut Recipe)) -> ModelProto {
+        let mut model = model(17, nodes, initializers, &[], &["y"]);
+        model.graph.as_mut().unwrap().input = vec![typed("x", &[1, 2, 2, 2])];
+        let mut recipe = Recipe { layout: Layout::QOperator, ..Preset::find("A8W8").unwrap().recipe() };
+        change(&mut recipe);
+        let passes = recipe.passes();
+        let prepared = prepare(model, recipe, &passes, None).unwrap();
+        assert_ne!(prepared.placement.activations, Placement::default().activations);
+        let mut observation = prepared.observation();
+        prepared.observation().tensors().iter().for_each(|name| observation.see(name, &[-1.0, 1.0]));
+        let made = prepared.finish(&observation, None).unwrap().0;
+        assert_eq!(check(&made), Ok(()));
+        made
+    }
+
+    fn operators(model: &ModelProto) -> Vec<&str> {
+        model.graph.node.iter().map(|n| n.op_type()).collect()
+    }
+
+    #[test]
+    fn a_convolution_with_its_bias_and_relu_is_integer() {
+        let constants = vec![floats("w", &[2, 2, 1, 1], &[1.0, 0.5, -0.5, 0.2]), floats("b", &[2], &[0.1, 0.2])];
+        let nodes = vec![node("Conv", "c", &["x", "w", "b"], &["h"]), node("Relu", "r", &["h"], &["y"])];
+        let made = quantized(nodes, constants, |_| {});
+        assert_eq!(operators(&made), ["QuantizeLinear", "QLinearConv", "Clip", "DequantizeLinear"]);
+        assert_eq!(made.graph.node[1].input.len(), 9);
+        assert_eq!(made.graph.node[3].output, ["y"]);
+    }
+
+    #[test]
+    fn codes_move_where_scales_are_shared() {
+        let nodes = vec![
+            node("Add", "a", &["x", "x"], &["h"]),
+            node("Reshape", "s", &["h", "shape"], &["f"]),
+            node("Sigmoid", "g", &["f"], &["y"]),
+        ];
+        let made = quantized(nodes, vec![integers("shape", &[1, 8])], |_| {});
+        let expected = ["QuantizeLinear", "QLinearAdd", "Reshape", "QLinearSigmoid", "DequantizeLinear"];
+        assert_eq!(operators(&made), expected);
+        let domains: Vec<&str> = made.opset_import.iter().map(|set| set.domain()).collect();
+        assert_eq!(domains, ["", MICROSOFT]);
+    }
+
+    #[test]
+    fn a_relu_that_the_codes_replace_leaves_the_bias_to_its_convolution() {
+        let weight = |name: &str| floats(name, &[2, 2, 1, 1], &[1.0, 0.5, -0.5, 0.2]);
+        let bias = |name: &str| floats(name, &[2], &[0.1, 0.2]);
+        let nodes = vec![
+            node("Conv", "c", &["x", "w", "b"], &["h"]),
+            node("Relu", "r", &["h"], &["f"]),
+            node("Conv", "d", &["f", "v", "a"], &["y"]),
+        ];
+        let constants = vec![weight("w"), weight("v"), bias("a"), bias("b")];
+        let made = quantized(nodes, constants, |recipe| *recipe = unsigned());
+        assert_eq!(operators(&made), ["QuantizeLinear", "QLinearConv", "QLinearConv", "DequantizeLinear"]);
+    }
+
+    fn unsigned() -> Recipe {
+        Recipe { layout: Layout::QOperator, ..Preset::find("U8S8_AAWS").unwrap().recipe() }
+    }
+
+    #[test]
+    fn what_kernels_do_not_have_keeps_its_pairs() {
+        let nodes = || vec![node("MatMul", "m", &["x", "w"], &["h"]), node("Softplus", "p", &["h"], &["y"])];
+        let weight = || vec![floats("w", &[2, 2], &[1.0, 0.5, -0.5, 0.2])];
+        let unsigned = quantized(nodes(), weight(), |recipe| recipe.weight.element = Element::UInt8);
+        assert!(operators(&unsigned).contains(&"MatMul"));
+        let signed = quantized(nodes(), weight(), |_| {});
+        assert_eq!(operators(&signed), ["QuantizeLinear", "QLinearMatMul", "DequantizeLinear", "Softplus"]);
+    }
+}
