@@ -66,4 +66,4 @@ def test_evaluation_counts_the_same(kvant, quantized, digits, net):
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["top1"] == pytest.approx(onnx_oracle.accuracy(path, test, LABELS), abs=2 * SLACK)
-    assert said["float_top1"] == pytest.approx(FLOAT[net], abs=1e-3)
+    assert said["reference_top1"] == pytest.approx(FLOAT[net], abs=1e-3)

@@ -19,7 +19,18 @@ SLACK = 0.1  # dB
 STANDARD = {"", "com.microsoft"}
 
 # Where an incumbent may be better, and why: {(model, preset, incumbent): (dB that it may be ahead, reason)}.
-EXCEPTIONS = {}
+_BROKEN = "below 5 dB all outputs are noise: 8 bits per tensor are too few for this model, whoever chooses the scales"
+_HISTOGRAM = "its percentile is that of one histogram over all samples and cuts less than one that grows; by minimum and maximum kvant is ahead"
+_FALLBACK = "its percentile calibration is that of one histogram, or falls back to minimum and maximum where a mask is about"
+EXCEPTIONS = {
+    ("minilm", "A8W8", "quark A8W8"): (1.0, _BROKEN),
+    ("minilm", "A8W8", "quark nomask:A8W8"): (1.0, _BROKEN),
+    ("minilm", "A8W8", "ort A8W8"): (1.0, _BROKEN),
+    ("yolo", "A16W8", "ort A16W8"): (0.4, _HISTOGRAM),
+    ("bert", "A8W8", "quark nomask:A8W8"): (0.4, _FALLBACK),
+    ("bert", "A8W8", "ort nomask:A8W8"): (0.4, _FALLBACK),
+    ("decoder", "A16W8", "ort nomask:A16W8"): (0.3, _HISTOGRAM),
+}
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +111,11 @@ def test_is_no_further_from_the_float_model(quantized, incumbent, onnx_model, na
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "yolo", "bert"])
 def test_engines_calibrate_alike(quantized, kvant_onnx, onnx_model, tmp_path, name):
-    """The embedded engine observes what onnxruntime observes: scales agree to the rounding of sums."""
+    """The embedded engine observes what onnxruntime observes: scales agree to the rounding of sums. By minimum and maximum, since
+    whether a percentile cuts one value more may hang on the last bit of another."""
     model = onnx_model(name)
     found = [
-        onnx_qdq.read(kvant_onnx(model, "A8W8", model.with_suffix(".calib.npz"), tmp_path / f"{engine}.onnx", "--runtime", engine))
+        onnx_qdq.read(kvant_onnx(model, "A8W8", model.with_suffix(".calib.npz"), tmp_path / f"{engine}.onnx", "--runtime", engine, "--calibration-method", "minmax"))
         for engine in ("ort", "rten")
     ]
     assert found[0].keys() == found[1].keys()

@@ -88,9 +88,9 @@ pub enum Command {
     Plan(PlanArgs),
     /// Show what a checkpoint holds: architecture, tensors, sizes, quantization
     Inspect(InspectArgs),
-    /// Measure how well a model predicts a text
+    /// Measure how well a model predicts a text, or how far an ONNX graph is from its float graph
     Eval(EvalArgs),
-    /// List schemes, number formats, exports, observers, algorithms or model families
+    /// List schemes, formats, exports, observers, algorithms, families; presets, passes, elements, methods of ONNX graphs
     List(ListArgs),
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS)]
@@ -130,7 +130,7 @@ pub struct QuantizeArgs {
     /// What to make.
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The directory to write; it appears when it is complete
+    /// The directory to write, or the .onnx file; it appears when it is complete
     #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,
     /// Replace the output directory if it exists
@@ -268,9 +268,9 @@ pub struct OnnxArgs {
     /// How ranges of weights are found
     #[arg(long, value_name = "METHOD")]
     pub weight_method: Option<Method>,
-    /// Percent of the values inside the range, for the percentile method
-    #[arg(long, value_name = "PERCENT", default_value = "99.999", value_parser = percent)]
-    pub percentile: f64,
+    /// Percent of the values inside the range, for the percentile method [default: 99.999, of some presets 99.9999]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub percentile: Option<f64>,
     /// What becomes of biases: int32, int16, weight (quantized like one) or float
     #[arg(long, value_name = "KIND")]
     pub bias: Option<BiasKind>,
@@ -313,6 +313,36 @@ pub struct OnnxArgs {
     /// What the float model is run with.
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+impl OnnxArgs {
+    /// The first option that was given, of those without a usual value.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            (self.activation.is_some(), "--activation"),
+            (self.weight.is_some(), "--weight"),
+            (self.symmetric.is_some(), "--symmetric"),
+            (self.per_channel, "--per-channel"),
+            (self.equalize, "--equalize"),
+            (self.reduce_range, "--reduce-range"),
+            (self.calibration_method.is_some(), "--calibration-method"),
+            (self.weight_method.is_some(), "--weight-method"),
+            (self.percentile.is_some(), "--percentile"),
+            (self.bias.is_some(), "--bias"),
+            (self.form.is_some(), "--form"),
+            (self.layout.is_some(), "--layout"),
+            (self.boundary.is_some(), "--boundary"),
+            (!self.op_types.is_empty(), "--op-types"),
+            (!self.more_op_types.is_empty(), "--more-op-types"),
+            (!self.exclude_op_types.is_empty(), "--exclude-op-types"),
+            (!self.nodes.is_empty(), "--nodes"),
+            (!self.exclude_subgraph.is_empty(), "--exclude-subgraph"),
+            (!self.enable_pass.is_empty(), "--enable-pass"),
+            (!self.disable_pass.is_empty(), "--disable-pass"),
+            (self.preprocess.is_some(), "--preprocess"),
+        ];
+        given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
+    }
 }
 
 /// What an ONNX graph is run with.

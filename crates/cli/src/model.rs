@@ -1,7 +1,7 @@
 //! From arguments to a plan: which flow an input takes, and the recipe that file and options make together.
 
 use crate::args::{RecipeArgs, RunArgs};
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use kvant_container::Checkpoint;
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::{Recipe, Settings};
@@ -21,6 +21,10 @@ pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
 /// # Errors
 /// Whatever can be refused before weights are read.
 pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
+    if let Some(option) = args.onnx.given() {
+        let failure = Failure::new(Kind::Usage, format!("{option} has a meaning for ONNX graphs only"));
+        return Err(failure.with_hint(Some("leave it out, or name an .onnx file".to_owned())));
+    }
     let recipe = recipe(args)?.with_calibration(!args.calibration.calib.is_empty());
     let checkpoint = open(&args.model)?;
     let plan = Plan::new(&checkpoint, recipe)?;

@@ -56,6 +56,12 @@ pub enum QuantizeError {
         /// The tensor.
         tensor: String,
     },
+    /// The model is quantized already.
+    #[error("the model is quantized already: it has a node {operator}")]
+    AlreadyQuantized {
+        /// An operator that quantized models have.
+        operator: String,
+    },
     /// Nothing in the graph is quantized by the recipe.
     #[error("no node of the model is quantized by this recipe")]
     NothingToDo,
@@ -78,7 +84,10 @@ impl QuantizeError {
             Self::Graph(problem) => problem.kind(),
             Self::Pass(problem) => problem.kind(),
             Self::Container(problem) => problem.kind(),
-            Self::NoOperator { .. } | Self::NotInLayout { .. } | Self::UnknownType { .. } => ErrorKind::Unsupported,
+            Self::NoOperator { .. }
+            | Self::AlreadyQuantized { .. }
+            | Self::NotInLayout { .. }
+            | Self::UnknownType { .. } => ErrorKind::Unsupported,
             Self::NoIntegerBoundary => ErrorKind::Invalid,
             Self::NotANumber { .. } | Self::NoRange { .. } | Self::NothingToDo => ErrorKind::Invalid,
         }
@@ -99,7 +108,10 @@ impl QuantizeError {
             Self::UnknownType { .. } => {
                 "write the tensor's type to the model's value_info, as onnx.shape_inference does"
             }
-            Self::NothingToDo => "see `kvant inspect` for its operators; --op-types names what shall be quantized",
+            Self::AlreadyQuantized { .. } => "give the float model it was made from",
+            Self::NothingToDo => {
+                "see `kvant inspect` for its operators and types: float32 is quantized, and --op-types names further operators"
+            }
         };
         Some(hint.to_owned())
     }

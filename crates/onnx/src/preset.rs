@@ -1,6 +1,6 @@
 //! The presets: one row each, with the names users know from Quark.
 
-use crate::calibration::Method;
+use crate::calibration::{DEFAULT_PERCENTILE, Method};
 use crate::element::{Block, Element};
 use crate::quantization::ScaleKind;
 use crate::recipe::{Align, BiasKind, Boundary, FloatType, Form, Layout, Recipe, RuleSet, Selection, TensorScheme};
@@ -77,8 +77,9 @@ pub const PRESETS: &[Preset] = &[
         selection: Selection { all_op_types: true, ..Selection::default() },
         ..power_of_two()
     }),
-    preset("S8S8_AAWS", &[], "int8 asymmetric activations (99.9999th percentile), int8 symmetric weights", || {
-        asymmetric(Element::Int8, weights(Element::Int8, true))
+    preset("S8S8_AAWS", &[], "int8 asymmetric activations (99.9999th percentile), int8 symmetric weights", || Recipe {
+        percentile: FINE_PERCENTILE,
+        ..asymmetric(Element::Int8, weights(Element::Int8, true))
     }),
     preset(
         "U8S8_AAWS",
@@ -118,9 +119,9 @@ pub const PRESETS: &[Preset] = &[
     ),
     preset("INT8_CNN_ACCURATE", &[], "uint8 activations by percentile, int8 weights per channel", || {
         let weight = TensorScheme { per_channel: true, ..weights(Element::Int8, true) };
-        asymmetric(Element::UInt8, weight)
+        Recipe { percentile: FINE_PERCENTILE, ..asymmetric(Element::UInt8, weight) }
     }),
-    preset("W4", &["INT4_WEIGHTS"], "int4 weights per channel, int8 activations by percentile", || Recipe {
+    preset("A8W4", &["W4"], "int4 weights per channel, int8 activations by percentile", || Recipe {
         weight: TensorScheme { per_channel: true, method: Method::MinMse, ..weights(Element::Int4, true) },
         ..symmetric(Element::Int8, Method::Percentile, RuleSet::Standard)
     }),
@@ -222,6 +223,9 @@ pub const PRESETS: &[Preset] = &[
     }),
 ];
 
+/// Percent of the values inside the range, where Quark's presets ask for one more digit.
+const FINE_PERCENTILE: f64 = 99.9999;
+
 fn weights(element: Element, symmetric: bool) -> TensorScheme {
     TensorScheme {
         element,
@@ -248,6 +252,7 @@ fn symmetric(activation: Element, method: Method, rules: RuleSet) -> Recipe {
         drop_activations: false,
         weight_pairs: false,
         npu: false,
+        percentile: DEFAULT_PERCENTILE,
         equalize: false,
         block_rounding: 2,
     }

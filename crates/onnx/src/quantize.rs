@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvant_container::onnx::{GraphProto, ModelProto, Spill};
 
-use crate::calibration::{DEFAULT_PERCENTILE, Observation, Settings};
+use crate::calibration::{Observation, Settings};
 use crate::element::Element;
 use crate::equalization::equalize;
 use crate::error::QuantizeError;
@@ -37,8 +37,6 @@ pub struct Prepared {
     pub passes: Vec<(&'static str, usize)>,
     /// Pairs of layers that were equalized.
     pub equalized: usize,
-    /// Percent of the values inside a range, for the percentile method.
-    pub percentile: f64,
 }
 
 /// Checks and simplifies a model and places its quantizers.
@@ -51,6 +49,7 @@ pub fn prepare(
     spill: Option<&Spill>,
 ) -> Result<Prepared, QuantizeError> {
     check(&model)?;
+    refuse_quantized(&model)?;
     lift_constants(&mut model);
     let context = Context { spill, ..Context::default() };
     let passes = pass::simplify(&mut model, passes, &context)?;
@@ -76,7 +75,15 @@ pub fn prepare(
         return Err(QuantizeError::NothingToDo);
     }
     check_operators(&recipe, &placement)?;
-    Ok(Prepared { model, recipe, placement, types, passes, equalized, percentile: DEFAULT_PERCENTILE })
+    Ok(Prepared { model, recipe, placement, types, passes, equalized })
+}
+
+/// A second layer of quantization would only add its errors to those of the first.
+fn refuse_quantized(model: &ModelProto) -> Result<(), QuantizeError> {
+    const QUANTIZING: &[&str] =
+        &["QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "MatMulNBits"];
+    let quantized = model.graph.node.iter().find(|node| QUANTIZING.contains(&node.op_type()));
+    quantized.map_or(Ok(()), |node| Err(QuantizeError::AlreadyQuantized { operator: node.op_type().to_owned() }))
 }
 
 /// The lowest standard opset whose operators can hold what the recipe asks for.
@@ -119,8 +126,10 @@ impl Prepared {
         let ranged = needed.filter(|(_, a)| a.scheme.element.is_integer() || a.scheme.element.is_float8());
         Observation::new(ranged.map(|(name, activation)| {
             let s = activation.scheme;
-            let settings =
-                Settings { percentile: self.percentile, ..Settings::new(s.method, s.element, s.symmetric, s.scale) };
+            let settings = Settings {
+                percentile: self.recipe.percentile,
+                ..Settings::new(s.method, s.element, s.symmetric, s.scale)
+            };
             (self.observed(&index, name), settings)
         }))
     }
@@ -152,6 +161,7 @@ impl Prepared {
     ) -> Result<(ModelProto, Report), QuantizeError> {
         let huge = self.huge(observation);
         self.placement.remove(&huge);
+        self.keep_clamps();
         let ranges = self.ranges(&observation.ranges());
         let mut solution = solve(self.graph(), &self.placement, &ranges)?;
         let adjusted = self.adjust(&mut solution)?;
@@ -170,9 +180,16 @@ impl Prepared {
     fn write(&mut self, solution: &Solution, spill: Option<&Spill>, report: &mut Report) -> Result<(), QuantizeError> {
         match self.recipe.layout {
             Layout::MatMulNBits { bits, block, accuracy } => {
-                let symmetric = self.recipe.weight.symmetric;
-                let blocks = Blocks { bits, block, accuracy, symmetric };
-                write_blocks(&mut self.model, blocks, &self.placement, spill).map(drop)
+                let scheme = self.recipe.weight;
+                let bits = scheme.element.integer_bits().map_or(bits, |bits| bits as u8);
+                let blocks = Blocks { bits, block, accuracy, symmetric: scheme.symmetric };
+                match write_blocks(&mut self.model, blocks, &self.placement, spill)? {
+                    0 => Err(QuantizeError::NothingToDo),
+                    written => {
+                        report.quantized_nodes = written;
+                        Ok(())
+                    }
+                }
             }
             Layout::Float(to) => {
                 report.converted(float16::write(&mut self.model, to, spill)?);
@@ -187,6 +204,13 @@ impl Prepared {
         }
     }
 
+    /// Relu and Clip stay where what they make has no codes after all.
+    fn keep_clamps(&mut self) {
+        let Placement { dropped, activations, .. } = &mut self.placement;
+        let nodes = &self.model.graph.node;
+        dropped.retain(|&i| nodes[i].output.first().is_some_and(|name| activations.contains_key(name)));
+    }
+
     /// Quantized tensors whose values turned out to carry masks.
     fn huge(&self, observation: &Observation) -> BTreeSet<String> {
         let index = Index::new(self.graph());
@@ -194,7 +218,7 @@ impl Prepared {
         self.placement.activations.keys().filter(huge).cloned().collect()
     }
 
-    fn adjust(&self, solution: &mut Solution) -> Result<Vec<String>, QuantizeError> {
+    fn adjust(&mut self, solution: &mut Solution) -> Result<Vec<String>, QuantizeError> {
         let (graph, align) = (self.graph(), self.recipe.align);
         let mut adjusted = match self.recipe.npu {
             true => npu::refine(graph, &self.placement, align, solution),
@@ -204,7 +228,9 @@ impl Prepared {
             }
         };
         if self.recipe.bias == BiasKind::Int32 {
-            adjusted.extend(solution.make_room_for_biases(graph, &self.placement)?);
+            let room = solution.make_room_for_biases(&self.model.graph, &self.placement)?;
+            room.float.iter().for_each(|name| drop(self.placement.biases.remove(name)));
+            adjusted.extend(room.raised);
         }
         Ok(adjusted)
     }
@@ -228,6 +254,10 @@ impl Prepared {
         let mut notices = Vec::new();
         if self.recipe.equalize && self.equalized == 0 {
             notices.push("no two layers of the model can be equalized".to_owned());
+        }
+        let is_float8 = |a: &crate::recipe::TensorScheme| a.element.is_float8();
+        if self.recipe.activation.as_ref().is_some_and(is_float8) {
+            notices.push("onnxruntime runs 8-bit floats only with its graph optimizations switched off".to_owned());
         }
         if plug_in {
             notices.push(

@@ -186,6 +186,8 @@ pub struct Recipe {
     pub weight_pairs: bool,
     /// The power-of-two rules of an NPU: shift limits, aligned scales, simulated operators.
     pub npu: bool,
+    /// Percent of an activation's values inside its range, for the percentile method.
+    pub percentile: f64,
     /// Whether consecutive layers are equalized before: [`crate::equalization`].
     pub equalize: bool,
     /// How blocks of [`crate::element::Block::Bfp16`] round halves: 0 away from zero, 1 up, 2 to even.

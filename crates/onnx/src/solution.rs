@@ -33,6 +33,12 @@ pub fn values(tensor: &TensorProto) -> Result<Vec<f32>, QuantizeError> {
     Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }
 
+/// What a Gemm multiplies its product by over what it multiplies its bias by: codes of both are added.
+pub fn unit(product: &kvant_container::onnx::NodeProto) -> f32 {
+    let factor = |name: &str| crate::graph::float_attribute(product, name).filter(|&f| f != 0.0).unwrap_or(1.0).abs();
+    if product.op_type() == "Gemm" { factor("alpha") / factor("beta") } else { 1.0 }
+}
+
 /// Solves for all tensors.
 ///
 /// `ranges` holds what calibration observed. Errors: a tensor that must have a range and has none, NaN in a weight.
@@ -74,38 +80,49 @@ fn solve_weight(name: &str, tensor: &TensorProto, weight: &Weight) -> Result<Vec
     Ok(weight_parameters(&values, &shape, weight.axis, weight.method()))
 }
 
+/// How often larger a weight's scale may become for a bias. Beyond it the weight would lose more than the bias is worth.
+const LARGEST_RAISE: f64 = 4.0;
+
+/// What was done for biases that int32 cannot hold.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// The weights whose scale was raised.
+    pub raised: Vec<String>,
+    /// The biases that are better left in float.
+    pub float: Vec<String>,
+}
+
 /// Bias codes beyond this are not representable in int32, with room for the rounding of the scale.
 const LARGEST_BIAS_CODE: f64 = 2147483647.0 / 1.0001;
 
 impl Solution {
     /// Raises the scales of weights so that every int32 bias has codes: where `s_input * s_weight` is so small that
     /// `bias / (s_input * s_weight)` leaves int32. The weight's codes are computed from the raised scale.
-    pub fn make_room_for_biases(
-        &mut self,
-        graph: &GraphProto,
-        placement: &Placement,
-    ) -> Result<Vec<String>, QuantizeError> {
+    pub fn make_room_for_biases(&mut self, graph: &GraphProto, placement: &Placement) -> Result<Room, QuantizeError> {
         let index = Index::new(graph);
-        let mut raised = Vec::new();
+        let (mut raised, mut float) = (Vec::new(), Vec::new());
         for (name, bias) in &placement.biases {
             let Some(tensor) = index.constant(graph, name) else { continue };
             let input =
                 self.activations.get(&bias.input).or_else(|| self.weights.get(&bias.input).and_then(|w| w.first()));
             let (Some(input), values) = (input.map(|a| f64::from(a.scale)), values(tensor)?) else { continue };
+            let unit = graph.node.get(bias.node).map_or(1.0, |node| f64::from(unit(node)));
             let Some(weights) = self.weights.get_mut(&bias.weight) else { continue };
             let one = weights.len() == 1;
             let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
             for (channel, weight) in weights.iter_mut().enumerate() {
                 let bound = f64::from(if one { largest } else { values.get(channel).map_or(0.0, |v| v.abs()) });
-                let least = bound / LARGEST_BIAS_CODE / input;
-                if f64::from(weight.scale) < least {
+                let least = bound / LARGEST_BIAS_CODE / (input * unit);
+                if f64::from(weight.scale) * LARGEST_RAISE < least {
+                    float.push(name.clone());
+                } else if f64::from(weight.scale) < least {
                     weight.scale = least as f32;
                     raised.push(bias.weight.clone());
                 }
             }
         }
         raised.dedup();
-        Ok(raised)
+        Ok(Room { raised, float })
     }
 
     /// Makes the scales at joints equal: those of Concat and Pad the largest of inputs and output, so that nothing is cut; the

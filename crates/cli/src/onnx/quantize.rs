@@ -78,9 +78,7 @@ fn plan(args: &QuantizeArgs, spill: &Spill) -> Result<Prepared, Failure> {
     let recipe = recipe::recipe(&args.recipe)?;
     let passes = recipe::passes(&recipe, &args.recipe.onnx)?;
     let model = read(&args.recipe.model)?;
-    let mut prepared = model::pool(&args.run)?.install(|| prepare(model, recipe, &passes, Some(spill)))?;
-    prepared.percentile = args.recipe.onnx.percentile;
-    Ok(prepared)
+    Ok(model::pool(&args.run)?.install(|| prepare(model, recipe, &passes, Some(spill)))?)
 }
 
 /// Runs the float model over the data. Returns the engine, none where no range depends on data.

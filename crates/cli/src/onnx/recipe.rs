@@ -18,6 +18,7 @@ pub fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
     let mut recipe = Preset::resolve(name).ok_or_else(|| unknown(name))?;
     let onnx = &args.onnx;
     recipe.equalize |= onnx.equalize;
+    recipe.percentile = onnx.percentile.unwrap_or(recipe.percentile);
     recipe.activation = recipe.activation.map(|scheme| activation(scheme, onnx));
     recipe.weight = weight(recipe.weight, onnx);
     recipe.bias = onnx.bias.unwrap_or(recipe.bias);
@@ -71,6 +72,11 @@ fn refuse_foreign(args: &RecipeArgs) -> Result<(), Failure> {
         (args.calibration.seq_len.is_some(), "--seq-len"),
         (args.calibration.packing.is_some(), "--packing"),
         (args.calibration.column.is_some(), "--column"),
+        (args.calibration.shuffle, "--shuffle"),
+        (args.max_shard_size.is_some(), "--max-shard-size"),
+        (args.no_keep_defaults, "--no-keep-defaults"),
+        (args.min_kv_scale.is_some(), "--min-kv-scale"),
+        (args.kv_cache_post_rope, "--kv-cache-post-rope"),
     ];
     match foreign.iter().find(|(given, _)| *given) {
         Some((_, option)) => Err(Failure::new(Kind::Usage, format!("{option} has no meaning for an ONNX graph"))

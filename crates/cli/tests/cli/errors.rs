@@ -24,7 +24,7 @@ fn messages() {
         ("nothing_left", quantize(&["--scheme", "mxfp4", "--exclude", "*"])),
         ("unknown_field", quantize(&["--recipe", "recipe.toml"])),
         ("no_recipe_file", quantize(&["--recipe", "nowhere.toml"])),
-        ("onnx", place.show(&["quantize", "model.onnx", "--scheme", "int8", "-o", "out"])),
+        ("onnx", place.show(&["quantize", "model.onnx", "--preset", "A8W8", "-o", "out.onnx"])),
         ("no_model", place.show(&["plan", "nowhere", "--scheme", "mxfp4"])),
         ("damaged_file", place.show(&["inspect", "short.safetensors"])),
         ("output_is_source", place.show(&["quantize", "nano_llama", "-s", "mxfp4", "-o", "nano_llama", "--overwrite"])),

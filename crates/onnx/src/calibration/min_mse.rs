@@ -29,12 +29,12 @@ impl MinMse {
     }
 }
 
-/// The candidates for a range: powers of two about its scale, or shares of it.
-pub(crate) fn candidates(range: Range, element: Element, symmetric: bool, kind: ScaleKind) -> Vec<Affine> {
-    let plain = affine(range, element, symmetric, kind);
+/// The candidates for a range: powers of two about its scale, or shares of it. `affine` makes the scale of a range.
+pub(crate) fn candidates(range: Range, kind: ScaleKind, affine: impl Fn(Range) -> Affine) -> Vec<Affine> {
+    let plain = affine(range);
     let share = |i: usize| {
         let part = i as f32 / SHARES as f32;
-        affine(Range { low: range.low * part, high: range.high * part }, element, symmetric, kind)
+        affine(Range { low: range.low * part, high: range.high * part })
     };
     match kind {
         ScaleKind::PowerOfTwo => {
@@ -66,7 +66,9 @@ impl Statistic for MinMse {
         let seen = self.bounds.range();
         let Some(codes) = self.element.range(self.symmetric) else { return seen };
         let error = |affine: &Affine| squared_error(&self.values.0, codes, *affine);
-        let scored = candidates(seen, self.element, self.symmetric, self.scale).into_iter().map(|c| (error(&c), c));
+        let scored = candidates(seen, self.scale, |range| affine(range, self.element, self.symmetric, self.scale))
+            .into_iter()
+            .map(|c| (error(&c), c));
         // The first of equals.
         let best = scored.reduce(|best, next| if next.0 < best.0 { next } else { best });
         best.map_or(seen, |(_, affine)| span(affine, codes))

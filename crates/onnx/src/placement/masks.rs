@@ -13,17 +13,38 @@ pub const HUGE: f32 = 1e30;
 /// Constants larger than this are weights, not masks: they are not searched.
 const LARGEST_SEARCHED: usize = 1 << 24;
 
+/// A constant at least so far below zero is a mask where what it is added to goes into a Softmax.
+const FAR: f32 = -9e3;
+
 /// The tensors that hold mask values, constants among them.
 pub fn masked(graph: &GraphProto, index: &Index) -> HashSet<String> {
-    let huge = |name: &String| index.constant(graph, name).is_some_and(is_huge);
+    let scores = before_softmax(graph);
+    let mask = |node: &NodeProto, name: &String| {
+        let into_softmax = passes_on(node) && node.output.iter().any(|output| scores.contains(output));
+        let is_mask = |tensor| is_any(tensor, |v| v.abs() >= HUGE || into_softmax && v <= FAR);
+        index.constant(graph, name).is_some_and(is_mask)
+    };
+    let read = graph.node.iter().flat_map(|node| node.input.iter().map(move |name| (node, name)));
     let mut masked: HashSet<String> =
-        graph.node.iter().flat_map(|node| &node.input).filter(|name| huge(name)).cloned().collect();
+        read.filter(|(node, name)| mask(node, name)).map(|(_, name)| name.clone()).collect();
     for node in graph.node.iter().filter(|node| passes_on(node)) {
         if node.input.iter().any(|name| masked.contains(name)) || makes(node) {
             masked.extend(node.output.iter().cloned());
         }
     }
     masked
+}
+
+/// The tensors that go into a Softmax, some of them through operators that pass masks on.
+fn before_softmax(graph: &GraphProto) -> HashSet<String> {
+    let mut before = HashSet::new();
+    for node in graph.node.iter().rev() {
+        let softmax = is_standard(node) && node.op_type() == "Softmax";
+        if softmax || passes_on(node) && node.output.iter().any(|output| before.contains(output)) {
+            before.extend(node.input.iter().cloned());
+        }
+    }
+    before
 }
 
 /// Operators whose output has the mask of an input. Softmax ends it; Clip's bounds and Pad's filling are no masks.
@@ -57,14 +78,15 @@ fn passes_on(node: &NodeProto) -> bool {
 
 fn makes(node: &NodeProto) -> bool {
     let value = node.attribute.iter().find(|a| a.name() == "value").and_then(|a| a.t.as_ref());
-    node.op_type() == "ConstantOfShape" && value.is_some_and(is_huge)
+    node.op_type() == "ConstantOfShape" && value.is_some_and(|tensor| is_any(tensor, |v| v.abs() >= HUGE))
 }
 
-fn is_huge(tensor: &TensorProto) -> bool {
+/// Whether any value of a float constant is what is asked.
+fn is_any(tensor: &TensorProto, wanted: impl Fn(f32) -> bool) -> bool {
     if data_type(tensor) != DataType::FLOAT {
         return false;
     }
     let Ok(bytes) = tensor_bytes(tensor) else { return false };
     let value = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    bytes.len() <= LARGEST_SEARCHED && bytes.chunks_exact(4).any(|b| value(b).abs() >= HUGE)
+    bytes.len() <= LARGEST_SEARCHED && bytes.chunks_exact(4).any(|b| wanted(value(b)))
 }

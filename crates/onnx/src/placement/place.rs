@@ -8,8 +8,9 @@ use super::fusion::{clip_bounds, is_fused};
 use super::masks::masked;
 use super::rules::Rule;
 use super::select::{in_subgraphs, rule};
+use crate::element::Element;
 use crate::graph::{Index, int_attribute, is, positional_input};
-use crate::quantization::Range;
+use crate::quantization::{Range, ScaleKind};
 use crate::recipe::{BiasKind, Boundary, Override, Recipe, TensorScheme};
 
 /// A tensor that is computed and quantized.
@@ -125,6 +126,17 @@ impl<'a> Placer<'a> {
         self.remove_fused();
         self.share();
         self.drop_clamps();
+        self.check_biases();
+    }
+
+    /// Leaves biases in float whose product has no integers on both sides: there is no scale of the product then.
+    fn check_biases(&mut self) {
+        let Placement { activations, weights, biases, .. } = &mut self.made;
+        let integer = |name: &str| {
+            let activation = activations.get(name).map(|a| a.scheme.element);
+            activation.or_else(|| weights.get(name).map(|w| w.scheme.element)).is_some_and(Element::is_integer)
+        };
+        biases.retain(|_, bias| integer(&bias.input) && integer(&bias.weight));
     }
 
     /// Why a node must stay in float.
@@ -210,11 +222,13 @@ impl<'a> Placer<'a> {
             BiasKind::Float => {}
             BiasKind::Int32 | BiasKind::Int16 if integers => {
                 let (input, weight) = (node.input[0].clone(), node.input[1].clone());
-                if self.is_float(bias) && !self.made.weights.contains_key(bias) && self.is_constant(&weight) {
+                let kept = self.overridden(bias).is_some_and(|o| o.float);
+                if !kept && self.is_float(bias) && !self.made.weights.contains_key(bias) && self.is_constant(&weight) {
                     self.made.biases.insert(bias.to_owned(), Bias { input, weight, node: position });
                 }
             }
-            _ if self.recipe.activation.is_some() => self.weight(bias, None),
+            // An 8-bit float has too few digits for a sum of many products.
+            _ if self.recipe.activation.is_some() && !scheme.element.is_float8() => self.weight(bias, None),
             _ => {}
         }
     }
@@ -278,7 +292,7 @@ impl<'a> Placer<'a> {
             ("Conv", 1) => Some(0),
             ("ConvTranspose", 1) => (int_attribute(node, "group").unwrap_or(1) == 1).then_some(1),
             ("Gemm", 1) => Some(if int_attribute(node, "transB") == Some(1) { 0 } else { 1 }),
-            ("MatMul", 1) => rank.filter(|&rank| rank >= 2).map(|rank| rank - 1),
+            ("MatMul", 1) => rank.filter(|&rank| rank == 2).map(|_| 1),
             _ => None,
         }
     }
@@ -341,7 +355,7 @@ impl<'a> Placer<'a> {
 
     /// Takes back the tensors between operators that run as one.
     fn remove_fused(&mut self) {
-        let blocks = self.recipe.activation.is_some_and(|a| matches!(a.element, crate::element::Element::Block(_)));
+        let blocks = self.recipe.activation.is_some_and(|a| matches!(a.element, Element::Block(_)));
         if blocks {
             return;
         }
@@ -403,7 +417,15 @@ impl<'a> Placer<'a> {
                 && clip_bounds(self.graph, &self.index, node).is_some_and(|(min, max)| min <= 0.0 && max >= 0.0);
         let (Some(input), Some(output)) = (node.input.first(), node.output.first()) else { return false };
         let alone = self.index.only_consumer(input).is_some() && self.index.producer(input).is_some();
-        clamps && alone && self.made.activations.get(output).is_some_and(|a| a.provider.is_none())
+        let codes_clamp = |a: &Activation| {
+            let s = a.scheme;
+            a.provider.is_none()
+                && a.range.is_none()
+                && s.element.is_integer()
+                && !s.symmetric
+                && s.scale == ScaleKind::Float
+        };
+        clamps && alone && self.made.activations.get(output).is_some_and(codes_clamp)
     }
 }
 

@@ -107,7 +107,7 @@ impl WeightMethod {
         bounds.observe(values);
         let plain = self.of_range(bounds.range());
         let Some(codes) = self.used_codes() else { return plain };
-        let candidates = crate::calibration::candidates(bounds.range(), self.element, self.symmetric, self.scale);
+        let candidates = crate::calibration::candidates(bounds.range(), self.scale, |range| self.of_range(range));
         let scored: Vec<(f64, Affine)> =
             candidates.into_par_iter().map(|affine| (squared_error(values, affine, codes), affine)).collect();
         let best = scored.into_iter().reduce(|best, next| if next.0 < best.0 { next } else { best });

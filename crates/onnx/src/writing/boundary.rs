@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use kvant_container::onnx::{GraphProto, NodeProto, TypeValue, ValueInfoProto, data_type};
 
+use crate::graph::Index;
 use crate::recipe::Boundary;
 
 /// Removes QuantizeLinear behind inputs and DequantizeLinear before outputs, where the boundary shall be integer.
@@ -24,9 +25,8 @@ fn element_of(node: &NodeProto, types: &HashMap<String, i32>) -> Option<i32> {
 fn inputs(graph: &mut GraphProto, types: &HashMap<String, i32>) {
     let names: Vec<String> = graph.input.iter().map(|v| v.name().to_owned()).collect();
     for (position, name) in names.iter().enumerate() {
-        let readers: Vec<usize> = (0..graph.node.len()).filter(|&i| graph.node[i].input.contains(name)).collect();
-        // Only where nothing else reads the floats.
-        let [quantizer] = readers[..] else { continue };
+        // Only where nothing else reads the floats, inside a subgraph or as an output.
+        let Some(quantizer) = Index::new(graph).only_consumer(name) else { continue };
         let node = graph.node[quantizer].clone();
         let Some(element) = element_of(&node, types).filter(|_| node.op_type() == "QuantizeLinear") else { continue };
         retype(&mut graph.input[position], element);
@@ -40,11 +40,11 @@ fn inputs(graph: &mut GraphProto, types: &HashMap<String, i32>) {
 fn outputs(graph: &mut GraphProto, types: &HashMap<String, i32>) {
     let names: Vec<String> = graph.output.iter().map(|v| v.name().to_owned()).collect();
     for (position, name) in names.iter().enumerate() {
-        let read = graph.node.iter().any(|n| n.input.contains(name));
+        let read = !Index::new(graph).consumers(name).is_empty();
         let maker = graph.node.iter().position(|n| n.op_type() == "DequantizeLinear" && n.output.first() == Some(name));
         let Some(maker) = maker.filter(|_| !read) else { continue };
+        let Some(element) = element_of(&graph.node[maker], types) else { continue };
         let node = graph.node.remove(maker);
-        let Some(element) = element_of(&node, types) else { continue };
         retype(&mut graph.output[position], element);
         for n in &mut graph.node {
             let both = n.input.iter_mut().chain(&mut n.output);

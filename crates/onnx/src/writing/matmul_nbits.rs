@@ -140,7 +140,9 @@ fn replacement(old: &NodeProto, stored: &str, inputs: usize, outputs: usize, blo
     if !blocks.symmetric {
         reads.push(&zero_points);
     }
-    let name = format!("{}_Q{}", old.name(), blocks.bits);
+    // Names of nodes may be empty; those of tensors differ.
+    let named = if old.name().is_empty() { &old.output[0] } else { old.name() };
+    let name = format!("{named}_Q{}", blocks.bits);
     let mut made = node("MatMulNBits", &name, &reads, &[&product]);
     made.domain = Some(MICROSOFT.to_owned());
     let numbers = [

@@ -12,11 +12,11 @@ use super::boundary;
 use super::operators::{Dialect, MICROSOFT, Operators, QUARK, linear_node};
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, add_opset, float_attribute, node, set_attribute};
+use crate::graph::{Index, add_opset, node, set_attribute};
 use crate::placement::{Bias, Placement, Weight};
 use crate::quantization::{Affine, pack, weight_codes};
 use crate::recipe::{BiasKind, Recipe};
-use crate::solution::{Solution, values};
+use crate::solution::{Solution, unit, values};
 
 /// Rewrites the graph. New contents that are large go to `spill`.
 pub fn write_pairs(
@@ -58,7 +58,8 @@ fn drop_nodes(graph: &mut GraphProto, positions: &[usize]) {
         !dropped.contains(&(position - 1))
     });
     for output in graph.node.iter_mut().flat_map(|node| &mut node.output) {
-        if let Some(name) = renamed.get(output) {
+        // One dropped node may follow another.
+        while let Some(name) = renamed.get(output) {
             output.clone_from(name);
         }
     }
@@ -181,19 +182,29 @@ impl Writer<'_> {
         let element = if self.recipe.bias == BiasKind::Int16 { Element::Int16 } else { Element::Int32 };
         let unit = self.units.get(name).copied().unwrap_or(1.0);
         let scales: Vec<f32> = weights.iter().map(|w| input.scale * w.scale * unit).collect();
-        let codes = bias_codes(&values(source)?, &scales, element);
+        let (source_values, source_shape) = (values(source)?, shape(source)?);
+        // A bias that is broadcast has not one element for each scale.
+        if scales.len() > 1 && source_values.len() != scales.len() {
+            return Ok(());
+        }
+        let axis = (scales.len() > 1).then(|| source_shape.iter().position(|&d| d == scales.len()).unwrap_or(0));
+        let scales = match element {
+            Element::Int16 => wide_enough(&scales, &source_values, element),
+            _ => scales,
+        };
+        let codes = bias_codes(&source_values, &scales, element);
         let stored = format!("{name}_quantized");
         let (scale, zero_point) = (format!("{stored}_scale"), format!("{stored}_zero_point"));
         let data_type = element.data_type().unwrap_or(DataType::INT32);
         let contents = self.keep(pack(&codes, element))?;
-        self.made.initializers.push(tensor(&stored, data_type, &shape(source)?, contents));
+        self.made.initializers.push(tensor(&stored, data_type, &source_shape, contents));
         self.scale_tensor(&scale, &scales, scales.len() > 1);
         let zeros = vec![0; scales.len()];
         self.zero_point_tensor(&zero_point, &zeros, element, scales.len() > 1);
         let operators = self.dialect.operators(element, true)?;
         let inputs = [stored.as_str(), &scale, &zero_point];
         let made = linear_node(operators, false, &format!("{name}_DequantizeLinear"), &inputs, name);
-        let made = self.with_axis(made, (scales.len() > 1).then_some(0));
+        let made = self.with_axis(made, axis);
         self.made.constants.push(made);
         self.made.replaced.insert(name.to_owned());
         Ok(())
@@ -308,10 +319,14 @@ impl Writer<'_> {
     }
 }
 
-/// What a Gemm multiplies its product by over what it multiplies its bias by: codes of both are added.
-fn unit(product: &NodeProto) -> f32 {
-    let factor = |name: &str| float_attribute(product, name).filter(|&f| f != 0.0).unwrap_or(1.0).abs();
-    if product.op_type() == "Gemm" { factor("alpha") / factor("beta") } else { 1.0 }
+/// Scales that leave no value of a bias without a code: the product's where they are large enough.
+fn wide_enough(scales: &[f32], values: &[f32], element: Element) -> Vec<f32> {
+    let most = element.full_range().map_or(1.0, |codes| codes.max as f32);
+    let largest = |i: usize| match scales.len() {
+        1 => values.iter().fold(0f32, |m, v| m.max(v.abs())),
+        _ => values[i].abs(),
+    };
+    scales.iter().enumerate().map(|(i, scale)| scale.max(largest(i) / most)).collect()
 }
 
 /// Codes of a bias in f64: the scales are so small that f32 would round twice.
