@@ -201,6 +201,16 @@ pub const PRESETS: &[Preset] = &[
         },
     ),
     preset(
+        "INT8_DYNAMIC_QUANT",
+        &[],
+        "the same with int8 weights, symmetric, one scale for each output channel: no data needed",
+        || Recipe {
+            layout: Layout::Dynamic,
+            bias: BiasKind::Float,
+            ..asymmetric(Element::UInt8, TensorScheme { per_channel: true, ..weights(Element::Int8, true) })
+        },
+    ),
+    preset(
         "MATMUL_NBITS",
         &["W4_WEIGHT_ONLY"],
         "int4 weights of MatMul in blocks of 128, float activations: no data needed",

@@ -265,6 +265,11 @@ impl Prepared {
                     .to_owned(),
             );
         }
+        if self.recipe.layout == Layout::Float(FloatType::BFloat16) {
+            notices.push(
+                "ONNX Runtime's CPU kernels know no bfloat16: the model will run on other devices only".to_owned(),
+            );
+        }
         notices
     }
 

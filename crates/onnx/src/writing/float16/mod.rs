@@ -193,7 +193,10 @@ impl Converter<'_> {
     fn stays(&self, node: &NodeProto, scope: &Scope) -> bool {
         let first = node.output.first().map_or("", String::as_str);
         let angle = self.angles.contains(self.origin.get(first).map_or(first, String::as_str));
+        // A model that is 16-bit already is cast for its f32 output: so it stays.
+        let end = is(node, "Cast") && self.finals.contains_key(first) && !self.is_float(&node.input[0]);
         angle
+            || end
             || !operators::takes(node, self.opset, self.to)
             || operators::goes_on(node) && self.reads_wide(node, scope)
     }
@@ -228,7 +231,7 @@ impl Converter<'_> {
             edit.rename(name, &wide);
             scope.wide.insert(name.clone(), wide);
         }
-        if !outputs.is_empty() {
+        if !outputs.is_empty() && !is(&node, "Cast") {
             self.done.left.push(label(&node));
         }
         let mut alone = GraphProto { node: vec![node], ..GraphProto::default() };
@@ -274,6 +277,9 @@ impl Converter<'_> {
             if let Some(name) = name {
                 node.input[position] = self.wide(&name, scope);
             }
+        }
+        if let Some(wide) = node.input.first().filter(|_| is(&node, "Cast")).and_then(|name| scope.wide.get(name)) {
+            node.input[0] = wide.clone();
         }
         self.attributes(&mut node)?;
         for graph in node.attribute.iter_mut().flat_map(|a| a.g.as_mut().into_iter().chain(&mut a.graphs)) {
