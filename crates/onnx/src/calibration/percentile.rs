@@ -92,7 +92,7 @@ mod tests {
         (0..4).for_each(|n| statistic.observe(&sample(n)));
         let histogram = statistic.histogram();
         let (bins, last) = (histogram.counts.len(), histogram.edges[histogram.counts.len()] as f32);
-        assert_eq!((bins, last, statistic.range().high), (5123, 2.500487328, 2.494065285));
+        assert_eq!((bins, last, statistic.range().high), (5123, 2.500_487_3, 2.494_065_3));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::solution::Solution;
 /// Rounds of adjustment at most: one rule may break another.
 const ROUNDS: usize = 5;
 
-/// Moves scales until every rule holds, or [`ROUNDS`] times. Returns the tensors whose scale was changed.
+/// Moves scales until every rule holds, or `ROUNDS` times. Returns the tensors whose scale was changed.
 pub fn refine(graph: &GraphProto, placement: &Placement, align: Align, solution: &mut Solution) -> Vec<String> {
     let mut positions = Positions::new(graph, placement, solution);
     for _ in 0..ROUNDS {

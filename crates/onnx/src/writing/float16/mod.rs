@@ -1,7 +1,7 @@
 //! The whole model in a 16-bit float type, its inputs and outputs as they were.
 //!
 //! Every float tensor keeps its name and becomes 16-bit. Inputs of the graph are cast behind their name, outputs before it. Nodes
-//! that stay in f32 (see [`operators`]) read casts and their outputs are cast back; f32 passes directly from one to the next.
+//! that stay in f32 (see `operators`) read casts and their outputs are cast back; f32 passes directly from one to the next.
 //! Graphs inside of If, Loop and Scan are converted too. float64 and what is 16-bit already stay. Attributes stay f32 by their type.
 //!
 //! ONNX Runtime's CPU kernels know float16, and next to nothing of bfloat16: such a model is for other devices. Below opset
