@@ -144,7 +144,12 @@ impl Prepared {
     /// The range of every tensor from those that were observed.
     fn ranges(&self, observed: &BTreeMap<String, Range>) -> BTreeMap<String, Range> {
         let index = Index::new(self.graph());
-        let softmax = |name: &str| index.producer(name).is_some_and(|i| is(&self.graph().node[i], "Softmax"));
+        // All of a Softmax's range is used only by one that computes with codes; one behind a mask stays in float.
+        let coded = |name: &String| self.placement.activations.contains_key(name);
+        let softmax = |name: &str| {
+            let maker = index.producer(name).map(|i| &self.graph().node[i]);
+            maker.is_some_and(|node| is(node, "Softmax") && node.input.first().is_some_and(coded))
+        };
         let range = |name: &String| match softmax(name) {
             true => Some(Range { low: 0.0, high: 1.0 }),
             false => observed.get(&self.observed(&index, name)).copied(),
