@@ -7,7 +7,7 @@
 //! repeated until nothing moves.
 //! Source: Nagel et al., Data-Free Quantization Through Weight Equalization and Bias Correction, arXiv 1906.04721.
 
-use kvant_container::onnx::{DataType, GraphProto, ModelProto, Spill, data_type, shape};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, Spill, data_type, keep, shape};
 
 use crate::error::QuantizeError;
 use crate::graph::{Index, int_attribute, is, positional_input};
@@ -175,10 +175,7 @@ impl Weights {
     fn write(self, graph: &mut GraphProto, spill: Option<&Spill>) -> Result<(), QuantizeError> {
         for (name, values) in self.0 {
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            let contents = match spill {
-                Some(spill) => spill.keep(bytes)?,
-                None => bytes.into(),
-            };
+            let contents = keep(spill, bytes)?;
             if let Some(tensor) = graph.initializer.iter_mut().find(|t| t.name() == name) {
                 tensor.float_data.clear();
                 tensor.raw_data = Some(contents);

@@ -260,7 +260,6 @@ fn symmetric(activation: Element, method: Method, rules: RuleSet) -> Recipe {
         boundary: Boundary::Pairs,
         align: Align::default(),
         drop_activations: false,
-        weight_pairs: false,
         npu: false,
         percentile: DEFAULT_PERCENTILE,
         equalize: false,

@@ -94,7 +94,7 @@ fn lowest_opset(recipe: &Recipe) -> i64 {
         Layout::Float(FloatType::BFloat16) => return 13,
         Layout::Qdq | Layout::QOperator => {}
     }
-    let dialect = Dialect { form: recipe.form, block_rounding: recipe.block_rounding };
+    let dialect = Dialect::of(recipe);
     let overridden = recipe.overrides.iter().filter_map(|o| o.element).map(|element| (element, false));
     let weight = (recipe.weight.element, recipe.weight.per_channel);
     let bias = (recipe.bias == BiasKind::Int16).then_some((Element::Int16, false));
@@ -104,7 +104,7 @@ fn lowest_opset(recipe: &Recipe) -> i64 {
 }
 
 fn check_operators(recipe: &Recipe, placement: &Placement) -> Result<(), QuantizeError> {
-    let dialect = Dialect { form: recipe.form, block_rounding: recipe.block_rounding };
+    let dialect = Dialect::of(recipe);
     for activation in placement.activations.values() {
         dialect.operators(activation.scheme.element, false)?;
     }

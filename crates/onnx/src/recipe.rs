@@ -182,8 +182,6 @@ pub struct Recipe {
     pub align: Align,
     /// Whether Relu and Clip are dropped where the codes' range does their work: asymmetric activations only.
     pub drop_activations: bool,
-    /// Whether weights keep their floats and a pair of Q and DQ.
-    pub weight_pairs: bool,
     /// The power-of-two rules of an NPU: shift limits, aligned scales, simulated operators.
     pub npu: bool,
     /// Percent of an activation's values inside its range, for the percentile method.

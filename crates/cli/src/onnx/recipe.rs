@@ -39,25 +39,11 @@ pub fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
 }
 
 fn unknown(name: &str) -> Failure {
-    let near = PRESETS.iter().map(|p| p.name).min_by_key(|known| distance(known, &name.to_ascii_uppercase()));
+    let near =
+        PRESETS.iter().map(|p| p.name).min_by_key(|known| strsim::levenshtein(known, &name.to_ascii_uppercase()));
     let suggestion = near.map_or_else(String::new, |near| format!("; the nearest name is {near}"));
     let failure = Failure::new(Kind::Invalid, format!("`{name}` is no preset of ONNX graphs{suggestion}"));
     failure.with_hint(Some("`kvant list presets` shows all".to_owned()))
-}
-
-/// Number of edits from one word to another.
-fn distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.chars().count()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.chars().enumerate() {
-            let replaced = corner + usize::from(a != b);
-            corner = row[j + 1];
-            row[j + 1] = replaced.min(corner + 1).min(row[j] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 /// Refuses what only checkpoints have, so that no option is silently without effect.

@@ -28,6 +28,6 @@ pub use proto::{
 };
 pub use protobuf::{EnumOrUnknown, MessageField};
 pub use read::{parse, read};
-pub use spill::Spill;
+pub use spill::{Spill, keep};
 pub use tensor::{data_type, element_count, shape, tensor, tensor_bytes};
 pub use write::{ExternalData, external_data_path, serialize, write};

@@ -47,6 +47,14 @@ impl Spill {
     }
 }
 
+/// Contents where there may be a place for them on disk: there if they are many, in memory without one.
+pub fn keep(spill: Option<&Spill>, contents: Vec<u8>) -> Result<Bytes, Error> {
+    match spill {
+        Some(spill) => spill.keep(contents),
+        None => Ok(contents.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

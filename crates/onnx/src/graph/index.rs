@@ -79,6 +79,11 @@ impl Index {
         self.outputs.contains_key(tensor)
     }
 
+    /// Whether a node reads a tensor, or the graph gives it.
+    pub fn is_read(&self, tensor: &str) -> bool {
+        !self.consumers(tensor).is_empty() || self.is_output(tensor)
+    }
+
     /// The one node that reads a tensor, if there is one and the tensor is no output of the graph.
     pub fn only_consumer(&self, tensor: &str) -> Option<usize> {
         match self.consumers(tensor) {

@@ -11,6 +11,7 @@ use kvant_container::onnx::{GraphProto, NodeProto};
 
 use crate::graph::{Index, float_attribute, is};
 use crate::placement::Placement;
+use crate::quantization::{position, power_of_two};
 use crate::recipe::Align;
 use crate::solution::Solution;
 
@@ -46,10 +47,6 @@ struct Positions<'a> {
     changed: bool,
 }
 
-fn position(scale: f32) -> i32 {
-    (-f64::from(scale).log2()).round_ties_even() as i32
-}
-
 /// The position nearest to `value` for which `low <= value <= high`.
 fn limited(value: i32, low: i32, high: i32) -> Option<i32> {
     let inside = value.max(low).min(high);
@@ -63,7 +60,7 @@ impl<'a> Positions<'a> {
         let weights =
             solution.weights.iter().filter_map(|(name, w)| <[_; 1]>::try_from(&w[..]).ok().map(|[a]| (name, a)));
         let scales = activations.map(|(name, a)| (name, *a)).chain(weights);
-        let of: BTreeMap<String, i32> = scales.map(|(name, a)| (name.clone(), position(a.scale))).collect();
+        let of: BTreeMap<String, i32> = scales.map(|(name, a)| (name.clone(), position(f64::from(a.scale)))).collect();
         Self { graph, placement, index: Index::new(graph), before: of.clone(), of, changed: false }
     }
 
@@ -225,7 +222,7 @@ impl<'a> Positions<'a> {
         let moved = self.of.into_iter().filter(|(name, position)| self.before.get(name) != Some(position));
         let mut names = Vec::new();
         for (name, position) in moved {
-            let scale = 2f64.powi(-position) as f32;
+            let scale = power_of_two(position);
             if let Some(affine) = solution.activations.get_mut(&name) {
                 affine.scale = scale;
             }

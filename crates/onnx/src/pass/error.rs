@@ -46,7 +46,9 @@ impl std::fmt::Display for Suggestion {
 
 impl PassError {
     pub(super) fn unknown(name: &str) -> Self {
-        let best = ALL.iter().map(|pass| (distance(name, pass.name), pass.name)).min();
+        // What is as long as this is near to nothing, and not worth the time.
+        let wanted: String = name.chars().take(100).collect();
+        let best = ALL.iter().map(|pass| (strsim::levenshtein(&wanted, pass.name), pass.name)).min();
         let near = best.filter(|(distance, near)| *distance <= near.len() / 3).map(|(_, near)| near);
         Self::Unknown { name: name.to_owned(), near }
     }
@@ -70,20 +72,4 @@ impl PassError {
             Self::Container(error) => error.hint(),
         }
     }
-}
-
-/// Edits (a letter added, left out or changed) between two words.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, letter) in a.chars().take(100).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, other) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != *other);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

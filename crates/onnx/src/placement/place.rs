@@ -174,7 +174,6 @@ impl<'a> Placer<'a> {
         match rule {
             Rule::All => self.tensors(node, inputs(0, usize::MAX)),
             Rule::Data | Rule::Clamp | Rule::SameScale => self.tensors(node, inputs(0, 1)),
-            Rule::FirstInputs(number) => self.tensors(node, inputs(0, number)),
             Rule::Choice => self.tensors(node, inputs(1, 3)),
             Rule::Normalization => {
                 self.tensors(node, inputs(0, 1));

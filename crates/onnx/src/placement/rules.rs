@@ -7,8 +7,6 @@ pub enum Rule {
     All,
     /// The first input and all outputs; what else it reads are settings.
     Data,
-    /// The first inputs and all outputs.
-    FirstInputs(usize),
     /// Data, a weight that may have a scale per channel, a bias, and the output.
     Product,
     /// Data, and a gain and an offset that are quantized like weights, and the first output.

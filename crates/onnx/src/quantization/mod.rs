@@ -8,4 +8,5 @@ mod weight;
 pub use affine::{Affine, Range, affine};
 pub use codes::{encode, pack, quantize_value};
 pub use scale_kind::{ScaleKind, nearest_int16_scale};
+pub(crate) use scale_kind::{position, power_of_two};
 pub use weight::{WeightMethod, weight_codes, weight_parameters};

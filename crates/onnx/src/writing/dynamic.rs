@@ -8,16 +8,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use kvant_container::onnx::{Bytes, DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, shape, tensor};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, keep, shape, tensor};
 
 use crate::constant::Value;
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, Names, float_attribute, int_attribute, is, node, positional_input, set_attribute};
+use crate::graph::{Index, Names, float_attribute, int_attribute, is, node, positional_input};
 use crate::placement::{self, Placement, Skipped, Weight};
 use crate::quantization::{Affine, pack, weight_codes};
 use crate::recipe::{BiasKind, Recipe};
 use crate::solution::{Solution, values};
+use crate::writing::operators::cast_node;
 
 /// Decides which weights are quantized: those of products that this layout can write.
 ///
@@ -113,8 +114,7 @@ pub fn write(
     graph.node = made.nodes;
     graph.initializer.extend(made.initializers);
     let index = Index::new(graph);
-    let needed = |name: &str| !index.consumers(name).is_empty() || index.is_output(name) || index.is_input(name);
-    graph.initializer.retain(|t| needed(t.name()));
+    graph.initializer.retain(|t| index.is_read(t.name()) || index.is_input(t.name()));
     Ok(())
 }
 
@@ -177,8 +177,7 @@ impl Writer<'_> {
         if convolution {
             integer.attribute.clone_from(&old.attribute);
         }
-        let mut to_float = node("Cast", &cast, &[&sum], &[&cast]);
-        set_attribute(&mut to_float, "to", DataType::FLOAT as i64);
+        let to_float = cast_node(&cast, &sum, &cast, DataType::FLOAT);
         let factors = node("Mul", &factor, &[&scale, &weight.scale], &[&factor]);
         let bias = self.bias(old)?;
         let scaled = if bias.is_some() { own(&mut self.names, "scaled") } else { old.output[0].clone() };
@@ -221,19 +220,12 @@ impl Writer<'_> {
         let Some(codes) = (if transposed { codes.transposed(&[1, 0]) } else { Some(codes) }) else { return Ok(None) };
         let made = ["quantized", "scale", "zero_point"].map(|suffix| self.names.fresh(&format!("{name}_{suffix}")));
         let [stored, scale, zero_point] = made;
-        let kept = self.keep(codes.bytes().to_vec())?;
+        let kept = keep(self.spill, codes.bytes().to_vec())?;
         self.made.initializers.push(tensor(&stored, data_type, codes.shape(), kept));
         self.parameters(old, weight, parameters, (&scale, &zero_point));
         let stored = Stored { codes: stored, scale, zero_point };
         self.made.weights.insert(key, stored.clone());
         Ok(Some(stored))
-    }
-
-    fn keep(&self, contents: Vec<u8>) -> Result<Bytes, QuantizeError> {
-        match self.spill {
-            Some(spill) => Ok(spill.keep(contents)?),
-            None => Ok(contents.into()),
-        }
     }
 
     /// Scale and zero point, in the shape that multiplies the sums and that the kernel takes.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, shape, tensor};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, keep, shape, tensor};
 use rayon::prelude::*;
 
 use super::operators::MICROSOFT;
@@ -69,9 +69,7 @@ pub fn write_blocks(
     }
     graph.node = nodes;
     let index = Index::new(graph);
-    graph
-        .initializer
-        .retain(|t| !index.consumers(t.name()).is_empty() || index.is_output(t.name()) || index.is_input(t.name()));
+    graph.initializer.retain(|t| index.is_read(t.name()) || index.is_input(t.name()));
     add_opset(model, MICROSOFT, 1);
     Ok(written)
 }
@@ -118,10 +116,7 @@ fn store(
     let packed = pack(&source, inputs, outputs, transposed, blocks);
     let rows = inputs.div_ceil(blocks.block);
     let bytes = blocks.block * usize::from(blocks.bits) / 8;
-    let codes = match spill {
-        Some(spill) => spill.keep(packed.codes)?,
-        None => packed.codes.into(),
-    };
+    let codes = keep(spill, packed.codes)?;
     graph.initializer.push(tensor(stored, DataType::UINT8, &[outputs, rows, bytes], codes));
     let scales: Vec<u8> = packed.scales.iter().flat_map(|s| s.to_le_bytes()).collect();
     graph.initializer.push(tensor(&format!("{stored}_scales"), DataType::FLOAT, &[outputs * rows], scales));

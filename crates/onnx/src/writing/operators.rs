@@ -1,11 +1,11 @@
 //! Which operators stand for quantization and dequantization in each form, and which opset they need.
 
-use kvant_container::onnx::NodeProto;
+use kvant_container::onnx::{DataType, NodeProto};
 
 use crate::element::{Block, Element};
 use crate::error::QuantizeError;
 use crate::graph::{node, set_attribute};
-use crate::recipe::Form;
+use crate::recipe::{Form, Recipe};
 
 /// Domain of ONNX Runtime's own operators.
 pub const MICROSOFT: &str = "com.microsoft";
@@ -35,6 +35,11 @@ pub struct Dialect {
 }
 
 impl Dialect {
+    /// That of a recipe.
+    pub fn of(recipe: &Recipe) -> Self {
+        Self { form: recipe.form, block_rounding: recipe.block_rounding }
+    }
+
     /// The operators of an element type. `stored` tells constants, which need no quantizing operator.
     pub fn operators(&self, element: Element, stored: bool) -> Result<Operators, QuantizeError> {
         use Element::*;
@@ -116,6 +121,13 @@ fn micro_node(element: &str, name: &str, input: &str, output: &str, axis: i64) -
     [("axis", axis), ("block_size", 32), ("rounding_mode", 2)]
         .iter()
         .for_each(|&(key, value)| set_attribute(&mut made, key, value));
+    made
+}
+
+/// A Cast.
+pub fn cast_node(name: &str, input: &str, output: &str, to: DataType) -> NodeProto {
+    let mut made = node("Cast", name, &[input], &[output]);
+    set_attribute(&mut made, "to", to as i64);
     made
 }
 

@@ -6,13 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, shape, tensor};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, keep, shape, tensor};
 
 use super::boundary;
-use super::operators::{Dialect, MICROSOFT, Operators, QUARK, linear_node};
+use super::operators::{Dialect, MICROSOFT, Operators, QUARK, cast_node, linear_node};
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, add_opset, node, set_attribute};
+use crate::graph::{Index, add_opset, set_attribute};
 use crate::placement::{Bias, Placement, Weight};
 use crate::quantization::{Affine, pack, weight_codes};
 use crate::recipe::{BiasKind, Recipe};
@@ -31,7 +31,7 @@ pub fn write_pairs(
     let unit_of = |bias: &Bias| graph.node.get(bias.node).map_or(1.0, unit);
     let units = placement.biases.iter().map(|(name, bias)| (name.clone(), unit_of(bias))).collect();
     drop_nodes(graph, &placement.dropped);
-    let dialect = Dialect { form: recipe.form, block_rounding: recipe.block_rounding };
+    let dialect = Dialect::of(recipe);
     let index = Index::new(graph);
     let mut writer = Writer { recipe, placement, solution, spill, dialect, index, units, made: Made::default() };
     writer.constants(graph)?;
@@ -122,7 +122,7 @@ impl Writer<'_> {
         let output = format!("{name}_DequantizeLinear_Output");
         self.parameters(name, parameters, weight.scheme.element, weight.axis, source.dims.len());
         let axis = weight.axis.filter(|_| parameters.len() > 1 || source.dims.len() > 1);
-        if self.recipe.weight_pairs || operators == Operators::Extended {
+        if operators == Operators::Extended {
             self.weight_pair(name, operators, axis, &output);
         } else {
             self.stored_weight(name, source, weight, parameters, operators, axis, &output)?;
@@ -154,11 +154,11 @@ impl Writer<'_> {
         let codes = weight_codes(&values(source)?, &shape, weight.axis, parameters, weight.method());
         let stored = format!("{name}_quantized");
         let data_type = element.data_type().unwrap_or(DataType::FLOAT);
-        self.made.initializers.push(tensor(&stored, data_type, &shape, self.keep(codes)?));
+        self.made.initializers.push(tensor(&stored, data_type, &shape, keep(self.spill, codes)?));
         self.made.replaced.insert(name.to_owned());
         let node_name = format!("{name}_DequantizeLinear");
         let made = match operators {
-            Operators::Cast => cast(&node_name, &stored, output, DataType::FLOAT),
+            Operators::Cast => cast_node(&node_name, &stored, output, DataType::FLOAT),
             _ => {
                 let (scale, zero_point) = self.names(name);
                 self.with_axis(linear_node(operators, false, &node_name, &[&stored, &scale, &zero_point], output), axis)
@@ -166,13 +166,6 @@ impl Writer<'_> {
         };
         self.made.constants.push(made);
         Ok(())
-    }
-
-    fn keep(&self, contents: Vec<u8>) -> Result<kvant_container::onnx::Bytes, QuantizeError> {
-        match self.spill {
-            Some(spill) => Ok(spill.keep(contents)?),
-            None => Ok(contents.into()),
-        }
     }
 
     /// `q = round(b / (s_input * s_weight))`, one scale for each channel of the weight.
@@ -196,7 +189,7 @@ impl Writer<'_> {
         let stored = format!("{name}_quantized");
         let (scale, zero_point) = (format!("{stored}_scale"), format!("{stored}_zero_point"));
         let data_type = element.data_type().unwrap_or(DataType::INT32);
-        let contents = self.keep(pack(&codes, element))?;
+        let contents = keep(self.spill, pack(&codes, element))?;
         self.made.initializers.push(tensor(&stored, data_type, &source_shape, contents));
         self.scale_tensor(&scale, &scales, scales.len() > 1);
         let zeros = vec![0; scales.len()];
@@ -255,12 +248,14 @@ impl Writer<'_> {
             self.parameters(name, &[affine], element, None, 0);
         }
         let between = format!("{name}_QuantizeLinear_Output");
-        let names = self.names(provider.unwrap_or(name));
-        let mut pair = self.pair(name, source, operators, &between, output, &names, None);
         if operators == Operators::Cast {
-            pair[0] = cast(pair[0].name(), source, &between, element.data_type().unwrap_or(DataType::FLOAT));
+            let narrow = element.data_type().unwrap_or(DataType::FLOAT);
+            let there = cast_node(&format!("{name}_QuantizeLinear"), source, &between, narrow);
+            let back = cast_node(&format!("{name}_DequantizeLinear"), &between, output, DataType::FLOAT);
+            return Ok(vec![there, back]);
         }
-        Ok(pair)
+        let names = self.names(provider.unwrap_or(name));
+        Ok(self.pair(name, source, operators, &between, output, &names, None))
     }
 
     /// The two nodes of a tensor.
@@ -277,9 +272,6 @@ impl Writer<'_> {
     ) -> Vec<NodeProto> {
         let (q, dq) = (format!("{name}_QuantizeLinear"), format!("{name}_DequantizeLinear"));
         let (scale, zero_point) = parameters;
-        if operators == Operators::Cast {
-            return vec![cast(&q, source, between, DataType::BFLOAT16), cast(&dq, between, output, DataType::FLOAT)];
-        }
         let quantize = linear_node(operators, true, &q, &[source, scale, zero_point], between);
         let dequantize = linear_node(operators, false, &dq, &[between, scale, zero_point], output);
         vec![self.with_axis(quantize, axis), self.with_axis(dequantize, axis)]
@@ -340,12 +332,6 @@ fn bias_codes(values: &[f32], scales: &[f32], element: Element) -> Vec<i64> {
     values.iter().enumerate().map(code).collect()
 }
 
-fn cast(name: &str, input: &str, output: &str, to: DataType) -> NodeProto {
-    let mut made = node("Cast", name, &[input], &[output]);
-    set_attribute(&mut made, "to", to as i64);
-    made
-}
-
 impl Made {
     fn apply(mut self, graph: &mut GraphProto, placement: &Placement) {
         let old = std::mem::take(&mut graph.node);
@@ -359,9 +345,9 @@ impl Made {
             nodes.extend(outputs.iter().filter_map(|name| self.behind.remove(name)).flatten());
         }
         graph.node = nodes;
-        let read = outer_reads(graph);
+        let index = Index::new(graph);
         graph.initializer.retain(|t| {
-            !self.replaced.contains(t.name()) || read.contains(t.name()) && !placement.biases.contains_key(t.name())
+            !self.replaced.contains(t.name()) || index.is_read(t.name()) && !placement.biases.contains_key(t.name())
         });
         graph.initializer.append(&mut self.initializers);
         graph.value_info.retain(|v| !self.makes.contains_key(v.name()));
@@ -384,11 +370,4 @@ impl Made {
     fn original(&self, name: &str) -> String {
         name.strip_suffix("_QuantizeLinear_Input").filter(|n| self.makes.contains_key(*n)).unwrap_or(name).to_owned()
     }
-}
-
-/// The tensors that something still reads, subgraphs included.
-fn outer_reads(graph: &GraphProto) -> BTreeSet<String> {
-    let index = Index::new(graph);
-    let named = graph.initializer.iter().map(|t| t.name());
-    named.filter(|name| !index.consumers(name).is_empty() || index.is_output(name)).map(str::to_owned).collect()
 }

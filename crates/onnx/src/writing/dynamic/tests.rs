@@ -1,4 +1,5 @@
 use super::*;
+use crate::graph::set_attribute;
 use crate::preset::Preset;
 use crate::quantize::prepare;
 use crate::test_models::{floats, model, typed};

@@ -2,7 +2,7 @@
 //! (infinities stay), and what is not zero stays so, as the smallest subnormal: an epsilon of 1e-12 keeps a root from zero.
 
 use half::{bf16, f16};
-use kvant_container::onnx::{Bytes, DataType, Spill, TensorProto, shape, tensor};
+use kvant_container::onnx::{DataType, Spill, TensorProto, keep, shape, tensor};
 use rayon::prelude::*;
 
 use crate::error::QuantizeError;
@@ -25,11 +25,7 @@ pub fn narrow(
         (piece.iter().flat_map(|&v| bits(v, to).to_le_bytes()).collect::<Vec<u8>>(), limited)
     });
     let (bytes, limited): (Vec<Vec<u8>>, Vec<usize>) = pieces.unzip();
-    let contents: Bytes = match spill {
-        Some(spill) => spill.keep(bytes.concat())?,
-        None => bytes.concat().into(),
-    };
-    let made = tensor(source.name(), data_type(to), &shape(source)?, contents);
+    let made = tensor(source.name(), data_type(to), &shape(source)?, keep(spill, bytes.concat())?);
     Ok((TensorProto { doc_string: source.doc_string.clone(), ..made }, limited.iter().sum()))
 }
 

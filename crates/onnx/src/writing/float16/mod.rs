@@ -20,12 +20,12 @@ use kvant_container::onnx::{
 
 use crate::error::QuantizeError;
 use crate::graph::{
-    Edit, Names, STANDARD_DOMAIN, attribute, for_each_read, int_attribute, is, node, opset, set_attribute,
-    take_attribute,
+    Edit, Names, STANDARD_DOMAIN, attribute, for_each_read, int_attribute, is, opset, set_attribute, take_attribute,
 };
 use crate::pass::{Context, Pass};
 use crate::recipe::FloatType;
 use crate::shape::{self, Types};
+use crate::writing::operators::cast_node;
 
 /// What a conversion did.
 #[derive(Debug, Default)]
@@ -342,9 +342,7 @@ fn tensor_attribute(value: TensorProto) -> AttributeProto {
 }
 
 fn cast(input: &str, output: &str, to: DataType) -> NodeProto {
-    let mut made = node("Cast", &format!("{output}_Cast"), &[input], &[output]);
-    set_attribute(&mut made, "to", to as i64);
-    made
+    cast_node(&format!("{output}_Cast"), input, output, to)
 }
 
 fn label(node: &NodeProto) -> String {

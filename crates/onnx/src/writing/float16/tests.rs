@@ -2,6 +2,7 @@ use kvant_container::onnx::MessageField;
 
 use super::*;
 use crate::graph::check;
+use crate::graph::node;
 use crate::test_models::{floats, integers, model, typed};
 
 fn converted(
