@@ -18,6 +18,7 @@
 
 pub mod arithmetic;
 pub mod format;
+pub mod ggml;
 pub mod kernel;
 pub mod linalg;
 pub mod pack;

@@ -1,0 +1,61 @@
+//! F32, F16 and BF16: plain floats in little-endian order, blocks of one element. Not scaled formats.
+
+use super::block::{Layout, Rows, encode_blocks};
+use super::scale::f16_bits;
+use crate::kernel::{Source, narrow_to_bf16, widen};
+use crate::simd::Isa;
+
+pub(super) struct F32;
+pub(super) struct F16;
+pub(super) struct Bf16;
+
+impl Layout for F32 {
+    const ELEMENTS: usize = 1;
+    const BYTES: usize = 4;
+
+    fn quantize(isa: Isa, rows: Rows<'_>, out: &mut [u8]) {
+        encode_blocks(isa, rows.values, out, encode_f32);
+    }
+
+    fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
+        widen(isa, Source::F32, bytes, out);
+    }
+}
+
+/// Ties to even; what is beyond 65504 saturates.
+impl Layout for F16 {
+    const ELEMENTS: usize = 1;
+    const BYTES: usize = 2;
+
+    fn quantize(isa: Isa, rows: Rows<'_>, out: &mut [u8]) {
+        encode_blocks(isa, rows.values, out, encode_f16);
+    }
+
+    fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
+        widen(isa, Source::F16, bytes, out);
+    }
+}
+
+/// Ties to even.
+impl Layout for Bf16 {
+    const ELEMENTS: usize = 1;
+    const BYTES: usize = 2;
+
+    fn quantize(isa: Isa, rows: Rows<'_>, out: &mut [u8]) {
+        narrow_to_bf16(isa, rows.values, out.as_chunks_mut().0);
+    }
+
+    fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
+        widen(isa, Source::Bf16, bytes, out);
+    }
+}
+
+#[inline(always)]
+fn encode_f32([value]: &[f32; 1], bytes: &mut [u8; 4]) {
+    *bytes = value.to_le_bytes();
+}
+
+#[inline(always)]
+fn encode_f16([value]: &[f32; 1], bytes: &mut [u8; 2]) {
+    *bytes = f16_bits(*value).to_le_bytes();
+}

@@ -1,0 +1,146 @@
+//! The block formats of llama.cpp: the tensor types of GGUF files. A row of weights is cut into blocks of consecutive
+//! elements, and a block is a fixed number of bytes that hold its codes and its scales together. Not the file, which has
+//! names and offsets: see `kvant-container`; and not schemes, whose codes and scales are apart.
+//!
+//! Layouts are those of `ggml-common.h`, values those of the dequantizers in `gguf-py` (`gguf/quants.py`), bit for bit.
+//! Where llama.cpp defines the blocks of a type by a closed formula (`quantize_row_*_ref` of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0,
+//! TQ1_0, TQ2_0), the same bytes are made of the same values; where it searches for scales, so do we, in our own way.
+//!
+//! To add a type, write its file with an implementation of `Layout`, and add a variant and a row here.
+
+mod block;
+mod coded;
+mod float;
+mod nibbles;
+mod q8_0;
+mod scale;
+mod symmetric;
+
+pub use coded::{Coded, Parts, PartsMut};
+
+use crate::simd::Isa;
+use block::{Layout, Rows};
+use std::fmt;
+use std::str::FromStr;
+
+/// A tensor type of GGUF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the table says it: GgmlType::ALL")]
+pub enum GgmlType {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q8_0,
+}
+
+/// A row of the table of types.
+#[derive(Clone, Copy)]
+pub struct GgmlRow {
+    /// The type.
+    pub kind: GgmlType,
+    /// The name as llama.cpp spells it.
+    pub name: &'static str,
+    /// The number that stands for it in files.
+    pub id: u32,
+    /// Elements of a block.
+    pub block_elements: usize,
+    /// Bytes of a block.
+    pub block_bytes: usize,
+    /// One line for people who choose.
+    pub about: &'static str,
+    quantize: fn(Isa, Rows<'_>, &mut [u8]),
+    dequantize: fn(Isa, &[u8], &mut [f32]),
+}
+
+const fn row<L: Layout>(kind: GgmlType, name: &'static str, id: u32, about: &'static str) -> GgmlRow {
+    let (block_elements, block_bytes) = (L::ELEMENTS, L::BYTES);
+    GgmlRow { kind, name, id, block_elements, block_bytes, about, quantize: L::quantize, dequantize: L::dequantize }
+}
+
+impl GgmlType {
+    /// Every type, one row each, in the order of the variants.
+    pub const ALL: &'static [GgmlRow] = &[
+        row::<float::F32>(GgmlType::F32, "F32", 0, "IEEE binary32"),
+        row::<float::F16>(GgmlType::F16, "F16", 1, "IEEE binary16, saturated"),
+        row::<float::Bf16>(GgmlType::Bf16, "BF16", 30, "bfloat16"),
+        row::<symmetric::Q4_0>(GgmlType::Q4_0, "Q4_0", 2, "4.5 bits: 32 integers -8..7, one scale"),
+        row::<q8_0::Q8_0>(GgmlType::Q8_0, "Q8_0", 8, "8.5 bits: 32 integers -127..127, one scale"),
+    ];
+
+    /// The row of this type.
+    pub fn row(self) -> &'static GgmlRow {
+        &Self::ALL[self as usize]
+    }
+
+    /// The name as llama.cpp spells it.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The number that stands for it in files.
+    pub fn id(self) -> u32 {
+        self.row().id
+    }
+
+    /// The type of a number in a file; none where it is unknown here.
+    pub fn from_id(id: u32) -> Option<GgmlType> {
+        Self::ALL.iter().find(|row| row.id == id).map(|row| row.kind)
+    }
+
+    /// Elements of a block.
+    pub fn block_elements(self) -> usize {
+        self.row().block_elements
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> usize {
+        self.row().block_bytes
+    }
+
+    /// Bytes of a row; none where `columns` is no whole number of blocks, or too large for memory.
+    pub fn row_bytes(self, columns: usize) -> Option<usize> {
+        let whole = columns.is_multiple_of(self.block_elements());
+        (columns / self.block_elements()).checked_mul(self.block_bytes()).filter(|_| whole)
+    }
+}
+
+impl fmt::Display for GgmlType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The name is none of the table's.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown tensor type `{0}`; known are those of GgmlType::ALL, such as Q4_0, Q8_0 and Q4_K")]
+pub struct UnknownGgmlType(pub String);
+
+impl FromStr for GgmlType {
+    type Err = UnknownGgmlType;
+
+    /// Letters of either case.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let row = Self::ALL.iter().find(|row| row.name.eq_ignore_ascii_case(text));
+        row.map(|row| row.kind).ok_or_else(|| UnknownGgmlType(text.to_owned()))
+    }
+}
+
+/// Blocks of whole rows. `values` are rows of `columns` finite elements, a whole number of blocks each; `out` has
+/// [`GgmlType::row_bytes`] for each row. What is beyond the last whole block of a row, or beyond `out`, is left out.
+///
+/// `importance` has a weight for each column, not negative: the mean squared activation of an imatrix. Types whose scales
+/// are searched for minimise the sum of `importance * (value - dequantized)^2`, all columns weighing the same where there
+/// is none or all are zero. It makes no difference to the types of floats, to Q8_0, TQ1_0 and TQ2_0.
+pub fn quantize(isa: Isa, kind: GgmlType, columns: usize, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    let importance = importance.filter(|weights| weights.len() == columns);
+    (kind.row().quantize)(isa, Rows { columns, values, importance }, out);
+}
+
+/// The values of whole blocks; what is beyond the shorter of the two is left.
+pub fn dequantize(isa: Isa, kind: GgmlType, bytes: &[u8], out: &mut [f32]) {
+    (kind.row().dequantize)(isa, bytes, out);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! Scales as blocks store them: binary16, saturated, and its bits. Not how scales are found.
+
+use crate::arithmetic::round_to_f16;
+
+/// The largest finite binary16.
+pub(super) const F16_MAX: f32 = 65_504.0;
+
+/// The bits of the nearest finite binary16, ties to even: what is larger saturates, NaN becomes 0.
+#[inline(always)]
+pub(super) fn f16_bits(value: f32) -> u16 {
+    let rounded = round_to_f16(if value.is_nan() { 0.0 } else { value.clamp(-F16_MAX, F16_MAX) });
+    let magnitude = rounded.to_bits() & 0x7FFF_FFFF;
+    // Multiples of 2^-24 below 2^-14 are subnormal: their bits are the multiple.
+    let subnormal = (rounded.abs() * 16_777_216.0) as u32;
+    let normal = (magnitude >> 13).wrapping_sub(112 << 10);
+    let bits = if magnitude < 0x3880_0000 { subnormal } else { normal };
+    (bits | (rounded.to_bits() >> 16 & 0x8000)) as u16
+}
+
+/// `1 / scale`, or 0 where that is not finite, so that zeros and scales too small to divide by give the code of zero.
+#[inline(always)]
+pub(super) fn inverse(scale: f32) -> f32 {
+    let inverse = 1.0 / scale;
+    if inverse.is_finite() { inverse } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_those_of_the_half_crate_where_it_is_finite() {
+        let mut bits = 0u32;
+        for _ in 0..1_000_000 {
+            bits = bits.wrapping_add(2_654_435_769);
+            let value = f32::from_bits(bits);
+            let theirs = half::f16::from_f32(value);
+            if theirs.is_finite() {
+                assert_eq!(f16_bits(value), theirs.to_bits(), "{value:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_saturates() {
+        assert_eq!([1e9, f32::INFINITY, 65_520.0].map(f16_bits), [0x7BFF; 3]);
+        assert_eq!([-1e9, f32::NEG_INFINITY].map(f16_bits), [0xFBFF; 2]);
+        assert_eq!([f32::NAN, 0.0, -0.0].map(f16_bits), [0, 0, 0x8000]);
+    }
+
+    #[test]
+    fn nothing_is_divided_by_zero() {
+        assert_eq!([0.0, -0.0, 1e-40, f32::INFINITY, 4.0].map(inverse), [0.0, 0.0, 0.0, 0.0, 0.25]);
+    }
+}

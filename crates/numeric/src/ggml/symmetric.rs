@@ -1,0 +1,98 @@
+//! Q4_0 and Q5_0: 32 integers with one scale.
+//!
+//! | type | bytes | fields |
+//! |---|---|---|
+//! | Q4_0 | 18 | binary16 `d`; 16 bytes of nibbles |
+//! | Q5_0 | 22 | binary16 `d`; four bytes, bit `j` of which is bit 4 of element `j`; 16 bytes of nibbles |
+//!
+//! Byte `j` of the nibbles has element `j` below and element `j + 16` above. `w = d * (q - half)`, `half` being 8 or 16.
+//!
+//! Without importance: `d = max / -half`, `max` being the first element of the largest magnitude with its sign, and
+//! `q = floor(w / d + half + 0.5)`, at most `2 half - 1`, `d` not yet rounded: llama.cpp's `quantize_row_q4_0_ref` and
+//! `quantize_row_q5_0_ref`, but that a scale beyond binary16 saturates.
+
+use super::block::{Layout, Rows, decode_blocks, encode_blocks};
+use super::coded::CodedBlock;
+use super::nibbles::{put_nibbles, take_nibbles};
+use super::scale::{F16_MAX, f16_bits, inverse};
+use crate::arithmetic::f16_to_f32;
+use crate::simd::Isa;
+
+pub(super) struct Q4_0;
+
+impl Layout for Q4_0 {
+    const ELEMENTS: usize = 32;
+    const BYTES: usize = 18;
+
+    fn quantize(isa: Isa, rows: Rows<'_>, out: &mut [u8]) {
+        encode_blocks(isa, rows.values, out, encode_q4_0);
+    }
+
+    fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
+        decode_blocks(isa, bytes, out, decode_q4_0);
+    }
+}
+
+impl CodedBlock<32, 18, 1> for Q4_0 {
+    #[inline(always)]
+    fn put([scale]: &[u16; 1], _minimum: u16, codes: &[u8; 32], block: &mut [u8; 18]) {
+        block[..2].copy_from_slice(&scale.to_le_bytes());
+        put_nibbles(codes, &mut block[2..]);
+    }
+
+    #[inline(always)]
+    fn take(block: &[u8; 18], codes: &mut [u8; 32]) -> ([u16; 1], u16) {
+        take_nibbles(&block[2..], codes);
+        ([u16::from_le_bytes([block[0], block[1]])], 0)
+    }
+}
+
+#[inline(always)]
+fn encode_q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
+    let mut codes = [0; 32];
+    let scale = reference_codes::<8>(values, &mut codes);
+    Q4_0::put(&[scale], 0, &codes, block);
+}
+
+#[inline(always)]
+fn decode_q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
+    let mut codes = [0; 32];
+    let ([scale], _) = Q4_0::take(block, &mut codes);
+    decode_codes::<8>(scale, &codes, out);
+}
+
+#[inline(always)]
+fn decode_codes<const HALF: i32>(scale: u16, codes: &[u8; 32], out: &mut [f32; 32]) {
+    let scale = f16_to_f32(scale);
+    for (out, code) in out.iter_mut().zip(codes) {
+        *out = (i32::from(*code) - HALF) as f32 * scale;
+    }
+}
+
+/// Codes by the reference formula, and the bits of the scale.
+#[inline(always)]
+fn reference_codes<const HALF: i32>(values: &[f32; 32], codes: &mut [u8; 32]) -> u16 {
+    let half = HALF as f32;
+    let scale = (signed_max(values) / -half).clamp(-F16_MAX, F16_MAX);
+    let inverse = inverse(scale);
+    for (code, value) in codes.iter_mut().zip(values) {
+        let shifted = (value * inverse + (half + 0.5)).clamp(0.0, 2.0 * half - 1.0);
+        *code = shifted as i32 as u8;
+    }
+    f16_bits(scale)
+}
+
+/// The first element of the largest magnitude; 0 where all are zeros of either sign.
+#[inline(always)]
+fn signed_max(values: &[f32; 32]) -> f32 {
+    // Magnitudes order as their bits, and maxima of integers depend on no order.
+    let amax = values.iter().fold(0, |max, value| max.max(value.to_bits() & 0x7FFF_FFFF));
+    let positive = values.iter().fold(false, |any, value| any | (value.to_bits() == amax));
+    let negative = values.iter().fold(false, |any, value| any | (value.to_bits() == amax | 0x8000_0000));
+    let amax = f32::from_bits(amax);
+    match (positive, negative) {
+        (true, false) => amax,
+        (false, true) if amax > 0.0 => -amax,
+        _ => values.iter().copied().find(|value| value.abs() == amax && amax > 0.0).unwrap_or(0.0),
+    }
+}
