@@ -8,15 +8,6 @@ pub(super) fn of(kind: TensorType) -> Option<GgmlType> {
     GgmlType::ALL.iter().find(|row| row.id == kind.id()).map(|row| row.kind)
 }
 
-/// The type of a float tensor of the source that is carried over.
-pub(super) fn of_source(dtype: &str) -> TensorType {
-    match dtype {
-        "F32" | "F64" => TensorType::F32,
-        "F16" => TensorType::F16,
-        _ => TensorType::BF16,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

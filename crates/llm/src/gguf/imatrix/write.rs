@@ -3,7 +3,7 @@
 use super::read::{COUNTS, SQUARES};
 use super::{ImatrixError, InputSums, Provenance, legacy};
 use kvant_container::Geometry;
-use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
+use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType, Text};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,8 @@ pub fn write(path: &Path, sums: &BTreeMap<String, InputSums>, provenance: &Prove
 fn encode(sums: &BTreeMap<String, InputSums>, provenance: &Provenance) -> Result<Vec<u8>, ImatrixError> {
     let mut metadata = Metadata::new();
     metadata.set("general.type", "imatrix");
-    metadata.set("imatrix.datasets", provenance.datasets.iter().map(|name| name.as_str().into()).collect::<Vec<_>>());
+    metadata
+        .set("imatrix.datasets", provenance.datasets.iter().map(|name| Text::from(name.as_str())).collect::<Vec<_>>());
     metadata.set("imatrix.chunk_count", provenance.chunks);
     metadata.set("imatrix.chunk_size", provenance.chunk_size);
     let declared = |name: String, shape: Vec<usize>| GgufDeclaration { name, kind: TensorType::F32, shape };

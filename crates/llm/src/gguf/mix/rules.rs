@@ -2,7 +2,7 @@
 //! most of all.
 
 use super::{Category, Mix, Model, Subject};
-use kvant_container::gguf::TensorType::{self, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+use kvant_container::gguf::TensorType::{self, MXFP4, Q3_K, Q4_1, Q4_K, Q5_1, Q5_K, Q6_K, Q8_0};
 
 /// The type that a mix gives to a tensor, before it is asked whether it divides its columns.
 pub(in crate::gguf) fn choose(mix: Mix, model: &Model, subject: &Subject) -> TensorType {
@@ -104,6 +104,7 @@ fn attention_output(mix: Mix, model: &Model) -> TensorType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use TensorType::{Q2_K, Q4_0, Q5_0};
 
     fn model(blocks: usize) -> Model {
         Model {

@@ -4,7 +4,9 @@
 
 mod build;
 mod error;
+mod finish;
 mod layers;
+mod outside;
 mod row_map;
 mod tensor;
 mod types;

@@ -19,8 +19,8 @@ pub use error::TokenizerProblem;
 
 use files::Files;
 use kvant_container::Checkpoint;
-use kvant_container::gguf::Metadata;
-use token::{Token, TokenKind};
+use kvant_container::gguf::{Metadata, Text};
+use token::Token;
 
 /// Tokens by number, and how text becomes them.
 #[derive(Debug, Default)]
@@ -100,9 +100,9 @@ fn write(vocabulary: Vocabulary, metadata: &mut Metadata) {
         metadata.set("tokenizer.ggml.scores", tokens.iter().map(|token| token.score).collect::<Vec<f32>>());
     }
     metadata.set("tokenizer.ggml.token_type", tokens.iter().map(|token| token.kind as i32).collect::<Vec<i32>>());
-    metadata.set("tokenizer.ggml.tokens", tokens.into_iter().map(|token| token.text.into()).collect::<Vec<_>>());
+    metadata.set("tokenizer.ggml.tokens", tokens.into_iter().map(|token| Text::from(token.text)).collect::<Vec<_>>());
     if !merges.is_empty() {
-        metadata.set("tokenizer.ggml.merges", merges.into_iter().map(Into::into).collect::<Vec<_>>());
+        metadata.set("tokenizer.ggml.merges", merges.into_iter().map(Text::from).collect::<Vec<_>>());
     }
     metadata.set_some("tokenizer.ggml.add_space_prefix", space_prefix);
 }
