@@ -11,13 +11,13 @@ pub(super) struct Tile<const K: usize, const L: usize> {
     /// Values over [`Tile::unit`], so that the largest magnitude is from 1 to 4 (less where it is subnormal): squares
     /// neither overflow nor vanish.
     pub values: [Lanes<L>; K],
-    /// Weights, from 2^-20 to just above 1. None is 0, so that columns nobody has seen are rounded sensibly too.
+    /// Weights, from 2^-20 to 1. None is 0, so that columns nobody has seen are rounded sensibly too.
     pub weights: [Lanes<L>; K],
     /// A power of two.
     pub unit: f32,
 }
 
-/// The share of the largest weight that is added to all.
+/// The share of the largest weight that all have at least.
 const LEAST_WEIGHT: f32 = 1.0 / 1_048_576.0;
 
 impl<const K: usize, const L: usize> Tile<K, L> {
@@ -75,7 +75,7 @@ fn weights_of<const K: usize, const L: usize>(importance: &[f32]) -> Option<[Lan
     let largest = largest_magnitude(importance);
     let inverse = inverse(largest);
     let usable = inverse > 0.0 && largest.is_finite();
-    usable.then(|| transpose(importance, |weight| (weight * inverse).max(0.0) + LEAST_WEIGHT))
+    usable.then(|| transpose(importance, |weight| (weight * inverse).max(LEAST_WEIGHT)))
 }
 
 #[inline(always)]
