@@ -1,6 +1,7 @@
 //! What a block format is to the table, and the loops over blocks that all of them share. Not the formats.
 
 use crate::simd::{Isa, Loop, dispatch};
+use std::marker::PhantomData;
 
 /// A block format.
 pub(super) trait Layout {
@@ -27,56 +28,114 @@ pub(super) struct Rows<'a> {
     pub importance: Option<&'a [f32]>,
 }
 
-/// Makes values of blocks of `B` bytes, `N` each. `decode` must be `#[inline(always)]`.
-pub(super) fn decode_blocks<const N: usize, const B: usize>(
-    isa: Isa,
-    bytes: &[u8],
-    out: &mut [f32],
-    decode: impl Fn(&[u8; B], &mut [f32; N]),
-) {
-    dispatch(isa, Decode { bytes, out, decode });
+/// How blocks of `B` bytes become `N` values. Methods of this trait and of those below must be `#[inline(always)]`, so that
+/// they are compiled for each instruction set.
+pub(super) trait Decode<const N: usize, const B: usize> {
+    /// The values of a block.
+    fn decode(block: &[u8; B], out: &mut [f32; N]);
 }
 
-struct Decode<'a, const N: usize, const B: usize, F: Fn(&[u8; B], &mut [f32; N])> {
+/// How `N` values become a block of `B` bytes, where weights make no difference.
+pub(super) trait Encode<const N: usize, const B: usize> {
+    /// The block of finite values.
+    fn encode(values: &[f32; N], block: &mut [u8; B]);
+}
+
+/// How `N` values of as many columns become a block of `B` bytes. `N` may be several blocks' worth: the end of a row is then
+/// filled up with zeros, and what they become is dropped.
+pub(super) trait EncodeWeighted<const N: usize, const B: usize> {
+    /// The block of finite values and the importance of their columns.
+    fn encode(values: &[f32; N], importance: Option<&[f32; N]>, block: &mut [u8; B]);
+}
+
+/// Makes values of whole blocks.
+pub(super) fn decode_blocks<T: Decode<N, B>, const N: usize, const B: usize>(isa: Isa, bytes: &[u8], out: &mut [f32]) {
+    dispatch(isa, Decoding::<T, N, B> { bytes, out, block: PhantomData });
+}
+
+/// Makes blocks of whole blocks' worth of values.
+pub(super) fn encode_blocks<T: Encode<N, B>, const N: usize, const B: usize>(isa: Isa, values: &[f32], out: &mut [u8]) {
+    dispatch(isa, Encoding::<T, N, B> { values, out, block: PhantomData });
+}
+
+/// Makes blocks of rows, weighted by the importance of their columns.
+pub(super) fn encode_weighted<T: EncodeWeighted<N, B>, const N: usize, const B: usize>(
+    isa: Isa,
+    rows: Rows<'_>,
+    out: &mut [u8],
+) {
+    dispatch(isa, WeightedEncoding::<T, N, B> { rows, out, block: PhantomData });
+}
+
+struct Decoding<'a, T, const N: usize, const B: usize> {
     bytes: &'a [u8],
     out: &'a mut [f32],
-    decode: F,
+    block: PhantomData<T>,
 }
 
-impl<const N: usize, const B: usize, F: Fn(&[u8; B], &mut [f32; N])> Loop for Decode<'_, N, B, F> {
+impl<T: Decode<N, B>, const N: usize, const B: usize> Loop for Decoding<'_, T, N, B> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         for (block, out) in self.bytes.as_chunks::<B>().0.iter().zip(self.out.as_chunks_mut::<N>().0) {
-            (self.decode)(block, out);
+            T::decode(block, out);
         }
     }
 }
 
-/// Makes blocks of `B` bytes of `N` values each, where weights make no difference. `encode` must be `#[inline(always)]`.
-pub(super) fn encode_blocks<const N: usize, const B: usize>(
-    isa: Isa,
-    values: &[f32],
-    out: &mut [u8],
-    encode: impl Fn(&[f32; N], &mut [u8; B]),
-) {
-    dispatch(isa, Encode { values, out, encode });
-}
-
-struct Encode<'a, const N: usize, const B: usize, F: Fn(&[f32; N], &mut [u8; B])> {
+struct Encoding<'a, T, const N: usize, const B: usize> {
     values: &'a [f32],
     out: &'a mut [u8],
-    encode: F,
+    block: PhantomData<T>,
 }
 
-impl<const N: usize, const B: usize, F: Fn(&[f32; N], &mut [u8; B])> Loop for Encode<'_, N, B, F> {
+impl<T: Encode<N, B>, const N: usize, const B: usize> Loop for Encoding<'_, T, N, B> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         for (values, block) in self.values.as_chunks::<N>().0.iter().zip(self.out.as_chunks_mut::<B>().0) {
-            (self.encode)(values, block);
+            T::encode(values, block);
         }
     }
+}
+
+struct WeightedEncoding<'a, T, const N: usize, const B: usize> {
+    rows: Rows<'a>,
+    out: &'a mut [u8],
+    block: PhantomData<T>,
+}
+
+impl<T: EncodeWeighted<N, B>, const N: usize, const B: usize> Loop for WeightedEncoding<'_, T, N, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Rows { columns, values, importance } = self.rows;
+        let (mut filled, mut weights, mut block) = ([0.0; N], [0.0; N], [0; B]);
+        let mut out = self.out;
+        for row in values.chunks(columns.max(1)) {
+            for (start, values) in (0..).step_by(N).zip(row.chunks(N)) {
+                fill(&mut filled, values);
+                let importance = importance.map(|all| {
+                    fill(&mut weights, &all[start..start + values.len()]);
+                    &weights
+                });
+                T::encode(&filled, importance, &mut block);
+                let bytes = (values.len() * B / N).min(out.len());
+                let (head, rest) = std::mem::take(&mut out).split_at_mut(bytes);
+                head.copy_from_slice(&block[..bytes]);
+                out = rest;
+            }
+        }
+    }
+}
+
+/// `from`, then zeros.
+#[inline(always)]
+fn fill<const N: usize>(to: &mut [f32; N], from: &[f32]) {
+    let (head, tail) = to.split_at_mut(from.len());
+    head.copy_from_slice(from);
+    tail.fill(0.0);
 }

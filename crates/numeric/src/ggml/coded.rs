@@ -2,16 +2,24 @@
 //! Nothing is rounded here; types whose scales are scaled themselves (Q2_K to Q6_K, IQ4_XS) are not among them.
 
 use super::GgmlType;
+use super::affine::{Q4_1, Q5_1};
+use super::fp4::{Mxfp4, Nvfp4};
 use super::q8_0::Q8_0;
-use super::symmetric::Q4_0;
+use super::symmetric::{Q4_0, Q5_0};
 use crate::simd::{Isa, Loop, dispatch};
+use std::marker::PhantomData;
 
 /// A type whose blocks are codes with stored scales, and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "as in GgmlType")]
 pub enum Coded {
     Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
     Q8_0,
+    Mxfp4,
+    Nvfp4,
 }
 
 /// Codes and scales of whole blocks.
@@ -43,33 +51,48 @@ impl Coded {
     pub fn kind(self) -> GgmlType {
         match self {
             Coded::Q4_0 => GgmlType::Q4_0,
+            Coded::Q4_1 => GgmlType::Q4_1,
+            Coded::Q5_0 => GgmlType::Q5_0,
+            Coded::Q5_1 => GgmlType::Q5_1,
             Coded::Q8_0 => GgmlType::Q8_0,
+            Coded::Mxfp4 => GgmlType::Mxfp4,
+            Coded::Nvfp4 => GgmlType::Nvfp4,
         }
     }
 
     /// Elements that share a scale.
     pub fn group(self) -> usize {
-        32
+        if self == Coded::Nvfp4 { 16 } else { 32 }
     }
 
     /// Whether a number is added to every group.
     pub fn has_minima(self) -> bool {
-        false
+        matches!(self, Coded::Q4_1 | Coded::Q5_1)
     }
 
     /// Blocks of codes and scales, as many as there are whole blocks of the shortest of them and of `out`.
     pub fn assemble(self, isa: Isa, parts: Parts<'_>, out: &mut [u8]) {
         match self {
-            Coded::Q4_0 => dispatch(isa, Assemble { parts, out, put: Q4_0::put }),
-            Coded::Q8_0 => dispatch(isa, Assemble { parts, out, put: Q8_0::put }),
+            Coded::Q4_0 => assemble::<Q4_0, _, _, _>(isa, parts, out),
+            Coded::Q4_1 => assemble::<Q4_1, _, _, _>(isa, parts, out),
+            Coded::Q5_0 => assemble::<Q5_0, _, _, _>(isa, parts, out),
+            Coded::Q5_1 => assemble::<Q5_1, _, _, _>(isa, parts, out),
+            Coded::Q8_0 => assemble::<Q8_0, _, _, _>(isa, parts, out),
+            Coded::Mxfp4 => assemble::<Mxfp4, _, _, _>(isa, parts, out),
+            Coded::Nvfp4 => assemble::<Nvfp4, _, _, _>(isa, parts, out),
         }
     }
 
     /// Codes and scales of whole blocks: the inverse of [`Coded::assemble`].
     pub fn take_apart(self, isa: Isa, bytes: &[u8], parts: PartsMut<'_>) {
         match self {
-            Coded::Q4_0 => dispatch(isa, TakeApart { bytes, parts, take: Q4_0::take }),
-            Coded::Q8_0 => dispatch(isa, TakeApart { bytes, parts, take: Q8_0::take }),
+            Coded::Q4_0 => take_apart::<Q4_0, _, _, _>(isa, bytes, parts),
+            Coded::Q4_1 => take_apart::<Q4_1, _, _, _>(isa, bytes, parts),
+            Coded::Q5_0 => take_apart::<Q5_0, _, _, _>(isa, bytes, parts),
+            Coded::Q5_1 => take_apart::<Q5_1, _, _, _>(isa, bytes, parts),
+            Coded::Q8_0 => take_apart::<Q8_0, _, _, _>(isa, bytes, parts),
+            Coded::Mxfp4 => take_apart::<Mxfp4, _, _, _>(isa, bytes, parts),
+            Coded::Nvfp4 => take_apart::<Nvfp4, _, _, _>(isa, bytes, parts),
         }
     }
 }
@@ -83,16 +106,27 @@ pub(super) trait CodedBlock<const N: usize, const B: usize, const S: usize> {
     fn take(block: &[u8; B], codes: &mut [u8; N]) -> ([u16; S], u16);
 }
 
-struct Assemble<'a, const N: usize, const B: usize, const S: usize, F: Fn(&[u16; S], u16, &[u8; N], &mut [u8; B])> {
-    parts: Parts<'a>,
-    out: &'a mut [u8],
-    put: F,
+fn assemble<T, const N: usize, const B: usize, const S: usize>(isa: Isa, parts: Parts<'_>, out: &mut [u8])
+where
+    T: CodedBlock<N, B, S>,
+{
+    dispatch(isa, Assemble::<T, N, B, S> { parts, out, block: PhantomData });
 }
 
-impl<const N: usize, const B: usize, const S: usize, F> Loop for Assemble<'_, N, B, S, F>
+fn take_apart<T, const N: usize, const B: usize, const S: usize>(isa: Isa, bytes: &[u8], parts: PartsMut<'_>)
 where
-    F: Fn(&[u16; S], u16, &[u8; N], &mut [u8; B]),
+    T: CodedBlock<N, B, S>,
 {
+    dispatch(isa, TakeApart::<T, N, B, S> { bytes, parts, block: PhantomData });
+}
+
+struct Assemble<'a, T, const N: usize, const B: usize, const S: usize> {
+    parts: Parts<'a>,
+    out: &'a mut [u8],
+    block: PhantomData<T>,
+}
+
+impl<T: CodedBlock<N, B, S>, const N: usize, const B: usize, const S: usize> Loop for Assemble<'_, T, N, B, S> {
     type Output = ();
 
     #[inline(always)]
@@ -100,21 +134,18 @@ where
         let groups = self.parts.codes.as_chunks().0.iter().zip(self.parts.scales.as_chunks().0);
         for (i, ((codes, scales), block)) in groups.zip(self.out.as_chunks_mut().0).enumerate() {
             let minimum = self.parts.minima.get(i).copied().unwrap_or(0);
-            (self.put)(scales, minimum, codes, block);
+            T::put(scales, minimum, codes, block);
         }
     }
 }
 
-struct TakeApart<'a, const N: usize, const B: usize, const S: usize, F: Fn(&[u8; B], &mut [u8; N]) -> ([u16; S], u16)> {
+struct TakeApart<'a, T, const N: usize, const B: usize, const S: usize> {
     bytes: &'a [u8],
     parts: PartsMut<'a>,
-    take: F,
+    block: PhantomData<T>,
 }
 
-impl<const N: usize, const B: usize, const S: usize, F> Loop for TakeApart<'_, N, B, S, F>
-where
-    F: Fn(&[u8; B], &mut [u8; N]) -> ([u16; S], u16),
-{
+impl<T: CodedBlock<N, B, S>, const N: usize, const B: usize, const S: usize> Loop for TakeApart<'_, T, N, B, S> {
     type Output = ();
 
     #[inline(always)]
@@ -122,7 +153,7 @@ where
         let PartsMut { codes, scales, minima } = self.parts;
         let groups = codes.as_chunks_mut().0.iter_mut().zip(scales.as_chunks_mut().0);
         for (i, ((codes, scales), block)) in groups.zip(self.bytes.as_chunks().0).enumerate() {
-            let (found, minimum) = (self.take)(block, codes);
+            let (found, minimum) = T::take(block, codes);
             *scales = found;
             if let Some(out) = minima.get_mut(i) {
                 *out = minimum;

@@ -1,6 +1,6 @@
 //! F32, F16 and BF16: plain floats in little-endian order, blocks of one element. Not scaled formats.
 
-use super::block::{Layout, Rows, encode_blocks};
+use super::block::{Encode, Layout, Rows, encode_blocks};
 use super::scale::f16_bits;
 use crate::kernel::{Source, narrow_to_bf16, widen};
 use crate::simd::Isa;
@@ -14,7 +14,7 @@ impl Layout for F32 {
     const BYTES: usize = 4;
 
     fn quantize(isa: Isa, rows: Rows<'_>, out: &mut [u8]) {
-        encode_blocks(isa, rows.values, out, encode_f32);
+        encode_blocks::<F32, 1, 4>(isa, rows.values, out);
     }
 
     fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
@@ -28,7 +28,7 @@ impl Layout for F16 {
     const BYTES: usize = 2;
 
     fn quantize(isa: Isa, rows: Rows<'_>, out: &mut [u8]) {
-        encode_blocks(isa, rows.values, out, encode_f16);
+        encode_blocks::<F16, 1, 2>(isa, rows.values, out);
     }
 
     fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
@@ -50,12 +50,16 @@ impl Layout for Bf16 {
     }
 }
 
-#[inline(always)]
-fn encode_f32([value]: &[f32; 1], bytes: &mut [u8; 4]) {
-    *bytes = value.to_le_bytes();
+impl Encode<1, 4> for F32 {
+    #[inline(always)]
+    fn encode([value]: &[f32; 1], bytes: &mut [u8; 4]) {
+        *bytes = value.to_le_bytes();
+    }
 }
 
-#[inline(always)]
-fn encode_f16([value]: &[f32; 1], bytes: &mut [u8; 2]) {
-    *bytes = f16_bits(*value).to_le_bytes();
+impl Encode<1, 2> for F16 {
+    #[inline(always)]
+    fn encode([value]: &[f32; 1], bytes: &mut [u8; 2]) {
+        *bytes = f16_bits(*value).to_le_bytes();
+    }
 }

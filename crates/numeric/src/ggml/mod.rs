@@ -8,13 +8,28 @@
 //!
 //! To add a type, write its file with an implementation of `Layout`, and add a variant and a row here.
 
+mod affine;
+mod affine_fit;
+mod affine_scales;
 mod block;
 mod coded;
 mod float;
-mod nibbles;
+mod fp4;
+mod grid;
+mod iq4;
+mod lanes;
+mod planes;
+mod q2_k;
+mod q3_k;
+mod q4_k;
+mod q6_k;
 mod q8_0;
 mod scale;
 mod symmetric;
+mod symmetric_fit;
+mod symmetric_scales;
+mod ternary;
+mod tile;
 
 pub use coded::{Coded, Parts, PartsMut};
 
@@ -31,7 +46,21 @@ pub enum GgmlType {
     F16,
     Bf16,
     Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
     Q8_0,
+    Q2K,
+    Q3K,
+    Q4K,
+    Q5K,
+    Q6K,
+    Iq4Nl,
+    Iq4Xs,
+    Tq1_0,
+    Tq2_0,
+    Mxfp4,
+    Nvfp4,
 }
 
 /// A row of the table of types.
@@ -64,8 +93,27 @@ impl GgmlType {
         row::<float::F32>(GgmlType::F32, "F32", 0, "IEEE binary32"),
         row::<float::F16>(GgmlType::F16, "F16", 1, "IEEE binary16, saturated"),
         row::<float::Bf16>(GgmlType::Bf16, "BF16", 30, "bfloat16"),
-        row::<symmetric::Q4_0>(GgmlType::Q4_0, "Q4_0", 2, "4.5 bits: 32 integers -8..7, one scale"),
-        row::<q8_0::Q8_0>(GgmlType::Q8_0, "Q8_0", 8, "8.5 bits: 32 integers -127..127, one scale"),
+        row::<symmetric::Q4_0>(GgmlType::Q4_0, "Q4_0", 2, "4.5 bits: 32 integers, a scale"),
+        row::<affine::Q4_1>(GgmlType::Q4_1, "Q4_1", 3, "5 bits: 32 integers, a scale and a minimum"),
+        row::<symmetric::Q5_0>(GgmlType::Q5_0, "Q5_0", 6, "5.5 bits: 32 integers, a scale"),
+        row::<affine::Q5_1>(GgmlType::Q5_1, "Q5_1", 7, "6 bits: 32 integers, a scale and a minimum"),
+        row::<q8_0::Q8_0>(GgmlType::Q8_0, "Q8_0", 8, "8.5 bits: 32 integers, a scale"),
+        row::<q2_k::Q2K>(GgmlType::Q2K, "Q2_K", 10, "2.625 bits: 16 groups of 16, scales and minima of 4 bits"),
+        row::<q3_k::Q3K>(GgmlType::Q3K, "Q3_K", 11, "3.4375 bits: 16 groups of 16, scales of 6 bits"),
+        row::<q4_k::Q4K>(GgmlType::Q4K, "Q4_K", 12, "4.5 bits: 8 groups of 32, scales and minima of 6 bits"),
+        row::<q4_k::Q5K>(GgmlType::Q5K, "Q5_K", 13, "5.5 bits: 8 groups of 32, scales and minima of 6 bits"),
+        row::<q6_k::Q6K>(GgmlType::Q6K, "Q6_K", 14, "6.5625 bits: 16 groups of 16, scales of 8 bits"),
+        row::<iq4::Iq4Nl>(GgmlType::Iq4Nl, "IQ4_NL", 20, "4.5 bits: 32 codes of 16 uneven levels, a scale"),
+        row::<iq4::Iq4Xs>(
+            GgmlType::Iq4Xs,
+            "IQ4_XS",
+            23,
+            "4.25 bits: 8 groups of 32 codes of 16 uneven levels, scales of 6 bits",
+        ),
+        row::<ternary::Tq1_0>(GgmlType::Tq1_0, "TQ1_0", 34, "1.6875 bits: 256 of -1, 0 and 1, a scale"),
+        row::<ternary::Tq2_0>(GgmlType::Tq2_0, "TQ2_0", 35, "2.0625 bits: 256 of -1, 0 and 1, a scale"),
+        row::<fp4::Mxfp4>(GgmlType::Mxfp4, "MXFP4", 39, "4.25 bits: 32 floats e2m1, a scale e8m0"),
+        row::<fp4::Nvfp4>(GgmlType::Nvfp4, "NVFP4", 40, "4.5 bits: 4 groups of 16 floats e2m1, scales e4m3"),
     ];
 
     /// The row of this type.
@@ -131,7 +179,7 @@ impl FromStr for GgmlType {
 ///
 /// `importance` has a weight for each column, not negative: the mean squared activation of an imatrix. Types whose scales
 /// are searched for minimise the sum of `importance * (value - dequantized)^2`, all columns weighing the same where there
-/// is none or all are zero. It makes no difference to the types of floats, to Q8_0, TQ1_0 and TQ2_0.
+/// is none or all are zero. It makes no difference to F32, F16, BF16, Q8_0, TQ1_0 and TQ2_0.
 pub fn quantize(isa: Isa, kind: GgmlType, columns: usize, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     let importance = importance.filter(|weights| weights.len() == columns);
     (kind.row().quantize)(isa, Rows { columns, values, importance }, out);

@@ -3,9 +3,10 @@
 //! `d = amax / 127`, `q = round(w / d)` with halves away from zero, `d` not yet rounded: llama.cpp's
 //! `quantize_row_q8_0_ref`, but that a scale beyond binary16 saturates.
 
-use super::block::{Layout, Rows, decode_blocks, encode_blocks};
+use super::block::{Decode, Encode, Layout, Rows, decode_blocks, encode_blocks};
 use super::coded::CodedBlock;
-use super::scale::{F16_MAX, f16_bits, inverse};
+use super::scale::{F16_MAX, f16_bits, inverse, round_half_away};
+use super::tile::largest_magnitude;
 use crate::arithmetic::f16_to_f32;
 use crate::simd::Isa;
 
@@ -16,11 +17,11 @@ impl Layout for Q8_0 {
     const BYTES: usize = 34;
 
     fn quantize(isa: Isa, rows: Rows<'_>, out: &mut [u8]) {
-        encode_blocks(isa, rows.values, out, encode);
+        encode_blocks::<Q8_0, 32, 34>(isa, rows.values, out);
     }
 
     fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
-        decode_blocks(isa, bytes, out, decode);
+        decode_blocks::<Q8_0, 32, 34>(isa, bytes, out);
     }
 }
 
@@ -38,30 +39,27 @@ impl CodedBlock<32, 34, 1> for Q8_0 {
     }
 }
 
-/// Added to a magnitude it makes truncation round, halves up: the greatest number below one half, so that what is below a
-/// half stays below.
-const BELOW_HALF: f32 = 0.499_999_97;
-
-#[inline(always)]
-fn encode(values: &[f32; 32], block: &mut [u8; 34]) {
-    // Magnitudes order as their bits, and maxima of integers depend on no order.
-    let amax = f32::from_bits(values.iter().fold(0, |max, value| max.max(value.to_bits() & 0x7FFF_FFFF)));
-    let scale = (amax / 127.0).min(F16_MAX);
-    let inverse = inverse(scale);
-    let mut codes = [0; 32];
-    for (code, value) in codes.iter_mut().zip(values) {
-        let scaled = (value * inverse).clamp(-127.0, 127.0);
-        *code = (scaled + BELOW_HALF.copysign(scaled)) as i32 as u8;
+impl Encode<32, 34> for Q8_0 {
+    #[inline(always)]
+    fn encode(values: &[f32; 32], block: &mut [u8; 34]) {
+        let scale = (largest_magnitude(values) / 127.0).min(F16_MAX);
+        let inverse = inverse(scale);
+        let mut codes = [0; 32];
+        for (code, value) in codes.iter_mut().zip(values) {
+            *code = round_half_away(value * inverse).clamp(-127, 127) as u8;
+        }
+        Q8_0::put(&[f16_bits(scale)], 0, &codes, block);
     }
-    Q8_0::put(&[f16_bits(scale)], 0, &codes, block);
 }
 
-#[inline(always)]
-fn decode(block: &[u8; 34], out: &mut [f32; 32]) {
-    let mut codes = [0; 32];
-    let ([scale], _) = Q8_0::take(block, &mut codes);
-    let scale = f16_to_f32(scale);
-    for (out, code) in out.iter_mut().zip(codes) {
-        *out = f32::from(code as i8) * scale;
+impl Decode<32, 34> for Q8_0 {
+    #[inline(always)]
+    fn decode(block: &[u8; 34], out: &mut [f32; 32]) {
+        let mut codes = [0; 32];
+        let ([scale], _) = Q8_0::take(block, &mut codes);
+        let scale = f16_to_f32(scale);
+        for (out, code) in out.iter_mut().zip(codes) {
+            *out = f32::from(code as i8) * scale;
+        }
     }
 }

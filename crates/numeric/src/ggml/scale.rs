@@ -24,6 +24,37 @@ pub(super) fn inverse(scale: f32) -> f32 {
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
+/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which then stands in the
+/// low bits of the mantissa. Unlike a cast, that is vectors on every instruction set.
+pub(super) const TO_INTEGER: f32 = 12_582_912.0;
+
+/// Where magnitudes end that the functions below round; what is larger saturates.
+const LARGEST: f32 = 65_536.0;
+
+/// The nearest integer, half to even, and how much it is less than `value`.
+#[inline(always)]
+fn round(value: f32) -> (i32, f32) {
+    // Comparisons, as `max` and `min` would look for NaN.
+    let value = if value > -LARGEST { value } else { -LARGEST };
+    let value = if value < LARGEST { value } else { LARGEST };
+    let shifted = value + TO_INTEGER;
+    (shifted.to_bits() as i32 - TO_INTEGER.to_bits() as i32, value - (shifted - TO_INTEGER))
+}
+
+/// The greatest integer that is not above `value`.
+#[inline(always)]
+pub(super) fn floor(value: f32) -> i32 {
+    let (nearest, rest) = round(value);
+    nearest - i32::from(rest < 0.0)
+}
+
+/// The nearest integer, halves away from zero, as C's `roundf`.
+#[inline(always)]
+pub(super) fn round_half_away(value: f32) -> i32 {
+    let (nearest, rest) = round(value);
+    nearest + i32::from((rest == 0.5) & (value > 0.0)) - i32::from((rest == -0.5) & (value < 0.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +82,17 @@ mod tests {
     #[test]
     fn nothing_is_divided_by_zero() {
         assert_eq!([0.0, -0.0, 1e-40, f32::INFINITY, 4.0].map(inverse), [0.0, 0.0, 0.0, 0.0, 0.25]);
+    }
+
+    #[test]
+    fn rounding_is_that_of_the_standard_library() {
+        for step in -4096..4096 {
+            let exact = step as f32 / 16.0;
+            for value in [exact, exact.next_up(), exact.next_down()] {
+                assert_eq!(floor(value), value.floor() as i32, "{value:e}");
+                assert_eq!(round_half_away(value), value.round() as i32, "{value:e}");
+            }
+        }
+        assert_eq!([f32::MAX, -f32::MAX].map(floor), [65_536, -65_536]);
     }
 }

@@ -1,9 +1,16 @@
-//! What holds for every type of the table.
+//! What holds for every type of the table: agreement with gguf-py, with itself on every instruction set, and what becomes
+//! of values at the edges.
 
 use super::*;
 
-/// Values of mixed magnitudes, without end or repetition.
-pub(super) fn values(count: usize, seed: u32) -> Vec<f32> {
+const GOLDEN: &str = include_str!("../../../../tests/golden/ggml_blocks.txt");
+
+fn all_kinds() -> impl Iterator<Item = GgmlType> {
+    GgmlType::ALL.iter().map(|row| row.kind)
+}
+
+/// Sums of uniform numbers, the same for the same seed.
+fn values(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_769) | 1;
     let mut uniform = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -12,15 +19,63 @@ pub(super) fn values(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| (uniform() + uniform() + uniform() + uniform()) * 0.04).collect()
 }
 
-/// Quantized and back.
-pub(super) fn round_trip(isa: Isa, kind: GgmlType, values: &[f32], importance: Option<&[f32]>) -> (Vec<u8>, Vec<f32>) {
-    let columns = importance.map_or(values.len(), <[f32]>::len);
-    let rows = values.len() / columns;
-    let mut bytes = vec![0; rows * kind.row_bytes(columns).unwrap()];
-    quantize(isa, kind, columns, values, importance, &mut bytes);
-    let mut back = vec![f32::NAN; values.len()];
-    dequantize(isa, kind, &bytes, &mut back);
-    (bytes, back)
+/// Rows of 1024.
+fn blocks_of(isa: Isa, kind: GgmlType, values: &[f32], importance: Option<&[f32]>) -> Vec<u8> {
+    let mut bytes = vec![0xA5; values.len() / 1024 * kind.row_bytes(1024).unwrap()];
+    quantize(isa, kind, 1024, values, importance, &mut bytes);
+    bytes
+}
+
+fn values_of(isa: Isa, kind: GgmlType, bytes: &[u8]) -> Vec<f32> {
+    let mut values = vec![f32::NAN; bytes.len() / kind.block_bytes() * kind.block_elements()];
+    dequantize(isa, kind, bytes, &mut values);
+    values
+}
+
+fn round_trip(kind: GgmlType, values: &[f32], importance: Option<&[f32]>) -> Vec<f32> {
+    values_of(Isa::best(), kind, &blocks_of(Isa::best(), kind, values, importance))
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn golden(verb: &str) -> impl Iterator<Item = Vec<&'static str>> {
+    let lines = GOLDEN.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    lines.filter(move |words| words[0] == verb)
+}
+
+#[test]
+fn blocks_have_the_values_that_gguf_py_gives_them() {
+    for words in golden("dequantize") {
+        let kind: GgmlType = words[1].parse().unwrap();
+        let (bytes, expected) = (from_hex(words[2]), floats(&from_hex(words[3])));
+        for isa in Isa::available() {
+            assert_eq!(bits(&values_of(isa, kind, &bytes)), bits(&expected), "{kind} on {}", isa.name());
+        }
+    }
+    assert_eq!(golden("dequantize").count(), GgmlType::ALL.len() - 1, "all but F32");
+}
+
+#[test]
+fn reference_formulas_make_the_bytes_that_gguf_py_makes() {
+    let data = floats(&from_hex(golden("values").next().unwrap()[1]));
+    for words in golden("quantize") {
+        let kind: GgmlType = words[1].parse().unwrap();
+        for isa in Isa::available() {
+            let mut bytes = vec![0; kind.row_bytes(data.len()).unwrap()];
+            quantize(isa, kind, data.len(), &data, None, &mut bytes);
+            assert_eq!(bytes, from_hex(words[2]), "{kind} on {}", isa.name());
+        }
+    }
 }
 
 #[test]
@@ -53,12 +108,245 @@ fn rows_are_whole_blocks() {
 fn every_isa_makes_the_same_bytes_and_values() {
     let data = values(3 * 1024, 7);
     let importance: Vec<f32> = values(1024, 8).iter().map(|v| v * v).collect();
-    for row in GgmlType::ALL {
+    for kind in all_kinds() {
         for weights in [None, Some(&importance[..])] {
-            let expected = round_trip(Isa::BASELINE, row.kind, &data, weights);
+            let bytes = blocks_of(Isa::BASELINE, kind, &data, weights);
+            let back = values_of(Isa::BASELINE, kind, &bytes);
             for isa in Isa::available() {
-                assert!(round_trip(isa, row.kind, &data, weights) == expected, "{} on {}", row.name, isa.name());
+                assert!(blocks_of(isa, kind, &data, weights) == bytes, "{kind} on {}", isa.name());
+                assert!(bits(&values_of(isa, kind, &bytes)) == bits(&back), "{kind} on {}", isa.name());
             }
         }
+    }
+}
+
+/// The root of the mean squared error over that of the values.
+fn relative_error(values: &[f32], back: &[f32], weights: impl Fn(usize) -> f32) -> f64 {
+    let sum = |number: &dyn Fn(usize) -> f32| (0..values.len()).map(|i| f64::from(number(i))).sum::<f64>();
+    let error = sum(&|i| weights(i) * (values[i] - back[i]).powi(2));
+    (error / sum(&|i| weights(i) * values[i].powi(2))).sqrt()
+}
+
+/// What normal weights lose at most, in the order of the table.
+const ERROR_BOUNDS: [(GgmlType, f64); 19] = [
+    (GgmlType::F32, 0.0),
+    (GgmlType::F16, 0.0003),
+    (GgmlType::Bf16, 0.002),
+    (GgmlType::Q4_0, 0.1),
+    (GgmlType::Q4_1, 0.085),
+    (GgmlType::Q5_0, 0.05),
+    (GgmlType::Q5_1, 0.045),
+    (GgmlType::Q8_0, 0.006),
+    (GgmlType::Q2K, 0.28),
+    (GgmlType::Q3K, 0.16),
+    (GgmlType::Q4K, 0.075),
+    (GgmlType::Q5K, 0.038),
+    (GgmlType::Q6K, 0.02),
+    (GgmlType::Iq4Nl, 0.08),
+    (GgmlType::Iq4Xs, 0.08),
+    (GgmlType::Tq1_0, 1.0),
+    (GgmlType::Tq2_0, 1.0),
+    (GgmlType::Mxfp4, 0.12),
+    (GgmlType::Nvfp4, 0.15),
+];
+
+#[test]
+fn errors_are_bounded_and_importance_moves_them() {
+    let data = values(8 * 1024, 3);
+    let importance: Vec<f32> = (0..1024).map(|column| if column % 7 == 0 { 50.0 } else { 0.5 }).collect();
+    for (row, (kind, bound)) in GgmlType::ALL.iter().zip(ERROR_BOUNDS) {
+        assert_eq!(row.kind, kind);
+        let plain = round_trip(kind, &data, None);
+        let error = relative_error(&data, &plain, |_| 1.0);
+        assert!(error <= bound, "{kind}: {error}");
+        let weighted = round_trip(kind, &data, Some(&importance));
+        let of_weighted = |back: &[f32]| relative_error(&data, back, |i| importance[i % 1024]);
+        assert!(of_weighted(&weighted) <= of_weighted(&plain), "{kind}");
+        if weighted != plain {
+            assert!(of_weighted(&weighted) < 0.98 * of_weighted(&plain), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn blocks_that_are_on_the_grid_come_back() {
+    // Values that blocks stand for; with the sign and the scale of each group as quantizing chooses them.
+    for kind in all_kinds() {
+        let data: Vec<f32> = (0..1024).map(|i| [-8.0, 0.0, 8.0, 0.0][i % 4]).collect();
+        let back = round_trip(kind, &data, None);
+        let worst = data.iter().zip(&back).fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs()));
+        let bound = match kind {
+            // One of the ends is a step short of the other, or no level is 0.
+            GgmlType::Q4_0 | GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q3K => 1.1,
+            GgmlType::Q2K | GgmlType::Iq4Nl | GgmlType::Iq4Xs => 3.0,
+            GgmlType::Q4K => 0.6,
+            GgmlType::Q5_0 | GgmlType::Q5K | GgmlType::Q6K => 0.51,
+            GgmlType::Q8_0 => 0.01,
+            GgmlType::Nvfp4 => 0.25,
+            _ => 0.0,
+        };
+        assert!(worst <= bound, "{kind}: {worst}");
+    }
+}
+
+#[test]
+fn zeros_stay_zeros() {
+    for kind in all_kinds() {
+        for importance in [None, Some(&[1.0; 1024][..]), Some(&[0.0; 1024][..])] {
+            for zero in [0.0, -0.0] {
+                assert!(round_trip(kind, &[zero; 1024], importance).iter().all(|value| *value == 0.0), "{kind}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_importance_and_none_at_all_weigh_the_same() {
+    let data = values(2048, 5);
+    for kind in all_kinds() {
+        let weighted = |weight: f32| blocks_of(Isa::best(), kind, &data, Some(&[weight; 1024]));
+        let expected = weighted(1.0);
+        for weight in [0.0, f32::NAN, f32::INFINITY, 4.0, 2_f32.powi(120), 2_f32.powi(-100)] {
+            assert!(weighted(weight) == expected, "{kind} {weight}");
+        }
+    }
+}
+
+#[test]
+fn unseen_columns_among_seen_ones_are_rounded_sensibly() {
+    let data = values(1024, 6);
+    let importance: Vec<f32> = (0..1024).map(|column| if column / 32 % 2 == 0 { 0.0 } else { 1.0 }).collect();
+    for (kind, bound) in ERROR_BOUNDS {
+        let back = round_trip(kind, &data, Some(&importance));
+        assert!(relative_error(&data, &back, |_| 1.0) <= 1.5 * bound, "{kind}");
+    }
+}
+
+#[test]
+fn every_magnitude_gives_finite_values_within_the_scale() {
+    let data = values(1024, 9);
+    for kind in all_kinds() {
+        for magnitude in [1e-44, 1e-38, 1e-30, 1e-9, 1e-6, 1.0, 1e5, 1e7, 1e20, 3e38] {
+            let scaled: Vec<f32> =
+                data.iter().map(|value| (value * magnitude * 10.0).clamp(-f32::MAX, f32::MAX)).collect();
+            for importance in [None, Some(&data.iter().map(|v| v * v).collect::<Vec<_>>()[..])] {
+                let back = round_trip(kind, &scaled, importance);
+                assert!(back.iter().all(|value| value.is_finite()), "{kind} {magnitude:e}");
+                // Never further off than the largest element twice, but for scales that round up to the least binary16.
+                let bound = 2.0 * scaled.iter().fold(0.0, |max: f32, value| max.max(value.abs())) + 64.0 * 5.97e-8;
+                assert!(back.iter().all(|value| value.abs() <= bound), "{kind} {magnitude:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_beyond_binary16_saturate() {
+    let data: Vec<f32> = values(1024, 10).iter().map(|value| value * 1e30).collect();
+    for kind in [GgmlType::Q4_0, GgmlType::Q4_1, GgmlType::Q8_0, GgmlType::Q4K, GgmlType::Q6K, GgmlType::Iq4Nl] {
+        let back = round_trip(kind, &data, None);
+        assert!(back.iter().any(|value| value.abs() > 400_000.0), "{kind}");
+    }
+}
+
+#[test]
+fn what_is_not_finite_neither_panics_nor_spreads_beyond_its_block() {
+    for kind in all_kinds().filter(|kind| kind.block_elements() > 1) {
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for importance in [None, Some(&[1.0; 1024][..])] {
+                let mut data = values(1024, 11);
+                data[300] = bad;
+                let back = round_trip(kind, &data, importance);
+                assert!(back.iter().all(|value| value.is_finite()), "{kind} {bad}");
+                assert!(back[512..].iter().any(|value| *value != 0.0) || kind == GgmlType::Nvfp4, "{kind} {bad}");
+            }
+        }
+    }
+}
+
+#[test]
+fn constant_blocks_of_either_sign() {
+    for kind in all_kinds() {
+        for value in [0.75, -0.75] {
+            let back = round_trip(kind, &[value; 1024], None);
+            assert!(back.iter().all(|back| (back - value).abs() <= 0.08 * 0.75), "{kind} {value} {}", back[0]);
+        }
+    }
+}
+
+#[test]
+fn rows_are_apart_and_tails_of_rows_too() {
+    // 96 columns: three blocks of 32, which a search takes up to eight of at a time.
+    let (data, importance) = (values(5 * 96, 12), values(96, 13).iter().map(|v| v * v).collect::<Vec<_>>());
+    for kind in all_kinds().filter(|kind| kind.row_bytes(96).is_some()) {
+        let size = kind.row_bytes(96).unwrap();
+        for weights in [None, Some(&importance[..])] {
+            let mut whole = vec![0; 5 * size];
+            quantize(Isa::best(), kind, 96, &data, weights, &mut whole);
+            for (row, bytes) in data.chunks(96).zip(whole.chunks(size)) {
+                let mut alone = vec![0; size];
+                quantize(Isa::best(), kind, 96, row, weights, &mut alone);
+                assert_eq!(alone, bytes, "{kind}");
+            }
+        }
+    }
+}
+
+#[test]
+fn short_outputs_and_inputs_are_filled_as_far_as_they_go() {
+    let data = values(1024, 14);
+    for kind in all_kinds() {
+        let whole = blocks_of(Isa::best(), kind, &data, None);
+        let mut short = vec![0; kind.block_bytes()];
+        quantize(Isa::best(), kind, 1024, &data, None, &mut short);
+        assert_eq!(short, whole[..short.len()], "{kind}");
+        let mut values = vec![7.0; kind.block_elements()];
+        dequantize(Isa::best(), kind, &whole[..kind.block_bytes() - 1], &mut values);
+        assert!(values.iter().all(|value| *value == 7.0), "{kind}");
+        quantize(Isa::best(), kind, 0, &[], None, &mut short);
+    }
+}
+
+const CODED: [Coded; 7] = [Coded::Q4_0, Coded::Q4_1, Coded::Q5_0, Coded::Q5_1, Coded::Q8_0, Coded::Mxfp4, Coded::Nvfp4];
+
+#[test]
+fn blocks_are_taken_apart_and_put_together_again() {
+    let data = values(1024, 15);
+    for coded in CODED {
+        let bytes = blocks_of(Isa::best(), coded.kind(), &data, None);
+        for isa in Isa::available() {
+            let groups = 1024 / coded.group();
+            let (mut codes, mut scales) = (vec![0; 1024], vec![0; groups]);
+            let mut minima = vec![0; if coded.has_minima() { groups } else { 0 }];
+            let parts = PartsMut { codes: &mut codes, scales: &mut scales, minima: &mut minima };
+            coded.take_apart(isa, &bytes, parts);
+            let mut again = vec![0; bytes.len()];
+            coded.assemble(isa, Parts { codes: &codes, scales: &scales, minima: &minima }, &mut again);
+            assert_eq!(again, bytes, "{coded:?} on {}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn codes_and_scales_stand_for_what_the_layout_says() {
+    let one = 0x3C00;
+    let cases: [(Coded, u16, u16, &[u8], &[f32]); 7] = [
+        (Coded::Q4_0, one, 0, &[0, 8, 15], &[-8.0, 0.0, 7.0]),
+        (Coded::Q4_1, one, 0xBC00, &[0, 8, 15], &[-1.0, 7.0, 14.0]),
+        (Coded::Q5_0, one, 0, &[0, 16, 31], &[-16.0, 0.0, 15.0]),
+        (Coded::Q5_1, one, 0xBC00, &[0, 16, 31], &[-1.0, 15.0, 30.0]),
+        (Coded::Q8_0, one, 0, &[0x81, 0, 0x7F], &[-127.0, 0.0, 127.0]),
+        (Coded::Mxfp4, 128, 0, &[0, 1, 7, 15], &[0.0, 1.0, 12.0, -12.0]),
+        (Coded::Nvfp4, 0x38, 0, &[0, 1, 7, 15], &[0.0, 0.5, 6.0, -6.0]),
+    ];
+    for (coded, scale, minimum, some, expected) in cases {
+        let elements = coded.kind().block_elements();
+        let codes: Vec<u8> = some.iter().copied().cycle().take(elements).collect();
+        let (scales, minima) = (vec![scale; elements / coded.group()], [minimum]);
+        let mut block = vec![0; coded.kind().block_bytes()];
+        coded.assemble(Isa::best(), Parts { codes: &codes, scales: &scales, minima: &minima }, &mut block);
+        let back = values_of(Isa::best(), coded.kind(), &block);
+        let expected: Vec<f32> = expected.iter().copied().cycle().take(elements).collect();
+        assert_eq!(back, expected, "{coded:?}");
     }
 }
