@@ -3,6 +3,7 @@
 use crate::args::{RecipeArgs, RunArgs};
 use crate::failure::{Failure, Kind};
 use kvant_container::Checkpoint;
+use kvant_llm::export::Export;
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::{Recipe, Settings};
 use std::num::NonZeroUsize;
@@ -21,8 +22,20 @@ pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
 /// # Errors
 /// Whatever can be refused before weights are read.
 pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
+    let [first, others @ ..] = args.format.as_slice() else { return plan_for(args, None, &[]) };
+    // What another format does not hold is refused now, not when the first is made.
+    for (index, export) in others.iter().enumerate() {
+        let rest: Vec<Export> =
+            args.format.iter().enumerate().filter(|(at, _)| *at != index + 1).map(|(_, e)| *e).collect();
+        plan_for(args, Some(*export), &rest)?;
+    }
+    plan_for(args, Some(*first), others)
+}
+
+/// The plan for one of the formats; the others, to which the result is converted, decide on scales too.
+fn plan_for(args: &RecipeArgs, export: Option<Export>, also: &[Export]) -> Result<(Checkpoint, Plan), Failure> {
     refuse_onnx(args)?;
-    let recipe = recipe(args)?.with_calibration(!args.calibration.calib.is_empty());
+    let recipe = recipe(args, export, also)?.with_calibration(!args.calibration.calib.is_empty());
     let checkpoint = open(&args.model)?;
     let plan = Plan::new(&checkpoint, recipe)?;
     Ok((checkpoint, plan))
@@ -38,23 +51,28 @@ pub fn refuse_onnx(args: &RecipeArgs) -> Result<(), Failure> {
     Err(failure.with_hint(Some("leave it out, or name an .onnx file".to_owned())))
 }
 
-fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
-    let (line, file) = settings(args)?;
+fn recipe(args: &RecipeArgs, export: Option<Export>, also: &[Export]) -> Result<Recipe, Failure> {
+    let (line, file) = settings(args, export, also)?;
     Ok(Recipe::resolve(&line, &file)?)
 }
 
-/// What command line and recipe file say, each for itself.
+/// What command line and recipe file say, each for itself, of one of the formats that were asked for.
 ///
 /// # Errors
 /// Where the file cannot be read.
-pub fn settings(args: &RecipeArgs) -> Result<(Settings, Settings), Failure> {
+pub fn settings(
+    args: &RecipeArgs,
+    export: Option<Export>,
+    also: &[Export],
+) -> Result<(Settings, Settings), Failure> {
     let file = match &args.recipe {
         Some(path) => Settings::read(path)?,
         None => Settings::default(),
     };
     let line = Settings {
         scheme: args.scheme.clone(),
-        format: args.format,
+        format: export,
+        also: also.to_vec(),
         pack_method: args.pack_method,
         exclude: args.exclude.clone(),
         overrides: args.overrides.clone(),
@@ -66,6 +84,7 @@ pub fn settings(args: &RecipeArgs) -> Result<(Settings, Settings), Failure> {
         queries: args.attention.clone(),
         probabilities: args.attention.clone(),
         max_shard_size: args.max_shard_size,
+        requantize: args.requantize.then_some(true),
         ..Settings::default()
     };
     Ok((line.with_algorithms(&args.algorithm)?, file))

@@ -8,6 +8,7 @@ use crate::args::RecipeArgs;
 use crate::failure::{Failure, Kind};
 use crate::model;
 use kvant_container::Checkpoint;
+use kvant_llm::export::Export;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix};
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +26,11 @@ pub fn is_file(path: &Path) -> bool {
 /// # Errors
 /// Whatever is wrong with the recipe, or with the file of importance.
 pub fn recipe(args: &RecipeArgs) -> Result<Option<GgufRecipe>, Failure> {
-    let (line, file) = model::settings(args)?;
+    if let ([_, _, ..], true) = (args.format.as_slice(), args.format.contains(&Export::Gguf)) {
+        let failure = Failure::new(Kind::Usage, "--format gguf is a file of its own, not one of several formats");
+        return Err(failure.with_hint(Some("write it in a run of its own".to_owned())));
+    }
+    let (line, file) = model::settings(args, args.format.first().copied(), &[])?;
     let Some(recipe) = GgufRecipe::of(&line, &file)? else {
         return match args.gguf.given() {
             None => Ok(None),

@@ -1,5 +1,6 @@
 //! What identifies a plan: a journal of another plan is not continued.
 
+use super::PlannedLayer;
 use crate::calibration::Parameters;
 use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Layout};
@@ -21,11 +22,21 @@ pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
     text
 }
 
-/// A hash of all that decides the output's bytes.
-pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Layout, config: Option<&Value>) -> String {
+/// A hash of all that decides the output's bytes: what decides them whatever the layout, the layout, and what is taken over of
+/// the source's codes.
+pub(super) fn fingerprint(
+    checkpoint: &Checkpoint,
+    recipe: &Recipe,
+    layout: &Layout,
+    config: Option<&Value>,
+    layers: &[PlannedLayer],
+) -> String {
     let mut text = source_text(checkpoint, &recipe.canonical());
     for shard in layout.shards() {
         text.push_str(&String::from_utf8_lossy(shard.header()));
+    }
+    for layer in layers.iter().filter(|layer| layer.is_recoded()) {
+        text.push_str(&format!("{} {}\n", layer.name, layer.scheme));
     }
     text.push_str(&config.map(Value::to_string).unwrap_or_default());
     format!("{:032x}", xxh3_128(text.as_bytes()))
