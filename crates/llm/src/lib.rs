@@ -7,7 +7,8 @@
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
 //! * [`calibration`]: what must be found in data before the doing, if anything,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
-//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already.
+//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already,
+//! * [`verify`]: whether a finished checkpoint loads, and is sane.
 //!
 //! ```
 //! use kvant_container::{Checkpoint, Durability};
@@ -33,6 +34,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// Helpers of tests are shared with those outside of the crate, and call it by its name.
+#[cfg(test)]
+extern crate self as kvant_llm;
+
 pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;
@@ -52,4 +57,5 @@ pub mod network;
 pub mod plan;
 pub mod recipe;
 pub mod tokenizer;
+pub mod verify;
 pub mod weight;

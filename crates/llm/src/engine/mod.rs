@@ -1,9 +1,11 @@
 //! Doing what the plan says: in parallel, in bounded memory, one band of a weight at a time, every finished job recorded.
 //! No decisions: those are the plan's.
 
+mod acceptance;
 mod layer;
 mod output;
 
+pub use acceptance::accept;
 pub use output::{Begun, Output, OutputError};
 
 use crate::export::{Piece, ScaleEncoding, encode};
@@ -13,6 +15,7 @@ use crate::weight::{Band, BandAxis, bands};
 use kvant_container::{Checkpoint, ErrorKind, Writer};
 use kvant_numeric::simd::Isa;
 use layer::quantize_layers;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -59,6 +62,18 @@ pub enum EngineError {
     /// The plan asks for parameters of activations, and has not been given any.
     #[error("the scales of activations have not been calibrated")]
     Uncalibrated,
+    /// The output is whole, and does not pass verification (*invalid*).
+    #[error("{} does not pass verification: {place}: {reason}{}", output.display(), more(*errors))]
+    Unfit {
+        /// The output, which keeps its preliminary name.
+        output: PathBuf,
+        /// Where the first error is.
+        place: String,
+        /// What it is.
+        reason: String,
+        /// How many errors there are.
+        errors: usize,
+    },
     /// The threads could not be started.
     #[error("cannot start {0} threads")]
     Threads(usize),
@@ -73,7 +88,7 @@ impl EngineError {
         match self {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
-            EngineError::Weight { .. } | EngineError::Uncalibrated => ErrorKind::Invalid,
+            EngineError::Weight { .. } | EngineError::Uncalibrated | EngineError::Unfit { .. } => ErrorKind::Invalid,
             EngineError::Vanished(_) | EngineError::Threads(_) | EngineError::Cancelled => ErrorKind::Io,
         }
     }
@@ -89,9 +104,22 @@ impl EngineError {
             )),
             EngineError::Vanished(_) => Some("do not change the source while it is read".to_owned()),
             EngineError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
+            EngineError::Unfit { output, .. } => Some(format!(
+                "`kvant verify {}` tells all; the same command with --no-verify gives the output its name all the same",
+                output.display()
+            )),
             EngineError::Threads(_) => Some("ask for fewer with --threads".to_owned()),
             EngineError::Cancelled => None,
         }
+    }
+}
+
+/// How many errors there are beside the first.
+fn more(errors: usize) -> String {
+    match errors {
+        0 | 1 => String::new(),
+        2 => "; there is one more error".to_owned(),
+        errors => format!("; there are {} more errors", errors - 1),
     }
 }
 

@@ -249,9 +249,25 @@ impl Output {
     /// # Errors
     /// The system's; a tensor that was not delivered.
     pub fn finish(self, plan: &Plan, checkpoint: &Checkpoint, durability: Durability) -> Result<PathBuf, EngineError> {
+        self.finish_if(plan, checkpoint, durability, |_| Ok(()))
+    }
+
+    /// The same, if what is complete but for its name is accepted. Where it is not, it stays for the user to look at, and a
+    /// rerun comes to the same point at once.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish), and those of `accept`, which is given the directory.
+    pub fn finish_if(
+        self,
+        plan: &Plan,
+        checkpoint: &Checkpoint,
+        durability: Durability,
+        accept: impl FnOnce(&Path) -> Result<(), EngineError>,
+    ) -> Result<PathBuf, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
         write_files(plan, checkpoint, &paths.staging, &paths.journal)?;
         writer.finish(durability)?;
+        accept(&paths.staging)?;
         journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
         put_in_place(&paths, overwrite)?;
         clear_away(&paths)?;

@@ -70,6 +70,15 @@ impl Export {
         row.unwrap_or(&EXPORTS[0])
     }
 
+    /// Its `quant_method` in config.json; `None` for plain floats.
+    pub(crate) fn method(self) -> Option<&'static str> {
+        match self {
+            Export::Quark => Some("quark"),
+            Export::CompressedTensors => Some("compressed-tensors"),
+            Export::Fake => None,
+        }
+    }
+
     /// What loads it, schemes permitting: [`Plan::loaders`](crate::plan::Plan::loaders) tells which takes a given plan.
     pub fn loaders(self) -> Vec<&'static str> {
         loaders::of_export(self)

@@ -268,7 +268,7 @@ fn check_dtype(part: &Part, view: TensorView<'_>) -> Result<(), ImportError> {
 }
 
 /// The encoding that a tensor of scales has, where tools differ in what they store.
-fn found_encoding(expected: ScaleEncoding, view: TensorView<'_>) -> Result<ScaleEncoding, ImportError> {
+pub(super) fn found_encoding(expected: ScaleEncoding, view: TensorView<'_>) -> Result<ScaleEncoding, ImportError> {
     let plain = matches!(expected, ScaleEncoding::F32 | ScaleEncoding::F16 | ScaleEncoding::Bf16);
     let found = ScaleEncoding::of_float(view.dtype()).filter(|_| plain);
     match (found, view.dtype()) {

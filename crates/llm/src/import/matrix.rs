@@ -197,7 +197,7 @@ impl StoredScales<'_> {
 }
 
 /// The scales in some bytes.
-pub(super) fn decode_scales(isa: Isa, encoding: ScaleEncoding, bytes: &[u8], scales: &mut [f32]) {
+pub(crate) fn decode_scales(isa: Isa, encoding: ScaleEncoding, bytes: &[u8], scales: &mut [f32]) {
     let mut each =
         |decode: fn(u8) -> f32| scales.iter_mut().zip(bytes).for_each(|(scale, byte)| *scale = decode(*byte));
     match encoding {
