@@ -5,12 +5,14 @@ use super::activations::{StoredActivations, StoredAttention};
 use super::catalog::{Catalog, Module};
 use super::error::ImportError;
 use super::layout::{Element, Layout, found_encoding};
+use super::scalars::integers;
 use super::{Method, PARAMETERS, Weight, quantization_config, side_method};
 use crate::export::{Content, ScaleEncoding};
 use crate::network::TensorMeta;
 use kvant_container::{Checkpoint, TensorView};
 use kvant_numeric::Format;
 use kvant_numeric::format::MiniFloat;
+use kvant_quant::scheme::Granularity;
 use serde_json::Value;
 use std::collections::HashSet;
 
@@ -70,6 +72,8 @@ pub(crate) struct StoredWeight<'a> {
     pub bits: u32,
     /// Rows and columns that share a scale.
     pub tile: (usize, usize),
+    /// How config.json says that scales are shared, where it says it of the layer.
+    pub granularity: Option<Granularity>,
     /// Whether the tensor's scale multiplies values of a first stage, not scales.
     pub two_stages: bool,
     /// Whether zero points may differ from that of a symmetric type.
@@ -86,6 +90,8 @@ pub(crate) struct StoredWeight<'a> {
     pub parts: Vec<(Content, TensorView<'a>)>,
     /// The tensor with the group of every input channel.
     pub groups: Option<TensorView<'a>>,
+    /// Whether its groups are no runs of input channels.
+    pub is_reordered: bool,
 }
 
 impl StoredWeight<'_> {
@@ -178,6 +184,7 @@ impl<'a> Surveyor<'_, 'a> {
             Content::Scales { encoding, .. } => Some(*encoding),
             _ => None,
         });
+        let groups = layout.groups.as_ref().and_then(|name| self.catalog.tensor(name));
         StoredWeight {
             module: module.to_owned(),
             rows: layout.rows,
@@ -186,6 +193,7 @@ impl<'a> Surveyor<'_, 'a> {
             float: float(layout.element),
             bits: bits(layout.element),
             tile: layout.tile,
+            granularity: layout.granularity,
             two_stages: layout.two_stages,
             zero_points: has(|content| matches!(content, Content::ZeroPoints { .. })) && !layout.zero_points_optional,
             scales,
@@ -193,7 +201,8 @@ impl<'a> Surveyor<'_, 'a> {
             matrices,
             less_one: layout.less_one,
             parts,
-            groups: layout.groups.as_ref().and_then(|name| self.catalog.tensor(name)),
+            is_reordered: groups.is_some_and(|view| is_reordered(view, layout.tile.1)),
+            groups,
         }
     }
 
@@ -209,6 +218,12 @@ impl<'a> Surveyor<'_, 'a> {
             }
         }
     }
+}
+
+/// Whether some input channel is in another group than those beside it.
+fn is_reordered(groups: TensorView<'_>, size: usize) -> bool {
+    let stated = integers(groups).unwrap_or_default();
+    stated.iter().enumerate().any(|(column, group)| (column / size.max(1)) as i64 != *group)
 }
 
 fn module_of(tensor: &str) -> &str {

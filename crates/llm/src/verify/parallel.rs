@@ -8,6 +8,7 @@ use crate::family::Role;
 use crate::import::survey::StoredWeight;
 use crate::model_config::ModelConfig;
 use crate::network::{Linear, Network};
+use kvant_quant::scheme::{Axis, Granularity};
 use std::collections::HashMap;
 
 /// How the layers of a model are cut.
@@ -176,8 +177,14 @@ impl Sharded {
 fn units(weight: &StoredWeight<'_>) -> Vec<Unit> {
     let (rows, columns) = weight.tile;
     let limited = |size: usize, whole: usize| if size >= whole { 1 } else { size };
-    // With a list of groups every device keeps all scales.
-    let columns = if weight.groups.is_some() { 1 } else { limited(columns, weight.columns) };
+    let is_grouped = matches!(weight.granularity, Some(Granularity::Group { axis: Axis::Columns, size: Some(_) }));
+    let columns = match () {
+        // With groups in another order every device keeps all scales.
+        () if weight.is_reordered => 1,
+        // A group stays one where it is all of a row.
+        () if is_grouped => columns,
+        () => limited(columns, weight.columns),
+    };
     let tile = Unit { rows: limited(rows, weight.rows), columns, name: if rows > 1 { "blocks" } else { "groups" } };
     let words = weight.parts.iter().filter_map(|(content, _)| match content {
         Content::Codes { packing, transposed } | Content::ZeroPoints { packing, transposed } => {

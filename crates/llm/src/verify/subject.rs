@@ -1,6 +1,6 @@
 //! What is checked, gathered once: a checkpoint, its configuration, the model that it is, and what it holds of it.
 
-use super::loader::{Attention, LayerFacts, ModelFacts, Scale, Sharing};
+use super::loader::{Attention, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
 use super::parallel::Sharding;
 use super::statement::Statement;
 use crate::export::ScaleEncoding;
@@ -96,7 +96,8 @@ impl<'a> Subject<'a> {
 
     /// How a weight is quantized.
     pub fn facts(&self, weight: &StoredWeight<'_>) -> LayerFacts {
-        let (sharing, group, block) = sharing(weight);
+        let stated = weight.granularity.map(|granularity| sharing_of(Some(granularity)));
+        let (sharing, group, block) = stated.unwrap_or_else(|| sharing(weight));
         let symmetric = self.statement.as_ref().is_some_and(Statement::is_symmetric);
         LayerFacts {
             element: weight.element.clone(),
@@ -107,7 +108,7 @@ impl<'a> Subject<'a> {
             zero_points: weight.zero_points && !symmetric,
             input: None,
             output: false,
-            act_order: weight.groups.is_some(),
+            act_order: weight.is_reordered,
             scale_name: scale_name(weight),
         }
     }
@@ -165,7 +166,8 @@ fn scale(weight: &StoredWeight<'_>) -> Scale {
 fn sharing(weight: &StoredWeight<'_>) -> (Sharing, Option<usize>, Option<(usize, usize)>) {
     let (rows, columns) = weight.tile;
     match (rows >= weight.rows, columns >= weight.columns) {
-        (true, true) => (Sharing::Tensor, None, None),
+        // A block may be larger than the layer.
+        (true, true) if weight.tile == (weight.rows, weight.columns) => (Sharing::Tensor, None, None),
         (_, true) if rows == 1 => (Sharing::Channel, None, None),
         (true, _) if columns == 1 => (Sharing::InputChannel, None, None),
         _ if rows == 1 => (Sharing::Group, Some(columns), None),

@@ -43,9 +43,11 @@ fn the_small_trained_model_is_healthy() {
 
 #[test]
 fn a_missing_weight() {
-    let model = Model::quantized("int4:g32", Export::Quark);
-    model.clone().without("embed_tokens.weight").assert_error("names", "token embedding", "missing");
-    model.clone().without("down_proj.weight").without("down_proj.weight_scale").without("down_proj.weight_zero_point");
+    Model::quantized("int4:g32", Export::Quark).without("embed_tokens.weight").assert_error(
+        "names",
+        "token embedding",
+        "missing",
+    );
     Model::float().without("down_proj.weight").assert_error("names", "block 0", "down projection");
     Model::float()
         .configured(|config| config["num_hidden_layers"] = json!(3))
@@ -149,7 +151,7 @@ fn sharded(dir: &Path) {
     let declarations =
         tensors.iter().map(|tensor| TensorDeclaration::new(tensor.0.clone(), tensor.1, tensor.2.clone()));
     std::fs::remove_file(dir.join("model.safetensors")).unwrap();
-    let writer = Writer::create(dir, Layout::new(declarations.collect(), 40_000, Default::default()).unwrap()).unwrap();
+    let writer = Writer::create(dir, Layout::new(declarations.collect(), 60_000, Default::default()).unwrap()).unwrap();
     tensors.iter().enumerate().for_each(|(at, tensor)| writer.write_at(at, 0, &tensor.3).unwrap());
     writer.finish(Durability::Process).unwrap();
     assert!(Checkpoint::open(dir).unwrap().shards().len() > 1);

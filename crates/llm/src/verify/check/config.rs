@@ -13,6 +13,10 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     if subject.json.is_none() {
         return missing(subject, findings);
     }
+    let stated = subject.json.as_ref().and_then(|json| json.get("quantization_config"));
+    if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
+        findings.error("config.json", "its quantization_config is no object", DAMAGED);
+    }
     if subject.config.model_types.is_empty() && subject.config.architectures.is_empty() {
         findings.error(
             "config.json",

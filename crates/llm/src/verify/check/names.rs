@@ -1,7 +1,7 @@
 //! Names: that every block has the tensors of its kind, that the trunk is whole, and that nothing is left over.
 
 use crate::import::survey::Subject as About;
-use crate::network::{Place, Reason};
+use crate::network::{Place, Reason, TensorMeta};
 use crate::verify::subject::Subject;
 use kvant_quant::finding::Findings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -128,11 +128,20 @@ fn experts(subject: &Subject<'_>, findings: &mut Findings) {
     }
 }
 
+/// Whether a tensor is the integers of a weight.
+fn holds_codes(tensor: &TensorMeta) -> bool {
+    let leaf = tensor.name.rsplit('.').next().unwrap_or_default();
+    matches!(leaf, "weight" | "weight_packed" | "qweight") && !tensor.is_float()
+}
+
 /// Tensors that belong to nothing.
 fn leftovers(subject: &Subject<'_>, findings: &mut Findings) {
     let misread = subject.survey.problems.iter().any(|problem| problem.subject == About::Configuration);
     for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
         match place {
+            Place::Other(Reason::Quantized) if !misread && holds_codes(tensor) => {
+                findings.error(&tensor.name, "holds codes, and there are no scales that belong to them", REMAKE);
+            }
             Place::Other(Reason::Quantized) if !misread => {
                 let reason = "is a parameter of quantization that belongs to no quantized layer: no loader asks for it";
                 findings.warning(

@@ -23,9 +23,8 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
                 HINT,
             );
         }
-        let stated = group.filter(|group| *group < weight.columns);
-        if let Some(group) = stated.filter(|group| facts.group.is_some_and(|found| found != *group)) {
-            let found = facts.group.unwrap_or_default();
+        let found = weight.tile.1;
+        if let Some(group) = group.filter(|group| found != (*group).min(weight.columns)) {
             findings.error(&weight.module, format!("has groups of {found}; config.json states {group}"), HINT);
         }
         match (block, facts.sharing) {

@@ -98,6 +98,8 @@ mod tests {
             less_one,
             parts: Vec::new(),
             groups: None,
+            is_reordered: false,
+            granularity: None,
         }
     }
 

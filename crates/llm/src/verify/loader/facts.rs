@@ -138,7 +138,7 @@ impl Attention {
 impl LayerFacts {
     /// Those of a scheme that is to be written.
     pub fn of_scheme(scheme: LayerScheme) -> LayerFacts {
-        let (sharing, group, block) = sharing(scheme.weight.granularity());
+        let (sharing, group, block) = sharing_of(scheme.weight.granularity());
         LayerFacts {
             element: scheme.weight.format().to_string(),
             scale: scale(scheme.weight),
@@ -219,7 +219,8 @@ fn scale(scheme: TensorScheme) -> Scale {
     }
 }
 
-fn sharing(granularity: Option<Granularity>) -> (Sharing, Option<usize>, Option<(usize, usize)>) {
+/// Which weights share a scale, the size of a group, and that of a block.
+pub(crate) fn sharing_of(granularity: Option<Granularity>) -> (Sharing, Option<usize>, Option<(usize, usize)>) {
     match granularity {
         None => (Sharing::None, None, None),
         Some(Granularity::Tensor) => (Sharing::Tensor, None, None),

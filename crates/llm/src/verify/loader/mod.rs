@@ -5,7 +5,7 @@ mod facts;
 mod judge;
 mod rules;
 
-pub(crate) use facts::{Attention, LayerFacts, ModelFacts, Scale, Sharing};
+pub(crate) use facts::{Attention, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
 pub(crate) use judge::{Case, judge, refusal};
 pub use judge::{Loads, Reason, Verdict};
 pub use rules::{Loader, loaders};
