@@ -21,6 +21,7 @@ Examples:
   kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o Llama-3.2-1B-int4
   kvant plan Llama-3.2-1B --scheme mxfp4
   kvant inspect Llama-3.2-1B-int4
+  kvant verify Llama-3.2-1B-int4 --for vllm
   kvant list schemes
 
 Exit status: 0 done; 1 the model or the recipe cannot be done; 2 wrong usage, or a bug; 130 stopped with Ctrl-C.";
@@ -91,6 +92,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Show what a checkpoint holds: architecture, tensors, sizes, quantization
     Inspect(InspectArgs),
+    /// Tell whether a finished model loads, and whether it is sane, without a GPU and without its loader
+    Verify(VerifyArgs),
     /// Measure how well a model predicts a text, or how far an ONNX graph is from its float graph
     Eval(EvalArgs),
     /// List schemes, formats, exports, observers, algorithms, families; presets, passes, elements, methods of ONNX graphs
@@ -147,6 +150,9 @@ pub struct QuantizeArgs {
     /// Wait until the output is on disk, not only with the system
     #[arg(long, help_heading = "Run")]
     pub sync: bool,
+    /// Give the output its name without verifying it first (see `kvant verify`)
+    #[arg(long, help_heading = "Run")]
+    pub no_verify: bool,
     /// How to run it.
     #[command(flatten)]
     pub run: RunArgs,
@@ -541,6 +547,45 @@ pub struct InspectArgs {
     pub all: bool,
 }
 
+const VERIFY: &str = "\
+Examples:
+  kvant verify Llama-3.2-1B-int4
+  kvant verify Qwen3-8B-FP8 --for vllm --tensor-parallel 4
+      would vLLM take it on four devices? Its rules alone decide
+  kvant verify model-AWQ --quick --json | jq '.loaders[] | select(.loads == \"yes\") | .loader'
+
+Checkpoints of any maker are taken: Kvant, AMD Quark, llm-compressor, AutoAWQ, GPTQModel, ModelOpt, fp8 as DeepSeek and
+Qwen publish it; one that is not quantized, too. Five things are looked at:
+  structure      files, names, shapes, types, the head, the tokenizer
+  values         scales, zero points, groups, numbers that are none, layers of zeros
+  configuration  config.json against the tensors: schemes, lists of what is not quantized, promised scales
+  fusion         q, k and v, gate and up: what engines make one layer of
+  parallelism    groups, blocks and words against cuts for 2, 4 and 8 devices
+`kvant list checks` names each check, `kvant list loaders` the versions that the rules for loaders were read from.
+
+Exit status: 0 fine; 1 a check has found an error, or with --for, that loader would not take it; 2 wrong usage.";
+
+/// `kvant verify`.
+#[derive(Debug, Args)]
+#[command(after_help = VERIFY)]
+pub struct VerifyArgs {
+    /// A Hugging Face directory, a .safetensors file, or an ONNX graph
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub model: PathBuf,
+    /// Let this loader's rules alone decide
+    #[arg(long = "for", value_name = "LOADER", value_parser = loader_parser())]
+    pub loader: Option<String>,
+    /// A number of devices that the model must be shared out over [default: 2, 4 and 8 are told of]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub tensor_parallel: Option<u16>,
+    /// Read headers and configurations only, no scales and no weights
+    #[arg(long)]
+    pub quick: bool,
+    /// One line for every finding, instead of one for those that are alike
+    #[arg(long)]
+    pub all: bool,
+}
+
 const EVAL: &str = "\
 Examples:
   kvant eval Llama-3.2-1B --data wikitext.txt
@@ -657,6 +702,10 @@ pub enum Topic {
     Elements,
     /// Ways to ranges of ONNX activations, for --calibration-method
     CalibrationMethods,
+    /// What `kvant verify` looks at
+    Checks,
+    /// Loaders that `kvant verify` knows, and the versions that its rules were read from
+    Loaders,
 }
 
 /// `kvant completions`.
@@ -680,6 +729,10 @@ fn float_type_parser() -> impl TypedValueParser<Value = FloatType> {
 fn export_parser() -> impl TypedValueParser<Value = Export> {
     let names = EXPORTS.iter().map(|row| PossibleValue::new(row.name).help(row.about));
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Export>())
+}
+
+fn loader_parser() -> impl TypedValueParser<Value = String> {
+    PossibleValuesParser::new(kvant_llm::verify::loaders().iter().map(|loader| PossibleValue::new(loader.id.as_str())))
 }
 
 /// The outputs that can be carried on, by name.

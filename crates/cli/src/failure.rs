@@ -27,6 +27,8 @@ pub enum Kind {
     System,
     /// The command line is wrong.
     Usage,
+    /// The model does not pass; what is wrong with it has been told as data.
+    Unfit,
     /// Kvant is wrong.
     Internal,
     /// The user asked to stop.
@@ -37,7 +39,7 @@ impl Kind {
     /// The exit code of the process.
     pub fn exit_code(self) -> u8 {
         match self {
-            Kind::Invalid | Kind::Unsupported | Kind::System => 1,
+            Kind::Invalid | Kind::Unsupported | Kind::System | Kind::Unfit => 1,
             Kind::Usage | Kind::Internal => 2,
             // 128 + SIGINT, as shells report it.
             Kind::Interrupted => 130,

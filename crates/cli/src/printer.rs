@@ -115,7 +115,10 @@ impl Printer {
         if let Some(hint) = &failure.hint {
             self.message(&format!("{HINT}hint:{HINT:#} {}", printable(hint)));
         }
-        self.error_object(failure);
+        // What does not pass has been told in the object that says so.
+        if failure.kind != Kind::Unfit {
+            self.error_object(failure);
+        }
     }
 
     /// With --json, an error as data.

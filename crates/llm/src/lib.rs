@@ -9,7 +9,8 @@
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
 //! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already, [`conversion`]: from one
 //!   to another,
-//! * [`gguf`]: the same way to a GGUF file, with a plan of its own.
+//! * [`gguf`]: the same way to a GGUF file, with a plan of its own,
+//! * [`verify`]: whether a finished checkpoint loads, and is sane.
 //!
 //! ```
 //! use kvant_container::{Checkpoint, Durability};
@@ -35,6 +36,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// Helpers of tests are shared with those outside of the crate, and call it by its name.
+#[cfg(test)]
+extern crate self as kvant_llm;
+
 pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;
@@ -56,4 +61,5 @@ pub mod network;
 pub mod plan;
 pub mod recipe;
 pub mod tokenizer;
+pub mod verify;
 pub mod weight;

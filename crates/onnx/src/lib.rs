@@ -34,4 +34,5 @@ pub mod shape;
 pub mod solution;
 #[cfg(test)]
 mod test_models;
+pub mod verify;
 pub mod writing;

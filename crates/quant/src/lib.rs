@@ -20,6 +20,7 @@
 pub mod activation;
 mod dequantize;
 pub mod fake;
+pub mod finding;
 pub mod glob;
 pub mod hessian;
 pub mod observer;

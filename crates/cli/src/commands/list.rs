@@ -8,6 +8,7 @@ use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::family::FAMILIES;
 use kvant_llm::gguf::{MIXES, MixRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
+use kvant_llm::verify::{CHECKS, Check, Loader};
 use kvant_numeric::format::FORMATS;
 use kvant_quant::observer::OBSERVERS;
 use kvant_quant::scheme::{PRESETS, Preset};
@@ -67,6 +68,8 @@ fn list(topic: Topic) -> List {
         Topic::Passes => passes(),
         Topic::Elements => elements(),
         Topic::CalibrationMethods => calibration_methods(),
+        Topic::Checks => checks(),
+        Topic::Loaders => loaders(),
     }
 }
 
@@ -100,6 +103,28 @@ fn calibration_methods() -> List {
     let columns = &[("name", Align::Left), ("aliases", Align::Left), ("about", Align::Left)];
     let row = |row: &kvant_onnx::calibration::MethodRow| vec![json!(row.name), json!(row.aliases), json!(row.about)];
     List { columns, rows: kvant_onnx::calibration::METHODS.iter().map(row).collect() }
+}
+
+fn checks() -> List {
+    let columns = &[("name", Align::Left), ("subject", Align::Left), ("reads", Align::Left), ("about", Align::Left)];
+    let row =
+        |check: &Check| vec![json!(check.id), json!(check.subject), json!(check.reads.name()), json!(check.about)];
+    List { columns, rows: CHECKS.iter().map(row).collect() }
+}
+
+fn loaders() -> List {
+    let columns = &[
+        ("name", Align::Left),
+        ("loader", Align::Left),
+        ("version", Align::Left),
+        ("layouts", Align::Left),
+        ("source", Align::Left),
+    ];
+    let row = |loader: &Loader| {
+        let layouts: Vec<&str> = loader.layout.iter().map(|layout| layout.method.as_str()).collect();
+        [json!(loader.id), json!(loader.name), json!(loader.version), json!(layouts), json!(loader.source)].to_vec()
+    };
+    List { columns, rows: kvant_llm::verify::loaders().iter().map(row).collect() }
 }
 
 fn schemes() -> List {

@@ -7,6 +7,7 @@ mod inspect;
 mod list;
 mod plan;
 mod quantize;
+mod verify;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
@@ -22,6 +23,7 @@ pub fn run(cli: &Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Convert(args) => convert::run(args, printer),
         Command::Plan(args) => plan::run(args, printer),
         Command::Inspect(args) => inspect::run(args, printer),
+        Command::Verify(args) => verify::run(args, printer),
         Command::Eval(args) => eval::run(args, printer),
         Command::List(args) => list::run(args, printer),
         Command::Completions(args) => completions::run(args, printer),

@@ -190,7 +190,8 @@ impl Work<'_> {
             }
         };
         let durability = if self.args.sync { Durability::Disk } else { Durability::Process };
-        let output = output.finish(&plan, self.checkpoint, durability)?;
+        let accept = |made: &Path| if self.args.no_verify { Ok(()) } else { engine::accept(&plan, made) };
+        let output = output.finish_if(&plan, self.checkpoint, durability, accept)?;
         clear_away(self.target)?;
         Ok(Made { plan, output, done, blocks })
     }

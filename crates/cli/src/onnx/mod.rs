@@ -5,6 +5,7 @@ pub mod inspect;
 pub mod plan;
 pub mod quantize;
 mod recipe;
+pub mod verify;
 
 use std::path::Path;
 

@@ -4,7 +4,8 @@ use crate::kvant::Place;
 use serde_json::Value;
 use std::process::Stdio;
 
-const TOPICS: [&str; 7] = ["schemes", "formats", "exports", "observers", "algorithms", "algorithm-options", "families"];
+const TOPICS: [&str; 9] =
+    ["schemes", "formats", "exports", "observers", "algorithms", "algorithm-options", "families", "checks", "loaders"];
 
 #[test]
 fn tables() {

@@ -14,3 +14,4 @@ mod plan;
 mod quantize;
 #[cfg(unix)]
 mod resume;
+mod verify;

@@ -1,12 +1,14 @@
 //! Doing what the plan says: in parallel, in bounded memory, one band of a weight at a time, every finished job recorded.
 //! No decisions: those are the plan's.
 
+mod acceptance;
 mod deliverable;
 mod layer;
 mod output;
 mod packed;
 mod turns;
 
+pub use acceptance::accept;
 pub use deliverable::{Deliverable, Form};
 pub use output::{Begun, Output, OutputError};
 pub(crate) use turns::take_turns;
@@ -20,6 +22,7 @@ use kvant_container::{Checkpoint, ErrorKind, Writer};
 use kvant_numeric::simd::Isa;
 use layer::quantize_layers;
 use packed::{Packed, dequantize};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Told how the work goes. Called from all threads.
@@ -68,6 +71,18 @@ pub enum EngineError {
     /// The plan asks for parameters of activations, and has not been given any.
     #[error("the scales of activations have not been calibrated")]
     Uncalibrated,
+    /// The output is whole, and does not pass verification (*invalid*).
+    #[error("{} does not pass verification: {place}: {reason}{}", output.display(), more(*errors))]
+    Unfit {
+        /// The output, which keeps its preliminary name.
+        output: PathBuf,
+        /// Where the first error is.
+        place: String,
+        /// What it is.
+        reason: String,
+        /// How many errors there are.
+        errors: usize,
+    },
     /// The threads could not be started.
     #[error("cannot start {0} threads")]
     Threads(usize),
@@ -83,7 +98,7 @@ impl EngineError {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
             EngineError::Import(error) => error.kind(),
-            EngineError::Weight { .. } | EngineError::Uncalibrated => ErrorKind::Invalid,
+            EngineError::Weight { .. } | EngineError::Uncalibrated | EngineError::Unfit { .. } => ErrorKind::Invalid,
             EngineError::Vanished(_) | EngineError::Threads(_) | EngineError::Cancelled => ErrorKind::Io,
         }
     }
@@ -100,9 +115,22 @@ impl EngineError {
             )),
             EngineError::Vanished(_) => Some("do not change the source while it is read".to_owned()),
             EngineError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
+            EngineError::Unfit { output, .. } => Some(format!(
+                "`kvant verify {}` tells all; the same command with --no-verify gives the output its name all the same",
+                output.display()
+            )),
             EngineError::Threads(_) => Some("ask for fewer with --threads".to_owned()),
             EngineError::Cancelled => None,
         }
+    }
+}
+
+/// How many errors there are beside the first.
+fn more(errors: usize) -> String {
+    match errors {
+        0 | 1 => String::new(),
+        2 => "; there is one more error".to_owned(),
+        errors => format!("; there are {} more errors", errors - 1),
     }
 }
 

@@ -255,9 +255,25 @@ impl Output {
         checkpoint: &Checkpoint,
         durability: Durability,
     ) -> Result<PathBuf, EngineError> {
+        self.finish_if(plan, checkpoint, durability, |_| Ok(()))
+    }
+
+    /// The same, if what is complete but for its name is accepted. Where it is not, it stays for the user to look at, and a
+    /// rerun comes to the same point at once.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish), and those of `accept`, which is given the directory.
+    pub fn finish_if(
+        self,
+        plan: &dyn Deliverable,
+        checkpoint: &Checkpoint,
+        durability: Durability,
+        accept: impl FnOnce(&Path) -> Result<(), EngineError>,
+    ) -> Result<PathBuf, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
         plan.write_files(checkpoint, &paths.staging, &paths.journal)?;
         writer.finish(durability)?;
+        accept(&paths.staging)?;
         journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
         put_in_place(&paths, &plan.form(), overwrite)?;
         clear_away(&paths)?;

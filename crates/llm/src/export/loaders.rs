@@ -1,13 +1,9 @@
-//! What loads an export of which scheme. Rows for amd-quark and transformers are what the interop tests found; those for
-//! vLLM and SGLang follow their sources as of autumn 2026 and are not run here.
+//! What loads an export of which scheme, as plans tell it. The rules are those by which finished checkpoints are judged:
+//! see [`crate::verify`].
 
 use super::Export;
-use kvant_numeric::Format;
-use kvant_numeric::format::{Int, MiniFloat};
-use kvant_quant::scheme::{
-    ActivationScheme, AttentionScheme, Axis, FloatScale, Granularity, IntScheme, LayerScheme, TensorScheme, Timing,
-    ZeroPoint,
-};
+use crate::verify::{LayerFacts, ModelFacts, loaders as known_loaders, refusal};
+use kvant_quant::scheme::{AttentionScheme, LayerScheme};
 
 /// What of a model makes loaders stumble, whatever the scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,60 +24,17 @@ pub struct ModelTraits {
     pub attention: AttentionScheme,
 }
 
-/// A loader of an export, and which layers of which models it takes.
-struct LoaderRow {
-    export: Export,
-    name: &'static str,
-    takes: fn(LayerScheme, ModelTraits) -> bool,
-}
-
-const LOADERS: &[LoaderRow] = &[
-    LoaderRow {
-        export: Export::Quark,
-        name: "amd-quark",
-        takes: |scheme, model| quark_import(scheme) && !model.other_modalities,
-    },
-    LoaderRow { export: Export::Quark, name: "transformers with amd-quark", takes: quark_in_transformers },
-    LoaderRow {
-        export: Export::Quark,
-        name: "vLLM",
-        takes: |scheme, model| quark_in_vllm(scheme) && in_engines(scheme, model),
-    },
-    LoaderRow {
-        export: Export::Quark,
-        name: "SGLang",
-        takes: |scheme, model| quark_in_sglang(scheme) && in_engines(scheme, model),
-    },
-    LoaderRow {
-        export: Export::CompressedTensors,
-        name: "transformers with compressed-tensors",
-        takes: compressed_tensors_in_transformers,
-    },
-    LoaderRow { export: Export::CompressedTensors, name: "vLLM", takes: compressed_tensors_in_vllm },
-    LoaderRow { export: Export::CompressedTensors, name: "SGLang", takes: compressed_tensors_in_vllm },
-    LoaderRow { export: Export::Awq, name: "transformers with gptqmodel", takes: |_, model| is_plain(model) },
-    LoaderRow { export: Export::Awq, name: "vLLM", takes: |_, model| !model.fused_experts },
-    LoaderRow { export: Export::Awq, name: "SGLang", takes: |_, model| !model.fused_experts },
-    LoaderRow { export: Export::Gptq, name: "transformers with gptqmodel", takes: |_, model| is_plain(model) },
-    LoaderRow { export: Export::Gptq, name: "vLLM", takes: gptq_in_engines },
-    LoaderRow { export: Export::Gptq, name: "SGLang", takes: gptq_in_engines },
-    LoaderRow { export: Export::GptqV2, name: "transformers with gptqmodel", takes: |_, model| is_plain(model) },
-    LoaderRow { export: Export::GptqV2, name: "vLLM", takes: gptq_in_engines },
-    LoaderRow { export: Export::Fp8, name: "transformers", takes: fp8_in_transformers },
-    LoaderRow { export: Export::Fp8, name: "vLLM", takes: in_engines },
-    LoaderRow { export: Export::Fp8, name: "SGLang", takes: in_engines },
-    LoaderRow { export: Export::Mxfp4, name: "transformers", takes: |_, model| model.fused_experts },
-    LoaderRow { export: Export::Mxfp4, name: "vLLM", takes: |_, model| model.fused_experts },
-    LoaderRow { export: Export::Mxfp4, name: "SGLang", takes: |_, model| model.fused_experts },
-    LoaderRow { export: Export::Fake, name: "whatever loads the source", takes: |_, _| true },
-    LoaderRow { export: Export::Gguf, name: "llama.cpp", takes: |_, _| true },
-    LoaderRow { export: Export::Gguf, name: "Ollama", takes: |_, _| true },
-    LoaderRow { export: Export::Gguf, name: "LM Studio", takes: |_, _| true },
-];
+/// What loads plain floats.
+const OF_FLOATS: &str = "whatever loads the source";
 
 /// The loaders of an export.
 pub(super) fn of_export(export: Export) -> Vec<&'static str> {
-    LOADERS.iter().filter(|row| row.export == export).map(|row| row.name).collect()
+    match export.method() {
+        Some(method) => {
+            known_loaders().iter().filter_map(|loader| loader.of_method(method)).map(|(name, _)| name).collect()
+        }
+        None => vec![OF_FLOATS],
+    }
 }
 
 /// The loaders that are known to take all of a model's layers. Of architectures without a description nothing is known
@@ -89,129 +42,14 @@ pub(super) fn of_export(export: Export) -> Vec<&'static str> {
 pub(crate) fn loaders(
     export: Export,
     model: ModelTraits,
-    schemes: impl Iterator<Item = LayerScheme> + Clone,
+    schemes: impl Iterator<Item = LayerScheme>,
 ) -> Vec<&'static str> {
-    let rows = LOADERS.iter().filter(|row| row.export == export && (model.described || export == Export::Fake));
-    rows.filter(|row| schemes.clone().all(|scheme| (row.takes)(scheme, model))).map(|row| row.name).collect()
-}
-
-/// Queries, keys, values and softmax in fp8 with one static scale, or as they are: what inference engines know.
-fn has_fp8_attention(model: ModelTraits) -> bool {
-    let AttentionScheme { key_value, query, probabilities, .. } = model.attention;
-    let is_fp8 = |scheme: ActivationScheme| {
-        let fp8 = scheme.scheme.format() == Format::MiniFloat(MiniFloat::E4M3);
-        fp8 && scheme.timing == Timing::Static && scheme.scheme.granularity() == Some(Granularity::Tensor)
-    };
-    let mut schemes = [key_value.map(|cache| cache.scheme), query, probabilities].into_iter().flatten();
-    schemes.all(is_fp8)
-}
-
-/// What inference engines find in both layouts: no quantized outputs but those that are cached.
-fn in_engines(scheme: LayerScheme, model: ModelTraits) -> bool {
-    scheme.output.is_none() && has_fp8_attention(model) && !model.fused_experts
-}
-
-/// Its import raises on packed 3-bit integers and knows no e5m3 scales under one of the tensor.
-fn quark_import(scheme: LayerScheme) -> bool {
-    match scheme.weight {
-        TensorScheme::Int(int) => int.format != Int::INT3,
-        TensorScheme::Float(float) => float.scale != FloatScale::E5m3OfTensor,
-        _ => true,
-    }
-}
-
-/// Without a word it leaves scales of second stages, and experts, at random values.
-fn quark_in_transformers(scheme: LayerScheme, model: ModelTraits) -> bool {
-    let two_stages = match scheme.weight {
-        TensorScheme::Float(float) => float.scale.has_tensor_scale(),
-        TensorScheme::Progressive { .. } => true,
-        _ => false,
-    };
-    // A softmax is quantized in one implementation of attention alone, which must be asked for.
-    !model.experts && !model.other_modalities && !two_stages && model.attention.probabilities.is_none()
-}
-
-fn quark_in_vllm(scheme: LayerScheme) -> bool {
-    match scheme.weight {
-        TensorScheme::Int(int) if is_four_bits(int) => scheme.input.is_none() && is_grouped(int.granularity),
-        TensorScheme::Int(int) => {
-            int.format == Int::INT8 && int.zero_point == ZeroPoint::Zero && has_int8_input(scheme)
-        }
-        TensorScheme::Float(float) => match float.scale {
-            FloatScale::Plain(_) => float.format == MiniFloat::E4M3 && scheme.input.is_some(),
-            FloatScale::E8m0(_) => float.format.bits() < 8,
-            FloatScale::E4m3OfTensor => scheme.input.is_some(),
-            FloatScale::E5m3 | FloatScale::E5m3OfTensor => false,
-        },
-        TensorScheme::Progressive { .. } | TensorScheme::Block(_) | TensorScheme::Cast(_) => false,
-    }
-}
-
-fn quark_in_sglang(scheme: LayerScheme) -> bool {
-    match (scheme.weight, scheme.input) {
-        (TensorScheme::Int(int), Some(_)) => int.format == Int::INT8 && has_int8_input(scheme),
-        (TensorScheme::Float(float), Some(_)) => match float.scale {
-            FloatScale::Plain(_) => float.format == MiniFloat::E4M3,
-            FloatScale::E8m0(_) => float.format == MiniFloat::E2M1,
-            _ => false,
-        },
-        _ => false,
-    }
-}
-
-fn is_four_bits(int: IntScheme) -> bool {
-    matches!(int.format, Int::INT4 | Int::UINT4)
-}
-
-fn is_grouped(granularity: Granularity) -> bool {
-    matches!(granularity, Granularity::Group { axis: Axis::Columns, .. })
-}
-
-fn has_int8_input(scheme: LayerScheme) -> bool {
-    let is_int8 = |input: ActivationScheme| input.scheme.format() == Format::Int(Int::INT8);
-    scheme.input.is_some_and(is_int8)
-}
-
-/// It merges experts while it decompresses them: some forms raise there, NVFP4 loses its scale of the tensor unsaid, and
-/// experts that are kept, or were one tensor, are not found. fp4 and MX run in bf16 alone.
-fn compressed_tensors_in_transformers(scheme: LayerScheme, model: ModelTraits) -> bool {
-    if model.fused_experts || model.kept_experts {
-        return false;
-    }
-    match scheme.weight {
-        TensorScheme::Int(int) => !model.experts || (int.zero_point == ZeroPoint::Zero && scheme.input.is_none()),
-        TensorScheme::Float(float) => match float.scale {
-            FloatScale::Plain(_) => !model.experts || float.granularity == Granularity::Channel(Axis::Rows),
-            FloatScale::E8m0(_) => model.bf16 && (!model.experts || float.format == MiniFloat::E2M1),
-            _ => model.bf16 && !model.experts,
-        },
-        _ => true,
-    }
-}
-
-/// Integers of 2, 3, 5, 6 and 7 bits only as weights. How it would name experts that were one tensor is not known.
-fn compressed_tensors_in_vllm(scheme: LayerScheme, model: ModelTraits) -> bool {
-    let known = match scheme.weight {
-        TensorScheme::Int(int) => matches!(int.format.bits(), 4 | 8) || scheme.input.is_none(),
-        _ => true,
-    };
-    known && in_engines(scheme, model)
-}
-
-/// Nothing but linear layers of a language model.
-fn is_plain(model: ModelTraits) -> bool {
-    !model.experts && !model.other_modalities
-}
-
-/// The kernels in use (Marlin) want symmetric codes of 4 or 8 bits.
-fn gptq_in_engines(scheme: LayerScheme, model: ModelTraits) -> bool {
-    let known = |int: IntScheme| matches!(int.format.bits(), 4 | 8) && int.zero_point == ZeroPoint::Zero;
-    matches!(scheme.weight, TensorScheme::Int(int) if known(int)) && !model.fused_experts
-}
-
-/// It has layers for blocks of weights beside dynamic inputs; scales of whole tensors have other names there.
-fn fp8_in_transformers(scheme: LayerScheme, model: ModelTraits) -> bool {
-    is_plain(model) && matches!(scheme.weight.granularity(), Some(Granularity::Block { .. }))
+    let Some(method) = export.method() else { return vec![OF_FLOATS] };
+    let facts = ModelFacts::of_traits(model);
+    let layers: Vec<LayerFacts> = schemes.map(LayerFacts::of_scheme).collect();
+    let rows = known_loaders().iter().filter_map(|loader| loader.of_method(method)).filter(|_| model.described);
+    let taken = rows.filter(|(_, layout)| layers.iter().all(|layer| refusal(layout, layer, &facts).is_none()));
+    taken.map(|(name, _)| name).collect()
 }
 
 #[cfg(test)]

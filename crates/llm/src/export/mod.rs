@@ -128,6 +128,20 @@ impl Export {
         row.unwrap_or(&EXPORTS[0])
     }
 
+    /// Its `quant_method` in config.json, or what stands for it in the rules of loaders; `None` for plain floats.
+    pub(crate) fn method(self) -> Option<&'static str> {
+        match self {
+            Export::Quark => Some("quark"),
+            Export::CompressedTensors => Some("compressed-tensors"),
+            Export::Awq => Some("awq"),
+            Export::Gptq | Export::GptqV2 => Some("gptq"),
+            Export::Fp8 => Some("fp8"),
+            Export::Mxfp4 => Some("mxfp4"),
+            Export::Gguf => Some("gguf"),
+            Export::Fake => None,
+        }
+    }
+
     /// What loads it, schemes permitting: [`Plan::loaders`](crate::plan::Plan::loaders) tells which takes a given plan.
     pub fn loaders(self) -> Vec<&'static str> {
         loaders::of_export(self)

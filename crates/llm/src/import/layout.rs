@@ -10,7 +10,7 @@ use crate::export::{Content, Packing, Part, ScaleEncoding};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::CodeKind;
-use kvant_quant::scheme::{TensorScheme, ZeroPoint};
+use kvant_quant::scheme::{Granularity, TensorScheme, ZeroPoint};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,6 +29,8 @@ pub(super) struct Layout {
     pub element: Element,
     /// Rows and columns that share a scale.
     pub tile: (usize, usize),
+    /// How config.json says that scales are shared, where it says it of the layer.
+    pub granularity: Option<Granularity>,
     pub parts: Vec<Part>,
     /// Whether the scale of the tensor multiplies values, not scales.
     pub two_stages: bool,
@@ -66,7 +68,8 @@ impl Layout {
         let signed = !matches!(element, Element::Integer { signed: false, .. });
         let zero_points_optional = zero_point == ZeroPoint::Zero && signed;
         let tile = scheme.granularity()?.tile(rows, columns);
-        Some(Layout { two_stages, zero_points_optional, ..Layout::new(element, (rows, columns), tile, parts) })
+        let layout = Layout::new(element, (rows, columns), tile, parts);
+        Some(Layout { two_stages, zero_points_optional, granularity: scheme.granularity(), ..layout })
     }
 
     /// A weight with one scale for every `tile` of rows and columns.
@@ -76,6 +79,7 @@ impl Layout {
             columns,
             element,
             tile,
+            granularity: None,
             parts,
             two_stages: false,
             zero_points_optional: false,
@@ -268,7 +272,7 @@ fn check_dtype(part: &Part, view: TensorView<'_>) -> Result<(), ImportError> {
 }
 
 /// The encoding that a tensor of scales has, where tools differ in what they store.
-fn found_encoding(expected: ScaleEncoding, view: TensorView<'_>) -> Result<ScaleEncoding, ImportError> {
+pub(super) fn found_encoding(expected: ScaleEncoding, view: TensorView<'_>) -> Result<ScaleEncoding, ImportError> {
     let plain = matches!(expected, ScaleEncoding::F32 | ScaleEncoding::F16 | ScaleEncoding::Bf16);
     let found = ScaleEncoding::of_float(view.dtype()).filter(|_| plain);
     match (found, view.dtype()) {

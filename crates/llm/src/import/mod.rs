@@ -19,7 +19,8 @@ mod modelopt;
 mod mxfp4;
 mod quark;
 mod recode;
-mod scalars;
+pub(crate) mod scalars;
+pub(crate) mod survey;
 
 pub use activations::{StoredActivation, StoredActivations, StoredAttention};
 pub use error::ImportError;
@@ -188,6 +189,16 @@ fn side_method(checkpoint: &Checkpoint) -> Result<Box<dyn Method>, ImportError> 
         }
     }
     fp8::reader(&Value::Null)
+}
+
+/// What a checkpoint says of its quantization, and the method: in config.json, or in a file beside it.
+pub(crate) fn stated(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<(String, Value)> {
+    if let Some(stated) = config.and_then(quantization_config) {
+        let name = stated.get("quant_method").and_then(Value::as_str).unwrap_or_default();
+        return Some((name.to_owned(), stated.clone()));
+    }
+    let beside = |(file, name): &(&str, &str)| Some(((*name).to_owned(), checkpoint.json(file).ok()??));
+    SIDE_FILES.iter().find_map(beside)
 }
 
 /// What a config.json says of quantization; multimodal models may say it of a part.

@@ -14,7 +14,7 @@ pub(super) fn scalar(view: TensorView<'_>) -> Result<f32, ImportError> {
 }
 
 /// Finite numbers.
-pub(super) fn floats(view: TensorView<'_>) -> Result<Vec<f32>, ImportError> {
+pub(crate) fn floats(view: TensorView<'_>) -> Result<Vec<f32>, ImportError> {
     let source = match view.dtype() {
         Dtype::F32 => Source::F32,
         Dtype::F16 => Source::F16,
@@ -30,7 +30,7 @@ pub(super) fn floats(view: TensorView<'_>) -> Result<Vec<f32>, ImportError> {
 }
 
 /// Integers of any type.
-pub(super) fn integers(view: TensorView<'_>) -> Result<Vec<i64>, ImportError> {
+pub(crate) fn integers(view: TensorView<'_>) -> Result<Vec<i64>, ImportError> {
     let bytes = view.bytes();
     match view.dtype() {
         Dtype::I64 => Ok(bytes.as_chunks().0.iter().map(|word| i64::from_le_bytes(*word)).collect()),

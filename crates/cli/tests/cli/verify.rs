@@ -1,0 +1,105 @@
+//! `kvant verify`, and the verification at the end of `kvant quantize`.
+
+use crate::kvant::{Place, names};
+use serde_json::Value;
+use std::fs;
+
+/// Replaces a text in a file of text.
+fn replace(place: &Place, file: &str, from: &str, to: &str) {
+    let text = fs::read_to_string(place.path(file)).unwrap();
+    assert!(text.contains(from), "{file}");
+    place.write(file, &text.replace(from, to));
+}
+
+/// Overwrites the first bytes of a tensor.
+fn overwrite(place: &Place, file: &str, tensor: &str, bytes: &[u8]) {
+    let mut contents = fs::read(place.path(file)).unwrap();
+    let length = u64::from_le_bytes(contents[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&contents[8..8 + length]).unwrap();
+    let start = 8 + length + header[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    contents[start..start + bytes.len()].copy_from_slice(bytes);
+    fs::write(place.path(file), contents).unwrap();
+}
+
+fn quantized(scheme: &str) -> Place {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "--scheme", scheme, "-o", "out"]);
+    place
+}
+
+#[test]
+fn tables() {
+    let place = quantized("W4A16");
+    insta::assert_snapshot!("verify_float", place.show(&["verify", "nano_llama"]));
+    insta::assert_snapshot!("verify", place.show(&["verify", "out"]));
+    insta::assert_snapshot!("verify_devices", place.show(&["verify", "out", "--tensor-parallel", "8"]));
+    replace(&place, "out/config.json", "\"group_size\": 128", "\"group_size\": 64");
+    insta::assert_snapshot!("verify_broken", place.show(&["verify", "out"]));
+    insta::assert_snapshot!("verify_broken_all", place.show(&["verify", "out", "--quick", "--all"]));
+}
+
+#[test]
+fn a_loader_decides() {
+    let place = quantized("int3:channel");
+    insta::assert_snapshot!("verify_for", place.show(&["verify", "out", "--for", "vllm"]));
+    let code = |loader: &str| place.run(&["verify", "out", "--for", loader]).code;
+    assert_eq!((code("vllm"), code("onnxruntime"), code("transformers")), (Some(1), Some(1), Some(0)));
+    assert_eq!(place.run(&["verify", "out", "--for", "excel"]).code, Some(2));
+    assert_eq!(place.run(&["verify", "out", "--tensor-parallel", "0"]).code, Some(2));
+}
+
+#[test]
+fn one_object() {
+    let place = quantized("int4_wo_128");
+    let object = place.succeed(&["verify", "out", "--json"]).json();
+    assert_eq!(
+        (&object["passes"], &object["method"], &object["quantized_layers"]),
+        (&true.into(), &"quark".into(), &28.into())
+    );
+    assert!(
+        object["loaders"].as_array().unwrap().iter().any(|loader| loader["id"] == "vllm" && loader["loads"] == "yes")
+    );
+    overwrite(&place, "out/model.safetensors", "model.layers.2.mlp.up_proj.weight_scale", &[0xFF, 0xFF]);
+    let run = place.run(&["verify", "out", "--json"]);
+    let object = run.json();
+    assert_eq!((run.code, &object["passes"]), (Some(1), &false.into()));
+    let finding = &object["findings"][0];
+    assert_eq!((&finding["check"], &finding["severity"]), (&"scales".into(), &"error".into()));
+    assert_eq!(finding["place"], "model.layers.2.mlp.up_proj.weight_scale");
+    // Nothing but the object is on stdout.
+    assert_eq!(run.stdout.lines().count(), 1);
+    assert_eq!(place.run(&["verify", "out", "--json", "--quick"]).code, Some(0));
+}
+
+#[test]
+fn what_is_no_model_is_refused() {
+    let place = Place::new();
+    place.write("notes.txt", "");
+    for path in ["nowhere", "notes.txt"] {
+        let run = place.run(&["verify", path]);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{run:?}");
+    }
+}
+
+#[test]
+fn an_output_that_does_not_pass_does_not_get_its_name() {
+    let place = Place::new();
+    replace(&place, "nano_llama/config.json", "\"vocab_size\": 2048", "\"vocab_size\": 2000");
+    let args = ["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out"];
+    insta::assert_snapshot!("quantize_unfit", place.show(&args));
+    assert_eq!(names(&place.path("")), ["nano_llama", "out.partial", "out.partial.journal"]);
+    // A rerun comes to the same point, and with --no-verify past it.
+    assert_eq!(place.run(&args).code, Some(1));
+    let run = place.succeed(&[&args[..], &["--no-verify", "--json"]].concat()).json();
+    assert_eq!(run["resumed_jobs"], run["jobs"]);
+    assert_eq!(names(&place.path("")), ["nano_llama", "out"]);
+}
+
+#[test]
+fn a_model_without_a_configuration_is_quantized_all_the_same() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama/model.safetensors", "--scheme", "int4_wo_128", "-o", "out"]);
+    let run = place.run(&["verify", "out"]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.stderr.contains("config.json"), "{run:?}");
+}

@@ -1,0 +1,159 @@
+//! Names: that every block has the tensors of its kind, that the trunk is whole, and that nothing is left over.
+
+use crate::import::survey::Subject as About;
+use crate::network::{Place, Reason, TensorMeta};
+use crate::verify::subject::Subject;
+use kvant_quant::finding::Findings;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+const REMAKE: &str = "quantize the model again, or download the missing shard";
+
+pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+    if subject.network.family().is_none() || subject.json.is_none() {
+        return;
+    }
+    trunk(subject, findings);
+    blocks(subject, findings);
+    experts(subject, findings);
+    leftovers(subject, findings);
+}
+
+/// The embedding, the final norm, and as many blocks as are stated.
+fn trunk(subject: &Subject<'_>, findings: &mut Findings) {
+    let network = &subject.network;
+    if !network.places().contains(&Place::Embedding) {
+        findings.error("token embedding", "is missing", REMAKE);
+    }
+    let missing = (0..subject.config.num_layers.unwrap_or(0)).filter(|block| !network.blocks().contains(block));
+    let missing: Vec<usize> = missing.collect();
+    if let [first, ..] = missing[..] {
+        let reason = format!("is missing, with {} more of the blocks that config.json states", missing.len() - 1);
+        findings.error(format!("block {first}"), reason, REMAKE);
+    }
+}
+
+/// The paths of a block's tensors inside it, indices of experts aside.
+type Parts = BTreeSet<String>;
+
+/// A tensor that most blocks of a kind have must be in all of them.
+fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
+    let mut kinds: BTreeMap<bool, BTreeMap<usize, Parts>> = BTreeMap::new();
+    for (block, parts) in parts_of_blocks(subject) {
+        let sparse = parts.iter().any(|part| part.contains("expert"));
+        kinds.entry(sparse).or_default().insert(block, parts);
+    }
+    for blocks in kinds.values() {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        blocks.values().flatten().for_each(|part| *counts.entry(part.as_str()).or_default() += 1);
+        for (part, count) in counts.iter().filter(|(_, count)| **count < blocks.len() && **count * 2 > blocks.len()) {
+            for (block, _) in blocks.iter().filter(|(_, parts)| !parts.contains(*part)) {
+                let reason = format!("is missing; {count} of {} blocks have it", blocks.len());
+                findings.error(format!("{}.{block}.{part}", path_of_blocks(subject)), reason, REMAKE);
+            }
+        }
+    }
+    for block in subject.network.blocks() {
+        missing_roles(subject, *block, findings);
+    }
+}
+
+fn path_of_blocks(subject: &Subject<'_>) -> String {
+    let blocks = subject.network.family().map_or("layers", |family| family.trunk.blocks);
+    match subject.network.trunk() {
+        "" => blocks.to_owned(),
+        trunk => format!("{trunk}.{blocks}"),
+    }
+}
+
+fn parts_of_blocks(subject: &Subject<'_>) -> BTreeMap<usize, Parts> {
+    let prefix = format!("{}.", path_of_blocks(subject));
+    let mut blocks: BTreeMap<usize, Parts> = BTreeMap::new();
+    for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
+        let inside = tensor.name.strip_prefix(&prefix).and_then(|rest| rest.split_once('.'));
+        let Some((block, part)) = inside.and_then(|(block, part)| Some((block.parse().ok()?, part))) else { continue };
+        if !matches!(place, Place::Other(_)) {
+            blocks.entry(block).or_default().insert(without_numbers(part));
+        }
+    }
+    blocks
+}
+
+fn without_numbers(path: &str) -> String {
+    let part = |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*".to_owned() } else { part.to_owned() };
+    path.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
+/// What no decoder block does without, whatever the family.
+fn missing_roles(subject: &Subject<'_>, block: usize, findings: &mut Findings) {
+    use crate::family::Role::*;
+    const NEEDED: [(&str, &[crate::family::Role]); 5] = [
+        ("queries", &[Query, QueryKeyValue, QueryUp]),
+        ("keys", &[Key, QueryKeyValue, KeyValueUp]),
+        ("values", &[Value, QueryKeyValue, KeyValueUp]),
+        ("the output of attention", &[Output]),
+        ("the feed-forward network's down projection", &[Down]),
+    ];
+    let network = &subject.network;
+    let linears = network.linears().iter().filter(|linear| linear.block == Some(block)).map(|linear| linear.role);
+    let experts = network.experts().iter().filter(|experts| experts.block == block).map(|experts| experts.role);
+    let roles: HashSet<_> = linears.chain(experts).collect();
+    for (name, _) in NEEDED.iter().filter(|(_, any)| !any.iter().any(|role| roles.contains(role))) {
+        findings.error(format!("block {block}"), format!("there is no weight for {name}"), REMAKE);
+    }
+}
+
+/// Every expert of a block has the layers of its siblings.
+fn experts(subject: &Subject<'_>, findings: &mut Findings) {
+    let mut found: BTreeMap<(usize, &str), BTreeSet<usize>> = BTreeMap::new();
+    for linear in subject.network.linears() {
+        if let (Some(block), Some(expert)) = (linear.block, linear.expert) {
+            found.entry((block, linear.role.name())).or_default().insert(expert);
+        }
+    }
+    let stated = subject.config.experts.as_ref().map(|experts| experts.count);
+    for ((block, role), experts) in found {
+        let count = stated.unwrap_or(experts.last().map_or(0, |last| last + 1));
+        let missing: Vec<usize> = (0..count).filter(|expert| !experts.contains(expert)).collect();
+        if let [first, ..] = missing[..] {
+            let reason = format!("expert {first} and {} more have no {role} projection", missing.len() - 1);
+            findings.error(format!("block {block}"), reason, REMAKE);
+        }
+        if experts.last().is_some_and(|last| *last >= count) {
+            findings.error(
+                format!("block {block}"),
+                format!("has more than the {count} experts of config.json"),
+                REMAKE,
+            );
+        }
+    }
+}
+
+/// Whether a tensor is the integers of a weight.
+fn holds_codes(tensor: &TensorMeta) -> bool {
+    let leaf = tensor.name.rsplit('.').next().unwrap_or_default();
+    matches!(leaf, "weight" | "weight_packed" | "qweight") && !tensor.is_float()
+}
+
+/// Tensors that belong to nothing.
+fn leftovers(subject: &Subject<'_>, findings: &mut Findings) {
+    let misread = subject.survey.problems.iter().any(|problem| problem.subject == About::Configuration);
+    for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
+        match place {
+            Place::Other(Reason::Quantized) if !misread && holds_codes(tensor) => {
+                findings.error(&tensor.name, "holds codes, and there are no scales that belong to them", REMAKE);
+            }
+            Place::Other(Reason::Quantized) if !misread => {
+                let reason = "is a parameter of quantization that belongs to no quantized layer: no loader asks for it";
+                findings.warning(
+                    &tensor.name,
+                    reason,
+                    "look at the name: tools have written names that loaders do not know",
+                );
+            }
+            Place::Other(Reason::Unrecognised) => {
+                findings.warning(&tensor.name, "is no part of the architecture: no loader asks for it", "");
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Scales of weights, inputs, outputs and the cache.
+
+use super::DAMAGED;
+use crate::export::{Content, ScaleEncoding};
+use crate::verify::scan::{self, Scales};
+use crate::verify::subject::Subject;
+use kvant_container::{Dtype, TensorView};
+use kvant_quant::finding::Findings;
+use rayon::prelude::*;
+
+/// Powers of two between the largest scale of a tensor and the median, from which on it is an outlier.
+const FAR: u32 = 10;
+
+/// A tensor of scales.
+struct Stored<'a> {
+    view: TensorView<'a>,
+    encoding: ScaleEncoding,
+    /// Whether a scale of 0 makes a group of zeros, and no division by it.
+    may_be_zero: bool,
+}
+
+pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+    for (stored, found) in counted(subject) {
+        report(&stored, &found, findings);
+    }
+}
+
+pub(super) fn outliers(subject: &Subject<'_>, findings: &mut Findings) {
+    for (stored, found) in counted(subject).into_iter().filter(|(_, found)| found.spread() >= FAR) {
+        let reason = format!("the largest scale, {}, is 2^{} times the median", found.largest, found.spread());
+        findings.note(stored.view.name(), reason, "an outlier among the weights takes the resolution of its group");
+    }
+}
+
+fn counted<'a>(subject: &Subject<'a>) -> Vec<(Stored<'a>, Scales)> {
+    let all: Vec<Stored<'a>> = of_weights(subject).chain(of_activations(subject)).collect();
+    let count = |stored: Stored<'a>| {
+        let found = scan::scales(stored.view, stored.encoding);
+        (stored, found)
+    };
+    all.into_par_iter().map(count).collect()
+}
+
+fn of_weights<'a>(subject: &Subject<'a>) -> impl Iterator<Item = Stored<'a>> {
+    let parts = subject.survey.weights.iter().flat_map(|weight| &weight.parts);
+    parts.filter_map(|(content, view)| {
+        let view = *view;
+        match content {
+            Content::Scales { encoding, .. } => {
+                let fits = view.bytes().len().is_multiple_of(encoding.size()) && is_encoded(view, *encoding);
+                fits.then_some(Stored { view, encoding: *encoding, may_be_zero: true })
+            }
+            Content::TensorScale | Content::TensorScaleReciprocal => of_floats(view),
+            _ => None,
+        }
+    })
+}
+
+/// What is stored otherwise than the scheme says is the layout's to report.
+fn is_encoded(view: TensorView<'_>, encoding: ScaleEncoding) -> bool {
+    view.dtype() == encoding.dtype() || (encoding == ScaleEncoding::E8m0 && view.dtype() == Dtype::F8_E8M0)
+}
+
+fn of_activations<'a>(subject: &Subject<'a>) -> impl Iterator<Item = Stored<'a>> {
+    let parameters = subject.survey.parameters.iter();
+    parameters.filter(|(name, _)| !name.ends_with("zero_point")).filter_map(|(_, view)| of_floats(*view))
+}
+
+fn of_floats(view: TensorView<'_>) -> Option<Stored<'_>> {
+    let encoding = ScaleEncoding::of_float(view.dtype())?;
+    Some(Stored { view, encoding, may_be_zero: false })
+}
+
+fn report(stored: &Stored<'_>, found: &Scales, findings: &mut Findings) {
+    let name = stored.view.name();
+    let of = |part: usize| format!("{part} of {} scales", found.count);
+    if found.not_finite > 0 {
+        findings.error(name, format!("{} are infinite or no number", of(found.not_finite)), DAMAGED);
+    }
+    if found.negative > 0 {
+        findings.error(name, format!("{} are negative", of(found.negative)), DAMAGED);
+    }
+    match (found.zero, stored.may_be_zero) {
+        (0, _) => {}
+        (zero, false) => findings.error(name, format!("{} are 0: values are divided by them", of(zero)), DAMAGED),
+        // In fp8, scales of groups that are small beside others vanish; nothing is lost but those.
+        (zero, true) if stored.encoding == ScaleEncoding::E4m3 => {
+            findings.note(name, format!("{} are 0: their groups are all zeros", of(zero)), "");
+        }
+        (zero, true) => findings.warning(name, format!("{} are 0: their groups are all zeros", of(zero)), DAMAGED),
+    }
+    if found.subnormal > 0 {
+        let hint = "store scales in bf16 or f32, or leave such layers in floats";
+        let reason = format!("{} are below the least normal f16: they have lost precision", of(found.subnormal));
+        findings.warning(name, reason, hint);
+    }
+}

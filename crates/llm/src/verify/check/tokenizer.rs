@@ -1,0 +1,51 @@
+//! The tokenizer: some file of one, and no token beyond the embedding, which some models have all the same.
+
+use crate::verify::subject::Subject;
+use kvant_quant::finding::Findings;
+use serde_json::Value;
+
+/// Files of which one holds the vocabulary.
+const FILES: [&str; 6] =
+    ["tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model"];
+
+pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+    let dir = subject.checkpoint.path();
+    if !dir.is_dir() || subject.json.is_none() {
+        return;
+    }
+    if !FILES.iter().any(|file| dir.join(file).is_file()) {
+        let hint = "copy tokenizer.json, tokenizer_config.json and their like from the original model";
+        return findings.warning("tokenizer.json", "there is no tokenizer beside the weights", hint);
+    }
+    match subject.checkpoint.json("tokenizer.json") {
+        Err(error) => findings.error("tokenizer.json", error.to_string(), "copy it from the original model"),
+        Ok(Some(tokenizer)) => vocabulary(subject, &tokenizer, findings),
+        Ok(None) => {}
+    }
+}
+
+fn vocabulary(subject: &Subject<'_>, tokenizer: &Value, findings: &mut Findings) {
+    let Some(rows) = subject.config.vocab_size else { return };
+    let largest = largest_token(tokenizer).filter(|largest| *largest >= rows as u64);
+    if let Some(largest) = largest {
+        let reason = format!("has a token {largest}, and the embedding {rows} rows");
+        // Padding tokens that were added without a row are harmless as long as nobody asks for them.
+        findings.warning(
+            "tokenizer.json",
+            reason,
+            "a model that is given such a token fails: is it the tokenizer of another?",
+        );
+    }
+}
+
+/// The largest number of a token.
+fn largest_token(tokenizer: &Value) -> Option<u64> {
+    let vocabulary = tokenizer.get("model").and_then(|model| model.get("vocab"));
+    let listed = match vocabulary {
+        Some(Value::Object(tokens)) => tokens.values().filter_map(Value::as_u64).max(),
+        Some(Value::Array(tokens)) => (tokens.len() as u64).checked_sub(1),
+        _ => None,
+    };
+    let added = tokenizer.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
+    listed.into_iter().chain(added.filter_map(|token| token.get("id")?.as_u64())).max()
+}

@@ -1,0 +1,11 @@
+//! What loaders take. The rules are data, `loader_rules.toml`; here is their reading, the facts of a layer and a model that
+//! they speak of, and the judgement.
+
+mod facts;
+mod judge;
+mod rules;
+
+pub(crate) use facts::{Attention, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
+pub(crate) use judge::{Case, judge, refusal};
+pub use judge::{Loads, Reason, Verdict};
+pub use rules::{Loader, loaders};

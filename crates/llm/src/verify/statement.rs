@@ -1,0 +1,167 @@
+//! What a checkpoint says of its quantization, as far as it can be held against what is there: the method, which modules
+//! it leaves alone, what it promises. How single tensors are stored is read by [`crate::import`].
+
+use crate::config_json::Pattern;
+use crate::config_json::compressed_tensors::{ModuleClass, StoredCompressedTensors};
+use crate::config_json::quark::StoredQuark;
+use crate::import::stated;
+use kvant_container::Checkpoint;
+use serde_json::Value;
+
+/// A `quantization_config`, or what stands for it.
+#[derive(Debug)]
+pub(crate) struct Statement {
+    /// `quant_method`.
+    pub method: String,
+    pub config: Value,
+    /// Modules that stay as they are.
+    pub listed: Vec<Listed>,
+    rule: Rule,
+}
+
+/// An entry in a list of modules that are not quantized.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// As it stands there.
+    pub text: String,
+    names: Names,
+}
+
+#[derive(Debug)]
+enum Names {
+    Pattern(Pattern),
+    /// Whatever holds this.
+    Part(String),
+}
+
+/// How it is told whether a module is quantized.
+#[derive(Debug)]
+enum Rule {
+    Quark(Box<StoredQuark>),
+    CompressedTensors(Box<StoredCompressedTensors>),
+    /// Those that are not listed are.
+    Others,
+}
+
+/// Where methods list the modules that they leave alone, and whether entries name all modules that hold them.
+const LISTS: &[(&str, &[&str], bool)] = &[
+    ("quark", &["exclude"], false),
+    ("compressed-tensors", &["ignore"], false),
+    ("awq", &["modules_to_not_convert"], true),
+    ("fp8", &["ignored_layers", "modules_to_not_convert"], true),
+    ("fbgemm_fp8", &["modules_to_not_convert"], true),
+    ("mxfp4", &["modules_to_not_convert"], true),
+    ("modelopt", &["ignore", "exclude_modules"], false),
+];
+
+impl Statement {
+    /// That of a checkpoint; `None` where nothing is said.
+    pub fn find(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Statement> {
+        let (method, config) = stated(checkpoint, config)?;
+        // ModelOpt's own file has the fields one level down.
+        let config = config.get("quantization").cloned().unwrap_or(config);
+        let rule = match method.as_str() {
+            "quark" => StoredQuark::read(&config).ok().map(|read| Rule::Quark(Box::new(read))),
+            "compressed-tensors" => {
+                StoredCompressedTensors::read(&config).ok().map(|read| Rule::CompressedTensors(Box::new(read)))
+            }
+            _ => None,
+        };
+        let listed = listed(&method, &config);
+        Some(Statement { method, config, listed, rule: rule.unwrap_or(Rule::Others) })
+    }
+
+    /// Whether it says that the weight of a linear layer is quantized.
+    pub fn quantizes(&self, module: &str) -> bool {
+        match &self.rule {
+            Rule::Quark(config) => config.scheme(module).weight.is_some(),
+            Rule::CompressedTensors(config) => {
+                config.group(module, ModuleClass::Linear).is_some_and(|group| group.scheme.weight.is_some())
+            }
+            Rule::Others => !self.lists(module),
+        }
+    }
+
+    /// Whether a module is among those that stay as they are.
+    pub fn lists(&self, module: &str) -> bool {
+        self.listed.iter().any(|listed| listed.matches(module))
+    }
+
+    /// Whether loaders take its word for what is quantized, instead of looking at the tensors.
+    pub fn decides_alone(&self) -> bool {
+        !matches!(self.method.as_str(), "awq" | "gptq" | "auto-round")
+    }
+
+    /// Whether it says that codes are symmetric, so that kernels ignore zero points.
+    pub fn is_symmetric(&self) -> bool {
+        let flag = |key: &str| self.config.get(key).and_then(Value::as_bool);
+        flag("sym") == Some(true) || flag("zero_point") == Some(false)
+    }
+
+    /// Input channels of a group, where one size is stated for all layers.
+    pub fn group_size(&self) -> Option<usize> {
+        let keys = ["group_size", "q_group_size"];
+        let has_exceptions =
+            self.config.get("dynamic").and_then(Value::as_object).is_some_and(|rules| !rules.is_empty());
+        let size = keys.iter().find_map(|key| self.config.get(*key)?.as_u64());
+        size.filter(|_| !has_exceptions).and_then(|size| usize::try_from(size).ok())
+    }
+
+    /// Bits of a code, where one number is stated for all layers.
+    pub fn bits(&self) -> Option<u64> {
+        let has_exceptions =
+            self.config.get("dynamic").and_then(Value::as_object).is_some_and(|rules| !rules.is_empty());
+        let keys = ["bits", "w_bit"];
+        keys.iter().find_map(|key| self.config.get(*key)?.as_u64()).filter(|_| !has_exceptions)
+    }
+
+    /// Whether it promises static scales of keys and values.
+    pub fn promises_cache(&self) -> bool {
+        let is_static = |spec: &Value| spec.get("dynamic").or(spec.get("is_dynamic")) != Some(&Value::Bool(true));
+        let stated = self.config.get("kv_cache_scheme").filter(|spec| spec.is_object());
+        let algorithm = self.config.get("kv_cache_quant_algo").and_then(Value::as_str);
+        let outputs = self.config.get("kv_cache_quant_config").and_then(Value::as_object);
+        let mut outputs =
+            outputs.into_iter().flat_map(|specs| specs.values()).filter_map(|spec| spec.get("output_tensors"));
+        stated.is_some_and(is_static)
+            || algorithm == Some("FP8")
+            || outputs.any(|spec| spec.is_object() && is_static(spec))
+    }
+}
+
+impl Listed {
+    pub fn matches(&self, module: &str) -> bool {
+        match &self.names {
+            Names::Pattern(pattern) => pattern.matches(module),
+            Names::Part(part) => module.contains(part.as_str()),
+        }
+    }
+}
+
+fn listed(method: &str, config: &Value) -> Vec<Listed> {
+    let rows = LISTS.iter().filter(|(name, ..)| *name == method);
+    let entries = rows.flat_map(|(_, keys, parts)| keys.iter().map(move |key| (config.get(*key), *parts)));
+    let texts = entries.flat_map(|(list, parts)| {
+        let texts = list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        texts.filter_map(move |text| entry(text, parts))
+    });
+    texts.chain(negative_rules(config)).collect()
+}
+
+fn entry(text: &str, parts: bool) -> Option<Listed> {
+    let names = match parts {
+        true => Names::Part(text.to_owned()),
+        false => Names::Pattern(Pattern::new("ignore", text).ok()?),
+    };
+    Some(Listed { text: text.to_owned(), names })
+}
+
+/// GPTQModel's `dynamic`: expressions behind `-:` name modules that stay as they are.
+fn negative_rules(config: &Value) -> impl Iterator<Item = Listed> {
+    let rules = config.get("dynamic").and_then(Value::as_object).into_iter().flat_map(|rules| rules.keys());
+    rules.filter_map(|rule| {
+        let expression = rule.strip_prefix("-:")?;
+        let pattern = Pattern::new("dynamic", &format!("re:{expression}")).ok()?;
+        Some(Listed { text: rule.clone(), names: Names::Pattern(pattern) })
+    })
+}
