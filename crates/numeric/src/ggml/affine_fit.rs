@@ -41,13 +41,13 @@ impl AffineSearch {
         let group = Group::new(tile, low, range.inverse(), self.covers_zero);
         let levels = Lanes::splat(self.levels);
         let mut best = Line { slope: levels.inverse(), offset: Lanes::splat(0.0), error: Lanes::splat(f32::INFINITY) };
-        for trial in 0..self.trials {
-            let factor = Lanes::splat(self.levels + self.first + self.step * trial as f32);
-            best = best.or(group.line(|t| (t * factor).round().min(levels)));
-        }
-        for _ in 0..self.refinements {
-            let (inverse, offset) = (best.slope.inverse(), best.offset);
-            best = best.or(group.line(|t| ((t - offset) * inverse).round().max(Lanes::splat(0.0)).min(levels)));
+        // One loop for both: the body is long, and compiled into every type.
+        for step in 0..self.trials + self.refinements {
+            let factor = Lanes::splat(self.levels + self.first + self.step * step as f32);
+            let refined = step >= self.trials;
+            let (inverse, offset) =
+                if refined { (best.slope.inverse(), best.offset) } else { (factor, Lanes::splat(0.0)) };
+            best = best.or(group.line(inverse, offset, levels));
         }
         Affine { scale: best.slope * range, minimum: -(low + best.offset * range) }
     }
@@ -106,12 +106,12 @@ impl<'a, const K: usize, const L: usize> Group<'a, K, L> {
         Group { t, weights: &tile.weights, weight, weighted_t, offset_limit }
     }
 
-    /// The line of least squares through the codes that `code` gives.
+    /// The line of least squares through the codes nearest to `(t - offset) * inverse`.
     #[inline(always)]
-    fn line(&self, code: impl Fn(Lanes<L>) -> Lanes<L>) -> Line<L> {
+    fn line(&self, inverse: Lanes<L>, offset: Lanes<L>, levels: Lanes<L>) -> Line<L> {
         let (mut sum_q, mut sum_qq, mut sum_qt) = (Lanes::splat(0.0), Lanes::splat(0.0), Lanes::splat(0.0));
         for (t, w) in self.t.iter().zip(self.weights) {
-            let q = code(*t);
+            let q = ((*t - offset) * inverse).round().max(Lanes::splat(0.0)).min(levels);
             let weighted = q * *w;
             sum_q = sum_q + weighted;
             sum_qq = sum_qq + weighted * q;

@@ -54,11 +54,12 @@ pub(super) fn affine_block<const K: usize, const L: usize>(
     let tile = Tile::<K, L>::new(values, importance);
     let fit = search.fit(&tile);
     let storing = Storing { tile: &tile, fit, levels: Lanes::splat(search.levels), greatest: Lanes::splat(greatest) };
-    let mut best = storing.choose(fit.scale.largest() / greatest, fit.minimum.largest() / greatest);
-    for _ in 0..REFITS {
-        let (d, dmin) = storing.refit(&best);
+    let mut best = Choice::none(fit.scale.largest() / greatest, fit.minimum.largest() / greatest);
+    // The first round takes the numbers as they are: the choice is long, and compiled into every type.
+    for round in 0..=REFITS {
+        let (d, dmin) = if round == 0 { (best.d, best.dmin) } else { storing.refit(&best) };
         let other = storing.choose(d, dmin);
-        if other.error.sum() < best.error.sum() {
+        if round == 0 || other.error.sum() < best.error.sum() {
             best = other;
         }
     }
@@ -83,6 +84,15 @@ struct Choice<const L: usize> {
     scale: Lanes<L>,
     minimum: Lanes<L>,
     error: Lanes<L>,
+}
+
+impl<const L: usize> Choice<L> {
+    /// Before anything was chosen.
+    #[inline(always)]
+    fn none(d: f32, dmin: f32) -> Self {
+        let (zero, error) = (Lanes::splat(0.0), Lanes::splat(f32::INFINITY));
+        Choice { factors: [0; 2], d, dmin, scale: zero, minimum: zero, error }
+    }
 }
 
 impl<const K: usize, const L: usize> Storing<'_, K, L> {

@@ -1,6 +1,6 @@
 //! What a block format is to the table, and the loops over blocks that all of them share. Not the formats.
 
-use crate::simd::{Isa, Loop, dispatch};
+use crate::simd::{Isa, Loop, dispatch, dispatch_256};
 use std::marker::PhantomData;
 
 /// A block format.
@@ -43,7 +43,7 @@ pub(super) trait Encode<const N: usize, const B: usize> {
 
 /// How `N` values of as many columns become a block of `B` bytes. `N` may be several blocks' worth: the end of a row is then
 /// filled up with zeros, and what they become is dropped.
-pub(super) trait EncodeWeighted<const N: usize, const B: usize> {
+pub(super) trait EncodeWeighted<const N: usize, const B: usize>: Layout {
     /// The block of finite values and the importance of their columns.
     fn encode(values: &[f32; N], importance: Option<&[f32; N]>, block: &mut [u8; B]);
 }
@@ -64,7 +64,7 @@ pub(super) fn encode_weighted<T: EncodeWeighted<N, B>, const N: usize, const B: 
     rows: Rows<'_>,
     out: &mut [u8],
 ) {
-    dispatch(isa, WeightedEncoding::<T, N, B> { rows, out, block: PhantomData });
+    dispatch_256(isa, WeightedEncoding::<T, N, B> { rows, out, block: PhantomData });
 }
 
 struct Decoding<'a, T, const N: usize, const B: usize> {
@@ -123,7 +123,7 @@ impl<T: EncodeWeighted<N, B>, const N: usize, const B: usize> Loop for WeightedE
                     &weights
                 });
                 T::encode(&filled, importance, &mut block);
-                let bytes = (values.len() * B / N).min(out.len());
+                let bytes = (values.len() / T::ELEMENTS * T::BYTES).min(out.len());
                 let (head, rest) = std::mem::take(&mut out).split_at_mut(bytes);
                 head.copy_from_slice(&block[..bytes]);
                 out = rest;

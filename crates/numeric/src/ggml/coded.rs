@@ -161,3 +161,55 @@ impl<T: CodedBlock<N, B, S>, const N: usize, const B: usize, const S: usize> Loo
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ggml::tests::{blocks_of, values, values_of};
+
+    const CODED: [Coded; 7] =
+        [Coded::Q4_0, Coded::Q4_1, Coded::Q5_0, Coded::Q5_1, Coded::Q8_0, Coded::Mxfp4, Coded::Nvfp4];
+
+    #[test]
+    fn blocks_are_taken_apart_and_put_together_again() {
+        let data = values(1024, 15);
+        for coded in CODED {
+            let bytes = blocks_of(Isa::best(), coded.kind(), &data, None);
+            for isa in Isa::available() {
+                let groups = 1024 / coded.group();
+                let (mut codes, mut scales) = (vec![0; 1024], vec![0; groups]);
+                let mut minima = vec![0; if coded.has_minima() { groups } else { 0 }];
+                let parts = PartsMut { codes: &mut codes, scales: &mut scales, minima: &mut minima };
+                coded.take_apart(isa, &bytes, parts);
+                let mut again = vec![0; bytes.len()];
+                coded.assemble(isa, Parts { codes: &codes, scales: &scales, minima: &minima }, &mut again);
+                assert_eq!(again, bytes, "{coded:?} on {}", isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn codes_and_scales_stand_for_what_the_layout_says() {
+        let one = 0x3C00;
+        type Case = (Coded, u16, u16, &'static [u8], &'static [f32]);
+        let cases: [Case; 7] = [
+            (Coded::Q4_0, one, 0, &[0, 8, 15], &[-8.0, 0.0, 7.0]),
+            (Coded::Q4_1, one, 0xBC00, &[0, 8, 15], &[-1.0, 7.0, 14.0]),
+            (Coded::Q5_0, one, 0, &[0, 16, 31], &[-16.0, 0.0, 15.0]),
+            (Coded::Q5_1, one, 0xBC00, &[0, 16, 31], &[-1.0, 15.0, 30.0]),
+            (Coded::Q8_0, one, 0, &[0x81, 0, 0x7F], &[-127.0, 0.0, 127.0]),
+            (Coded::Mxfp4, 128, 0, &[0, 1, 7, 15], &[0.0, 1.0, 12.0, -12.0]),
+            (Coded::Nvfp4, 0x38, 0, &[0, 1, 7, 15], &[0.0, 0.5, 6.0, -6.0]),
+        ];
+        for (coded, scale, minimum, some, expected) in cases {
+            let elements = coded.kind().block_elements();
+            let codes: Vec<u8> = some.iter().copied().cycle().take(elements).collect();
+            let (scales, minima) = (vec![scale; elements / coded.group()], [minimum]);
+            let mut block = vec![0; coded.kind().block_bytes()];
+            coded.assemble(Isa::best(), Parts { codes: &codes, scales: &scales, minima: &minima }, &mut block);
+            let back = values_of(Isa::best(), coded.kind(), &block);
+            let expected: Vec<f32> = expected.iter().copied().cycle().take(elements).collect();
+            assert_eq!(back, expected, "{coded:?}");
+        }
+    }
+}

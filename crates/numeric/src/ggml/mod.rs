@@ -175,12 +175,17 @@ impl FromStr for GgmlType {
 }
 
 /// Blocks of whole rows. `values` are rows of `columns` finite elements, a whole number of blocks each; `out` has
-/// [`GgmlType::row_bytes`] for each row. What is beyond the last whole block of a row, or beyond `out`, is left out.
+/// [`GgmlType::row_bytes`] for each row, and is filled as far as it goes. Values that are not finite give blocks that stand
+/// for finite ones, but for F32 and BF16.
 ///
 /// `importance` has a weight for each column, not negative: the mean squared activation of an imatrix. Types whose scales
-/// are searched for minimise the sum of `importance * (value - dequantized)^2`, all columns weighing the same where there
-/// is none or all are zero. It makes no difference to F32, F16, BF16, Q8_0, TQ1_0 and TQ2_0.
+/// are searched for minimise the sum of `importance * (value - dequantized)^2`, unlike llama.cpp, which multiplies the weights
+/// further by a function of the value. All columns weigh the same where there is no importance or all of it is zero; a column
+/// weighs at least 2^-20 of the greatest of its block. It makes no difference to F32, F16, BF16, Q8_0, TQ1_0 and TQ2_0.
 pub fn quantize(isa: Isa, kind: GgmlType, columns: usize, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    if columns == 0 {
+        return;
+    }
     let importance = importance.filter(|weights| weights.len() == columns);
     (kind.row().quantize)(isa, Rows { columns, values, importance }, out);
 }

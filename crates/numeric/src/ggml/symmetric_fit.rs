@@ -46,13 +46,14 @@ impl<G: Grid> SymmetricSearch<G> {
             *value = *value * inverse;
         }
         let mut best = Slope { slope: Lanes::splat(0.0), gain: Lanes::splat(0.0) };
-        for Trials { first, step, count } in self.ends {
-            for trial in 0..count {
-                best = self.better(best, Lanes::splat(first + step * trial as f32), &unit, &tile.weights);
-            }
-        }
-        for _ in 0..self.refinements {
-            best = self.better(best, best.slope.inverse(), &unit, &tile.weights);
+        // One loop for all: the body is long, and compiled into every type.
+        let [negative, positive] = self.ends;
+        let trials = negative.count + positive.count;
+        for step in 0..trials + self.refinements {
+            let (end, index) = if step < negative.count { (negative, step) } else { (positive, step - negative.count) };
+            let factor = Lanes::splat(end.first + end.step * index as f32);
+            let factor = if step < trials { factor } else { best.slope.inverse() };
+            best = self.better(best, factor, &unit, &tile.weights);
         }
         best.slope * extreme
     }

@@ -51,10 +51,12 @@ pub(super) fn symmetric_block<G: Grid, const K: usize, const L: usize>(
     let tile = Tile::<K, L>::new(values, importance);
     let fit = search.fit(&tile);
     let storing = Storing { tile: &tile, fit, grid: search.grid, half };
-    let mut best = storing.choose(extreme(fit) / -half);
-    for _ in 0..REFITS {
-        let other = storing.choose(storing.refit(&best));
-        if other.error.sum() < best.error.sum() {
+    let (zero, error) = (Lanes::splat(0.0), Lanes::splat(f32::INFINITY));
+    let mut best = Choice { factor: 0, d: extreme(fit) / -half, scale: zero, error };
+    // The first round takes `d` as it is: the choice is long, and compiled into every type.
+    for round in 0..=REFITS {
+        let other = storing.choose(if round == 0 { best.d } else { storing.refit(&best) });
+        if round == 0 || other.error.sum() < best.error.sum() {
             best = other;
         }
     }
@@ -91,8 +93,9 @@ impl<G: Grid, const K: usize, const L: usize> Storing<'_, G, K, L> {
         let (factor, d) = self.tile.stored(d);
         let nearest = (self.fit * Lanes::splat(d).inverse()).round();
         let mut best = Choice { factor, d, scale: nearest, error: Lanes::splat(f32::INFINITY) };
-        for step in [0.0, -1.0, 1.0] {
-            let within = (nearest + Lanes::splat(step)).max(Lanes::splat(-self.half));
+        // The nearest one first: it stays where others are no better.
+        for step in [0_i8, 1, -1] {
+            let within = (nearest + Lanes::splat(f32::from(step))).max(Lanes::splat(-self.half));
             let scale = within.min(Lanes::splat(self.half - 1.0));
             let error = self.tile.error(self.grid, scale * Lanes::splat(d));
             best.scale = scale.where_less(error, best.error, best.scale);

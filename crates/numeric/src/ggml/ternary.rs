@@ -99,7 +99,7 @@ impl Decode<256, 54> for Tq1_0 {
             for (n, power) in [1, 3, 9, 27, 81].into_iter().enumerate().take(count) {
                 let out = &mut out[first + stride * n..][..stride];
                 for (out, byte) in out.iter_mut().zip(&block[bytes.clone()]) {
-                    let digit = u16::from(byte.wrapping_mul(power)) * 3 >> 8;
+                    let digit = (u16::from(byte.wrapping_mul(power)) * 3) >> 8;
                     *out = scale * (f32::from(digit) - 1.0);
                 }
             }

@@ -26,7 +26,7 @@ impl<const K: usize, const L: usize> Tile<K, L> {
     #[inline(always)]
     pub fn new(values: &[f32], importance: Option<&[f32]>) -> Self {
         let factor = f32::from_bits((254 - exponent(largest_magnitude(values)).min(253)) << 23);
-        let weights = importance.and_then(|weights| weights_of(weights));
+        let weights = importance.and_then(weights_of);
         let weights = weights.unwrap_or([Lanes::splat(1.0); K]);
         Tile { values: transpose(values, |value| value * factor), weights, unit: 1.0 / factor }
     }

@@ -27,6 +27,17 @@ pub fn dispatch<L: Loop>(isa: Isa, body: L) -> L::Output {
     }
 }
 
+/// [`dispatch`] for long bodies that gain nothing from vectors of more than 256 bits, so that they are not compiled for
+/// them.
+pub(crate) fn dispatch_256<L: Loop>(isa: Isa, body: L) -> L::Output {
+    match isa.level() {
+        Level::Baseline => body.run(),
+        // SAFETY: an `Isa` of these levels exists only where all features of AVX2's variant were detected on this CPU.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => unsafe { run_avx2(body) },
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi1,bmi2")]
 fn run_avx2<L: Loop>(body: L) -> L::Output {

@@ -12,6 +12,7 @@ mod prefetch;
 pub(crate) use amx::{Amx, SIDE, Start, Tile, Tiles};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::ROWS;
+pub(crate) use dispatch::dispatch_256;
 pub use dispatch::{Loop, dispatch};
 pub use isa::Isa;
 pub(crate) use prefetch::prefetch;
