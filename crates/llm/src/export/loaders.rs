@@ -46,7 +46,7 @@ pub(crate) fn loaders(
 ) -> Vec<&'static str> {
     let Some(method) = export.method() else { return vec![OF_FLOATS] };
     let facts = ModelFacts::of_traits(model);
-    let layers: Vec<LayerFacts> = schemes.map(LayerFacts::of_scheme).collect();
+    let layers: Vec<LayerFacts> = schemes.map(|scheme| LayerFacts::of_scheme(scheme).stored_in(export)).collect();
     let rows = known_loaders().iter().filter_map(|loader| loader.of_method(method)).filter(|_| model.described);
     let taken = rows.filter(|(_, layout)| layers.iter().all(|layer| refusal(layout, layer, &facts).is_none()));
     taken.map(|(name, _)| name).collect()
@@ -114,6 +114,8 @@ mod tests {
         let fused = ModelTraits { fused_experts: true, ..EXPERTS };
         assert!(packed("int4:g128", fused).is_empty());
         assert_eq!(quark("e2m1:g32:e8m0", fused), ["amd-quark"]);
+        assert_eq!(found(Export::Gptq, "int4:g128", DENSE), ["transformers with gptqmodel", "vLLM", "SGLang"]);
+        assert!(!found(Export::Fp8, "e4m3:tensor", DENSE).contains(&"transformers"));
         assert_eq!(found(Export::Fake, "mx9", ModelTraits { described: false, ..EXPERTS }).len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! What rules of loaders speak of: how a layer is quantized, and what of a model makes loaders stumble. Made from the
 //! schemes of a plan, or from what a checkpoint holds.
 
-use crate::export::ModelTraits;
+use crate::export::{Export, ModelTraits};
 use crate::import::StoredActivation;
 use kvant_numeric::Format;
 use kvant_numeric::format::MiniFloat;
@@ -153,6 +153,21 @@ impl LayerFacts {
         }
     }
 
+    /// As an export stores them: AWQ and GPTQ hold signed codes with half of the range added, fp8 names scales by what shares them.
+    pub fn stored_in(self, export: Export) -> LayerFacts {
+        match export {
+            Export::Awq | Export::Gptq | Export::GptqV2 if self.element.starts_with("int") => {
+                LayerFacts { element: format!("u{}", self.element), ..self }
+            }
+            Export::Fp8 => {
+                let blocks = self.sharing == Sharing::Block;
+                let name = if blocks { "weight_scale_inv" } else { "weight_scale" };
+                LayerFacts { scale_name: Some(name.to_owned()), ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// With the activations that a checkpoint tells of.
     pub fn with_activations(self, input: Option<&StoredActivation>, output: Option<&StoredActivation>) -> LayerFacts {
         let input = input.map(|input| (input.scheme.scheme.format().to_string(), input.scheme.timing.into()));
@@ -267,6 +282,15 @@ mod tests {
         assert_eq!(facts("e2m1:g16:e4m3:f32").scale, Scale::E4m3OfTensor);
         assert_eq!(facts("int4:channel:f32/e4m3:tensor:f32").scale, Scale::TwoStage);
         assert_eq!(facts("mx9").scale, Scale::None);
+    }
+
+    #[test]
+    fn exports_store_codes_and_name_scales_in_their_way() {
+        assert_eq!(facts("int4:g32").stored_in(Export::Gptq).element, "uint4");
+        assert_eq!(facts("int4:g32").stored_in(Export::Quark).element, "int4");
+        let name = |text: &str| facts(text).stored_in(Export::Fp8).scale_name;
+        assert_eq!(name("e4m3:b128x128").as_deref(), Some("weight_scale_inv"));
+        assert_eq!(name("e4m3:tensor").as_deref(), Some("weight_scale"));
     }
 
     #[test]
