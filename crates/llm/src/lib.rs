@@ -7,7 +7,8 @@
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
 //! * [`calibration`]: what must be found in data before the doing, if anything,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
-//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already.
+//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already,
+//! * [`onnx`]: a decoder as an ONNX graph.
 //!
 //! ```
 //! use kvant_container::{Checkpoint, Durability};
@@ -49,6 +50,7 @@ pub mod import;
 pub mod journal;
 pub mod model_config;
 pub mod network;
+pub mod onnx;
 pub mod plan;
 pub mod recipe;
 pub mod tokenizer;
