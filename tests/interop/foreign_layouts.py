@@ -56,6 +56,36 @@ def gptq(weight, bits, group, version, order):
     return tensors, values, config
 
 
+def codes_of(packed, bits):
+    """The inverse of `words`: codes [n, lines] of streams down the first axis."""
+    planes = (packed[:, None, :].long() >> torch.arange(32)[None, :, None]) & 1
+    planes = planes.reshape(-1, bits, packed.shape[1])
+    return (planes << torch.arange(bits)[None, :, None]).sum(1)
+
+
+def decode_awq(state, config):
+    """The weight [out, in] of AWQ's tensors."""
+
+    def unpack(matrix):  # [lines, out / 8] -> [lines, out]
+        eights = codes_of(matrix.t(), 4).t().reshape(matrix.shape[0], -1, 8)
+        return eights[:, :, torch.tensor(AWQ_ORDER).argsort()].reshape(matrix.shape[0], -1)
+
+    codes, zeros, scales = unpack(state["qweight"]), unpack(state["qzeros"]), state["scales"].float()
+    group = config["group_size"] if config["group_size"] > 0 else codes.shape[0]
+    group_of = torch.arange(codes.shape[0]) // group
+    return ((codes - zeros[group_of]) * scales[group_of]).t()
+
+
+def decode_gptq(state, config):
+    """The weight [out, in] of GPTQ's tensors, zero points as GPTQModel reads those of the first version: 1 is added to words."""
+    bits, zeros = config["bits"], state["qzeros"]
+    if config["checkpoint_format"] == "gptq":
+        ones = sum(1 << at for at in range(0, 32, bits))
+        zeros = (zeros.long() + ones) & 0xFFFFFFFF
+    codes, zeros, group_of = codes_of(state["qweight"], bits), codes_of(zeros.t(), bits).t(), state["g_idx"].long()
+    return ((codes - zeros[group_of]) * state["scales"].float()[group_of]).t()
+
+
 def fp8(weight, block):
     """`block` rows and columns share a scale, or all."""
     high, wide = block or weight.shape

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use kvant_llm::blockwise::Carry;
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::calibration::data::Packing;
+use kvant_llm::conversion::{FloatType, Target};
 use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::forward::cpu::{self, Cpu};
 use kvant_llm::recipe::{OverrideText, PackMethod};
@@ -84,6 +85,8 @@ pub enum ColorWhen {
 pub enum Command {
     /// Quantize a model
     Quantize(QuantizeArgs),
+    /// Convert a quantized model to another layout, without loss where that holds its codes
+    Convert(ConvertArgs),
     /// Show what would become of every tensor, without reading or writing one
     Plan(PlanArgs),
     /// Show what a checkpoint holds: architecture, tensors, sizes, quantization
@@ -147,6 +150,54 @@ pub struct QuantizeArgs {
     pub run: RunArgs,
 }
 
+const CONVERT: &str = "\
+Examples:
+  kvant convert Llama-3.2-1B-AWQ --to gptq -o out
+      the same codes, scales and zero points in GPTQ's layout
+  kvant convert gpt-oss-20b --to compressed-tensors -o out
+  kvant convert Qwen3-8B-FP8 --to float --dtype bf16 -o out
+      the values that the codes stand for
+  kvant convert Llama-3.2-1B-W3 --to awq --requantize -o out
+      quantized anew, since AWQ has no 3 bits; the error is told
+
+What the target does not hold exactly is refused before anything is written, unless --requantize accepts the loss.";
+
+/// `kvant convert`.
+#[derive(Debug, Args)]
+#[command(override_usage = "kvant convert <MODEL> --to <TARGET> --output <DIR> [OPTIONS]", after_help = CONVERT)]
+pub struct ConvertArgs {
+    /// A Hugging Face directory or a .safetensors file, quantized in a layout that is read
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub model: PathBuf,
+    /// The layout to write (`kvant list exports`), or float
+    #[arg(long, value_name = "TARGET", value_parser = target_parser())]
+    pub to: Target,
+    /// The type of floats: bf16, f16 or f32 [default: the one that config.json states]
+    #[arg(long, value_name = "TYPE", value_parser = float_type_parser())]
+    pub dtype: Option<FloatType>,
+    /// Quantize to the nearest scheme what the target does not hold exactly, and tell the error
+    #[arg(long)]
+    pub requantize: bool,
+    /// The most bytes of tensors in one file
+    #[arg(long, value_name = "SIZE", default_value = "5GB")]
+    pub max_shard_size: ByteSize,
+    /// The directory to write; it appears when it is complete
+    #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
+    pub output: Option<PathBuf>,
+    /// Replace the output directory if it exists
+    #[arg(long, help_heading = "Run")]
+    pub overwrite: bool,
+    /// Say what would be done, and stop
+    #[arg(long, help_heading = "Run")]
+    pub dry_run: bool,
+    /// Wait until the output is on disk, not only with the system
+    #[arg(long, help_heading = "Run")]
+    pub sync: bool,
+    /// How to run it.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
 const PLAN: &str = "\
 Examples:
   kvant plan Llama-3.2-1B --scheme int4_wo_128
@@ -191,9 +242,10 @@ pub struct RecipeArgs {
     /// A recipe: a TOML file, or a quantization_config in AMD Quark's JSON; options given beside it win
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub recipe: Option<PathBuf>,
-    /// The layout to write [default: the one the scheme's name comes from]
+    /// The layout to write (`kvant list exports`); given more than once, each gets a folder in the output directory [default: the
+    /// one the scheme's name comes from]
     #[arg(short, long, value_name = "EXPORT", value_parser = export_parser())]
-    pub format: Option<Export>,
+    pub format: Vec<Export>,
     /// The order of 4-bit codes in AMD Quark's layout
     #[arg(long, value_name = "METHOD", value_parser = pack_method_parser())]
     pub pack_method: Option<PackMethod>,
@@ -229,6 +281,9 @@ pub struct RecipeArgs {
     /// Quantize also what is kept by default: output heads, routers
     #[arg(long)]
     pub no_keep_defaults: bool,
+    /// Take a source that is quantized already, and accept the loss of both quantizations
+    #[arg(long)]
+    pub requantize: bool,
     /// The most bytes of tensors in one file, e.g. 5GB [default: 5GB]
     #[arg(long, value_name = "SIZE")]
     pub max_shard_size: Option<ByteSize>,
@@ -584,6 +639,17 @@ pub enum Topic {
 pub struct CompletionsArgs {
     /// The shell
     pub shell: clap_complete::Shell,
+}
+
+fn target_parser() -> impl TypedValueParser<Value = Target> {
+    let names: Vec<&'static str> = Target::names().collect();
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Target>())
+}
+
+fn float_type_parser() -> impl TypedValueParser<Value = FloatType> {
+    let names = FloatType::ALL.iter().map(|(name, ..)| *name);
+    let find = |name: String| FloatType::ALL.iter().find(|(known, ..)| *known == name).map(|(.., ty)| *ty);
+    PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(move |name| find(name).ok_or("unknown type"))
 }
 
 fn export_parser() -> impl TypedValueParser<Value = Export> {

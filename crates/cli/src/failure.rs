@@ -5,6 +5,7 @@ use kvant_container::ErrorKind;
 use kvant_llm::blockwise::BlockwiseError;
 use kvant_llm::calibration::data::CalibrationDataError;
 use kvant_llm::calibration::{ObserveError, ResolveError, StatisticsError};
+use kvant_llm::conversion::MeasureError;
 use kvant_llm::engine::{EngineError, OutputError};
 use kvant_llm::evaluation::EvaluationError;
 use kvant_llm::forward::ForwardError;
@@ -114,6 +115,12 @@ impl From<kvant_onnx::calibration::CalibrationError> for Failure {
 impl From<kvant_onnx::evaluation::EvaluationError> for Failure {
     fn from(error: kvant_onnx::evaluation::EvaluationError) -> Failure {
         Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint().map(str::to_owned))
+    }
+}
+
+impl From<MeasureError> for Failure {
+    fn from(error: MeasureError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }
 

@@ -86,7 +86,7 @@ fn add_layer<'a>(fate: &mut Fate<'a>, layer: &'a PlannedLayer) {
     fate.schemes.insert(layer.scheme.to_string());
     fate.layers.push(layer);
     match &layer.output {
-        LayerOutput::Parts { parts, first } => fate.outputs.extend(*first..first + parts.len()),
+        LayerOutput::Parts { parts, first, .. } => fate.outputs.extend(*first..first + parts.len()),
         LayerOutput::Values { tensor, .. } => fate.outputs.extend([*tensor]),
     }
 }
@@ -94,7 +94,7 @@ fn add_layer<'a>(fate: &mut Fate<'a>, layer: &'a PlannedLayer) {
 fn add_kept(fate: &mut Fate<'_>, kept: &KeptTensor) {
     fate.action = match kept.treatment {
         Treatment::Copy(_) => Action::Keep,
-        Treatment::Widen { .. } => Action::Widen,
+        Treatment::Widen { .. } | Treatment::Dequantize { .. } => Action::Widen,
     };
     fate.reason = Some(kept.reason);
     fate.outputs.insert(kept.tensor);

@@ -3,6 +3,7 @@
 use crate::args::{RecipeArgs, RunArgs};
 use crate::failure::{Failure, Kind};
 use kvant_container::Checkpoint;
+use kvant_llm::export::Export;
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::{Recipe, Settings};
 use std::num::NonZeroUsize;
@@ -21,24 +22,37 @@ pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
 /// # Errors
 /// Whatever can be refused before weights are read.
 pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
+    let [first, others @ ..] = args.format.as_slice() else { return plan_for(args, None, &[]) };
+    // What another format does not hold is refused now, not when the first is made.
+    for (index, export) in others.iter().enumerate() {
+        let rest: Vec<Export> =
+            args.format.iter().enumerate().filter(|(at, _)| *at != index + 1).map(|(_, e)| *e).collect();
+        plan_for(args, Some(*export), &rest)?;
+    }
+    plan_for(args, Some(*first), others)
+}
+
+/// The plan for one of the formats; the others, to which the result is converted, decide on scales too.
+fn plan_for(args: &RecipeArgs, export: Option<Export>, also: &[Export]) -> Result<(Checkpoint, Plan), Failure> {
     if let Some(option) = args.onnx.given() {
         let failure = Failure::new(Kind::Usage, format!("{option} has a meaning for ONNX graphs only"));
         return Err(failure.with_hint(Some("leave it out, or name an .onnx file".to_owned())));
     }
-    let recipe = recipe(args)?.with_calibration(!args.calibration.calib.is_empty());
+    let recipe = recipe(args, export, also)?.with_calibration(!args.calibration.calib.is_empty());
     let checkpoint = open(&args.model)?;
     let plan = Plan::new(&checkpoint, recipe)?;
     Ok((checkpoint, plan))
 }
 
-fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
+fn recipe(args: &RecipeArgs, export: Option<Export>, also: &[Export]) -> Result<Recipe, Failure> {
     let file = match &args.recipe {
         Some(path) => Settings::read(path)?,
         None => Settings::default(),
     };
     let line = Settings {
         scheme: args.scheme.clone(),
-        format: args.format,
+        format: export,
+        also: also.to_vec(),
         pack_method: args.pack_method,
         exclude: args.exclude.clone(),
         overrides: args.overrides.clone(),
@@ -50,6 +64,7 @@ fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
         queries: args.attention.clone(),
         probabilities: args.attention.clone(),
         max_shard_size: args.max_shard_size,
+        requantize: args.requantize.then_some(true),
         ..Settings::default()
     };
     Ok(Recipe::resolve(&line.with_algorithms(&args.algorithm)?, &file)?)

@@ -63,7 +63,16 @@ fn least(isa: Isa, matrix: &WeightMatrix<'_>) -> f64 {
 fn checkpoint(export: Export, text: &str) -> (tempfile::TempDir, Checkpoint) {
     let scheme: LayerScheme = text.parse().unwrap();
     let source = Source::Bf16;
-    let layer = LayerSpec { name: "m.up", rows: ROWS, columns: COLUMNS, scheme, source, order: NibbleOrder::Awq };
+    let layer = LayerSpec {
+        name: "m.up",
+        rows: ROWS,
+        columns: COLUMNS,
+        scheme,
+        source,
+        order: NibbleOrder::Awq,
+        fused: None,
+        ordered: false,
+    };
     let tensors = export.parts(&layer).unwrap().into_iter().map(|part| {
         let length = part.shape.iter().product::<usize>() * part.dtype.bitsize() / 8;
         let bytes = match part.name.ends_with("weight_shape") {

@@ -7,7 +7,8 @@
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
 //! * [`calibration`]: what must be found in data before the doing, if anything,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
-//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already,
+//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already, [`conversion`]: from one
+//!   to another,
 //! * [`onnx`]: a decoder as an ONNX graph.
 //!
 //! ```
@@ -38,6 +39,7 @@ pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;
 pub mod config_json;
+pub mod conversion;
 pub mod engine;
 pub mod evaluation;
 pub mod export;

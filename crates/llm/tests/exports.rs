@@ -72,13 +72,14 @@ fn differences(case: &Value) -> Vec<String> {
     let (rows, columns) = (size("rows"), size("cols"));
     let scheme: LayerScheme = scheme(case).parse().unwrap();
     let source = input::source(&case["input"]["dtype"]);
-    let layer = LayerSpec { name: "up", rows, columns, scheme, source, order: NibbleOrder::Awq };
+    let layer =
+        LayerSpec { name: "up", rows, columns, scheme, source, order: NibbleOrder::Awq, fused: None, ordered: false };
     let tensor = quantized(case, scheme.weight, rows, columns);
     let parts = Export::CompressedTensors.parts(&layer).unwrap();
     let whole = Band { rows: 0..rows, columns: 0..columns };
     let expected = case["tensors"].as_object().unwrap();
     let differs = |part: &Part| {
-        let written = pack(Isa::best(), part, &tensor, &whole, (rows, columns)).unwrap();
+        let written = pack(Isa::best(), part, &tensor, &whole, &(rows, columns).into()).unwrap();
         let tensor = &expected[part.name.strip_prefix("up.").unwrap()];
         let shape: Vec<usize> = serde_json::from_value(tensor["shape"].clone()).unwrap();
         // The reciprocal of a reciprocal may be off by one unit in the last place.

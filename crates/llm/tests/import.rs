@@ -66,11 +66,20 @@ fn random(scheme: TensorScheme) -> QuantTensor {
 /// The tensor as an export writes it.
 fn exported(export: Export, order: NibbleOrder, tensor: &QuantTensor) -> Vec<Tensor> {
     let scheme = LayerScheme::weight_only(tensor.scheme());
-    let layer = LayerSpec { name: "m.0.up", rows: ROWS, columns: COLUMNS, scheme, source: Source::F32, order };
+    let layer = LayerSpec {
+        name: "m.0.up",
+        rows: ROWS,
+        columns: COLUMNS,
+        scheme,
+        source: Source::F32,
+        order,
+        fused: None,
+        ordered: false,
+    };
     let whole = Band { rows: 0..ROWS, columns: 0..COLUMNS };
     let parts = export.parts(&layer).unwrap();
     let packed = parts.into_iter().map(|part| {
-        let bytes = pack(Isa::best(), &part, tensor, &whole, (ROWS, COLUMNS)).unwrap().bytes;
+        let bytes = pack(Isa::best(), &part, tensor, &whole, &(ROWS, COLUMNS).into()).unwrap().bytes;
         (part.name, part.dtype, part.shape, bytes)
     });
     packed.collect()

@@ -1,6 +1,7 @@
 //! One command, one file. Commands read arguments, call the libraries and print what they answer.
 
 mod completions;
+mod convert;
 mod eval;
 mod inspect;
 mod list;
@@ -18,6 +19,7 @@ use crate::printer::Printer;
 pub fn run(cli: &Cli, printer: &Printer) -> Result<(), Failure> {
     match &cli.command {
         Command::Quantize(args) => quantize::run(args, printer),
+        Command::Convert(args) => convert::run(args, printer),
         Command::Plan(args) => plan::run(args, printer),
         Command::Inspect(args) => inspect::run(args, printer),
         Command::Eval(args) => eval::run(args, printer),

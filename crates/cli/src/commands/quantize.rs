@@ -1,5 +1,6 @@
 //! `kvant quantize`: plans, checks, works, and says how to load the result.
 
+use super::convert::{Manner, Request};
 use super::plan::{View, show};
 use crate::args::QuantizeArgs;
 use crate::calibration::{Calibration, clear_away};
@@ -10,7 +11,9 @@ use crate::progress::{Progress, Unit};
 use crate::{interrupt, layer_table, loading, model, onnx, size};
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::blockwise::BlockwiseReport;
+use kvant_llm::conversion::Target;
 use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
+use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::plan::Plan;
 use serde_json::json;
@@ -28,15 +31,17 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let begun = Instant::now();
     let (checkpoint, plan) = model::plan(&args.recipe)?;
-    if let Some(output) = &args.output {
+    let outputs = args.output.as_deref().map(|output| outputs(&args.recipe.format, output)).unwrap_or_default();
+    for output in &outputs {
         Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
     }
-    match &args.output {
+    match outputs.first() {
         _ if args.dry_run => show(&plan, &checkpoint, &View::usual(&args.run, &args.recipe.calibration), printer),
         Some(target) => {
             plan.notices.iter().for_each(|notice| printer.note(notice));
             let cancelled = interrupt::flag();
             let (model, data) = (args.recipe.model.as_path(), &args.recipe.calibration);
+            let target = target.as_path();
             let source = Calibration {
                 checkpoint: &checkpoint,
                 model,
@@ -50,13 +55,40 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
                 true => work.band_by_band(plan, printer)?,
                 false => work.block_by_block(plan, printer)?,
             };
-            conclude(&Report { made, time: begun.elapsed() }, printer)
+            let also = convert_all(args, &made.output, &outputs, &cancelled, printer)?;
+            conclude(&Report { made, also, time: begun.elapsed() }, printer)
         }
         None => {
             Err(Failure::new(Kind::Usage, "no output directory is given")
                 .with_hint(Some("give one with -o".to_owned())))
         }
     }
+}
+
+/// The output directories: one, or one for each format.
+fn outputs(formats: &[Export], output: &Path) -> Vec<PathBuf> {
+    match formats {
+        [] | [_] => vec![output.to_owned()],
+        formats => formats.iter().map(|format| output.join(format.row().name)).collect(),
+    }
+}
+
+/// Converts what was made for the first format to the others, which were found to hold it.
+fn convert_all(
+    args: &QuantizeArgs,
+    made: &Path,
+    outputs: &[PathBuf],
+    cancelled: &AtomicBool,
+    printer: &Printer,
+) -> Result<Vec<PathBuf>, Failure> {
+    let max_shard_size = args.recipe.max_shard_size.map(|size| size.0);
+    let manner = Manner { threads: model::threads(&args.run), overwrite: args.overwrite, sync: args.sync, cancelled };
+    let others = args.recipe.format.iter().zip(outputs).skip(1);
+    let convert = |(format, output): (&Export, &PathBuf)| {
+        let target = if *format == Export::Fake { Target::Float(None) } else { Target::Codes(*format) };
+        super::convert::make(made, output, &Request { target, max_shard_size, manner }, printer)
+    };
+    others.map(convert).collect()
 }
 
 /// What was made.
@@ -164,6 +196,8 @@ impl Work<'_> {
 /// What is said at the end.
 struct Report {
     made: Made,
+    /// The outputs in further formats.
+    also: Vec<PathBuf>,
     time: Duration,
 }
 
@@ -176,7 +210,8 @@ fn conclude(report: &Report, printer: &Printer) -> Result<(), Failure> {
     if printer.is_json() {
         printer.json(&report.json())
     } else {
-        printer.data(&report.made.output.display().to_string())
+        let outputs = std::iter::once(&report.made.output).chain(&report.also);
+        printer.data(&outputs.map(|output| output.display().to_string()).collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -206,6 +241,7 @@ impl Report {
         let line = |(loader, line): (&str, Option<String>)| json!({ "loader": loader, "line": line });
         json!({
             "output": self.made.output.display().to_string(),
+            "also": self.also.iter().map(|output| output.display().to_string()).collect::<Vec<_>>(),
             "export": self.made.plan.export.row().name,
             "recipe": self.made.plan.recipe,
             "architecture": self.made.plan.architecture,

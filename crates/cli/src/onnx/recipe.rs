@@ -50,7 +50,7 @@ fn unknown(name: &str) -> Failure {
 fn refuse_foreign(args: &RecipeArgs) -> Result<(), Failure> {
     let foreign = [
         (args.recipe.is_some(), "--recipe"),
-        (args.format.is_some(), "--format"),
+        (!args.format.is_empty(), "--format"),
         (args.pack_method.is_some(), "--pack-method"),
         (args.kv_cache.is_some(), "--kv-cache"),
         (args.attention.is_some(), "--attention"),

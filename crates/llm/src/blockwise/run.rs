@@ -110,7 +110,7 @@ pub fn run(
         decoder,
         ops,
         runner: Runner::new(decoder, ops),
-        engine: Engine::new(plan, checkpoint, output, cancelled, &Silent),
+        engine: Engine::new(plan, checkpoint, output, cancelled, &Silent)?,
         jobs: Jobs::new(plan),
         chunks,
         tokens,

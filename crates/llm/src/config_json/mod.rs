@@ -1,7 +1,12 @@
 //! What exported checkpoints say of themselves: the `quantization_config` of config.json, written and read. Not the
 //! tensors beside it: see [`crate::export`].
 
+pub mod awq;
 pub mod compressed_tensors;
+pub mod fp8;
+pub mod gptq;
+mod grouped;
+pub mod mxfp4;
 mod pattern;
 pub mod quark;
 mod selector;
@@ -26,11 +31,23 @@ pub struct ModuleScheme {
     pub output: Option<ActivationScheme>,
 }
 
+/// What of a model a configuration describes.
+#[derive(Clone, Copy, Debug)]
+pub struct Described<'a> {
+    /// The quantized modules.
+    pub layers: &'a [(String, LayerScheme)],
+    /// The linear modules that stay as they are.
+    pub exclude: &'a [String],
+    /// How compressed-tensors shall name the former.
+    pub targets: Targets,
+    /// The modules that make queries, keys and values.
+    pub attention: &'a AttentionModules,
+    /// Whether input channels are grouped otherwise than as they stand.
+    pub ordered: bool,
+}
+
 /// A model's config.json with the `quantization_config` that the export wants, in place of what the source said of itself.
 /// Plain floats ([`Export::Fake`]) get none, so that they load wherever the source does.
-///
-/// `layers` are the quantized modules, `exclude` the linear modules that stay as they are, `targets` how
-/// compressed-tensors shall name the former, `attention` the modules that make queries, keys and values.
 ///
 /// # Errors
 /// [`CannotHold`] for schemes that the export has no words for.
@@ -38,35 +55,74 @@ pub fn with_quantization(
     mut config: Value,
     export: Export,
     recipe: &Recipe,
-    layers: &[(String, LayerScheme)],
-    exclude: &[String],
-    targets: Targets,
-    attention: &AttentionModules,
+    described: &Described<'_>,
 ) -> Result<Value, CannotHold> {
-    let layers: Vec<(&str, LayerScheme)> = layers.iter().map(|(name, scheme)| (name.as_str(), *scheme)).collect();
-    let exclude: Vec<&str> = exclude.iter().map(String::as_str).collect();
+    let quantization = quantization_config(export, recipe, described)?;
+    forget_quantization(&mut config);
+    if let (Some(fields), Some(quantization)) = (config.as_object_mut(), quantization) {
+        fields.insert("quantization_config".to_owned(), quantization);
+    }
+    Ok(config)
+}
+
+/// What an export says of itself.
+fn quantization_config(
+    export: Export,
+    recipe: &Recipe,
+    described: &Described<'_>,
+) -> Result<Option<Value>, CannotHold> {
+    let &Described { targets, attention, ordered, .. } = described;
+    let layers: Vec<(&str, LayerScheme)> =
+        described.layers.iter().map(|(name, scheme)| (name.as_str(), *scheme)).collect();
+    let exclude: Vec<&str> = described.exclude.iter().map(String::as_str).collect();
     let quantization = match export {
         Export::Quark => {
             let order = recipe.nibble_order();
             let mut config = quark::quantization_config(&layers, &exclude, order, quark::WeightFormat::Real)?;
             quark::describe_attention(&mut config, &recipe.attention(), attention, &layers)?;
             config["algo_config"] = quark::algo_config(recipe.algorithms());
-            Some(config)
+            config
         }
         Export::CompressedTensors => {
-            let mut config = compressed_tensors::quantization_config(&layers, &exclude, targets)?;
+            let mut config = compressed_tensors::quantization_config(&layers, &exclude, targets, ordered)?;
             if let Some(cache) = recipe.attention().key_value {
                 config["kv_cache_scheme"] = compressed_tensors::kv_cache_scheme(cache.scheme)?;
             }
-            Some(config)
+            config
         }
-        Export::Fake => None,
+        Export::Awq => awq::quantization_config(&layers, &exclude)?,
+        Export::Gptq => gptq::quantization_config(&layers, &exclude, "gptq", ordered)?,
+        Export::GptqV2 => gptq::quantization_config(&layers, &exclude, "gptq_v2", ordered)?,
+        Export::Fp8 => fp8::quantization_config(&layers, &exclude)?,
+        Export::Mxfp4 => mxfp4::quantization_config(&exclude),
+        Export::Fake => return Ok(None),
     };
+    Ok(Some(quantization))
+}
+
+/// A model's config.json that says that its weights are floats of a type (`bfloat16`), and nothing of quantization.
+pub(crate) fn without_quantization(mut config: Value, dtype: &str) -> Value {
     forget_quantization(&mut config);
-    if let (Some(fields), Some(quantization)) = (config.as_object_mut(), quantization) {
-        fields.insert("quantization_config".to_owned(), quantization);
+    if let Some(fields) = config.as_object_mut() {
+        let key = if fields.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
+        fields.insert(key.to_owned(), Value::from(dtype));
     }
-    Ok(config)
+    config
+}
+
+/// Whether an export has words for a layer of this scheme.
+///
+/// # Errors
+/// [`CannotHold`] where it has none.
+pub(crate) fn can_say(export: Export, recipe: &Recipe, module: &str, scheme: LayerScheme) -> Result<(), CannotHold> {
+    let described = Described {
+        layers: &[(module.to_owned(), scheme)],
+        exclude: &[],
+        targets: Targets::Modules,
+        attention: &AttentionModules::default(),
+        ordered: false,
+    };
+    quantization_config(export, recipe, &described).map(|_| ())
 }
 
 /// Removes what a source says of its own quantization, which holds no longer; multimodal models may say it of a part.
@@ -98,16 +154,15 @@ mod tests {
             "vocab_size": 5,
         });
         let layers = [("model.fc".to_owned(), "int4:g128".parse().unwrap())];
-        with_quantization(
-            config,
-            recipe.export(),
-            &recipe,
-            &layers,
-            &["lm_head".to_owned()],
-            Targets::Class,
-            &AttentionModules::default(),
-        )
-        .unwrap()
+        let (exclude, attention) = (["lm_head".to_owned()], AttentionModules::default());
+        let described = Described {
+            layers: &layers,
+            exclude: &exclude,
+            targets: Targets::Class,
+            attention: &attention,
+            ordered: false,
+        };
+        with_quantization(config, recipe.export(), &recipe, &described).unwrap()
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Selector {
 }
 
 /// Escapes what has a meaning in regular expressions.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.chars().fold(String::new(), |mut escaped, c| {
         let plain = c.is_alphanumeric() || c == '_';
         let _ = if plain { write!(escaped, "{c}") } else { write!(escaped, "\\{c}") };
@@ -58,6 +58,16 @@ pub(super) fn select<K: Copy + Eq + Hash>(modules: &[(&str, K)], others: &[&str]
         }
     }
     groups
+}
+
+/// The key of the most modules, the first of them if there are several.
+pub(super) fn commonest<K: Copy + Eq + Hash>(modules: &[(&str, K)]) -> Option<K> {
+    let mut counts: HashMap<K, usize> = HashMap::new();
+    for (_, key) in modules {
+        *counts.entry(*key).or_default() += 1;
+    }
+    let most = counts.values().copied().max()?;
+    modules.iter().map(|(_, key)| *key).find(|key| counts.get(key) == Some(&most))
 }
 
 /// The last names that can stand for their modules.

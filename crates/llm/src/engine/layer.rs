@@ -1,10 +1,11 @@
 //! Quantizing the layers of one job: range of the tensor where it is needed, then band by band round, pack and write.
 
+use super::packed::recode_layer;
 use super::{Engine, EngineError};
-use crate::export::{Part, Piece, ScaleEncoding, encode, pack};
+use crate::export::{Content, Part, Piece, ScaleEncoding, Whole, encode, pack};
 use crate::import::PackedMatrix;
 use crate::journal::Written;
-use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource};
+use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Elements, Range, Source};
@@ -24,6 +25,11 @@ thread_local! {
 /// Quantizes layers that share a scale of the tensor (or one layer), and says what was written.
 pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<Vec<Written>, EngineError> {
     let layers: Vec<&PlannedLayer> = layers.iter().map(|layer| &engine.plan.layers[*layer]).collect();
+    if let [layer] = layers.as_slice()
+        && layer.is_recoded()
+    {
+        return recode_layer(engine, layer);
+    }
     let matrices = layers.iter().map(|layer| engine.layer_matrix(layer)).collect::<Result<Vec<_>, _>>()?;
     let mut range = None;
     for (layer, matrix) in layers.iter().zip(&matrices) {
@@ -43,9 +49,7 @@ pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<V
         let bands = layer.bands();
         let pieces = bands.par_iter().map(|band| task.band(band)).collect::<Result<Vec<_>, _>>()?;
         written.extend(pieces.into_iter().flatten());
-        let length = layer.rows * layer.columns * layer.source.dtype.size();
-        let start = layer.source.expert.unwrap_or(0) * length;
-        engine.tensor(&layer.source.tensor)?.release_part(start..start + length);
+        engine.release(layer)?;
     }
     Ok(written)
 }
@@ -82,8 +86,9 @@ impl LayerTask<'_> {
     fn band(&self, band: &Band) -> Result<Vec<Written>, EngineError> {
         self.engine.check_cancelled()?;
         match &self.layer.output {
-            LayerOutput::Parts { parts, first } => {
-                self.engine.write_parts(self.layer, (parts, *first), &self.round(band)?, band)
+            LayerOutput::Parts { parts, .. } => {
+                let whole = (self.layer.rows, self.layer.columns).into();
+                self.engine.write_parts(self.layer, parts, &self.round(band)?, band, &whole)
             }
             LayerOutput::Values { tensor, offset, dtype } => {
                 let piece = stored_values(self.layer, band, self.values(band)?, *offset, *dtype);
@@ -143,7 +148,9 @@ impl Engine<'_> {
     pub(crate) fn write_layer(&self, layer: &PlannedLayer, tensor: &QuantTensor) -> Result<Vec<Written>, EngineError> {
         let whole = Band { rows: 0..layer.rows, columns: 0..layer.columns };
         match &layer.output {
-            LayerOutput::Parts { parts, first } => self.write_parts(layer, (parts, *first), tensor, &whole),
+            LayerOutput::Parts { parts, .. } => {
+                self.write_parts(layer, parts, tensor, &whole, &(layer.rows, layer.columns).into())
+            }
             LayerOutput::Values { tensor: place, offset, dtype } => {
                 let piece = stored_values(layer, &whole, tensor.dequantize(), *offset, *dtype);
                 Ok(vec![self.write(*place, &piece)?])
@@ -151,17 +158,40 @@ impl Engine<'_> {
         }
     }
 
-    fn write_parts(
+    /// Writes what a band contributes to a layer's tensors.
+    pub(super) fn write_parts(
         &self,
         layer: &PlannedLayer,
-        (parts, first): (&[Part], usize),
+        parts: &[Part],
         tensor: &QuantTensor,
         band: &Band,
+        whole: &Whole<'_>,
     ) -> Result<Vec<Written>, EngineError> {
-        let shape = (layer.rows, layer.columns);
-        let pieces = parts.iter().map(|part| pack(self.isa, part, tensor, band, shape));
-        let pieces = pieces.enumerate().filter_map(|(i, piece)| piece.map(|piece| (first + i, piece)));
-        pieces.map(|(tensor, piece)| self.write(tensor, &piece)).collect()
+        self.check_scales(layer, parts, tensor)?;
+        let pieces = parts.iter().map(|part| pack(self.isa, part, tensor, band, whole));
+        let pieces = pieces.enumerate().filter_map(|(index, piece)| Some((index, piece?)));
+        pieces.map(|(index, piece)| self.write_part(layer, index, &piece)).collect()
+    }
+
+    /// Writes into one of a layer's tensors, or its part of one that holds the matrices of several.
+    fn write_part(&self, layer: &PlannedLayer, index: usize, piece: &Piece) -> Result<Written, EngineError> {
+        let LayerOutput::Parts { first, slice, .. } = &layer.output else {
+            return Err(EngineError::Vanished(layer.name.clone()));
+        };
+        let tensor = first + index;
+        let length = self.plan.layout.places().get(tensor).map_or(0, |place| place.len);
+        let start = length / slice.1.max(1) as u64 * slice.0 as u64;
+        self.write_bytes(tensor, start + piece.offset, &piece.bytes)
+    }
+
+    /// Refuses scales that binary16 does not hold: codes would stand for other values.
+    fn check_scales(&self, layer: &PlannedLayer, parts: &[Part], tensor: &QuantTensor) -> Result<(), EngineError> {
+        let is_half = |part: &Part| matches!(part.content, Content::Scales { encoding: ScaleEncoding::F16, .. });
+        let too_large = |scale: &&f32| !(scale.abs() < f32::from(half::f16::MAX));
+        let found = tensor.scales().iter().filter(|_| parts.iter().any(is_half)).find(too_large);
+        found.map_or(Ok(()), |_| {
+            Err(self.weight_error(layer, "a scale is beyond 65504, the most that f16 holds".to_owned()))
+        })
     }
 
     /// A tensor of the source.
@@ -173,7 +203,28 @@ impl Engine<'_> {
     pub(crate) fn layer_matrix(&self, layer: &PlannedLayer) -> Result<WeightMatrix<'_>, EngineError> {
         let source = &layer.source;
         let shape = (layer.rows, layer.columns);
-        self.matrix(&source.tensor, source.dtype, shape, source.expert, source.input_major, source.scales.as_ref())
+        let scales = match &source.storage {
+            SourceStorage::Packed { .. } => {
+                let matrix = self.packed(&source.tensor, source.expert.unwrap_or(0))?;
+                return Ok(WeightMatrix::packed(Arc::clone(matrix)));
+            }
+            SourceStorage::Scaled(scales) => Some(scales),
+            SourceStorage::Plain => None,
+        };
+        self.matrix(&source.tensor, source.dtype, shape, source.expert, source.input_major, scales)
+    }
+
+    /// Gives the pages of a layer's weight back to the system.
+    fn release(&self, layer: &PlannedLayer) -> Result<(), EngineError> {
+        let source = &layer.source;
+        if let SourceStorage::Packed { .. } = source.storage {
+            self.packed(&source.tensor, source.expert.unwrap_or(0))?.release();
+            return Ok(());
+        }
+        let length = layer.rows * layer.columns * source.dtype.size();
+        let start = source.expert.unwrap_or(0) * length;
+        self.tensor(&source.tensor)?.release_part(start..start + length);
+        Ok(())
     }
 
     /// A matrix of the source: of a 2-D tensor, or one of a 3-D tensor's.
@@ -226,7 +277,8 @@ impl Engine<'_> {
 
     pub(crate) fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {
         let tensor = layer.source.tensor.clone();
-        let file = self.checkpoint.tensor(&tensor).map(|view| view.file().display().to_string());
+        let packed = || self.packed(&tensor, 0).ok()?.tensor_name().and_then(|name| self.checkpoint.tensor(name));
+        let file = self.checkpoint.tensor(&tensor).or_else(packed).map(|view| view.file().display().to_string());
         EngineError::Weight { tensor, layer: layer.name.clone(), file: file.unwrap_or_default(), reason }
     }
 }

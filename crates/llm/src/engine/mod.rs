@@ -3,16 +3,19 @@
 
 mod layer;
 mod output;
+mod packed;
 
 pub use output::{Begun, Output, OutputError};
 
 use crate::export::{Piece, ScaleEncoding, encode};
+use crate::import::ImportError;
 use crate::journal::{Entry, Written};
 use crate::plan::{Job, KeptTensor, ParameterTensor, Plan, Treatment};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::{Checkpoint, ErrorKind, Writer};
 use kvant_numeric::simd::Isa;
 use layer::quantize_layers;
+use packed::{Packed, dequantize};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -41,6 +44,9 @@ pub enum EngineError {
     /// The output directory, the journal.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// The source is quantized, and cannot be read.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// A weight cannot be quantized (*invalid*).
     #[error("tensor `{tensor}` in {file}: {reason}")]
     Weight {
@@ -73,6 +79,7 @@ impl EngineError {
         match self {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
+            EngineError::Import(error) => error.kind(),
             EngineError::Weight { .. } | EngineError::Uncalibrated => ErrorKind::Invalid,
             EngineError::Vanished(_) | EngineError::Threads(_) | EngineError::Cancelled => ErrorKind::Io,
         }
@@ -83,6 +90,7 @@ impl EngineError {
         match self {
             EngineError::Container(error) => error.hint(),
             EngineError::Output(error) => error.hint(),
+            EngineError::Import(error) => error.hint(),
             EngineError::Weight { layer, .. } => Some(format!(
                 "download the file again; to carry the layer over as it is, exclude it, and with it what loaders fuse \
                  with it (q, k and v; gate and up): --exclude '{layer}'"
@@ -122,7 +130,7 @@ pub fn run(
     }
     let jobs = plan.jobs();
     let left: Vec<usize> = (0..jobs.len()).filter(|job| !output.is_finished(*job)).collect();
-    let engine = Engine::new(plan, checkpoint, output, cancelled, progress);
+    let engine = Engine::new(plan, checkpoint, output, cancelled, progress)?;
     let bytes = |is_chosen: &dyn Fn(usize) -> bool| -> u64 {
         (0..jobs.len()).filter(|job| is_chosen(*job)).map(|job| engine.source_bytes(&jobs[job])).sum()
     };
@@ -142,18 +150,22 @@ pub(crate) struct Engine<'a> {
     output: &'a Output,
     cancelled: &'a AtomicBool,
     progress: &'a dyn Progress,
+    /// The weights that are quantized in the source.
+    packed: Packed<'a>,
     pub(crate) isa: Isa,
 }
 
 impl<'a> Engine<'a> {
+    /// An engine for a plan; opens what the plan reads of a source that is quantized.
     pub(crate) fn new(
         plan: &'a Plan,
         checkpoint: &'a Checkpoint,
         output: &'a Output,
         cancelled: &'a AtomicBool,
         progress: &'a dyn Progress,
-    ) -> Engine<'a> {
-        Engine { plan, checkpoint, output, cancelled, progress, isa: Isa::best() }
+    ) -> Result<Engine<'a>, EngineError> {
+        let packed = packed::open(plan, checkpoint)?;
+        Ok(Engine { plan, checkpoint, output, cancelled, progress, packed, isa: Isa::best() })
     }
 
     /// Every thread takes the next job until none is left, so that the source is read in order; inside a job the bands
@@ -210,6 +222,7 @@ impl<'a> Engine<'a> {
             Job::Keep(kept) => match &self.plan.kept[*kept].treatment {
                 Treatment::Copy(range) => range.len() as u64,
                 Treatment::Widen { shape, .. } => (shape.0 * shape.1) as u64,
+                Treatment::Dequantize { bytes, .. } => *bytes,
             },
             Job::Parameters => 0,
         }
@@ -229,6 +242,7 @@ impl<'a> Engine<'a> {
     fn keep(&self, kept: &KeptTensor) -> Result<Vec<Written>, EngineError> {
         match &kept.treatment {
             Treatment::Copy(range) => self.copy(kept, range.clone()),
+            Treatment::Dequantize { input_major, .. } => dequantize(self, kept, *input_major),
             Treatment::Widen { dtype, shape, scales } => {
                 let matrix = self.matrix(&kept.source, *dtype, *shape, None, false, Some(scales))?;
                 let mut written = Vec::new();
@@ -249,7 +263,7 @@ impl<'a> Engine<'a> {
         let encoding = ScaleEncoding::of_floats(self.plan.layout.declarations()[*tensor].dtype);
         let values = match treatment {
             Treatment::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],
-            Treatment::Widen { .. } => values,
+            Treatment::Widen { .. } | Treatment::Dequantize { .. } => values,
         };
         let pieces = values.chunks(COPY_BYTES / 4).enumerate();
         let write = |(index, values): (usize, &[f32])| {

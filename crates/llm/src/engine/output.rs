@@ -2,6 +2,7 @@
 //! end. Nothing appears under the final name before it is whole.
 
 use super::EngineError;
+use crate::import::SIDE_FILES;
 use crate::journal::{Entry, Journal, Written};
 use crate::plan::Plan;
 use kvant_container::{Checkpoint, Durability, ErrorKind, Writer, positioned, python_json};
@@ -341,7 +342,9 @@ fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path, journal: &P
     let source = checkpoint.path();
     // Where the output lies inside the source, its journal is no file of the model.
     let own = |name: &Path| journal.file_name() == name.file_name();
-    for name in checkpoint.extra_files()?.into_iter().filter(|name| !own(name)) {
+    // What these say of the source's quantization holds no longer.
+    let stale = |name: &Path| SIDE_FILES.iter().any(|(file, _)| name == Path::new(file));
+    for name in checkpoint.extra_files()?.into_iter().filter(|name| !own(name) && !stale(name)) {
         let (from, to) = (source.join(&name), staging.join(&name));
         fs::copy(&from, &to).map_err(OutputError::io("copy", &from))?;
         // The source may be read-only; the copy is the user's own.

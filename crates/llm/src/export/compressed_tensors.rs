@@ -36,8 +36,11 @@ fn packed_int_parts(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<Vec<Part
     if scheme.zero_point == ZeroPoint::Integer {
         let down = Packing::OffsetWordsDown(scheme.format.bits());
         let (rows, columns) = scale_matrix(layer, scheme.granularity)?;
-        let content = Content::ZeroPoints { packing: down, transposed: false };
+        let content = Content::ZeroPoints { packing: down, transposed: false, less_one: false };
         parts.push(layer.part("weight_zero_point", down.dtype(), down.shape(rows, columns), content));
+    }
+    if layer.ordered {
+        parts.push(layer.part("weight_g_idx", Dtype::I32, [layer.columns], Content::Groups));
     }
     Ok(parts)
 }
@@ -50,7 +53,7 @@ fn plain_int_parts(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<Vec<Part>
         scales(layer, scheme.granularity, layer.encoding(scheme.scale))?,
     ];
     if scheme.zero_point == ZeroPoint::Integer {
-        let content = Content::ZeroPoints { packing, transposed: false };
+        let content = Content::ZeroPoints { packing, transposed: false, less_one: false };
         let shape = scale_shape(layer, scheme.granularity)?;
         parts.push(layer.part("weight_zero_point", Dtype::I8, shape, content));
     }

@@ -59,6 +59,20 @@ const LOADERS: &[LoaderRow] = &[
     },
     LoaderRow { export: Export::CompressedTensors, name: "vLLM", takes: compressed_tensors_in_vllm },
     LoaderRow { export: Export::CompressedTensors, name: "SGLang", takes: compressed_tensors_in_vllm },
+    LoaderRow { export: Export::Awq, name: "transformers with gptqmodel", takes: |_, model| is_plain(model) },
+    LoaderRow { export: Export::Awq, name: "vLLM", takes: |_, model| !model.fused_experts },
+    LoaderRow { export: Export::Awq, name: "SGLang", takes: |_, model| !model.fused_experts },
+    LoaderRow { export: Export::Gptq, name: "transformers with gptqmodel", takes: |_, model| is_plain(model) },
+    LoaderRow { export: Export::Gptq, name: "vLLM", takes: gptq_in_engines },
+    LoaderRow { export: Export::Gptq, name: "SGLang", takes: gptq_in_engines },
+    LoaderRow { export: Export::GptqV2, name: "transformers with gptqmodel", takes: |_, model| is_plain(model) },
+    LoaderRow { export: Export::GptqV2, name: "vLLM", takes: gptq_in_engines },
+    LoaderRow { export: Export::Fp8, name: "transformers", takes: fp8_in_transformers },
+    LoaderRow { export: Export::Fp8, name: "vLLM", takes: in_engines },
+    LoaderRow { export: Export::Fp8, name: "SGLang", takes: in_engines },
+    LoaderRow { export: Export::Mxfp4, name: "transformers", takes: |_, model| model.fused_experts },
+    LoaderRow { export: Export::Mxfp4, name: "vLLM", takes: |_, model| model.fused_experts },
+    LoaderRow { export: Export::Mxfp4, name: "SGLang", takes: |_, model| model.fused_experts },
     LoaderRow { export: Export::Fake, name: "whatever loads the source", takes: |_, _| true },
 ];
 
@@ -179,6 +193,22 @@ fn compressed_tensors_in_vllm(scheme: LayerScheme, model: ModelTraits) -> bool {
         _ => true,
     };
     known && in_engines(scheme, model)
+}
+
+/// Nothing but linear layers of a language model.
+fn is_plain(model: ModelTraits) -> bool {
+    !model.experts && !model.other_modalities
+}
+
+/// The kernels in use (Marlin) want symmetric codes of 4 or 8 bits.
+fn gptq_in_engines(scheme: LayerScheme, model: ModelTraits) -> bool {
+    let known = |int: IntScheme| matches!(int.format.bits(), 4 | 8) && int.zero_point == ZeroPoint::Zero;
+    matches!(scheme.weight, TensorScheme::Int(int) if known(int)) && !model.fused_experts
+}
+
+/// It has layers for blocks of weights beside dynamic inputs; scales of whole tensors have other names there.
+fn fp8_in_transformers(scheme: LayerScheme, model: ModelTraits) -> bool {
+    is_plain(model) && matches!(scheme.weight.granularity(), Some(Granularity::Block { .. }))
 }
 
 #[cfg(test)]

@@ -2,9 +2,13 @@
 //! file an export and a line in [`EXPORTS`]. The bytes are made by one packer for all.
 
 mod activations;
+mod awq;
 mod compressed_tensors;
 mod fake;
+mod fp8;
+mod gptq;
 mod loaders;
+mod mxfp4;
 mod packer;
 mod part;
 mod quark;
@@ -14,14 +18,16 @@ pub(crate) use compressed_tensors::parts_as as compressed_tensors_parts;
 pub use loaders::ModelTraits;
 pub(crate) use loaders::loaders;
 pub(crate) use packer::encode;
-pub use packer::{Piece, pack};
+pub use packer::{Piece, Whole, pack};
 pub use part::{Content, Packing, Part, ScaleEncoding, band_axis};
 pub(crate) use quark::code_layout as quark_code_layout;
 
 use kvant_container::Dtype;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::{LayerScheme, ScaleType};
+use kvant_quant::scheme::{
+    Axis, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, ScaleType, TensorScheme, ZeroPoint,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -34,6 +40,17 @@ pub enum Export {
     Quark,
     /// The layout of compressed-tensors, which llm-compressor writes.
     CompressedTensors,
+    /// AWQ's gemm layout.
+    Awq,
+    /// GPTQ's first layout, with zero points less 1.
+    Gptq,
+    /// GPTQ's second layout.
+    #[serde(rename = "gptq_v2")]
+    GptqV2,
+    /// fp8 with a scale for the tensor or for blocks, as vLLM and DeepSeek have it.
+    Fp8,
+    /// MXFP4 experts as gpt-oss is published.
+    Mxfp4,
     /// Floats that lie on the grid of the codes, in the source's type: loads wherever the source loads.
     Fake,
 }
@@ -44,22 +61,56 @@ pub struct ExportRow {
     pub name: &'static str,
     /// The export.
     pub export: Export,
-    /// One line for `kvant list formats`.
+    /// One line for `kvant list exports`.
     pub about: &'static str,
+    /// The type that plain scales of weights have, where the export leaves no choice.
+    pub scale: Option<ScaleType>,
 }
 
 /// Every export.
 pub const EXPORTS: &[ExportRow] = &[
-    ExportRow { name: "quark", export: Export::Quark, about: "AMD Quark's layout (quant_method quark)" },
+    ExportRow { name: "quark", export: Export::Quark, about: "AMD Quark's layout (quant_method quark)", scale: None },
     ExportRow {
         name: "compressed-tensors",
         export: Export::CompressedTensors,
         about: "compressed-tensors, as llm-compressor writes it",
+        scale: None,
+    },
+    ExportRow {
+        name: "awq",
+        export: Export::Awq,
+        about: "AWQ's gemm layout: 4-bit weights with zero points",
+        scale: Some(ScaleType::F16),
+    },
+    ExportRow {
+        name: "gptq",
+        export: Export::Gptq,
+        about: "GPTQ's layout, as GPTQModel writes it: weights of 2, 4 or 8 bits",
+        scale: Some(ScaleType::F16),
+    },
+    ExportRow {
+        name: "gptq_v2",
+        export: Export::GptqV2,
+        about: "GPTQ's second layout, whose zero points are stored as they are: 3 bits too",
+        scale: Some(ScaleType::F16),
+    },
+    ExportRow {
+        name: "fp8",
+        export: Export::Fp8,
+        about: "fp8 with a scale for the tensor or for blocks, as vLLM and DeepSeek have it",
+        scale: Some(ScaleType::F32),
+    },
+    ExportRow {
+        name: "mxfp4",
+        export: Export::Mxfp4,
+        about: "MXFP4 experts as gpt-oss is published; all else stays",
+        scale: None,
     },
     ExportRow {
         name: "fake",
         export: Export::Fake,
         about: "quantized values as plain floats, to judge a scheme without its kernels",
+        scale: None,
     },
 ];
 
@@ -83,8 +134,37 @@ impl Export {
         match self {
             Export::Quark => quark::parts(layer),
             Export::CompressedTensors => compressed_tensors::parts(layer),
+            Export::Awq => awq::parts(layer),
+            Export::Gptq => gptq::parts(gptq::Version::One, layer),
+            Export::GptqV2 => gptq::parts(gptq::Version::Two, layer),
+            Export::Fp8 => fp8::parts(layer),
+            Export::Mxfp4 => mxfp4::parts(layer),
             Export::Fake => fake::parts(layer),
         }
+    }
+
+    /// The scheme that is quantized to where this one is asked for: scales that would have the model's type get the
+    /// export's, before codes are made, so that codes fit the scales that are stored.
+    pub fn fitted(self, scheme: LayerScheme) -> LayerScheme {
+        let Some(scale) = self.row().scale else { return scheme };
+        let weight = match scheme.weight {
+            TensorScheme::Int(int) if int.scale == ScaleType::Model => TensorScheme::Int(IntScheme { scale, ..int }),
+            TensorScheme::Float(float) if float.scale == FloatScale::Plain(ScaleType::Model) => {
+                TensorScheme::Float(FloatScheme { scale: FloatScale::Plain(scale), ..float })
+            }
+            other => other,
+        };
+        LayerScheme { weight, ..scheme }
+    }
+
+    /// Whether there is a place for the groups of input channels that are not grouped as they stand.
+    pub fn holds_order(self) -> bool {
+        matches!(self, Export::CompressedTensors | Export::Gptq | Export::GptqV2)
+    }
+
+    /// Whether only experts that are one tensor are quantized, and all else is kept.
+    pub fn is_for_fused_experts(self) -> bool {
+        self == Export::Mxfp4
     }
 }
 
@@ -123,6 +203,19 @@ pub struct LayerSpec<'a> {
     pub source: Source,
     /// The order of 4-bit codes in words, where the export leaves a choice.
     pub order: NibbleOrder,
+    /// The tensor of all experts that it is one matrix of in the source.
+    pub fused: Option<Fused<'a>>,
+    /// Whether input channels may be grouped otherwise than as they stand.
+    pub ordered: bool,
+}
+
+/// A tensor of all experts of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fused<'a> {
+    /// Its name in the output.
+    pub module: &'a str,
+    /// The number of experts.
+    pub count: usize,
 }
 
 /// An export has no place for a layer (*unsupported*).
@@ -141,7 +234,46 @@ impl CannotHold {
     }
 }
 
-impl LayerSpec<'_> {
+impl<'a> LayerSpec<'a> {
+    /// A layer of its own whose weight alone is quantized.
+    pub fn weight_only(
+        name: &'a str,
+        (rows, columns): (usize, usize),
+        scheme: TensorScheme,
+        order: NibbleOrder,
+    ) -> LayerSpec<'a> {
+        let scheme = LayerScheme::weight_only(scheme);
+        LayerSpec { name, rows, columns, scheme, source: Source::F32, order, fused: None, ordered: false }
+    }
+
+    /// The integers of a layout of `whom` that has groups along the input channels, scales in binary16, and float
+    /// activations.
+    fn grouped_int(&self, whom: &str, what: &str) -> Result<IntScheme, CannotHold> {
+        if self.scheme.input.is_some() || self.scheme.output.is_some() {
+            let reason = format!("{whom} quantizes weights alone, not `{}`", self.scheme);
+            return Err(CannotHold::new(reason, "leave activations out with --weights-only"));
+        }
+        let refuse = |hint: &str| CannotHold::new(format!("{whom} has no `{}`", self.scheme.weight), hint);
+        let TensorScheme::Int(int) = self.scheme.weight else { return Err(refuse(&format!("use {what}"))) };
+        let grouped = matches!(
+            int.granularity,
+            Granularity::Group { axis: Axis::Columns, .. } | Granularity::Channel(Axis::Rows)
+        );
+        match (grouped, int.zero_point, self.encoding(int.scale)) {
+            (false, ..) => Err(refuse("use groups along the input channels (g128), or `channel`")),
+            (_, ZeroPoint::Float, _) => Err(refuse("use integer zero points (`:zp`)")),
+            (_, _, ScaleEncoding::F16) => Ok(int),
+            _ => Err(refuse("its scales are in binary16: use `:f16`, or leave the type out")),
+        }
+    }
+
+    /// Rows and columns of the matrix of scales.
+    fn scale_shape(&self) -> Result<(usize, usize), CannotHold> {
+        let granularity = self.scheme.weight.granularity().unwrap_or(Granularity::Tensor);
+        let shape = granularity.scale_shape(self.rows, self.columns);
+        shape.map_err(|problem| CannotHold::new(problem.to_string(), problem.hint()))
+    }
+
     fn part(&self, suffix: &str, dtype: Dtype, shape: impl Into<Vec<usize>>, content: Content) -> Part {
         Part { name: format!("{}.{suffix}", self.name), dtype, shape: shape.into(), content }
     }

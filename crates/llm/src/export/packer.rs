@@ -18,12 +18,28 @@ pub struct Piece {
     pub bytes: Vec<u8>,
 }
 
+/// What is known of the whole weight that a band is of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Whole<'a> {
+    /// Output and input channels.
+    pub shape: (usize, usize),
+    /// The group of every input channel, where groups are not runs of them.
+    pub groups: Option<&'a [u32]>,
+    /// What block scales are divided by, where that is what is known, and not its reciprocal.
+    pub divisor: Option<f32>,
+}
+
+impl From<(usize, usize)> for Whole<'_> {
+    fn from(shape: (usize, usize)) -> Self {
+        Whole { shape, groups: None, divisor: None }
+    }
+}
+
 /// The bytes that a band of the layer contributes to one of its tensors; `None` where it contributes nothing (what is
 /// stored once comes with the first band).
-///
-/// `shape` is the shape of the whole weight.
-pub fn pack(isa: Isa, part: &Part, tensor: &QuantTensor, band: &Band, shape: (usize, usize)) -> Option<Piece> {
+pub fn pack(isa: Isa, part: &Part, tensor: &QuantTensor, band: &Band, whole: &Whole<'_>) -> Option<Piece> {
     let first = band.rows.start == 0 && band.columns.start == 0;
+    let shape = whole.shape;
     match part.content {
         Content::Codes { packing, transposed } => Some(codes(isa, packing, transposed, tensor, band)),
         Content::Scales { .. } | Content::ZeroPoints { .. } if tensor.scale_shape() == (1, 1) && !first => None,
@@ -31,20 +47,43 @@ pub fn pack(isa: Isa, part: &Part, tensor: &QuantTensor, band: &Band, shape: (us
             let values = Matrix::scales(tensor, band);
             Some(values.stored(transposed).piece(|n| n * encoding.size(), |row| encode(encoding, row)))
         }
-        Content::ZeroPoints { packing, transposed } => {
+        Content::ZeroPoints { packing, transposed, less_one } => {
             let points = Matrix::zero_points(tensor, band).stored(transposed);
-            Some(zero_points(packing, least_code(tensor), &points))
+            let piece = zero_points(packing, least_code(tensor), &points);
+            Some(if less_one { less_ones(packing, piece) } else { piece })
         }
         Content::TensorScale => first.then(|| once(tensor.tensor_scale().unwrap_or(1.0).to_le_bytes())),
         Content::TensorScaleReciprocal => {
-            first.then(|| once((1.0 / tensor.tensor_scale().unwrap_or(1.0)).to_le_bytes()))
+            let divisor = || whole.divisor.unwrap_or_else(|| 1.0 / tensor.tensor_scale().unwrap_or(1.0));
+            first.then(|| once(divisor().to_le_bytes()))
         }
+        Content::Groups => first.then(|| once(groups(tensor, whole))),
         Content::Shape => first.then(|| once([shape.0 as i64, shape.1 as i64].map(i64::to_le_bytes).concat())),
     }
 }
 
 fn once(bytes: impl Into<Vec<u8>>) -> Piece {
     Piece { offset: 0, bytes: bytes.into() }
+}
+
+/// The group of every input channel.
+fn groups(tensor: &QuantTensor, whole: &Whole<'_>) -> Vec<u8> {
+    let tile = tensor.scheme().granularity().map_or((1, 1), |g| g.tile(whole.shape.0, whole.shape.1));
+    let run = |column: usize| (column / tile.1.max(1)) as u32;
+    let group =
+        |column: usize| whole.groups.and_then(|groups| groups.get(column).copied()).unwrap_or_else(|| run(column));
+    (0..whole.shape.1).flat_map(|column| group(column).to_le_bytes()).collect()
+}
+
+/// Takes 1 from every code of every word at once.
+fn less_ones(packing: Packing, piece: Piece) -> Piece {
+    let bits = match packing {
+        Packing::OffsetWords(bits) if bits.is_power_of_two() => bits,
+        _ => return piece,
+    };
+    let ones = (0..32).step_by(bits as usize).fold(0u32, |ones, at| ones | 1 << at);
+    let words: Vec<u32> = bytes_to_words(&piece.bytes).into_iter().map(|word| word.wrapping_sub(ones)).collect();
+    Piece { bytes: words_to_bytes(&words), ..piece }
 }
 
 fn codes(isa: Isa, packing: Packing, transposed: bool, tensor: &QuantTensor, band: &Band) -> Piece {
@@ -56,10 +95,22 @@ fn codes(isa: Isa, packing: Packing, transposed: bool, tensor: &QuantTensor, ban
         return Piece { offset: offset as u64, bytes: pack_rows(isa, packing, least, codes, columns) };
     }
     let offset = (band.columns.start * packing.row_bytes(rows)) as u64;
-    if let Packing::Words(order) = packing {
-        let mut words = vec![0; columns * rows.div_ceil(8)];
-        pack_words_transposed(isa, order, codes, rows, columns, &mut words);
-        return Piece { offset, bytes: words_to_bytes(&words) };
+    match packing {
+        Packing::Words(order) | Packing::OffsetNibbles(order) => {
+            let mut words = vec![0; columns * rows.div_ceil(8)];
+            pack_words_transposed(isa, order, codes, rows, columns, &mut words);
+            flip_words(packing, least, &mut words);
+            return Piece { offset, bytes: words_to_bytes(&words) };
+        }
+        // Streams along the rows as they are, whose words are then turned.
+        Packing::OffsetWordsDown(bits) => {
+            let streams = bytes_to_words(&pack_rows(isa, Packing::OffsetWords(bits), least, codes, columns));
+            let mut words = vec![0; streams.len()];
+            transpose(&streams, rows, streams.len() / rows.max(1), &mut words);
+            let first_word = band.columns.start * bits as usize / 32;
+            return Piece { offset: (first_word * rows * 4) as u64, bytes: words_to_bytes(&words) };
+        }
+        _ => {}
     }
     let mut turned = vec![0; codes.len()];
     transpose(codes, rows, columns, &mut turned);
@@ -90,20 +141,32 @@ fn pack_row(isa: Isa, packing: Packing, least: i64, codes: &[u8]) -> Vec<u8> {
     match packing {
         Packing::Bytes => out.copy_from_slice(codes),
         Packing::Bits(bits) => pack_bits(isa, codes, bits, &mut out),
+        Packing::OffsetWords(bits) | Packing::OffsetWordsDown(bits) if least == 0 => {
+            let used = (codes.len() * bits as usize).div_ceil(8);
+            pack_bits(isa, codes, bits, &mut out[..used]);
+        }
         Packing::OffsetWords(bits) | Packing::OffsetWordsDown(bits) => {
             let offset: Vec<u8> = codes.iter().map(|code| code.wrapping_sub(least as u8)).collect();
             let used = (codes.len() * bits as usize).div_ceil(8);
             pack_bits(isa, &offset, bits, &mut out[..used]);
         }
         Packing::CrumbsFirstHigh => pack_crumbs_first_high(codes, &mut out),
-        Packing::Words(order) => {
+        Packing::Words(order) | Packing::OffsetNibbles(order) => {
             let mut words = vec![0; codes.len().div_ceil(8)];
             pack_words(order, codes, &mut words);
+            flip_words(packing, least, &mut words);
             out = words_to_bytes(&words);
         }
         Packing::Int32 => out = codes.iter().flat_map(|code| widen_code(*code, signed).to_le_bytes()).collect(),
     }
     out
+}
+
+/// Makes offset-binary codes of nibbles in two's complement: 8 more is another highest bit.
+fn flip_words(packing: Packing, least: i64, words: &mut [u32]) {
+    if matches!(packing, Packing::OffsetNibbles(_)) && least < 0 {
+        words.iter_mut().for_each(|word| *word ^= 0x8888_8888);
+    }
 }
 
 fn widen_code(code: u8, signed: bool) -> i32 {

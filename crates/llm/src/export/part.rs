@@ -41,6 +41,9 @@ pub enum Content {
         packing: Packing,
         /// Whether the matrix is stored transposed.
         transposed: bool,
+        /// Whether each is stored less 1 (GPTQ's first format): subtracted from whole words, so that a zero point of 0 borrows
+        /// from the next, which a reader that adds to whole words gives back.
+        less_one: bool,
     },
     /// The f32 scale of the whole tensor: a multiplier.
     TensorScale,
@@ -48,6 +51,9 @@ pub enum Content {
     TensorScaleReciprocal,
     /// `[out, in]` as two 64-bit integers.
     Shape,
+    /// The group of every input channel as a 32-bit integer: runs of the tile's length unless the weights came in another
+    /// order.
+    Groups,
 }
 
 /// How codes become bytes, along the last axis of the stored matrix.
@@ -59,6 +65,8 @@ pub enum Packing {
     Int32,
     /// Eight 4-bit codes to a 32-bit word; rows are padded to words.
     Words(NibbleOrder),
+    /// The same of offset-binary codes (least code is 0), as AWQ has them.
+    OffsetNibbles(NibbleOrder),
     /// A dense little-endian bit stream; rows are padded to bytes.
     Bits(u32),
     /// A dense little-endian bit stream of offset-binary codes (least code is 0); rows are padded to 32-bit words.
@@ -133,7 +141,7 @@ impl Packing {
         match self {
             Packing::Bytes => columns,
             Packing::Int32 | Packing::OffsetWordsDown(_) => columns * 4,
-            Packing::Words(_) => columns.div_ceil(8) * 4,
+            Packing::Words(_) | Packing::OffsetNibbles(_) => columns.div_ceil(8) * 4,
             Packing::Bits(bits) => (columns * bits as usize).div_ceil(8),
             Packing::OffsetWords(bits) => (columns * bits as usize).div_ceil(32) * 4,
             Packing::CrumbsFirstHigh => columns.div_ceil(4),
@@ -143,7 +151,7 @@ impl Packing {
     /// Whether rows of `columns` codes end where a unit of the packing does, so that rows can be packed as one run.
     pub fn is_seamless(self, columns: usize) -> bool {
         match self {
-            Packing::Words(_) => columns.is_multiple_of(8),
+            Packing::Words(_) | Packing::OffsetNibbles(_) => columns.is_multiple_of(8),
             Packing::Bits(bits) => (columns * bits as usize).is_multiple_of(8),
             Packing::OffsetWords(bits) => (columns * bits as usize).is_multiple_of(32),
             Packing::CrumbsFirstHigh => columns.is_multiple_of(4),
@@ -155,7 +163,7 @@ impl Packing {
     pub fn codes_in(self, length: usize) -> usize {
         match self {
             Packing::Bytes | Packing::Int32 | Packing::OffsetWordsDown(_) => length,
-            Packing::Words(_) => length * 8,
+            Packing::Words(_) | Packing::OffsetNibbles(_) => length * 8,
             Packing::CrumbsFirstHigh => length * 4,
             Packing::Bits(bits) => length * 8 / bits as usize,
             Packing::OffsetWords(bits) => length * 32 / bits as usize,
@@ -174,7 +182,11 @@ impl Packing {
     pub fn dtype(self) -> Dtype {
         match self {
             Packing::Bytes => Dtype::I8,
-            Packing::Int32 | Packing::Words(_) | Packing::OffsetWords(_) | Packing::OffsetWordsDown(_) => Dtype::I32,
+            Packing::Int32
+            | Packing::Words(_)
+            | Packing::OffsetNibbles(_)
+            | Packing::OffsetWords(_)
+            | Packing::OffsetWordsDown(_) => Dtype::I32,
             Packing::Bits(_) | Packing::CrumbsFirstHigh => Dtype::U8,
         }
     }
@@ -190,7 +202,7 @@ impl Content {
             Content::Codes { transposed, .. }
             | Content::Scales { transposed, .. }
             | Content::ZeroPoints { transposed, .. } => matrix(transposed),
-            Content::TensorScale | Content::TensorScaleReciprocal | Content::Shape => None,
+            Content::TensorScale | Content::TensorScaleReciprocal | Content::Shape | Content::Groups => None,
         }
     }
 }

@@ -135,7 +135,7 @@ fn zero_points(layer: &LayerSpec<'_>, suffix: &str, scheme: IntScheme, packing: 
     if let Some(last) = shape.last_mut() {
         *last = packing.shape(1, *last)[1];
     }
-    Ok(layer.part(suffix, dtype, shape, Content::ZeroPoints { packing, transposed: true }))
+    Ok(layer.part(suffix, dtype, shape, Content::ZeroPoints { packing, transposed: true, less_one: false }))
 }
 
 fn progressive_parts(layer: &LayerSpec<'_>, second: IntScheme) -> Result<Vec<Part>, CannotHold> {

@@ -52,7 +52,7 @@ impl Method for Awq {
         let parts = vec![
             part("qweight", Dtype::I32, [columns, words], Content::Codes { packing, transposed }),
             part("scales", Dtype::F16, [groups, rows], scales),
-            part("qzeros", Dtype::I32, [groups, words], Content::ZeroPoints { packing, transposed }),
+            part("qzeros", Dtype::I32, [groups, words], Content::ZeroPoints { packing, transposed, less_one: false }),
         ];
         if !columns.is_multiple_of(groups) {
             let reason = format!("has {groups} groups, which do not divide {columns} input channels");

@@ -31,7 +31,9 @@ impl StoredCodes<'_> {
         let mut codes = vec![0; rows.len() * columns.len()];
         match (self.transposed, self.packing) {
             (false, _) => self.read_stored(isa, rows, columns, &mut codes),
-            (true, Packing::Words(_)) if !self.less_one => self.read_words_across(isa, rows, columns, &mut codes),
+            (true, Packing::Words(_) | Packing::OffsetNibbles(_)) if !self.less_one => {
+                self.read_words_across(isa, rows, columns, &mut codes)
+            }
             (true, Packing::OffsetWordsDown(_)) => self.read_streams_across(isa, rows, columns, &mut codes),
             (true, _) => {
                 let mut turned = vec![0; codes.len()];
@@ -89,7 +91,7 @@ impl StoredCodes<'_> {
                 let mask = ((1u16 << self.bits) - 1) as u8;
                 codes.iter_mut().zip(bytes.iter().step_by(4)).for_each(|(code, byte)| *code = byte & mask);
             }
-            Packing::Words(order) => unpack_words(isa, order, &words(bytes), codes),
+            Packing::Words(order) | Packing::OffsetNibbles(order) => unpack_words(isa, order, &words(bytes), codes),
             Packing::CrumbsFirstHigh => unpack_crumbs_first_high(bytes, codes),
             Packing::Bits(bits) | Packing::OffsetWords(bits) | Packing::OffsetWordsDown(bits) => {
                 unpack_bits(isa, bytes, bits, codes);
@@ -117,7 +119,7 @@ impl StoredCodes<'_> {
 
     /// Words that hold eight rows of a column, stored column by column: words are turned, which are fewer than codes.
     fn read_words_across(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, codes: &mut [u8]) {
-        let Packing::Words(order) = self.packing else { return };
+        let (Packing::Words(order) | Packing::OffsetNibbles(order)) = self.packing else { return };
         let per_column = self.rows.div_ceil(8);
         let span = rows.start / 8..rows.end.div_ceil(8);
         let turned = self.turned_words(per_column, columns.clone(), span.clone());

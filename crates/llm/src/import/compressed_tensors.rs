@@ -8,9 +8,8 @@ use super::scalars;
 use super::{Method, Weight, fp8};
 use crate::config_json::compressed_tensors::{Format, ModuleClass, StoredCompressedTensors};
 use crate::export::{LayerSpec, Packing, compressed_tensors_parts};
-use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::{ActivationScheme, LayerScheme, TensorScheme, Timing};
+use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use serde_json::Value;
 
 pub(super) fn reader(config: &Value) -> Result<Box<dyn Method>, ImportError> {
@@ -103,14 +102,7 @@ fn class(module: &str) -> ModuleClass {
 
 fn layout(module: &Module<'_, '_>, format: Format, scheme: TensorScheme) -> Result<Layout, ImportError> {
     let (rows, columns) = shape(module, format, scheme)?;
-    let layer = LayerSpec {
-        name: module.name,
-        rows,
-        columns,
-        scheme: LayerScheme::weight_only(scheme),
-        source: Source::F32,
-        order: NibbleOrder::Natural,
-    };
+    let layer = LayerSpec::weight_only(module.name, (rows, columns), scheme, NibbleOrder::Natural);
     let parts = compressed_tensors_parts(format, &layer);
     let parts = parts.map_err(|error| ImportError::cannot_hold(module.name, &error))?;
     let layout = Layout::of_scheme(module.name, scheme, (rows, columns), parts)?;

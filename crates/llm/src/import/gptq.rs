@@ -82,7 +82,7 @@ impl Gptq {
         let (packing, along) = (Packing::OffsetWordsDown(bits), Packing::OffsetWords(bits));
         let transposed = true;
         let scales = Content::Scales { encoding: ScaleEncoding::F16, transposed };
-        let zero_points = Content::ZeroPoints { packing: along, transposed };
+        let zero_points = Content::ZeroPoints { packing: along, transposed, less_one: self.less_one };
         let parts = vec![
             part("qweight", Dtype::I32, [words, rows], Content::Codes { packing, transposed }),
             part("scales", Dtype::F16, [groups, rows], scales),
@@ -92,7 +92,7 @@ impl Gptq {
         let tile = (1, group.unwrap_or(columns.div_ceil(groups)));
         let groups = module.tensor("g_idx").map(|_| module.tensor_name("g_idx"));
         let layout = Layout::new(element, (rows, columns), tile, parts);
-        Ok(Layout { groups, less_one: self.less_one, ..layout })
+        Ok(Layout { groups, ..layout })
     }
 
     /// Layers may differ in bits, which the number of words tells where that of channels is known.

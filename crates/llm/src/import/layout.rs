@@ -36,8 +36,6 @@ pub(super) struct Layout {
     pub zero_points_optional: bool,
     /// The tensor with the group of every input channel.
     pub groups: Option<String>,
-    /// Whether zero points are stored less 1.
-    pub less_one: bool,
     /// Which matrix of how many in each tensor.
     pub slice: (usize, usize),
 }
@@ -82,7 +80,6 @@ impl Layout {
             two_stages: false,
             zero_points_optional: false,
             groups: None,
-            less_one: false,
             slice: (0, 1),
         }
     }
@@ -138,16 +135,18 @@ impl Layout {
                 pieces.scales = Some(StoredScales { bytes, encoding, transposed, rows, columns });
                 pieces.places.push((view, self.part_of(view)));
             }
-            Content::ZeroPoints { packing, transposed } => {
+            Content::ZeroPoints { packing, transposed, less_one } => {
                 check_dtype(part, view)?;
                 let codes = self.codes(view, self.scale_shape(), packing, transposed)?;
-                let codes = StoredCodes { less_one: self.less_one, ..codes };
+                let codes = StoredCodes { less_one, ..codes };
                 pieces.zero_points = Some(ZeroPoints { kind: self.kind(Some(packing)), codes });
             }
             Content::TensorScale if self.two_stages => pieces.factor = Factor::OfValues(scalars::scalar(view)?),
             Content::TensorScale => pieces.factor = Factor::OfScales(scalars::scalar(view)?),
             Content::TensorScaleReciprocal => pieces.factor = Factor::UnderScales(scalars::scalar(view)?),
             Content::Shape => self.check_stated_shape(view)?,
+            // Read beside the parts: see `groups`.
+            Content::Groups => {}
         }
         Ok(())
     }
@@ -196,9 +195,10 @@ impl Layout {
         let bits = self.bits(packing.unwrap_or(Packing::Bytes));
         match (self.element, packing) {
             (Element::Float(format), _) => CodeKind::Float(format),
-            (Element::Integer { signed: true, .. }, Some(Packing::OffsetWords(_) | Packing::OffsetWordsDown(_))) => {
-                CodeKind::OffsetInteger { bits }
-            }
+            (
+                Element::Integer { signed: true, .. },
+                Some(Packing::OffsetNibbles(_) | Packing::OffsetWords(_) | Packing::OffsetWordsDown(_)),
+            ) => CodeKind::OffsetInteger { bits },
             (Element::Integer { signed, .. }, _) => CodeKind::Integer { bits, signed },
         }
     }

@@ -98,6 +98,11 @@ impl<'a> PackedMatrix<'a> {
         })
     }
 
+    /// The name of the tensor that its codes are in.
+    pub fn tensor_name(&self) -> Option<&'a str> {
+        self.places.first().map(|(view, _)| view.name())
+    }
+
     /// Output channels.
     pub fn rows(&self) -> usize {
         self.rows
@@ -174,7 +179,7 @@ impl<'a> PackedMatrix<'a> {
 
 impl StoredScales<'_> {
     /// Some of the scales, row-major.
-    fn read(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
+    pub(super) fn read(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
         if !self.transposed {
             return self.read_stored(isa, tiles.rows.clone(), tiles.columns.clone(), self.columns);
         }
@@ -197,7 +202,7 @@ impl StoredScales<'_> {
 }
 
 /// The scales in some bytes.
-pub(super) fn decode_scales(isa: Isa, encoding: ScaleEncoding, bytes: &[u8], scales: &mut [f32]) {
+pub(crate) fn decode_scales(isa: Isa, encoding: ScaleEncoding, bytes: &[u8], scales: &mut [f32]) {
     let mut each =
         |decode: fn(u8) -> f32| scales.iter_mut().zip(bytes).for_each(|(scale, byte)| *scale = decode(*byte));
     match encoding {

@@ -18,12 +18,15 @@ mod matrix;
 mod modelopt;
 mod mxfp4;
 mod quark;
+mod recode;
 mod scalars;
 
 pub use activations::{StoredActivation, StoredActivations, StoredAttention};
 pub use error::ImportError;
 pub(crate) use fp8::{scale_block, stated_block};
 pub use matrix::PackedMatrix;
+pub(crate) use matrix::decode_scales;
+pub(crate) use recode::integers;
 
 use crate::network::{TensorMeta, modality_part};
 use catalog::{Catalog, Module};
@@ -85,7 +88,7 @@ const METHODS: &[MethodRow] = &[
 ];
 
 /// Files in which tools said, or say, what config.json leaves unsaid, and the method that they mean.
-const SIDE_FILES: &[(&str, &str)] =
+pub(crate) const SIDE_FILES: &[(&str, &str)] =
     &[("quantize_config.json", "gptq"), ("quant_config.json", "awq"), ("hf_quant_config.json", "modelopt")];
 
 /// Suffixes of parameters that are no weights, in any layout: what describes activations.
@@ -143,6 +146,12 @@ impl<'a> Import<'a> {
     /// What the attention of a decoder block quantizes; `None` where it does not.
     pub fn attention(&self, block: usize) -> Option<&StoredAttention> {
         self.attention.get(&block)
+    }
+
+    /// What the first block whose attention is quantized does.
+    pub fn first_attention(&self) -> Option<&StoredAttention> {
+        let first = self.attention.keys().min()?;
+        self.attention.get(first)
     }
 
     /// The tensors themselves.

@@ -7,9 +7,8 @@ use super::error::ImportError;
 use super::layout::Layout;
 use super::{Method, Weight, fp8};
 use crate::export::{Export, LayerSpec, Packing};
-use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::{ActivationScheme, LayerScheme, TensorScheme, Timing};
+use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use serde_json::Value;
 
 /// NVFP4.
@@ -65,14 +64,7 @@ fn nvfp4(module: &Module<'_, '_>) -> Result<Layout, ImportError> {
     let (rows, bytes) = module.matrix_shape("weight")?;
     let shape = (rows, Packing::Bits(4).codes_in(bytes));
     let scheme = parsed(module, NVFP4)?;
-    let layer = LayerSpec {
-        name: module.name,
-        rows: shape.0,
-        columns: shape.1,
-        scheme: LayerScheme::weight_only(scheme),
-        source: Source::F32,
-        order: NibbleOrder::Natural,
-    };
+    let layer = LayerSpec::weight_only(module.name, shape, scheme, NibbleOrder::Natural);
     let parts = Export::Quark.parts(&layer).map_err(|error| ImportError::cannot_hold(module.name, &error))?;
     Layout::of_scheme(module.name, scheme, shape, parts)
 }

@@ -8,8 +8,7 @@ use super::{Method, Weight, fp8};
 use crate::config_json::quark::{StoredQuark, WeightFormat};
 use crate::export::{Export, LayerSpec, quark_code_layout};
 use kvant_container::Dtype;
-use kvant_numeric::kernel::Source;
-use kvant_quant::scheme::{LayerScheme, TensorScheme};
+use kvant_quant::scheme::TensorScheme;
 use serde_json::Value;
 
 pub(super) fn reader(config: &Value) -> Result<Box<dyn Method>, ImportError> {
@@ -97,14 +96,7 @@ impl Quark {
         let (first, last) = module.matrix_shape("weight")?;
         let (rows, columns) = (first, packing.codes_in(last));
         let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
-        let layer = LayerSpec {
-            name: module.name,
-            rows,
-            columns,
-            scheme: LayerScheme::weight_only(scheme),
-            source: Source::F32,
-            order: self.config.order,
-        };
+        let layer = LayerSpec::weight_only(module.name, (rows, columns), scheme, self.config.order);
         let parts = Export::Quark.parts(&layer).map_err(refused)?;
         Layout::of_scheme(module.name, scheme, (rows, columns), parts)
     }

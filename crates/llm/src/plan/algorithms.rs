@@ -48,7 +48,7 @@ impl Builder<'_> {
             Consumer::Linear(id) => modules.contains(self.network.linear(*id).module.as_str()),
             Consumer::Experts(id) => {
                 let weight = self.network.experts()[id.index()].float_weight();
-                weight.is_some_and(|weight| positions.contains(&weight))
+                weight.is_some_and(|weight| positions.contains(&self.tensors[weight].position))
             }
         };
         let serves = |link: &Link| link.into.iter().any(is_planned);

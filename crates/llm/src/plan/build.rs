@@ -3,19 +3,22 @@
 use super::error::PlanError;
 use super::fingerprint::fingerprint;
 use super::sites::Origin;
+use super::source::SourceTensor;
 use super::{
     DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite,
     SourceWeight, Treatment, names,
 };
 use crate::config_json::compressed_tensors::Targets;
 use crate::config_json::quark::AttentionModules;
-use crate::config_json::with_quantization;
-use crate::export::{Export, LayerSpec, ModelTraits};
+use crate::config_json::{Described, with_quantization};
+use crate::conversion::FloatType;
+use crate::export::{Export, Fused, LayerSpec, ModelTraits, Part};
 use crate::family::Orientation;
+use crate::import;
 use crate::model_config::ModelConfig;
 use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta, modality_part};
 use crate::recipe::{Decision, Recipe};
-use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView};
+use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration};
 use kvant_numeric::kernel::Source;
 use kvant_quant::scheme::{Cast, LayerScheme, SchemeError, TensorScheme};
 use serde_json::Value;
@@ -29,39 +32,30 @@ impl Plan {
     pub fn new(checkpoint: &Checkpoint, recipe: Recipe) -> Result<Plan, PlanError> {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
-        let tensors: Vec<TensorView<'_>> = checkpoint.tensors().collect();
-        let network = Network::recognise(&config, &metas(&tensors));
-        refuse_quantized(&network, &config)?;
-        let export = recipe.export();
-        let mut builder = Builder {
-            tensors,
-            network,
-            config,
-            recipe,
-            export,
-            layers: vec![],
-            attention: vec![],
-            sites: vec![],
-            parameter_tensors: vec![],
-            kin: BTreeMap::new(),
-            kept: vec![],
-            dropped: vec![],
-            declarations: vec![],
-            excluded: vec![],
-            misfits: vec![],
-            taken: BTreeSet::new(),
+        let tensors = match recipe.requantizes() {
+            true => imported(checkpoint, &config)?,
+            false => SourceTensor::plain(checkpoint),
         };
+        let mut builder = Builder::new(tensors, config, recipe)?;
         builder.plan_linears()?;
         builder.plan_experts()?;
         builder.plan_attention()?;
         builder.keep_the_rest()?;
+        builder.drop_parts(checkpoint);
         builder.check()?;
         builder.finish(checkpoint, json)
     }
 }
 
-fn metas(tensors: &[TensorView<'_>]) -> Vec<TensorMeta> {
-    tensors.iter().map(|t| TensorMeta::new(t.name(), t.shape(), t.dtype().to_string())).collect()
+/// The tensors of a checkpoint that may be quantized, as floats.
+fn imported<'a>(checkpoint: &'a Checkpoint, config: &ModelConfig) -> Result<Vec<SourceTensor<'a>>, PlanError> {
+    let tensors = import::open(checkpoint)?.into_tensors();
+    Ok(SourceTensor::imported(checkpoint, tensors, float_type(config).dtype()))
+}
+
+/// The type of a model's floats, as config.json states it.
+pub(super) fn float_type(config: &ModelConfig) -> FloatType {
+    config.dtype.as_deref().and_then(FloatType::of_config).unwrap_or(FloatType::Bf16)
 }
 
 fn refuse_quantized(network: &Network, config: &ModelConfig) -> Result<(), PlanError> {
@@ -75,7 +69,7 @@ fn refuse_quantized(network: &Network, config: &ModelConfig) -> Result<(), PlanE
 
 /// A plan in the making.
 pub(super) struct Builder<'a> {
-    pub(super) tensors: Vec<TensorView<'a>>,
+    pub(super) tensors: Vec<SourceTensor<'a>>,
     pub(super) network: Network,
     pub(super) config: ModelConfig,
     pub(super) recipe: Recipe,
@@ -95,22 +89,63 @@ pub(super) struct Builder<'a> {
     misfits: Vec<(String, LayerScheme, SchemeError)>,
     /// Positions of tensors that have found their place.
     pub(super) taken: BTreeSet<usize>,
+    /// Whether input channels of layers whose codes are taken over are grouped otherwise than as they stand.
+    pub(super) ordered: bool,
+    /// What the user should know, besides what every plan tells.
+    pub(super) notices: Vec<String>,
+}
+
+impl<'a> Builder<'a> {
+    /// Nothing planned yet.
+    pub(super) fn new(
+        tensors: Vec<SourceTensor<'a>>,
+        config: ModelConfig,
+        recipe: Recipe,
+    ) -> Result<Builder<'a>, PlanError> {
+        let metas: Vec<TensorMeta> = tensors.iter().map(SourceTensor::meta).collect();
+        let network = Network::recognise(&config, &metas);
+        refuse_quantized(&network, &config)?;
+        Ok(Builder {
+            export: recipe.export(),
+            tensors,
+            network,
+            config,
+            recipe,
+            layers: vec![],
+            attention: vec![],
+            sites: vec![],
+            parameter_tensors: vec![],
+            kin: BTreeMap::new(),
+            kept: vec![],
+            dropped: vec![],
+            declarations: vec![],
+            excluded: vec![],
+            misfits: vec![],
+            taken: BTreeSet::new(),
+            ordered: false,
+            notices: vec![],
+        })
+    }
 }
 
 impl Builder<'_> {
     /// The scheme of a module, or why it is kept.
     pub(super) fn decide(&self, module: &str, family_keeps: bool) -> Result<LayerScheme, &'static str> {
-        match self.recipe.decide(module) {
+        let scheme = match self.recipe.decide(module) {
             Decision::Excluded => Err("excluded"),
             Decision::Override(scheme) => Ok(scheme),
             Decision::Default(_) if family_keeps && self.recipe.keep_defaults() => Err("kept by default"),
             Decision::Default(scheme) => Ok(scheme),
-        }
+        };
+        scheme.map(|scheme| self.recipe.fitted(scheme))
     }
 
     /// A module's name in the output.
     pub(super) fn output_name(&self, module: &str) -> String {
-        if self.export == Export::Quark { self.in_memory_name(module) } else { module.to_owned() }
+        match self.network.family() {
+            Some(family) if self.export != Export::Quark => names::on_disk(family, module),
+            _ => self.in_memory_name(module),
+        }
     }
 
     /// A module's name in a model that transformers has loaded.
@@ -123,6 +158,7 @@ impl Builder<'_> {
         self.check_siblings(&linears)?;
         for linear in &linears {
             match self.decide(&linear.module, linear.kept) {
+                Ok(_) if self.export.is_for_fused_experts() => self.keep_linear(linear, "no tensor of all experts")?,
                 Ok(scheme) => self.plan_linear(linear, scheme)?,
                 Err(reason) => self.keep_linear(linear, reason)?,
             }
@@ -162,12 +198,12 @@ impl Builder<'_> {
             return self.keep_linear(linear, "empty");
         }
         let source = SourceWeight {
-            tensor: self.tensors[linear.weight].name().to_owned(),
-            position: linear.weight,
+            tensor: self.tensors[linear.weight].stored_name(),
+            position: self.tensors[linear.weight].position,
             expert: None,
             input_major: linear.orientation == Orientation::InOut,
             dtype: self.source_type(linear.weight)?,
-            scales: self.scales(linear)?,
+            storage: self.storage(linear)?,
         };
         let shares = has_tensor_scale(scheme.weight);
         let layer = PlannedLayer {
@@ -217,7 +253,15 @@ impl Builder<'_> {
         fits.map_err(|problem| self.misfits.push((layer.name.clone(), layer.scheme, problem))).is_ok()
     }
 
+    /// Declares the tensors of a layer of its own.
     fn declare_parts(&mut self, layer: &PlannedLayer) -> Result<LayerOutput, PlanError> {
+        let parts = self.parts(layer, None)?;
+        let first = self.declare_all(&parts);
+        Ok(LayerOutput::Parts { parts, first, slice: (0, 1) })
+    }
+
+    /// The tensors of a layer.
+    pub(super) fn parts(&self, layer: &PlannedLayer, fused: Option<Fused<'_>>) -> Result<Vec<Part>, PlanError> {
         let problem =
             |problem| PlanError::Export { layer: layer.name.clone(), scheme: layer.scheme.to_string(), problem };
         if layer.source.input_major && layer.source.expert.is_none() {
@@ -230,12 +274,18 @@ impl Builder<'_> {
             scheme: layer.scheme,
             source: layer.source.dtype,
             order: self.recipe.nibble_order(),
+            fused,
+            ordered: self.ordered,
         };
-        let parts = self.export.parts(&spec).map_err(problem)?;
+        self.export.parts(&spec).map_err(problem)
+    }
+
+    /// Declares tensors one after the other, and says where the first is.
+    pub(super) fn declare_all(&mut self, parts: &[Part]) -> usize {
         let first = self.declarations.len();
         self.declarations
             .extend(parts.iter().map(|p| TensorDeclaration::new(p.name.clone(), p.dtype, p.shape.clone())));
-        Ok(LayerOutput::Parts { parts, first })
+        first
     }
 
     pub(super) fn declare(&mut self, name: String, dtype: Dtype, shape: Vec<usize>) -> usize {
@@ -249,10 +299,10 @@ impl Builder<'_> {
 
     fn drop_tensor(&mut self, position: usize, reason: &'static str) {
         self.take(position);
-        self.dropped.push(DroppedTensor { name: self.tensors[position].name().to_owned(), reason });
+        self.dropped.push(DroppedTensor { name: self.tensors[position].stored_name(), reason });
     }
 
-    fn keep_linear(&mut self, linear: &Linear, reason: &'static str) -> Result<(), PlanError> {
+    pub(super) fn keep_linear(&mut self, linear: &Linear, reason: &'static str) -> Result<(), PlanError> {
         self.excluded.push(linear.module.clone());
         let (Some(scale), Some(scales)) = (self.scale_of(linear), self.scales(linear)?) else {
             self.copy(linear.weight, reason);
@@ -265,7 +315,8 @@ impl Builder<'_> {
         let tensor = self.declare(name, Dtype::BF16, vec![shape.0, shape.1]);
         self.take(linear.weight);
         self.drop_tensor(scale, "scales of a weight that is widened to bf16");
-        let (source, position) = (self.tensors[linear.weight].name().to_owned(), linear.weight);
+        let weight = &self.tensors[linear.weight];
+        let (source, position) = (weight.stored_name(), weight.position);
         self.kept.push(KeptTensor {
             source,
             position,
@@ -277,16 +328,19 @@ impl Builder<'_> {
     }
 
     pub(super) fn copy(&mut self, position: usize, reason: &'static str) {
-        let view = self.tensors[position];
+        let view = self.tensors[position].clone();
         let name = names::of_tensor(view.name(), |module| self.output_name(module));
         let tensor = self.declare(name, view.dtype(), view.shape().to_vec());
-        let treatment = Treatment::Copy(0..view.bytes().len());
+        let treatment = match view.packed() {
+            None => Treatment::Copy(0..view.byte_len() as usize),
+            Some(_) => Treatment::Dequantize { input_major: view.shape().len() == 3, bytes: view.byte_len() },
+        };
         self.take(position);
-        self.kept.push(KeptTensor { source: view.name().to_owned(), position, tensor, treatment, reason });
+        self.kept.push(KeptTensor { source: view.stored_name(), position: view.position, tensor, treatment, reason });
     }
 
     /// Whatever has no place yet is carried over as it is.
-    fn keep_the_rest(&mut self) -> Result<(), PlanError> {
+    pub(super) fn keep_the_rest(&mut self) -> Result<(), PlanError> {
         for position in 0..self.tensors.len() {
             if !self.taken.contains(&position) {
                 let reason = names::reason(self.network.places()[position]);
@@ -307,6 +361,8 @@ impl Builder<'_> {
         }
         let reason = if self.network.linears().is_empty() && self.network.experts().is_empty() {
             "no linear layers are found in the checkpoint"
+        } else if self.export.is_for_fused_experts() && self.network.experts().is_empty() {
+            "there are no experts in one tensor, which are all that this format quantizes"
         } else {
             "every linear layer is excluded or kept by default"
         };
@@ -343,8 +399,10 @@ impl Builder<'_> {
         let others = others.filter(|(_, place)| **place == Place::Other(Reason::Modality));
         let parts = others.filter_map(|(tensor, _)| modality_part(tensor.name()));
         let pattern = |part: &str| match self.export {
-            Export::CompressedTensors => format!("re:.*{part}\\..*"),
-            _ => format!("*{part}.*"),
+            Export::CompressedTensors | Export::Gptq | Export::GptqV2 => format!("re:.*{part}\\..*"),
+            // These are looked for inside of names.
+            Export::Awq | Export::Fp8 | Export::Mxfp4 => part.to_owned(),
+            Export::Quark | Export::Fake => format!("*{part}.*"),
         };
         parts.map(pattern).collect()
     }
@@ -352,19 +410,22 @@ impl Builder<'_> {
     /// The source's config.json as the output's.
     fn quantized_config(&self, json: Value, exclude: &[String]) -> Result<Value, PlanError> {
         let layers: Vec<_> = self.layers.iter().map(|layer| (layer.name.clone(), layer.scheme)).collect();
-        let first = &self.layers[0];
-        let error =
-            |problem| PlanError::Export { layer: first.name.clone(), scheme: first.scheme.to_string(), problem };
+        let first = self.layers.first().map(|first| (first.name.clone(), first.scheme.to_string()));
+        let error = |problem| {
+            let (layer, scheme) = first.unwrap_or_default();
+            PlanError::Export { layer, scheme, problem }
+        };
         let targets = if self.network.family().is_some() { Targets::Class } else { Targets::Modules };
         let attention = self.network.family().map(AttentionModules::of).unwrap_or_default();
-        with_quantization(json, self.export, &self.recipe, &layers, exclude, targets, &attention).map_err(error)
+        let described = Described { layers: &layers, exclude, targets, attention: &attention, ordered: self.ordered };
+        with_quantization(json, self.export, &self.recipe, &described).map_err(error)
     }
 
     /// What loaders stumble over.
     fn traits(&self) -> ModelTraits {
         let expert = |linear: &Linear| linear.expert.is_some();
         let quantized: BTreeSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
-        let kept = |linear: &&Linear| expert(linear) && !quantized.contains(&linear.weight);
+        let kept = |linear: &&Linear| expert(linear) && !quantized.contains(&self.tensors[linear.weight].position);
         let fused = !self.network.experts().is_empty();
         ModelTraits {
             described: self.network.family().is_some(),
@@ -377,7 +438,7 @@ impl Builder<'_> {
         }
     }
 
-    fn finish(self, checkpoint: &Checkpoint, json: Option<Value>) -> Result<Plan, PlanError> {
+    pub(super) fn finish(self, checkpoint: &Checkpoint, json: Option<Value>) -> Result<Plan, PlanError> {
         let (exclude, traits) = (self.exclude_list(), self.traits());
         let blocks = if self.recipe.algorithms().is_plain() { Vec::new() } else { self.blocks() };
         self.check_algorithms(checkpoint, &blocks)?;
@@ -387,10 +448,12 @@ impl Builder<'_> {
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
         let layout = Layout::new(self.declarations, self.recipe.max_shard_size(), metadata)
             .map_err(kvant_container::Error::from)?;
-        let fingerprint = fingerprint(checkpoint, &self.recipe, &layout, config.as_ref());
+        let fingerprint = fingerprint(checkpoint, &self.recipe, &layout, config.as_ref(), &self.layers);
+        let of_plan = names::notices(&self.network, &self.recipe, &self.layers, &outside, checkpoint);
+        let notices = self.notices.into_iter().chain(of_plan).collect();
         Ok(Plan {
             traits,
-            notices: names::notices(&self.network, &self.recipe, &self.layers, &outside, checkpoint),
+            notices,
             family: self.network.family().map(|family| family.name),
             architecture: architecture(&self.config),
             longest: self.config.max_positions,
@@ -405,7 +468,7 @@ impl Builder<'_> {
             record: None,
             kept: self.kept,
             dropped: self.dropped,
-            source_bytes: self.tensors.iter().map(TensorView::byte_len).sum(),
+            source_bytes: checkpoint.tensors().map(|tensor| tensor.byte_len()).sum(),
             recipe: self.recipe,
             layout,
             config,

@@ -3,6 +3,7 @@
 use super::site::Site;
 use crate::export::CannotHold;
 use crate::forward::ForwardError;
+use crate::import::ImportError;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
 use kvant_quant::activation::ActivationError;
@@ -18,6 +19,24 @@ pub enum PlanError {
     /// config.json (*invalid*).
     #[error("{0}")]
     Config(#[from] ConfigError),
+    /// The source is quantized, and cannot be read.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The target of a conversion does not hold what the source does (*unsupported*).
+    #[error("`{tensor}` cannot be converted to {target} as it is: {reason}")]
+    Conversion {
+        /// The first such tensor.
+        tensor: String,
+        /// The target.
+        target: String,
+        /// Why.
+        reason: String,
+        /// The way out.
+        hint: String,
+    },
+    /// There is nothing to convert (*invalid*).
+    #[error("no weight of the source is quantized")]
+    NotQuantized,
     /// The scheme does not fit the layer's shape (*invalid*).
     #[error("layer `{layer}`{} cannot be `{scheme}`: {problem}", more_text(.others.len()))]
     Shape {
@@ -209,8 +228,10 @@ impl PlanError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             PlanError::Container(error) => error.kind(),
+            PlanError::Import(error) => error.kind(),
             PlanError::Algorithm { problem, .. } => problem.kind(),
             PlanError::Config(_)
+            | PlanError::NotQuantized
             | PlanError::Shape { .. }
             | PlanError::Siblings { .. }
             | PlanError::SourceScales { .. }
@@ -218,6 +239,7 @@ impl PlanError {
             | PlanError::Parameters { .. }
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
             PlanError::Export { .. }
+            | PlanError::Conversion { .. }
             | PlanError::Activation { .. }
             | PlanError::Attention { .. }
             | PlanError::AlreadyQuantized { .. }
@@ -229,6 +251,9 @@ impl PlanError {
     pub fn hint(&self) -> Option<String> {
         match self {
             PlanError::Container(error) => error.hint(),
+            PlanError::Import(error) => error.hint(),
+            PlanError::Conversion { hint, .. } => Some(hint.clone()),
+            PlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             PlanError::Algorithm { problem, .. } => problem.hint(),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
@@ -247,7 +272,11 @@ impl PlanError {
                 "give both one scheme: an --override or --exclude that matches `{first}` must match `{second}` too"
             )),
             PlanError::AlreadyQuantized { .. } => {
-                Some("start from the original checkpoint in bf16, f16, f32 or fp8".to_owned())
+                Some(
+                    "start from the original checkpoint in bf16, f16, f32 or fp8; change the layout with `kvant convert`; \
+                     or accept the loss of both quantizations with --requantize"
+                        .to_owned(),
+                )
             }
             PlanError::SourceScales { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
             PlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),

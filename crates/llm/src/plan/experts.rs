@@ -3,8 +3,9 @@
 use super::build::{Builder, stored_type, values_type};
 use super::error::PlanError;
 use super::sites::Origin;
-use super::{KeptTensor, LayerOutput, PlannedLayer, SourceWeight, Treatment, names};
-use crate::export::Export;
+use super::source::SourceTensor;
+use super::{KeptTensor, LayerOutput, PlannedLayer, Reuse, SourceStorage, SourceWeight, Treatment, names};
+use crate::export::{Export, Fused};
 use crate::family::Orientation;
 use crate::network::{ExpertsStorage, FusedExperts};
 use crate::recipe::Decision;
@@ -49,7 +50,7 @@ impl Builder<'_> {
         schemes: &[Result<LayerScheme, &'static str>],
     ) -> Result<(), PlanError> {
         self.take(weight);
-        let view = self.tensors[weight];
+        let view = self.tensors[weight].clone();
         let dtype = self.source_type(weight)?;
         let stored = common_values_type(schemes, dtype);
         let mut shared = None;
@@ -64,23 +65,26 @@ impl Builder<'_> {
                 columns: experts.in_features,
                 scheme,
                 source: SourceWeight {
-                    tensor: view.name().to_owned(),
-                    position: weight,
+                    tensor: view.stored_name(),
+                    position: view.position,
                     expert: Some(expert),
-                    input_major: experts.orientation == Orientation::InOut,
+                    input_major: experts.orientation == Orientation::InOut && view.packed().is_none(),
                     dtype,
-                    scales: None,
+                    storage: expert_storage(&view, expert, Reuse::Values),
                 },
                 shares_scale: None,
                 output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
             };
             if self.export == Export::Fake {
                 self.add_fused_values(layer, stored, view.shape(), &mut shared);
+            } else if self.export.is_for_fused_experts() {
+                self.add_fused_parts(layer, experts, &mut shared)?;
             } else {
                 self.add_layer(layer, &origin, Vec::new())?;
             }
         }
-        if let (Some(bias), true) = (experts.bias, self.export != Export::Fake) {
+        let stays_whole = self.export == Export::Fake || self.export.is_for_fused_experts();
+        if let (Some(bias), false) = (experts.bias, stays_whole) {
             self.split_bias(experts, bias);
         }
         Ok(())
@@ -98,23 +102,50 @@ impl Builder<'_> {
         self.layers.push(layer);
     }
 
+    /// The matrix of an expert inside tensors of all.
+    pub(super) fn add_fused_parts(
+        &mut self,
+        mut layer: PlannedLayer,
+        experts: &FusedExperts,
+        shared: &mut Option<usize>,
+    ) -> Result<(), PlanError> {
+        if !self.check_layer(&layer) {
+            return Ok(());
+        }
+        let module = self.output_name(&experts.module);
+        let parts = self.parts(&layer, Some(Fused { module: &module, count: experts.experts }))?;
+        let first = *shared.get_or_insert_with(|| self.declare_all(&parts));
+        let slice = (layer.source.expert.unwrap_or(0), experts.experts);
+        layer.output = LayerOutput::Parts { parts, first, slice };
+        self.layers.push(layer);
+        Ok(())
+    }
+
     /// The biases of experts that become linear layers of their own.
-    fn split_bias(&mut self, experts: &FusedExperts, bias: usize) {
-        let view = self.tensors[bias];
-        let length = view.bytes().len() / experts.experts.max(1);
+    pub(super) fn split_bias(&mut self, experts: &FusedExperts, bias: usize) {
+        let view = self.tensors[bias].clone();
+        let length = view.byte_len() as usize / experts.experts.max(1);
         for expert in 0..experts.experts {
             let module = self.output_name(&names::of_expert(&experts.module, expert));
             let tensor = self.declare(format!("{module}.bias"), view.dtype(), vec![experts.out_features]);
             let treatment = Treatment::Copy(expert * length..(expert + 1) * length);
             self.kept.push(KeptTensor {
-                source: view.name().to_owned(),
-                position: bias,
+                source: view.stored_name(),
+                position: view.position,
                 tensor,
                 treatment,
                 reason: "bias",
             });
         }
         self.take(bias);
+    }
+}
+
+/// How the matrix of an expert is stored.
+pub(super) fn expert_storage(tensor: &SourceTensor<'_>, expert: usize, reuse: Reuse) -> SourceStorage {
+    match tensor.packed().map(|matrices| matrices.get(expert).map_or(0, |matrix| matrix.stored_bytes())) {
+        Some(bytes) => SourceStorage::Packed { reuse, bytes },
+        None => SourceStorage::Plain,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What identifies a plan: a journal of another plan is not continued.
 
+use super::PlannedLayer;
 use crate::calibration::Parameters;
 use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Layout};
@@ -7,8 +8,14 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// A hash of all that decides the output's bytes: the source's files (their headers, lengths and times), the recipe, the
-/// layout and the version of Kvant.
-pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Layout, config: Option<&Value>) -> String {
+/// layout, what is taken over of the source's codes, and the version of Kvant.
+pub(super) fn fingerprint(
+    checkpoint: &Checkpoint,
+    recipe: &Recipe,
+    layout: &Layout,
+    config: Option<&Value>,
+    layers: &[PlannedLayer],
+) -> String {
     let mut text = format!("kvant {}\n{}\n", env!("CARGO_PKG_VERSION"), recipe.canonical());
     for shard in checkpoint.shards() {
         let modified = shard.path().metadata().and_then(|m| m.modified()).ok();
@@ -20,6 +27,9 @@ pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Lay
     }
     for shard in layout.shards() {
         text.push_str(&String::from_utf8_lossy(shard.header()));
+    }
+    for layer in layers.iter().filter(|layer| layer.is_recoded()) {
+        text.push_str(&format!("{} {}\n", layer.name, layer.scheme));
     }
     text.push_str(&config.map(Value::to_string).unwrap_or_default());
     format!("{:032x}", xxh3_128(text.as_bytes()))

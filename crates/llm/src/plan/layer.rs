@@ -20,8 +20,33 @@ pub struct SourceWeight {
     pub input_major: bool,
     /// The type of its elements.
     pub dtype: Source,
-    /// The scales of an fp8 weight.
-    pub scales: Option<ScalesOfSource>,
+    /// How it is stored.
+    pub storage: SourceStorage,
+}
+
+/// How a weight is stored in the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceStorage {
+    /// As elements of the type.
+    Plain,
+    /// fp8 with these scales.
+    Scaled(ScalesOfSource),
+    /// Codes and scales in a layout that is imported. The type is then that of the model's floats.
+    Packed {
+        /// What is made of them.
+        reuse: Reuse,
+        /// Their bytes.
+        bytes: u64,
+    },
+}
+
+/// What becomes of a weight that is quantized already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reuse {
+    /// Its codes are taken over in the form of the layer's scheme.
+    Codes,
+    /// Its values are quantized anew.
+    Values,
 }
 
 /// The scales of an fp8 weight in the source.
@@ -42,6 +67,8 @@ pub enum LayerOutput {
         parts: Vec<Part>,
         /// The index of the first among the declarations.
         first: usize,
+        /// Which matrix of how many in each tensor.
+        slice: (usize, usize),
     },
     /// Floats in the place of the source's.
     Values {
@@ -80,14 +107,23 @@ pub struct PlannedLayer {
 /// Elements of a band, about: small enough for the second-level cache, large enough for long writes.
 const BAND_ELEMENTS: usize = 1 << 18;
 
+/// The same where codes are taken over, which are a byte each: longer runs of the source's rows.
+const RECODED_ELEMENTS: usize = 1 << 20;
+
 impl PlannedLayer {
     /// The bands in which the weight is worked on. They depend on the plan alone, not on threads or memory.
     pub fn bands(&self) -> Vec<Band> {
-        bands(self.rows, self.columns, self.band_axis(), self.band_unit(), BAND_ELEMENTS)
+        let elements = if self.is_recoded() { RECODED_ELEMENTS } else { BAND_ELEMENTS };
+        bands(self.rows, self.columns, self.band_axis(), self.band_unit(), elements)
+    }
+
+    /// Whether the codes of the source are taken over.
+    pub fn is_recoded(&self) -> bool {
+        matches!(self.source.storage, SourceStorage::Packed { reuse: Reuse::Codes, .. })
     }
 
     fn band_axis(&self) -> BandAxis {
-        if self.is_searched_whole() {
+        if self.is_searched_whole() && !self.is_recoded() {
             return BandAxis::Whole;
         }
         match &self.output {
@@ -139,14 +175,17 @@ impl PlannedLayer {
 
     /// Bytes of its weight in the source.
     pub fn source_bytes(&self) -> u64 {
-        (self.rows * self.columns * self.source.dtype.size()) as u64
+        match self.source.storage {
+            SourceStorage::Packed { bytes, .. } => bytes,
+            _ => (self.rows * self.columns * self.source.dtype.size()) as u64,
+        }
     }
 
     /// Bytes of its tensors in the output.
     pub fn output_bytes(&self, layout: &Layout) -> u64 {
         match &self.output {
-            LayerOutput::Parts { parts, first } => {
-                layout.places()[*first..first + parts.len()].iter().map(|p| p.len).sum()
+            LayerOutput::Parts { parts, first, slice } => {
+                layout.places()[*first..first + parts.len()].iter().map(|p| p.len / slice.1.max(1) as u64).sum()
             }
             LayerOutput::Values { dtype, .. } => (self.rows * self.columns * dtype.bitsize() / 8) as u64,
         }
@@ -154,8 +193,9 @@ impl PlannedLayer {
 
     /// An upper bound of the private memory that working on one band takes: values, codes, packed codes, scales.
     pub fn band_bytes(&self) -> u64 {
-        const PER_ELEMENT: u64 = 12;
-        self.bands().iter().map(|band| band.len() as u64 * PER_ELEMENT).max().unwrap_or(0)
+        // Of codes that are taken over there are no values.
+        let per_element = if self.is_recoded() { 4 } else { 12 };
+        self.bands().iter().map(|band| band.len() as u64 * per_element).max().unwrap_or(0)
     }
 }
 

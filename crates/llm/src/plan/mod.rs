@@ -5,6 +5,7 @@ mod algorithms;
 mod attention;
 mod blocks;
 mod build;
+mod convert;
 mod cost;
 mod error;
 mod experts;
@@ -20,7 +21,7 @@ pub use attention::PlannedAttention;
 pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
 pub use cost::{CalibrationCost, CalibrationSize};
 pub use error::{AlgorithmProblem, PlanError};
-pub use layer::{LayerOutput, PlannedLayer, ScalesOfSource, SourceWeight};
+pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage, SourceWeight};
 pub(crate) use names::of_expert as expert_module;
 pub use site::{PlannedSite, Site, UnknownSite};
 pub use tensor::{DroppedTensor, KeptTensor, Treatment};
@@ -156,6 +157,13 @@ impl Plan {
     /// The plan with a record of its calibration, which is written beside the tensors.
     pub fn with_record(self, record: Value) -> Plan {
         Plan { record: Some(record), ..self }
+    }
+
+    /// Whether weights are read that are quantized in the source.
+    pub fn reads_codes(&self) -> bool {
+        let packed = |layer: &PlannedLayer| matches!(layer.source.storage, SourceStorage::Packed { .. });
+        let widened = |kept: &KeptTensor| matches!(kept.treatment, Treatment::Dequantize { .. });
+        self.layers.iter().any(packed) || self.kept.iter().any(widened)
     }
 
     /// Weights of the layers that are quantized.

@@ -27,6 +27,15 @@ pub(super) fn in_memory(family: &Family, module: &str) -> String {
     module.split('.').map(rename).collect::<Vec<_>>().join(".")
 }
 
+/// A module's name as it is on disk, whichever it has.
+pub(super) fn on_disk(family: &Family, module: &str) -> String {
+    let Some((_, names)) = IN_MEMORY.iter().find(|(name, _)| *name == family.name) else {
+        return module.to_owned();
+    };
+    let rename = |part| names.iter().find(|(_, memory)| *memory == part).map_or(part, |(disk, _)| *disk);
+    module.split('.').map(rename).collect::<Vec<_>>().join(".")
+}
+
 /// A tensor's name with its module renamed.
 pub(super) fn of_tensor(tensor: &str, rename: impl Fn(&str) -> String) -> String {
     match tensor.rsplit_once('.') {

@@ -1,12 +1,101 @@
-//! Reading what the source says of its weights: types, and scales of fp8 weights.
+//! Reading what the source says of its weights: types, and scales of fp8 weights. Tensors as they are stored, or as what they
+//! stand for.
 
 use super::build::Builder;
 use super::error::PlanError;
-use super::layer::ScalesOfSource;
-use crate::import::{scale_block, stated_block};
-use crate::network::Linear;
-use kvant_container::Dtype;
+use super::layer::{Reuse, ScalesOfSource, SourceStorage};
+use crate::import::{ImportedTensor, PackedMatrix, Stored, scale_block, stated_block};
+use crate::network::{Linear, TensorMeta};
+use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_numeric::kernel::Source;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A tensor of the source.
+#[derive(Clone, Debug)]
+pub(super) struct SourceTensor<'a> {
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    /// Its element type; of packed weights that of the model's floats.
+    pub(super) dtype: Dtype,
+    /// Its position among the checkpoint's tensors, or that of the first of its parts.
+    pub(super) position: usize,
+    pub(super) stored: Stored<'a>,
+}
+
+impl<'a> SourceTensor<'a> {
+    /// All tensors as they are stored.
+    pub(super) fn plain(checkpoint: &'a Checkpoint) -> Vec<SourceTensor<'a>> {
+        let tensor = |(position, view): (usize, TensorView<'a>)| SourceTensor {
+            name: view.name().to_owned(),
+            shape: view.shape().to_vec(),
+            dtype: view.dtype(),
+            position,
+            stored: Stored::Plain(view),
+        };
+        checkpoint.tensors().enumerate().map(tensor).collect()
+    }
+
+    /// All tensors as what they stand for; packed weights count as floats of a type.
+    pub(super) fn imported(
+        checkpoint: &'a Checkpoint,
+        tensors: Vec<ImportedTensor<'a>>,
+        float: Dtype,
+    ) -> Vec<SourceTensor<'a>> {
+        let positions: HashMap<&str, usize> =
+            checkpoint.tensors().enumerate().map(|(position, view)| (view.name(), position)).collect();
+        let tensor = |ImportedTensor { meta, stored }: ImportedTensor<'a>| {
+            let (dtype, part) = match &stored {
+                Stored::Plain(view) => (view.dtype(), Some(view.name())),
+                Stored::Packed(matrices) => (float, matrices.first().and_then(|matrix| matrix.tensor_name())),
+            };
+            let position = part.and_then(|part| positions.get(part).copied()).unwrap_or(usize::MAX);
+            SourceTensor { name: meta.name, shape: meta.shape, dtype, position, stored }
+        };
+        tensors.into_iter().map(tensor).collect()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    pub(super) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Bytes in the source's files.
+    pub(super) fn byte_len(&self) -> u64 {
+        match &self.stored {
+            Stored::Plain(view) => view.byte_len(),
+            Stored::Packed(matrices) => matrices.iter().map(|matrix| matrix.stored_bytes()).sum(),
+        }
+    }
+
+    /// Its name in the source's files; of packed weights that of what they stand for.
+    pub(super) fn stored_name(&self) -> String {
+        match &self.stored {
+            Stored::Plain(view) => view.name().to_owned(),
+            Stored::Packed(_) => self.name.clone(),
+        }
+    }
+
+    /// Its matrices, where they are packed.
+    pub(super) fn packed(&self) -> Option<&[Arc<PackedMatrix<'a>>]> {
+        match &self.stored {
+            Stored::Plain(_) => None,
+            Stored::Packed(matrices) => Some(matrices),
+        }
+    }
+
+    /// How it looks to the network.
+    pub(super) fn meta(&self) -> TensorMeta {
+        TensorMeta::new(self.name.clone(), self.shape.clone(), self.dtype.to_string())
+    }
+}
 
 impl Builder<'_> {
     pub(super) fn source_type(&self, position: usize) -> Result<Source, PlanError> {
@@ -25,6 +114,17 @@ impl Builder<'_> {
     pub(super) fn scale_of(&self, linear: &Linear) -> Option<usize> {
         let dtype = self.tensors[linear.weight].dtype();
         linear.scale.filter(|_| matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2))
+    }
+
+    /// How the weight of a linear layer is stored, of which values are read.
+    pub(super) fn storage(&self, linear: &Linear) -> Result<SourceStorage, PlanError> {
+        match self.tensors[linear.weight].packed() {
+            Some(matrices) => {
+                let bytes = matrices.iter().map(|matrix| matrix.stored_bytes()).sum();
+                Ok(SourceStorage::Packed { reuse: Reuse::Values, bytes })
+            }
+            None => Ok(self.scales(linear)?.map_or(SourceStorage::Plain, SourceStorage::Scaled)),
+        }
     }
 
     /// The scales of a weight that has some.

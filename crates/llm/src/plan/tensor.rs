@@ -32,6 +32,13 @@ pub enum Treatment {
         /// Its scales.
         scales: ScalesOfSource,
     },
+    /// The values of a weight that is quantized in the source, in the type that is declared.
+    Dequantize {
+        /// Whether each matrix is stored as `[in, out]`.
+        input_major: bool,
+        /// The bytes of its codes and scales.
+        bytes: u64,
+    },
 }
 
 /// A tensor of the source that has no successor of its own.

@@ -32,6 +32,8 @@ fn holds(export: Export, scheme: LayerScheme) -> bool {
         scheme,
         source: Source::Bf16,
         order: NibbleOrder::default(),
+        fused: None,
+        ordered: false,
     };
     let holds_activations = |side: Side, scheme: ActivationScheme| {
         let site = Site::Input(String::new());

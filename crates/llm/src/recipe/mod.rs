@@ -51,6 +51,7 @@ pub struct Recipe {
     default: Choice,
     rules: Vec<Rule>,
     asked_export: Option<Export>,
+    also: Vec<Export>,
     pack_method: PackMethod,
     keep_defaults: bool,
     weights_only: bool,
@@ -59,6 +60,7 @@ pub struct Recipe {
     max_shard_size: ByteSize,
     seed: u64,
     calibrated: bool,
+    requantize: bool,
     notes: Vec<String>,
 }
 
@@ -109,6 +111,7 @@ impl Recipe {
         Ok(Recipe {
             default,
             asked_export: line.format.or(file.format),
+            also: if line.also.is_empty() { file.also.clone() } else { line.also.clone() },
             pack_method: line.pack_method.or(file.pack_method).unwrap_or_default(),
             keep_defaults: line.keep_defaults.or(file.keep_defaults).unwrap_or(true),
             weights_only,
@@ -117,9 +120,36 @@ impl Recipe {
             max_shard_size: line.max_shard_size.or(file.max_shard_size).unwrap_or(MAX_SHARD_SIZE),
             seed: line.seed.or(file.seed).unwrap_or(0),
             calibrated: false,
+            requantize: line.requantize.or(file.requantize).unwrap_or(false),
             notes: line.notes.iter().chain(&file.notes).cloned().collect(),
             rules,
         })
+    }
+
+    /// A recipe that quantizes nothing: for a source that is quantized already, whose layout changes. Parameters of activations
+    /// are the source's.
+    pub(crate) fn carrying(export: Export, attention: AttentionScheme, max_shard_size: u64) -> Recipe {
+        Recipe {
+            default: Choice::Keep,
+            rules: Vec::new(),
+            asked_export: Some(export),
+            also: Vec::new(),
+            pack_method: PackMethod::default(),
+            keep_defaults: true,
+            weights_only: false,
+            algorithms: Algorithms::default(),
+            attention,
+            max_shard_size: ByteSize(max_shard_size),
+            seed: 0,
+            calibrated: true,
+            requantize: true,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Whether sources are read that are quantized already.
+    pub fn requantizes(&self) -> bool {
+        self.requantize
     }
 
     /// The same with calibration data at hand, or without, which is how it begins: static scales of activations can be
@@ -182,6 +212,11 @@ impl Recipe {
         self.asked_export.unwrap_or_else(|| format::fitting(self.choices()))
     }
 
+    /// A scheme as it is quantized to: its scales have a type that the export, and all to which the result is converted, store.
+    pub fn fitted(&self, scheme: LayerScheme) -> LayerScheme {
+        self.also.iter().fold(self.export().fitted(scheme), |scheme, export| export.fitted(scheme))
+    }
+
     /// The order of 4-bit codes in Quark's layout.
     pub fn nibble_order(&self) -> NibbleOrder {
         self.pack_method.nibbles()
@@ -236,6 +271,7 @@ impl Serialize for Recipe {
             version: Some(VERSION),
             scheme: Some(self.default.spelling()),
             format: Some(self.export()),
+            also: self.also.clone(),
             pack_method: Some(self.pack_method),
             exclude: vec![],
             overrides: self.rules.iter().map(rule).collect(),
@@ -249,6 +285,7 @@ impl Serialize for Recipe {
             probabilities: self.attention.probabilities.map(|scheme| scheme.to_string()),
             max_shard_size: Some(self.max_shard_size),
             seed: Some(self.seed),
+            requantize: self.requantize.then_some(true),
             notes: vec![],
         };
         settings.serialize(serializer)

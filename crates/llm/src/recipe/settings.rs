@@ -19,8 +19,8 @@ pub const VERSION: u32 = 1;
 /// More than this is no recipe.
 const MAX_BYTES: u64 = 64 << 20;
 
-const FIELDS: &str = "a recipe has the fields version, scheme, format, pack_method, exclude, keep_defaults, weights_only, algorithm, \
-                      kv_cache, kv_cache_post_rope, min_kv_scale, queries, probabilities, max_shard_size, seed, and any number of [[override]] with layers and scheme";
+const FIELDS: &str = "a recipe has the fields version, scheme, format, also, pack_method, exclude, keep_defaults, weights_only, algorithm, \
+                      kv_cache, kv_cache_post_rope, min_kv_scale, queries, probabilities, max_shard_size, seed, requantize, and any number of [[override]] with layers and scheme";
 
 /// The order of 4-bit codes in the words of Quark's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -121,6 +121,9 @@ pub struct Settings {
     pub scheme: Option<String>,
     /// The export.
     pub format: Option<Export>,
+    /// Further exports, to which the result is converted: their scales decide too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Export>,
     /// The order of 4-bit codes in Quark's layout.
     pub pack_method: Option<PackMethod>,
     /// Globs on full module names of layers that stay as they are.
@@ -149,6 +152,9 @@ pub struct Settings {
     pub max_shard_size: Option<ByteSize>,
     /// The seed of all that is random.
     pub seed: Option<u64>,
+    /// Whether sources are read that are quantized already, and lose a second time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requantize: Option<bool>,
     /// What the user should know of how this was read; not part of files.
     #[serde(skip)]
     pub notes: Vec<String>,

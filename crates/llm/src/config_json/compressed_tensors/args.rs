@@ -15,6 +15,8 @@ const E4M3: Option<&str> = Some("torch.float8_e4m3fn");
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Args {
     #[serde(skip_serializing_if = "Option::is_none")]
+    actorder: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     block_structure: Option<[u32; 2]>,
     dynamic: Dynamic,
     group_size: Option<u32>,
@@ -60,6 +62,12 @@ impl Args {
             TensorScheme::Float(float) => float_args(float).ok_or_else(|| no_words(scheme)),
             _ => Err(no_words(scheme)),
         }
+    }
+
+    /// The same with a list of the groups of input channels beside the weight.
+    pub(super) fn ordered(self) -> Args {
+        let grouped = self.strategy == "group";
+        Args { actorder: grouped.then_some("group"), ..self }
     }
 
     /// The description of input activations.
@@ -133,6 +141,7 @@ fn granularity_args(granularity: Granularity, num_bits: u32) -> Option<Args> {
         Granularity::Channel(Axis::Columns) | Granularity::Group { axis: Axis::Rows, .. } => return None,
     };
     Some(Args {
+        actorder: None,
         block_structure,
         dynamic: Dynamic::No,
         group_size,

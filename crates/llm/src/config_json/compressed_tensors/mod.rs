@@ -37,7 +37,7 @@ pub enum Targets {
 ///
 /// A single scheme targets the class `Linear` where [`Targets`] say so. Several target modules by name or pattern, all of them: vLLM would take a
 /// class before it looked at the parts of a fused layer. `ignore` are the full names of the linear modules that stay as they
-/// are.
+/// are. `ordered` says that a list beside each weight tells the groups of input channels.
 ///
 /// # Errors
 /// [`CannotHold`] for schemes without a place in compressed-tensors.
@@ -45,6 +45,7 @@ pub fn quantization_config(
     layers: &[(&str, LayerScheme)],
     ignore: &[&str],
     targets: Targets,
+    ordered: bool,
 ) -> Result<Value, CannotHold> {
     let schemes = select(layers, ignore);
     let (mut groups, mut formats) = (Map::new(), Vec::new());
@@ -54,7 +55,7 @@ pub fn quantization_config(
             (1, Targets::Class) => vec!["Linear".to_owned()],
             _ => selectors.iter().map(Selector::regex).collect(),
         };
-        groups.insert(format!("group_{index}"), group(scheme, format, targets)?);
+        groups.insert(format!("group_{index}"), group(scheme, format, targets, ordered)?);
         formats.push(format);
     }
     let format = formats.first().copied().filter(|first| formats.iter().all(|format| format == first));
@@ -81,12 +82,14 @@ pub fn kv_cache_scheme(scheme: ActivationScheme) -> Result<Value, CannotHold> {
     serde_json::to_value(args).map_err(|error| CannotHold::new(error.to_string(), "report this"))
 }
 
-fn group(scheme: &LayerScheme, format: Format, targets: Vec<String>) -> Result<Value, CannotHold> {
+fn group(scheme: &LayerScheme, format: Format, targets: Vec<String>, ordered: bool) -> Result<Value, CannotHold> {
+    let weights = Args::of_weight(scheme.weight)?;
+    let weights = if ordered { weights.ordered() } else { weights };
     Ok(json!({
         "format": format.name(),
         "input_activations": scheme.input.map(Args::of_input).transpose()?,
         "output_activations": scheme.output.map(Args::of_input).transpose()?,
         "targets": targets,
-        "weights": Args::of_weight(scheme.weight)?,
+        "weights": weights,
     }))
 }

@@ -2,7 +2,7 @@
 
 use super::observer;
 use super::tensor_spec::{TensorSpec, Word};
-use crate::config_json::selector::select;
+use crate::config_json::selector::{commonest, select};
 use crate::export::CannotHold;
 use kvant_numeric::Format;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
@@ -12,7 +12,6 @@ use kvant_quant::scheme::{
     TensorScheme, Timing, ZeroPoint,
 };
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
 
 /// What the tensors called `weight` hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,16 +51,6 @@ pub fn quantization_config(
         "softmax_quant_spec": null,
         "version": "0.13",
     }))
-}
-
-/// The scheme of the most layers, the first of them if there are several.
-fn commonest(layers: &[(&str, LayerScheme)]) -> Option<LayerScheme> {
-    let mut counts: HashMap<LayerScheme, usize> = HashMap::new();
-    for (_, scheme) in layers {
-        *counts.entry(*scheme).or_default() += 1;
-    }
-    let most = counts.values().copied().max()?;
-    layers.iter().map(|(_, scheme)| *scheme).find(|scheme| counts.get(scheme) == Some(&most))
 }
 
 fn export(order: NibbleOrder, weight_format: WeightFormat) -> Value {

@@ -1,6 +1,7 @@
 //! Where exports keep the scales and zero points of activations: data, like the parts of layers. Not how they are found.
 
 mod compressed_tensors;
+mod fp8;
 mod part;
 mod quark;
 
@@ -86,6 +87,8 @@ impl Export {
             _ if !spec.scheme.needs_calibration() => Ok(vec![]),
             Export::Quark => quark::activation_parts(spec),
             Export::CompressedTensors => compressed_tensors::activation_parts(spec),
+            Export::Fp8 => fp8::activation_parts(spec),
+            Export::Awq | Export::Gptq | Export::GptqV2 | Export::Mxfp4 => Err(self.no_activations()),
             Export::Fake => Ok(vec![]),
         }
     }
@@ -98,8 +101,18 @@ impl Export {
         match self {
             Export::Quark => quark::attention_parts(spec),
             Export::CompressedTensors => compressed_tensors::attention_parts(spec),
+            Export::Fp8 => fp8::attention_parts(spec),
+            Export::Awq | Export::Gptq | Export::GptqV2 | Export::Mxfp4 => Err(self.no_activations()),
             Export::Fake => Ok(vec![]),
         }
+    }
+
+    fn no_activations(self) -> CannotHold {
+        let reason = format!("{self} quantizes weights alone");
+        CannotHold::new(
+            reason,
+            "leave activations out with --weights-only, or use --format quark or compressed-tensors",
+        )
     }
 }
 

@@ -1,0 +1,126 @@
+//! Weights that are quantized in the source: their codes in another form, or their values, band by band. Not quantizing them
+//! anew, which works as for floats.
+
+use super::{COPY_BYTES, Engine, EngineError};
+use crate::export::{Part, Piece, ScaleEncoding, Whole, encode};
+use crate::import::{self, PackedMatrix, Stored};
+use crate::journal::Written;
+use crate::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer};
+use crate::weight::{Band, BandAxis, bands};
+use kvant_container::Checkpoint;
+use kvant_numeric::pack::transpose;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The packed matrices of a checkpoint, by the name of the tensor that they stand for.
+pub(super) type Packed<'a> = HashMap<String, Vec<Arc<PackedMatrix<'a>>>>;
+
+/// Those that a plan reads.
+pub(super) fn open<'a>(plan: &Plan, checkpoint: &'a Checkpoint) -> Result<Packed<'a>, EngineError> {
+    if !plan.reads_codes() {
+        return Ok(Packed::new());
+    }
+    let packed = import::open(checkpoint)?.into_tensors().into_iter().filter_map(|tensor| match tensor.stored {
+        Stored::Packed(matrices) => Some((tensor.meta.name, matrices)),
+        Stored::Plain(_) => None,
+    });
+    Ok(packed.collect())
+}
+
+/// Writes the codes of a layer in the form that the plan says.
+pub(super) fn recode_layer(engine: &Engine<'_>, layer: &PlannedLayer) -> Result<Vec<Written>, EngineError> {
+    let matrix = engine.packed(&layer.source.tensor, layer.source.expert.unwrap_or(0))?;
+    let LayerOutput::Parts { parts, .. } = &layer.output else {
+        return Err(EngineError::Vanished(layer.source.tensor.clone()));
+    };
+    let bands = layer.bands();
+    let pieces = bands.par_iter().map(|band| recode_band(engine, layer, parts, matrix, band));
+    let pieces = pieces.collect::<Result<Vec<_>, _>>()?;
+    matrix.release();
+    Ok(pieces.into_iter().flatten().collect())
+}
+
+fn recode_band(
+    engine: &Engine<'_>,
+    layer: &PlannedLayer,
+    parts: &[Part],
+    matrix: &PackedMatrix<'_>,
+    band: &Band,
+) -> Result<Vec<Written>, EngineError> {
+    engine.check_cancelled()?;
+    let tensor = matrix.recoded(engine.isa, band, layer.scheme.weight);
+    let tensor = tensor.map_err(|problem| engine.weight_error(layer, problem.to_string()))?;
+    let shape = (layer.rows, layer.columns);
+    let whole = Whole { shape, groups: matrix.groups(), divisor: matrix.divisor() };
+    engine.write_parts(layer, parts, &tensor, band, &whole)
+}
+
+/// Writes the values of a weight that is carried over, in the type that is declared.
+pub(super) fn dequantize(
+    engine: &Engine<'_>,
+    kept: &KeptTensor,
+    input_major: bool,
+) -> Result<Vec<Written>, EngineError> {
+    let matrices = engine.packed.get(&kept.source).ok_or_else(|| EngineError::Vanished(kept.source.clone()))?;
+    let encoding = ScaleEncoding::of_floats(engine.plan.layout.declarations()[kept.tensor].dtype);
+    let axis = if input_major { BandAxis::Columns } else { BandAxis::Rows };
+    let mut written = Vec::new();
+    for (index, matrix) in matrices.iter().enumerate() {
+        let (rows, columns) = (matrix.rows(), matrix.columns());
+        let start = index * rows * columns * encoding.size();
+        let bands = bands(rows, columns, axis, 32, COPY_BYTES / 8);
+        let write = |band: &Band| {
+            engine.check_cancelled()?;
+            let piece = values(engine, matrix, band, input_major, encoding);
+            let piece = piece.map_err(|value| not_finite(engine, kept, matrix, value))?;
+            engine.write_bytes(kept.tensor, start as u64 + piece.offset, &piece.bytes)
+        };
+        written.extend(bands.par_iter().map(write).collect::<Result<Vec<_>, _>>()?);
+        matrix.release();
+    }
+    Ok(written)
+}
+
+/// The values of a band as they are stored, or the first that the type does not hold.
+fn values(
+    engine: &Engine<'_>,
+    matrix: &PackedMatrix<'_>,
+    band: &Band,
+    input_major: bool,
+    encoding: ScaleEncoding,
+) -> Result<Piece, f32> {
+    let mut values = Vec::new();
+    matrix.read(engine.isa, band, &mut values);
+    let most = if encoding == ScaleEncoding::F16 { f32::from(half::f16::MAX) } else { f32::MAX };
+    if let Some(value) = values.iter().find(|value| !(value.abs() <= most)) {
+        return Err(*value);
+    }
+    let mut start = band.rows.start * matrix.columns();
+    if input_major {
+        let mut turned = vec![0.0; values.len()];
+        transpose(&values, band.rows.len(), band.columns.len(), &mut turned);
+        values = turned;
+        start = band.columns.start * matrix.rows();
+    }
+    Ok(Piece { offset: (start * encoding.size()) as u64, bytes: encode(encoding, &values) })
+}
+
+fn not_finite(engine: &Engine<'_>, kept: &KeptTensor, matrix: &PackedMatrix<'_>, value: f32) -> EngineError {
+    let dtype = engine.plan.layout.declarations()[kept.tensor].dtype;
+    let file = matrix.tensor_name().and_then(|name| engine.checkpoint.tensor(name));
+    EngineError::Weight {
+        tensor: kept.source.clone(),
+        layer: kept.source.clone(),
+        file: file.map(|view| view.file().display().to_string()).unwrap_or_default(),
+        reason: format!("the value {value:e} is beyond what {dtype} holds"),
+    }
+}
+
+impl<'a> Engine<'a> {
+    /// A packed matrix of the source.
+    pub(super) fn packed(&self, tensor: &str, index: usize) -> Result<&Arc<PackedMatrix<'a>>, EngineError> {
+        let found = self.packed.get(tensor).and_then(|matrices| matrices.get(index));
+        found.ok_or_else(|| EngineError::Vanished(tensor.to_owned()))
+    }
+}

@@ -1,0 +1,395 @@
+//! Planning a conversion: every weight that is quantized in the source gets the form of its codes that the target holds, or is
+//! refused, or, where loss is accepted, quantized anew. All else is carried over.
+
+use super::build::{Builder, float_type, has_tensor_scale};
+use super::error::PlanError;
+use super::experts::expert_storage;
+use super::sites::Origin;
+use super::source::SourceTensor;
+use super::{
+    DroppedTensor, LayerOutput, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight, names,
+};
+use crate::calibration::Parameters;
+use crate::config_json::{can_say, without_quantization};
+use crate::conversion::{Conversion, FloatType, Loss, Target, forms, loss_of_parameter, loss_of_scales, nearest};
+use crate::export::{Export, Fused, Part};
+use crate::import::{self, Import, PackedMatrix, StoredActivation};
+use crate::model_config::ModelConfig;
+use crate::network::{ExpertsStorage, FusedExperts, Linear};
+use crate::recipe::Recipe;
+use kvant_container::{Checkpoint, Dtype};
+use kvant_numeric::simd::Isa;
+use kvant_quant::activation::StaticParameters;
+use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, LayerScheme, MinScale, Rotary, TensorScheme};
+use std::collections::{BTreeSet, HashMap};
+
+const ACCEPT: &str = "accept a loss with --requantize, or convert --to float and quantize that";
+
+/// The largest relative error of scales with which codes are still taken over, where loss is accepted: half a unit in the last
+/// place of binary16.
+const SMALL_LOSS: f32 = 1.0 / 2048.0;
+
+impl Plan {
+    /// Plans the conversion of a quantized checkpoint to another layout.
+    ///
+    /// # Errors
+    /// [`PlanError::Conversion`] for what the target does not hold, [`PlanError::NotQuantized`]; otherwise as
+    /// [`Plan::new`].
+    pub fn convert(checkpoint: &Checkpoint, conversion: &Conversion) -> Result<Plan, PlanError> {
+        let json = checkpoint.config()?;
+        let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
+        let import = import::open(checkpoint)?;
+        let float = match conversion.target {
+            Target::Float(Some(float)) => float,
+            _ => float_type(&config),
+        };
+        let tensors = SourceTensor::imported(checkpoint, import.tensors().to_vec(), float.dtype());
+        let usual = Usual::of(&tensors).ok_or(PlanError::NotQuantized)?;
+        let (export, attention) = match conversion.target {
+            Target::Float(_) => (Export::Fake, AttentionScheme::default()),
+            Target::Codes(export) => (export, stored_attention(&import)),
+        };
+        let recipe = Recipe::carrying(export, attention, conversion.max_shard_size);
+        let mut builder = Builder::new(tensors, config, recipe)?;
+        match conversion.target {
+            Target::Float(_) => builder.keep_the_rest()?,
+            Target::Codes(_) => {
+                builder.ordered = usual.ordered && export.holds_order();
+                let task = Task { import: &import, usual, conversion };
+                builder.convert_all(&task)?;
+            }
+        }
+        builder.drop_parts(checkpoint);
+        let parameters = builder.stored_parameters(&import, conversion)?;
+        let plan = builder.finish(checkpoint, json)?;
+        let plan = if plan.sites.is_empty() && plan.parameter_tensors.is_empty() {
+            plan
+        } else {
+            plan.with_parameters(parameters)?
+        };
+        Ok(match conversion.target {
+            Target::Float(_) => plan.as_floats(float),
+            Target::Codes(_) => plan,
+        })
+    }
+
+    /// Says in config.json that there are floats of a type.
+    fn as_floats(self, float: FloatType) -> Plan {
+        let config = self.config.map(|config| without_quantization(config, float.config_name()));
+        Plan { config, ..self }
+    }
+}
+
+/// What all weights of the source have in common.
+#[derive(Clone, Copy)]
+struct Usual {
+    /// Rows and columns that share a scale in most of them.
+    tile: Option<(usize, usize)>,
+    /// Whether zero has the middle code in all integers.
+    symmetric: bool,
+    /// Whether any are grouped otherwise than as they stand.
+    ordered: bool,
+}
+
+impl Usual {
+    /// `None` where nothing is quantized.
+    fn of(tensors: &[SourceTensor<'_>]) -> Option<Usual> {
+        let matrices = || tensors.iter().filter_map(SourceTensor::packed).flatten();
+        matrices().next()?;
+        let mut counts: HashMap<(usize, usize), usize> = HashMap::new();
+        for tile in matrices().filter_map(|matrix| matrix.cut()) {
+            *counts.entry(tile).or_default() += 1;
+        }
+        let isa = Isa::best();
+        Some(Usual {
+            tile: counts.into_iter().max_by_key(|(tile, count)| (*count, *tile)).map(|(tile, _)| tile),
+            symmetric: matrices().filter(|matrix| matrix.is_integer()).all(|matrix| matrix.is_symmetric(isa)),
+            ordered: matrices().any(|matrix| matrix.groups().is_some()),
+        })
+    }
+}
+
+/// What a conversion is of and to.
+struct Task<'c, 'a> {
+    import: &'c Import<'a>,
+    usual: Usual,
+    conversion: &'c Conversion,
+}
+
+/// What becomes of a weight.
+struct Fit {
+    scheme: LayerScheme,
+    reuse: Reuse,
+    loss: Option<Loss>,
+}
+
+impl Builder<'_> {
+    fn convert_all(&mut self, task: &Task<'_, '_>) -> Result<(), PlanError> {
+        for linear in self.network.linears().to_vec() {
+            match self.tensors[linear.weight].packed().is_some() {
+                true => self.convert_linear(task, &linear)?,
+                false => self.keep_linear(&linear, "not quantized in the source")?,
+            }
+        }
+        for experts in self.network.experts().to_vec() {
+            self.convert_experts(task, &experts)?;
+        }
+        self.plan_attention()?;
+        if let Some(tensor) = self.packed_rest() {
+            return Err(self.refusal(&tensor, "it is no linear layer", "convert --to float"));
+        }
+        self.keep_the_rest()
+    }
+
+    /// A weight that is quantized and has found no place.
+    fn packed_rest(&self) -> Option<String> {
+        let rest = (0..self.tensors.len()).filter(|position| !self.taken.contains(position));
+        rest.map(|position| &self.tensors[position]).find(|t| t.packed().is_some()).map(|t| t.name.clone())
+    }
+
+    fn refusal(&self, tensor: &str, reason: impl Into<String>, hint: &str) -> PlanError {
+        PlanError::Conversion {
+            tensor: tensor.to_owned(),
+            target: self.export.to_string(),
+            reason: reason.into(),
+            hint: hint.to_owned(),
+        }
+    }
+
+    fn convert_linear(&mut self, task: &Task<'_, '_>, linear: &Linear) -> Result<(), PlanError> {
+        let tensor = self.tensors[linear.weight].clone();
+        let Some([matrix]) = tensor.packed() else {
+            return Err(self.refusal(&tensor.name, "it is several matrices", ACCEPT));
+        };
+        let stored = task.import.activations(&linear.module);
+        let scheme = |activation: Option<&StoredActivation>| activation.map(|activation| activation.scheme);
+        let (input, output) =
+            (scheme(stored.and_then(|s| s.input.as_ref())), scheme(stored.and_then(|s| s.output.as_ref())));
+        let layer = PlannedLayer {
+            name: self.output_name(&linear.module),
+            module: linear.module.clone(),
+            role: linear.role.name(),
+            rows: matrix.rows(),
+            columns: matrix.columns(),
+            scheme: LayerScheme { weight: PLACEHOLDER, input, output },
+            source: SourceWeight {
+                tensor: tensor.name.clone(),
+                position: tensor.position,
+                expert: None,
+                input_major: false,
+                dtype: self.source_type(linear.weight)?,
+                storage: SourceStorage::Packed { reuse: Reuse::Codes, bytes: matrix.stored_bytes() },
+            },
+            shares_scale: None,
+            output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
+        };
+        if (matrix.rows(), matrix.columns()) != (linear.out_features, linear.in_features) {
+            return Err(self.refusal(
+                &tensor.name,
+                "it is stored as [in, out] in the float model",
+                "convert --to float",
+            ));
+        }
+        let fit = self.fit(task, matrix, &layer, None)?;
+        let shares = fit.reuse == Reuse::Values && has_tensor_scale(fit.scheme.weight);
+        let mut layer = self.fitted(layer, fit);
+        layer.shares_scale = linear.siblings.filter(|_| shares).map(|group| group.index());
+        self.take(linear.weight);
+        self.add_layer(layer, &Origin::of_linear(linear), Vec::new())
+    }
+
+    fn convert_experts(&mut self, task: &Task<'_, '_>, experts: &FusedExperts) -> Result<(), PlanError> {
+        let ExpertsStorage::Float { weight } = experts.storage else { return Ok(()) };
+        let tensor = self.tensors[weight].clone();
+        let Some(matrices) = tensor.packed() else {
+            self.excluded.push(experts.module.clone());
+            self.copy(weight, "not quantized in the source");
+            return Ok(());
+        };
+        self.take(weight);
+        let of_all = self.output_name(&experts.module);
+        let fused = self.export.is_for_fused_experts().then_some(Fused { module: &of_all, count: matrices.len() });
+        let (dtype, mut shared) = (self.source_type(weight)?, None);
+        for (expert, matrix) in matrices.iter().enumerate() {
+            let origin = Origin::of_expert(experts, names::of_expert(&experts.module, expert));
+            let layer = PlannedLayer {
+                name: self.output_name(&origin.module),
+                module: origin.module.clone(),
+                role: experts.role.name(),
+                rows: matrix.rows(),
+                columns: matrix.columns(),
+                scheme: LayerScheme::weight_only(PLACEHOLDER),
+                source: SourceWeight {
+                    tensor: tensor.name.clone(),
+                    position: tensor.position,
+                    expert: Some(expert),
+                    input_major: false,
+                    dtype,
+                    storage: expert_storage(&tensor, expert, Reuse::Codes),
+                },
+                shares_scale: None,
+                output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
+            };
+            let fit = self.fit(task, matrix, &layer, fused)?;
+            let layer = self.fitted(layer, fit);
+            match fused {
+                Some(_) => self.add_fused_parts(layer, experts, &mut shared)?,
+                None => self.add_layer(layer, &origin, Vec::new())?,
+            }
+        }
+        if let (Some(bias), None) = (experts.bias, fused) {
+            self.split_bias(experts, bias);
+        }
+        Ok(())
+    }
+
+    /// The layer as it will be, with a word to the user where values change.
+    fn fitted(&mut self, mut layer: PlannedLayer, fit: Fit) -> PlannedLayer {
+        layer.scheme = fit.scheme;
+        if let SourceStorage::Packed { reuse, .. } = &mut layer.source.storage {
+            *reuse = fit.reuse;
+        }
+        match (fit.reuse, fit.loss) {
+            (Reuse::Values, _) => {
+                self.notices.push(format!("`{}` is quantized anew, to `{}`", layer.name, layer.scheme.weight));
+            }
+            (Reuse::Codes, Some(loss)) => self.notices.push(format!("`{}`: {}", layer.name, loss.reason)),
+            (Reuse::Codes, None) => {}
+        }
+        layer
+    }
+
+    /// The form in which the target holds a weight without loss; where loss is accepted, with as little as can be.
+    fn fit(
+        &self,
+        task: &Task<'_, '_>,
+        matrix: &PackedMatrix<'_>,
+        layer: &PlannedLayer,
+        fused: Option<Fused<'_>>,
+    ) -> Result<Fit, PlanError> {
+        let stored = matrix.scheme(task.usual.symmetric, task.usual.tile);
+        let stored =
+            stored.ok_or_else(|| self.refusal(&layer.source.tensor, "no scheme describes its codes", ACCEPT))?;
+        let (mut least, mut refused) = (None::<(LayerScheme, Loss)>, None);
+        for weight in forms(stored) {
+            let scheme = LayerScheme { weight, ..layer.scheme };
+            let parts = match self.held(layer, scheme, fused, matrix.groups().is_some()) {
+                Ok(parts) => parts,
+                Err(error) => {
+                    refused.get_or_insert(error);
+                    continue;
+                }
+            };
+            match loss_of_scales(Isa::best(), matrix, &parts) {
+                None => return Ok(Fit { scheme, reuse: Reuse::Codes, loss: None }),
+                Some(loss) if least.as_ref().is_none_or(|(_, other)| loss.relative < other.relative) => {
+                    least = Some((scheme, loss));
+                }
+                Some(_) => {}
+            }
+        }
+        match (task.conversion.requantize, least) {
+            (false, Some((_, loss))) => Err(self.refusal(&layer.source.tensor, loss.reason, ACCEPT)),
+            (false, None) => Err(refused.unwrap_or(PlanError::NotQuantized)),
+            (true, Some((scheme, loss))) if loss.relative <= SMALL_LOSS => {
+                Ok(Fit { scheme, reuse: Reuse::Codes, loss: Some(loss) })
+            }
+            (true, _) => self.anew(layer, LayerScheme { weight: stored, ..layer.scheme }, fused, refused),
+        }
+    }
+
+    /// The nearest scheme to which values are quantized anew.
+    fn anew(
+        &self,
+        layer: &PlannedLayer,
+        stored: LayerScheme,
+        fused: Option<Fused<'_>>,
+        refused: Option<PlanError>,
+    ) -> Result<Fit, PlanError> {
+        let fits = |scheme: LayerScheme| {
+            let whole = scheme.weight.check_shape(layer.rows, layer.columns).is_ok();
+            whole && self.held(layer, scheme, fused, false).is_ok()
+        };
+        let found = nearest(self.export, stored, fits);
+        let scheme = found.ok_or_else(|| refused.unwrap_or(PlanError::NotQuantized))?;
+        Ok(Fit { scheme, reuse: Reuse::Values, loss: None })
+    }
+
+    /// The tensors of a layer under a scheme, if the target holds it.
+    fn held(
+        &self,
+        layer: &PlannedLayer,
+        scheme: LayerScheme,
+        fused: Option<Fused<'_>>,
+        ordered: bool,
+    ) -> Result<Vec<Part>, PlanError> {
+        if ordered && !self.export.holds_order() {
+            let reason = "its input channels are not grouped as they stand, and there is no place for their groups";
+            return Err(self.refusal(&layer.source.tensor, reason, ACCEPT));
+        }
+        let parts = self.parts(&PlannedLayer { scheme, ..layer.clone() }, fused);
+        let said = |parts| can_say(self.export, &self.recipe, &layer.name, scheme).map(|()| parts);
+        let error = |problem: crate::export::CannotHold| {
+            let hint = format!("{}; or {ACCEPT}", problem.hint);
+            self.refusal(&layer.source.tensor, problem.reason, &hint)
+        };
+        match parts {
+            Ok(parts) => said(parts).map_err(error),
+            Err(PlanError::Export { problem, .. }) => Err(error(problem)),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The tensors that codes, scales and zero points were in have no successors.
+    pub(super) fn drop_parts(&mut self, checkpoint: &Checkpoint) {
+        let known: BTreeSet<usize> = self.tensors.iter().map(|tensor| tensor.position).collect();
+        let parts = checkpoint.tensors().enumerate().filter(|(position, _)| !known.contains(position));
+        let part = |(_, view): (usize, kvant_container::TensorView<'_>)| DroppedTensor {
+            name: view.name().to_owned(),
+            reason: "part of a quantized weight, or parameters of activations",
+        };
+        self.dropped.extend(parts.map(part));
+    }
+
+    /// What the source says of activations, for all places of the plan.
+    fn stored_parameters(&self, import: &Import<'_>, conversion: &Conversion) -> Result<Parameters, PlanError> {
+        let mut found = Vec::new();
+        for ParameterTensor { part, .. } in &self.parameter_tensors {
+            let Some(parameters) = parameters_of(import, &part.site) else { continue };
+            if let (Some(loss), false) = (loss_of_parameter(part, &parameters), conversion.requantize) {
+                return Err(self.refusal(&part.name, loss.reason, ACCEPT));
+            }
+            found.push((part.site.clone(), parameters));
+        }
+        Ok(Parameters::new(found))
+    }
+}
+
+/// Stands in a layer until its scheme is found.
+const PLACEHOLDER: TensorScheme = TensorScheme::Cast(kvant_quant::scheme::Cast::Bf16);
+
+fn parameters_of(import: &Import<'_>, site: &Site) -> Option<StaticParameters> {
+    let module = |module: &str| import.activations(module);
+    let stored = match site {
+        Site::Input(name) => module(name)?.input.as_ref(),
+        Site::Output(name) => module(name)?.output.as_ref(),
+        Site::Key(block) => import.attention(*block)?.key.as_ref(),
+        Site::Value(block) => import.attention(*block)?.value.as_ref(),
+        Site::Query(block) => import.attention(*block)?.query.as_ref(),
+        Site::Probabilities(block) => import.attention(*block)?.probabilities.as_ref(),
+    };
+    stored?.parameters.clone()
+}
+
+/// How attention is quantized in the blocks of the source: as in the first where it is.
+fn stored_attention(import: &Import<'_>) -> AttentionScheme {
+    let Some(first) = import.first_attention() else { return AttentionScheme::default() };
+    let scheme = |activation: &Option<StoredActivation>| activation.as_ref().map(|activation| activation.scheme);
+    let cache = scheme(&first.key).or(scheme(&first.value));
+    AttentionScheme {
+        rotary: Rotary::After,
+        key_value: cache.map(|scheme| KvCacheScheme { scheme, min_scale: MinScale::default() }),
+        query: scheme(&first.query),
+        probabilities: scheme(&first.probabilities),
+    }
+}

@@ -1,0 +1,11 @@
+//! Conversions between layouts: every cell of the matrix of sources and targets is exact, refused with a reason, or loses what
+//! is said. The matrix over the models at hand is printed into docs/formats.md.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod gpt_oss;
+mod matrix;
+mod resume;
+mod single;
+mod sources;

@@ -1,0 +1,116 @@
+//! Quantized checkpoints of all layouts, made of a model, and their conversion.
+
+use crate::common::{Tensor, quantize, scheme, write};
+use kvant_container::{Checkpoint, Durability};
+use kvant_llm::conversion::{Conversion, FloatType, Target};
+use kvant_llm::engine::{self, Begun, Output, Silent};
+use kvant_llm::export::Export;
+use kvant_llm::plan::{Plan, PlanError};
+use kvant_llm::recipe::Settings;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// A layout with a scheme in it.
+pub struct Source {
+    /// Its name in the table.
+    pub name: &'static str,
+    export: Export,
+    scheme: &'static str,
+    /// What is done to the checkpoint then.
+    then: fn(&Path),
+}
+
+const fn source(name: &'static str, export: Export, scheme: &'static str) -> Source {
+    Source { name, export, scheme, then: |_| {} }
+}
+
+/// Every layout that is read, with the schemes that it is used for.
+pub const SOURCES: &[Source] = &[
+    source("awq, 4 bits", Export::Awq, "uint4:g32:zp"),
+    source("awq, symmetric", Export::Awq, "int4:g32"),
+    source("gptq, 4 bits", Export::Gptq, "int4:g32"),
+    source("gptq_v2, zero points", Export::GptqV2, "uint4:g32:zp"),
+    Source { name: "gptq, activation order", export: Export::Gptq, scheme: "int4:g32", then: shuffle_groups },
+    source("gptq, 8 bits", Export::Gptq, "int8:g32"),
+    source("gptq_v2, 3 bits", Export::GptqV2, "int3:g32"),
+    source("quark int4, f16 scales", Export::Quark, "int4:g32:f16"),
+    source("quark int4, bf16 scales", Export::Quark, "int4:g32:bf16"),
+    source("quark uint4", Export::Quark, "uint4:g32:f16:zp"),
+    source("compressed-tensors W4A16", Export::CompressedTensors, "int4:g32:f16"),
+    source("compressed-tensors W4A16_ASYM", Export::CompressedTensors, "int4:g32:f16:zp"),
+    source("compressed-tensors W8A8", Export::CompressedTensors, "W8A8"),
+    source("fp8, tensor", Export::Fp8, "e4m3:tensor+e4m3:tensor!dynamic"),
+    source("fp8, blocks", Export::Fp8, "FP8_BLOCK"),
+    source("quark ptpc_fp8", Export::Quark, "ptpc_fp8"),
+    source("compressed-tensors FP8_DYNAMIC", Export::CompressedTensors, "FP8_DYNAMIC"),
+    source("compressed-tensors FP8_BLOCK", Export::CompressedTensors, "e4m3:b128x128:f32+e4m3:g128!dynamic"),
+    source("quark mxfp4", Export::Quark, "mxfp4"),
+    source("compressed-tensors MXFP4A16", Export::CompressedTensors, "MXFP4A16"),
+    source("compressed-tensors MXFP8", Export::CompressedTensors, "MXFP8"),
+    source("quark nvfp4 weights", Export::Quark, "e2m1:g16:e4m3:f32"),
+    Source { name: "modelopt NVFP4 weights", export: Export::Quark, scheme: "e2m1:g16:e4m3:f32", then: as_modelopt },
+    source("compressed-tensors NVFP4A16", Export::CompressedTensors, "NVFP4A16"),
+];
+
+impl Source {
+    /// Makes the checkpoint.
+    pub fn make(&self, model: &Path, out: &Path) {
+        let settings = Settings { format: Some(self.export), ..scheme(self.scheme) };
+        quantize(model, out, &settings, 1).unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        (self.then)(out);
+    }
+}
+
+/// Every target.
+pub fn targets() -> Vec<Target> {
+    let codes = Target::names().filter_map(|name| match name.parse::<Target>().unwrap() {
+        Target::Float(_) => None,
+        target => Some(target),
+    });
+    codes.chain([Target::Float(Some(FloatType::F32))]).collect()
+}
+
+/// Converts a checkpoint.
+pub fn convert(source: &Path, out: &Path, target: Target, requantize: bool, threads: usize) -> Result<Plan, PlanError> {
+    let checkpoint = Checkpoint::open(source).unwrap();
+    let plan = Plan::convert(&checkpoint, &Conversion { target, requantize, max_shard_size: 1 << 30 })?;
+    if let Begun::Working(output) = Output::begin(&plan, source, out, false).unwrap() {
+        engine::run(&plan, &checkpoint, &output, threads, &AtomicBool::new(false), &Silent).unwrap();
+        output.finish(&plan, &checkpoint, Durability::Process).unwrap();
+    }
+    Ok(plan)
+}
+
+/// Writes a checkpoint anew with other tensors and another configuration.
+pub fn rewrite(dir: &Path, change: impl Fn(Tensor) -> Tensor, describe: impl Fn(&mut Value)) {
+    let (mut config, tensors): (Value, Vec<Tensor>) = {
+        let checkpoint = Checkpoint::open(dir).unwrap();
+        let tensor = |view: kvant_container::TensorView<'_>| {
+            (view.name().to_owned(), view.dtype(), view.shape().to_vec(), view.bytes().to_vec())
+        };
+        (checkpoint.config().unwrap().unwrap(), checkpoint.tensors().map(tensor).map(&change).collect())
+    };
+    describe(&mut config);
+    std::fs::remove_dir_all(dir).unwrap();
+    write(dir, &config, &tensors);
+}
+
+/// Groups as activation order leaves them: channels of all groups anywhere.
+fn shuffle_groups(dir: &Path) {
+    let turn = |(name, dtype, shape, bytes): Tensor| match name.ends_with("g_idx") {
+        true => {
+            let groups: Vec<[u8; 4]> = bytes.as_chunks::<4>().0.to_vec();
+            let count = groups.len();
+            let turned = (0..count).flat_map(|i| groups[i * 37 % count]).collect();
+            (name, dtype, shape, turned)
+        }
+        false => (name, dtype, shape, bytes),
+    };
+    rewrite(dir, turn, |config| config["quantization_config"]["desc_act"] = json!(true));
+}
+
+fn as_modelopt(dir: &Path) {
+    let quantization = json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]});
+    rewrite(dir, |tensor| tensor, |config| config["quantization_config"] = quantization.clone());
+}
