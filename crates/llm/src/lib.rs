@@ -10,6 +10,7 @@
 //! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already, [`conversion`]: from one
 //!   to another,
 //! * [`gguf`]: the same way to a GGUF file, with a plan of its own,
+//! * [`onnx`]: a decoder as an ONNX graph,
 //! * [`verify`]: whether a finished checkpoint loads, and is sane.
 //!
 //! ```
@@ -58,6 +59,7 @@ pub mod import;
 pub mod journal;
 pub mod model_config;
 pub mod network;
+pub mod onnx;
 pub mod plan;
 pub mod recipe;
 pub mod tokenizer;

@@ -111,6 +111,11 @@ impl<'a> Decoder<'a> {
         self.blueprint.longest
     }
 
+    /// Whether the checkpoint quantizes activations.
+    pub fn quantizes_activations(&self) -> bool {
+        !self.quantizers.is_empty()
+    }
+
     /// The tensors that it reads.
     pub fn tensors(&self) -> &Tensors<'a> {
         &self.tensors

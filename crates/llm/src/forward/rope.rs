@@ -85,6 +85,15 @@ impl Rotary {
         Angles { dim: self.dim, length, cos, sin }
     }
 
+    /// The angle per position of every pair, and the factor on cosines and sines, where they are the same for sequences of
+    /// every length.
+    pub fn constant_frequencies(&self) -> Option<(Vec<f32>, f32)> {
+        match self.scaling {
+            Scaling::Dynamic { .. } | Scaling::LongRope { .. } => None,
+            _ => Some(self.frequencies(1)),
+        }
+    }
+
     /// Turns per position of every pair, and the factor on cosines and sines.
     fn frequencies(&self, length: usize) -> (Vec<f32>, f32) {
         let plain = || self.powers(self.theta).into_iter().map(|p| 1.0 / p);

@@ -189,6 +189,22 @@ impl<'a> Tensors<'a> {
         }
     }
 
+    /// The codes and scales of a layer that is quantized.
+    pub fn packed(&self, layer: &Projection) -> Option<&Arc<PackedMatrix<'a>>> {
+        match (&layer.place, &self.stored[layer.tensor]) {
+            (MatrixPlace::Packed(index), Stored::Packed(matrices)) => matrices.get(*index),
+            _ => None,
+        }
+    }
+
+    /// The type that a layer's floats are stored in.
+    pub fn float_source(&self, layer: &Projection) -> Option<Source> {
+        match layer.place {
+            MatrixPlace::Plain { source, .. } => Some(source),
+            MatrixPlace::Packed(_) => None,
+        }
+    }
+
     /// The bias of a layer.
     pub fn bias(&self, layer: &Projection) -> Option<Vec<f32>> {
         layer.bias.as_ref().map(|bias| self.values(bias))

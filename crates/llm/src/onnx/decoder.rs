@@ -1,0 +1,216 @@
+//! The decoder as a whole: inputs, embeddings, blocks, logits.
+
+use super::builder::{Builder, Extent, Value};
+use super::error::OnnxExportError;
+use super::mask::Positions;
+use super::weights::{MICROSOFT, Weight};
+use crate::family::Residual;
+use crate::forward::Decoder;
+use crate::forward::blueprint::{Block, NormLayer};
+use kvant_container::onnx::{DataType, ModelProto, OperatorSetIdProto, Spill};
+use kvant_numeric::simd::Isa;
+use std::collections::HashMap;
+
+/// The first opset with 4-bit integers and blocks in DequantizeLinear, and the version of the format that goes with it.
+const OPSET: i64 = 21;
+const IR_VERSION: i64 = 10;
+
+/// What an export made.
+#[derive(Debug)]
+pub struct Exported {
+    /// The graph.
+    pub model: ModelProto,
+    /// Quantized layers that no operator holds the codes of: their values are stored as floats.
+    pub widened: Vec<String>,
+    /// Whether the checkpoint quantizes activations, which the graph leaves in float.
+    pub float_activations: bool,
+}
+
+/// Cosines and sines of a rotary embedding at the positions of this run, `[batch, sequence, 1, dim / 2]`.
+#[derive(Clone, Debug)]
+pub(super) struct AnglesOf {
+    pub(super) dim: usize,
+    pub(super) cos: Value,
+    pub(super) sin: Value,
+}
+
+/// Writes a decoder, node by node.
+pub(super) struct Writer<'w, 'a> {
+    pub(super) decoder: &'w Decoder<'a>,
+    pub(super) builder: Builder,
+    pub(super) isa: Isa,
+    pub(super) spill: Option<&'w Spill>,
+    pub(super) rotaries: Vec<AnglesOf>,
+    /// Weights by module.
+    pub(super) weights: HashMap<String, Weight>,
+    /// Tables that rows are looked up in, as floats.
+    pub(super) tables: HashMap<String, Value>,
+    pub(super) widened: Vec<String>,
+    positions: Positions,
+    masks: HashMap<Option<usize>, Value>,
+}
+
+/// The graph of a decoder. Large constants go to `spill`, so that one layer at a time is in memory.
+///
+/// # Errors
+///
+/// *Unsupported* for rules that have no graph, *invalid* for weights that are not what they should be.
+pub fn export(decoder: &Decoder<'_>, spill: Option<&Spill>) -> Result<Exported, OnnxExportError> {
+    let mut builder = Builder::default();
+    builder.enter("inputs");
+    let rows = [Extent::Named("batch"), Extent::Named("sequence")];
+    let all = [Extent::Named("batch"), Extent::Named("total_sequence")];
+    let tokens = builder.input("input_ids", DataType::INT64, &rows);
+    let attention_mask = builder.input("attention_mask", DataType::INT64, &all);
+    let places = builder.input("position_ids", DataType::INT64, &rows);
+    let positions = Positions::new(&mut builder, &tokens, &attention_mask);
+    let mut writer = Writer {
+        decoder,
+        builder,
+        isa: Isa::best(),
+        spill,
+        rotaries: Vec::new(),
+        weights: HashMap::new(),
+        tables: HashMap::new(),
+        widened: Vec::new(),
+        positions,
+        masks: HashMap::new(),
+    };
+    writer.rotaries(&places)?;
+    writer.decoder(&tokens, &places)?;
+    let Writer { builder, widened, .. } = writer;
+    let opset = |domain: &str, version| OperatorSetIdProto {
+        domain: Some(domain.to_owned()),
+        version: Some(version),
+        ..OperatorSetIdProto::default()
+    };
+    let model = ModelProto {
+        ir_version: Some(IR_VERSION),
+        producer_name: Some("kvant".to_owned()),
+        producer_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        opset_import: vec![opset("", OPSET), opset(MICROSOFT, 1)],
+        graph: Some(builder.finish("decoder")).into(),
+        ..ModelProto::default()
+    };
+    Ok(Exported { model, widened, float_activations: decoder.quantizes_activations() })
+}
+
+impl Writer<'_, '_> {
+    fn rotaries(&mut self, places: &Value) -> Result<(), OnnxExportError> {
+        for rotary in &self.decoder.blueprint().rotaries {
+            let rule = || OnnxExportError::unsupported("rotary embeddings whose angles depend on the length of the text");
+            let (frequencies, factor) = rotary.constant_frequencies().ok_or_else(rule)?;
+            let builder = &mut self.builder;
+            let half = frequencies.len();
+            let places = builder.cast(places, DataType::FLOAT);
+            let places = builder.unsqueeze(&places, &[2, 3]);
+            let frequencies = builder.numbers(&frequencies, &[half]);
+            let angles = builder.binary("Mul", &places, &frequencies);
+            let [cos, sin] = ["Cos", "Sin"].map(|operator| {
+                let value = builder.unary(operator, &angles);
+                builder.scaled(&value, factor)
+            });
+            self.rotaries.push(AnglesOf { dim: 2 * half, cos, sin });
+        }
+        Ok(())
+    }
+
+    /// The mask of scores for a window; made once.
+    pub(super) fn mask(&mut self, window: Option<usize>) -> Value {
+        if let Some(known) = self.masks.get(&window) {
+            return known.clone();
+        }
+        let mask = self.positions.mask(&mut self.builder, window);
+        self.masks.insert(window, mask.clone());
+        mask
+    }
+
+    fn decoder(&mut self, tokens: &Value, places: &Value) -> Result<(), OnnxExportError> {
+        let decoder = self.decoder;
+        let blueprint = decoder.blueprint();
+        self.builder.enter("embedding");
+        let mut x = self.embedded(tokens, places)?;
+        for (index, block) in blueprint.blocks.iter().enumerate() {
+            self.builder.enter(format!("block_{index}"));
+            x = self.block(index, block, &x)?;
+        }
+        self.builder.enter("head");
+        let mut x = self.normed(blueprint.final_norm.as_ref(), &x);
+        if let Some(layer) = &blueprint.project_out {
+            x = self.linear(layer, &x)?;
+        }
+        let logits = self.linear(&blueprint.head, &x)?;
+        let logits = self.builder.scaled(&logits, blueprint.logit_scale);
+        let logits = self.builder.capped(&logits, blueprint.logit_cap);
+        let shape = [Extent::Named("batch"), Extent::Named("sequence"), Extent::Fixed(decoder.vocabulary())];
+        self.builder.output("logits", &logits, DataType::FLOAT, &shape);
+        Ok(())
+    }
+
+    fn embedded(&mut self, tokens: &Value, places: &Value) -> Result<Value, OnnxExportError> {
+        let blueprint = self.decoder.blueprint();
+        let x = self.looked_up(&blueprint.embedding, tokens)?;
+        let mut x = self.builder.scaled(&x, blueprint.embedding_scale);
+        if let Some(layer) = &blueprint.project_in {
+            x = self.linear(layer, &x)?;
+        }
+        if let Some((table, offset)) = &blueprint.positions {
+            let offset = self.builder.integer(*offset as i64);
+            let rows = self.builder.binary("Add", places, &offset);
+            let found = self.looked_up(table, &rows)?;
+            x = self.builder.binary("Add", &x, &found);
+        }
+        Ok(self.normed(blueprint.embedding_norm.as_ref(), &x))
+    }
+
+    fn normed(&mut self, norm: Option<&NormLayer>, x: &Value) -> Value {
+        let width = self.decoder.width();
+        norm.map_or_else(|| x.clone(), |norm| self.norm(norm, x, width, &[width]))
+    }
+
+    /// A block on the residual stream `x`.
+    fn block(&mut self, index: usize, block: &Block, x: &Value) -> Result<Value, OnnxExportError> {
+        match block.residual {
+            Residual::Parallel => self.parallel(index, block, x),
+            Residual::PostNorm => self.post_norm(index, block, x),
+            _ => self.sequential(index, block, x),
+        }
+    }
+
+    fn sequential(&mut self, index: usize, block: &Block, x: &Value) -> Result<Value, OnnxExportError> {
+        let normed = self.normed(block.attention_input.as_ref(), x);
+        let branch = self.attention(index, &block.attention, &normed)?;
+        let x = self.joined(block, x, &branch, block.attention_output.as_ref());
+        let normed = self.normed(block.feed_forward_input.as_ref(), &x);
+        let branch = self.feed_forward(&block.feed_forward, &normed)?;
+        Ok(self.joined(block, &x, &branch, block.feed_forward_output.as_ref()))
+    }
+
+    fn parallel(&mut self, index: usize, block: &Block, x: &Value) -> Result<Value, OnnxExportError> {
+        let normed = self.normed(block.attention_input.as_ref(), x);
+        let second = match &block.feed_forward_input {
+            Some(norm) => self.normed(Some(norm), x),
+            None => normed.clone(),
+        };
+        let attention = self.attention(index, &block.attention, &normed)?;
+        let feed_forward = self.feed_forward(&block.feed_forward, &second)?;
+        let x = self.joined(block, x, &attention, block.attention_output.as_ref());
+        Ok(self.joined(block, &x, &feed_forward, block.feed_forward_output.as_ref()))
+    }
+
+    fn post_norm(&mut self, index: usize, block: &Block, x: &Value) -> Result<Value, OnnxExportError> {
+        let branch = self.attention(index, &block.attention, x)?;
+        let x = self.joined(block, x, &branch, None);
+        let x = self.normed(block.attention_input.as_ref(), &x);
+        let branch = self.feed_forward(&block.feed_forward, &x)?;
+        let x = self.joined(block, &x, &branch, None);
+        Ok(self.normed(block.feed_forward_input.as_ref(), &x))
+    }
+
+    /// `x + scale * norm(branch)`.
+    fn joined(&mut self, block: &Block, x: &Value, branch: &Value, norm: Option<&NormLayer>) -> Value {
+        let branch = self.normed(norm, branch);
+        let branch = self.builder.scaled(&branch, block.branch_scale);
+        self.builder.binary("Add", x, &branch)
+    }
+}

@@ -1,0 +1,286 @@
+//! Weights as constants of the graph, and the products with them. Codes of integers go to `com.microsoft.MatMulNBits` where it holds
+//! them, else to DequantizeLinear, as fp8 codes do; what neither holds is stored as the floats that it stands for.
+//!
+//! `MatMulNBits` takes a weight of K inputs and N outputs as `[N, K / block, block * bits / 8]`, the first code of a byte in its low
+//! half, scales `[N * K / block]` and zero points packed like codes, a row of bytes an output; without zero points zero is the
+//! middle code. Source: ONNX Runtime, ContribOperators.md; DequantizeLinear: ONNX operators, opset 21.
+
+use super::builder::{Attribute, Value};
+use super::decoder::Writer;
+use super::error::OnnxExportError;
+use crate::export::{ScaleEncoding, encode};
+use crate::forward::Projection;
+use crate::import::{PackedMatrix, integers};
+use crate::weight::{Band, WeightMatrix};
+use kvant_container::onnx::{DataType, keep};
+use kvant_numeric::format::MiniFloat;
+use kvant_numeric::kernel::Source;
+use kvant_numeric::pack::transpose;
+use kvant_quant::QuantTensor;
+use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme, ZeroPoint};
+
+/// The domain of onnxruntime's own operators.
+pub(super) const MICROSOFT: &str = "com.microsoft";
+/// Inputs of a block that the kernels of `MatMulNBits` take: powers of two from here.
+const SMALLEST_BLOCK: usize = 16;
+
+/// A weight in the graph.
+#[derive(Clone, Debug)]
+pub(super) enum Weight {
+    /// Floats `[in, out]`, or what becomes of codes.
+    Matrix(Value),
+    /// For `MatMulNBits`: codes, scales and zero points.
+    Blocks { inputs: Vec<Value>, bits: u32, block: usize },
+}
+
+impl Writer<'_, '_> {
+    /// `x W^T + b` for rows `x`.
+    pub(super) fn linear(&mut self, layer: &Projection, x: &Value) -> Result<Value, OnnxExportError> {
+        let out = match self.weight(layer)? {
+            Weight::Matrix(matrix) => self.builder.binary("MatMul", x, &matrix),
+            Weight::Blocks { inputs, bits, block } => {
+                let attributes = [
+                    ("K", Attribute::Int(layer.columns as i64)),
+                    ("N", Attribute::Int(layer.rows as i64)),
+                    ("bits", Attribute::Int(i64::from(bits))),
+                    ("block_size", Attribute::Int(block as i64)),
+                ];
+                let inputs: Vec<&Value> = std::iter::once(x).chain(&inputs).collect();
+                let [out] = self.builder.node_of(MICROSOFT, "MatMulNBits", &inputs, &attributes);
+                out
+            }
+        };
+        let Some(bias) = self.decoder.tensors().bias(layer) else { return Ok(out) };
+        let bias = self.builder.numbers(&bias, &[bias.len()]);
+        Ok(self.builder.binary("Add", &out, &bias))
+    }
+
+    /// A table `[rows, columns]` whose rows are looked up, and the value of row numbers `rows`.
+    pub(super) fn looked_up(&mut self, table: &Projection, rows: &Value) -> Result<Value, OnnxExportError> {
+        let (constant, data_type) = self.constant_of(table, false)?;
+        if data_type == DataType::FLOAT {
+            self.tables.insert(table.module.clone(), constant.clone());
+        } else {
+            let floats = self.builder.cast(&constant, DataType::FLOAT);
+            self.tables.insert(table.module.clone(), floats);
+        }
+        let found = self.builder.node("Gather", &[&constant, rows], &[("axis", Attribute::Int(0))]);
+        Ok(if data_type == DataType::FLOAT { found } else { self.builder.cast(&found, DataType::FLOAT) })
+    }
+
+    fn weight(&mut self, layer: &Projection) -> Result<Weight, OnnxExportError> {
+        if let Some(known) = self.weights.get(&layer.module) {
+            return Ok(known.clone());
+        }
+        let weight = match (self.tables.get(&layer.module).cloned(), self.decoder.tensors().packed(layer)) {
+            // A head that is tied to the embedding.
+            (Some(table), _) => Weight::Matrix(self.builder.transpose(&table, &[1, 0])),
+            (None, Some(matrix)) => self.packed(layer, matrix)?,
+            (None, None) => self.floats(layer)?,
+        };
+        self.decoder.tensors().release(layer);
+        self.weights.insert(layer.module.clone(), weight.clone());
+        Ok(weight)
+    }
+
+    fn floats(&mut self, layer: &Projection) -> Result<Weight, OnnxExportError> {
+        let (constant, data_type) = self.constant_of(layer, true)?;
+        let floats = data_type == DataType::FLOAT;
+        Ok(Weight::Matrix(if floats { constant } else { self.builder.cast(&constant, DataType::FLOAT) }))
+    }
+
+    /// The values of a weight in the type in which the checkpoint has them, f32 for codes.
+    fn constant_of(&mut self, layer: &Projection, transposed: bool) -> Result<(Value, DataType), OnnxExportError> {
+        let matrix: WeightMatrix<'_> = self.decoder.weight(layer);
+        let (rows, columns) = (layer.rows, layer.columns);
+        let mut values = Vec::new();
+        matrix.read(self.isa, &Band { rows: 0..rows, columns: 0..columns }, &mut values);
+        let (encoding, data_type) = match self.decoder.tensors().float_source(layer) {
+            Some(Source::F16) => (ScaleEncoding::F16, DataType::FLOAT16),
+            Some(Source::Bf16) => (ScaleEncoding::Bf16, DataType::BFLOAT16),
+            _ => (ScaleEncoding::F32, DataType::FLOAT),
+        };
+        let shape = if transposed { [columns, rows] } else { [rows, columns] };
+        let values = if transposed { turned(&values, rows, columns) } else { values };
+        let contents = keep(self.spill, encode(encoding, &values))?;
+        let name = format!("{}.weight", layer.module);
+        Ok((self.builder.initializer(&name, data_type, &shape, contents), data_type))
+    }
+
+    /// Codes, where an operator takes them.
+    fn packed(&mut self, layer: &Projection, matrix: &PackedMatrix<'_>) -> Result<Weight, OnnxExportError> {
+        let scheme = matrix.scheme(matrix.is_symmetric(self.isa), None).filter(|_| matrix.groups().is_none());
+        match scheme {
+            Some(TensorScheme::Int(int)) => match block_of(int, layer) {
+                Some(block) => self.blocks(layer, matrix, int, block),
+                None => self.dequantized(layer, matrix, int),
+            },
+            Some(TensorScheme::Float(float)) if is_plain_fp8(float) => self.dequantized_fp8(layer, matrix, float),
+            _ => {
+                self.widened.push(layer.module.clone());
+                self.floats(layer)
+            }
+        }
+    }
+
+    fn recoded(
+        &self,
+        layer: &Projection,
+        matrix: &PackedMatrix<'_>,
+        scheme: TensorScheme,
+    ) -> Result<QuantTensor, OnnxExportError> {
+        let band = Band { rows: 0..layer.rows, columns: 0..layer.columns };
+        let wrong = |cause| OnnxExportError::Codes { layer: layer.module.clone(), cause };
+        matrix.recoded(self.isa, &band, scheme).map_err(wrong)
+    }
+
+    fn blocks(
+        &mut self,
+        layer: &Projection,
+        matrix: &PackedMatrix<'_>,
+        int: IntScheme,
+        block: usize,
+    ) -> Result<Weight, OnnxExportError> {
+        let bits = int.format.bits();
+        let unsigned = integers(bits).and_then(|(_, unsigned)| unsigned).unwrap_or(int.format);
+        let scheme = IntScheme { format: unsigned, zero_point: ZeroPoint::Integer, ..int };
+        let tensor = self.recoded(layer, matrix, TensorScheme::Int(scheme))?;
+        let (rows, count) = (layer.rows, layer.columns.div_ceil(block));
+        let codes = tensor.code_bytes().unwrap_or_default();
+        let packed: Vec<u8> = codes
+            .chunks(layer.columns.max(1))
+            .flat_map(|row| packed_row(row, bits, count * block))
+            .collect();
+        let name = |what: &str| format!("{}.{what}", layer.module);
+        let codes = keep(self.spill, packed)?;
+        let shape = [rows, count, block * bits as usize / 8];
+        let mut inputs = vec![
+            self.builder.initializer(&name("weight_blocks"), DataType::UINT8, &shape, codes),
+            self.scales(&name("weight_scales"), tensor.scales(), &[rows * count])?,
+        ];
+        let middle = f64::from(1u32 << (bits - 1));
+        if tensor.zero_points().iter().any(|point| *point != middle) {
+            let points: Vec<u8> = tensor.zero_points().iter().map(|point| *point as u8).collect();
+            let packed: Vec<u8> =
+                points.chunks(count.max(1)).flat_map(|row| packed_row(row, bits, row.len())).collect();
+            let shape = [packed.len()];
+            inputs.push(self.builder.initializer(&name("weight_zero_points"), DataType::UINT8, &shape, packed));
+        }
+        Ok(Weight::Blocks { inputs, bits, block })
+    }
+
+    fn scales(&mut self, name: &str, scales: &[f32], shape: &[usize]) -> Result<Value, OnnxExportError> {
+        let contents = keep(self.spill, encode(ScaleEncoding::F32, scales))?;
+        Ok(self.builder.initializer(name, DataType::FLOAT, shape, contents))
+    }
+
+    /// Codes `[in, out]` behind DequantizeLinear. 4-bit codes stand two to a byte, all others one.
+    fn dequantized(
+        &mut self,
+        layer: &Projection,
+        matrix: &PackedMatrix<'_>,
+        int: IntScheme,
+    ) -> Result<Weight, OnnxExportError> {
+        let tensor = self.recoded(layer, matrix, TensorScheme::Int(int))?;
+        let codes = turned(tensor.code_bytes().unwrap_or_default(), layer.rows, layer.columns);
+        let nibbles = int.format.bits() == 4;
+        let data_type = if nibbles { DataType::INT4 } else { DataType::INT8 };
+        let store = |codes: Vec<u8>| if nibbles { pairs(&codes) } else { codes };
+        let points: Vec<u8> = tensor.zero_points().iter().map(|point| *point as i8 as u8).collect();
+        let (scale_rows, scale_columns) = tensor.scale_shape();
+        let points = (!points.is_empty()).then(|| store(turned(&points, scale_rows, scale_columns)));
+        self.behind_dequantize(layer, (data_type, store(codes)), &tensor, int.granularity, points)
+    }
+
+    fn dequantized_fp8(
+        &mut self,
+        layer: &Projection,
+        matrix: &PackedMatrix<'_>,
+        float: FloatScheme,
+    ) -> Result<Weight, OnnxExportError> {
+        let tensor = self.recoded(layer, matrix, TensorScheme::Float(float))?;
+        let codes = turned(tensor.code_bytes().unwrap_or_default(), layer.rows, layer.columns);
+        self.behind_dequantize(layer, (DataType::FLOAT8E4M3FN, codes), &tensor, float.granularity, None)
+    }
+
+    fn behind_dequantize(
+        &mut self,
+        layer: &Projection,
+        (data_type, codes): (DataType, Vec<u8>),
+        tensor: &QuantTensor,
+        granularity: Granularity,
+        zero_points: Option<Vec<u8>>,
+    ) -> Result<Weight, OnnxExportError> {
+        let (rows, columns) = tensor.scale_shape();
+        let (shape, attributes) = match granularity {
+            Granularity::Tensor => (vec![], vec![]),
+            Granularity::Channel(_) => (vec![rows], vec![("axis", Attribute::Int(1))]),
+            _ => {
+                let block = layer.columns / columns.max(1);
+                (vec![columns, rows], vec![("axis", Attribute::Int(0)), ("block_size", Attribute::Int(block as i64))])
+            }
+        };
+        let name = |what: &str| format!("{}.{what}", layer.module);
+        let contents = keep(self.spill, codes)?;
+        let scales = turned(tensor.scales(), rows, columns);
+        let mut inputs = vec![
+            self.builder.initializer(&name("weight_codes"), data_type, &[layer.columns, layer.rows], contents),
+            self.scales(&name("weight_scale"), &scales, &shape)?,
+        ];
+        if let Some(points) = zero_points {
+            inputs.push(self.builder.initializer(&name("weight_zero_point"), data_type, &shape, points));
+        }
+        let inputs: Vec<&Value> = inputs.iter().collect();
+        Ok(Weight::Matrix(self.builder.node("DequantizeLinear", &inputs, &attributes)))
+    }
+}
+
+/// The block in which `MatMulNBits` takes these codes.
+fn block_of(int: IntScheme, layer: &Projection) -> Option<usize> {
+    let Granularity::Group { axis: Axis::Columns, size } = int.granularity else { return None };
+    let block = size.map_or(layer.columns, |size| size.get() as usize);
+    let fits = matches!(int.format.bits(), 4 | 8) && block.is_power_of_two() && block >= SMALLEST_BLOCK;
+    fits.then_some(block)
+}
+
+/// e4m3 with a float scale for each channel or the tensor.
+fn is_plain_fp8(float: FloatScheme) -> bool {
+    let one_axis = matches!(float.granularity, Granularity::Tensor | Granularity::Channel(Axis::Rows));
+    float.format == MiniFloat::E4M3 && one_axis && matches!(float.scale, FloatScale::Plain(_))
+}
+
+/// Codes of 4 or 8 bits, dense, filled up with zeros to `length` codes.
+fn packed_row(codes: &[u8], bits: u32, length: usize) -> Vec<u8> {
+    let mut padded = codes.to_vec();
+    padded.resize(length, 0);
+    if bits == 4 { pairs(&padded) } else { padded }
+}
+
+/// Two codes a byte, the first in the low half.
+fn pairs(codes: &[u8]) -> Vec<u8> {
+    codes.chunks(2).map(|pair| pair[0] & 15 | pair.get(1).map_or(0, |high| high << 4)).collect()
+}
+
+/// The transpose of a matrix.
+fn turned<T: Copy + Default>(values: &[T], rows: usize, columns: usize) -> Vec<T> {
+    let mut out = vec![T::default(); values.len()];
+    transpose(values, rows, columns, &mut out);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_packed_low_half_first_and_filled_up() {
+        assert_eq!(packed_row(&[1, 2, 3], 4, 6), [0x21, 3, 0]);
+        assert_eq!(packed_row(&[1, 2, 3], 8, 4), [1, 2, 3, 0]);
+        assert_eq!(pairs(&[0xff, 0xfe, 0x07]), [0xef, 0x07]);
+    }
+
+    #[test]
+    fn a_matrix_is_turned() {
+        assert_eq!(turned(&[1, 2, 3, 4, 5, 6], 2, 3), [1, 4, 2, 5, 3, 6]);
+    }
+}

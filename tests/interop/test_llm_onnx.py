@@ -1,0 +1,118 @@
+"""Decoders as ONNX graphs: onnx.checker takes them, onnxruntime gives the logits of kvant's own forward, with and without a cache."""
+
+import functools
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import forward_models
+from test_forward import TRAINED, logits, trained  # noqa: F401 (a fixture)
+
+SCHEMES = {
+    "int4_wo_128": ("MatMulNBits",),
+    "uint4_wo_128": ("MatMulNBits",),
+    "int4:channel": ("DequantizeLinear",),
+    "int8:channel": ("DequantizeLinear",),
+    "int3:g64": ("DequantizeLinear",),
+    "ptpc_fp8": ("DequantizeLinear",),
+    "mxfp4_weight_only": (),
+}
+REFUSED = ("groups of experts", "angles depend", "SparseMixer", "without a gate")
+
+
+@functools.cache
+def session(path):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run(path, tokens, past=None):
+    """Logits of tokens [sequences, length] behind a cache, and the cache."""
+    graph = session(path)
+    count, length = tokens.shape
+    before = next(iter(past.values())).shape[2] if past else 0
+    feed = {
+        "input_ids": tokens.astype(np.int64),
+        "attention_mask": np.ones((count, before + length), np.int64),
+        "position_ids": np.tile(np.arange(before, before + length, dtype=np.int64), (count, 1)),
+    }
+    for each in graph.get_inputs():
+        if each.name.startswith("past_key_values"):
+            shape = (count, each.shape[1], 0, each.shape[3])
+            feed[each.name] = past[each.name] if past else np.zeros(shape, np.float32)
+    names = [each.name for each in graph.get_outputs()]
+    found = dict(zip(names, graph.run(names, feed)))
+    cache = {name.replace("present", "past_key_values"): value for name, value in found.items() if name != "logits"}
+    return found["logits"], cache
+
+
+def export(kvant, source, target):
+    done = kvant("convert", source, "--to", "onnx", "-o", target)
+    if done.returncode == 1 and any(reason in done.stderr for reason in REFUSED):
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    onnx.checker.check_model(str(target), full_check=True)
+    return target
+
+
+def assert_same(logits, directory, graph, tokens, tmp):
+    expected = logits(directory, tokens, tmp)
+    whole, _ = run(graph, tokens)
+    limit = 2e-4 * np.abs(expected).max()
+    assert np.abs(whole - expected).max() <= limit
+    first, cache = run(graph, tokens[:, :17])
+    second, cache = run(graph, tokens[:, 17:18], cache)
+    rest, _ = run(graph, tokens[:, 18:], cache)
+    assert np.abs(np.concatenate([first, second, rest], axis=1) - expected).max() <= limit
+
+
+def tokens_for(graph, length, seed=1):
+    vocabulary = next(each.shape[2] for each in session(graph).get_outputs() if each.name == "logits")
+    return np.random.default_rng(seed).integers(0, vocabulary, (2, length))
+
+
+@pytest.mark.parametrize("name", forward_models.MODELS)
+def test_generated_floats(name, kvant, logits, tmp_path):  # noqa: F811
+    directory = forward_models.save(name, tmp_path / name)
+    graph = export(kvant, directory, tmp_path / "model.onnx")
+    assert_same(logits, directory, graph, tokens_for(graph, 96), tmp_path)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_trained_floats(name, kvant, logits, tmp_path):  # noqa: F811
+    graph = export(kvant, trained(name), tmp_path / "model.onnx")
+    assert_same(logits, trained(name), graph, tokens_for(graph, 200), tmp_path)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_opt", "nano_gemma2"))
+def test_codes(name, scheme, kvant, logits, tmp_path):  # noqa: F811
+    quantized = tmp_path / "quantized"
+    done = kvant("quantize", trained(name), "--scheme", scheme, "--format", "compressed-tensors", "-o", quantized)
+    if done.returncode == 1:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    graph = export(kvant, quantized, tmp_path / "model.onnx")
+    operators = {node.op_type for node in onnx.load(graph, load_external_data=False).graph.node}
+    assert set(SCHEMES[scheme]) <= operators
+    assert_same(logits, quantized, graph, tokens_for(graph, 96), tmp_path)
+
+
+def test_padding_on_the_left_changes_nothing(kvant, tmp_path):
+    graph = export(kvant, trained("nano_llama"), tmp_path / "model.onnx")
+    tokens = tokens_for(graph, 12)
+    expected, _ = run(graph, tokens)
+    padded = np.concatenate([np.zeros((2, 5), np.int64), tokens], axis=1)
+    feed = {
+        "input_ids": padded,
+        "attention_mask": np.concatenate([np.zeros((2, 5), np.int64), np.ones((2, 12), np.int64)], axis=1),
+        "position_ids": np.tile(np.maximum(np.arange(17) - 5, 0), (2, 1)),
+    }
+    for each in session(graph).get_inputs():
+        if each.name.startswith("past_key_values"):
+            feed[each.name] = np.zeros((2, each.shape[1], 0, each.shape[3]), np.float32)
+    found = session(graph).run(["logits"], feed)[0][:, 5:]
+    assert np.abs(found - expected).max() <= 2e-4 * np.abs(expected).max()
