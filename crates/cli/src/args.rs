@@ -165,6 +165,8 @@ Examples:
   kvant convert gpt-oss-20b --to compressed-tensors -o out
   kvant convert Qwen3-8B-FP8 --to float --dtype bf16 -o out
       the values that the codes stand for
+  kvant convert Llama-3.2-1B-int4 --to onnx -o model.onnx
+      a decoder for onnxruntime, with the codes in MatMulNBits or behind DequantizeLinear
   kvant convert Llama-3.2-1B-W3 --to awq --requantize -o out
       quantized anew, since AWQ has no 3 bits; the error is told
 
@@ -177,9 +179,9 @@ pub struct ConvertArgs {
     /// A Hugging Face directory or a .safetensors file, quantized in a layout that is read
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// The layout to write (`kvant list exports`), or float
+    /// The layout to write (`kvant list exports`), float, or onnx: a graph with a cache of keys and values
     #[arg(long, value_name = "TARGET", value_parser = target_parser())]
-    pub to: Target,
+    pub to: ConvertTo,
     /// The type of floats: bf16, f16 or f32 [default: the one that config.json states]
     #[arg(long, value_name = "TYPE", value_parser = float_type_parser())]
     pub dtype: Option<FloatType>,
@@ -189,10 +191,10 @@ pub struct ConvertArgs {
     /// The most bytes of tensors in one file
     #[arg(long, value_name = "SIZE", default_value = "5GB")]
     pub max_shard_size: ByteSize,
-    /// The directory to write; it appears when it is complete
+    /// The directory to write, or the .onnx file; it appears when it is complete
     #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,
-    /// Replace the output directory if it exists
+    /// Replace the output if it exists
     #[arg(long, help_heading = "Run")]
     pub overwrite: bool,
     /// Say what would be done, and stop
@@ -715,9 +717,23 @@ pub struct CompletionsArgs {
     pub shell: clap_complete::Shell,
 }
 
-fn target_parser() -> impl TypedValueParser<Value = Target> {
-    let names: Vec<&'static str> = Target::names().collect();
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<Target>())
+/// What `kvant convert` makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvertTo {
+    /// A checkpoint.
+    Checkpoint(Target),
+    /// An ONNX graph.
+    Onnx,
+}
+
+const ONNX: &str = "onnx";
+
+fn target_parser() -> impl TypedValueParser<Value = ConvertTo> {
+    let names: Vec<&'static str> = Target::names().chain([ONNX]).collect();
+    PossibleValuesParser::new(names).try_map(|name| match name.as_str() {
+        ONNX => Ok(ConvertTo::Onnx),
+        name => name.parse::<Target>().map(ConvertTo::Checkpoint),
+    })
 }
 
 fn float_type_parser() -> impl TypedValueParser<Value = FloatType> {

@@ -122,6 +122,12 @@ impl From<kvant_onnx::evaluation::EvaluationError> for Failure {
     }
 }
 
+impl From<kvant_llm::onnx::OnnxExportError> for Failure {
+    fn from(error: kvant_llm::onnx::OnnxExportError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
 impl From<MeasureError> for Failure {
     fn from(error: MeasureError) -> Failure {
         Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())

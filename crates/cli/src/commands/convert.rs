@@ -1,11 +1,11 @@
 //! `kvant convert`: plans, checks, works, and says what became of the codes.
 
-use crate::args::ConvertArgs;
+use crate::args::{ConvertArgs, ConvertTo};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{interrupt, loading, model, size};
+use crate::{interrupt, loading, model, onnx, size};
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
 use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
@@ -20,14 +20,18 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// What the target does not hold, before anything is written; then what the system or the weights say.
 pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
+    let target = match args.to {
+        ConvertTo::Checkpoint(target) => target,
+        ConvertTo::Onnx => return onnx::decoder::run(args, printer),
+    };
     let begun = Instant::now();
     let checkpoint = model::open(&args.model)?;
-    let plan = Plan::convert(&checkpoint, &conversion(args)?)?;
+    let plan = Plan::convert(&checkpoint, &conversion(args, target)?)?;
     if let Some(output) = &args.output {
         Output::check(&plan, &args.model, output, args.overwrite)?;
     }
     plan.notices.iter().for_each(|notice| printer.note(notice));
-    let report = Report { args, plan: &plan, output: None, done: Done::default(), errors: Vec::new(), time: None };
+    let report = Report { args, target, plan: &plan, output: None, done: Done::default(), errors: Vec::new(), time: None };
     let Some(target) = args.output.as_deref().filter(|_| !args.dry_run) else {
         return report.show(printer);
     };
@@ -49,8 +53,8 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     Report { output: Some(output), done, errors, time: Some(begun.elapsed()), ..report }.show(printer)
 }
 
-fn conversion(args: &ConvertArgs) -> Result<Conversion, Failure> {
-    let target = match (args.to, args.dtype) {
+fn conversion(args: &ConvertArgs, target: Target) -> Result<Conversion, Failure> {
+    let target = match (target, args.dtype) {
         (Target::Float(_), dtype) => Target::Float(dtype),
         (target, None) => target,
         (_, Some(_)) => {
@@ -135,6 +139,7 @@ fn work(
 /// What is said at the end, or of what would be done.
 struct Report<'a> {
     args: &'a ConvertArgs,
+    target: Target,
     plan: &'a Plan,
     output: Option<PathBuf>,
     done: Done,
@@ -166,7 +171,7 @@ impl Report<'_> {
     fn text(&self) -> String {
         let (taken, anew) = self.counts();
         let (before, after) = (self.plan.source_bytes, self.plan.layout.total_size());
-        let mut lines = vec![("to", self.args.to.to_string())];
+        let mut lines = vec![("to", self.target.to_string())];
         if taken > 0 {
             lines.push(("layers", format!("{taken} with the codes that they have")));
         }
@@ -193,7 +198,7 @@ impl Report<'_> {
         let line = |(loader, line): (&str, Option<String>)| json!({ "loader": loader, "line": line });
         json!({
             "output": self.output.as_ref().map(|path| path.display().to_string()),
-            "target": self.args.to.to_string(),
+            "target": self.target.to_string(),
             "architecture": self.plan.architecture,
             "layers": taken,
             "layers_quantized_anew": anew,

@@ -1,5 +1,6 @@
 //! ONNX graphs at the command line: what the commands do when the model is one.
 
+pub mod decoder;
 pub mod eval;
 pub mod inspect;
 pub mod plan;

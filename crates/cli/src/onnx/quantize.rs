@@ -45,13 +45,13 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     made.tell(printer)
 }
 
-fn no_output() -> Failure {
+pub(super) fn no_output() -> Failure {
     Failure::new(Kind::Usage, "no output file is given")
         .with_hint(Some("give one with -o, e.g. -o model.int8.onnx".to_owned()))
 }
 
 /// Refuses an output that exists, that is the source, or that is no file to be.
-fn check_output(output: &Path, source: &Path, overwrite: bool) -> Result<(), Failure> {
+pub(super) fn check_output(output: &Path, source: &Path, overwrite: bool) -> Result<(), Failure> {
     let shown = printable(&output.to_string_lossy());
     let usage = |message: String, hint: &str| Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned()));
     if !is_graph(output) {
@@ -126,7 +126,7 @@ struct Made<'a> {
 }
 
 /// Bytes of a model, its external data included.
-fn model_size(path: &Path) -> u64 {
+pub(super) fn model_size(path: &Path) -> u64 {
     let files: [PathBuf; 2] = [path.to_path_buf(), external_data_path(path)];
     files.iter().filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum()
 }
