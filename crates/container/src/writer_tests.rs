@@ -162,7 +162,7 @@ fn undelivered_tensors_are_not_finished() {
         error.to_string().ends_with("model-00002-of-00002.safetensors: tensor `b`: 5 bytes were never written"),
         "{error}"
     );
-    assert!(!dir.path().join(INDEX_FILE).exists());
+    assert!(!dir.path().join("model.safetensors.index.json").exists());
 }
 
 #[test]

@@ -7,7 +7,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
-use crate::safetensors::{Durability, Layout, TensorDeclaration, Writer};
+use crate::safetensors::{Layout, TensorDeclaration};
+use crate::{Durability, Writer};
 
 /// A directory with the given text files.
 fn dir_with(files: &[(&str, &str)]) -> TempDir {
