@@ -113,6 +113,9 @@ pub enum Error {
         /// What is wrong.
         problem: WriterError,
     },
+    /// The user asked to stop.
+    #[error("stopped")]
+    Cancelled,
 }
 
 /// Whose fault an [`Error`] is.
@@ -124,6 +127,8 @@ pub enum ErrorKind {
     Invalid,
     /// The input may be right, but this crate does not handle it.
     Unsupported,
+    /// The user asked to stop.
+    Cancelled,
 }
 
 impl Error {
@@ -135,6 +140,7 @@ impl Error {
             Self::Checkpoint { problem, .. } => problem.kind(),
             Self::Onnx { problem, .. } => problem.kind(),
             Self::TooLarge { .. } => ErrorKind::Unsupported,
+            Self::Cancelled => ErrorKind::Cancelled,
             Self::NotAFile { .. } | Self::Json { .. } | Self::Layout(_) | Self::Writer { .. } => ErrorKind::Invalid,
         }
     }
@@ -154,6 +160,7 @@ impl Error {
                 Some("such a file is no description of a model: look at where it came from".into())
             }
             Self::Json { .. } => Some(DAMAGED.into()),
+            Self::Cancelled => None,
         }
     }
 
