@@ -395,6 +395,9 @@ pub struct OnnxArgs {
     /// How images of a folder become inputs, e.g. size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,layout=nchw
     #[arg(long, value_name = "STEPS")]
     pub preprocess: Option<String>,
+    /// Write what became of every tensor to a file too: the object that --json prints
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
     /// When weights go to a file beside the model: auto (above 1.9 GB), always or never
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     pub external_data: ExternalWhen,
@@ -428,6 +431,7 @@ impl OnnxArgs {
             (!self.enable_pass.is_empty(), "--enable-pass"),
             (!self.disable_pass.is_empty(), "--disable-pass"),
             (self.preprocess.is_some(), "--preprocess"),
+            (self.report.is_some(), "--report"),
         ];
         given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
     }

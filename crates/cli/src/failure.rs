@@ -13,6 +13,7 @@ use kvant_llm::gguf::GgufPlanError;
 use kvant_llm::gguf::imatrix::ImatrixError;
 use kvant_llm::plan::PlanError;
 use kvant_llm::recipe::RecipeError;
+use kvant_onnx::calibration::CalibrationError;
 use serde::Serialize;
 
 /// What kind of error it is.
@@ -87,6 +88,7 @@ impl From<ErrorKind> for Kind {
             ErrorKind::Io => Kind::System,
             ErrorKind::Invalid => Kind::Invalid,
             ErrorKind::Unsupported => Kind::Unsupported,
+            ErrorKind::Cancelled => Kind::Interrupted,
         }
     }
 }
@@ -109,10 +111,12 @@ impl From<kvant_onnx::data::DataError> for Failure {
     }
 }
 
-impl From<kvant_onnx::calibration::CalibrationError> for Failure {
-    fn from(error: kvant_onnx::calibration::CalibrationError) -> Failure {
-        let kind = error.kind().map_or(Kind::Interrupted, Kind::from);
-        Failure::new(kind, error.to_string()).with_hint(error.hint())
+impl From<CalibrationError> for Failure {
+    fn from(error: CalibrationError) -> Failure {
+        match error {
+            CalibrationError::Panicked(_) => Failure::internal(error.to_string()),
+            error => Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint()),
+        }
     }
 }
 

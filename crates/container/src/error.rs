@@ -134,6 +134,9 @@ pub enum Error {
         /// What is wrong.
         problem: WriterError,
     },
+    /// The user asked to stop.
+    #[error("stopped")]
+    Cancelled,
 }
 
 /// Whose fault an [`Error`] is.
@@ -145,6 +148,8 @@ pub enum ErrorKind {
     Invalid,
     /// The input may be right, but this crate does not handle it.
     Unsupported,
+    /// The user asked to stop.
+    Cancelled,
 }
 
 impl Error {
@@ -157,6 +162,7 @@ impl Error {
             Self::Onnx { problem, .. } => problem.kind(),
             Self::Gguf { problem, .. } => problem.kind(),
             Self::TooLarge { .. } => ErrorKind::Unsupported,
+            Self::Cancelled => ErrorKind::Cancelled,
             Self::NotAFile { .. }
             | Self::Json { .. }
             | Self::SentencePiece { .. }
@@ -183,6 +189,7 @@ impl Error {
                 Some("such a file is no description of a model: look at where it came from".into())
             }
             Self::Json { .. } | Self::SentencePiece { .. } => Some(DAMAGED.into()),
+            Self::Cancelled => None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Read-only mapped files and advice to the kernel about them. The only unsafe code of the crate; no file syntax.
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
@@ -23,11 +24,16 @@ impl MappedFile {
     /// Maps a regular file (or a link to one). An empty file is fine.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let (file, len) = open_regular(path)?;
+        Self::of(&file, len, path)
+    }
+
+    /// Maps an open file of `len` bytes that need not have a name any more; `path` is for messages.
+    pub(crate) fn of(file: &File, len: u64, path: &Path) -> Result<Self, Error> {
         let map = match len {
             0 => None,
             // SAFETY: the map is read-only. That nobody changes the file while it is mapped is the documented condition of
             // this type, which no program can enforce; all offsets used on the bytes are checked against the mapped length.
-            _ => Some(unsafe { Mmap::map(&file) }.map_err(|e| Error::io("map", path, None, e))?),
+            _ => Some(unsafe { Mmap::map(file) }.map_err(|e| Error::io("map", path, None, e))?),
         };
         Ok(Self { map, path: path.to_path_buf() })
     }

@@ -7,13 +7,15 @@
 //! * [`placement`] decides from a table of rules which tensors are quantized, [`calibration`] finds their ranges as a model
 //!   runs over data, [`solution`] their scales and zero points; [`npu`] adjusts both to hardware;
 //! * [`data`] lends samples from files, [`runtime`] runs the float model on them;
-//! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names;
+//! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names, [`cost`] what a
+//!   run will take;
 //! * [`evaluation`] compares it with the float model, [`kernel`] computes the operators that no engine has.
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
 pub mod calibration;
 pub mod constant;
+pub mod cost;
 pub mod data;
 pub mod element;
 pub mod equalization;

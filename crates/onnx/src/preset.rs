@@ -3,7 +3,9 @@
 use crate::calibration::{DEFAULT_PERCENTILE, Method};
 use crate::element::{Block, Element};
 use crate::quantization::ScaleKind;
-use crate::recipe::{Align, BiasKind, Boundary, FloatType, Form, Layout, Recipe, RuleSet, Selection, TensorScheme};
+use crate::recipe::{
+    Align, BiasKind, Boundary, FloatType, Form, Layout, Products, Recipe, RuleSet, Selection, TensorScheme,
+};
 
 /// A recipe with a name.
 #[derive(Debug, Clone, Copy)]
@@ -186,6 +188,37 @@ pub const PRESETS: &[Preset] = &[
         weight: block_scheme(Block::MxInt8),
         ..casts(Element::BFloat16)
     }),
+    preset(
+        "S16S16_MIXED_S8S8",
+        &[],
+        "int8 for what convolutions and products read, int16 for the rest (99.9999th percentile)",
+        || {
+            let activation =
+                TensorScheme { symmetric: false, method: Method::Percentile, ..weights(Element::Int8, true) };
+            let products = Products { activation, weight: weights(Element::Int8, true) };
+            let recipe = asymmetric(Element::Int16, weights(Element::Int16, true));
+            Recipe {
+                products: Some(products),
+                bias: BiasKind::LikeWeight,
+                rules: RuleSet::Extended,
+                drop_activations: false,
+                percentile: FINE_PERCENTILE,
+                ..recipe
+            }
+        },
+    ),
+    preset(
+        "BF16_MIXED_BFP16",
+        &[],
+        "BFP16 for what convolutions and products read, bfloat16 for the rest; needs Quark's operators",
+        || mixed_blocks(Block::Bfp16),
+    ),
+    preset(
+        "BF16_MIXED_MXINT8",
+        &[],
+        "MXINT8 for what convolutions and products read, bfloat16 for the rest; needs Quark's operators",
+        || mixed_blocks(Block::MxInt8),
+    ),
     preset("MX9_INT8", &[], "MX9 activations, int8 weights; needs Quark's operators", || Recipe {
         weight: weights(Element::Int8, true),
         ..blocks(Block::Mx9)
@@ -251,6 +284,7 @@ fn symmetric(activation: Element, method: Method, rules: RuleSet) -> Recipe {
     Recipe {
         activation: Some(TensorScheme { method, ..weights(activation, true) }),
         weight: weights(Element::Int8, true),
+        products: None,
         bias: BiasKind::Int32,
         rules,
         selection: Selection::default(),
@@ -311,6 +345,11 @@ fn block_scheme(block: Block) -> TensorScheme {
 
 fn blocks(block: Block) -> Recipe {
     Recipe { form: Form::Quark, weight: block_scheme(block), ..casts(Element::Block(block)) }
+}
+
+fn mixed_blocks(block: Block) -> Recipe {
+    let products = Products { activation: block_scheme(block), weight: block_scheme(block) };
+    Recipe { products: Some(products), bias: BiasKind::Float, ..casts(Element::BFloat16) }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::error::QuantizeError;
 use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
-use crate::placement::{Placement, place};
+use crate::placement::{Named, Placement, place, unmatched};
 use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Recipe};
 use crate::report::Report;
@@ -37,6 +37,8 @@ pub struct Prepared {
     pub passes: Vec<(&'static str, usize)>,
     /// Pairs of layers that were equalized.
     pub equalized: usize,
+    /// Words of the recipe that name nothing of the graph.
+    pub unmatched: Vec<String>,
 }
 
 /// Checks and simplifies a model and places its quantizers.
@@ -50,6 +52,7 @@ pub fn prepare(
 ) -> Result<Prepared, QuantizeError> {
     check(&model)?;
     refuse_quantized(&model)?;
+    let source = Named::of(&model.graph);
     lift_constants(&mut model);
     let context = Context { spill, ..Context::default() };
     let passes = pass::simplify(&mut model, passes, &context)?;
@@ -75,7 +78,8 @@ pub fn prepare(
         return Err(QuantizeError::NothingToDo);
     }
     check_operators(&recipe, &placement)?;
-    Ok(Prepared { model, recipe, placement, types, passes, equalized })
+    let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph));
+    Ok(Prepared { model, recipe, placement, types, passes, equalized, unmatched })
 }
 
 /// A second layer of quantization would only add its errors to those of the first.
@@ -99,7 +103,8 @@ fn lowest_opset(recipe: &Recipe) -> i64 {
     let weight = (recipe.weight.element, recipe.weight.per_channel);
     let bias = (recipe.bias == BiasKind::Int16).then_some((Element::Int16, false));
     let activation = recipe.activation.map(|a| (a.element, false));
-    let all = overridden.chain([weight]).chain(bias).chain(activation);
+    let products = recipe.products.map(|p| [(p.weight.element, p.weight.per_channel), (p.activation.element, false)]);
+    let all = overridden.chain([weight]).chain(bias).chain(activation).chain(products.into_iter().flatten());
     all.map(|(element, per_channel)| dialect.opset(element, per_channel)).max().unwrap_or(10)
 }
 
@@ -164,15 +169,19 @@ impl Prepared {
         observation: &Observation,
         spill: Option<&Spill>,
     ) -> Result<(ModelProto, Report), QuantizeError> {
+        let go_on = || spill.map_or(Ok(()), Spill::check);
+        go_on()?;
         let huge = self.huge(observation);
         self.placement.remove(&huge);
         self.keep_clamps();
         let ranges = self.ranges(&observation.ranges());
-        let mut solution = solve(self.graph(), &self.placement, &ranges)?;
+        let mut solution = solve(self.graph(), &self.placement, &ranges, spill)?;
         let adjusted = self.adjust(&mut solution)?;
+        go_on()?;
         let mut report = Report::new(&self, &solution, &ranges, observation.samples());
         report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
         report.adjusted = adjusted;
+        report.not_numbers = observation.odd().iter().cloned().collect();
         if self.recipe.npu {
             self.simulate();
         }
@@ -254,9 +263,10 @@ impl Prepared {
     /// What a user should know before the work begins.
     pub fn notices(&self) -> Vec<String> {
         let blocks = |scheme: &crate::recipe::TensorScheme| matches!(scheme.element, Element::Block(_));
-        let plug_in = self.recipe.activation.iter().chain([&self.recipe.weight]).any(blocks)
+        let products = self.recipe.products.iter().flat_map(|products| [&products.activation, &products.weight]);
+        let plug_in = self.recipe.activation.iter().chain([&self.recipe.weight]).chain(products).any(blocks)
             || self.recipe.form == crate::recipe::Form::Quark;
-        let mut notices = Vec::new();
+        let mut notices = self.unmatched.clone();
         if self.recipe.equalize && self.equalized == 0 {
             notices.push("no two layers of the model can be equalized".to_owned());
         }

@@ -157,6 +157,15 @@ pub struct Override {
     pub float: bool,
 }
 
+/// Other types for what convolutions and matrix products read: a mix of two precisions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Products {
+    /// Their data.
+    pub activation: TensorScheme,
+    /// Their weights.
+    pub weight: TensorScheme,
+}
+
 /// Everything that is asked of a run.
 #[derive(Debug, Clone)]
 pub struct Recipe {
@@ -164,6 +173,8 @@ pub struct Recipe {
     pub activation: Option<TensorScheme>,
     /// Weights.
     pub weight: TensorScheme,
+    /// What products read, where that differs from the rest.
+    pub products: Option<Products>,
     /// Biases.
     pub bias: BiasKind,
     /// Operators and rules.
@@ -206,6 +217,10 @@ impl Recipe {
         let converted = matches!(self.layout, Layout::Float(_));
         let extended = self.rules == RuleSet::Extended && !converted;
         let wanted = [
+            // Only float32 is calibrated and quantized.
+            ("float-sources", !converted),
+            ("lift-body-weights", !converted),
+            ("float-ends", self.boundary == Boundary::Integer),
             // A product with its bias in one node, so that the bias is added to integer sums.
             ("matmul-add-to-gemm", self.activation.is_some() && self.layout != Layout::Dynamic && !converted),
             ("copy-shared-bias", integers),

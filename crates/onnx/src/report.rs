@@ -49,6 +49,8 @@ pub struct Report {
     pub adjusted: Vec<String>,
     /// Constants of a model converted to 16 bits that had values beyond the type's range, and how many: they are limited.
     pub limited: Vec<(String, usize)>,
+    /// Tensors in which the float model computed NaN on the calibration data. Their ranges are those of the other values.
+    pub not_numbers: Vec<String>,
     /// Every quantized tensor.
     pub tensors: Vec<TensorReport>,
 }
@@ -91,6 +93,7 @@ impl Report {
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),
             limited: Vec::new(),
+            not_numbers: Vec::new(),
             tensors: activations.chain(weights).collect(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvant_container::onnx::{GraphProto, TensorProto, shape, tensor_bytes};
+use kvant_container::onnx::{GraphProto, Spill, TensorProto, shape, tensor_bytes};
 
 use crate::error::QuantizeError;
 use crate::graph::Index;
@@ -41,15 +41,18 @@ pub fn unit(product: &kvant_container::onnx::NodeProto) -> f32 {
 
 /// Solves for all tensors.
 ///
-/// `ranges` holds what calibration observed. Errors: a tensor that must have a range and has none, NaN in a weight.
+/// `ranges` holds what calibration observed; `spill` tells whether to go on. Errors: a tensor that must have a range and has
+/// none, NaN in a weight.
 pub fn solve(
     graph: &GraphProto,
     placement: &Placement,
     ranges: &BTreeMap<String, Range>,
+    spill: Option<&Spill>,
 ) -> Result<Solution, QuantizeError> {
     let index = Index::new(graph);
     let mut solution = Solution::default();
     for (name, weight) in &placement.weights {
+        spill.map_or(Ok(()), Spill::check)?;
         let Some(tensor) = index.constant(graph, name) else { continue };
         solution.weights.insert(name.clone(), solve_weight(name, tensor, weight)?);
     }

@@ -1,7 +1,8 @@
 //! Small models for tests.
 
 use kvant_container::onnx::{
-    DataType, GraphProto, MessageField, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, tensor,
+    AttributeProto, AttributeType, DataType, GraphProto, MessageField, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, ValueInfoProto, tensor,
 };
 
 use crate::shape::{Dim, ValueType};
@@ -47,5 +48,22 @@ pub(crate) fn model(
         opset_import: vec![set],
         graph: MessageField::some(graph),
         ..ModelProto::default()
+    }
+}
+
+/// If with two branches.
+pub(crate) fn branches(condition: &str, output: &str, then: GraphProto, otherwise: GraphProto) -> NodeProto {
+    let mut made = crate::graph::node("If", "if", &[condition], &[output]);
+    made.attribute = [("then_branch", then), ("else_branch", otherwise)].map(|(name, body)| graph(name, body)).into();
+    made
+}
+
+/// An attribute that is a graph.
+pub(crate) fn graph(name: &str, body: GraphProto) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_owned()),
+        type_: Some(AttributeType::GRAPH.into()),
+        g: MessageField::some(body),
+        ..AttributeProto::default()
     }
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Whatever `kvant quantize` would refuse.
 pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     if onnx::is_graph(&args.recipe.model) {
-        return onnx::plan::show(&args.recipe, printer);
+        return onnx::plan::show(&args.recipe, &args.run, printer);
     }
     if let Some(recipe) = gguf::recipe(&args.recipe)? {
         return gguf::plan::run(args, recipe, printer);

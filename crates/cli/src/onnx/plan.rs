@@ -1,11 +1,14 @@
 //! `kvant plan model.onnx`: what would become of every tensor.
 
 use super::{read, recipe};
-use crate::args::RecipeArgs;
+use crate::args::{RecipeArgs, RunArgs};
 use crate::escape::printable;
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
+use crate::{model, size};
+use kvant_onnx::calibration::sessions;
+use kvant_onnx::cost::Cost;
 use kvant_onnx::quantize::{Prepared, prepare};
 use serde_json::{Value, json};
 
@@ -13,14 +16,31 @@ use serde_json::{Value, json};
 ///
 /// # Errors
 /// Whatever `kvant quantize` would refuse before it reads data.
-pub fn show(args: &RecipeArgs, printer: &Printer) -> Result<(), Failure> {
+pub fn show(args: &RecipeArgs, run: &RunArgs, printer: &Printer) -> Result<(), Failure> {
     let recipe = recipe::recipe(args)?;
     let passes = recipe::passes(&recipe, &args.onnx)?;
     let prepared = prepare(read(&args.model)?, recipe, &passes, None)?;
+    let samples = args.calibration.num_samples;
+    let cost = Cost::of(&prepared, sessions(Some(model::threads(run))).min(samples));
     match printer.is_json() {
-        true => printer.json(&object(&prepared)),
-        false => printer.data(&text(&prepared)),
+        true => printer.json(&object(&prepared, &cost))?,
+        false => printer.data(&format!("{}\n{}", text(&prepared), totals(&cost, samples)))?,
     }
+    prepared.notices().iter().for_each(|notice| printer.note(notice));
+    Ok(())
+}
+
+/// Sizes, and what calibration takes, estimated.
+fn totals(cost: &Cost, samples: usize) -> String {
+    let (before, after) = (cost.bytes_before, cost.bytes_after);
+    let size = format!("constants: {} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after));
+    if cost.observed == 0 {
+        return size;
+    }
+    let work = cost.multiplications.map(|n| 2.0 * n as f64 * samples as f64);
+    let work = work.map_or_else(|| "unknown, shapes are open".to_owned(), |n| format!("about {}", size::operations(n)));
+    let memory = cost.memory.map_or_else(|| "unknown".to_owned(), |bytes| format!("about {}", size::bytes(bytes)));
+    format!("{size}\ncalibration on {samples} samples, if there are as many: arithmetic {work}, memory {memory}")
 }
 
 /// One line for each quantized tensor: role, name, type, what its scale is of.
@@ -40,7 +60,7 @@ fn rows(prepared: &Prepared) -> Vec<[String; 4]> {
     activations.chain(weights).chain(biases).collect()
 }
 
-fn object(prepared: &Prepared) -> Value {
+fn object(prepared: &Prepared, cost: &Cost) -> Value {
     let tensors = rows(prepared)
         .into_iter()
         .map(|[role, name, element, scale]| json!({"role": role, "name": name, "element": element, "scale": scale}));
@@ -50,6 +70,7 @@ fn object(prepared: &Prepared) -> Value {
         "nodes": prepared.model.graph.node.len(),
         "quantized_nodes": prepared.placement.nodes,
         "needs_data": prepared.needs_data(),
+        "cost": cost,
         "passes": passes.collect::<Vec<_>>(),
         "tensors": tensors.collect::<Vec<_>>(),
         "left_in_float": skipped.collect::<Vec<_>>(),

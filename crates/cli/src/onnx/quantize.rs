@@ -7,13 +7,14 @@ use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, model, size};
-use kvant_container::onnx::{ExternalData, Spill, external_data_path, write};
+use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, write_unless};
 use kvant_onnx::calibration::{Observation, observe};
 use kvant_onnx::data::{DataOptions, Source, inputs};
 use kvant_onnx::quantize::{Prepared, prepare};
 use kvant_onnx::report::Report;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Quantizes a graph.
@@ -22,26 +23,29 @@ use std::time::Instant;
 /// Whatever can be refused, before data are read; then what the data, the engine or the system say.
 pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     if args.dry_run {
-        return super::plan::show(&args.recipe, printer);
+        return super::plan::show(&args.recipe, &args.run, printer);
     }
     let begun = Instant::now();
     let output = args.output.as_deref().ok_or_else(no_output)?;
     check_output(output, &args.recipe.model, args.overwrite)?;
+    let cancelled = interrupt::flag();
     let directory = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let spill = Spill::new(directory)?;
+    let spill = Spill::new(directory)?.cancelled_by(cancelled.clone());
     let prepared = plan(args, &spill)?;
     prepared.notices().iter().for_each(|notice| printer.note(notice));
     let mut observation = prepared.observation();
-    let engine = calibrate(args, &prepared, &mut observation, printer)?;
+    let engine = calibrate(args, &prepared, &mut observation, &cancelled, printer)?;
     let (quantized, report) = model::pool(&args.run)?.install(|| prepared.finish(&observation, Some(&spill)))?;
     let external = match args.recipe.onnx.external_data {
         ExternalWhen::Auto => ExternalData::Auto,
         ExternalWhen::Always => ExternalData::Always,
         ExternalWhen::Never => ExternalData::Never,
     };
-    write(quantized, output, external)?;
-    drop(spill);
+    write_unless(quantized, output, external, &cancelled)?;
     let made = Made { source: &args.recipe.model, output, engine, report, seconds: begun.elapsed().as_secs_f64() };
+    if let Some(path) = &args.recipe.onnx.report {
+        made.write(path)?;
+    }
     made.tell(printer)
 }
 
@@ -64,7 +68,12 @@ pub(super) fn check_output(output: &Path, source: &Path, overwrite: bool) -> Res
     if output.is_dir() {
         return Err(usage(format!("{shown} is a directory"), "name a file in it"));
     }
-    let existing = [output.to_path_buf(), external_data_path(output)].into_iter().find(|path| path.exists());
+    let data = external_data_path(output);
+    if data.exists() && external_files(source)?.iter().any(|file| same(file, &data)) {
+        let message = format!("{} holds weights of the source", printable(&data.to_string_lossy()));
+        return Err(usage(message, "give another name with -o"));
+    }
+    let existing = [output.to_path_buf(), data].into_iter().find(|path| path.exists());
     match existing {
         Some(path) if !overwrite => {
             let message = format!("{} exists", printable(&path.to_string_lossy()));
@@ -86,6 +95,7 @@ fn calibrate(
     args: &QuantizeArgs,
     prepared: &Prepared,
     observation: &mut Observation,
+    cancelled: &AtomicBool,
     printer: &Printer,
 ) -> Result<Option<String>, Failure> {
     let source = one_source(&args.recipe.calibration.calib)?;
@@ -106,9 +116,8 @@ fn calibrate(
     }
     let progress = Progress::new(printer, Unit::Samples);
     let mut watch = progress.watch();
-    let cancelled = interrupt::flag();
     let runtime = runtime(&args.recipe.onnx.engine, &args.run);
-    Ok(Some(observe(&prepared.model, observation, &mut samples, &runtime, &mut watch, &cancelled)?))
+    Ok(Some(observe(&prepared.model, observation, &mut samples, &runtime, &mut watch, cancelled)?))
 }
 
 fn no_data() -> Failure {
@@ -132,18 +141,43 @@ pub(super) fn model_size(path: &Path) -> u64 {
 }
 
 impl Made<'_> {
+    fn object(&self) -> Value {
+        json!({
+            "output": self.output.to_string_lossy(),
+            "bytes_before": model_size(self.source),
+            "bytes_after": model_size(self.output),
+            "seconds": self.seconds,
+            "engine": self.engine,
+            "report": self.report,
+        })
+    }
+
+    /// Writes the object that `--json` prints to a file.
+    fn write(&self, path: &Path) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(&self.object()).map_err(|e| Failure::internal(e.to_string()))?;
+        let shown = printable(&path.to_string_lossy()).to_string();
+        std::fs::write(path, text + "\n").map_err(|e| Failure::system(format!("cannot write {shown}: {e}")))
+    }
+
     fn tell(&self, printer: &Printer) -> Result<(), Failure> {
         let (before, after) = (model_size(self.source), model_size(self.output));
         let report = &self.report;
         if printer.is_json() {
-            return printer.json(&json!({
-                "output": self.output.to_string_lossy(),
-                "bytes_before": before,
-                "bytes_after": after,
-                "seconds": self.seconds,
-                "engine": self.engine,
-                "report": report,
-            }));
+            return printer.json(&self.object());
+        }
+        for (name, count) in &report.limited {
+            printer.detail(&format!("`{}`: {count} values are limited", printable(name)));
+        }
+        if !report.limited.is_empty() {
+            let values: usize = report.limited.iter().map(|(_, count)| count).sum();
+            printer.note(&format!(
+                "{values} values of {} constants are beyond the 16-bit type's range and limited to it; --verbose names them",
+                report.limited.len()
+            ));
+        }
+        if let [first, ..] = &report.not_numbers[..] {
+            let (count, first) = (report.not_numbers.len(), printable(first));
+            printer.note(&format!("the float model computes NaN in {count} tensors, `{first}` for one, on these data"));
         }
         for (name, reason) in &report.left_in_float {
             printer.detail(&format!("`{}` stays in float: {reason}", printable(name)));

@@ -10,6 +10,7 @@ mod inspect;
 mod kvant;
 mod list;
 mod made_model;
+mod onnx;
 mod plan;
 mod quantize;
 #[cfg(unix)]

@@ -27,7 +27,7 @@ pub use proto::{
     StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
 };
 pub use protobuf::{EnumOrUnknown, MessageField};
-pub use read::{parse, read};
+pub use read::{external_files, parse, read};
 pub use spill::{Spill, keep};
 pub use tensor::{data_type, element_count, shape, tensor, tensor_bytes};
-pub use write::{ExternalData, external_data_path, serialize, write};
+pub use write::{ExternalData, external_data_path, serialize, write, write_unless};

@@ -1,6 +1,7 @@
 //! Reading a model: the file mapped, its message parsed, external data mapped into place.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use protobuf::{CodedInputStream, Message};
@@ -24,6 +25,22 @@ pub fn read(path: &Path) -> Result<ModelProto, Error> {
     let mut files = ExternalFiles::new(directory);
     each_tensor(&mut model, &mut |tensor| bring_in(tensor, &mut files)).map_err(named)?;
     Ok(model)
+}
+
+/// The files that hold a model's external data, as the model names them. They are not opened.
+///
+/// Errors: a file that cannot be read or is no model with a graph.
+pub fn external_files(path: &Path) -> Result<BTreeSet<PathBuf>, Error> {
+    let named = |problem| Error::Onnx { file: path.to_path_buf(), problem };
+    let mut model = parse(&Bytes::from_owner(MappedFile::open(path)?)).map_err(named)?;
+    let mut files = BTreeSet::new();
+    let collected = each_tensor(&mut model, &mut |tensor| {
+        let locations = tensor.external_data.iter().filter(|entry| entry.key() == "location");
+        files.extend(locations.map(|entry| path.with_file_name(entry.value())));
+        Ok(())
+    });
+    collected.map_err(named)?;
+    Ok(files)
 }
 
 /// Parses the bytes of one file. External data are left alone.

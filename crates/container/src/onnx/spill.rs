@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
@@ -13,37 +14,61 @@ use crate::mmap::MappedFile;
 /// Contents from this size on go to disk; below it they stay in memory.
 const SPILLED: usize = 1 << 20;
 
-/// A temporary directory beside the output, one file per large tensor. Its files vanish with it.
+/// Temporary files beside the output, one per large tensor. They have no names: whatever ends the process, nothing is left.
 ///
-/// The bytes handed back are slices of mapped files, so that a model's new weights are no private memory of the process.
+/// The bytes handed back are mapped files, so that a model's new weights are no private memory of the process. Since all
+/// that makes new weights comes by here, this is also where such work learns that it shall stop.
 #[derive(Debug)]
 pub struct Spill {
-    directory: tempfile::TempDir,
-    files: AtomicU64,
+    beside: PathBuf,
+    cancelled: Arc<AtomicBool>,
+}
+
+/// A map with its file: some systems remove a file without a name when it is closed.
+struct Kept {
+    map: MappedFile,
+    _file: File,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
+    }
 }
 
 impl Spill {
-    /// Makes the temporary directory in `beside`, which must exist.
+    /// Files on the disk of the directory `beside`, where one is made now to know that it can be.
     pub fn new(beside: &Path) -> Result<Self, Error> {
-        let directory = tempfile::Builder::new().prefix(".kvant-spill-").tempdir_in(beside);
-        let directory = directory.map_err(|e| Error::io("create a temporary directory in", beside, None, e))?;
-        Ok(Self { directory, files: AtomicU64::new(0) })
+        let spill = Self { beside: beside.to_path_buf(), cancelled: Arc::default() };
+        spill.file().map(|_| spill)
+    }
+
+    /// The same, stopping with [`Error::Cancelled`] once the flag is set.
+    #[must_use]
+    pub fn cancelled_by(self, cancelled: Arc<AtomicBool>) -> Self {
+        Self { cancelled, ..self }
+    }
+
+    /// [`Error::Cancelled`] where the user asked to stop.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// The same bytes, on disk if they are many.
     pub fn keep(&self, contents: Vec<u8>) -> Result<Bytes, Error> {
+        self.check()?;
         if contents.len() < SPILLED {
             return Ok(contents.into());
         }
-        let number = self.files.fetch_add(1, Ordering::Relaxed);
-        let path = self.directory.path().join(number.to_string());
-        let written = File::create_new(&path).and_then(|mut file| file.write_all(&contents));
-        written.map_err(|e| Error::io("write", &path, None, e))?;
-        let mapped = MappedFile::open(&path)?;
-        // The map keeps the contents; the name is no longer needed, so that nothing stays behind after a kill either.
-        #[cfg(unix)]
-        std::fs::remove_file(&path).map_err(|e| Error::io("remove", &path, None, e))?;
-        Ok(Bytes::from_owner(mapped))
+        let mut file = self.file()?;
+        file.write_all(&contents).map_err(|e| Error::io("write a temporary file in", &self.beside, None, e))?;
+        let map = MappedFile::of(&file, contents.len() as u64, &self.beside)?;
+        Ok(Bytes::from_owner(Kept { map, _file: file }))
+    }
+
+    fn file(&self) -> Result<File, Error> {
+        let made = tempfile::tempfile_in(&self.beside);
+        made.map_err(|e| Error::io("create a temporary file in", &self.beside, None, e))
     }
 }
 
@@ -66,5 +91,26 @@ mod tests {
         let large: Vec<u8> = (0..SPILLED * 2).map(|i| i as u8).collect();
         assert_eq!(spill.keep(large.clone()).unwrap(), large);
         assert_eq!(spill.keep(vec![1, 2]).unwrap(), vec![1, 2]);
+    }
+
+    #[test]
+    fn nothing_has_a_name_while_it_is_kept() {
+        let beside = tempfile::tempdir().unwrap();
+        let spill = Spill::new(beside.path()).unwrap();
+        let kept = spill.keep(vec![7; SPILLED]).unwrap();
+        assert_eq!(std::fs::read_dir(beside.path()).unwrap().count(), 0);
+        drop(spill);
+        assert!(kept.iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn work_stops_where_it_keeps_something() {
+        let beside = tempfile::tempdir().unwrap();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let spill = Spill::new(beside.path()).unwrap().cancelled_by(cancelled.clone());
+        assert!(spill.keep(vec![1]).is_ok());
+        cancelled.store(true, Ordering::Relaxed);
+        assert!(matches!(spill.keep(vec![1]), Err(Error::Cancelled)));
+        assert!(Spill::new(&beside.path().join("no")).is_err());
     }
 }

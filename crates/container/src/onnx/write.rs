@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use protobuf::Message;
 
@@ -50,8 +51,19 @@ pub fn serialize(model: &ModelProto) -> Result<Vec<u8>, OnnxError> {
 
 /// Writes the model to `path`. Files appear under their names when they are complete: data first, then the model.
 ///
-/// A source that is mapped into the model may have the same path: its bytes live on until the model is dropped.
-pub fn write(mut model: ModelProto, path: &Path, external: ExternalData) -> Result<(), Error> {
+/// A source that is mapped into the model may have the same path: its bytes live on until the model is dropped. Where the
+/// model has no external data, those of a model that was there before go with it.
+pub fn write(model: ModelProto, path: &Path, external: ExternalData) -> Result<(), Error> {
+    write_unless(model, path, external, &AtomicBool::new(false))
+}
+
+/// The same, ending with [`Error::Cancelled`] and without the model once the flag is set.
+pub fn write_unless(
+    mut model: ModelProto,
+    path: &Path,
+    external: ExternalData,
+    cancelled: &AtomicBool,
+) -> Result<(), Error> {
     let size = model.compute_size();
     let apart = match external {
         ExternalData::Always => true,
@@ -60,26 +72,68 @@ pub fn write(mut model: ModelProto, path: &Path, external: ExternalData) -> Resu
         ExternalData::Auto => size > LARGEST_FILE,
     };
     let data_path = external_data_path(path);
-    let data = apart.then(|| move_out(&mut model, &data_path)).transpose()?;
+    let data = apart.then(|| move_out(&mut model, &data_path, cancelled)).transpose()?;
     let file = temporary(path)?;
-    let mut output = BufWriter::with_capacity(1 << 20, &file);
-    model.write_to_writer(&mut output).map_err(|e| invalid(path, OnnxError::Protobuf(e.to_string())))?;
+    let mut output = Watched::new(file.as_file(), cancelled);
+    let written = model.write_to_writer(&mut output);
+    output.check()?;
+    written.map_err(|e| invalid(path, OnnxError::Protobuf(e.to_string())))?;
     output.flush().map_err(|e| Error::io("write", path, None, e))?;
     drop(output);
     data.map(|data| persist(data, &data_path)).transpose()?;
-    persist(file, path)
+    persist(file, path)?;
+    if apart { Ok(()) } else { remove_stale(&data_path) }
+}
+
+/// Removes the external data of the model that was replaced.
+fn remove_stale(data: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(data) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", data, None, cause)),
+        _ => Ok(()),
+    }
+}
+
+/// Most bytes written without a look at the flag.
+const WATCHED: usize = 16 << 20;
+
+/// A file that is written in pieces, until a flag is set.
+struct Watched<'f> {
+    output: BufWriter<&'f File>,
+    cancelled: &'f AtomicBool,
+}
+
+impl<'f> Watched<'f> {
+    fn new(file: &'f File, cancelled: &'f AtomicBool) -> Self {
+        Self { output: BufWriter::with_capacity(1 << 20, file), cancelled }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+    }
+}
+
+impl Write for Watched<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.check().map_err(std::io::Error::other)?;
+        self.output.write(&bytes[..bytes.len().min(WATCHED)])
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.output.flush()
+    }
 }
 
 /// Moves the contents of large tensors to a new file, named by `path` when it is done.
-fn move_out(model: &mut ModelProto, path: &Path) -> Result<tempfile::NamedTempFile, Error> {
+fn move_out(model: &mut ModelProto, path: &Path, cancelled: &AtomicBool) -> Result<tempfile::NamedTempFile, Error> {
     let location = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let file = temporary(path)?;
-    let mut data = Data { output: BufWriter::with_capacity(1 << 20, file.as_file()), position: 0, failed: None };
+    let mut data = Data { output: Watched::new(file.as_file(), cancelled), position: 0, failed: None };
     let moved = each_tensor(model, &mut |tensor| {
         data.take(tensor, &location);
         Ok(())
     });
     moved.map_err(|problem| invalid(path, problem))?;
+    data.output.check()?;
     let flushed = data.output.flush();
     match data.failed.take().map_or(flushed, Err) {
         Ok(()) => {}
@@ -91,7 +145,7 @@ fn move_out(model: &mut ModelProto, path: &Path) -> Result<tempfile::NamedTempFi
 
 /// The file of external data as it grows.
 struct Data<'f> {
-    output: BufWriter<&'f File>,
+    output: Watched<'f>,
     position: u64,
     failed: Option<std::io::Error>,
 }
@@ -156,4 +210,38 @@ fn readable_by_others(_: &tempfile::NamedTempFile) -> std::io::Result<()> {
 
 fn invalid(path: &Path, problem: OnnxError) -> Error {
     Error::Onnx { file: path.to_path_buf(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DataType, GraphProto, MessageField, external_files, read, tensor};
+    use super::*;
+
+    fn model() -> ModelProto {
+        let weight = tensor("w", DataType::UINT8, &[4096], vec![3; 4096]);
+        let graph = GraphProto { initializer: vec![weight], ..GraphProto::default() };
+        ModelProto { graph: MessageField::some(graph), ..ModelProto::default() }
+    }
+
+    #[test]
+    fn external_data_of_the_model_before_go_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, data) = (directory.path().join("m.onnx"), directory.path().join("m.onnx.data"));
+        write(model(), &path, ExternalData::Always).unwrap();
+        assert_eq!(external_files(&path).unwrap(), [data.clone()].into());
+        assert_eq!(read(&path).unwrap(), model());
+        write(model(), &path, ExternalData::Auto).unwrap();
+        assert!(!data.exists() && external_files(&path).unwrap().is_empty());
+        assert_eq!(read(&path).unwrap(), model());
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_leaves_nothing() {
+        for external in [ExternalData::Always, ExternalData::Never] {
+            let directory = tempfile::tempdir().unwrap();
+            let stopped = write_unless(model(), &directory.path().join("m.onnx"), external, &AtomicBool::new(true));
+            assert!(matches!(stopped, Err(Error::Cancelled)));
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Loops over slices, compiled per instruction set: widening, ranges, codes. Each has a twin on one value in
 //! [`crate::format`] or [`crate::arithmetic`] that specifies it, and a test that every variant equals it bit for bit.
 
+mod bins;
 mod dequantize;
 mod elements;
 mod int_codes;
@@ -9,6 +10,7 @@ mod narrow;
 mod range;
 mod widen;
 
+pub use bins::{Bins, Counted, count_in_bins};
 pub use dequantize::{CodeKind, RowScales, dequantize_gathered, dequantize_row};
 pub use elements::Elements;
 pub use int_codes::{AffineStep, element_codes, quantize_int};

@@ -1,6 +1,6 @@
 //! The standard deviation of the values, mapped to that of all numbers of an 8-bit float.
 
-use super::method::Statistic;
+use super::method::{Seen, Statistic};
 use super::min_max::MinMax;
 use crate::element::Element;
 use crate::quantization::Range;
@@ -36,9 +36,9 @@ fn format_deviation(format: MiniFloat) -> f64 {
 }
 
 impl Statistic for Distribution {
-    fn observe(&mut self, values: &[f32]) {
-        self.bounds.observe(values);
-        for value in values.iter().filter(|v| v.is_finite()).map(|&v| f64::from(v)) {
+    fn observe(&mut self, seen: &Seen<'_>) {
+        self.bounds.observe(seen);
+        for value in seen.values().iter().filter(|v| v.is_finite()).map(|&v| f64::from(v)) {
             (self.count, self.sum, self.squares) = (self.count + 1.0, self.sum + value, self.squares + value * value);
         }
     }
@@ -65,7 +65,7 @@ mod tests {
     fn values_like_those_of_the_format_have_scale_one() {
         let all: Vec<f32> = (0..=255u8).map(|code| MiniFloat::E4M3.decode(code)).filter(|v| v.is_finite()).collect();
         let mut statistic = Distribution::new(Element::Float8E4M3);
-        statistic.observe(&all);
+        statistic.observe(&Seen::new(&all));
         assert!((statistic.range().high / 448.0 - 1.0).abs() < 1e-6, "{:?}", statistic.range());
     }
 }

@@ -3,15 +3,16 @@
 //! The bins are those that numpy makes, bit for bit: the results of the incumbent depend on their edges. A bin holds its lower
 //! edge and not its upper one, the last bin both.
 
+use kvant_numeric::kernel::{Bins, Counted, count_in_bins};
+use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 
-use super::min_max::{LARGEST, bounds};
+use super::method::Seen;
+use super::min_max::{LARGEST, is_shared};
 use crate::quantization::Range;
 
 /// Values counted by one thread at a time, at least.
 const CHUNK: usize = 1 << 16;
-/// Counters of one bin.
-const LANES: usize = 4;
 
 /// Counts between edges. There is one edge more than there are counts.
 #[derive(Debug, Clone, Default)]
@@ -38,27 +39,39 @@ pub fn edges_f64(first: f64, last: f64, number: usize) -> Vec<f64> {
     edges
 }
 
+fn added(mut sum: Vec<u64>, part: Vec<u64>) -> Vec<u64> {
+    sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+    sum
+}
+
+/// Infinities as the largest values that are counted.
+fn limited(value: f32) -> Option<f32> {
+    (!value.is_nan()).then(|| value.clamp(-LARGEST, LARGEST))
+}
+
 impl Histogram {
     /// Empty bins.
     pub fn new(edges: Vec<f64>) -> Self {
         Self { counts: vec![0; edges.len().saturating_sub(1)], edges }
     }
 
-    /// Counts values as `map` makes them; those outside of the edges, and NaN, are not counted. Many values are counted by
-    /// all threads: sums of whole numbers are the same in any order.
-    pub fn count(&mut self, values: &[f32], map: impl Fn(f32) -> f32 + Sync) {
-        if self.counts.is_empty() {
+    /// Counts values, or their magnitudes; those outside of the edges are not counted. The odd ones, NaN and what is beyond
+    /// [`LARGEST`], are counted as what `odd` makes of them. Many values are counted by all threads: sums of whole numbers are the same in any order.
+    pub fn count(&mut self, values: &[f32], absolute: bool, odd: impl Fn(f32) -> Option<f32> + Sync) {
+        let bins = self.counts.len();
+        let Ok(number) = u32::try_from(bins) else { return };
+        if number == 0 {
             return;
         }
-        let add = |mut sum: Vec<u64>, part: Vec<u64>| {
-            sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
-            sum
+        let (first, last) = (self.edges[0], self.edges[bins]);
+        let equal = Bins { first, last, number, margin: self.margin() };
+        let part = |chunk: &[f32]| self.counted(chunk, absolute, &equal, &odd);
+        let chunk = CHUNK.max(4 * bins);
+        let found = match is_shared(values) {
+            true => values.par_chunks(chunk).map(part).reduce(|| vec![0; bins], added),
+            false => part(values),
         };
-        let margin = self.margin();
-        let chunks = values.par_chunks(CHUNK.max(4 * self.counts.len()));
-        let parts = chunks.map(|chunk| self.counted(chunk, margin, &map));
-        let found = parts.reduce(|| vec![0; self.counts.len()], add);
-        self.counts = add(std::mem::take(&mut self.counts), found);
+        self.counts = added(std::mem::take(&mut self.counts), found);
     }
 
     /// How far, in bins, an edge is from where equal bins would have it.
@@ -69,25 +82,21 @@ impl Histogram {
         self.edges.iter().enumerate().map(place).fold(0.0, f64::max) + 1e-6
     }
 
-    /// `margin` tells from which distance to an edge on a value's bin is certain without looking.
-    fn counted(&self, values: &[f32], margin: f64, map: impl Fn(f32) -> f32) -> Vec<u64> {
-        let bins = self.counts.len();
-        let (first, last) = (self.edges[0], self.edges[bins]);
-        let scale = bins as f64 / (last - first);
-        // Zeros come in runs: counters side by side, so that one need not wait for the one before it.
-        let mut counts = vec![[0u32; LANES]; bins];
-        for (i, &value) in values.iter().enumerate() {
-            let value = f64::from(map(value));
-            if value >= first && value <= last {
-                let place = (value - first) * scale;
-                let guess = (place as usize).min(bins - 1);
-                let inside = place - guess as f64;
-                let certain = inside > margin && inside < 1.0 - margin;
-                let bin = if certain { guess } else { self.bin(value, guess) };
-                counts[bin][i % LANES] += 1;
+    /// Counts by the bins' equal width, and looks at the edges where that does not tell.
+    fn counted(&self, values: &[f32], absolute: bool, equal: &Bins, odd: &impl Fn(f32) -> Option<f32>) -> Vec<u64> {
+        let mut unsure = Vec::new();
+        let Counted { mut bins, zeros } = count_in_bins(Isa::best(), values, absolute, equal, &mut unsure);
+        let mut count = |value: f64, times: u64| {
+            if value >= equal.first && value <= equal.last {
+                let guess = (value - equal.first) / (equal.last - equal.first) * bins.len() as f64;
+                let bin = self.bin(value, (guess as usize).min(bins.len() - 1));
+                bins[bin] += times;
             }
-        }
-        counts.iter().map(|lanes| lanes.iter().map(|&n| u64::from(n)).sum()).collect()
+        };
+        count(0.0, zeros);
+        let replaced = |value: f32| if value.abs() <= LARGEST { Some(value) } else { odd(value) };
+        unsure.into_iter().filter_map(replaced).for_each(|value| count(value.into(), 1));
+        bins
     }
 
     /// The bin of a value between the edges, looked for from a guess that is close.
@@ -134,17 +143,25 @@ pub struct AbsoluteHistogram(pub Histogram);
 
 impl AbsoluteHistogram {
     /// Takes in a sample. The first makes `bins` bins from its smallest to its largest absolute value.
-    pub fn observe(&mut self, values: &[f32], bins: usize) {
-        let Some(range) = bounds(values) else { return };
-        let largest = range.low.abs().max(range.high.abs());
+    pub fn observe(&mut self, seen: &Seen<'_>, bins: usize) {
+        let smallest = || seen.values().iter().map(|v| v.abs()).fold(f32::INFINITY, f32::min);
+        self.observe_from(smallest, seen, bins);
+    }
+
+    /// Takes in a sample. The first makes `bins` bins from zero to its largest absolute value.
+    pub fn observe_from_zero(&mut self, seen: &Seen<'_>, bins: usize) {
+        self.observe_from(|| 0.0, seen, bins);
+    }
+
+    fn observe_from(&mut self, smallest: impl Fn() -> f32, seen: &Seen<'_>, bins: usize) {
+        let Some(largest) = seen.magnitude() else { return };
         if self.0.counts.is_empty() {
-            let smallest = values.iter().map(|v| v.abs()).fold(f32::INFINITY, f32::min).min(largest);
-            let (first, last) = apart(smallest, largest);
+            let (first, last) = apart(smallest().min(largest), largest);
             self.0 = Histogram::new(edges_f32(first, last, bins));
         } else {
             self.widen(largest);
         }
-        self.0.count(values, |v| v.abs().min(LARGEST));
+        self.0.count(seen.values(), true, limited);
         // Counting is done with edges in f64, but they are kept as f32.
         self.0.edges.iter_mut().for_each(|edge| *edge = f64::from(*edge as f32));
     }
@@ -195,15 +212,14 @@ pub struct CentredHistogram {
 
 impl CentredHistogram {
     /// Takes in a sample; the first makes `bins` bins.
-    pub fn observe(&mut self, values: &[f32], bins: usize) {
-        let Some(range) = bounds(values) else { return };
-        let bound = range.low.abs().max(range.high.abs());
+    pub fn observe(&mut self, seen: &Seen<'_>, bins: usize) {
+        let Some(bound) = seen.magnitude() else { return };
         if self.histogram.counts.is_empty() {
             self.start(bound, bins);
         } else if bound > self.bound {
             self.widen(bound);
         }
-        self.histogram.count(values, |v| v.clamp(-LARGEST, LARGEST));
+        self.histogram.count(seen.values(), false, limited);
     }
 
     fn start(&mut self, bound: f32, bins: usize) {
@@ -241,12 +257,12 @@ pub struct SignedHistogram(pub Histogram);
 
 impl SignedHistogram {
     /// Takes in a sample; the first makes `bins` bins from its smallest to its largest value. NaN counts as zero.
-    pub fn observe(&mut self, values: &[f32], bins: usize) {
-        if values.is_empty() {
+    pub fn observe(&mut self, seen: &Seen<'_>, bins: usize) {
+        if seen.values().is_empty() {
             return;
         }
-        let mut range = bounds(values).unwrap_or_default();
-        if values.iter().any(|v| v.is_nan()) {
+        let mut range = seen.range().unwrap_or_default();
+        if seen.has_nan() {
             range = range.union(Range::default());
         }
         let (low, high) = (range.low, range.high);
@@ -257,7 +273,7 @@ impl SignedHistogram {
         } else {
             self.widen(f64::from(low), f64::from(high));
         }
-        self.0.count(values, |v| if v.is_nan() { 0.0 } else { v.clamp(-LARGEST, LARGEST) });
+        self.0.count(seen.values(), false, |v| limited(v).or(Some(0.0)));
     }
 
     fn widen(&mut self, low: f64, high: f64) {
@@ -295,15 +311,15 @@ mod tests {
     #[test]
     fn bins_are_closed_below_and_the_last_above() {
         let mut histogram = Histogram::new(vec![0.0, 1.0, 2.0]);
-        histogram.count(&[0.0, 0.999, 1.0, 2.0, 2.001, -0.001, f32::NAN], |v| v);
+        histogram.count(&[0.0, 0.999, 1.0, 2.0, 2.001, -0.001, f32::NAN], false, |_| None);
         assert_eq!(histogram.counts, [2, 2]);
     }
 
     #[test]
     fn absolute_histograms_grow_above_only() {
         let mut histogram = AbsoluteHistogram::default();
-        histogram.observe(&[-1.0, 0.0, 0.25], 4);
-        histogram.observe(&[2.1, -0.5], 4);
+        histogram.observe(&Seen::new(&[-1.0, 0.0, 0.25]), 4);
+        histogram.observe(&Seen::new(&[2.1, -0.5]), 4);
         assert_eq!(histogram.0.edges[..9], [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]);
         assert_eq!((histogram.0.total(), *histogram.0.edges.last().unwrap()), (5, 2.25));
     }
@@ -311,16 +327,16 @@ mod tests {
     #[test]
     fn centred_histograms_keep_old_counts_in_the_middle() {
         let mut histogram = CentredHistogram::default();
-        histogram.observe(&[-1.0, 1.0, 0.1], 4);
-        histogram.observe(&[-2.0], 4);
+        histogram.observe(&Seen::new(&[-1.0, 1.0, 0.1]), 4);
+        histogram.observe(&Seen::new(&[-2.0]), 4);
         assert_eq!(histogram.histogram.counts, [0, 1, 0, 1, 0, 1, 1, 0, 0, 0][..histogram.histogram.counts.len()]);
     }
 
     #[test]
     fn signed_histograms_grow_by_whole_bins() {
         let mut histogram = SignedHistogram::default();
-        histogram.observe(&[0.0, 4.0], 4);
-        histogram.observe(&[-1.5, 4.5], 4);
+        histogram.observe(&Seen::new(&[0.0, 4.0]), 4);
+        histogram.observe(&Seen::new(&[-1.5, 4.5]), 4);
         assert_eq!(histogram.0.edges, [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(histogram.0.counts, [1, 0, 1, 0, 0, 1, 1]);
     }
@@ -331,9 +347,9 @@ mod tests {
         let mut centred = CentredHistogram::default();
         let mut signed = SignedHistogram::default();
         for sample in [[1e-30f32, 2e-30], [1e30, -1e30]] {
-            absolute.observe(&sample, 2048);
-            centred.observe(&sample, 2048);
-            signed.observe(&sample, 2048);
+            absolute.observe(&Seen::new(&sample), 2048);
+            centred.observe(&Seen::new(&sample), 2048);
+            signed.observe(&Seen::new(&sample), 2048);
         }
         assert_eq!([absolute.0.total(), centred.histogram.total(), signed.0.total()], [4, 4, 4]);
         assert!(absolute.0.counts.len().max(centred.histogram.counts.len()).max(signed.0.counts.len()) < 2 * MOST_BINS);

@@ -1,6 +1,6 @@
 //! Per tensor the best of several percentiles.
 
-use super::method::Statistic;
+use super::method::{Seen, Statistic};
 use super::percentile::Percentile;
 use crate::element::Element;
 use crate::quantization::{Range, ScaleKind, affine};
@@ -37,8 +37,8 @@ impl LayerwisePercentile {
 }
 
 impl Statistic for LayerwisePercentile {
-    fn observe(&mut self, values: &[f32]) {
-        self.values.observe(values);
+    fn observe(&mut self, seen: &Seen<'_>) {
+        self.values.observe(seen);
     }
 
     fn range(&self) -> Range {

@@ -6,16 +6,52 @@ use std::str::FromStr;
 use super::distribution::Distribution;
 use super::entropy::Entropy;
 use super::layerwise_percentile::LayerwisePercentile;
-use super::min_max::MinMax;
+use super::min_max::{MinMax, bounds};
 use super::min_mse::MinMse;
 use super::percentile::Percentile;
 use crate::element::Element;
 use crate::quantization::{Range, ScaleKind};
 
+/// The values of a tensor in one sample, with what every statistic asks of them: found in one pass.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    values: &'a [f32],
+    range: Option<Range>,
+    has_nan: bool,
+}
+
+impl<'a> Seen<'a> {
+    /// Passes over the values once.
+    pub fn new(values: &'a [f32]) -> Self {
+        let (range, has_nan) = bounds(values);
+        Self { values, range, has_nan }
+    }
+
+    /// The values.
+    pub fn values(&self) -> &'a [f32] {
+        self.values
+    }
+
+    /// The smallest and the largest value, NaN left out and infinities cut to 1e37; `None` where there are no values.
+    pub fn range(&self) -> Option<Range> {
+        self.range
+    }
+
+    /// The largest magnitude; `None` where there are no values.
+    pub fn magnitude(&self) -> Option<f32> {
+        self.range.map(|range| range.low.abs().max(range.high.abs()))
+    }
+
+    /// Whether a value is no number.
+    pub fn has_nan(&self) -> bool {
+        self.has_nan
+    }
+}
+
 /// What a tensor's values are reduced to as they pass.
 pub trait Statistic: Send + Sync {
     /// Takes in the values of one sample. NaN counts as nothing, infinities as very large.
-    fn observe(&mut self, values: &[f32]);
+    fn observe(&mut self, seen: &Seen<'_>);
 
     /// The range to quantize; zero and zero before any sample.
     fn range(&self) -> Range;
@@ -156,7 +192,7 @@ impl Settings {
             Method::MinMax | Method::NonOverflow => Box::new(MinMax::default()),
             Method::MovingAverage => Box::new(MinMax::moving_average()),
             Method::Percentile => Box::new(Percentile::new(self.percentile, self.symmetric)),
-            Method::Entropy => Box::new(Entropy::default()),
+            Method::Entropy => Box::new(Entropy::new(self.element, self.symmetric)),
             Method::MinMse => Box::new(MinMse::new(self.element, self.symmetric, self.scale)),
             Method::Distribution => Box::new(Distribution::new(self.element)),
             Method::LayerwisePercentile => Box::new(LayerwisePercentile::new(self.element, self.symmetric)),
@@ -191,7 +227,7 @@ mod tests {
             for symmetric in [true, false] {
                 let mut statistic = Settings::new(row.method, Element::Int8, symmetric, ScaleKind::Float).start();
                 for values in odd {
-                    statistic.observe(values);
+                    statistic.observe(&Seen::new(values));
                     let range = statistic.range();
                     assert!(range.low.is_finite() && range.high.is_finite(), "{}: {range:?}", row.name);
                     assert!(range.low <= range.high, "{}: {range:?}", row.name);

@@ -1,8 +1,10 @@
 //! Smallest and largest value, of all samples or averaged over them.
 
+use kvant_numeric::kernel::{self, group_ranges};
+use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 
-use super::method::Statistic;
+use super::method::{Seen, Statistic};
 use crate::quantization::Range;
 
 /// Values seen by one thread at a time.
@@ -27,34 +29,50 @@ impl MinMax {
 /// Infinities count as this: far beyond any activation, and still with room for the arithmetic of histograms.
 pub(super) const LARGEST: f32 = 1e37;
 
-/// Minimum and maximum of the values, infinities cut to [`LARGEST`]; `None` where there are none.
-pub(super) fn bounds(values: &[f32]) -> Option<Range> {
-    const NONE: Range = Range { low: f32::INFINITY, high: f32::NEG_INFINITY };
-    let found = values.par_chunks(CHUNK).map(chunk_bounds).reduce(|| NONE, Range::union);
-    let limited = |value: f32| value.clamp(-LARGEST, LARGEST);
-    (found.low <= found.high).then_some(Range { low: limited(found.low), high: limited(found.high) })
-}
-
-/// Several minima and maxima side by side, so that the processor's vectors hold them. `<` and `>` pass over NaN.
-fn chunk_bounds(values: &[f32]) -> Range {
-    const LANES: usize = 16;
-    let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
-    let (whole, rest) = values.as_chunks::<LANES>();
-    let mut see = |lane: usize, value: f32| {
-        low[lane] = if value < low[lane] { value } else { low[lane] };
-        high[lane] = if value > high[lane] { value } else { high[lane] };
+/// Minimum and maximum of the values that are numbers, infinities cut to [`LARGEST`], `None` where there are none; and whether
+/// some are not.
+pub(super) fn bounds(values: &[f32]) -> (Option<Range>, bool) {
+    let of = |values: &[f32]| {
+        let mut range = [kernel::Range::EMPTY];
+        group_ranges(Isa::best(), values, values.len().max(1), &mut range);
+        range[0]
     };
-    whole.iter().for_each(|lanes| lanes.iter().enumerate().for_each(|(lane, &value)| see(lane, value)));
-    rest.iter().enumerate().for_each(|(lane, &value)| see(lane, value));
-    Range {
-        low: low.into_iter().fold(f32::INFINITY, f32::min),
-        high: high.into_iter().fold(f32::NEG_INFINITY, f32::max),
+    let found = match is_shared(values) {
+        true => values.par_chunks(CHUNK).map(of).reduce(|| kernel::Range::EMPTY, join),
+        false => values.chunks(CHUNK).map(of).fold(kernel::Range::EMPTY, join),
+    };
+    match found.min.is_nan() {
+        true => (limited(numbers(values)), true),
+        false => (limited(found), false),
     }
 }
 
+/// Whether all threads look at the values. Threads of their own, which run a sample each, look at them alone.
+pub(super) fn is_shared(values: &[f32]) -> bool {
+    values.len() > CHUNK && rayon::current_thread_index().is_some()
+}
+
+/// The range of both; NaN where one is.
+fn join(a: kernel::Range, b: kernel::Range) -> kernel::Range {
+    match a.min.is_nan() || b.min.is_nan() {
+        true => kernel::Range { min: f32::NAN, max: f32::NAN },
+        false => a.join(b),
+    }
+}
+
+/// The range of what is not NaN.
+fn numbers(values: &[f32]) -> kernel::Range {
+    values.iter().fold(kernel::Range::EMPTY, |r, &v| kernel::Range { min: r.min.min(v), max: r.max.max(v) })
+}
+
+fn limited(range: kernel::Range) -> Option<Range> {
+    let limited = |value: f32| value.clamp(-LARGEST, LARGEST);
+    (range.min <= range.max).then(|| Range { low: limited(range.min), high: limited(range.max) })
+}
+
 impl Statistic for MinMax {
-    fn observe(&mut self, values: &[f32]) {
-        let Some(new) = bounds(values) else { return };
+    fn observe(&mut self, seen: &Seen<'_>) {
+        let Some(new) = seen.range() else { return };
         let mix = |old: f32, new: f32, c: f32| old + c * (new - old);
         self.seen = Some(match (self.seen, self.averaging) {
             (None, _) => new,
@@ -75,8 +93,8 @@ mod tests {
     #[test]
     fn all_samples_count_equally_or_hardly() {
         let run = |mut statistic: MinMax| {
-            statistic.observe(&[-1.0, 2.0]);
-            statistic.observe(&[0.0, 12.0]);
+            statistic.observe(&Seen::new(&[-1.0, 2.0]));
+            statistic.observe(&Seen::new(&[0.0, 12.0]));
             statistic.range()
         };
         assert_eq!(run(MinMax::default()), Range { low: -1.0, high: 12.0 });
@@ -85,7 +103,14 @@ mod tests {
 
     #[test]
     fn infinities_are_cut_and_nan_is_nothing() {
-        assert_eq!(bounds(&[f32::INFINITY, f32::NAN]), Some(Range { low: LARGEST, high: LARGEST }));
-        assert_eq!(bounds(&[f32::NAN]), None);
+        let range = |low, high| Some(Range { low, high });
+        assert_eq!(bounds(&[f32::INFINITY, f32::NAN]), (range(LARGEST, LARGEST), true));
+        assert_eq!(bounds(&[f32::NAN]), (None, true));
+        assert_eq!(bounds(&[]), (None, false));
+        assert_eq!(bounds(&[f32::NEG_INFINITY, 2.0]), (range(-LARGEST, 2.0), false));
+        let mut many = vec![0.5; 3 * CHUNK];
+        (many[CHUNK], many[2 * CHUNK + 1], many[7]) = (f32::NAN, -3.0, 4.0);
+        let shared = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(|| bounds(&many));
+        assert_eq!((bounds(&many), shared), ((range(-3.0, 4.0), true), (range(-3.0, 4.0), true)));
     }
 }

@@ -1,7 +1,7 @@
 //! The scale with the least squared error on a histogram of the values.
 
 use super::histogram::{Histogram, SignedHistogram};
-use super::method::Statistic;
+use super::method::{Seen, Statistic};
 use super::min_max::MinMax;
 use super::percentile::BINS;
 use crate::element::{CodeRange, Element};
@@ -57,9 +57,9 @@ fn squared_error(histogram: &Histogram, codes: CodeRange, affine: Affine) -> f64
 }
 
 impl Statistic for MinMse {
-    fn observe(&mut self, values: &[f32]) {
-        self.bounds.observe(values);
-        self.values.observe(values, BINS);
+    fn observe(&mut self, seen: &Seen<'_>) {
+        self.bounds.observe(seen);
+        self.values.observe(seen, BINS);
     }
 
     fn range(&self) -> Range {
@@ -91,7 +91,7 @@ mod tests {
         values.push(8.0);
         let range = |kind| {
             let mut statistic = MinMse::new(Element::Int4, true, kind);
-            statistic.observe(&values);
+            statistic.observe(&Seen::new(&values));
             statistic.range()
         };
         assert!(range(ScaleKind::Float).high < 4.0, "{:?}", range(ScaleKind::Float));

@@ -14,7 +14,7 @@ mod percentile;
 mod run;
 
 pub use histogram::Histogram;
-pub use method::{DEFAULT_PERCENTILE, METHODS, Method, MethodRow, Settings, Statistic, UnknownMethod};
+pub use method::{DEFAULT_PERCENTILE, METHODS, Method, MethodRow, Seen, Settings, Statistic, UnknownMethod};
 pub(crate) use min_mse::candidates;
 pub use observation::Observation;
-pub use run::{CalibrationError, observe};
+pub use run::{CalibrationError, observe, sessions};

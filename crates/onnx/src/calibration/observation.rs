@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::method::{Settings, Statistic};
+use super::method::{Seen, Settings, Statistic};
 use crate::placement::{Placement, masks::HUGE};
 use crate::quantization::Range;
 
@@ -10,6 +10,7 @@ use crate::quantization::Range;
 pub struct Observation {
     statistics: BTreeMap<String, Box<dyn Statistic>>,
     huge: BTreeSet<String>,
+    odd: BTreeSet<String>,
     samples: usize,
 }
 
@@ -17,7 +18,7 @@ impl Observation {
     /// For the given tensors.
     pub fn new(wanted: impl IntoIterator<Item = (String, Settings)>) -> Self {
         let statistics = wanted.into_iter().map(|(name, settings)| (name, settings.start())).collect();
-        Self { statistics, huge: BTreeSet::new(), samples: 0 }
+        Self { statistics, huge: BTreeSet::new(), odd: BTreeSet::new(), samples: 0 }
     }
 
     /// The tensors observed, in order.
@@ -28,9 +29,13 @@ impl Observation {
     /// Takes in the values of a tensor in one sample.
     pub fn see(&mut self, tensor: &str, values: &[f32]) {
         let Some(statistic) = self.statistics.get_mut(tensor) else { return };
-        statistic.observe(values);
-        if values.iter().any(|v| v.abs() >= HUGE) {
+        let seen = Seen::new(values);
+        statistic.observe(&seen);
+        if seen.magnitude().is_some_and(|magnitude| magnitude >= HUGE) {
             self.huge.insert(tensor.to_owned());
+        }
+        if seen.has_nan() {
+            self.odd.insert(tensor.to_owned());
         }
     }
 
@@ -47,6 +52,11 @@ impl Observation {
     /// The tensors that had values no code can stand for beside the others: attention masks. They must stay in float.
     pub fn huge(&self) -> &BTreeSet<String> {
         &self.huge
+    }
+
+    /// The tensors that had values which are no numbers: the float model computes NaN in them.
+    pub fn odd(&self) -> &BTreeSet<String> {
+        &self.odd
     }
 
     /// The range of every tensor.

@@ -1,7 +1,7 @@
 //! The range that holds a share of all values.
 
 use super::histogram::{AbsoluteHistogram, CentredHistogram, Histogram};
-use super::method::Statistic;
+use super::method::{Seen, Statistic};
 use super::min_max::MinMax;
 use crate::quantization::Range;
 
@@ -64,11 +64,11 @@ impl Percentile {
 }
 
 impl Statistic for Percentile {
-    fn observe(&mut self, values: &[f32]) {
-        self.bounds.observe(values);
+    fn observe(&mut self, seen: &Seen<'_>) {
+        self.bounds.observe(seen);
         match &mut self.values {
-            Values::Absolute(histogram) => histogram.observe(values, BINS),
-            Values::Signed(histogram) => histogram.observe(values, BINS),
+            Values::Absolute(histogram) => histogram.observe(seen, BINS),
+            Values::Signed(histogram) => histogram.observe(seen, BINS),
         }
     }
 
@@ -89,7 +89,7 @@ mod tests {
             (0..768).map(|i| mixed(i) * (2.0 + n as f32)).collect()
         };
         let mut statistic = Percentile::new(99.999, true);
-        (0..4).for_each(|n| statistic.observe(&sample(n)));
+        (0..4).for_each(|n| statistic.observe(&Seen::new(&sample(n))));
         let histogram = statistic.histogram();
         let (bins, last) = (histogram.counts.len(), histogram.edges[histogram.counts.len()] as f32);
         assert_eq!((bins, last, statistic.range().high), (5123, 2.500_487_3, 2.494_065_3));
@@ -100,11 +100,11 @@ mod tests {
         let mut values: Vec<f32> = (0..100_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
         values.push(50.0);
         let mut statistic = Percentile::new(99.99, true);
-        statistic.observe(&values);
+        statistic.observe(&Seen::new(&values));
         assert!((0.9..1.1).contains(&statistic.range().high), "{:?}", statistic.range());
         assert_eq!(statistic.range().low, 0.0);
         let mut asymmetric = Percentile::new(99.0, false);
-        asymmetric.observe(&values);
+        asymmetric.observe(&Seen::new(&values));
         assert!(asymmetric.range().high < 1.1);
     }
 }

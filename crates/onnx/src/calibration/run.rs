@@ -1,6 +1,8 @@
 //! The float model over all samples, every needed tensor observed as it is made. One sample for each thread is in memory.
 
+use std::any::Any;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -20,18 +22,22 @@ pub enum CalibrationError {
     /// The engine or the model.
     #[error("{0}")]
     Runtime(#[from] RuntimeError),
+    /// A fault of this program, or of a library in it.
+    #[error("a thread panicked while the model ran over calibration data: {0}")]
+    Panicked(String),
     /// The user asked to stop.
     #[error("stopped while the model ran over calibration data")]
     Cancelled,
 }
 
 impl CalibrationError {
-    /// Whose fault it is; `None` where the run was stopped.
-    pub fn kind(&self) -> Option<ErrorKind> {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Data(error) => Some(error.kind()),
-            Self::Runtime(error) => Some(error.kind()),
-            Self::Cancelled => None,
+            Self::Data(error) => error.kind(),
+            Self::Runtime(error) => error.kind(),
+            Self::Panicked(_) => ErrorKind::Unsupported,
+            Self::Cancelled => ErrorKind::Cancelled,
         }
     }
 
@@ -40,13 +46,18 @@ impl CalibrationError {
         match self {
             Self::Data(error) => error.hint().map(str::to_owned),
             Self::Runtime(error) => error.hint().map(str::to_owned),
-            Self::Cancelled => None,
+            Self::Panicked(_) | Self::Cancelled => None,
         }
     }
 }
 
 /// Sessions at most: each holds the activations of one sample.
 const MOST_SESSIONS: usize = 4;
+
+/// The sessions that run side by side on so many threads.
+pub fn sessions(threads: Option<usize>) -> usize {
+    threads.unwrap_or(1).clamp(1, MOST_SESSIONS)
+}
 
 /// Runs the model over the samples. Returns the engine's name. `progress` takes the samples done and all there are.
 ///
@@ -61,7 +72,7 @@ pub fn observe(
     cancelled: &AtomicBool,
 ) -> Result<String, CalibrationError> {
     let (wanted, all) = (observation.tensors(), samples.len());
-    let sessions = options.threads.unwrap_or(1).clamp(1, MOST_SESSIONS).min(all.max(1));
+    let sessions = sessions(options.threads).min(all.max(1));
     let options = RuntimeOptions { threads: Some(1), ..options.clone() };
     progress(0, all as u64);
     let turn = Turn { next: 0, ended: false, observation, progress };
@@ -72,7 +83,9 @@ pub fn observe(
         Ok(session.name())
     };
     let ended = |first| {
-        let result = work(first);
+        // The others wait for their turns, which would never come.
+        let caught = catch_unwind(AssertUnwindSafe(|| work(first)));
+        let result = caught.unwrap_or_else(|payload| Err(CalibrationError::Panicked(text(&*payload))));
         if result.is_err() {
             run.end();
         }
@@ -90,6 +103,12 @@ pub fn observe(
         (Ok(_), Err(_)) | (Err(CalibrationError::Cancelled), Err(_)) => next,
         _ => found,
     })
+}
+
+/// What a panic says.
+fn text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }
 
 /// What the threads of a run share.
@@ -146,5 +165,46 @@ impl<'a> Run<'a> {
     fn end(&self) {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
         self.moved.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvant_container::onnx::{Bytes, parse};
+
+    use super::*;
+    use crate::calibration::{Method, Settings};
+    use crate::data::{DataOptions, Source, inputs};
+    use crate::element::Element;
+    use crate::quantization::ScaleKind;
+    use crate::runtime::RuntimeChoice;
+
+    fn run(
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+        cancelled: &AtomicBool,
+    ) -> (Result<String, CalibrationError>, Observation) {
+        let file = |name: &str| format!("{}/tests/data/tinycnn.{name}", env!("CARGO_MANIFEST_DIR"));
+        let model = parse(&Bytes::from(std::fs::read(file("float.onnx")).unwrap())).unwrap();
+        let source = Source::Path(file("calib.npz").into());
+        let mut samples = source.open(&inputs(&model.graph), &DataOptions::default()).unwrap();
+        let settings = Settings::new(Method::MinMax, Element::Int8, true, ScaleKind::Float);
+        let mut observation = Observation::new(model.graph.output.iter().map(|v| (v.name().to_owned(), settings)));
+        let options = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(2), ..RuntimeOptions::default() };
+        (observe(&model, &mut observation, &mut samples, &options, progress, cancelled), observation)
+    }
+
+    #[test]
+    fn a_panic_on_one_thread_ends_the_others() {
+        let mut progress = |done: u64, _: u64| assert!(done < 2, "on purpose");
+        let (result, _) = run(&mut progress, &AtomicBool::new(false));
+        assert!(matches!(&result, Err(CalibrationError::Panicked(text)) if text.contains("on purpose")), "{result:?}");
+    }
+
+    #[test]
+    fn all_samples_are_seen_unless_it_is_stopped() {
+        let (result, observation) = run(&mut |_, _| (), &AtomicBool::new(false));
+        assert_eq!((result.is_ok(), observation.samples()), (true, 4));
+        let (result, observation) = run(&mut |_, _| (), &AtomicBool::new(true));
+        assert!(matches!(result, Err(CalibrationError::Cancelled)) && observation.samples() == 0);
     }
 }

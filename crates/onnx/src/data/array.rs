@@ -108,6 +108,17 @@ impl<'a> Array<'a> {
         }
     }
 
+    /// Position and name of the first value that is no finite number: NaN or an infinity.
+    pub fn first_not_finite(&self) -> Option<(usize, &'static str)> {
+        let name = |v: f64| match v {
+            v if v.is_nan() => "NaN",
+            v if v > 0.0 => "infinity",
+            _ => "minus infinity",
+        };
+        let found = each_type!(&self.values, v => v.iter().enumerate().find(|(_, x)| !x.to_float().is_finite()).map(|(i, x)| (i, x.to_float())));
+        found.map(|(position, value)| (position, name(value)))
+    }
+
     /// The same array, lent.
     pub fn view(&self) -> Array<'_> {
         let values = each_type!(&self.values, v => Element::values(Cow::Borrowed(&v[..])));
@@ -166,6 +177,16 @@ mod tests {
         assert!(Array::of(vec![], vec![0u8; 1]).is_some());
         assert!(Array::of(vec![2, 3], vec![0.0f32; 5]).is_none());
         assert!(Array::of(vec![usize::MAX, 2], vec![0u8; 0]).is_none());
+    }
+
+    #[test]
+    fn what_is_no_number_is_found() {
+        let array = |v: Vec<f32>| Array::of(vec![v.len()], v).unwrap();
+        assert_eq!(array(vec![1.0, f32::MAX, -0.0]).first_not_finite(), None);
+        assert_eq!(array(vec![1.0, f32::NEG_INFINITY, f32::NAN]).first_not_finite(), Some((1, "minus infinity")));
+        let overflown = array(vec![1e6]).cast(DataType::FLOAT16).unwrap();
+        assert_eq!(overflown.first_not_finite(), Some((0, "infinity")));
+        assert_eq!(Array::of(vec![1], vec![i64::MAX]).unwrap().first_not_finite(), None);
     }
 
     #[test]

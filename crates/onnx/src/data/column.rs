@@ -3,6 +3,8 @@
 //! A model's input of `r` axes, the first of them the batch, takes from an array of `r` axes as many rows at a time as its
 //! batch is (one where that is open); an array of one axis more holds whole inputs; an array of one axis less is one sample.
 
+use std::path::PathBuf;
+
 use super::array::Array;
 use super::error::DataError;
 use super::inputs::{Axis, Input, display_axes};
@@ -15,6 +17,9 @@ pub(super) trait Column: Send {
 
     /// The values of one sample, of a shape the input takes. In order this is cheapest.
     fn sample(&mut self, index: usize) -> Result<Array<'_>, DataError>;
+
+    /// The file that a sample comes from, with the array in it where there is one.
+    fn place(&self, index: usize) -> PathBuf;
 }
 
 /// A column of arrays, one after the other.
@@ -55,6 +60,15 @@ impl Column for ArrayColumn {
             rest -= part.samples;
         }
         Err(DataError::Mismatch { input: self.input.clone(), problem: format!("there is no sample {index}") })
+    }
+
+    fn place(&self, index: usize) -> PathBuf {
+        let ends = self.parts.iter().scan(0, |sum, part| {
+            *sum += part.samples;
+            Some((*sum, part))
+        });
+        let holds = |(end, _): &(usize, &Part)| index < *end;
+        ends.into_iter().find(holds).map_or_else(PathBuf::new, |(_, part)| part.stored.place.clone())
     }
 }
 

@@ -47,6 +47,20 @@ pub enum DataError {
         /// What does not fit.
         problem: String,
     },
+    /// A value that no range can hold.
+    #[error("{}: sample {sample} for input `{input}` has {value} at {position:?}", file.display())]
+    NotFinite {
+        /// The file, with the array in it where there is one.
+        file: PathBuf,
+        /// The input.
+        input: String,
+        /// The sample among all, counted from 0.
+        sample: usize,
+        /// `NaN`, `infinity` or `minus infinity`.
+        value: &'static str,
+        /// Where in the sample: an index for each axis.
+        position: Vec<usize>,
+    },
     /// The model needs data of a kind that cannot be made up.
     #[error("no random data for input `{input}`: {problem}")]
     NoRandom {
@@ -79,6 +93,9 @@ impl DataError {
             Self::MissingInput { .. } => Some("name the arrays of an .npz file as the model's inputs are named"),
             Self::Mismatch { .. } => Some(
                 "the first axis of an array holds the samples, the others have the shape the model's input has after its batch axis",
+            ),
+            Self::NotFinite { .. } => Some(
+                "mend or leave out the sample; where it is an attention mask, write the type's lowest number in place of minus infinity",
             ),
             Self::NoRandom { .. } => Some("give real data: random values say little about ranges anyway"),
             Self::Preprocessing(_) => {

@@ -84,6 +84,10 @@ impl Column for ImageColumn {
         };
         Array::new(shape, values).ok_or_else(|| self.mismatch("sizes that do not agree".to_owned()))
     }
+
+    fn place(&self, index: usize) -> PathBuf {
+        self.files.get(index * self.batch).cloned().unwrap_or_default()
+    }
 }
 
 /// The shape without batch and the values of one image.

@@ -1,5 +1,7 @@
 //! Made-up values, for a first look at a model without data. Ranges found with them mean little.
 
+use std::path::PathBuf;
+
 use kvant_container::onnx::DataType;
 
 use super::array::Array;
@@ -67,6 +69,10 @@ impl Column for RandomColumn {
             input: self.input.name.clone(),
             problem: "it is too large".to_owned(),
         })
+    }
+
+    fn place(&self, _: usize) -> PathBuf {
+        PathBuf::from("random")
     }
 }
 

@@ -56,6 +56,7 @@ impl Samples {
 
 fn one<'a>(input: &'a Input, column: &'a mut dyn Column, index: usize) -> Result<(&'a str, Array<'a>), DataError> {
     use kvant_container::onnx::{DataType, data_type_name};
+    let place = column.place(index);
     let array = column.sample(index)?;
     let from = array.data_type();
     let array = match input.data_type {
@@ -67,5 +68,19 @@ fn one<'a>(input: &'a Input, column: &'a mut dyn Column, index: usize) -> Result
         let problem = format!("sample {index}: values of type {from} are not all values of the model's type {to}");
         DataError::Mismatch { input: input.name.clone(), problem }
     })?;
-    Ok((&input.name, array))
+    match array.first_not_finite() {
+        None => Ok((&input.name, array)),
+        Some((element, value)) => {
+            let position = position(element, array.shape());
+            Err(DataError::NotFinite { file: place, input: input.name.clone(), sample: index, value, position })
+        }
+    }
+}
+
+/// The index along each axis of an element of an array in row-major order.
+fn position(element: usize, shape: &[usize]) -> Vec<usize> {
+    let mut rest = element;
+    let mut position: Vec<usize> = shape.iter().rev().map(|&size| (rest % size, rest /= size).0).collect();
+    position.reverse();
+    position
 }

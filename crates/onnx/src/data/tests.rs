@@ -148,6 +148,23 @@ fn what_does_not_fit_the_model_is_told_before_anything_runs() {
 }
 
 #[test]
+fn what_is_no_number_is_an_error_that_tells_where() {
+    let directory = tempfile::tempdir().unwrap();
+    for (bad, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "infinity"), (f32::NEG_INFINITY, "minus infinity")] {
+        let rows = f32s([0.0, 1.0, 2.0, 3.0, 4.0, bad]);
+        let path = write(directory.path(), "c.npz", &npz(&[Entry("x", npy("<f4", &[3, 2], &rows), true, None)]));
+        let mut samples = open(&path, &[input("x", DataType::FLOAT, &[0, 2])]).unwrap();
+        assert!(samples.sample(1).is_ok());
+        let error = samples.sample(2).unwrap_err();
+        let expected = format!("{}[x.npy]: sample 2 for input `x` has {name} at [0, 1]", path.display());
+        assert_eq!((error.to_string(), error.hint().is_some()), (expected, true));
+    }
+    let large = write(directory.path(), "h.npz", &npz(&[Entry("x", npy("<f4", &[1, 1], &f32s([1e6])), false, None)]));
+    let error = open(&large, &[input("x", DataType::FLOAT16, &[0, 1])]).unwrap().sample(0).unwrap_err();
+    assert!(error.to_string().contains("infinity"), "{error}");
+}
+
+#[test]
 fn hostile_archives_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let x = [input("x", DataType::FLOAT, &[0, 3])];

@@ -27,6 +27,12 @@ pub enum EvaluationError {
         /// The outputs of the quantized model.
         quantized: String,
     },
+    /// An input takes codes, and nothing in the graph tells their scale.
+    #[error("the quantized model's input `{input}` takes integers, and no constant scale of them is found in it")]
+    NoCodes {
+        /// The input.
+        input: String,
+    },
     /// There are fewer labels than samples.
     #[error("{labels} labels for {samples} samples")]
     Labels {
@@ -53,6 +59,9 @@ impl EvaluationError {
             Self::Data(error) => error.hint(),
             Self::Runtime { error, .. } => error.hint(),
             Self::NoCommonOutput { .. } => Some("--reference takes the float model that this one was quantized from"),
+            Self::NoCodes { .. } => Some(
+                "quantize the model anew with --boundary pairs and compare that, or insert a QuantizeLinear behind the input",
+            ),
             Self::Labels { .. } => Some("labels have one class per sample, in the order of the samples"),
         }
     }

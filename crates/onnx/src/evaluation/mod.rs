@@ -4,6 +4,7 @@
 //! knows its operators. No quantization happens here.
 
 mod classes;
+mod codes;
 mod error;
 mod fake_quantization;
 mod folding;
@@ -16,15 +17,16 @@ mod statistics;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use kvant_container::onnx::{GraphProto, ModelProto};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto};
 
 pub use error::EvaluationError;
 pub use report::{Report, TensorReport};
 
-use crate::data::{Array, DataError, Sample, Samples, inputs};
+use crate::data::{Array, DataError, Sample, Samples, Values, inputs};
 use crate::graph::domain;
 use crate::runtime::{self, Grouped, PLUG_INS, RuntimeChoice, RuntimeError, RuntimeOptions, Session, constants, found};
 use classes::Classes;
+use codes::EndCodes;
 use fake_quantization::FakeQuantized;
 use pairs::{Pair, outputs, pairs};
 use quantizer::Quantizer;
@@ -69,6 +71,8 @@ struct Comparison {
     reference: Box<dyn Session>,
     quantized: Box<dyn Session>,
     inputs: Vec<crate::data::Input>,
+    /// What the quantized model takes and gives in place of floats.
+    codes: EndCodes,
     /// The outputs, then the tensors in common.
     pairs: Vec<(Pair, Statistics)>,
     outputs: usize,
@@ -97,6 +101,7 @@ impl Comparison {
             reference: first.map_err(|error| EvaluationError::Runtime { which: REFERENCE, error })?,
             quantized: second.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })?,
             inputs: inputs(&quantized.graph),
+            codes: EndCodes::of(&quantized.graph),
             pairs: both.into_iter().map(|pair| (pair, Statistics::default())).collect(),
             outputs: count,
             sizes: HashMap::new(),
@@ -118,14 +123,22 @@ impl Comparison {
         Ok(())
     }
 
-    /// The sample in the types the quantized model takes: a model of half precision takes such inputs.
+    /// The sample in the types the quantized model takes: one of half precision takes such inputs, one with an integer
+    /// boundary takes codes.
     fn recast<'a>(&self, sample: &'a Sample<'_>) -> Result<Sample<'a>, EvaluationError> {
         let one = |(name, array): &'a (&str, Array<'_>)| {
             let declared = self.inputs.iter().find(|input| input.name == *name);
             let to = declared.map_or(array.data_type(), |input| input.data_type);
-            let problem = format!("its values do not fit the quantized model's type {to:?}");
-            let cast = array.view().cast(to).ok_or(DataError::Mismatch { input: (*name).to_owned(), problem })?;
-            Ok((*name, cast))
+            let float = matches!(array.values(), Values::F32(_) | Values::F64(_) | Values::F16(_) | Values::Bf16(_));
+            let mismatch = |problem: String| DataError::Mismatch { input: (*name).to_owned(), problem };
+            if let Some(codes) = self.codes.quantized(name, array).filter(|_| float) {
+                return Ok((*name, codes.map_err(|e| mismatch(e.to_string()))?));
+            }
+            if float && !is_float(to) {
+                return Err(EvaluationError::NoCodes { input: (*name).to_owned() });
+            }
+            let problem = || format!("its values do not fit the quantized model's type {to:?}");
+            Ok((*name, array.view().cast(to).ok_or_else(|| mismatch(problem()))?))
         };
         let known = |(name, _): &&(&str, Array<'_>)| self.inputs.iter().any(|input| input.name == *name);
         sample.iter().filter(known).map(one).collect()
@@ -151,7 +164,7 @@ impl Comparison {
         recast: &Sample<'_>,
         labels: Option<&[i64]>,
     ) -> Result<(), EvaluationError> {
-        let Self { reference, quantized, pairs, sizes, classes, rows, outputs, .. } = self;
+        let Self { reference, quantized, codes, pairs, sizes, classes, rows, outputs, .. } = self;
         let wanted = distinct(pairs[group.clone()].iter().map(|(pair, _)| &pair.reference));
         let mut kept: HashMap<String, Array<'static>> = HashMap::new();
         let run = reference.run(sample, &wanted, &mut |name, array| {
@@ -167,6 +180,8 @@ impl Comparison {
         let class_output =
             pairs[..*outputs].iter().position(|(pair, _)| kept.get(&pair.reference).is_some_and(of_classes));
         let run = quantized.run(recast, &wanted, &mut |name, array| {
+            let values = codes.dequantized(name, array).and_then(Result::ok);
+            let array = values.as_ref().unwrap_or(array);
             for (at, (pair, statistics)) in pairs[group.clone()].iter_mut().enumerate() {
                 let Some(of_reference) = kept.get(&pair.reference).filter(|_| pair.quantized == name) else { continue };
                 let (Some(r), Some(q)) = (of_reference.f32s(), array.f32s()) else { continue };
@@ -198,6 +213,11 @@ impl Comparison {
 
 const REFERENCE: &str = "the float model";
 const QUANTIZED: &str = "the quantized model";
+
+fn is_float(data_type: DataType) -> bool {
+    use DataType::*;
+    matches!(data_type, FLOAT | DOUBLE | FLOAT16 | BFLOAT16 | UNDEFINED)
+}
 
 /// Whether an output has rows of classes.
 fn of_classes(array: &Array<'_>) -> bool {

@@ -1,6 +1,8 @@
 //! Making nodes and asking what they are.
 
-use kvant_container::onnx::NodeProto;
+use kvant_container::onnx::{DataType, GraphProto, NodeProto};
+
+use super::set_attribute;
 
 /// A node of the standard domain.
 pub fn node(op_type: &str, name: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
@@ -11,6 +13,13 @@ pub fn node(op_type: &str, name: &str, inputs: &[&str], outputs: &[&str]) -> Nod
         output: outputs.iter().map(|&s| s.to_owned()).collect(),
         ..NodeProto::default()
     }
+}
+
+/// A Cast.
+pub fn cast_node(name: &str, input: &str, output: &str, to: DataType) -> NodeProto {
+    let mut made = node("Cast", name, &[input], &[output]);
+    set_attribute(&mut made, "to", to as i64);
+    made
 }
 
 /// The domain, the standard one always spelled as the empty string.
@@ -34,4 +43,22 @@ pub fn is(node: &NodeProto, op_type: &str) -> bool {
 /// The input at a position; `None` where it is left out, at the end or by an empty name.
 pub fn positional_input(node: &NodeProto, position: usize) -> Option<&str> {
     node.input.get(position).map(String::as_str).filter(|name| !name.is_empty())
+}
+
+/// The graphs inside of a node: the branches of If, the bodies of Loop and Scan.
+pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
+}
+
+/// The same, to be changed.
+pub fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
+    node.attribute.iter_mut().flat_map(|attribute| attribute.g.as_mut().into_iter().chain(&mut attribute.graphs))
+}
+
+/// Visits the nodes of a graph and of the graphs inside of them.
+pub fn for_each_node<'g>(graph: &'g GraphProto, visit: &mut dyn FnMut(&'g NodeProto)) {
+    for node in &graph.node {
+        visit(node);
+        bodies(node).for_each(|body| for_each_node(body, visit));
+    }
 }

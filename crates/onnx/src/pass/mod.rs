@@ -13,13 +13,17 @@ mod copy_shared_bias;
 mod dead_nodes;
 mod duplicate_nodes;
 mod error;
+mod float_ends;
+mod float_sources;
 mod function_inlining;
 mod gelu_fusion;
 mod identity;
 mod instance_norm_fusion;
 mod l2_norm_fusion;
 mod layer_norm_fusion;
+mod lift_body_weights;
 mod matmul_add_to_gemm;
+mod nhwc_inputs;
 mod normalized;
 mod opset;
 mod pattern;
@@ -76,6 +80,18 @@ pub const ALL: &[Pass] = &[
         about: "initializers that are inputs as well become constants that no caller can override",
         default: true,
         run: remove_initializers_from_inputs::run,
+    },
+    Pass {
+        name: "float-sources",
+        about: "tensors of float16, bfloat16 and float64 become float32, inputs and outputs but for a Cast",
+        default: false,
+        run: float_sources::run,
+    },
+    Pass {
+        name: "float-ends",
+        about: "inputs and outputs of float16, bfloat16 and float64 become float32 where only a Cast stands at them",
+        default: false,
+        run: float_ends::run,
     },
     Pass {
         name: "constant-folding",
@@ -168,6 +184,18 @@ pub const ALL: &[Pass] = &[
         run: batch_norm_to_conv::run,
     },
     Pass {
+        name: "nhwc-inputs",
+        about: "inputs of images change from NCHW to NHWC: a Transpose stands behind them, and data must be NHWC",
+        default: false,
+        run: nhwc_inputs::run,
+    },
+    Pass {
+        name: "lift-body-weights",
+        about: "weights of products inside of If, Loop and Scan move to the main graph, where they are quantized",
+        default: false,
+        run: lift_body_weights::run,
+    },
+    Pass {
         name: "copy-shared-bias",
         about: "each Conv, ConvTranspose and Gemm gets a bias of its own, since a bias is quantized with the scales of its node",
         default: false,
@@ -203,6 +231,11 @@ impl Default for Context<'_> {
 }
 
 impl Context<'_> {
+    /// An error where the user asked to stop.
+    fn check(&self) -> Result<(), PassError> {
+        Ok(self.spill.map_or(Ok(()), Spill::check)?)
+    }
+
     /// A value made anew, on disk where there is a place for it; what shares its bytes with another stays where it is.
     fn keep(&self, value: Value) -> Result<Value, PassError> {
         match self.spill {
@@ -229,6 +262,7 @@ pub fn simplify(
     for _ in 0..MOST_ROUNDS {
         let mut found = 0;
         for (pass, (_, count)) in selection.passes().zip(&mut counts) {
+            context.check()?;
             let rewrites = pass.run(model, context)?;
             *count += rewrites;
             found += rewrites;

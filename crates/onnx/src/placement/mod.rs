@@ -7,6 +7,8 @@ pub mod masks;
 mod place;
 pub mod rules;
 mod select;
+mod unmatched;
 
 pub(crate) use fusion::clip_bounds;
 pub use place::{Activation, Bias, Placement, Skipped, Weight, place};
+pub use unmatched::{Named, unmatched};

@@ -7,9 +7,9 @@ use kvant_container::onnx::{DataType, GraphProto, NodeProto};
 use super::fusion::{clip_bounds, is_fused};
 use super::masks::masked;
 use super::rules::Rule;
-use super::select::{in_subgraphs, rule};
+use super::select::{in_subgraphs, is_excluded, rule};
 use crate::element::Element;
-use crate::graph::{Index, int_attribute, is, positional_input};
+use crate::graph::{Index, bodies, int_attribute, is, positional_input};
 use crate::quantization::{Range, ScaleKind};
 use crate::recipe::{BiasKind, Boundary, Override, Recipe, TensorScheme};
 
@@ -112,10 +112,11 @@ impl<'a> Placer<'a> {
         let excluded = in_subgraphs(self.graph, &self.index, &self.recipe.selection.excluded_subgraphs);
         for position in 0..self.graph.node.len() {
             let node = &self.graph.node[position];
-            let Some(rule) = rule(node, self.recipe.rules, &self.recipe.selection) else { continue };
             if excluded.contains(&position) {
                 continue;
             }
+            self.bodies(node);
+            let Some(rule) = rule(node, self.recipe.rules, &self.recipe.selection) else { continue };
             match self.obstacle(node, rule) {
                 Some(reason) => self.made.skipped.push(Skipped { node: node.name().to_owned(), reason }),
                 None => self.place_node(position, node, rule),
@@ -190,6 +191,21 @@ impl<'a> Placer<'a> {
         }
     }
 
+    /// Weights of products inside of If, Loop and Scan. What is computed there stays in float: no engine shows it.
+    fn bodies(&mut self, node: &'a NodeProto) {
+        if is_excluded(node, &self.recipe.selection) {
+            return;
+        }
+        for inner in bodies(node).flat_map(|body| &body.node) {
+            let product = rule(inner, self.recipe.rules, &self.recipe.selection) == Some(Rule::Product);
+            if let Some(name) = positional_input(inner, 1).filter(|name| product && self.is_constant(name)) {
+                self.made.nodes += 1;
+                self.product_weight(name, self.channel_axis(inner, 1));
+            }
+            self.bodies(inner);
+        }
+    }
+
     fn tensors(&mut self, node: &NodeProto, names: &[String]) {
         let aligned =
             self.recipe.align.elementwise && matches!(node.op_type(), "Mul" | "Add" | "Sub" | "Div" | "Min" | "Max");
@@ -205,8 +221,8 @@ impl<'a> Placer<'a> {
     fn product(&mut self, position: usize, node: &'a NodeProto) {
         for (operand, name) in node.input.iter().take(2).enumerate() {
             match self.is_constant(name) {
-                true => self.weight(name, self.channel_axis(node, operand)),
-                false => self.activation(name),
+                true => self.product_weight(name, self.channel_axis(node, operand)),
+                false => self.product_activation(name),
             }
         }
         if let Some(bias) = positional_input(node, 2).filter(|name| self.is_constant(name)) {
@@ -233,7 +249,23 @@ impl<'a> Placer<'a> {
     }
 
     fn activation(&mut self, name: &str) {
-        let Some(scheme) = self.recipe.activation else { return };
+        if let Some(scheme) = self.recipe.activation {
+            self.activation_of(name, scheme);
+        }
+    }
+
+    /// What a product reads, in the products' own type where they have one: it is then of that type for all that read it.
+    fn product_activation(&mut self, name: &str) {
+        match self.recipe.products.filter(|_| self.recipe.activation.is_some()) {
+            Some(products) => {
+                self.made.activations.remove(name);
+                self.activation_of(name, products.activation);
+            }
+            None => self.activation(name),
+        }
+    }
+
+    fn activation_of(&mut self, name: &str, scheme: TensorScheme) {
         if name.is_empty() || !self.is_float(name) || self.is_constant(name) || self.boundary_is_float(name) {
             return;
         }
@@ -258,6 +290,11 @@ impl<'a> Placer<'a> {
     fn weight(&mut self, name: &str, axis: Option<usize>) {
         let (scheme, axis) = (self.recipe.weight, axis.filter(|_| self.recipe.weight.per_channel));
         self.constant(name, scheme, axis);
+    }
+
+    fn product_weight(&mut self, name: &str, axis: Option<usize>) {
+        let scheme = self.recipe.products.map_or(self.recipe.weight, |products| products.weight);
+        self.constant(name, scheme, axis.filter(|_| scheme.per_channel));
     }
 
     /// A constant operand of arithmetic on activations, with their type and the weights' way to a range.

@@ -56,9 +56,13 @@ fn wanted(node: &NodeProto, selection: &Selection) -> bool {
     let only = selection.op_types.is_empty()
         || selection.op_types.iter().chain(&selection.more_op_types).any(|name| name == op_type);
     let named = selection.nodes.is_empty() || selection.nodes.iter().any(|glob| glob.matches(node.name()));
-    let excluded = selection.excluded_op_types.iter().any(|name| name == op_type)
-        || selection.excluded_nodes.iter().any(|glob| glob.matches(node.name()));
-    only && named && !excluded
+    only && named && !is_excluded(node, selection)
+}
+
+/// Whether a node, and what is inside of it, is left alone.
+pub fn is_excluded(node: &NodeProto, selection: &Selection) -> bool {
+    selection.excluded_op_types.iter().any(|name| name == node.op_type())
+        || selection.excluded_nodes.iter().any(|glob| glob.matches(node.name()))
 }
 
 /// Positions of the nodes on paths between the ends of subgraphs, the ends included.

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::affine::{Affine, Range, affine};
 use super::codes::{encode, pack, quantize_value};
 use super::scale_kind::ScaleKind;
-use crate::calibration::{Method, Settings};
+use crate::calibration::{Method, Seen, Settings};
 use crate::element::{CodeRange, Element};
 
 /// How a weight's scale is found.
@@ -90,7 +90,7 @@ impl WeightMethod {
             return self.least_error(values);
         }
         let mut statistic = Settings::new(self.method, self.element, self.symmetric, self.scale).start();
-        statistic.observe(values);
+        statistic.observe(&Seen::new(values));
         self.of_range(statistic.range())
     }
 
@@ -104,7 +104,7 @@ impl WeightMethod {
     /// The candidate with the least squared error on the values themselves; the first of equals.
     fn least_error(&self, values: &[f32]) -> Affine {
         let mut bounds = Settings::new(Method::MinMax, self.element, self.symmetric, self.scale).start();
-        bounds.observe(values);
+        bounds.observe(&Seen::new(values));
         let plain = self.of_range(bounds.range());
         let Some(codes) = self.used_codes() else { return plain };
         let candidates = crate::calibration::candidates(bounds.range(), self.scale, |range| self.of_range(range));

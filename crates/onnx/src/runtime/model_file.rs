@@ -10,6 +10,10 @@ use super::error::RuntimeError;
 /// From this many bytes of tensors on, an engine is given files: their data it maps, where bytes it would copy.
 const LARGE: usize = 32 << 20;
 
+/// Whether a mapped file must keep its name. On Unix the map alone keeps the contents, and the files are removed as soon as they
+/// are mapped: whatever ends the process, nothing stays behind.
+pub(super) const MAPS_NEED_NAMES: bool = !cfg!(unix);
+
 /// A model in the form an engine loads.
 pub(super) enum ModelFile {
     Bytes(Vec<u8>),

@@ -11,7 +11,7 @@ use ort::value::{DynValue, TensorElementType, TensorRef};
 
 use super::choice::RuntimeOptions;
 use super::error::RuntimeError;
-use super::model_file::{ModelFile, tensor_bytes};
+use super::model_file::{MAPS_NEED_NAMES, ModelFile, tensor_bytes};
 use super::ort_library::load;
 use super::session::{Session, Visit};
 use crate::data::{Array, Element, Values};
@@ -23,8 +23,8 @@ const NOT_PACKED: usize = 512 << 20;
 pub(super) struct OrtEngine {
     session: OrtSession,
     name: String,
-    /// The files the session maps.
-    _file: ModelFile,
+    /// The files the session maps, where a map needs their names.
+    _file: Option<ModelFile>,
 }
 
 impl OrtEngine {
@@ -43,7 +43,7 @@ impl OrtEngine {
             ModelFile::Bytes(bytes) => builder.commit_from_memory(bytes),
             ModelFile::File { path, .. } => builder.commit_from_file(path),
         };
-        Ok(Self { session: session.map_err(refused)?, name, _file: file })
+        Ok(Self { session: session.map_err(refused)?, name, _file: MAPS_NEED_NAMES.then_some(file) })
     }
 
     fn failed(&self, problem: impl std::fmt::Display) -> RuntimeError {

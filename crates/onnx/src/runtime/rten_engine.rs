@@ -29,11 +29,12 @@ impl RtenEngine {
     /// Checks that rten computes the model right, and loads it. Tensors inside the graph can be had only where it is not
     /// optimized, which is seen to here.
     pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
-        rten_capability::check(model)?;
         let outputs = model.graph.output.iter().map(|value| value.name());
         let outputs: Vec<&str> = outputs.collect();
         let inside = wanted.iter().any(|name| !outputs.contains(&name.as_str()));
-        let rewritten = rten_model::rewritten(model);
+        let needed = rten_model::needed(model, wanted);
+        rten_capability::check(&needed)?;
+        let rewritten = rten_model::rewritten(&needed);
         let load = |optimize: bool| {
             let mut load = ModelOptions::with_all_ops();
             load.enable_optimization(optimize);

@@ -9,9 +9,9 @@ use rten::{Model, ModelOptions};
 use tempfile::TempDir;
 
 use super::error::RuntimeError;
-use super::model_file::ModelFile;
+use super::model_file::{MAPS_NEED_NAMES, ModelFile};
 
-/// The model, and the directory it is mapped from.
+/// The model, and the directory it is mapped from where that must stay.
 pub(super) fn load(
     options: &ModelOptions,
     model: ModelProto,
@@ -24,7 +24,7 @@ pub(super) fn load(
             // SAFETY: the files were written just now to a directory of our own, readable by this user only, and nobody
             // changes them. That is the condition of `kvant_container::MappedFile` as well.
             let model = unsafe { options.load_mmap(&path) }.map_err(refused)?;
-            Ok((model, Some(directory)))
+            Ok((model, MAPS_NEED_NAMES.then_some(directory)))
         }
     }
 }

@@ -1,14 +1,32 @@
 //! A model as rten wants it: defaults of windows written out, types it does not have narrowed. What it computes stays the same.
 
 use kvant_container::onnx::{
-    DataType, GraphProto, ModelProto, NodeProto, TensorProto, data_type, tensor, tensor_bytes,
+    DataType, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, data_type, tensor, tensor_bytes,
 };
 
 use crate::data::from_bytes;
 use crate::graph::{Index, int_attribute, ints_attribute, is, set_attribute, string_attribute};
+use crate::pass::{Context, Pass};
 
 /// Operators with windows that rten takes only with all of their attributes.
 const WINDOWED: &[&str] = &["Conv", "ConvTranspose", "ConvInteger", "MaxPool", "AveragePool", "LpPool"];
+
+/// The part of a model that the wanted tensors depend on: a node behind them that rten does not have is no obstacle, as the
+/// Cast of an output to 16 bits while tensors inside are observed.
+pub(super) fn needed(model: &ModelProto, wanted: &[String]) -> ModelProto {
+    let mut part = model.clone();
+    let Some(graph) = part.graph.as_mut().filter(|_| !wanted.is_empty()) else { return part };
+    let declared = std::mem::take(&mut graph.output);
+    let of = |name: &String| {
+        let new = || ValueInfoProto { name: Some(name.clone()), ..ValueInfoProto::default() };
+        declared.iter().find(|value| value.name() == name).cloned().unwrap_or_else(new)
+    };
+    graph.output = wanted.iter().map(of).collect();
+    match Pass::named("dead-nodes").and_then(|pass| pass.run(&mut part, &Context::default())) {
+        Ok(_) => part,
+        Err(_) => model.clone(),
+    }
+}
 
 /// The model rewritten for rten.
 pub(super) fn rewritten(model: &ModelProto) -> ModelProto {

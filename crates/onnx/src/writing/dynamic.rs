@@ -13,12 +13,13 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, 
 use crate::constant::Value;
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, Names, float_attribute, int_attribute, is, node, positional_input};
+use crate::graph::{
+    Index, Names, bodies_mut, cast_node, float_attribute, for_each_node, int_attribute, is, node, positional_input,
+};
 use crate::placement::{self, Placement, Skipped, Weight};
 use crate::quantization::{Affine, pack, weight_codes};
 use crate::recipe::{BiasKind, Recipe};
 use crate::solution::{Solution, values};
-use crate::writing::operators::cast_node;
 
 /// Decides which weights are quantized: those of products that this layout can write.
 ///
@@ -34,7 +35,9 @@ pub fn place(
     let index = Index::new(graph);
     let mut placed = HashSet::new();
     let mut number = 0;
-    for node in graph.node.iter().filter(|node| product(node)) {
+    let mut products = Vec::new();
+    for_each_node(graph, &mut |node| products.extend(product(node).then_some(node)));
+    for node in products {
         let Some(weight) = placement.weights.get_mut(&node.input[1]) else { continue };
         suit(weight, node, rank(graph, &index, node));
         match obstacle(graph, &index, node, weight) {
@@ -150,7 +153,13 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn run(mut self, nodes: Vec<NodeProto>) -> Result<Made, QuantizeError> {
-        for old in nodes {
+        self.nodes(nodes)?;
+        Ok(self.made)
+    }
+
+    fn nodes(&mut self, nodes: Vec<NodeProto>) -> Result<(), QuantizeError> {
+        for mut old in nodes {
+            bodies_mut(&mut old).try_for_each(|body| self.body(body))?;
             let weight =
                 Some(&old).filter(|old| product(old)).and_then(|old| self.placement.weights.get(&old.input[1]));
             match weight.is_some_and(|weight| obstacle(self.graph, &self.index, &old, weight).is_none()) {
@@ -158,7 +167,16 @@ impl Writer<'_> {
                 false => self.made.nodes.push(old),
             }
         }
-        Ok(self.made)
+        Ok(())
+    }
+
+    /// The nodes of a graph inside of a node: it sees what was quantized around it, and nothing outside sees what is in it.
+    fn body(&mut self, body: &mut GraphProto) -> Result<(), QuantizeError> {
+        let outer = (std::mem::take(&mut self.made.nodes), self.made.activations.clone());
+        self.nodes(std::mem::take(&mut body.node))?;
+        body.node = std::mem::replace(&mut self.made.nodes, outer.0);
+        self.made.activations = outer.1;
+        Ok(())
     }
 
     fn product(&mut self, old: &NodeProto) -> Result<(), QuantizeError> {

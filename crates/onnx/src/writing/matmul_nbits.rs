@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use super::operators::MICROSOFT;
 use crate::error::QuantizeError;
-use crate::graph::{Index, add_opset, float_attribute, int_attribute, node, set_attribute};
+use crate::graph::{Index, add_opset, bodies_mut, float_attribute, int_attribute, node, set_attribute};
 use crate::placement::Placement;
 use crate::solution::values;
 
@@ -45,33 +45,58 @@ pub fn write_blocks(
     spill: Option<&Spill>,
 ) -> Result<usize, QuantizeError> {
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
+    let mut nodes = std::mem::take(&mut graph.node);
     let index = Index::new(graph);
-    let mut made = BTreeSet::new();
-    let mut nodes = Vec::with_capacity(graph.node.len());
-    let mut written = 0;
-    for old in std::mem::take(&mut graph.node) {
-        let weight = old.input.get(1).filter(|w| placement.weights.contains_key(*w) && fits(&old)).cloned();
-        let Some(weight) = weight else {
-            nodes.push(old);
-            continue;
-        };
-        let transposed = old.op_type() == "Gemm" && int_attribute(&old, "transB") == Some(1);
-        let stored = format!("{weight}_Q{}{}", blocks.bits, if transposed { "_t" } else { "" });
-        let Some((inputs, outputs)) = sides(graph, &index, &weight, transposed)? else {
-            nodes.push(old);
-            continue;
-        };
-        if made.insert(stored.clone()) {
-            store(graph, &index, &weight, &stored, (inputs, outputs, transposed), blocks, spill)?;
-        }
-        nodes.extend(replacement(&old, &stored, inputs, outputs, blocks));
-        written += 1;
-    }
+    let mut writer = Writer { graph, index, blocks, placement, spill, made: BTreeSet::new(), written: 0 };
+    writer.nodes(&mut nodes)?;
+    let written = writer.written;
     graph.node = nodes;
     let index = Index::new(graph);
     graph.initializer.retain(|t| index.is_read(t.name()) || index.is_input(t.name()));
     add_opset(model, MICROSOFT, 1);
     Ok(written)
+}
+
+struct Writer<'a> {
+    /// The main graph without its nodes: the constants, which graphs inside of nodes read too.
+    graph: &'a mut GraphProto,
+    index: Index,
+    blocks: Blocks,
+    placement: &'a Placement,
+    spill: Option<&'a Spill>,
+    /// The stored weights.
+    made: BTreeSet<String>,
+    written: usize,
+}
+
+impl Writer<'_> {
+    fn nodes(&mut self, nodes: &mut Vec<NodeProto>) -> Result<(), QuantizeError> {
+        let mut made = Vec::with_capacity(nodes.len());
+        for mut old in std::mem::take(nodes) {
+            bodies_mut(&mut old).try_for_each(|body| self.nodes(&mut body.node))?;
+            match self.replaced(&old)? {
+                Some(new) => made.extend(new),
+                None => made.push(old),
+            }
+        }
+        *nodes = made;
+        Ok(())
+    }
+
+    /// What a node becomes; `None` where it stays.
+    fn replaced(&mut self, old: &NodeProto) -> Result<Option<Vec<NodeProto>>, QuantizeError> {
+        let weight = old.input.get(1).filter(|w| self.placement.weights.contains_key(*w) && fits(old));
+        let Some(weight) = weight else { return Ok(None) };
+        let transposed = old.op_type() == "Gemm" && int_attribute(old, "transB") == Some(1);
+        let stored = format!("{weight}_Q{}{}", self.blocks.bits, if transposed { "_t" } else { "" });
+        let Some((inputs, outputs)) = sides(self.graph, &self.index, weight, transposed)? else { return Ok(None) };
+        if self.made.insert(stored.clone()) {
+            let sides = (inputs, outputs, transposed);
+            store(self.graph, &self.index, weight, &stored, sides, self.blocks, self.spill)?;
+        }
+        self.written += 1;
+        Ok(Some(replacement(old, &stored, inputs, outputs, self.blocks)))
+    }
 }
 
 /// A Gemm is a product and a sum only without factors and with its data as they are.

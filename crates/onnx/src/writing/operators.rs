@@ -1,6 +1,6 @@
 //! Which operators stand for quantization and dequantization in each form, and which opset they need.
 
-use kvant_container::onnx::{DataType, NodeProto};
+use kvant_container::onnx::NodeProto;
 
 use crate::element::{Block, Element};
 use crate::error::QuantizeError;
@@ -121,13 +121,6 @@ fn micro_node(element: &str, name: &str, input: &str, output: &str, axis: i64) -
     [("axis", axis), ("block_size", 32), ("rounding_mode", 2)]
         .iter()
         .for_each(|&(key, value)| set_attribute(&mut made, key, value));
-    made
-}
-
-/// A Cast.
-pub fn cast_node(name: &str, input: &str, output: &str, to: DataType) -> NodeProto {
-    let mut made = node("Cast", name, &[input], &[output]);
-    set_attribute(&mut made, "to", to as i64);
     made
 }
 

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, keep, shape, tensor};
 
 use super::boundary;
-use super::operators::{Dialect, MICROSOFT, Operators, QUARK, cast_node, linear_node};
+use super::operators::{Dialect, MICROSOFT, Operators, QUARK, linear_node};
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, add_opset, set_attribute};
+use crate::graph::{Index, add_opset, bodies_mut, cast_node, set_attribute};
 use crate::placement::{Bias, Placement, Weight};
 use crate::quantization::{Affine, pack, weight_codes};
 use crate::recipe::{BiasKind, Recipe};
@@ -340,6 +340,7 @@ impl Made {
         nodes.extend(inputs.iter().filter_map(|name| self.behind.remove(name)).flatten());
         for mut node in old {
             self.rename(&mut node);
+            bodies_mut(&mut node).for_each(|body| self.rename_weights(body, placement));
             let outputs: Vec<String> = node.output.iter().map(|name| self.original(name)).collect();
             nodes.push(node);
             nodes.extend(outputs.iter().filter_map(|name| self.behind.remove(name)).flatten());
@@ -363,6 +364,18 @@ impl Made {
             if let Some(name) = self.makes.get(output) {
                 output.clone_from(name);
             }
+        }
+    }
+
+    /// Lets what is inside of a node read the weights that were quantized; what the main graph computes it reads in float.
+    fn rename_weights(&self, body: &mut GraphProto, placement: &Placement) {
+        for node in &mut body.node {
+            for input in node.input.iter_mut().filter(|name| placement.weights.contains_key(*name)) {
+                if let Some(name) = self.reads.get(input) {
+                    input.clone_from(name);
+                }
+            }
+            bodies_mut(node).for_each(|inner| self.rename_weights(inner, placement));
         }
     }
 

@@ -20,12 +20,12 @@ use kvant_container::onnx::{
 
 use crate::error::QuantizeError;
 use crate::graph::{
-    Edit, Names, STANDARD_DOMAIN, attribute, for_each_read, int_attribute, is, opset, set_attribute, take_attribute,
+    Edit, Names, STANDARD_DOMAIN, attribute, cast_node, for_each_read, int_attribute, is, opset, set_attribute,
+    take_attribute,
 };
 use crate::pass::{Context, Pass};
 use crate::recipe::FloatType;
 use crate::shape::{self, Types};
-use crate::writing::operators::cast_node;
 
 /// What a conversion did.
 #[derive(Debug, Default)]

@@ -1,0 +1,88 @@
+//! ONNX graphs at the command line.
+
+use crate::kvant::{Place, names};
+use std::path::Path;
+
+/// A directory with a small CNN, `float.onnx`, and its calibration data, `calib.npz`.
+fn place() -> Place {
+    let place = Place::empty();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    for (from, to) in [("tinycnn.float.onnx", "float.onnx"), ("tinycnn.calib.npz", "calib.npz")] {
+        std::fs::copy(data.join(from), place.path(to)).unwrap();
+    }
+    place
+}
+
+const QUANTIZE: [&str; 9] =
+    ["quantize", "float.onnx", "--preset", "A8W8", "--data", "calib.npz", "--runtime", "rten", "--overwrite"];
+
+fn quantize<'a>(options: &[&'a str]) -> Vec<&'a str> {
+    [&QUANTIZE[..], &["-o", "out.onnx"], options].concat()
+}
+
+#[test]
+fn external_data_of_an_output_before_go_with_it() {
+    let place = place();
+    place.succeed(&quantize(&["--external-data", "always"]));
+    assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx", "out.onnx", "out.onnx.data"]);
+    place.succeed(&quantize(&[]));
+    assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx", "out.onnx"]);
+}
+
+#[test]
+fn the_weights_of_the_source_are_never_replaced() {
+    let place = place();
+    place.succeed(
+        &[&["quantize", "float.onnx", "--preset", "FP16_MODEL"][..], &["--external-data", "always", "-o", "a.onnx"]]
+            .concat(),
+    );
+    std::fs::rename(place.path("a.onnx"), place.path("b.onnx")).unwrap();
+    let run = place.run(&["quantize", "b.onnx", "--preset", "BF16_MODEL", "-o", "a.onnx", "--overwrite"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("a.onnx.data holds weights of the source"), "{run:?}");
+    assert!(place.path("a.onnx.data").exists());
+}
+
+#[test]
+fn patterns_without_effect_are_told() {
+    let run = place().succeed(&quantize(&["-x", "nothing*", "--override", "nil=int16", "--exclude-op-types", "Conw"]));
+    for told in ["--exclude nothing* matches no node", "--override nil matches no tensor", "--exclude-op-types Conw"] {
+        assert!(run.stderr.contains(told), "{run:?}");
+    }
+}
+
+#[test]
+fn integers_at_the_ends_are_evaluated_by_their_scales() {
+    let place = place();
+    place.succeed(&quantize(&[]));
+    let sqnr = |name: &str| {
+        let args = ["eval", name, "--reference", "float.onnx", "--data", "calib.npz", "--runtime", "rten", "--json"];
+        place.succeed(&args).json()["outputs"][0]["sqnr_db"].as_f64().unwrap()
+    };
+    let pairs = sqnr("out.onnx");
+    place.succeed(&quantize(&["--boundary", "integer"]));
+    assert!((sqnr("out.onnx") - pairs).abs() < 1e-6, "{pairs}");
+}
+
+#[test]
+fn values_beyond_float16_are_told() {
+    let place = place();
+    let run = place.succeed(&["quantize", "float.onnx", "--preset", "FP16_MODEL", "-o", "half.onnx"]);
+    assert!(!run.stderr.contains("limited"), "{run:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn signals_leave_nothing() {
+    use std::process::{Command, Stdio};
+    for signal in ["-TERM", "-HUP", "-INT"] {
+        let place = place();
+        let mut args = quantize(&["--num-samples", "100000000"]);
+        args[5] = "random";
+        let mut child = place.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx"]);
+    }
+}

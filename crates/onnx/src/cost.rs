@@ -1,0 +1,166 @@
+//! What a run will make and take, from the plan alone: bytes of the output, arithmetic and memory of calibration. Estimates, since
+//! shapes may be open and engines have buffers of their own.
+
+use std::collections::BTreeSet;
+
+use kvant_container::onnx::{
+    DataType, GraphProto, NodeProto, TensorProto, data_type, data_type_bits, element_count, tensor_bytes,
+};
+use serde::Serialize;
+
+use crate::element::Element;
+use crate::graph::{int_attribute, is, is_standard};
+use crate::quantize::Prepared;
+use crate::recipe::{Layout, Recipe};
+use crate::shape::Types;
+
+/// Bytes of a histogram as it usually is: some thousand counts and edges.
+const HISTOGRAM: u64 = 64 << 10;
+
+/// What a run will make and take.
+#[derive(Debug, Clone, Serialize)]
+pub struct Cost {
+    /// Bytes of the constants of the simplified model.
+    pub bytes_before: u64,
+    /// Bytes of the constants of the quantized model.
+    pub bytes_after: u64,
+    /// Tensors observed while the model runs over data.
+    pub observed: usize,
+    /// Values of them in one sample; `None` where shapes are open.
+    pub observed_values: Option<u64>,
+    /// Multiplications, each with an addition, of one sample; `None` where shapes are open.
+    pub multiplications: Option<u64>,
+    /// Bytes of private memory for calibration; `None` where shapes are open.
+    pub memory: Option<u64>,
+}
+
+impl Cost {
+    /// Of a plan, where as many samples are in work at a time as there are sessions.
+    pub fn of(prepared: &Prepared, sessions: usize) -> Self {
+        let graph = &prepared.model.graph;
+        let observed = prepared.observation().tensors();
+        let values = sum(observed.iter().map(|name| elements(&prepared.types, name)));
+        let all = graph.node.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty());
+        let largest = all.filter_map(|name| elements(&prepared.types, name)).max().unwrap_or(0);
+        let bytes_before = constants(graph, |_, tensor| size(tensor));
+        // Observed tensors live to the end of a run, the others while they are read; kernels keep weights in an order of theirs.
+        let session = |values: u64| 4 * (values + 2 * largest) + bytes_before;
+        let statistics = HISTOGRAM * observed.len() as u64;
+        let multiplications = sum(graph.node.iter().filter_map(|node| multiplications(&prepared.types, node)));
+        Self {
+            bytes_before,
+            bytes_after: constants(graph, |name, tensor| after(prepared, name, tensor)),
+            observed: observed.len(),
+            observed_values: values,
+            multiplications: multiplications.filter(|_| !observed.is_empty()),
+            memory: values
+                .map(|values| sessions as u64 * session(values) + statistics)
+                .filter(|_| !observed.is_empty()),
+        }
+    }
+}
+
+fn sum(mut numbers: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    numbers.try_fold(0u64, |sum, number| sum.checked_add(number?))
+}
+
+fn elements(types: &Types, name: &str) -> Option<u64> {
+    types.known_shape(name)?.into_iter().try_fold(1u64, |n, d| n.checked_mul(d as u64))
+}
+
+fn constants(graph: &GraphProto, size: impl Fn(&str, &TensorProto) -> u64) -> u64 {
+    let mut seen = BTreeSet::new();
+    graph.initializer.iter().filter(|t| seen.insert(t.name())).map(|t| size(t.name(), t)).sum()
+}
+
+fn size(tensor: &TensorProto) -> u64 {
+    tensor_bytes(tensor).map_or(0, |bytes| bytes.len() as u64)
+}
+
+/// Bytes of what a constant becomes, its scales and zero points included.
+fn after(prepared: &Prepared, name: &str, tensor: &TensorProto) -> u64 {
+    let (recipe, count) = (&prepared.recipe, element_count(tensor).unwrap_or(0) as u64);
+    if let Layout::Float(_) = recipe.layout {
+        return if data_type(tensor) == DataType::FLOAT { count * 2 } else { size(tensor) };
+    }
+    if prepared.placement.biases.contains_key(name) {
+        return count * 4 + 8;
+    }
+    let Some(weight) = prepared.placement.weights.get(name) else { return size(tensor) };
+    match (recipe.layout, weight.scheme.element) {
+        (Layout::MatMulNBits { bits, block, .. }, _) => blocks(recipe, count, bits, block),
+        (_, Element::Block(_)) => size(tensor),
+        (_, element) => {
+            let channels = weight.axis.and_then(|axis| tensor.dims.get(axis)).map_or(1, |&d| d.max(0) as u64);
+            let bits = element.data_type().and_then(data_type_bits).unwrap_or(32);
+            (count * bits).div_ceil(8) + channels * (4 + bits.div_ceil(8))
+        }
+    }
+}
+
+/// Codes of so many bits with a scale for each block, and a zero point unless they are symmetric.
+fn blocks(recipe: &Recipe, count: u64, bits: u8, block: usize) -> u64 {
+    let bits = recipe.weight.element.integer_bits().map_or(u64::from(bits), u64::from);
+    let groups = count.div_ceil(block.max(1) as u64);
+    let zero_points = if recipe.weight.symmetric { 0 } else { (groups * bits).div_ceil(8) };
+    (count * bits).div_ceil(8) + groups * 4 + zero_points
+}
+
+/// Multiplications of a product; `None` for other nodes, and inside where shapes are open.
+fn multiplications(types: &Types, node: &NodeProto) -> Option<Option<u64>> {
+    let times = |tensor: Option<&String>, each: Option<u64>| elements(types, tensor?)?.checked_mul(each?);
+    match node.op_type() {
+        _ if !is_standard(node) => None,
+        "Conv" => Some(times(node.output.first(), reduced_by_convolution(types, node))),
+        // Every input value meets the weights of its channel, which lie as the summed ones of a convolution do.
+        "ConvTranspose" => Some(times(node.input.first(), reduced_by_convolution(types, node))),
+        "MatMul" | "Gemm" => Some(times(node.output.first(), reduced_by_product(types, node))),
+        _ => None,
+    }
+}
+
+/// Products that are summed for one output of a convolution.
+fn reduced_by_convolution(types: &Types, node: &NodeProto) -> Option<u64> {
+    Some(types.known_shape(node.input.get(1)?)?.get(1..)?.iter().map(|&d| d as u64).product())
+}
+
+/// Products that are summed for one output of a matrix product.
+fn reduced_by_product(types: &Types, node: &NodeProto) -> Option<u64> {
+    let shape = types.known_shape(node.input.first()?)?;
+    let transposed = is(node, "Gemm") && int_attribute(node, "transA") == Some(1);
+    let axis = if transposed { shape.first() } else { shape.last() };
+    axis.map(|&d| d as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::node;
+    use crate::preset::Preset;
+    use crate::quantize::prepare;
+    use crate::test_models::{floats, model, typed};
+
+    fn cost(preset: &str) -> Cost {
+        let nodes = vec![node("MatMul", "m", &["x", "w"], &["h"]), node("Relu", "r", &["h"], &["y"])];
+        let mut model = model(17, nodes, vec![floats("w", &[64, 32], &[0.5; 2048])], &[], &["y"]);
+        model.graph.as_mut().unwrap().input = vec![typed("x", &[4, 64])];
+        let recipe = Preset::find(preset).unwrap().recipe();
+        let passes = recipe.passes();
+        Cost::of(&prepare(model, recipe, &passes, None).unwrap(), 2)
+    }
+
+    #[test]
+    fn sizes_and_arithmetic_follow_from_shapes() {
+        let int8 = cost("A8W8");
+        assert_eq!((int8.bytes_before, int8.bytes_after), (8192, 2048 + 5));
+        assert_eq!(
+            (int8.observed, int8.observed_values, int8.multiplications),
+            (2, Some(4 * 64 + 4 * 32), Some(4 * 64 * 32))
+        );
+        let memory = 2 * (4 * (384 + 2 * 128) + 8192) + 2 * HISTOGRAM;
+        assert_eq!(int8.memory, Some(memory));
+        let int4 = cost("MATMUL_NBITS");
+        assert_eq!((int4.bytes_after, int4.observed, int4.memory), (1024 + 16 * 4, 0, None));
+        assert_eq!(cost("FP16_MODEL").bytes_after, 4096);
+    }
+}
