@@ -118,6 +118,7 @@ pub const EXPORTS: &[ExportRow] = &[
         name: "gguf",
         export: Export::Gguf,
         about: "one file for llama.cpp, with its own schemes (Q4_K_M ...)",
+        scale: None,
     },
 ];
 

@@ -76,11 +76,6 @@ impl Quantizers {
         Ok(quantizers)
     }
 
-    /// Whether nothing is quantized.
-    pub fn is_empty(&self) -> bool {
-        self.layers.values().all(|layer| layer.input.is_none() && layer.output.is_none()) && self.blocks.is_empty()
-    }
-
     /// Those of the layer of this name.
     pub fn layer(&self, module: &str) -> Option<&LayerQuantizers> {
         self.layers.get(module)

@@ -199,7 +199,7 @@ impl<'a> Surveyor<'_, 'a> {
             scales,
             tensor_scale: has(|content| matches!(content, Content::TensorScale | Content::TensorScaleReciprocal)),
             matrices,
-            less_one: layout.less_one,
+            less_one: has(|content| matches!(content, Content::ZeroPoints { less_one: true, .. })),
             parts,
             is_reordered: groups.is_some_and(|view| is_reordered(view, layout.tile.1)),
             groups,

@@ -402,7 +402,7 @@ impl Builder<'_> {
             Export::CompressedTensors | Export::Gptq | Export::GptqV2 => format!("re:.*{part}\\..*"),
             // These are looked for inside of names.
             Export::Awq | Export::Fp8 | Export::Mxfp4 => part.to_owned(),
-            Export::Quark | Export::Fake => format!("*{part}.*"),
+            Export::Quark | Export::Fake | Export::Gguf => format!("*{part}.*"),
         };
         parts.map(pattern).collect()
     }

@@ -187,7 +187,7 @@ fn units(weight: &StoredWeight<'_>) -> Vec<Unit> {
     };
     let tile = Unit { rows: limited(rows, weight.rows), columns, name: if rows > 1 { "blocks" } else { "groups" } };
     let words = weight.parts.iter().filter_map(|(content, _)| match content {
-        Content::Codes { packing, transposed } | Content::ZeroPoints { packing, transposed } => {
+        Content::Codes { packing, transposed } | Content::ZeroPoints { packing, transposed, .. } => {
             let codes = codes_in_unit(*packing)?;
             // Zero points have no input channels of their own.
             let is_zero_points = matches!(content, Content::ZeroPoints { .. });
@@ -204,7 +204,7 @@ fn units(weight: &StoredWeight<'_>) -> Vec<Unit> {
 fn codes_in_unit(packing: Packing) -> Option<usize> {
     let (bits, unit) = match packing {
         Packing::Bytes | Packing::Int32 => return None,
-        Packing::Words(_) => (4, 32),
+        Packing::Words(_) | Packing::OffsetNibbles(_) => (4, 32),
         Packing::Bits(bits) => (bits, 8),
         Packing::OffsetWords(bits) | Packing::OffsetWordsDown(bits) => (bits, 32),
         Packing::CrumbsFirstHigh => (2, 8),

@@ -105,6 +105,6 @@ mod tests {
         assert_eq!(RowMap::all(10).runs(2..9), [2..9]);
         assert_eq!(RowMap::Unfolded { heads: 2, parts: 3, width: 2 }.runs(1..6), [1..2, 6..8, 2..4]);
         assert_eq!(RowMap::Every { first: 0, step: 2, count: 2 }.runs(0..2), [0..1, 2..3]);
-        assert_eq!(RowMap::all(3).runs(1..1), []);
+        assert!(RowMap::all(3).runs(1..1).is_empty());
     }
 }
