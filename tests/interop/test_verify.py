@@ -84,16 +84,11 @@ def group_of_64(config):
     config["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = 64
 
 
-def another_vocabulary(config):
-    config["vocab_size"] = 2000
-
-
 BROKEN = {
     "no scales": lambda d: drop(d, "down_proj.weight_scale"),
     "no embedding": lambda d: drop(d, "embed_tokens.weight"),
     "no shape": lambda d: drop(d, "weight_shape"),
     "another group": lambda d: restate(d, group_of_64),
-    "another vocabulary": lambda d: restate(d, another_vocabulary),
     "NaN scale": lambda d: edit(d, "q_proj.weight_scale", lambda t: t * float("nan")),
     "NaN norm": lambda d: edit(d, "model.norm.weight", lambda t: t * float("nan")),
     "short file": lambda d: (d / "model.safetensors").write_bytes((d / "model.safetensors").read_bytes()[:-1]),

@@ -97,6 +97,7 @@ impl<'a> Subject<'a> {
     /// How a weight is quantized.
     pub fn facts(&self, weight: &StoredWeight<'_>) -> LayerFacts {
         let stated = weight.granularity.map(|granularity| sharing_of(Some(granularity)));
+        let stated = stated.or_else(|| self.stated_block(weight));
         let (sharing, group, block) = stated.unwrap_or_else(|| sharing(weight));
         let symmetric = self.statement.as_ref().is_some_and(Statement::is_symmetric);
         LayerFacts {
@@ -111,6 +112,12 @@ impl<'a> Subject<'a> {
             act_order: weight.is_reordered,
             scale_name: scale_name(weight),
         }
+    }
+
+    /// Blocks of the size that config.json states, which may be as large as the layer, or larger.
+    fn stated_block(&self, weight: &StoredWeight<'_>) -> Option<Shared> {
+        let block = crate::import::stated_block(&self.statement.as_ref()?.config)?;
+        (weight.tile == block).then_some((Sharing::Block, None, Some(block)))
     }
 
     /// What of the model makes loaders stumble.
@@ -163,7 +170,10 @@ fn scale(weight: &StoredWeight<'_>) -> Scale {
     }
 }
 
-fn sharing(weight: &StoredWeight<'_>) -> (Sharing, Option<usize>, Option<(usize, usize)>) {
+/// Which weights share a scale, the size of a group, and that of a block.
+type Shared = (Sharing, Option<usize>, Option<(usize, usize)>);
+
+fn sharing(weight: &StoredWeight<'_>) -> Shared {
     let (rows, columns) = weight.tile;
     match (rows >= weight.rows, columns >= weight.columns) {
         // A block may be larger than the layer.

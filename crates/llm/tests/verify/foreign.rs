@@ -86,6 +86,20 @@ fn healthy_ones() {
     fp8(32).assert_healthy();
 }
 
+/// Blocks of 64x64 are as large as `q_proj`, and larger than `k_proj`, which engines fuse with it.
+#[test]
+fn blocks_as_large_as_a_layer() {
+    let config = json!({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [64, 64]});
+    let model = made(config, |module, rows, columns| {
+        let codes = (0..rows * columns).map(|i| (i % 0x70) as u8).collect();
+        vec![
+            (format!("{module}.weight"), Dtype::F8_E4M3, vec![rows, columns], codes),
+            scales(format!("{module}.weight_scale_inv"), Dtype::F32, &[rows.div_ceil(64), columns.div_ceil(64)]),
+        ]
+    });
+    model.assert_healthy();
+}
+
 #[test]
 fn what_they_state_is_what_they_store() {
     awq(64).assert_error("stated", "q_proj", "groups of 32; config.json states 64");
