@@ -8,7 +8,7 @@ use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::family::FAMILIES;
 use kvant_llm::gguf::{MIXES, MixRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
-use kvant_llm::verify::{CHECKS, Check, Loader};
+use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader};
 use kvant_numeric::format::FORMATS;
 use kvant_quant::observer::OBSERVERS;
 use kvant_quant::scheme::{PRESETS, Preset};
@@ -109,7 +109,9 @@ fn checks() -> List {
     let columns = &[("name", Align::Left), ("subject", Align::Left), ("reads", Align::Left), ("about", Align::Left)];
     let row =
         |check: &Check| vec![json!(check.id), json!(check.subject), json!(check.reads.name()), json!(check.about)];
-    List { columns, rows: CHECKS.iter().map(row).collect() }
+    let file_row =
+        |check: &GgufCheck| vec![json!(check.id), json!("GGUF file"), json!(check.reads.name()), json!(check.about)];
+    List { columns, rows: CHECKS.iter().map(row).chain(GGUF_CHECKS.iter().map(file_row)).collect() }
 }
 
 fn loaders() -> List {

@@ -11,7 +11,7 @@ use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, loading, model, size};
 use kvant_container::{Checkpoint, Durability};
-use kvant_llm::engine::{Begun, Done, Output};
+use kvant_llm::engine::{self, Begun, Done, Output};
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::imatrix::{self, Importance, Provenance};
 use kvant_llm::gguf::run::{is_final, run as carry_out};
@@ -114,7 +114,8 @@ impl Work<'_> {
             }
         };
         let durability = if self.args.sync { Durability::Disk } else { Durability::Process };
-        Ok((output.finish(plan, self.checkpoint, durability)?, done))
+        let accept = |made: &Path| if self.args.no_verify { Ok(()) } else { engine::accept_file(made) };
+        Ok((output.finish_if(plan, self.checkpoint, durability, accept)?, done))
     }
 }
 

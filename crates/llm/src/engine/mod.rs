@@ -8,7 +8,7 @@ mod output;
 mod packed;
 mod turns;
 
-pub use acceptance::accept;
+pub use acceptance::{accept, accept_file};
 pub use deliverable::{Deliverable, Form};
 pub use output::{Begun, Output, OutputError};
 pub(crate) use turns::take_turns;

@@ -122,6 +122,14 @@ impl Paths {
             (beside(".partial"), beside(".partial.journal"), beside(".partial.replaced"));
         Ok(Paths { target, staging, journal, replaced })
     }
+
+    /// What will be renamed.
+    fn made(&self, form: &Form) -> PathBuf {
+        match form {
+            Form::Directory => self.staging.clone(),
+            Form::File(name) => self.staging.join(name),
+        }
+    }
 }
 
 /// How an output begins.
@@ -262,7 +270,7 @@ impl Output {
     /// rerun comes to the same point at once.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish), and those of `accept`, which is given the directory.
+    /// As [`finish`](Self::finish), and those of `accept`, which is given the directory or the file.
     pub fn finish_if(
         self,
         plan: &dyn Deliverable,
@@ -273,7 +281,7 @@ impl Output {
         let Output { paths, journal, writer, overwrite, .. } = self;
         plan.write_files(checkpoint, &paths.staging, &paths.journal)?;
         writer.finish(durability)?;
-        accept(&paths.staging)?;
+        accept(&paths.made(&plan.form()))?;
         journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
         put_in_place(&paths, &plan.form(), overwrite)?;
         clear_away(&paths)?;
@@ -400,10 +408,7 @@ pub(super) fn write_files(
 /// Gives what was made its final name: the staging directory, or the one file in it. What was there is set aside first, and
 /// removed when that is done.
 fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), OutputError> {
-    let made = match form {
-        Form::Directory => paths.staging.clone(),
-        Form::File(name) => paths.staging.join(name),
-    };
+    let made = paths.made(form);
     check_target(&paths.target, form, overwrite)?;
     if paths.target.symlink_metadata().is_ok() {
         remove_dir(&paths.replaced)?;

@@ -10,18 +10,11 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Value(String);
 
-impl Value {
-    pub(super) fn name(&self) -> &str {
-        &self.0
-    }
-}
-
 /// What an attribute holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attribute<'a> {
     Int(i64),
     Ints(&'a [i64]),
-    Float(f32),
     Text(&'a str),
 }
 
@@ -236,10 +229,6 @@ fn attribute_of(name: &str, attribute: Attribute<'_>) -> AttributeProto {
         Attribute::Ints(values) => {
             made.ints = values.to_vec();
             AttributeType::INTS
-        }
-        Attribute::Float(value) => {
-            made.f = Some(value);
-            AttributeType::FLOAT
         }
         Attribute::Text(value) => {
             made.s = Some(Bytes::copy_from_slice(value.as_bytes()));

@@ -1,7 +1,7 @@
 //! Whether a finished checkpoint loads, and whether it is sane: checks of what is there against what it says of itself, and a
 //! table of what loaders take. Works on checkpoints of any maker; runs nothing, and changes nothing.
 //!
-//! One file a check and a row in [`CHECKS`]; loaders are data (`loader_rules.toml`).
+//! One file a check and a row in [`CHECKS`], for GGUF files in [`GGUF_CHECKS`]; loaders are data (`loader_rules.toml`).
 //!
 //! ```
 //! use kvant_llm::verify::{Loads, Options, verify};
@@ -14,6 +14,7 @@
 //! ```
 
 mod check;
+mod gguf;
 mod loader;
 mod parallel;
 mod scan;
@@ -21,6 +22,7 @@ mod statement;
 mod subject;
 
 pub use check::{CHECKS, Check, Reads};
+pub use gguf::{GGUF_CHECKS, GgufCheck};
 pub(crate) use loader::{LayerFacts, ModelFacts, refusal};
 pub use loader::{Loader, Loads, Reason, Verdict, loaders};
 
@@ -93,11 +95,14 @@ impl Report {
     }
 }
 
-/// Verifies a checkpoint: a directory, or one file of safetensors.
+/// Verifies a checkpoint: a directory, one file of safetensors, or one of GGUF.
 ///
 /// # Errors
 /// Where there is no checkpoint, or the system refuses to read it. What is wrong with a checkpoint is a finding.
 pub fn verify(path: &Path, options: &Options) -> Result<Report, kvant_container::Error> {
+    if gguf::is_gguf(path) {
+        return gguf::verify(path, options);
+    }
     match Checkpoint::open(path) {
         Ok(checkpoint) => Ok(report(path, &Subject::new(&checkpoint), options)),
         Err(error) => Ok(unopened(path, opening(error)?, options)),

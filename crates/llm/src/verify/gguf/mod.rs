@@ -1,0 +1,149 @@
+//! GGUF files: metadata, tensors, tokenizer and scales against each other. What is wrong with the container itself (offsets,
+//! alignment, unknown types) is found when it is opened.
+
+mod metadata;
+mod tensors;
+mod tokenizer;
+mod values;
+
+use super::loader::{Case, ModelFacts, judge};
+use super::parallel::Sharding;
+use super::{Options, Reads, Report, ways};
+use kvant_container::gguf::{GgufFile, Value};
+use kvant_container::{Error, ErrorKind};
+use kvant_quant::finding::{Finding, Findings, Severity};
+use std::path::Path;
+
+/// A check of a GGUF file.
+pub struct GgufCheck {
+    /// Its name in findings.
+    pub id: &'static str,
+    /// What it finds, in a line.
+    pub about: &'static str,
+    /// What it reads.
+    pub reads: Reads,
+    /// Whether llama.cpp does not get past its errors.
+    stops: bool,
+    run: fn(&Subject<'_>, &mut Findings),
+}
+
+/// Every check of a GGUF file.
+pub const GGUF_CHECKS: &[GgufCheck] = &[
+    GgufCheck {
+        id: "gguf-metadata",
+        about: "the metadata that its architecture needs are there",
+        reads: Reads::Headers,
+        stops: true,
+        run: metadata::run,
+    },
+    GgufCheck {
+        id: "gguf-tensors",
+        about: "every block has its tensors, of the sizes that the metadata give",
+        reads: Reads::Headers,
+        stops: true,
+        run: tensors::run,
+    },
+    GgufCheck {
+        id: "gguf-tokenizer",
+        about: "the tokenizer's lists are equally long, and fit the embedding",
+        reads: Reads::Headers,
+        stops: true,
+        run: tokenizer::run,
+    },
+    GgufCheck {
+        id: "gguf-values",
+        about: "scales of blocks and floats are finite",
+        reads: Reads::Weights,
+        stops: false,
+        run: values::run,
+    },
+];
+
+/// What is checked.
+pub(super) struct Subject<'a> {
+    file: &'a GgufFile,
+    /// `general.architecture`.
+    architecture: &'a str,
+}
+
+impl Subject<'_> {
+    /// A value of the metadata.
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.file.metadata().get(key)
+    }
+
+    /// A number that the metadata give for the architecture.
+    fn number(&self, key: &str) -> Option<usize> {
+        let value = self.value(&format!("{}.{key}", self.architecture))?;
+        value.as_u64().and_then(|number| usize::try_from(number).ok())
+    }
+}
+
+/// Whether a path means a GGUF file.
+pub(super) fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+/// Verifies a GGUF file.
+///
+/// # Errors
+/// Where there is none, or the system refuses to read it.
+pub(super) fn verify(path: &Path, options: &Options) -> Result<Report, Error> {
+    match GgufFile::open(path) {
+        Ok(file) => Ok(report(path, &file, options)),
+        Err(error) if error.kind() == ErrorKind::Invalid => Ok(unopened(path, &error, options)),
+        Err(error) => Err(error),
+    }
+}
+
+fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
+    let architecture = file.metadata().get("general.architecture").and_then(Value::as_str).unwrap_or_default();
+    let subject = Subject { file, architecture };
+    let checks = GGUF_CHECKS.iter().filter(|check| check.reads <= options.reads);
+    let found = checks.flat_map(|check| {
+        let mut findings = Findings::of(check.id);
+        (check.run)(&subject, &mut findings);
+        findings.into_vec()
+    });
+    let findings: Vec<Finding> = found.collect();
+    let quantized = file.tensors().filter(|tensor| tensor.kind().block_elements() > 1).count();
+    judged(path, findings, options, (file.len(), quantized))
+}
+
+/// A file that is none.
+fn unopened(path: &Path, error: &Error, options: &Options) -> Report {
+    let mut findings = Findings::of("gguf-file");
+    let hint = error.hint().unwrap_or_default();
+    findings.error(path.display().to_string(), error.to_string(), &hint);
+    judged(path, findings.into_vec(), options, (0, 0))
+}
+
+fn judged(path: &Path, mut findings: Vec<Finding>, options: &Options, (tensors, quantized): (usize, usize)) -> Report {
+    findings.sort_by_key(|finding| finding.severity);
+    let stops = |finding: &&Finding| {
+        let check = GGUF_CHECKS.iter().find(|check| check.id == finding.check);
+        finding.severity == Severity::Error && check.is_none_or(|check| check.stops)
+    };
+    let sharding = Sharding::default();
+    let case = Case {
+        method: "gguf",
+        model: ModelFacts { described: true, ..ModelFacts::default() },
+        layers: Vec::new(),
+        unnamed_routers: Vec::new(),
+        stops: findings.iter().filter(stops).collect(),
+        sharding: &sharding,
+        ways: ways(options),
+    };
+    let verdicts = judge(&case);
+    Report {
+        path: path.to_owned(),
+        family: None,
+        method: "gguf".to_owned(),
+        quantized_layers: quantized,
+        tensors,
+        findings,
+        verdicts,
+        loader: options.loader,
+        tensor_parallel: options.tensor_parallel,
+    }
+}

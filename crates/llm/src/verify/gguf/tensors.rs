@@ -1,0 +1,96 @@
+//! Tensors: the embedding, the final norm, and in every block what a decoder has, of the sizes that the metadata give.
+
+use super::Subject;
+use kvant_container::gguf::TensorType;
+use kvant_quant::finding::Findings;
+use std::collections::{BTreeMap, BTreeSet};
+
+const HINT: &str = "convert the model again";
+
+/// Tensors of a block, of which one of each row must be there.
+const NEEDED: [&[&str]; 3] = [
+    &["attn_q.weight", "attn_qkv.weight", "attn_q_a.weight", "attn_q_b.weight", "ssm_in.weight"],
+    &["attn_output.weight", "ssm_out.weight"],
+    &["ffn_down.weight", "ffn_down_exps.weight"],
+];
+
+pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+    for name in ["token_embd.weight", "output_norm.weight"] {
+        if subject.file.tensor(name).is_none() {
+            findings.error(name, "is missing", HINT);
+        }
+    }
+    blocks(subject, findings);
+    shapes(subject, findings);
+    types(subject, findings);
+}
+
+fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
+    let mut blocks: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+    for tensor in subject.file.tensors() {
+        if let Some((block, part)) = place(tensor.name()) {
+            blocks.entry(block).or_default().insert(part);
+        }
+    }
+    let count = subject.number("block_count").unwrap_or(0);
+    // A count is hostile like all else: blocks that are there bound the work.
+    if let Some(first) = (0..count.min(blocks.len() + 1)).find(|block| !blocks.contains_key(block)) {
+        findings.error(format!("blk.{first}"), format!("is missing; block_count is {count}"), HINT);
+    }
+    if let Some(last) = blocks.keys().next_back().filter(|last| **last >= count) {
+        findings.warning(format!("blk.{last}"), format!("is past the {count} blocks of block_count"), "");
+    }
+    for (block, parts) in &blocks {
+        for row in NEEDED.iter().filter(|row| !row.iter().any(|part| parts.contains(part))) {
+            findings.error(format!("blk.{block}.{}", row[0]), "is missing, and so is all that could stand for it", HINT);
+        }
+    }
+}
+
+/// The block of a tensor, and its name in it.
+fn place(name: &str) -> Option<(usize, &str)> {
+    let (block, part) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((block.parse().ok()?, part))
+}
+
+/// Sizes that follow from the metadata, the slowest dimension first.
+fn shapes(subject: &Subject<'_>, findings: &mut Findings) {
+    let hidden = subject.number("embedding_length");
+    let heads = subject.number("attention.head_count");
+    let width = subject.number("attention.key_length").or_else(|| Some(hidden? / heads.filter(|heads| *heads > 0)?));
+    let shared = subject.number("attention.head_count_kv").or(heads);
+    let wide = subject.number("feed_forward_length");
+    let times = |count: Option<usize>, size: Option<usize>| count?.checked_mul(size?);
+    let (queries, keys) = (times(heads, width), times(shared, width));
+    // Latent attention has other sizes.
+    let is_plain = subject.number("attention.kv_lora_rank").is_none();
+    for tensor in subject.file.tensors() {
+        let part = place(tensor.name()).map_or(tensor.name(), |(_, part)| part);
+        let expected = match part {
+            "token_embd.weight" | "output.weight" => (None, hidden),
+            "attn_q.weight" if is_plain => (queries, hidden),
+            "attn_k.weight" if is_plain => (keys, hidden),
+            "attn_output.weight" if is_plain => (hidden, None),
+            "ffn_gate.weight" | "ffn_up.weight" => (None, hidden),
+            "ffn_down.weight" => (hidden, wide),
+            _ => continue,
+        };
+        let [rows, columns] = *tensor.shape() else { continue };
+        for (found, expected, axis) in [(rows, expected.0, "rows"), (columns, expected.1, "columns")] {
+            if let Some(expected) = expected.filter(|expected| *expected != found) {
+                findings.error(tensor.name(), format!("has {found} {axis}; the metadata ask for {expected}"), HINT);
+            }
+        }
+    }
+}
+
+/// Vectors are floats of 32 bits: llama.cpp adds and multiplies no others.
+fn types(subject: &Subject<'_>, findings: &mut Findings) {
+    for tensor in subject.file.tensors().filter(|tensor| tensor.shape().len() == 1) {
+        let is_known = matches!(tensor.kind(), TensorType::F32 | TensorType::I32 | TensorType::I64);
+        if !is_known {
+            let reason = format!("is a vector of {}; llama.cpp works with vectors of F32", tensor.kind());
+            findings.warning(tensor.name(), reason, HINT);
+        }
+    }
+}
