@@ -12,6 +12,7 @@ use kvant_llm::gguf::plan::Reason;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{GgufPlan, GgufPlanError, GgufRecipe, Mix, values};
 use kvant_llm::recipe::Settings;
+use kvant_llm::verify::{Options, verify};
 use kvant_numeric::simd::Isa;
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
@@ -319,4 +320,34 @@ fn a_weight_that_is_no_number_is_named() {
     let error = quantize(&source, &target, Mix::Q8_0, 1).unwrap_err().to_string();
     assert!(error.contains("o_proj.weight") && error.contains("output 1, input 1 is NaN"), "{error}");
     assert!(!target.exists());
+}
+
+/// The ids of the checks that find errors in a file.
+fn failing(path: &Path) -> Vec<&'static str> {
+    verify(path, &Options::default()).unwrap().errors().map(|error| error.check).collect()
+}
+
+#[test]
+fn what_is_written_verifies_and_damage_is_found() {
+    let (_dir, source, target) = small(Dtype::F32);
+    quantize(&source, &target, Mix::Q8_0, 2).unwrap();
+    assert_eq!(failing(&target), [""; 0]);
+    let whole = std::fs::read(&target).unwrap();
+    let file = GgufFile::open(&target).unwrap();
+    let tensor = file.tensors().find(|tensor| tensor.kind() == TensorType::Q8_0).unwrap();
+    let place = whole.windows(64).position(|window| window == &tensor.bytes()[..64]).unwrap();
+    drop(file);
+    let damaged = target.with_file_name("damaged.gguf");
+    let mut bytes = whole.clone();
+    bytes[place..place + 2].copy_from_slice(&0x7C00_u16.to_le_bytes());
+    std::fs::write(&damaged, &bytes).unwrap();
+    assert_eq!(failing(&damaged), ["gguf-values"]);
+    std::fs::write(&damaged, &whole[..whole.len() - 32]).unwrap();
+    assert_eq!(failing(&damaged), ["gguf-file"]);
+    let key = b"llama.block_count";
+    let place = whole.windows(key.len()).position(|window| window == key).unwrap();
+    let mut bytes = whole;
+    bytes[place..place + key.len()].copy_from_slice(b"llama.block_kount");
+    std::fs::write(&damaged, &bytes).unwrap();
+    assert!(failing(&damaged).contains(&"gguf-metadata"));
 }
