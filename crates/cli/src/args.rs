@@ -115,6 +115,8 @@ Examples:
       int8 weights as plain floats, which load wherever the source loads
   kvant quantize Llama-3.2-1B --scheme uint4_wo_128 --algorithm awq,gptq --calib text.txt -o out
       weights that are scaled and rounded so that the model changes least on a text (`kvant list algorithms`)
+  kvant quantize Qwen3-8B --scheme Q4_K_M -o Qwen3-8B-Q4_K_M.gguf
+      a file for llama.cpp, tokenizer included; better with --algorithm imatrix --calib text.txt
   kvant quantize Qwen3-8B --recipe recipe.toml -o out
       what the options say, from a file
   kvant quantize resnet50.onnx --preset A8W8 --data calib.npz -o resnet50.int8.onnx
@@ -130,7 +132,7 @@ pub struct QuantizeArgs {
     /// What to make.
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The directory to write, or the .onnx file; it appears when it is complete
+    /// The directory to write, or the .gguf or .onnx file; it appears when it is complete
     #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,
     /// Replace the output directory if it exists
@@ -235,9 +237,32 @@ pub struct RecipeArgs {
     /// Data for what needs them.
     #[command(flatten)]
     pub calibration: CalibrationArgs,
+    /// What is said of GGUF files only.
+    #[command(flatten)]
+    pub gguf: GgufArgs,
     /// What is said of ONNX graphs only.
     #[command(flatten)]
     pub onnx: OnnxArgs,
+}
+
+/// Options that only GGUF files have.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "GGUF files")]
+pub struct GgufArgs {
+    /// Weigh errors by the importance of inputs in this file of llama.cpp's, GGUF or .dat; --algorithm imatrix measures it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub imatrix: Option<PathBuf>,
+    /// Write what --algorithm imatrix measures to a file, as llama-imatrix does
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "calib")]
+    pub save_imatrix: Option<PathBuf>,
+}
+
+impl GgufArgs {
+    /// The first option that was given.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [(self.imatrix.is_some(), "--imatrix"), (self.save_imatrix.is_some(), "--save-imatrix")];
+        given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
+    }
 }
 
 /// Options that only ONNX graphs have.
@@ -453,7 +478,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = INSPECT)]
 pub struct InspectArgs {
-    /// A Hugging Face directory, quantized or not, a .safetensors file, or an ONNX graph
+    /// A Hugging Face directory, quantized or not, a .safetensors or .gguf file, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
     /// One line for every tensor, instead of one for tensors that are alike

@@ -43,6 +43,11 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// The sequences.
+    pub fn sequences(&self) -> &[Vec<u32>] {
+        &self.data.sequences
+    }
+
     /// What the output depends on besides the plan.
     fn key(&self, precision: &str) -> String {
         format!("{precision} {}", self.provenance)

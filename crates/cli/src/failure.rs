@@ -8,6 +8,8 @@ use kvant_llm::calibration::{ObserveError, ResolveError, StatisticsError};
 use kvant_llm::engine::{EngineError, OutputError};
 use kvant_llm::evaluation::EvaluationError;
 use kvant_llm::forward::ForwardError;
+use kvant_llm::gguf::GgufPlanError;
+use kvant_llm::gguf::imatrix::ImatrixError;
 use kvant_llm::plan::PlanError;
 use kvant_llm::recipe::RecipeError;
 use serde::Serialize;
@@ -131,6 +133,19 @@ impl From<RecipeError> for Failure {
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<GgufPlanError> for Failure {
+    fn from(error: GgufPlanError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<ImatrixError> for Failure {
+    fn from(error: ImatrixError) -> Failure {
+        let kind = if matches!(error, ImatrixError::Cancelled) { Kind::Interrupted } else { error.kind().into() };
+        Failure::new(kind, error.to_string()).with_hint(error.hint())
     }
 }
 

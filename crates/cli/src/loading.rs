@@ -12,6 +12,9 @@ fn line(loader: &str, path: &Path) -> Option<String> {
     match loader {
         "vLLM" => Some(format!("vllm serve {}", shell(&path))),
         "SGLang" => Some(format!("python -m sglang.launch_server --model-path {}", shell(&path))),
+        "llama.cpp" => Some(format!("llama-cli -m {}", shell(&path))),
+        "Ollama" => Some(format!("echo FROM {} > Modelfile && ollama create NAME", shell(&path))),
+        "LM Studio" => Some(format!("lms import {}", shell(&path))),
         "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(&path))),
         _ if loader.starts_with("transformers") => {
             Some(format!("AutoModelForCausalLM.from_pretrained({})", python(&path)))

@@ -7,6 +7,7 @@ mod crash;
 mod escape;
 mod failure;
 mod fate;
+mod gguf;
 mod interrupt;
 mod json_lines;
 mod layer_table;

@@ -21,17 +21,33 @@ pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
 /// # Errors
 /// Whatever can be refused before weights are read.
 pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
-    if let Some(option) = args.onnx.given() {
-        let failure = Failure::new(Kind::Usage, format!("{option} has a meaning for ONNX graphs only"));
-        return Err(failure.with_hint(Some("leave it out, or name an .onnx file".to_owned())));
-    }
+    refuse_onnx(args)?;
     let recipe = recipe(args)?.with_calibration(!args.calibration.calib.is_empty());
     let checkpoint = open(&args.model)?;
     let plan = Plan::new(&checkpoint, recipe)?;
     Ok((checkpoint, plan))
 }
 
+/// Refuses options that only ONNX graphs have.
+///
+/// # Errors
+/// The first that was given.
+pub fn refuse_onnx(args: &RecipeArgs) -> Result<(), Failure> {
+    let Some(option) = args.onnx.given() else { return Ok(()) };
+    let failure = Failure::new(Kind::Usage, format!("{option} has a meaning for ONNX graphs only"));
+    Err(failure.with_hint(Some("leave it out, or name an .onnx file".to_owned())))
+}
+
 fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
+    let (line, file) = settings(args)?;
+    Ok(Recipe::resolve(&line, &file)?)
+}
+
+/// What command line and recipe file say, each for itself.
+///
+/// # Errors
+/// Where the file cannot be read.
+pub fn settings(args: &RecipeArgs) -> Result<(Settings, Settings), Failure> {
     let file = match &args.recipe {
         Some(path) => Settings::read(path)?,
         None => Settings::default(),
@@ -52,7 +68,7 @@ fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
         max_shard_size: args.max_shard_size,
         ..Settings::default()
     };
-    Ok(Recipe::resolve(&line.with_algorithms(&args.algorithm)?, &file)?)
+    Ok((line.with_algorithms(&args.algorithm)?, file))
 }
 
 /// How many threads to work with.

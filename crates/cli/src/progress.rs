@@ -17,6 +17,8 @@ pub enum Unit {
     Tokens,
     /// Samples that passed the model.
     Samples,
+    /// Weights that were quantized.
+    Weights,
 }
 
 impl Unit {
@@ -29,6 +31,9 @@ impl Unit {
             Unit::Tokens => {
                 "{bar:32} {percent:>3} %  {human_pos} of {human_len} tokens  {per_sec}  {eta} left  {wide_msg}"
             }
+            Unit::Weights => {
+                "{bar:32} {percent:>3} %  {human_pos} of {human_len} weights  {per_sec}  {eta} left  {wide_msg}"
+            }
             Unit::Samples => {
                 "{bar:32} {percent:>3} %  {human_pos} of {human_len} samples  {per_sec}  {eta} left  {wide_msg}"
             }
@@ -40,6 +45,7 @@ impl Unit {
             Unit::Bytes => size::bytes(count),
             Unit::Tokens => format!("{count} tokens"),
             Unit::Samples => format!("{count} samples"),
+            Unit::Weights => format!("{count} weights"),
         }
     }
 }

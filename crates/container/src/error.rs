@@ -5,8 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::CheckpointError;
+use crate::gguf::{GgufError, GgufLayoutError};
 use crate::onnx::OnnxError;
-use crate::safetensors::{HeaderError, LayoutError, WriterError};
+use crate::safetensors::{HeaderError, LayoutError};
+use crate::writer::WriterError;
 
 /// What to do about a file that is not what it should be.
 const DAMAGED: &str = "the file is damaged, or not what its name says: download it again";
@@ -102,9 +104,28 @@ pub enum Error {
         /// What is wrong.
         problem: OnnxError,
     },
+    /// A file is no GGUF, or its tensors are not where and what it says.
+    #[error("{}: {problem}", file.display())]
+    Gguf {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: GgufError,
+    },
+    /// A SentencePiece model is damaged.
+    #[error("{}: {reason}", file.display())]
+    SentencePiece {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The tensors declared for writing cannot be laid out.
     #[error("{0}")]
     Layout(#[from] LayoutError),
+    /// The tensors declared for a GGUF file cannot be laid out.
+    #[error("{0}")]
+    GgufLayout(#[from] GgufLayoutError),
     /// The output written so far does not fit what is asked of it.
     #[error("{}: {problem}", file.display())]
     Writer {
@@ -134,8 +155,14 @@ impl Error {
             Self::Header { problem, .. } => problem.kind(),
             Self::Checkpoint { problem, .. } => problem.kind(),
             Self::Onnx { problem, .. } => problem.kind(),
+            Self::Gguf { problem, .. } => problem.kind(),
             Self::TooLarge { .. } => ErrorKind::Unsupported,
-            Self::NotAFile { .. } | Self::Json { .. } | Self::Layout(_) | Self::Writer { .. } => ErrorKind::Invalid,
+            Self::NotAFile { .. }
+            | Self::Json { .. }
+            | Self::SentencePiece { .. }
+            | Self::Layout(_)
+            | Self::GgufLayout(_)
+            | Self::Writer { .. } => ErrorKind::Invalid,
         }
     }
 
@@ -146,14 +173,16 @@ impl Error {
             Self::Header { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
             Self::Checkpoint { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
             Self::Onnx { problem, .. } => Some(problem.hint().unwrap_or(DAMAGED).to_owned()),
+            Self::Gguf { problem, .. } => Some(problem.hint().unwrap_or(DAMAGED).to_owned()),
             Self::Layout(problem) => problem.hint(),
+            Self::GgufLayout(_) => None,
             Self::Writer { problem, .. } => problem.hint(),
             Self::Io { cause, .. } => io_hint(cause).map(str::to_owned),
             Self::NotAFile { .. } => Some("name the directory of a checkpoint, or one .safetensors file".into()),
             Self::TooLarge { .. } => {
                 Some("such a file is no description of a model: look at where it came from".into())
             }
-            Self::Json { .. } => Some(DAMAGED.into()),
+            Self::Json { .. } | Self::SentencePiece { .. } => Some(DAMAGED.into()),
         }
     }
 

@@ -42,18 +42,24 @@
 mod checkpoint;
 mod dtype;
 mod error;
+mod geometry;
+pub mod gguf;
 mod json;
 pub mod mmap;
 pub mod onnx;
 pub mod positioned;
 pub mod python_json;
 mod safetensors;
+pub mod sentencepiece;
+mod writer;
 
 pub use self::safetensors::{
-    Durability, Header, HeaderError, Layout, LayoutError, MAX_HEADER_LEN, Place, SafetensorsFile, Shard,
-    TensorDeclaration, TensorEntry, TensorView, Writer, WriterError,
+    Header, HeaderError, Layout, LayoutError, MAX_HEADER_LEN, SafetensorsFile, Shard, TensorDeclaration, TensorEntry,
+    TensorView,
 };
 pub use checkpoint::{Checkpoint, CheckpointError, LeftOutFile, LeftOutReason};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
 pub use error::{Error, ErrorKind};
+pub use geometry::{Geometry, OutputFile, Place};
 pub use mmap::MappedFile;
+pub use writer::{Durability, Writer, WriterError};

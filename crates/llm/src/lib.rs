@@ -7,7 +7,8 @@
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
 //! * [`calibration`]: what must be found in data before the doing, if anything,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
-//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already.
+//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already,
+//! * [`gguf`]: the same way to a GGUF file, with a plan of its own.
 //!
 //! ```
 //! use kvant_container::{Checkpoint, Durability};
@@ -44,6 +45,7 @@ pub mod family;
 mod float_file;
 pub mod folding;
 pub mod forward;
+pub mod gguf;
 pub use kvant_quant::glob;
 pub mod import;
 pub mod journal;

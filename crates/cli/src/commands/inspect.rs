@@ -7,7 +7,7 @@ use crate::pattern;
 use crate::printer::Printer;
 use crate::quantization::{self, Quantization};
 use crate::table::{Align, Table};
-use crate::{json_lines, model, onnx, size};
+use crate::{gguf, json_lines, model, onnx, size};
 use kvant_container::{Checkpoint, TensorView};
 use kvant_llm::model_config::ModelConfig;
 use kvant_llm::network::{Network, Notice, TensorMeta};
@@ -21,6 +21,9 @@ use std::collections::BTreeMap;
 pub fn run(args: &InspectArgs, printer: &Printer) -> Result<(), Failure> {
     if onnx::is_graph(&args.model) {
         return onnx::inspect::run(&args.model, args.all, printer);
+    }
+    if gguf::is_file(&args.model) {
+        return gguf::inspect::run(&args.model, args.all, printer);
     }
     let checkpoint = model::open(&args.model)?;
     let found = Found::read(&checkpoint)?;

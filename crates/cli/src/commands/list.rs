@@ -4,8 +4,9 @@ use crate::args::{ListArgs, Topic};
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
-use kvant_llm::export::EXPORTS;
+use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::family::FAMILIES;
+use kvant_llm::gguf::{MIXES, MixRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
 use kvant_numeric::format::FORMATS;
 use kvant_quant::observer::OBSERVERS;
@@ -109,7 +110,13 @@ fn schemes() -> List {
         ("calibrated", Align::Left),
         ("about", Align::Left),
     ];
-    List { columns, rows: PRESETS.iter().map(scheme_row).collect() }
+    let mixes = MIXES.iter().map(mix_row);
+    List { columns, rows: PRESETS.iter().map(scheme_row).chain(mixes).collect() }
+}
+
+/// A scheme of GGUF, which has no spelling but its name.
+fn mix_row(row: &MixRow) -> Vec<Value> {
+    vec![json!(row.name), json!(""), json!(Export::Gguf.row().name), json!(false), json!(row.about)]
 }
 
 fn scheme_row(preset: &Preset) -> Vec<Value> {

@@ -6,7 +6,7 @@ use crate::fate::{Fate, fates};
 use crate::pattern;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
-use crate::{json_lines, model, onnx, size};
+use crate::{gguf, json_lines, model, onnx, size};
 use kvant_container::Checkpoint;
 use kvant_llm::engine::Output;
 use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedSite};
@@ -19,6 +19,9 @@ use serde_json::{Value, json};
 pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     if onnx::is_graph(&args.recipe.model) {
         return onnx::plan::show(&args.recipe, printer);
+    }
+    if let Some(recipe) = gguf::recipe(&args.recipe)? {
+        return gguf::plan::run(args, recipe, printer);
     }
     let (checkpoint, plan) = model::plan(&args.recipe)?;
     if let Some(output) = &args.output {

@@ -7,7 +7,7 @@ use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{interrupt, layer_table, loading, model, onnx, size};
+use crate::{gguf, interrupt, layer_table, loading, model, onnx, size};
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::blockwise::BlockwiseReport;
 use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     if onnx::is_graph(&args.recipe.model) {
         return onnx::quantize::run(args, printer);
+    }
+    if let Some(recipe) = gguf::recipe(&args.recipe)? {
+        return gguf::quantize::run(args, recipe, printer);
     }
     let begun = Instant::now();
     let (checkpoint, plan) = model::plan(&args.recipe)?;

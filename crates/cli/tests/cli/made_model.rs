@@ -22,7 +22,7 @@ impl MadeModel {
         let layout = Layout::new(self.declarations(), self.max_shard_size, metadata).unwrap();
         let writer = Writer::create(dir, layout).unwrap();
         let mut state = 0x9E37_79B9_7F4A_7C15;
-        let sizes: Vec<u64> = writer.layout().places().iter().map(|place| place.len).collect();
+        let sizes: Vec<u64> = writer.geometry().places.iter().map(|place| place.len).collect();
         for (tensor, size) in sizes.into_iter().enumerate() {
             writer.write_at(tensor, 0, &weights(size, &mut state)).unwrap();
         }

@@ -9,6 +9,7 @@ use super::header::MAX_HEADER_LEN;
 use super::{METADATA_KEY, PREFIX_LEN};
 use crate::dtype::{Dtype, SizeError, alignment, byte_len};
 use crate::error::Quoted;
+use crate::geometry::{Geometry, OutputFile, Place};
 
 /// A tensor to be written: everything about it but its bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,17 +27,6 @@ impl TensorDeclaration {
     pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<usize>>) -> Self {
         Self { name: name.into(), dtype, shape: shape.into() }
     }
-}
-
-/// Where a declared tensor goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// Index into [`Layout::shards`].
-    pub shard: usize,
-    /// First byte, counted from the start of the shard's file.
-    pub offset: u64,
-    /// Number of bytes.
-    pub len: u64,
 }
 
 /// One file of a layout.
@@ -79,7 +69,10 @@ pub struct Layout {
     total_size: u64,
 }
 
-/// The index of a sharded checkpoint: the file `model.safetensors.index.json`.
+/// The file that tells which shard holds which tensor.
+const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// Its contents.
 #[derive(Serialize)]
 struct Index<'a> {
     metadata: IndexMetadata,
@@ -184,6 +177,15 @@ impl Layout {
         }
         self.shards.push(Shard { file_name, header, tensors: group, file_len });
         Ok(())
+    }
+}
+
+impl From<Layout> for Geometry {
+    fn from(layout: Layout) -> Geometry {
+        let index = layout.index().map(|text| (INDEX_FILE, text));
+        let names = layout.declarations.into_iter().map(|declaration| declaration.name).collect();
+        let file = |shard: Shard| OutputFile { name: shard.file_name, header: shard.header, len: shard.file_len };
+        Geometry { files: layout.shards.into_iter().map(file).collect(), names, places: layout.places, index }
     }
 }
 

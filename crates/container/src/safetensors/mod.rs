@@ -5,12 +5,10 @@ mod encode;
 mod file;
 mod header;
 mod layout;
-mod writer;
 
 pub use file::{SafetensorsFile, TensorView};
 pub use header::{Header, HeaderError, MAX_HEADER_LEN, TensorEntry};
-pub use layout::{Layout, LayoutError, Place, Shard, TensorDeclaration};
-pub use writer::{Durability, Writer, WriterError};
+pub use layout::{Layout, LayoutError, Shard, TensorDeclaration};
 
 /// The member of the header that holds free-form strings; no tensor can have this name.
 const METADATA_KEY: &str = "__metadata__";

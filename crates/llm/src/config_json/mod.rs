@@ -61,6 +61,7 @@ pub fn with_quantization(
             Some(config)
         }
         Export::Fake => None,
+        Export::Gguf => return Err(CannotHold::gguf()),
     };
     forget_quantization(&mut config);
     if let (Some(fields), Some(quantization)) = (config.as_object_mut(), quantization) {

@@ -1,10 +1,14 @@
 //! Doing what the plan says: in parallel, in bounded memory, one band of a weight at a time, every finished job recorded.
 //! No decisions: those are the plan's.
 
+mod deliverable;
 mod layer;
 mod output;
+mod turns;
 
+pub use deliverable::{Deliverable, Form};
 pub use output::{Begun, Output, OutputError};
+pub(crate) use turns::take_turns;
 
 use crate::export::{Piece, ScaleEncoding, encode};
 use crate::journal::{Entry, Written};
@@ -13,8 +17,7 @@ use crate::weight::{Band, BandAxis, bands};
 use kvant_container::{Checkpoint, ErrorKind, Writer};
 use kvant_numeric::simd::Isa;
 use layer::quantize_layers;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Told how the work goes. Called from all threads.
 pub trait Progress: Sync {
@@ -129,9 +132,7 @@ pub fn run(
     let resumed = (0..jobs.len()).filter(|job| output.is_adopted(*job)).count();
     let done = bytes(&|job| output.is_adopted(job));
     progress.begin(done + bytes(&|job| !output.is_finished(job)), done);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    let pool = pool.map_err(|_| EngineError::Threads(threads))?;
-    pool.install(|| engine.work(&jobs, &left))?;
+    take_turns(threads, &left, |job| engine.finish_job(job, &jobs[job]))?;
     Ok(Done { jobs: jobs.len(), resumed })
 }
 
@@ -154,25 +155,6 @@ impl<'a> Engine<'a> {
         progress: &'a dyn Progress,
     ) -> Engine<'a> {
         Engine { plan, checkpoint, output, cancelled, progress, isa: Isa::best() }
-    }
-
-    /// Every thread takes the next job until none is left, so that the source is read in order; inside a job the bands
-    /// are shared among idle threads. The first error stops all.
-    fn work(&self, jobs: &[Job], left: &[usize]) -> Result<(), EngineError> {
-        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let error = Mutex::new(None);
-        let take_jobs = || {
-            while let (false, Some(job)) =
-                (failed.load(Ordering::Relaxed), left.get(next.fetch_add(1, Ordering::Relaxed)))
-            {
-                if let Err(problem) = self.finish_job(*job, &jobs[*job]) {
-                    failed.store(true, Ordering::Relaxed);
-                    error.lock().map(|mut first| first.get_or_insert(problem).to_string()).ok();
-                }
-            }
-        };
-        rayon::scope(|scope| (0..rayon::current_num_threads()).for_each(|_| scope.spawn(|_| take_jobs())));
-        error.into_inner().ok().flatten().map_or(Ok(()), Err)
     }
 
     fn finish_job(&self, index: usize, job: &Job) -> Result<(), EngineError> {

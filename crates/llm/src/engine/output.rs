@@ -1,10 +1,10 @@
 //! The output directory while it is made: a staging directory beside it, a journal beside that, and one rename at the
 //! end. Nothing appears under the final name before it is whole.
 
-use super::EngineError;
+use super::{Deliverable, EngineError, Form};
 use crate::journal::{Entry, Journal, Written};
 use crate::plan::Plan;
-use kvant_container::{Checkpoint, Durability, ErrorKind, Writer, positioned, python_json};
+use kvant_container::{Checkpoint, Durability, ErrorKind, MappedFile, Writer, gguf, positioned, python_json};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -149,7 +149,7 @@ impl Output {
     ///
     /// # Errors
     /// [`OutputError::Exists`], [`OutputError::IsSource`], [`OutputError::InTheWay`], [`OutputError::NoRoom`].
-    pub fn check(plan: &Plan, source: &Path, target: &Path, overwrite: bool) -> Result<(), OutputError> {
+    pub fn check(plan: &dyn Deliverable, source: &Path, target: &Path, overwrite: bool) -> Result<(), OutputError> {
         let paths = Paths::of(target)?;
         if holds(&paths.target, source) {
             return Err(OutputError::IsSource(paths.target));
@@ -157,7 +157,7 @@ impl Output {
         if is_placed(plan, &paths) {
             return Ok(());
         }
-        check_target(&paths.target, overwrite)?;
+        check_target(&paths.target, &plan.form(), overwrite)?;
         // Without a journal they are not ours to remove.
         for stranger in [&paths.staging, &paths.replaced] {
             if stranger.symlink_metadata().is_ok() && !paths.journal.exists() {
@@ -172,13 +172,13 @@ impl Output {
     ///
     /// # Errors
     /// As [`check`](Self::check), and whatever the system says.
-    pub fn begin(plan: &Plan, source: &Path, target: &Path, overwrite: bool) -> Result<Begun, EngineError> {
+    pub fn begin(plan: &dyn Deliverable, source: &Path, target: &Path, overwrite: bool) -> Result<Begun, EngineError> {
         Self::check(plan, source, target, overwrite)?;
         let paths = Paths::of(target)?;
         if let Some(parent) = paths.target.parent() {
             fs::create_dir_all(parent).map_err(OutputError::io("create", parent))?;
         }
-        let opened = Journal::open(&paths.journal, &plan.fingerprint);
+        let opened = Journal::open(&paths.journal, plan.fingerprint());
         let (journal, found) = opened.map_err(|cause| match cause.kind() {
             io::ErrorKind::WouldBlock => OutputError::Busy(paths.target.clone()),
             _ => OutputError::Io { action: "open", path: paths.journal.clone(), cause },
@@ -187,14 +187,14 @@ impl Output {
             clear_away(&paths)?;
             return Ok(Begun::Finished(paths.target));
         }
-        let (writer, entries) = match Writer::reopen(&paths.staging, plan.layout.clone()) {
+        let (writer, entries) = match Writer::reopen(&paths.staging, plan.geometry()) {
             Ok(writer) if !found.entries.is_empty() => {
                 let sound = found.entries.into_iter().filter(|entry| is_sound(&writer, entry)).collect();
                 (writer, sound)
             }
             _ => (fresh_writer(plan, &paths)?, Vec::new()),
         };
-        journal.begin(&plan.fingerprint).map_err(OutputError::io("write", &paths.journal))?;
+        journal.begin(plan.fingerprint()).map_err(OutputError::io("write", &paths.journal))?;
         let adopted: BTreeSet<usize> = entries.iter().map(|entry: &Entry| entry.job).collect();
         let finished = Mutex::new(adopted.clone());
         let output = Output { paths, journal, writer, finished, adopted, overwrite };
@@ -248,12 +248,17 @@ impl Output {
     ///
     /// # Errors
     /// The system's; a tensor that was not delivered.
-    pub fn finish(self, plan: &Plan, checkpoint: &Checkpoint, durability: Durability) -> Result<PathBuf, EngineError> {
+    pub fn finish(
+        self,
+        plan: &dyn Deliverable,
+        checkpoint: &Checkpoint,
+        durability: Durability,
+    ) -> Result<PathBuf, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
-        write_files(plan, checkpoint, &paths.staging, &paths.journal)?;
+        plan.write_files(checkpoint, &paths.staging, &paths.journal)?;
         writer.finish(durability)?;
         journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
-        put_in_place(&paths, overwrite)?;
+        put_in_place(&paths, &plan.form(), overwrite)?;
         clear_away(&paths)?;
         if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
             positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
@@ -263,26 +268,34 @@ impl Output {
 }
 
 /// Whether an earlier run of the plan did everything but clear away its journal.
-fn is_placed(plan: &Plan, paths: &Paths) -> bool {
-    let placed = paths.target.is_dir() && !paths.staging.exists();
-    placed && Journal::peek(&paths.journal, &plan.fingerprint).whole
+fn is_placed(plan: &dyn Deliverable, paths: &Paths) -> bool {
+    let placed = match plan.form() {
+        Form::Directory => paths.target.is_dir() && !paths.staging.exists(),
+        // The directory that it was made in is left empty where the end came before it was removed.
+        Form::File(name) => paths.target.is_file() && !paths.staging.join(name).exists(),
+    };
+    placed && Journal::peek(&paths.journal, plan.fingerprint()).whole
 }
 
-/// Removes what was replaced, and at last the journal.
+/// Removes what was replaced and what the output was made in, and at last the journal.
 fn clear_away(paths: &Paths) -> Result<(), OutputError> {
     remove_dir(&paths.replaced)?;
+    remove_dir(&paths.staging)?;
     fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
 }
 
 /// What stands under the output's name: nothing, an empty directory, or a model to be replaced.
-fn check_target(target: &Path, overwrite: bool) -> Result<(), OutputError> {
-    if target.symlink_metadata().is_err() || is_empty_dir(target) {
+fn check_target(target: &Path, form: &Form, overwrite: bool) -> Result<(), OutputError> {
+    if target.symlink_metadata().is_err() || *form == Form::Directory && is_empty_dir(target) {
         return Ok(());
     }
     if !overwrite {
         return Err(OutputError::Exists(target.to_owned()));
     }
     let refuse = |reason| Err(OutputError::NotReplaceable { path: target.to_owned(), reason });
+    if let Form::File(_) = form {
+        return if begins_as_gguf(target) { Ok(()) } else { refuse("it is no GGUF file") };
+    }
     if !target.is_dir() {
         return refuse("it is not a directory");
     }
@@ -295,6 +308,10 @@ fn check_target(target: &Path, overwrite: bool) -> Result<(), OutputError> {
     if model && !names.iter().any(|name| name == ".git") { Ok(()) } else { refuse("it holds other things") }
 }
 
+fn begins_as_gguf(path: &Path) -> bool {
+    MappedFile::open(path).is_ok_and(|map| gguf::begins_as_gguf(&map))
+}
+
 fn is_empty_dir(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
@@ -304,12 +321,12 @@ fn holds(target: &Path, source: &Path) -> bool {
     matches!((source.canonicalize(), target.canonicalize()), (Ok(source), Ok(target)) if source.starts_with(&target))
 }
 
-fn check_room(plan: &Plan, paths: &Paths) -> Result<(), OutputError> {
+fn check_room(plan: &dyn Deliverable, paths: &Paths) -> Result<(), OutputError> {
     // An unfinished output has its room already.
     let reserved = fs::read_dir(&paths.staging).map_or(0, |entries| {
         entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
     });
-    let needed = plan.layout.disk_size().saturating_sub(reserved);
+    let needed = plan.geometry().disk_size().saturating_sub(reserved);
     match positioned::available_space(&paths.target) {
         Ok(available) if available < needed => {
             Err(OutputError::NoRoom { path: paths.target.clone(), needed, available })
@@ -319,9 +336,9 @@ fn check_room(plan: &Plan, paths: &Paths) -> Result<(), OutputError> {
     }
 }
 
-fn fresh_writer(plan: &Plan, paths: &Paths) -> Result<Writer, EngineError> {
+fn fresh_writer(plan: &dyn Deliverable, paths: &Paths) -> Result<Writer, EngineError> {
     remove_dir(&paths.staging)?;
-    Ok(Writer::create(&paths.staging, plan.layout.clone())?)
+    Ok(Writer::create(&paths.staging, plan.geometry())?)
 }
 
 fn is_sound(writer: &Writer, entry: &Entry) -> bool {
@@ -329,7 +346,7 @@ fn is_sound(writer: &Writer, entry: &Entry) -> bool {
 }
 
 fn piece_is_sound(writer: &Writer, piece: &Written) -> bool {
-    let place = writer.layout().places().get(piece.tensor);
+    let place = writer.geometry().places.get(piece.tensor);
     // The length is read from a file: it must fit the tensor before memory is taken for it.
     let fits = place.is_some_and(|place| piece.offset.checked_add(piece.length).is_some_and(|end| end <= place.len));
     let mut bytes = vec![0; if fits { piece.length as usize } else { 0 }];
@@ -337,7 +354,12 @@ fn piece_is_sound(writer: &Writer, piece: &Written) -> bool {
 }
 
 /// config.json, the record of the calibration, and the files that are carried along.
-fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path, journal: &Path) -> Result<(), EngineError> {
+pub(super) fn write_files(
+    plan: &Plan,
+    checkpoint: &Checkpoint,
+    staging: &Path,
+    journal: &Path,
+) -> Result<(), EngineError> {
     let source = checkpoint.path();
     // Where the output lies inside the source, its journal is no file of the model.
     let own = |name: &Path| journal.file_name() == name.file_name();
@@ -356,14 +378,19 @@ fn write_files(plan: &Plan, checkpoint: &Checkpoint, staging: &Path, journal: &P
     Ok(())
 }
 
-/// Gives the staging directory its final name. What was there is set aside first, and removed when that is done.
-fn put_in_place(paths: &Paths, overwrite: bool) -> Result<(), OutputError> {
-    check_target(&paths.target, overwrite)?;
+/// Gives what was made its final name: the staging directory, or the one file in it. What was there is set aside first, and
+/// removed when that is done.
+fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), OutputError> {
+    let made = match form {
+        Form::Directory => paths.staging.clone(),
+        Form::File(name) => paths.staging.join(name),
+    };
+    check_target(&paths.target, form, overwrite)?;
     if paths.target.symlink_metadata().is_ok() {
         remove_dir(&paths.replaced)?;
         fs::rename(&paths.target, &paths.replaced).map_err(OutputError::io("set aside", &paths.target))?;
     }
-    fs::rename(&paths.staging, &paths.target).map_err(OutputError::io("rename", &paths.staging))
+    fs::rename(&made, &paths.target).map_err(OutputError::io("rename", &made))
 }
 
 fn remove_dir(path: &Path) -> Result<(), OutputError> {

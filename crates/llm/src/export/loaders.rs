@@ -60,6 +60,9 @@ const LOADERS: &[LoaderRow] = &[
     LoaderRow { export: Export::CompressedTensors, name: "vLLM", takes: compressed_tensors_in_vllm },
     LoaderRow { export: Export::CompressedTensors, name: "SGLang", takes: compressed_tensors_in_vllm },
     LoaderRow { export: Export::Fake, name: "whatever loads the source", takes: |_, _| true },
+    LoaderRow { export: Export::Gguf, name: "llama.cpp", takes: |_, _| true },
+    LoaderRow { export: Export::Gguf, name: "Ollama", takes: |_, _| true },
+    LoaderRow { export: Export::Gguf, name: "LM Studio", takes: |_, _| true },
 ];
 
 /// The loaders of an export.

@@ -36,6 +36,8 @@ pub enum Export {
     CompressedTensors,
     /// Floats that lie on the grid of the codes, in the source's type: loads wherever the source loads.
     Fake,
+    /// One file with blocks of llama.cpp's types. It has a plan of its own: see [`crate::gguf`].
+    Gguf,
 }
 
 /// A row of the table of exports.
@@ -61,6 +63,11 @@ pub const EXPORTS: &[ExportRow] = &[
         export: Export::Fake,
         about: "quantized values as plain floats, to judge a scheme without its kernels",
     },
+    ExportRow {
+        name: "gguf",
+        export: Export::Gguf,
+        about: "one file for llama.cpp, with its own schemes (Q4_K_M ...)",
+    },
 ];
 
 impl Export {
@@ -84,6 +91,7 @@ impl Export {
             Export::Quark => quark::parts(layer),
             Export::CompressedTensors => compressed_tensors::parts(layer),
             Export::Fake => fake::parts(layer),
+            Export::Gguf => Err(CannotHold::gguf()),
         }
     }
 }
@@ -136,6 +144,11 @@ pub struct CannotHold {
 }
 
 impl CannotHold {
+    /// That GGUF has its own schemes.
+    pub(crate) fn gguf() -> CannotHold {
+        CannotHold::new("GGUF has its own types", "name one of them, e.g. --scheme Q4_K_M (`kvant list schemes`)")
+    }
+
     pub(crate) fn new(reason: impl Into<String>, hint: impl Into<String>) -> CannotHold {
         CannotHold { reason: reason.into(), hint: hint.into() }
     }

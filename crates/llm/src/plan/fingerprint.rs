@@ -6,10 +6,10 @@ use kvant_container::{Checkpoint, Layout};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// A hash of all that decides the output's bytes: the source's files (their headers, lengths and times), the recipe, the
-/// layout and the version of Kvant.
-pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Layout, config: Option<&Value>) -> String {
-    let mut text = format!("kvant {}\n{}\n", env!("CARGO_PKG_VERSION"), recipe.canonical());
+/// What decides the output's bytes whatever its layout: the source's files (their headers, lengths and times), the recipe
+/// and the version of Kvant.
+pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
+    let mut text = format!("kvant {}\n{recipe}\n", env!("CARGO_PKG_VERSION"));
     for shard in checkpoint.shards() {
         let modified = shard.path().metadata().and_then(|m| m.modified()).ok();
         // The name alone: the same checkpoint may be called by several paths.
@@ -18,6 +18,12 @@ pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Lay
     for tensor in checkpoint.tensors() {
         text.push_str(&format!("{} {} {:?}\n", tensor.name(), tensor.dtype(), tensor.shape()));
     }
+    text
+}
+
+/// A hash of all that decides the output's bytes.
+pub(super) fn fingerprint(checkpoint: &Checkpoint, recipe: &Recipe, layout: &Layout, config: Option<&Value>) -> String {
+    let mut text = source_text(checkpoint, &recipe.canonical());
     for shard in layout.shards() {
         text.push_str(&String::from_utf8_lossy(shard.header()));
     }

@@ -87,6 +87,7 @@ impl Export {
             Export::Quark => quark::activation_parts(spec),
             Export::CompressedTensors => compressed_tensors::activation_parts(spec),
             Export::Fake => Ok(vec![]),
+            Export::Gguf => Err(CannotHold::gguf()),
         }
     }
 
@@ -99,6 +100,7 @@ impl Export {
             Export::Quark => quark::attention_parts(spec),
             Export::CompressedTensors => compressed_tensors::attention_parts(spec),
             Export::Fake => Ok(vec![]),
+            Export::Gguf => Err(CannotHold::gguf()),
         }
     }
 }

@@ -1,17 +1,14 @@
 //! Delivering the bytes of declared tensors: any thread, any order, whole or in pieces. It decides nothing about places;
-//! the `Layout` does.
+//! the layout of a format does, by its [`Geometry`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::layout::{Layout, Place};
 use crate::error::{Error, Quoted};
+use crate::geometry::{Geometry, OutputFile, Place};
 use crate::positioned::{read_exact_at, reserve, sync_dir, write_all_at};
-
-/// The file that tells which shard holds which tensor.
-const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// How sure [`Writer::finish`] makes that the bytes stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,11 +19,11 @@ pub enum Durability {
     Disk,
 }
 
-/// The files of a [`Layout`], open for writing. All methods but [`Self::finish`] take `&self` and may run in parallel.
+/// The files of a [`Geometry`], open for writing. All methods but [`Self::finish`] take `&self` and may run in parallel.
 #[derive(Debug)]
 pub struct Writer {
     dir: PathBuf,
-    layout: Layout,
+    geometry: Geometry,
     files: Vec<File>,
     /// Bytes delivered so far, per tensor.
     delivered: Vec<AtomicU64>,
@@ -39,14 +36,11 @@ impl Writer {
     /// # Errors
     ///
     /// [`Error::DiskFull`] if the space cannot be reserved, [`Error::Io`] otherwise.
-    pub fn create(dir: &Path, layout: Layout) -> Result<Self, Error> {
+    pub fn create(dir: &Path, layout: impl Into<Geometry>) -> Result<Self, Error> {
+        let geometry = layout.into();
         fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, None, e))?;
-        let create = |shard: usize| {
-            let shard = &layout.shards()[shard];
-            create_shard(&dir.join(shard.file_name()), shard.header(), shard.file_len())
-        };
-        let files = (0..layout.shards().len()).map(create).collect::<Result<_, _>>()?;
-        Ok(Self::with_files(dir, layout, files))
+        let files = geometry.files.iter().map(|file| create_file(dir, file)).collect::<Result<_, _>>()?;
+        Ok(Self::with_files(dir, geometry, files))
     }
 
     /// Opens the files of an interrupted [`Self::create`] with the same layout. Which tensors they already hold is for the
@@ -55,23 +49,20 @@ impl Writer {
     /// # Errors
     ///
     /// [`Error::Writer`] if a file has another length or header than the layout gives it, [`Error::Io`] if one is missing.
-    pub fn reopen(dir: &Path, layout: Layout) -> Result<Self, Error> {
-        let reopen = |shard: usize| {
-            let shard = &layout.shards()[shard];
-            reopen_shard(&dir.join(shard.file_name()), shard.header(), shard.file_len())
-        };
-        let files = (0..layout.shards().len()).map(reopen).collect::<Result<_, _>>()?;
-        Ok(Self::with_files(dir, layout, files))
+    pub fn reopen(dir: &Path, layout: impl Into<Geometry>) -> Result<Self, Error> {
+        let geometry = layout.into();
+        let files = geometry.files.iter().map(|file| reopen_file(dir, file)).collect::<Result<_, _>>()?;
+        Ok(Self::with_files(dir, geometry, files))
     }
 
-    fn with_files(dir: &Path, layout: Layout, files: Vec<File>) -> Self {
-        let delivered = layout.places().iter().map(|_| AtomicU64::new(0)).collect();
-        Self { dir: dir.to_path_buf(), layout, files, delivered }
+    fn with_files(dir: &Path, geometry: Geometry, files: Vec<File>) -> Self {
+        let delivered = geometry.places.iter().map(|_| AtomicU64::new(0)).collect();
+        Self { dir: dir.to_path_buf(), geometry, files, delivered }
     }
 
-    /// The layout it was made with.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
+    /// The geometry it was made with.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
     }
 
     /// Writes bytes of a tensor. `tensor` is its index among the declarations, `offset` counts from its first byte.
@@ -120,7 +111,7 @@ impl Writer {
         })
     }
 
-    /// Checks that every tensor was delivered, writes the index if there are several shards, and closes the files.
+    /// Checks that every tensor was delivered, writes the index where there is one, and closes the files.
     ///
     /// # Errors
     ///
@@ -128,8 +119,8 @@ impl Writer {
     /// [`Error::Io`], [`Error::DiskFull`].
     pub fn finish(self, durability: Durability) -> Result<(), Error> {
         self.refuse_incomplete()?;
-        if let Some(json) = self.layout.index() {
-            self.write_index(&json, durability)?;
+        if let Some((name, text)) = &self.geometry.index {
+            self.write_index(name, text, durability)?;
         }
         match durability {
             Durability::Process => Ok(()),
@@ -142,11 +133,11 @@ impl Writer {
         sync_dir(&self.dir).map_err(|e| Error::io("sync", &self.dir, None, e))
     }
 
-    fn write_index(&self, json: &str, durability: Durability) -> Result<(), Error> {
-        let path = self.dir.join(INDEX_FILE);
+    fn write_index(&self, name: &str, text: &str, durability: Durability) -> Result<(), Error> {
+        let path = self.dir.join(name);
         let wrap = |e| Error::io("write", &path, None, e);
         let mut file = File::create(&path).map_err(wrap)?;
-        file.write_all(json.as_bytes()).map_err(wrap)?;
+        file.write_all(text.as_bytes()).map_err(wrap)?;
         match durability {
             Durability::Process => Ok(()),
             Durability::Disk => file.sync_all().map_err(wrap),
@@ -154,7 +145,7 @@ impl Writer {
     }
 
     fn refuse_incomplete(&self) -> Result<(), Error> {
-        let places = self.layout.places().iter().zip(&self.delivered);
+        let places = self.geometry.places.iter().zip(&self.delivered);
         let missing =
             |(place, delivered): (&Place, &AtomicU64)| place.len.saturating_sub(delivered.load(Ordering::Relaxed));
         match places.map(missing).enumerate().find(|&(_, missing)| missing > 0) {
@@ -167,8 +158,8 @@ impl Writer {
 
     /// The place of a tensor, once it is sure that a range of bytes lies inside it.
     fn check(&self, tensor: usize, offset: u64, len: u64) -> Result<Place, Error> {
-        let Some(&place) = self.layout.places().get(tensor) else {
-            let problem = WriterError::NoSuchTensor { index: tensor, count: self.layout.places().len() };
+        let Some(&place) = self.geometry.places.get(tensor) else {
+            let problem = WriterError::NoSuchTensor { index: tensor, count: self.geometry.places.len() };
             return Err(Error::Writer { file: self.dir.clone(), problem });
         };
         match offset.checked_add(len) {
@@ -182,37 +173,39 @@ impl Writer {
     }
 
     fn error(&self, tensor: usize, problem: WriterError) -> Error {
-        Error::Writer { file: self.path_of(self.layout.places()[tensor].shard), problem }
+        Error::Writer { file: self.path_of(self.geometry.places[tensor].shard), problem }
     }
 
     fn name_of(&self, tensor: usize) -> &str {
-        &self.layout.declarations()[tensor].name
+        &self.geometry.names[tensor]
     }
 
     fn path_of(&self, shard: usize) -> PathBuf {
-        self.dir.join(self.layout.shards()[shard].file_name())
+        self.dir.join(&self.geometry.files[shard].name)
     }
 }
 
-fn create_shard(path: &Path, header: &[u8], file_len: u64) -> Result<File, Error> {
+fn create_file(dir: &Path, planned: &OutputFile) -> Result<File, Error> {
+    let path = &dir.join(&planned.name);
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(true).open(path);
     let file = file.map_err(|e| Error::io("create", path, None, e))?;
-    reserve(&file, file_len).map_err(|e| Error::io("reserve space for", path, None, e))?;
-    write_all_at(&file, header, 0).map_err(|e| Error::io("write", path, None, e))?;
+    reserve(&file, planned.len).map_err(|e| Error::io("reserve space for", path, None, e))?;
+    write_all_at(&file, &planned.header, 0).map_err(|e| Error::io("write", path, None, e))?;
     Ok(file)
 }
 
-fn reopen_shard(path: &Path, header: &[u8], file_len: u64) -> Result<File, Error> {
+fn reopen_file(dir: &Path, planned: &OutputFile) -> Result<File, Error> {
+    let path = &dir.join(&planned.name);
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| Error::io("open", path, None, e))?;
     let found = file.metadata().map_err(|e| Error::io("open", path, None, e))?.len();
-    if found != file_len {
-        let problem = WriterError::OtherLength { found, expected: file_len };
+    if found != planned.len {
+        let problem = WriterError::OtherLength { found, expected: planned.len };
         return Err(Error::Writer { file: path.to_path_buf(), problem });
     }
-    let mut found = vec![0; header.len()];
+    let mut found = vec![0; planned.header.len()];
     read_exact_at(&file, &mut found, 0).map_err(|e| Error::io("read", path, None, e))?;
-    match found == header {
+    match found == planned.header {
         true => Ok(file),
         false => Err(Error::Writer { file: path.to_path_buf(), problem: WriterError::OtherHeader }),
     }

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::dtype::Dtype;
-use crate::safetensors::{SafetensorsFile, TensorDeclaration};
+use crate::safetensors::{Layout, SafetensorsFile, TensorDeclaration};
 
 fn small_layout(max_shard_size: u64) -> Layout {
     let declarations = vec![

@@ -1,0 +1,63 @@
+//! GGUF files at the command line: what the commands do when one is to be written or looked at.
+
+pub mod inspect;
+pub mod plan;
+pub mod quantize;
+
+use crate::args::RecipeArgs;
+use crate::failure::{Failure, Kind};
+use crate::model;
+use kvant_container::Checkpoint;
+use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The name of a file that is planned and not written.
+const UNNAMED: &str = "model.gguf";
+
+/// Whether a path means a GGUF file.
+pub fn is_file(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+/// The recipe for a GGUF file, where the arguments ask for one.
+///
+/// # Errors
+/// Whatever is wrong with the recipe, or with the file of importance.
+pub fn recipe(args: &RecipeArgs) -> Result<Option<GgufRecipe>, Failure> {
+    let (line, file) = model::settings(args)?;
+    let Some(recipe) = GgufRecipe::of(&line, &file)? else {
+        return match args.gguf.given() {
+            None => Ok(None),
+            Some(option) => Err(Failure::new(Kind::Usage, format!("{option} has a meaning for GGUF files only"))
+                .with_hint(Some("leave it out, or name one of their schemes, e.g. --scheme Q4_K_M".to_owned()))),
+        };
+    };
+    model::refuse_onnx(args)?;
+    let Some(path) = &args.gguf.imatrix else { return Ok(Some(recipe)) };
+    if recipe.needs_importance() {
+        let failure = Failure::new(Kind::Usage, "--imatrix and --algorithm imatrix exclude each other");
+        return Err(failure.with_hint(Some("read the importance of inputs from a file, or measure it".to_owned())));
+    }
+    Ok(Some(recipe.with_importance(Arc::new(imatrix::read(path)?))))
+}
+
+/// A checkpoint, and the plan for a file of it.
+///
+/// # Errors
+/// Whatever can be refused before weights are read.
+fn plan_for(args: &RecipeArgs, recipe: GgufRecipe, output: Option<&Path>) -> Result<(Checkpoint, GgufPlan), Failure> {
+    let checkpoint = model::open(&args.model)?;
+    if recipe.needs_importance() && args.calibration.calib.is_empty() {
+        let failure = Failure::new(Kind::Invalid, "imatrix: needs calibration data, and none is given");
+        let hint = "give a text with --calib FILE, or a file of llama.cpp's with --imatrix";
+        return Err(failure.with_hint(Some(hint.to_owned())));
+    }
+    let plan = GgufPlan::new(&checkpoint, recipe, &file_name(output))?;
+    Ok((checkpoint, plan))
+}
+
+fn file_name(output: Option<&Path>) -> String {
+    let name = output.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| UNNAMED.to_owned())
+}

@@ -1,0 +1,141 @@
+//! `kvant plan` where the output is a GGUF file: what would become of every tensor.
+
+use super::plan_for;
+use crate::args::PlanArgs;
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::table::{Align, Table};
+use crate::{json_lines, model, pattern, size};
+use kvant_container::Checkpoint;
+use kvant_llm::engine::Output;
+use kvant_llm::gguf::plan::PlannedTensor;
+use kvant_llm::gguf::{GgufPlan, GgufRecipe};
+use serde_json::{Value, json};
+
+/// Plans and prints the plan.
+///
+/// # Errors
+/// Whatever `kvant quantize` would refuse.
+pub fn run(args: &PlanArgs, recipe: GgufRecipe, printer: &Printer) -> Result<(), Failure> {
+    let (checkpoint, plan) = plan_for(&args.recipe, recipe, args.output.as_deref())?;
+    if let Some(output) = &args.output {
+        Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
+    }
+    show(&plan, &checkpoint, args.all, model::threads(&args.run), printer)
+}
+
+/// Prints a plan.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn show(
+    plan: &GgufPlan,
+    checkpoint: &Checkpoint,
+    all: bool,
+    threads: usize,
+    printer: &Printer,
+) -> Result<(), Failure> {
+    if printer.is_json() {
+        return printer.data(&json_text(plan, checkpoint, threads));
+    }
+    let table = if all { table_of_all(plan) } else { table_of_groups(plan) };
+    let title = format!("family {} to {}, export gguf ({})", plan.family, plan.recipe.mix(), plan.architecture);
+    printer.data(&format!("{title}\n\n{}\n\n{}", table.render(), totals(plan, threads)))?;
+    plan.notices.iter().for_each(|notice| printer.note(notice));
+    Ok(())
+}
+
+/// Each tensor with its bytes, and the tensors of the source that are left out.
+fn rows(plan: &GgufPlan) -> impl Iterator<Item = (String, [String; 4], u64)> {
+    let made = plan.tensors.iter().zip(plan.layout.places()).map(|(tensor, place)| {
+        let key =
+            [source_text(plan, tensor), size::shape(&tensor.shape), tensor.kind.to_string(), tensor.reason.text()];
+        (tensor.name.clone(), key, place.len)
+    });
+    let dropped = plan.dropped.iter().map(|tensor| {
+        let key = [tensor.name.clone(), String::new(), "left out".to_owned(), tensor.reason.to_owned()];
+        ("-".to_owned(), key, 0)
+    });
+    made.chain(dropped)
+}
+
+/// What a tensor is made of: the first of its tensors in the source, and how many more there are.
+fn source_text(plan: &GgufPlan, tensor: &PlannedTensor) -> String {
+    match plan.sources_of(tensor).as_slice() {
+        [] => "config.json".to_owned(),
+        [one] => (*one).to_owned(),
+        [first, more @ ..] => format!("{first} and {} more", more.len()),
+    }
+}
+
+fn table_of_all(plan: &GgufPlan) -> Table {
+    use Align::{Left, Right};
+    let titles = [("tensor", Left), ("from", Left), ("shape", Left), ("type", Left), ("why", Left), ("bytes", Right)];
+    let mut table = Table::new(&titles);
+    for (name, [from, shape, kind, why], bytes) in rows(plan) {
+        table.push([name, from, shape, kind, why, size::bytes(bytes)]);
+    }
+    table
+}
+
+fn table_of_groups(plan: &GgufPlan) -> Table {
+    use Align::{Left, Right};
+    let titles = [("tensors", Left), ("n", Right), ("shape", Left), ("type", Left), ("why", Left), ("bytes", Right)];
+    let mut table = Table::new(&titles);
+    let item = |(name, [from, shape, kind, why], bytes): (String, [String; 4], u64)| {
+        let name = if name == "-" { from } else { name };
+        (name, [shape, kind, why], bytes)
+    };
+    for group in pattern::group(rows(plan).map(item)) {
+        let [shape, kind, why] = &group.key;
+        table.push([&group.to_string(), &group.count.to_string(), shape, kind, why, &size::bytes(group.bytes)]);
+    }
+    table
+}
+
+fn totals(plan: &GgufPlan, threads: usize) -> String {
+    let (before, after) = (plan.source_bytes, plan.layout.file_len());
+    let (made, coded) = (plan.tensors.len(), plan.quantized());
+    let lines = [
+        ("tensors", format!("{made}, {coded} of them quantized; {} of the source left out", plan.dropped.len())),
+        ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
+        ("bits per weight", format!("{:.2} in quantized tensors, scales included", plan.bits_per_weight())),
+        ("memory", format!("{} at most with {threads} threads", size::bytes(plan.peak_memory(threads)))),
+        ("loads with", plan.loaders().join(", ")),
+    ];
+    lines.iter().map(|(name, value)| format!("{name:<15}  {value}")).collect::<Vec<_>>().join("\n")
+}
+
+/// One object, with a line for every tensor.
+fn json_text(plan: &GgufPlan, checkpoint: &Checkpoint, threads: usize) -> String {
+    let head = json!({
+        "model": checkpoint.path().display().to_string(),
+        "family": plan.family,
+        "architecture": plan.architecture,
+        "recipe": plan.recipe,
+        "export": "gguf",
+        "loaders": plan.loaders(),
+        "source_bytes": plan.source_bytes,
+        "output_bytes": plan.layout.file_len(),
+        "quantized_tensors": plan.quantized(),
+        "bits_per_weight": plan.bits_per_weight(),
+        "threads": threads,
+        "peak_memory": plan.peak_memory(threads),
+        "metadata": plan.metadata.entries().len(),
+        "dropped": plan.dropped.iter().map(|t| json!({"name": t.name, "reason": t.reason})).collect::<Vec<_>>(),
+        "notices": plan.notices,
+    });
+    let tensors = plan.tensors.iter().zip(plan.layout.places());
+    json_lines::object(&head, "tensors", tensors.map(|(tensor, place)| json_of(plan, tensor, place.len)))
+}
+
+fn json_of(plan: &GgufPlan, tensor: &PlannedTensor, bytes: u64) -> Value {
+    json!({
+        "name": tensor.name,
+        "type": tensor.kind.name(),
+        "shape": tensor.shape,
+        "bytes": bytes,
+        "reason": tensor.reason.text(),
+        "sources": plan.sources_of(tensor),
+    })
+}

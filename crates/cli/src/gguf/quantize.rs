@@ -1,0 +1,179 @@
+//! `kvant quantize` where the output is a GGUF file: plans, checks, measures the importance of inputs where that is asked,
+//! works, and says how to load the result.
+
+use super::plan::show;
+use super::{file_name, plan_for};
+use crate::args::QuantizeArgs;
+use crate::calibration::Calibration;
+use crate::escape::printable;
+use crate::failure::{Failure, Kind};
+use crate::printer::Printer;
+use crate::progress::{Progress, Unit};
+use crate::{interrupt, loading, model, size};
+use kvant_container::{Checkpoint, Durability};
+use kvant_llm::engine::{Begun, Done, Output};
+use kvant_llm::forward::Decoder;
+use kvant_llm::gguf::imatrix::{self, Importance, Provenance};
+use kvant_llm::gguf::run::{is_final, run as carry_out};
+use kvant_llm::gguf::{GgufPlan, GgufRecipe};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// Writes a GGUF file.
+///
+/// # Errors
+/// Whatever can be refused, before anything is written; then what the system or the weights say.
+pub fn run(args: &QuantizeArgs, recipe: GgufRecipe, printer: &Printer) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let (checkpoint, plan) = plan_for(&args.recipe, recipe, args.output.as_deref())?;
+    if let Some(output) = &args.output {
+        Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
+    }
+    match &args.output {
+        _ if args.dry_run => show(&plan, &checkpoint, false, model::threads(&args.run), printer),
+        Some(target) => {
+            let cancelled = interrupt::flag();
+            let work = Work { args, target, checkpoint: &checkpoint, cancelled: &cancelled };
+            let plan = if plan.recipe.needs_importance() { work.measured(plan, printer)? } else { plan };
+            plan.notices.iter().for_each(|notice| printer.note(notice));
+            let (output, done) = work.carry_out(&plan, printer)?;
+            conclude(&Report { plan, output, done, time: begun.elapsed() }, printer)
+        }
+        None => {
+            Err(Failure::new(Kind::Usage, "no output file is given").with_hint(Some("give one with -o".to_owned())))
+        }
+    }
+}
+
+/// What a run needs besides its plan.
+struct Work<'a> {
+    args: &'a QuantizeArgs,
+    target: &'a Path,
+    checkpoint: &'a Checkpoint,
+    cancelled: &'a AtomicBool,
+}
+
+impl Work<'_> {
+    /// The plan with the importance of inputs, measured on the data.
+    fn measured(&self, plan: GgufPlan, printer: &Printer) -> Result<GgufPlan, Failure> {
+        let data = &self.args.recipe.calibration;
+        let decoder = Decoder::open(self.checkpoint)?;
+        let calibration = Calibration {
+            checkpoint: self.checkpoint,
+            model: &self.args.recipe.model,
+            target: self.target,
+            args: data,
+            run: &self.args.run,
+            cancelled: self.cancelled,
+        };
+        let loaded = calibration.load(&decoder, printer)?;
+        let sequences = loaded.sequences();
+        let progress = Progress::new(printer, Unit::Tokens);
+        let (watch, ops, memory) = (progress.watch(), data.precision.ops(), data.max_memory.0);
+        let work = || imatrix::collect(&plan, &decoder, &ops, sequences, memory, self.cancelled, watch);
+        let sums = model::pool(&self.args.run)?.install(work)?;
+        drop(progress);
+        let names = data.calib.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        let provenance = Provenance {
+            file: None,
+            datasets: names.collect(),
+            chunks: sequences.len() as u32,
+            chunk_size: sequences.iter().map(Vec::len).max().unwrap_or(0) as u32,
+        };
+        if let Some(path) = &self.args.recipe.gguf.save_imatrix {
+            imatrix::write(path, &sums, &provenance)?;
+        }
+        let importance = Arc::new(Importance::of_sums(&sums, provenance));
+        let recipe = plan.recipe.with_importance(importance);
+        Ok(GgufPlan::new(self.checkpoint, recipe, &file_name(Some(self.target)))?)
+    }
+
+    fn carry_out(&self, plan: &GgufPlan, printer: &Printer) -> Result<(PathBuf, Done), Failure> {
+        let output = match Output::begin(plan, &self.args.recipe.model, self.target, self.args.overwrite)? {
+            Begun::Working(output) => output,
+            Begun::Finished(path) => {
+                let jobs = plan.tensors.len();
+                return Ok((path, Done { jobs, resumed: jobs }));
+            }
+        };
+        let threads = model::threads(&self.args.run);
+        let progress = Progress::new(printer, Unit::Weights);
+        let done = carry_out(plan, self.checkpoint, &output, threads, self.cancelled, &progress);
+        drop(progress);
+        let done = match done {
+            Ok(done) => done,
+            Err(error) => {
+                // With such a weight no rerun could finish what was begun.
+                if is_final(&error) {
+                    output.discard()?;
+                }
+                return Err(error.into());
+            }
+        };
+        let durability = if self.args.sync { Durability::Disk } else { Durability::Process };
+        Ok((output.finish(plan, self.checkpoint, durability)?, done))
+    }
+}
+
+/// What is said at the end.
+struct Report {
+    plan: GgufPlan,
+    output: PathBuf,
+    done: Done,
+    time: Duration,
+}
+
+/// The path on stdout, or one object; the summary on stderr.
+fn conclude(report: &Report, printer: &Printer) -> Result<(), Failure> {
+    printer.summary(&printable(&report.text()));
+    match printer.is_json() {
+        true => printer.json(&report.json()),
+        false => printer.data(&report.output.display().to_string()),
+    }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let (before, after) = (self.plan.source_bytes, self.plan.layout.file_len());
+        let lines = [
+            ("tensors", format!("{} to {}", self.plan.quantized(), self.plan.recipe.mix())),
+            ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
+            ("bits per weight", format!("{:.2} in quantized tensors, scales included", self.plan.bits_per_weight())),
+            ("time", size::duration(self.time)),
+        ];
+        let loaders = self.loading().into_iter().enumerate().map(|(i, (loader, line))| {
+            let line = line.map(|line| format!(": {line}")).unwrap_or_default();
+            (if i == 0 { "load it with" } else { "" }, format!("{loader}{line}"))
+        });
+        let all = lines.into_iter().chain(loaders).map(|(name, value)| format!("{name:<15}  {value}"));
+        all.collect::<Vec<_>>().join("\n")
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let line = |(loader, line): (&str, Option<String>)| json!({ "loader": loader, "line": line });
+        json!({
+            "output": self.output.display().to_string(),
+            "export": "gguf",
+            "recipe": self.plan.recipe,
+            "family": self.plan.family,
+            "architecture": self.plan.architecture,
+            "tensors": self.plan.tensors.len(),
+            "quantized_tensors": self.plan.quantized(),
+            "source_bytes": self.plan.source_bytes,
+            "output_bytes": self.plan.layout.file_len(),
+            "bits_per_weight": self.plan.bits_per_weight(),
+            "seconds": self.time.as_secs_f64(),
+            "jobs": self.done.jobs,
+            "resumed_jobs": self.done.resumed,
+            "loading": self.loading().into_iter().map(line).collect::<Vec<_>>(),
+            "notices": self.plan.notices,
+        })
+    }
+
+    fn loading(&self) -> Vec<(&'static str, Option<String>)> {
+        loading::lines(&self.plan.loaders(), &self.output)
+    }
+}

@@ -1,0 +1,46 @@
+//! Where the bytes of declared tensors lie in the files of an output, whatever the format: what a [`Writer`] needs to know.
+//! No formats here; those make it.
+//!
+//! [`Writer`]: crate::Writer
+
+/// Where a declared tensor goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The number of its file.
+    pub shard: usize,
+    /// First byte, counted from the start of the file.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
+
+/// One file of an output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputFile {
+    /// Its name.
+    pub name: String,
+    /// The bytes in front of the tensors.
+    pub header: Vec<u8>,
+    /// The length of the whole file in bytes.
+    pub len: u64,
+}
+
+/// The files of an output, and where in them each tensor lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Geometry {
+    /// The files that hold tensors.
+    pub files: Vec<OutputFile>,
+    /// The tensors' names, for messages.
+    pub names: Vec<String>,
+    /// The tensors' places.
+    pub places: Vec<Place>,
+    /// The name and the contents of a file that says which tensor is where, in formats that have one.
+    pub index: Option<(&'static str, String)>,
+}
+
+impl Geometry {
+    /// The bytes of all files that hold tensors together, headers included.
+    pub fn disk_size(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.len))
+    }
+}

@@ -1,0 +1,91 @@
+//! What is wrong with a GGUF file.
+
+use crate::error::{ErrorKind, Quoted};
+
+/// Why a file is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GgufError {
+    /// It does not begin with `GGUF` (*invalid*).
+    #[error("it does not begin as a GGUF file does")]
+    NotGguf,
+    /// It is of another version (*unsupported*).
+    #[error("version {0} of GGUF is not read")]
+    Version(u32),
+    /// It is big-endian (*unsupported*).
+    #[error("it is big-endian, which is not read")]
+    BigEndian,
+    /// It ends before it should (*invalid*).
+    #[error("it ends in the middle of {what}")]
+    Truncated {
+        /// Of what.
+        what: &'static str,
+    },
+    /// A count, a size or a value is out of all bounds (*invalid*).
+    #[error("{what} is {found}, which cannot be")]
+    Impossible {
+        /// Of what.
+        what: String,
+        /// What it is.
+        found: u64,
+    },
+    /// The metadata take more bytes than are read (*unsupported*).
+    #[error("metadata of more than {limit} bytes are not read")]
+    TooMuchMetadata {
+        /// The most that is read.
+        limit: u64,
+    },
+    /// A name or key is no text (*invalid*).
+    #[error("{what} is not UTF-8")]
+    NotText {
+        /// Which.
+        what: &'static str,
+    },
+    /// A key comes twice (*invalid*).
+    #[error("the key {} comes twice", Quoted(.0))]
+    DuplicateKey(String),
+    /// Two tensors have one name (*invalid*).
+    #[error("there are two tensors {}", Quoted(.0))]
+    DuplicateTensor(String),
+    /// Something is wrong with a tensor (*invalid*).
+    #[error("tensor {}: {problem}", Quoted(tensor))]
+    Tensor {
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A tensor is of a type that is not known (*unsupported*).
+    #[error("tensor {} is of type number {id}, which is not known", Quoted(tensor))]
+    TensorType {
+        /// The tensor.
+        tensor: String,
+        /// The number.
+        id: u32,
+    },
+}
+
+impl GgufError {
+    /// Whether the file or a limit of this crate is to blame.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Version(_) | Self::BigEndian | Self::TooMuchMetadata { .. } | Self::TensorType { .. } => {
+                ErrorKind::Unsupported
+            }
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// What the user can do about it, where that is known.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Version(_) => Some("convert it anew with a current llama.cpp, or look for a newer file"),
+            Self::BigEndian => Some("gguf-py's gguf_convert_endian.py makes a little-endian file of it"),
+            Self::TensorType { .. } => Some("the file was made by a fork or a newer version of llama.cpp"),
+            _ => None,
+        }
+    }
+
+    pub(super) fn tensor(name: &str, problem: impl Into<String>) -> GgufError {
+        GgufError::Tensor { tensor: name.to_owned(), problem: problem.into() }
+    }
+}

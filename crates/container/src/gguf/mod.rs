@@ -1,0 +1,54 @@
+//! GGUF, the file format of llama.cpp and what is built on it: typed metadata, a list of tensors, their bytes. Versions 2
+//! and 3, little-endian. No model families, no quantization: what the blocks of a type mean is not known here.
+//!
+//! A file is, in this order and little-endian:
+//!
+//! * `GGUF`, the version as `u32`, the number of tensors and the number of metadata entries as `u64`,
+//! * the entries: key, type as `u32`, value; a string is its length as `u64` and its bytes,
+//! * for each tensor its name, the number of dimensions as `u32`, the dimensions as `u64`, **fastest first**, the type as
+//!   `u32`, and where it begins, counted from the start of the data, as `u64`,
+//! * padding up to a multiple of `general.alignment` (32 where it is not stated), and the data, each tensor aligned likewise.
+//!
+//! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+
+mod cursor;
+mod encode;
+mod error;
+mod file;
+mod layout;
+mod metadata;
+mod parse;
+mod tensor_type;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use error::GgufError;
+pub use file::{GgufFile, GgufTensor};
+pub use layout::{GgufDeclaration, GgufLayout, GgufLayoutError};
+pub use metadata::Metadata;
+pub use tensor_type::TensorType;
+pub use value::{Array, Text, Value, ValueType};
+
+/// The first bytes of every file.
+const MAGIC: &[u8; 4] = b"GGUF";
+
+/// The version that is written.
+const VERSION: u32 = 3;
+
+/// The alignment of files that state none, in bytes.
+const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// The key of the alignment.
+const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// The most dimensions of a tensor (`GGML_MAX_DIMS`).
+const MAX_DIMENSIONS: usize = 4;
+
+/// Most bytes of a tensor's name that loaders take (`GGML_MAX_NAME`, less the zero at its end).
+const MAX_NAME: usize = 63;
+
+/// Whether a file begins as a GGUF does.
+pub fn begins_as_gguf(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
+}

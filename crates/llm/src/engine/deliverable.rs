@@ -1,0 +1,52 @@
+//! What an output must know of a plan: which files there will be, and how runs of the same plan are told from others.
+
+use super::EngineError;
+use super::output::write_files;
+use crate::plan::Plan;
+use kvant_container::{Checkpoint, Geometry};
+use std::path::Path;
+
+/// What the output is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A directory with all files of the plan's geometry and more beside them.
+    Directory,
+    /// The one file of this name in the plan's geometry.
+    File(String),
+}
+
+/// A plan that an [`Output`](super::Output) can be made of.
+pub trait Deliverable {
+    /// Identifies all that decides the output's bytes.
+    fn fingerprint(&self) -> &str;
+
+    /// Files and places of the tensors.
+    fn geometry(&self) -> Geometry;
+
+    /// What the output is.
+    fn form(&self) -> Form {
+        Form::Directory
+    }
+
+    /// Writes the files beside the tensors into the directory that is being made; `journal` lies where the source may too.
+    ///
+    /// # Errors
+    /// The system's.
+    fn write_files(&self, _checkpoint: &Checkpoint, _staging: &Path, _journal: &Path) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+impl Deliverable for Plan {
+    fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.layout.clone().into()
+    }
+
+    fn write_files(&self, checkpoint: &Checkpoint, staging: &Path, journal: &Path) -> Result<(), EngineError> {
+        write_files(self, checkpoint, staging, journal)
+    }
+}

@@ -1,0 +1,155 @@
+//! The architectures that llama.cpp knows, by family: what its graphs expect beyond what a family's description says. One
+//! row a family in [`ARCHITECTURES`].
+//!
+//! Source: `convert_hf_to_gguf.py` (`conversion/`), `src/models/` and `llama_model_rope_type` of llama.cpp.
+
+mod extras;
+
+use super::metadata::Facts;
+use crate::family::{Family, NormSite, Pairing, Positions};
+use crate::model_config::ConfigError;
+use kvant_container::gguf::Metadata;
+
+/// Adds what only this architecture has to the metadata.
+type Extras = fn(&Facts<'_>, &mut Metadata) -> Result<(), ConfigError>;
+
+/// A row of the table.
+#[derive(Clone, Copy)]
+pub struct Architecture {
+    /// The family of the source.
+    pub family: &'static str,
+    /// `general.architecture`.
+    pub name: &'static str,
+    /// Which components of a head its rotary embedding turns together.
+    pub pairing: Pairing,
+    /// Whether its loader insists on a head, even one that is the embedding.
+    pub needs_head: bool,
+    /// Norms that its loader looks for under another name than is usual for their place.
+    pub norms: &'static [(NormSite, &'static str)],
+    /// Norms that its graph does not compute.
+    pub lacks: &'static [NormSite],
+    pub(super) extras: Extras,
+}
+
+const LLAMA: Architecture = Architecture {
+    family: "llama",
+    name: "llama",
+    pairing: Pairing::Neighbours,
+    needs_head: false,
+    norms: &[],
+    lacks: &[],
+    extras: extras::none,
+};
+
+const QWEN2: Architecture = Architecture { family: "qwen2", name: "qwen2", pairing: Pairing::Halves, ..LLAMA };
+
+/// Every family that can be written, sorted by name.
+pub static ARCHITECTURES: &[Architecture] = &[
+    Architecture { family: "cohere", name: "command-r", extras: extras::cohere, ..LLAMA },
+    Architecture { family: "cohere2", name: "cohere2", extras: extras::cohere2, ..LLAMA },
+    Architecture { family: "deepseek_v2", name: "deepseek2", extras: extras::deepseek2, ..LLAMA },
+    Architecture { family: "deepseek_v3", name: "deepseek2", extras: extras::deepseek2, ..LLAMA },
+    Architecture { family: "gemma", name: "gemma", extras: extras::gemma, ..QWEN2 },
+    Architecture { family: "gemma2", name: "gemma2", extras: extras::gemma, ..QWEN2 },
+    Architecture { family: "gemma3", name: "gemma3", extras: extras::gemma3, ..QWEN2 },
+    Architecture { family: "glm4", name: "glm4", ..LLAMA },
+    Architecture {
+        family: "glm4_moe",
+        name: "glm4moe",
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        extras: extras::glm4_moe,
+        ..QWEN2
+    },
+    Architecture { family: "gpt2", name: "gpt2", extras: extras::gpt2, ..QWEN2 },
+    Architecture { family: "gpt_neox", name: "gptneox", needs_head: true, extras: extras::parallel, ..QWEN2 },
+    Architecture {
+        family: "gpt_oss",
+        name: "gpt-oss",
+        needs_head: true,
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        extras: extras::gpt_oss,
+        ..QWEN2
+    },
+    Architecture { family: "granite", name: "granite", extras: extras::granite, ..LLAMA },
+    Architecture { family: "granitemoe", name: "granitemoe", extras: extras::granite, ..LLAMA },
+    LLAMA,
+    Architecture { family: "minimax_m2", name: "minimax-m2", needs_head: true, extras: extras::minimax_m2, ..QWEN2 },
+    Architecture { family: "mistral", ..LLAMA },
+    Architecture { family: "mixtral", ..LLAMA },
+    Architecture { family: "nemotron", name: "nemotron", needs_head: true, extras: extras::nemotron, ..QWEN2 },
+    Architecture { family: "olmo", name: "olmo", extras: extras::olmo, ..LLAMA },
+    Architecture { family: "olmo2", name: "olmo2", needs_head: true, ..QWEN2 },
+    Architecture { family: "olmo3", name: "olmo2", needs_head: true, extras: extras::olmo3, ..QWEN2 },
+    Architecture { family: "olmoe", name: "olmoe", needs_head: true, ..QWEN2 },
+    Architecture {
+        family: "phi",
+        name: "phi2",
+        needs_head: true,
+        lacks: &[NormSite::Query, NormSite::Key],
+        extras: extras::phi,
+        ..QWEN2
+    },
+    Architecture { family: "phi3", name: "phi3", extras: extras::phi3, ..QWEN2 },
+    Architecture { family: "phimoe", name: "phimoe", needs_head: true, extras: extras::phi3, ..QWEN2 },
+    QWEN2,
+    Architecture { family: "qwen2_moe", name: "qwen2moe", needs_head: true, extras: extras::qwen_moe, ..QWEN2 },
+    Architecture { family: "qwen3", name: "qwen3", ..QWEN2 },
+    Architecture { family: "qwen3_moe", name: "qwen3moe", extras: extras::qwen_moe, ..QWEN2 },
+    Architecture { family: "smollm3", name: "smollm3", ..LLAMA },
+    Architecture { family: "stablelm", name: "stablelm", needs_head: true, extras: extras::parallel, ..QWEN2 },
+    Architecture { family: "starcoder2", name: "starcoder2", ..QWEN2 },
+];
+
+impl Architecture {
+    /// The architecture of a family; `None` where llama.cpp has none, or it is not described here.
+    pub fn of(family: &Family) -> Option<&'static Architecture> {
+        ARCHITECTURES.iter().find(|row| row.family == family.name)
+    }
+
+    /// The names of all families that can be written.
+    pub fn families() -> Vec<&'static str> {
+        ARCHITECTURES.iter().map(|row| row.family).collect()
+    }
+
+    /// Whether rows of queries and keys must be put side by side: the source turns halves of a head together, and the graph
+    /// neighbours.
+    pub fn interleaves(&self, family: &Family) -> bool {
+        let stored = match family.math.positions {
+            Positions::Rotary { pairing, .. } => pairing,
+            Positions::Learned { .. } => return false,
+        };
+        (stored, self.pairing) == (Pairing::Halves, Pairing::Neighbours)
+    }
+
+    /// The stem of a norm's name, where it is not the usual one.
+    pub(super) fn norm(&self, site: NormSite) -> Option<&'static str> {
+        self.norms.iter().find(|(at, _)| *at == site).map(|(_, stem)| *stem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::by_name;
+
+    #[test]
+    fn rows_are_sorted_families() {
+        assert!(ARCHITECTURES.windows(2).all(|pair| pair[0].family < pair[1].family));
+        assert!(ARCHITECTURES.iter().all(|row| by_name(row.family).is_some()));
+    }
+
+    #[test]
+    fn halves_are_interleaved_for_graphs_that_turn_neighbours() {
+        let interleaved = |name: &str| {
+            let family = by_name(name).unwrap();
+            Architecture::of(family).unwrap().interleaves(family)
+        };
+        for name in ["llama", "mistral", "mixtral", "granite", "smollm3", "olmo"] {
+            assert!(interleaved(name), "{name}");
+        }
+        for name in ["qwen2", "gemma2", "phi3", "gpt2", "cohere", "glm4", "deepseek_v2", "olmo2", "gpt_neox"] {
+            assert!(!interleaved(name), "{name}");
+        }
+        assert!(Architecture::of(by_name("opt").unwrap()).is_none());
+    }
+}

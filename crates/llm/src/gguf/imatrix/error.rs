@@ -1,0 +1,60 @@
+//! What keeps the importance of inputs from being read, written or measured.
+
+use crate::forward::ForwardError;
+use kvant_container::ErrorKind;
+use std::io;
+use std::path::PathBuf;
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum ImatrixError {
+    /// A file.
+    #[error(transparent)]
+    Container(#[from] kvant_container::Error),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// It is no file of this kind, or damaged (*invalid*).
+    #[error("{}: {reason}", file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It cannot be written.
+    #[error("cannot write {}: {cause}", file.display())]
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        cause: io::Error,
+    },
+    /// It was asked to stop.
+    #[error("stopped")]
+    Cancelled,
+}
+
+impl ImatrixError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ImatrixError::Container(error) => error.kind(),
+            ImatrixError::Forward(error) => error.kind(),
+            ImatrixError::Damaged { .. } => ErrorKind::Invalid,
+            ImatrixError::Write { .. } | ImatrixError::Cancelled => ErrorKind::Io,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ImatrixError::Container(error) => error.hint(),
+            ImatrixError::Forward(error) => error.hint(),
+            ImatrixError::Damaged { .. } => {
+                Some("make it anew with llama-imatrix, or measure with --algorithm imatrix --calib FILE".to_owned())
+            }
+            ImatrixError::Write { .. } | ImatrixError::Cancelled => None,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! GGUF files, as llama.cpp loads them: the whole model, with its tokenizer, in one file.
+//!
+//! The flow, in the order of the modules:
+//!
+//! * [`recipe`]: a mix and types of tensors by name,
+//! * [`plan`]: what the file will hold: metadata, tensors, types, places; whatever can be refused is refused here,
+//! * [`run`]: the doing, in parallel, in bounded memory, resumable through the same [`Output`](crate::engine::Output),
+//! * [`imatrix`]: the importance of inputs, measured or read from llama.cpp's files.
+//!
+//! Names of tensors follow from roles, transformations of weights from the descriptions of families: [`architecture`] says
+//! what llama.cpp's graphs expect beyond them.
+
+pub mod architecture;
+mod codec;
+pub mod imatrix;
+mod metadata;
+mod mix;
+mod names;
+pub mod plan;
+pub mod recipe;
+mod rope;
+pub mod run;
+mod source;
+mod tokenizer;
+mod values;
+
+pub use mix::{MIXES, Mix, MixRow, UnknownMix};
+pub use plan::{GgufPlan, GgufPlanError};
+pub use recipe::GgufRecipe;
+pub use tokenizer::TokenizerProblem;
+pub use values::values;

@@ -1,0 +1,171 @@
+//! Making a plan: from a checkpoint's headers, its config.json, its tokenizer and a recipe.
+
+use super::{Content, GgufPlan, GgufPlanError, RowMap, Slab};
+use crate::family::Family;
+use crate::gguf::architecture::Architecture;
+use crate::gguf::mix::Category;
+use crate::gguf::recipe::GgufRecipe;
+use crate::gguf::rope;
+use crate::gguf::source::source_type;
+use crate::import::{self, ImportedTensor, Stored};
+use crate::model_config::ModelConfig;
+use crate::network::{Network, TensorMeta};
+use crate::plan::DroppedTensor;
+use kvant_container::Checkpoint;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl GgufPlan {
+    /// Plans the file `file_name` that a recipe makes of a checkpoint.
+    ///
+    /// # Errors
+    /// Whatever can be refused: see [`GgufPlanError`].
+    pub fn new(checkpoint: &Checkpoint, recipe: GgufRecipe, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
+        let json = checkpoint.config()?.ok_or(GgufPlanError::NoConfig)?;
+        let config = ModelConfig::from_json(&json)?;
+        let tensors = import::open(checkpoint)?.into_tensors();
+        refuse_quantized(&tensors, &config)?;
+        let metas: Vec<TensorMeta> = tensors.iter().map(|tensor| tensor.meta.clone()).collect();
+        let network = Network::recognise(&config, &metas);
+        let (family, architecture) = architecture(&network, &config)?;
+        if let Some(kind) = rope::unknown_scaling(&config.rope.main) {
+            return Err(GgufPlanError::Scaling(kind.to_owned()));
+        }
+        let mut builder = Builder {
+            tensors: &tensors,
+            network: &network,
+            config: &config,
+            family,
+            architecture,
+            drafts: Vec::new(),
+            dropped: Vec::new(),
+            taken: BTreeSet::new(),
+        };
+        builder.add_all()?;
+        builder.finish(checkpoint, recipe, file_name)
+    }
+}
+
+/// Sources whose codes mean something to a loader of their own are not silently made coarser. fp8 is how some models are
+/// published.
+fn refuse_quantized(tensors: &[ImportedTensor<'_>], config: &ModelConfig) -> Result<(), GgufPlanError> {
+    let stated = config.quantization.as_ref().and_then(|stated| stated.get("quant_method")?.as_str());
+    let method = stated.unwrap_or("fp8");
+    let packed = tensors.iter().find(|tensor| matches!(tensor.stored, Stored::Packed(_)));
+    match packed.filter(|_| method != "fp8") {
+        Some(tensor) => {
+            Err(GgufPlanError::AlreadyQuantized { method: method.to_owned(), tensor: tensor.meta.name.clone() })
+        }
+        None => Ok(()),
+    }
+}
+
+fn architecture(
+    network: &Network,
+    config: &ModelConfig,
+) -> Result<(&'static Family, &'static Architecture), GgufPlanError> {
+    let found = network.family().and_then(|family| Some((family, Architecture::of(family)?)));
+    found.ok_or_else(|| {
+        let name = config.architectures.first().or(config.model_types.first());
+        GgufPlanError::Family {
+            architecture: name.cloned().unwrap_or_else(|| "an unknown architecture".to_owned()),
+            families: Architecture::families().join(", "),
+        }
+    })
+}
+
+/// A tensor of the file whose type is still to be chosen.
+pub(super) struct Draft {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub content: Content,
+    pub block: Option<usize>,
+    pub category: Category,
+    /// The modules of the source that it is made of.
+    pub modules: Vec<String>,
+    /// Whether loaders take it as F32 only.
+    pub fixed: bool,
+}
+
+/// A plan in the making.
+pub(super) struct Builder<'a, 'c> {
+    pub tensors: &'a [ImportedTensor<'c>],
+    pub network: &'a Network,
+    pub config: &'a ModelConfig,
+    pub family: &'static Family,
+    pub architecture: &'static Architecture,
+    pub drafts: Vec<Draft>,
+    pub dropped: Vec<DroppedTensor>,
+    /// Positions of tensors that have found their place.
+    pub taken: BTreeSet<usize>,
+}
+
+impl Builder<'_, '_> {
+    /// The rows of a matrix: of the only one of a tensor, or one of several. Whatever is read later is checked here.
+    pub fn slab(
+        &mut self,
+        tensor: usize,
+        (matrix, matrices): (usize, usize),
+        size: (usize, usize),
+        rows: RowMap,
+    ) -> Result<Slab, GgufPlanError> {
+        let ImportedTensor { meta, stored } = &self.tensors[tensor];
+        let elements = meta.shape.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
+        let expected = size.0.checked_mul(size.1).and_then(|one| one.checked_mul(matrices));
+        let fits = match stored {
+            Stored::Plain(view) => source_type(view.dtype()).is_some(),
+            Stored::Packed(all) => all.get(matrix).is_some_and(|one| (one.rows(), one.columns()) == size),
+        };
+        if !fits {
+            let (tensor, dtype) = (meta.name.clone(), meta.dtype.clone());
+            return Err(GgufPlanError::SourceType { tensor, dtype });
+        }
+        if elements.is_none() || elements != expected || rows.count() == 0 {
+            let reason = format!("{matrices} of {} x {} are expected", size.0, size.1);
+            return Err(self.shape_error(tensor, reason));
+        }
+        self.taken.insert(tensor);
+        Ok(Slab { tensor, matrix, size, input_major: false, rows, transposed: false, offset: 0.0 })
+    }
+
+    pub fn shape_error(&self, tensor: usize, reason: impl Into<String>) -> GgufPlanError {
+        let TensorMeta { name, shape, .. } = &self.tensors[tensor].meta;
+        GgufPlanError::Shape { tensor: name.clone(), shape: shape.clone(), reason: reason.into() }
+    }
+
+    /// The two dimensions of a tensor that must be a matrix.
+    pub fn matrix_shape(&self, tensor: usize) -> Result<(usize, usize), GgufPlanError> {
+        match *self.tensors[tensor].meta.shape.as_slice() {
+            [rows, columns] if rows > 0 && columns > 0 => Ok((rows, columns)),
+            _ => Err(self.shape_error(tensor, "it is no matrix")),
+        }
+    }
+
+    pub fn drop_tensor(&mut self, tensor: usize, reason: &'static str) {
+        if self.taken.insert(tensor) {
+            self.dropped.push(DroppedTensor { name: self.tensors[tensor].meta.name.clone(), reason });
+        }
+    }
+
+    fn add_all(&mut self) -> Result<(), GgufPlanError> {
+        self.add_embedding()?;
+        self.add_linears()?;
+        self.add_fused_experts()?;
+        self.add_norms()?;
+        self.add_rest()
+    }
+
+    pub fn no_place(&self, tensor: usize) -> GgufPlanError {
+        let tensor = self.tensors[tensor].meta.name.clone();
+        GgufPlanError::NoPlace { tensor, architecture: self.architecture.name }
+    }
+
+    /// A tensor that is F32 in all files.
+    pub fn add_small(&mut self, name: String, block: Option<usize>, shape: Vec<usize>, slabs: Vec<Slab>) {
+        let content = Content::Slabs(slabs);
+        let category = Category::Other;
+        self.drafts.push(Draft { name, shape, content, block, category, modules: Vec::new(), fixed: true });
+    }
+}
+
+/// Groups that become one tensor, in order.
+pub(super) type Grouped<K, V> = BTreeMap<K, Vec<V>>;

@@ -1,0 +1,143 @@
+//! What keeps a GGUF file from being planned: whatever can be refused before a weight is read.
+
+use crate::gguf::tokenizer::TokenizerProblem;
+use crate::import::ImportError;
+use crate::model_config::ConfigError;
+use kvant_container::ErrorKind;
+use kvant_container::gguf::TensorType;
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum GgufPlanError {
+    /// A file of the checkpoint.
+    #[error(transparent)]
+    Container(#[from] kvant_container::Error),
+    /// config.json states what cannot be, or not what loaders need (*invalid*).
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The checkpoint's own quantization is not understood.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerProblem),
+    /// There is no config.json (*invalid*).
+    #[error("there is no config.json, and a GGUF file holds what it says")]
+    NoConfig,
+    /// There is no way to write the family (*unsupported*).
+    #[error("{architecture} cannot be written as GGUF; these families can: {families}")]
+    Family {
+        /// The architecture as config.json calls it.
+        architecture: String,
+        /// Those that can.
+        families: String,
+    },
+    /// The source is quantized already (*unsupported*).
+    #[error("the source is quantized already ({method}); `{tensor}` is the first tensor that is")]
+    AlreadyQuantized {
+        /// How.
+        method: String,
+        /// The first tensor.
+        tensor: String,
+    },
+    /// The architecture has no place for a tensor (*unsupported*).
+    #[error("tensor `{tensor}` has no place in a file of the architecture {architecture}")]
+    NoPlace {
+        /// The tensor.
+        tensor: String,
+        /// `general.architecture`.
+        architecture: &'static str,
+    },
+    /// A tensor is not as config.json says (*invalid*).
+    #[error("tensor `{tensor}` of shape {shape:?} does not fit config.json: {reason}")]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// What does not fit.
+        reason: String,
+    },
+    /// A weight is of a type that is not read (*unsupported*).
+    #[error("tensor `{tensor}` is of type {dtype}, which is not read as a weight")]
+    SourceType {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: String,
+    },
+    /// Positions are scaled in a way that the format cannot state (*unsupported*).
+    #[error("rotary embeddings of type `{0}` have no counterpart in GGUF")]
+    Scaling(String),
+    /// There is no codec for a type (*unsupported*).
+    #[error("tensor `{tensor}` would be {kind}, which is not written")]
+    Type {
+        /// The tensor.
+        tensor: String,
+        /// The type.
+        kind: TensorType,
+    },
+    /// A type was asked for that does not divide a tensor's columns (*invalid*).
+    #[error("tensor `{tensor}` has {columns} columns, which are no whole blocks of {kind}")]
+    Columns {
+        /// The tensor.
+        tensor: String,
+        /// Its columns.
+        columns: usize,
+        /// The type.
+        kind: TensorType,
+    },
+    /// The importance of inputs does not fit the model (*invalid*).
+    #[error("the importance of `{tensor}` has {found} values, and {expected} are needed")]
+    Importance {
+        /// The tensor.
+        tensor: String,
+        /// Values that are there.
+        found: usize,
+        /// Values that are needed.
+        expected: usize,
+    },
+}
+
+impl GgufPlanError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            GgufPlanError::Container(error) => error.kind(),
+            GgufPlanError::Import(error) => error.kind(),
+            GgufPlanError::Tokenizer(error) => error.kind(),
+            GgufPlanError::Family { .. }
+            | GgufPlanError::AlreadyQuantized { .. }
+            | GgufPlanError::NoPlace { .. }
+            | GgufPlanError::SourceType { .. }
+            | GgufPlanError::Scaling(_)
+            | GgufPlanError::Type { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        let other = "write a layout for another loader, e.g. --format compressed-tensors";
+        match self {
+            GgufPlanError::Container(error) => error.hint(),
+            GgufPlanError::Import(error) => error.hint(),
+            GgufPlanError::Tokenizer(error) => error.hint(),
+            GgufPlanError::NoConfig => Some("name the directory of the model, not one of its files".to_owned()),
+            GgufPlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
+            GgufPlanError::Family { .. } | GgufPlanError::NoPlace { .. } | GgufPlanError::Scaling(_) => {
+                Some(other.to_owned())
+            }
+            GgufPlanError::AlreadyQuantized { .. } => {
+                Some("start from the original checkpoint in bf16, f16, f32 or fp8".to_owned())
+            }
+            GgufPlanError::Shape { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
+            GgufPlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
+            GgufPlanError::Type { .. } => Some("`kvant list schemes` shows what is".to_owned()),
+            GgufPlanError::Columns { .. } => {
+                Some("ask for a type with smaller blocks, such as Q8_0, or F16".to_owned())
+            }
+            GgufPlanError::Importance { .. } => Some("it was made from another model: make it anew".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The end of planning: types are chosen, metadata and tokenizer described, everything laid out.
+
+use super::build::{Builder, Draft};
+use super::types::{Candidate, choose_type};
+use super::{Content, GgufPlan, GgufPlanError, PlannedTensor};
+use crate::gguf::metadata::{self, Facts};
+use crate::gguf::mix::{Category, Model};
+use crate::gguf::recipe::GgufRecipe;
+use crate::gguf::rope;
+use crate::gguf::source::stored_type;
+use crate::gguf::tokenizer::{self, Habits};
+use crate::network::Notice;
+use crate::plan::source_text;
+use kvant_container::Checkpoint;
+use kvant_container::gguf::{GgufDeclaration, GgufLayout, TensorType};
+use xxhash_rust::xxh3::xxh3_128;
+
+impl Builder<'_, '_> {
+    pub(super) fn finish(
+        mut self,
+        checkpoint: &Checkpoint,
+        recipe: GgufRecipe,
+        file_name: &str,
+    ) -> Result<GgufPlan, GgufPlanError> {
+        let vocabulary = self.drafts.iter().find(|draft| draft.category == Category::Embedding);
+        let vocabulary = vocabulary.map_or(0, |draft| draft.shape[0]);
+        let (config, family, architecture) = (self.config, self.family, self.architecture);
+        let blocks = self.network.blocks().len();
+        let facts = Facts { config, family, architecture, blocks, vocabulary };
+        for (name, values) in rope::factors(&facts)? {
+            let (shape, content) = (vec![values.len()], Content::Values(values));
+            let (name, category) = (name.to_owned(), Category::Other);
+            self.drafts.push(Draft { name, shape, content, block: None, category, modules: Vec::new(), fixed: true });
+        }
+        let mut metadata = metadata::of_model(&facts, &model_name(checkpoint), recipe.mix().row().file_type)?;
+        let habits = Habits { family: family.name, rows: vocabulary };
+        let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
+        notices.extend(self.notices(&recipe));
+        if let Some(importance) = recipe.importance() {
+            importance.describe(&mut metadata);
+        }
+        let tensors = self.typed(&recipe)?;
+        check_importance(&recipe, &tensors)?;
+        notices.extend(importance_notice(&recipe, &tensors));
+        let layout = GgufLayout::new(file_name, &metadata, tensors.iter().map(declaration).collect())
+            .map_err(kvant_container::Error::from)?;
+        Ok(GgufPlan {
+            family: family.name,
+            architecture: architecture.name,
+            fingerprint: fingerprint(checkpoint, &recipe, &layout),
+            sources: self.tensors.iter().map(|tensor| tensor.meta.name.clone()).collect(),
+            source_bytes: checkpoint.tensors().map(|tensor| tensor.byte_len()).sum(),
+            dropped: self.dropped,
+            recipe,
+            metadata,
+            tensors,
+            layout,
+            notices,
+        })
+    }
+
+    fn notices(&self, recipe: &GgufRecipe) -> Vec<String> {
+        let mut notices: Vec<String> =
+            self.network.notices().iter().filter(|n| tells(n)).map(Notice::to_string).collect();
+        let others = self.dropped.iter().filter(|tensor| tensor.reason == "vision or audio").count();
+        if others > 0 {
+            notices
+                .push(format!("{others} tensors of vision or audio are left out: the file holds the language model"));
+        }
+        let names: Vec<Vec<&str>> = self.drafts.iter().map(all_names).collect();
+        notices.extend(recipe.idle_rules(&names).into_iter().map(|rule| format!("no tensor matches `{rule}`")));
+        notices
+    }
+
+    /// All tensors with their types, in the order of the file: the embedding, block after block, what stands behind.
+    fn typed(&mut self, recipe: &GgufRecipe) -> Result<Vec<PlannedTensor>, GgufPlanError> {
+        let mut drafts = std::mem::take(&mut self.drafts);
+        drafts.sort_by_key(|draft| (order(draft), draft.block));
+        let model = self.model(&drafts, recipe);
+        let mut values = 0;
+        let mut typed = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let candidate = Candidate {
+                name: &draft.name,
+                modules: &draft.modules,
+                category: draft.category,
+                value: values,
+                block: draft.block.unwrap_or(0),
+                shape: &draft.shape,
+                stored: self.stored(&draft.content),
+                fixed: draft.fixed,
+            };
+            let (kind, reason) = choose_type(recipe, &model, &candidate)?;
+            values += usize::from(matches!(draft.category, Category::Value { .. }));
+            let Draft { name, shape, content, block, modules, .. } = draft;
+            typed.push(PlannedTensor { name, kind, shape, content, reason, block, modules });
+        }
+        Ok(typed)
+    }
+
+    fn model(&self, drafts: &[Draft], recipe: &GgufRecipe) -> Model {
+        let (heads, groups) = (self.config.num_heads.unwrap_or(1), self.config.num_kv_heads().unwrap_or(1));
+        let blocks = self.network.blocks().len();
+        let is_value = |draft: &&Draft| matches!(draft.category, Category::Value { .. });
+        Model {
+            blocks,
+            experts: self.config.experts.as_ref().map_or(0, |experts| experts.count),
+            heads_per_group: heads / groups.max(1),
+            values: drafts.iter().filter(is_value).count(),
+            tied: !drafts.iter().any(|draft| draft.category == Category::Head),
+            is_70b: blocks == 80 && matches!(self.architecture.name, "llama" | "qwen2") && heads != groups,
+            has_importance: recipe.has_importance(),
+        }
+    }
+
+    /// The type of the source's floats.
+    fn stored(&self, content: &Content) -> TensorType {
+        match content {
+            Content::Slabs(slabs) => {
+                slabs.first().map_or(TensorType::F32, |slab| stored_type(&self.tensors[slab.tensor]))
+            }
+            Content::Values(_) => TensorType::F32,
+        }
+    }
+}
+
+/// Whether a notice is news here: what is quantized or left out is told in other words.
+fn tells(notice: &&Notice) -> bool {
+    matches!(notice, Notice::ExtraLayers { .. })
+}
+
+/// All names by which a tensor can be called.
+fn all_names(draft: &Draft) -> Vec<&str> {
+    let stem = draft.name.strip_suffix(".weight").unwrap_or(&draft.name);
+    [draft.name.as_str(), stem].into_iter().chain(draft.modules.iter().map(String::as_str)).collect()
+}
+
+/// Where a tensor stands in the file.
+fn order(draft: &Draft) -> u8 {
+    match (draft.block, draft.name.starts_with("output")) {
+        (None, false) => 0,
+        (Some(_), _) => 1,
+        (None, true) => 2,
+    }
+}
+
+fn declaration(tensor: &PlannedTensor) -> GgufDeclaration {
+    GgufDeclaration { name: tensor.name.clone(), kind: tensor.kind, shape: tensor.shape.clone() }
+}
+
+/// The name of the model: that of its directory.
+fn model_name(checkpoint: &Checkpoint) -> String {
+    let path = checkpoint.path().canonicalize().unwrap_or_else(|_| checkpoint.path().to_path_buf());
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| "model".to_owned())
+}
+
+/// Importance must be that of this model.
+fn check_importance(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Result<(), GgufPlanError> {
+    let Some(importance) = recipe.importance() else { return Ok(()) };
+    for tensor in tensors.iter().filter(|tensor| tensor.is_quantized()) {
+        let matrices = if tensor.shape.len() > 2 { tensor.shape[0] } else { 1 };
+        let expected = tensor.columns() * matrices;
+        let found = importance.len_of(&tensor.name);
+        if let Some(found) = found.filter(|found| *found != expected) {
+            return Err(GgufPlanError::Importance { tensor: tensor.name.clone(), found, expected });
+        }
+    }
+    Ok(())
+}
+
+/// Tensors that nothing is known of weigh all inputs the same.
+fn importance_notice(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Option<String> {
+    let importance = recipe.importance()?;
+    let unknown = |tensor: &&PlannedTensor| tensor.is_quantized() && importance.len_of(&tensor.name).is_none();
+    let (embedding, others): (Vec<_>, Vec<_>) =
+        tensors.iter().filter(unknown).partition(|tensor| tensor.name.starts_with("token_embd"));
+    let first = others.first().or(embedding.first().filter(|_| others.len() > 1))?;
+    Some(format!(
+        "the importance of {} tensors is not known, `{}` the first: their inputs weigh the same",
+        others.len(),
+        first.name
+    ))
+}
+
+fn fingerprint(checkpoint: &Checkpoint, recipe: &GgufRecipe, layout: &GgufLayout) -> String {
+    let mut bytes = source_text(checkpoint, &recipe.canonical()).into_bytes();
+    bytes.extend_from_slice(layout.header());
+    if let Some(importance) = recipe.importance() {
+        bytes.extend_from_slice(&importance.hash().to_le_bytes());
+    }
+    format!("{:032x}", xxh3_128(&bytes))
+}

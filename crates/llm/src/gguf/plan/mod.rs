@@ -1,0 +1,111 @@
+//! What a GGUF file will hold: every tensor of the source has its place or a reason why it has none, every tensor of the file
+//! its type. Made from headers, config.json, the tokenizer's files and the recipe, never from weights. Whatever can be
+//! refused is refused while it is made.
+
+mod build;
+mod error;
+mod finish;
+mod layers;
+mod outside;
+mod row_map;
+mod tensor;
+mod types;
+
+pub use error::GgufPlanError;
+pub use row_map::RowMap;
+pub use tensor::{Content, PlannedTensor, Reason, Slab};
+
+use super::recipe::GgufRecipe;
+use crate::engine::{Deliverable, Form};
+use crate::export::Export;
+use crate::plan::DroppedTensor;
+use kvant_container::Geometry;
+use kvant_container::gguf::{GgufLayout, Metadata};
+
+/// A plan: everything that a run needs besides the weights.
+#[derive(Debug)]
+pub struct GgufPlan {
+    /// What the user asked, resolved.
+    pub recipe: GgufRecipe,
+    /// The family's name.
+    pub family: &'static str,
+    /// `general.architecture`.
+    pub architecture: &'static str,
+    /// The metadata.
+    pub metadata: Metadata,
+    /// The tensors of the file, in its order.
+    pub tensors: Vec<PlannedTensor>,
+    /// The tensors of the source, by name, in its order.
+    pub sources: Vec<String>,
+    /// Those of them that have no place in the file.
+    pub dropped: Vec<DroppedTensor>,
+    /// Names, types, shapes and places of the tensors.
+    pub layout: GgufLayout,
+    /// What the user should know.
+    pub notices: Vec<String>,
+    /// Bytes of all tensors of the source.
+    pub source_bytes: u64,
+    /// Identifies source, recipe and layout: a journal of another plan is not continued.
+    pub fingerprint: String,
+}
+
+impl GgufPlan {
+    /// The tensors in the order of the source, so that reading is sequential: their indices.
+    pub fn jobs(&self) -> Vec<usize> {
+        let first = |tensor: &PlannedTensor| match &tensor.content {
+            Content::Slabs(slabs) => slabs.first().map_or(0, |slab| slab.tensor),
+            Content::Values(_) => 0,
+        };
+        let mut jobs: Vec<usize> = (0..self.tensors.len()).collect();
+        jobs.sort_by_key(|job| first(&self.tensors[*job]));
+        jobs
+    }
+
+    /// The tensors of the source that a tensor is made of.
+    pub fn sources_of<'p>(&'p self, tensor: &PlannedTensor) -> Vec<&'p str> {
+        let Content::Slabs(slabs) = &tensor.content else { return Vec::new() };
+        let mut positions: Vec<usize> = slabs.iter().map(|slab| slab.tensor).collect();
+        positions.dedup();
+        positions.into_iter().map(|position| self.sources[position].as_str()).collect()
+    }
+
+    /// Bits that a weight takes on average in the tensors that have codes.
+    pub fn bits_per_weight(&self) -> f64 {
+        let coded = self.tensors.iter().zip(self.layout.places()).filter(|(tensor, _)| tensor.is_quantized());
+        let (bytes, elements) = coded
+            .fold((0u64, 0u64), |(bytes, elements), (tensor, place)| (bytes + place.len, elements + tensor.elements()));
+        bytes as f64 * 8.0 / elements.max(1) as f64
+    }
+
+    /// How many tensors have codes.
+    pub fn quantized(&self) -> usize {
+        self.tensors.iter().filter(|tensor| tensor.is_quantized()).count()
+    }
+
+    /// An upper bound of the private memory of a run with so many threads, in bytes: the header with its vocabulary, and
+    /// what each thread works in.
+    pub fn peak_memory(&self, threads: usize) -> u64 {
+        const PROGRAM: u64 = 24 << 20;
+        let largest = self.tensors.iter().map(PlannedTensor::band_bytes).max().unwrap_or(0);
+        PROGRAM + 8 * self.layout.header().len() as u64 + largest * threads as u64
+    }
+
+    /// What loads the file.
+    pub fn loaders(&self) -> Vec<&'static str> {
+        Export::Gguf.loaders()
+    }
+}
+
+impl Deliverable for GgufPlan {
+    fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.layout.clone().into()
+    }
+
+    fn form(&self) -> Form {
+        Form::File(self.layout.file_name().to_owned())
+    }
+}

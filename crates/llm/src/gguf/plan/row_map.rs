@@ -1,0 +1,110 @@
+//! Which rows of a stored matrix become which rows of a tensor in the file. No elements.
+
+use std::ops::Range;
+
+/// The rows of a tensor, by those of the matrix that it is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowMap {
+    /// `count` rows from `first` on.
+    Run {
+        /// The first row.
+        first: usize,
+        /// How many.
+        count: usize,
+    },
+    /// Every `step`-th row from `first` on: one of several projections whose rows alternate.
+    Every {
+        /// The first row.
+        first: usize,
+        /// The distance of two rows.
+        step: usize,
+        /// How many.
+        count: usize,
+    },
+    /// Heads of `width` rows whose halves turn together, put side by side for a rotary embedding that turns neighbours:
+    /// row `2i + j` of a head is its row `j width/2 + i`.
+    Neighbours {
+        /// Rows of a head.
+        width: usize,
+        /// Rows of all heads.
+        count: usize,
+    },
+    /// Projections that alternate head by head, one after the other: row `(p, h, i)` is row `(h, p, i)`.
+    Unfolded {
+        /// Heads.
+        heads: usize,
+        /// Projections.
+        parts: usize,
+        /// Rows of a head of one projection.
+        width: usize,
+    },
+}
+
+impl RowMap {
+    /// All rows in their order.
+    pub fn all(count: usize) -> RowMap {
+        RowMap::Run { first: 0, count }
+    }
+
+    /// How many rows there are.
+    pub fn count(self) -> usize {
+        match self {
+            RowMap::Run { count, .. } | RowMap::Every { count, .. } | RowMap::Neighbours { count, .. } => count,
+            RowMap::Unfolded { heads, parts, width } => heads * parts * width,
+        }
+    }
+
+    /// The row of the matrix that becomes a row of the tensor.
+    pub fn source(self, row: usize) -> usize {
+        match self {
+            RowMap::Run { first, .. } => first + row,
+            RowMap::Every { first, step, .. } => first + row * step,
+            RowMap::Neighbours { width, .. } => {
+                let (head, within) = (row / width, row % width);
+                head * width + within % 2 * (width / 2) + within / 2
+            }
+            RowMap::Unfolded { heads, parts, width } => {
+                let (part, head, within) = (row / (heads * width), row / width % heads, row % width);
+                (head * parts + part) * width + within
+            }
+        }
+    }
+
+    /// The rows of the matrix that become some rows of the tensor, in runs.
+    pub fn runs(self, rows: Range<usize>) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for source in rows.map(|row| self.source(row)) {
+            match runs.last_mut() {
+                Some(run) if run.end == source => run.end += 1,
+                _ => runs.push(source..source + 1),
+            }
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(map: RowMap) -> Vec<usize> {
+        (0..map.count()).map(|row| map.source(row)).collect()
+    }
+
+    #[test]
+    fn maps_are_the_stated_orders() {
+        assert_eq!(sources(RowMap::Run { first: 3, count: 2 }), [3, 4]);
+        assert_eq!(sources(RowMap::Every { first: 1, step: 2, count: 3 }), [1, 3, 5]);
+        assert_eq!(sources(RowMap::Neighbours { width: 6, count: 12 }), [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
+        let unfolded = RowMap::Unfolded { heads: 2, parts: 3, width: 2 };
+        assert_eq!(sources(unfolded), [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
+    }
+
+    #[test]
+    fn runs_are_as_long_as_can_be() {
+        assert_eq!(RowMap::all(10).runs(2..9), [2..9]);
+        assert_eq!(RowMap::Unfolded { heads: 2, parts: 3, width: 2 }.runs(1..6), [1..2, 6..8, 2..4]);
+        assert_eq!(RowMap::Every { first: 0, step: 2, count: 2 }.runs(0..2), [0..1, 2..3]);
+        assert_eq!(RowMap::all(3).runs(1..1), []);
+    }
+}

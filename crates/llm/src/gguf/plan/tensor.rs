@@ -1,0 +1,136 @@
+//! A tensor of the file: its name, its type, and what it is made of.
+
+use super::RowMap;
+use crate::weight::{Band, BandAxis, bands};
+use kvant_container::gguf::TensorType;
+
+/// A tensor of the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedTensor {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: TensorType,
+    /// Its dimensions, the slowest first.
+    pub shape: Vec<usize>,
+    /// What it holds.
+    pub content: Content,
+    /// Why it has this type.
+    pub reason: Reason,
+    /// The decoder block that it belongs to.
+    pub block: Option<usize>,
+    /// The modules of the source that it is made of: one, or one an expert; none for norms and the like.
+    pub modules: Vec<String>,
+}
+
+/// What a tensor holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// Rows of tensors of the source, one slab after the other.
+    Slabs(Vec<Slab>),
+    /// Values that follow from config.json.
+    Values(Vec<f32>),
+}
+
+/// Rows of one matrix of the source.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slab {
+    /// The position of the tensor in the source.
+    pub tensor: usize,
+    /// Which matrix of the tensor.
+    pub matrix: usize,
+    /// Rows and columns of a matrix, as output and input channels.
+    pub size: (usize, usize),
+    /// Whether a matrix is stored as `[columns, rows]`.
+    pub input_major: bool,
+    /// The rows that are taken.
+    pub rows: RowMap,
+    /// Whether they become columns.
+    pub transposed: bool,
+    /// What is added to every element.
+    pub offset: f32,
+}
+
+/// Why a tensor has its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The mix says so.
+    Mix,
+    /// An override says so.
+    Override,
+    /// The type that was wanted does not divide its columns.
+    FallBack {
+        /// That type.
+        wanted: TensorType,
+    },
+    /// It is kept in the type of the source.
+    Excluded,
+    /// Loaders take it in this type only.
+    Fixed,
+}
+
+impl Reason {
+    /// It in words.
+    pub fn text(self) -> String {
+        match self {
+            Reason::Mix => "mix".to_owned(),
+            Reason::Override => "override".to_owned(),
+            Reason::FallBack { wanted } => format!("its columns are no multiple of {}", wanted.block_elements()),
+            Reason::Excluded => "excluded".to_owned(),
+            Reason::Fixed => "always of this type".to_owned(),
+        }
+    }
+}
+
+impl Slab {
+    /// Rows that the slab becomes.
+    pub fn out_rows(&self) -> usize {
+        if self.transposed { self.size.1 } else { self.rows.count() }
+    }
+
+    /// Columns that the slab becomes.
+    pub fn out_columns(&self) -> usize {
+        if self.transposed { self.rows.count() } else { self.size.1 }
+    }
+}
+
+/// Elements of a band, about: small enough for the second-level cache, large enough for long writes.
+const BAND_ELEMENTS: usize = 1 << 17;
+
+impl PlannedTensor {
+    /// Elements of a row, along which blocks are cut.
+    pub fn columns(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// Elements.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().map(|dim| *dim as u64).product()
+    }
+
+    /// Whether its type is one of codes.
+    pub fn is_quantized(&self) -> bool {
+        self.kind.block_elements() > 1
+    }
+
+    /// Whether it is a matrix that a linear layer multiplies with, whatever its type.
+    pub fn is_weight(&self) -> bool {
+        self.shape.len() > 1 && self.reason != Reason::Fixed && !self.modules.is_empty()
+    }
+
+    /// The pieces in which a slab is worked on: rows of what it becomes. They depend on the plan alone.
+    pub fn bands(slab: &Slab) -> Vec<Band> {
+        // What is turned over is read as a whole.
+        let axis = if slab.transposed { BandAxis::Whole } else { BandAxis::Rows };
+        bands(slab.out_rows(), slab.out_columns(), axis, 1, BAND_ELEMENTS)
+    }
+
+    /// An upper bound of the private memory that working on one band takes: values as read, turned and encoded.
+    pub fn band_bytes(&self) -> u64 {
+        const PER_ELEMENT: u64 = 12;
+        let Content::Slabs(slabs) = &self.content else { return 0 };
+        let largest =
+            slabs.iter().flat_map(|slab| PlannedTensor::bands(slab).into_iter().map(|band| band.len() as u64));
+        largest.max().unwrap_or(0) * PER_ELEMENT
+    }
+}

@@ -1,0 +1,67 @@
+//! Which type a tensor gets: by the mix, by what the user said of it, by what loaders take, by what divides its columns.
+
+use super::{GgufPlanError, Reason};
+use crate::gguf::codec;
+use crate::gguf::mix::{Category, Mix, Model, Subject, choose, fitting};
+use crate::gguf::recipe::{GgufRecipe, Said};
+use kvant_container::gguf::TensorType;
+
+/// What decides the type of a tensor.
+pub(super) struct Candidate<'a> {
+    pub name: &'a str,
+    /// The modules of the source that it is made of.
+    pub modules: &'a [String],
+    pub category: Category,
+    /// Its position among tensors of values.
+    pub value: usize,
+    pub block: usize,
+    pub shape: &'a [usize],
+    /// The type of the source's elements.
+    pub stored: TensorType,
+    /// Whether loaders take it as F32 only.
+    pub fixed: bool,
+}
+
+/// The type of a tensor, and why.
+pub(super) fn choose_type(
+    recipe: &GgufRecipe,
+    model: &Model,
+    candidate: &Candidate<'_>,
+) -> Result<(TensorType, Reason), GgufPlanError> {
+    if candidate.fixed || candidate.shape.len() < 2 {
+        return Ok((TensorType::F32, Reason::Fixed));
+    }
+    let columns = candidate.shape.last().copied().unwrap_or(1);
+    let (kind, reason) = match recipe.said_of(candidate.name, candidate.modules) {
+        Said::Keep => (candidate.stored, Reason::Excluded),
+        Said::Type(kind) => (asked(candidate, kind, columns)?, Reason::Override),
+        Said::Nothing => of_mix(recipe.mix(), model, candidate, columns),
+    };
+    match codec::of(kind) {
+        Some(_) => Ok((kind, reason)),
+        None => Err(GgufPlanError::Type { tensor: candidate.name.to_owned(), kind }),
+    }
+}
+
+/// A type that was asked for by name is not replaced by another.
+fn asked(candidate: &Candidate<'_>, kind: TensorType, columns: usize) -> Result<TensorType, GgufPlanError> {
+    match columns.is_multiple_of(kind.block_elements()) {
+        true => Ok(kind),
+        false => Err(GgufPlanError::Columns { tensor: candidate.name.to_owned(), columns, kind }),
+    }
+}
+
+fn of_mix(mix: Mix, model: &Model, candidate: &Candidate<'_>, columns: usize) -> (TensorType, Reason) {
+    let subject = Subject {
+        category: candidate.category,
+        value: candidate.value,
+        block: candidate.block,
+        experts: candidate.shape.len() > 2,
+        columns,
+    };
+    let wanted = choose(mix, model, &subject);
+    match fitting(wanted, columns) {
+        kind if kind == wanted => (kind, Reason::Mix),
+        kind => (kind, Reason::FallBack { wanted }),
+    }
+}

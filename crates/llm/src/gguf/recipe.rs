@@ -1,0 +1,282 @@
+//! What the user asked for where the output is a GGUF file: a mix, and types of tensors by name.
+
+use super::codec;
+use super::imatrix::Importance;
+use super::mix::{MIXES, Mix};
+use crate::export::Export;
+use crate::glob::Glob;
+use crate::recipe::{NamedScheme, RecipeError, Settings, quoted};
+use kvant_container::gguf::TensorType;
+use serde::Serialize;
+use std::sync::Arc;
+
+/// The name of the algorithm that weighs inputs by how large they are.
+pub const IMATRIX: &str = "imatrix";
+
+/// What is said of tensors by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    tensors: Glob,
+    /// The type, or `None` to keep that of the source.
+    kind: Option<TensorType>,
+}
+
+/// What is known of the importance of inputs.
+#[derive(Clone, Debug, Default)]
+enum Weighing {
+    /// All weigh the same.
+    #[default]
+    Uniform,
+    /// It will be measured.
+    Asked,
+    /// It is known.
+    Known(Arc<Importance>),
+}
+
+/// What the user asked for, complete.
+#[derive(Clone, Debug)]
+pub struct GgufRecipe {
+    mix: Mix,
+    rules: Vec<Rule>,
+    weighing: Weighing,
+}
+
+/// What a recipe says of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Nothing: the mix decides.
+    Nothing,
+    /// It keeps the type of the source.
+    Keep,
+    /// It gets this type.
+    Type(TensorType),
+}
+
+/// A recipe as reports show it.
+#[derive(Serialize)]
+struct Shown {
+    scheme: &'static str,
+    format: &'static str,
+    overrides: Vec<(String, &'static str)>,
+    importance: bool,
+}
+
+impl GgufRecipe {
+    /// The recipe that command line and file make together; `None` where they ask for another format. The name of a mix
+    /// asks for GGUF unless a format is given.
+    ///
+    /// # Errors
+    /// *Invalid* for what is no mix or type, *unsupported* for settings that have no meaning here.
+    pub fn of(line: &Settings, file: &Settings) -> Result<Option<GgufRecipe>, RecipeError> {
+        let scheme = line.scheme.as_ref().or(file.scheme.as_ref());
+        let mix = scheme.map(|text| text.parse::<Mix>());
+        let is_asked = match line.format.or(file.format) {
+            Some(format) => format == Export::Gguf,
+            None => matches!((&mix, scheme), (Some(Ok(_)), Some(text)) if NamedScheme::find("--scheme", text).is_err()),
+        };
+        if !is_asked {
+            return Ok(None);
+        }
+        let mix = match mix {
+            Some(Ok(mix)) => mix,
+            Some(Err(error)) => {
+                return Err(RecipeError::invalid(
+                    "--scheme",
+                    format!("{} is no type of GGUF", quoted(&error.0)),
+                    hint(),
+                ));
+            }
+            None => return Err(RecipeError::invalid("--scheme", "no scheme is given", hint())),
+        };
+        refuse_others(line)?;
+        refuse_others(file)?;
+        let mut rules = rules(line, "--override")?;
+        rules.extend(self::rules(file, "override")?);
+        let weighing = if asks_for_imatrix(line, file)? { Weighing::Asked } else { Weighing::Uniform };
+        Ok(Some(GgufRecipe { mix, rules, weighing }))
+    }
+
+    /// The recipe of a mix alone.
+    pub fn plain(mix: Mix) -> GgufRecipe {
+        GgufRecipe { mix, rules: Vec::new(), weighing: Weighing::Uniform }
+    }
+
+    /// The mix.
+    pub fn mix(&self) -> Mix {
+        self.mix
+    }
+
+    /// The same with the importance of inputs known.
+    pub fn with_importance(self, importance: Arc<Importance>) -> GgufRecipe {
+        GgufRecipe { weighing: Weighing::Known(importance), ..self }
+    }
+
+    /// Whether the importance of inputs is to be measured, and is not known yet.
+    pub fn needs_importance(&self) -> bool {
+        matches!(self.weighing, Weighing::Asked)
+    }
+
+    /// Whether inputs are weighed.
+    pub fn has_importance(&self) -> bool {
+        !matches!(self.weighing, Weighing::Uniform)
+    }
+
+    /// The importance of inputs, where it is known.
+    pub fn importance(&self) -> Option<&Arc<Importance>> {
+        match &self.weighing {
+            Weighing::Known(importance) => Some(importance),
+            _ => None,
+        }
+    }
+
+    /// What is said of a tensor, by its name in the file or those of the modules it is made of; the first rule wins.
+    pub fn said_of(&self, name: &str, modules: &[String]) -> Said {
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        let matches = |rule: &&Rule| {
+            [name, stem].iter().any(|name| rule.tensors.matches(name))
+                || modules.iter().any(|module| rule.tensors.matches(module))
+        };
+        match self.rules.iter().find(matches) {
+            None => Said::Nothing,
+            Some(rule) => rule.kind.map_or(Said::Keep, Said::Type),
+        }
+    }
+
+    /// The patterns that match none of these tensors, each given by all its names: most likely mistakes.
+    pub fn idle_rules<'a>(&self, tensors: &[Vec<&'a str>]) -> Vec<&str> {
+        let matches = |rule: &Rule| tensors.iter().flatten().any(|name| rule.tensors.matches(name));
+        self.rules.iter().filter(|rule| !matches(rule)).map(|rule| rule.tensors.pattern()).collect()
+    }
+
+    /// All of it as text: recipes that ask for the same have the same.
+    pub fn canonical(&self) -> String {
+        // Serializing plain strings and flags does not fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Serialize for GgufRecipe {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let rule = |rule: &Rule| (rule.tensors.pattern().to_owned(), rule.kind.map_or("keep", TensorType::name));
+        let overrides = self.rules.iter().map(rule).collect();
+        let importance = self.has_importance();
+        Shown { scheme: self.mix.row().name, format: "gguf", overrides, importance }.serialize(serializer)
+    }
+}
+
+fn hint() -> String {
+    let names: Vec<&str> = MIXES.iter().map(|row| row.name).collect();
+    format!("GGUF has these: {}", names.join(", "))
+}
+
+/// Settings that ask for what a GGUF file does not hold.
+fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
+    let given = [
+        (settings.kv_cache.is_some(), "--kv-cache", "llama.cpp quantizes the cache when it runs"),
+        (
+            settings.queries.is_some() || settings.probabilities.is_some(),
+            "--attention",
+            "llama.cpp computes it in floats",
+        ),
+        (settings.pack_method.is_some(), "--pack-method", "the layout of blocks is fixed"),
+        (settings.max_shard_size.is_some(), "--max-shard-size", "it is written as one file"),
+    ];
+    match given.into_iter().find(|(given, ..)| *given) {
+        Some((_, option, reason)) => {
+            Err(RecipeError::unsupported(option, format!("has no meaning for GGUF: {reason}"), "leave it out"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
+    let kept = settings.exclude.iter().map(|glob| Rule { tensors: Glob::new(glob), kind: None });
+    let mut rules: Vec<Rule> = kept.collect();
+    for said in &settings.overrides {
+        let place = format!("{option} {}", quoted(&said.layers));
+        rules.push(Rule { tensors: Glob::new(&said.layers), kind: type_of(&place, &said.scheme)? });
+    }
+    Ok(rules)
+}
+
+/// The type of a name, or `None` for `keep`.
+fn type_of(place: &str, text: &str) -> Result<Option<TensorType>, RecipeError> {
+    if matches!(text, "keep" | "none") {
+        return Ok(None);
+    }
+    let written = || TensorType::ALL.iter().copied().filter(|kind| codec::of(*kind).is_some());
+    let found = written().find(|kind| kind.name().eq_ignore_ascii_case(text));
+    let names = || written().map(TensorType::name).collect::<Vec<_>>().join(", ");
+    match found {
+        Some(kind) => Ok(Some(kind)),
+        None => {
+            let hint = format!("a tensor can be one of {}, or `keep`", names());
+            Err(RecipeError::invalid(place, format!("{} is no type of a tensor", quoted(text)), hint))
+        }
+    }
+}
+
+/// Whether the importance of inputs is to be measured. No other algorithm works on blocks of llama.cpp's types.
+fn asks_for_imatrix(line: &Settings, file: &Settings) -> Result<bool, RecipeError> {
+    let asked = line.algorithm.as_ref().or(file.algorithm.as_ref());
+    match asked.map_or(&[][..], Vec::as_slice) {
+        [] => Ok(false),
+        [one] if one == IMATRIX => Ok(true),
+        [one] if one == "rtn" => Ok(false),
+        list => {
+            let reason = format!("{} does not make blocks of GGUF", quoted(&list.join(",")));
+            Err(RecipeError::unsupported("--algorithm", reason, "use --algorithm imatrix, or leave it out"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(scheme: &str) -> Settings {
+        Settings { scheme: Some(scheme.to_owned()), ..Settings::default() }
+    }
+
+    fn recipe(settings: &Settings) -> Result<Option<GgufRecipe>, RecipeError> {
+        GgufRecipe::of(settings, &Settings::default())
+    }
+
+    #[test]
+    fn the_name_of_a_mix_asks_for_gguf() {
+        assert_eq!(recipe(&line("Q4_K_M")).unwrap().unwrap().mix(), Mix::Q4_K_M);
+        assert!(recipe(&line("int4_wo_128")).unwrap().is_none());
+        assert!(recipe(&Settings { format: Some(Export::Quark), ..line("Q8_0") }).unwrap().is_none());
+        let asked = Settings { format: Some(Export::Gguf), ..line("int4") };
+        assert_eq!(recipe(&asked).unwrap_err().to_string(), "--scheme: `int4` is no type of GGUF");
+        let asked = Settings { format: Some(Export::Gguf), ..line("bf16") };
+        assert_eq!(recipe(&asked).unwrap().unwrap().mix(), Mix::BF16);
+    }
+
+    #[test]
+    fn the_first_rule_wins_by_any_name() {
+        let overrides = vec!["*down_proj=F16".parse().unwrap(), "blk.0.*=q8_0".parse().unwrap()];
+        let settings = Settings { exclude: vec!["output".into()], overrides, ..line("Q4_0") };
+        let recipe = recipe(&settings).unwrap().unwrap();
+        let said = |name: &str, module: &str| recipe.said_of(name, &[module.to_owned()]);
+        assert_eq!(said("blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj"), Said::Type(TensorType::F16));
+        assert_eq!(said("blk.0.ffn_up.weight", "model.layers.0.mlp.up_proj"), Said::Type(TensorType::Q8_0));
+        assert_eq!(said("output.weight", "lm_head"), Said::Keep);
+        assert_eq!(said("blk.1.ffn_up.weight", "model.layers.1.mlp.up_proj"), Said::Nothing);
+        assert_eq!(recipe.idle_rules(&[vec!["output"], vec!["blk.0.x"]]), ["*down_proj"]);
+    }
+
+    #[test]
+    fn what_has_no_meaning_is_refused() {
+        let with = |change: fn(&mut Settings)| {
+            let mut settings = line("Q4_0");
+            change(&mut settings);
+            recipe(&settings).unwrap_err().to_string()
+        };
+        assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("--kv-cache: has no meaning"));
+        assert!(with(|s| s.algorithm = Some(vec!["gptq".into()])).contains("does not make blocks"));
+        assert!(with(|s| s.overrides = vec!["*=int4".parse().unwrap()]).contains("no type of a tensor"));
+        let settings = Settings { algorithm: Some(vec![IMATRIX.to_owned()]), ..line("Q4_0") };
+        assert!(recipe(&settings).unwrap().unwrap().needs_importance());
+    }
+}

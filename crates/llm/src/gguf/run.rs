@@ -1,0 +1,153 @@
+//! Doing what the plan says: tensor after tensor, in parallel, one band at a time, every finished tensor recorded. No
+//! decisions: those are the plan's.
+
+use super::codec;
+use super::plan::{Content, GgufPlan, PlannedTensor, Slab};
+use super::source::{SourceTensors, read};
+use crate::engine::{Done, EngineError, Output, Progress, take_turns};
+use crate::import;
+use crate::journal::{Entry, Written};
+use crate::weight::{Band, WeightMatrix};
+use kvant_container::{Checkpoint, ErrorKind};
+use kvant_numeric::ggml::{GgmlType, quantize};
+use kvant_numeric::simd::Isa;
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use xxhash_rust::xxh3::xxh3_64;
+
+thread_local! {
+    /// Values and blocks of a band, kept from band to band.
+    static SCRATCH: RefCell<(Vec<f32>, Vec<u8>)> = RefCell::default();
+}
+
+/// Carries out a plan into an output that has been begun.
+///
+/// # Errors
+/// See [`EngineError`]. After an error, a cancellation or a kill the same call goes on with what is left.
+pub fn run(
+    plan: &GgufPlan,
+    checkpoint: &Checkpoint,
+    output: &Output,
+    threads: usize,
+    cancelled: &AtomicBool,
+    progress: &dyn Progress,
+) -> Result<Done, EngineError> {
+    let jobs = plan.jobs();
+    let left: Vec<usize> = jobs.iter().copied().filter(|job| !output.is_finished(*job)).collect();
+    let resumed = jobs.iter().filter(|job| output.is_adopted(**job)).count();
+    let bytes = |all: &mut dyn Iterator<Item = usize>| all.map(|job| plan.tensors[job].elements()).sum::<u64>();
+    let done = bytes(&mut jobs.iter().copied().filter(|job| output.is_adopted(*job)));
+    progress.begin(done + bytes(&mut left.iter().copied()), done);
+    let tensors = import::open(checkpoint).map_err(|error| vanished(&error.to_string()))?.into_tensors();
+    let work = Work { plan, output, cancelled, tensors: SourceTensors(tensors), isa: Isa::best() };
+    take_turns(threads, &left, |job| {
+        let pieces = work.tensor(job)?;
+        output.record(&Entry { job, pieces })?;
+        progress.advance(&plan.tensors[job].name, plan.tensors[job].elements());
+        Ok(())
+    })?;
+    Ok(Done { jobs: jobs.len(), resumed })
+}
+
+fn vanished(what: &str) -> EngineError {
+    EngineError::Vanished(what.to_owned())
+}
+
+/// What every tensor needs.
+struct Work<'a> {
+    plan: &'a GgufPlan,
+    output: &'a Output,
+    cancelled: &'a AtomicBool,
+    tensors: SourceTensors<'a>,
+    isa: Isa,
+}
+
+/// A slab on its way into the file.
+struct SlabTask<'t> {
+    tensor: &'t PlannedTensor,
+    index: usize,
+    slab: &'t Slab,
+    matrix: WeightMatrix<'t>,
+    kind: GgmlType,
+    /// Bytes of a row.
+    row_bytes: usize,
+    /// Where in the tensor it begins.
+    offset: usize,
+    importance: Option<&'t [f32]>,
+}
+
+impl Work<'_> {
+    fn tensor(&self, index: usize) -> Result<Vec<Written>, EngineError> {
+        let tensor = &self.plan.tensors[index];
+        let slabs = match &tensor.content {
+            Content::Slabs(slabs) => slabs,
+            Content::Values(values) => {
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                return Ok(vec![self.write(index, 0, &bytes)?]);
+            }
+        };
+        let kind = codec::of(tensor.kind).ok_or_else(|| vanished(tensor.kind.name()))?;
+        let mut written = Vec::new();
+        let mut offset = 0;
+        for (number, slab) in slabs.iter().enumerate() {
+            let matrix = self.tensors.matrix(slab).ok_or_else(|| vanished(self.tensors.name(slab)))?;
+            let row_bytes = kind.row_bytes(slab.out_columns()).ok_or_else(|| vanished(&tensor.name))?;
+            let importance = self.importance(tensor, number, slab);
+            let task = SlabTask { tensor, index, slab, matrix, kind, row_bytes, offset, importance };
+            let bands = PlannedTensor::bands(slab);
+            let pieces = bands.par_iter().map(|band| self.band(&task, band)).collect::<Result<Vec<_>, _>>()?;
+            written.extend(pieces);
+            self.tensors.release(slab);
+            offset += row_bytes * slab.out_rows();
+        }
+        Ok(written)
+    }
+
+    /// The importance of a slab's inputs; nothing where the slab is turned over.
+    fn importance(&self, tensor: &PlannedTensor, number: usize, slab: &Slab) -> Option<&[f32]> {
+        let importance = self.plan.recipe.importance().filter(|_| !slab.transposed)?;
+        importance.of_matrix(&tensor.name, number, slab.out_columns())
+    }
+
+    fn band(&self, task: &SlabTask<'_>, band: &Band) -> Result<Written, EngineError> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(EngineError::Cancelled);
+        }
+        SCRATCH.with_borrow_mut(|(values, bytes)| {
+            read(self.isa, &task.matrix, task.slab, band, values);
+            self.refuse_no_numbers(task, band, values)?;
+            bytes.clear();
+            bytes.resize(band.rows.len() * task.row_bytes, 0);
+            quantize(self.isa, task.kind, task.slab.out_columns(), values, task.importance, bytes);
+            self.write(task.index, task.offset + band.rows.start * task.row_bytes, bytes)
+        })
+    }
+
+    /// Values that are no numbers have no code.
+    fn refuse_no_numbers(&self, task: &SlabTask<'_>, band: &Band, values: &[f32]) -> Result<(), EngineError> {
+        // A sum of absolute values is finite if all are, and vectorises; only of what is huge is more asked.
+        if values.iter().map(|value| value.abs()).sum::<f32>().is_finite() {
+            return Ok(());
+        }
+        let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+        let columns = task.slab.out_columns().max(1);
+        let (row, column) = (band.rows.start + at / columns, at % columns);
+        Err(EngineError::Weight {
+            tensor: self.tensors.name(task.slab).to_owned(),
+            layer: task.tensor.name.clone(),
+            file: self.tensors.file(task.slab),
+            reason: format!("the weight of output {row}, input {column} is {}", values[at]),
+        })
+    }
+
+    fn write(&self, tensor: usize, offset: usize, bytes: &[u8]) -> Result<Written, EngineError> {
+        self.output.writer().write_at(tensor, offset as u64, bytes)?;
+        Ok(Written { tensor, offset: offset as u64, length: bytes.len() as u64, hash: xxh3_64(bytes) })
+    }
+}
+
+/// Whether an error leaves an output that no later run could finish.
+pub fn is_final(error: &EngineError) -> bool {
+    matches!(error, EngineError::Weight { .. }) && error.kind() == ErrorKind::Invalid
+}

@@ -1,0 +1,94 @@
+//! Reading the rows of the source that a tensor is made of. Not their order: see [`super::plan::RowMap`].
+
+use super::plan::Slab;
+use crate::import::{ImportedTensor, Stored};
+use crate::weight::{Band, WeightMatrix};
+use kvant_container::Dtype;
+use kvant_container::gguf::TensorType;
+use kvant_numeric::kernel::Source;
+use kvant_numeric::pack::transpose;
+use kvant_numeric::simd::Isa;
+use std::sync::Arc;
+
+/// The type of the elements of a weight; `None` where it is not read.
+pub(super) fn source_type(dtype: Dtype) -> Option<Source> {
+    match dtype {
+        Dtype::F32 => Some(Source::F32),
+        Dtype::F16 => Some(Source::F16),
+        Dtype::BF16 => Some(Source::Bf16),
+        Dtype::F8_E4M3 => Some(Source::E4m3),
+        Dtype::F8_E5M2 => Some(Source::E5m2),
+        _ => None,
+    }
+}
+
+/// The type in which a tensor of the source is kept; fp8 becomes bfloat16.
+pub(super) fn stored_type(tensor: &ImportedTensor<'_>) -> TensorType {
+    match &tensor.stored {
+        Stored::Plain(view) if view.dtype() == Dtype::F32 => TensorType::F32,
+        Stored::Plain(view) if view.dtype() == Dtype::F16 => TensorType::F16,
+        _ => TensorType::BF16,
+    }
+}
+
+/// The tensors of a checkpoint, to be read from.
+pub(super) struct SourceTensors<'a>(pub Vec<ImportedTensor<'a>>);
+
+impl<'a> SourceTensors<'a> {
+    /// The matrix that a slab takes rows of; the plan has checked that it is there.
+    pub fn matrix(&self, slab: &Slab) -> Option<WeightMatrix<'a>> {
+        match &self.0.get(slab.tensor)?.stored {
+            Stored::Packed(matrices) => Some(WeightMatrix::packed(Arc::clone(matrices.get(slab.matrix)?))),
+            Stored::Plain(view) => {
+                let source = source_type(view.dtype())?;
+                let step = slab.size.0 * slab.size.1 * source.size();
+                let bytes = view.bytes().get(slab.matrix * step..(slab.matrix + 1) * step)?;
+                Some(WeightMatrix::plain(bytes, source, slab.size, slab.input_major))
+            }
+        }
+    }
+
+    /// Gives the pages of a slab's matrix back to the system.
+    pub fn release(&self, slab: &Slab) {
+        match self.0.get(slab.tensor).map(|tensor| &tensor.stored) {
+            Some(Stored::Plain(view)) => {
+                let size = source_type(view.dtype()).map_or(0, Source::size);
+                let step = slab.size.0 * slab.size.1 * size;
+                view.release_part(slab.matrix * step..(slab.matrix + 1) * step);
+            }
+            Some(Stored::Packed(matrices)) => matrices.get(slab.matrix).into_iter().for_each(|matrix| matrix.release()),
+            None => {}
+        }
+    }
+
+    /// The name of the tensor that a slab takes rows of.
+    pub fn name(&self, slab: &Slab) -> &str {
+        self.0.get(slab.tensor).map_or("", |tensor| &tensor.meta.name)
+    }
+
+    /// The file that holds it.
+    pub fn file(&self, slab: &Slab) -> String {
+        match self.0.get(slab.tensor).map(|tensor| &tensor.stored) {
+            Some(Stored::Plain(view)) => view.file().display().to_string(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// The elements of a band of what a slab becomes, row by row.
+pub(super) fn read(isa: Isa, matrix: &WeightMatrix<'_>, slab: &Slab, band: &Band, out: &mut Vec<f32>) {
+    out.clear();
+    let taken = if slab.transposed { 0..slab.rows.count() } else { band.rows.clone() };
+    for rows in slab.rows.runs(taken) {
+        matrix.read(isa, &Band { rows, columns: 0..slab.size.1 }, out);
+    }
+    if slab.transposed {
+        // Bands of what is turned over are whole.
+        let mut turned = vec![0.0; out.len()];
+        transpose(out, slab.rows.count(), slab.size.1, &mut turned);
+        *out = turned;
+    }
+    if slab.offset != 0.0 {
+        out.iter_mut().for_each(|value| *value += slab.offset);
+    }
+}
