@@ -84,7 +84,7 @@ fn checkpoint(export: Export, text: &str) -> (tempfile::TempDir, Checkpoint) {
     let layers = [("m.up", scheme)];
     let quantization = match export {
         Export::Quark => quark::quantization_config(&layers, &[], NibbleOrder::Awq, WeightFormat::Real),
-        _ => compressed_tensors::quantization_config(&layers, &[], Targets::Class),
+        _ => compressed_tensors::quantization_config(&layers, &[], Targets::Class, false),
     };
     let dir = tempfile::tempdir().unwrap();
     let config = json!({"quantization_config": quantization.unwrap()});

@@ -18,7 +18,7 @@ fn observed_configurations_are_written() {
     for case in observed {
         let scheme = scheme(case["scheme"].as_str().unwrap());
         let mut written =
-            quantization_config(&[("model.layers.0.mlp.up_proj", scheme)], &["lm_head"], Targets::Class).unwrap();
+            quantization_config(&[("model.layers.0.mlp.up_proj", scheme)], &["lm_head"], Targets::Class, false).unwrap();
         // A key that is new in 0.20 and always null.
         written["moe_sparsity_config"] = Value::Null;
         assert_eq!(written, case["config"], "{}", case["name"]);
@@ -31,7 +31,7 @@ fn several_schemes_target_every_module_by_name_or_pattern() {
     let (int4, fp8, int8) = (scheme("W4A16"), scheme("FP8_DYNAMIC"), scheme("int8:g32"));
     let layers =
         [("m.0.up", int4), ("m.0.down", fp8), ("m.1.up", int4), ("m.1.down", fp8), ("m.2.down", int8), ("head", int4)];
-    let config = quantization_config(&layers, &["lm_head"], Targets::Class).unwrap();
+    let config = quantization_config(&layers, &["lm_head"], Targets::Class, false).unwrap();
     let group = |index: usize| &config["config_groups"][format!("group_{index}")];
     assert_eq!(config["format"], "mixed-precision");
     assert_eq!(group(0)["targets"], json!([r"re:.*\.up$", "head"]));
@@ -44,14 +44,14 @@ fn several_schemes_target_every_module_by_name_or_pattern() {
 #[test]
 fn several_schemes_of_one_format_are_not_mixed() {
     let layers = [("m.up", scheme("int4:g128")), ("m.down", scheme("int8:channel"))];
-    assert_eq!(quantization_config(&layers, &[], Targets::Class).unwrap()["format"], "pack-quantized");
+    assert_eq!(quantization_config(&layers, &[], Targets::Class, false).unwrap()["format"], "pack-quantized");
 }
 
 #[test]
 fn schemes_without_a_layout_are_refused_with_a_hint() {
     for text in ["uint4:g128:zp", "amdfp4", "mx9", "int4_fp8", "mxfp6_e3m2", "int4:g32:fzp", "int8:channel+mx6!dynamic"]
     {
-        let error = quantization_config(&[("m.up", scheme(text))], &[], Targets::Class).unwrap_err();
+        let error = quantization_config(&[("m.up", scheme(text))], &[], Targets::Class, false).unwrap_err();
         assert!(!error.hint.is_empty() && error.reason.contains("compressed-tensors has no"), "{text}: {error}");
     }
 }
@@ -60,6 +60,6 @@ fn schemes_without_a_layout_are_refused_with_a_hint() {
 fn modules_are_named_where_the_class_would_catch_kept_ones() {
     let layers = [("enc.0.up", scheme("W4A16")), ("enc.1.up", scheme("W4A16")), ("enc.0.proj", scheme("W4A16"))];
     let layers = [layers[0], layers[1], layers[2], ("enc.1.proj", scheme("W4A16"))];
-    let config = quantization_config(&layers, &["head.proj"], Targets::Modules).unwrap();
+    let config = quantization_config(&layers, &["head.proj"], Targets::Modules, false).unwrap();
     assert_eq!(config["config_groups"]["group_0"]["targets"], json!([r"re:.*\.up$", "enc.0.proj", "enc.1.proj"]));
 }

@@ -89,7 +89,7 @@ fn config(export: Export, order: NibbleOrder, scheme: TensorScheme) -> Value {
     let layers = [("m.0.up", LayerScheme::weight_only(scheme))];
     let quantization = match export {
         Export::Quark => quark::quantization_config(&layers, &[], order, WeightFormat::Real),
-        _ => compressed_tensors::quantization_config(&layers, &[], Targets::Class),
+        _ => compressed_tensors::quantization_config(&layers, &[], Targets::Class, false),
     };
     json!({"model_type": "llama", "quantization_config": quantization.unwrap()})
 }

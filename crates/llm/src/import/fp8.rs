@@ -53,6 +53,14 @@ enum Inputs {
     Dynamic,
 }
 
+impl Fp8 {
+    /// Whether a weight is cut into blocks along its input channels, be it into one.
+    fn is_in_blocks(&self, layout: &Layout) -> bool {
+        let stated = self.block.is_some() && layout.tile.1 == layout.columns;
+        stated || layout.tile.1 < layout.columns
+    }
+}
+
 impl Method for Fp8 {
     fn weights(&self, module: &Module<'_, '_>) -> Result<Vec<Weight>, ImportError> {
         Ok(layout(module, self.block)?.map(|layout| Weight::of(module, layout)).into_iter().collect())
@@ -64,7 +72,7 @@ impl Method for Fp8 {
             Inputs::Float => None,
             Inputs::Static => Some(e4m3(Granularity::Tensor, Timing::Static)),
             // Blocks of weights go with groups of inputs as wide, other weights with one scale a token.
-            Inputs::Dynamic if layout.tile.1 < layout.columns => {
+            Inputs::Dynamic if self.is_in_blocks(&layout) => {
                 let group = u32::try_from(layout.tile.1).ok().and_then(NonZeroU32::new);
                 Some(e4m3(Granularity::Group { axis: Axis::Columns, size: group }, Timing::Dynamic))
             }

@@ -7,7 +7,7 @@ use kvant_llm::import::{self, Stored};
 use kvant_llm::plan::PlanError;
 use kvant_llm::weight::Band;
 use kvant_numeric::simd::Isa;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -161,20 +161,20 @@ fn table(cells: &HashMap<(&str, String), Cell>) -> String {
     text
 }
 
-/// Why cells are not exact.
+/// Why cells are not exact, without the schemes and numbers of one model.
 fn list(reasons: &BTreeMap<String, Vec<String>>) -> String {
-    let mut merged: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let is_number = |word: &str| word.contains('e') && word.starts_with(|c: char| c.is_ascii_digit());
+    let mut merged: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (reason, pairs) in reasons {
-        // Numbers are those of one model.
-        let words = reason
-            .split(' ')
-            .map(|word| if word.contains('e') && word.starts_with(|c: char| c.is_ascii_digit()) { "S" } else { word });
-        let known = merged.entry(words.collect::<Vec<_>>().join(" ")).or_default();
-        known.extend(pairs.iter().filter(|pair| !pairs.is_empty() && !pair.is_empty()).cloned());
-        known.sort();
-        known.dedup();
+        let quoted = reason.split('`').enumerate().map(|(i, part)| if i % 2 == 1 { "such codes" } else { part });
+        let plain = quoted.collect::<String>().replace(", not such codes", "");
+        let plain: Vec<String> =
+            plain.split(' ').map(|word| if is_number(word) { "S" } else { word }.to_owned()).collect();
+        merged.entry(plain.join(" ")).or_default().extend(pairs.iter().cloned());
     }
-    let line = |(reason, pairs): (String, Vec<String>)| format!("* {reason}: {}.\n", pairs.join("; "));
+    let line = |(reason, pairs): (String, BTreeSet<String>)| {
+        format!("* {reason}: {}.\n", pairs.into_iter().collect::<Vec<_>>().join("; "))
+    };
     format!("\nWhy:\n\n{}", merged.into_iter().map(line).collect::<String>())
 }
 
