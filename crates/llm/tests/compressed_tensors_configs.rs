@@ -18,7 +18,8 @@ fn observed_configurations_are_written() {
     for case in observed {
         let scheme = scheme(case["scheme"].as_str().unwrap());
         let mut written =
-            quantization_config(&[("model.layers.0.mlp.up_proj", scheme)], &["lm_head"], Targets::Class, false).unwrap();
+            quantization_config(&[("model.layers.0.mlp.up_proj", scheme)], &["lm_head"], Targets::Class, false)
+                .unwrap();
         // A key that is new in 0.20 and always null.
         written["moe_sparsity_config"] = Value::Null;
         assert_eq!(written, case["config"], "{}", case["name"]);
