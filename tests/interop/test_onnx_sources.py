@@ -17,7 +17,7 @@ MODELS = onnx_bodies.BODIES | onnx_bodies.TYPES
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(tmp_path_factory, kvant_onnx):  # which finds the library of onnxruntime
     """A directory of all the models and `data.npz`."""
     root = tmp_path_factory.mktemp("sources")
     for name, make in MODELS.items():

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use kvant_numeric::format::MiniFloat;
+use kvant_numeric::simd::{Isa, Loop, dispatch};
 
 use super::affine::Affine;
 use crate::element::{CodeRange, Element};
@@ -13,6 +14,33 @@ pub fn quantize_value(value: f32, affine: Affine, codes: CodeRange) -> i64 {
         return affine.zero_point;
     }
     (code as i64).clamp(codes.min, codes.max)
+}
+
+/// [`quantize_value`] of many values, on the best instruction set.
+pub fn quantize_values(values: &[f32], affine: Affine, codes: CodeRange, made: &mut [i32]) {
+    dispatch(Isa::best(), Codes { values, affine, codes, made });
+}
+
+struct Codes<'a> {
+    values: &'a [f32],
+    affine: Affine,
+    codes: CodeRange,
+    made: &'a mut [i32],
+}
+
+impl Loop for Codes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Affine { scale, zero_point } = self.affine;
+        let bound = |code: i64| code.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
+        let (low, high, of_nan) = (bound(self.codes.min), bound(self.codes.max), bound(zero_point));
+        for (made, &value) in self.made.iter_mut().zip(self.values) {
+            let code = (value / scale).round_ties_even() + zero_point as f32;
+            *made = if code.is_nan() { of_nan } else { (code as i32).clamp(low, high) };
+        }
+    }
 }
 
 /// The stored number of a value in an element type other than an integer: the bits of its float.
@@ -53,6 +81,20 @@ mod tests {
         let affine = Affine { scale: 0.5, zero_point: 0 };
         let code = |value| quantize_value(value, affine, codes);
         assert_eq!([code(0.25), code(0.75), code(1e9), code(-1e9), code(f32::NAN)], [0, 2, 127, -127, 0]);
+    }
+
+    #[test]
+    fn many_values_get_the_codes_of_each() {
+        let mut values: Vec<f32> = (-300..300).map(|i| i as f32 * 0.37).collect();
+        values.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e-40]);
+        for element in [Element::Int4, Element::UInt8, Element::Int16, Element::Int32] {
+            let codes = element.full_range().unwrap();
+            let affine = Affine { scale: 0.3, zero_point: 3 };
+            let mut made = vec![0; values.len()];
+            quantize_values(&values, affine, codes, &mut made);
+            let expected: Vec<i64> = values.iter().map(|&v| quantize_value(v, affine, codes)).collect();
+            assert_eq!(made.iter().map(|&code| i64::from(code)).collect::<Vec<_>>(), expected, "{element}");
+        }
     }
 
     #[test]

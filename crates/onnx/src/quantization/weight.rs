@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::affine::{Affine, Range, affine};
-use super::codes::{encode, pack, quantize_value};
+use super::codes::{encode, pack, quantize_value, quantize_values};
 use super::scale_kind::ScaleKind;
 use crate::calibration::{Method, Seen, Settings};
 use crate::element::{CodeRange, Element};
@@ -116,18 +116,38 @@ impl WeightMethod {
 }
 
 fn squared_error(values: &[f32], affine: Affine, codes: CodeRange) -> f64 {
-    let error = |&value: &f32| {
-        let code = quantize_value(value, affine, codes) - affine.zero_point;
-        f64::from(code as f32 * affine.scale - value)
-    };
-    values.iter().filter(|v| v.is_finite()).map(|value| error(value).powi(2)).sum()
+    if !fits(codes) {
+        let error = |&v: &f32| (quantize_value(v, affine, codes) - affine.zero_point) as f32 * affine.scale - v;
+        return values.iter().filter(|v| v.is_finite()).map(|v| f64::from(error(v)).powi(2)).sum();
+    }
+    let mut made = [0; BLOCK];
+    let mut sum = 0.0;
+    for block in values.chunks(BLOCK) {
+        quantize_values(block, affine, codes, &mut made);
+        for (&code, &value) in made.iter().zip(block).filter(|(_, value)| value.is_finite()) {
+            let error = (i64::from(code) - affine.zero_point) as f32 * affine.scale - value;
+            sum += f64::from(error).powi(2);
+        }
+    }
+    sum
 }
+
+/// Whether codes are numbers of 32 bits with a sign, as those that are made many at once.
+fn fits(codes: CodeRange) -> bool {
+    codes.min >= i32::MIN.into() && codes.max <= i32::MAX.into()
+}
+
+/// Values whose codes are made at once.
+const BLOCK: usize = 1 << 10;
 
 /// Elements per piece of parallel work: even, so that two 4-bit codes share a byte within one piece.
 const PIECE: usize = 1 << 14;
 
 fn codes(values: &[f32], channels: Channels, parameters: &[Affine], method: WeightMethod) -> Vec<u8> {
     let used = method.used_codes();
+    if let (Some(codes), [affine]) = (used.filter(|&codes| fits(codes)), parameters) {
+        return codes_of_one(values, *affine, codes, method.element);
+    }
     let code = |element: usize, value: f32| {
         let affine = parameters[channels.channel(element)];
         match used {
@@ -138,6 +158,16 @@ fn codes(values: &[f32], channels: Channels, parameters: &[Affine], method: Weig
     let pieces = values.par_chunks(PIECE).enumerate().map(|(piece, values)| {
         let codes: Vec<i64> = values.iter().enumerate().map(|(i, &value)| code(piece * PIECE + i, value)).collect();
         pack(&codes, method.element)
+    });
+    pieces.collect::<Vec<_>>().concat()
+}
+
+/// Codes with one scale for all values.
+fn codes_of_one(values: &[f32], affine: Affine, codes: CodeRange, element: Element) -> Vec<u8> {
+    let pieces = values.par_chunks(PIECE).map(|values| {
+        let mut made = vec![0; values.len()];
+        quantize_values(values, affine, codes, &mut made);
+        pack(&made.into_iter().map(i64::from).collect::<Vec<_>>(), element)
     });
     pieces.collect::<Vec<_>>().concat()
 }
