@@ -13,10 +13,11 @@ from test_forward import TRAINED, logits, trained  # noqa: F401 (a fixture)
 SCHEMES = {
     "int4_wo_128": ("MatMulNBits",),
     "uint4_wo_128": ("MatMulNBits",),
-    "int4:channel": ("DequantizeLinear",),
-    "int8:channel": ("DequantizeLinear",),
-    "int3:g64": ("DequantizeLinear",),
-    "ptpc_fp8": ("DequantizeLinear",),
+    "int4:channel": ("MatMulNBits",),
+    "int8:channel": ("MatMulNBits",),
+    "int3:g64": ("MatMulNBits",),
+    "int5:g32:zp": ("MatMulNBits",),
+    "e4m3:channel": ("DequantizeLinear",),
     "mxfp4_weight_only": (),
 }
 REFUSED = ("groups of experts", "angles depend", "SparseMixer", "without a gate")

@@ -203,6 +203,9 @@ pub struct ConvertArgs {
     /// Wait until the output is on disk, not only with the system
     #[arg(long, help_heading = "Run")]
     pub sync: bool,
+    /// Give the output its name without verifying it first (see `kvant verify`)
+    #[arg(long, help_heading = "Run")]
+    pub no_verify: bool,
     /// How to run it.
     #[command(flatten)]
     pub run: RunArgs,

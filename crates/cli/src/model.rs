@@ -23,6 +23,11 @@ pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
 /// Whatever can be refused before weights are read.
 pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
     let [first, others @ ..] = args.format.as_slice() else { return plan_for(args, None, &[]) };
+    let repeated = args.format.iter().enumerate().find(|(at, format)| args.format[..*at].contains(format));
+    if let Some((_, format)) = repeated {
+        let failure = Failure::new(Kind::Usage, format!("--format {format} is given twice"));
+        return Err(failure.with_hint(Some("name every format once".to_owned())));
+    }
     // What another format does not hold is refused now, not when the first is made.
     for (index, export) in others.iter().enumerate() {
         let rest: Vec<Export> =
@@ -60,11 +65,7 @@ fn recipe(args: &RecipeArgs, export: Option<Export>, also: &[Export]) -> Result<
 ///
 /// # Errors
 /// Where the file cannot be read.
-pub fn settings(
-    args: &RecipeArgs,
-    export: Option<Export>,
-    also: &[Export],
-) -> Result<(Settings, Settings), Failure> {
+pub fn settings(args: &RecipeArgs, export: Option<Export>, also: &[Export]) -> Result<(Settings, Settings), Failure> {
     let file = match &args.recipe {
         Some(path) => Settings::read(path)?,
         None => Settings::default(),

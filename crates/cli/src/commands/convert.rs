@@ -31,7 +31,8 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
         Output::check(&plan, &args.model, output, args.overwrite)?;
     }
     plan.notices.iter().for_each(|notice| printer.note(notice));
-    let report = Report { args, target, plan: &plan, output: None, done: Done::default(), errors: Vec::new(), time: None };
+    let report =
+        Report { args, target, plan: &plan, output: None, done: Done::default(), errors: Vec::new(), time: None };
     let Some(target) = args.output.as_deref().filter(|_| !args.dry_run) else {
         return report.show(printer);
     };
@@ -40,6 +41,7 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
         threads: model::threads(&args.run),
         overwrite: args.overwrite,
         sync: args.sync,
+        no_verify: args.no_verify,
         cancelled: &cancelled,
     };
     let (output, done) = work(manner, (&args.model, target), &checkpoint, &plan, printer)?;
@@ -84,6 +86,8 @@ pub struct Manner<'a> {
     pub overwrite: bool,
     /// Whether to wait for the disk.
     pub sync: bool,
+    /// Whether the output gets its name without being verified.
+    pub no_verify: bool,
     /// Set when the user wants it to stop.
     pub cancelled: &'a AtomicBool,
 }
@@ -133,7 +137,8 @@ fn work(
         }
     };
     let durability = if manner.sync { Durability::Disk } else { Durability::Process };
-    Ok((output.finish(plan, checkpoint, durability)?, done))
+    let accept = |made: &Path| if manner.no_verify { Ok(()) } else { engine::accept(plan, made) };
+    Ok((output.finish_if(plan, checkpoint, durability, accept)?, done))
 }
 
 /// What is said at the end, or of what would be done.

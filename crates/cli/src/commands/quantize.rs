@@ -85,7 +85,13 @@ fn convert_all(
     printer: &Printer,
 ) -> Result<Vec<PathBuf>, Failure> {
     let max_shard_size = args.recipe.max_shard_size.map(|size| size.0);
-    let manner = Manner { threads: model::threads(&args.run), overwrite: args.overwrite, sync: args.sync, cancelled };
+    let manner = Manner {
+        threads: model::threads(&args.run),
+        overwrite: args.overwrite,
+        sync: args.sync,
+        no_verify: args.no_verify,
+        cancelled,
+    };
     let others = args.recipe.format.iter().zip(outputs).skip(1);
     let convert = |(format, output): (&Export, &PathBuf)| {
         let target = if *format == Export::Fake { Target::Float(None) } else { Target::Codes(*format) };

@@ -39,12 +39,22 @@ pub fn recipe(args: &RecipeArgs) -> Result<Option<GgufRecipe>, Failure> {
         };
     };
     model::refuse_onnx(args)?;
+    if let (Some(option), false) = (ignored(args), recipe.needs_importance()) {
+        let failure = Failure::new(Kind::Usage, format!("{option} has a meaning with --algorithm imatrix only"));
+        return Err(failure.with_hint(Some("add --algorithm imatrix, or leave it out".to_owned())));
+    }
     let Some(path) = &args.gguf.imatrix else { return Ok(Some(recipe)) };
     if recipe.needs_importance() {
         let failure = Failure::new(Kind::Usage, "--imatrix and --algorithm imatrix exclude each other");
         return Err(failure.with_hint(Some("read the importance of inputs from a file, or measure it".to_owned())));
     }
     Ok(Some(recipe.with_importance(Arc::new(imatrix::read(path)?))))
+}
+
+/// An option that only a measurement reads.
+fn ignored(args: &RecipeArgs) -> Option<&'static str> {
+    let given = [(args.gguf.save_imatrix.is_some(), "--save-imatrix"), (!args.calibration.calib.is_empty(), "--calib")];
+    given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
 }
 
 /// A checkpoint, and the plan for a file of it.

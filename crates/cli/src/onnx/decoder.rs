@@ -4,8 +4,8 @@ use super::quantize::{check_output, model_size, no_output};
 use crate::args::ConvertArgs;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
-use crate::{model, size};
-use kvant_container::onnx::{ExternalData, Spill, write};
+use crate::{interrupt, model, size};
+use kvant_container::onnx::{ExternalData, Spill, write_unless};
 use kvant_llm::forward::Decoder;
 use kvant_llm::onnx::{Exported, export};
 use serde_json::json;
@@ -22,20 +22,23 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
         return Err(failure.with_hint(Some("leave them out: codes and values are taken over as they are".to_owned())));
     }
     let begun = Instant::now();
-    let output = args.output.as_deref().ok_or_else(no_output)?;
-    check_output(output, &args.model, args.overwrite)?;
+    if let Some(output) = &args.output {
+        check_output(output, &args.model, args.overwrite)?;
+    }
     let checkpoint = model::open(&args.model)?;
     let decoder = Decoder::open(&checkpoint)?;
+    if args.dry_run {
+        printer.summary("a graph of this decoder, which is not written");
+        return Ok(());
+    }
+    let output = args.output.as_deref().ok_or_else(no_output)?;
     let directory = output.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let spill = Spill::new(directory)?;
+    let cancelled = interrupt::flag();
+    let spill = Spill::new(directory)?.cancelled_by(cancelled.clone());
     let made = model::pool(&args.run)?.install(|| export(&decoder, Some(&spill)))?;
     notes(&made, printer);
     let (nodes, widened) = (made.model.graph.node.len(), made.widened);
-    if args.dry_run {
-        printer.summary(&format!("a graph of {nodes} nodes, which is not written"));
-        return Ok(());
-    }
-    write(made.model, output, ExternalData::Auto)?;
+    write_unless(made.model, output, ExternalData::Auto, &cancelled)?;
     let (bytes, seconds) = (model_size(output), begun.elapsed());
     printer.summary(&format!("{nodes} nodes, {}, {}", size::bytes(bytes), size::duration(seconds)));
     let output = output.display().to_string();

@@ -41,6 +41,10 @@ fn every_scheme_ends_well_or_is_refused_for_want_of_data() {
         assert_eq!(run.code, Some(0), "{name}: {run:?}");
         let done = run.json();
         assert_eq!(done["export"], row["export"], "{name}");
+        if row["export"] == "gguf" {
+            assert!(place.path(name).is_file() && done["quantized_tensors"].is_number(), "{name}: {done}");
+            continue;
+        }
         assert_eq!((&done["quantized_layers"], &done["kept_tensors"]), (&28.into(), &11.into()), "{name}");
         assert_eq!(names(&place.path(name)), FILES, "{name}");
     }

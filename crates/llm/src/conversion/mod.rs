@@ -83,7 +83,8 @@ pub struct UnknownTarget(pub String);
 impl Target {
     /// Every name on the command line.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        let exports = EXPORTS.iter().filter(|row| !matches!(row.export, Export::Fake | Export::Gguf)).map(|row| row.name);
+        let exports =
+            EXPORTS.iter().filter(|row| !matches!(row.export, Export::Fake | Export::Gguf)).map(|row| row.name);
         exports.chain([FLOAT])
     }
 }

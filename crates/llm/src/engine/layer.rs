@@ -187,8 +187,8 @@ impl Engine<'_> {
     /// Refuses scales that binary16 does not hold: codes would stand for other values.
     fn check_scales(&self, layer: &PlannedLayer, parts: &[Part], tensor: &QuantTensor) -> Result<(), EngineError> {
         let is_half = |part: &Part| matches!(part.content, Content::Scales { encoding: ScaleEncoding::F16, .. });
-        let too_large = |scale: &&f32| !(scale.abs() < f32::from(half::f16::MAX));
-        let found = tensor.scales().iter().filter(|_| parts.iter().any(is_half)).find(too_large);
+        let fits = |scale: &f32| scale.abs() <= f32::from(half::f16::MAX);
+        let found = parts.iter().any(is_half).then(|| tensor.scales().iter().find(|scale| !fits(scale))).flatten();
         found.map_or(Ok(()), |_| {
             Err(self.weight_error(layer, "a scale is beyond 65504, the most that f16 holds".to_owned()))
         })

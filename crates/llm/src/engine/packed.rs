@@ -92,8 +92,13 @@ fn values(
 ) -> Result<Piece, f32> {
     let mut values = Vec::new();
     matrix.read(engine.isa, band, &mut values);
-    let most = if encoding == ScaleEncoding::F16 { f32::from(half::f16::MAX) } else { f32::MAX };
-    if let Some(value) = values.iter().find(|value| !(value.abs() <= most)) {
+    let most = match encoding {
+        ScaleEncoding::F16 => f32::from(half::f16::MAX),
+        ScaleEncoding::Bf16 => f32::from(half::bf16::MAX),
+        _ => f32::MAX,
+    };
+    let fits = |value: &f32| value.abs() <= most;
+    if let Some(value) = values.iter().find(|value| !fits(value)) {
         return Err(*value);
     }
     let mut start = band.rows.start * matrix.columns();

@@ -59,11 +59,18 @@ impl Facts<'_> {
         if let Some(latent) = &self.config.latent {
             return Ok(Some(latent.rope_dim));
         }
-        if let Some(dim) = self.config.rope.main.dim {
-            return Ok(Some(dim));
+        let width = self.head_dim()?;
+        let rope = &self.config.rope.main;
+        let of_part = || (rope.partial.unwrap_or_else(|| f64::from(partial)) * width as f64) as usize;
+        let dim = rope.dim.unwrap_or_else(of_part);
+        match dim > 0 && dim <= width && dim.is_multiple_of(2) {
+            true => Ok(Some(dim)),
+            false => Err(ConfigError::Invalid {
+                key: "partial_rotary_factor".to_owned(),
+                expected: format!("an even part of heads of {width} components"),
+                found: format!("{dim} components"),
+            }),
         }
-        let partial = self.config.rope.main.partial.unwrap_or_else(|| f64::from(partial));
-        Ok(Some((partial * self.head_dim()? as f64) as usize))
     }
 
     /// The layers with a sliding window, where config.json lists them.

@@ -143,7 +143,7 @@ impl GgufRecipe {
     }
 
     /// The patterns that match none of these tensors, each given by all its names: most likely mistakes.
-    pub fn idle_rules<'a>(&self, tensors: &[Vec<&'a str>]) -> Vec<&str> {
+    pub fn idle_rules(&self, tensors: &[Vec<&str>]) -> Vec<&str> {
         let matches = |rule: &Rule| tensors.iter().flatten().any(|name| rule.tensors.matches(name));
         self.rules.iter().filter(|rule| !matches(rule)).map(|rule| rule.tensors.pattern()).collect()
     }
@@ -180,6 +180,11 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         ),
         (settings.pack_method.is_some(), "--pack-method", "the layout of blocks is fixed"),
         (settings.max_shard_size.is_some(), "--max-shard-size", "it is written as one file"),
+        (settings.requantize.is_some(), "--requantize", "sources that are quantized already are not read here yet"),
+        (settings.weights_only.is_some(), "--weights-only", "weights are all that is quantized"),
+        (settings.keep_defaults.is_some(), "--no-keep-defaults", "its mixes say what every tensor becomes"),
+        (settings.min_kv_scale.is_some(), "--min-kv-scale", "llama.cpp quantizes the cache when it runs"),
+        (settings.kv_cache_post_rope.is_some(), "--kv-cache-post-rope", "llama.cpp quantizes the cache when it runs"),
     ];
     match given.into_iter().find(|(given, ..)| *given) {
         Some((_, option, reason)) => {

@@ -44,10 +44,20 @@ fn yarn(facts: &Facts<'_>, rope: &RopeParameters, factor: f64, metadata: &mut Me
     Ok(())
 }
 
-/// Whether config.json asks for a scaling that the format has no words for.
-pub(super) fn unknown_scaling(rope: &RopeParameters) -> Option<&str> {
-    const KNOWN: &[&str] = &["default", "linear", "yarn", "longrope", "su", "llama3", "proportional"];
-    rope.kind.as_deref().filter(|kind| !KNOWN.contains(kind))
+/// Whether config.json asks for a scaling that the format has no words for, or does not say all of it. The factors of
+/// LongRoPE are read by the graphs of Phi alone.
+pub(super) fn unknown_scaling<'r>(rope: &'r RopeParameters, architecture: &str) -> Option<&'r str> {
+    let kind = rope.kind.as_deref()?;
+    let is_known = match kind {
+        "default" | "llama3" => true,
+        "linear" | "yarn" => rope.factor.is_some(),
+        "longrope" | "su" => {
+            let (long, short) = (rope.long_factor.len(), rope.short_factor.len());
+            architecture.starts_with("phi") && long > 0 && long == short
+        }
+        _ => false,
+    };
+    (!is_known).then_some(kind)
 }
 
 /// The factors that divide the frequencies of a model.
@@ -118,10 +128,11 @@ mod tests {
         let factors = factors(&facts).unwrap();
         let (name, values) = &factors[0];
         assert_eq!((*name, values.len(), values[0], values[63]), ("rope_freqs.weight", 64, 1.0, 8.0));
-        // The values that llama.cpp's converter writes for Llama 3.1.
         let between: Vec<f32> = values.iter().copied().filter(|v| *v != 1.0 && *v != 8.0).collect();
         assert_eq!((between.len(), between[0]), (6, values[29]));
-        assert!((values[29] - 1.309_484).abs() < 1e-5, "{}", values[29]);
+        // Computed by the formula of transformers' `_compute_llama3_parameters` in Python.
+        let expected = [1.207_484, 1.553_415, 2.026_313, 2.694_53, 3.684_253, 5.257_327];
+        assert!(between.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{between:?}");
     }
 
     #[test]

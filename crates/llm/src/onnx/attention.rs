@@ -78,12 +78,7 @@ impl Writer<'_, '_> {
     }
 
     /// The softmax of scores; a further score per head takes part of it where there are sinks.
-    fn probabilities(
-        &mut self,
-        layer: &AttentionLayer,
-        scores: &Value,
-        (key_heads, group): (usize, usize),
-    ) -> Value {
+    fn probabilities(&mut self, layer: &AttentionLayer, scores: &Value, (key_heads, group): (usize, usize)) -> Value {
         let softmax = [("axis", Attribute::Int(-1))];
         let Some(sinks) = &layer.sinks else { return self.builder.node("Softmax", &[scores], &softmax) };
         let values = self.decoder.tensors().values(sinks);

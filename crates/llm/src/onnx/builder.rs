@@ -248,11 +248,8 @@ fn value_info(name: &str, data_type: DataType, shape: &[Extent]) -> ValueInfoPro
         Dimension { value: Some(value), ..Dimension::default() }
     };
     let shape = TensorShapeProto { dim: shape.iter().map(dimension).collect(), ..TensorShapeProto::default() };
-    let tensor = TensorTypeProto {
-        elem_type: Some(data_type as i32),
-        shape: Some(shape).into(),
-        ..TensorTypeProto::default()
-    };
+    let tensor =
+        TensorTypeProto { elem_type: Some(data_type as i32), shape: Some(shape).into(), ..TensorTypeProto::default() };
     let ty = TypeProto { value: Some(TypeValue::TensorType(tensor)), ..TypeProto::default() };
     ValueInfoProto { name: Some(name.to_owned()), type_: Some(ty).into(), ..ValueInfoProto::default() }
 }

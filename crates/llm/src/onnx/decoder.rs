@@ -98,7 +98,8 @@ pub fn export(decoder: &Decoder<'_>, spill: Option<&Spill>) -> Result<Exported, 
 impl Writer<'_, '_> {
     fn rotaries(&mut self, places: &Value) -> Result<(), OnnxExportError> {
         for rotary in &self.decoder.blueprint().rotaries {
-            let rule = || OnnxExportError::unsupported("rotary embeddings whose angles depend on the length of the text");
+            let rule =
+                || OnnxExportError::unsupported("rotary embeddings whose angles depend on the length of the text");
             let (frequencies, factor) = rotary.constant_frequencies().ok_or_else(rule)?;
             let builder = &mut self.builder;
             let half = frequencies.len();

@@ -34,11 +34,7 @@ impl Writer<'_, '_> {
         let width = nope + rope;
         let all = self.heads(&queries, latent.heads * width, HeadLayout::packed(latent.heads, width));
         let queries = self.partly_turned(layer, &all, nope);
-        Ok([
-            HeadsOf { value: queries, ..all },
-            HeadsOf { value: keys, count: latent.heads, width },
-            values,
-        ])
+        Ok([HeadsOf { value: queries, ..all }, HeadsOf { value: keys, count: latent.heads, width }, values])
     }
 
     fn latent_queries(&mut self, query: &QueryLatent, x: &Value) -> Result<Value, OnnxExportError> {

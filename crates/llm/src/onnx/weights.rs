@@ -1,5 +1,7 @@
 //! Weights as constants of the graph, and the products with them. Codes of integers go to `com.microsoft.MatMulNBits` where it holds
-//! them, else to DequantizeLinear, as fp8 codes do; what neither holds is stored as the floats that it stands for.
+//! them, else to DequantizeLinear, as fp8 codes do; what neither holds is stored as the floats that it stands for. Behind
+//! DequantizeLinear onnxruntime rounds activations to 8 bits on its own account (`session.qdq_matmulnbits_accuracy_level`), which is
+//! why MatMulNBits comes first.
 //!
 //! `MatMulNBits` takes a weight of K inputs and N outputs as `[N, K / block, block * bits / 8]`, the first code of a byte in its low
 //! half, scales `[N * K / block]` and zero points packed like codes, a row of bytes an output; without zero points zero is the
@@ -10,19 +12,21 @@ use super::decoder::Writer;
 use super::error::OnnxExportError;
 use crate::export::{ScaleEncoding, encode};
 use crate::forward::Projection;
-use crate::import::{PackedMatrix, integers};
+use crate::import::PackedMatrix;
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::onnx::{DataType, keep};
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::transpose;
 use kvant_quant::QuantTensor;
-use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme, ZeroPoint};
+use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme};
 
 /// The domain of onnxruntime's own operators.
 pub(super) const MICROSOFT: &str = "com.microsoft";
 /// Inputs of a block that the kernels of `MatMulNBits` take: powers of two from here.
 const SMALLEST_BLOCK: usize = 16;
+/// The largest block that is made.
+const LARGEST_BLOCK: usize = 128;
 
 /// A weight in the graph.
 #[derive(Clone, Debug)]
@@ -111,10 +115,12 @@ impl Writer<'_, '_> {
     fn packed(&mut self, layer: &Projection, matrix: &PackedMatrix<'_>) -> Result<Weight, OnnxExportError> {
         let scheme = matrix.scheme(matrix.is_symmetric(self.isa), None).filter(|_| matrix.groups().is_none());
         match scheme {
-            Some(TensorScheme::Int(int)) => match block_of(int, layer) {
-                Some(block) => self.blocks(layer, matrix, int, block),
-                None => self.dequantized(layer, matrix, int),
-            },
+            Some(TensorScheme::Int(int)) if !matches!(int.granularity, Granularity::Block { .. }) => {
+                match block_of(int, layer) {
+                    Some(block) => self.blocks(layer, matrix, int, block),
+                    None => self.dequantized(layer, matrix, int),
+                }
+            }
             Some(TensorScheme::Float(float)) if is_plain_fp8(float) => self.dequantized_fp8(layer, matrix, float),
             _ => {
                 self.widened.push(layer.module.clone());
@@ -134,35 +140,37 @@ impl Writer<'_, '_> {
         matrix.recoded(self.isa, &band, scheme).map_err(wrong)
     }
 
+    /// Codes of up to 4 bits in 4, others in 8, signed ones with half of the range added; scales of longer groups than a
+    /// block are repeated.
     fn blocks(
         &mut self,
         layer: &Projection,
         matrix: &PackedMatrix<'_>,
         int: IntScheme,
-        block: usize,
+        (block, shared): (usize, usize),
     ) -> Result<Weight, OnnxExportError> {
-        let bits = int.format.bits();
-        let unsigned = integers(bits).and_then(|(_, unsigned)| unsigned).unwrap_or(int.format);
-        let scheme = IntScheme { format: unsigned, zero_point: ZeroPoint::Integer, ..int };
-        let tensor = self.recoded(layer, matrix, TensorScheme::Int(scheme))?;
+        let tensor = self.recoded(layer, matrix, TensorScheme::Int(int))?;
+        let bits = if int.format.bits() <= 4 { 4 } else { 8 };
+        let middle = 1i16 << (bits - 1);
         let (rows, count) = (layer.rows, layer.columns.div_ceil(block));
         let codes = tensor.code_bytes().unwrap_or_default();
-        let packed: Vec<u8> = codes
-            .chunks(layer.columns.max(1))
-            .flat_map(|row| packed_row(row, bits, count * block))
-            .collect();
+        let raised: Vec<u8> = codes.iter().map(|code| (i16::from(*code as i8) + middle) as u8).collect();
+        let packed = raised.chunks(layer.columns.max(1)).flat_map(|row| packed_row(row, bits, count * block));
         let name = |what: &str| format!("{}.{what}", layer.module);
-        let codes = keep(self.spill, packed)?;
+        let codes = keep(self.spill, packed.collect())?;
         let shape = [rows, count, block * bits as usize / 8];
+        let (scale_rows, scale_columns) = tensor.scale_shape();
+        let place = |row: usize, at: usize| row.min(scale_rows - 1) * scale_columns + at * block / shared;
+        let places: Vec<usize> = (0..rows).flat_map(|row| (0..count).map(move |at| place(row, at))).collect();
+        let scales: Vec<f32> = places.iter().map(|place| tensor.scales()[*place]).collect();
         let mut inputs = vec![
             self.builder.initializer(&name("weight_blocks"), DataType::UINT8, &shape, codes),
-            self.scales(&name("weight_scales"), tensor.scales(), &[rows * count])?,
+            self.scales(&name("weight_scales"), &scales, &[rows * count])?,
         ];
-        let middle = f64::from(1u32 << (bits - 1));
-        if tensor.zero_points().iter().any(|point| *point != middle) {
-            let points: Vec<u8> = tensor.zero_points().iter().map(|point| *point as u8).collect();
-            let packed: Vec<u8> =
-                points.chunks(count.max(1)).flat_map(|row| packed_row(row, bits, row.len())).collect();
+        let points = tensor.zero_points();
+        if points.iter().any(|point| *point != 0.0) {
+            let points: Vec<u8> = places.iter().map(|place| (points[*place] as i16 + middle) as u8).collect();
+            let packed: Vec<u8> = points.chunks(count.max(1)).flat_map(|row| packed_row(row, bits, count)).collect();
             let shape = [packed.len()];
             inputs.push(self.builder.initializer(&name("weight_zero_points"), DataType::UINT8, &shape, packed));
         }
@@ -235,12 +243,19 @@ impl Writer<'_, '_> {
     }
 }
 
-/// The block in which `MatMulNBits` takes these codes.
-fn block_of(int: IntScheme, layer: &Projection) -> Option<usize> {
-    let Granularity::Group { axis: Axis::Columns, size } = int.granularity else { return None };
-    let block = size.map_or(layer.columns, |size| size.get() as usize);
-    let fits = matches!(int.format.bits(), 4 | 8) && block.is_power_of_two() && block >= SMALLEST_BLOCK;
-    fits.then_some(block)
+/// The block in which `MatMulNBits` takes these codes, and how many input channels share a scale: the largest power of two that
+/// divides those.
+fn block_of(int: IntScheme, layer: &Projection) -> Option<(usize, usize)> {
+    let whole = layer.columns.next_power_of_two().clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
+    let (block, shared) = match int.granularity {
+        Granularity::Tensor | Granularity::Channel(Axis::Rows) => (whole, usize::MAX),
+        Granularity::Group { axis: Axis::Columns, size } => {
+            let size = size.map_or(layer.columns, |size| size.get() as usize);
+            ((1 << size.trailing_zeros()).min(LARGEST_BLOCK), size)
+        }
+        _ => return None,
+    };
+    (block >= SMALLEST_BLOCK).then_some((block, shared))
 }
 
 /// e4m3 with a float scale for each channel or the tensor.

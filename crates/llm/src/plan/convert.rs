@@ -68,13 +68,13 @@ impl Plan {
             plan.with_parameters(parameters)?
         };
         Ok(match conversion.target {
-            Target::Float(_) => plan.as_floats(float),
+            Target::Float(_) => plan.into_floats(float),
             Target::Codes(_) => plan,
         })
     }
 
     /// Says in config.json that there are floats of a type.
-    fn as_floats(self, float: FloatType) -> Plan {
+    fn into_floats(self, float: FloatType) -> Plan {
         let config = self.config.map(|config| without_quantization(config, float.config_name()));
         Plan { config, ..self }
     }

@@ -232,7 +232,7 @@ fn mistakes_in_a_file_name_the_line() {
     assert!(
         message("version = 1\n[[override]]\nlayers = \"*\"\nscheme = \"int4\"\nx = 1").contains("unknown field `x`")
     );
-    assert!(message("version = 1\nformat = \"gguf\"").contains("gguf"));
+    assert!(message("version = 1\nformat = \"ggml\"").contains("ggml"));
     assert!(message("version = 1\nmax_shard_size = \"5 apples\"").contains("5 apples"));
     assert!(message("version = 1\nseed = -1").contains("line 2"));
     assert!(message("version = ").contains("line 1"));

@@ -39,9 +39,12 @@ fn assert_same(before: &ModelProto, after: &ModelProto, what: &str) {
     }
 }
 
+/// Passes that change what goes in and comes out, and are tested where they are written.
+const OF_THE_ENDS: [&str; 2] = ["nhwc-inputs", "float-ends"];
+
 #[test]
 fn each_pass_alone() {
-    for pass in ALL {
+    for pass in ALL.iter().filter(|pass| !OF_THE_ENDS.contains(&pass.name)) {
         let mut changed = model();
         simplify(&mut changed, &Selection::none().with(pass.name).unwrap(), &Context::default()).unwrap();
         assert_same(&model(), &changed, pass.name);
@@ -51,7 +54,7 @@ fn each_pass_alone() {
 #[test]
 fn all_passes_and_a_newer_opset() {
     let mut all = Selection::default();
-    ALL.iter().for_each(|pass| all.set(pass.name, true).unwrap());
+    ALL.iter().for_each(|pass| all.set(pass.name, !OF_THE_ENDS.contains(&pass.name)).unwrap());
     for opset in [17, 21] {
         for selection in [Selection::default(), all.clone()] {
             let mut changed = model();

@@ -5,7 +5,7 @@ use super::{ImatrixError, InputSums, Provenance, legacy};
 use kvant_container::Geometry;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType, Text};
 use std::collections::BTreeMap;
-use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 /// Writes sums to a file: GGUF, or the older format where the name ends in `.dat`. It appears when it is complete.
@@ -15,9 +15,11 @@ use std::path::Path;
 pub fn write(path: &Path, sums: &BTreeMap<String, InputSums>, provenance: &Provenance) -> Result<(), ImatrixError> {
     let is_legacy = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("dat"));
     let bytes = if is_legacy { legacy::encode(sums, provenance) } else { encode(sums, provenance)? };
-    let beside = path.with_added_extension("partial");
     let failure = |cause| ImatrixError::Write { file: path.to_path_buf(), cause };
-    fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path)).map_err(failure)
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut beside = tempfile::Builder::new().prefix(".kvant-").tempfile_in(directory).map_err(failure)?;
+    beside.write_all(&bytes).map_err(failure)?;
+    beside.persist(path).map(drop).map_err(|error| failure(error.error))
 }
 
 fn encode(sums: &BTreeMap<String, InputSums>, provenance: &Provenance) -> Result<Vec<u8>, ImatrixError> {

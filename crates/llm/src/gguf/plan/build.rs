@@ -27,7 +27,7 @@ impl GgufPlan {
         let metas: Vec<TensorMeta> = tensors.iter().map(|tensor| tensor.meta.clone()).collect();
         let network = Network::recognise(&config, &metas);
         let (family, architecture) = architecture(&network, &config)?;
-        if let Some(kind) = rope::unknown_scaling(&config.rope.main) {
+        if let Some(kind) = rope::unknown_scaling(&config.rope.main, architecture.name) {
             return Err(GgufPlanError::Scaling(kind.to_owned()));
         }
         let mut builder = Builder {

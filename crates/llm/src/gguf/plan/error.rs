@@ -67,7 +67,7 @@ pub enum GgufPlanError {
         dtype: String,
     },
     /// Positions are scaled in a way that the format cannot state (*unsupported*).
-    #[error("rotary embeddings of type `{0}` have no counterpart in GGUF")]
+    #[error("rotary embeddings of type `{0}`, as config.json states them, have no counterpart in GGUF")]
     Scaling(String),
     /// There is no codec for a type (*unsupported*).
     #[error("tensor `{tensor}` would be {kind}, which is not written")]

@@ -3,6 +3,7 @@
 use super::build::{Builder, Draft};
 use super::types::{Candidate, choose_type};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor};
+use crate::family::AttentionScale;
 use crate::gguf::metadata::{self, Facts};
 use crate::gguf::mix::{Category, Model};
 use crate::gguf::recipe::GgufRecipe;
@@ -12,7 +13,7 @@ use crate::gguf::tokenizer::{self, Habits};
 use crate::network::Notice;
 use crate::plan::source_text;
 use kvant_container::Checkpoint;
-use kvant_container::gguf::{GgufDeclaration, GgufLayout, TensorType};
+use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
 use xxhash_rust::xxh3::xxh3_128;
 
 impl Builder<'_, '_> {
@@ -36,6 +37,7 @@ impl Builder<'_, '_> {
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
         notices.extend(self.notices(&recipe));
+        notices.extend(windows_notice(&facts, &metadata).into_iter().chain(scale_notice(&facts)));
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);
         }
@@ -60,8 +62,7 @@ impl Builder<'_, '_> {
     }
 
     fn notices(&self, recipe: &GgufRecipe) -> Vec<String> {
-        let mut notices: Vec<String> =
-            self.network.notices().iter().filter(|n| tells(n)).map(Notice::to_string).collect();
+        let mut notices: Vec<String> = self.network.notices().iter().filter(tells).map(Notice::to_string).collect();
         let others = self.dropped.iter().filter(|tensor| tensor.reason == "vision or audio").count();
         if others > 0 {
             notices
@@ -167,6 +168,30 @@ fn check_importance(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Sliding windows that the graph of the architecture does not compute.
+fn windows_notice(facts: &Facts<'_>, metadata: &Metadata) -> Option<String> {
+    let config = facts.config;
+    let window = config.sliding_window.filter(|_| config.flag_or("use_sliding_window", true))?;
+    let is_stated = metadata.get(&facts.key("attention.sliding_window")).is_some();
+    let matters = !is_stated && config.max_positions.is_none_or(|longest| window < longest);
+    matters.then(|| {
+        format!(
+            "llama.cpp's graph of `{}` has no sliding windows: texts of more than {window} tokens are computed otherwise",
+            facts.architecture.name
+        )
+    })
+}
+
+/// A scale of attention that is none of those which llama.cpp derives from the sizes (Gemma 2 and 3).
+fn scale_notice(facts: &Facts<'_>) -> Option<String> {
+    let AttentionScale::InverseRootOf(key) = facts.family.math.attention_scale else { return None };
+    let stated = facts.config.number(key).ok()??;
+    let (width, per_head) = (facts.head_dim().ok()?, facts.config.hidden_size? / facts.heads().ok()?.max(1));
+    let is_derived = [width, per_head].iter().any(|size| *size as f64 == stated);
+    (!is_derived)
+        .then(|| format!("llama.cpp does not read `{key}`: it scales attention by the size of heads, not by {stated}"))
 }
 
 /// Tensors that nothing is known of weigh all inputs the same.

@@ -74,8 +74,9 @@ fn pieces(path: &Path, is_optional: bool) -> Result<Option<Vec<Piece>>, Tokenize
     }
 }
 
+/// A chat template; one that is longer than any is taken for damaged, and left out rather than cut.
 fn template(path: &Path) -> Option<String> {
     let mut text = String::new();
-    fs::File::open(path).ok()?.take(MAX_TEMPLATE).read_to_string(&mut text).ok()?;
-    Some(text)
+    fs::File::open(path).ok()?.take(MAX_TEMPLATE + 1).read_to_string(&mut text).ok()?;
+    Some(text).filter(|text| text.len() as u64 <= MAX_TEMPLATE)
 }

@@ -101,7 +101,8 @@ fn write(vocabulary: Vocabulary, metadata: &mut Metadata) {
     }
     metadata.set("tokenizer.ggml.token_type", tokens.iter().map(|token| token.kind as i32).collect::<Vec<i32>>());
     metadata.set("tokenizer.ggml.tokens", tokens.into_iter().map(|token| Text::from(token.text)).collect::<Vec<_>>());
-    if !merges.is_empty() {
+    // Its loader wants the list, even an empty one.
+    if model == "gpt2" || !merges.is_empty() {
         metadata.set("tokenizer.ggml.merges", merges.into_iter().map(Text::from).collect::<Vec<_>>());
     }
     metadata.set_some("tokenizer.ggml.add_space_prefix", space_prefix);

@@ -24,12 +24,18 @@ fn trunk(subject: &Subject<'_>, findings: &mut Findings) {
     if !network.places().contains(&Place::Embedding) {
         findings.error("token embedding", "is missing", REMAKE);
     }
-    let missing = (0..subject.config.num_layers.unwrap_or(0)).filter(|block| !network.blocks().contains(block));
-    let missing: Vec<usize> = missing.collect();
-    if let [first, ..] = missing[..] {
-        let reason = format!("is missing, with {} more of the blocks that config.json states", missing.len() - 1);
+    let there: BTreeSet<usize> = network.blocks().iter().copied().collect();
+    if let Some((first, more)) = missing(&there, subject.config.num_layers.unwrap_or(0)) {
+        let reason = format!("is missing, with {more} more of the blocks that config.json states");
         findings.error(format!("block {first}"), reason, REMAKE);
     }
+}
+
+/// The first number below `count` that is not there, and how many more there are. What is there bounds the work: `count` is
+/// whatever a file says.
+fn missing(there: &BTreeSet<usize>, count: usize) -> Option<(usize, usize)> {
+    let first = (0..count.min(there.len() + 1)).find(|number| !there.contains(number))?;
+    Some((first, count - there.range(..count).count() - 1))
 }
 
 /// The paths of a block's tensors inside it, indices of experts aside.
@@ -113,9 +119,8 @@ fn experts(subject: &Subject<'_>, findings: &mut Findings) {
     let stated = subject.config.experts.as_ref().map(|experts| experts.count);
     for ((block, role), experts) in found {
         let count = stated.unwrap_or(experts.last().map_or(0, |last| last + 1));
-        let missing: Vec<usize> = (0..count).filter(|expert| !experts.contains(expert)).collect();
-        if let [first, ..] = missing[..] {
-            let reason = format!("expert {first} and {} more have no {role} projection", missing.len() - 1);
+        if let Some((first, more)) = missing(&experts, count) {
+            let reason = format!("expert {first} and {more} more have no {role} projection");
             findings.error(format!("block {block}"), reason, REMAKE);
         }
         if experts.last().is_some_and(|last| *last >= count) {

@@ -30,9 +30,8 @@ fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], f
         }
     }
     for (tensor, place) in tensors.iter().zip(network.places()) {
-        match (place, tensor.shape.as_slice()) {
-            (Place::Embedding, &[rows, columns]) => report(&tensor.name, (rows, columns), sizes.embedding(), findings),
-            _ => {}
+        if let (Place::Embedding, &[rows, columns]) = (place, tensor.shape.as_slice()) {
+            report(&tensor.name, (rows, columns), sizes.embedding(), findings);
         }
     }
 }

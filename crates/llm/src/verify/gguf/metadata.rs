@@ -52,10 +52,10 @@ fn is_quantized(subject: &Subject<'_>) -> bool {
 /// Heads share the heads of keys and values evenly.
 fn heads(subject: &Subject<'_>, findings: &mut Findings) {
     let (heads, shared) = (subject.number("attention.head_count"), subject.number("attention.head_count_kv"));
-    if let (Some(heads), Some(shared)) = (heads, shared.filter(|shared| *shared > 0)) {
-        if !heads.is_multiple_of(shared) {
-            let reason = format!("{heads} heads cannot share {shared} heads of keys and values");
-            findings.error(format!("{}.attention.head_count_kv", subject.architecture), reason, HINT);
-        }
+    if let (Some(heads), Some(shared)) = (heads, shared.filter(|shared| *shared > 0))
+        && !heads.is_multiple_of(shared)
+    {
+        let reason = format!("{heads} heads cannot share {shared} heads of keys and values");
+        findings.error(format!("{}.attention.head_count_kv", subject.architecture), reason, HINT);
     }
 }

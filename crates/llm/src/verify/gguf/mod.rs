@@ -9,8 +9,9 @@ mod values;
 use super::loader::{Case, ModelFacts, judge};
 use super::parallel::Sharding;
 use super::{Options, Reads, Report, ways};
-use kvant_container::gguf::{GgufFile, Value};
-use kvant_container::{Error, ErrorKind};
+use crate::gguf::architecture::ARCHITECTURES;
+use kvant_container::gguf::{GgufFile, Value, begins_as_gguf};
+use kvant_container::{Error, ErrorKind, MappedFile};
 use kvant_quant::finding::{Finding, Findings, Severity};
 use std::path::Path;
 
@@ -24,6 +25,8 @@ pub struct GgufCheck {
     pub reads: Reads,
     /// Whether llama.cpp does not get past its errors.
     stops: bool,
+    /// Whether it knows decoders alone: others have other tensors.
+    of_decoders: bool,
     run: fn(&Subject<'_>, &mut Findings),
 }
 
@@ -34,6 +37,7 @@ pub const GGUF_CHECKS: &[GgufCheck] = &[
         about: "the metadata that its architecture needs are there",
         reads: Reads::Headers,
         stops: true,
+        of_decoders: true,
         run: metadata::run,
     },
     GgufCheck {
@@ -41,6 +45,7 @@ pub const GGUF_CHECKS: &[GgufCheck] = &[
         about: "every block has its tensors, of the sizes that the metadata give",
         reads: Reads::Headers,
         stops: true,
+        of_decoders: true,
         run: tensors::run,
     },
     GgufCheck {
@@ -48,6 +53,7 @@ pub const GGUF_CHECKS: &[GgufCheck] = &[
         about: "the tokenizer's lists are equally long, and fit the embedding",
         reads: Reads::Headers,
         stops: true,
+        of_decoders: true,
         run: tokenizer::run,
     },
     GgufCheck {
@@ -55,6 +61,7 @@ pub const GGUF_CHECKS: &[GgufCheck] = &[
         about: "scales of blocks and floats are finite",
         reads: Reads::Weights,
         stops: false,
+        of_decoders: false,
         run: values::run,
     },
 ];
@@ -67,6 +74,14 @@ pub(super) struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    /// Whether the file is a whole decoder of an architecture that is described; one without a name should be.
+    fn is_known(&self) -> bool {
+        let is_part = self.value("split.count").and_then(Value::as_u64).is_some_and(|parts| parts > 1);
+        let is_model = self.value("general.type").and_then(Value::as_str).is_none_or(|kind| kind == "model");
+        let is_described = ARCHITECTURES.iter().any(|row| row.name == self.architecture);
+        is_model && !is_part && (is_described || self.architecture.is_empty())
+    }
+
     /// A value of the metadata.
     fn value(&self, key: &str) -> Option<&Value> {
         self.file.metadata().get(key)
@@ -79,9 +94,10 @@ impl Subject<'_> {
     }
 }
 
-/// Whether a path means a GGUF file.
+/// Whether a path means a GGUF file, by its name or by how it begins.
 pub(super) fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+    let by_name = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    by_name || (path.is_file() && MappedFile::open(path).is_ok_and(|map| begins_as_gguf(&map)))
 }
 
 /// Verifies a GGUF file.
@@ -100,12 +116,19 @@ fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
     let architecture = file.metadata().get("general.architecture").and_then(Value::as_str).unwrap_or_default();
     let subject = Subject { file, architecture };
     let checks = GGUF_CHECKS.iter().filter(|check| check.reads <= options.reads);
+    let checks = checks.filter(|check| !check.of_decoders || subject.is_known());
     let found = checks.flat_map(|check| {
         let mut findings = Findings::of(check.id);
         (check.run)(&subject, &mut findings);
         findings.into_vec()
     });
-    let findings: Vec<Finding> = found.collect();
+    let mut findings: Vec<Finding> = found.collect();
+    if !subject.is_known() {
+        let mut unknown = Findings::of("gguf-metadata");
+        let reason = "is no whole decoder that is described here: its metadata, tensors and tokenizer are not checked";
+        unknown.note("general.architecture", reason, "");
+        findings.append(&mut unknown.into_vec());
+    }
     let quantized = file.tensors().filter(|tensor| tensor.kind().block_elements() > 1).count();
     judged(path, findings, options, (file.len(), quantized))
 }

@@ -42,7 +42,11 @@ fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
     }
     for (block, parts) in &blocks {
         for row in NEEDED.iter().filter(|row| !row.iter().any(|part| parts.contains(part))) {
-            findings.error(format!("blk.{block}.{}", row[0]), "is missing, and so is all that could stand for it", HINT);
+            findings.error(
+                format!("blk.{block}.{}", row[0]),
+                "is missing, and so is all that could stand for it",
+                HINT,
+            );
         }
     }
 }

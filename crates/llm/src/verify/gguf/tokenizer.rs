@@ -8,8 +8,8 @@ const HINT: &str = "convert the model again";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 /// Lists with an entry for every token.
 const PARALLEL: [&str; 2] = ["tokenizer.ggml.scores", "tokenizer.ggml.token_type"];
-/// Numbers of tokens.
-const SPECIAL: [&str; 5] = ["bos", "eos", "unknown", "separator", "padding"];
+/// Numbers of tokens, in the spelling of llama.cpp.
+const SPECIAL: [&str; 6] = ["bos", "eos", "unknown", "seperator", "padding", "mask"];
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     let Some(model) = subject.value("tokenizer.ggml.model").and_then(Value::as_str) else {

@@ -39,7 +39,11 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     let found: Vec<_> = tensors.par_iter().map(|tensor| (tensor.name(), tensor.kind(), count(*tensor))).collect();
     for (name, kind, count) in found.into_iter().filter(|(_, _, count)| *count > 0) {
         let what = if kind.block_elements() > 1 { "scales or minima of blocks" } else { "numbers" };
-        findings.error(name, format!("{count} {what} are infinite or none"), "download the file again, or convert the model again");
+        findings.error(
+            name,
+            format!("{count} {what} are infinite or none"),
+            "download the file again, or convert the model again",
+        );
     }
 }
 
@@ -56,7 +60,9 @@ fn count(tensor: GgufTensor<'_>) -> usize {
 }
 
 fn in_block(kind: TensorType, block: &[u8]) -> usize {
-    let word = |at: usize| block.get(at..at + 2).and_then(|bytes| bytes.first_chunk()).map_or(0, |word| u16::from_le_bytes(*word));
+    let word = |at: usize| {
+        block.get(at..at + 2).and_then(|bytes| bytes.first_chunk()).map_or(0, |word| u16::from_le_bytes(*word))
+    };
     match kind {
         TensorType::F32 => usize::from(word(2) & 0x7F80 == 0x7F80),
         TensorType::BF16 => usize::from(word(0) & 0x7F80 == 0x7F80),
