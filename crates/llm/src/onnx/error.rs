@@ -21,6 +21,14 @@ pub enum OnnxExportError {
         /// Why.
         cause: SchemeError,
     },
+    /// A weight or a scale is no number.
+    #[error("layer `{layer}`: {what} is no finite number")]
+    NotFinite {
+        /// The layer.
+        layer: String,
+        /// A weight, or a scale.
+        what: &'static str,
+    },
     /// A rule of the model has no graph yet.
     #[error("the ONNX export has no {what}")]
     Unsupported {
@@ -39,7 +47,7 @@ impl OnnxExportError {
         match self {
             OnnxExportError::Forward(error) => error.kind(),
             OnnxExportError::File(error) => error.kind(),
-            OnnxExportError::Codes { .. } => ErrorKind::Invalid,
+            OnnxExportError::Codes { .. } | OnnxExportError::NotFinite { .. } => ErrorKind::Invalid,
             OnnxExportError::Unsupported { .. } => ErrorKind::Unsupported,
         }
     }
@@ -49,7 +57,9 @@ impl OnnxExportError {
         match self {
             OnnxExportError::Forward(error) => error.hint(),
             OnnxExportError::File(error) => error.hint(),
-            OnnxExportError::Codes { .. } => Some("`kvant verify` tells what is wrong with the checkpoint".to_owned()),
+            OnnxExportError::Codes { .. } | OnnxExportError::NotFinite { .. } => {
+                Some("`kvant verify` tells what is wrong with the checkpoint".to_owned())
+            }
             OnnxExportError::Unsupported { .. } => {
                 Some("convert to another format: `kvant list formats` names them".to_owned())
             }

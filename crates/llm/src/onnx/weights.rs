@@ -99,6 +99,7 @@ impl Writer<'_, '_> {
         let (rows, columns) = (layer.rows, layer.columns);
         let mut values = Vec::new();
         matrix.read(self.isa, &Band { rows: 0..rows, columns: 0..columns }, &mut values);
+        check_finite(layer, "a weight", &values)?;
         let (encoding, data_type) = match self.decoder.tensors().float_source(layer) {
             Some(Source::F16) => (ScaleEncoding::F16, DataType::FLOAT16),
             Some(Source::Bf16) => (ScaleEncoding::Bf16, DataType::BFLOAT16),
@@ -137,7 +138,9 @@ impl Writer<'_, '_> {
     ) -> Result<QuantTensor, OnnxExportError> {
         let band = Band { rows: 0..layer.rows, columns: 0..layer.columns };
         let wrong = |cause| OnnxExportError::Codes { layer: layer.module.clone(), cause };
-        matrix.recoded(self.isa, &band, scheme).map_err(wrong)
+        let tensor = matrix.recoded(self.isa, &band, scheme).map_err(wrong)?;
+        check_finite(layer, "a scale", tensor.scales())?;
+        Ok(tensor)
     }
 
     /// Codes of up to 4 bits in 4, others in 8, signed ones with half of the range added; scales of longer groups than a
@@ -240,6 +243,13 @@ impl Writer<'_, '_> {
         }
         let inputs: Vec<&Value> = inputs.iter().collect();
         Ok(Weight::Matrix(self.builder.node("DequantizeLinear", &inputs, &attributes)))
+    }
+}
+
+fn check_finite(layer: &Projection, what: &'static str, values: &[f32]) -> Result<(), OnnxExportError> {
+    match values.iter().all(|value| value.is_finite()) {
+        true => Ok(()),
+        false => Err(OnnxExportError::NotFinite { layer: layer.module.clone(), what }),
     }
 }
 

@@ -98,21 +98,23 @@ impl Statement {
         flag("sym") == Some(true) || flag("zero_point") == Some(false)
     }
 
+    /// Whether other numbers hold for some modules. Rules with `-:` leave modules in floats.
+    fn has_exceptions(&self) -> bool {
+        let rules = self.config.get("dynamic").and_then(Value::as_object);
+        rules.is_some_and(|rules| rules.keys().any(|pattern| !pattern.starts_with("-:")))
+    }
+
     /// Input channels of a group, where one size is stated for all layers.
     pub fn group_size(&self) -> Option<usize> {
         let keys = ["group_size", "q_group_size"];
-        let has_exceptions =
-            self.config.get("dynamic").and_then(Value::as_object).is_some_and(|rules| !rules.is_empty());
         let size = keys.iter().find_map(|key| self.config.get(*key)?.as_u64());
-        size.filter(|_| !has_exceptions).and_then(|size| usize::try_from(size).ok())
+        size.filter(|_| !self.has_exceptions()).and_then(|size| usize::try_from(size).ok())
     }
 
     /// Bits of a code, where one number is stated for all layers.
     pub fn bits(&self) -> Option<u64> {
-        let has_exceptions =
-            self.config.get("dynamic").and_then(Value::as_object).is_some_and(|rules| !rules.is_empty());
         let keys = ["bits", "w_bit"];
-        keys.iter().find_map(|key| self.config.get(*key)?.as_u64()).filter(|_| !has_exceptions)
+        keys.iter().find_map(|key| self.config.get(*key)?.as_u64()).filter(|_| !self.has_exceptions())
     }
 
     /// Whether it promises static scales of keys and values.
