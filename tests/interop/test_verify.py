@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.integrations.finegrained_fp8 import FP8Experts
 
 import foreign_layouts
 import models
@@ -105,7 +106,9 @@ def test_what_is_broken_is_found_and_does_not_load(verify, quantized, copy, brea
 
 
 @pytest.mark.parametrize("made", ["awq", "gptq", "gptq v2", "gptq act order", "fp8 block"])
-def test_checkpoints_in_the_layouts_of_others(verify, model_dir, tmp_path, made):
+def test_checkpoints_in_the_layouts_of_others(verify, model_dir, tmp_path, made, monkeypatch):
+    # 5.16.1 asks this table for models without experts too, and goes on with None.
+    monkeypatch.setitem(FP8Experts._impl_tp_layer_overrides, None, {})
     """Layers made from the layouts' descriptions, in a whole model."""
     source = pathlib.Path(model_dir("nano_llama"))
     tensors, config = {}, {}

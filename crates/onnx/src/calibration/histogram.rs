@@ -56,7 +56,7 @@ impl Histogram {
     }
 
     /// Counts values, or their magnitudes; those outside of the edges are not counted. The odd ones, NaN and what is beyond
-    /// [`LARGEST`], are counted as what `odd` makes of them. Many values are counted by all threads: sums of whole numbers are the same in any order.
+    /// `LARGEST`, are counted as what `odd` makes of them. Many values are counted by all threads: sums of whole numbers are the same in any order.
     pub fn count(&mut self, values: &[f32], absolute: bool, odd: impl Fn(f32) -> Option<f32> + Sync) {
         let bins = self.counts.len();
         let Ok(number) = u32::try_from(bins) else { return };
