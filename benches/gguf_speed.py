@@ -26,22 +26,24 @@ def measure(command):
     return time.perf_counter() - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def error(file, reference, sample):
-    """Relative squared error of up to `sample` quantized tensors."""
+def errors_of(files, reference, sample):
+    """Relative squared errors of up to `sample` tensors that have the same quantized type in all files."""
     import numpy
     from gguf import GGUFReader
     from gguf.quants import dequantize
 
     floats = {tensor.name: tensor for tensor in GGUFReader(reference).tensors}
-    lost = whole = 0.0
-    quantized = [tensor for tensor in GGUFReader(file).tensors if tensor.tensor_type.name not in ("F32", "F16", "BF16")]
-    for tensor in quantized[:sample]:
-        original = floats[tensor.name]
-        expected = dequantize(original.data, original.tensor_type).astype(numpy.float64)
-        found = dequantize(tensor.data, tensor.tensor_type).astype(numpy.float64)
-        lost += float(((found - expected) ** 2).sum())
+    made = [{tensor.name: tensor for tensor in GGUFReader(file).tensors} for file in files]
+    kinds = lambda name: {tensors[name].tensor_type.name for tensors in made}  # noqa: E731
+    same = [name for name in floats if len(kinds(name)) == 1 and not kinds(name) & {"F32", "F16", "BF16"}]
+    lost, whole = [0.0] * len(files), 0.0
+    for name in same[:sample]:
+        expected = dequantize(floats[name].data, floats[name].tensor_type).astype(numpy.float64)
         whole += float((expected**2).sum())
-    return lost / whole
+        for index, tensors in enumerate(made):
+            found = dequantize(tensors[name].data, tensors[name].tensor_type)
+            lost[index] += float(((found - expected) ** 2).sum())
+    return [error / whole for error in lost]
 
 
 def with_tokenizer(model, tokenizer, folder):
@@ -76,24 +78,25 @@ def main():
         measure([*quantize, "--scheme", "BF16", "--format", "gguf", "-o", reference])
         for _ in range(a.rounds):
             for kind in a.types.split(","):
-                out = Path(folder) / f"{kind}.gguf"
+                ours, theirs = (Path(folder) / f"{kind}-{name}.gguf" for name in ("kvant", "llama"))
                 contestants = {
-                    "kvant": [*quantize, "--scheme", kind, "--format", "gguf", "-o", out],
-                    "llama.cpp": [a.llama_quantize, reference, out, kind, a.threads],
+                    "kvant": [*quantize, "--scheme", kind, "--format", "gguf", "-o", ours],
+                    "llama.cpp": [a.llama_quantize, reference, theirs, kind, a.threads],
                 }
                 for name, command in contestants.items():
                     found = measure(command)
                     best[kind, name] = min(best.get((kind, name), found), found)
-                    if (kind, name) not in errors:
-                        errors[kind, name] = error(out, reference, a.sample)
-                    out.unlink()
+                if kind not in errors:
+                    errors[kind] = errors_of([ours, theirs], reference, a.sample)
+                ours.unlink()
+                theirs.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
     print("| type | kvant, s | llama.cpp, s | wall ratio | processor ratio | error of kvant | error of llama.cpp |")
     print("|---|---|---|---|---|---|---|")
     for kind in a.types.split(","):
         (wall, used), (other, other_used) = best[kind, "kvant"], best[kind, "llama.cpp"]
-        ours, theirs = errors[kind, "kvant"], errors[kind, "llama.cpp"]
+        ours, theirs = errors[kind]
         print(f"| {kind} | {wall:.2f} | {other:.2f} | {other / wall:.2f} | {other_used / used:.2f} | {ours:.4e} | {theirs:.4e} |")
 
 
