@@ -23,6 +23,9 @@ mod tensor_type;
 mod tests;
 mod value;
 
+use crate::MappedFile;
+use std::path::Path;
+
 pub use error::GgufError;
 pub use file::{GgufFile, GgufTensor};
 pub use layout::{GgufDeclaration, GgufLayout, GgufLayoutError};
@@ -51,4 +54,9 @@ const MAX_NAME: usize = 63;
 /// Whether a file begins as a GGUF does.
 pub fn begins_as_gguf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
+}
+
+/// Whether a path is a file that begins as a GGUF does.
+pub fn is_gguf(path: &Path) -> bool {
+    path.is_file() && MappedFile::open(path).is_ok_and(|map| begins_as_gguf(&map))
 }

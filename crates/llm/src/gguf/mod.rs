@@ -21,7 +21,7 @@ pub mod recipe;
 mod rope;
 pub mod run;
 mod source;
-mod tokenizer;
+pub(crate) mod tokenizer;
 mod values;
 
 pub use mix::{MIXES, Mix, MixRow, UnknownMix};
