@@ -40,23 +40,19 @@ def samples(npz, batch=1, count=None):
     return [{k: a[i : i + batch] for k, a in arrays.items()} for i in range(0, total - batch + 1, batch)]
 
 
-def session(path, custom_ops=False, precise=False):
-    """An unoptimised session: optimisation moves roundings of quantized models, by other amounts in each version. A precise one is
-    optimised, and does not saturate products of unsigned activations and signed weights where the processor lacks VNNI."""
+def session(path, custom_ops=False):
+    """An unoptimised session: optimisation moves roundings of quantized models, by other amounts in each version."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if precise:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        options.add_session_config_entry("session.x64quantprecision", "1")
     options.intra_op_num_threads = options.inter_op_num_threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     if custom_ops:
         options.register_custom_ops_library(quark_onnx().get_library_path("cpu"))
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def outputs(path, feeds, custom_ops=False, precise=False):
+def outputs(path, feeds, custom_ops=False):
     """{output: f64 array of all samples, one behind the other}"""
-    run = session(path, custom_ops, precise)
+    run = session(path, custom_ops)
     names, wanted = [o.name for o in run.get_outputs()], {i.name for i in run.get_inputs()}
     rows = [run.run(names, {k: v for k, v in feed.items() if k in wanted}) for feed in feeds]
     return {name: np.stack([row[i] for row in rows]).astype(np.float64) for i, name in enumerate(names)}
@@ -73,10 +69,24 @@ def reference_outputs(float_model, npz):
     return outputs(float_model, samples(npz))
 
 
-def sqnr(float_model, model, npz, custom_ops=False, precise=False):
+def sqnr(float_model, model, npz, custom_ops=False):
     """{output: dB} over all samples of the file."""
-    reference, found = reference_outputs(float_model, npz), outputs(model, samples(npz), custom_ops, precise)
+    reference, found = reference_outputs(float_model, npz), outputs(model, samples(npz), custom_ops)
     return {name: decibels(reference[name], found[name]) for name in reference}
+
+
+def with_unsigned_weights(path, out):
+    """A copy in which QLinear operators have uint8 weights of the same values: int8 ones saturate beside uint8 activations where
+    the processor lacks VNNI. (onnxruntime's own option for it, session.x64quantprecision, fails on shared weights.)"""
+    model = onnx.load(path)
+    operators = [n for n in model.graph.node if n.op_type in ("QLinearConv", "QLinearMatMul", "QGemm")]
+    signed = {name for node in operators for name in (node.input[3], node.input[5])}
+    for tensor in model.graph.initializer:
+        if tensor.name in signed and tensor.data_type == onnx.TensorProto.INT8:
+            raised = onnx.numpy_helper.to_array(tensor).astype(np.int16) + 128
+            tensor.CopyFrom(onnx.numpy_helper.from_array(raised.astype(np.uint8), tensor.name))
+    onnx.save(model, out)
+    return out
 
 
 def shaken(path, out, seed, amount=2e-4):
