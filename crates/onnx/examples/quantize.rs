@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use kvant_container::onnx::{ExternalData, read, write};
+use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::observe;
 use kvant_onnx::data::{DataOptions, Source, inputs};
 use kvant_onnx::element::Element;
@@ -20,8 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [input, output, preset, changes @ ..] = &arguments[..] else {
         return Err("quantize IN.onnx OUT.onnx PRESET [qoperator|int8|channels|DATA]...".into());
     };
-    let mut recipe = Preset::find(preset).ok_or("no such preset")?.recipe();
-    let mut data = None;
+    let mut recipe = Preset::resolve(preset)?.ok_or("no such preset")?;
+    let (mut data, mut opened) = (None, None);
     for change in changes {
         match change.as_str() {
             "qoperator" => recipe.layout = Layout::QOperator,
@@ -30,16 +31,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             path => data = Some(Source::Path(path.into())),
         }
     }
+    let (runtime, cancelled) = (RuntimeOptions::default(), AtomicBool::new(false));
     let passes = recipe.passes();
     let prepared = prepare(read(Path::new(input))?, recipe, &passes, None)?;
     let mut observation = prepared.observation();
     if prepared.needs_data() {
         let source = data.ok_or("this preset needs data")?;
-        let mut samples = source.open(&inputs(&prepared.model.graph), &DataOptions::default())?;
-        let runtime = RuntimeOptions::default();
-        observe(&prepared.model, &mut observation, &mut samples, &runtime, &mut |_, _| {}, &AtomicBool::new(false))?;
+        let samples = opened.insert(source.open(&inputs(&prepared.model.graph), &DataOptions::default())?);
+        observe(&prepared.model, &mut observation, samples, &runtime, &mut |_, _| {}, &cancelled)?;
     }
-    let (model, report) = prepared.finish(&observation, None)?;
+    let mut watch = |_, _| {};
+    let progress = &mut watch;
+    let mut data = opened.as_mut().map(|samples| Data { samples, runtime, cancelled: &cancelled, progress });
+    let (model, report) = prepared.finish(&observation, data.as_mut(), None)?;
     println!("{}", serde_json::to_string(&report)?);
     Ok(write(model, Path::new(output), ExternalData::Auto)?)
 }

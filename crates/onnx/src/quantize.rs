@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvant_container::onnx::{GraphProto, ModelProto, Spill};
+use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, Spill};
 
+use crate::algorithm::{self, Algorithm, Data, transform, tune};
 use crate::calibration::{Observation, Settings};
 use crate::element::Element;
-use crate::equalization::equalize;
 use crate::error::QuantizeError;
 use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
 use crate::npu;
@@ -64,7 +64,8 @@ pub fn prepare(
     if recipe.boundary == Boundary::Integer && !matches!(recipe.layout, Layout::Qdq | Layout::QOperator) {
         return Err(QuantizeError::NoIntegerBoundary);
     }
-    let equalized = if recipe.equalize { equalize(&mut model, spill)? } else { 0 };
+    algorithm::check(&recipe)?;
+    let equalized = transform(&mut model, &recipe, spill)?;
     let types = shape::infer(&model);
     let data_type = |name: &str| types.get(name).map(|t| t.data_type);
     let placed = |graph: &GraphProto| match recipe.layout {
@@ -163,10 +164,12 @@ impl Prepared {
         named.filter_map(|name| range(name).map(|range| (name.clone(), range))).collect()
     }
 
-    /// Solves for scales and writes the quantized graph.
+    /// Solves for scales, runs the algorithms that see activations, and writes the quantized graph. `data` is for those
+    /// algorithms alone.
     pub fn finish(
         mut self,
         observation: &Observation,
+        data: Option<&mut Data<'_>>,
         spill: Option<&Spill>,
     ) -> Result<(ModelProto, Report), QuantizeError> {
         let go_on = || spill.map_or(Ok(()), Spill::check);
@@ -177,13 +180,15 @@ impl Prepared {
         let ranges = self.ranges(&observation.ranges());
         let mut solution = solve(self.graph(), &self.placement, &ranges, spill)?;
         let adjusted = self.adjust(&mut solution)?;
+        let gains = tune(&mut self, &mut solution, data)?;
         go_on()?;
         let mut report = Report::new(&self, &solution, &ranges, observation.samples());
         report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
         report.adjusted = adjusted;
+        report.gains = gains;
         report.not_numbers = observation.odd().iter().cloned().collect();
         if self.recipe.npu {
-            self.simulate();
+            simulate_hardware(&mut self.model, &self.types, &self.placement);
         }
         self.write(&solution, spill, &mut report)?;
         sign(&mut self.model);
@@ -249,17 +254,6 @@ impl Prepared {
         Ok(adjusted)
     }
 
-    fn simulate(&mut self) {
-        let (types, placement) = (&self.types, &self.placement);
-        let dims = |name: &str| types.get(name).and_then(|t| t.known_shape());
-        let quantized = |node: &kvant_container::onnx::NodeProto| {
-            node.output.iter().chain(&node.input).any(|name| placement.activations.contains_key(name))
-        };
-        if let Some(graph) = self.model.graph.as_mut() {
-            npu::simulate(graph, &dims, &quantized);
-        }
-    }
-
     /// What a user should know before the work begins.
     pub fn notices(&self) -> Vec<String> {
         let blocks = |scheme: &crate::recipe::TensorScheme| matches!(scheme.element, Element::Block(_));
@@ -267,7 +261,8 @@ impl Prepared {
         let plug_in = self.recipe.activation.iter().chain([&self.recipe.weight]).chain(products).any(blocks)
             || self.recipe.form == crate::recipe::Form::Quark;
         let mut notices = self.unmatched.clone();
-        if self.recipe.equalize && self.equalized == 0 {
+        let equalizes = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Equalization(_));
+        if self.recipe.algorithms.iter().any(equalizes) && self.equalized == 0 {
             notices.push("no two layers of the model can be equalized".to_owned());
         }
         let is_float8 = |a: &crate::recipe::TensorScheme| a.element.is_float8();
@@ -288,9 +283,19 @@ impl Prepared {
         notices
     }
 
-    /// Whether any range has to come from data.
+    /// Whether the model has to be run over data: for ranges, or for algorithms.
     pub fn needs_data(&self) -> bool {
-        !self.observation().tensors().is_empty()
+        !self.observation().tensors().is_empty() || self.recipe.algorithms.need_data()
+    }
+}
+
+/// Computes as the hardware does, where its operators differ: [`npu::simulate`].
+pub(crate) fn simulate_hardware(model: &mut ModelProto, types: &Types, placement: &Placement) {
+    let dims = |name: &str| types.get(name).and_then(|t| t.known_shape());
+    let quantized =
+        |node: &NodeProto| node.output.iter().chain(&node.input).any(|name| placement.activations.contains_key(name));
+    if let Some(graph) = model.graph.as_mut() {
+        npu::simulate(graph, &dims, &quantized);
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::algorithm::LayerGain;
 use crate::quantization::Range;
 use crate::quantize::Prepared;
 use crate::solution::Solution;
@@ -41,8 +42,12 @@ pub struct Report {
     pub samples: usize,
     /// Rewrites by each pass that made any.
     pub passes: Vec<(String, usize)>,
+    /// The algorithms that ran, in order.
+    pub algorithms: Vec<String>,
     /// Pairs of layers that were equalized.
     pub equalized_pairs: usize,
+    /// What algorithms gained for each layer whose codes or biases they chose.
+    pub gains: Vec<LayerGain>,
     /// Tensors and nodes that are left in float, and why.
     pub left_in_float: Vec<(String, String)>,
     /// Tensors whose scale was changed for the hardware or for a bias.
@@ -89,7 +94,9 @@ impl Report {
             nodes: prepared.model.graph.node.len(),
             samples,
             passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            algorithms: prepared.recipe.algorithms.iter().map(ToString::to_string).collect(),
             equalized_pairs: prepared.equalized,
+            gains: Vec::new(),
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),
             limited: Vec::new(),

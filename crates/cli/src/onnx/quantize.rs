@@ -8,8 +8,9 @@ use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, model, size};
 use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, write_unless};
+use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::{Observation, observe};
-use kvant_onnx::data::{DataOptions, Source, inputs};
+use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
 use kvant_onnx::quantize::{Prepared, prepare};
 use kvant_onnx::report::Report;
 use serde_json::{Value, json};
@@ -34,8 +35,16 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     let prepared = plan(args, &spill)?;
     prepared.notices().iter().for_each(|notice| printer.note(notice));
     let mut observation = prepared.observation();
-    let engine = calibrate(args, &prepared, &mut observation, &cancelled, printer)?;
-    let (quantized, report) = model::pool(&args.run)?.install(|| prepared.finish(&observation, Some(&spill)))?;
+    let mut samples = samples(args, &prepared, printer)?;
+    let engine = calibrate(args, &prepared, &mut observation, samples.as_mut(), &cancelled, printer)?;
+    let progress = Progress::new(printer, Unit::Layers);
+    let mut watch = progress.watch();
+    let runtime = runtime(&args.recipe.onnx.engine, &args.run);
+    let mut data =
+        samples.as_mut().map(|samples| Data { samples, runtime, cancelled: &cancelled, progress: &mut watch });
+    let (quantized, report) =
+        model::pool(&args.run)?.install(|| prepared.finish(&observation, data.as_mut(), Some(&spill)))?;
+    drop(progress);
     let external = match args.recipe.onnx.external_data {
         ExternalWhen::Auto => ExternalData::Auto,
         ExternalWhen::Always => ExternalData::Always,
@@ -90,14 +99,8 @@ fn plan(args: &QuantizeArgs, spill: &Spill) -> Result<Prepared, Failure> {
     Ok(model::pool(&args.run)?.install(|| prepare(model, recipe, &passes, Some(spill)))?)
 }
 
-/// Runs the float model over the data. Returns the engine, none where no range depends on data.
-fn calibrate(
-    args: &QuantizeArgs,
-    prepared: &Prepared,
-    observation: &mut Observation,
-    cancelled: &AtomicBool,
-    printer: &Printer,
-) -> Result<Option<String>, Failure> {
+/// Opens the data; `None` where nothing depends on them.
+fn samples(args: &QuantizeArgs, prepared: &Prepared, printer: &Printer) -> Result<Option<Samples>, Failure> {
     let source = one_source(&args.recipe.calibration.calib)?;
     if !prepared.needs_data() {
         if source.is_some() {
@@ -110,14 +113,27 @@ fn calibrate(
     let preprocessing = args.recipe.onnx.preprocess.as_deref().map(str::parse).transpose()?;
     let (num_samples, seed) = (Some(args.recipe.calibration.num_samples), args.recipe.calibration.seed);
     let options = DataOptions { num_samples, preprocessing, seed, labels: None };
-    let mut samples = source.open(&inputs(&prepared.model.graph), &options)?;
+    let samples = source.open(&inputs(&prepared.model.graph), &options)?;
     if samples.random() {
         printer.note("the calibration data are made up: ranges will not fit real inputs, and accuracy will suffer");
     }
+    Ok(Some(samples))
+}
+
+/// Runs the float model over the data. Returns the engine, none where no range depends on data.
+fn calibrate(
+    args: &QuantizeArgs,
+    prepared: &Prepared,
+    observation: &mut Observation,
+    samples: Option<&mut Samples>,
+    cancelled: &AtomicBool,
+    printer: &Printer,
+) -> Result<Option<String>, Failure> {
+    let Some(samples) = samples.filter(|_| !observation.tensors().is_empty()) else { return Ok(None) };
     let progress = Progress::new(printer, Unit::Samples);
     let mut watch = progress.watch();
     let runtime = runtime(&args.recipe.onnx.engine, &args.run);
-    Ok(Some(observe(&prepared.model, observation, &mut samples, &runtime, &mut watch, cancelled)?))
+    Ok(Some(observe(&prepared.model, observation, samples, &runtime, &mut watch, cancelled)?))
 }
 
 fn no_data() -> Failure {

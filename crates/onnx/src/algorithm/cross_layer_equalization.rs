@@ -9,12 +9,31 @@
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, Spill, data_type, keep, shape};
 
+use super::option::{AlgorithmOption, COUNT, SWITCH, count, option, switch};
 use crate::error::QuantizeError;
 use crate::graph::{Index, int_attribute, is, positional_input};
 use crate::solution::values;
 
-/// Rounds over all pairs, at most.
-const ROUNDS: usize = 20;
+/// The settings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Equalization {
+    /// Rounds over all pairs, at most.
+    pub steps: u32,
+    /// Whether biases count among the weights of their channel.
+    pub bias: bool,
+}
+
+impl Equalization {
+    /// Until nothing moves, biases counted.
+    pub const USUAL: Self = Self { steps: 20, bias: true };
+}
+
+/// What can be set.
+pub(super) const OPTIONS: &[AlgorithmOption] = &[
+    option!(Equalization.steps, "steps", COUNT, "rounds over all pairs of layers, at most", count),
+    option!(Equalization.bias, "bias", SWITCH, "whether biases count among the weights of their channel", switch),
+];
+
 /// Scales closer to 1 than this are no movement.
 const SETTLED: f32 = 1e-3;
 /// Scales beyond this, or below its inverse, would move all of a channel's precision into one layer.
@@ -46,12 +65,12 @@ impl Side {
 /// Equalizes every pair of layers of a model. Returns the number of pairs.
 ///
 /// Errors: weights whose bytes do not fit their shape.
-pub fn equalize(model: &mut ModelProto, spill: Option<&Spill>) -> Result<usize, QuantizeError> {
+pub fn equalize(model: &mut ModelProto, settings: Equalization, spill: Option<&Spill>) -> Result<usize, QuantizeError> {
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
     let pairs = pairs(graph);
     let mut weights = Weights::read(graph, &pairs)?;
-    for _ in 0..ROUNDS {
-        let moved: Vec<bool> = pairs.iter().map(|pair| weights.equalize(pair)).collect();
+    for _ in 0..settings.steps {
+        let moved: Vec<bool> = pairs.iter().map(|pair| weights.equalize(pair, settings)).collect();
         if !moved.contains(&true) {
             break;
         }
@@ -185,10 +204,10 @@ impl Weights {
     }
 
     /// Scales one pair. Whether anything moved.
-    fn equalize(&mut self, pair: &Pair) -> bool {
+    fn equalize(&mut self, pair: &Pair, settings: Equalization) -> bool {
         let head = self.ranges(&pair.head, pair.channels);
         let tail = self.ranges(&pair.tail, pair.channels);
-        let head = self.with_bias(head, pair);
+        let head = if settings.bias { self.with_bias(head, pair) } else { head };
         let scale = |(r0, r1): (&f32, &f32)| {
             let usable = *r0 > 0.0 && *r1 > 0.0 && r0.is_finite() && r1.is_finite();
             if usable { (r1 / r0).sqrt().clamp(1.0 / LARGEST, LARGEST) } else { 1.0 }
@@ -264,7 +283,7 @@ mod tests {
     #[test]
     fn channels_become_alike_and_products_stay() {
         let (before, mut after) = (chain(), chain());
-        assert_eq!(equalize(&mut after, None).unwrap(), 2);
+        assert_eq!(equalize(&mut after, Equalization::USUAL, None).unwrap(), 2);
         for channel in 0..2 {
             let product =
                 |m: &ModelProto| ["w0", "w1", "w2"].map(|w| f64::from(weight(m, w)[channel])).iter().product::<f64>();
@@ -279,6 +298,6 @@ mod tests {
     fn a_clip_between_two_layers_keeps_them_apart() {
         let mut clipped = chain();
         clipped.graph.as_mut().unwrap().node[1].op_type = Some("Clip".to_owned());
-        assert_eq!(equalize(&mut clipped, None).unwrap(), 1);
+        assert_eq!(equalize(&mut clipped, Equalization::USUAL, None).unwrap(), 1);
     }
 }
