@@ -1,6 +1,7 @@
 //! A layer whose codes are about to be chosen, and the trait of what chooses them. No graph and no engine.
 
 use kvant_container::onnx::NodeProto;
+use kvant_quant::reconstruction::ActivationFunction;
 
 use super::captured::Captured;
 use super::error::AlgorithmError;
@@ -62,46 +63,6 @@ pub struct ActivationQuantizer {
     pub element: Element,
     /// Scale and zero point.
     pub affine: Affine,
-}
-
-/// What is computed from a layer's output before anything else reads it.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum ActivationFunction {
-    /// Nothing that is known.
-    #[default]
-    None,
-    /// `max(x, 0)`.
-    Relu,
-    /// `x` above zero, `alpha x` below.
-    LeakyRelu {
-        /// The slope.
-        alpha: f32,
-    },
-    /// `min(max(x, low), high)`.
-    Clip {
-        /// The lower bound.
-        low: f32,
-        /// The upper bound.
-        high: f32,
-    },
-}
-
-impl ActivationFunction {
-    /// Of one value.
-    pub fn apply(self, x: f32) -> f32 {
-        match self {
-            Self::None => x,
-            Self::Relu => x.max(0.0),
-            Self::LeakyRelu { alpha } => {
-                if x < 0.0 {
-                    alpha * x
-                } else {
-                    x
-                }
-            }
-            Self::Clip { low, high } => x.max(low).min(high),
-        }
-    }
 }
 
 /// A layer: Conv, ConvTranspose, Gemm or MatMul with a constant weight that it alone reads.
@@ -171,13 +132,5 @@ mod tests {
         let grid = Grid::new(Element::Int8, Element::Int8.range(true).unwrap(), &[2, 2], Some(1), parameters);
         assert_eq!(grid.nearest(&[1.0, 1.0, -100.0, 6.1]), [3, 1, -127, 4]);
         assert_eq!(grid.values(&[3, 1, -127, 4]), [1.0, 0.0, -64.0, 6.0]);
-    }
-
-    #[test]
-    fn activation_functions() {
-        let of = |f: ActivationFunction| [-2.0, 0.5, 9.0].map(|x| f.apply(x));
-        assert_eq!(of(ActivationFunction::Relu), [0.0, 0.5, 9.0]);
-        assert_eq!(of(ActivationFunction::LeakyRelu { alpha: 0.5 }), [-1.0, 0.5, 9.0]);
-        assert_eq!(of(ActivationFunction::Clip { low: -1.0, high: 6.0 }), [-1.0, 0.5, 6.0]);
     }
 }

@@ -19,6 +19,7 @@ mod error;
 mod layer;
 mod list;
 mod option;
+mod reconstruction;
 mod simulation;
 mod spelling;
 mod store;
@@ -33,9 +34,11 @@ pub use captured::{Captured, Pair};
 pub use cross_layer_equalization::{Equalization, equalize};
 pub use data::Data;
 pub use error::AlgorithmError;
-pub use layer::{ActivationFunction, ActivationQuantizer, Grid, Layer, Rounded, Rounding};
+pub use kvant_quant::reconstruction::ActivationFunction;
+pub use layer::{ActivationQuantizer, Grid, Layer, Rounded, Rounding};
 pub use list::{Algorithms, split_name};
 pub use option::AlgorithmOption;
+pub use reconstruction::{AdaQuant, AdaRound, Span};
 pub use spelling::SpellingError;
 pub(crate) use transform::{check, transform};
 pub use tuning::LayerGain;
@@ -46,6 +49,10 @@ pub(crate) use tuning::tune;
 pub enum Algorithm {
     /// Scales of channels moved between consecutive layers.
     Equalization(Equalization),
+    /// Whether each weight goes up or down to a code, trained layer by layer.
+    AdaRound(AdaRound),
+    /// Weights that are trained through their rounding, layer by layer.
+    AdaQuant(AdaQuant),
     /// Biases that make up for the mean error of a layer.
     BiasCorrection(BiasCorrection),
 }
@@ -98,6 +105,28 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         options: cross_layer_equalization::OPTIONS,
     },
     AlgorithmRow {
+        name: "adaround",
+        aliases: &[],
+        stage: Stage::Rounding,
+        needs_data: true,
+        cost: "minutes: many runs of each layer, forward and backward",
+        paper: "arXiv 2004.10568",
+        about: "trains for each weight whether it is rounded up or down, so that the layer's output stays",
+        usual: Algorithm::AdaRound(AdaRound::USUAL),
+        options: reconstruction::ADA_ROUND_OPTIONS,
+    },
+    AlgorithmRow {
+        name: "adaquant",
+        aliases: &[],
+        stage: Stage::Rounding,
+        needs_data: true,
+        cost: "minutes: many runs of each layer, forward and backward",
+        paper: "arXiv 2006.10518",
+        about: "trains the weights through their rounding, so that the layer's output stays",
+        usual: Algorithm::AdaQuant(AdaQuant::USUAL),
+        options: reconstruction::ADA_QUANT_OPTIONS,
+    },
+    AlgorithmRow {
         name: "bias-correction",
         aliases: &["biascorrection", "bc"],
         stage: Stage::Correction,
@@ -139,6 +168,8 @@ impl Algorithm {
     /// How it chooses codes, if that is what it does.
     pub(crate) fn rounding(&self) -> Option<&dyn Rounding> {
         match self {
+            Self::AdaRound(settings) => Some(settings),
+            Self::AdaQuant(settings) => Some(settings),
             Self::Equalization(_) | Self::BiasCorrection(_) => None,
         }
     }
@@ -147,6 +178,8 @@ impl Algorithm {
     pub(crate) fn needs_biases(&self) -> bool {
         match self {
             Self::BiasCorrection(_) => true,
+            Self::AdaRound(settings) => settings.update_bias,
+            Self::AdaQuant(settings) => settings.update_bias,
             Self::Equalization(_) => false,
         }
     }

@@ -1,10 +1,11 @@
 //! The layers of a graph whose codes or biases algorithms choose, and what belongs to each. No values.
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto, data_type, shape};
+use kvant_quant::reconstruction::ActivationFunction;
 
-use super::layer::ActivationFunction;
-use crate::graph::{Index, float_attribute, int_attribute, is, is_standard, positional_input};
+use crate::graph::{Index, float_attribute, int_attribute, is, is_standard, positional_input, string_attribute};
 use crate::placement::{Placement, clip_bounds};
+use crate::solution::values;
 
 /// A layer of a graph, by its node.
 #[derive(Debug, Clone)]
@@ -69,21 +70,50 @@ fn bias_of<'g>(graph: &'g GraphProto, index: &Index, node: &'g NodeProto) -> Opt
 /// The activation function behind a node that nothing else reads, and what comes out.
 fn function(graph: &GraphProto, index: &Index, node: &NodeProto) -> Option<(ActivationFunction, String)> {
     let output = node.output.first()?;
-    let none = (ActivationFunction::None, output.clone());
-    let Some(next) = index.only_consumer(output).map(|i| &graph.node[i]).filter(|next| is_standard(next)) else {
-        return Some(none);
-    };
-    let function = match next.op_type() {
-        _ if next.input.first() != Some(output) => return Some(none),
+    let next = index.only_consumer(output).map(|i| &graph.node[i]);
+    let next = next.filter(|next| is_standard(next) && next.input.first() == Some(output));
+    let found = next.and_then(|next| Some((known_function(graph, index, node, next)?, next.output.first()?.clone())));
+    Some(found.unwrap_or_else(|| (ActivationFunction::None, output.clone())))
+}
+
+fn known_function(
+    graph: &GraphProto,
+    index: &Index,
+    layer: &NodeProto,
+    node: &NodeProto,
+) -> Option<ActivationFunction> {
+    let float = |name: &str, default: f32| float_attribute(node, name).unwrap_or(default);
+    Some(match node.op_type() {
         "Relu" => ActivationFunction::Relu,
-        "LeakyRelu" => ActivationFunction::LeakyRelu { alpha: float_attribute(next, "alpha").unwrap_or(0.01) },
-        "Clip" => match clip_bounds(graph, index, next) {
-            Some((low, high)) => ActivationFunction::Clip { low, high },
-            None => return Some(none),
+        "LeakyRelu" => ActivationFunction::LeakyRelu { alpha: float("alpha", 0.01) },
+        "PRelu" => ActivationFunction::PRelu { slopes: slopes(graph, index, layer, node)? },
+        "Clip" => {
+            let (low, high) = clip_bounds(graph, index, node)?;
+            ActivationFunction::Clip { low, high }
+        }
+        "Sigmoid" => ActivationFunction::Sigmoid,
+        "HardSigmoid" => ActivationFunction::HardSigmoid { alpha: float("alpha", 0.2), beta: float("beta", 0.5) },
+        "HardSwish" => ActivationFunction::HardSwish,
+        "Tanh" => ActivationFunction::Tanh,
+        "Gelu" => match string_attribute(node, "approximate") {
+            Some("tanh") => ActivationFunction::GeluTanh,
+            _ => ActivationFunction::Gelu,
         },
-        _ => return Some(none),
-    };
-    Some((function, next.output.first()?.clone()))
+        _ => return None,
+    })
+}
+
+/// The slopes of a PRelu: one for all, or one for each output channel of the layer before it.
+fn slopes(graph: &GraphProto, index: &Index, layer: &NodeProto, node: &NodeProto) -> Option<Vec<f32>> {
+    let tensor = |name: &str| index.constant(graph, name).filter(|t| data_type(t) == DataType::FLOAT);
+    let slopes = tensor(positional_input(node, 1)?)?;
+    let (slope, weight) = (shape(slopes).ok()?, shape(tensor(weight_of(layer)?)?).ok()?);
+    let channels = channels(layer, &weight)?;
+    // The channels of a convolution stand before its spatial axes, those of a product last.
+    let behind = if layer.op_type().starts_with("Conv") { weight.len().checked_sub(2)? } else { 0 };
+    let spread = slope.len() > behind && slope[slope.len() - 1 - behind] == channels;
+    let fits = slope.iter().product::<usize>() == channels && spread;
+    (fits || slope.iter().all(|&d| d == 1)).then(|| values(slopes).ok()).flatten()
 }
 
 /// What a layer multiplies its product and its bias by.

@@ -153,14 +153,14 @@ fn compare(layer: &Layer, output: &Array<'_>, target: &Array<'_>) -> Option<Diff
     let mut found = Difference { drift: vec![0.0; channels], elements: made.len() as u64, ..Difference::default() };
     let runs = made.chunks(inner.max(1)).zip(wanted.chunks(inner.max(1)));
     for (run, (made, wanted)) in runs.enumerate() {
-        let mut drift = 0.0;
+        let (mut drift, channel) = (0.0, run % channels);
         for (&m, &w) in made.iter().zip(wanted) {
             drift += f64::from(w) - f64::from(m);
-            let (m, w) = (layer.function.apply(m), layer.function.apply(w));
+            let (m, w) = (layer.function.apply(channel, m), layer.function.apply(channel, w));
             found.signal += f64::from(w).powi(2);
             found.noise += (f64::from(w) - f64::from(m)).powi(2);
         }
-        found.drift[run % channels] += drift;
+        found.drift[channel] += drift;
     }
     Some(found)
 }

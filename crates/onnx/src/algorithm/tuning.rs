@@ -93,9 +93,14 @@ impl Tuning<'_> {
         if let Some(rounding) = self.algorithms.iter().find_map(Algorithm::rounding) {
             let rounded = rounding.round(&layer, &captured)?;
             check(&layer, &rounded)?;
-            codes = rounded.codes;
+            let own = layer.bias.clone();
             layer.bias = rounded.bias.or(layer.bias);
-            after = Some(self.difference(&layer, &codes, target, &captured)?);
+            let made = self.difference(&layer, &rounded.codes, target, &captured)?;
+            // Codes that do no good are not taken.
+            match made.noise < before.noise {
+                true => (codes, after) = (rounded.codes, Some(made)),
+                false => layer.bias = own,
+            }
             self.solution.codes.insert(target.weight.clone(), codes.clone());
         }
         if let (Some(correction), Some(bias)) = (self.correction(), &layer.bias) {
@@ -123,7 +128,7 @@ impl Tuning<'_> {
             Some(ActivationQuantizer { element: activation.scheme.element, affine })
         };
         let input = node.input.first().and_then(|name| quantizer(name));
-        let (output, function) = (quantizer(&target.end), target.function);
+        let (output, function) = (quantizer(&target.end), target.function.clone());
         Ok(Some(Layer { node, shape, weight: values(tensor)?, grid, bias, input, output, function }))
     }
 

@@ -109,6 +109,8 @@ impl<S: Samples> Run<'_, S> {
         let mut batches = Batches::new(self.samples.count(), settings.seed);
         let mut best = None;
         let every = settings.iterations.div_ceil(CHECKS).max(1);
+        // The quadratic form knows the error of all samples as soon as it is asked.
+        let checked = settings.early_stop || self.quadratic.is_some();
         let warm = (settings.warm_start() * settings.iterations as f32) as u32;
         for iteration in 0..settings.iterations {
             self.samples.go_on()?;
@@ -124,9 +126,9 @@ impl<S: Samples> Run<'_, S> {
                 bias.step(adam, &self.gradients.bias);
             }
             let done = iteration + 1;
-            if settings.early_stop && done > warm && done % every == 0 {
+            if checked && done > warm && done % every == 0 {
                 let found = Found { steps: variables.rounded(), bias: bias.as_ref().map(|bias| bias.values.clone()) };
-                if self.check(found, &mut best)? {
+                if self.check(found, &mut best)? && settings.early_stop {
                     return Ok((best.map_or_else(|| self.untouched(), |best: Best| best.found), done));
                 }
             }

@@ -74,7 +74,7 @@ fn correlated(rows: usize, positions: usize, seed: usize) -> Vec<f32> {
 }
 
 fn settings(method: Method) -> Settings {
-    let learning_rate = if method == Method::AdaQuant { 2e-3 } else { 0.1 };
+    let learning_rate = if method == Method::AdaQuant { 5e-4 } else { 0.1 };
     let (iterations, batch_size, seed) = (400, 2, 3);
     Settings { method, iterations, learning_rate, batch_size, seed, early_stop: false, update_bias: false }
 }
@@ -95,7 +95,7 @@ fn losses_fall_for_all_kinds_of_layers_and_functions() {
         for (groups, outputs, features) in [(1, 6, 20), (6, 6, 9), (2, 6, 12)] {
             let mut case = case(groups, outputs, features, function.clone());
             let found = run(&mut case, &settings(method));
-            let least = if method == Method::AdaQuant { 0.9 } else { 0.75 };
+            let least = if method == Method::AdaQuant { 0.95 } else { 0.75 };
             let text = format!("{:?} {method:?}: {} -> {}", case.module, found.before, found.after);
             assert!(found.after < least * found.before, "{text}");
             assert!(found.steps.iter().all(|step| (-7..=7).contains(step)), "{text}");
