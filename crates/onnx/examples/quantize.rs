@@ -1,5 +1,5 @@
-//! Quantizes an ONNX model by a preset: `quantize IN.onnx OUT.onnx PRESET [qoperator|int8|channels|DATA]...`. Prints the
-//! report as JSON.
+//! Quantizes an ONNX model by a preset: `quantize IN.onnx OUT.onnx PRESET [qoperator|int8|int4|channels|+ALGORITHM|DATA]...`.
+//! Prints the report as JSON.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -19,7 +19,7 @@ use kvant_onnx::runtime::RuntimeOptions;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [input, output, preset, changes @ ..] = &arguments[..] else {
-        return Err("quantize IN.onnx OUT.onnx PRESET [qoperator|int8|channels|DATA]...".into());
+        return Err("quantize IN.onnx OUT.onnx PRESET [qoperator|int8|int4|channels|+ALGORITHM|DATA]...".into());
     };
     let mut recipe = Preset::resolve(preset)?.ok_or("no such preset")?;
     let (mut data, mut opened) = (None, None);
@@ -27,11 +27,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         match change.as_str() {
             "qoperator" => recipe.layout = Layout::QOperator,
             "int8" => (recipe.weight.element, recipe.weight.symmetric) = (Element::Int8, true),
+            "int4" => (recipe.weight.element, recipe.weight.symmetric) = (Element::Int4, true),
             "channels" => recipe.weight.per_channel = true,
+            text if text.starts_with('+') => recipe.algorithms.extend(&text[1..].parse()?)?,
             path => data = Some(Source::Path(path.into())),
         }
     }
-    let (runtime, cancelled) = (RuntimeOptions::default(), AtomicBool::new(false));
+    let threads = std::thread::available_parallelism().ok().map(usize::from);
+    let (runtime, cancelled) = (RuntimeOptions { threads, ..RuntimeOptions::default() }, AtomicBool::new(false));
     let passes = recipe.passes();
     let prepared = prepare(read(Path::new(input))?, recipe, &passes, None)?;
     let mut observation = prepared.observation();

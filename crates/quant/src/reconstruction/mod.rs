@@ -30,6 +30,7 @@ mod variables;
 
 pub use activation_function::ActivationFunction;
 pub use module::{Module, Sample, Samples, Shape};
+pub use objective::Gradients;
 pub use run::{Reconstructed, reconstruct};
 pub use settings::{AdaRound, Method, Settings};
 pub use variables::{CodeSteps, Weight};

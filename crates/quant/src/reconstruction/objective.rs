@@ -10,7 +10,7 @@ const LANES: usize = 16;
 
 /// The gradients of a loss, and room for what is computed on the way.
 #[derive(Debug, Default)]
-pub(super) struct Gradients {
+pub struct Gradients {
     /// Of the weights, `[outputs, features]`.
     pub weights: Vec<f32>,
     /// Of the bias, one for each output.
@@ -27,6 +27,13 @@ struct RowSums {
 }
 
 impl Module {
+    /// The loss of one sample and its gradients by the weights and the bias.
+    pub fn gradients(&self, weights: &[f32], bias: Option<&[f32]>, sample: Sample<'_>) -> (f64, Gradients) {
+        let mut gradients = Gradients::default();
+        let loss = self.differentiate(weights, bias, sample, (true, 1), &mut gradients);
+        (loss, gradients)
+    }
+
     /// The loss of one sample: the sum over outputs of the mean over positions of the squared error.
     pub(super) fn loss(&self, weights: &[f32], bias: Option<&[f32]>, sample: Sample<'_>, room: &mut Gradients) -> f64 {
         self.forward(weights, bias, sample, 0.0, room).iter().map(|row| row.squares).sum::<f64>() / positions(sample)

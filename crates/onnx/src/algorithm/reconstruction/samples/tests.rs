@@ -9,6 +9,7 @@ use kvant_quant::reconstruction::{CodeSteps, Method, Module, Settings, Weight, r
 use super::*;
 use crate::algorithm::ActivationFunction;
 use crate::algorithm::layer::Grid;
+use crate::algorithm::target::bias_factor;
 use crate::element::Element;
 use crate::evaluation::declared;
 use crate::graph::{node, set_attribute};
@@ -170,4 +171,82 @@ fn the_odd_padding_of_a_transposed_convolution_is_left_alone() {
     let Kind::Convolution(convolution) = &form.kind else { panic!("a convolution") };
     assert!(convolution.patches(&[4], &[8]).is_none());
     assert!(convolution.patches(&[4], &[9]).is_some());
+}
+
+/// A list of floats of a golden case.
+fn floats(case: &serde_json::Value, name: &str) -> Vec<f32> {
+    case[name].as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
+}
+
+fn sizes(case: &serde_json::Value, name: &str) -> Vec<usize> {
+    case[name].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as usize).collect()
+}
+
+fn golden_node(case: &serde_json::Value) -> NodeProto {
+    let mut made = node(case["op"].as_str().unwrap(), "layer", &["x", "w"], &["y"]);
+    for (name, value) in case["attributes"].as_object().unwrap() {
+        match value {
+            serde_json::Value::Array(list) => {
+                let list: Vec<i64> = list.iter().map(|v| v.as_i64().unwrap()).collect();
+                set_attribute(&mut made, name, &list[..]);
+            }
+            _ if value.is_i64() => set_attribute(&mut made, name, value.as_i64().unwrap()),
+            _ => set_attribute(&mut made, name, value.as_f64().unwrap() as f32),
+        }
+    }
+    made
+}
+
+fn golden_function(case: &serde_json::Value) -> ActivationFunction {
+    match case["function"].as_str().unwrap() {
+        "Relu" => ActivationFunction::Relu,
+        "LeakyRelu" => ActivationFunction::LeakyRelu { alpha: 0.1 },
+        "PRelu" => ActivationFunction::PRelu { slopes: floats(case, "slopes") },
+        "Clip" => ActivationFunction::Clip { low: -0.5, high: 1.5 },
+        "Sigmoid" => ActivationFunction::Sigmoid,
+        "HardSigmoid" => ActivationFunction::HardSigmoid { alpha: 0.2, beta: 0.5 },
+        "HardSwish" => ActivationFunction::HardSwish,
+        "Tanh" => ActivationFunction::Tanh,
+        "Gelu" => ActivationFunction::Gelu,
+        "GeluTanh" => ActivationFunction::GeluTanh,
+        _ => ActivationFunction::None,
+    }
+}
+
+fn close(found: &[f32], expected: &[f32]) -> bool {
+    let largest = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
+    found.len() == expected.len() && found.iter().zip(expected).all(|(f, e)| (f - e).abs() < 2e-5 * largest.max(0.1))
+}
+
+#[test]
+fn gradients_are_those_of_torch() {
+    let cases: Vec<serde_json::Value> =
+        serde_json::from_str(include_str!("../../../../tests/data/layer_gradients.json")).unwrap();
+    assert!(cases.len() > 20);
+    for case in &cases {
+        let weight = floats(case, "weight");
+        let layer = Layer { weight, ..layer(golden_node(case), &sizes(case, "weight_shape")) };
+        let form = Form::of(&layer).unwrap();
+        let input = Array::of(sizes(case, "input_shape"), floats(case, "input")).unwrap();
+        let target = Array::of(sizes(case, "target_shape"), floats(case, "target")).unwrap();
+        let patched = match &form.kind {
+            Kind::Convolution(convolution) => convolved(&form, convolution, Arc::new(input), Arc::new(target)),
+            Kind::Product(product) => multiplied(&form, *product, &input, &target),
+        };
+        let mut sample = One(patched.unwrap());
+        let Ok(sample) = sample.sample(0);
+        let factor = bias_factor(&layer.node);
+        let bias: Option<Vec<f32>> =
+            case.get("bias").map(|_| floats(case, "bias").iter().map(|b| b * factor).collect());
+        let module = Module { shape: form.shape, function: golden_function(case) };
+        let (loss, gradients) = module.gradients(&form.rows(&layer.weight), bias.as_deref(), sample);
+        let text = format!("{} {} {}", case["op"], case["attributes"], case["function"]);
+        let expected = case["loss"].as_f64().unwrap();
+        assert!((loss - expected).abs() < 1e-5 * expected, "{text}: {loss} {expected}");
+        assert!(close(&gradients.weights, &form.rows(&floats(case, "weight_gradient"))), "{text}");
+        if bias.is_some() {
+            let of_bias: Vec<f32> = gradients.bias.iter().map(|g| g * factor).collect();
+            assert!(close(&of_bias, &floats(case, "bias_gradient")), "{text}");
+        }
+    }
 }
