@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, Spill};
 
-use crate::algorithm::{self, Algorithm, Data, transform, tune};
+use crate::algorithm::{self, Algorithm, Data, EqualizedPair, transform, tune};
 use crate::calibration::{Observation, Settings};
 use crate::element::Element;
 use crate::error::QuantizeError;
@@ -36,7 +36,7 @@ pub struct Prepared {
     /// Rewrites by each pass.
     pub passes: Vec<(&'static str, usize)>,
     /// Pairs of layers that were equalized.
-    pub equalized: usize,
+    pub equalized: Vec<EqualizedPair>,
     /// Words of the recipe that name nothing of the graph.
     pub unmatched: Vec<String>,
 }
@@ -140,11 +140,18 @@ impl Prepared {
         }))
     }
 
-    /// The tensor whose values a tensor's range is taken from: what goes only into Relu or Clip needs codes for what comes out.
+    /// The tensor whose values a tensor's range is taken from: what goes only into Relu, Clip or the Min of a bound needs codes
+    /// for what comes out.
     fn observed(&self, index: &Index, tensor: &str) -> String {
-        let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
-        let clamp = reader.filter(|node| is(node, "Relu") || is(node, "Clip"));
-        clamp.and_then(|node| node.output.first()).map_or_else(|| tensor.to_owned(), Clone::clone)
+        let behind = |tensor: &str, clamps: &dyn Fn(&NodeProto) -> bool| {
+            let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
+            reader.filter(|node| clamps(node)).and_then(|node| node.output.first()).cloned()
+        };
+        let clamped = behind(tensor, &|node| is(node, "Relu") || is(node, "Clip"));
+        let tensor = clamped.unwrap_or_else(|| tensor.to_owned());
+        // Equalization leaves a bound for each channel behind a Relu.
+        let constant = |name: &String| index.constant(self.graph(), name).is_some();
+        behind(&tensor, &|node| is(node, "Min") && node.input.iter().any(constant)).unwrap_or(tensor)
     }
 
     /// The range of every tensor from those that were observed.
@@ -262,7 +269,7 @@ impl Prepared {
             || self.recipe.form == crate::recipe::Form::Quark;
         let mut notices = self.unmatched.clone();
         let equalizes = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Equalization(_));
-        if self.recipe.algorithms.iter().any(equalizes) && self.equalized == 0 {
+        if self.recipe.algorithms.iter().any(equalizes) && self.equalized.is_empty() {
             notices.push("no two layers of the model can be equalized".to_owned());
         }
         let is_float8 = |a: &crate::recipe::TensorScheme| a.element.is_float8();

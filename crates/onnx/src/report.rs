@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::algorithm::LayerGain;
+use crate::algorithm::{EqualizedPair, LayerGain};
 use crate::quantization::Range;
 use crate::quantize::Prepared;
 use crate::solution::Solution;
@@ -45,7 +45,7 @@ pub struct Report {
     /// The algorithms that ran, in order.
     pub algorithms: Vec<String>,
     /// Pairs of layers that were equalized.
-    pub equalized_pairs: usize,
+    pub equalized: Vec<EqualizedPair>,
     /// What algorithms gained for each layer whose codes or biases they chose.
     pub gains: Vec<LayerGain>,
     /// Tensors and nodes that are left in float, and why.
@@ -95,7 +95,7 @@ impl Report {
             samples,
             passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             algorithms: prepared.recipe.algorithms.iter().map(ToString::to_string).collect(),
-            equalized_pairs: prepared.equalized,
+            equalized: prepared.equalized.clone(),
             gains: Vec::new(),
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),

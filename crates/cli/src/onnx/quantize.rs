@@ -7,7 +7,7 @@ use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, model, size};
-use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, write_unless};
+use kvant_container::onnx::{ExternalData, ModelProto, Spill, external_data_path, external_files, write_unless};
 use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::{Observation, observe};
 use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
@@ -37,14 +37,7 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     let mut observation = prepared.observation();
     let mut samples = samples(args, &prepared, printer)?;
     let engine = calibrate(args, &prepared, &mut observation, samples.as_mut(), &cancelled, printer)?;
-    let progress = Progress::new(printer, Unit::Layers);
-    let mut watch = progress.watch();
-    let runtime = runtime(&args.recipe.onnx.engine, &args.run);
-    let mut data =
-        samples.as_mut().map(|samples| Data { samples, runtime, cancelled: &cancelled, progress: &mut watch });
-    let (quantized, report) =
-        model::pool(&args.run)?.install(|| prepared.finish(&observation, data.as_mut(), Some(&spill)))?;
-    drop(progress);
+    let (quantized, report) = finish(args, prepared, &observation, samples.as_mut(), (&spill, &cancelled), printer)?;
     let external = match args.recipe.onnx.external_data {
         ExternalWhen::Auto => ExternalData::Auto,
         ExternalWhen::Always => ExternalData::Always,
@@ -134,6 +127,23 @@ fn calibrate(
     let mut watch = progress.watch();
     let runtime = runtime(&args.recipe.onnx.engine, &args.run);
     Ok(Some(observe(&prepared.model, observation, samples, &runtime, &mut watch, cancelled)?))
+}
+
+/// Solves, lets the algorithms see the data, and writes the graph.
+fn finish(
+    args: &QuantizeArgs,
+    prepared: Prepared,
+    observation: &Observation,
+    samples: Option<&mut Samples>,
+    (spill, cancelled): (&Spill, &AtomicBool),
+    printer: &Printer,
+) -> Result<(ModelProto, Report), Failure> {
+    let progress = Progress::new(printer, Unit::Layers);
+    let mut watch = progress.watch();
+    let runtime = runtime(&args.recipe.onnx.engine, &args.run);
+    let mut data = samples.map(|samples| Data { samples, runtime, cancelled, progress: &mut watch });
+    let pool = model::pool(&args.run)?;
+    Ok(pool.install(|| prepared.finish(observation, data.as_mut(), Some(spill)))?)
 }
 
 fn no_data() -> Failure {

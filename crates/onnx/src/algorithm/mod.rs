@@ -30,7 +30,7 @@ mod walk;
 
 pub use bias_correction::BiasCorrection;
 pub use captured::{Captured, Pair};
-pub use cross_layer_equalization::{Equalization, equalize};
+pub use cross_layer_equalization::{ClipRule, Equalization, EqualizedPair, equalize};
 pub use data::Data;
 pub use error::AlgorithmError;
 pub use layer::{ActivationFunction, ActivationQuantizer, Grid, Layer, Rounded, Rounding};

@@ -2,7 +2,7 @@
 
 use kvant_container::onnx::{DataType, ModelProto, Spill, TensorProto, shape, tensor};
 
-use super::cross_layer_equalization::equalize;
+use super::cross_layer_equalization::{EqualizedPair, equalize};
 use super::error::AlgorithmError;
 use super::target::{channels, weight_of};
 use super::{Algorithm, Stage};
@@ -22,16 +22,16 @@ pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     late.map_or(Ok(()), |late| Err(AlgorithmError::NotInLayout { algorithm: late.row().name, reason }))
 }
 
-/// Changes the float model. Returns the number of pairs of layers that were equalized.
+/// Changes the float model. Returns the pairs of layers that were equalized.
 pub(crate) fn transform(
     model: &mut ModelProto,
     recipe: &Recipe,
     spill: Option<&Spill>,
-) -> Result<usize, QuantizeError> {
-    let mut equalized = 0;
+) -> Result<Vec<EqualizedPair>, QuantizeError> {
+    let mut equalized = Vec::new();
     for algorithm in recipe.algorithms.iter() {
         if let Algorithm::Equalization(settings) = algorithm {
-            equalized += equalize(model, *settings, spill)?;
+            equalized.extend(equalize(model, *settings, spill)?);
         }
     }
     if recipe.algorithms.iter().any(Algorithm::needs_biases) {
