@@ -9,7 +9,6 @@
 //! A Clip between the layers is homogeneous only if its bounds grow with the channel: see [`ClipRule`].
 //! Source: Nagel et al., Data-Free Quantization Through Weight Equalization and Bias Correction, arXiv 1906.04721.
 
-mod channels;
 mod clip;
 mod pair;
 mod weights;

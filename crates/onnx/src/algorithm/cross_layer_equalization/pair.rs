@@ -2,8 +2,8 @@
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto, data_type, shape};
 
-use super::channels::ChannelMap;
 use super::clip::{Clip, ClipRule};
+use crate::algorithm::channels::ChannelMap;
 use crate::graph::{Index, int_attribute, ints_attribute, is, is_standard, positional_input, string_attribute};
 use crate::placement::scalar;
 

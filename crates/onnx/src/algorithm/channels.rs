@@ -1,4 +1,4 @@
-//! Where the channels between two layers lie in their weights.
+//! Where the channels of a layer's inputs and outputs lie in its weight.
 
 use kvant_container::onnx::NodeProto;
 
@@ -7,7 +7,7 @@ use crate::graph::{int_attribute, is_standard};
 /// Which channel an element of a weight belongs to. The weight is `rows x columns x inner` elements; rows come in blocks, each of
 /// which has the next `columns` channels: `channel = row / block * columns + column`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ChannelMap {
+pub(crate) struct ChannelMap {
     columns: usize,
     inner: usize,
     block: usize,
@@ -38,6 +38,11 @@ impl ChannelMap {
 
     fn checked(self) -> Option<Self> {
         (self.columns > 0 && self.inner > 0 && self.block > 0 && self.channels > 0).then_some(self)
+    }
+
+    /// A vector with an element for each channel.
+    pub fn vector(channels: usize) -> Option<Self> {
+        Self::rows(&[channels])
     }
 
     /// The output channels of a layer.
