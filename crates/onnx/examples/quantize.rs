@@ -36,16 +36,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let threads = std::thread::available_parallelism().ok().map(usize::from);
     let (runtime, cancelled) = (RuntimeOptions { threads, ..RuntimeOptions::default() }, AtomicBool::new(false));
     let passes = recipe.passes();
-    let prepared = prepare(read(Path::new(input))?, recipe, &passes, None)?;
-    let mut observation = prepared.observation();
+    let mut prepared = prepare(read(Path::new(input))?, recipe, &passes, None)?;
     if prepared.needs_data() {
         let source = data.ok_or("this preset needs data")?;
-        let samples = opened.insert(source.open(&inputs(&prepared.model.graph), &DataOptions::default())?);
-        observe(&prepared.model, &mut observation, samples, &runtime, &mut |_, _| {}, &cancelled)?;
+        opened = Some(source.open(&inputs(&prepared.model.graph), &DataOptions::default())?);
     }
     let mut watch = |_, _| {};
     let progress = &mut watch;
     let mut data = opened.as_mut().map(|samples| Data { samples, runtime, cancelled: &cancelled, progress });
+    prepared.transform(data.as_mut(), None)?;
+    let mut observation = prepared.observation();
+    if let Some(data) = data.as_mut().filter(|_| !observation.tensors().is_empty()) {
+        observe(&prepared.model, &mut observation, data.samples, &data.runtime, &mut |_, _| {}, &cancelled)?;
+    }
     let (model, report) = prepared.finish(&observation, data.as_mut(), None)?;
     println!("{}", serde_json::to_string(&report)?);
     Ok(write(model, Path::new(output), ExternalData::Auto)?)

@@ -6,8 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, Spill};
+use kvant_quant::glob::Glob;
 
-use crate::algorithm::{self, Algorithm, Data, transform, tune};
+use crate::algorithm::{
+    self, Algorithm, AlgorithmError, Data, EqualizedPair, ScaledInput, transform, transform_with_data, tune,
+};
 use crate::calibration::{Observation, Settings};
 use crate::element::Element;
 use crate::error::QuantizeError;
@@ -36,7 +39,9 @@ pub struct Prepared {
     /// Rewrites by each pass.
     pub passes: Vec<(&'static str, usize)>,
     /// Pairs of layers that were equalized.
-    pub equalized: usize,
+    pub equalized: Vec<EqualizedPair>,
+    /// Tensors whose channels were scaled.
+    pub scaled_inputs: Vec<ScaledInput>,
     /// Words of the recipe that name nothing of the graph.
     pub unmatched: Vec<String>,
 }
@@ -66,21 +71,28 @@ pub fn prepare(
     }
     algorithm::check(&recipe)?;
     let equalized = transform(&mut model, &recipe, spill)?;
-    let types = shape::infer(&model);
-    let data_type = |name: &str| types.get(name).map(|t| t.data_type);
-    let placed = |graph: &GraphProto| match recipe.layout {
-        Layout::Dynamic => dynamic::place(graph, &recipe, &data_type),
-        Layout::Float(_) => Ok(Placement::default()),
-        _ => Ok(place(graph, &recipe, &data_type)),
-    };
-    let placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
+    let (types, placement) = placed(&model, &recipe)?;
     let converted = matches!(recipe.layout, Layout::Float(_));
     if !converted && placement.activations.is_empty() && placement.weights.is_empty() {
         return Err(QuantizeError::NothingToDo);
     }
     check_operators(&recipe, &placement)?;
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph));
-    Ok(Prepared { model, recipe, placement, types, passes, equalized, unmatched })
+    let scaled_inputs = Vec::new();
+    Ok(Prepared { model, recipe, placement, types, passes, equalized, scaled_inputs, unmatched })
+}
+
+/// Types and shapes of a graph, and what becomes of its tensors.
+fn placed(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), QuantizeError> {
+    let types = shape::infer(model);
+    let data_type = |name: &str| types.get(name).map(|t| t.data_type);
+    let placed = |graph: &GraphProto| match recipe.layout {
+        Layout::Dynamic => dynamic::place(graph, recipe, &data_type),
+        Layout::Float(_) => Ok(Placement::default()),
+        _ => Ok(place(graph, recipe, &data_type)),
+    };
+    let placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
+    Ok((types, placement))
 }
 
 /// A second layer of quantization would only add its errors to those of the first.
@@ -125,6 +137,22 @@ impl Prepared {
         &self.model.graph
     }
 
+    /// Runs the algorithms that change the float model by what it computes on data. Before [`Self::observation`].
+    ///
+    /// # Errors
+    /// No data where an algorithm needs some; what the data and the engine say.
+    pub fn transform(&mut self, data: Option<&mut Data<'_>>, spill: Option<&Spill>) -> Result<(), QuantizeError> {
+        let waits = |a: &&Algorithm| a.row().stage == algorithm::Stage::Float && a.row().needs_data;
+        let Some(first) = self.recipe.algorithms.iter().find(waits) else { return Ok(()) };
+        let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
+        self.scaled_inputs = transform_with_data(&mut self.model, &self.recipe, &self.types, data, spill)?;
+        // Codes before a Mul that takes the outliers away would be those of the outliers.
+        let multiplied = self.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
+        self.recipe.selection.excluded_nodes.extend(multiplied.map(Glob::literal));
+        (self.types, self.placement) = placed(&self.model, &self.recipe)?;
+        Ok(())
+    }
+
     /// Statistics for the tensors whose ranges are needed. None where nothing depends on data.
     pub fn observation(&self) -> Observation {
         let index = Index::new(self.graph());
@@ -140,11 +168,18 @@ impl Prepared {
         }))
     }
 
-    /// The tensor whose values a tensor's range is taken from: what goes only into Relu or Clip needs codes for what comes out.
+    /// The tensor whose values a tensor's range is taken from: what goes only into Relu, Clip or the Min of a bound needs codes
+    /// for what comes out.
     fn observed(&self, index: &Index, tensor: &str) -> String {
-        let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
-        let clamp = reader.filter(|node| is(node, "Relu") || is(node, "Clip"));
-        clamp.and_then(|node| node.output.first()).map_or_else(|| tensor.to_owned(), Clone::clone)
+        let behind = |tensor: &str, clamps: &dyn Fn(&NodeProto) -> bool| {
+            let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
+            reader.filter(|node| clamps(node)).and_then(|node| node.output.first()).cloned()
+        };
+        let clamped = behind(tensor, &|node| is(node, "Relu") || is(node, "Clip"));
+        let tensor = clamped.unwrap_or_else(|| tensor.to_owned());
+        // Equalization leaves a bound for each channel behind a Relu.
+        let constant = |name: &String| index.constant(self.graph(), name).is_some();
+        behind(&tensor, &|node| is(node, "Min") && node.input.iter().any(constant)).unwrap_or(tensor)
     }
 
     /// The range of every tensor from those that were observed.
@@ -262,7 +297,7 @@ impl Prepared {
             || self.recipe.form == crate::recipe::Form::Quark;
         let mut notices = self.unmatched.clone();
         let equalizes = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Equalization(_));
-        if self.recipe.algorithms.iter().any(equalizes) && self.equalized == 0 {
+        if self.recipe.algorithms.iter().any(equalizes) && self.equalized.is_empty() {
             notices.push("no two layers of the model can be equalized".to_owned());
         }
         let is_float8 = |a: &crate::recipe::TensorScheme| a.element.is_float8();

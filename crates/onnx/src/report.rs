@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::algorithm::LayerGain;
+use crate::algorithm::{EqualizedPair, LayerGain, ScaledInput};
 use crate::quantization::Range;
 use crate::quantize::Prepared;
 use crate::solution::Solution;
@@ -45,7 +45,9 @@ pub struct Report {
     /// The algorithms that ran, in order.
     pub algorithms: Vec<String>,
     /// Pairs of layers that were equalized.
-    pub equalized_pairs: usize,
+    pub equalized: Vec<EqualizedPair>,
+    /// Tensors whose channels were scaled.
+    pub scaled_inputs: Vec<ScaledInput>,
     /// What algorithms gained for each layer whose codes or biases they chose.
     pub gains: Vec<LayerGain>,
     /// Tensors and nodes that are left in float, and why.
@@ -95,7 +97,8 @@ impl Report {
             samples,
             passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             algorithms: prepared.recipe.algorithms.iter().map(ToString::to_string).collect(),
-            equalized_pairs: prepared.equalized,
+            equalized: prepared.equalized.clone(),
+            scaled_inputs: prepared.scaled_inputs.clone(),
             gains: Vec::new(),
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),

@@ -13,6 +13,7 @@ use kvant_onnx::calibration::{Observation, observe};
 use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
 use kvant_onnx::quantize::{Prepared, prepare};
 use kvant_onnx::report::Report;
+use kvant_onnx::runtime::RuntimeOptions;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -32,19 +33,22 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     let cancelled = interrupt::flag();
     let directory = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spill = Spill::new(directory)?.cancelled_by(cancelled.clone());
-    let prepared = plan(args, &spill)?;
+    let mut prepared = plan(args, &spill)?;
     prepared.notices().iter().for_each(|notice| printer.note(notice));
-    let mut observation = prepared.observation();
     let mut samples = samples(args, &prepared, printer)?;
-    let engine = calibrate(args, &prepared, &mut observation, samples.as_mut(), &cancelled, printer)?;
-    let progress = Progress::new(printer, Unit::Layers);
-    let mut watch = progress.watch();
+    let pool = model::pool(&args.run)?;
     let runtime = runtime(&args.recipe.onnx.engine, &args.run);
-    let mut data =
-        samples.as_mut().map(|samples| Data { samples, runtime, cancelled: &cancelled, progress: &mut watch });
-    let (quantized, report) =
-        model::pool(&args.run)?.install(|| prepared.finish(&observation, data.as_mut(), Some(&spill)))?;
-    drop(progress);
+    let mut quiet = |_, _| {};
+    let mut seen = data(samples.as_mut(), &runtime, &cancelled, &mut quiet);
+    pool.install(|| prepared.transform(seen.as_mut(), Some(&spill)))?;
+    let mut observation = prepared.observation();
+    let engine = calibrate(&prepared, &mut observation, seen.as_mut(), printer)?;
+    let (quantized, report) = {
+        let progress = Progress::new(printer, Unit::Layers);
+        let mut watch = progress.watch();
+        let mut seen = data(samples.as_mut(), &runtime, &cancelled, &mut watch);
+        pool.install(|| prepared.finish(&observation, seen.as_mut(), Some(&spill)))?
+    };
     let external = match args.recipe.onnx.external_data {
         ExternalWhen::Auto => ExternalData::Auto,
         ExternalWhen::Always => ExternalData::Always,
@@ -120,20 +124,28 @@ fn samples(args: &QuantizeArgs, prepared: &Prepared, printer: &Printer) -> Resul
     Ok(Some(samples))
 }
 
+/// What algorithms see, where there are data.
+fn data<'a>(
+    samples: Option<&'a mut Samples>,
+    runtime: &RuntimeOptions,
+    cancelled: &'a AtomicBool,
+    progress: &'a mut (dyn FnMut(u64, u64) + Send),
+) -> Option<Data<'a>> {
+    samples.map(|samples| Data { samples, runtime: runtime.clone(), cancelled, progress })
+}
+
 /// Runs the float model over the data. Returns the engine, none where no range depends on data.
 fn calibrate(
-    args: &QuantizeArgs,
     prepared: &Prepared,
     observation: &mut Observation,
-    samples: Option<&mut Samples>,
-    cancelled: &AtomicBool,
+    data: Option<&mut Data<'_>>,
     printer: &Printer,
 ) -> Result<Option<String>, Failure> {
-    let Some(samples) = samples.filter(|_| !observation.tensors().is_empty()) else { return Ok(None) };
+    let Some(data) = data.filter(|_| !observation.tensors().is_empty()) else { return Ok(None) };
     let progress = Progress::new(printer, Unit::Samples);
     let mut watch = progress.watch();
-    let runtime = runtime(&args.recipe.onnx.engine, &args.run);
-    Ok(Some(observe(&prepared.model, observation, samples, &runtime, &mut watch, cancelled)?))
+    let (model, runtime) = (&prepared.model, &data.runtime);
+    Ok(Some(observe(model, observation, data.samples, runtime, &mut watch, data.cancelled)?))
 }
 
 fn no_data() -> Failure {

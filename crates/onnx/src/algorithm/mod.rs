@@ -13,34 +13,42 @@
 
 mod bias_correction;
 mod captured;
+mod channels;
 mod cross_layer_equalization;
 mod data;
 mod error;
+mod gptq;
+mod input_scaling;
 mod layer;
 mod list;
 mod option;
 mod reconstruction;
 mod simulation;
+mod smooth_quant;
 mod spelling;
 mod store;
 mod target;
 mod transform;
 mod trial;
 mod tuning;
+mod unfold;
 mod walk;
 
 pub use bias_correction::BiasCorrection;
 pub use captured::{Captured, Pair};
-pub use cross_layer_equalization::{Equalization, equalize};
+pub use cross_layer_equalization::{ClipRule, Equalization, EqualizedPair, equalize};
 pub use data::Data;
 pub use error::AlgorithmError;
+pub use gptq::GptqSettings;
+pub use input_scaling::ScaledInput;
 pub use kvant_quant::reconstruction::ActivationFunction;
 pub use layer::{ActivationQuantizer, Grid, Layer, Rounded, Rounding};
 pub use list::{Algorithms, split_name};
 pub use option::AlgorithmOption;
 pub use reconstruction::{AdaQuant, AdaRound, Span};
+pub use smooth_quant::SmoothQuantSettings;
 pub use spelling::SpellingError;
-pub(crate) use transform::{check, transform};
+pub(crate) use transform::{check, transform, transform_with_data};
 pub use tuning::LayerGain;
 pub(crate) use tuning::tune;
 
@@ -49,6 +57,10 @@ pub(crate) use tuning::tune;
 pub enum Algorithm {
     /// Scales of channels moved between consecutive layers.
     Equalization(Equalization),
+    /// Scales of channels moved from the inputs of products into their weights.
+    SmoothQuant(SmoothQuantSettings),
+    /// Codes that make up for each other's errors.
+    Gptq(GptqSettings),
     /// Whether each weight goes up or down to a code, trained layer by layer.
     AdaRound(AdaRound),
     /// Weights that are trained through their rounding, layer by layer.
@@ -103,6 +115,28 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         about: "scales channels of consecutive layers so that both weights use their range: for depthwise convolutions",
         usual: Algorithm::Equalization(Equalization::USUAL),
         options: cross_layer_equalization::OPTIONS,
+    },
+    AlgorithmRow {
+        name: "smoothquant",
+        aliases: &["smooth", "smooth-quant"],
+        stage: Stage::Float,
+        needs_data: true,
+        cost: "a run of the float model",
+        paper: "arXiv 2211.10438",
+        about: "moves the outliers of a product's inputs into its weights: for transformers",
+        usual: Algorithm::SmoothQuant(SmoothQuantSettings::USUAL),
+        options: smooth_quant::OPTIONS,
+    },
+    AlgorithmRow {
+        name: "gptq",
+        aliases: &[],
+        stage: Stage::Rounding,
+        needs_data: true,
+        cost: "inputs^2 for each place of a layer's output",
+        paper: "arXiv 2210.17323",
+        about: "each column of a weight makes up for the rounding errors of those before it: for weights of few bits",
+        usual: Algorithm::Gptq(GptqSettings::USUAL),
+        options: gptq::OPTIONS,
     },
     AlgorithmRow {
         name: "adaround",
@@ -168,9 +202,10 @@ impl Algorithm {
     /// How it chooses codes, if that is what it does.
     pub(crate) fn rounding(&self) -> Option<&dyn Rounding> {
         match self {
+            Self::Gptq(settings) => Some(settings),
             Self::AdaRound(settings) => Some(settings),
             Self::AdaQuant(settings) => Some(settings),
-            Self::Equalization(_) | Self::BiasCorrection(_) => None,
+            Self::Equalization(_) | Self::SmoothQuant(_) | Self::BiasCorrection(_) => None,
         }
     }
 
@@ -180,7 +215,7 @@ impl Algorithm {
             Self::BiasCorrection(_) => true,
             Self::AdaRound(settings) => settings.update_bias,
             Self::AdaQuant(settings) => settings.update_bias,
-            Self::Equalization(_) => false,
+            Self::Equalization(_) | Self::SmoothQuant(_) | Self::Gptq(_) => false,
         }
     }
 }

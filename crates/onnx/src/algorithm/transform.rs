@@ -2,13 +2,16 @@
 
 use kvant_container::onnx::{DataType, ModelProto, Spill, TensorProto, shape, tensor};
 
-use super::cross_layer_equalization::equalize;
+use super::cross_layer_equalization::{EqualizedPair, equalize};
+use super::data::Data;
 use super::error::AlgorithmError;
+use super::input_scaling::ScaledInput;
 use super::target::{channels, weight_of};
 use super::{Algorithm, Stage};
 use crate::error::QuantizeError;
 use crate::graph::{Index, is, positional_input};
 use crate::recipe::{Layout, Recipe};
+use crate::shape::Types;
 
 /// Refuses algorithms whose results the recipe's layout cannot hold.
 pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
@@ -22,22 +25,37 @@ pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     late.map_or(Ok(()), |late| Err(AlgorithmError::NotInLayout { algorithm: late.row().name, reason }))
 }
 
-/// Changes the float model. Returns the number of pairs of layers that were equalized.
+/// Changes the float model. Returns the pairs of layers that were equalized.
 pub(crate) fn transform(
     model: &mut ModelProto,
     recipe: &Recipe,
     spill: Option<&Spill>,
-) -> Result<usize, QuantizeError> {
-    let mut equalized = 0;
+) -> Result<Vec<EqualizedPair>, QuantizeError> {
+    let mut equalized = Vec::new();
     for algorithm in recipe.algorithms.iter() {
         if let Algorithm::Equalization(settings) = algorithm {
-            equalized += equalize(model, *settings, spill)?;
+            equalized.extend(equalize(model, *settings, spill)?);
         }
     }
     if recipe.algorithms.iter().any(Algorithm::needs_biases) {
         add_biases(model);
     }
     Ok(equalized)
+}
+
+/// Changes the float model by what it computes on data. Returns the tensors whose channels were scaled.
+pub(crate) fn transform_with_data(
+    model: &mut ModelProto,
+    recipe: &Recipe,
+    types: &Types,
+    data: &mut Data<'_>,
+    spill: Option<&Spill>,
+) -> Result<Vec<ScaledInput>, QuantizeError> {
+    let settings = recipe.algorithms.iter().find_map(|algorithm| match algorithm {
+        Algorithm::SmoothQuant(settings) => Some(*settings),
+        _ => None,
+    });
+    settings.map_or(Ok(Vec::new()), |settings| settings.run(model, types, data, spill))
 }
 
 /// Gives the layers that could have a bias, and have none, one of zeros.
