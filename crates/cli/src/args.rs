@@ -295,7 +295,8 @@ pub struct RecipeArgs {
     /// Keep the layers or nodes whose names match, e.g. '*.down_proj'; may be given often
     #[arg(short = 'x', long, value_name = "GLOB")]
     pub exclude: Vec<String>,
-    /// How weights are made: transforms, then a rounding, with options after colons, e.g. awq,gptq:damping=0.05 [default: rtn]
+    /// How weights are made: transforms, then a rounding, with options after colons, e.g. awq,gptq:damping=0.05 [default: rtn];
+    /// for ONNX graphs e.g. cle,bias-correction, in any order, also as suffixes of a preset
     ///
     /// `kvant list algorithms` explains them, and `kvant list algorithm-options` what can be set. All but rtn need
     /// calibration data. A file of AMD Quark's JSON (algo_config, or one of its objects) is taken too. Replaces what the

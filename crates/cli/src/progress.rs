@@ -19,6 +19,8 @@ pub enum Unit {
     Samples,
     /// Weights that were quantized.
     Weights,
+    /// Layers that algorithms have done.
+    Layers,
 }
 
 impl Unit {
@@ -30,6 +32,9 @@ impl Unit {
             }
             Unit::Tokens => {
                 "{bar:32} {percent:>3} %  {human_pos} of {human_len} tokens  {per_sec}  {eta} left  {wide_msg}"
+            }
+            Unit::Layers => {
+                "{bar:32} {percent:>3} %  {human_pos} of {human_len} layers  {per_sec}  {eta} left  {wide_msg}"
             }
             Unit::Weights => {
                 "{bar:32} {percent:>3} %  {human_pos} of {human_len} weights  {per_sec}  {eta} left  {wide_msg}"
@@ -45,6 +50,7 @@ impl Unit {
             Unit::Bytes => size::bytes(count),
             Unit::Tokens => format!("{count} tokens"),
             Unit::Samples => format!("{count} samples"),
+            Unit::Layers => format!("{count} layers"),
             Unit::Weights => format!("{count} weights"),
         }
     }

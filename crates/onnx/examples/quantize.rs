@@ -1,5 +1,5 @@
-//! Quantizes an ONNX model by a preset: `quantize IN.onnx OUT.onnx PRESET [qoperator|int8|channels|DATA]...`. Prints the
-//! report as JSON.
+//! Quantizes an ONNX model by a preset: `quantize IN.onnx OUT.onnx PRESET [qoperator|int8|int4|channels|+ALGORITHM|DATA]...`.
+//! Prints the report as JSON.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use kvant_container::onnx::{ExternalData, read, write};
+use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::observe;
 use kvant_onnx::data::{DataOptions, Source, inputs};
 use kvant_onnx::element::Element;
@@ -18,28 +19,37 @@ use kvant_onnx::runtime::RuntimeOptions;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [input, output, preset, changes @ ..] = &arguments[..] else {
-        return Err("quantize IN.onnx OUT.onnx PRESET [qoperator|int8|channels|DATA]...".into());
+        return Err("quantize IN.onnx OUT.onnx PRESET [qoperator|int8|int4|channels|+ALGORITHM|DATA]...".into());
     };
-    let mut recipe = Preset::find(preset).ok_or("no such preset")?.recipe();
-    let mut data = None;
+    let mut recipe = Preset::resolve(preset)?.ok_or("no such preset")?;
+    let (mut data, mut opened) = (None, None);
     for change in changes {
         match change.as_str() {
             "qoperator" => recipe.layout = Layout::QOperator,
             "int8" => (recipe.weight.element, recipe.weight.symmetric) = (Element::Int8, true),
+            "int4" => (recipe.weight.element, recipe.weight.symmetric) = (Element::Int4, true),
             "channels" => recipe.weight.per_channel = true,
+            text if text.starts_with('+') => recipe.algorithms.extend(&text[1..].parse()?)?,
             path => data = Some(Source::Path(path.into())),
         }
     }
+    let threads = std::thread::available_parallelism().ok().map(usize::from);
+    let (runtime, cancelled) = (RuntimeOptions { threads, ..RuntimeOptions::default() }, AtomicBool::new(false));
     let passes = recipe.passes();
-    let prepared = prepare(read(Path::new(input))?, recipe, &passes, None)?;
-    let mut observation = prepared.observation();
+    let mut prepared = prepare(read(Path::new(input))?, recipe, &passes, None)?;
     if prepared.needs_data() {
         let source = data.ok_or("this preset needs data")?;
-        let mut samples = source.open(&inputs(&prepared.model.graph), &DataOptions::default())?;
-        let runtime = RuntimeOptions::default();
-        observe(&prepared.model, &mut observation, &mut samples, &runtime, &mut |_, _| {}, &AtomicBool::new(false))?;
+        opened = Some(source.open(&inputs(&prepared.model.graph), &DataOptions::default())?);
     }
-    let (model, report) = prepared.finish(&observation, None)?;
+    let mut watch = |_, _| {};
+    let progress = &mut watch;
+    let mut data = opened.as_mut().map(|samples| Data { samples, runtime, cancelled: &cancelled, progress });
+    prepared.transform(data.as_mut(), None)?;
+    let mut observation = prepared.observation();
+    if let Some(data) = data.as_mut().filter(|_| !observation.tensors().is_empty()) {
+        observe(&prepared.model, &mut observation, data.samples, &data.runtime, &mut |_, _| {}, &cancelled)?;
+    }
+    let (model, report) = prepared.finish(&observation, data.as_mut(), None)?;
     println!("{}", serde_json::to_string(&report)?);
     Ok(write(model, Path::new(output), ExternalData::Auto)?)
 }

@@ -71,6 +71,9 @@ pub enum QuantizeError {
     /// A rewrite of the graph failed.
     #[error("{0}")]
     Pass(#[from] crate::pass::PassError),
+    /// An algorithm could not do its work.
+    #[error("{0}")]
+    Algorithm(#[from] crate::algorithm::AlgorithmError),
     /// The file system refused.
     #[error("{0}")]
     Container(#[from] kvant_container::Error),
@@ -84,6 +87,7 @@ impl QuantizeError {
             Self::Graph(problem) => problem.kind(),
             Self::Pass(problem) => problem.kind(),
             Self::Container(problem) => problem.kind(),
+            Self::Algorithm(problem) => problem.kind(),
             Self::NoOperator { .. }
             | Self::AlreadyQuantized { .. }
             | Self::NotInLayout { .. }
@@ -100,6 +104,7 @@ impl QuantizeError {
             Self::Graph(problem) => problem.hint(),
             Self::Pass(problem) => return problem.hint(),
             Self::Container(problem) => return problem.hint(),
+            Self::Algorithm(problem) => return problem.hint(),
             Self::NotANumber { .. } => "the model is damaged or its training failed: such a weight has no scale",
             Self::NoRange { .. } => "give calibration data that reach every branch, or exclude the node",
             Self::NoOperator { .. } => "choose --form quark, whose operators need Quark's library to run",

@@ -6,6 +6,7 @@
 //! * [`pass`] simplifies and rewrites the float model, every rewrite keeping its outputs; [`shape`] finds types and shapes;
 //! * [`placement`] decides from a table of rules which tensors are quantized, [`calibration`] finds their ranges as a model
 //!   runs over data, [`solution`] their scales and zero points; [`npu`] adjusts both to hardware;
+//! * [`algorithm`] wins back what rounding loses: before calibration, when codes are chosen, and after;
 //! * [`data`] lends samples from files, [`runtime`] runs the float model on them;
 //! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names, [`cost`] what a
 //!   run will take;
@@ -13,12 +14,12 @@
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
+pub mod algorithm;
 pub mod calibration;
 pub mod constant;
 pub mod cost;
 pub mod data;
 pub mod element;
-pub mod equalization;
 pub mod error;
 pub mod evaluation;
 pub mod graph;

@@ -1,5 +1,6 @@
 //! The presets: one row each, with the names users know from Quark.
 
+use crate::algorithm::{Algorithms, SpellingError, split_name};
 use crate::calibration::{DEFAULT_PERCENTILE, Method};
 use crate::element::{Block, Element};
 use crate::quantization::ScaleKind;
@@ -25,12 +26,24 @@ impl Preset {
         (self.make)()
     }
 
-    /// The recipe of a name: that of a preset, equalized before where the name ends in `_CLE`.
-    pub fn resolve(name: &str) -> Option<Recipe> {
-        let upper = name.trim().to_ascii_uppercase();
-        match upper.strip_suffix("_CLE") {
-            Some(plain) => Self::find(plain).map(|preset| Recipe { equalize: true, ..preset.recipe() }),
-            None => Self::find(&upper).map(Preset::recipe),
+    /// The recipe of a name: that of a preset, with the algorithms whose names stand behind it in any order: `A8W8_CLE`,
+    /// `XINT8_ADAROUND_CLE`.
+    ///
+    /// # Errors
+    /// Algorithms that do not go together.
+    pub fn resolve(name: &str) -> Result<Option<Recipe>, SpellingError> {
+        let upper = name.trim().to_ascii_uppercase().replace('-', "_");
+        let mut rest = upper.strip_suffix("_QCONFIG").unwrap_or(&upper);
+        let mut algorithms = Algorithms::default();
+        loop {
+            if let Some(preset) = Self::find(rest) {
+                let mut recipe = preset.recipe();
+                recipe.algorithms.extend(&algorithms)?;
+                return Ok(Some(recipe));
+            }
+            let Some((name, algorithm)) = split_name(rest) else { return Ok(None) };
+            algorithms.add(algorithm)?;
+            rest = name;
         }
     }
 
@@ -296,7 +309,7 @@ fn symmetric(activation: Element, method: Method, rules: RuleSet) -> Recipe {
         drop_activations: false,
         npu: false,
         percentile: DEFAULT_PERCENTILE,
-        equalize: false,
+        algorithms: Algorithms::default(),
         block_rounding: 2,
     }
 }
@@ -365,7 +378,14 @@ mod tests {
         assert!(names.iter().all(|name| Preset::find(&name.to_lowercase()).is_some()));
         assert_eq!(Preset::find("XINT8_QCONFIG").map(|p| p.name), Some("XINT8"));
         assert!(Preset::find("A7W7").is_none());
-        assert!(Preset::resolve("xint8_cle").is_some_and(|recipe| recipe.equalize && recipe.npu));
+    }
+
+    #[test]
+    fn algorithms_stand_behind_the_name_in_any_order() {
+        let algorithms = |name: &str| Preset::resolve(name).unwrap().map(|recipe| recipe.algorithms.to_string());
+        assert_eq!(algorithms("xint8_cle").as_deref(), Some("cle"));
+        assert_eq!(algorithms("A8W8_BIAS_CORRECTION_CLE_QCONFIG").as_deref(), Some("cle,bias-correction"));
+        assert_eq!(algorithms("A8W8_CLE_CLEE"), None);
     }
 
     #[test]

@@ -5,11 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvant_container::onnx::{GraphProto, ModelProto, Spill};
+use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, Spill};
+use kvant_quant::glob::Glob;
 
+use crate::algorithm::{
+    self, Algorithm, AlgorithmError, Data, EqualizedPair, ScaledInput, transform, transform_with_data, tune,
+};
 use crate::calibration::{Observation, Settings};
 use crate::element::Element;
-use crate::equalization::equalize;
 use crate::error::QuantizeError;
 use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
 use crate::npu;
@@ -36,7 +39,9 @@ pub struct Prepared {
     /// Rewrites by each pass.
     pub passes: Vec<(&'static str, usize)>,
     /// Pairs of layers that were equalized.
-    pub equalized: usize,
+    pub equalized: Vec<EqualizedPair>,
+    /// Tensors whose channels were scaled.
+    pub scaled_inputs: Vec<ScaledInput>,
     /// Words of the recipe that name nothing of the graph.
     pub unmatched: Vec<String>,
 }
@@ -64,22 +69,30 @@ pub fn prepare(
     if recipe.boundary == Boundary::Integer && !matches!(recipe.layout, Layout::Qdq | Layout::QOperator) {
         return Err(QuantizeError::NoIntegerBoundary);
     }
-    let equalized = if recipe.equalize { equalize(&mut model, spill)? } else { 0 };
-    let types = shape::infer(&model);
-    let data_type = |name: &str| types.get(name).map(|t| t.data_type);
-    let placed = |graph: &GraphProto| match recipe.layout {
-        Layout::Dynamic => dynamic::place(graph, &recipe, &data_type),
-        Layout::Float(_) => Ok(Placement::default()),
-        _ => Ok(place(graph, &recipe, &data_type)),
-    };
-    let placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
+    algorithm::check(&recipe)?;
+    let equalized = transform(&mut model, &recipe, spill)?;
+    let (types, placement) = placed(&model, &recipe)?;
     let converted = matches!(recipe.layout, Layout::Float(_));
     if !converted && placement.activations.is_empty() && placement.weights.is_empty() {
         return Err(QuantizeError::NothingToDo);
     }
     check_operators(&recipe, &placement)?;
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph));
-    Ok(Prepared { model, recipe, placement, types, passes, equalized, unmatched })
+    let scaled_inputs = Vec::new();
+    Ok(Prepared { model, recipe, placement, types, passes, equalized, scaled_inputs, unmatched })
+}
+
+/// Types and shapes of a graph, and what becomes of its tensors.
+fn placed(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), QuantizeError> {
+    let types = shape::infer(model);
+    let data_type = |name: &str| types.get(name).map(|t| t.data_type);
+    let placed = |graph: &GraphProto| match recipe.layout {
+        Layout::Dynamic => dynamic::place(graph, recipe, &data_type),
+        Layout::Float(_) => Ok(Placement::default()),
+        _ => Ok(place(graph, recipe, &data_type)),
+    };
+    let placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
+    Ok((types, placement))
 }
 
 /// A second layer of quantization would only add its errors to those of the first.
@@ -124,6 +137,22 @@ impl Prepared {
         &self.model.graph
     }
 
+    /// Runs the algorithms that change the float model by what it computes on data. Before [`Self::observation`].
+    ///
+    /// # Errors
+    /// No data where an algorithm needs some; what the data and the engine say.
+    pub fn transform(&mut self, data: Option<&mut Data<'_>>, spill: Option<&Spill>) -> Result<(), QuantizeError> {
+        let waits = |a: &&Algorithm| a.row().stage == algorithm::Stage::Float && a.row().needs_data;
+        let Some(first) = self.recipe.algorithms.iter().find(waits) else { return Ok(()) };
+        let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
+        self.scaled_inputs = transform_with_data(&mut self.model, &self.recipe, &self.types, data, spill)?;
+        // Codes before a Mul that takes the outliers away would be those of the outliers.
+        let multiplied = self.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
+        self.recipe.selection.excluded_nodes.extend(multiplied.map(Glob::literal));
+        (self.types, self.placement) = placed(&self.model, &self.recipe)?;
+        Ok(())
+    }
+
     /// Statistics for the tensors whose ranges are needed. None where nothing depends on data.
     pub fn observation(&self) -> Observation {
         let index = Index::new(self.graph());
@@ -139,11 +168,18 @@ impl Prepared {
         }))
     }
 
-    /// The tensor whose values a tensor's range is taken from: what goes only into Relu or Clip needs codes for what comes out.
+    /// The tensor whose values a tensor's range is taken from: what goes only into Relu, Clip or the Min of a bound needs codes
+    /// for what comes out.
     fn observed(&self, index: &Index, tensor: &str) -> String {
-        let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
-        let clamp = reader.filter(|node| is(node, "Relu") || is(node, "Clip"));
-        clamp.and_then(|node| node.output.first()).map_or_else(|| tensor.to_owned(), Clone::clone)
+        let behind = |tensor: &str, clamps: &dyn Fn(&NodeProto) -> bool| {
+            let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
+            reader.filter(|node| clamps(node)).and_then(|node| node.output.first()).cloned()
+        };
+        let clamped = behind(tensor, &|node| is(node, "Relu") || is(node, "Clip"));
+        let tensor = clamped.unwrap_or_else(|| tensor.to_owned());
+        // Equalization leaves a bound for each channel behind a Relu.
+        let constant = |name: &String| index.constant(self.graph(), name).is_some();
+        behind(&tensor, &|node| is(node, "Min") && node.input.iter().any(constant)).unwrap_or(tensor)
     }
 
     /// The range of every tensor from those that were observed.
@@ -163,10 +199,12 @@ impl Prepared {
         named.filter_map(|name| range(name).map(|range| (name.clone(), range))).collect()
     }
 
-    /// Solves for scales and writes the quantized graph.
+    /// Solves for scales, runs the algorithms that see activations, and writes the quantized graph. `data` is for those
+    /// algorithms alone.
     pub fn finish(
         mut self,
         observation: &Observation,
+        data: Option<&mut Data<'_>>,
         spill: Option<&Spill>,
     ) -> Result<(ModelProto, Report), QuantizeError> {
         let go_on = || spill.map_or(Ok(()), Spill::check);
@@ -177,13 +215,15 @@ impl Prepared {
         let ranges = self.ranges(&observation.ranges());
         let mut solution = solve(self.graph(), &self.placement, &ranges, spill)?;
         let adjusted = self.adjust(&mut solution)?;
+        let gains = tune(&mut self, &mut solution, data)?;
         go_on()?;
         let mut report = Report::new(&self, &solution, &ranges, observation.samples());
         report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
         report.adjusted = adjusted;
+        report.gains = gains;
         report.not_numbers = observation.odd().iter().cloned().collect();
         if self.recipe.npu {
-            self.simulate();
+            simulate_hardware(&mut self.model, &self.types, &self.placement);
         }
         self.write(&solution, spill, &mut report)?;
         sign(&mut self.model);
@@ -249,17 +289,6 @@ impl Prepared {
         Ok(adjusted)
     }
 
-    fn simulate(&mut self) {
-        let (types, placement) = (&self.types, &self.placement);
-        let dims = |name: &str| types.get(name).and_then(|t| t.known_shape());
-        let quantized = |node: &kvant_container::onnx::NodeProto| {
-            node.output.iter().chain(&node.input).any(|name| placement.activations.contains_key(name))
-        };
-        if let Some(graph) = self.model.graph.as_mut() {
-            npu::simulate(graph, &dims, &quantized);
-        }
-    }
-
     /// What a user should know before the work begins.
     pub fn notices(&self) -> Vec<String> {
         let blocks = |scheme: &crate::recipe::TensorScheme| matches!(scheme.element, Element::Block(_));
@@ -267,7 +296,8 @@ impl Prepared {
         let plug_in = self.recipe.activation.iter().chain([&self.recipe.weight]).chain(products).any(blocks)
             || self.recipe.form == crate::recipe::Form::Quark;
         let mut notices = self.unmatched.clone();
-        if self.recipe.equalize && self.equalized == 0 {
+        let equalizes = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Equalization(_));
+        if self.recipe.algorithms.iter().any(equalizes) && self.equalized.is_empty() {
             notices.push("no two layers of the model can be equalized".to_owned());
         }
         let is_float8 = |a: &crate::recipe::TensorScheme| a.element.is_float8();
@@ -288,9 +318,19 @@ impl Prepared {
         notices
     }
 
-    /// Whether any range has to come from data.
+    /// Whether the model has to be run over data: for ranges, or for algorithms.
     pub fn needs_data(&self) -> bool {
-        !self.observation().tensors().is_empty()
+        !self.observation().tensors().is_empty() || self.recipe.algorithms.need_data()
+    }
+}
+
+/// Computes as the hardware does, where its operators differ: [`npu::simulate`].
+pub(crate) fn simulate_hardware(model: &mut ModelProto, types: &Types, placement: &Placement) {
+    let dims = |name: &str| types.get(name).and_then(|t| t.known_shape());
+    let quantized =
+        |node: &NodeProto| node.output.iter().chain(&node.input).any(|name| placement.activations.contains_key(name));
+    if let Some(graph) = model.graph.as_mut() {
+        npu::simulate(graph, &dims, &quantized);
     }
 }
 

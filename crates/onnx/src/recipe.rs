@@ -2,6 +2,7 @@
 
 use kvant_quant::glob::Glob;
 
+use crate::algorithm::Algorithms;
 use crate::calibration::Method;
 use crate::element::Element;
 use crate::pass;
@@ -197,8 +198,8 @@ pub struct Recipe {
     pub npu: bool,
     /// Percent of an activation's values inside its range, for the percentile method.
     pub percentile: f64,
-    /// Whether consecutive layers are equalized before: [`crate::equalization`].
-    pub equalize: bool,
+    /// What is done to lose less: [`crate::algorithm`].
+    pub algorithms: Algorithms,
     /// How blocks of [`crate::element::Block::Bfp16`] round halves: 0 away from zero, 1 up, 2 to even.
     pub block_rounding: u8,
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::algorithm::{EqualizedPair, LayerGain, ScaledInput};
 use crate::quantization::Range;
 use crate::quantize::Prepared;
 use crate::solution::Solution;
@@ -41,8 +42,14 @@ pub struct Report {
     pub samples: usize,
     /// Rewrites by each pass that made any.
     pub passes: Vec<(String, usize)>,
+    /// The algorithms that ran, in order.
+    pub algorithms: Vec<String>,
     /// Pairs of layers that were equalized.
-    pub equalized_pairs: usize,
+    pub equalized: Vec<EqualizedPair>,
+    /// Tensors whose channels were scaled.
+    pub scaled_inputs: Vec<ScaledInput>,
+    /// What algorithms gained for each layer whose codes or biases they chose.
+    pub gains: Vec<LayerGain>,
     /// Tensors and nodes that are left in float, and why.
     pub left_in_float: Vec<(String, String)>,
     /// Tensors whose scale was changed for the hardware or for a bias.
@@ -89,7 +96,10 @@ impl Report {
             nodes: prepared.model.graph.node.len(),
             samples,
             passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
-            equalized_pairs: prepared.equalized,
+            algorithms: prepared.recipe.algorithms.iter().map(ToString::to_string).collect(),
+            equalized: prepared.equalized.clone(),
+            scaled_inputs: prepared.scaled_inputs.clone(),
+            gains: Vec::new(),
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),
             limited: Vec::new(),

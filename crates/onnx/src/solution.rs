@@ -17,6 +17,8 @@ pub struct Solution {
     pub activations: BTreeMap<String, Affine>,
     /// Of constants, one for each channel.
     pub weights: BTreeMap<String, Vec<Affine>>,
+    /// Codes of constants that an algorithm chose; the others have the nearest.
+    pub codes: BTreeMap<String, Vec<i32>>,
 }
 
 impl Weight {

@@ -43,6 +43,11 @@ impl Glob {
         Glob { pattern: pattern.to_owned(), tokens }
     }
 
+    /// A pattern that matches one name and no other, whatever characters it has.
+    pub fn literal(name: &str) -> Glob {
+        Glob { pattern: name.to_owned(), tokens: name.chars().map(Token::Literal).collect() }
+    }
+
     /// The pattern as it was written.
     pub fn pattern(&self) -> &str {
         &self.pattern

@@ -26,6 +26,7 @@ pub mod hessian;
 pub mod observer;
 pub mod parameters;
 mod quant_tensor;
+pub mod reconstruction;
 pub mod rounding;
 pub mod scheme;
 pub mod transform;

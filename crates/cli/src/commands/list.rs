@@ -10,6 +10,7 @@ use kvant_llm::gguf::{MIXES, MixRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
 use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader};
 use kvant_numeric::format::FORMATS;
+use kvant_onnx::algorithm::{ALGORITHMS, Stage};
 use kvant_quant::observer::OBSERVERS;
 use kvant_quant::scheme::{PRESETS, Preset};
 use serde_json::{Map, Value, json};
@@ -173,6 +174,7 @@ fn families() -> List {
 fn algorithms() -> List {
     let columns = &[
         ("name", Align::Left),
+        ("models", Align::Left),
         ("kind", Align::Left),
         ("paper", Align::Left),
         ("needs", Align::Left),
@@ -180,7 +182,8 @@ fn algorithms() -> List {
         ("options", Align::Left),
         ("about", Align::Left),
     ];
-    List { columns, rows: Algorithm::table().map(|row| algorithm_row(&row)).collect() }
+    let of_graphs = ALGORITHMS.iter().map(graph_algorithm_row);
+    List { columns, rows: Algorithm::table().map(|row| algorithm_row(&row)).chain(of_graphs).collect() }
 }
 
 fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {
@@ -189,20 +192,49 @@ fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {
     let options: Vec<Value> = options.collect();
     let paper = row.paper.unwrap_or_default();
     let (needs, cost) = (row.algorithm.needs(), row.algorithm.cost());
-    [json!(row.name), json!(kind), json!(paper), json!(needs), json!(cost), json!(options), json!(row.about)].to_vec()
+    [
+        json!(row.name),
+        json!("checkpoint"),
+        json!(kind),
+        json!(paper),
+        json!(needs),
+        json!(cost),
+        json!(options),
+        json!(row.about),
+    ]
+    .to_vec()
+}
+
+fn graph_algorithm_row(row: &kvant_onnx::algorithm::AlgorithmRow) -> Vec<Value> {
+    let kind = match row.stage {
+        Stage::Float => "transform",
+        Stage::Rounding => "rounding",
+        Stage::Correction => "correction",
+    };
+    let value = |option: &kvant_onnx::algorithm::AlgorithmOption| (option.get)(&row.usual).unwrap_or_default();
+    let options: Vec<Value> = row.options.iter().map(|o| json!(format!("{}={}", o.name, value(o)))).collect();
+    let (needs, cost) = (row.needs(), row.cost);
+    let cells = [json!(row.name), json!("onnx"), json!(kind), json!(row.paper), json!(needs), json!(cost)];
+    cells.into_iter().chain([json!(options), json!(row.about)]).collect()
 }
 
 /// One row for each option of each algorithm, spelled so that it can be copied.
 fn algorithm_options() -> List {
-    let columns = &[("name", Align::Left), ("values", Align::Left), ("about", Align::Left)];
+    let columns = &[("name", Align::Left), ("models", Align::Left), ("values", Align::Left), ("about", Align::Left)];
     let row = |algorithm: AlgorithmRow| {
         let options = algorithm.algorithm.options();
         options.map(move |(option, value)| {
             let spelling = format!("{}:{}={value}", algorithm.name, option.name);
-            vec![json!(spelling), json!(option.values), json!(option.about)]
+            vec![json!(spelling), json!("checkpoint"), json!(option.values), json!(option.about)]
         })
     };
-    List { columns, rows: Algorithm::table().flat_map(row).collect() }
+    let of_graph = |row: &'static kvant_onnx::algorithm::AlgorithmRow| {
+        row.options.iter().map(|option| {
+            let spelling = format!("{}:{}={}", row.name, option.name, (option.get)(&row.usual).unwrap_or_default());
+            vec![json!(spelling), json!("onnx"), json!(option.values), json!(option.about)]
+        })
+    };
+    List { columns, rows: Algorithm::table().flat_map(row).chain(ALGORITHMS.iter().flat_map(of_graph)).collect() }
 }
 
 fn pairs(rows: &[(&str, &str)]) -> List {

@@ -8,10 +8,12 @@ use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, model, size};
 use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, write_unless};
+use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::{Observation, observe};
-use kvant_onnx::data::{DataOptions, Source, inputs};
+use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
 use kvant_onnx::quantize::{Prepared, prepare};
 use kvant_onnx::report::Report;
+use kvant_onnx::runtime::RuntimeOptions;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -31,11 +33,22 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     let cancelled = interrupt::flag();
     let directory = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spill = Spill::new(directory)?.cancelled_by(cancelled.clone());
-    let prepared = plan(args, &spill)?;
+    let mut prepared = plan(args, &spill)?;
     prepared.notices().iter().for_each(|notice| printer.note(notice));
+    let mut samples = samples(args, &prepared, printer)?;
+    let pool = model::pool(&args.run)?;
+    let runtime = runtime(&args.recipe.onnx.engine, &args.run);
+    let mut quiet = |_, _| {};
+    let mut seen = data(samples.as_mut(), &runtime, &cancelled, &mut quiet);
+    pool.install(|| prepared.transform(seen.as_mut(), Some(&spill)))?;
     let mut observation = prepared.observation();
-    let engine = calibrate(args, &prepared, &mut observation, &cancelled, printer)?;
-    let (quantized, report) = model::pool(&args.run)?.install(|| prepared.finish(&observation, Some(&spill)))?;
+    let engine = calibrate(&prepared, &mut observation, seen.as_mut(), printer)?;
+    let (quantized, report) = {
+        let progress = Progress::new(printer, Unit::Layers);
+        let mut watch = progress.watch();
+        let mut seen = data(samples.as_mut(), &runtime, &cancelled, &mut watch);
+        pool.install(|| prepared.finish(&observation, seen.as_mut(), Some(&spill)))?
+    };
     let external = match args.recipe.onnx.external_data {
         ExternalWhen::Auto => ExternalData::Auto,
         ExternalWhen::Always => ExternalData::Always,
@@ -90,14 +103,8 @@ fn plan(args: &QuantizeArgs, spill: &Spill) -> Result<Prepared, Failure> {
     Ok(model::pool(&args.run)?.install(|| prepare(model, recipe, &passes, Some(spill)))?)
 }
 
-/// Runs the float model over the data. Returns the engine, none where no range depends on data.
-fn calibrate(
-    args: &QuantizeArgs,
-    prepared: &Prepared,
-    observation: &mut Observation,
-    cancelled: &AtomicBool,
-    printer: &Printer,
-) -> Result<Option<String>, Failure> {
+/// Opens the data; `None` where nothing depends on them.
+fn samples(args: &QuantizeArgs, prepared: &Prepared, printer: &Printer) -> Result<Option<Samples>, Failure> {
     let source = one_source(&args.recipe.calibration.calib)?;
     if !prepared.needs_data() {
         if source.is_some() {
@@ -110,14 +117,35 @@ fn calibrate(
     let preprocessing = args.recipe.onnx.preprocess.as_deref().map(str::parse).transpose()?;
     let (num_samples, seed) = (Some(args.recipe.calibration.num_samples), args.recipe.calibration.seed);
     let options = DataOptions { num_samples, preprocessing, seed, labels: None };
-    let mut samples = source.open(&inputs(&prepared.model.graph), &options)?;
+    let samples = source.open(&inputs(&prepared.model.graph), &options)?;
     if samples.random() {
         printer.note("the calibration data are made up: ranges will not fit real inputs, and accuracy will suffer");
     }
+    Ok(Some(samples))
+}
+
+/// What algorithms see, where there are data.
+fn data<'a>(
+    samples: Option<&'a mut Samples>,
+    runtime: &RuntimeOptions,
+    cancelled: &'a AtomicBool,
+    progress: &'a mut (dyn FnMut(u64, u64) + Send),
+) -> Option<Data<'a>> {
+    samples.map(|samples| Data { samples, runtime: runtime.clone(), cancelled, progress })
+}
+
+/// Runs the float model over the data. Returns the engine, none where no range depends on data.
+fn calibrate(
+    prepared: &Prepared,
+    observation: &mut Observation,
+    data: Option<&mut Data<'_>>,
+    printer: &Printer,
+) -> Result<Option<String>, Failure> {
+    let Some(data) = data.filter(|_| !observation.tensors().is_empty()) else { return Ok(None) };
     let progress = Progress::new(printer, Unit::Samples);
     let mut watch = progress.watch();
-    let runtime = runtime(&args.recipe.onnx.engine, &args.run);
-    Ok(Some(observe(&prepared.model, observation, &mut samples, &runtime, &mut watch, cancelled)?))
+    let (model, runtime) = (&prepared.model, &data.runtime);
+    Ok(Some(observe(model, observation, data.samples, runtime, &mut watch, data.cancelled)?))
 }
 
 fn no_data() -> Failure {

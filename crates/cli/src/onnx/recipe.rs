@@ -2,6 +2,7 @@
 
 use crate::args::{OnnxArgs, OnnxLayout, RecipeArgs};
 use crate::failure::{Failure, Kind};
+use kvant_onnx::algorithm::{Algorithm, Algorithms, Equalization, SpellingError};
 use kvant_onnx::pass;
 use kvant_onnx::preset::{PRESETS, Preset};
 use kvant_onnx::quantization::ScaleKind;
@@ -15,9 +16,12 @@ use kvant_quant::glob::Glob;
 pub fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
     refuse_foreign(args)?;
     let name = args.scheme.as_deref().unwrap_or_default();
-    let mut recipe = Preset::resolve(name).ok_or_else(|| unknown(name))?;
+    let mut recipe = Preset::resolve(name).map_err(spelling)?.ok_or_else(|| unknown(name))?;
     let onnx = &args.onnx;
-    recipe.equalize |= onnx.equalize;
+    if onnx.equalize {
+        recipe.algorithms.add(Algorithm::Equalization(Equalization::USUAL)).map_err(spelling)?;
+    }
+    recipe.algorithms.extend(&Algorithms::of_list(&args.algorithm).map_err(spelling)?).map_err(spelling)?;
     recipe.percentile = onnx.percentile.unwrap_or(recipe.percentile);
     recipe.activation = recipe.activation.map(|scheme| activation(scheme, onnx));
     recipe.weight = weight(recipe.weight, onnx);
@@ -38,6 +42,10 @@ pub fn recipe(args: &RecipeArgs) -> Result<Recipe, Failure> {
     Ok(recipe)
 }
 
+fn spelling(error: SpellingError) -> Failure {
+    Failure::new(error.kind().into(), error.to_string()).with_hint(Some(error.hint()))
+}
+
 fn unknown(name: &str) -> Failure {
     let near =
         PRESETS.iter().map(|p| p.name).min_by_key(|known| strsim::levenshtein(known, &name.to_ascii_uppercase()));
@@ -54,7 +62,6 @@ fn refuse_foreign(args: &RecipeArgs) -> Result<(), Failure> {
         (args.pack_method.is_some(), "--pack-method"),
         (args.kv_cache.is_some(), "--kv-cache"),
         (args.attention.is_some(), "--attention"),
-        (!args.algorithm.is_empty(), "--algorithm"),
         (args.calibration.seq_len.is_some(), "--seq-len"),
         (args.calibration.packing.is_some(), "--packing"),
         (args.calibration.column.is_some(), "--column"),

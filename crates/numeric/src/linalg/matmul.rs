@@ -81,13 +81,27 @@ pub enum Threads {
 ///
 /// If the shapes do not match.
 pub fn multiply(out: MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>, factor: f32, threads: Threads) {
+    product(out, a, b, (factor, false), threads);
+}
+
+/// `out += factor * a b`.
+///
+/// # Panics
+///
+/// If the shapes do not match.
+pub fn multiply_add(out: MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>, factor: f32, threads: Threads) {
+    product(out, a, b, (factor, true), threads);
+}
+
+/// `out = factor * a b`, added to what is in `out` or put in its place.
+fn product(out: MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>, (factor, added): (f32, bool), threads: Threads) {
     assert!(a.columns == b.rows && out.rows == a.rows && out.columns == b.columns, "shapes do not match");
     let parallelism = match threads {
         Threads::One => Parallelism::None,
         Threads::Pool => Parallelism::Rayon(0),
     };
     // SAFETY: the constructors checked that the last element of each view, hence every element, lies inside its slice,
-    // and that the rows written do not overlap; `out` is borrowed exclusively. With `read_dst` false nothing is read of it.
+    // and that the rows written do not overlap; `out` is borrowed exclusively. What is read of it is initialised.
     unsafe {
         gemm::gemm(
             out.rows,
@@ -96,14 +110,14 @@ pub fn multiply(out: MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>, factor: f32, t
             out.data.as_mut_ptr(),
             1,
             out.row_step as isize,
-            false,
+            added,
             a.data.as_ptr(),
             a.column_step as isize,
             a.row_step as isize,
             b.data.as_ptr(),
             b.column_step as isize,
             b.row_step as isize,
-            0.0,
+            if added { 1.0 } else { 0.0 },
             factor,
             false,
             false,
@@ -139,6 +153,17 @@ mod tests {
                 assert_eq!(out, expected, "{shape:?}");
             }
         }
+    }
+
+    #[test]
+    fn products_are_added_to_what_is_there() {
+        let (m, n, k) = (33, 20, 17);
+        let (x, w, before) = (values(m * k, 1), values(n * k, 2), values(m * n, 3));
+        let mut out = before.clone();
+        let w_view = Matrix::new(&w, n, k, k).transposed();
+        multiply_add(MatrixMut::new(&mut out, m, n, n), Matrix::new(&x, m, k, k), w_view, 0.5, Threads::One);
+        let product = naive(&x, &w, (m, n, k), 0.5);
+        assert!(out.iter().zip(before.iter().zip(&product)).all(|(out, (before, product))| *out == before + product));
     }
 
     #[test]

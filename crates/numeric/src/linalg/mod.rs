@@ -13,14 +13,16 @@ mod matmul;
 mod precision;
 mod rows;
 mod tiled;
+mod unfold;
 
 pub use attention::{AttentionBuffers, AttentionRule, KeysValues, QUERIES};
 pub use cholesky::{Cholesky, NotPositiveDefinite};
 pub use cross_gram::CrossGram;
-pub use elementary::{erf, exp, exp2, sigmoid, tanh};
+pub use elementary::{erf, exp, exp2, ln, sigmoid, tanh};
 pub use gram::Gram;
 pub use linear::{Weight, linear};
 pub use lower_blocks::{BlockRow, LowerBlocks};
-pub use matmul::{Matrix, MatrixMut, Threads, multiply};
+pub use matmul::{Matrix, MatrixMut, Threads, multiply, multiply_add};
 pub use precision::Precision;
 pub use rows::{layer_norm, rms_norm, softmax, sum_of_exponentials};
+pub use unfold::{PatchAxis, Patches, Steps};

@@ -17,4 +17,4 @@ pub use histogram::Histogram;
 pub use method::{DEFAULT_PERCENTILE, METHODS, Method, MethodRow, Seen, Settings, Statistic, UnknownMethod};
 pub(crate) use min_mse::candidates;
 pub use observation::Observation;
-pub use run::{CalibrationError, observe, sessions};
+pub use run::{CalibrationError, Watch, observe, sessions, watch};

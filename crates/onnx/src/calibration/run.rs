@@ -51,6 +51,25 @@ impl CalibrationError {
     }
 }
 
+/// Who sees tensors while a model runs over samples, the samples in their order.
+pub trait Watch: Send {
+    /// Takes in a tensor of a sample.
+    fn see(&mut self, tensor: &str, array: &Array<'_>);
+
+    /// Is told that a sample is over.
+    fn end_sample(&mut self) {}
+}
+
+impl Watch for Observation {
+    fn see(&mut self, tensor: &str, array: &Array<'_>) {
+        Observation::see(self, tensor, &array.to_f32s());
+    }
+
+    fn end_sample(&mut self) {
+        Observation::end_sample(self);
+    }
+}
+
 /// Sessions at most: each holds the activations of one sample.
 const MOST_SESSIONS: usize = 4;
 
@@ -71,15 +90,29 @@ pub fn observe(
     progress: &mut (dyn FnMut(u64, u64) + Send),
     cancelled: &AtomicBool,
 ) -> Result<String, CalibrationError> {
-    let (wanted, all) = (observation.tensors(), samples.len());
+    let wanted = observation.tensors();
+    watch(model, &wanted, observation, samples, options, progress, cancelled)
+}
+
+/// The same for whoever watches, who is shown the wanted tensors of each sample.
+pub fn watch(
+    model: &ModelProto,
+    wanted: &[String],
+    watch: &mut dyn Watch,
+    samples: &mut Samples,
+    options: &RuntimeOptions,
+    progress: &mut (dyn FnMut(u64, u64) + Send),
+    cancelled: &AtomicBool,
+) -> Result<String, CalibrationError> {
+    let all = samples.len();
     let sessions = sessions(options.threads).min(all.max(1));
     let options = RuntimeOptions { threads: Some(1), ..options.clone() };
     progress(0, all as u64);
-    let turn = Turn { next: 0, ended: false, observation, progress };
+    let turn = Turn { next: 0, ended: false, watch, progress };
     let run = Run { all, turn: Mutex::new(turn), moved: Condvar::new(), samples: Mutex::new(samples), cancelled };
     let work = |first| {
-        let mut session = runtime::open(model, &wanted, &options)?;
-        (first..all).step_by(sessions).try_for_each(|index| run.sample(index, &mut *session, &wanted))?;
+        let mut session = runtime::open(model, wanted, &options)?;
+        (first..all).step_by(sessions).try_for_each(|index| run.sample(index, &mut *session, wanted))?;
         Ok(session.name())
     };
     let ended = |first| {
@@ -124,7 +157,7 @@ struct Run<'a> {
 struct Turn<'a> {
     next: usize,
     ended: bool,
-    observation: &'a mut Observation,
+    watch: &'a mut dyn Watch,
     progress: &'a mut (dyn FnMut(u64, u64) + Send),
 }
 
@@ -139,13 +172,13 @@ impl<'a> Run<'a> {
         let mut turn = None;
         session.run(&inputs, wanted, &mut |name, array| match turn.get_or_insert_with(|| self.wait(index)) {
             Some(turn) => {
-                turn.observation.see(name, &array.to_f32s());
+                turn.watch.see(name, array);
                 ControlFlow::Continue(())
             }
             None => ControlFlow::Break(()),
         })?;
         let mut turn = turn.unwrap_or_else(|| self.wait(index)).ok_or(CalibrationError::Cancelled)?;
-        turn.observation.end_sample();
+        turn.watch.end_sample();
         turn.next += 1;
         let done = turn.next as u64;
         (turn.progress)(done, self.all as u64);

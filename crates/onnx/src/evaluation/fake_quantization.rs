@@ -81,7 +81,7 @@ impl Running {
 }
 
 /// A value of an array's type and of any shape.
-fn declared(name: &str, array: Option<&Array<'_>>) -> ValueInfoProto {
+pub(crate) fn declared(name: &str, array: Option<&Array<'_>>) -> ValueInfoProto {
     let type_ = array.map(|array| {
         let elem_type = Some(array.data_type() as i32);
         let tensor = TensorTypeProto { elem_type, ..TensorTypeProto::default() };

@@ -28,6 +28,7 @@ use crate::runtime::{self, Grouped, PLUG_INS, RuntimeChoice, RuntimeError, Runti
 use classes::Classes;
 use codes::EndCodes;
 use fake_quantization::FakeQuantized;
+pub(crate) use fake_quantization::declared;
 use pairs::{Pair, outputs, pairs};
 use quantizer::Quantizer;
 use statistics::Statistics;

@@ -9,6 +9,6 @@ pub mod rules;
 mod select;
 mod unmatched;
 
-pub(crate) use fusion::clip_bounds;
+pub(crate) use fusion::{clip_bounds, scalar};
 pub use place::{Activation, Bias, Placement, Skipped, Weight, place};
 pub use unmatched::{Named, unmatched};

@@ -9,4 +9,5 @@ pub use affine::{Affine, Range, affine};
 pub use codes::{encode, pack, quantize_value};
 pub use scale_kind::{ScaleKind, nearest_int16_scale};
 pub(crate) use scale_kind::{position, power_of_two};
+pub(crate) use weight::Channels;
 pub use weight::{WeightMethod, weight_codes, weight_parameters};

@@ -25,14 +25,15 @@ pub struct WeightMethod {
 }
 
 /// The channels of a tensor: `outer x channels x inner` elements.
-#[derive(Debug, Clone, Copy)]
-struct Channels {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Channels {
     number: usize,
     inner: usize,
 }
 
 impl Channels {
-    fn of(shape: &[usize], axis: Option<usize>) -> Self {
+    /// Those along an axis of a shape; one where there is no axis.
+    pub(crate) fn of(shape: &[usize], axis: Option<usize>) -> Self {
         match axis {
             Some(axis) if axis < shape.len() => {
                 Self { number: shape[axis], inner: shape[axis + 1..].iter().product::<usize>().max(1) }
@@ -41,7 +42,8 @@ impl Channels {
         }
     }
 
-    fn channel(&self, element: usize) -> usize {
+    /// The channel of an element, row-major.
+    pub(crate) fn channel(&self, element: usize) -> usize {
         element / self.inner % self.number.max(1)
     }
 }
@@ -80,7 +82,7 @@ impl WeightMethod {
     }
 
     /// The codes that are used.
-    fn used_codes(&self) -> Option<CodeRange> {
+    pub(crate) fn used_codes(&self) -> Option<CodeRange> {
         if self.reduce_range { self.element.reduced_range() } else { self.element.range(true) }
     }
 

@@ -151,7 +151,10 @@ impl Writer<'_> {
     ) -> Result<(), QuantizeError> {
         let shape = shape(source)?;
         let element = weight.scheme.element;
-        let codes = weight_codes(&values(source)?, &shape, weight.axis, parameters, weight.method());
+        let codes = match self.solution.codes.get(name) {
+            Some(chosen) => pack(&chosen.iter().map(|&code| i64::from(code)).collect::<Vec<_>>(), element),
+            None => weight_codes(&values(source)?, &shape, weight.axis, parameters, weight.method()),
+        };
         let stored = format!("{name}_quantized");
         let data_type = element.data_type().unwrap_or(DataType::FLOAT);
         self.made.initializers.push(tensor(&stored, data_type, &shape, keep(self.spill, codes)?));

@@ -9,6 +9,7 @@ use crate::hessian::{Hessian, HessianError};
 use crate::quant_tensor::QuantTensor;
 use crate::rounding::{RoundingError, Rtn, TensorContext};
 use crate::scheme::{Axis, Granularity, TensorScheme};
+use kvant_numeric::Arithmetic;
 use kvant_numeric::kernel::{Range, group_ranges};
 use kvant_numeric::linalg::LowerBlocks;
 use kvant_numeric::simd::Isa;
@@ -146,6 +147,24 @@ impl Feedback {
         }
         let tensor = parameters(scheme, context, &self.without_dead(parameters_from), rows, self.columns())?;
         self.sweep(&self.without_dead(weights), context, tensor)
+    }
+
+    /// The same on scales and zero points that are given: those of `grid`, whose codes are not looked at. Groups are static
+    /// then, whatever the settings say.
+    ///
+    /// # Errors
+    /// As [`round`](Self::round).
+    pub fn round_on(&self, weights: &[f32], grid: QuantTensor) -> Result<Rounded, RoundingError> {
+        let (rows, columns) = grid.shape();
+        self.check(weights, rows)?;
+        if columns != self.columns() {
+            return Err(HessianError::Features { columns, features: self.columns() }.into());
+        }
+        if !weights.iter().all(|weight| weight.is_finite()) {
+            return Err(RoundingError::NotFinite);
+        }
+        let given = Feedback { groups: Groups::Static, ..self.clone() };
+        given.sweep(&self.without_dead(weights), TensorContext::new(Arithmetic::F32), grid)
     }
 
     fn check(&self, weights: &[f32], rows: usize) -> Result<(), HessianError> {

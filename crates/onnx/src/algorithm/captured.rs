@@ -1,0 +1,63 @@
+//! What a layer reads and makes on the calibration samples, for algorithms that choose its codes. Nothing is computed here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::error::AlgorithmError;
+use super::walk::Walk;
+use crate::data::Array;
+use crate::runtime::RuntimeOptions;
+
+/// One sample.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    /// The layer's data input in the quantized model, quantized and dequantized. Shaped as the node reads it.
+    pub input: Arc<Array<'static>>,
+    /// The layer's output in the float model, before the activation function.
+    pub output: Arc<Array<'static>>,
+}
+
+/// All samples of a layer. They lie in memory up to the budget, and in a temporary file beyond it.
+pub struct Captured<'a> {
+    pub(super) quantized: &'a Walk,
+    pub(super) float: &'a Walk,
+    pub(super) input: &'a str,
+    pub(super) output: &'a str,
+    pub(super) cancelled: &'a AtomicBool,
+    pub(super) runtime: &'a RuntimeOptions,
+}
+
+impl Captured<'_> {
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.float.samples()
+    }
+
+    /// Whether there are none: never, as data without samples are refused.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pair of a sample, read again each time where it lies in a file.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn pair(&self, sample: usize) -> Result<Pair, AlgorithmError> {
+        let input = self.quantized.tensor(self.input, sample)?;
+        let output = self.float.tensor(self.output, sample)?;
+        Ok(Pair { input, output })
+    }
+
+    /// Fails where the user asked to stop.
+    ///
+    /// # Errors
+    /// [`AlgorithmError::Cancelled`].
+    pub fn go_on(&self) -> Result<(), AlgorithmError> {
+        if self.cancelled.load(Ordering::Relaxed) { Err(AlgorithmError::Cancelled) } else { Ok(()) }
+    }
+
+    /// The engine, the number of its threads, the budget of memory.
+    pub fn runtime(&self) -> &RuntimeOptions {
+        self.runtime
+    }
+}

@@ -1,0 +1,69 @@
+//! A Clip between two layers whose channels are scaled: it clips what is scaled only if its bounds are scaled too.
+
+use kvant_container::onnx::{DataType, GraphProto, tensor};
+
+use crate::algorithm::option::Shown;
+use crate::graph::{Edit, Index, Names, node};
+use crate::placement::clip_bounds;
+
+/// What becomes of a Clip between two layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClipRule {
+    /// `Clip(0, 6)` becomes `Min(Relu(x), 6 s[c])`: the function stays what it is.
+    Min,
+    /// `Clip(0, 6)` becomes `Relu(x)`, as in the paper: values beyond the bound are no longer cut.
+    Relu,
+    /// It stays, and the layers are not a pair.
+    Keep,
+}
+
+impl ClipRule {
+    const ALL: &[(&'static str, Self)] = &[("min", Self::Min), ("relu", Self::Relu), ("keep", Self::Keep)];
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(spelling, _)| *spelling == name).map(|(_, rule)| *rule)
+    }
+}
+
+impl Shown for ClipRule {
+    fn shown(&self) -> String {
+        Self::ALL.iter().find(|(_, rule)| rule == self).map_or_else(String::new, |(name, _)| (*name).to_owned())
+    }
+}
+
+/// A Clip whose lower bound is zero, and so scales with everything.
+#[derive(Debug, Clone)]
+pub(super) struct Clip {
+    position: usize,
+    high: f32,
+    /// Axes behind that of the channels.
+    behind: usize,
+}
+
+impl Clip {
+    /// Of a node; `None` where its bounds are not those, or the place of its channels is not known.
+    pub fn of(graph: &GraphProto, index: &Index, position: usize, axis: i64, rank: Option<usize>) -> Option<Self> {
+        let (low, high) = clip_bounds(graph, index, &graph.node[position])?;
+        let behind = if axis < 0 { 0 } else { rank?.checked_sub(2)? };
+        (low == 0.0 && high > 0.0).then_some(Self { position, high, behind })
+    }
+
+    /// Puts the operators in place that clip channels scaled by `scales`.
+    pub fn rewrite(&self, graph: &GraphProto, rule: ClipRule, scales: &[f32], names: &mut Names, edit: &mut Edit) {
+        let old = &graph.node[self.position];
+        let (Some(input), Some(output)) = (old.input.first(), old.output.first()) else { return };
+        let name = if old.name().is_empty() { output } else { old.name() };
+        if rule == ClipRule::Relu {
+            edit.replace(self.position, vec![node("Relu", name, &[input], &[output])]);
+            return;
+        }
+        let between = names.fresh(&format!("{output}_relu"));
+        let bound = names.fresh(&format!("{output}_bound"));
+        let values: Vec<u8> = scales.iter().flat_map(|s| (self.high * s).to_le_bytes()).collect();
+        let shape: Vec<usize> = [scales.len()].into_iter().chain(std::iter::repeat_n(1, self.behind)).collect();
+        edit.add(tensor(&bound, DataType::FLOAT, &shape, values));
+        let relu = node("Relu", name, &[input], &[&between]);
+        let min = node("Min", &format!("{name}_bound"), &[&between, &bound], &[output]);
+        edit.replace(self.position, vec![relu, min]);
+    }
+}

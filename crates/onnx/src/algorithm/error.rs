@@ -1,0 +1,76 @@
+//! Why an algorithm could not do its work.
+
+use kvant_container::ErrorKind;
+
+use crate::calibration::CalibrationError;
+use crate::data::DataError;
+use crate::runtime::RuntimeError;
+
+/// A failure of an algorithm, with the layer it is about.
+#[derive(Debug, thiserror::Error)]
+pub enum AlgorithmError {
+    /// The data (*invalid*).
+    #[error("{0}")]
+    Data(#[from] DataError),
+    /// The engine or the model.
+    #[error("{0}")]
+    Runtime(#[from] RuntimeError),
+    /// A run over the samples.
+    #[error("{0}")]
+    Calibration(#[from] CalibrationError),
+    /// Activations could not be kept.
+    #[error("cannot keep activations in a temporary file: {0}")]
+    Store(#[from] std::io::Error),
+    /// The algorithm needs data, and there are none (*invalid*).
+    #[error("the algorithm {0} needs calibration data")]
+    NoData(&'static str),
+    /// The layout has no place for what the algorithm finds (*unsupported*).
+    #[error("the algorithm {algorithm} does nothing for this layout: {reason}")]
+    NotInLayout {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A layer cannot be worked on (*invalid*).
+    #[error("the layer `{layer}`: {problem}")]
+    Layer {
+        /// The node.
+        layer: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The user asked to stop.
+    #[error("stopped while an algorithm was at work")]
+    Cancelled,
+}
+
+impl AlgorithmError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Data(error) => error.kind(),
+            Self::Runtime(error) => error.kind(),
+            Self::Calibration(error) => error.kind(),
+            Self::Store(_) => ErrorKind::Io,
+            Self::NoData(_) | Self::Layer { .. } => ErrorKind::Invalid,
+            Self::NotInLayout { .. } => ErrorKind::Unsupported,
+            Self::Cancelled => ErrorKind::Cancelled,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Data(error) => return error.hint().map(str::to_owned),
+            Self::Runtime(error) => return error.hint().map(str::to_owned),
+            Self::Calibration(error) => return error.hint(),
+            Self::Store(_) => "make room in the temporary directory, or give fewer samples",
+            Self::NoData(_) => "give samples with --data: an .npz with one array for each input, a folder, or `random`",
+            Self::NotInLayout { .. } => "leave the algorithm out, or choose a preset with Q/DQ, such as A8W8",
+            Self::Layer { .. } => "exclude the node with --exclude, or leave the algorithm out",
+            Self::Cancelled => return None,
+        };
+        Some(hint.to_owned())
+    }
+}

@@ -1,0 +1,150 @@
+//! GPTQ: weights are rounded column after column, each making up for the errors of those before it on the calibration data.
+//!
+//! The arithmetic is that of the other flow, [`kvant_quant::rounding::Gptq`]. Here a layer becomes the product it is computed by:
+//! convolutions by the patches of their inputs, each group with a Hessian of its own. All calibration samples count. Scales and
+//! zero points stay those that the weight's method found.
+//! Source: Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, arXiv 2210.17323.
+
+use kvant_numeric::format::Int;
+use kvant_quant::hessian::{Hessian, HessianError};
+use kvant_quant::observer::Observer;
+use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Groups, RoundingError};
+use kvant_quant::scheme::{Axis, Granularity, IntScheme, ScaleType, TensorScheme, ZeroPoint};
+use kvant_quant::{Codes, QuantParts, QuantTensor};
+
+use super::captured::Captured;
+use super::error::AlgorithmError;
+use super::layer::{Layer, Rounded, Rounding};
+use super::option::{AlgorithmOption, SHARE, SWITCH, option, share, switch};
+use super::unfold::Unfolding;
+use crate::element::Element;
+
+/// The settings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GptqSettings {
+    /// What is added to the diagonal of the Hessian: this share of its mean.
+    pub damping: f32,
+    /// Whether the columns with the largest inputs are rounded first.
+    pub activation_order: bool,
+}
+
+impl GptqSettings {
+    /// A damping of 1 %, columns with the largest inputs first.
+    pub const USUAL: Self = Self { damping: 0.01, activation_order: true };
+
+    fn core(&self) -> Gptq {
+        let order = if self.activation_order { ColumnOrder::Activation } else { ColumnOrder::Stored(Groups::Static) };
+        Gptq { damping: Damping::OfMeanDiagonal(f64::from(self.damping)), order, ..Gptq::GPTQ }
+    }
+}
+
+/// What can be set.
+pub(super) const OPTIONS: &[AlgorithmOption] = &[
+    option!(Gptq.damping, "damping", SHARE, "what is added to the Hessian's diagonal: a share of its mean", share),
+    option!(
+        Gptq.activation_order,
+        "order",
+        SWITCH,
+        "whether columns with the largest inputs are rounded first",
+        switch
+    ),
+];
+
+impl Rounding for GptqSettings {
+    fn round(&self, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError> {
+        let mut codes = layer.grid.nearest(&layer.weight);
+        let Some(unfolding) = Unfolding::of(&layer.node, &layer.shape) else {
+            return Ok(Rounded { codes, bias: None });
+        };
+        for group in 0..unfolding.groups {
+            captured.go_on()?;
+            let hessian = hessian(layer, &unfolding, group, captured)?;
+            match self.group(layer, &unfolding, group, &hessian) {
+                Ok(Some(rounded)) => put(&rounded, layer, &unfolding, group, &mut codes),
+                // Nothing came by: the nearest codes are as good as any.
+                Ok(None) | Err(RoundingError::Hessian(HessianError::NoData)) => {}
+                Err(error) => {
+                    let problem = error.to_string();
+                    return Err(AlgorithmError::Layer { layer: layer.name().to_owned(), problem });
+                }
+            }
+        }
+        Ok(Rounded { codes, bias: None })
+    }
+}
+
+impl GptqSettings {
+    /// Rounds the rows of a group. `None` where the grid is not one of rows.
+    fn group(
+        &self,
+        layer: &Layer,
+        unfolding: &Unfolding,
+        group: usize,
+        hessian: &Hessian,
+    ) -> Result<Option<QuantTensor>, RoundingError> {
+        let Some(grid) = grid(layer, unfolding, group)? else { return Ok(None) };
+        let (rows, columns) = (unfolding.rows, unfolding.columns);
+        let at = |i: usize| layer.weight[unfolding.place(group, i / columns, i % columns)];
+        let weights: Vec<f32> = (0..rows * columns).map(at).collect();
+        let feedback = self.core().prepare(hessian)?;
+        Ok(Some(feedback.round_on(&weights, grid)?.tensor))
+    }
+}
+
+/// Sums of the products of a group's inputs over all samples.
+fn hessian(
+    layer: &Layer,
+    unfolding: &Unfolding,
+    group: usize,
+    captured: &Captured<'_>,
+) -> Result<Hessian, AlgorithmError> {
+    let mut hessian = Hessian::new(unfolding.columns);
+    for sample in 0..captured.len() {
+        let pair = captured.pair(sample)?;
+        if let Some(rows) = unfolding.inputs(&layer.node, &pair.input, pair.output.shape(), group) {
+            hessian.add(&rows);
+        }
+    }
+    Ok(hessian)
+}
+
+/// The scales and zero points of a group's matrix, with codes that do not count.
+fn grid(layer: &Layer, unfolding: &Unfolding, group: usize) -> Result<Option<QuantTensor>, RoundingError> {
+    let (rows, columns) = (unfolding.rows, unfolding.columns);
+    let parameters: Vec<_> = match layer.grid.axis {
+        None => vec![layer.grid.affine(0)],
+        Some(_) => (0..rows).map(|row| layer.grid.affine(unfolding.place(group, row, 0))).collect(),
+    };
+    let Some(format) = format(layer.grid.element) else { return Ok(None) };
+    let granularity = if parameters.len() == 1 { Granularity::Tensor } else { Granularity::Channel(Axis::Rows) };
+    let zero_point = ZeroPoint::Integer;
+    let scheme = IntScheme { format, granularity, scale: ScaleType::F32, zero_point, observer: Observer::MinMax };
+    let count = rows * columns;
+    let codes = if format.bits() > 8 { Codes::Wide(vec![0; count]) } else { Codes::Bytes(vec![0; count]) };
+    let scales = parameters.iter().map(|affine| affine.scale).collect();
+    let zero_points = parameters.iter().map(|affine| affine.zero_point as f64).collect();
+    let parts = QuantParts { codes, scales, zero_points, tensor_scale: None };
+    Ok(Some(QuantTensor::new(TensorScheme::Int(scheme), rows, columns, parts)?))
+}
+
+fn format(element: Element) -> Option<Int> {
+    Some(match element {
+        Element::Int4 => Int::INT4,
+        Element::UInt4 => Int::UINT4,
+        Element::Int8 => Int::INT8,
+        Element::UInt8 => Int::UINT8,
+        Element::Int16 => Int::INT16,
+        Element::UInt16 => Int::UINT16,
+        _ => return None,
+    })
+}
+
+/// Puts the codes of a group where they lie in the weight. The code below the symmetric ones becomes its neighbour.
+fn put(rounded: &QuantTensor, layer: &Layer, unfolding: &Unfolding, group: usize, codes: &mut [i32]) {
+    let (rows, columns) = rounded.shape();
+    let (signed, range) = (layer.grid.element.is_signed(), layer.grid.codes);
+    for i in 0..rows * columns {
+        let code = rounded.codes().integer(i, signed).clamp(range.min, range.max);
+        codes[unfolding.place(group, i / columns, i % columns)] = code as i32;
+    }
+}

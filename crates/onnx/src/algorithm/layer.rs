@@ -1,0 +1,136 @@
+//! A layer whose codes are about to be chosen, and the trait of what chooses them. No graph and no engine.
+
+use kvant_container::onnx::NodeProto;
+use kvant_quant::reconstruction::ActivationFunction;
+
+use super::captured::Captured;
+use super::error::AlgorithmError;
+use crate::element::{CodeRange, Element};
+use crate::quantization::{Affine, Channels, quantize_value};
+
+/// The codes a weight can take: an element type, scales and zero points. `value = scale * (code - zero_point)`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grid {
+    /// The element type of the codes.
+    pub element: Element,
+    /// The codes that may be used: the symmetric ones, as everywhere.
+    pub codes: CodeRange,
+    /// The axis of the weight whose entries each have a scale; `None` where there is one for all.
+    pub axis: Option<usize>,
+    /// One for each channel, or one for all.
+    pub parameters: Vec<Affine>,
+    channels: Channels,
+}
+
+impl Grid {
+    /// The grid of a weight of a shape. `parameters` has an entry for each place of the axis, or one.
+    pub fn new(
+        element: Element,
+        codes: CodeRange,
+        shape: &[usize],
+        axis: Option<usize>,
+        parameters: Vec<Affine>,
+    ) -> Self {
+        let axis = axis.filter(|_| parameters.len() > 1);
+        Self { element, codes, axis, parameters, channels: Channels::of(shape, axis) }
+    }
+
+    /// Scale and zero point of an element of the weight, which lies row-major.
+    pub fn affine(&self, element: usize) -> Affine {
+        self.parameters[self.channels.channel(element)]
+    }
+
+    /// The nearest codes: `clamp(round(value / scale) + zero_point)`, half to even.
+    pub fn nearest(&self, values: &[f32]) -> Vec<i32> {
+        let code = |(i, &value): (usize, &f32)| quantize_value(value, self.affine(i), self.codes) as i32;
+        values.iter().enumerate().map(code).collect()
+    }
+
+    /// What codes stand for.
+    pub fn values(&self, codes: &[i32]) -> Vec<f32> {
+        let value = |(i, &code): (usize, &i32)| {
+            let Affine { scale, zero_point } = self.affine(i);
+            (i64::from(code) - zero_point) as f32 * scale
+        };
+        codes.iter().enumerate().map(value).collect()
+    }
+}
+
+/// How a computed tensor is quantized.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ActivationQuantizer {
+    /// The element type.
+    pub element: Element,
+    /// Scale and zero point.
+    pub affine: Affine,
+}
+
+/// A layer: Conv, ConvTranspose, Gemm or MatMul with a constant weight that it alone reads.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    /// The node of the float model, with its attributes and the names of its tensors.
+    pub node: NodeProto,
+    /// The shape of the weight, as it is stored.
+    pub shape: Vec<usize>,
+    /// The weight in float, row-major. Algorithms on the float model are in it already.
+    pub weight: Vec<f32>,
+    /// The codes it can take.
+    pub grid: Grid,
+    /// The bias, where the layer has one of its own.
+    pub bias: Option<Vec<f32>>,
+    /// How the layer's data input is quantized; [`Pair::input`](super::Pair::input) has gone through it already. `None`
+    /// where it stays in float.
+    pub input: Option<ActivationQuantizer>,
+    /// How the output is quantized: behind the activation function, where there is one.
+    pub output: Option<ActivationQuantizer>,
+    /// The function behind the layer.
+    pub function: ActivationFunction,
+}
+
+impl Layer {
+    /// The name to report: the node's, or that of its output.
+    pub fn name(&self) -> &str {
+        match self.node.name() {
+            "" => self.node.output.first().map_or("", String::as_str),
+            name => name,
+        }
+    }
+}
+
+/// What was chosen for a layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rounded {
+    /// A code for each element of the weight, in [`Grid::codes`].
+    pub codes: Vec<i32>,
+    /// Another bias; `None` leaves the layer's.
+    pub bias: Option<Vec<f32>>,
+}
+
+/// A way to choose the codes of a layer's weight.
+///
+/// Layers come in the order of the graph. When it is a layer's turn, `captured` holds for every calibration sample what the
+/// layer reads in the quantized model, in which all layers before it are as they have become, and what it makes in the float
+/// model, before the activation function. The codes that are given back must lie on the grid; the scales stay as they are.
+///
+/// Implementations are deterministic at any number of threads, ask [`Captured::go_on`] now and then, and may use rayon's pool.
+pub trait Rounding {
+    /// Chooses.
+    ///
+    /// # Errors
+    /// What keeps this layer, and so the run, from being finished. A layer that cannot be improved is no error: its nearest
+    /// codes are.
+    fn round(&self, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_channels_have_their_own_scales() {
+        let parameters = [0.5, 2.0].map(|scale| Affine { scale, zero_point: 1 }).to_vec();
+        let grid = Grid::new(Element::Int8, Element::Int8.range(true).unwrap(), &[2, 2], Some(1), parameters);
+        assert_eq!(grid.nearest(&[1.0, 1.0, -100.0, 6.1]), [3, 1, -127, 4]);
+        assert_eq!(grid.values(&[3, 1, -127, 4]), [1.0, 0.0, -64.0, 6.0]);
+    }
+}

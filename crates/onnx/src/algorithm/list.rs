@@ -1,0 +1,125 @@
+//! Which algorithms a recipe asks for: no two of a kind, in the order in which they run.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::spelling::SpellingError;
+use super::{ALGORITHMS, Algorithm, Stage};
+
+/// Algorithms that go together.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Algorithms(Vec<Algorithm>);
+
+impl Algorithms {
+    /// The algorithms, in the order in which they run.
+    pub fn iter(&self) -> std::slice::Iter<'_, Algorithm> {
+        self.0.iter()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether one of them runs the model over data.
+    pub fn need_data(&self) -> bool {
+        self.0.iter().any(|algorithm| algorithm.row().needs_data)
+    }
+
+    /// The algorithms of a list, each item of which may be a list with commas.
+    ///
+    /// # Errors
+    /// What is no algorithm, one that stands twice, two that choose codes.
+    pub fn of_list<S: AsRef<str>>(list: &[S]) -> Result<Self, SpellingError> {
+        let mut made = Self::default();
+        for text in list.iter().flat_map(|item| item.as_ref().split(',')) {
+            let next: Algorithm = text.parse()?;
+            if made.of_kind(&next).is_some() {
+                return Err(SpellingError::Twice(next.row().name.to_owned()));
+            }
+            made.add(next)?;
+        }
+        Ok(made)
+    }
+
+    /// Adds one. Where there is one of its kind, its settings are replaced.
+    ///
+    /// # Errors
+    /// Both this and another one choose codes.
+    pub fn add(&mut self, next: Algorithm) -> Result<(), SpellingError> {
+        if let Some(position) = self.of_kind(&next) {
+            self.0[position] = next;
+            return Ok(());
+        }
+        let rounds = |algorithm: &&Algorithm| algorithm.row().stage == Stage::Rounding;
+        if let Some(other) = self.0.iter().find(rounds).filter(|_| rounds(&&next)) {
+            return Err(SpellingError::TwoRoundings(other.row().name, next.row().name));
+        }
+        self.0.push(next);
+        self.0.sort_by_key(|algorithm| ALGORITHMS.iter().position(|row| std::ptr::eq(row, algorithm.row())));
+        Ok(())
+    }
+
+    /// Adds all of another list, whose settings win.
+    ///
+    /// # Errors
+    /// Two of them choose codes.
+    pub fn extend(&mut self, others: &Self) -> Result<(), SpellingError> {
+        others.0.iter().try_for_each(|next| self.add(*next))
+    }
+
+    fn of_kind(&self, algorithm: &Algorithm) -> Option<usize> {
+        self.0.iter().position(|other| std::mem::discriminant(other) == std::mem::discriminant(algorithm))
+    }
+}
+
+impl fmt::Display for Algorithms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(Algorithm::to_string).collect();
+        f.write_str(&all.join(","))
+    }
+}
+
+impl FromStr for Algorithms {
+    type Err = SpellingError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::of_list(&[text])
+    }
+}
+
+/// Takes one algorithm off the end of a preset's name: `A8W8_CLE` is `A8W8` and cle.
+pub fn split_name(name: &str) -> Option<(&str, Algorithm)> {
+    let spelled = ALGORITHMS.iter().flat_map(|row| row.aliases.iter().chain([&row.name]).map(move |name| (name, row)));
+    let suffix = |spelling: &str| format!("_{}", spelling.to_ascii_uppercase().replace('-', "_"));
+    let ends = spelled.filter_map(|(spelling, row)| Some((name.strip_suffix(&suffix(spelling))?, row.usual)));
+    ends.min_by_key(|(rest, _)| rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_that_of_the_table() {
+        let list: Algorithms = "bias-correction, cle:steps=2".parse().unwrap();
+        assert_eq!(list.to_string(), "cle:steps=2,bias-correction");
+        assert!(list.need_data() && !Algorithms::default().need_data());
+        assert_eq!("cle,cle".parse::<Algorithms>().unwrap_err(), SpellingError::Twice("cle".to_owned()));
+    }
+
+    #[test]
+    fn settings_given_later_win() {
+        let mut list: Algorithms = "cle".parse().unwrap();
+        list.extend(&"cle:steps=7".parse().unwrap()).unwrap();
+        assert_eq!(list.to_string(), "cle:steps=7");
+    }
+
+    #[test]
+    fn names_of_presets_end_in_algorithms() {
+        let (rest, algorithm) = split_name("A8W8_BIAS_CORRECTION").unwrap();
+        assert_eq!((rest, algorithm.row().name), ("A8W8", "bias-correction"));
+        assert_eq!(split_name("A8W8_CLE_BC").unwrap().0, "A8W8_CLE");
+        assert!(split_name("A8W8").is_none());
+    }
+}

@@ -1,0 +1,204 @@
+//! A layer's operator as a product of a weight with patches: which element of the stored weight is which of the matrix, and
+//! what the patches of an input are. No values of activations.
+
+use kvant_container::onnx::NodeProto;
+use kvant_numeric::linalg::{PatchAxis, Patches, Steps};
+use kvant_quant::reconstruction::Shape;
+
+use crate::algorithm::layer::Layer;
+use crate::graph::{float_attribute, int_attribute, ints_attribute, string_attribute};
+
+/// A layer as a matrix product.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Form {
+    /// The sizes.
+    pub shape: Shape,
+    /// What it does with its input.
+    pub kind: Kind,
+}
+
+/// What a layer does with its input.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Kind {
+    /// Conv or ConvTranspose.
+    Convolution(Convolution),
+    /// Gemm or MatMul.
+    Product(Product),
+}
+
+/// The window of a convolution.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Convolution {
+    transposed: bool,
+    kernel: Vec<usize>,
+    strides: Vec<usize>,
+    dilations: Vec<usize>,
+    padding: Padding,
+}
+
+/// What is put before the first input of each axis.
+#[derive(Debug, Clone, PartialEq)]
+enum Padding {
+    Explicit(Vec<i64>),
+    /// As much as the output's size asks for, the odd one behind, or before.
+    Automatic {
+        before: bool,
+        extra: Vec<i64>,
+    },
+}
+
+/// A product of matrices.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Product {
+    /// Whether rows of the input are features.
+    pub transposed: bool,
+    /// Whether the weight is stored output by output.
+    pub by_output: bool,
+    /// What the product is multiplied by.
+    pub factor: f32,
+}
+
+impl Form {
+    /// `None` for layers that are nothing of the kind.
+    pub fn of(layer: &Layer) -> Option<Form> {
+        let (node, weight) = (&layer.node, &layer.shape[..]);
+        let form = match node.op_type() {
+            "Conv" | "ConvTranspose" => convolution(node, weight),
+            "Gemm" => product(
+                weight,
+                Product {
+                    transposed: int_attribute(node, "transA") == Some(1),
+                    by_output: int_attribute(node, "transB") == Some(1),
+                    factor: float_attribute(node, "alpha").unwrap_or(1.0),
+                },
+            ),
+            "MatMul" => product(weight, Product { transposed: false, by_output: false, factor: 1.0 }),
+            _ => None,
+        };
+        form.filter(|form| form.shape.weights() == layer.weight.len() && form.shape.weights() > 0)
+    }
+
+    /// Where a weight of an output is stored.
+    pub fn place(&self, output: usize, feature: usize) -> usize {
+        let Shape { groups, outputs, features } = self.shape;
+        match &self.kind {
+            Kind::Convolution(convolution) if convolution.transposed => {
+                let (per_group, taps) = (outputs / groups, convolution.taps());
+                let (group, own) = (output / per_group, output % per_group);
+                let channel = group * (features / taps) + feature / taps;
+                (channel * per_group + own) * taps + feature % taps
+            }
+            Kind::Product(product) if !product.by_output => feature * outputs + output,
+            _ => output * features + feature,
+        }
+    }
+
+    /// A stored weight as `[outputs, features]`.
+    pub fn rows(&self, stored: &[f32]) -> Vec<f32> {
+        self.places().map(|place| stored[place]).collect()
+    }
+
+    /// `[outputs, features]` as it is stored.
+    pub fn stored(&self, rows: &[i32]) -> Vec<i32> {
+        let mut stored = vec![0; rows.len()];
+        self.places().zip(rows).for_each(|(place, value)| stored[place] = *value);
+        stored
+    }
+
+    fn places(&self) -> impl Iterator<Item = usize> {
+        let Shape { outputs, features, .. } = self.shape;
+        (0..outputs).flat_map(move |output| (0..features).map(move |feature| self.place(output, feature)))
+    }
+}
+
+fn product(weight: &[usize], product: Product) -> Option<Form> {
+    let &[rows, columns] = weight else { return None };
+    let (outputs, features) = if product.by_output { (rows, columns) } else { (columns, rows) };
+    Some(Form { shape: Shape { groups: 1, outputs, features }, kind: Kind::Product(product) })
+}
+
+fn convolution(node: &NodeProto, weight: &[usize]) -> Option<Form> {
+    let transposed = node.op_type() == "ConvTranspose";
+    let &[first, second, ref kernel @ ..] = weight else { return None };
+    let axes = kernel.len();
+    let positive = |name: &str| -> Option<Vec<usize>> {
+        let Some(values) = ints_attribute(node, name).filter(|values| !values.is_empty()) else {
+            return Some(vec![1; axes]);
+        };
+        let values: Option<Vec<usize>> = values.iter().map(|&v| usize::try_from(v).ok().filter(|&v| v > 0)).collect();
+        values.filter(|values| values.len() == axes)
+    };
+    let convolution = Convolution {
+        transposed,
+        kernel: kernel.to_vec(),
+        strides: positive("strides")?,
+        dilations: positive("dilations")?,
+        padding: padding(node, axes, transposed)?,
+    };
+    let groups = usize::try_from(int_attribute(node, "group").unwrap_or(1)).ok().filter(|&g| g > 0)?;
+    let taps = convolution.taps();
+    let (outputs, features) = match transposed {
+        true => (second.checked_mul(groups)?, (first / groups).checked_mul(taps)?),
+        false => (first, second.checked_mul(taps)?),
+    };
+    let divided = outputs % groups == 0 && (!transposed || first % groups == 0);
+    let shape = Shape { groups, outputs, features };
+    (divided && taps > 0 && outputs > 0).then_some(Form { shape, kind: Kind::Convolution(convolution) })
+}
+
+fn padding(node: &NodeProto, axes: usize, transposed: bool) -> Option<Padding> {
+    let list = |name: &str, length: usize| match ints_attribute(node, name).filter(|values| !values.is_empty()) {
+        Some(values) => Some(values.to_vec()).filter(|values| values.len() == length),
+        None => Some(vec![0; length]),
+    };
+    let extra = if transposed { list("output_padding", axes)? } else { vec![0; axes] };
+    let sized = transposed && ints_attribute(node, "output_shape").is_some_and(|shape| !shape.is_empty());
+    match string_attribute(node, "auto_pad").unwrap_or("NOTSET") {
+        "SAME_UPPER" => Some(Padding::Automatic { before: false, extra }),
+        "SAME_LOWER" => Some(Padding::Automatic { before: true, extra }),
+        "VALID" => Some(Padding::Explicit(vec![0; axes])),
+        _ if sized => Some(Padding::Automatic { before: true, extra }),
+        _ => Some(Padding::Explicit(list("pads", 2 * axes)?[..axes].to_vec())),
+    }
+}
+
+impl Convolution {
+    fn taps(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    /// The patches of inputs of these sizes, where the outputs have those; `None` where they do not fit.
+    pub fn patches(&self, inputs: &[usize], outputs: &[usize]) -> Option<Patches> {
+        let axes = self.kernel.len();
+        if inputs.len() != axes || outputs.len() != axes {
+            return None;
+        }
+        let axis = |axis: usize| {
+            let (input, output) = (inputs[axis], outputs[axis]);
+            let before = self.before(axis, input, output)?;
+            let steps =
+                Steps { taps: self.kernel[axis], stride: self.strides[axis], dilation: self.dilations[axis], before };
+            Some(match self.transposed {
+                true => PatchAxis::transposed(steps, input, output),
+                false => PatchAxis::convolution(steps, input, output),
+            })
+        };
+        Patches::new((0..axes).map(axis).collect::<Option<Vec<_>>>()?)
+    }
+
+    fn before(&self, axis: usize, input: usize, output: usize) -> Option<i64> {
+        let (before, extra) = match &self.padding {
+            Padding::Explicit(pads) => return pads.get(axis).copied(),
+            Padding::Automatic { before, extra } => (*before, *extra.get(axis)?),
+        };
+        let extent = self.kernel[axis].checked_sub(1)?.checked_mul(self.dilations[axis])?.checked_add(1)?;
+        // The longer side runs over all but one of the positions of the shorter.
+        let (longer, shorter) = if self.transposed { (output, input) } else { (input, output) };
+        let span = shorter.checked_sub(1)?.checked_mul(self.strides[axis])?.checked_add(extent)?;
+        let total = (i64::try_from(span).ok()? + extra - i64::try_from(longer).ok()?).max(0);
+        // Engines disagree about where the odd one of a transposed convolution goes.
+        let odd = total % 2;
+        let certain = odd == 0 || !self.transposed;
+        certain.then_some(total / 2 + if before { odd } else { 0 })
+    }
+}

@@ -1,0 +1,181 @@
+//! What was captured for a layer, as patches and targets: made once and kept as far as memory allows, made again where it does
+//! not.
+
+use std::sync::Arc;
+
+use kvant_quant::reconstruction::{Sample, Samples};
+
+use super::form::{Convolution, Form, Kind, Product};
+use crate::algorithm::captured::Captured;
+use crate::algorithm::error::AlgorithmError;
+use crate::algorithm::layer::Layer;
+use crate::data::Array;
+
+/// Samples of a layer.
+pub(super) struct PatchedSamples<'a> {
+    form: &'a Form,
+    layer: &'a Layer,
+    captured: &'a Captured<'a>,
+    kept: Vec<Patched>,
+    /// The one beyond those that was used last.
+    other: Option<(usize, Patched)>,
+}
+
+/// One sample.
+struct Patched {
+    patches: Values,
+    targets: Values,
+    positions: usize,
+}
+
+/// Numbers that were captured as they are needed, or that were made from such.
+enum Values {
+    Captured(Arc<Array<'static>>),
+    Made(Vec<f32>),
+}
+
+impl Values {
+    fn slice(&self) -> &[f32] {
+        match self {
+            Self::Captured(array) => array.f32s().unwrap_or(&[]),
+            Self::Made(values) => values,
+        }
+    }
+}
+
+impl<'a> PatchedSamples<'a> {
+    /// Makes as many samples as are to be kept. `None` where what was captured is not what the layer's form reads and makes.
+    pub fn new(form: &'a Form, layer: &'a Layer, captured: &'a Captured<'a>) -> Result<Option<Self>, AlgorithmError> {
+        let mut samples = Self { form, layer, captured, kept: Vec::new(), other: None };
+        let mut room = captured.runtime().budget / 2;
+        for index in 0..captured.len() {
+            captured.go_on()?;
+            let Some(sample) = samples.make(index)? else { return Ok(None) };
+            let bytes = 4 * (sample.patches.slice().len() + sample.targets.slice().len()) as u64;
+            if bytes > room {
+                break;
+            }
+            room -= bytes;
+            samples.kept.push(sample);
+        }
+        Ok(Some(samples))
+    }
+
+    fn make(&self, index: usize) -> Result<Option<Patched>, AlgorithmError> {
+        let pair = self.captured.pair(index)?;
+        Ok(match &self.form.kind {
+            Kind::Convolution(convolution) => convolved(self.form, convolution, pair.input, pair.output),
+            Kind::Product(product) => multiplied(self.form, *product, &pair.input, &pair.output),
+        })
+    }
+}
+
+impl Samples for PatchedSamples<'_> {
+    type Error = AlgorithmError;
+
+    fn count(&self) -> usize {
+        self.captured.len()
+    }
+
+    fn sample(&mut self, index: usize) -> Result<Sample<'_>, AlgorithmError> {
+        if index >= self.kept.len() && self.other.as_ref().is_none_or(|(other, _)| *other != index) {
+            self.other = None;
+            let problem = || "samples do not have the same number of axes".to_owned();
+            let wrong = || AlgorithmError::Layer { layer: self.layer.name().to_owned(), problem: problem() };
+            self.other = Some((index, self.make(index)?.ok_or_else(wrong)?));
+        }
+        let found = self.kept.get(index).or(self.other.as_ref().map(|(_, sample)| sample));
+        // One of both is there: it was just made.
+        let empty = Sample { patches: &[], targets: &[], positions: 0 };
+        Ok(found.map_or(empty, |sample| Sample {
+            patches: sample.patches.slice(),
+            targets: sample.targets.slice(),
+            positions: sample.positions,
+        }))
+    }
+
+    fn go_on(&self) -> Result<(), AlgorithmError> {
+        self.captured.go_on()
+    }
+}
+
+/// The patches of a convolution; batches lie behind one another in each row.
+fn convolved(
+    form: &Form,
+    convolution: &Convolution,
+    input: Arc<Array<'static>>,
+    output: Arc<Array<'static>>,
+) -> Option<Patched> {
+    let &[batch, channels, ref inputs @ ..] = input.shape() else { return None };
+    let &[made, outputs, ref places @ ..] = output.shape() else { return None };
+    let patches = convolution.patches(inputs, places)?;
+    let rows = form.shape.groups * form.shape.features;
+    if made != batch || outputs != form.shape.outputs || channels * patches.taps() != rows {
+        return None;
+    }
+    let (one, signal) = (patches.positions(), input.f32s()?);
+    let targets = channels_first(batch, outputs, one, output.clone())?;
+    if patches.is_identity() {
+        let patches = channels_first(batch, channels, one, input.clone())?;
+        return Some(Patched { patches, targets, positions: batch * one });
+    }
+    let mut matrix = vec![0.0; rows * one * batch];
+    let size = channels * patches.inputs();
+    match batch {
+        1 => patches.unfold(channels, signal, &mut matrix),
+        _ => {
+            let mut own = vec![0.0; rows * one];
+            for (number, signal) in signal.chunks(size.max(1)).enumerate() {
+                patches.unfold(channels, signal, &mut own);
+                interleave(&own, one, number, batch, &mut matrix);
+            }
+        }
+    }
+    Some(Patched { patches: Values::Made(matrix), targets, positions: batch * one })
+}
+
+/// `[batch, rows, positions]` as `[rows, batch * positions]`.
+fn channels_first(batch: usize, rows: usize, positions: usize, array: Arc<Array<'static>>) -> Option<Values> {
+    let values = array.f32s().filter(|values| values.len() == batch * rows * positions)?;
+    if batch == 1 {
+        return Some(Values::Captured(array));
+    }
+    let mut made = vec![0.0; values.len()];
+    for (number, values) in values.chunks((rows * positions).max(1)).enumerate() {
+        interleave(values, positions, number, batch, &mut made);
+    }
+    Some(Values::Made(made))
+}
+
+/// Puts the rows of one of a batch to their places.
+fn interleave(values: &[f32], positions: usize, number: usize, batch: usize, out: &mut [f32]) {
+    let rows = out.chunks_mut((positions * batch).max(1)).zip(values.chunks(positions.max(1)));
+    rows.for_each(|(out, values)| out[number * positions..][..positions].copy_from_slice(values));
+}
+
+/// The patches of a product: its input with features as rows.
+fn multiplied(form: &Form, product: Product, input: &Array<'_>, output: &Array<'_>) -> Option<Patched> {
+    let (features, outputs) = (form.shape.features, form.shape.outputs);
+    let (values, targets) = (input.f32s()?, output.f32s()?);
+    let positions = values.len() / features;
+    let last = if product.transposed { input.shape().first() } else { input.shape().last() };
+    let fits = last == Some(&features) && output.shape().last() == Some(&outputs);
+    if !fits || targets.len() != positions * outputs || product.transposed && input.shape().len() != 2 {
+        return None;
+    }
+    let mut patches = if product.transposed { values.to_vec() } else { transposed(values, features) };
+    if product.factor != 1.0 {
+        patches.iter_mut().for_each(|value| *value *= product.factor);
+    }
+    let (patches, targets) = (Values::Made(patches), Values::Made(transposed(targets, outputs)));
+    Some(Patched { patches, targets, positions })
+}
+
+/// Rows of `columns` elements as columns.
+fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
+    let rows = values.len() / columns.max(1);
+    (0..values.len()).map(|i| values[i % rows * columns + i / rows]).collect()
+}
+
+#[cfg(test)]
+mod tests;

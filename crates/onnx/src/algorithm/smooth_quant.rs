@@ -1,0 +1,106 @@
+//! SmoothQuant: part of the range of a product's inputs moves into its weights, channel by channel.
+//!
+//! With `a[k]` the largest magnitude of input channel `k` on the calibration data and `w[k]` that of its weights, over all products
+//! that read the tensor: `s[k] = a[k]^alpha / w[k]^(1 - alpha)`; inputs are divided by `s`, weights multiplied.
+//! Source: Xiao et al., SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language Models, arXiv 2211.10438.
+
+use std::collections::BTreeMap;
+
+use kvant_container::onnx::{GraphProto, ModelProto, Spill};
+use kvant_quant::transform::{ChannelStatistic, SmoothQuant};
+
+use super::data::Data;
+use super::error::AlgorithmError;
+use super::input_scaling::{Readers, Scaled, ScaledInput, apply, readers};
+use super::option::{AlgorithmOption, SHARE, option, share};
+use crate::calibration::{Watch, watch};
+use crate::data::Array;
+use crate::error::QuantizeError;
+use crate::graph::Index;
+use crate::shape::Types;
+use crate::solution::values;
+
+/// The settings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SmoothQuantSettings {
+    /// How much of the difficulty goes from inputs into weights.
+    pub alpha: f32,
+}
+
+impl SmoothQuantSettings {
+    /// Half of it.
+    pub const USUAL: Self = Self { alpha: 0.5 };
+
+    /// Scales the inputs of all products with constants.
+    pub(super) fn run(
+        &self,
+        model: &mut ModelProto,
+        types: &Types,
+        data: &mut Data<'_>,
+        spill: Option<&Spill>,
+    ) -> Result<Vec<ScaledInput>, QuantizeError> {
+        let readers = readers(&model.graph, types);
+        let maxima = Maxima::observed(model, &readers, data)?;
+        let mut done = Vec::with_capacity(readers.len());
+        // From the last, as a Mul that is put in moves what is behind it.
+        for readers in readers.iter().rev() {
+            data.go_on()?;
+            let Some(inputs) = maxima.of(readers) else { continue };
+            let weights = weight_maxima(&model.graph, readers)?;
+            let core = SmoothQuant { alpha: self.alpha, ..SmoothQuant::USUAL };
+            let scales = core
+                .scales(&inputs, &weights)
+                .map_err(|error| AlgorithmError::Layer { layer: readers.tensor.clone(), problem: error.to_string() })?;
+            done.push(apply(model, readers, &scales, spill)?);
+        }
+        done.reverse();
+        Ok(done)
+    }
+}
+
+/// What can be set.
+pub(super) const OPTIONS: &[AlgorithmOption] =
+    &[option!(SmoothQuant.alpha, "alpha", SHARE, "how much of the difficulty goes from inputs into weights", share)];
+
+/// The largest magnitude of each channel of tensors.
+struct Maxima(BTreeMap<String, ChannelStatistic>);
+
+impl Maxima {
+    fn observed(model: &ModelProto, readers: &[Readers], data: &mut Data<'_>) -> Result<Self, AlgorithmError> {
+        let empty = readers.iter().map(|r| (r.tensor.clone(), ChannelStatistic::new(r.channels)));
+        let mut maxima = Self(empty.collect());
+        let wanted: Vec<String> = maxima.0.keys().cloned().collect();
+        if !wanted.is_empty() {
+            watch(model, &wanted, &mut maxima, data.samples, &data.runtime, &mut |_, _| {}, data.cancelled)?;
+        }
+        Ok(maxima)
+    }
+
+    /// `None` where no sample had the channels.
+    fn of(&self, readers: &Readers) -> Option<Vec<f32>> {
+        self.0.get(&readers.tensor).filter(|statistic| statistic.tokens() > 0).map(ChannelStatistic::abs_max)
+    }
+}
+
+impl Watch for Maxima {
+    fn see(&mut self, tensor: &str, array: &Array<'_>) {
+        let Some(statistic) = self.0.get_mut(tensor) else { return };
+        if array.shape().last() == Some(&statistic.channels()) {
+            statistic.update(&array.to_f32s());
+        }
+    }
+}
+
+/// The largest magnitude of each input channel over all weights.
+fn weight_maxima(graph: &GraphProto, readers: &Readers) -> Result<Vec<f32>, QuantizeError> {
+    let index = Index::new(graph);
+    let mut maxima = vec![0f32; readers.channels];
+    for Scaled { name, map } in &readers.weights {
+        let Some(tensor) = index.constant(graph, name) else { continue };
+        for (element, value) in values(tensor)?.into_iter().enumerate() {
+            let channel = map.channel(element);
+            maxima[channel] = maxima[channel].max(value.abs());
+        }
+    }
+    Ok(maxima)
+}

@@ -1,0 +1,84 @@
+//! The algorithms that change the float model before anything is observed, and whether a recipe's algorithms can be run at all.
+
+use kvant_container::onnx::{DataType, ModelProto, Spill, TensorProto, shape, tensor};
+
+use super::cross_layer_equalization::{EqualizedPair, equalize};
+use super::data::Data;
+use super::error::AlgorithmError;
+use super::input_scaling::ScaledInput;
+use super::target::{channels, weight_of};
+use super::{Algorithm, Stage};
+use crate::error::QuantizeError;
+use crate::graph::{Index, is, positional_input};
+use crate::recipe::{Layout, Recipe};
+use crate::shape::Types;
+
+/// Refuses algorithms whose results the recipe's layout cannot hold.
+pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
+    let reason = match recipe.layout {
+        Layout::Qdq | Layout::QOperator => return Ok(()),
+        Layout::Dynamic => "activations are quantized as they come, not by stored scales",
+        Layout::MatMulNBits { .. } => "its weights are in blocks",
+        Layout::Float(_) => "there are no codes",
+    };
+    let late = recipe.algorithms.iter().find(|algorithm| algorithm.row().stage >= Stage::Rounding);
+    late.map_or(Ok(()), |late| Err(AlgorithmError::NotInLayout { algorithm: late.row().name, reason }))
+}
+
+/// Changes the float model. Returns the pairs of layers that were equalized.
+pub(crate) fn transform(
+    model: &mut ModelProto,
+    recipe: &Recipe,
+    spill: Option<&Spill>,
+) -> Result<Vec<EqualizedPair>, QuantizeError> {
+    let mut equalized = Vec::new();
+    for algorithm in recipe.algorithms.iter() {
+        if let Algorithm::Equalization(settings) = algorithm {
+            equalized.extend(equalize(model, *settings, spill)?);
+        }
+    }
+    if recipe.algorithms.iter().any(Algorithm::needs_biases) {
+        add_biases(model);
+    }
+    Ok(equalized)
+}
+
+/// Changes the float model by what it computes on data. Returns the tensors whose channels were scaled.
+pub(crate) fn transform_with_data(
+    model: &mut ModelProto,
+    recipe: &Recipe,
+    types: &Types,
+    data: &mut Data<'_>,
+    spill: Option<&Spill>,
+) -> Result<Vec<ScaledInput>, QuantizeError> {
+    let settings = recipe.algorithms.iter().find_map(|algorithm| match algorithm {
+        Algorithm::SmoothQuant(settings) => Some(*settings),
+        _ => None,
+    });
+    settings.map_or(Ok(Vec::new()), |settings| settings.run(model, types, data, spill))
+}
+
+/// Gives the layers that could have a bias, and have none, one of zeros.
+fn add_biases(model: &mut ModelProto) {
+    let Some(graph) = model.graph.as_mut() else { return };
+    let index = Index::new(graph);
+    let missing = |node: &&kvant_container::onnx::NodeProto| !is(node, "MatMul") && positional_input(node, 2).is_none();
+    let zeros: Vec<Option<TensorProto>> = graph
+        .node
+        .iter()
+        .map(|node| {
+            let weight = index.constant(graph, weight_of(node).filter(|_| missing(&node))?)?;
+            let count = channels(node, &shape(weight).ok()?)?;
+            let float = kvant_container::onnx::data_type(weight) == DataType::FLOAT;
+            let name = format!("{}_bias", node.output.first()?);
+            let free = index.producer(&name).is_none() && index.initializer(&name).is_none() && !index.is_input(&name);
+            (float && free).then(|| tensor(&name, DataType::FLOAT, &[count], vec![0u8; count * 4]))
+        })
+        .collect();
+    for (node, zeros) in graph.node.iter_mut().zip(zeros) {
+        let Some(zeros) = zeros else { continue };
+        node.input.truncate(2);
+        node.input.push(zeros.name().to_owned());
+        graph.initializer.push(zeros);
+    }
+}

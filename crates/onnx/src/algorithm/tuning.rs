@@ -1,0 +1,207 @@
+//! The walk over the layers of a graph: what each reads and should make is captured, its codes are chosen, its bias is
+//! corrected, and the next layer sees it as it has become.
+
+use kvant_container::onnx::{Bytes, ModelProto, OperatorSetIdProto, shape};
+use serde::Serialize;
+
+use super::captured::Captured;
+use super::data::Data;
+use super::error::AlgorithmError;
+use super::layer::{ActivationQuantizer, Layer};
+use super::simulation::{grid, simulation, sorted};
+use super::target::{Target, bias_factor, targets};
+use super::trial::{Difference, difference};
+use super::walk::Walk;
+use super::{Algorithm, Algorithms, Stage};
+use crate::error::QuantizeError;
+use crate::graph::Index;
+use crate::quantize::Prepared;
+use crate::solution::{Solution, values};
+
+/// What algorithms gained for a layer: its outputs beside those of the float model, behind the activation function, on what
+/// the quantized model gives it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LayerGain {
+    /// The node.
+    pub layer: String,
+    /// Its operator.
+    pub operator: String,
+    /// Mean squared error with the nearest codes.
+    pub loss_before: f64,
+    /// Mean squared error as the layer has become.
+    pub loss_after: f64,
+    /// Signal to noise in decibels with the nearest codes.
+    pub sqnr_before: Option<f64>,
+    /// Signal to noise in decibels as the layer has become.
+    pub sqnr_after: Option<f64>,
+}
+
+/// Runs the algorithms that see activations. What they find goes to `solution.codes` and to the biases of the model.
+pub(crate) fn tune(
+    prepared: &mut Prepared,
+    solution: &mut Solution,
+    data: Option<&mut Data<'_>>,
+) -> Result<Vec<LayerGain>, QuantizeError> {
+    let algorithms = prepared.recipe.algorithms.clone();
+    let Some(first) = algorithms.iter().find(|a| a.row().stage >= Stage::Rounding) else { return Ok(Vec::new()) };
+    let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
+    let model = sorted(prepared.model.clone())?;
+    let targets = targets(&model.graph, &prepared.placement);
+    let opsets = model.opset_import.clone();
+    let float = Walk::new(model, data)?;
+    let quantized = Walk::new(simulation(prepared, solution)?, data)?;
+    let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, quantized };
+    let mut gains = Vec::with_capacity(targets.len());
+    for (done, target) in targets.iter().enumerate() {
+        data.go_on()?;
+        (data.progress)(done as u64, targets.len() as u64);
+        gains.extend(tuning.layer(target, data)?);
+    }
+    (data.progress)(targets.len() as u64, targets.len() as u64);
+    Ok(gains)
+}
+
+struct Tuning<'a> {
+    prepared: &'a mut Prepared,
+    solution: &'a mut Solution,
+    algorithms: Algorithms,
+    opsets: Vec<OperatorSetIdProto>,
+    float: Walk,
+    quantized: Walk,
+}
+
+impl Tuning<'_> {
+    /// Does a layer. `None` where the quantized model has no such node.
+    fn layer(&mut self, target: &Target, data: &mut Data<'_>) -> Result<Option<LayerGain>, QuantizeError> {
+        let Some(mut layer) = self.read(target)? else { return Ok(None) };
+        let Some(output) = layer.node.output.first().cloned() else { return Ok(None) };
+        let Some(position) = self.position(&output) else { return Ok(None) };
+        let Some(input) = self.quantized.graph().node[position].input.first().cloned() else { return Ok(None) };
+        self.float.advance(target.position + 1, Some(&output), data)?;
+        self.quantized.advance(position, None, data)?;
+        let captured = Captured {
+            quantized: &self.quantized,
+            float: &self.float,
+            input: &input,
+            output: &output,
+            cancelled: data.cancelled,
+            runtime: &data.runtime,
+        };
+        let mut codes = layer.grid.nearest(&layer.weight);
+        let before = self.difference(&layer, &codes, target, &captured)?;
+        let mut after = None;
+        if let Some(rounding) = self.algorithms.iter().find_map(Algorithm::rounding) {
+            let rounded = rounding.round(&layer, &captured)?;
+            check(&layer, &rounded)?;
+            let own = layer.bias.clone();
+            layer.bias = rounded.bias.or(layer.bias);
+            let made = self.difference(&layer, &rounded.codes, target, &captured)?;
+            // Codes that do no good are not taken.
+            match made.noise < before.noise {
+                true => (codes, after) = (rounded.codes, Some(made)),
+                false => layer.bias = own,
+            }
+            self.solution.codes.insert(target.weight.clone(), codes.clone());
+        }
+        if let (Some(correction), Some(bias)) = (self.correction(), &layer.bias) {
+            let drift = after.as_ref().unwrap_or(&before).mean_drift();
+            layer.bias = Some(correction.corrected(bias, &drift, bias_factor(&layer.node)));
+            after = Some(self.difference(&layer, &codes, target, &captured)?);
+        }
+        self.settle(target, &layer, &codes)?;
+        Ok(Some(gain(&layer, &before, after.as_ref().unwrap_or(&before))))
+    }
+
+    /// The layer as it was solved, with the codes it can take.
+    fn read(&self, target: &Target) -> Result<Option<Layer>, QuantizeError> {
+        let graph = self.float.graph();
+        let index = Index::new(graph);
+        let (placement, solution) = (&self.prepared.placement, &*self.solution);
+        let node = graph.node[target.position].clone();
+        let Some(tensor) = index.constant(graph, &target.weight) else { return Ok(None) };
+        let shape = shape(tensor)?;
+        let weight = placement.weights.get(&target.weight);
+        let Some(grid) = weight.and_then(|w| grid(&target.weight, w, &shape, solution)) else { return Ok(None) };
+        let bias = target.bias.as_ref().and_then(|name| index.constant(graph, name)).map(values).transpose()?;
+        let quantizer = |name: &str| {
+            let (activation, affine) = (placement.activations.get(name)?, *solution.activations.get(name)?);
+            Some(ActivationQuantizer { element: activation.scheme.element, affine })
+        };
+        let input = node.input.first().and_then(|name| quantizer(name));
+        let (output, function) = (quantizer(&target.end), target.function.clone());
+        Ok(Some(Layer { node, shape, weight: values(tensor)?, grid, bias, input, output, function }))
+    }
+
+    /// The node of the quantized model that makes what a node of the float model makes.
+    fn position(&self, output: &str) -> Option<usize> {
+        let renamed = format!("{output}_QuantizeLinear_Input");
+        self.quantized.maker(&renamed).or_else(|| self.quantized.maker(output))
+    }
+
+    fn correction(&self) -> Option<super::BiasCorrection> {
+        self.algorithms.iter().find_map(|algorithm| match algorithm {
+            Algorithm::BiasCorrection(settings) => Some(*settings),
+            _ => None,
+        })
+    }
+
+    fn difference(
+        &self,
+        layer: &Layer,
+        codes: &[i32],
+        target: &Target,
+        captured: &Captured<'_>,
+    ) -> Result<Difference, QuantizeError> {
+        let bias = self.stored_bias(target, layer.bias.as_deref());
+        Ok(difference(layer, &layer.grid.values(codes), bias.as_deref(), &self.opsets, captured)?)
+    }
+
+    /// A bias as the quantized model will have it. int32 is as good as float.
+    fn stored_bias(&self, target: &Target, bias: Option<&[f32]>) -> Option<Vec<f32>> {
+        let (name, bias) = (target.bias.as_ref()?, bias?);
+        let weight = self.prepared.placement.weights.get(name);
+        let grid = weight.and_then(|weight| grid(name, weight, &[bias.len()], self.solution));
+        Some(grid.map_or_else(|| bias.to_vec(), |grid| grid.values(&grid.nearest(bias))))
+    }
+
+    /// Lets the rest of the walk, and the model that is written, have the layer as it has become.
+    fn settle(&mut self, target: &Target, layer: &Layer, codes: &[i32]) -> Result<(), QuantizeError> {
+        self.quantized.set_constant(&target.weight, &layer.grid.values(codes));
+        let (Some(name), Some(bias)) = (&target.bias, &layer.bias) else { return Ok(()) };
+        if let Some(stored) = self.stored_bias(target, Some(bias)) {
+            self.quantized.set_constant(name, &stored);
+        }
+        set_floats(&mut self.prepared.model, name, bias);
+        Ok(())
+    }
+}
+
+fn set_floats(model: &mut ModelProto, name: &str, values: &[f32]) {
+    let tensors = model.graph.as_mut().into_iter().flat_map(|graph| &mut graph.initializer);
+    for tensor in tensors.filter(|tensor| tensor.name() == name) {
+        tensor.float_data.clear();
+        tensor.raw_data = Some(Bytes::copy_from_slice(bytemuck::cast_slice(values)));
+    }
+}
+
+/// Codes off the grid would be written as something else.
+fn check(layer: &Layer, rounded: &super::Rounded) -> Result<(), AlgorithmError> {
+    let range = layer.grid.codes;
+    let fits = |code: &i32| (range.min..=range.max).contains(&i64::from(*code));
+    let whole = rounded.codes.len() == layer.weight.len() && rounded.codes.iter().all(fits);
+    let biased = rounded.bias.as_ref().is_none_or(|bias| layer.bias.as_ref().is_some_and(|b| b.len() == bias.len()));
+    let problem = || "an algorithm gave codes that the weight cannot have".to_owned();
+    let wrong = || AlgorithmError::Layer { layer: layer.name().to_owned(), problem: problem() };
+    (whole && biased).then_some(()).ok_or_else(wrong)
+}
+
+fn gain(layer: &Layer, before: &Difference, after: &Difference) -> LayerGain {
+    LayerGain {
+        layer: layer.name().to_owned(),
+        operator: layer.node.op_type().to_owned(),
+        loss_before: before.loss(),
+        loss_after: after.loss(),
+        sqnr_before: before.sqnr(),
+        sqnr_after: after.sqnr(),
+    }
+}

@@ -1,0 +1,189 @@
+//! A model run over all samples piece by piece: between pieces, weights of what is still to come may change. Each node runs
+//! once for each sample, however many stops there are.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kvant_container::onnx::{Bytes, GraphProto, ModelProto, TensorProto};
+
+use super::data::Data;
+use super::error::AlgorithmError;
+use super::store::Store;
+use super::trial::panicked;
+use crate::data::Array;
+use crate::evaluation::{declared, open};
+use crate::graph::for_each_read;
+use crate::runtime::{RuntimeError, RuntimeOptions};
+
+/// A model on its way through the samples.
+pub(super) struct Walk {
+    model: ModelProto,
+    /// The first node that has not run.
+    next: usize,
+    /// Tensors that nodes to come read.
+    store: Store,
+    /// The last node that reads a tensor.
+    last: HashMap<String, usize>,
+    /// The inputs of the model, and the tensors made so far that are kept.
+    live: HashSet<String>,
+    samples: usize,
+}
+
+impl Walk {
+    /// Reads the samples. The nodes of the model are in an order in which they can run.
+    pub fn new(model: ModelProto, data: &mut Data<'_>) -> Result<Self, AlgorithmError> {
+        let samples = data.samples.len();
+        let scratch = data.runtime.scratch.clone().unwrap_or_else(std::env::temp_dir);
+        // There are two walks side by side.
+        let store = Store::new(data.runtime.budget / 2, scratch);
+        let mut live = HashSet::new();
+        for sample in 0..samples {
+            for (name, array) in data.samples.sample(sample)? {
+                live.insert(name.to_owned());
+                store.put(name, sample, array.into_owned())?;
+            }
+        }
+        let mut last = HashMap::new();
+        for (position, node) in model.graph.node.iter().enumerate() {
+            for_each_read(node, &mut |name| {
+                last.insert(name.to_owned(), position);
+            });
+        }
+        Ok(Self { model, next: 0, store, last, live, samples })
+    }
+
+    /// Number of samples.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// The graph, as it is now.
+    pub fn graph(&self) -> &GraphProto {
+        &self.model.graph
+    }
+
+    /// The position of the node that makes a tensor.
+    pub fn maker(&self, tensor: &str) -> Option<usize> {
+        self.graph().node.iter().position(|node| node.output.iter().any(|name| name == tensor))
+    }
+
+    /// A tensor of a sample: one that a node to come reads, or that was kept.
+    pub fn tensor(&self, name: &str, sample: usize) -> Result<Arc<Array<'static>>, AlgorithmError> {
+        let found = self.store.get(name, sample)?;
+        found.ok_or_else(|| RuntimeError::UnknownTensor(name.to_owned()).into())
+    }
+
+    /// Other values for a constant, which only nodes to come have read.
+    pub fn set_constant(&mut self, name: &str, values: &[f32]) {
+        let Some(graph) = self.model.graph.as_mut() else { return };
+        if let Some(tensor) = graph.initializer.iter_mut().find(|tensor| tensor.name() == name) {
+            tensor.float_data.clear();
+            tensor.raw_data = Some(Bytes::copy_from_slice(bytemuck::cast_slice(values)));
+        }
+    }
+
+    /// Runs all nodes before `end`; `kept` is kept even where nothing reads it any more.
+    pub fn advance(&mut self, end: usize, kept: Option<&str>, data: &Data<'_>) -> Result<(), AlgorithmError> {
+        if end > self.next {
+            let piece = self.piece(end, kept);
+            if !piece.gives.is_empty() {
+                self.run(&piece, data)?;
+            }
+            self.live.extend(piece.gives);
+            self.next = end;
+        }
+        let done = |name: &&String| self.last.get(*name).is_none_or(|&last| last < self.next) && kept != Some(name);
+        let done: Vec<String> = self.live.iter().filter(done).cloned().collect();
+        for name in done {
+            self.store.remove(&name, self.samples);
+            self.live.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// The nodes from where the walk stands to `end`, as a model.
+    fn piece(&self, end: usize, kept: Option<&str>) -> Piece {
+        let nodes = &self.graph().node[self.next..end];
+        let made: HashSet<&str> = nodes.iter().flat_map(|n| &n.output).map(String::as_str).collect();
+        let mut reads = Vec::new();
+        let mut constants = HashSet::new();
+        for node in nodes {
+            for_each_read(node, &mut |name| match self.live.contains(name) {
+                true if !reads.iter().any(|read| read == name) => reads.push(name.to_owned()),
+                true => {}
+                false if !made.contains(name) => drop(constants.insert(name.to_owned())),
+                false => {}
+            });
+        }
+        let later = |name: &&String| self.last.get(*name).is_some_and(|&last| last >= end) || kept == Some(name);
+        let gives = nodes.iter().flat_map(|n| &n.output).filter(|name| !name.is_empty()).filter(later).cloned();
+        Piece { nodes: self.next..end, reads, constants, gives: gives.collect() }
+    }
+
+    /// Runs a piece over all samples, as many at a time as there are threads: an engine's own threads would change sums.
+    fn run(&self, piece: &Piece, data: &Data<'_>) -> Result<(), AlgorithmError> {
+        let sessions = crate::calibration::sessions(data.runtime.threads).min(self.samples);
+        let options = RuntimeOptions { threads: Some(1), ..data.runtime.clone() };
+        let model = self.model_of(piece)?;
+        let cancelled = data.cancelled;
+        let work = |first: usize| -> Result<(), AlgorithmError> {
+            let mut session = open(&model, &piece.gives, &options)?;
+            for sample in (first..self.samples).step_by(sessions) {
+                if cancelled.load(Ordering::Relaxed) {
+                    return Err(AlgorithmError::Cancelled);
+                }
+                self.sample(&mut *session, piece, sample)?;
+            }
+            Ok(())
+        };
+        let work = &work;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..sessions).map(|first| scope.spawn(move || work(first))).collect();
+            let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
+            ended.collect::<Result<Vec<()>, _>>().map(drop)
+        })
+    }
+
+    fn sample(
+        &self,
+        session: &mut dyn crate::runtime::Session,
+        piece: &Piece,
+        sample: usize,
+    ) -> Result<(), AlgorithmError> {
+        let arrays: Vec<_> = piece.reads.iter().map(|name| self.tensor(name, sample)).collect::<Result<_, _>>()?;
+        let inputs: Vec<_> = piece.reads.iter().zip(&arrays).map(|(name, a)| (name.as_str(), a.view())).collect();
+        let mut stored = Ok(());
+        session.run(&inputs, &piece.gives, &mut |name, array| {
+            stored = self.store.put(name, sample, array.clone().into_owned());
+            if stored.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(stored?)
+    }
+
+    fn model_of(&self, piece: &Piece) -> Result<ModelProto, AlgorithmError> {
+        let graph = self.graph();
+        let used = |tensor: &&TensorProto| piece.constants.contains(tensor.name());
+        let arrays: Vec<_> = piece.reads.iter().map(|name| self.tensor(name, 0)).collect::<Result<_, _>>()?;
+        let inputs = piece.reads.iter().zip(&arrays).map(|(name, array)| declared(name, Some(array)));
+        let made = GraphProto {
+            name: Some("piece".to_owned()),
+            node: graph.node[piece.nodes.clone()].to_vec(),
+            initializer: graph.initializer.iter().filter(used).cloned().collect(),
+            input: inputs.collect(),
+            output: piece.gives.iter().map(|name| declared(name, None)).collect(),
+            ..GraphProto::default()
+        };
+        let (opset_import, ir_version) = (self.model.opset_import.clone(), self.model.ir_version);
+        Ok(ModelProto { ir_version, opset_import, graph: Some(made).into(), ..ModelProto::default() })
+    }
+}
+
+/// Nodes that run together, and what goes in and out of them.
+struct Piece {
+    nodes: std::ops::Range<usize>,
+    reads: Vec<String>,
+    constants: HashSet<String>,
+    gives: Vec<String>,
+}
