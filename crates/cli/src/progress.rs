@@ -19,6 +19,8 @@ pub enum Unit {
     Samples,
     /// Weights that were quantized.
     Weights,
+    /// Models that were made and measured.
+    Models,
 }
 
 impl Unit {
@@ -34,6 +36,9 @@ impl Unit {
             Unit::Weights => {
                 "{bar:32} {percent:>3} %  {human_pos} of {human_len} weights  {per_sec}  {eta} left  {wide_msg}"
             }
+            Unit::Models => {
+                "{bar:32} {percent:>3} %  {human_pos} of {human_len} models  {per_sec}  {eta} left  {wide_msg}"
+            }
             Unit::Samples => {
                 "{bar:32} {percent:>3} %  {human_pos} of {human_len} samples  {per_sec}  {eta} left  {wide_msg}"
             }
@@ -46,6 +51,7 @@ impl Unit {
             Unit::Tokens => format!("{count} tokens"),
             Unit::Samples => format!("{count} samples"),
             Unit::Weights => format!("{count} weights"),
+            Unit::Models => format!("{count} models"),
         }
     }
 }

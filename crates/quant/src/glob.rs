@@ -43,6 +43,12 @@ impl Glob {
         Glob { pattern: pattern.to_owned(), tokens }
     }
 
+    /// The pattern that a name alone matches: `*`, `?` and `[` stand in sets of their own.
+    pub fn escape(name: &str) -> String {
+        let one = |c: char| if matches!(c, '*' | '?' | '[') { format!("[{c}]") } else { c.to_string() };
+        name.chars().map(one).collect()
+    }
+
     /// The pattern as it was written.
     pub fn pattern(&self) -> &str {
         &self.pattern
@@ -135,6 +141,14 @@ fn set_ranges(members: &[char]) -> Vec<(char, char)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_escaped_name_is_matched_by_itself_alone() {
+        for name in ["/conv1/Conv_output_0", "a[0]*?", "[x]", "é]"] {
+            assert!(Glob::new(&Glob::escape(name)).matches(name), "{name}");
+        }
+        assert!(!Glob::new(&Glob::escape("a*")).matches("ab") && !Glob::new(&Glob::escape("[x]")).matches("x"));
+    }
 
     /// Answers of Python 3.11's `fnmatch.fnmatchcase(name, pattern)`.
     const PYTHON: &[(&str, &str, bool)] = &[

@@ -213,7 +213,9 @@ mod tests {
             for value in near {
                 let Some(bin) = bins.bin(value) else { continue };
                 let place = (f64::from(value) - bins.first) / width;
-                assert!(value == 0.0 || (place.floor() - f64::from(bin)).abs() < 0.5 || place == f64::from(bins.number));
+                assert!(
+                    value == 0.0 || (place.floor() - f64::from(bin)).abs() < 0.5 || place == f64::from(bins.number)
+                );
                 told += 1;
             }
             assert!(told > bins.number / 2, "{told} of {bins:?}");

@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
         let mut turn = None;
         session.run(&inputs, wanted, &mut |name, array| match turn.get_or_insert_with(|| self.wait(index)) {
             Some(turn) => {
-                turn.observation.see(name, &array.to_f32s());
+                turn.observation.see(name, array.shape(), &array.to_f32s());
                 ControlFlow::Continue(())
             }
             None => ControlFlow::Break(()),
