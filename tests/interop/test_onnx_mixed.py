@@ -48,7 +48,7 @@ def test_mixed_presets_lie_between_the_pure_ones(kvant, kvant_onnx, digits, tmp_
 
 def test_scales_for_each_channel_of_activations(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
     model, test = digits / "digits_mobilenet.onnx", digits / "test.npz"
-    base = ["--preset", "A8W8_CLE", "--per-channel", "--data", digits / "calib.npz"]
+    base = ["--preset", "A8W8", "--per-channel", "--data", digits / "calib.npz"]
     plain = quantize(kvant, model, tmp_path / "plain.onnx", *base)
     channels = quantize(kvant, model, tmp_path / "channels.onnx", *base, "--per-channel-activations")
     onnx.checker.check_model(str(channels), full_check=True)
@@ -56,11 +56,12 @@ def test_scales_for_each_channel_of_activations(kvant, kvant_onnx, digits, tmp_p
     scales = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     many = [n for n in graph.node if n.op_type == "QuantizeLinear" and scales[n.input[1]].size > 1]
     assert many and all(helper.get_node_attr_value(n, "axis") == 1 for n in many if scales[n.input[1]].size == 16)
-    found = [list(onnx_oracle.sqnr(model, path, test).values())[0] for path in (plain, channels)]
-    print(f"one scale {found[0]:.2f} dB, per channel {found[1]:.2f} dB")
-    assert found[1] > found[0] + 1
-    said = evaluate(kvant, channels, model, test, "--runtime", "rten")["outputs"][0]["sqnr_db"]
-    assert said == pytest.approx(found[1], abs=0.2)
+    # Its channels differ by factors of hundreds, and it is not equalized here.
+    found = [onnx_oracle.accuracy(path, test, LABELS) for path in (plain, channels)]
+    print(f"one scale {found[0]:.4f}, per channel {found[1]:.4f}")
+    assert found[0] < 0.5 and found[1] > 0.9
+    said = evaluate(kvant, channels, model, test, "--runtime", "rten", "--labels", LABELS)["top1"]
+    assert said == pytest.approx(found[1], abs=0.01)
     for wrong in (["--layout", "qoperator"], ["--preset", "XINT8"]):
         refused = kvant("quantize", model, "-o", tmp_path / "no.onnx", *base, *wrong, "--per-channel-activations")
         assert refused.returncode != 0
@@ -68,8 +69,7 @@ def test_scales_for_each_channel_of_activations(kvant, kvant_onnx, digits, tmp_p
 
 def test_one_tensor_gets_a_scale_for_each_channel(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
     model = digits / "digits_resnet.onnx"
-    name = onnx.load(model).graph.node[0].output[0]
-    name = next(n.output[0] for n in onnx.load(model).graph.node if n.op_type == "Relu") or name
+    name = next(n.output[0] for n in onnx.load(model).graph.node if n.op_type == "Relu")
     out = quantize(kvant, model, tmp_path / "one.onnx", "--preset", "A8W8", "--data", digits / "calib.npz", "--override", f"{name}=int8:channel")
     scales = {t.name: numpy_helper.to_array(t).size for t in onnx.load(out).graph.initializer}
     quantizers = [n for n in onnx.load(out).graph.node if n.op_type == "QuantizeLinear"]

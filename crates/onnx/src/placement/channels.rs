@@ -39,8 +39,8 @@ pub fn check(recipe: &Recipe, placement: &Placement) -> Result<(), QuantizeError
     }
 }
 
-/// Finds the channels of the activations that shall have a scale for each. Those without a known number of channels, a given range
-/// or values that only move keep one scale. A bias has no scale then: it would be that of its product.
+/// Finds the channels of the activations that shall have a scale for each. Those without a known number of channels, with one value
+/// of each channel in a sample, a given range or values that only move keep one scale. A bias has no scale then: it would be that of its product.
 pub fn assign(placement: &mut Placement, graph: &GraphProto, types: &Types) {
     let index = Index::new(graph);
     let providers: BTreeSet<String> = placement.activations.values().filter_map(|a| a.provider.clone()).collect();
@@ -60,7 +60,9 @@ fn channels(graph: &GraphProto, index: &Index, types: &Types, name: &str) -> Opt
     let found = readers.chain(maker).find_map(|node| axis_at(node, name, shape.len()));
     // Images have four axes and more; sequences and vectors have features last.
     let axis = found.unwrap_or(if shape.len() > 3 { 1 } else { shape.len().checked_sub(1)? });
-    let number = shape.get(axis).and_then(Dim::known).filter(|&number| number > 1)?;
+    // One value of a channel in each sample is too little to tell its range: what lies beyond it elsewhere would be cut.
+    let several = shape.iter().enumerate().skip(1).any(|(at, dim)| at != axis && dim.known() != Some(1));
+    let number = shape.get(axis).filter(|_| several).and_then(Dim::known).filter(|&number| number > 1)?;
     // All of a Softmax's range is used, whatever the data were.
     (!maker.is_some_and(|node| is(node, "Softmax"))).then_some(Channels { axis, number })
 }
@@ -101,17 +103,19 @@ mod tests {
             node("Conv", "c", &["x", "w", "b"], &["y"]),
             node("MatMul", "m", &["v", "u"], &["z"]),
             node("Softmax", "s", &["z"], &["p"]),
+            node("MatMul", "features", &["f", "u"], &["r"]),
         ];
         let weights =
             vec![floats("w", &[2, 3, 1, 1], &[0.5; 6]), floats("b", &[2], &[0.1; 2]), floats("u", &[4, 5], &[0.5; 20])];
-        let mut model = model(17, nodes, weights, &[], &["y", "p"]);
-        model.graph.as_mut().unwrap().input = vec![typed("x", &[1, 3, 8, 8]), typed("v", &[1, 7, 4])];
+        let mut model = model(17, nodes, weights, &[], &["y", "p", "r"]);
+        let inputs = vec![typed("x", &[1, 3, 8, 8]), typed("v", &[1, 7, 4]), typed("f", &[1, 4])];
+        model.graph.as_mut().unwrap().input = inputs;
         let recipe = recipe("A8W8");
         let passes = recipe.passes();
         let placement = prepare(model, recipe, &passes, None).unwrap().placement;
         let found = |name: &str| placement.activations[name].channels.map(|c| (c.axis, c.number));
         assert_eq!([found("x"), found("y"), found("v"), found("z")], [(1, 3), (1, 2), (2, 4), (2, 5)].map(Some));
-        assert_eq!(found("p"), None);
+        assert_eq!([found("p"), found("f"), found("r")], [None; 3]);
         assert!(!placement.activations["p"].scheme.per_channel && placement.biases.is_empty());
     }
 

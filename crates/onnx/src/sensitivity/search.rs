@@ -157,7 +157,7 @@ fn cheapest(
     watch: &mut Watch<'_>,
 ) -> Result<(Vec<usize>, Quality), SensitivityError> {
     let steps = steps(bench, rows, false);
-    let expected = u64::from(steps.len().ilog2()) + 2 + TAKEN_BACK.min(steps.len()) as u64;
+    let expected = u64::from(steps.len().checked_ilog2().unwrap_or(0)) + 2 + TAKEN_BACK.min(steps.len()) as u64;
     let mut measured = 0;
     let mut measure = |bench: &mut Bench, levels: &[usize]| {
         measured += 1;
