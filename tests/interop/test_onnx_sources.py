@@ -1,6 +1,7 @@
 """Sources that are not one plain graph of float32: If, Loop and Scan with weights inside, float16 and float64."""
 
 import collections
+import json
 import pathlib
 
 import numpy as np
@@ -110,3 +111,10 @@ def test_pictures_may_come_with_channels_last(kvant, tmp_path):
         a = first.run(None, {name: picture})[0]
         b = second.run(None, {name: np.moveaxis(picture, 1, -1)})[0]
         assert (a == b).all() or sqnr(a, b) > 40
+    # Measured against the float model with that one's data.
+    told = []
+    for path in (plain, turned):
+        done = kvant("eval", path, "--reference", model, "--data", TINYCNN / "tinycnn.calib.npz", "--json")
+        assert done.returncode == 0, done.stderr
+        told.append(json.loads(done.stdout)["outputs"][0]["sqnr_db"])
+    assert abs(told[0] - told[1]) < 0.2, told

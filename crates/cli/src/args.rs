@@ -14,6 +14,7 @@ use kvant_onnx::calibration::Method;
 use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
 use kvant_onnx::runtime::RuntimeChoice;
+use kvant_onnx::sensitivity::{Candidate, Size as TargetSize};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -96,6 +97,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Measure how well a model predicts a text, or how far an ONNX graph is from its float graph
     Eval(EvalArgs),
+    /// Tell which layers of an ONNX graph quantization hurts, and find a mix of types that is good enough
+    Sensitivity(SensitivityArgs),
     /// List schemes, formats, exports, observers, algorithms, families; presets, passes, elements, methods of ONNX graphs
     List(ListArgs),
     /// Print a completion script for a shell
@@ -304,7 +307,7 @@ pub struct RecipeArgs {
     #[arg(short, long, alias = "quant-algo", alias = "quant_algo", value_name = "LIST")]
     pub algorithm: Vec<String>,
     /// Another scheme for the layers whose names match, e.g. '*.down_proj=int8:channel'; for ONNX graphs another type for
-    /// tensors, e.g. 'logits=uint16', or '=keep'; may be given often
+    /// tensors, e.g. 'logits=uint16', 'fc.weight=int8:channel', 'x=entropy' or '=keep'; may be given often
     #[arg(long = "override", value_name = "GLOB=SCHEME", value_parser = glob_and_scheme)]
     pub overrides: Vec<OverrideText>,
     /// Quantize also what is kept by default: output heads, routers
@@ -363,6 +366,9 @@ pub struct OnnxArgs {
     /// A scale for each output channel of a weight
     #[arg(long)]
     pub per_channel: bool,
+    /// A scale for each channel of an activation, where Q/DQ pairs can express it; computed in float
+    #[arg(long)]
+    pub per_channel_activations: bool,
     /// Scale the channels of consecutive layers so that both use their range; the same as a preset with _CLE behind
     #[arg(long, visible_alias = "cle")]
     pub equalize: bool,
@@ -403,7 +409,7 @@ pub struct OnnxArgs {
     #[arg(long, value_name = "GLOB")]
     pub nodes: Vec<String>,
     /// Leave the nodes on every path between two sets of nodes in float, e.g. conv1..add3 or a,b..c
-    #[arg(long, value_name = "FROM..TO", value_parser = subgraph)]
+    #[arg(long, value_name = "FROM..TO")]
     pub exclude_subgraph: Vec<Subgraph>,
     /// Run a pass over the graph that is off otherwise (`kvant list passes`)
     #[arg(long, value_name = "PASS")]
@@ -433,6 +439,7 @@ impl OnnxArgs {
             (self.weight.is_some(), "--weight"),
             (self.symmetric.is_some(), "--symmetric"),
             (self.per_channel, "--per-channel"),
+            (self.per_channel_activations, "--per-channel-activations"),
             (self.equalize, "--equalize"),
             (self.reduce_range, "--reduce-range"),
             (self.calibration_method.is_some(), "--calibration-method"),
@@ -499,12 +506,6 @@ fn yes_or_no(text: &str) -> Result<bool, &'static str> {
 fn percent(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|p: &f64| (0.0..=100.0).contains(p));
     number.ok_or("a number from 0 to 100 is needed")
-}
-
-fn subgraph(text: &str) -> Result<Subgraph, &'static str> {
-    let names = |part: &str| part.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>();
-    let (from, to) = text.split_once("..").ok_or("write it as FROM..TO, the names of nodes")?;
-    Ok(Subgraph { from: names(from), to: names(to) })
 }
 
 /// Data to run through the model, for what is found with data: static scales of activations, and what algorithms need.
@@ -693,6 +694,61 @@ impl Precision {
             Precision::Bf16 => cpu::Precision::Bf16,
         })
     }
+}
+
+const SENSITIVITY: &str = "\
+Examples:
+  kvant sensitivity model.onnx --preset A8W8 --data calib.npz --test test.npz
+      the SQNR of the outputs with one layer alone quantized, layer by layer
+  kvant sensitivity model.onnx --preset A8W4 --data calib.npz --test test.npz --target-sqnr 25 -o mixed.toml
+  kvant quantize model.onnx --recipe mixed.toml --data calib.npz -o model.q.onnx
+      the cheapest mix of A8W4, A8W8, A16W8 and float that has 25 dB, and the model it makes
+  kvant sensitivity model.onnx --preset A8W8 --data calib.npz --test test.npz --labels label --max-drop 0.5 -o mixed.toml
+      at most half a percentage point of top-1 accuracy lost
+
+A layer is a product (Conv, ConvTranspose, Gemm, MatMul) with its data and its weights, or another node with the tensors that no
+product reads. Layers that read the same tensor share its type, the higher of both.";
+
+/// `kvant sensitivity`.
+#[derive(Debug, Args)]
+#[command(override_usage = "kvant sensitivity <MODEL> --preset <PRESET> --data <FILE> [OPTIONS]", after_help = SENSITIVITY)]
+pub struct SensitivityArgs {
+    /// What to make.
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// Samples to measure models on, which no range comes from [default: the calibration data]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = "Search")]
+    pub test: Option<PathBuf>,
+    /// Samples of them to take
+    #[arg(long, value_name = "N", default_value = "64", help_heading = "Search", value_parser = clap::value_parser!(u32).range(1..).map(|n| n as usize))]
+    pub test_samples: usize,
+    /// The array of the test data with the class of each sample: accuracies are told
+    #[arg(long, value_name = "NAME", help_heading = "Search")]
+    pub labels: Option<String>,
+    /// Types to choose from beyond the recipe's, from cheap to dear: A16W8, A8W8:channel, bfloat16/int8, float [default: what suits the recipe]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Search")]
+    pub candidates: Vec<Candidate>,
+    /// Find the cheapest mix whose worst output has so many dB
+    #[arg(long, value_name = "DB", group = "target", help_heading = "Search")]
+    pub target_sqnr: Option<f64>,
+    /// Find the most accurate mix whose constants are no larger, e.g. 12MB or 30%
+    #[arg(long, value_name = "SIZE", group = "target", help_heading = "Search")]
+    pub target_size: Option<TargetSize>,
+    /// Find the cheapest mix that loses at most so many percentage points of top-1 accuracy
+    #[arg(long, value_name = "POINTS", group = "target", help_heading = "Search")]
+    pub max_drop: Option<f64>,
+    /// Measure also what all other layers lose together, one left out at a time
+    #[arg(long, help_heading = "Search")]
+    pub leave_one_out: bool,
+    /// The recipe to write (TOML), for --recipe of `kvant quantize`
+    #[arg(short, long, help_heading = "Run", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Replace the recipe if it exists
+    #[arg(long, help_heading = "Run")]
+    pub overwrite: bool,
+    /// How to run it.
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
 /// `kvant list`.

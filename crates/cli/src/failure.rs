@@ -105,6 +105,18 @@ impl From<kvant_onnx::error::QuantizeError> for Failure {
     }
 }
 
+impl From<kvant_onnx::settings::SettingsError> for Failure {
+    fn from(error: kvant_onnx::settings::SettingsError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<kvant_onnx::sensitivity::SensitivityError> for Failure {
+    fn from(error: kvant_onnx::sensitivity::SensitivityError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
 impl From<kvant_onnx::data::DataError> for Failure {
     fn from(error: kvant_onnx::data::DataError) -> Failure {
         Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint().map(str::to_owned))

@@ -21,6 +21,8 @@ pub enum Unit {
     Weights,
     /// Layers that algorithms have done.
     Layers,
+    /// Models that were made and measured.
+    Models,
 }
 
 impl Unit {
@@ -39,6 +41,9 @@ impl Unit {
             Unit::Weights => {
                 "{bar:32} {percent:>3} %  {human_pos} of {human_len} weights  {per_sec}  {eta} left  {wide_msg}"
             }
+            Unit::Models => {
+                "{bar:32} {percent:>3} %  {human_pos} of {human_len} models  {per_sec}  {eta} left  {wide_msg}"
+            }
             Unit::Samples => {
                 "{bar:32} {percent:>3} %  {human_pos} of {human_len} samples  {per_sec}  {eta} left  {wide_msg}"
             }
@@ -52,6 +57,7 @@ impl Unit {
             Unit::Samples => format!("{count} samples"),
             Unit::Layers => format!("{count} layers"),
             Unit::Weights => format!("{count} weights"),
+            Unit::Models => format!("{count} models"),
         }
     }
 }

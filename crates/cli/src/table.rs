@@ -18,14 +18,15 @@ pub enum Align {
 /// A table under construction.
 #[derive(Clone, Debug)]
 pub struct Table {
-    titles: Vec<(&'static str, Align)>,
+    titles: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these columns.
-    pub fn new(titles: &[(&'static str, Align)]) -> Table {
-        Table { titles: titles.to_vec(), rows: Vec::new() }
+    pub fn new<T: AsRef<str>>(titles: &[(T, Align)]) -> Table {
+        let titles = titles.iter().map(|(title, align)| (title.as_ref().to_owned(), *align)).collect();
+        Table { titles, rows: Vec::new() }
     }
 
     /// Adds a row; cells are made printable.
@@ -36,7 +37,7 @@ impl Table {
     /// The text, without a line break at its end.
     pub fn render(&self) -> String {
         let widths = self.widths();
-        let titles: Vec<String> = self.titles.iter().map(|(title, _)| (*title).to_owned()).collect();
+        let titles: Vec<String> = self.titles.iter().map(|(title, _)| title.clone()).collect();
         let head = format!("{TITLE}{}{TITLE:#}", self.line(&titles, &widths));
         let lines = self.rows.iter().map(|row| self.line(row, &widths));
         std::iter::once(head).chain(lines).collect::<Vec<_>>().join("\n")

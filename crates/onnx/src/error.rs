@@ -43,6 +43,18 @@ pub enum QuantizeError {
         /// What it has.
         only: &'static str,
     },
+    /// Activations cannot have a scale for each channel.
+    #[error("activations cannot have a scale for each channel here: {because}")]
+    ChannelActivations {
+        /// Why.
+        because: &'static str,
+    },
+    /// A tensor has not the channels that its shape says.
+    #[error("a calibration sample gave the tensor `{tensor}` another number of channels than its shape says")]
+    ChannelCount {
+        /// The tensor.
+        tensor: String,
+    },
     /// The layout has no integers at the graph's inputs and outputs.
     #[error(
         "inputs and outputs can be integers only where QuantizeLinear and DequantizeLinear stand behind and before them"
@@ -92,7 +104,7 @@ impl QuantizeError {
             | Self::AlreadyQuantized { .. }
             | Self::NotInLayout { .. }
             | Self::UnknownType { .. } => ErrorKind::Unsupported,
-            Self::NoIntegerBoundary => ErrorKind::Invalid,
+            Self::NoIntegerBoundary | Self::ChannelActivations { .. } | Self::ChannelCount { .. } => ErrorKind::Invalid,
             Self::NotANumber { .. } | Self::NoRange { .. } | Self::NothingToDo => ErrorKind::Invalid,
         }
     }
@@ -109,6 +121,12 @@ impl QuantizeError {
             Self::NoRange { .. } => "give calibration data that reach every branch, or exclude the node",
             Self::NoOperator { .. } => "choose --form quark, whose operators need Quark's library to run",
             Self::NotInLayout { .. } => "choose one of the types it has, or the layout qdq",
+            Self::ChannelActivations { .. } => {
+                "leave --per-channel-activations out (--per-channel is for weights), or choose an integer preset with the layout qdq"
+            }
+            Self::ChannelCount { .. } => {
+                "leave --per-channel-activations out, or give the tensor one scale with --override 'NAME=TYPE:tensor'"
+            }
             Self::NoIntegerBoundary => "leave the boundary at pairs or float, or choose the layout qdq",
             Self::UnknownType { .. } => {
                 "write the tensor's type to the model's value_info, as onnx.shape_inference does"

@@ -33,6 +33,8 @@ pub mod quantize;
 pub mod recipe;
 pub mod report;
 pub mod runtime;
+pub mod sensitivity;
+pub mod settings;
 pub mod shape;
 pub mod solution;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! [`prepare`] refuses whatever can be refused and touches no data; [`Prepared::observation`] says which tensors need ranges;
 //! [`Prepared::finish`] writes the quantized graph.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, Spill};
 use kvant_quant::glob::Glob;
@@ -11,18 +11,19 @@ use kvant_quant::glob::Glob;
 use crate::algorithm::{
     self, Algorithm, AlgorithmError, Data, EqualizedPair, ScaledInput, transform, transform_with_data, tune,
 };
-use crate::calibration::{Observation, Settings};
+use crate::calibration::{Observation, Observed, Settings, Watched};
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
-use crate::placement::{Named, Placement, place, unmatched};
+use crate::placement::{Named, Placement, assign_channels, check_channels, place, unmatched};
 use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
-use crate::solution::{Solution, solve};
+use crate::solution::{Ranges, Solution, solve};
+use crate::verify::saturation::WAY_OUT;
 use crate::writing::{Blocks, Dialect, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs};
 
 /// A simplified model and what will become of it.
@@ -61,29 +62,30 @@ pub fn prepare(
     lift_constants(&mut model);
     let context = Context { spill, ..Context::default() };
     let passes = pass::simplify(&mut model, passes, &context)?;
-    let needed = lowest_opset(&recipe);
-    if opset(&model, STANDARD_DOMAIN).is_some_and(|version| version < needed) {
-        upgrade_opset(&mut model, needed)?;
-        lift_constants(&mut model);
-    }
+    raise_opset(&mut model, &recipe)?;
     if recipe.boundary == Boundary::Integer && !matches!(recipe.layout, Layout::Qdq | Layout::QOperator) {
         return Err(QuantizeError::NoIntegerBoundary);
     }
     algorithm::check(&recipe)?;
     let equalized = transform(&mut model, &recipe, spill)?;
-    let (types, placement) = placed(&model, &recipe)?;
-    let converted = matches!(recipe.layout, Layout::Float(_));
-    if !converted && placement.activations.is_empty() && placement.weights.is_empty() {
-        return Err(QuantizeError::NothingToDo);
-    }
-    check_operators(&recipe, &placement)?;
+    let (types, placement) = place_all(&model, &recipe)?;
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph));
     let scaled_inputs = Vec::new();
     Ok(Prepared { model, recipe, placement, types, passes, equalized, scaled_inputs, unmatched })
 }
 
-/// Types and shapes of a graph, and what becomes of its tensors.
-fn placed(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), QuantizeError> {
+/// Raises the opset to what the types of a recipe need.
+fn raise_opset(model: &mut ModelProto, recipe: &Recipe) -> Result<(), QuantizeError> {
+    let needed = lowest_opset(recipe);
+    if opset(model, STANDARD_DOMAIN).is_some_and(|version| version < needed) {
+        upgrade_opset(model, needed)?;
+        lift_constants(model);
+    }
+    Ok(())
+}
+
+/// Types and shapes of a simplified model, and what a recipe quantizes of it.
+fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), QuantizeError> {
     let types = shape::infer(model);
     let data_type = |name: &str| types.get(name).map(|t| t.data_type);
     let placed = |graph: &GraphProto| match recipe.layout {
@@ -91,7 +93,14 @@ fn placed(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), Qua
         Layout::Float(_) => Ok(Placement::default()),
         _ => Ok(place(graph, recipe, &data_type)),
     };
-    let placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
+    let mut placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
+    assign_channels(&mut placement, &model.graph, &types);
+    check_channels(recipe, &placement)?;
+    let converted = matches!(recipe.layout, Layout::Float(_));
+    if !converted && placement.activations.is_empty() && placement.weights.is_empty() {
+        return Err(QuantizeError::NothingToDo);
+    }
+    check_operators(recipe, &placement)?;
     Ok((types, placement))
 }
 
@@ -112,10 +121,11 @@ fn lowest_opset(recipe: &Recipe) -> i64 {
         Layout::Qdq | Layout::QOperator => {}
     }
     let dialect = Dialect::of(recipe);
-    let overridden = recipe.overrides.iter().filter_map(|o| o.element).map(|element| (element, false));
+    let overridden = recipe.overrides.iter().filter(|o| !o.float);
+    let overridden = overridden.map(|o| (o.element.unwrap_or(recipe.weight.element), o.per_channel == Some(true)));
     let weight = (recipe.weight.element, recipe.weight.per_channel);
     let bias = (recipe.bias == BiasKind::Int16).then_some((Element::Int16, false));
-    let activation = recipe.activation.map(|a| (a.element, false));
+    let activation = recipe.activation.map(|a| (a.element, a.per_channel));
     let products = recipe.products.map(|p| [(p.weight.element, p.weight.per_channel), (p.activation.element, false)]);
     let all = overridden.chain([weight]).chain(bias).chain(activation).chain(products.into_iter().flatten());
     all.map(|(element, per_channel)| dialect.opset(element, per_channel)).max().unwrap_or(10)
@@ -149,8 +159,20 @@ impl Prepared {
         // Codes before a Mul that takes the outliers away would be those of the outliers.
         let multiplied = self.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
         self.recipe.selection.excluded_nodes.extend(multiplied.map(Glob::literal));
-        (self.types, self.placement) = placed(&self.model, &self.recipe)?;
+        (self.types, self.placement) = place_all(&self.model, &self.recipe)?;
         Ok(())
+    }
+
+    /// The same simplified model with another recipe, which must not ask for other passes, nor for other algorithms of floats.
+    ///
+    /// Errors: what [`prepare`] refuses of a recipe.
+    pub fn with_recipe(&self, recipe: Recipe) -> Result<Self, QuantizeError> {
+        let mut model = self.model.clone();
+        raise_opset(&mut model, &recipe)?;
+        let (types, placement) = place_all(&model, &recipe)?;
+        let (passes, equalized) = (self.passes.clone(), self.equalized.clone());
+        let scaled_inputs = self.scaled_inputs.clone();
+        Ok(Self { model, recipe, placement, types, passes, equalized, scaled_inputs, unmatched: Vec::new() })
     }
 
     /// Statistics for the tensors whose ranges are needed. None where nothing depends on data.
@@ -164,13 +186,13 @@ impl Prepared {
                 percentile: self.recipe.percentile,
                 ..Settings::new(s.method, s.element, s.symmetric, s.scale)
             };
-            (self.observed(&index, name), settings)
+            (self.observed(&index, name), Watched { settings, channels: activation.channels })
         }))
     }
 
     /// The tensor whose values a tensor's range is taken from: what goes only into Relu, Clip or the Min of a bound needs codes
     /// for what comes out.
-    fn observed(&self, index: &Index, tensor: &str) -> String {
+    pub(crate) fn observed(&self, index: &Index, tensor: &str) -> String {
         let behind = |tensor: &str, clamps: &dyn Fn(&NodeProto) -> bool| {
             let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
             reader.filter(|node| clamps(node)).and_then(|node| node.output.first()).cloned()
@@ -183,7 +205,7 @@ impl Prepared {
     }
 
     /// The range of every tensor from those that were observed.
-    fn ranges(&self, observed: &BTreeMap<String, Range>) -> BTreeMap<String, Range> {
+    fn ranges(&self, observed: &Ranges) -> Ranges {
         let index = Index::new(self.graph());
         // All of a Softmax's range is used only by one that computes with codes; one behind a mask stays in float.
         let coded = |name: &String| self.placement.activations.contains_key(name);
@@ -193,35 +215,52 @@ impl Prepared {
         };
         let range = |name: &String| match softmax(name) {
             true => Some(Range { low: 0.0, high: 1.0 }),
-            false => observed.get(&self.observed(&index, name)).copied(),
+            false => observed.whole.get(&self.observed(&index, name)).copied(),
         };
-        let named = self.placement.activations.keys();
-        named.filter_map(|name| range(name).map(|range| (name.clone(), range))).collect()
+        let named = || self.placement.activations.keys();
+        let channels = |name: &String| observed.channels.get(&self.observed(&index, name)).cloned();
+        Ranges {
+            whole: named().filter_map(|name| range(name).map(|range| (name.clone(), range))).collect(),
+            channels: named().filter_map(|name| channels(name).map(|ranges| (name.clone(), ranges))).collect(),
+        }
     }
 
     /// Solves for scales, runs the algorithms that see activations, and writes the quantized graph. `data` is for those
     /// algorithms alone.
     pub fn finish(
-        mut self,
+        self,
         observation: &Observation,
         data: Option<&mut Data<'_>>,
         spill: Option<&Spill>,
     ) -> Result<(ModelProto, Report), QuantizeError> {
+        self.finish_with(&observation.observed(), data, spill)
+    }
+
+    /// The same from what was observed, which may be put together of several observations.
+    pub fn finish_with(
+        mut self,
+        observed: &Observed,
+        data: Option<&mut Data<'_>>,
+        spill: Option<&Spill>,
+    ) -> Result<(ModelProto, Report), QuantizeError> {
+        if let Some(tensor) = observed.uneven.first() {
+            return Err(QuantizeError::ChannelCount { tensor: tensor.clone() });
+        }
         let go_on = || spill.map_or(Ok(()), Spill::check);
         go_on()?;
-        let huge = self.huge(observation);
+        let huge = self.huge(observed);
         self.placement.remove(&huge);
         self.keep_clamps();
-        let ranges = self.ranges(&observation.ranges());
+        let ranges = self.ranges(&observed.ranges);
         let mut solution = solve(self.graph(), &self.placement, &ranges, spill)?;
         let adjusted = self.adjust(&mut solution)?;
         let gains = tune(&mut self, &mut solution, data)?;
         go_on()?;
-        let mut report = Report::new(&self, &solution, &ranges, observation.samples());
+        let mut report = Report::new(&self, &solution, &ranges, observed.samples);
         report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
         report.adjusted = adjusted;
         report.gains = gains;
-        report.not_numbers = observation.odd().iter().cloned().collect();
+        report.not_numbers = observed.odd.iter().cloned().collect();
         if self.recipe.npu {
             simulate_hardware(&mut self.model, &self.types, &self.placement);
         }
@@ -266,9 +305,9 @@ impl Prepared {
     }
 
     /// Quantized tensors whose values turned out to carry masks.
-    fn huge(&self, observation: &Observation) -> BTreeSet<String> {
+    fn huge(&self, observed: &Observed) -> BTreeSet<String> {
         let index = Index::new(self.graph());
-        let huge = |name: &&String| observation.huge().contains(&self.observed(&index, name));
+        let huge = |name: &&String| observed.huge.contains(&self.observed(&index, name));
         self.placement.activations.keys().filter(huge).cloned().collect()
     }
 
@@ -300,9 +339,20 @@ impl Prepared {
         if self.recipe.algorithms.iter().any(equalizes) && self.equalized.is_empty() {
             notices.push("no two layers of the model can be equalized".to_owned());
         }
+        if self.placement.activations.values().any(|a| a.channels.is_some()) {
+            notices.push(
+                "scales for each channel of an activation are computed in float: no integer kernel takes them"
+                    .to_owned(),
+            );
+        }
         let is_float8 = |a: &crate::recipe::TensorScheme| a.element.is_float8();
         if self.recipe.activation.as_ref().is_some_and(is_float8) {
             notices.push("onnxruntime runs 8-bit floats only with its graph optimizations switched off".to_owned());
+        }
+        if self.saturates() {
+            notices.push(format!(
+                "onnxruntime's products of uint8 activations with int8 weights saturate on x86 processors without VNNI: {WAY_OUT}"
+            ));
         }
         if plug_in {
             notices.push(
@@ -316,6 +366,15 @@ impl Prepared {
             );
         }
         notices
+    }
+
+    /// Whether uint8 activations meet int8 weights of all codes.
+    fn saturates(&self) -> bool {
+        let Placement { activations, weights, .. } = &self.placement;
+        let dynamic = self.recipe.activation.filter(|_| self.recipe.layout == Layout::Dynamic);
+        let mut data = activations.values().map(|a| a.scheme).chain(dynamic);
+        let wide = |w: &crate::placement::Weight| w.scheme.element == Element::Int8 && !w.scheme.reduce_range;
+        data.any(|scheme| scheme.element == Element::UInt8) && weights.values().any(wide)
     }
 
     /// Whether the model has to be run over data: for ranges, or for algorithms.

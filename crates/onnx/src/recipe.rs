@@ -19,7 +19,7 @@ pub struct TensorScheme {
     pub scale: ScaleKind,
     /// How the range is found.
     pub method: Method,
-    /// Whether each channel has its own scale: of weights only.
+    /// Whether each channel has its own scale.
     pub per_channel: bool,
     /// Whether only half of the codes are used.
     pub reduce_range: bool,
@@ -143,6 +143,23 @@ pub struct Subgraph {
     pub to: Vec<String>,
 }
 
+impl std::fmt::Display for Subgraph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}..{}", self.from.join(","), self.to.join(","))
+    }
+}
+
+impl std::str::FromStr for Subgraph {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let names = |part: &str| part.split(',').map(|name| name.trim().to_owned()).collect();
+        let wrong = || UnknownWord { word: text.to_owned(), choices: "FROM..TO, the names of nodes" };
+        let (from, to) = text.split_once("..").ok_or_else(wrong)?;
+        Ok(Self { from: names(from), to: names(to) })
+    }
+}
+
 /// Something else for the tensors whose name matches.
 #[derive(Debug, Clone)]
 pub struct Override {
@@ -154,8 +171,19 @@ pub struct Override {
     pub symmetric: Option<bool>,
     /// A range that is given, not observed.
     pub range: Option<crate::quantization::Range>,
+    /// Another way to the range.
+    pub method: Option<Method>,
+    /// A scale for each channel, or one for all.
+    pub per_channel: Option<bool>,
     /// Not quantized at all.
     pub float: bool,
+}
+
+impl Override {
+    /// One that changes nothing yet.
+    pub fn of(tensors: Glob) -> Self {
+        Self { tensors, element: None, symmetric: None, range: None, method: None, per_channel: None, float: false }
+    }
 }
 
 /// Other types for what convolutions and matrix products read: a mix of two precisions.
@@ -247,9 +275,9 @@ pub struct UnknownWord {
     choices: &'static str,
 }
 
-/// Reads one of a few words.
+/// Reads and writes one of a few words.
 macro_rules! words {
-    ($type:ty, $choices:literal, $($word:literal => $value:expr),+) => {
+    ($type:ty, $choices:literal, $($word:literal => $value:path),+) => {
         impl std::str::FromStr for $type {
             type Err = UnknownWord;
 
@@ -258,6 +286,14 @@ macro_rules! words {
                     $($word => Ok($value),)+
                     _ => Err(UnknownWord { word: text.to_owned(), choices: $choices }),
                 }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self {
+                    $($value => $word,)+
+                })
             }
         }
     };

@@ -1,13 +1,11 @@
 //! What a run did, tensor by tensor: for people as a table, for machines as JSON.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use crate::algorithm::{EqualizedPair, LayerGain, ScaledInput};
 use crate::quantization::Range;
 use crate::quantize::Prepared;
-use crate::solution::Solution;
+use crate::solution::{Ranges, Solution};
 use crate::writing::float16::Converted;
 
 /// One quantized tensor.
@@ -64,17 +62,21 @@ pub struct Report {
 
 impl Report {
     /// Of a solved model.
-    pub fn new(prepared: &Prepared, solution: &Solution, ranges: &BTreeMap<String, Range>, samples: usize) -> Self {
+    pub fn new(prepared: &Prepared, solution: &Solution, ranges: &Ranges, samples: usize) -> Self {
         let placement = &prepared.placement;
-        let activations = placement.activations.iter().map(|(name, a)| TensorReport {
-            name: name.clone(),
-            role: "activation",
-            element: a.scheme.element.to_string(),
-            scale: solution.activations.get(name).map(|p| p.scale),
-            zero_point: solution.activations.get(name).map(|p| p.zero_point),
-            scales: 1,
-            range: a.range.or_else(|| ranges.get(name).copied()),
-            shares: a.provider.clone(),
+        let activations = placement.activations.iter().map(|(name, a)| {
+            let channels = solution.channels.get(name);
+            let first = channels.and_then(|c| c.first()).or_else(|| solution.activations.get(name));
+            TensorReport {
+                name: name.clone(),
+                role: "activation",
+                element: a.scheme.element.to_string(),
+                scale: first.map(|p| p.scale),
+                zero_point: first.map(|p| p.zero_point),
+                scales: channels.map_or(1, Vec::len),
+                range: a.range.or_else(|| ranges.whole.get(name).copied()),
+                shares: a.provider.clone(),
+            }
         });
         let weights = placement.weights.iter().map(|(name, w)| {
             let parameters = solution.weights.get(name).map_or(&[][..], Vec::as_slice);

@@ -13,12 +13,23 @@ use crate::recipe::{Align, TensorScheme};
 /// Scale and zero point by tensor.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Solution {
-    /// Of activations; those with a provider have the provider's.
+    /// Of activations with one scale; those with a provider have the provider's.
     pub activations: BTreeMap<String, Affine>,
+    /// Of activations with a scale for each channel.
+    pub channels: BTreeMap<String, Vec<Affine>>,
     /// Of constants, one for each channel.
     pub weights: BTreeMap<String, Vec<Affine>>,
     /// Codes of constants that an algorithm chose; the others have the nearest.
     pub codes: BTreeMap<String, Vec<i32>>,
+}
+
+/// Ranges of activations by tensor, and of those of their channels that each have one.
+#[derive(Debug, Clone, Default)]
+pub struct Ranges {
+    /// Of all values of a tensor.
+    pub whole: BTreeMap<String, Range>,
+    /// Of each channel.
+    pub channels: BTreeMap<String, Vec<Range>>,
 }
 
 impl Weight {
@@ -48,7 +59,7 @@ pub fn unit(product: &kvant_container::onnx::NodeProto) -> f32 {
 pub fn solve(
     graph: &GraphProto,
     placement: &Placement,
-    ranges: &BTreeMap<String, Range>,
+    ranges: &Ranges,
     spill: Option<&Spill>,
 ) -> Result<Solution, QuantizeError> {
     let index = Index::new(graph);
@@ -60,13 +71,17 @@ pub fn solve(
     }
     for (name, activation) in placement.activations.iter().filter(|(_, a)| a.provider.is_none()) {
         let s = activation.scheme;
-        let observed = activation.range.or_else(|| ranges.get(name).copied());
+        let made = |range: Range| affine(range, s.element, s.symmetric, s.scale);
+        if let Some(channels) = ranges.channels.get(name).filter(|_| activation.channels.is_some()) {
+            solution.channels.insert(name.clone(), channels.iter().copied().map(made).collect());
+            continue;
+        }
+        let observed = activation.range.or_else(|| ranges.whole.get(name).copied());
         let needed = s.element.is_integer() || s.element.is_float8();
-        if needed && observed.is_none() {
+        if needed && (observed.is_none() || activation.channels.is_some()) {
             return Err(QuantizeError::NoRange { tensor: name.clone() });
         }
-        let made = affine(observed.unwrap_or_default(), s.element, s.symmetric, s.scale);
-        solution.activations.insert(name.clone(), made);
+        solution.activations.insert(name.clone(), made(observed.unwrap_or_default()));
     }
     solution.follow_providers(placement);
     Ok(solution)

@@ -45,7 +45,13 @@ impl Glob {
 
     /// A pattern that matches one name and no other, whatever characters it has.
     pub fn literal(name: &str) -> Glob {
-        Glob { pattern: name.to_owned(), tokens: name.chars().map(Token::Literal).collect() }
+        Glob::new(&Glob::escape(name))
+    }
+
+    /// The pattern that a name alone matches: `*`, `?` and `[` stand in sets of their own.
+    pub fn escape(name: &str) -> String {
+        let one = |c: char| if matches!(c, '*' | '?' | '[') { format!("[{c}]") } else { c.to_string() };
+        name.chars().map(one).collect()
     }
 
     /// The pattern as it was written.
@@ -140,6 +146,14 @@ fn set_ranges(members: &[char]) -> Vec<(char, char)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_escaped_name_is_matched_by_itself_alone() {
+        for name in ["/conv1/Conv_output_0", "a[0]*?", "[x]", "é]"] {
+            assert!(Glob::new(&Glob::escape(name)).matches(name), "{name}");
+        }
+        assert!(!Glob::new(&Glob::escape("a*")).matches("ab") && !Glob::new(&Glob::escape("[x]")).matches("x"));
+    }
 
     /// Answers of Python 3.11's `fnmatch.fnmatchcase(name, pattern)`.
     const PYTHON: &[(&str, &str, bool)] = &[

@@ -7,6 +7,7 @@ mod inspect;
 mod list;
 mod plan;
 mod quantize;
+mod sensitivity;
 mod verify;
 
 use crate::args::{Cli, Command};
@@ -25,6 +26,7 @@ pub fn run(cli: &Cli, printer: &Printer) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::run(args, printer),
         Command::Verify(args) => verify::run(args, printer),
         Command::Eval(args) => eval::run(args, printer),
+        Command::Sensitivity(args) => sensitivity::run(args, printer),
         Command::List(args) => list::run(args, printer),
         Command::Completions(args) => completions::run(args, printer),
     }

@@ -9,7 +9,7 @@ use crate::progress::{Progress, Unit};
 use crate::table::{Align, Table};
 use kvant_container::onnx::ModelProto;
 use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
-use kvant_onnx::evaluation::{Report, TensorReport, evaluate};
+use kvant_onnx::evaluation::{Report, TensorReport, evaluate, widened};
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeOptions;
 
@@ -26,6 +26,7 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     for graph in [&quantized, &reference] {
         check(graph).map_err(kvant_onnx::error::QuantizeError::from)?;
     }
+    let reference = widened(reference).map_err(kvant_onnx::error::QuantizeError::from)?;
     let source: Source = args.data.to_string_lossy().parse().unwrap_or(Source::Path(args.data.clone()));
     let preprocessing = args.preprocess.as_deref().map(str::parse).transpose()?;
     let labels = args.labels.as_deref().map(|name| source.labels(name)).transpose()?;

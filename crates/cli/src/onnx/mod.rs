@@ -1,11 +1,13 @@
 //! ONNX graphs at the command line: what the commands do when the model is one.
 
+mod data;
 pub mod decoder;
 pub mod eval;
 pub mod inspect;
 pub mod plan;
 pub mod quantize;
 mod recipe;
+pub mod sensitivity;
 pub mod verify;
 
 use std::path::Path;

@@ -10,6 +10,7 @@ use crate::{model, size};
 use kvant_onnx::calibration::sessions;
 use kvant_onnx::cost::Cost;
 use kvant_onnx::quantize::{Prepared, prepare};
+use kvant_onnx::settings::Resolved;
 use serde_json::{Value, json};
 
 /// Plans and prints the plan.
@@ -17,8 +18,7 @@ use serde_json::{Value, json};
 /// # Errors
 /// Whatever `kvant quantize` would refuse before it reads data.
 pub fn show(args: &RecipeArgs, run: &RunArgs, printer: &Printer) -> Result<(), Failure> {
-    let recipe = recipe::recipe(args)?;
-    let passes = recipe::passes(&recipe, &args.onnx)?;
+    let Resolved { recipe, passes } = recipe::recipe(args)?;
     let prepared = prepare(read(&args.model)?, recipe, &passes, None)?;
     let samples = args.calibration.num_samples;
     let cost = Cost::of(&prepared, sessions(Some(model::threads(run))).min(samples));
@@ -47,7 +47,9 @@ fn totals(cost: &Cost, samples: usize) -> String {
 fn rows(prepared: &Prepared) -> Vec<[String; 4]> {
     let placement = &prepared.placement;
     let activations = placement.activations.iter().map(|(name, a)| {
-        let scale = a.provider.as_ref().map_or_else(|| a.scheme.method.to_string(), |p| format!("that of {p}"));
+        let channels = a.channels.map_or_else(String::new, |c| format!(", per channel of axis {}", c.axis));
+        let own = || format!("{}{channels}", a.scheme.method);
+        let scale = a.provider.as_ref().map_or_else(own, |p| format!("that of {p}"));
         ["activation".to_owned(), name.clone(), a.scheme.element.to_string(), scale]
     });
     let weights = placement.weights.iter().map(|(name, w)| {

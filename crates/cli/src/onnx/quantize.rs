@@ -1,6 +1,7 @@
 //! `kvant quantize model.onnx`.
 
-use super::{is_graph, one_source, read, recipe, runtime};
+use super::data::calibration;
+use super::{is_graph, read, recipe, runtime};
 use crate::args::{ExternalWhen, QuantizeArgs};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
@@ -10,10 +11,11 @@ use crate::{interrupt, model, size};
 use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, write_unless};
 use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::{Observation, observe};
-use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
+use kvant_onnx::data::Samples;
 use kvant_onnx::quantize::{Prepared, prepare};
 use kvant_onnx::report::Report;
 use kvant_onnx::runtime::RuntimeOptions;
+use kvant_onnx::settings::Resolved;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -97,30 +99,20 @@ pub fn check_output(output: &Path, source: &Path, overwrite: bool) -> Result<(),
 }
 
 fn plan(args: &QuantizeArgs, spill: &Spill) -> Result<Prepared, Failure> {
-    let recipe = recipe::recipe(&args.recipe)?;
-    let passes = recipe::passes(&recipe, &args.recipe.onnx)?;
+    let Resolved { recipe, passes } = recipe::recipe(&args.recipe)?;
     let model = read(&args.recipe.model)?;
     Ok(model::pool(&args.run)?.install(|| prepare(model, recipe, &passes, Some(spill)))?)
 }
 
 /// Opens the data; `None` where nothing depends on them.
 fn samples(args: &QuantizeArgs, prepared: &Prepared, printer: &Printer) -> Result<Option<Samples>, Failure> {
-    let source = one_source(&args.recipe.calibration.calib)?;
     if !prepared.needs_data() {
-        if source.is_some() {
+        if !args.recipe.calibration.calib.is_empty() {
             printer.note("nothing in this recipe needs calibration data: they are not read");
         }
         return Ok(None);
     }
-    let source = source.ok_or_else(no_data)?;
-    let source: Source = source.to_string_lossy().parse().unwrap_or(Source::Path(source.to_path_buf()));
-    let preprocessing = args.recipe.onnx.preprocess.as_deref().map(str::parse).transpose()?;
-    let (num_samples, seed) = (Some(args.recipe.calibration.num_samples), args.recipe.calibration.seed);
-    let options = DataOptions { num_samples, preprocessing, seed, labels: None };
-    let samples = source.open(&inputs(&prepared.model.graph), &options)?;
-    if samples.random() {
-        printer.note("the calibration data are made up: ranges will not fit real inputs, and accuracy will suffer");
-    }
+    let (samples, _) = calibration(&args.recipe, &prepared.model.graph, printer)?;
     Ok(Some(samples))
 }
 
@@ -146,11 +138,6 @@ fn calibrate(
     let mut watch = progress.watch();
     let (model, runtime) = (&prepared.model, &data.runtime);
     Ok(Some(observe(model, observation, data.samples, runtime, &mut watch, data.cancelled)?))
-}
-
-fn no_data() -> Failure {
-    let hint = "give samples with --data: an .npz with one array for each input, a folder of .npy or images; or `--data random`";
-    Failure::new(Kind::Usage, "this recipe needs calibration data").with_hint(Some(hint.to_owned()))
 }
 
 /// What was made.

@@ -63,6 +63,68 @@ fn integers_at_the_ends_are_evaluated_by_their_scales() {
     assert!((sqnr("out.onnx") - pairs).abs() < 1e-6, "{pairs}");
 }
 
+const SENSITIVITY: [&str; 8] =
+    ["sensitivity", "float.onnx", "--preset", "A8W4", "--data", "calib.npz", "--runtime", "rten"];
+
+#[test]
+fn a_mix_of_types_is_found_and_made_again() {
+    let place = place();
+    let plain = place.succeed(&[&SENSITIVITY[..], &["--json"]].concat()).json();
+    assert!(plain["mix"].is_null() && plain["layers"].as_array().unwrap().len() > 4, "{plain}");
+    let target = format!("{}", plain["recipe"]["sqnr_db"].as_f64().unwrap() + 5.0);
+    let search = [&SENSITIVITY[..], &["--target-sqnr", &target, "-o", "mixed.toml"]].concat();
+    let run = place.succeed(&search);
+    assert!(run.stdout.contains("chosen") && run.stderr.contains("layers raised"), "{run:?}");
+    let recipe = ["quantize", "float.onnx", "--recipe", "mixed.toml", "--data", "calib.npz", "--runtime", "rten"];
+    let bytes = |name: &str| {
+        place.succeed(&[&recipe[..], &["-o", name]].concat());
+        std::fs::read(place.path(name)).unwrap()
+    };
+    assert_eq!(bytes("a.onnx"), bytes("b.onnx"));
+    let args = ["eval", "a.onnx", "--reference", "float.onnx", "--data", "calib.npz", "--runtime", "rten", "--json"];
+    let sqnr = place.succeed(&args).json()["outputs"][0]["sqnr_db"].as_f64().unwrap();
+    assert!(sqnr >= target.parse::<f64>().unwrap() - 0.01, "{sqnr} {target}");
+    assert_eq!(place.run(&search).code, Some(1));
+}
+
+#[test]
+fn searches_that_make_no_sense_are_refused() {
+    let place = place();
+    for (options, told) in [
+        (&["-o", "mixed.toml"][..], "a recipe is written for a target only"),
+        (&["--max-drop", "1"], "--max-drop needs the classes"),
+        (&["--target-size", "12"], "is no size"),
+        (&["--candidates", "A9W9"], "is no candidate"),
+        (&["--target-sqnr", "20", "--max-drop", "1"], "cannot be used with"),
+    ] {
+        let run = place.run(&[&SENSITIVITY[..], options].concat());
+        assert!(run.code == Some(2) && run.stderr.contains(told), "{run:?}");
+    }
+    let run = place.run(&["sensitivity", "directory", "--preset", "int8", "--data", "calib.npz"]);
+    assert!(run.stderr.contains("ONNX graphs only"), "{run:?}");
+}
+
+#[test]
+fn a_recipe_of_a_graph_says_what_options_say() {
+    let place = place();
+    std::fs::write(
+        place.path("r.toml"),
+        "version = 1\npreset = \"A8W8\"\nper_channel = true\nexclude = [\"nothing\"]\n",
+    )
+    .unwrap();
+    let rest = ["--data", "calib.npz", "--runtime", "rten", "--overwrite", "-o", "out.onnx"];
+    let bytes = |options: &[&str]| {
+        place.succeed(&[&["quantize", "float.onnx"], options, &rest].concat());
+        std::fs::read(place.path("out.onnx")).unwrap()
+    };
+    let by_options = bytes(&["--preset", "A8W8", "--per-channel"]);
+    assert_eq!(bytes(&["--recipe", "r.toml"]), by_options);
+    assert_ne!(bytes(&["--recipe", "r.toml", "--weight", "int4"]), by_options);
+    std::fs::write(place.path("r.toml"), "version = 1\nscheme = \"A8W8\"\n").unwrap();
+    let run = place.run(&["quantize", "float.onnx", "--recipe", "r.toml", "-o", "no.onnx"]);
+    assert!(run.code == Some(1) && run.stderr.contains("r.toml: ") && run.stderr.contains("hint:"), "{run:?}");
+}
+
 /// Whether this process was started, as by `nohup`, with one of these signals ignored, which its children inherit: all of them
 /// stay as they are then.
 #[cfg(unix)]

@@ -32,22 +32,70 @@ pub struct Counted {
     pub zeros: u64,
 }
 
-impl Bins {
-    /// The bin of a value; `None` for zero, for what is outside of the edges, NaN, and for what lies within the margin of an
-    /// inner edge. This specifies the kernel.
-    pub fn bin(&self, value: f32) -> Option<u32> {
-        let value = f64::from(value);
-        let place = (value - self.first) * self.scale();
-        let bin = (place as u32).min(self.number - 1);
-        let inside = place - f64::from(bin);
-        let between = value >= self.first && value <= self.last && value != 0.0;
-        let above = inside > self.margin || bin == 0;
-        let below = inside < 1.0 - self.margin || bin == self.number - 1;
-        (between && above && below).then_some(bin)
+/// Half of what lies between two neighbouring f32 numbers about 1: the largest relative error of one rounding.
+const ROUNDING: f64 = 1.0 / 16_777_216.0;
+/// `1.5 * 2^23`: f32 numbers about it are whole, so that adding it rounds, and the low bits of the sum are the number.
+const WHOLE: f32 = 12_582_912.0;
+
+/// Bins in the arithmetic of the kernel, f32: twice as many at a time as f64, and as exact where it is sure of itself.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// The least and the largest value between the edges.
+    low: f32,
+    high: f32,
+    first: f32,
+    /// Bins per unit.
+    scale: f32,
+    last_bin: i32,
+    /// Parts of a bin at its lower edge and up to its upper edge that may belong to a neighbour.
+    margin: f32,
+    rest: f32,
+}
+
+impl Line {
+    /// `margin` grows by what f32 may be wrong about a place: its four roundings, that of `first` among them.
+    fn new(bins: &Bins) -> Self {
+        let scale = f64::from(bins.number) / (bins.last - bins.first);
+        let wrong = (4.0 * f64::from(bins.number) + bins.first.abs() * scale) * ROUNDING;
+        // Nothing is sure where f32 does not hold the numbers.
+        let holds = (scale as f32).is_normal() && ((bins.last - bins.first) as f32).is_finite();
+        let margin = if holds { (bins.margin + wrong) as f32 } else { f32::NAN };
+        Self {
+            low: rounded_up(bins.first),
+            high: -rounded_up(-bins.last),
+            first: bins.first as f32,
+            scale: scale as f32,
+            last_bin: i32::try_from(bins.number - 1).unwrap_or(i32::MAX),
+            margin,
+            rest: 1.0 - margin,
+        }
     }
 
-    fn scale(&self) -> f64 {
-        f64::from(self.number) / (self.last - self.first)
+    /// The bin that a value is in, if it is between the edges and in no margin.
+    #[inline(always)]
+    fn bin(&self, value: f32) -> (i32, bool) {
+        let place = (value - self.first) * self.scale;
+        let bin = ((place - 0.5 + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits()) as i32).clamp(0, self.last_bin);
+        let inside = place - bin as f32;
+        let between = (value >= self.low) & (value <= self.high);
+        let above = (inside > self.margin) | (bin == 0);
+        let below = (inside < self.rest) | (bin == self.last_bin);
+        (bin, between & above & below)
+    }
+}
+
+/// The least f32 number that is not below a value.
+fn rounded_up(value: f64) -> f32 {
+    let near = value as f32;
+    if f64::from(near) < value { near.next_up() } else { near }
+}
+
+impl Bins {
+    /// The bin of a value; `None` for zero, for what is outside of the edges, NaN, and for what lies within the margin of an
+    /// inner edge, or is so close to it that f32 does not tell. This specifies the kernel.
+    pub fn bin(&self, value: f32) -> Option<u32> {
+        let (bin, sure) = Line::new(self).bin(value);
+        (sure && value != 0.0).then_some(bin as u32)
     }
 }
 
@@ -85,13 +133,17 @@ impl Loop for Count<'_> {
     #[inline(always)]
     fn run(self) {
         let Self { values, absolute, bins, counters, unsure } = self;
+        let line = Line::new(bins);
         let sign = if absolute { 0x7fff_ffff } else { u32::MAX };
+        let (unsure_slot, zero_slot) = (bins.number, bins.number + 1);
         let mut places = [0u32; BLOCK];
         for block in values.chunks(BLOCK) {
-            let unsure_slot = bins.number;
             let mut any = false;
             for (place, value) in places.iter_mut().zip(block) {
-                *place = slot(bins, f32::from_bits(value.to_bits() & sign));
+                let value = f32::from_bits(value.to_bits() & sign);
+                let (bin, sure) = line.bin(value);
+                let slot = if sure { bin as u32 } else { unsure_slot };
+                *place = if value == 0.0 { zero_slot } else { slot };
                 any |= *place == unsure_slot;
             }
             for (lane, place) in places[..block.len()].iter().enumerate() {
@@ -103,21 +155,6 @@ impl Loop for Count<'_> {
             }
         }
     }
-}
-
-/// The counter of a value: its bin's, the one behind them for what is unsure, the last for zeros.
-#[inline(always)]
-fn slot(bins: &Bins, value: f32) -> u32 {
-    let wide = f64::from(value);
-    let place = (wide - bins.first) * bins.scale();
-    let bin = (place as u32).min(bins.number - 1);
-    let inside = place - f64::from(bin);
-    let sure = (wide >= bins.first)
-        & (wide <= bins.last)
-        & ((inside > bins.margin) | (bin == 0))
-        & ((inside < 1.0 - bins.margin) | (bin == bins.number - 1));
-    let slot = if sure { bin } else { bins.number };
-    if value == 0.0 { bins.number + 1 } else { slot }
 }
 
 #[cfg(test)]
@@ -136,6 +173,10 @@ mod tests {
             Bins { first: -1.0, last: 1.0, number: 37, margin: 1e-6 },
             Bins { first: 0.0, last: 1.5, number: 2048, margin: 1e-3 },
             Bins { first: -1.25, last: 0.25, number: 1, margin: 1e-6 },
+            Bins { first: -0.999_999_999, last: 1.000_000_001, number: 70_001, margin: 1e-6 },
+            Bins { first: 0.7, last: 0.700_1, number: 16, margin: 1e-6 },
+            Bins { first: 0.0, last: 1e-38, number: 2048, margin: 1e-6 },
+            Bins { first: -3e38, last: 3e38, number: 16, margin: 1e-6 },
         ] {
             for (isa, absolute) in Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]) {
                 let taken = |v: &f32| if absolute { v.abs() } else { *v };
@@ -153,6 +194,31 @@ mod tests {
                 let unsure: Vec<u32> = unsure.iter().map(|v| v.to_bits()).collect();
                 assert_eq!(unsure, left);
             }
+        }
+    }
+
+    #[test]
+    fn a_bin_that_is_told_is_the_one_between_whose_edges_the_value_lies() {
+        for bins in [
+            Bins { first: -0.999_999_999, last: 1.000_000_001, number: 70_001, margin: 1e-6 },
+            Bins { first: 0.3, last: 1.1, number: 2048, margin: 1e-6 },
+            Bins { first: 100.0, last: 100.5, number: 300, margin: 1e-6 },
+        ] {
+            let width = (bins.last - bins.first) / f64::from(bins.number);
+            let near = (0..=bins.number).flat_map(|i| {
+                let edge = (bins.first + f64::from(i) * width) as f32;
+                [edge.next_down(), edge, edge.next_up(), (f64::from(edge) + width / 2.0) as f32]
+            });
+            let mut told = 0;
+            for value in near {
+                let Some(bin) = bins.bin(value) else { continue };
+                let place = (f64::from(value) - bins.first) / width;
+                assert!(
+                    value == 0.0 || (place.floor() - f64::from(bin)).abs() < 0.5 || place == f64::from(bins.number)
+                );
+                told += 1;
+            }
+            assert!(told > bins.number / 2, "{told} of {bins:?}");
         }
     }
 

@@ -26,6 +26,11 @@ impl Algorithms {
         self.0.iter().any(|algorithm| algorithm.row().needs_data)
     }
 
+    /// Those that do not.
+    pub fn without_data(&self) -> Self {
+        Self(self.0.iter().copied().filter(|algorithm| !algorithm.row().needs_data).collect())
+    }
+
     /// The algorithms of a list, each item of which may be a list with commas.
     ///
     /// # Errors

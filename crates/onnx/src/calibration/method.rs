@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::automatic::Automatic;
 use super::distribution::Distribution;
 use super::entropy::Entropy;
 use super::layerwise_percentile::LayerwisePercentile;
@@ -69,6 +70,7 @@ pub enum Method {
     NonOverflow,
     Distribution,
     LayerwisePercentile,
+    Auto,
 }
 
 /// A method as a user sees it.
@@ -127,6 +129,12 @@ pub const METHODS: &[MethodRow] = &[
         "layerwise-percentile",
         &["layerwisepercentile", "lwp"],
         "per tensor the best of three percentiles by mean absolute error",
+    ),
+    row(
+        Method::Auto,
+        "auto",
+        &["automatic"],
+        "per tensor the one of minmax, percentile, entropy and minmse that loses least, by squared error",
     ),
 ];
 
@@ -196,6 +204,7 @@ impl Settings {
             Method::MinMse => Box::new(MinMse::new(self.element, self.symmetric, self.scale)),
             Method::Distribution => Box::new(Distribution::new(self.element)),
             Method::LayerwisePercentile => Box::new(LayerwisePercentile::new(self.element, self.symmetric)),
+            Method::Auto => Automatic::start(self),
         }
     }
 }

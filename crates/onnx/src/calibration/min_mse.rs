@@ -56,6 +56,22 @@ fn squared_error(histogram: &Histogram, codes: CodeRange, affine: Affine) -> f64
     filled.map(|(centre, &count)| count as f64 * error(centre) * error(centre)).sum()
 }
 
+/// A histogram that tells what scales would lose.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Scored(SignedHistogram);
+
+impl Scored {
+    /// Takes in the values of one sample.
+    pub fn observe(&mut self, seen: &Seen<'_>) {
+        self.0.observe(seen, BINS);
+    }
+
+    /// The squared error of all values so far, were they quantized with a scale.
+    pub fn error(&self, codes: CodeRange, affine: Affine) -> f64 {
+        squared_error(&self.0.0, codes, affine)
+    }
+}
+
 impl Statistic for MinMse {
     fn observe(&mut self, seen: &Seen<'_>) {
         self.bounds.observe(seen);

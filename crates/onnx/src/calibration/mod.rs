@@ -2,6 +2,7 @@
 //!
 //! Adding a method: one file with its [`Statistic`], one row in [`METHODS`], one arm in [`Settings::start`].
 
+mod automatic;
 mod distribution;
 mod entropy;
 mod histogram;
@@ -16,5 +17,5 @@ mod run;
 pub use histogram::Histogram;
 pub use method::{DEFAULT_PERCENTILE, METHODS, Method, MethodRow, Seen, Settings, Statistic, UnknownMethod};
 pub(crate) use min_mse::candidates;
-pub use observation::Observation;
+pub use observation::{Observation, Observed, Watched};
 pub use run::{CalibrationError, Watch, observe, sessions, watch};

@@ -3,22 +3,102 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::method::{Seen, Settings, Statistic};
-use crate::placement::{Placement, masks::HUGE};
+use crate::placement::{Channels, Placement, masks::HUGE};
 use crate::quantization::Range;
+use crate::solution::Ranges;
+
+/// How a tensor is observed.
+#[derive(Debug, Clone, Copy)]
+pub struct Watched {
+    /// What becomes of its values.
+    pub settings: Settings,
+    /// The channels that each have a range.
+    pub channels: Option<Channels>,
+}
+
+impl From<Settings> for Watched {
+    fn from(settings: Settings) -> Self {
+        Self { settings, channels: None }
+    }
+}
+
+/// What a pass over the data found.
+#[derive(Debug, Clone, Default)]
+pub struct Observed {
+    /// The ranges.
+    pub ranges: Ranges,
+    /// The tensors that had values no code can stand for beside the others: attention masks. They must stay in float.
+    pub huge: BTreeSet<String>,
+    /// The tensors that had values which are no numbers: the float model computes NaN in them.
+    pub odd: BTreeSet<String>,
+    /// The tensors that had another number of channels than was said.
+    pub uneven: BTreeSet<String>,
+    /// Samples seen.
+    pub samples: usize,
+}
 
 /// A statistic for each tensor that needs a range.
 pub struct Observation {
-    statistics: BTreeMap<String, Box<dyn Statistic>>,
+    statistics: BTreeMap<String, Watch>,
     huge: BTreeSet<String>,
     odd: BTreeSet<String>,
+    uneven: BTreeSet<String>,
     samples: usize,
+}
+
+/// The statistics of a tensor.
+enum Watch {
+    Whole(Box<dyn Statistic>),
+    Each(Channels, Vec<Box<dyn Statistic>>),
+}
+
+impl Watch {
+    fn start(watched: Watched) -> Self {
+        match watched.channels {
+            None => Self::Whole(watched.settings.start()),
+            Some(channels) => Self::Each(channels, (0..channels.number).map(|_| watched.settings.start()).collect()),
+        }
+    }
+
+    /// The range of all values.
+    fn range(&self) -> Range {
+        match self {
+            Self::Whole(statistic) => statistic.range(),
+            Self::Each(..) => self.ranges().into_iter().flatten().reduce(Range::union).unwrap_or_default(),
+        }
+    }
+
+    /// The range of each channel.
+    fn ranges(&self) -> Option<Vec<Range>> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Each(_, statistics) => Some(statistics.iter().map(|statistic| statistic.range()).collect()),
+        }
+    }
+}
+
+/// Shows each statistic the values of its channel. False where there are not as many channels.
+fn each(channels: Channels, statistics: &mut [Box<dyn Statistic>], shape: &[usize], values: &[f32]) -> bool {
+    if shape.get(channels.axis) != Some(&channels.number) {
+        return false;
+    }
+    let inner: usize = shape[channels.axis + 1..].iter().product();
+    let mut gathered = Vec::with_capacity(values.len() / channels.number.max(1));
+    for (channel, statistic) in statistics.iter_mut().enumerate() {
+        gathered.clear();
+        let rows = values.chunks_exact((inner * channels.number).max(1));
+        rows.for_each(|row| gathered.extend_from_slice(&row[channel * inner..(channel + 1) * inner]));
+        statistic.observe(&Seen::new(&gathered));
+    }
+    true
 }
 
 impl Observation {
     /// For the given tensors.
-    pub fn new(wanted: impl IntoIterator<Item = (String, Settings)>) -> Self {
-        let statistics = wanted.into_iter().map(|(name, settings)| (name, settings.start())).collect();
-        Self { statistics, huge: BTreeSet::new(), odd: BTreeSet::new(), samples: 0 }
+    pub fn new<W: Into<Watched>>(wanted: impl IntoIterator<Item = (String, W)>) -> Self {
+        let statistics = wanted.into_iter().map(|(name, watched)| (name, Watch::start(watched.into()))).collect();
+        let (huge, odd, uneven) = Default::default();
+        Self { statistics, huge, odd, uneven, samples: 0 }
     }
 
     /// The tensors observed, in order.
@@ -27,10 +107,17 @@ impl Observation {
     }
 
     /// Takes in the values of a tensor in one sample.
-    pub fn see(&mut self, tensor: &str, values: &[f32]) {
-        let Some(statistic) = self.statistics.get_mut(tensor) else { return };
+    pub fn see(&mut self, tensor: &str, shape: &[usize], values: &[f32]) {
+        let Some(watch) = self.statistics.get_mut(tensor) else { return };
         let seen = Seen::new(values);
-        statistic.observe(&seen);
+        match watch {
+            Watch::Whole(statistic) => statistic.observe(&seen),
+            Watch::Each(channels, statistics) => {
+                if !each(*channels, statistics, shape, values) {
+                    self.uneven.insert(tensor.to_owned());
+                }
+            }
+        }
         if seen.magnitude().is_some_and(|magnitude| magnitude >= HUGE) {
             self.huge.insert(tensor.to_owned());
         }
@@ -49,21 +136,19 @@ impl Observation {
         self.samples
     }
 
-    /// The tensors that had values no code can stand for beside the others: attention masks. They must stay in float.
-    pub fn huge(&self) -> &BTreeSet<String> {
-        &self.huge
-    }
-
-    /// The tensors that had values which are no numbers: the float model computes NaN in them.
-    pub fn odd(&self) -> &BTreeSet<String> {
-        &self.odd
-    }
-
-    /// The range of every tensor.
-    pub fn ranges(&self) -> BTreeMap<String, Range> {
+    /// The range of every tensor, and what else was found.
+    pub fn observed(&self) -> Observed {
         use rayon::prelude::*;
-        let all: Vec<(&String, &Box<dyn Statistic>)> = self.statistics.iter().collect();
-        all.into_par_iter().map(|(name, statistic)| (name.clone(), statistic.range())).collect()
+        let all: Vec<(&String, &Watch)> = self.statistics.iter().collect();
+        let whole = all.par_iter().map(|(name, watch)| ((*name).clone(), watch.range())).collect();
+        let channels = all.par_iter().filter_map(|(name, watch)| Some(((*name).clone(), watch.ranges()?))).collect();
+        Observed {
+            ranges: Ranges { whole, channels },
+            huge: self.huge.clone(),
+            odd: self.odd.clone(),
+            uneven: self.uneven.clone(),
+            samples: self.samples,
+        }
     }
 }
 
@@ -75,5 +160,27 @@ impl Placement {
         };
         self.activations.retain(|name, a| !gone(name, a.provider.as_deref()));
         self.biases.retain(|_, bias| !tensors.contains(&bias.input));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibration::Method;
+    use crate::element::Element;
+    use crate::quantization::ScaleKind;
+
+    #[test]
+    fn each_channel_has_the_range_of_its_values() {
+        let settings = Settings::new(Method::MinMax, Element::Int8, true, ScaleKind::Float);
+        let channels = Some(Channels { axis: 1, number: 3 });
+        let mut observation = Observation::new([("x".to_owned(), Watched { settings, channels })]);
+        observation.see("x", &[2, 3, 2], &[1.0, 2.0, -3.0, 0.0, 9.0, 8.0, 5.0, 0.5, 7.0, -4.0, 1.0, 1.0]);
+        let found = observation.observed();
+        let range = |low, high| Range { low, high };
+        assert_eq!(found.ranges.channels["x"], [range(0.5, 5.0), range(-4.0, 7.0), range(1.0, 9.0)]);
+        assert_eq!((found.ranges.whole["x"], found.uneven.len()), (range(-4.0, 9.0), 0));
+        observation.see("x", &[1, 2, 2], &[1.0; 4]);
+        assert_eq!(observation.observed().uneven.len(), 1);
     }
 }

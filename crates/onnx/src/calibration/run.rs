@@ -4,14 +4,14 @@ use std::any::Any;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use kvant_container::ErrorKind;
 use kvant_container::onnx::ModelProto;
 
 use super::observation::Observation;
 use crate::data::{Array, DataError, Samples};
-use crate::runtime::{self, RuntimeError, RuntimeOptions, Session};
+use crate::runtime::{Program, RuntimeError, RuntimeOptions, Session};
 
 /// Why calibration did not end.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ pub trait Watch: Send {
 
 impl Watch for Observation {
     fn see(&mut self, tensor: &str, array: &Array<'_>) {
-        Observation::see(self, tensor, &array.to_f32s());
+        Observation::see(self, tensor, array.shape(), &array.to_f32s());
     }
 
     fn end_sample(&mut self) {
@@ -110,14 +110,17 @@ pub fn watch(
     progress(0, all as u64);
     let turn = Turn { next: 0, ended: false, watch, progress };
     let run = Run { all, turn: Mutex::new(turn), moved: Condvar::new(), samples: Mutex::new(samples), cancelled };
-    let work = |first| {
-        let mut session = runtime::open(model, wanted, &options)?;
+    let program = Arc::new(Program::new(model, wanted, &options)?);
+    let work = |first, program: Arc<Program>| {
+        let mut session = program.open()?;
+        // The last thread to open its session takes the file of the model away.
+        drop(program);
         (first..all).step_by(sessions).try_for_each(|index| run.sample(index, &mut *session, wanted))?;
         Ok(session.name())
     };
-    let ended = |first| {
+    let ended = |first, program| {
         // The others wait for their turns, which would never come.
-        let caught = catch_unwind(AssertUnwindSafe(|| work(first)));
+        let caught = catch_unwind(AssertUnwindSafe(|| work(first, program)));
         let result = caught.unwrap_or_else(|payload| Err(CalibrationError::Panicked(text(&*payload))));
         if result.is_err() {
             run.end();
@@ -126,7 +129,9 @@ pub fn watch(
     };
     let ended = &ended;
     let results: Vec<Result<String, CalibrationError>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..sessions).map(|first| scope.spawn(move || ended(first))).collect();
+        let programs = std::iter::repeat_n(program, sessions);
+        let threads: Vec<_> =
+            (0..sessions).zip(programs).map(|(first, program)| scope.spawn(move || ended(first, program))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or(Err(CalibrationError::Cancelled))).collect()
     });
     // An error that made the others stop comes before their stopping.

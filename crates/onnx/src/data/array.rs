@@ -108,6 +108,17 @@ impl<'a> Array<'a> {
         }
     }
 
+    /// Images `[n, c, h, w]` as `[n, h, w, c]`; `None` where there are not four axes.
+    pub fn channels_last(&self) -> Option<Array<'static>> {
+        let &[images, channels, height, width] = &self.shape[..] else { return None };
+        let (area, shape) = (height * width, vec![images, height, width, channels]);
+        let from = |place: usize| {
+            let (image, pixel) = (place / channels / area, place / channels % area);
+            (image * channels + place % channels) * area + pixel
+        };
+        each_type!(&self.values, v => Array::of(shape, (0..v.len()).map(|place| v[from(place)]).collect::<Vec<_>>()))
+    }
+
     /// Position and name of the first value that is no finite number: NaN or an infinity.
     pub fn first_not_finite(&self) -> Option<(usize, &'static str)> {
         let name = |v: f64| match v {

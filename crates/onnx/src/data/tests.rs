@@ -238,3 +238,12 @@ fn images_go_through_the_declared_steps() {
     let undeclared = open(directory.path(), &[input("x", DataType::FLOAT, &[0, 3, 2, 2])]);
     assert!(matches!(undeclared, Err(DataError::Preprocessing(_))));
 }
+
+#[test]
+fn channels_go_behind_the_pixels() {
+    let image = Array::of(vec![2, 2, 1, 3], (0..12).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+    let turned = image.channels_last().unwrap();
+    assert_eq!(turned.shape(), [2, 1, 3, 2]);
+    assert_eq!(turned.f32s().unwrap(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0, 6.0, 9.0, 7.0, 10.0, 8.0, 11.0]);
+    assert!(Array::of(vec![2], vec![0.0f32; 2]).unwrap().channels_last().is_none());
+}

@@ -8,19 +8,24 @@ mod codes;
 mod error;
 mod fake_quantization;
 mod folding;
+mod kept;
 mod pairs;
 mod quantizer;
 mod report;
 mod segments;
 mod statistics;
+mod turned;
+mod widened;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto};
 
 pub use error::EvaluationError;
+pub use kept::{KeptOutputs, Quality};
 pub use report::{Report, TensorReport};
+pub use widened::widened;
 
 use crate::data::{Array, DataError, Sample, Samples, Values, inputs};
 use crate::graph::domain;
@@ -32,6 +37,7 @@ pub(crate) use fake_quantization::declared;
 use pairs::{Pair, outputs, pairs};
 use quantizer::Quantizer;
 use statistics::Statistics;
+use turned::turned;
 
 /// Loads a quantized model, to run it for the wanted tensors. ONNX Runtime runs standard and `com.microsoft` operators itself,
 /// without changing the graph; where there are others, or with the embedded engine, quantizing nodes are computed here.
@@ -72,6 +78,8 @@ struct Comparison {
     reference: Box<dyn Session>,
     quantized: Box<dyn Session>,
     inputs: Vec<crate::data::Input>,
+    /// Images that the quantized model takes with channels last.
+    turned: HashSet<String>,
     /// What the quantized model takes and gives in place of floats.
     codes: EndCodes,
     /// The outputs, then the tensors in common.
@@ -91,8 +99,10 @@ impl Comparison {
             let (reference, quantized) = (output_names(&reference.graph), output_names(&quantized.graph));
             return Err(EvaluationError::NoCommonOutput { reference, quantized });
         }
-        let count = outputs.len();
-        let both: Vec<Pair> = outputs.into_iter().chain(pairs(&reference.graph, &quantized.graph)).collect();
+        let (count, turned) = (outputs.len(), turned(&reference.graph, &quantized.graph));
+        let inside = pairs(&reference.graph, &quantized.graph).into_iter();
+        let inside = inside.filter(|pair| !turned.contains(&pair.reference));
+        let both: Vec<Pair> = outputs.into_iter().chain(inside).collect();
         // The tensors of a group are in memory twice: kept of the reference, and in the engine's.
         let options = RuntimeOptions { budget: options.budget / 2, ..options.clone() };
         let names = |of: fn(&Pair) -> &String| -> Vec<String> { distinct(both.iter().map(of)) };
@@ -102,6 +112,7 @@ impl Comparison {
             reference: first.map_err(|error| EvaluationError::Runtime { which: REFERENCE, error })?,
             quantized: second.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })?,
             inputs: inputs(&quantized.graph),
+            turned,
             codes: EndCodes::of(&quantized.graph),
             pairs: both.into_iter().map(|pair| (pair, Statistics::default())).collect(),
             outputs: count,
@@ -124,22 +135,24 @@ impl Comparison {
         Ok(())
     }
 
-    /// The sample in the types the quantized model takes: one of half precision takes such inputs, one with an integer
-    /// boundary takes codes.
+    /// The sample in the types and shapes the quantized model takes: one of half precision takes such inputs, one with an
+    /// integer boundary takes codes.
     fn recast<'a>(&self, sample: &'a Sample<'_>) -> Result<Sample<'a>, EvaluationError> {
         let one = |(name, array): &'a (&str, Array<'_>)| {
+            let turned = self.turned.contains(*name).then(|| array.channels_last()).flatten();
+            let array = turned.unwrap_or_else(|| array.view());
             let declared = self.inputs.iter().find(|input| input.name == *name);
             let to = declared.map_or(array.data_type(), |input| input.data_type);
             let float = matches!(array.values(), Values::F32(_) | Values::F64(_) | Values::F16(_) | Values::Bf16(_));
             let mismatch = |problem: String| DataError::Mismatch { input: (*name).to_owned(), problem };
-            if let Some(codes) = self.codes.quantized(name, array).filter(|_| float) {
+            if let Some(codes) = self.codes.quantized(name, &array).filter(|_| float) {
                 return Ok((*name, codes.map_err(|e| mismatch(e.to_string()))?));
             }
             if float && !is_float(to) {
                 return Err(EvaluationError::NoCodes { input: (*name).to_owned() });
             }
             let problem = || format!("its values do not fit the quantized model's type {to:?}");
-            Ok((*name, array.view().cast(to).ok_or_else(|| mismatch(problem()))?))
+            Ok((*name, array.cast(to).ok_or_else(|| mismatch(problem()))?))
         };
         let known = |(name, _): &&(&str, Array<'_>)| self.inputs.iter().any(|input| input.name == *name);
         sample.iter().filter(known).map(one).collect()

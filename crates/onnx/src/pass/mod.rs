@@ -40,6 +40,7 @@ use kvant_container::onnx::{ModelProto, Spill};
 use crate::constant::Value;
 
 pub use error::PassError;
+pub(crate) use nhwc_inputs::TO_CHANNELS_FIRST;
 pub use opset::upgrade_opset;
 pub use selection::Selection;
 

@@ -8,7 +8,7 @@ use crate::data::type_of;
 use crate::graph::{Edit, Index, Names, ints_attribute, is, node, set_attribute};
 
 /// From NHWC to NCHW.
-const TO_CHANNELS_FIRST: [i64; 4] = [0, 3, 1, 2];
+pub(crate) const TO_CHANNELS_FIRST: [i64; 4] = [0, 3, 1, 2];
 
 pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, PassError> {
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };

@@ -2,6 +2,7 @@
 //!
 //! Adding a rule for an operator: one row in [`rules::RULES`].
 
+mod channels;
 mod fusion;
 pub mod masks;
 mod place;
@@ -9,6 +10,7 @@ pub mod rules;
 mod select;
 mod unmatched;
 
+pub(crate) use channels::{assign as assign_channels, check as check_channels};
 pub(crate) use fusion::{clip_bounds, scalar};
-pub use place::{Activation, Bias, Placement, Skipped, Weight, place};
+pub use place::{Activation, Bias, Channels, Placement, Skipped, Weight, place};
 pub use unmatched::{Named, unmatched};

@@ -13,6 +13,15 @@ use crate::graph::{Index, bodies, int_attribute, is, positional_input};
 use crate::quantization::{Range, ScaleKind};
 use crate::recipe::{BiasKind, Boundary, Override, Recipe, TensorScheme};
 
+/// The entries of an axis that each have a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channels {
+    /// The axis.
+    pub axis: usize,
+    /// Its length.
+    pub number: usize,
+}
+
 /// A tensor that is computed and quantized.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Activation {
@@ -20,6 +29,8 @@ pub struct Activation {
     pub scheme: TensorScheme,
     /// The tensor whose scale and zero point it has; its own if none.
     pub provider: Option<String>,
+    /// The channels that each have a scale; one scale for all if none.
+    pub channels: Option<Channels>,
     /// A range that is given.
     pub range: Option<Range>,
     /// The axis along which a block format makes its blocks.
@@ -275,7 +286,7 @@ impl<'a> Placer<'a> {
         }
         let scheme = apply(scheme, overridden);
         let range = overridden.and_then(|o| o.range);
-        let made = Activation { scheme, provider: None, range, block_axis: 1 };
+        let made = Activation { scheme, provider: None, channels: None, range, block_axis: 1 };
         self.made.activations.entry(name.to_owned()).or_insert(made);
     }
 
@@ -288,13 +299,12 @@ impl<'a> Placer<'a> {
     }
 
     fn weight(&mut self, name: &str, axis: Option<usize>) {
-        let (scheme, axis) = (self.recipe.weight, axis.filter(|_| self.recipe.weight.per_channel));
-        self.constant(name, scheme, axis);
+        self.constant(name, self.recipe.weight, axis);
     }
 
     fn product_weight(&mut self, name: &str, axis: Option<usize>) {
         let scheme = self.recipe.products.map_or(self.recipe.weight, |products| products.weight);
-        self.constant(name, scheme, axis.filter(|_| scheme.per_channel));
+        self.constant(name, scheme, axis);
     }
 
     /// A constant operand of arithmetic on activations, with their type and the weights' way to a range.
@@ -317,7 +327,9 @@ impl<'a> Placer<'a> {
         }
         let range = overridden.and_then(|o| o.range);
         let rank = self.index.constant(self.graph, name).map_or(0, |t| t.dims.len());
-        let made = Weight { scheme: apply(scheme, overridden), axis, range, block_axis: i64::from(rank > 1) };
+        let scheme = apply(scheme, overridden);
+        let axis = axis.filter(|_| scheme.per_channel);
+        let made = Weight { scheme, axis, range, block_axis: i64::from(rank > 1) };
         self.made.weights.entry(name.to_owned()).or_insert(made);
     }
 
@@ -459,6 +471,8 @@ impl<'a> Placer<'a> {
                 && a.range.is_none()
                 && s.element.is_integer()
                 && !s.symmetric
+                // A channel that is never positive has a scale whose lowest code is not zero.
+                && !s.per_channel
                 && s.scale == ScaleKind::Float
         };
         clamps && alone && self.made.activations.get(output).is_some_and(codes_clamp)
@@ -468,5 +482,11 @@ impl<'a> Placer<'a> {
 fn apply(scheme: TensorScheme, overridden: Option<&Override>) -> TensorScheme {
     let Some(o) = overridden else { return scheme };
     let element = o.element.unwrap_or(scheme.element);
-    TensorScheme { element, symmetric: o.symmetric.unwrap_or(scheme.symmetric), ..scheme }
+    TensorScheme {
+        element,
+        symmetric: o.symmetric.unwrap_or(scheme.symmetric),
+        method: o.method.unwrap_or(scheme.method),
+        per_channel: o.per_channel.unwrap_or(scheme.per_channel),
+        ..scheme
+    }
 }

@@ -107,8 +107,7 @@ mod tests {
         let source = Named::of(&graph(vec![conv.clone(), node("BatchNormalization", "norm1", &["c"], &["y"])]));
         let simplified = Named::of(&graph(vec![conv]));
         let mut recipe = Preset::find("A8W8").unwrap().recipe();
-        let tensors =
-            |glob| Override { tensors: Glob::new(glob), element: None, symmetric: None, range: None, float: true };
+        let tensors = |glob| Override { float: true, ..Override::of(Glob::new(glob)) };
         recipe.overrides = vec![tensors("c"), tensors("d*")];
         recipe.selection.excluded_nodes = vec![Glob::new("conv*"), Glob::new("norm1"), Glob::new("cnov*")];
         recipe.selection.excluded_op_types = vec!["Conv".to_owned(), "Gem".to_owned()];

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use super::error::RuntimeError;
 use super::session::{Session, Visit};
@@ -17,7 +18,7 @@ const UNKNOWN: u64 = 64;
 pub(crate) struct Grouped {
     engine: Box<dyn Session>,
     /// Tensors that never change.
-    constants: HashMap<String, Array<'static>>,
+    constants: Arc<HashMap<String, Array<'static>>>,
     /// Bytes of the tensors seen or declared.
     sizes: HashMap<String, u64>,
     budget: u64,
@@ -26,11 +27,11 @@ pub(crate) struct Grouped {
 impl Grouped {
     pub(crate) fn new(
         engine: Box<dyn Session>,
-        constants: HashMap<String, Array<'static>>,
+        constants: impl Into<Arc<HashMap<String, Array<'static>>>>,
         sizes: HashMap<String, u64>,
         budget: u64,
     ) -> Self {
-        Self { engine, constants, sizes, budget: budget.max(1) }
+        Self { engine, constants: constants.into(), sizes, budget: budget.max(1) }
     }
 
     /// The first group of the tensors, and the rest.

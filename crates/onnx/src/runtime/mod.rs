@@ -1,7 +1,8 @@
 //! Engines that run a model on data and show any of its tensors: ONNX Runtime where its library is found, else the embedded
 //! one. No statistics and no graph passes.
 //!
-//! [`open`] loads a model for a set of wanted tensors, [`Session::run`] runs it once and shows them.
+//! [`open`] loads a model for a set of wanted tensors, [`Program`] for several sessions at a time; [`Session::run`] runs it once and
+//! shows them.
 
 mod choice;
 mod error;
@@ -16,6 +17,7 @@ mod rten_model;
 mod session;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use kvant_container::onnx::{GraphProto, ModelProto, data_type_bits};
 
@@ -26,8 +28,8 @@ pub use session::{Session, Visit};
 use crate::data::{Array, Axis, type_of};
 use crate::graph::{Index, domain};
 pub(crate) use grouped::Grouped;
-use ort_engine::OrtEngine;
-use rten_engine::RtenEngine;
+use ort_engine::OrtModel;
+use rten_engine::RtenModel;
 
 /// Domains of operators that exist only as plug-ins, which are never loaded.
 pub(crate) const PLUG_INS: &[&str] = &["com.amd.quark", "com.vai.quantize"];
@@ -36,11 +38,58 @@ pub(crate) const PLUG_INS: &[&str] = &["com.amd.quark", "com.vai.quantize"];
 ///
 /// Errors: a tensor the graph does not have, an engine that is not found or does not take the model.
 pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
-    let graph = &model.graph;
-    refuse_plug_ins(graph)?;
-    let (constants, made) = constants(graph, wanted)?;
-    let engine = engine(model, &made, options)?;
-    Ok(Box::new(Grouped::new(engine, constants, declared_sizes(graph), options.budget)))
+    Program::new(model, wanted, options)?.open()
+}
+
+/// A model made ready for an engine and a set of wanted tensors: all sessions opened from it share one file of the model, and
+/// with the embedded engine the weights as well.
+///
+/// The file lies in the scratch directory until this is dropped; on Unix sessions do not need it then.
+pub struct Program {
+    loaded: Loaded,
+    /// Tensors that never change.
+    constants: Arc<HashMap<String, Array<'static>>>,
+    sizes: HashMap<String, u64>,
+    budget: u64,
+}
+
+impl Program {
+    /// Checks and writes the model. Errors: those of [`open`].
+    pub fn new(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
+        let graph = &model.graph;
+        refuse_plug_ins(graph)?;
+        let (constants, made) = constants(graph, wanted)?;
+        let loaded = Loaded::new(model, &made, options)?;
+        Ok(Self { loaded, constants: constants.into(), sizes: declared_sizes(graph), budget: options.budget })
+    }
+
+    /// A session, for the tensors that were wanted.
+    pub fn open(&self) -> Result<Box<dyn Session>, RuntimeError> {
+        let (constants, sizes) = (Arc::clone(&self.constants), self.sizes.clone());
+        Ok(Box::new(Grouped::new(self.loaded.open()?, constants, sizes, self.budget)))
+    }
+}
+
+/// A model in an engine's own form.
+enum Loaded {
+    Rten(RtenModel),
+    Ort(Box<OrtModel>),
+}
+
+impl Loaded {
+    fn new(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
+        match found(options)?.0 {
+            RuntimeChoice::Rten => Ok(Self::Rten(RtenModel::new(model, wanted, options)?)),
+            _ => Ok(Self::Ort(Box::new(OrtModel::new(model, wanted, options)?))),
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn Session>, RuntimeError> {
+        match self {
+            Self::Rten(model) => Ok(Box::new(model.open())),
+            Self::Ort(model) => Ok(Box::new(model.open()?)),
+        }
+    }
 }
 
 /// The wanted tensors that are constants, and the names of those that nodes make.
@@ -70,10 +119,7 @@ pub(crate) fn engine(
     wanted: &[String],
     options: &RuntimeOptions,
 ) -> Result<Box<dyn Session>, RuntimeError> {
-    match found(options)?.0 {
-        RuntimeChoice::Rten => Ok(Box::new(RtenEngine::open(model, wanted, options)?)),
-        _ => Ok(Box::new(OrtEngine::open(model, wanted, options)?)),
-    }
+    Loaded::new(model, wanted, options)?.open()
 }
 
 /// The engine that a choice leads to on this machine, and its version.

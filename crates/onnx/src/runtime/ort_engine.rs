@@ -1,6 +1,7 @@
 //! ONNX Runtime as an engine.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 use kvant_container::onnx::{ModelProto, ValueInfoProto};
@@ -12,40 +13,60 @@ use ort::value::{DynValue, TensorElementType, TensorRef};
 use super::choice::RuntimeOptions;
 use super::error::RuntimeError;
 use super::model_file::{MAPS_NEED_NAMES, ModelFile, tensor_bytes};
-use super::ort_library::load;
+use super::ort_library::{OnnxRuntime, load};
 use super::session::{Session, Visit};
 use crate::data::{Array, Element, Values};
 
 /// From this many bytes on weights are left where they lie: copies in the order of the kernels would be as large again.
 const NOT_PACKED: usize = 512 << 20;
 
+/// A model as ONNX Runtime loads it, any number of times.
+pub(super) struct OrtModel {
+    runtime: OnnxRuntime,
+    file: Arc<ModelFile>,
+    optimize: bool,
+    packed: bool,
+    threads: Option<usize>,
+}
+
+impl OrtModel {
+    /// Makes a model ready, so that the wanted tensors, all of them made by its nodes, can be had.
+    pub fn new(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
+        let runtime = load(options.library.as_deref(), options.threads)?;
+        let file = Arc::new(ModelFile::new(with_outputs(model, wanted), options.scratch.as_deref())?);
+        Ok(Self {
+            file,
+            optimize: options.optimize && !mostly_wanted(model, wanted),
+            packed: tensor_bytes(model) < NOT_PACKED,
+            threads: options.threads.filter(|_| options.threads != runtime.threads),
+            runtime,
+        })
+    }
+
+    /// A session of its own.
+    pub fn open(&self) -> Result<OrtEngine, RuntimeError> {
+        let name = format!("onnxruntime {}", self.runtime.version);
+        let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string() };
+        let builder = OrtSession::builder(&self.runtime.environment).map_err(refused)?;
+        let mut builder = configured(builder, self.optimize, self.packed, self.threads).map_err(refused)?;
+        let session = match &*self.file {
+            ModelFile::Bytes(bytes) => builder.commit_from_memory(bytes),
+            ModelFile::File { path, .. } => builder.commit_from_file(path),
+        };
+        let kept = MAPS_NEED_NAMES.then(|| Arc::clone(&self.file));
+        Ok(OrtEngine { session: session.map_err(refused)?, name, _file: kept })
+    }
+}
+
 /// A model loaded by ONNX Runtime.
 pub(super) struct OrtEngine {
     session: OrtSession,
     name: String,
     /// The files the session maps, where a map needs their names.
-    _file: Option<ModelFile>,
+    _file: Option<Arc<ModelFile>>,
 }
 
 impl OrtEngine {
-    /// Loads a model so that the wanted tensors, all of them made by its nodes, can be had.
-    pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
-        let runtime = load(options.library.as_deref(), options.threads)?;
-        let name = format!("onnxruntime {}", runtime.version);
-        let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string() };
-        let packed = tensor_bytes(model) < NOT_PACKED;
-        let file = ModelFile::new(with_outputs(model, wanted), options.scratch.as_deref())?;
-        let builder = OrtSession::builder(&runtime.environment).map_err(refused)?;
-        let threads = options.threads.filter(|_| options.threads != runtime.threads);
-        let optimize = options.optimize && !mostly_wanted(model, wanted);
-        let mut builder = configured(builder, optimize, packed, threads).map_err(refused)?;
-        let session = match &file {
-            ModelFile::Bytes(bytes) => builder.commit_from_memory(bytes),
-            ModelFile::File { path, .. } => builder.commit_from_file(path),
-        };
-        Ok(Self { session: session.map_err(refused)?, name, _file: MAPS_NEED_NAMES.then_some(file) })
-    }
-
     fn failed(&self, problem: impl std::fmt::Display) -> RuntimeError {
         RuntimeError::Run { engine: self.name.clone(), problem: problem.to_string() }
     }

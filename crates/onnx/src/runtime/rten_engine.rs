@@ -1,6 +1,7 @@
 //! rten, the engine that is built in: pure Rust, floats in single precision, integers of 32 bits.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvant_container::onnx::{DataType, ModelProto};
@@ -17,18 +18,19 @@ use crate::data::{Array, Values};
 /// The version in `Cargo.toml`, pinned.
 pub(super) const NAME: &str = "rten 0.27.0";
 
-/// A model loaded by rten.
-pub(super) struct RtenEngine {
-    model: Model,
-    nodes: HashMap<String, NodeId>,
-    pool: Option<Arc<ThreadPool>>,
-    _file: Option<tempfile::TempDir>,
+/// A model loaded by rten, which any number of sessions run.
+pub(super) struct RtenModel {
+    model: Arc<Model>,
+    nodes: Arc<HashMap<String, NodeId>>,
+    threads: Option<usize>,
+    opened: AtomicUsize,
+    file: Option<Arc<tempfile::TempDir>>,
 }
 
-impl RtenEngine {
+impl RtenModel {
     /// Checks that rten computes the model right, and loads it. Tensors inside the graph can be had only where it is not
     /// optimized, which is seen to here.
-    pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
+    pub fn new(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
         let outputs = model.graph.output.iter().map(|value| value.name());
         let outputs: Vec<&str> = outputs.collect();
         let inside = wanted.iter().any(|name| !outputs.contains(&name.as_str()));
@@ -51,21 +53,38 @@ impl RtenEngine {
         };
         let inputs = model.graph.input.iter().map(|value| value.name().to_owned());
         let inputs = inputs.filter_map(|name| Some((name.clone(), loaded.find_node(&name)?)));
-        let nodes = wanted.iter().map(node).chain(inputs.map(Ok)).collect::<Result<_, _>>()?;
-        let pool = options.threads.map(pool);
-        Ok(Self { model: loaded, nodes, pool, _file: file })
+        let nodes: HashMap<_, _> = wanted.iter().map(node).chain(inputs.map(Ok)).collect::<Result<_, _>>()?;
+        let (threads, opened) = (options.threads, AtomicUsize::new(0));
+        Ok(Self { model: loaded.into(), nodes: nodes.into(), threads, opened, file: file.map(Arc::new) })
     }
 
+    /// A session with the weights of all others, and threads of its own: they run side by side.
+    pub fn open(&self) -> RtenEngine {
+        let number = self.opened.fetch_add(1, Ordering::Relaxed);
+        let pool = self.threads.map(|threads| pool(threads, number));
+        RtenEngine { model: self.model.clone(), nodes: self.nodes.clone(), pool, _file: self.file.clone() }
+    }
+}
+
+/// A model ready to run.
+pub(super) struct RtenEngine {
+    model: Arc<Model>,
+    nodes: Arc<HashMap<String, NodeId>>,
+    pool: Option<Arc<ThreadPool>>,
+    _file: Option<Arc<tempfile::TempDir>>,
+}
+
+impl RtenEngine {
     fn node(&self, name: &str) -> Result<NodeId, RuntimeError> {
         self.nodes.get(name).copied().ok_or_else(|| RuntimeError::UnknownTensor(name.to_owned()))
     }
 }
 
-/// The pool of so many threads, which all models share: an evaluation may have many.
-fn pool(threads: usize) -> Arc<ThreadPool> {
-    static POOLS: Mutex<BTreeMap<usize, Arc<ThreadPool>>> = Mutex::new(BTreeMap::new());
+/// The pool of so many threads for the sessions of a number, which all models share: an evaluation may have many.
+fn pool(threads: usize, session: usize) -> Arc<ThreadPool> {
+    static POOLS: Mutex<BTreeMap<(usize, usize), Arc<ThreadPool>>> = Mutex::new(BTreeMap::new());
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-    pools.entry(threads).or_insert_with(|| Arc::new(ThreadPool::with_num_threads(threads))).clone()
+    pools.entry((threads, session)).or_insert_with(|| Arc::new(ThreadPool::with_num_threads(threads))).clone()
 }
 
 impl Session for RtenEngine {

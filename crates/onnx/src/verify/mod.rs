@@ -4,6 +4,7 @@
 
 mod operators;
 mod pairs;
+pub(crate) mod saturation;
 mod types;
 
 use crate::graph;
@@ -37,6 +38,11 @@ pub const CHECKS: &[Check] = &[
         run: pairs::run,
     },
     Check { id: "operators", about: "ONNX Runtime has the operators", run: operators::run },
+    Check {
+        id: "saturation",
+        about: "products of bytes that ONNX Runtime cuts to 16 bits on some processors (a note)",
+        run: saturation::run,
+    },
 ];
 
 /// What all checks find, the worst first.

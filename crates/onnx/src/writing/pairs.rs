@@ -13,7 +13,7 @@ use super::operators::{Dialect, MICROSOFT, Operators, QUARK, linear_node};
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, add_opset, bodies_mut, cast_node, set_attribute};
-use crate::placement::{Bias, Placement, Weight};
+use crate::placement::{Activation, Bias, Placement, Weight};
 use crate::quantization::{Affine, pack, weight_codes};
 use crate::recipe::{BiasKind, Recipe};
 use crate::solution::{Solution, unit, values};
@@ -226,6 +226,7 @@ impl Writer<'_> {
                     let node_name = format!("{name}_DequantizeLinear");
                     vec![self.dialect.block_node(block, &node_name, &source, &output, activation.block_axis)]
                 }
+                _ if activation.channels.is_some() => self.channel_pair(name, activation, &source, &output)?,
                 element => self.activation_pair(name, element, activation.provider.as_deref(), &source, &output)?,
             };
             self.made.behind.insert(name.clone(), nodes);
@@ -259,6 +260,23 @@ impl Writer<'_> {
         }
         let names = self.names(provider.unwrap_or(name));
         Ok(self.pair(name, source, operators, &between, output, &names, None))
+    }
+
+    /// The pair of a tensor with a scale for each channel.
+    fn channel_pair(
+        &mut self,
+        name: &str,
+        activation: &Activation,
+        source: &str,
+        output: &str,
+    ) -> Result<Vec<NodeProto>, QuantizeError> {
+        let element = activation.scheme.element;
+        let operators = self.dialect.operators(element, false)?;
+        let Some(parameters) = self.solution.channels.get(name) else { return Ok(Vec::new()) };
+        let axis = activation.channels.map(|channels| channels.axis);
+        self.parameters(name, parameters, element, axis, 1);
+        let between = format!("{name}_QuantizeLinear_Output");
+        Ok(self.pair(name, source, operators, &between, output, &self.names(name), axis))
     }
 
     /// The two nodes of a tensor.

@@ -15,7 +15,7 @@ fn quantized(nodes: Vec<NodeProto>, initializers: Vec<TensorProto>, change: fn(&
     let prepared = prepare(model, recipe, &passes, None).unwrap();
     assert_ne!(prepared.placement.activations, Placement::default().activations);
     let mut observation = prepared.observation();
-    prepared.observation().tensors().iter().for_each(|name| observation.see(name, &[-1.0, 1.0]));
+    prepared.observation().tensors().iter().for_each(|name| observation.see(name, &[2], &[-1.0, 1.0]));
     let made = prepared.finish(&observation, None, None).unwrap().0;
     assert_eq!(check(&made), Ok(()));
     made

@@ -1,0 +1,87 @@
+//! Per tensor the method whose range loses least: all candidates see the values as they pass, and the squared error of each one's
+//! scale is taken on a histogram of them in the end.
+
+use super::method::{Method, Seen, Settings, Statistic};
+use super::min_mse::Scored;
+use crate::element::CodeRange;
+use crate::quantization::{Range, affine};
+
+/// The methods tried; of equals the first wins.
+const CANDIDATES: [Method; 4] = [Method::MinMax, Method::Percentile, Method::Entropy, Method::MinMse];
+
+/// A statistic of each candidate, and the histogram that judges them.
+pub struct Automatic {
+    settings: Settings,
+    codes: CodeRange,
+    candidates: Vec<Box<dyn Statistic>>,
+    judge: Scored,
+}
+
+impl Automatic {
+    /// For an integer type; the range of all values is best for others, whose numbers are dense about zero.
+    pub fn start(settings: Settings) -> Box<dyn Statistic> {
+        let of = |method| Settings { method, ..settings }.start();
+        match settings.element.range(settings.symmetric) {
+            Some(codes) => {
+                let candidates = CANDIDATES.map(of).into_iter().collect();
+                Box::new(Self { settings, codes, candidates, judge: Scored::default() })
+            }
+            None => of(Method::MinMax),
+        }
+    }
+
+    fn error(&self, range: Range) -> f64 {
+        let Settings { element, symmetric, scale, .. } = self.settings;
+        self.judge.error(self.codes, affine(range, element, symmetric, scale))
+    }
+}
+
+impl Statistic for Automatic {
+    fn observe(&mut self, seen: &Seen<'_>) {
+        self.candidates.iter_mut().for_each(|candidate| candidate.observe(seen));
+        self.judge.observe(seen);
+    }
+
+    fn range(&self) -> Range {
+        let ranges = self.candidates.iter().map(|candidate| candidate.range());
+        let scored = ranges.map(|range| (self.error(range), range));
+        scored
+            .reduce(|best, next| if next.0 < best.0 { next } else { best })
+            .map_or(Range::default(), |(_, range)| range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::Element;
+    use crate::quantization::ScaleKind;
+
+    /// Squared error of int8 codes with the scale of a range.
+    fn error(values: &[f32], range: Range, symmetric: bool) -> f64 {
+        let (made, codes) =
+            (affine(range, Element::Int8, symmetric, ScaleKind::Float), Element::Int8.range(symmetric).unwrap());
+        let code = |v: f32| crate::quantization::quantize_value(v, made, codes);
+        let lost = |&v: &f32| (f64::from(v) - (code(v) - made.zero_point) as f64 * f64::from(made.scale)).powi(2);
+        values.iter().map(lost).sum()
+    }
+
+    #[test]
+    fn no_candidate_loses_less() {
+        let wave = |i: u32| ((i as f32) * 0.731).sin() + ((i as f32) * 0.0113).cos() * 0.3;
+        let plain: Vec<f32> = (0..20_000).map(wave).collect();
+        let heavy: Vec<f32> = plain.iter().map(|v| v * v * v * 4.0).chain([60.0]).collect();
+        let one_sided: Vec<f32> = heavy.iter().map(|v| v.abs()).collect();
+        for (values, symmetric) in [(&plain, true), (&heavy, true), (&one_sided, false)] {
+            let range = |method| {
+                let mut statistic = Settings::new(method, Element::Int8, symmetric, ScaleKind::Float).start();
+                statistic.observe(&Seen::new(values));
+                statistic.range()
+            };
+            let least = CANDIDATES.iter().map(|&m| error(values, range(m), symmetric)).fold(f64::INFINITY, f64::min);
+            let found = error(values, range(Method::Auto), symmetric);
+            // The histogram stands for the values but for its bins' width.
+            assert!(found <= least * 1.02, "{found} {least}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The outputs of a float model, kept: many quantized models are measured against them, and the float model runs once.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use kvant_container::onnx::ModelProto;
+
+use super::classes::Classes;
+use super::statistics::Statistics;
+use super::{EvaluationError, QUANTIZED, REFERENCE, of_classes, open};
+use crate::data::{Array, Samples};
+use crate::runtime::{self, RuntimeOptions};
+
+/// How close a quantized model's outputs are to those of its float model.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Quality {
+    /// `10 log10(sum r^2 / sum (r - q)^2)` of the worst output; negative infinity where one is no number.
+    pub sqnr_db: f64,
+    /// Share of samples whose label is the likeliest class; `None` without labels or classes.
+    pub top1: Option<f64>,
+    /// The same of the float model.
+    pub reference_top1: Option<f64>,
+}
+
+impl Quality {
+    /// By how many percentage points of top-1 accuracy the float model is better.
+    pub fn drop(&self) -> Option<f64> {
+        Some((self.reference_top1? - self.top1?) * 100.0)
+    }
+}
+
+/// The outputs of a float model on samples. They are in memory, all samples of them.
+pub struct KeptOutputs {
+    names: Vec<String>,
+    samples: Vec<HashMap<String, Array<'static>>>,
+    labels: Option<Vec<i64>>,
+}
+
+impl KeptOutputs {
+    /// Runs the float model on all samples. `labels` are classes, one for each row of the data.
+    pub fn new(
+        model: &ModelProto,
+        samples: &mut Samples,
+        labels: Option<Vec<i64>>,
+        options: &RuntimeOptions,
+    ) -> Result<Self, EvaluationError> {
+        let failed = |error| EvaluationError::Runtime { which: REFERENCE, error };
+        let names: Vec<String> = model.graph.output.iter().map(|value| value.name().to_owned()).collect();
+        let mut session = runtime::open(model, &names, options).map_err(failed)?;
+        let mut kept = Vec::with_capacity(samples.len());
+        for number in 0..samples.len() {
+            let mut outputs = HashMap::new();
+            let run = session.run(&samples.sample(number)?, &names, &mut |name, array| {
+                if array.f32s().is_some() {
+                    outputs.insert(name.to_owned(), array.clone().into_owned());
+                }
+                ControlFlow::Continue(())
+            });
+            run.map_err(failed)?;
+            kept.push(outputs);
+        }
+        Ok(Self { names, samples: kept, labels })
+    }
+
+    /// Runs a quantized model with the same inputs on the same samples.
+    pub fn measure(
+        &self,
+        quantized: &ModelProto,
+        samples: &mut Samples,
+        options: &RuntimeOptions,
+    ) -> Result<Quality, EvaluationError> {
+        let failed = |error| EvaluationError::Runtime { which: QUANTIZED, error };
+        let mut session = open(quantized, &self.names, options).map_err(failed)?;
+        let mut found = Found { statistics: HashMap::new(), classes: Classes::default(), rows: 0 };
+        for (number, kept) in self.samples.iter().enumerate() {
+            let class_output = self.names.iter().find(|name| kept.get(*name).is_some_and(of_classes));
+            let run = session.run(&samples.sample(number)?, &self.names, &mut |name, array| {
+                if let (Some(reference), Some(values)) = (kept.get(name), array.f32s()) {
+                    found.add(name, reference, values, class_output.is_some_and(|n| n == name), self.labels.as_deref());
+                }
+                ControlFlow::Continue(())
+            });
+            run.map_err(failed)?;
+        }
+        found.quality(self.labels.as_ref().map(Vec::len))
+    }
+}
+
+/// What was found of a quantized model so far.
+struct Found {
+    statistics: HashMap<String, Statistics>,
+    classes: Classes,
+    rows: usize,
+}
+
+impl Found {
+    fn add(&mut self, name: &str, reference: &Array<'_>, values: &[f32], classes: bool, labels: Option<&[i64]>) {
+        let Some(expected) = reference.f32s().filter(|expected| expected.len() == values.len()) else { return };
+        self.statistics.entry(name.to_owned()).or_default().add(expected, values);
+        if classes {
+            let labels = labels.map(|labels| labels.get(self.rows..).unwrap_or_default());
+            let count = reference.shape().last().copied().unwrap_or(1);
+            self.classes.add(count, expected, values, labels);
+            self.rows += expected.len() / count;
+        }
+    }
+
+    fn quality(&self, labels: Option<usize>) -> Result<Quality, EvaluationError> {
+        if let Some(labels) = labels.filter(|&labels| labels < self.rows) {
+            return Err(EvaluationError::Labels { labels, samples: self.rows });
+        }
+        let known = |sqnr: f64| if sqnr.is_nan() { f64::NEG_INFINITY } else { sqnr };
+        let each = self.statistics.values().map(|statistics| known(statistics.sqnr_db()));
+        let sqnr_db = each.fold(f64::INFINITY, f64::min);
+        let (top1, reference_top1) = (self.classes.accuracy().0, self.classes.reference_accuracy().0);
+        Ok(Quality { sqnr_db, top1, reference_top1 })
+    }
+}

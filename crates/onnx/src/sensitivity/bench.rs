@@ -1,0 +1,240 @@
+//! Measures assignments of types to tensors: quantizes the model in memory with what was observed beforehand, and runs it on the
+//! held-out samples.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvant_container::onnx::{ModelProto, Spill};
+use kvant_quant::glob::Glob;
+
+use super::candidate::{Candidate, Role, words};
+use super::error::SensitivityError;
+use super::layer::{Layer, Part, layers};
+use crate::calibration::{Observed, observe};
+use crate::cost::Cost;
+use crate::data::Samples;
+use crate::error::QuantizeError;
+use crate::evaluation::{KeptOutputs, Quality};
+use crate::graph::Index;
+use crate::quantize::{Prepared, prepare};
+use crate::recipe::{Boundary, Layout, Recipe};
+use crate::runtime::RuntimeOptions;
+use crate::settings::{OverrideText, Settings};
+use crate::solution::Ranges;
+
+/// What the tensors of each part become: `Some(0)` what the recipe says, `Some(n)` the n-th candidate, `None` floats.
+pub(super) type Assignment = Vec<Option<usize>>;
+
+/// Is told what is going on, and how much of it is done.
+pub type Watch<'w> = dyn FnMut(u64, u64) + Send + 'w;
+
+/// The samples of a search.
+pub struct Data {
+    /// Ranges come from these.
+    pub calibration: Samples,
+    /// Models are measured on these.
+    pub held_out: Samples,
+    /// The class of each held-out sample.
+    pub labels: Option<Vec<i64>>,
+}
+
+/// A model, a recipe, what was observed with each candidate, and the float model's outputs.
+pub struct Bench {
+    settings: Settings,
+    base: Prepared,
+    pub(super) layers: Vec<Layer>,
+    pub(super) parts: Vec<Part>,
+    /// From cheap to dear.
+    pub(super) candidates: Vec<Candidate>,
+    /// With the recipe's types, then with each candidate's.
+    observed: Vec<Observed>,
+    kept: KeptOutputs,
+    held_out: Samples,
+    options: RuntimeOptions,
+    cancelled: std::sync::Arc<AtomicBool>,
+    scratch: PathBuf,
+    /// Models that were made and run.
+    pub(super) trials: usize,
+}
+
+/// Simplifies a model and places the quantizers of a recipe, as a [`Bench`] wants it.
+///
+/// Errors: those of [`prepare`]; a layout without types to be mixed.
+pub fn plan(model: ModelProto, settings: &Settings, spill: Option<&Spill>) -> Result<Prepared, SensitivityError> {
+    let resolved = settings.resolve()?;
+    if !matches!(resolved.recipe.layout, Layout::Qdq | Layout::QOperator) {
+        return Err(SensitivityError::Layout);
+    }
+    Ok(prepare(model, floats_outside(resolved.recipe), &resolved.passes, spill)?)
+}
+
+/// Codes at the ends cost what floats there cost, and floats can be fed to all models alike. Algorithms that run over data are
+/// left to the run that follows: with them each trial would take as long as a quantization.
+fn floats_outside(recipe: Recipe) -> Recipe {
+    let boundary = if recipe.boundary == Boundary::Integer { Boundary::Pairs } else { recipe.boundary };
+    let algorithms = recipe.algorithms.without_data();
+    Recipe { boundary, algorithms, ..recipe }
+}
+
+impl Bench {
+    /// Observes the float model with the types of the recipe and of each candidate, and keeps its outputs.
+    pub fn new(
+        base: Prepared,
+        settings: Settings,
+        candidates: Vec<Candidate>,
+        data: Data,
+        options: RuntimeOptions,
+        cancelled: std::sync::Arc<AtomicBool>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Self, SensitivityError> {
+        let Data { mut calibration, mut held_out, labels } = data;
+        let (layers, parts) = layers(&base);
+        if layers.is_empty() {
+            return Err(SensitivityError::NoLayers);
+        }
+        let kept = KeptOutputs::new(&base.model, &mut held_out, labels, &options)?;
+        let scratch = options.scratch.clone().unwrap_or_else(std::env::temp_dir);
+        let observed = Vec::with_capacity(candidates.len() + 1);
+        let mut bench = Self {
+            settings,
+            base,
+            layers,
+            parts,
+            candidates,
+            observed,
+            kept,
+            held_out,
+            options,
+            cancelled,
+            scratch,
+            trials: 0,
+        };
+        let passes = bench.candidates.iter().filter(|candidate| **candidate != Candidate::Float).count() as u64 + 1;
+        let mut pass = 0;
+        for level in 0..=bench.candidates.len() {
+            let mut part = |done: u64, all: u64| watch(pass * all + done, passes * all);
+            let found = bench.observe(level, &mut calibration, &mut part)?;
+            pass += u64::from(found.samples > 0);
+            bench.observed.push(found);
+        }
+        Ok(bench)
+    }
+
+    /// A pass over the calibration data with all tensors of a candidate's types.
+    fn observe(
+        &self,
+        level: usize,
+        samples: &mut Samples,
+        watch: &mut Watch<'_>,
+    ) -> Result<Observed, SensitivityError> {
+        if level > 0 && self.candidates[level - 1] == Candidate::Float {
+            return Ok(Observed::default());
+        }
+        let prepared = self.prepared(&vec![Some(level); self.parts.len()])?;
+        let mut observation = prepared.observation();
+        if !observation.tensors().is_empty() {
+            observe(&prepared.model, &mut observation, samples, &self.options, watch, &self.cancelled)?;
+        }
+        Ok(observation.observed())
+    }
+
+    /// The overrides that an assignment amounts to: none for what is as the recipe has it.
+    pub(super) fn overrides(&self, assignment: &Assignment) -> Vec<OverrideText> {
+        let each = self.parts.iter().zip(assignment);
+        each.flat_map(|(part, choice)| self.overrides_of(part, *choice)).collect()
+    }
+
+    fn overrides_of(&self, part: &Part, choice: Option<usize>) -> Vec<OverrideText> {
+        let scheme = match choice {
+            Some(0) => return Vec::new(),
+            Some(level) => self.candidates[level - 1].words(&part.scheme, part.role),
+            None => "keep".to_owned(),
+        };
+        if scheme == words(&part.scheme) {
+            return Vec::new();
+        }
+        // What shares the scale has no channels of its own.
+        let shared = scheme.replace(":channel", "");
+        let text = |(at, name): (usize, &String)| OverrideText {
+            tensors: Glob::escape(name),
+            scheme: if at == 0 { scheme.clone() } else { shared.clone() },
+        };
+        part.names.iter().enumerate().map(text).collect()
+    }
+
+    /// The plan of an assignment.
+    fn prepared(&self, assignment: &Assignment) -> Result<Prepared, SensitivityError> {
+        let mut settings = self.settings.clone();
+        settings.overrides.extend(self.overrides(assignment));
+        Ok(self.base.with_recipe(floats_outside(settings.resolve()?.recipe))?)
+    }
+
+    /// Makes the model of an assignment and measures it.
+    pub(super) fn measure(&mut self, assignment: &Assignment) -> Result<Quality, SensitivityError> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(SensitivityError::Cancelled);
+        }
+        self.trials += 1;
+        let spill = Spill::new(&self.scratch).map_err(QuantizeError::from)?.cancelled_by(self.cancelled.clone());
+        let quantized = match self.prepared(assignment) {
+            Ok(prepared) => {
+                let observed = self.observed_of(&prepared, assignment);
+                prepared.finish_with(&observed, None, Some(&spill))?.0
+            }
+            // All is in float.
+            Err(SensitivityError::Quantize(QuantizeError::NothingToDo)) => self.base.model.clone(),
+            Err(error) => return Err(error),
+        };
+        Ok(self.kept.measure(&quantized, &mut self.held_out, &self.options)?)
+    }
+
+    /// What was observed of each tensor with the types that it has in an assignment.
+    fn observed_of(&self, prepared: &Prepared, assignment: &Assignment) -> Observed {
+        let levels: BTreeMap<&str, usize> = self
+            .parts
+            .iter()
+            .zip(assignment)
+            .flat_map(|(part, choice)| part.names.iter().map(move |name| (name.as_str(), choice.unwrap_or(0))))
+            .collect();
+        let index = Index::new(&prepared.model.graph);
+        let mut ranges = Ranges::default();
+        for name in prepared.placement.activations.keys() {
+            let key = prepared.observed(&index, name);
+            let from = &self.observed[levels.get(name.as_str()).copied().unwrap_or(0)].ranges;
+            if let Some(range) = from.whole.get(&key) {
+                ranges.whole.insert(key.clone(), *range);
+            }
+            if let Some(channels) = from.channels.get(&key) {
+                ranges.channels.insert(key, channels.clone());
+            }
+        }
+        let first = &self.observed[0];
+        Observed {
+            ranges,
+            huge: first.huge.clone(),
+            odd: first.odd.clone(),
+            uneven: first.uneven.clone(),
+            samples: first.samples,
+        }
+    }
+
+    /// Bytes of the constants of the float model and of an assignment's.
+    pub(super) fn bytes(&self, assignment: &Assignment) -> Result<(u64, u64), SensitivityError> {
+        let cost = Cost::of(&self.prepared(assignment)?, 1);
+        Ok((cost.bytes_before, cost.bytes_after))
+    }
+
+    /// Bits of a part in a choice, and of its constants alone.
+    pub(super) fn bits(&self, part: usize, choice: Option<usize>) -> (u64, u64) {
+        let Part { role, scheme, elements, .. } = &self.parts[part];
+        let element = match choice {
+            Some(0) => Some(scheme.element),
+            Some(level) => self.candidates[level - 1].element(scheme, *role),
+            None => None,
+        };
+        let bits = element.and_then(|e| e.data_type()).and_then(kvant_container::onnx::data_type_bits).unwrap_or(32);
+        let all = elements.saturating_mul(bits);
+        (all, if *role == Role::Weight { all } else { 0 })
+    }
+}

@@ -1,0 +1,83 @@
+//! Why sensitivities cannot be measured, or a target not be reached.
+
+use kvant_container::ErrorKind;
+
+use crate::calibration::CalibrationError;
+use crate::error::QuantizeError;
+use crate::evaluation::EvaluationError;
+use crate::settings::SettingsError;
+
+/// A problem of a search.
+#[derive(Debug, thiserror::Error)]
+pub enum SensitivityError {
+    /// The recipe.
+    #[error("{0}")]
+    Settings(#[from] SettingsError),
+    /// The model, or the recipe on it.
+    #[error("{0}")]
+    Quantize(#[from] QuantizeError),
+    /// The pass over the calibration data.
+    #[error("{0}")]
+    Calibration(#[from] CalibrationError),
+    /// The run over the held-out samples.
+    #[error("{0}")]
+    Evaluation(#[from] EvaluationError),
+    /// The layout has no types that can be mixed.
+    #[error("types are mixed in the layouts qdq and qoperator only")]
+    Layout,
+    /// All layers are as the recipe's overrides say.
+    #[error("the overrides of the recipe leave no layer to choose types for")]
+    NoLayers,
+    /// No mix of the candidates reaches the target.
+    #[error("no mix of {candidates} reaches the target: the best found has {best}")]
+    Unreachable {
+        /// The candidates.
+        candidates: String,
+        /// The quality of the best.
+        best: String,
+    },
+    /// The recipe's own types are larger already.
+    #[error("the constants have {least} bytes with the types of the recipe, more than the {asked} that are asked for")]
+    TooLarge {
+        /// With the recipe's types.
+        least: u64,
+        /// Asked for.
+        asked: u64,
+    },
+    /// The user asked to stop.
+    #[error("stopped while layers were measured")]
+    Cancelled,
+}
+
+impl SensitivityError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Settings(error) => error.kind(),
+            Self::Quantize(error) => error.kind(),
+            Self::Calibration(error) => error.kind(),
+            Self::Evaluation(error) => error.kind(),
+            Self::Layout => ErrorKind::Unsupported,
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::NoLayers | Self::Unreachable { .. } | Self::TooLarge { .. } => ErrorKind::Invalid,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Settings(error) => return error.hint(),
+            Self::Quantize(error) => return error.hint(),
+            Self::Calibration(error) => return error.hint(),
+            Self::Evaluation(error) => return error.hint().map(str::to_owned),
+            Self::Layout => "choose a preset with static codes, e.g. A8W8",
+            Self::NoLayers => "leave some overrides out",
+            Self::Unreachable { .. } => {
+                "add a candidate with more bits, or float (--candidates A16W8,float), or ask for less"
+            }
+            Self::TooLarge { .. } => "choose a preset with smaller weights, e.g. A8W4",
+            Self::Cancelled => return None,
+        };
+        Some(hint.to_owned())
+    }
+}

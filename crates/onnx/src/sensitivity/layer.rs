@@ -1,0 +1,155 @@
+//! The layers that get types of their own: products with their data and weights, and what other nodes alone read or make.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvant_container::onnx::{GraphProto, NodeProto, element_count};
+
+use super::candidate::Role;
+use crate::graph::{Index, is};
+use crate::quantize::Prepared;
+use crate::recipe::TensorScheme;
+use crate::shape::{Dim, Types};
+
+/// Tensors with one scale: a quantized one and those that have its scale.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    /// The one whose scale it is, then the others.
+    pub names: Vec<String>,
+    pub role: Role,
+    /// What the recipe gives it.
+    pub scheme: TensorScheme,
+    /// Values, of one sample where it is computed; open axes count as 1.
+    pub elements: u64,
+}
+
+/// A node and the quantized tensors that its precision is made of.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    /// The node's name, or its first output where it has none.
+    pub name: String,
+    /// Its operator.
+    pub op: String,
+    /// Positions in the list of parts. Layers that read the same data share them.
+    pub(super) parts: Vec<usize>,
+}
+
+/// All layers of a plan, and the tensors that they are made of.
+pub(super) fn layers(prepared: &Prepared) -> (Vec<Layer>, Vec<Part>) {
+    let graph = &prepared.model.graph;
+    let parts = parts(prepared);
+    let by_name: BTreeMap<&str, usize> = parts
+        .iter()
+        .enumerate()
+        .flat_map(|(at, part)| part.names.iter().map(move |name| (name.as_str(), at)))
+        .collect();
+    let of = |names: &[String]| -> BTreeSet<usize> {
+        names.iter().filter_map(|n| by_name.get(n.as_str()).copied()).collect()
+    };
+    let product = |node: &&NodeProto| ["Conv", "ConvTranspose", "Gemm", "MatMul"].iter().any(|op| is(node, op));
+    let mut taken: BTreeSet<usize> = BTreeSet::new();
+    let mut layers: Vec<(usize, Layer)> = Vec::new();
+    let mut add = |at: usize, node: &NodeProto, parts: &BTreeSet<usize>| {
+        let parts = parts.iter().copied().collect();
+        layers.push((at, Layer { name: name(node), op: node.op_type().to_owned(), parts }));
+    };
+    let nodes = || graph.node.iter().enumerate();
+    for (at, node) in nodes().filter(|(_, node)| product(node)) {
+        let read = of(&node.input[..node.input.len().min(2)]);
+        taken.extend(&read);
+        if !read.is_empty() {
+            add(at, node, &read);
+        }
+    }
+    let others =
+        nodes().map(|(at, node)| (at, node, &node.input)).chain(nodes().map(|(at, node)| (at, node, &node.output)));
+    for (at, node, tensors) in others {
+        let mine: BTreeSet<usize> = of(tensors).difference(&taken).copied().collect();
+        taken.extend(&mine);
+        if !mine.is_empty() {
+            add(at, node, &mine);
+        }
+    }
+    layers.sort_by_key(|(at, _)| *at);
+    (layers.into_iter().map(|(_, layer)| layer).collect(), parts)
+}
+
+fn name(node: &NodeProto) -> String {
+    let output = || node.output.first().cloned().unwrap_or_default();
+    Some(node.name()).filter(|name| !name.is_empty()).map_or_else(output, str::to_owned)
+}
+
+/// The tensors that share a scale, but for those that the recipe's overrides speak of.
+fn parts(prepared: &Prepared) -> Vec<Part> {
+    let (graph, placement) = (&prepared.model.graph, &prepared.placement);
+    let index = Index::new(graph);
+    let free = |name: &str| !prepared.recipe.overrides.iter().any(|o| o.tensors.matches(name));
+    let mut parts: BTreeMap<String, Part> = BTreeMap::new();
+    for (name, weight) in placement.weights.iter().filter(|(name, _)| free(name)) {
+        let elements = index.constant(graph, name).and_then(|t| element_count(t).ok()).unwrap_or(0) as u64;
+        let part = Part { names: vec![name.clone()], role: Role::Weight, scheme: weight.scheme, elements };
+        parts.insert(name.clone(), part);
+    }
+    for (name, activation) in placement.activations.iter().filter(|(name, a)| a.provider.is_none() && free(name)) {
+        let elements = elements(&prepared.types, name);
+        let part = Part { names: vec![name.clone()], role: Role::Activation, scheme: activation.scheme, elements };
+        parts.insert(name.clone(), part);
+    }
+    for (name, activation) in &placement.activations {
+        if let Some(part) = activation.provider.as_ref().and_then(|provider| parts.get_mut(provider)) {
+            part.names.push(name.clone());
+        }
+    }
+    clamped(graph, &placement.dropped, &mut parts);
+    parts.into_values().collect()
+}
+
+/// What goes into a Relu or Clip that its output's codes make superfluous has that output's precision: were it in float, so would
+/// the other be.
+fn clamped(graph: &GraphProto, dropped: &[usize], parts: &mut BTreeMap<String, Part>) {
+    let ends = dropped.iter().filter_map(|&at| graph.node.get(at));
+    for node in ends {
+        let (Some(input), Some(output)) = (node.input.first(), node.output.first()) else { continue };
+        if let Some(part) = parts.get_mut(output) {
+            part.names.push(input.clone());
+        }
+    }
+}
+
+fn elements(types: &Types, name: &str) -> u64 {
+    let dims = types.get(name).and_then(|t| t.shape.as_ref());
+    dims.map_or(1, |dims| dims.iter().map(|dim| Dim::known(dim).unwrap_or(1) as u64).product())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::node;
+    use crate::preset::Preset;
+    use crate::quantize::prepare;
+    use crate::recipe::Override;
+    use crate::test_models::{floats, model, typed};
+    use kvant_quant::glob::Glob;
+
+    #[test]
+    fn products_have_their_data_and_weights_and_others_the_rest() {
+        let nodes = vec![
+            node("MatMul", "first", &["x", "w"], &["a"]),
+            node("MatMul", "second", &["x", "v"], &["b"]),
+            node("Add", "sum", &["a", "b"], &["y"]),
+        ];
+        let weights = vec![floats("w", &[4, 4], &[0.5; 16]), floats("v", &[4, 4], &[0.25; 16])];
+        let mut model = model(17, nodes, weights, &[], &["y"]);
+        model.graph.as_mut().unwrap().input = vec![typed("x", &[2, 4])];
+        let mut recipe = Preset::find("A8W8").unwrap().recipe();
+        let found = |recipe: &crate::recipe::Recipe| {
+            let prepared = prepare(model.clone(), recipe.clone(), &recipe.passes(), None).unwrap();
+            let (layers, parts) = layers(&prepared);
+            let tensors =
+                |layer: &Layer| layer.parts.iter().map(|&p| parts[p].names[0].clone()).collect::<Vec<_>>().join(" ");
+            layers.iter().map(|layer| format!("{}: {}", layer.name, tensors(layer))).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&recipe), ["first: w x", "second: v x", "sum: a b", "sum: y"]);
+        recipe.overrides = vec![Override::of(Glob::new("[av]"))];
+        assert_eq!(found(&recipe), ["first: w x", "second: x", "sum: b", "sum: y"]);
+    }
+}

@@ -1,0 +1,109 @@
+//! A small network: which layers hurt, and mixes of types that are good enough.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kvant_container::onnx::{Bytes, ModelProto, parse, serialize};
+
+use super::*;
+use crate::calibration::observe;
+use crate::data::{DataOptions, Samples, Source, inputs};
+use crate::quantize::prepare;
+use crate::runtime::{RuntimeChoice, RuntimeOptions};
+use crate::settings::Settings;
+
+fn model() -> ModelProto {
+    let path = format!("{}/tests/data/tinycnn.float.onnx", env!("CARGO_MANIFEST_DIR"));
+    parse(&Bytes::from(std::fs::read(path).unwrap())).unwrap()
+}
+
+fn samples(model: &ModelProto) -> Samples {
+    let path = format!("{}/tests/data/tinycnn.calib.npz", env!("CARGO_MANIFEST_DIR"));
+    Source::Path(path.into()).open(&inputs(&model.graph), &DataOptions::default()).unwrap()
+}
+
+fn options() -> RuntimeOptions {
+    RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(1), ..RuntimeOptions::default() }
+}
+
+fn settings(preset: &str) -> Settings {
+    Settings { preset: Some(preset.to_owned()), ..Settings::default() }
+}
+
+fn bench(preset: &str, candidates: &[&str]) -> Bench {
+    let base = plan(model(), &settings(preset), None).unwrap();
+    let data = Data { calibration: samples(&base.model), held_out: samples(&base.model), labels: None };
+    let candidates = candidates.iter().map(|text| text.parse().unwrap()).collect();
+    Bench::new(base, settings(preset), candidates, data, options(), Arc::new(AtomicBool::new(false)), &mut |_, _| ())
+        .unwrap()
+}
+
+fn quantized(settings: &Settings) -> (ModelProto, f64) {
+    let resolved = settings.resolve().unwrap();
+    let prepared = prepare(model(), resolved.recipe, &resolved.passes, None).unwrap();
+    let mut observation = prepared.observation();
+    let stop = AtomicBool::new(false);
+    observe(&prepared.model, &mut observation, &mut samples(&prepared.model), &options(), &mut |_, _| (), &stop)
+        .unwrap();
+    let float = prepared.model.clone();
+    let made = prepared.finish(&observation, None, None).unwrap().0;
+    let kept = crate::evaluation::KeptOutputs::new(&float, &mut samples(&float), None, &options()).unwrap();
+    let quality = kept.measure(&made, &mut samples(&float), &options()).unwrap();
+    (made, quality.sqnr_db)
+}
+
+fn found(bench: &mut Bench, target: Option<Target>) -> Result<Outcome, SensitivityError> {
+    let rows = sensitivities(bench, false, &mut |_, _| ())?;
+    search(bench, rows, target, &mut |_, _| ())
+}
+
+#[test]
+fn a_target_is_met_by_a_recipe_that_can_be_run_again() {
+    let plain = quantized(&settings("A8W4")).1;
+    let mut bench = bench("A8W4", &["A8W8", "A16W8"]);
+    let target = plain + 6.0;
+    let outcome = found(&mut bench, Some(Target::Sqnr(target))).unwrap();
+    assert!((outcome.recipe.sqnr_db - plain).abs() < 1e-9);
+    let mix = outcome.mix.unwrap();
+    assert!(mix.sqnr_db >= target && !outcome.overrides.is_empty());
+    let raised = outcome.layers.iter().filter(|row| row.chosen.is_some()).count();
+    assert!(raised > 0 && raised < outcome.layers.len(), "{raised} of {}", outcome.layers.len());
+    assert!(outcome.bytes.is_sorted_by(|a, b| a >= b) || outcome.bytes[2] > outcome.bytes[1]);
+    let mixed = Settings { version: Some(1), overrides: outcome.overrides, ..settings("A8W4") };
+    let again = Settings::from_toml("r", &mixed.to_toml()).unwrap();
+    let (first, second) = (quantized(&mixed), quantized(&again));
+    assert!((first.1 - mix.sqnr_db).abs() < 1e-9, "{} {}", first.1, mix.sqnr_db);
+    assert_eq!(serialize(&first.0).unwrap(), serialize(&second.0).unwrap());
+}
+
+#[test]
+fn one_layer_alone_has_less_noise_than_all_and_more_bits_less_still() {
+    let mut bench = bench("A8W4", &["A8W8", "float"]);
+    let outcome = found(&mut bench, None).unwrap();
+    assert!(outcome.mix.is_none() && outcome.layers.len() > 4);
+    for row in outcome.layers.iter().filter(|row| row.op == "Conv") {
+        let [narrow, wide] = row.alone[..] else { panic!("{row:?}") };
+        assert!(narrow.sqnr_db > outcome.recipe.sqnr_db - 0.5 && wide.sqnr_db > narrow.sqnr_db, "{row:?}");
+    }
+}
+
+#[test]
+fn a_size_is_kept_and_used() {
+    let mut bench = bench("A8W4", &["A8W8", "float"]);
+    let least = found(&mut bench, None).unwrap().bytes;
+    let room = least[1] + (least[0] - least[1]) / 4;
+    let outcome = found(&mut bench, Some(Target::Size(Size::Bytes(room)))).unwrap();
+    assert!(outcome.bytes[2] <= room && outcome.bytes[2] > least[1], "{:?}", outcome.bytes);
+    assert!(outcome.mix.unwrap().sqnr_db > outcome.recipe.sqnr_db);
+    let small = found(&mut bench, Some(Target::Size(Size::Bytes(1))));
+    assert!(matches!(small, Err(SensitivityError::TooLarge { asked: 1, .. })));
+}
+
+#[test]
+fn what_no_mix_reaches_is_told() {
+    let mut bench = bench("A8W8", &["A16W8"]);
+    let error = found(&mut bench, Some(Target::Sqnr(500.0))).unwrap_err();
+    assert!(matches!(error, SensitivityError::Unreachable { .. }) && error.to_string().contains("A16W8"), "{error}");
+    let dynamic = plan(model(), &settings("UINT8_DYNAMIC_QUANT"), None);
+    assert!(matches!(dynamic, Err(SensitivityError::Layout)));
+}

@@ -1,0 +1,102 @@
+//! What can be wrong with a recipe, wherever it was written.
+
+use std::path::PathBuf;
+
+use kvant_container::ErrorKind;
+
+use crate::algorithm::SpellingError;
+use crate::pass::PassError;
+use crate::preset::PRESETS;
+
+/// A recipe that cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {cause}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        cause: std::io::Error,
+    },
+    /// The file is no recipe.
+    #[error("{file}: {problem}")]
+    File {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The file has fields of another version.
+    #[error("{file}: recipes of version {version} are not read, only those of version {expected}", expected = super::VERSION)]
+    Version {
+        /// The file.
+        file: String,
+        /// The version.
+        version: u32,
+    },
+    /// There is no such preset.
+    #[error("`{name}` is no preset of ONNX graphs; the nearest name is {}", nearest(name))]
+    UnknownPreset {
+        /// The name.
+        name: String,
+    },
+    /// Neither a file nor an option names a preset.
+    #[error("the recipe names no preset")]
+    NoPreset,
+    /// An override is not understood.
+    #[error("the override of {tensors}: {problem}")]
+    Override {
+        /// Its pattern.
+        tensors: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Nodes to leave out are not understood.
+    #[error("the excluded subgraph `{0}` is not written as FROM..TO")]
+    Subgraph(String),
+    /// There is no such pass.
+    #[error("{0}")]
+    Pass(#[from] PassError),
+    /// An algorithm is not understood.
+    #[error("{0}")]
+    Algorithm(#[from] SpellingError),
+}
+
+fn nearest(name: &str) -> &'static str {
+    let distance = |known: &&str| strsim::levenshtein(known, &name.to_ascii_uppercase());
+    PRESETS.iter().map(|preset| preset.name).min_by_key(distance).unwrap_or_default()
+}
+
+impl SettingsError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Read { .. } => ErrorKind::Io,
+            Self::Version { .. } => ErrorKind::Unsupported,
+            Self::Pass(error) => error.kind(),
+            Self::Algorithm(error) => error.kind(),
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Read { .. } => "name a file that can be read with --recipe",
+            Self::File { .. } => {
+                "a recipe has version = 1, preset, options by their names with _ for -, and any number of [[override]] with tensors and scheme"
+            }
+            Self::Version { .. } => "write it anew with this program",
+            Self::UnknownPreset { .. } => "`kvant list presets` shows all",
+            Self::NoPreset => "name one with --preset, or in the file as preset = \"A8W8\"",
+            Self::Override { .. } => {
+                "write an element type, `channel` or `tensor`, `symmetric` or `asymmetric`, a calibration method, with colons between; or `keep`"
+            }
+            Self::Subgraph(_) => "write the names of nodes, as in conv1..add3 or a,b..c",
+            Self::Pass(error) => return error.hint(),
+            Self::Algorithm(error) => return Some(error.hint()),
+        };
+        Some(hint.to_owned())
+    }
+}

@@ -1,0 +1,139 @@
+//! Products of uint8 data with int8 weights that ONNX Runtime's kernels may cut to 16 bits. On x86 processors without VNNI two
+//! products are added in 16 bits (`vpmaddubsw`): 2 x 255 x 127 does not fit, 2 x 255 x 64 does.
+//! Source: ONNX Runtime, Quantize ONNX models, "When and why do I need to try U8U8?"; `session.x64quantprecision` of its
+//! session options.
+
+use std::collections::BTreeSet;
+
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, TensorProto, data_type, tensor_bytes};
+use kvant_quant::finding::Findings;
+
+use crate::graph::{Index, positional_input};
+
+/// The largest magnitude of a weight's code with which no sum of two products leaves 16 bits.
+const LARGEST: u8 = 64;
+
+/// What helps, in a line.
+pub(crate) const WAY_OUT: &str = "set onnxruntime's session option session.x64quantprecision to 1, or quantize with --reduce-range or --weight uint8, where such processors are to run it";
+
+/// Operators that multiply, with the positions of data, their zero point, weight; those of float operators have none.
+const PRODUCTS: &[(&str, usize, Option<usize>, usize)] = &[
+    ("Conv", 0, None, 1),
+    ("MatMul", 0, None, 1),
+    ("Gemm", 0, None, 1),
+    ("QLinearConv", 0, Some(2), 3),
+    ("QLinearMatMul", 0, Some(2), 3),
+    ("QGemm", 0, Some(2), 3),
+    ("ConvInteger", 0, Some(2), 1),
+    ("MatMulInteger", 0, Some(2), 1),
+];
+
+pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
+    let graph = &model.graph;
+    let products = Products { graph, index: Index::new(graph) };
+    let weights: BTreeSet<&str> = graph.node.iter().filter_map(|node| products.saturating(node)).collect();
+    if let Some(first) = weights.first() {
+        let reason = format!(
+            "{} products of uint8 data with int8 weights saturate on x86 processors without VNNI in onnxruntime",
+            weights.len()
+        );
+        findings.note((*first).to_owned(), reason, WAY_OUT);
+    }
+}
+
+struct Products<'g> {
+    graph: &'g GraphProto,
+    index: Index,
+}
+
+impl<'g> Products<'g> {
+    /// The weight of a product that can saturate.
+    fn saturating(&self, node: &'g NodeProto) -> Option<&'g str> {
+        let (_, data, zero_point, weight) = PRODUCTS.iter().find(|(op, ..)| node.op_type() == *op)?;
+        let data = match zero_point {
+            Some(at) => self.element(positional_input(node, *at)?),
+            None => self.dequantized(positional_input(node, *data)?)?.1,
+        };
+        let name = positional_input(node, *weight)?;
+        let codes = if zero_point.is_some() { name } else { self.dequantized(name)?.0 };
+        let weight = self.index.constant(self.graph, codes)?;
+        (data == DataType::UINT8 && is_wide(weight)).then_some(codes)
+    }
+
+    /// The codes that a DequantizeLinear makes a tensor of, and their type.
+    fn dequantized(&self, name: &str) -> Option<(&'g str, DataType)> {
+        let node = &self.graph.node[self.index.producer(name)?];
+        let zero_point = positional_input(node, 2).filter(|_| node.op_type() == "DequantizeLinear")?;
+        Some((positional_input(node, 0)?, self.element(zero_point)))
+    }
+
+    /// The type of a constant, or of what DynamicQuantizeLinear makes.
+    fn element(&self, name: &str) -> DataType {
+        let made = self.index.producer(name).map(|at| self.graph.node[at].op_type());
+        match (self.index.constant(self.graph, name), made) {
+            (Some(constant), _) => data_type(constant),
+            (None, Some("DynamicQuantizeLinear")) => DataType::UINT8,
+            _ => DataType::UNDEFINED,
+        }
+    }
+}
+
+/// Whether a weight is of int8 and uses more than half of its codes.
+fn is_wide(weight: &TensorProto) -> bool {
+    let wide = |bytes: &[u8]| bytes.iter().any(|&byte| byte.cast_signed().unsigned_abs() > LARGEST);
+    data_type(weight) == DataType::INT8 && tensor_bytes(weight).is_ok_and(|bytes| wide(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::node;
+    use crate::test_models::{floats, model};
+    use kvant_container::onnx::tensor;
+
+    /// A quantized product; `codes` are the weight's.
+    fn quantized(data: DataType, weight: DataType, codes: &[u8]) -> ModelProto {
+        let nodes = vec![
+            node("QuantizeLinear", "q", &["x", "s", "z"], &["xq"]),
+            node("DequantizeLinear", "d", &["xq", "s", "z"], &["xf"]),
+            node("DequantizeLinear", "wd", &["w", "s", "wz"], &["wf"]),
+            node("MatMul", "m", &["xf", "wf"], &["y"]),
+        ];
+        let constants = vec![
+            floats("s", &[], &[0.5]),
+            tensor("z", data, &[], vec![0u8]),
+            tensor("wz", weight, &[], vec![0u8]),
+            tensor("w", weight, &[1, codes.len()], codes.to_vec()),
+        ];
+        model(17, nodes, constants, &["x"], &["y"])
+    }
+
+    fn notes(model: &ModelProto) -> usize {
+        let mut findings = Findings::of("saturation");
+        run(model, &mut findings);
+        findings.into_vec().len()
+    }
+
+    #[test]
+    fn wide_codes_of_int8_beside_uint8_are_told() {
+        use DataType::{INT8, UINT8};
+        assert_eq!(notes(&quantized(UINT8, INT8, &[1, 200])), 0);
+        assert_eq!(notes(&quantized(UINT8, INT8, &[1, 100])), 1);
+        assert_eq!(notes(&quantized(UINT8, INT8, &[0x80])), 1);
+        assert_eq!(notes(&quantized(UINT8, UINT8, &[200])), 0);
+        assert_eq!(notes(&quantized(INT8, INT8, &[100])), 0);
+    }
+
+    #[test]
+    fn integer_operators_are_looked_at_too() {
+        let nodes = vec![
+            node("DynamicQuantizeLinear", "q", &["x"], &["xq", "xs", "xz"]),
+            node("MatMulInteger", "m", &["xq", "w", "xz", "wz"], &["y"]),
+        ];
+        let constants = |code: u8| {
+            vec![tensor("w", DataType::INT8, &[1, 1], vec![code]), tensor("wz", DataType::INT8, &[], vec![0u8])]
+        };
+        let made = |code| model(17, nodes.clone(), constants(code), &["x"], &["y"]);
+        assert_eq!((notes(&made(127)), notes(&made(64))), (1, 0));
+    }
+}
