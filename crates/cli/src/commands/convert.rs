@@ -5,7 +5,7 @@ use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{interrupt, loading, model, onnx, size};
+use crate::{gguf, interrupt, loading, model, onnx, size};
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
 use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
@@ -23,6 +23,7 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     let target = match args.to {
         ConvertTo::Checkpoint(target) => target,
         ConvertTo::Onnx => return onnx::decoder::run(args, printer),
+        ConvertTo::Gguf => return gguf::convert::run(args, printer),
     };
     let begun = Instant::now();
     let checkpoint = model::open(&args.model)?;

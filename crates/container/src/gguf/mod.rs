@@ -11,6 +11,10 @@
 //!
 //! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
 mod cursor;
 mod encode;
 mod error;
@@ -47,6 +51,12 @@ const MAX_DIMENSIONS: usize = 4;
 
 /// Most bytes of a tensor's name that loaders take (`GGML_MAX_NAME`, less the zero at its end).
 const MAX_NAME: usize = 63;
+
+/// Whether the file at a path begins as a GGUF does, whatever it is called.
+pub fn is_gguf(path: &Path) -> bool {
+    let mut first = [0; MAGIC.len()];
+    path.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok_and(|()| first == *MAGIC)
+}
 
 /// Whether a file begins as a GGUF does.
 pub fn begins_as_gguf(bytes: &[u8]) -> bool {
