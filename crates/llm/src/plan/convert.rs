@@ -57,7 +57,7 @@ impl Plan {
             Target::Float(_) => builder.keep_the_rest()?,
             Target::Codes(_) => {
                 builder.ordered = usual.ordered && export.holds_order();
-                let task = Task { import: &import, usual, conversion };
+                let task = Task { import: &import, usual, conversion, widens: checkpoint.gguf().is_some() };
                 builder.convert_all(&task)?;
             }
         }
@@ -120,6 +120,8 @@ struct Task<'c, 'a> {
     import: &'c Import<'a>,
     usual: Usual,
     conversion: &'c Conversion,
+    /// Whether codes of embedding and head become floats.
+    widens: bool,
 }
 
 /// What becomes of a weight.
@@ -132,7 +134,9 @@ struct Fit {
 impl Builder<'_> {
     fn convert_all(&mut self, task: &Task<'_, '_>) -> Result<(), PlanError> {
         for linear in self.network.linears().to_vec() {
-            match self.tensors[linear.weight].has_codes() {
+            // A GGUF file has codes of what other layouts keep in floats, too.
+            let is_kept = task.widens && linear.role.is_kept_by_default();
+            match self.tensors[linear.weight].has_codes() && !is_kept {
                 true => self.convert_linear(task, &linear)?,
                 false => self.keep_linear(&linear, "not quantized in the source")?,
             }
@@ -141,7 +145,7 @@ impl Builder<'_> {
             self.convert_experts(task, &experts)?;
         }
         self.plan_attention()?;
-        if let Some(tensor) = self.packed_rest() {
+        if let Some(tensor) = self.packed_rest().filter(|_| !task.widens) {
             return Err(self.refusal(&tensor, "it is no linear layer", "convert --to float"));
         }
         self.keep_the_rest()

@@ -21,7 +21,9 @@ impl GgufPlan {
     /// Whatever can be refused: see [`GgufPlanError`].
     pub fn new(checkpoint: &Checkpoint, recipe: GgufRecipe, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
         let opened = opened(checkpoint)?;
-        refuse_quantized(&opened.tensors, &opened.config)?;
+        if !recipe.requantizes() {
+            refuse_quantized(&opened.tensors, &opened.config)?;
+        }
         let network = Network::recognise(&opened.config, &opened.metas);
         let builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
         builder.check_sources(&opened.tensors)?;

@@ -141,7 +141,8 @@ impl GgufPlanError {
                 Some(other.to_owned())
             }
             GgufPlanError::AlreadyQuantized { .. } => {
-                Some("convert its codes with `kvant convert --to gguf`, or start from the original checkpoint".to_owned())
+                let ways = "convert its codes with `kvant convert --to gguf`, or start from the original checkpoint";
+                Some(format!("{ways}; --requantize quantizes its values again"))
             }
             GgufPlanError::Conversion { .. } => {
                 Some("accept a loss with --requantize, or convert --to float and quantize that".to_owned())

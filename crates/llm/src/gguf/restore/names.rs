@@ -20,6 +20,9 @@ pub(super) fn expected(family: &Family, architecture: &Architecture, file: &Gguf
     expectation.found
 }
 
+/// The most experts, or heads with norms of their own, of a block.
+const MOST: usize = 1 << 16;
+
 struct Expectation<'a> {
     family: &'a Family,
     architecture: &'a Architecture,
@@ -102,7 +105,7 @@ impl Expectation<'_> {
         let stem = self.architecture.norm(site).unwrap_or_else(|| of_norm(site));
         for leaf in ["weight", "bias"] {
             match (self.shape(block, &format!("{stem}.{leaf}")), path.contains("{}")) {
-                (Some(shape), true) if shape.len() == 2 => {
+                (Some(shape), true) if shape.len() == 2 && shape[0] <= MOST => {
                     for head in 0..shape[0] {
                         self.add(format!("{}.{leaf}", path.replace("{}", &head.to_string())), vec![shape[1]]);
                     }
@@ -178,7 +181,7 @@ impl Expectation<'_> {
     fn experts_size(&self, block: usize, role: Role) -> Option<[usize; 3]> {
         let shape = |role: Role| -> Option<[usize; 3]> {
             let name = format!("{}.weight", of_role(role, Part::Experts)?);
-            self.shape(Some(block), &name)?.try_into().ok()
+            self.shape(Some(block), &name)?.try_into().ok().filter(|shape: &[usize; 3]| shape[0] <= MOST)
         };
         match role {
             Role::GateUp => {
