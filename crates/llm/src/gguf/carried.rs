@@ -99,7 +99,7 @@ fn held(isa: Isa, matrices: &[&PackedMatrix<'_>]) -> Result<(Carried, Loss), Str
 
 /// The type that holds codes of a scheme.
 fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, String> {
-    let no_such = || Err(format!("GGUF has no such codes: `{scheme}`"));
+    let no_such = || Err(format!("GGUF has no blocks of `{scheme}`"));
     let granularity = match scheme {
         TensorScheme::Int(IntScheme { granularity, .. }) | TensorScheme::Float(FloatScheme { granularity, .. }) => granularity,
         _ => return no_such(),

@@ -148,6 +148,11 @@ impl<'a> Import<'a> {
         self.activations.get(module)
     }
 
+    /// Whether anything but weights is quantized.
+    pub fn quantizes_activations(&self) -> bool {
+        !self.activations.is_empty() || !self.attention.is_empty()
+    }
+
     /// What the attention of a decoder block quantizes; `None` where it does not.
     pub fn attention(&self, block: usize) -> Option<&StoredAttention> {
         self.attention.get(&block)

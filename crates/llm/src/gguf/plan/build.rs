@@ -36,14 +36,18 @@ pub(super) struct Opened<'a> {
     pub config: ModelConfig,
     pub tensors: Vec<ImportedTensor<'a>>,
     pub metas: Vec<TensorMeta>,
+    /// Whether anything but weights is quantized.
+    pub activations: bool,
 }
 
 pub(super) fn opened(checkpoint: &Checkpoint) -> Result<Opened<'_>, GgufPlanError> {
     let json = checkpoint.config()?.ok_or(GgufPlanError::NoConfig)?;
     let config = ModelConfig::from_json(&json)?;
-    let tensors = import::open(checkpoint)?.into_tensors();
+    let import = import::open(checkpoint)?;
+    let activations = import.quantizes_activations();
+    let tensors = import.into_tensors();
     let metas = tensors.iter().map(|tensor| tensor.meta.clone()).collect();
-    Ok(Opened { config, tensors, metas })
+    Ok(Opened { config, tensors, metas, activations })
 }
 
 /// A draft with the rows of the source that it is made of, if it is.

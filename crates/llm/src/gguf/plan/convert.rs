@@ -14,6 +14,8 @@ use kvant_container::gguf::TensorType;
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
 
+const ACTIVATIONS: &str = "the source quantizes activations, which llama.cpp does in a way of its own";
+
 /// What becomes of tensors, by their names in the file.
 pub(super) type Fits = HashMap<String, Fit>;
 
@@ -31,7 +33,12 @@ impl GgufPlan {
         builder.check_sources(&opened.tensors)?;
         let fits = builder.fits(&opened.tensors, requantize)?;
         let mix = mix_of(&builder.drafts, &fits);
-        builder.finish(&opened.tensors, checkpoint, GgufRecipe::plain(mix), Some(&fits), file_name)
+        let recipe = GgufRecipe::plain(mix);
+        let mut plan = builder.finish(&opened.tensors, checkpoint, recipe, Some(&fits), file_name)?;
+        if opened.activations {
+            plan.notices.push(ACTIVATIONS.to_owned());
+        }
+        Ok(plan)
     }
 }
 
