@@ -40,19 +40,23 @@ def samples(npz, batch=1, count=None):
     return [{k: a[i : i + batch] for k, a in arrays.items()} for i in range(0, total - batch + 1, batch)]
 
 
-def session(path, custom_ops=False):
-    """An unoptimised session: optimisation moves roundings of quantized models, by other amounts in each version."""
+def session(path, custom_ops=False, precise=False):
+    """An unoptimised session: optimisation moves roundings of quantized models, by other amounts in each version. A precise one is
+    optimised, and does not saturate products of unsigned activations and signed weights where the processor lacks VNNI."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if precise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.add_session_config_entry("session.x64quantprecision", "1")
     options.intra_op_num_threads = options.inter_op_num_threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     if custom_ops:
         options.register_custom_ops_library(quark_onnx().get_library_path("cpu"))
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def outputs(path, feeds, custom_ops=False):
+def outputs(path, feeds, custom_ops=False, precise=False):
     """{output: f64 array of all samples, one behind the other}"""
-    run = session(path, custom_ops)
+    run = session(path, custom_ops, precise)
     names, wanted = [o.name for o in run.get_outputs()], {i.name for i in run.get_inputs()}
     rows = [run.run(names, {k: v for k, v in feed.items() if k in wanted}) for feed in feeds]
     return {name: np.stack([row[i] for row in rows]).astype(np.float64) for i, name in enumerate(names)}
@@ -69,9 +73,9 @@ def reference_outputs(float_model, npz):
     return outputs(float_model, samples(npz))
 
 
-def sqnr(float_model, model, npz, custom_ops=False):
+def sqnr(float_model, model, npz, custom_ops=False, precise=False):
     """{output: dB} over all samples of the file."""
-    reference, found = reference_outputs(float_model, npz), outputs(model, samples(npz), custom_ops)
+    reference, found = reference_outputs(float_model, npz), outputs(model, samples(npz), custom_ops, precise)
     return {name: decibels(reference[name], found[name]) for name in reference}
 
 

@@ -117,7 +117,8 @@ def test_integer_operators_compute_what_their_pairs_do(kvant_onnx, onnx_model, t
     float_count = operators(pairs)
     assert products == float_count["Conv"] + float_count["Gemm"] + float_count["MatMul"]
     assert count["DequantizeLinear"] < float_count["DequantizeLinear"] / 2
-    a, b = (onnx_oracle.sqnr(model, p, test) for p in (path, pairs))
+    # onnxruntime's precise mode is for these types only: with others it makes operators for which there are no kernels.
+    a, b = onnx_oracle.sqnr(model, path, test, precise=preset.startswith("U8S8")), onnx_oracle.sqnr(model, pairs, test)
     assert all(a[output] >= b[output] - 0.5 for output in a), (a, b)
 
 

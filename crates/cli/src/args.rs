@@ -141,21 +141,29 @@ pub struct QuantizeArgs {
     /// The directory to write, or the .gguf or .onnx file; it appears when it is complete
     #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,
-    /// Replace the output directory if it exists
-    #[arg(long, help_heading = "Run")]
-    pub overwrite: bool,
     /// Show the plan and stop, as `kvant plan` does
     #[arg(long, help_heading = "Run")]
     pub dry_run: bool,
+    /// How the output gets its name.
+    #[command(flatten)]
+    pub finish: FinishArgs,
+    /// How to run it.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// How an output gets its name.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct FinishArgs {
+    /// Replace the output if it exists
+    #[arg(long, help_heading = "Run")]
+    pub overwrite: bool,
     /// Wait until the output is on disk, not only with the system
     #[arg(long, help_heading = "Run")]
     pub sync: bool,
     /// Give the output its name without verifying it first (see `kvant verify`)
     #[arg(long, help_heading = "Run")]
     pub no_verify: bool,
-    /// How to run it.
-    #[command(flatten)]
-    pub run: RunArgs,
 }
 
 const CONVERT: &str = "\
@@ -167,6 +175,10 @@ Examples:
       the values that the codes stand for
   kvant convert Llama-3.2-1B-int4 --to onnx -o model.onnx
       a decoder for onnxruntime, with the codes in MatMulNBits or behind DequantizeLinear
+  kvant convert model.gguf --to float -o out
+      config.json, tokenizer and weights for transformers
+  kvant convert Llama-3.2-1B-GPTQ --to gguf -o model.gguf
+      symmetric codes in Q4_0, those with zero points in Q4_1
   kvant convert Llama-3.2-1B-W3 --to awq --requantize -o out
       quantized anew, since AWQ has no 3 bits; the error is told
 
@@ -194,18 +206,12 @@ pub struct ConvertArgs {
     /// The directory to write, or the .gguf or .onnx file; it appears when it is complete
     #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,
-    /// Replace the output if it exists
-    #[arg(long, help_heading = "Run")]
-    pub overwrite: bool,
     /// Say what would be done, and stop
     #[arg(long, help_heading = "Run")]
     pub dry_run: bool,
-    /// Wait until the output is on disk, not only with the system
-    #[arg(long, help_heading = "Run")]
-    pub sync: bool,
-    /// Give the output its name without verifying it first (see `kvant verify`)
-    #[arg(long, help_heading = "Run")]
-    pub no_verify: bool,
+    /// How the output gets its name.
+    #[command(flatten)]
+    pub finish: FinishArgs,
     /// How to run it.
     #[command(flatten)]
     pub run: RunArgs,
@@ -242,6 +248,19 @@ pub struct PlanArgs {
     pub run: RunArgs,
 }
 
+impl RecipeArgs {
+    /// The formats that are checkpoints or files of their own: all but graphs.
+    pub fn exports(&self) -> Vec<Export> {
+        let export = |format: &Format| if let Format::Export(export) = format { Some(*export) } else { None };
+        self.format.iter().filter_map(export).collect()
+    }
+
+    /// Whether an ONNX graph is one of the formats.
+    pub fn wants_graph(&self) -> bool {
+        self.format.contains(&Format::Onnx)
+    }
+}
+
 /// What to make of which model.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Recipe")]
@@ -255,10 +274,10 @@ pub struct RecipeArgs {
     /// A recipe: a TOML file, or a quantization_config in AMD Quark's JSON; options given beside it win
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub recipe: Option<PathBuf>,
-    /// The layout to write (`kvant list exports`); given more than once, each gets a folder in the output directory [default: the
-    /// one the scheme's name comes from]
-    #[arg(short, long, value_name = "EXPORT", value_parser = export_parser())]
-    pub format: Vec<Export>,
+    /// The layout to write (`kvant list exports`), or onnx: a graph of the decoder; given more than once, each gets a folder in the
+    /// output directory [default: the one the scheme's name comes from]
+    #[arg(short, long, value_name = "EXPORT", value_parser = format_parser())]
+    pub format: Vec<Format>,
     /// The order of 4-bit codes in AMD Quark's layout
     #[arg(long, value_name = "METHOD", value_parser = pack_method_parser())]
     pub pack_method: Option<PackMethod>,
@@ -756,9 +775,32 @@ fn float_type_parser() -> impl TypedValueParser<Value = FloatType> {
     PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(move |name| find(name).ok_or("unknown type"))
 }
 
-fn export_parser() -> impl TypedValueParser<Value = Export> {
+/// What `kvant quantize` makes of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A checkpoint, or a GGUF file.
+    Export(Export),
+    /// An ONNX graph of the quantized decoder.
+    Onnx,
+}
+
+impl Format {
+    /// The name in `--format`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Export(export) => export.row().name,
+            Format::Onnx => ONNX,
+        }
+    }
+}
+
+fn format_parser() -> impl TypedValueParser<Value = Format> {
     let names = EXPORTS.iter().map(|row| PossibleValue::new(row.name).help(row.about));
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<Export>())
+    let onnx = PossibleValue::new(ONNX).help("a graph with a cache of keys and values, for onnxruntime");
+    PossibleValuesParser::new(names.chain([onnx])).try_map(|name| match name.as_str() {
+        ONNX => Ok(Format::Onnx),
+        name => name.parse::<Export>().map(Format::Export),
+    })
 }
 
 fn loader_parser() -> impl TypedValueParser<Value = String> {

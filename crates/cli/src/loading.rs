@@ -1,10 +1,30 @@
 //! How to load a result: a line to copy for each loader that an export names. Which loaders there are is the export's to say.
 
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// Each loader, and the line that loads the checkpoint at `path`, where there is one.
-pub fn lines(loaders: &[&'static str], path: &Path) -> Vec<(&'static str, Option<String>)> {
+fn lines(loaders: &[&'static str], path: &Path) -> Vec<(&'static str, Option<String>)> {
     loaders.iter().map(|loader| (*loader, line(loader, path))).collect()
+}
+
+/// A summary: the given lines, and how each loader loads the checkpoint at `path`.
+pub fn summary<'a>(
+    lines_before: impl IntoIterator<Item = (&'a str, String)>,
+    loaders: &[&'static str],
+    path: &Path,
+) -> String {
+    let loading = lines(loaders, path).into_iter().enumerate().map(|(i, (loader, line))| {
+        let line = line.map(|line| format!(": {line}")).unwrap_or_default();
+        (if i == 0 { "load it with" } else { "" }, format!("{loader}{line}"))
+    });
+    let all = lines_before.into_iter().chain(loading).map(|(name, value)| format!("{name:<15}  {value}"));
+    all.collect::<Vec<_>>().join("\n")
+}
+
+/// The same for machines.
+pub fn json(loaders: &[&'static str], path: &Path) -> Value {
+    lines(loaders, path).into_iter().map(|(loader, line)| json!({ "loader": loader, "line": line })).collect()
 }
 
 fn line(loader: &str, path: &Path) -> Option<String> {

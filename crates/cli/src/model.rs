@@ -25,16 +25,17 @@ pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
 /// # Errors
 /// Whatever can be refused before weights are read.
 pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
-    let [first, others @ ..] = args.format.as_slice() else { return plan_for(args, None, &[]) };
     let repeated = args.format.iter().enumerate().find(|(at, format)| args.format[..*at].contains(format));
     if let Some((_, format)) = repeated {
-        let failure = Failure::new(Kind::Usage, format!("--format {format} is given twice"));
+        let failure = Failure::new(Kind::Usage, format!("--format {} is given twice", format.name()));
         return Err(failure.with_hint(Some("name every format once".to_owned())));
     }
+    let exports = args.exports();
+    let [first, others @ ..] = exports.as_slice() else { return plan_for(args, None, &[]) };
     // What another format does not hold is refused now, not when the first is made.
     for (index, export) in others.iter().enumerate() {
         let rest: Vec<Export> =
-            args.format.iter().enumerate().filter(|(at, _)| *at != index + 1).map(|(_, e)| *e).collect();
+            exports.iter().enumerate().filter(|(at, _)| *at != index + 1).map(|(_, e)| *e).collect();
         plan_for(args, Some(*export), &rest)?;
     }
     plan_for(args, Some(*first), others)

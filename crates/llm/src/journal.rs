@@ -73,13 +73,18 @@ impl Journal {
     pub fn open(path: &Path, plan: &str) -> io::Result<(Journal, Found)> {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
         file.try_lock().map_err(io::Error::from)?;
-        let found = read(&file, plan)?;
+        let found = read(&file, Some(plan))?;
         Ok((Journal { file: Mutex::new(file) }, found))
     }
 
     /// What the journal at `path` says of the plan, without opening it for writing; nothing where there is none.
     pub fn peek(path: &Path, plan: &str) -> Found {
-        File::open(path).and_then(|file| read(&file, plan)).unwrap_or_default()
+        File::open(path).and_then(|file| read(&file, Some(plan))).unwrap_or_default()
+    }
+
+    /// Whether the journal at `path` says that an output was whole, of whatever plan.
+    pub fn is_whole(path: &Path) -> bool {
+        File::open(path).and_then(|file| read(&file, None)).is_ok_and(|found| found.whole)
     }
 
     /// Forgets everything and begins the record of a plan.
@@ -121,12 +126,13 @@ fn write_line(file: &mut File, value: &impl Serialize) -> io::Result<()> {
     file.write_all(&line)
 }
 
-fn read(file: &File, plan: &str) -> io::Result<Found> {
+/// What a file says of the plan, or of the one that it is of.
+fn read(file: &File, plan: Option<&str>) -> io::Result<Found> {
     let mut lines = BufReader::new(file).lines();
-    let expected = Head { kvant_journal: VERSION, plan: plan.to_owned() };
     let first = lines.next().transpose()?.and_then(|line| serde_json::from_str::<Head>(&line).ok());
+    let is_expected = |head: &Head| head.kvant_journal == VERSION && plan.is_none_or(|plan| head.plan == plan);
     let mut found = Found::default();
-    if first != Some(expected) {
+    if !first.as_ref().is_some_and(is_expected) {
         return Ok(found);
     }
     // A torn last line is the mark of a run that was killed; nothing after it counts.
@@ -173,6 +179,7 @@ mod tests {
         journal.record(&entry(1)).unwrap();
         journal.record_whole().unwrap();
         assert_eq!(Journal::peek(&path, "p"), Found { entries: vec![entry(1)], whole: true });
+        assert!(Journal::is_whole(&path) && !Journal::peek(&path, "q").whole);
     }
 
     #[test]

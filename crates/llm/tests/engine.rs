@@ -4,8 +4,8 @@
 mod common;
 
 use common::{encoded, files, llama, llama_config, plan, quantize, scheme, weight, write};
-use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::engine::{self, Begun, EngineError, Output, Progress};
+use kvant_container::{Checkpoint, Dtype, Durability};
+use kvant_llm::engine::{self, Acceptance, Begun, EngineError, Output, Progress, Silent};
 use kvant_llm::plan::{Plan, PlanError, Treatment};
 use kvant_llm::recipe::{Recipe, Settings};
 use std::path::{Path, PathBuf};
@@ -310,10 +310,35 @@ fn a_run_killed_after_the_last_rename_counts_as_done() {
     let head = serde_json::json!({"kvant_journal": 1, "plan": plan.fingerprint});
     std::fs::write(&journal, format!("{head}\n{{\"whole\":true}}\n")).unwrap();
     std::fs::create_dir(dir.path().join("target.partial.replaced")).unwrap();
-    assert!(matches!(Output::begin(&plan, &source, &target, false), Ok(Begun::Finished(_))));
-    assert!(!journal.exists() && !dir.path().join("target.partial.replaced").exists());
+    let Ok(Begun::Finished(placed)) = Output::begin(&plan, &source, &target, false) else { panic!("not finished") };
+    assert!(journal.exists() && !dir.path().join("target.partial.replaced").exists());
+    placed.acknowledge().unwrap();
+    assert!(!journal.exists());
     let again = Output::begin(&plan, &source, &target, false).unwrap_err();
     assert!(again.to_string().contains("exists already"), "{again}");
+}
+
+#[test]
+fn an_output_of_several_is_found_done_until_it_is_acknowledged() {
+    let (dir, source, target) = small(Dtype::BF16);
+    let (plan, other) = (plan(&source, &scheme("int4:g32")).unwrap(), dir.path().join("other"));
+    let both = [target.clone(), other.clone()];
+    let check = || Output::check_all(&plan, &source, &both, false);
+    check().unwrap();
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    for place in [&target, &other] {
+        let Ok(Begun::Working(output)) = Output::begin(&plan, &source, place, false) else { panic!("finished") };
+        engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
+        output.place(&plan, &checkpoint, Durability::Process, Acceptance::Verified).unwrap();
+        check().unwrap();
+    }
+    for place in [&other, &target] {
+        let Ok(Begun::Finished(placed)) = Output::begin(&plan, &source, place, false) else { panic!("not finished") };
+        placed.acknowledge().unwrap();
+        assert!(check().unwrap_err().to_string().contains("exists already"));
+    }
+    std::fs::remove_dir_all(&target).unwrap();
+    assert!(check().unwrap_err().to_string().contains("other"), "the second is in the way");
 }
 
 #[test]

@@ -118,8 +118,7 @@ fn tied_heads_biases_and_experts_are_found_again() {
     let json = restored.config().unwrap().unwrap();
     assert_eq!((&json["tie_word_embeddings"], &json["attention_bias"]), (&json!(true), &json!(true)));
 
-    let mut experts: Vec<Tensor> =
-        llama(Dtype::F32).into_iter().filter(|(name, ..)| !name.contains("mlp")).collect();
+    let mut experts: Vec<Tensor> = llama(Dtype::F32).into_iter().filter(|(name, ..)| !name.contains("mlp")).collect();
     experts.push(weight("model.layers.0.block_sparse_moe.gate.weight", Dtype::F32, &[3, 64]));
     for expert in 0..3 {
         for (name, shape) in [("w1", [128, 64]), ("w2", [64, 128]), ("w3", [128, 64])] {

@@ -1,14 +1,14 @@
 //! `kvant convert`: plans, checks, works, and says what became of the codes.
 
-use crate::args::{ConvertArgs, ConvertTo};
+use crate::args::{ConvertArgs, ConvertTo, FinishArgs, RunArgs};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{gguf, interrupt, loading, model, onnx, size};
-use kvant_container::{Checkpoint, Durability};
+use crate::{delivery, gguf, interrupt, loading, model, onnx, size};
+use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
-use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
+use kvant_llm::engine::{self, Begun, Done, Output, Placed};
 use kvant_llm::plan::Plan;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     let checkpoint = model::open(&args.model)?;
     let plan = Plan::convert(&checkpoint, &conversion(args, target)?)?;
     if let Some(output) = &args.output {
-        Output::check(&plan, &args.model, output, args.overwrite)?;
+        Output::check(&plan, &args.model, output, args.finish.overwrite)?;
     }
     plan.notices.iter().for_each(|notice| printer.note(notice));
     let report =
@@ -38,14 +38,16 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
         return report.show(printer);
     };
     let cancelled = interrupt::flag();
-    let manner = Manner {
+    let work = Work {
+        checkpoint: &checkpoint,
+        source: &args.model,
+        target,
         threads: model::threads(&args.run),
-        overwrite: args.overwrite,
-        sync: args.sync,
-        no_verify: args.no_verify,
+        finish: args.finish,
         cancelled: &cancelled,
     };
-    let (output, done) = work(manner, (&args.model, target), &checkpoint, &plan, printer)?;
+    let (output, done) = work.carry_out(&plan, printer)?;
+    let output = output.acknowledge()?;
     let errors = match args.requantize {
         true => {
             let made = model::open(&output)?;
@@ -73,73 +75,73 @@ pub struct Request<'a> {
     /// What to.
     pub target: Target,
     /// The most bytes of a file.
-    pub max_shard_size: Option<u64>,
-    /// How it is run.
-    pub manner: Manner<'a>,
-}
-
-/// How a conversion is run.
-#[derive(Clone, Copy)]
-pub struct Manner<'a> {
-    /// Threads.
-    pub threads: usize,
-    /// Whether what is there is replaced.
-    pub overwrite: bool,
-    /// Whether to wait for the disk.
-    pub sync: bool,
-    /// Whether the output gets its name without being verified.
-    pub no_verify: bool,
+    pub max_shard_size: u64,
+    /// How to run it.
+    pub run: &'a RunArgs,
+    /// How it gets its name.
+    pub finish: FinishArgs,
     /// Set when the user wants it to stop.
     pub cancelled: &'a AtomicBool,
 }
 
-/// Converts a checkpoint that was just made. Scales that are not exact in the target are rounded, and the user is told.
+/// Converts a checkpoint that was just made. What the target does not hold exactly is quantized to what is nearest, and the user
+/// is told.
 ///
 /// # Errors
 /// As [`run`].
-pub fn make(source: &Path, target: &Path, request: &Request<'_>, printer: &Printer) -> Result<PathBuf, Failure> {
+pub fn make(source: &Path, target: &Path, request: &Request<'_>, printer: &Printer) -> Result<Placed, Failure> {
     let checkpoint = model::open(source)?;
-    let max_shard_size = request.max_shard_size.unwrap_or(MAX_SHARD_SIZE);
-    let conversion = Conversion { target: request.target, requantize: true, max_shard_size };
+    let conversion = Conversion { target: request.target, requantize: true, max_shard_size: request.max_shard_size };
     let plan = Plan::convert(&checkpoint, &conversion)?;
     plan.notices.iter().for_each(|notice| printer.note(notice));
-    Ok(work(request.manner, (source, target), &checkpoint, &plan, printer)?.0)
+    let Request { run, finish, cancelled, .. } = *request;
+    let work = Work { checkpoint: &checkpoint, source, target, threads: model::threads(run), finish, cancelled };
+    let (placed, _) = work.carry_out(&plan, printer)?;
+    if plan.layers.iter().any(|layer| !layer.is_recoded()) {
+        let made = model::open(placed.path())?;
+        let errors = model::pool(run)?.install(|| measure(&plan, &checkpoint, &made))?;
+        if let Some(worst) = worst(&errors) {
+            let shown = target.display();
+            printer.note(&format!("{shown}: values were quantized once more for it: {}", said(worst)));
+        }
+    }
+    Ok(placed)
 }
 
-/// What `--max-shard-size` is where it is not given.
-const MAX_SHARD_SIZE: u64 = 5_000_000_000;
+/// The layer with the largest relative error, where there is any error.
+pub fn worst(errors: &[LayerError]) -> Option<&LayerError> {
+    errors.iter().max_by(|a, b| a.relative.total_cmp(&b.relative)).filter(|error| error.relative > 0.0)
+}
 
-/// Carries out the plan.
-fn work(
-    manner: Manner<'_>,
-    (source, target): (&Path, &Path),
-    checkpoint: &Checkpoint,
-    plan: &Plan,
-    printer: &Printer,
-) -> Result<(PathBuf, Done), Failure> {
-    let output = match Output::begin(plan, source, target, manner.overwrite)? {
-        Begun::Working(output) => output,
-        Begun::Finished(path) => {
-            let jobs = plan.jobs().len();
-            return Ok((path, Done { jobs, resumed: jobs }));
-        }
-    };
-    let progress = Progress::new(printer, Unit::Bytes);
-    let run = engine::run(plan, checkpoint, &output, manner.threads, manner.cancelled, &progress);
-    drop(progress);
-    let done = match run {
-        Ok(done) => done,
-        Err(error) => {
-            // With such a weight no rerun could finish what was begun.
-            if matches!(error, EngineError::Weight { .. }) {
-                output.discard()?;
+/// It in words.
+pub fn said(worst: &LayerError) -> String {
+    format!("relative RMS {:.3e}, at most {:.3e} ({})", worst.relative, worst.max, worst.layer)
+}
+
+/// What a run needs besides its plan.
+struct Work<'a> {
+    checkpoint: &'a Checkpoint,
+    source: &'a Path,
+    target: &'a Path,
+    threads: usize,
+    finish: FinishArgs,
+    cancelled: &'a AtomicBool,
+}
+
+impl Work<'_> {
+    fn carry_out(&self, plan: &Plan, printer: &Printer) -> Result<(Placed, Done), Failure> {
+        let output = match Output::begin(plan, self.source, self.target, self.finish.overwrite)? {
+            Begun::Working(output) => output,
+            Begun::Finished(output) => {
+                let jobs = plan.jobs().len();
+                return Ok((output, Done { jobs, resumed: jobs }));
             }
-            return Err(error.into());
-        }
-    };
-    let durability = if manner.sync { Durability::Disk } else { Durability::Process };
-    let accept = |made: &Path| if manner.no_verify { Ok(()) } else { engine::accept(plan, made) };
-    Ok((output.finish_if(plan, checkpoint, durability, accept)?, done))
+        };
+        let progress = Progress::new(printer, Unit::Bytes);
+        let run = engine::run(plan, self.checkpoint, &output, self.threads, self.cancelled, &progress);
+        drop(progress);
+        delivery::settle(*output, run, (plan, self.checkpoint), self.finish)
+    }
 }
 
 /// What is said at the end, or of what would be done.
@@ -169,11 +171,6 @@ impl Report<'_> {
         (taken, self.plan.layers.len() - taken)
     }
 
-    /// The largest relative error of a layer.
-    fn worst(&self) -> Option<&LayerError> {
-        self.errors.iter().max_by(|a, b| a.relative.total_cmp(&b.relative)).filter(|error| error.relative > 0.0)
-    }
-
     fn text(&self) -> String {
         let (taken, anew) = self.counts();
         let (before, after) = (self.plan.source_bytes, self.plan.layout.total_size());
@@ -184,24 +181,14 @@ impl Report<'_> {
         if anew > 0 {
             lines.push(("quantized anew", format!("{anew} layers")));
         }
-        if let Some(worst) = self.worst() {
-            let text = format!("relative RMS {:.3e}, at most {:.3e} ({})", worst.relative, worst.max, worst.layer);
-            lines.push(("largest error", text));
-        }
+        lines.extend(worst(&self.errors).map(|worst| ("largest error", said(worst))));
         lines.push(("size", format!("{} to {}", size::bytes(before), size::bytes(after))));
         lines.extend(self.time.map(|time| ("time", size::duration(time))));
-        let loaders = self.loading().into_iter().enumerate();
-        let loading = loaders.map(|(i, (loader, line))| {
-            let line = line.map(|line| format!(": {line}")).unwrap_or_default();
-            (if i == 0 { "load it with" } else { "" }, format!("{loader}{line}"))
-        });
-        let all = lines.into_iter().chain(loading).map(|(name, value)| format!("{name:<15}  {value}"));
-        all.collect::<Vec<_>>().join("\n")
+        loading::summary(lines, &self.plan.loaders(), self.place())
     }
 
     fn json(&self) -> serde_json::Value {
         let (taken, anew) = self.counts();
-        let line = |(loader, line): (&str, Option<String>)| json!({ "loader": loader, "line": line });
         json!({
             "output": self.output.as_ref().map(|path| path.display().to_string()),
             "target": self.target.to_string(),
@@ -215,13 +202,13 @@ impl Report<'_> {
             "seconds": self.time.map(|time| time.as_secs_f64()),
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,
-            "loading": self.loading().into_iter().map(line).collect::<Vec<_>>(),
+            "loading": loading::json(&self.plan.loaders(), self.place()),
             "notices": self.plan.notices,
         })
     }
 
-    fn loading(&self) -> Vec<(&'static str, Option<String>)> {
-        let path = self.output.as_deref().or(self.args.output.as_deref()).unwrap_or_else(|| Path::new("OUT"));
-        loading::lines(&self.plan.loaders(), path)
+    /// Where the output is, or would be.
+    fn place(&self) -> &Path {
+        self.output.as_deref().or(self.args.output.as_deref()).unwrap_or_else(|| Path::new("OUT"))
     }
 }

@@ -1,7 +1,7 @@
 //! One command, one file. Commands read arguments, call the libraries and print what they answer.
 
 mod completions;
-mod convert;
+pub mod convert;
 mod eval;
 mod inspect;
 mod list;

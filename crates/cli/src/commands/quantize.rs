@@ -1,23 +1,21 @@
 //! `kvant quantize`: plans, checks, works, and says how to load the result.
 
-use super::convert::{Manner, Request};
 use super::plan::{View, show};
 use crate::args::QuantizeArgs;
 use crate::calibration::{Calibration, clear_away};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use crate::outputs::{Delivered, Outputs};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{gguf, interrupt, layer_table, loading, model, onnx, size};
-use kvant_container::{Checkpoint, Durability};
+use crate::{delivery, gguf, interrupt, layer_table, loading, model, onnx, size};
+use kvant_container::Checkpoint;
 use kvant_llm::blockwise::BlockwiseReport;
-use kvant_llm::conversion::Target;
-use kvant_llm::engine::{self, Begun, Done, EngineError, Output};
-use kvant_llm::export::Export;
+use kvant_llm::engine::{self, Begun, Done, Output, Placed};
 use kvant_llm::forward::Decoder;
 use kvant_llm::plan::Plan;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -34,17 +32,20 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let begun = Instant::now();
     let (checkpoint, plan) = model::plan(&args.recipe)?;
-    let outputs = args.output.as_deref().map(|output| outputs(&args.recipe.format, output)).unwrap_or_default();
-    for output in &outputs {
-        Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
+    let outputs = args.output.as_deref().map(|output| Outputs::of(args, output));
+    if args.recipe.wants_graph() {
+        kvant_llm::onnx::check(&Decoder::open(&checkpoint)?)?;
     }
-    match outputs.first() {
+    if let Some(outputs) = &outputs {
+        outputs.check(&plan)?;
+    }
+    match &outputs {
         _ if args.dry_run => show(&plan, &checkpoint, &View::usual(&args.run, &args.recipe.calibration), printer),
-        Some(target) => {
+        Some(outputs) => {
             plan.notices.iter().for_each(|notice| printer.note(notice));
             let cancelled = interrupt::flag();
             let (model, data) = (args.recipe.model.as_path(), &args.recipe.calibration);
-            let target = target.as_path();
+            let target = outputs.checkpoint();
             let source = Calibration {
                 checkpoint: &checkpoint,
                 model,
@@ -58,8 +59,9 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
                 true => work.band_by_band(plan, printer)?,
                 false => work.block_by_block(plan, printer)?,
             };
-            let also = convert_all(args, &made.output, &outputs, &cancelled, printer)?;
-            conclude(&Report { made, also, time: begun.elapsed() }, printer)
+            let Made { plan, output, done, blocks } = made;
+            let delivered = outputs.deliver(&plan, output, &cancelled, printer)?;
+            conclude(&Report { plan, delivered, done, blocks, time: begun.elapsed() }, printer)
         }
         None => {
             Err(Failure::new(Kind::Usage, "no output directory is given")
@@ -68,42 +70,10 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     }
 }
 
-/// The output directories: one, or one for each format.
-fn outputs(formats: &[Export], output: &Path) -> Vec<PathBuf> {
-    match formats {
-        [] | [_] => vec![output.to_owned()],
-        formats => formats.iter().map(|format| output.join(format.row().name)).collect(),
-    }
-}
-
-/// Converts what was made for the first format to the others, which were found to hold it.
-fn convert_all(
-    args: &QuantizeArgs,
-    made: &Path,
-    outputs: &[PathBuf],
-    cancelled: &AtomicBool,
-    printer: &Printer,
-) -> Result<Vec<PathBuf>, Failure> {
-    let max_shard_size = args.recipe.max_shard_size.map(|size| size.0);
-    let manner = Manner {
-        threads: model::threads(&args.run),
-        overwrite: args.overwrite,
-        sync: args.sync,
-        no_verify: args.no_verify,
-        cancelled,
-    };
-    let others = args.recipe.format.iter().zip(outputs).skip(1);
-    let convert = |(format, output): (&Export, &PathBuf)| {
-        let target = if *format == Export::Fake { Target::Float(None) } else { Target::Codes(*format) };
-        super::convert::make(made, output, &Request { target, max_shard_size, manner }, printer)
-    };
-    others.map(convert).collect()
-}
-
 /// What was made.
 struct Made {
     plan: Plan,
-    output: PathBuf,
+    output: Placed,
     done: Done,
     /// What became of layers, where that depended on data.
     blocks: Option<BlockwiseReport>,
@@ -131,7 +101,7 @@ impl Work<'_> {
         }
         let output = match self.begin(&plan)? {
             Begun::Working(output) => output,
-            Begun::Finished(path) => return self.finished(plan, path),
+            Begun::Finished(output) => return self.finished(plan, output),
         };
         self.rest(plan, *output, None, printer)
     }
@@ -143,7 +113,7 @@ impl Work<'_> {
         let plan = self.calibration.plan_for(plan, &loaded);
         let output = match self.begin(&plan)? {
             Begun::Working(output) => output,
-            Begun::Finished(path) => return self.finished(plan, path),
+            Begun::Finished(output) => return self.finished(plan, output),
         };
         match self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, printer) {
             Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks), printer),
@@ -159,10 +129,10 @@ impl Work<'_> {
     }
 
     fn begin(&self, plan: &Plan) -> Result<Begun, Failure> {
-        Ok(Output::begin(plan, &self.args.recipe.model, self.target, self.args.overwrite)?)
+        Ok(Output::begin(plan, &self.args.recipe.model, self.target, self.args.finish.overwrite)?)
     }
 
-    fn finished(&self, plan: Plan, output: PathBuf) -> Result<Made, Failure> {
+    fn finished(&self, plan: Plan, output: Placed) -> Result<Made, Failure> {
         clear_away(self.target)?;
         let jobs = plan.jobs().len();
         Ok(Made { plan, output, done: Done { jobs, resumed: jobs }, blocks: None })
@@ -185,19 +155,7 @@ impl Work<'_> {
         let progress = Progress::new(printer, Unit::Bytes);
         let run = engine::run(&plan, self.checkpoint, &output, threads, self.cancelled, &progress);
         drop(progress);
-        let done = match run {
-            Ok(done) => done,
-            Err(error) => {
-                // With such a weight no rerun could finish what was begun.
-                if matches!(error, EngineError::Weight { .. }) {
-                    output.discard()?;
-                }
-                return Err(error.into());
-            }
-        };
-        let durability = if self.args.sync { Durability::Disk } else { Durability::Process };
-        let accept = |made: &Path| if self.args.no_verify { Ok(()) } else { engine::accept(&plan, made) };
-        let output = output.finish_if(&plan, self.checkpoint, durability, accept)?;
+        let (output, done) = delivery::settle(output, run, (&plan, self.checkpoint), self.args.finish)?;
         clear_away(self.target)?;
         Ok(Made { plan, output, done, blocks })
     }
@@ -205,22 +163,23 @@ impl Work<'_> {
 
 /// What is said at the end.
 struct Report {
-    made: Made,
-    /// The outputs in further formats.
-    also: Vec<PathBuf>,
+    plan: Plan,
+    delivered: Delivered,
+    done: Done,
+    blocks: Option<BlockwiseReport>,
     time: Duration,
 }
 
 /// The path on stdout, or one object; the summary on stderr.
 fn conclude(report: &Report, printer: &Printer) -> Result<(), Failure> {
-    if let Some(table) = report.made.blocks.as_ref().and_then(layer_table::text) {
+    if let Some(table) = report.blocks.as_ref().and_then(layer_table::text) {
         printer.summary(&table);
     }
     printer.summary(&printable(&report.text()));
     if printer.is_json() {
         printer.json(&report.json())
     } else {
-        let outputs = std::iter::once(&report.made.output).chain(&report.also);
+        let outputs = std::iter::once(&report.delivered.output).chain(&report.delivered.also);
         printer.data(&outputs.map(|output| output.display().to_string()).collect::<Vec<_>>().join("\n"))
     }
 }
@@ -229,52 +188,38 @@ impl Report {
     fn text(&self) -> String {
         let (before, after) = self.sizes();
         let lines = [
-            ("layers", format!("{} to {}", self.made.plan.layers.len(), self.made.plan.recipe.scheme_name())),
+            ("layers", format!("{} to {}", self.plan.layers.len(), self.plan.recipe.scheme_name())),
             ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
-            (
-                "bits per weight",
-                format!("{:.2} in quantized layers, scales included", self.made.plan.bits_per_weight()),
-            ),
+            ("bits per weight", format!("{:.2} in quantized layers, scales included", self.plan.bits_per_weight())),
             ("time", size::duration(self.time)),
         ];
-        let loaders = self.loading().into_iter().enumerate();
-        let loading = loaders.map(|(i, (loader, line))| {
-            let line = line.map(|line| format!(": {line}")).unwrap_or_default();
-            (if i == 0 { "load it with" } else { "" }, format!("{loader}{line}"))
-        });
-        let all = lines.into_iter().chain(loading).map(|(name, value)| format!("{name:<15}  {value}"));
-        all.collect::<Vec<_>>().join("\n")
+        loading::summary(lines, &self.delivered.loaders, &self.delivered.output)
     }
 
     fn json(&self) -> serde_json::Value {
         let (before, after) = self.sizes();
-        let line = |(loader, line): (&str, Option<String>)| json!({ "loader": loader, "line": line });
         json!({
-            "output": self.made.output.display().to_string(),
-            "also": self.also.iter().map(|output| output.display().to_string()).collect::<Vec<_>>(),
-            "export": self.made.plan.export.row().name,
-            "recipe": self.made.plan.recipe,
-            "architecture": self.made.plan.architecture,
-            "family": self.made.plan.family,
-            "quantized_layers": self.made.plan.layers.len(),
-            "kept_tensors": self.made.plan.kept.len(),
+            "output": self.delivered.output.display().to_string(),
+            "also": self.delivered.also.iter().map(|output| output.display().to_string()).collect::<Vec<_>>(),
+            "export": self.plan.export.row().name,
+            "recipe": self.plan.recipe,
+            "architecture": self.plan.architecture,
+            "family": self.plan.family,
+            "quantized_layers": self.plan.layers.len(),
+            "kept_tensors": self.plan.kept.len(),
             "source_bytes": before,
             "output_bytes": after,
-            "bits_per_weight": self.made.plan.bits_per_weight(),
+            "bits_per_weight": self.plan.bits_per_weight(),
             "seconds": self.time.as_secs_f64(),
-            "jobs": self.made.done.jobs,
-            "resumed_jobs": self.made.done.resumed,
-            "loading": self.loading().into_iter().map(line).collect::<Vec<_>>(),
-            "notices": self.made.plan.notices,
-            "calibration": self.made.plan.record,
+            "jobs": self.done.jobs,
+            "resumed_jobs": self.done.resumed,
+            "loading": loading::json(&self.delivered.loaders, &self.delivered.output),
+            "notices": self.plan.notices,
+            "calibration": self.plan.record,
         })
     }
 
     fn sizes(&self) -> (u64, u64) {
-        (self.made.plan.source_bytes, self.made.plan.layout.total_size())
-    }
-
-    fn loading(&self) -> Vec<(&'static str, Option<String>)> {
-        loading::lines(&self.made.plan.loaders(), &self.made.output)
+        (self.plan.source_bytes, self.delivered.bytes)
     }
 }

@@ -2,15 +2,16 @@
 
 use super::file_name;
 use crate::args::ConvertArgs;
+use crate::commands::convert::{said, worst};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{interrupt, loading, model, size};
-use kvant_container::{Checkpoint, Durability};
+use crate::{delivery, interrupt, loading, model, size};
+use kvant_container::Checkpoint;
 use kvant_llm::conversion::LayerError;
-use kvant_llm::engine::{self, Begun, Done, Output};
-use kvant_llm::gguf::run::{is_final, run as carry_out};
+use kvant_llm::engine::{Begun, Done, Output, Placed};
+use kvant_llm::gguf::run::run as carry_out;
 use kvant_llm::gguf::{GgufPlan, measure};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -29,14 +30,15 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     let checkpoint = model::open(&args.model)?;
     let plan = GgufPlan::convert(&checkpoint, args.requantize, &file_name(args.output.as_deref()))?;
     if let Some(output) = &args.output {
-        Output::check(&plan, &args.model, output, args.overwrite)?;
+        Output::check(&plan, &args.model, output, args.finish.overwrite)?;
     }
     plan.notices.iter().for_each(|notice| printer.note(notice));
-    let report = Report { plan: &plan, output: None, done: Done::default(), errors: Vec::new(), time: None };
+    let report = Report { args, plan: &plan, output: None, done: Done::default(), errors: Vec::new(), time: None };
     let Some(target) = args.output.as_deref().filter(|_| !args.dry_run) else {
         return report.show(printer);
     };
     let (output, done) = work(args, target, &checkpoint, &plan, printer)?;
+    let output = output.acknowledge()?;
     let errors = match args.requantize {
         true => model::pool(&args.run)?.install(|| measure(&plan, &checkpoint, &output))?,
         false => Vec::new(),
@@ -51,35 +53,24 @@ fn work(
     checkpoint: &Checkpoint,
     plan: &GgufPlan,
     printer: &Printer,
-) -> Result<(PathBuf, Done), Failure> {
-    let output = match Output::begin(plan, &args.model, target, args.overwrite)? {
+) -> Result<(Placed, Done), Failure> {
+    let output = match Output::begin(plan, &args.model, target, args.finish.overwrite)? {
         Begun::Working(output) => output,
-        Begun::Finished(path) => {
+        Begun::Finished(output) => {
             let jobs = plan.tensors.len();
-            return Ok((path, Done { jobs, resumed: jobs }));
+            return Ok((output, Done { jobs, resumed: jobs }));
         }
     };
     let cancelled = interrupt::flag();
     let progress = Progress::new(printer, Unit::Weights);
     let done = carry_out(plan, checkpoint, &output, model::threads(&args.run), &cancelled, &progress);
     drop(progress);
-    let done = match done {
-        Ok(done) => done,
-        Err(error) => {
-            // With such a weight no rerun could finish what was begun.
-            if is_final(&error) {
-                output.discard()?;
-            }
-            return Err(error.into());
-        }
-    };
-    let durability = if args.sync { Durability::Disk } else { Durability::Process };
-    let accept = |made: &Path| if args.no_verify { Ok(()) } else { engine::accept_file(made) };
-    Ok((output.finish_if(plan, checkpoint, durability, accept)?, done))
+    delivery::settle(*output, done, (plan, checkpoint), args.finish)
 }
 
 /// What is said at the end, or of what would be done.
 struct Report<'a> {
+    args: &'a ConvertArgs,
     plan: &'a GgufPlan,
     output: Option<PathBuf>,
     done: Done,
@@ -109,25 +100,15 @@ impl Report<'_> {
         if anew > 0 {
             lines.push(("quantized anew", format!("{anew} tensors")));
         }
-        let worst = self.errors.iter().max_by(|a, b| a.relative.total_cmp(&b.relative));
-        if let Some(worst) = worst.filter(|error| error.relative > 0.0) {
-            let text = format!("relative RMS {:.3e}, at most {:.3e} ({})", worst.relative, worst.max, worst.layer);
-            lines.push(("largest error", text));
-        }
+        lines.extend(worst(&self.errors).map(|worst| ("largest error", said(worst))));
         let (before, after) = (self.plan.source_bytes, self.plan.layout.file_len());
         lines.push(("size", format!("{} to {}", size::bytes(before), size::bytes(after))));
         lines.extend(self.time.map(|time| ("time", size::duration(time))));
-        let loading = self.loading().into_iter().enumerate().map(|(i, (loader, line))| {
-            let line = line.map(|line| format!(": {line}")).unwrap_or_default();
-            (if i == 0 { "load it with" } else { "" }, format!("{loader}{line}"))
-        });
-        let all = lines.into_iter().chain(loading).map(|(name, value)| format!("{name:<15}  {value}"));
-        all.collect::<Vec<_>>().join("\n")
+        loading::summary(lines, &self.plan.loaders(), self.place())
     }
 
     fn json(&self) -> serde_json::Value {
         let (taken, anew) = self.counts();
-        let line = |(loader, line): (&str, Option<String>)| json!({ "loader": loader, "line": line });
         json!({
             "output": self.output.as_ref().map(|path| path.display().to_string()),
             "target": "gguf",
@@ -141,12 +122,13 @@ impl Report<'_> {
             "seconds": self.time.map(|time| time.as_secs_f64()),
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,
-            "loading": self.loading().into_iter().map(line).collect::<Vec<_>>(),
+            "loading": loading::json(&self.plan.loaders(), self.place()),
             "notices": self.plan.notices,
         })
     }
 
-    fn loading(&self) -> Vec<(&'static str, Option<String>)> {
-        loading::lines(&self.plan.loaders(), self.output.as_deref().unwrap_or_else(|| Path::new("OUT.gguf")))
+    /// Where the output is, or would be.
+    fn place(&self) -> &Path {
+        self.output.as_deref().or(self.args.output.as_deref()).unwrap_or_else(|| Path::new("OUT.gguf"))
     }
 }

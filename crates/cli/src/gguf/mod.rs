@@ -29,11 +29,12 @@ pub fn is_file(path: &Path) -> bool {
 /// # Errors
 /// Whatever is wrong with the recipe, or with the file of importance.
 pub fn recipe(args: &RecipeArgs) -> Result<Option<GgufRecipe>, Failure> {
-    if let ([_, _, ..], true) = (args.format.as_slice(), args.format.contains(&Export::Gguf)) {
+    let exports = args.exports();
+    if args.format.len() > 1 && exports.contains(&Export::Gguf) {
         let failure = Failure::new(Kind::Usage, "--format gguf is a file of its own, not one of several formats");
         return Err(failure.with_hint(Some("write it in a run of its own".to_owned())));
     }
-    let (line, file) = model::settings(args, args.format.first().copied(), &[])?;
+    let (line, file) = model::settings(args, exports.first().copied(), &[])?;
     let Some(recipe) = GgufRecipe::of(&line, &file)? else {
         return match args.gguf.given() {
             None => Ok(None),

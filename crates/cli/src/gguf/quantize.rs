@@ -9,12 +9,12 @@ use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{interrupt, loading, model, size};
-use kvant_container::{Checkpoint, Durability};
-use kvant_llm::engine::{self, Begun, Done, Output};
+use crate::{delivery, interrupt, loading, model, size};
+use kvant_container::Checkpoint;
+use kvant_llm::engine::{Begun, Done, Output, Placed};
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::imatrix::{self, Importance, Provenance};
-use kvant_llm::gguf::run::{is_final, run as carry_out};
+use kvant_llm::gguf::run::run as carry_out;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub fn run(args: &QuantizeArgs, recipe: GgufRecipe, printer: &Printer) -> Result
     let begun = Instant::now();
     let (checkpoint, plan) = plan_for(&args.recipe, recipe, args.output.as_deref())?;
     if let Some(output) = &args.output {
-        Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
+        Output::check(&plan, &args.recipe.model, output, args.finish.overwrite)?;
     }
     match &args.output {
         _ if args.dry_run => show(&plan, &checkpoint, false, model::threads(&args.run), printer),
@@ -40,6 +40,7 @@ pub fn run(args: &QuantizeArgs, recipe: GgufRecipe, printer: &Printer) -> Result
             let plan = if plan.recipe.needs_importance() { work.measured(plan, printer)? } else { plan };
             plan.notices.iter().for_each(|notice| printer.note(notice));
             let (output, done) = work.carry_out(&plan, printer)?;
+            let output = output.acknowledge()?;
             conclude(&Report { plan, output, done, time: begun.elapsed() }, printer)
         }
         None => {
@@ -91,31 +92,19 @@ impl Work<'_> {
         Ok(GgufPlan::new(self.checkpoint, recipe, &file_name(Some(self.target)))?)
     }
 
-    fn carry_out(&self, plan: &GgufPlan, printer: &Printer) -> Result<(PathBuf, Done), Failure> {
-        let output = match Output::begin(plan, &self.args.recipe.model, self.target, self.args.overwrite)? {
+    fn carry_out(&self, plan: &GgufPlan, printer: &Printer) -> Result<(Placed, Done), Failure> {
+        let output = match Output::begin(plan, &self.args.recipe.model, self.target, self.args.finish.overwrite)? {
             Begun::Working(output) => output,
-            Begun::Finished(path) => {
+            Begun::Finished(output) => {
                 let jobs = plan.tensors.len();
-                return Ok((path, Done { jobs, resumed: jobs }));
+                return Ok((output, Done { jobs, resumed: jobs }));
             }
         };
         let threads = model::threads(&self.args.run);
         let progress = Progress::new(printer, Unit::Weights);
         let done = carry_out(plan, self.checkpoint, &output, threads, self.cancelled, &progress);
         drop(progress);
-        let done = match done {
-            Ok(done) => done,
-            Err(error) => {
-                // With such a weight no rerun could finish what was begun.
-                if is_final(&error) {
-                    output.discard()?;
-                }
-                return Err(error.into());
-            }
-        };
-        let durability = if self.args.sync { Durability::Disk } else { Durability::Process };
-        let accept = |made: &Path| if self.args.no_verify { Ok(()) } else { engine::accept_file(made) };
-        Ok((output.finish_if(plan, self.checkpoint, durability, accept)?, done))
+        delivery::settle(*output, done, (plan, self.checkpoint), self.args.finish)
     }
 }
 
@@ -145,16 +134,10 @@ impl Report {
             ("bits per weight", format!("{:.2} in quantized tensors, scales included", self.plan.bits_per_weight())),
             ("time", size::duration(self.time)),
         ];
-        let loaders = self.loading().into_iter().enumerate().map(|(i, (loader, line))| {
-            let line = line.map(|line| format!(": {line}")).unwrap_or_default();
-            (if i == 0 { "load it with" } else { "" }, format!("{loader}{line}"))
-        });
-        let all = lines.into_iter().chain(loaders).map(|(name, value)| format!("{name:<15}  {value}"));
-        all.collect::<Vec<_>>().join("\n")
+        loading::summary(lines, &self.plan.loaders(), &self.output)
     }
 
     fn json(&self) -> serde_json::Value {
-        let line = |(loader, line): (&str, Option<String>)| json!({ "loader": loader, "line": line });
         json!({
             "output": self.output.display().to_string(),
             "export": "gguf",
@@ -169,12 +152,8 @@ impl Report {
             "seconds": self.time.as_secs_f64(),
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,
-            "loading": self.loading().into_iter().map(line).collect::<Vec<_>>(),
+            "loading": loading::json(&self.plan.loaders(), &self.output),
             "notices": self.plan.notices,
         })
-    }
-
-    fn loading(&self) -> Vec<(&'static str, Option<String>)> {
-        loading::lines(&self.plan.loaders(), &self.output)
     }
 }

@@ -1,15 +1,18 @@
-//! `kvant convert MODEL --to onnx`: a decoder as an ONNX graph.
+//! `kvant convert MODEL --to onnx` and `kvant quantize MODEL --format onnx`: a decoder as an ONNX graph.
 
 use super::quantize::{check_output, model_size, no_output};
-use crate::args::ConvertArgs;
+use crate::args::{ConvertArgs, RunArgs};
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
-use crate::{interrupt, model, size};
+use crate::{findings, interrupt, model, size};
 use kvant_container::onnx::{ExternalData, Spill, write_unless};
 use kvant_llm::forward::Decoder;
-use kvant_llm::onnx::{Exported, export};
+use kvant_llm::onnx::{Exported, check, export};
+use kvant_onnx::verify;
 use serde_json::json;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Writes the graph.
@@ -23,23 +26,19 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let begun = Instant::now();
     if let Some(output) = &args.output {
-        check_output(output, &args.model, args.overwrite)?;
+        check_output(output, &args.model, args.finish.overwrite)?;
     }
     let checkpoint = model::open(&args.model)?;
     let decoder = Decoder::open(&checkpoint)?;
+    check(&decoder)?;
     if args.dry_run {
         printer.summary("a graph of this decoder, which is not written");
         return Ok(());
     }
     let output = args.output.as_deref().ok_or_else(no_output)?;
-    let directory = output.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let cancelled = interrupt::flag();
-    let spill = Spill::new(directory)?.cancelled_by(cancelled.clone());
-    let made = model::pool(&args.run)?.install(|| export(&decoder, Some(&spill)))?;
-    notes(&made, printer);
-    let (nodes, widened) = (made.model.graph.node.len(), made.widened);
-    write_unless(made.model, output, ExternalData::Auto, &cancelled)?;
-    let (bytes, seconds) = (model_size(output), begun.elapsed());
+    let task = Task { output, no_verify: args.finish.no_verify, run: &args.run, cancelled: &interrupt::flag() };
+    let Graph { nodes, bytes, widened } = task.make(&decoder, printer)?;
+    let seconds = begun.elapsed();
     printer.summary(&format!("{nodes} nodes, {}, {}", size::bytes(bytes), size::duration(seconds)));
     let output = output.display().to_string();
     match printer.is_json() {
@@ -52,6 +51,56 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
             "seconds": seconds.as_secs_f64(),
         })),
         false => printer.data(&output),
+    }
+}
+
+/// How a graph is written.
+pub struct Task<'a> {
+    /// The file.
+    pub output: &'a Path,
+    /// Whether it gets its name without being verified.
+    pub no_verify: bool,
+    /// How to run it.
+    pub run: &'a RunArgs,
+    /// Set when the user wants it to stop.
+    pub cancelled: &'a Arc<AtomicBool>,
+}
+
+/// What was written.
+pub struct Graph {
+    /// Its nodes.
+    pub nodes: usize,
+    /// The bytes of its files.
+    pub bytes: u64,
+    /// Quantized layers that are floats in it.
+    pub widened: Vec<String>,
+}
+
+impl Task<'_> {
+    /// Writes the graph of a decoder.
+    ///
+    /// # Errors
+    /// What has no graph, and a graph that does not pass verification, before anything is written; then what the system says.
+    pub fn make(&self, decoder: &Decoder<'_>, printer: &Printer) -> Result<Graph, Failure> {
+        let directory = self.output.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let spill = Spill::new(directory)?.cancelled_by(self.cancelled.clone());
+        let made = model::pool(self.run)?.install(|| export(decoder, Some(&spill)))?;
+        notes(&made, printer);
+        if !self.no_verify {
+            self.accept(&made)?;
+        }
+        let nodes = made.model.graph.node.len();
+        write_unless(made.model, self.output, ExternalData::Auto, self.cancelled)?;
+        Ok(Graph { nodes, bytes: model_size(self.output), widened: made.widened })
+    }
+
+    fn accept(&self, made: &Exported) -> Result<(), Failure> {
+        let found = verify::verify(&made.model);
+        if verify::runs(&found) {
+            return Ok(());
+        }
+        let failure = Failure::new(Kind::Invalid, findings::failing(&self.output.display().to_string(), &found));
+        Err(failure.with_hint(Some("the same command with --no-verify writes it all the same".to_owned())))
     }
 }
 

@@ -27,7 +27,7 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let begun = Instant::now();
     let output = args.output.as_deref().ok_or_else(no_output)?;
-    check_output(output, &args.recipe.model, args.overwrite)?;
+    check_output(output, &args.recipe.model, args.finish.overwrite)?;
     let cancelled = interrupt::flag();
     let directory = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spill = Spill::new(directory)?.cancelled_by(cancelled.clone());
@@ -55,7 +55,7 @@ pub(super) fn no_output() -> Failure {
 }
 
 /// Refuses an output that exists, that is the source, or that is no file to be.
-pub(super) fn check_output(output: &Path, source: &Path, overwrite: bool) -> Result<(), Failure> {
+pub fn check_output(output: &Path, source: &Path, overwrite: bool) -> Result<(), Failure> {
     let shown = printable(&output.to_string_lossy());
     let usage = |message: String, hint: &str| Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned()));
     if !is_graph(output) {

@@ -59,7 +59,15 @@ impl Checkpoint {
         let positions = unique_positions(path, &shards)?;
         let unindexed = sources.check_index(&shards, &positions)?;
         let Sources { is_dir, index, .. } = sources;
-        Ok(Self { path: path.to_path_buf(), is_dir, index: index.map(|i| i.path), shards, positions, unindexed, gguf: None })
+        Ok(Self {
+            path: path.to_path_buf(),
+            is_dir,
+            index: index.map(|i| i.path),
+            shards,
+            positions,
+            unindexed,
+            gguf: None,
+        })
     }
 
     /// A GGUF file seen as a checkpoint. What its tensors and metadata mean is not known here: `small` holds tensors that were

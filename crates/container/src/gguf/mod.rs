@@ -11,10 +11,6 @@
 //!
 //! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
-
 mod cursor;
 mod encode;
 mod error;
@@ -26,6 +22,9 @@ mod tensor_type;
 #[cfg(test)]
 mod tests;
 mod value;
+
+use crate::MappedFile;
+use std::path::Path;
 
 pub use error::GgufError;
 pub use file::{GgufFile, GgufTensor};
@@ -52,13 +51,12 @@ const MAX_DIMENSIONS: usize = 4;
 /// Most bytes of a tensor's name that loaders take (`GGML_MAX_NAME`, less the zero at its end).
 const MAX_NAME: usize = 63;
 
-/// Whether the file at a path begins as a GGUF does, whatever it is called.
-pub fn is_gguf(path: &Path) -> bool {
-    let mut first = [0; MAGIC.len()];
-    path.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok_and(|()| first == *MAGIC)
-}
-
 /// Whether a file begins as a GGUF does.
 pub fn begins_as_gguf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
+}
+
+/// Whether a path is a file that begins as a GGUF does.
+pub fn is_gguf(path: &Path) -> bool {
+    path.is_file() && MappedFile::open(path).is_ok_and(|map| begins_as_gguf(&map))
 }

@@ -83,9 +83,7 @@ pub struct UnknownTarget(pub String);
 impl Target {
     /// Every name on the command line.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        let exports =
-            EXPORTS.iter().filter(|row| !matches!(row.export, Export::Fake | Export::Gguf)).map(|row| row.name);
-        exports.chain([FLOAT])
+        EXPORTS.iter().filter(|row| row.export.is_target()).map(|row| row.name).chain([FLOAT])
     }
 }
 
@@ -104,7 +102,7 @@ impl FromStr for Target {
     type Err = UnknownTarget;
 
     fn from_str(text: &str) -> Result<Target, UnknownTarget> {
-        let export = || text.parse::<Export>().ok().filter(|export| !matches!(export, Export::Fake | Export::Gguf));
+        let export = || text.parse::<Export>().ok().filter(|export| export.is_target());
         match text {
             FLOAT => Ok(Target::Float(None)),
             _ => export().map(Target::Codes).ok_or_else(|| UnknownTarget(text.to_owned())),

@@ -2,29 +2,24 @@
 //! are those of [`crate::verify`].
 
 use super::EngineError;
-use crate::plan::Plan;
 use crate::verify::{Options, Reads, verify};
 use kvant_quant::finding::Finding;
 use std::path::Path;
 
-/// Verifies an output that is complete but for its name, as [`Output::finish_if`](super::Output::finish_if) asks.
+/// Whether a complete output is looked at before it gets its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acceptance {
+    /// It is verified, and keeps its preliminary name where it does not pass.
+    Verified,
+    /// It gets its name as it is.
+    Unseen,
+}
+
+/// Verifies an output that is complete but for its name. Errors that are allowed do not count.
 ///
 /// # Errors
 /// [`EngineError::Unfit`] where a check finds an error.
-pub fn accept(plan: &Plan, output: &Path) -> Result<(), EngineError> {
-    // A file alone has no config.json, and neither has what is made of it.
-    accept_but(output, |error| plan.config.is_none() && error.check == "config")
-}
-
-/// The same of a GGUF file, which says all of itself.
-///
-/// # Errors
-/// [`EngineError::Unfit`] where a check finds an error.
-pub fn accept_file(output: &Path) -> Result<(), EngineError> {
-    accept_but(output, |_| false)
-}
-
-fn accept_but(output: &Path, is_allowed: impl Fn(&Finding) -> bool) -> Result<(), EngineError> {
+pub(super) fn accept_but(output: &Path, is_allowed: impl Fn(&Finding) -> bool) -> Result<(), EngineError> {
     let report = verify(output, &Options { reads: Reads::Scales, ..Options::default() })?;
     let errors: Vec<_> = report.errors().filter(|error| !is_allowed(error)).collect();
     match errors.first() {

@@ -1,6 +1,7 @@
 //! What an output must know of a plan: which files there will be, and how runs of the same plan are told from others.
 
 use super::EngineError;
+use super::acceptance::accept_but;
 use super::output::write_files;
 use crate::plan::Plan;
 use kvant_container::{Checkpoint, Geometry};
@@ -35,6 +36,14 @@ pub trait Deliverable {
     fn write_files(&self, _checkpoint: &Checkpoint, _staging: &Path, _journal: &Path) -> Result<(), EngineError> {
         Ok(())
     }
+
+    /// Verifies the directory or file that is complete but for its name.
+    ///
+    /// # Errors
+    /// [`EngineError::Unfit`] where a check finds an error.
+    fn accept(&self, output: &Path) -> Result<(), EngineError> {
+        accept_but(output, |_| false)
+    }
 }
 
 impl Deliverable for Plan {
@@ -48,5 +57,10 @@ impl Deliverable for Plan {
 
     fn write_files(&self, checkpoint: &Checkpoint, staging: &Path, journal: &Path) -> Result<(), EngineError> {
         write_files(self, checkpoint, staging, journal)
+    }
+
+    fn accept(&self, output: &Path) -> Result<(), EngineError> {
+        // A file alone has no config.json, and neither has what is made of it.
+        accept_but(output, |error| self.config.is_none() && error.check == "config")
     }
 }

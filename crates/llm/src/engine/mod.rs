@@ -8,9 +8,9 @@ mod output;
 mod packed;
 mod turns;
 
-pub use acceptance::{accept, accept_file};
+pub use acceptance::Acceptance;
 pub use deliverable::{Deliverable, Form};
-pub use output::{Begun, Output, OutputError};
+pub use output::{Begun, Output, OutputError, Placed};
 pub(crate) use turns::take_turns;
 
 use crate::export::{Piece, ScaleEncoding, encode};
@@ -101,6 +101,11 @@ impl EngineError {
             EngineError::Weight { .. } | EngineError::Uncalibrated | EngineError::Unfit { .. } => ErrorKind::Invalid,
             EngineError::Vanished(_) | EngineError::Threads(_) | EngineError::Cancelled => ErrorKind::Io,
         }
+    }
+
+    /// Whether what was begun is of no use to a later run: with such a weight none could finish it.
+    pub fn is_final(&self) -> bool {
+        matches!(self, EngineError::Weight { .. })
     }
 
     /// The way out.

@@ -1,11 +1,11 @@
 //! The output directory while it is made: a staging directory beside it, a journal beside that, and one rename at the
 //! end. Nothing appears under the final name before it is whole.
 
-use super::{Deliverable, EngineError, Form};
+use super::{Acceptance, Deliverable, EngineError, Form};
 use crate::import::SIDE_FILES;
 use crate::journal::{Entry, Journal, Written};
 use crate::plan::Plan;
-use kvant_container::{Checkpoint, Durability, ErrorKind, MappedFile, Writer, gguf, positioned, python_json};
+use kvant_container::{Checkpoint, Durability, ErrorKind, Writer, gguf, positioned, python_json};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -138,7 +138,32 @@ pub enum Begun {
     /// There is work to do.
     Working(Box<Output>),
     /// An earlier run of the same plan did it all, and was killed before it could say so.
-    Finished(PathBuf),
+    Finished(Placed),
+}
+
+/// An output under its name, of which the journal still says so: a rerun of the same plan finds it done. That is wanted as
+/// long as there is more to do than this output.
+#[derive(Debug)]
+pub struct Placed {
+    paths: Paths,
+    // Held so that no other run takes it up.
+    _journal: Journal,
+}
+
+impl Placed {
+    /// The output.
+    pub fn path(&self) -> &Path {
+        &self.paths.target
+    }
+
+    /// Ends it: a rerun finds an output that is in its way.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn acknowledge(self) -> Result<PathBuf, OutputError> {
+        clear_away(&self.paths)?;
+        Ok(self.paths.target)
+    }
 }
 
 /// An output in the making. Dropped before [`finish`](Self::finish), it stays for the next run to go on with.
@@ -167,13 +192,43 @@ impl Output {
             return Ok(());
         }
         check_target(&paths.target, &plan.form(), overwrite)?;
-        // Without a journal they are not ours to remove.
-        for stranger in [&paths.staging, &paths.replaced] {
-            if stranger.symlink_metadata().is_ok() && !paths.journal.exists() {
-                return Err(OutputError::InTheWay(stranger.clone()));
+        check_beside(&paths)?;
+        check_room(plan, &[paths])
+    }
+
+    /// The same for several outputs of about the plan's size, before any of them is begun. One that an interrupted run has made is
+    /// not in the way here: whether it is the plan's, [`begin`](Self::begin) finds.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_all(
+        plan: &dyn Deliverable,
+        source: &Path,
+        targets: &[PathBuf],
+        overwrite: bool,
+    ) -> Result<(), OutputError> {
+        let mut missing = Vec::new();
+        for target in targets {
+            let paths = Paths::of(target)?;
+            if holds(&paths.target, source) {
+                return Err(OutputError::IsSource(paths.target));
+            }
+            if !Self::is_unacknowledged(target)? {
+                check_target(&paths.target, &plan.form(), overwrite)?;
+                check_beside(&paths)?;
+                missing.push(paths);
             }
         }
-        check_room(plan, &paths)
+        check_room(plan, &missing)
+    }
+
+    /// Whether an earlier run has made the output, and was interrupted before it could say so.
+    ///
+    /// # Errors
+    /// [`OutputError::NoName`].
+    pub fn is_unacknowledged(target: &Path) -> Result<bool, OutputError> {
+        let paths = Paths::of(target)?;
+        Ok(paths.target.exists() && Journal::is_whole(&paths.journal))
     }
 
     /// Begins an output, or goes on with one that was interrupted: what its journal records is believed where the bytes
@@ -193,8 +248,8 @@ impl Output {
             _ => OutputError::Io { action: "open", path: paths.journal.clone(), cause },
         })?;
         if is_placed(plan, &paths) {
-            clear_away(&paths)?;
-            return Ok(Begun::Finished(paths.target));
+            clear_beside(&paths)?;
+            return Ok(Begun::Finished(Placed { paths, _journal: journal }));
         }
         let (writer, entries) = match Writer::reopen(&paths.staging, plan.geometry()) {
             Ok(writer) if !found.entries.is_empty() => {
@@ -263,32 +318,34 @@ impl Output {
         checkpoint: &Checkpoint,
         durability: Durability,
     ) -> Result<PathBuf, EngineError> {
-        self.finish_if(plan, checkpoint, durability, |_| Ok(()))
+        Ok(self.place(plan, checkpoint, durability, Acceptance::Unseen)?.acknowledge()?)
     }
 
-    /// The same, if what is complete but for its name is accepted. Where it is not, it stays for the user to look at, and a
-    /// rerun comes to the same point at once.
+    /// The same, with the end still to be acknowledged, and verified before where that is asked. What does not pass stays for
+    /// the user to look at, and a rerun comes to the same point at once.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish), and those of `accept`, which is given the directory or the file.
-    pub fn finish_if(
+    /// As [`finish`](Self::finish), and [`EngineError::Unfit`].
+    pub fn place(
         self,
         plan: &dyn Deliverable,
         checkpoint: &Checkpoint,
         durability: Durability,
-        accept: impl FnOnce(&Path) -> Result<(), EngineError>,
-    ) -> Result<PathBuf, EngineError> {
+        acceptance: Acceptance,
+    ) -> Result<Placed, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
         plan.write_files(checkpoint, &paths.staging, &paths.journal)?;
         writer.finish(durability)?;
-        accept(&paths.made(&plan.form()))?;
+        if acceptance == Acceptance::Verified {
+            plan.accept(&paths.made(&plan.form()))?;
+        }
         journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
         put_in_place(&paths, &plan.form(), overwrite)?;
-        clear_away(&paths)?;
+        clear_beside(&paths)?;
         if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
             positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
         }
-        Ok(paths.target)
+        Ok(Placed { paths, _journal: journal })
     }
 }
 
@@ -302,10 +359,15 @@ fn is_placed(plan: &dyn Deliverable, paths: &Paths) -> bool {
     placed && Journal::peek(&paths.journal, plan.fingerprint()).whole
 }
 
-/// Removes what was replaced and what the output was made in, and at last the journal.
-fn clear_away(paths: &Paths) -> Result<(), OutputError> {
+/// Removes what was replaced and what the output was made in.
+fn clear_beside(paths: &Paths) -> Result<(), OutputError> {
     remove_dir(&paths.replaced)?;
-    remove_dir(&paths.staging)?;
+    remove_dir(&paths.staging)
+}
+
+/// The same, and at last the journal.
+fn clear_away(paths: &Paths) -> Result<(), OutputError> {
+    clear_beside(paths)?;
     fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
 }
 
@@ -319,7 +381,7 @@ fn check_target(target: &Path, form: &Form, overwrite: bool) -> Result<(), Outpu
     }
     let refuse = |reason| Err(OutputError::NotReplaceable { path: target.to_owned(), reason });
     if let Form::File(_) = form {
-        return if begins_as_gguf(target) { Ok(()) } else { refuse("it is no GGUF file") };
+        return if gguf::is_gguf(target) { Ok(()) } else { refuse("it is no GGUF file") };
     }
     if !target.is_dir() {
         return refuse("it is not a directory");
@@ -333,10 +395,6 @@ fn check_target(target: &Path, form: &Form, overwrite: bool) -> Result<(), Outpu
     if model && !names.iter().any(|name| name == ".git") { Ok(()) } else { refuse("it holds other things") }
 }
 
-fn begins_as_gguf(path: &Path) -> bool {
-    MappedFile::open(path).is_ok_and(|map| gguf::begins_as_gguf(&map))
-}
-
 fn is_empty_dir(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
@@ -346,15 +404,28 @@ fn holds(target: &Path, source: &Path) -> bool {
     matches!((source.canonicalize(), target.canonicalize()), (Ok(source), Ok(target)) if source.starts_with(&target))
 }
 
-fn check_room(plan: &dyn Deliverable, paths: &Paths) -> Result<(), OutputError> {
+/// What is in the way without a journal is not ours to remove.
+fn check_beside(paths: &Paths) -> Result<(), OutputError> {
+    let mut strangers = [&paths.staging, &paths.replaced].into_iter().filter(|path| path.symlink_metadata().is_ok());
+    match strangers.next().filter(|_| !paths.journal.exists()) {
+        Some(stranger) => Err(OutputError::InTheWay(stranger.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Room for outputs of the plan's size that lie on one disk.
+fn check_room(plan: &dyn Deliverable, all: &[Paths]) -> Result<(), OutputError> {
+    let Some(first) = all.first() else { return Ok(()) };
     // An unfinished output has its room already.
-    let reserved = fs::read_dir(&paths.staging).map_or(0, |entries| {
+    let reserved = |paths: &Paths| -> u64 {
+        let entries = fs::read_dir(&paths.staging).into_iter().flatten();
         entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
-    });
-    let needed = plan.geometry().disk_size().saturating_sub(reserved);
-    match positioned::available_space(&paths.target) {
+    };
+    let size = plan.geometry().disk_size();
+    let needed = all.iter().map(|paths| size.saturating_sub(reserved(paths))).sum();
+    match positioned::available_space(&first.target) {
         Ok(available) if available < needed => {
-            Err(OutputError::NoRoom { path: paths.target.clone(), needed, available })
+            Err(OutputError::NoRoom { path: first.target.clone(), needed, available })
         }
         // A system that cannot tell lets the work begin; a full disk is reported then.
         _ => Ok(()),

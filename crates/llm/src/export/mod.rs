@@ -129,6 +129,11 @@ impl Export {
         row.unwrap_or(&EXPORTS[0])
     }
 
+    /// Whether checkpoints are converted to it: plain floats have a name of their own there, and GGUF files are made of floats.
+    pub(crate) fn is_target(self) -> bool {
+        !matches!(self, Export::Fake | Export::Gguf)
+    }
+
     /// Its `quant_method` in config.json, or what stands for it in the rules of loaders; `None` for plain floats.
     pub(crate) fn method(self) -> Option<&'static str> {
         match self {

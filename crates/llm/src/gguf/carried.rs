@@ -12,7 +12,9 @@ use kvant_numeric::format::MiniFloat;
 use kvant_numeric::ggml::{Coded, Parts};
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
-use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, SchemeError, TensorScheme, ZeroPoint};
+use kvant_quant::scheme::{
+    Axis, FloatScale, FloatScheme, Granularity, IntScheme, SchemeError, TensorScheme, ZeroPoint,
+};
 
 /// How codes become blocks: the type, and the scheme that describes the codes with signed integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,7 +85,9 @@ fn held(isa: Isa, matrices: &[&PackedMatrix<'_>]) -> Result<(Carried, Loss), Str
     let (mut found, mut loss): (Option<Carried>, Loss) = (None, None);
     for matrix in matrices {
         if matrix.groups().is_some() {
-            return Err("its input channels are not grouped as they stand, and there is no place for their groups".into());
+            return Err(
+                "its input channels are not grouped as they stand, and there is no place for their groups".into()
+            );
         }
         let scheme = matrix.scheme(symmetric, None).ok_or_else(|| matrix.unlike())?;
         let carried = Carried { coded: coded(scheme, matrix.columns())?, scheme };
@@ -101,7 +105,9 @@ fn held(isa: Isa, matrices: &[&PackedMatrix<'_>]) -> Result<(Carried, Loss), Str
 fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, String> {
     let no_such = || Err(format!("GGUF has no blocks of `{scheme}`"));
     let granularity = match scheme {
-        TensorScheme::Int(IntScheme { granularity, .. }) | TensorScheme::Float(FloatScheme { granularity, .. }) => granularity,
+        TensorScheme::Int(IntScheme { granularity, .. }) | TensorScheme::Float(FloatScheme { granularity, .. }) => {
+            granularity
+        }
         _ => return no_such(),
     };
     let group = match granularity {

@@ -25,7 +25,7 @@ pub mod restore;
 mod rope;
 pub mod run;
 mod source;
-mod tokenizer;
+pub(crate) mod tokenizer;
 mod values;
 
 pub use carried::Carried;

@@ -151,9 +151,7 @@ impl<'a> BlockMatrix<'a> {
         let coded = self.coded()?;
         let granularity = granularity(self.cut()?, (self.rows, self.columns), usual)?;
         let observer = Default::default();
-        let float = |scale| {
-            TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, granularity, scale, observer })
-        };
+        let float = |scale| TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, granularity, scale, observer });
         match code_kind(coded) {
             CodeKind::Float(_) if coded == Coded::Mxfp4 => Some(float(FloatScale::E8m0(ScaleRule::Even))),
             CodeKind::Float(_) => Some(float(FloatScale::E4m3OfTensor)),

@@ -4,7 +4,7 @@
 use super::catalog::Catalog;
 use super::codes::StoredCodes;
 use super::error::ImportError;
-use super::matrix::{Factor, CodeMatrix, StoredScales, ZeroPoints};
+use super::matrix::{CodeMatrix, Factor, StoredScales, ZeroPoints};
 use super::scalars;
 use crate::export::{Content, Packing, Part, ScaleEncoding};
 use kvant_container::{Dtype, TensorView};

@@ -25,12 +25,12 @@ pub(crate) mod scalars;
 pub(crate) mod survey;
 
 pub use activations::{StoredActivation, StoredActivations, StoredAttention};
+pub(crate) use blocks::{BlockMatrix, BlockPiece};
 pub use error::ImportError;
 pub(crate) use fp8::{scale_block, stated_block};
-pub(crate) use blocks::{BlockMatrix, BlockPiece};
 pub use matrix::CodeMatrix;
-pub use packed::PackedMatrix;
 pub(crate) use matrix::decode_scales;
+pub use packed::PackedMatrix;
 pub(crate) use recode::integers;
 
 use crate::network::{TensorMeta, modality_part};
@@ -272,7 +272,10 @@ impl<'c, 'a> Builder<'c, 'a> {
         self.add_activations(&module)?;
         let mut parts = Vec::new();
         for weight in self.method.weights(&module)? {
-            let bound = weight.matrices.iter().map(|layout| layout.bind(self.catalog).map(|matrix| Arc::new(PackedMatrix::Apart(matrix))));
+            let bound = weight
+                .matrices
+                .iter()
+                .map(|layout| layout.bind(self.catalog).map(|matrix| Arc::new(PackedMatrix::Apart(matrix))));
             let matrices = bound.collect::<Result<Vec<_>, _>>()?;
             let meta = TensorMeta::new(weight.name, weight.shape, "F32");
             self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(matrices) });

@@ -2,7 +2,7 @@
 //! over. Which scheme stored codes are, and how scales are stored. Not whether another layout holds them: see
 //! [`crate::conversion`].
 
-use super::matrix::{Factor, CodeMatrix};
+use super::matrix::{CodeMatrix, Factor};
 use crate::export::ScaleEncoding;
 use crate::weight::Band;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};

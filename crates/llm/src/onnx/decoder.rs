@@ -40,11 +40,13 @@ pub(super) struct Writer<'w, 'a> {
     pub(super) builder: Builder,
     pub(super) isa: Isa,
     pub(super) spill: Option<&'w Spill>,
+    /// Whether weights are left out: the graph shows only that all rules have one.
+    pub(super) outline: bool,
     pub(super) rotaries: Vec<AnglesOf>,
     /// Weights by module.
     pub(super) weights: HashMap<String, Weight>,
     /// Tables that rows are looked up in, as floats.
-    pub(super) tables: HashMap<String, Value>,
+    pub(super) tables: HashMap<String, (Value, DataType)>,
     pub(super) widened: Vec<String>,
     positions: Positions,
     masks: HashMap<Option<usize>, Value>,
@@ -56,6 +58,19 @@ pub(super) struct Writer<'w, 'a> {
 ///
 /// *Unsupported* for rules that have no graph, *invalid* for weights that are not what they should be.
 pub fn export(decoder: &Decoder<'_>, spill: Option<&Spill>) -> Result<Exported, OnnxExportError> {
+    write(decoder, spill, false)
+}
+
+/// Whether [`export`] has a graph for every rule of a decoder; reads no weight.
+///
+/// # Errors
+///
+/// *Unsupported* for rules that have no graph.
+pub fn check(decoder: &Decoder<'_>) -> Result<(), OnnxExportError> {
+    write(decoder, None, true).map(drop)
+}
+
+fn write(decoder: &Decoder<'_>, spill: Option<&Spill>, outline: bool) -> Result<Exported, OnnxExportError> {
     let mut builder = Builder::default();
     builder.enter("inputs");
     let rows = [Extent::Named("batch"), Extent::Named("sequence")];
@@ -69,6 +84,7 @@ pub fn export(decoder: &Decoder<'_>, spill: Option<&Spill>) -> Result<Exported, 
         builder,
         isa: Isa::best(),
         spill,
+        outline,
         rotaries: Vec::new(),
         weights: HashMap::new(),
         tables: HashMap::new(),

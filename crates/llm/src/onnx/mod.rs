@@ -21,5 +21,5 @@ mod norm;
 mod routing;
 mod weights;
 
-pub use decoder::{Exported, export};
+pub use decoder::{Exported, check, export};
 pub use error::OnnxExportError;

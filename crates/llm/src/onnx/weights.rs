@@ -62,14 +62,13 @@ impl Writer<'_, '_> {
     /// A table `[rows, columns]` whose rows are looked up, and the value of row numbers `rows`.
     pub(super) fn looked_up(&mut self, table: &Projection, rows: &Value) -> Result<Value, OnnxExportError> {
         let (constant, data_type) = self.constant_of(table, false)?;
-        if data_type == DataType::FLOAT {
-            self.tables.insert(table.module.clone(), constant.clone());
-        } else {
-            let floats = self.builder.cast(&constant, DataType::FLOAT);
-            self.tables.insert(table.module.clone(), floats);
-        }
+        self.tables.insert(table.module.clone(), (constant.clone(), data_type));
         let found = self.builder.node("Gather", &[&constant, rows], &[("axis", Attribute::Int(0))]);
-        Ok(if data_type == DataType::FLOAT { found } else { self.builder.cast(&found, DataType::FLOAT) })
+        Ok(self.as_floats(found, data_type))
+    }
+
+    fn as_floats(&mut self, value: Value, data_type: DataType) -> Value {
+        if data_type == DataType::FLOAT { value } else { self.builder.cast(&value, DataType::FLOAT) }
     }
 
     fn weight(&mut self, layer: &Projection) -> Result<Weight, OnnxExportError> {
@@ -77,8 +76,12 @@ impl Writer<'_, '_> {
             return Ok(known.clone());
         }
         let weight = match (self.tables.get(&layer.module).cloned(), self.decoder.tensors().packed(layer)) {
+            (None, _) if self.outline => self.floats(layer)?,
             // A head that is tied to the embedding.
-            (Some(table), _) => Weight::Matrix(self.builder.transpose(&table, &[1, 0])),
+            (Some((table, data_type)), _) => {
+                let table = self.as_floats(table, data_type);
+                Weight::Matrix(self.builder.transpose(&table, &[1, 0]))
+            }
             (None, Some(matrix)) => self.packed(layer, matrix)?,
             (None, None) => self.floats(layer)?,
         };
@@ -89,12 +92,16 @@ impl Writer<'_, '_> {
 
     fn floats(&mut self, layer: &Projection) -> Result<Weight, OnnxExportError> {
         let (constant, data_type) = self.constant_of(layer, true)?;
-        let floats = data_type == DataType::FLOAT;
-        Ok(Weight::Matrix(if floats { constant } else { self.builder.cast(&constant, DataType::FLOAT) }))
+        Ok(Weight::Matrix(self.as_floats(constant, data_type)))
     }
 
     /// The values of a weight in the type in which the checkpoint has them, f32 for codes.
     fn constant_of(&mut self, layer: &Projection, transposed: bool) -> Result<(Value, DataType), OnnxExportError> {
+        let name = format!("{}.weight", layer.module);
+        if self.outline {
+            let nothing = keep(None, Vec::new())?;
+            return Ok((self.builder.initializer(&name, DataType::FLOAT, &[0], nothing), DataType::FLOAT));
+        }
         let matrix: WeightMatrix<'_> = self.decoder.weight(layer);
         let (rows, columns) = (layer.rows, layer.columns);
         let mut values = Vec::new();
@@ -108,7 +115,6 @@ impl Writer<'_, '_> {
         let shape = if transposed { [columns, rows] } else { [rows, columns] };
         let values = if transposed { turned(&values, rows, columns) } else { values };
         let contents = keep(self.spill, encode(encoding, &values))?;
-        let name = format!("{}.weight", layer.module);
         Ok((self.builder.initializer(&name, data_type, &shape, contents), data_type))
     }
 

@@ -24,7 +24,7 @@ use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
 use serde::{Serialize, Serializer};
 
 /// The default of [`Recipe::max_shard_size`].
-const MAX_SHARD_SIZE: ByteSize = ByteSize(5_000_000_000);
+pub const MAX_SHARD_SIZE: ByteSize = ByteSize(5_000_000_000);
 
 /// Layers by name, and what becomes of them.
 #[derive(Clone, Debug, PartialEq, Eq)]

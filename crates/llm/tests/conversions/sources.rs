@@ -112,7 +112,8 @@ pub fn write_file(plan: &GgufPlan, checkpoint: &Checkpoint, source: &Path, out: 
 fn as_q4_1(dir: &Path) {
     let file = dir.with_extension("gguf");
     let checkpoint = Checkpoint::open(dir).unwrap();
-    let made = GgufPlan::convert(&checkpoint, true, "model.gguf").map(|plan| write_file(&plan, &checkpoint, dir, &file));
+    let made =
+        GgufPlan::convert(&checkpoint, true, "model.gguf").map(|plan| write_file(&plan, &checkpoint, dir, &file));
     drop(checkpoint);
     std::fs::remove_dir_all(dir).unwrap();
     match made {

@@ -54,23 +54,61 @@ const QWEN2: Architecture = Architecture { family: "qwen2", name: "qwen2", pairi
 
 /// Every family that can be written, sorted by name.
 pub static ARCHITECTURES: &[Architecture] = &[
-    Architecture { family: "cohere", name: "command-r", extras: extras::cohere, restoration: Some(&restoration::COHERE), ..LLAMA },
-    Architecture { family: "cohere2", name: "cohere2", extras: extras::cohere2, restoration: Some(&restoration::COHERE), ..LLAMA },
+    Architecture {
+        family: "cohere",
+        name: "command-r",
+        extras: extras::cohere,
+        restoration: Some(&restoration::COHERE),
+        ..LLAMA
+    },
+    Architecture {
+        family: "cohere2",
+        name: "cohere2",
+        extras: extras::cohere2,
+        restoration: Some(&restoration::COHERE),
+        ..LLAMA
+    },
     Architecture { family: "deepseek_v2", name: "deepseek2", extras: extras::deepseek2, ..LLAMA },
-    Architecture { family: "deepseek_v3", name: "deepseek2", extras: extras::deepseek2, restoration: Some(&restoration::DEEPSEEK_V3), ..LLAMA },
+    Architecture {
+        family: "deepseek_v3",
+        name: "deepseek2",
+        extras: extras::deepseek2,
+        restoration: Some(&restoration::DEEPSEEK_V3),
+        ..LLAMA
+    },
     Architecture { family: "gemma", name: "gemma", extras: extras::gemma, restoration: PLAIN, ..QWEN2 },
-    Architecture { family: "gemma2", name: "gemma2", extras: extras::gemma, restoration: Some(&restoration::GEMMA2), ..QWEN2 },
-    Architecture { family: "gemma3", name: "gemma3", extras: extras::gemma3, restoration: Some(&restoration::GEMMA3), ..QWEN2 },
+    Architecture {
+        family: "gemma2",
+        name: "gemma2",
+        extras: extras::gemma,
+        restoration: Some(&restoration::GEMMA2),
+        ..QWEN2
+    },
+    Architecture {
+        family: "gemma3",
+        name: "gemma3",
+        extras: extras::gemma3,
+        restoration: Some(&restoration::GEMMA3),
+        ..QWEN2
+    },
     Architecture { family: "glm4", name: "glm4", restoration: PLAIN, ..LLAMA },
     Architecture {
         family: "glm4_moe",
         name: "glm4moe",
         norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
         extras: extras::glm4_moe,
-        restoration: Some(&restoration::GLM4_MOE), ..QWEN2
+        restoration: Some(&restoration::GLM4_MOE),
+        ..QWEN2
     },
     Architecture { family: "gpt2", name: "gpt2", extras: extras::gpt2, restoration: Some(&restoration::GPT2), ..QWEN2 },
-    Architecture { family: "gpt_neox", name: "gptneox", needs_head: true, extras: extras::parallel, restoration: Some(&restoration::GPT_NEOX), ..QWEN2 },
+    Architecture {
+        family: "gpt_neox",
+        name: "gptneox",
+        needs_head: true,
+        extras: extras::parallel,
+        restoration: Some(&restoration::GPT_NEOX),
+        ..QWEN2
+    },
     Architecture {
         family: "gpt_oss",
         name: "gpt-oss",
@@ -79,16 +117,42 @@ pub static ARCHITECTURES: &[Architecture] = &[
         extras: extras::gpt_oss,
         ..QWEN2
     },
-    Architecture { family: "granite", name: "granite", extras: extras::granite, restoration: Some(&restoration::GRANITE), ..LLAMA },
-    Architecture { family: "granitemoe", name: "granitemoe", extras: extras::granite, restoration: Some(&restoration::GRANITE), ..LLAMA },
+    Architecture {
+        family: "granite",
+        name: "granite",
+        extras: extras::granite,
+        restoration: Some(&restoration::GRANITE),
+        ..LLAMA
+    },
+    Architecture {
+        family: "granitemoe",
+        name: "granitemoe",
+        extras: extras::granite,
+        restoration: Some(&restoration::GRANITE),
+        ..LLAMA
+    },
     Architecture { restoration: Some(&restoration::LLAMA), ..LLAMA },
     Architecture { family: "minimax_m2", name: "minimax-m2", needs_head: true, extras: extras::minimax_m2, ..QWEN2 },
     Architecture { family: "mistral", ..LLAMA },
     Architecture { family: "mixtral", restoration: Some(&restoration::MIXTRAL), ..LLAMA },
-    Architecture { family: "nemotron", name: "nemotron", needs_head: true, extras: extras::nemotron, restoration: Some(&restoration::NEMOTRON), ..QWEN2 },
+    Architecture {
+        family: "nemotron",
+        name: "nemotron",
+        needs_head: true,
+        extras: extras::nemotron,
+        restoration: Some(&restoration::NEMOTRON),
+        ..QWEN2
+    },
     Architecture { family: "olmo", name: "olmo", extras: extras::olmo, ..LLAMA },
     Architecture { family: "olmo2", name: "olmo2", needs_head: true, restoration: Some(&restoration::OLMO2), ..QWEN2 },
-    Architecture { family: "olmo3", name: "olmo2", needs_head: true, extras: extras::olmo3, restoration: Some(&restoration::OLMO3), ..QWEN2 },
+    Architecture {
+        family: "olmo3",
+        name: "olmo2",
+        needs_head: true,
+        extras: extras::olmo3,
+        restoration: Some(&restoration::OLMO3),
+        ..QWEN2
+    },
     Architecture { family: "olmoe", name: "olmoe", needs_head: true, ..QWEN2 },
     Architecture {
         family: "phi",
@@ -96,16 +160,37 @@ pub static ARCHITECTURES: &[Architecture] = &[
         needs_head: true,
         lacks: &[NormSite::Query, NormSite::Key],
         extras: extras::phi,
-        restoration: PLAIN, ..QWEN2
+        restoration: PLAIN,
+        ..QWEN2
     },
     Architecture { family: "phi3", name: "phi3", extras: extras::phi3, ..QWEN2 },
     Architecture { family: "phimoe", name: "phimoe", needs_head: true, extras: extras::phi3, ..QWEN2 },
     Architecture { restoration: PLAIN, ..QWEN2 },
-    Architecture { family: "qwen2_moe", name: "qwen2moe", needs_head: true, extras: extras::qwen_moe, restoration: Some(&restoration::QWEN2_MOE), ..QWEN2 },
+    Architecture {
+        family: "qwen2_moe",
+        name: "qwen2moe",
+        needs_head: true,
+        extras: extras::qwen_moe,
+        restoration: Some(&restoration::QWEN2_MOE),
+        ..QWEN2
+    },
     Architecture { family: "qwen3", name: "qwen3", restoration: PLAIN, ..QWEN2 },
-    Architecture { family: "qwen3_moe", name: "qwen3moe", extras: extras::qwen_moe, restoration: Some(&restoration::QWEN3_MOE), ..QWEN2 },
+    Architecture {
+        family: "qwen3_moe",
+        name: "qwen3moe",
+        extras: extras::qwen_moe,
+        restoration: Some(&restoration::QWEN3_MOE),
+        ..QWEN2
+    },
     Architecture { family: "smollm3", name: "smollm3", restoration: PLAIN, ..LLAMA },
-    Architecture { family: "stablelm", name: "stablelm", needs_head: true, extras: extras::parallel, restoration: Some(&restoration::STABLELM), ..QWEN2 },
+    Architecture {
+        family: "stablelm",
+        name: "stablelm",
+        needs_head: true,
+        extras: extras::parallel,
+        restoration: Some(&restoration::STABLELM),
+        ..QWEN2
+    },
     Architecture { family: "starcoder2", name: "starcoder2", restoration: Some(&restoration::STARCODER2), ..QWEN2 },
 ];
 

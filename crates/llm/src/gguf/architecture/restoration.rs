@@ -36,28 +36,17 @@ pub(super) const QWEN3_MOE: Restoration = Restoration {
     ..PLAIN
 };
 
-const SOFT_CAPS: Words = &[
-    ("attn_logit_softcapping", "attn_logit_softcapping"),
-    ("final_logit_softcapping", "final_logit_softcapping"),
-];
+const SOFT_CAPS: Words =
+    &[("attn_logit_softcapping", "attn_logit_softcapping"), ("final_logit_softcapping", "final_logit_softcapping")];
 
-pub(super) const GEMMA2: Restoration = Restoration {
-    words: SOFT_CAPS,
-    more: |stated, config| attention_scalar(stated, config, 46),
-    ..PLAIN
-};
+pub(super) const GEMMA2: Restoration =
+    Restoration { words: SOFT_CAPS, more: |stated, config| attention_scalar(stated, config, 46), ..PLAIN };
 
-pub(super) const GEMMA3: Restoration = Restoration {
-    words: SOFT_CAPS,
-    more: |stated, config| attention_scalar(stated, config, 62),
-    ..PLAIN
-};
+pub(super) const GEMMA3: Restoration =
+    Restoration { words: SOFT_CAPS, more: |stated, config| attention_scalar(stated, config, 62), ..PLAIN };
 
-pub(super) const COHERE: Restoration = Restoration {
-    words: &[("logit_scale", "logit_scale")],
-    flags: &[("attn_q_norm.weight", "use_qk_norm")],
-    ..PLAIN
-};
+pub(super) const COHERE: Restoration =
+    Restoration { words: &[("logit_scale", "logit_scale")], flags: &[("attn_q_norm.weight", "use_qk_norm")], ..PLAIN };
 
 pub(super) const DEEPSEEK_V3: Restoration = Restoration {
     is_of: |stated| stated.size("expert_gating_func") == Some(SIGMOID) && stated.has("blk.0.attn_k_b.weight"),
@@ -114,8 +103,10 @@ pub(super) const GRANITE: Restoration = Restoration {
     ..PLAIN
 };
 
-pub(super) const NEMOTRON: Restoration =
-    Restoration { words: &[("attention.layer_norm_epsilon", "norm_eps"), ("attention.layer_norm_rms_epsilon", "")], ..PLAIN };
+pub(super) const NEMOTRON: Restoration = Restoration {
+    words: &[("attention.layer_norm_epsilon", "norm_eps"), ("attention.layer_norm_rms_epsilon", "")],
+    ..PLAIN
+};
 
 pub(super) const OLMO2: Restoration =
     Restoration { is_of: |stated| stated.value("attention.sliding_window").is_none(), ..PLAIN };
@@ -123,10 +114,8 @@ pub(super) const OLMO2: Restoration =
 pub(super) const OLMO3: Restoration =
     Restoration { is_of: |stated| stated.value("attention.sliding_window").is_some(), more: layer_types, ..PLAIN };
 
-pub(super) const STABLELM: Restoration = Restoration {
-    flags: &[("attn_q_norm.weight", "qk_layernorm"), ("attn_q.bias", "use_qkv_bias")],
-    ..PLAIN
-};
+pub(super) const STABLELM: Restoration =
+    Restoration { flags: &[("attn_q_norm.weight", "qk_layernorm"), ("attn_q.bias", "use_qkv_bias")], ..PLAIN };
 
 pub(super) const STARCODER2: Restoration = Restoration {
     words: &[("attention.layer_norm_epsilon", "norm_epsilon"), ("attention.sliding_window", "")],

@@ -149,9 +149,7 @@ impl<'a> Builder<'a> {
             let ImportedTensor { meta, stored } = &tensors[slab.tensor];
             let fits = match stored {
                 Stored::Plain(view) => source_type(view.dtype()).is_some(),
-                Stored::Packed(all) => {
-                    all.get(slab.matrix).is_some_and(|one| (one.rows(), one.columns()) == slab.size)
-                }
+                Stored::Packed(all) => all.get(slab.matrix).is_some_and(|one| (one.rows(), one.columns()) == slab.size),
             };
             if !fits {
                 let (tensor, dtype) = (meta.name.clone(), meta.dtype.clone());

@@ -229,12 +229,7 @@ fn importance_notice(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Option<S
     ))
 }
 
-fn fingerprint(
-    checkpoint: &Checkpoint,
-    recipe: &GgufRecipe,
-    layout: &GgufLayout,
-    tensors: &[PlannedTensor],
-) -> String {
+fn fingerprint(checkpoint: &Checkpoint, recipe: &GgufRecipe, layout: &GgufLayout, tensors: &[PlannedTensor]) -> String {
     let mut bytes = source_text(checkpoint, &recipe.canonical()).into_bytes();
     let carried = tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.carried?)));
     carried.for_each(|(name, carried)| bytes.extend(format!("{name} {}\n", carried.scheme).into_bytes()));

@@ -88,7 +88,8 @@ fn architecture(
     let read = named.filter_map(|row| Some((by_name(row.family)?, row, row.restoration?)));
     let mut fitting = read.filter(|(.., restoration)| (restoration.is_of)(stated));
     fitting.next().ok_or_else(|| {
-        let mut known: Vec<&str> = ARCHITECTURES.iter().filter(|row| row.restoration.is_some()).map(|r| r.name).collect();
+        let mut known: Vec<&str> =
+            ARCHITECTURES.iter().filter(|row| row.restoration.is_some()).map(|r| r.name).collect();
         known.dedup();
         let reason = format!("models of the architecture {} are not read", crate::recipe::quoted(stated.architecture));
         let hint = format!("use the checkpoint that the file was made of; read are {}", known.join(", "));
@@ -120,7 +121,9 @@ fn say(stated: &Stated<'_>, restoration: &Restoration, config: &mut Map<String, 
 fn as_json(value: &Stored) -> Option<Value> {
     match value {
         Stored::Bool(flag) => Some(json!(flag)),
-        Stored::F32(_) | Stored::F64(_) => value.as_f64().filter(|number| number.is_finite()).map(|number| json!(number)),
+        Stored::F32(_) | Stored::F64(_) => {
+            value.as_f64().filter(|number| number.is_finite()).map(|number| json!(number))
+        }
         Stored::Array(array) => {
             let numbers = whole_numbers(array)?;
             let first = *numbers.first()?;

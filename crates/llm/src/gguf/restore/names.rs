@@ -9,7 +9,12 @@ use kvant_container::gguf::GgufFile;
 use std::collections::HashMap;
 
 /// Tensors of the model, in an order that follows the file's.
-pub(super) fn expected(family: &Family, architecture: &Architecture, file: &GgufFile, blocks: usize) -> Vec<TensorMeta> {
+pub(super) fn expected(
+    family: &Family,
+    architecture: &Architecture,
+    file: &GgufFile,
+    blocks: usize,
+) -> Vec<TensorMeta> {
     // An empty tensor has no bytes, and any number of rows.
     let shapes = file.tensors().filter(|tensor| tensor.byte_len() > 0).map(|tensor| (tensor.name(), tensor.shape()));
     let shapes = shapes.collect();

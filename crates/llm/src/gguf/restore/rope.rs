@@ -24,7 +24,8 @@ pub(super) fn restore(
     let base = stated.number("rope.freq_base").unwrap_or(10_000.0);
     config.insert(word("rope.freq_base", "rope_theta").to_owned(), json!(base));
     let part = word("rope.dimension_count", "partial_rotary_factor");
-    if let (Some(dim), Some(width), false) = (stated.size("rope.dimension_count"), stated.head_width(), part.is_empty()) {
+    if let (Some(dim), Some(width), false) = (stated.size("rope.dimension_count"), stated.head_width(), part.is_empty())
+    {
         if dim != width || partial != 1.0 {
             config.insert(part.to_owned(), json!(fraction(dim, width)));
         }
@@ -63,7 +64,8 @@ fn yarn(stated: &Stated<'_>, factor: f64) -> Result<Value, ImportError> {
     scaling.insert("rope_type".to_owned(), json!("yarn"));
     scaling.insert("factor".to_owned(), json!(factor));
     scaling.insert("original_max_position_embeddings".to_owned(), json!(original));
-    let more = [("yarn_attn_factor", "attention_factor"), ("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")];
+    let more =
+        [("yarn_attn_factor", "attention_factor"), ("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")];
     for (key, name) in more {
         if let Some(number) = stated.number(&format!("rope.scaling.{key}")) {
             scaling.insert(name.to_owned(), json!(number));

@@ -25,7 +25,10 @@ pub(super) struct Found<'a> {
 ///
 /// # Errors
 /// *Unsupported* for tensors that have no place in the family, *invalid* where shapes contradict each other.
-pub(crate) fn tensors<'a>(checkpoint: &'a Checkpoint, file: &'a GgufFile) -> Result<Vec<ImportedTensor<'a>>, ImportError> {
+pub(crate) fn tensors<'a>(
+    checkpoint: &'a Checkpoint,
+    file: &'a GgufFile,
+) -> Result<Vec<ImportedTensor<'a>>, ImportError> {
     let found = find(file, &restore(file)?)?;
     let imported = found.into_iter().map(|Found { meta, matrices, .. }| {
         let stored = match checkpoint.tensor(&meta.name) {
@@ -76,18 +79,19 @@ impl<'a> Places<'a> {
         self.pieces.into_iter().for_each(|(matrix, piece)| matrices[matrix].push(piece));
         let whole = matrices.into_iter().map(|pieces| BlockMatrix::new(self.size.0, self.size.1, pieces));
         let matrices = whole.collect::<Option<Vec<_>>>().filter(|matrices| !matrices.is_empty());
-        let missing = || ImportError::invalid(&meta.name, "the file lacks tensors, or rows of tensors, that it was made into");
-        Ok(Found { meta: meta.clone(), matrices: matrices.ok_or_else(missing)?, offset: self.offset, small: self.small })
+        let missing =
+            || ImportError::invalid(&meta.name, "the file lacks tensors, or rows of tensors, that it was made into");
+        Ok(Found {
+            meta: meta.clone(),
+            matrices: matrices.ok_or_else(missing)?,
+            offset: self.offset,
+            small: self.small,
+        })
     }
 }
 
 /// Notes the slabs of a tensor of the file where they belong.
-fn add<'a>(
-    places: &mut [Places<'a>],
-    tensor: GgufTensor<'a>,
-    slabs: &[Slab],
-    small: bool,
-) -> Result<(), ImportError> {
+fn add<'a>(places: &mut [Places<'a>], tensor: GgufTensor<'a>, slabs: &[Slab], small: bool) -> Result<(), ImportError> {
     let kind = codec::of(tensor.kind()).ok_or_else(|| {
         let hint = "use a file of another type, or the checkpoint that it was made of";
         ImportError::unsupported(tensor.name(), format!("values of {} are not decoded here", tensor.kind()), hint)
@@ -96,7 +100,8 @@ fn add<'a>(
     for slab in slabs {
         let place = &mut places[slab.tensor];
         (place.size, place.offset, place.small) = (slab.size, slab.offset, small);
-        let piece = BlockPiece { tensor, kind, width: slab.out_columns(), first, rows: slab.rows, transposed: slab.transposed };
+        let piece =
+            BlockPiece { tensor, kind, width: slab.out_columns(), first, rows: slab.rows, transposed: slab.transposed };
         place.pieces.push((slab.matrix, piece));
         first += slab.out_rows();
     }
@@ -111,7 +116,8 @@ fn refuse_others(file: &GgufFile, known: &[&str]) -> Result<(), ImportError> {
     match file.tensors().find(|tensor| !known.contains(tensor.name())) {
         None => Ok(()),
         Some(tensor) => {
-            let hint = "the file was made by another version or of another model: use the checkpoint that it was made of";
+            let hint =
+                "the file was made by another version or of another model: use the checkpoint that it was made of";
             Err(ImportError::unsupported(tensor.name(), "has no place in the family that the file states", hint))
         }
     }

@@ -143,9 +143,7 @@ impl<'a> Vocabulary<'a> {
         };
         let merges: Option<Vec<Value>> = merges.unwrap_or_default().iter().map(pair).collect();
         let merges = merges.ok_or_else(|| ImportError::invalid("tokenizer.ggml.merges", "a merge is no pair"))?;
-        let split = |expression: &&str| {
-            json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": false})
-        };
+        let split = |expression: &&str| json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": false});
         let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
         let steps: Vec<Value> = way.expressions.iter().map(split).chain([bytes.clone()]).collect();
         Ok(json!({
@@ -166,8 +164,11 @@ impl<'a> Vocabulary<'a> {
         }
         let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
         let (space, prefix) = (SPACE.to_string(), self.flag("add_space_prefix", true));
-        let normalizers: Vec<Value> =
-            prefix.then(|| json!({"type": "Prepend", "prepend": space})).into_iter().chain([replace(" ", &space)]).collect();
+        let normalizers: Vec<Value> = prefix
+            .then(|| json!({"type": "Prepend", "prepend": space}))
+            .into_iter()
+            .chain([replace(" ", &space)])
+            .collect();
         let strip = prefix.then(|| json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         let decoders = [replace(&space, " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
         let decoders: Vec<Value> = decoders.into_iter().chain(strip).collect();
@@ -200,8 +201,13 @@ impl<'a> Vocabulary<'a> {
 
     /// tokenizer_config.json.
     fn config(&self) -> Value {
-        const NAMES: [(&str, &str); 5] =
-            [("bos", "bos_token"), ("eos", "eos_token"), ("unknown", "unk_token"), ("padding", "pad_token"), ("mask", "mask_token")];
+        const NAMES: [(&str, &str); 5] = [
+            ("bos", "bos_token"),
+            ("eos", "eos_token"),
+            ("unknown", "unk_token"),
+            ("padding", "pad_token"),
+            ("mask", "mask_token"),
+        ];
         let mut config = Map::new();
         config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
         config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
@@ -250,7 +256,10 @@ mod tests {
         assert_eq!(tokenizer["model"]["vocab"], json!({"<s>": 0, "a": 1, "b": 2, "ab": 3}));
         assert_eq!(tokenizer["model"]["merges"], json!([["a", "b"]]));
         assert_eq!(tokenizer["post_processor"]["single"][0]["SpecialToken"]["id"], "<s>");
-        assert_eq!((&tokenizer["added_tokens"][0]["content"], tokenizer["added_tokens"].as_array().unwrap().len()), (&json!("<s>"), 1));
+        assert_eq!(
+            (&tokenizer["added_tokens"][0]["content"], tokenizer["added_tokens"].as_array().unwrap().len()),
+            (&json!("<s>"), 1)
+        );
         let loaded: tokenizers::Tokenizer = tokenizer.to_string().parse().unwrap();
         assert_eq!(loaded.encode("ab ba", true).unwrap().get_ids()[..2], [0, 3]);
     }

@@ -9,7 +9,7 @@ mod error;
 mod files;
 mod pieces;
 mod pre_tokenizer;
-mod special;
+pub(crate) mod special;
 #[cfg(test)]
 mod tests;
 mod token;

@@ -6,8 +6,8 @@ use super::token::added;
 use kvant_container::gguf::{Metadata, Text};
 use serde_json::Value;
 
-/// A special token: its name in Hugging Face's files and in GGUF.
-const SPECIAL: &[(&str, &str)] =
+/// A special token: its name in Hugging Face's files and in GGUF, there in the spelling of llama.cpp.
+pub(crate) const SPECIAL: &[(&str, &str)] =
     &[("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("sep", "seperator"), ("pad", "padding"), ("mask", "mask")];
 
 /// Families whose files say nothing of the space that SentencePiece puts in front of a text, and that are trained without.

@@ -20,7 +20,8 @@ struct Stored<'a> {
 }
 
 /// What negative scales of weights may be.
-const OF_BLOCKS: &str = "blocks of llama.cpp have such, and loaders multiply by them; of another source, download the file again";
+const OF_BLOCKS: &str =
+    "blocks of llama.cpp have such, and loaders multiply by them; of another source, download the file again";
 
 impl Stored<'_> {
     /// Whether a scale multiplies codes and does nothing else: its sign is one of their values.

@@ -10,8 +10,8 @@ use super::loader::{Case, ModelFacts, judge};
 use super::parallel::Sharding;
 use super::{Options, Reads, Report, ways};
 use crate::gguf::architecture::ARCHITECTURES;
-use kvant_container::gguf::{GgufFile, Value, begins_as_gguf};
-use kvant_container::{Error, ErrorKind, MappedFile};
+use kvant_container::gguf::{GgufFile, Value};
+use kvant_container::{Error, ErrorKind};
 use kvant_quant::finding::{Finding, Findings, Severity};
 use std::path::Path;
 
@@ -97,7 +97,7 @@ impl Subject<'_> {
 /// Whether a path means a GGUF file, by its name or by how it begins.
 pub(super) fn is_gguf(path: &Path) -> bool {
     let by_name = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    by_name || (path.is_file() && MappedFile::open(path).is_ok_and(|map| begins_as_gguf(&map)))
+    by_name || kvant_container::gguf::is_gguf(path)
 }
 
 /// Verifies a GGUF file.

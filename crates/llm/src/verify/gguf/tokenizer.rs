@@ -1,6 +1,7 @@
 //! The tokenizer: lists of the same length, tokens that have a row of the embedding, special tokens that exist.
 
 use super::Subject;
+use crate::gguf::tokenizer::special::SPECIAL;
 use kvant_container::gguf::{Array, Value};
 use kvant_quant::finding::Findings;
 
@@ -8,8 +9,6 @@ const HINT: &str = "convert the model again";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 /// Lists with an entry for every token.
 const PARALLEL: [&str; 2] = ["tokenizer.ggml.scores", "tokenizer.ggml.token_type"];
-/// Numbers of tokens, in the spelling of llama.cpp.
-const SPECIAL: [&str; 6] = ["bos", "eos", "unknown", "seperator", "padding", "mask"];
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     let Some(model) = subject.value("tokenizer.ggml.model").and_then(Value::as_str) else {
@@ -35,7 +34,7 @@ fn lists(subject: &Subject<'_>, count: usize, findings: &mut Findings) {
             findings.error(key, format!("has {length} entries for {count} tokens"), HINT);
         }
     }
-    for name in SPECIAL {
+    for (_, name) in SPECIAL {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let number = subject.value(&key).and_then(Value::as_u64);
         if let Some(number) = number.filter(|number| *number >= count as u64) {

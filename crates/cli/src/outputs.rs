@@ -1,0 +1,153 @@
+//! Where the outputs of one quantization go: a checkpoint, checkpoints in further layouts that are made of its codes, a graph.
+//! Not how each is made.
+
+use crate::args::{Format, QuantizeArgs};
+use crate::commands::convert::{self, Request};
+use crate::failure::Failure;
+use crate::model;
+use crate::onnx::decoder::{Graph, Task};
+use crate::onnx::quantize::check_output;
+use crate::printer::Printer;
+use kvant_llm::conversion::Target;
+use kvant_llm::engine::{Output, OutputError, Placed};
+use kvant_llm::export::Export;
+use kvant_llm::forward::Decoder;
+use kvant_llm::plan::Plan;
+use kvant_llm::recipe::MAX_SHARD_SIZE;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Every output of a run.
+pub struct Outputs<'a> {
+    args: &'a QuantizeArgs,
+    /// What is quantized.
+    checkpoint: PathBuf,
+    /// What is converted from it.
+    others: Vec<(Export, PathBuf)>,
+    /// A graph that is made of it.
+    graph: Option<PathBuf>,
+}
+
+/// What a run made.
+pub struct Delivered {
+    /// The first output.
+    pub output: PathBuf,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Who loads it.
+    pub loaders: Vec<&'static str>,
+    /// The other outputs.
+    pub also: Vec<PathBuf>,
+}
+
+impl<'a> Outputs<'a> {
+    /// One output, or one for each format in a directory. A graph alone is made of a checkpoint beside it, which does not stay.
+    pub fn of(args: &'a QuantizeArgs, output: &Path) -> Outputs<'a> {
+        let exports = args.recipe.exports();
+        let place = |format: Format| match args.recipe.format.len() {
+            0 | 1 => output.to_owned(),
+            _ => output.join(format.name()),
+        };
+        let (checkpoint, graph) = match (exports.first(), args.recipe.wants_graph()) {
+            (None, true) => (beside(output), Some(output.to_owned())),
+            (None, false) => (output.to_owned(), None),
+            (Some(first), false) => (place(Format::Export(*first)), None),
+            (Some(first), true) => (place(Format::Export(*first)), Some(place(Format::Onnx).join("model.onnx"))),
+        };
+        let others = exports.iter().skip(1).map(|export| (*export, place(Format::Export(*export)))).collect();
+        Outputs { args, checkpoint, others, graph }
+    }
+
+    /// Where the checkpoint goes that all others are made of.
+    pub fn checkpoint(&self) -> &Path {
+        &self.checkpoint
+    }
+
+    fn is_passing(&self) -> bool {
+        self.graph.is_some() && self.args.recipe.exports().is_empty()
+    }
+
+    /// Refuses what cannot become an output, without touching anything.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+        let source = self.args.recipe.model.as_path();
+        let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
+        Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), self.args.finish.overwrite)?;
+        let Some(graph) = &self.graph else { return Ok(()) };
+        // An interrupted run may have written the graph before it could say so.
+        let overwrite = self.args.finish.overwrite || Output::is_unacknowledged(&self.checkpoint)?;
+        check_output(graph, source, overwrite)
+    }
+
+    /// Makes all other outputs of the first. Until the end a rerun finds each that is whole done.
+    ///
+    /// # Errors
+    /// See `kvant convert`.
+    pub fn deliver(
+        &self,
+        plan: &Plan,
+        first: Placed,
+        cancelled: &Arc<AtomicBool>,
+        printer: &Printer,
+    ) -> Result<Delivered, Failure> {
+        let convert =
+            |(export, output): &(Export, PathBuf)| self.converted(first.path(), *export, output, cancelled, printer);
+        let others = self.others.iter().map(convert).collect::<Result<Vec<_>, _>>()?;
+        let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, cancelled, printer));
+        let graph = graph.transpose()?;
+        let mut also = others.into_iter().map(Placed::acknowledge).collect::<Result<Vec<_>, _>>()?;
+        let output = first.acknowledge()?;
+        if let (Some(graph), true) = (&graph, self.is_passing()) {
+            fs::remove_dir_all(&output).map_err(|cause| OutputError::Io { action: "remove", path: output, cause })?;
+            let output = self.graph.clone().unwrap_or_default();
+            return Ok(Delivered { output, bytes: graph.bytes, loaders: vec!["onnxruntime"], also });
+        }
+        also.extend(self.graph.clone());
+        Ok(Delivered { output, bytes: plan.layout.total_size(), loaders: plan.loaders(), also })
+    }
+
+    fn converted(
+        &self,
+        made: &Path,
+        export: Export,
+        output: &Path,
+        cancelled: &AtomicBool,
+        printer: &Printer,
+    ) -> Result<Placed, Failure> {
+        let target = if export == Export::Fake { Target::Float(None) } else { Target::Codes(export) };
+        let max_shard_size = self.args.recipe.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
+        let request = Request { target, max_shard_size, run: &self.args.run, finish: self.args.finish, cancelled };
+        convert::make(made, output, &request, printer)
+    }
+
+    fn write_graph(
+        &self,
+        made: &Path,
+        output: &Path,
+        cancelled: &Arc<AtomicBool>,
+        printer: &Printer,
+    ) -> Result<Graph, Failure> {
+        if let Some(directory) = output.parent() {
+            fs::create_dir_all(directory).map_err(|cause| OutputError::Io {
+                action: "create",
+                path: directory.to_owned(),
+                cause,
+            })?;
+        }
+        let checkpoint = model::open(made)?;
+        let decoder = Decoder::open(&checkpoint)?;
+        let task = Task { output, no_verify: self.args.finish.no_verify, run: &self.args.run, cancelled };
+        task.make(&decoder, printer)
+    }
+}
+
+/// The checkpoint that a graph is made of.
+fn beside(graph: &Path) -> PathBuf {
+    let mut name = graph.file_name().unwrap_or_default().to_owned();
+    name.push(".checkpoint");
+    graph.with_file_name(name)
+}
