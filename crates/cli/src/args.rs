@@ -178,6 +178,10 @@ Examples:
       the values that the codes stand for
   kvant convert Llama-3.2-1B-int4 --to onnx -o model.onnx
       a decoder for onnxruntime, with the codes in MatMulNBits or behind DequantizeLinear
+  kvant convert model.gguf --to float -o out
+      config.json, tokenizer and weights for transformers
+  kvant convert Llama-3.2-1B-GPTQ --to gguf -o model.gguf
+      symmetric codes in Q4_0, those with zero points in Q4_1
   kvant convert Llama-3.2-1B-W3 --to awq --requantize -o out
       quantized anew, since AWQ has no 3 bits; the error is told
 
@@ -187,10 +191,10 @@ What the target does not hold exactly is refused before anything is written, unl
 #[derive(Debug, Args)]
 #[command(override_usage = "kvant convert <MODEL> --to <TARGET> --output <DIR> [OPTIONS]", after_help = CONVERT)]
 pub struct ConvertArgs {
-    /// A Hugging Face directory or a .safetensors file, quantized in a layout that is read
+    /// A Hugging Face directory, a .safetensors file or a GGUF file, quantized in a layout that is read
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// The layout to write (`kvant list exports`), float, or onnx: a graph with a cache of keys and values
+    /// The layout to write (`kvant list exports`), float, gguf, or onnx: a graph with a cache of keys and values
     #[arg(long, value_name = "TARGET", value_parser = target_parser())]
     pub to: ConvertTo,
     /// The type of floats: bf16, f16 or f32 [default: the one that config.json states]
@@ -202,7 +206,7 @@ pub struct ConvertArgs {
     /// The most bytes of tensors in one file
     #[arg(long, value_name = "SIZE", default_value = "5GB")]
     pub max_shard_size: ByteSize,
-    /// The directory to write, or the .onnx file; it appears when it is complete
+    /// The directory to write, or the .gguf or .onnx file; it appears when it is complete
     #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,
     /// Say what would be done, and stop
@@ -631,7 +635,7 @@ out of it: a block behind which it drops is one that quantization hurts.";
 #[derive(Debug, Args)]
 #[command(after_help = EVAL)]
 pub struct EvalArgs {
-    /// A Hugging Face directory, or an ONNX graph
+    /// A Hugging Face directory, a GGUF file, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
     /// A text file in UTF-8; for an ONNX graph .npz, .npy, .safetensors, a directory of them or of images
@@ -640,6 +644,9 @@ pub struct EvalArgs {
     /// The model that this one was made from, to be compared with
     #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::AnyPath)]
     pub reference: Option<PathBuf>,
+    /// Where tokenizer.json is [default: the model]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    pub tokenizer: Option<PathBuf>,
     /// Tokens of a window [default: the smaller of 2048 and the model's longest context]
     #[arg(long, value_name = "N")]
     pub seq_len: Option<usize>,
@@ -803,14 +810,18 @@ pub enum ConvertTo {
     Checkpoint(Target),
     /// An ONNX graph.
     Onnx,
+    /// A GGUF file.
+    Gguf,
 }
 
 const ONNX: &str = "onnx";
+const GGUF: &str = "gguf";
 
 fn target_parser() -> impl TypedValueParser<Value = ConvertTo> {
-    let names: Vec<&'static str> = Target::names().chain([ONNX]).collect();
+    let names: Vec<&'static str> = Target::names().chain([ONNX, GGUF]).collect();
     PossibleValuesParser::new(names).try_map(|name| match name.as_str() {
         ONNX => Ok(ConvertTo::Onnx),
+        GGUF => Ok(ConvertTo::Gguf),
         name => name.parse::<Target>().map(ConvertTo::Checkpoint),
     })
 }

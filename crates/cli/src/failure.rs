@@ -11,6 +11,7 @@ use kvant_llm::evaluation::EvaluationError;
 use kvant_llm::forward::ForwardError;
 use kvant_llm::gguf::GgufPlanError;
 use kvant_llm::gguf::imatrix::ImatrixError;
+use kvant_llm::import::ImportError;
 use kvant_llm::plan::PlanError;
 use kvant_llm::recipe::RecipeError;
 use kvant_onnx::calibration::CalibrationError;
@@ -140,6 +141,12 @@ impl From<kvant_onnx::evaluation::EvaluationError> for Failure {
 
 impl From<kvant_llm::onnx::OnnxExportError> for Failure {
     fn from(error: kvant_llm::onnx::OnnxExportError) -> Failure {
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<ImportError> for Failure {
+    fn from(error: ImportError) -> Failure {
         Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }

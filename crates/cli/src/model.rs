@@ -9,11 +9,14 @@ use kvant_llm::recipe::{Recipe, Settings};
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-/// Opens a checkpoint of safetensors.
+/// Opens a checkpoint of safetensors, or a GGUF file as one.
 ///
 /// # Errors
 /// Whatever is wrong with the files.
 pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
+    if kvant_container::gguf::is_gguf(path) {
+        return Ok(kvant_llm::gguf::restore::open(path)?);
+    }
     Ok(Checkpoint::open(path)?)
 }
 

@@ -10,13 +10,15 @@ use memmap2::Mmap;
 use crate::error::Error;
 use crate::positioned::open_regular;
 
-/// A whole file mapped read-only; dereferences to its bytes.
+/// A whole file mapped read-only, or bytes in memory that stand for one; dereferences to its bytes.
 ///
 /// The bytes come from the page cache and are no private memory of the process. The file must not be changed by anyone
 /// while it is mapped: a file cut short under the map ends the process with a bus error, as with every user of `mmap`.
 #[derive(Debug)]
 pub struct MappedFile {
     map: Option<Mmap>,
+    /// What is not mapped: nothing, unless the file exists in memory only.
+    owned: Vec<u8>,
     path: PathBuf,
 }
 
@@ -35,7 +37,12 @@ impl MappedFile {
             // this type, which no program can enforce; all offsets used on the bytes are checked against the mapped length.
             _ => Some(unsafe { Mmap::map(file) }.map_err(|e| Error::io("map", path, None, e))?),
         };
-        Ok(Self { map, path: path.to_path_buf() })
+        Ok(Self { map, owned: Vec::new(), path: path.to_path_buf() })
+    }
+
+    /// Bytes that were made of the file at `path` and are to be read like one. Advice about them does nothing.
+    pub(crate) fn in_memory(owned: Vec<u8>, path: &Path) -> Self {
+        Self { map: None, owned, path: path.to_path_buf() }
     }
 
     /// The path it was opened with.
@@ -92,7 +99,7 @@ impl Deref for MappedFile {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.map.as_deref().unwrap_or(&[])
+        self.map.as_deref().unwrap_or(&self.owned)
     }
 }
 

@@ -1,7 +1,10 @@
 //! The checkpoint's own tokenizer: its tokenizer.json, loaded, and text turned into tokens. No chat templates, no files of
 //! text.
 
+use crate::gguf::restore::tokenizer_json;
+use crate::import::ImportError;
 use kvant_container::ErrorKind;
+use kvant_container::gguf::{self, GgufFile};
 use std::path::{Path, PathBuf};
 use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 
@@ -14,6 +17,9 @@ pub enum TokenizerError {
         /// The file that would hold it.
         file: PathBuf,
     },
+    /// The tokenizer of a GGUF file cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] ImportError),
     /// The tokenizer cannot be loaded, or refuses a text.
     #[error("{}: {message}", file.display())]
     Unusable {
@@ -27,13 +33,17 @@ pub enum TokenizerError {
 impl TokenizerError {
     /// A tokenizer that is not there or not understood is the input's fault.
     pub fn kind(&self) -> ErrorKind {
-        ErrorKind::Invalid
+        match self {
+            TokenizerError::Gguf(error) => error.kind(),
+            TokenizerError::Missing { .. } | TokenizerError::Unusable { .. } => ErrorKind::Invalid,
+        }
     }
 
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         match self {
             TokenizerError::Missing { .. } => Some("copy tokenizer.json of the model into its directory".to_owned()),
+            TokenizerError::Gguf(error) => error.hint(),
             TokenizerError::Unusable { .. } => None,
         }
     }
@@ -47,21 +57,28 @@ pub struct ModelTokenizer {
 }
 
 impl ModelTokenizer {
-    /// Loads tokenizer.json of the checkpoint in `model`.
+    /// Loads tokenizer.json of the checkpoint in `model`, or what stands for it in a GGUF file.
     ///
     /// # Errors
     ///
     /// Files that are missing or not understood.
     pub fn open(model: &Path) -> Result<ModelTokenizer, TokenizerError> {
+        if gguf::is_gguf(model) {
+            let json = tokenizer_json(&GgufFile::open(model).map_err(ImportError::from)?)?;
+            return ModelTokenizer::of(Tokenizer::from_bytes(json.to_string()).map_err(unusable(model))?, model);
+        }
         let file = model.join("tokenizer.json");
         if !file.is_file() {
             return Err(TokenizerError::Missing { file });
         }
-        let mut tokenizer = Tokenizer::from_file(&file).map_err(unusable(&file))?;
+        ModelTokenizer::of(Tokenizer::from_file(&file).map_err(unusable(&file))?, &file)
+    }
+
+    fn of(mut tokenizer: Tokenizer, file: &Path) -> Result<ModelTokenizer, TokenizerError> {
         // A tokenizer.json may hold the limits of the last call that its author made.
         tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(unusable(&file))?;
-        Ok(ModelTokenizer { tokenizer, file })
+        tokenizer.with_truncation(None).map_err(unusable(file))?;
+        Ok(ModelTokenizer { tokenizer, file: file.to_path_buf() })
     }
 
     /// The tokens of a text, with the special tokens that the tokenizer adds.

@@ -5,7 +5,7 @@ use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{delivery, interrupt, loading, model, onnx, size};
+use crate::{delivery, gguf, interrupt, loading, model, onnx, size};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
 use kvant_llm::engine::{self, Begun, Done, Output, Placed};
@@ -23,6 +23,7 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     let target = match args.to {
         ConvertTo::Checkpoint(target) => target,
         ConvertTo::Onnx => return onnx::decoder::run(args, printer),
+        ConvertTo::Gguf => return gguf::convert::run(args, printer),
     };
     let begun = Instant::now();
     let checkpoint = model::open(&args.model)?;
@@ -108,11 +109,12 @@ pub fn make(source: &Path, target: &Path, request: &Request<'_>, printer: &Print
 }
 
 /// The layer with the largest relative error, where there is any error.
-fn worst(errors: &[LayerError]) -> Option<&LayerError> {
+pub fn worst(errors: &[LayerError]) -> Option<&LayerError> {
     errors.iter().max_by(|a, b| a.relative.total_cmp(&b.relative)).filter(|error| error.relative > 0.0)
 }
 
-fn said(worst: &LayerError) -> String {
+/// It in words.
+pub fn said(worst: &LayerError) -> String {
     format!("relative RMS {:.3e}, at most {:.3e} ({})", worst.relative, worst.max, worst.layer)
 }
 

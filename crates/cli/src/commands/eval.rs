@@ -23,7 +23,7 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     let decoder = Decoder::open(&checkpoint)?;
     let original = args.reference.as_deref().map(model::open).transpose()?;
     let reference = original.as_ref().map(Decoder::open).transpose()?;
-    let tokens = tokenize(&args.model, &args.data)?;
+    let tokens = tokenize(args.tokenizer.as_deref().unwrap_or(&args.model), &args.data)?;
     let options = Options {
         window: args.seq_len.unwrap_or_else(|| default_window(&decoder)),
         stride: args.stride,

@@ -1,5 +1,5 @@
-//! A checkpoint as it lies on disk: a directory with one or more safetensors files, or a single file. Nothing about what
-//! the tensors mean.
+//! A checkpoint as it lies on disk: a directory with one or more safetensors files, or a single file; or a GGUF file, seen as
+//! one. Nothing about what the tensors mean.
 
 mod error;
 mod extra;
@@ -13,6 +13,7 @@ pub use error::CheckpointError;
 pub use extra::{LeftOutFile, LeftOutReason};
 
 use crate::error::Error;
+use crate::gguf::GgufFile;
 use crate::json::read_python_json;
 use crate::safetensors::{SafetensorsFile, TensorView};
 use sources::Sources;
@@ -30,6 +31,15 @@ pub struct Checkpoint {
     /// Shard and position in it of every tensor.
     positions: HashMap<String, (usize, usize)>,
     unindexed: Vec<String>,
+    gguf: Option<GgufSource>,
+}
+
+/// A GGUF file behind a checkpoint, and what was made of it.
+#[derive(Debug)]
+struct GgufSource {
+    file: GgufFile,
+    /// Files that a directory would have, by name.
+    files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Checkpoint {
@@ -49,7 +59,43 @@ impl Checkpoint {
         let positions = unique_positions(path, &shards)?;
         let unindexed = sources.check_index(&shards, &positions)?;
         let Sources { is_dir, index, .. } = sources;
-        Ok(Self { path: path.to_path_buf(), is_dir, index: index.map(|i| i.path), shards, positions, unindexed })
+        Ok(Self {
+            path: path.to_path_buf(),
+            is_dir,
+            index: index.map(|i| i.path),
+            shards,
+            positions,
+            unindexed,
+            gguf: None,
+        })
+    }
+
+    /// A GGUF file seen as a checkpoint. What its tensors and metadata mean is not known here: `small` holds tensors that were
+    /// made of it, and `files` what a directory would have beside them, config.json among them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checkpoint`] never: tensors of one file have distinct names.
+    pub fn of_gguf(
+        file: GgufFile,
+        small: SafetensorsFile,
+        files: BTreeMap<String, Vec<u8>>,
+    ) -> Result<Checkpoint, Error> {
+        let (path, shards) = (file.path().to_path_buf(), vec![small]);
+        let positions = unique_positions(&path, &shards)?;
+        let gguf = Some(GgufSource { file, files });
+        Ok(Checkpoint { path, is_dir: false, index: None, shards, positions, unindexed: Vec::new(), gguf })
+    }
+
+    /// The GGUF file behind it, if it is one.
+    pub fn gguf(&self) -> Option<&GgufFile> {
+        self.gguf.as_ref().map(|source| &source.file)
+    }
+
+    /// The files that were made of a GGUF file's metadata, by name; none of other checkpoints.
+    pub fn made_files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let files = self.gguf.iter().flat_map(|source| &source.files);
+        files.map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
     }
 
     /// The directory or file it was opened with.
@@ -113,6 +159,10 @@ impl Checkpoint {
     /// As for [`Self::config`].
     pub fn json(&self, name: &str) -> Result<Option<serde_json::Value>, Error> {
         let path = self.path.join(name);
+        if let Some(bytes) = self.gguf.as_ref().and_then(|source| source.files.get(name)) {
+            let parsed = serde_json::from_slice(bytes);
+            return parsed.map(Some).map_err(|error| Error::Json { file: path, message: error.to_string() });
+        }
         match self.is_dir && path.try_exists().map_err(|e| Error::io("open", &path, None, e))? {
             true => read_python_json(&path, MAX_CONFIG_LEN).map(Some),
             false => Ok(None),

@@ -203,6 +203,26 @@ impl Value {
         }
     }
 
+    /// It as a floating-point number, whatever number it is; f32 as the shortest decimal that stands for it.
+    pub fn as_f64(&self) -> Option<f64> {
+        match *self {
+            Value::F32(x) => x.to_string().parse().ok(),
+            Value::F64(x) => Some(x),
+            Value::I8(n) => Some(n.into()),
+            Value::I16(n) => Some(n.into()),
+            Value::I32(n) => Some(n.into()),
+            _ => self.as_u64().map(|n| n as f64),
+        }
+    }
+
+    /// It as a boolean.
+    pub fn as_bool(&self) -> Option<bool> {
+        match *self {
+            Value::Bool(flag) => Some(flag),
+            _ => None,
+        }
+    }
+
     /// It as a string.
     pub fn as_str(&self) -> Option<&str> {
         match self {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::header::{Header, TensorEntry};
+use super::layout::Layout;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::mmap::MappedFile;
@@ -23,9 +24,27 @@ impl SafetensorsFile {
     ///
     /// [`Error::Io`], [`Error::NotAFile`], and [`Error::Header`] for everything [`Header::parse`] refuses.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let map = MappedFile::open(path)?;
-        let header = Header::parse(&map, map.len() as u64)
-            .map_err(|problem| Error::Header { file: path.to_path_buf(), problem })?;
+        Self::of(MappedFile::open(path)?)
+    }
+
+    /// The tensors of a layout of one file whose bytes are in memory, one `Vec` a declaration; `path` is that of the file that
+    /// they were made of.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Header`] where bytes are not as long as their declaration says.
+    pub fn in_memory(layout: &Layout, contents: &[Vec<u8>], path: &Path) -> Result<Self, Error> {
+        let mut bytes = Vec::new();
+        for shard in layout.shards() {
+            bytes.extend_from_slice(shard.header());
+            shard.tensors().iter().filter_map(|index| contents.get(*index)).for_each(|tensor| bytes.extend(tensor));
+        }
+        Self::of(MappedFile::in_memory(bytes, path))
+    }
+
+    fn of(map: MappedFile) -> Result<Self, Error> {
+        let header = Header::parse(&map, map.len() as u64);
+        let header = header.map_err(|problem| Error::Header { file: map.path().to_path_buf(), problem })?;
         Ok(Self { map, header })
     }
 

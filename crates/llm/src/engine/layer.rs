@@ -3,7 +3,7 @@
 use super::packed::recode_layer;
 use super::{Engine, EngineError};
 use crate::export::{Content, Part, Piece, ScaleEncoding, Whole, encode, pack};
-use crate::import::PackedMatrix;
+use crate::import::{CodeMatrix, PackedMatrix};
 use crate::journal::Written;
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
 use crate::weight::{Band, WeightMatrix};
@@ -245,9 +245,9 @@ impl Engine<'_> {
             return Ok(WeightMatrix::plain(bytes, source, (rows, columns), input_major));
         };
         let scales_view = self.tensor(&scales.tensor)?;
-        let matrix = PackedMatrix::fp8((bytes, source), (rows, columns), input_major, scales_view, scales.block);
+        let matrix = CodeMatrix::fp8((bytes, source), (rows, columns), input_major, scales_view, scales.block);
         matrix
-            .map(|matrix| WeightMatrix::packed(Arc::new(matrix)))
+            .map(|matrix| WeightMatrix::packed(Arc::new(PackedMatrix::Apart(matrix))))
             .ok_or_else(|| EngineError::Vanished(tensor.to_owned()))
     }
 

@@ -467,6 +467,10 @@ pub(super) fn write_files(
         // The source may be read-only; the copy is the user's own.
         positioned::make_writable(&to).map_err(OutputError::io("make writable", &to))?;
     }
+    for (name, bytes) in checkpoint.made_files().filter(|(name, _)| *name != "config.json") {
+        let path = staging.join(name);
+        fs::write(&path, bytes).map_err(OutputError::io("write", &path))?;
+    }
     for (name, value) in [("config.json", &plan.config), ("calibration.json", &plan.record)] {
         let Some(value) = value else { continue };
         let path = staging.join(name);

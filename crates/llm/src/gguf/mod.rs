@@ -5,25 +5,31 @@
 //! * [`recipe`]: a mix and types of tensors by name,
 //! * [`plan`]: what the file will hold: metadata, tensors, types, places; whatever can be refused is refused here,
 //! * [`run`]: the doing, in parallel, in bounded memory, resumable through the same [`Output`](crate::engine::Output),
+//! * [`restore`]: files read back, as the checkpoints that they were made of,
 //! * [`imatrix`]: the importance of inputs, measured or read from llama.cpp's files.
 //!
 //! Names of tensors follow from roles, transformations of weights from the descriptions of families: [`architecture`] says
 //! what llama.cpp's graphs expect beyond them.
 
 pub mod architecture;
+mod carried;
 mod codec;
 pub mod imatrix;
+mod measure;
 mod metadata;
 mod mix;
 mod names;
 pub mod plan;
 pub mod recipe;
+pub mod restore;
 mod rope;
 pub mod run;
 mod source;
 pub(crate) mod tokenizer;
 mod values;
 
+pub use carried::Carried;
+pub use measure::measure;
 pub use mix::{MIXES, Mix, MixRow, UnknownMix};
 pub use plan::{GgufPlan, GgufPlanError};
 pub use recipe::GgufRecipe;

@@ -39,6 +39,8 @@ pub struct GgufRecipe {
     mix: Mix,
     rules: Vec<Rule>,
     weighing: Weighing,
+    /// Whether values of a source that is quantized already may be quantized again.
+    requantizes: bool,
 }
 
 /// What a recipe says of a tensor.
@@ -93,17 +95,23 @@ impl GgufRecipe {
         let mut rules = rules(line, "--override")?;
         rules.extend(self::rules(file, "override")?);
         let weighing = if asks_for_imatrix(line, file)? { Weighing::Asked } else { Weighing::Uniform };
-        Ok(Some(GgufRecipe { mix, rules, weighing }))
+        let requantizes = line.requantize.or(file.requantize).unwrap_or(false);
+        Ok(Some(GgufRecipe { mix, rules, weighing, requantizes }))
     }
 
     /// The recipe of a mix alone.
     pub fn plain(mix: Mix) -> GgufRecipe {
-        GgufRecipe { mix, rules: Vec::new(), weighing: Weighing::Uniform }
+        GgufRecipe { mix, rules: Vec::new(), weighing: Weighing::Uniform, requantizes: false }
     }
 
     /// The mix.
     pub fn mix(&self) -> Mix {
         self.mix
+    }
+
+    /// Whether values of a source that is quantized already may be quantized again.
+    pub fn requantizes(&self) -> bool {
+        self.requantizes
     }
 
     /// The same with the importance of inputs known.
@@ -180,7 +188,6 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         ),
         (settings.pack_method.is_some(), "--pack-method", "the layout of blocks is fixed"),
         (settings.max_shard_size.is_some(), "--max-shard-size", "it is written as one file"),
-        (settings.requantize.is_some(), "--requantize", "sources that are quantized already are not read here yet"),
         (settings.weights_only.is_some(), "--weights-only", "weights are all that is quantized"),
         (settings.keep_defaults.is_some(), "--no-keep-defaults", "its mixes say what every tensor becomes"),
         (settings.min_kv_scale.is_some(), "--min-kv-scale", "llama.cpp quantizes the cache when it runs"),

@@ -1,11 +1,12 @@
 //! Doing what the plan says: tensor after tensor, in parallel, one band at a time, every finished tensor recorded. No
 //! decisions: those are the plan's.
 
+use super::carried::{Carried, blocks};
 use super::codec;
 use super::plan::{Content, GgufPlan, PlannedTensor, Slab};
 use super::source::{SourceTensors, read};
 use crate::engine::{Done, EngineError, Output, Progress, take_turns};
-use crate::import;
+use crate::import::{self, PackedMatrix};
 use crate::journal::{Entry, Written};
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::Checkpoint;
@@ -114,6 +115,9 @@ impl Work<'_> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(EngineError::Cancelled);
         }
+        if let Some((carried, matrix)) = task.tensor.carried.zip(self.tensors.packed(task.slab)) {
+            return self.carried(task, band, carried, matrix);
+        }
         SCRATCH.with_borrow_mut(|(values, bytes)| {
             read(self.isa, &task.matrix, task.slab, band, values);
             self.refuse_no_numbers(task, band, values)?;
@@ -122,6 +126,24 @@ impl Work<'_> {
             quantize(self.isa, task.kind, task.slab.out_columns(), values, task.importance, bytes);
             self.write(task.index, task.offset + band.rows.start * task.row_bytes, bytes)
         })
+    }
+
+    /// Writes a band whose codes the source has.
+    fn carried(
+        &self,
+        task: &SlabTask<'_>,
+        band: &Band,
+        carried: Carried,
+        matrix: &PackedMatrix<'_>,
+    ) -> Result<Written, EngineError> {
+        let mut bytes = vec![0; band.rows.len() * task.row_bytes];
+        blocks(self.isa, matrix, task.slab, band, carried, &mut bytes).map_err(|error| EngineError::Weight {
+            tensor: self.tensors.name(task.slab).to_owned(),
+            layer: task.tensor.name.clone(),
+            file: self.tensors.file(task.slab),
+            reason: error.to_string(),
+        })?;
+        self.write(task.index, task.offset + band.rows.start * task.row_bytes, &bytes)
     }
 
     /// Values that are no numbers have no code.

@@ -1,7 +1,7 @@
 //! Reading the rows of the source that a tensor is made of. Not their order: see [`super::plan::RowMap`].
 
 use super::plan::Slab;
-use crate::import::{ImportedTensor, Stored};
+use crate::import::{ImportedTensor, PackedMatrix, Stored};
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::Dtype;
 use kvant_container::gguf::TensorType;
@@ -27,6 +27,10 @@ pub(super) fn stored_type(tensor: &ImportedTensor<'_>) -> TensorType {
     match &tensor.stored {
         Stored::Plain(view) if view.dtype() == Dtype::F32 => TensorType::F32,
         Stored::Plain(view) if view.dtype() == Dtype::F16 => TensorType::F16,
+        Stored::Packed(matrices) => {
+            let kind = matrices.first().and_then(|matrix| matrix.float_type());
+            kind.and_then(|kind| TensorType::from_id(kind.id())).unwrap_or(TensorType::BF16)
+        }
         _ => TensorType::BF16,
     }
 }
@@ -45,6 +49,14 @@ impl<'a> SourceTensors<'a> {
                 let bytes = view.bytes().get(slab.matrix * step..(slab.matrix + 1) * step)?;
                 Some(WeightMatrix::plain(bytes, source, slab.size, slab.input_major))
             }
+        }
+    }
+
+    /// The codes that a slab takes rows of, where the source has any.
+    pub fn packed(&self, slab: &Slab) -> Option<&PackedMatrix<'a>> {
+        match &self.0.get(slab.tensor)?.stored {
+            Stored::Packed(matrices) => matrices.get(slab.matrix).map(|matrix| &**matrix),
+            Stored::Plain(_) => None,
         }
     }
 

@@ -4,7 +4,7 @@
 use super::catalog::Catalog;
 use super::codes::StoredCodes;
 use super::error::ImportError;
-use super::matrix::{Factor, PackedMatrix, StoredScales, ZeroPoints};
+use super::matrix::{CodeMatrix, Factor, StoredScales, ZeroPoints};
 use super::scalars;
 use crate::export::{Content, Packing, Part, ScaleEncoding};
 use kvant_container::{Dtype, TensorView};
@@ -89,7 +89,7 @@ impl Layout {
     }
 
     /// The matrix of these tensors, once it is sure that they are what the layout says.
-    pub fn bind<'a>(&self, catalog: &Catalog<'a>) -> Result<PackedMatrix<'a>, ImportError> {
+    pub fn bind<'a>(&self, catalog: &Catalog<'a>) -> Result<CodeMatrix<'a>, ImportError> {
         let mut pieces = Pieces::default();
         for part in &self.parts {
             match catalog.tensor(&part.name) {
@@ -99,7 +99,7 @@ impl Layout {
             }
         }
         let whole = || ImportError::invalid(self.name(), "there are no codes or no scales");
-        Ok(PackedMatrix {
+        Ok(CodeMatrix {
             rows: self.rows,
             columns: self.columns,
             kind: self.kind(pieces.packing),

@@ -1,5 +1,5 @@
-//! A quantized matrix as it lies in a checkpoint, and the values that it stands for: codes are unpacked and multiplied band
-//! by band, when they are asked for. Not which tensors it is made of: see [`super::layout`].
+//! A matrix of codes with scales in tensors of their own, and the values that it stands for: codes are unpacked and multiplied
+//! band by band, when they are asked for. Not which tensors it is made of: see [`super::layout`].
 
 use super::codes::StoredCodes;
 use crate::export::{Packing, ScaleEncoding};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// A matrix of `rows` output and `columns` input channels.
 #[derive(Clone, Debug)]
-pub struct PackedMatrix<'a> {
+pub struct CodeMatrix<'a> {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) kind: CodeKind,
@@ -62,7 +62,7 @@ pub(super) enum Factor {
     OfValues(f32),
 }
 
-impl<'a> PackedMatrix<'a> {
+impl<'a> CodeMatrix<'a> {
     /// An fp8 weight with a float scale for every block of rows and columns; `None` for other types.
     pub(crate) fn fp8(
         (bytes, source): (&'a [u8], Source),
@@ -70,7 +70,7 @@ impl<'a> PackedMatrix<'a> {
         transposed: bool,
         scales: TensorView<'a>,
         tile: (usize, usize),
-    ) -> Option<PackedMatrix<'a>> {
+    ) -> Option<CodeMatrix<'a>> {
         let format = match source {
             Source::E4m3 => MiniFloat::E4M3,
             Source::E5m2 => MiniFloat::E5M2,
@@ -84,7 +84,7 @@ impl<'a> PackedMatrix<'a> {
             columns: columns.div_ceil(tile.1),
         };
         let codes = StoredCodes { bytes, packing: Packing::Bytes, transposed, rows, columns, bits: 8, less_one: false };
-        Some(PackedMatrix {
+        Some(CodeMatrix {
             rows,
             columns,
             kind: CodeKind::Float(format),

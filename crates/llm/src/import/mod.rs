@@ -7,6 +7,7 @@
 
 mod activations;
 mod awq;
+mod blocks;
 mod catalog;
 mod codes;
 mod compressed_tensors;
@@ -17,16 +18,19 @@ mod layout;
 mod matrix;
 mod modelopt;
 mod mxfp4;
+mod packed;
 mod quark;
 mod recode;
 pub(crate) mod scalars;
 pub(crate) mod survey;
 
 pub use activations::{StoredActivation, StoredActivations, StoredAttention};
+pub(crate) use blocks::{BlockMatrix, BlockPiece};
 pub use error::ImportError;
 pub(crate) use fp8::{scale_block, stated_block};
-pub use matrix::PackedMatrix;
+pub use matrix::CodeMatrix;
 pub(crate) use matrix::decode_scales;
+pub use packed::PackedMatrix;
 pub(crate) use recode::integers;
 
 use crate::network::{TensorMeta, modality_part};
@@ -121,7 +125,7 @@ pub struct ImportedTensor<'a> {
 pub enum Stored<'a> {
     /// As it is.
     Plain(TensorView<'a>),
-    /// Codes and scales of as many matrices as the tensor has: one, or one an expert.
+    /// Codes and scales, or blocks, of as many matrices as the tensor has: one, or one an expert.
     Packed(Vec<Arc<PackedMatrix<'a>>>),
 }
 
@@ -142,6 +146,11 @@ impl<'a> Import<'a> {
     /// How the activations of a module are quantized; `None` where they are not.
     pub fn activations(&self, module: &str) -> Option<&StoredActivations> {
         self.activations.get(module)
+    }
+
+    /// Whether anything but weights is quantized.
+    pub fn quantizes_activations(&self) -> bool {
+        !self.activations.is_empty() || !self.attention.is_empty()
     }
 
     /// What the attention of a decoder block quantizes; `None` where it does not.
@@ -167,6 +176,10 @@ impl<'a> Import<'a> {
 ///
 /// *Invalid* where tensors contradict config.json or each other, *unsupported* for layouts that are not read.
 pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
+    if let Some(file) = checkpoint.gguf() {
+        let tensors = crate::gguf::restore::tensors(checkpoint, file)?;
+        return Ok(Import { tensors, ..Import::default() });
+    }
     let catalog = Catalog::new(checkpoint);
     let config = checkpoint.config()?;
     let stated = config.as_ref().and_then(|config| config.get("quantization_config"));
@@ -259,7 +272,10 @@ impl<'c, 'a> Builder<'c, 'a> {
         self.add_activations(&module)?;
         let mut parts = Vec::new();
         for weight in self.method.weights(&module)? {
-            let bound = weight.matrices.iter().map(|layout| layout.bind(self.catalog).map(Arc::new));
+            let bound = weight
+                .matrices
+                .iter()
+                .map(|layout| layout.bind(self.catalog).map(|matrix| Arc::new(PackedMatrix::Apart(matrix))));
             let matrices = bound.collect::<Result<Vec<_>, _>>()?;
             let meta = TensorMeta::new(weight.name, weight.shape, "F32");
             self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(matrices) });

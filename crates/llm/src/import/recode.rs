@@ -2,7 +2,7 @@
 //! over. Which scheme stored codes are, and how scales are stored. Not whether another layout holds them: see
 //! [`crate::conversion`].
 
-use super::matrix::{Factor, PackedMatrix};
+use super::matrix::{CodeMatrix, Factor};
 use crate::export::ScaleEncoding;
 use crate::weight::Band;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
@@ -31,15 +31,15 @@ pub(crate) fn integers(bits: u32) -> Option<(Int, Option<Int>)> {
 }
 
 /// The code of zero in unsigned codes of this width that are symmetric about it.
-fn middle(bits: u32) -> u8 {
+pub(super) fn middle(bits: u32) -> u8 {
     1 << (bits - 1)
 }
 
-impl PackedMatrix<'_> {
+impl CodeMatrix<'_> {
     /// What the codes are, in the terms of schemes: integers are signed, with a zero point unless zero has the middle code
     /// everywhere and `symmetric` says that this may count. `None` for what no scheme describes.
     ///
-    /// `usual` is what [`PackedMatrix::cut`] is for most matrices: it tells groups that are as long as the axis from channels, and
+    /// `usual` is what [`CodeMatrix::cut`] is for most matrices: it tells groups that are as long as the axis from channels, and
     /// blocks that are as large as the matrix from the whole of it.
     pub fn scheme(&self, symmetric: bool, usual: Option<(usize, usize)>) -> Option<TensorScheme> {
         let granularity = self.granularity(usual)?;
@@ -74,17 +74,7 @@ impl PackedMatrix<'_> {
     }
 
     fn granularity(&self, usual: Option<(usize, usize)>) -> Option<Granularity> {
-        let (rows, columns) = self.tile;
-        let size = |length: usize| u32::try_from(length).ok().and_then(NonZeroU32::new);
-        match self.tile {
-            _ if rows == 1 && columns >= self.columns && usual != Some(self.tile) => {
-                Some(Granularity::Channel(Axis::Rows))
-            }
-            _ if rows == 1 && !self.columns.is_multiple_of(columns) => None,
-            _ if rows == 1 => Some(Granularity::Group { axis: Axis::Columns, size: Some(size(columns)?) }),
-            tile if tile == (self.rows, self.columns) && usual != Some(tile) => Some(Granularity::Tensor),
-            _ => Some(Granularity::Block { rows: size(rows)?, columns: size(columns)? }),
-        }
+        granularity(self.tile, (self.rows, self.columns), usual)
     }
 
     /// Rows and columns that share a scale, where there are several such tiles in a row, or a matrix of them.
@@ -144,6 +134,21 @@ impl PackedMatrix<'_> {
         points.codes.read(isa, 0..rows, 0..columns).iter().all(|point| *point == zero)
     }
 
+    /// How far the code of zero is from the lowest code, for every scale.
+    pub fn lowest_to_zero(&self, isa: Isa) -> Vec<u8> {
+        let lowest = |kind: CodeKind, code: u8| match kind {
+            CodeKind::Integer { bits, signed: true } => (code ^ middle(bits)) & (middle(bits) | (middle(bits) - 1)),
+            _ => code,
+        };
+        match &self.zero_points {
+            Some(points) => {
+                let codes = points.codes.read(isa, 0..points.codes.rows, 0..points.codes.columns);
+                codes.into_iter().map(|code| lowest(points.kind, code)).collect()
+            }
+            None => vec![lowest(self.kind, zero_of(self.kind)); self.scales.rows * self.scales.columns],
+        }
+    }
+
     /// The group of every input channel, where groups are not runs of them.
     pub fn groups(&self) -> Option<&[u32]> {
         self.groups.as_deref()
@@ -172,7 +177,7 @@ impl PackedMatrix<'_> {
         (self.codes.bytes.len() + self.scales.bytes.len() + points) as u64
     }
 
-    /// A band of the codes in the form of a scheme that stands for the same values: [`PackedMatrix::scheme`], or that of
+    /// A band of the codes in the form of a scheme that stands for the same values: [`CodeMatrix::scheme`], or that of
     /// unsigned codes, whose zero points are higher by half of their range. The band starts on a tile of scales.
     ///
     /// # Errors
@@ -212,6 +217,22 @@ impl PackedMatrix<'_> {
     }
 }
 
+/// How tiles of a matrix share scales; see [`CodeMatrix::scheme`].
+pub(super) fn granularity(
+    tile: (usize, usize),
+    (rows, columns): (usize, usize),
+    usual: Option<(usize, usize)>,
+) -> Option<Granularity> {
+    let size = |length: usize| u32::try_from(length).ok().and_then(NonZeroU32::new);
+    match tile {
+        (1, width) if width >= columns && usual != Some(tile) => Some(Granularity::Channel(Axis::Rows)),
+        (1, width) if !columns.is_multiple_of(width) => None,
+        (1, width) => Some(Granularity::Group { axis: Axis::Columns, size: Some(size(width)?) }),
+        tile if tile == (rows, columns) && usual != Some(tile) => Some(Granularity::Tensor),
+        (high, wide) => Some(Granularity::Block { rows: size(high)?, columns: size(wide)? }),
+    }
+}
+
 /// The stored code of zero where there are no zero points.
 fn zero_of(kind: CodeKind) -> u8 {
     match kind {
@@ -221,7 +242,7 @@ fn zero_of(kind: CodeKind) -> u8 {
 }
 
 /// Moves stored codes to those of a format as wide: unsigned, or in two's complement over the whole byte.
-fn shift(kind: CodeKind, target: Int, codes: &mut [u8]) {
+pub(super) fn shift(kind: CodeKind, target: Int, codes: &mut [u8]) {
     let half = middle(target.bits());
     match (kind, target.is_signed()) {
         (CodeKind::Integer { signed: true, .. }, true) if target.bits() == 8 => {}

@@ -32,10 +32,13 @@ impl Plan {
     pub fn new(checkpoint: &Checkpoint, recipe: Recipe) -> Result<Plan, PlanError> {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
-        let tensors = match recipe.requantizes() {
+        let tensors = match recipe.requantizes() || checkpoint.gguf().is_some() {
             true => imported(checkpoint, &config)?,
             false => SourceTensor::plain(checkpoint),
         };
+        if checkpoint.gguf().is_some() && !recipe.requantizes() {
+            refuse_blocks(&tensors)?;
+        }
         let mut builder = Builder::new(tensors, config, recipe)?;
         builder.plan_linears()?;
         builder.plan_experts()?;
@@ -51,6 +54,14 @@ impl Plan {
 fn imported<'a>(checkpoint: &'a Checkpoint, config: &ModelConfig) -> Result<Vec<SourceTensor<'a>>, PlanError> {
     let tensors = import::open(checkpoint)?.into_tensors();
     Ok(SourceTensor::imported(checkpoint, tensors, float_type(config).dtype()))
+}
+
+/// Blocks of a GGUF file are quantized again only where that is accepted.
+fn refuse_blocks(tensors: &[SourceTensor<'_>]) -> Result<(), PlanError> {
+    let mut quantized = tensors.iter().filter(|tensor| tensor.has_codes());
+    let Some(first) = quantized.next() else { return Ok(()) };
+    let (first, tensors) = (first.name().to_owned(), 1 + quantized.count());
+    Err(PlanError::AlreadyQuantized { tensors, first, method: Some("gguf".to_owned()) })
 }
 
 /// The type of a model's floats, as config.json states it.
@@ -333,10 +344,20 @@ impl Builder<'_> {
         let tensor = self.declare(name, view.dtype(), view.shape().to_vec());
         let treatment = match view.packed() {
             None => Treatment::Copy(0..view.byte_len() as usize),
-            Some(_) => Treatment::Dequantize { input_major: view.shape().len() == 3, bytes: view.byte_len() },
+            Some(_) => Treatment::Dequantize { input_major: self.is_input_major(position), bytes: view.byte_len() },
         };
         self.take(position);
         self.kept.push(KeptTensor { source: view.stored_name(), position: view.position, tensor, treatment, reason });
+    }
+
+    /// Whether the matrices of a tensor stand as `[in, out]` in the float model.
+    fn is_input_major(&self, position: usize) -> bool {
+        let orientation = match self.network.places()[position] {
+            Place::Linear(id, _) => self.network.linear(id).orientation,
+            Place::Experts(id, _) => self.network.experts()[id.index()].orientation,
+            _ => Orientation::OutIn,
+        };
+        orientation == Orientation::InOut
     }
 
     /// Whatever has no place yet is carried over as it is.

@@ -44,7 +44,9 @@ impl Plan {
             _ => float_type(&config),
         };
         let tensors = SourceTensor::imported(checkpoint, import.tensors().to_vec(), float.dtype());
-        let usual = Usual::of(&tensors).ok_or(PlanError::NotQuantized)?;
+        // A GGUF file of floats has another layout all the same.
+        let is_converted = checkpoint.gguf().is_some() && matches!(conversion.target, Target::Float(_));
+        let usual = Usual::of(&tensors).or(is_converted.then_some(Usual::NONE)).ok_or(PlanError::NotQuantized)?;
         let (export, attention) = match conversion.target {
             Target::Float(_) => (Export::Fake, AttentionScheme::default()),
             Target::Codes(export) => (export, stored_attention(&import)),
@@ -55,7 +57,7 @@ impl Plan {
             Target::Float(_) => builder.keep_the_rest()?,
             Target::Codes(_) => {
                 builder.ordered = usual.ordered && export.holds_order();
-                let task = Task { import: &import, usual, conversion };
+                let task = Task { import: &import, usual, conversion, widens: checkpoint.gguf().is_some() };
                 builder.convert_all(&task)?;
             }
         }
@@ -92,9 +94,13 @@ struct Usual {
 }
 
 impl Usual {
+    /// Of weights that are not quantized.
+    const NONE: Usual = Usual { tile: None, symmetric: true, ordered: false };
+
     /// `None` where nothing is quantized.
     fn of(tensors: &[SourceTensor<'_>]) -> Option<Usual> {
-        let matrices = || tensors.iter().filter_map(SourceTensor::packed).flatten();
+        let packed = || tensors.iter().filter_map(SourceTensor::packed).flatten();
+        let matrices = || packed().filter(|matrix| !matrix.is_float());
         matrices().next()?;
         let mut counts: HashMap<(usize, usize), usize> = HashMap::new();
         for tile in matrices().filter_map(|matrix| matrix.cut()) {
@@ -114,6 +120,8 @@ struct Task<'c, 'a> {
     import: &'c Import<'a>,
     usual: Usual,
     conversion: &'c Conversion,
+    /// Whether codes of embedding and head become floats.
+    widens: bool,
 }
 
 /// What becomes of a weight.
@@ -126,7 +134,9 @@ struct Fit {
 impl Builder<'_> {
     fn convert_all(&mut self, task: &Task<'_, '_>) -> Result<(), PlanError> {
         for linear in self.network.linears().to_vec() {
-            match self.tensors[linear.weight].packed().is_some() {
+            // A GGUF file has codes of what other layouts keep in floats, too.
+            let is_kept = task.widens && linear.role.is_kept_by_default();
+            match self.tensors[linear.weight].has_codes() && !is_kept {
                 true => self.convert_linear(task, &linear)?,
                 false => self.keep_linear(&linear, "not quantized in the source")?,
             }
@@ -135,7 +145,7 @@ impl Builder<'_> {
             self.convert_experts(task, &experts)?;
         }
         self.plan_attention()?;
-        if let Some(tensor) = self.packed_rest() {
+        if let Some(tensor) = self.packed_rest().filter(|_| !task.widens) {
             return Err(self.refusal(&tensor, "it is no linear layer", "convert --to float"));
         }
         self.keep_the_rest()
@@ -144,7 +154,7 @@ impl Builder<'_> {
     /// A weight that is quantized and has found no place.
     fn packed_rest(&self) -> Option<String> {
         let rest = (0..self.tensors.len()).filter(|position| !self.taken.contains(position));
-        rest.map(|position| &self.tensors[position]).find(|t| t.packed().is_some()).map(|t| t.name.clone())
+        rest.map(|position| &self.tensors[position]).find(|t| t.has_codes()).map(|t| t.name.clone())
     }
 
     fn refusal(&self, tensor: &str, reason: impl Into<String>, hint: &str) -> PlanError {
@@ -201,7 +211,7 @@ impl Builder<'_> {
     fn convert_experts(&mut self, task: &Task<'_, '_>, experts: &FusedExperts) -> Result<(), PlanError> {
         let ExpertsStorage::Float { weight } = experts.storage else { return Ok(()) };
         let tensor = self.tensors[weight].clone();
-        let Some(matrices) = tensor.packed() else {
+        let Some(matrices) = tensor.packed().filter(|_| tensor.has_codes()) else {
             self.excluded.push(experts.module.clone());
             self.copy(weight, "not quantized in the source");
             return Ok(());
@@ -267,9 +277,13 @@ impl Builder<'_> {
         layer: &PlannedLayer,
         fused: Option<Fused<'_>>,
     ) -> Result<Fit, PlanError> {
-        let stored = matrix.scheme(task.usual.symmetric, task.usual.tile);
-        let stored =
-            stored.ok_or_else(|| self.refusal(&layer.source.tensor, "no scheme describes its codes", ACCEPT))?;
+        let Some(stored) = matrix.scheme(task.usual.symmetric, task.usual.tile) else {
+            let refusal = self.refusal(&layer.source.tensor, matrix.unlike(), ACCEPT);
+            return match matrix.like().filter(|_| task.conversion.requantize) {
+                Some(weight) => self.anew(layer, LayerScheme { weight, ..layer.scheme }, fused, Some(refusal)),
+                None => Err(refusal),
+            };
+        };
         let (mut least, mut refused) = (None::<(LayerScheme, Loss)>, None);
         for weight in forms(stored) {
             let scheme = LayerScheme { weight, ..layer.scheme };

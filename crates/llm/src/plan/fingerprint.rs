@@ -16,6 +16,8 @@ pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
         // The name alone: the same checkpoint may be called by several paths.
         text.push_str(&format!("{:?} {} {modified:?}\n", shard.path().file_name(), shard.map().len()));
     }
+    let blocks = checkpoint.gguf().into_iter().flat_map(|file| file.tensors());
+    blocks.for_each(|tensor| text.push_str(&format!("{} {} {:?}\n", tensor.name(), tensor.kind(), tensor.shape())));
     for tensor in checkpoint.tensors() {
         text.push_str(&format!("{} {} {:?}\n", tensor.name(), tensor.dtype(), tensor.shape()));
     }

@@ -44,15 +44,16 @@ impl<'a> SourceTensor<'a> {
     ) -> Vec<SourceTensor<'a>> {
         let positions: HashMap<&str, usize> =
             checkpoint.tensors().enumerate().map(|(position, view)| (view.name(), position)).collect();
-        let tensor = |ImportedTensor { meta, stored }: ImportedTensor<'a>| {
+        let tensor = |(index, ImportedTensor { meta, stored }): (usize, ImportedTensor<'a>)| {
             let (dtype, part) = match &stored {
                 Stored::Plain(view) => (view.dtype(), Some(view.name())),
                 Stored::Packed(matrices) => (float, matrices.first().and_then(|matrix| matrix.tensor_name())),
             };
-            let position = part.and_then(|part| positions.get(part).copied()).unwrap_or(usize::MAX);
+            // What lies in a GGUF file stands behind what was made of it.
+            let position = part.and_then(|part| positions.get(part).copied()).unwrap_or(positions.len() + index);
             SourceTensor { name: meta.name, shape: meta.shape, dtype, position, stored }
         };
-        tensors.into_iter().map(tensor).collect()
+        tensors.into_iter().enumerate().map(tensor).collect()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -89,6 +90,11 @@ impl<'a> SourceTensor<'a> {
             Stored::Plain(_) => None,
             Stored::Packed(matrices) => Some(matrices),
         }
+    }
+
+    /// Whether it is quantized.
+    pub(super) fn has_codes(&self) -> bool {
+        self.packed().is_some_and(|matrices| matrices.iter().any(|matrix| !matrix.is_float()))
     }
 
     /// How it looks to the network.

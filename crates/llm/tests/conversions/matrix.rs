@@ -1,8 +1,9 @@
 //! The matrix.
 
-use crate::sources::{SOURCES, Source, convert, targets};
+use crate::sources::{SOURCES, Source, convert, open, targets, write_file};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Target, measure};
+use kvant_llm::gguf::{self, GgufPlan, GgufPlanError};
 use kvant_llm::import::{self, Stored};
 use kvant_llm::plan::PlanError;
 use kvant_llm::weight::Band;
@@ -53,6 +54,8 @@ fn every_cell_is_exact_refused_or_loses_what_is_said() {
     assert_eq!(all[&("awq, 4 bits", "gptq_v2".to_owned())], Cell::Exact);
     assert_eq!(all[&("gptq, activation order", "compressed-tensors".to_owned())], Cell::Exact);
     assert!(matches!(all[&("gptq, activation order", "awq".to_owned())], Cell::Loses(_)));
+    assert_eq!(all[&("gptq, 4 bits", "gguf".to_owned())], Cell::Exact);
+    assert_eq!(all[&("gguf Q4_0", "gptq".to_owned())], Cell::Exact);
 }
 
 fn find(name: &str) -> Option<PathBuf> {
@@ -77,15 +80,48 @@ fn join(a: Cell, b: Cell, key: &(&str, String)) -> Cell {
 fn row(model: &Path, source: &Source) -> Vec<(String, (Cell, Option<String>))> {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("source");
-    source.make(model, &from);
-    targets().into_iter().map(|target| (target.to_string(), cell(&from, dir.path(), target))).collect()
+    if !source.make(model, &from) {
+        return Vec::new();
+    }
+    let file = file_cell(&from, dir.path()).map(|cell| (GGUF.to_owned(), cell));
+    let cells = targets().into_iter().map(|target| (target.to_string(), cell(&from, dir.path(), target)));
+    cells.chain(file).collect()
+}
+
+/// The name of the target that is a file.
+const GGUF: &str = "gguf";
+
+/// What becomes of a source in a GGUF file; `None` of families that it does not hold.
+fn file_cell(from: &Path, dir: &Path) -> Option<(Cell, Option<String>)> {
+    let source = open(from);
+    let error_of = |requantize: bool| {
+        let plan = GgufPlan::convert(&source, requantize, "out.gguf")?;
+        let out = dir.join(if requantize { "lossy.gguf" } else { "out.gguf" });
+        write_file(&plan, &source, from, &out);
+        let errors = gguf::measure(&plan, &source, &out).unwrap();
+        assert!(!errors.is_empty());
+        Ok(errors.iter().map(|error| error.relative).fold(0.0, f64::max))
+    };
+    match error_of(false) {
+        Ok(error) => {
+            assert_eq!(error, 0.0);
+            Some((Cell::Exact, None))
+        }
+        Err(GgufPlanError::Family { .. }) => None,
+        Err(GgufPlanError::Conversion { reason, .. }) => match error_of(true) {
+            Ok(error) => Some((Cell::Loses(error), Some(reason))),
+            Err(GgufPlanError::Conversion { .. }) => Some((Cell::Refused, Some(reason))),
+            Err(other) => panic!("{other}"),
+        },
+        Err(other) => panic!("{other}"),
+    }
 }
 
 fn cell(from: &Path, dir: &Path, target: Target) -> (Cell, Option<String>) {
     let out = dir.join(target.to_string());
     match convert(from, &out, target, false, 2) {
         Ok(plan) => {
-            let (source, made) = (Checkpoint::open(from).unwrap(), Checkpoint::open(&out).unwrap());
+            let (source, made) = (open(from), Checkpoint::open(&out).unwrap());
             match target {
                 Target::Float(_) => assert_floats(&source, &made),
                 Target::Codes(_) => {
@@ -105,7 +141,7 @@ fn lossy(from: &Path, dir: &Path, target: Target) -> Cell {
     let out = dir.join(format!("{target}-requantized"));
     match convert(from, &out, target, true, 2) {
         Ok(plan) => {
-            let (source, made) = (Checkpoint::open(from).unwrap(), Checkpoint::open(&out).unwrap());
+            let (source, made) = (open(from), Checkpoint::open(&out).unwrap());
             let errors = measure(&plan, &source, &made).unwrap();
             Cell::Loses(errors.iter().map(|error| error.relative).fold(0.0, f64::max))
         }
@@ -146,7 +182,8 @@ fn assert_floats(source: &Checkpoint, made: &Checkpoint) {
 }
 
 fn table(cells: &HashMap<(&str, String), Cell>) -> String {
-    let targets: Vec<String> = targets().iter().map(Target::to_string).collect();
+    let mut targets: Vec<String> = targets().iter().map(Target::to_string).collect();
+    targets.push(GGUF.to_owned());
     let mut text = format!("| from \\ to | {} |\n|---|{}\n", targets.join(" | "), "---|".repeat(targets.len()));
     for source in SOURCES {
         let cell = |target: &String| match &cells[&(source.name, target.clone())] {

@@ -1,10 +1,13 @@
 //! Quantized checkpoints of all layouts, made of a model, and their conversion.
 
 use crate::common::{Tensor, quantize, scheme, write};
+use kvant_container::gguf::is_gguf;
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::conversion::{Conversion, FloatType, Target};
 use kvant_llm::engine::{self, Begun, Output, Silent};
 use kvant_llm::export::Export;
+use kvant_llm::gguf::run::run;
+use kvant_llm::gguf::{GgufPlan, GgufPlanError, GgufRecipe, restore};
 use kvant_llm::plan::{Plan, PlanError};
 use kvant_llm::recipe::Settings;
 use serde_json::{Value, json};
@@ -23,6 +26,11 @@ pub struct Source {
 
 const fn source(name: &'static str, export: Export, scheme: &'static str) -> Source {
     Source { name, export, scheme, then: |_| {} }
+}
+
+/// A GGUF file with layers of a type.
+const fn gguf(name: &'static str, kind: &'static str) -> Source {
+    source(name, Export::Gguf, kind)
 }
 
 /// Every layout that is read, with the schemes that it is used for.
@@ -51,15 +59,67 @@ pub const SOURCES: &[Source] = &[
     source("quark nvfp4 weights", Export::Quark, "e2m1:g16:e4m3:f32"),
     Source { name: "modelopt NVFP4 weights", export: Export::Quark, scheme: "e2m1:g16:e4m3:f32", then: as_modelopt },
     source("compressed-tensors NVFP4A16", Export::CompressedTensors, "NVFP4A16"),
+    gguf("gguf Q4_0", "Q4_0"),
+    gguf("gguf Q4_1", "Q4_1"),
+    Source { name: "gguf Q4_1 of awq", export: Export::Awq, scheme: "uint4:g32:zp", then: as_q4_1 },
+    gguf("gguf Q5_0", "Q5_0"),
+    gguf("gguf Q8_0", "Q8_0"),
+    gguf("gguf MXFP4", "MXFP4"),
+    gguf("gguf IQ4_NL", "IQ4_NL"),
 ];
 
 impl Source {
-    /// Makes the checkpoint, with the first block quantized: the others would tell nothing more.
-    pub fn make(&self, model: &Path, out: &Path) {
+    /// Makes the checkpoint, with the first block quantized: the others would tell nothing more. Whether it can be made.
+    pub fn make(&self, model: &Path, out: &Path) -> bool {
         let exclude = (1..4).map(|block| format!("*layers.{block}.*")).collect();
+        if self.export == Export::Gguf {
+            return self.make_file(model, out);
+        }
         let settings = Settings { format: Some(self.export), exclude, ..scheme(self.scheme) };
         quantize(model, out, &settings, 1).unwrap_or_else(|e| panic!("{}: {e}", self.name));
         (self.then)(out);
+        out.exists()
+    }
+
+    /// Makes a file, whose columns decide whether it is of the type.
+    fn make_file(&self, model: &Path, out: &Path) -> bool {
+        let overrides = vec![format!("*layers.0.*_proj={}", self.scheme).parse().unwrap()];
+        let settings = Settings { format: Some(self.export), overrides, ..scheme("F32") };
+        let recipe = GgufRecipe::of(&settings, &Settings::default()).unwrap().unwrap();
+        let checkpoint = Checkpoint::open(model).unwrap();
+        match GgufPlan::new(&checkpoint, recipe, "model.gguf") {
+            Ok(plan) => write_file(&plan, &checkpoint, model, out),
+            Err(GgufPlanError::Family { .. } | GgufPlanError::Columns { .. }) => return false,
+            Err(other) => panic!("{}: {other}", self.name),
+        }
+        true
+    }
+}
+
+/// Opens a checkpoint, or a GGUF file as one.
+pub fn open(path: &Path) -> Checkpoint {
+    if is_gguf(path) { restore::open(path).unwrap() } else { Checkpoint::open(path).unwrap() }
+}
+
+/// Writes a GGUF file.
+pub fn write_file(plan: &GgufPlan, checkpoint: &Checkpoint, source: &Path, out: &Path) {
+    let Begun::Working(output) = Output::begin(plan, source, out, false).unwrap() else { panic!("finished") };
+    run(plan, checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
+    output.finish(plan, checkpoint, Durability::Process).unwrap();
+}
+
+/// A file with the codes of AWQ, where there is one of the family.
+fn as_q4_1(dir: &Path) {
+    let file = dir.with_extension("gguf");
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    let made =
+        GgufPlan::convert(&checkpoint, true, "model.gguf").map(|plan| write_file(&plan, &checkpoint, dir, &file));
+    drop(checkpoint);
+    std::fs::remove_dir_all(dir).unwrap();
+    match made {
+        Ok(()) => std::fs::rename(file, dir).unwrap(),
+        Err(GgufPlanError::Family { .. }) => {}
+        Err(other) => panic!("{other}"),
     }
 }
 
@@ -74,7 +134,7 @@ pub fn targets() -> Vec<Target> {
 
 /// Converts a checkpoint.
 pub fn convert(source: &Path, out: &Path, target: Target, requantize: bool, threads: usize) -> Result<Plan, PlanError> {
-    let checkpoint = Checkpoint::open(source).unwrap();
+    let checkpoint = open(source);
     let plan = Plan::convert(&checkpoint, &Conversion { target, requantize, max_shard_size: 1 << 30 })?;
     if let Begun::Working(output) = Output::begin(&plan, source, out, false).unwrap() {
         engine::run(&plan, &checkpoint, &output, threads, &AtomicBool::new(false), &Silent).unwrap();
@@ -93,8 +153,12 @@ pub fn rewrite(dir: &Path, change: impl Fn(Tensor) -> Tensor, describe: impl Fn(
         (checkpoint.config().unwrap().unwrap(), checkpoint.tensors().map(tensor).map(&change).collect())
     };
     describe(&mut config);
+    let tokenizer = std::fs::read(dir.join("tokenizer.json"));
     std::fs::remove_dir_all(dir).unwrap();
     write(dir, &config, &tensors);
+    if let Ok(tokenizer) = tokenizer {
+        std::fs::write(dir.join("tokenizer.json"), tokenizer).unwrap();
+    }
 }
 
 /// Groups as activation order leaves them: channels of all groups anywhere.

@@ -47,6 +47,10 @@ pub struct PartsMut<'a> {
 }
 
 impl Coded {
+    /// Every type.
+    pub const ALL: [Coded; 7] =
+        [Coded::Q4_0, Coded::Q4_1, Coded::Q5_0, Coded::Q5_1, Coded::Q8_0, Coded::Mxfp4, Coded::Nvfp4];
+
     /// The tensor type.
     pub fn kind(self) -> GgmlType {
         match self {
@@ -167,13 +171,10 @@ mod tests {
     use super::*;
     use crate::ggml::tests::{blocks_of, values, values_of};
 
-    const CODED: [Coded; 7] =
-        [Coded::Q4_0, Coded::Q4_1, Coded::Q5_0, Coded::Q5_1, Coded::Q8_0, Coded::Mxfp4, Coded::Nvfp4];
-
     #[test]
     fn blocks_are_taken_apart_and_put_together_again() {
         let data = values(1024, 15);
-        for coded in CODED {
+        for coded in Coded::ALL {
             let bytes = blocks_of(Isa::best(), coded.kind(), &data, None);
             for isa in Isa::available() {
                 let groups = 1024 / coded.group();

@@ -4,6 +4,9 @@
 //! Source: `convert_hf_to_gguf.py` (`conversion/`), `src/models/` and `llama_model_rope_type` of llama.cpp.
 
 mod extras;
+mod restoration;
+
+pub use restoration::Restoration;
 
 use super::metadata::Facts;
 use crate::family::{Family, NormSite, Pairing, Positions};
@@ -29,6 +32,8 @@ pub struct Architecture {
     /// Norms that its graph does not compute.
     pub lacks: &'static [NormSite],
     pub(super) extras: Extras,
+    /// How its files are read; `None` where they are not.
+    pub restoration: Option<&'static Restoration>,
 }
 
 const LLAMA: Architecture = Architecture {
@@ -39,29 +44,71 @@ const LLAMA: Architecture = Architecture {
     norms: &[],
     lacks: &[],
     extras: extras::none,
+    restoration: None,
 };
+
+/// Read back as Llama is.
+const PLAIN: Option<&Restoration> = Some(&restoration::PLAIN);
 
 const QWEN2: Architecture = Architecture { family: "qwen2", name: "qwen2", pairing: Pairing::Halves, ..LLAMA };
 
 /// Every family that can be written, sorted by name.
 pub static ARCHITECTURES: &[Architecture] = &[
-    Architecture { family: "cohere", name: "command-r", extras: extras::cohere, ..LLAMA },
-    Architecture { family: "cohere2", name: "cohere2", extras: extras::cohere2, ..LLAMA },
+    Architecture {
+        family: "cohere",
+        name: "command-r",
+        extras: extras::cohere,
+        restoration: Some(&restoration::COHERE),
+        ..LLAMA
+    },
+    Architecture {
+        family: "cohere2",
+        name: "cohere2",
+        extras: extras::cohere2,
+        restoration: Some(&restoration::COHERE),
+        ..LLAMA
+    },
     Architecture { family: "deepseek_v2", name: "deepseek2", extras: extras::deepseek2, ..LLAMA },
-    Architecture { family: "deepseek_v3", name: "deepseek2", extras: extras::deepseek2, ..LLAMA },
-    Architecture { family: "gemma", name: "gemma", extras: extras::gemma, ..QWEN2 },
-    Architecture { family: "gemma2", name: "gemma2", extras: extras::gemma, ..QWEN2 },
-    Architecture { family: "gemma3", name: "gemma3", extras: extras::gemma3, ..QWEN2 },
-    Architecture { family: "glm4", name: "glm4", ..LLAMA },
+    Architecture {
+        family: "deepseek_v3",
+        name: "deepseek2",
+        extras: extras::deepseek2,
+        restoration: Some(&restoration::DEEPSEEK_V3),
+        ..LLAMA
+    },
+    Architecture { family: "gemma", name: "gemma", extras: extras::gemma, restoration: PLAIN, ..QWEN2 },
+    Architecture {
+        family: "gemma2",
+        name: "gemma2",
+        extras: extras::gemma,
+        restoration: Some(&restoration::GEMMA2),
+        ..QWEN2
+    },
+    Architecture {
+        family: "gemma3",
+        name: "gemma3",
+        extras: extras::gemma3,
+        restoration: Some(&restoration::GEMMA3),
+        ..QWEN2
+    },
+    Architecture { family: "glm4", name: "glm4", restoration: PLAIN, ..LLAMA },
     Architecture {
         family: "glm4_moe",
         name: "glm4moe",
         norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
         extras: extras::glm4_moe,
+        restoration: Some(&restoration::GLM4_MOE),
         ..QWEN2
     },
-    Architecture { family: "gpt2", name: "gpt2", extras: extras::gpt2, ..QWEN2 },
-    Architecture { family: "gpt_neox", name: "gptneox", needs_head: true, extras: extras::parallel, ..QWEN2 },
+    Architecture { family: "gpt2", name: "gpt2", extras: extras::gpt2, restoration: Some(&restoration::GPT2), ..QWEN2 },
+    Architecture {
+        family: "gpt_neox",
+        name: "gptneox",
+        needs_head: true,
+        extras: extras::parallel,
+        restoration: Some(&restoration::GPT_NEOX),
+        ..QWEN2
+    },
     Architecture {
         family: "gpt_oss",
         name: "gpt-oss",
@@ -70,16 +117,42 @@ pub static ARCHITECTURES: &[Architecture] = &[
         extras: extras::gpt_oss,
         ..QWEN2
     },
-    Architecture { family: "granite", name: "granite", extras: extras::granite, ..LLAMA },
-    Architecture { family: "granitemoe", name: "granitemoe", extras: extras::granite, ..LLAMA },
-    LLAMA,
+    Architecture {
+        family: "granite",
+        name: "granite",
+        extras: extras::granite,
+        restoration: Some(&restoration::GRANITE),
+        ..LLAMA
+    },
+    Architecture {
+        family: "granitemoe",
+        name: "granitemoe",
+        extras: extras::granite,
+        restoration: Some(&restoration::GRANITE),
+        ..LLAMA
+    },
+    Architecture { restoration: Some(&restoration::LLAMA), ..LLAMA },
     Architecture { family: "minimax_m2", name: "minimax-m2", needs_head: true, extras: extras::minimax_m2, ..QWEN2 },
     Architecture { family: "mistral", ..LLAMA },
-    Architecture { family: "mixtral", ..LLAMA },
-    Architecture { family: "nemotron", name: "nemotron", needs_head: true, extras: extras::nemotron, ..QWEN2 },
+    Architecture { family: "mixtral", restoration: Some(&restoration::MIXTRAL), ..LLAMA },
+    Architecture {
+        family: "nemotron",
+        name: "nemotron",
+        needs_head: true,
+        extras: extras::nemotron,
+        restoration: Some(&restoration::NEMOTRON),
+        ..QWEN2
+    },
     Architecture { family: "olmo", name: "olmo", extras: extras::olmo, ..LLAMA },
-    Architecture { family: "olmo2", name: "olmo2", needs_head: true, ..QWEN2 },
-    Architecture { family: "olmo3", name: "olmo2", needs_head: true, extras: extras::olmo3, ..QWEN2 },
+    Architecture { family: "olmo2", name: "olmo2", needs_head: true, restoration: Some(&restoration::OLMO2), ..QWEN2 },
+    Architecture {
+        family: "olmo3",
+        name: "olmo2",
+        needs_head: true,
+        extras: extras::olmo3,
+        restoration: Some(&restoration::OLMO3),
+        ..QWEN2
+    },
     Architecture { family: "olmoe", name: "olmoe", needs_head: true, ..QWEN2 },
     Architecture {
         family: "phi",
@@ -87,17 +160,38 @@ pub static ARCHITECTURES: &[Architecture] = &[
         needs_head: true,
         lacks: &[NormSite::Query, NormSite::Key],
         extras: extras::phi,
+        restoration: PLAIN,
         ..QWEN2
     },
     Architecture { family: "phi3", name: "phi3", extras: extras::phi3, ..QWEN2 },
     Architecture { family: "phimoe", name: "phimoe", needs_head: true, extras: extras::phi3, ..QWEN2 },
-    QWEN2,
-    Architecture { family: "qwen2_moe", name: "qwen2moe", needs_head: true, extras: extras::qwen_moe, ..QWEN2 },
-    Architecture { family: "qwen3", name: "qwen3", ..QWEN2 },
-    Architecture { family: "qwen3_moe", name: "qwen3moe", extras: extras::qwen_moe, ..QWEN2 },
-    Architecture { family: "smollm3", name: "smollm3", ..LLAMA },
-    Architecture { family: "stablelm", name: "stablelm", needs_head: true, extras: extras::parallel, ..QWEN2 },
-    Architecture { family: "starcoder2", name: "starcoder2", ..QWEN2 },
+    Architecture { restoration: PLAIN, ..QWEN2 },
+    Architecture {
+        family: "qwen2_moe",
+        name: "qwen2moe",
+        needs_head: true,
+        extras: extras::qwen_moe,
+        restoration: Some(&restoration::QWEN2_MOE),
+        ..QWEN2
+    },
+    Architecture { family: "qwen3", name: "qwen3", restoration: PLAIN, ..QWEN2 },
+    Architecture {
+        family: "qwen3_moe",
+        name: "qwen3moe",
+        extras: extras::qwen_moe,
+        restoration: Some(&restoration::QWEN3_MOE),
+        ..QWEN2
+    },
+    Architecture { family: "smollm3", name: "smollm3", restoration: PLAIN, ..LLAMA },
+    Architecture {
+        family: "stablelm",
+        name: "stablelm",
+        needs_head: true,
+        extras: extras::parallel,
+        restoration: Some(&restoration::STABLELM),
+        ..QWEN2
+    },
+    Architecture { family: "starcoder2", name: "starcoder2", restoration: Some(&restoration::STARCODER2), ..QWEN2 },
 ];
 
 impl Architecture {
@@ -122,7 +216,7 @@ impl Architecture {
     }
 
     /// The stem of a norm's name, where it is not the usual one.
-    pub(super) fn norm(&self, site: NormSite) -> Option<&'static str> {
+    pub(in crate::gguf) fn norm(&self, site: NormSite) -> Option<&'static str> {
         self.norms.iter().find(|(at, _)| *at == site).map(|(_, stem)| *stem)
     }
 }

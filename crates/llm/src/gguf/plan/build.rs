@@ -20,29 +20,52 @@ impl GgufPlan {
     /// # Errors
     /// Whatever can be refused: see [`GgufPlanError`].
     pub fn new(checkpoint: &Checkpoint, recipe: GgufRecipe, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
-        let json = checkpoint.config()?.ok_or(GgufPlanError::NoConfig)?;
-        let config = ModelConfig::from_json(&json)?;
-        let tensors = import::open(checkpoint)?.into_tensors();
-        refuse_quantized(&tensors, &config)?;
-        let metas: Vec<TensorMeta> = tensors.iter().map(|tensor| tensor.meta.clone()).collect();
-        let network = Network::recognise(&config, &metas);
-        let (family, architecture) = architecture(&network, &config)?;
-        if let Some(kind) = rope::unknown_scaling(&config.rope.main, architecture.name) {
-            return Err(GgufPlanError::Scaling(kind.to_owned()));
+        let opened = opened(checkpoint)?;
+        if !recipe.requantizes() {
+            refuse_quantized(&opened.tensors, &opened.config)?;
         }
-        let mut builder = Builder {
-            tensors: &tensors,
-            network: &network,
-            config: &config,
-            family,
-            architecture,
-            drafts: Vec::new(),
-            dropped: Vec::new(),
-            taken: BTreeSet::new(),
-        };
-        builder.add_all()?;
-        builder.finish(checkpoint, recipe, file_name)
+        let network = Network::recognise(&opened.config, &opened.metas);
+        let builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
+        builder.check_sources(&opened.tensors)?;
+        builder.finish(&opened.tensors, checkpoint, recipe, None, file_name)
     }
+}
+
+/// A checkpoint, seen as a model of floats.
+pub(super) struct Opened<'a> {
+    pub config: ModelConfig,
+    pub tensors: Vec<ImportedTensor<'a>>,
+    pub metas: Vec<TensorMeta>,
+    /// Whether anything but weights is quantized.
+    pub activations: bool,
+}
+
+pub(super) fn opened(checkpoint: &Checkpoint) -> Result<Opened<'_>, GgufPlanError> {
+    let json = checkpoint.config()?.ok_or(GgufPlanError::NoConfig)?;
+    let config = ModelConfig::from_json(&json)?;
+    let import = import::open(checkpoint)?;
+    let activations = import.quantizes_activations();
+    let tensors = import.into_tensors();
+    let metas = tensors.iter().map(|tensor| tensor.meta.clone()).collect();
+    Ok(Opened { config, tensors, metas, activations })
+}
+
+/// A draft with the rows of the source that it is made of, if it is.
+pub(super) fn drafts_of(draft: &Draft) -> Option<(&Draft, &[Slab])> {
+    match &draft.content {
+        Content::Slabs(slabs) => Some((draft, slabs)),
+        Content::Values(_) => None,
+    }
+}
+
+/// The tensors of the file that these tensors of a model become, without their types: what is read to find a file's tensors
+/// in a model, too.
+///
+/// # Errors
+/// As [`GgufPlan::new`].
+pub(in crate::gguf) fn drafts(config: &ModelConfig, metas: &[TensorMeta]) -> Result<Vec<Draft>, GgufPlanError> {
+    let network = Network::recognise(config, metas);
+    Ok(Builder::of_network(config, metas, &network)?.drafts)
 }
 
 /// Sources whose codes mean something to a loader of their own are not silently made coarser. fp8 is how some models are
@@ -50,7 +73,11 @@ impl GgufPlan {
 fn refuse_quantized(tensors: &[ImportedTensor<'_>], config: &ModelConfig) -> Result<(), GgufPlanError> {
     let stated = config.quantization.as_ref().and_then(|stated| stated.get("quant_method")?.as_str());
     let method = stated.unwrap_or("fp8");
-    let packed = tensors.iter().find(|tensor| matches!(tensor.stored, Stored::Packed(_)));
+    let has_codes = |tensor: &&ImportedTensor<'_>| match &tensor.stored {
+        Stored::Packed(matrices) => matrices.iter().any(|matrix| !matrix.is_float()),
+        Stored::Plain(_) => false,
+    };
+    let packed = tensors.iter().find(has_codes);
     match packed.filter(|_| method != "fp8") {
         Some(tensor) => {
             Err(GgufPlanError::AlreadyQuantized { method: method.to_owned(), tensor: tensor.meta.name.clone() })
@@ -74,7 +101,7 @@ fn architecture(
 }
 
 /// A tensor of the file whose type is still to be chosen.
-pub(super) struct Draft {
+pub(in crate::gguf) struct Draft {
     pub name: String,
     pub shape: Vec<usize>,
     pub content: Content,
@@ -87,8 +114,8 @@ pub(super) struct Draft {
 }
 
 /// A plan in the making.
-pub(super) struct Builder<'a, 'c> {
-    pub tensors: &'a [ImportedTensor<'c>],
+pub(super) struct Builder<'a> {
+    pub tensors: &'a [TensorMeta],
     pub network: &'a Network,
     pub config: &'a ModelConfig,
     pub family: &'static Family,
@@ -99,8 +126,40 @@ pub(super) struct Builder<'a, 'c> {
     pub taken: BTreeSet<usize>,
 }
 
-impl Builder<'_, '_> {
-    /// The rows of a matrix: of the only one of a tensor, or one of several. Whatever is read later is checked here.
+impl<'a> Builder<'a> {
+    /// All tensors of a model whose family is known, with their places.
+    pub fn of_network(
+        config: &'a ModelConfig,
+        tensors: &'a [TensorMeta],
+        network: &'a Network,
+    ) -> Result<Builder<'a>, GgufPlanError> {
+        let (family, architecture) = architecture(network, config)?;
+        if let Some(kind) = rope::unknown_scaling(&config.rope.main, architecture.name) {
+            return Err(GgufPlanError::Scaling(kind.to_owned()));
+        }
+        let (drafts, dropped, taken) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let mut builder = Builder { tensors, network, config, family, architecture, drafts, dropped, taken };
+        builder.add_all()?;
+        Ok(builder)
+    }
+
+    /// Checks that all that will be read can be: types of floats, sizes of packed matrices.
+    pub fn check_sources(&self, tensors: &[ImportedTensor<'_>]) -> Result<(), GgufPlanError> {
+        for slab in self.drafts.iter().filter_map(drafts_of).flat_map(|(_, slabs)| slabs) {
+            let ImportedTensor { meta, stored } = &tensors[slab.tensor];
+            let fits = match stored {
+                Stored::Plain(view) => source_type(view.dtype()).is_some(),
+                Stored::Packed(all) => all.get(slab.matrix).is_some_and(|one| (one.rows(), one.columns()) == slab.size),
+            };
+            if !fits {
+                let (tensor, dtype) = (meta.name.clone(), meta.dtype.clone());
+                return Err(GgufPlanError::SourceType { tensor, dtype });
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a matrix: of the only one of a tensor, or one of several.
     pub fn slab(
         &mut self,
         tensor: usize,
@@ -108,17 +167,8 @@ impl Builder<'_, '_> {
         size: (usize, usize),
         rows: RowMap,
     ) -> Result<Slab, GgufPlanError> {
-        let ImportedTensor { meta, stored } = &self.tensors[tensor];
-        let elements = meta.shape.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
+        let elements = self.tensors[tensor].shape.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
         let expected = size.0.checked_mul(size.1).and_then(|one| one.checked_mul(matrices));
-        let fits = match stored {
-            Stored::Plain(view) => source_type(view.dtype()).is_some(),
-            Stored::Packed(all) => all.get(matrix).is_some_and(|one| (one.rows(), one.columns()) == size),
-        };
-        if !fits {
-            let (tensor, dtype) = (meta.name.clone(), meta.dtype.clone());
-            return Err(GgufPlanError::SourceType { tensor, dtype });
-        }
         if elements.is_none() || elements != expected || rows.count() == 0 {
             let reason = format!("{matrices} of {} x {} are expected", size.0, size.1);
             return Err(self.shape_error(tensor, reason));
@@ -128,13 +178,13 @@ impl Builder<'_, '_> {
     }
 
     pub fn shape_error(&self, tensor: usize, reason: impl Into<String>) -> GgufPlanError {
-        let TensorMeta { name, shape, .. } = &self.tensors[tensor].meta;
+        let TensorMeta { name, shape, .. } = &self.tensors[tensor];
         GgufPlanError::Shape { tensor: name.clone(), shape: shape.clone(), reason: reason.into() }
     }
 
     /// The two dimensions of a tensor that must be a matrix.
     pub fn matrix_shape(&self, tensor: usize) -> Result<(usize, usize), GgufPlanError> {
-        match *self.tensors[tensor].meta.shape.as_slice() {
+        match *self.tensors[tensor].shape.as_slice() {
             [rows, columns] if rows > 0 && columns > 0 => Ok((rows, columns)),
             _ => Err(self.shape_error(tensor, "it is no matrix")),
         }
@@ -142,7 +192,7 @@ impl Builder<'_, '_> {
 
     pub fn drop_tensor(&mut self, tensor: usize, reason: &'static str) {
         if self.taken.insert(tensor) {
-            self.dropped.push(DroppedTensor { name: self.tensors[tensor].meta.name.clone(), reason });
+            self.dropped.push(DroppedTensor { name: self.tensors[tensor].name.clone(), reason });
         }
     }
 
@@ -155,7 +205,7 @@ impl Builder<'_, '_> {
     }
 
     pub fn no_place(&self, tensor: usize) -> GgufPlanError {
-        let tensor = self.tensors[tensor].meta.name.clone();
+        let tensor = self.tensors[tensor].name.clone();
         GgufPlanError::NoPlace { tensor, architecture: self.architecture.name }
     }
 

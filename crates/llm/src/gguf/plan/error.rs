@@ -40,6 +40,17 @@ pub enum GgufPlanError {
         /// The first tensor.
         tensor: String,
     },
+    /// No type holds the codes of a weight without loss (*unsupported*).
+    #[error("`{tensor}` cannot be converted to gguf: {reason}")]
+    Conversion {
+        /// The first such tensor.
+        tensor: String,
+        /// Why.
+        reason: String,
+    },
+    /// There are no codes to take over (*invalid*).
+    #[error("no weight of the source is quantized")]
+    NotQuantized,
     /// The architecture has no place for a tensor (*unsupported*).
     #[error("tensor `{tensor}` has no place in a file of the architecture {architecture}")]
     NoPlace {
@@ -108,6 +119,7 @@ impl GgufPlanError {
             GgufPlanError::Tokenizer(error) => error.kind(),
             GgufPlanError::Family { .. }
             | GgufPlanError::AlreadyQuantized { .. }
+            | GgufPlanError::Conversion { .. }
             | GgufPlanError::NoPlace { .. }
             | GgufPlanError::SourceType { .. }
             | GgufPlanError::Scaling(_)
@@ -129,8 +141,13 @@ impl GgufPlanError {
                 Some(other.to_owned())
             }
             GgufPlanError::AlreadyQuantized { .. } => {
-                Some("start from the original checkpoint in bf16, f16, f32 or fp8".to_owned())
+                let ways = "convert its codes with `kvant convert --to gguf`, or start from the original checkpoint";
+                Some(format!("{ways}; --requantize quantizes its values again"))
             }
+            GgufPlanError::Conversion { .. } => {
+                Some("accept a loss with --requantize, or convert --to float and quantize that".to_owned())
+            }
+            GgufPlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             GgufPlanError::Shape { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
             GgufPlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
             GgufPlanError::Type { .. } => Some("`kvant list schemes` shows what is".to_owned()),

@@ -1,8 +1,9 @@
 //! The end of planning: types are chosen, metadata and tokenizer described, everything laid out.
 
 use super::build::{Builder, Draft};
+use super::convert::Fits;
 use super::types::{Candidate, choose_type};
-use super::{Content, GgufPlan, GgufPlanError, PlannedTensor};
+use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason};
 use crate::family::AttentionScale;
 use crate::gguf::metadata::{self, Facts};
 use crate::gguf::mix::{Category, Model};
@@ -10,17 +11,20 @@ use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::rope;
 use crate::gguf::source::stored_type;
 use crate::gguf::tokenizer::{self, Habits};
+use crate::import::ImportedTensor;
 use crate::network::Notice;
 use crate::plan::source_text;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
 use xxhash_rust::xxh3::xxh3_128;
 
-impl Builder<'_, '_> {
+impl Builder<'_> {
     pub(super) fn finish(
         mut self,
+        tensors: &[ImportedTensor<'_>],
         checkpoint: &Checkpoint,
         recipe: GgufRecipe,
+        fits: Option<&Fits>,
         file_name: &str,
     ) -> Result<GgufPlan, GgufPlanError> {
         let vocabulary = self.drafts.iter().find(|draft| draft.category == Category::Embedding);
@@ -41,21 +45,22 @@ impl Builder<'_, '_> {
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);
         }
-        let tensors = self.typed(&recipe)?;
-        check_importance(&recipe, &tensors)?;
-        notices.extend(importance_notice(&recipe, &tensors));
-        let layout = GgufLayout::new(file_name, &metadata, tensors.iter().map(declaration).collect())
+        let planned = self.typed(tensors, &recipe, fits)?;
+        notices.extend(planned.iter().filter_map(|tensor| loss_notice(tensor, fits)));
+        check_importance(&recipe, &planned)?;
+        notices.extend(importance_notice(&recipe, &planned));
+        let layout = GgufLayout::new(file_name, &metadata, planned.iter().map(declaration).collect())
             .map_err(kvant_container::Error::from)?;
         Ok(GgufPlan {
             family: family.name,
             architecture: architecture.name,
-            fingerprint: fingerprint(checkpoint, &recipe, &layout),
-            sources: self.tensors.iter().map(|tensor| tensor.meta.name.clone()).collect(),
+            fingerprint: fingerprint(checkpoint, &recipe, &layout, &planned),
+            sources: self.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
             source_bytes: checkpoint.tensors().map(|tensor| tensor.byte_len()).sum(),
             dropped: self.dropped,
             recipe,
             metadata,
-            tensors,
+            tensors: planned,
             layout,
             notices,
         })
@@ -74,7 +79,12 @@ impl Builder<'_, '_> {
     }
 
     /// All tensors with their types, in the order of the file: the embedding, block after block, what stands behind.
-    fn typed(&mut self, recipe: &GgufRecipe) -> Result<Vec<PlannedTensor>, GgufPlanError> {
+    fn typed(
+        &mut self,
+        tensors: &[ImportedTensor<'_>],
+        recipe: &GgufRecipe,
+        fits: Option<&Fits>,
+    ) -> Result<Vec<PlannedTensor>, GgufPlanError> {
         let mut drafts = std::mem::take(&mut self.drafts);
         drafts.sort_by_key(|draft| (order(draft), draft.block));
         let model = self.model(&drafts, recipe);
@@ -88,13 +98,20 @@ impl Builder<'_, '_> {
                 value: values,
                 block: draft.block.unwrap_or(0),
                 shape: &draft.shape,
-                stored: self.stored(&draft.content),
+                stored: stored(tensors, &draft.content),
                 fixed: draft.fixed,
             };
-            let (kind, reason) = choose_type(recipe, &model, &candidate)?;
+            let fit = fits.and_then(|fits| fits.get(&draft.name));
+            let (kind, reason) = match fit {
+                Some(fit) if fit.carried.is_some() => (fit.kind, Reason::Carried),
+                Some(fit) if fit.loss.is_some() => (fit.kind, Reason::Anew),
+                Some(fit) => (fit.kind, Reason::Excluded),
+                None => choose_type(recipe, &model, &candidate)?,
+            };
+            let carried = fit.and_then(|fit| fit.carried);
             values += usize::from(matches!(draft.category, Category::Value { .. }));
             let Draft { name, shape, content, block, modules, .. } = draft;
-            typed.push(PlannedTensor { name, kind, shape, content, reason, block, modules });
+            typed.push(PlannedTensor { name, kind, shape, content, reason, carried, block, modules });
         }
         Ok(typed)
     }
@@ -113,15 +130,13 @@ impl Builder<'_, '_> {
             has_importance: recipe.has_importance(),
         }
     }
+}
 
-    /// The type of the source's floats.
-    fn stored(&self, content: &Content) -> TensorType {
-        match content {
-            Content::Slabs(slabs) => {
-                slabs.first().map_or(TensorType::F32, |slab| stored_type(&self.tensors[slab.tensor]))
-            }
-            Content::Values(_) => TensorType::F32,
-        }
+/// The type of the source's floats.
+fn stored(tensors: &[ImportedTensor<'_>], content: &Content) -> TensorType {
+    match content {
+        Content::Slabs(slabs) => slabs.first().map_or(TensorType::F32, |slab| stored_type(&tensors[slab.tensor])),
+        Content::Values(_) => TensorType::F32,
     }
 }
 
@@ -194,6 +209,12 @@ fn scale_notice(facts: &Facts<'_>) -> Option<String> {
         .then(|| format!("llama.cpp does not read `{key}`: it scales attention by the size of heads, not by {stated}"))
 }
 
+/// What a conversion loses of a tensor.
+fn loss_notice(tensor: &PlannedTensor, fits: Option<&Fits>) -> Option<String> {
+    let loss = fits?.get(&tensor.name)?.loss.as_ref()?;
+    Some(format!("`{}`: {loss}", tensor.name))
+}
+
 /// Tensors that nothing is known of weigh all inputs the same.
 fn importance_notice(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Option<String> {
     let importance = recipe.importance()?;
@@ -208,8 +229,10 @@ fn importance_notice(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Option<S
     ))
 }
 
-fn fingerprint(checkpoint: &Checkpoint, recipe: &GgufRecipe, layout: &GgufLayout) -> String {
+fn fingerprint(checkpoint: &Checkpoint, recipe: &GgufRecipe, layout: &GgufLayout, tensors: &[PlannedTensor]) -> String {
     let mut bytes = source_text(checkpoint, &recipe.canonical()).into_bytes();
+    let carried = tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.carried?)));
+    carried.for_each(|(name, carried)| bytes.extend(format!("{name} {}\n", carried.scheme).into_bytes()));
     bytes.extend_from_slice(layout.header());
     if let Some(importance) = recipe.importance() {
         bytes.extend_from_slice(&importance.hash().to_le_bytes());

@@ -11,7 +11,7 @@ use crate::network::{ExpertsStorage, FusedExperts, Linear, Norm};
 /// A projection of a layer: what it computes, and which rows of the matrix are its own.
 type Projection = (Role, RowMap);
 
-impl Builder<'_, '_> {
+impl Builder<'_> {
     pub(super) fn add_linears(&mut self) -> Result<(), GgufPlanError> {
         let network = self.network;
         let mut experts: Grouped<(Option<usize>, Role), &Linear> = Grouped::new();
@@ -216,7 +216,7 @@ impl Builder<'_, '_> {
         tensors: &[usize],
         offset: f32,
     ) -> Result<(), GgufPlanError> {
-        let shape = self.tensors[tensors[0]].meta.shape.clone();
+        let shape = self.tensors[tensors[0]].shape.clone();
         let length: usize = shape.iter().product();
         let mut slabs = Vec::with_capacity(tensors.len());
         for tensor in tensors {

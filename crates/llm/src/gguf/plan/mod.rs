@@ -3,6 +3,7 @@
 //! refused is refused while it is made.
 
 mod build;
+mod convert;
 mod error;
 mod finish;
 mod layers;
@@ -11,6 +12,7 @@ mod row_map;
 mod tensor;
 mod types;
 
+pub(in crate::gguf) use build::drafts;
 pub use error::GgufPlanError;
 pub use row_map::RowMap;
 pub use tensor::{Content, PlannedTensor, Reason, Slab};

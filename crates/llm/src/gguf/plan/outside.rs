@@ -6,7 +6,7 @@ use crate::gguf::mix::Category;
 use crate::gguf::names;
 use crate::network::{Place, Reason as Unplaced, TensorMeta};
 
-impl Builder<'_, '_> {
+impl Builder<'_> {
     /// The embedding, as the head too where loaders insist on one.
     pub(super) fn add_embedding(&mut self) -> Result<(), GgufPlanError> {
         let position = self.network.places().iter().position(|place| *place == Place::Embedding);
@@ -18,7 +18,7 @@ impl Builder<'_, '_> {
         };
         let size = self.matrix_shape(position)?;
         let slab = self.slab(position, (0, 1), size, RowMap::all(size.0))?;
-        let name = &self.tensors[position].meta.name;
+        let name = &self.tensors[position].name;
         let module = name.strip_suffix(".weight").unwrap_or(name).to_owned();
         let draft = |name: &str, category| Draft {
             name: name.to_owned(),
@@ -62,7 +62,7 @@ impl Builder<'_, '_> {
     }
 
     fn add_parameter(&mut self, tensor: usize) -> Result<(), GgufPlanError> {
-        let TensorMeta { name, shape, .. } = &self.tensors[tensor].meta;
+        let TensorMeta { name, shape, .. } = &self.tensors[tensor];
         let block = name.split('.').find_map(|part| part.parse().ok());
         let stem = names::of_parameter(name.rsplit('.').next().unwrap_or(name));
         let (Some(stem), &[length]) = (stem, shape.as_slice()) else { return Err(self.no_place(tensor)) };

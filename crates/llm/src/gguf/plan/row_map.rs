@@ -70,6 +70,27 @@ impl RowMap {
         }
     }
 
+    /// The row of the tensor that a row of the matrix becomes; `None` where it has no part in it: the inverse of
+    /// [`RowMap::source`].
+    pub fn position(self, row: usize) -> Option<usize> {
+        let position = match self {
+            RowMap::Run { first, .. } => row.checked_sub(first)?,
+            RowMap::Every { first, step, .. } => {
+                let distance = row.checked_sub(first)?;
+                distance.is_multiple_of(step).then_some(distance / step)?
+            }
+            RowMap::Neighbours { width, .. } => {
+                let (head, within, half) = (row / width, row % width, width / 2);
+                head * width + within % half * 2 + within / half
+            }
+            RowMap::Unfolded { heads, parts, width } => {
+                let (head, part, within) = (row / (parts * width), row / width % parts, row % width);
+                (part * heads + head) * width + within
+            }
+        };
+        Some(position).filter(|position| *position < self.count())
+    }
+
     /// The rows of the matrix that become some rows of the tensor, in runs.
     pub fn runs(self, rows: Range<usize>) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
@@ -98,6 +119,22 @@ mod tests {
         assert_eq!(sources(RowMap::Neighbours { width: 6, count: 12 }), [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
         let unfolded = RowMap::Unfolded { heads: 2, parts: 3, width: 2 };
         assert_eq!(sources(unfolded), [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
+    }
+
+    #[test]
+    fn positions_invert_sources() {
+        let maps = [
+            RowMap::Run { first: 3, count: 2 },
+            RowMap::Every { first: 1, step: 2, count: 3 },
+            RowMap::Neighbours { width: 6, count: 12 },
+            RowMap::Unfolded { heads: 2, parts: 3, width: 2 },
+        ];
+        for map in maps {
+            let taken = sources(map);
+            for row in 0..20 {
+                assert_eq!(map.position(row), taken.iter().position(|source| *source == row), "{map:?}, row {row}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A tensor of the file: its name, its type, and what it is made of.
 
 use super::RowMap;
+use crate::gguf::carried::Carried;
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::gguf::TensorType;
 
@@ -17,6 +18,8 @@ pub struct PlannedTensor {
     pub content: Content,
     /// Why it has this type.
     pub reason: Reason,
+    /// How the codes that the source has become blocks; `None` where values are quantized.
+    pub carried: Option<Carried>,
     /// The decoder block that it belongs to.
     pub block: Option<usize>,
     /// The modules of the source that it is made of: one, or one an expert; none for norms and the like.
@@ -65,6 +68,10 @@ pub enum Reason {
     },
     /// It is kept in the type of the source.
     Excluded,
+    /// It holds the codes of the source.
+    Carried,
+    /// No type holds the codes of the source.
+    Anew,
     /// Loaders take it in this type only.
     Fixed,
 }
@@ -77,6 +84,8 @@ impl Reason {
             Reason::Override => "override".to_owned(),
             Reason::FallBack { wanted } => format!("its columns are no multiple of {}", wanted.block_elements()),
             Reason::Excluded => "excluded".to_owned(),
+            Reason::Carried => "codes of the source".to_owned(),
+            Reason::Anew => "quantized anew".to_owned(),
             Reason::Fixed => "always of this type".to_owned(),
         }
     }

@@ -16,6 +16,8 @@ mod token;
 mod word_piece;
 
 pub use error::TokenizerProblem;
+pub(super) use pre_tokenizer::ways;
+pub(super) use token::{SPACE, TokenKind};
 
 use files::Files;
 use kvant_container::Checkpoint;

@@ -86,6 +86,27 @@ pub(super) fn name(tokenizer: &Value, family: &str) -> Result<&'static str, Toke
     found.map(|split| split.name).ok_or_else(|| TokenizerProblem::Split(words(&expressions)))
 }
 
+/// A way to split text, as files name it.
+pub(in crate::gguf) struct Way {
+    /// The expressions, in order.
+    pub expressions: Vec<&'static str>,
+    /// Whether words that are tokens are taken whole.
+    pub ignores_merges: bool,
+    /// Whether the first token stands in front of a text where nothing else is said.
+    pub begins: bool,
+}
+
+/// Ways in which the first token is added by default, and words that are tokens are taken whole.
+const WHOLE_WORDS: &[&str] = &["llama-bpe", "tekken"];
+
+/// The way of a name; `None` where it, or an expression of it, is not known here.
+pub(in crate::gguf) fn ways(name: &str) -> Option<Way> {
+    let split = SPLITS.iter().find(|split| split.name == name)?;
+    let expressions = split.steps.iter().copied().collect::<Option<Vec<_>>>()?;
+    let whole = WHOLE_WORDS.contains(&name);
+    Some(Way { expressions, ignores_merges: whole, begins: whole })
+}
+
 impl Step {
     fn expression(&self) -> &str {
         match self {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// What a token is (`llama_token_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TokenKind {
+pub(in crate::gguf) enum TokenKind {
     Normal = 1,
     Unknown = 2,
     /// Not part of text.
@@ -49,7 +49,7 @@ impl Token {
 }
 
 /// The character that stands for a space in pieces.
-pub(super) const SPACE: char = '\u{2581}';
+pub(in crate::gguf) const SPACE: char = '\u{2581}';
 
 /// Tokens that are not marked as special and are no text all the same.
 fn looks_special(text: &str) -> bool {

@@ -19,6 +19,18 @@ struct Stored<'a> {
     may_be_zero: bool,
 }
 
+/// What negative scales of weights may be.
+const OF_BLOCKS: &str =
+    "blocks of llama.cpp have such, and loaders multiply by them; of another source, download the file again";
+
+impl Stored<'_> {
+    /// Whether a scale multiplies codes and does nothing else: its sign is one of their values.
+    fn may_be_negative(&self) -> bool {
+        let is_plain = matches!(self.encoding, ScaleEncoding::F32 | ScaleEncoding::F16 | ScaleEncoding::Bf16);
+        self.may_be_zero && is_plain
+    }
+}
+
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     for (stored, found) in counted(subject) {
         report(&stored, &found, findings);
@@ -77,8 +89,10 @@ fn report(stored: &Stored<'_>, found: &Scales, findings: &mut Findings) {
     if found.not_finite > 0 {
         findings.error(name, format!("{} are infinite or no number", of(found.not_finite)), DAMAGED);
     }
-    if found.negative > 0 {
-        findings.error(name, format!("{} are negative", of(found.negative)), DAMAGED);
+    match (found.negative, stored.may_be_negative()) {
+        (0, _) => {}
+        (negative, false) => findings.error(name, format!("{} are negative", of(negative)), DAMAGED),
+        (negative, true) => findings.warning(name, format!("{} are negative", of(negative)), OF_BLOCKS),
     }
     match (found.zero, stored.may_be_zero) {
         (0, _) => {}

@@ -1,0 +1,134 @@
+//! `kvant convert --to gguf`: the codes of a quantized checkpoint in a file for llama.cpp.
+
+use super::file_name;
+use crate::args::ConvertArgs;
+use crate::commands::convert::{said, worst};
+use crate::escape::printable;
+use crate::failure::{Failure, Kind};
+use crate::printer::Printer;
+use crate::progress::{Progress, Unit};
+use crate::{delivery, interrupt, loading, model, size};
+use kvant_container::Checkpoint;
+use kvant_llm::conversion::LayerError;
+use kvant_llm::engine::{Begun, Done, Output, Placed};
+use kvant_llm::gguf::run::run as carry_out;
+use kvant_llm::gguf::{GgufPlan, measure};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Writes a GGUF file of codes that are there already.
+///
+/// # Errors
+/// What no type holds, before anything is written; then what the system or the weights say.
+pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
+    if args.dtype.is_some() {
+        let failure = Failure::new(Kind::Usage, "--dtype has a meaning for --to float only");
+        return Err(failure.with_hint(Some("leave it out, or convert --to float".to_owned())));
+    }
+    let begun = Instant::now();
+    let checkpoint = model::open(&args.model)?;
+    let plan = GgufPlan::convert(&checkpoint, args.requantize, &file_name(args.output.as_deref()))?;
+    if let Some(output) = &args.output {
+        Output::check(&plan, &args.model, output, args.finish.overwrite)?;
+    }
+    plan.notices.iter().for_each(|notice| printer.note(notice));
+    let report = Report { args, plan: &plan, output: None, done: Done::default(), errors: Vec::new(), time: None };
+    let Some(target) = args.output.as_deref().filter(|_| !args.dry_run) else {
+        return report.show(printer);
+    };
+    let (output, done) = work(args, target, &checkpoint, &plan, printer)?;
+    let output = output.acknowledge()?;
+    let errors = match args.requantize {
+        true => model::pool(&args.run)?.install(|| measure(&plan, &checkpoint, &output))?,
+        false => Vec::new(),
+    };
+    Report { output: Some(output), done, errors, time: Some(begun.elapsed()), ..report }.show(printer)
+}
+
+/// Carries out the plan.
+fn work(
+    args: &ConvertArgs,
+    target: &Path,
+    checkpoint: &Checkpoint,
+    plan: &GgufPlan,
+    printer: &Printer,
+) -> Result<(Placed, Done), Failure> {
+    let output = match Output::begin(plan, &args.model, target, args.finish.overwrite)? {
+        Begun::Working(output) => output,
+        Begun::Finished(output) => {
+            let jobs = plan.tensors.len();
+            return Ok((output, Done { jobs, resumed: jobs }));
+        }
+    };
+    let cancelled = interrupt::flag();
+    let progress = Progress::new(printer, Unit::Weights);
+    let done = carry_out(plan, checkpoint, &output, model::threads(&args.run), &cancelled, &progress);
+    drop(progress);
+    delivery::settle(*output, done, (plan, checkpoint), args.finish)
+}
+
+/// What is said at the end, or of what would be done.
+struct Report<'a> {
+    args: &'a ConvertArgs,
+    plan: &'a GgufPlan,
+    output: Option<PathBuf>,
+    done: Done,
+    errors: Vec<LayerError>,
+    time: Option<Duration>,
+}
+
+impl Report<'_> {
+    fn show(&self, printer: &Printer) -> Result<(), Failure> {
+        printer.summary(&printable(&self.text()));
+        match (&self.output, printer.is_json()) {
+            (_, true) => printer.json(&self.json()),
+            (Some(output), false) => printer.data(&output.display().to_string()),
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// Tensors whose codes are taken over, and those that are quantized anew.
+    fn counts(&self) -> (usize, usize) {
+        let taken = self.plan.tensors.iter().filter(|tensor| tensor.carried.is_some()).count();
+        (taken, self.plan.quantized() - taken)
+    }
+
+    fn text(&self) -> String {
+        let (taken, anew) = self.counts();
+        let mut lines = vec![("to", "gguf".to_owned()), ("tensors", format!("{taken} with the codes that they have"))];
+        if anew > 0 {
+            lines.push(("quantized anew", format!("{anew} tensors")));
+        }
+        lines.extend(worst(&self.errors).map(|worst| ("largest error", said(worst))));
+        let (before, after) = (self.plan.source_bytes, self.plan.layout.file_len());
+        lines.push(("size", format!("{} to {}", size::bytes(before), size::bytes(after))));
+        lines.extend(self.time.map(|time| ("time", size::duration(time))));
+        loading::summary(lines, &self.plan.loaders(), self.place())
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let (taken, anew) = self.counts();
+        json!({
+            "output": self.output.as_ref().map(|path| path.display().to_string()),
+            "target": "gguf",
+            "architecture": self.plan.architecture,
+            "layers": taken,
+            "layers_quantized_anew": anew,
+            "errors": self.errors,
+            "kept_tensors": self.plan.tensors.len() - taken - anew,
+            "source_bytes": self.plan.source_bytes,
+            "output_bytes": self.plan.layout.file_len(),
+            "seconds": self.time.map(|time| time.as_secs_f64()),
+            "jobs": self.done.jobs,
+            "resumed_jobs": self.done.resumed,
+            "loading": loading::json(&self.plan.loaders(), self.place()),
+            "notices": self.plan.notices,
+        })
+    }
+
+    /// Where the output is, or would be.
+    fn place(&self) -> &Path {
+        self.output.as_deref().or(self.args.output.as_deref()).unwrap_or_else(|| Path::new("OUT.gguf"))
+    }
+}

@@ -1,0 +1,214 @@
+//! Codes that a source has already as blocks: which type holds them, what that loses, and the blocks. Nothing is quantized
+//! here; what no type holds is refused, or left to those who quantize values.
+
+use super::mix::fitting;
+use super::plan::Slab;
+use crate::export::{ScaleEncoding, encode};
+use crate::import::PackedMatrix;
+use crate::weight::Band;
+use half::f16;
+use kvant_container::gguf::TensorType;
+use kvant_numeric::format::MiniFloat;
+use kvant_numeric::ggml::{Coded, Parts};
+use kvant_numeric::simd::Isa;
+use kvant_quant::QuantTensor;
+use kvant_quant::scheme::{
+    Axis, FloatScale, FloatScheme, Granularity, IntScheme, SchemeError, TensorScheme, ZeroPoint,
+};
+
+/// How codes become blocks: the type, and the scheme that describes the codes with signed integers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Carried {
+    /// The type.
+    pub coded: Coded,
+    /// The scheme.
+    pub scheme: TensorScheme,
+}
+
+/// What becomes of a weight that is quantized in the source.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fit {
+    pub kind: TensorType,
+    /// How its codes are taken over; `None` where values are quantized anew.
+    pub carried: Option<Carried>,
+    /// What is lost, in words.
+    pub loss: Option<String>,
+}
+
+/// The largest relative error of a scale with which codes are still taken over: half a unit in the last place of binary16.
+const SMALL_LOSS: f64 = 1.0 / 2048.0;
+
+/// The type that holds the codes of these matrices, which are rows of one tensor.
+///
+/// # Errors
+/// Why none does, or what would be lost and is not accepted.
+pub(super) fn fit(isa: Isa, matrices: &[&PackedMatrix<'_>], requantize: bool) -> Result<Fit, String> {
+    match held(isa, matrices) {
+        Ok((carried, loss)) => match loss {
+            None => Ok(Fit { kind: type_of(carried.coded), carried: Some(carried), loss: None }),
+            Some((reason, relative)) if requantize && relative <= SMALL_LOSS => {
+                Ok(Fit { kind: type_of(carried.coded), carried: Some(carried), loss: Some(reason) })
+            }
+            Some((reason, _)) => anew(matrices, requantize, reason),
+        },
+        Err(reason) => anew(matrices, requantize, reason),
+    }
+}
+
+fn type_of(coded: Coded) -> TensorType {
+    TensorType::from_id(coded.kind().id()).unwrap_or(TensorType::F32)
+}
+
+/// The type to which values are quantized anew: as wide as the codes, about.
+fn anew(matrices: &[&PackedMatrix<'_>], requantize: bool, reason: String) -> Result<Fit, String> {
+    if !requantize {
+        return Err(reason);
+    }
+    let scheme = |matrix: &&PackedMatrix<'_>| matrix.scheme(true, None).or_else(|| matrix.like());
+    let bits = matrices.iter().filter_map(scheme).map(|scheme| scheme.format().bits()).max().unwrap_or(8);
+    let wanted = match bits {
+        ..=4 => TensorType::Q4_K,
+        5 => TensorType::Q5_K,
+        6 => TensorType::Q6_K,
+        _ => TensorType::Q8_0,
+    };
+    let kind = fitting(wanted, matrices.first().map_or(1, |matrix| matrix.columns()));
+    Ok(Fit { kind, carried: None, loss: Some(format!("it is quantized anew, to {kind}")) })
+}
+
+/// What is lost in words, and the largest relative error.
+type Loss = Option<(String, f64)>;
+
+/// How the codes of all matrices are held, and what is lost of their scales.
+fn held(isa: Isa, matrices: &[&PackedMatrix<'_>]) -> Result<(Carried, Loss), String> {
+    let symmetric = matrices.iter().all(|matrix| matrix.is_symmetric(isa));
+    let (mut found, mut loss): (Option<Carried>, Loss) = (None, None);
+    for matrix in matrices {
+        if matrix.groups().is_some() {
+            return Err(
+                "its input channels are not grouped as they stand, and there is no place for their groups".into()
+            );
+        }
+        let scheme = matrix.scheme(symmetric, None).ok_or_else(|| matrix.unlike())?;
+        let carried = Carried { coded: coded(scheme, matrix.columns())?, scheme };
+        if found.is_some_and(|found| found != carried) {
+            return Err("what becomes one tensor has codes of several kinds".to_owned());
+        }
+        found = Some(carried);
+        let worst = loss.as_ref().map_or(0.0, |(_, relative)| *relative);
+        loss = loss_of(isa, matrix, carried.coded).filter(|(_, relative)| *relative > worst).or(loss);
+    }
+    Ok((found.ok_or("it has no codes")?, loss))
+}
+
+/// The type that holds codes of a scheme.
+fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, String> {
+    let no_such = || Err(format!("GGUF has no blocks of `{scheme}`"));
+    let granularity = match scheme {
+        TensorScheme::Int(IntScheme { granularity, .. }) | TensorScheme::Float(FloatScheme { granularity, .. }) => {
+            granularity
+        }
+        _ => return no_such(),
+    };
+    let group = match granularity {
+        Granularity::Group { axis: Axis::Columns, size: Some(size) } => size.get() as usize,
+        Granularity::Channel(Axis::Rows) | Granularity::Tensor => columns,
+        _ => return no_such(),
+    };
+    if !group.is_multiple_of(32) {
+        return Err(format!("groups of {group} are no whole blocks of 32"));
+    }
+    match scheme {
+        TensorScheme::Int(int) => match (int.zero_point, int.format.bits()) {
+            (ZeroPoint::Zero, ..=4) => Ok(Coded::Q4_0),
+            (ZeroPoint::Zero, 5) => Ok(Coded::Q5_0),
+            (ZeroPoint::Zero, ..=8) => Ok(Coded::Q8_0),
+            (_, ..=4) => Ok(Coded::Q4_1),
+            (_, 5) => Ok(Coded::Q5_1),
+            _ => no_such(),
+        },
+        TensorScheme::Float(float) if float.format == MiniFloat::E2M1 && group == 32 => match float.scale {
+            FloatScale::E8m0(_) => Ok(Coded::Mxfp4),
+            _ => no_such(),
+        },
+        _ => no_such(),
+    }
+}
+
+/// What storing scales, and minima made of zero points, as binary16 loses.
+fn loss_of(isa: Isa, matrix: &PackedMatrix<'_>, coded: Coded) -> Loss {
+    if coded == Coded::Mxfp4 {
+        return None;
+    }
+    let scales = matrix.scales(isa);
+    let points = if coded.has_minima() { matrix.lowest_to_zero(isa) } else { Vec::new() };
+    let minima = scales.iter().zip(&points).map(|(scale, point)| ("minimum", f64::from(*scale) * f64::from(*point)));
+    let all = scales.iter().map(|scale| ("scale", f64::from(*scale))).chain(minima);
+    let error = |(what, exact): (&'static str, f64)| {
+        let relative = if exact == 0.0 { 0.0 } else { ((f64::from(f16::from_f64(exact)) - exact) / exact).abs() };
+        (what, exact, if relative.is_nan() { f64::INFINITY } else { relative })
+    };
+    let worst = all.map(error).max_by(|a, b| a.2.total_cmp(&b.2)).filter(|(.., relative)| *relative > 0.0);
+    worst.map(|(what, exact, relative)| (format!("the {what} {exact:e} is not exact in F16"), relative))
+}
+
+/// Writes the blocks of a band of what a slab becomes.
+///
+/// # Errors
+/// [`SchemeError`] where codes are not what the scheme says.
+pub(super) fn blocks(
+    isa: Isa,
+    matrix: &PackedMatrix<'_>,
+    slab: &Slab,
+    band: &Band,
+    carried: Carried,
+    out: &mut [u8],
+) -> Result<(), SchemeError> {
+    let Carried { coded, scheme } = carried;
+    let row_bytes = coded.kind().row_bytes(slab.size.1).unwrap_or(0);
+    let mut written = 0;
+    for rows in slab.rows.runs(band.rows.clone()) {
+        let end = written + row_bytes * rows.len();
+        let tensor = matrix.recoded(isa, &Band { rows, columns: 0..slab.size.1 }, scheme)?;
+        if let Some(out) = out.get_mut(written..end) {
+            write(isa, coded, &tensor, out);
+        }
+        written = end;
+    }
+    Ok(())
+}
+
+/// Writes the blocks of whole rows.
+fn write(isa: Isa, coded: Coded, tensor: &QuantTensor, out: &mut [u8]) {
+    let (rows, columns) = tensor.shape();
+    let half = match (coded, tensor.scheme()) {
+        (Coded::Q4_0, _) => 8,
+        (Coded::Q5_0, _) => 16,
+        (Coded::Q4_1 | Coded::Q5_1, scheme) => 1u8 << (scheme.format().bits() - 1),
+        _ => 0,
+    };
+    let codes: Vec<u8> = tensor.code_bytes().unwrap_or_default().iter().map(|code| code.wrapping_add(half)).collect();
+    let (scale_rows, scale_columns) = tensor.scale_shape();
+    let (mut scales, mut minima) = (Vec::new(), Vec::new());
+    for row in 0..rows {
+        let line = if scale_rows == 1 { 0 } else { row } * scale_columns;
+        for block in 0..columns / 32 {
+            let at = line + block * 32 * scale_columns / columns;
+            let scale = tensor.scales().get(at).copied().unwrap_or(0.0);
+            scales.push(bits(coded, scale));
+            if coded.has_minima() {
+                let point = tensor.zero_points().get(at).copied().unwrap_or(0.0) + f64::from(half);
+                minima.push(f16::from_f64(-point * f64::from(scale)).to_bits());
+            }
+        }
+    }
+    coded.assemble(isa, Parts { codes: &codes, scales: &scales, minima: &minima }, out);
+}
+
+/// A scale as blocks have it.
+fn bits(coded: Coded, scale: f32) -> u16 {
+    match coded {
+        Coded::Mxfp4 => encode(ScaleEncoding::E8m0, &[scale]).first().copied().unwrap_or(0).into(),
+        _ => f16::from_f32(scale).to_bits(),
+    }
+}

@@ -1,0 +1,103 @@
+//! Planning a conversion: weights that are quantized in the source keep their codes, in blocks of the type that holds them; all
+//! else keeps its type.
+
+use super::build::{Builder, Draft, drafts_of, opened};
+use super::{GgufPlan, GgufPlanError, Slab};
+use crate::gguf::carried::{Fit, fit};
+use crate::gguf::mix::{MIXES, Mix};
+use crate::gguf::recipe::GgufRecipe;
+use crate::gguf::source::stored_type;
+use crate::import::{ImportedTensor, PackedMatrix, Stored};
+use crate::network::Network;
+use kvant_container::Checkpoint;
+use kvant_container::gguf::TensorType;
+use kvant_numeric::simd::Isa;
+use std::collections::HashMap;
+
+const ACTIVATIONS: &str = "the source quantizes activations, which llama.cpp does in a way of its own";
+
+/// What becomes of tensors, by their names in the file.
+pub(super) type Fits = HashMap<String, Fit>;
+
+impl GgufPlan {
+    /// Plans the file `file_name` that holds the codes of a quantized checkpoint. `requantize` accepts that values change where
+    /// no type holds them.
+    ///
+    /// # Errors
+    /// [`GgufPlanError::Conversion`] for codes that no type holds, [`GgufPlanError::NotQuantized`]; otherwise as
+    /// [`GgufPlan::new`].
+    pub fn convert(checkpoint: &Checkpoint, requantize: bool, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
+        let opened = opened(checkpoint)?;
+        let network = Network::recognise(&opened.config, &opened.metas);
+        let builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
+        builder.check_sources(&opened.tensors)?;
+        let fits = builder.fits(&opened.tensors, requantize)?;
+        let mix = mix_of(&builder.drafts, &fits);
+        let recipe = GgufRecipe::plain(mix);
+        let mut plan = builder.finish(&opened.tensors, checkpoint, recipe, Some(&fits), file_name)?;
+        if opened.activations {
+            plan.notices.push(ACTIVATIONS.to_owned());
+        }
+        Ok(plan)
+    }
+}
+
+impl Builder<'_> {
+    /// The types of all tensors that have no fixed one.
+    fn fits(&self, tensors: &[ImportedTensor<'_>], requantize: bool) -> Result<Fits, GgufPlanError> {
+        let mut fits = Fits::new();
+        for (draft, slabs) in self.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
+            let matrices: Vec<&PackedMatrix<'_>> = slabs.iter().filter_map(|slab| packed(tensors, slab)).collect();
+            let fit = match matrices.iter().any(|matrix| !matrix.is_float()) {
+                false => Fit { kind: kept_type(tensors, slabs), carried: None, loss: None },
+                true => self.fit(draft, slabs, &matrices, requantize)?,
+            };
+            fits.insert(draft.name.clone(), fit);
+        }
+        match fits.values().any(|fit| fit.carried.is_some() || fit.loss.is_some()) {
+            true => Ok(fits),
+            false => Err(GgufPlanError::NotQuantized),
+        }
+    }
+
+    fn fit(
+        &self,
+        draft: &Draft,
+        slabs: &[Slab],
+        matrices: &[&PackedMatrix<'_>],
+        requantize: bool,
+    ) -> Result<Fit, GgufPlanError> {
+        let whole = slabs.len() == matrices.len() && slabs.iter().all(|slab| !slab.transposed);
+        let tensor = || slabs.first().map_or(draft.name.clone(), |slab| self.tensors[slab.tensor].name.clone());
+        let refused = |reason: String| GgufPlanError::Conversion { tensor: tensor(), reason };
+        match whole {
+            true => fit(Isa::best(), matrices, requantize).map_err(refused),
+            false => Err(refused("it is turned over in the file, or a part of it has no codes".to_owned())),
+        }
+    }
+}
+
+fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &Slab) -> Option<&'t PackedMatrix<'a>> {
+    match &tensors.get(slab.tensor)?.stored {
+        Stored::Packed(matrices) => matrices.get(slab.matrix).map(|matrix| &**matrix),
+        Stored::Plain(_) => None,
+    }
+}
+
+/// The type of the source's floats.
+fn kept_type(tensors: &[ImportedTensor<'_>], slabs: &[Slab]) -> TensorType {
+    slabs.first().map_or(TensorType::F32, |slab| stored_type(&tensors[slab.tensor]))
+}
+
+/// The mix that the file is said to be of: that of the type with most weights.
+fn mix_of(drafts: &[Draft], fits: &Fits) -> Mix {
+    let mut weights: HashMap<TensorType, usize> = HashMap::new();
+    for draft in drafts {
+        let kind = fits.get(&draft.name).map(|fit| fit.kind).filter(|kind| kind.block_elements() > 1);
+        if let Some(kind) = kind {
+            *weights.entry(kind).or_default() += draft.shape.iter().product::<usize>();
+        }
+    }
+    let most = weights.into_iter().max_by_key(|(kind, weights)| (*weights, *kind)).map(|(kind, _)| kind);
+    MIXES.iter().find(|row| Some(row.base) == most).map_or(Mix::F16, |row| row.mix)
+}

@@ -1,0 +1,44 @@
+//! A GGUF file seen as the checkpoint that it was made of: the way back of [`super::plan`]. config.json follows from the
+//! metadata, names and shapes from the family's description and the file's tensors, the order of rows from the same plan that
+//! writes such files. Weights stay where they are mapped; what is small is read at once.
+//!
+//! Read are the architectures with a [`Restoration`](super::architecture::Restoration).
+
+mod config;
+mod names;
+mod rope;
+mod small;
+mod stated;
+mod tensors;
+mod tokenizer;
+
+pub use config::Words;
+pub use stated::Stated;
+pub(crate) use tensors::tensors;
+pub use tokenizer::tokenizer_json;
+
+use crate::import::ImportError;
+use kvant_container::Checkpoint;
+use kvant_container::gguf::GgufFile;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Opens a GGUF file as a checkpoint.
+///
+/// # Errors
+/// *Unsupported* for architectures that are not read and tensors that have no place in them, *invalid* where the file
+/// contradicts itself.
+pub fn open(path: &Path) -> Result<Checkpoint, ImportError> {
+    let file = GgufFile::open(path)?;
+    let restored = config::restore(&file)?;
+    let small = small::read(&file, &restored)?;
+    let mut files = BTreeMap::from([("config.json".to_owned(), text(&restored.config))]);
+    // A tokenizer that is not understood keeps nobody from reading the weights.
+    files.extend(tokenizer::files(&file).unwrap_or_default());
+    Ok(Checkpoint::of_gguf(file, small, files)?)
+}
+
+fn text(json: &Value) -> Vec<u8> {
+    kvant_container::python_json::to_text(json).map(String::into_bytes).unwrap_or_default()
+}

@@ -1,0 +1,165 @@
+//! A quantized matrix as it lies in files, whichever way: codes with scales in tensors of their own, or blocks that hold both.
+//! What can be asked of either; how, they know themselves.
+
+use super::{BlockMatrix, CodeMatrix};
+use crate::export::ScaleEncoding;
+use crate::weight::Band;
+use kvant_numeric::ggml::GgmlType;
+use kvant_numeric::simd::Isa;
+use kvant_quant::QuantTensor;
+use kvant_quant::scheme::{SchemeError, TensorScheme};
+
+/// A matrix of output and input channels.
+#[derive(Clone, Debug)]
+pub enum PackedMatrix<'a> {
+    /// Codes, scales and zero points in tensors of their own.
+    Apart(CodeMatrix<'a>),
+    /// Blocks of a GGUF file; plain floats, too, whose rows stand in another order there.
+    Blocks(BlockMatrix<'a>),
+}
+
+/// The same of either.
+macro_rules! of_either {
+    ($self:ident, $matrix:ident => $result:expr) => {
+        match $self {
+            PackedMatrix::Apart($matrix) => $result,
+            PackedMatrix::Blocks($matrix) => $result,
+        }
+    };
+}
+
+impl<'a> PackedMatrix<'a> {
+    /// Output channels.
+    pub fn rows(&self) -> usize {
+        of_either!(self, matrix => matrix.rows())
+    }
+
+    /// Input channels.
+    pub fn columns(&self) -> usize {
+        of_either!(self, matrix => matrix.columns())
+    }
+
+    /// The name of the tensor that its codes are in.
+    pub fn tensor_name(&self) -> Option<&'a str> {
+        of_either!(self, matrix => matrix.tensor_name())
+    }
+
+    /// Whether it is plain floats.
+    pub fn is_float(&self) -> bool {
+        match self {
+            PackedMatrix::Apart(_) => false,
+            PackedMatrix::Blocks(matrix) => matrix.is_float(),
+        }
+    }
+
+    /// The type of its floats, where it is plain floats.
+    pub fn float_type(&self) -> Option<GgmlType> {
+        match self {
+            PackedMatrix::Apart(_) => None,
+            PackedMatrix::Blocks(matrix) => matrix.float_type(),
+        }
+    }
+
+    /// The values of a band, row-major, appended to `out`: those of codes are `(code - zero point) * scale` in `f32`.
+    pub fn read(&self, isa: Isa, band: &Band, out: &mut Vec<f32>) {
+        of_either!(self, matrix => matrix.read(isa, band, out));
+    }
+
+    /// What the codes are, in the terms of schemes: integers are signed, with a zero point unless zero has the middle code
+    /// everywhere and `symmetric` says that this may count. `None` for what no scheme describes.
+    ///
+    /// `usual` is what [`PackedMatrix::cut`] is for most matrices: it tells groups that are as long as the axis from channels, and
+    /// blocks that are as large as the matrix from the whole of it.
+    pub fn scheme(&self, symmetric: bool, usual: Option<(usize, usize)>) -> Option<TensorScheme> {
+        of_either!(self, matrix => matrix.scheme(symmetric, usual))
+    }
+
+    /// The nearest scheme where [`PackedMatrix::scheme`] has none.
+    pub fn like(&self) -> Option<TensorScheme> {
+        match self {
+            PackedMatrix::Apart(_) => None,
+            PackedMatrix::Blocks(matrix) => matrix.like(),
+        }
+    }
+
+    /// Why no scheme describes its codes, where that is so.
+    pub fn unlike(&self) -> String {
+        match self {
+            PackedMatrix::Apart(_) => "no scheme describes its codes".to_owned(),
+            PackedMatrix::Blocks(matrix) if matrix.coded().is_some() => {
+                format!("minima of its {} blocks are no whole multiples of their scales", matrix.kinds())
+            }
+            PackedMatrix::Blocks(matrix) => format!("no scheme describes blocks of {}", matrix.kinds()),
+        }
+    }
+
+    /// Rows and columns that share a scale, where there are several such tiles in a row, or a matrix of them.
+    pub fn cut(&self) -> Option<(usize, usize)> {
+        of_either!(self, matrix => matrix.cut())
+    }
+
+    /// How scales are stored.
+    pub fn scale_encoding(&self) -> ScaleEncoding {
+        of_either!(self, matrix => matrix.scale_encoding())
+    }
+
+    /// All scales as they are stored, without that of the tensor.
+    pub fn scales(&self, isa: Isa) -> Vec<f32> {
+        of_either!(self, matrix => matrix.scales(isa))
+    }
+
+    /// Whether codes are integers.
+    pub fn is_integer(&self) -> bool {
+        of_either!(self, matrix => matrix.is_integer())
+    }
+
+    /// Whether zero has the middle code for all scales.
+    pub fn is_symmetric(&self, isa: Isa) -> bool {
+        of_either!(self, matrix => matrix.is_symmetric(isa))
+    }
+
+    /// How far the code of zero is from the lowest code, for every scale.
+    pub fn lowest_to_zero(&self, isa: Isa) -> Vec<u8> {
+        of_either!(self, matrix => matrix.lowest_to_zero(isa))
+    }
+
+    /// The group of every input channel, where groups are not runs of them.
+    pub fn groups(&self) -> Option<&[u32]> {
+        match self {
+            PackedMatrix::Apart(matrix) => matrix.groups(),
+            PackedMatrix::Blocks(_) => None,
+        }
+    }
+
+    /// The scale of the tensor: what multiplies block scales, or values.
+    pub fn tensor_scale(&self) -> Option<f32> {
+        of_either!(self, matrix => matrix.tensor_scale())
+    }
+
+    /// What block scales are divided by, where that is what is stored.
+    pub fn divisor(&self) -> Option<f32> {
+        match self {
+            PackedMatrix::Apart(matrix) => matrix.divisor(),
+            PackedMatrix::Blocks(_) => None,
+        }
+    }
+
+    /// Bytes of codes, scales and zero points.
+    pub fn stored_bytes(&self) -> u64 {
+        of_either!(self, matrix => matrix.stored_bytes())
+    }
+
+    /// A band of the codes in the form of a scheme that stands for the same values: [`PackedMatrix::scheme`], or that of
+    /// unsigned codes, whose zero points are higher by half of their range. The band starts on a tile of scales.
+    ///
+    /// # Errors
+    /// [`SchemeError`] where the scheme is not of such codes.
+    pub fn recoded(&self, isa: Isa, band: &Band, scheme: TensorScheme) -> Result<QuantTensor, SchemeError> {
+        of_either!(self, matrix => matrix.recoded(isa, band, scheme))
+    }
+
+    /// Gives the pages of its bytes back to the system.
+    pub fn release(&self) {
+        of_either!(self, matrix => matrix.release());
+    }
+}
