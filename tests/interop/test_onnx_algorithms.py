@@ -55,11 +55,11 @@ def measured(nets, name, path):
 # network, algorithms, options, least gain in dB over the same without
 GAINS = [
     ("digits_mobilenet", "cle", (), 5),
-    ("digits_relu6", "cle", (), 1),
+    ("digits_relu6", "cle", ("--weight", "int4"), 0.5),
     ("digits_mobilenet", "cle,bias-correction", (), 5),
     ("digits_relu6", "gptq", ("--weight", "int4", "--per-channel"), 0.5),
     ("digits_transformer", "smoothquant", (), 2),
-    ("digits_transformer", "gptq", ("--weight", "int4", "--per-channel"), 0.5),
+    ("digits_transformer", "smoothquant,gptq", ("--weight", "int4", "--per-channel"), 5),
     ("digits_relu6", "cle,gptq,bias-correction", ("--weight", "int4"), 3),
 ]
 
