@@ -159,9 +159,24 @@ def mask_nodes(model, feeds):
     return [node.name for node in graph.graph.node if masked & {*node.input, *node.output}]
 
 
+# The names of algorithms here and of their settings there.
+ALGORITHMS = {"cle": "CLEConfig", "bias-correction": "BiasCorrectionConfig", "smoothquant": "SmoothQuantConfig", "gptq": "GPTQConfig",
+              "adaround": "AdaRoundConfig", "adaquant": "AdaQuantConfig"}  # fmt: skip
+
+
 def quark_config(preset, model, feeds):
     """`A8W8` is the preset of Quark's present interface, `legacy:A8W8` that of `get_default_config`; the two differ.
-    `nomask:A8W8` leaves out the nodes of attention masks."""
+    `nomask:A8W8` leaves out the nodes of attention masks, `channel:A8W8` has a scale for each channel of a weight,
+    `A8W8+cle+adaround` runs algorithms with their usual settings."""
+    preset, *algorithms = preset.split("+")
+    if algorithms:
+        config = quark_config(preset, model, feeds)
+        config.algo_config = [getattr(quark_onnx(), ALGORITHMS[name])() for name in algorithms]
+        return config
+    if preset.startswith("channel:"):
+        config = quark_config(preset.split(":", 1)[1], model, feeds)
+        config.global_config.weight.quant_granularity = quark_onnx().QuantGranularity.Channel
+        return config
     if preset.startswith("nomask:"):
         config = quark_config(preset.split(":", 1)[1], model, feeds)
         config.exclude = mask_nodes(model, feeds)
