@@ -147,7 +147,15 @@ def mask_nodes(model, feeds):
 
 def quark_config(preset, model, feeds):
     """`A8W8` is the preset of Quark's present interface, `legacy:A8W8` that of `get_default_config`; the two differ.
-    `nomask:A8W8` leaves out the nodes of attention masks."""
+    `nomask:A8W8` leaves out the nodes of attention masks, `adaround=300:A8W8` and `adaquant=300:A8W8` run the algorithm of that
+    name for so many iterations."""
+    if preset.startswith(("adaround=", "adaquant=")):
+        asked, rest = preset.split(":", 1)
+        name, iterations = asked.split("=")
+        kind = {"adaround": quark_onnx().AdaRoundConfig, "adaquant": quark_onnx().AdaQuantConfig}[name]
+        config = quark_config(rest, model, feeds)
+        config.algo_config = [kind(num_iterations=int(iterations), early_stop=False)]
+        return config
     if preset.startswith("nomask:"):
         config = quark_config(preset.split(":", 1)[1], model, feeds)
         config.exclude = mask_nodes(model, feeds)
