@@ -145,16 +145,29 @@ def mask_nodes(model, feeds):
     return [node.name for node in graph.graph.node if masked & {*node.input, *node.output}]
 
 
+# The names of algorithms here and of their settings there.
+ALGORITHMS = {"cle": "CLEConfig", "bias-correction": "BiasCorrectionConfig", "smoothquant": "SmoothQuantConfig", "gptq": "GPTQConfig",
+              "adaround": "AdaRoundConfig", "adaquant": "AdaQuantConfig"}  # fmt: skip
+
+
+def quark_algorithm(asked):
+    name, _, iterations = asked.partition("=")
+    kind = getattr(quark_onnx(), ALGORITHMS[name])
+    return kind(num_iterations=int(iterations), early_stop=False) if iterations else kind()
+
+
 def quark_config(preset, model, feeds):
     """`A8W8` is the preset of Quark's present interface, `legacy:A8W8` that of `get_default_config`; the two differ.
-    `nomask:A8W8` leaves out the nodes of attention masks, `adaround=300:A8W8` and `adaquant=300:A8W8` run the algorithm of that
-    name for so many iterations."""
-    if preset.startswith(("adaround=", "adaquant=")):
-        asked, rest = preset.split(":", 1)
-        name, iterations = asked.split("=")
-        kind = {"adaround": quark_onnx().AdaRoundConfig, "adaquant": quark_onnx().AdaQuantConfig}[name]
-        config = quark_config(rest, model, feeds)
-        config.algo_config = [kind(num_iterations=int(iterations), early_stop=False)]
+    `nomask:A8W8` leaves out the nodes of attention masks, `channel:A8W8` has a scale for each channel of a weight,
+    `A8W8+cle+adaround` runs algorithms with their usual settings, `A8W8+adaround=300` for so many iterations."""
+    preset, *algorithms = preset.split("+")
+    if algorithms:
+        config = quark_config(preset, model, feeds)
+        config.algo_config = [quark_algorithm(asked) for asked in algorithms]
+        return config
+    if preset.startswith("channel:"):
+        config = quark_config(preset.split(":", 1)[1], model, feeds)
+        config.global_config.weight.quant_granularity = quark_onnx().QuantGranularity.Channel
         return config
     if preset.startswith("nomask:"):
         config = quark_config(preset.split(":", 1)[1], model, feeds)

@@ -56,7 +56,7 @@ def test_held_out_outputs_come_nearer(quantized, digits, preset, algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_lower_than_quark(quantized, incumbent, digits, algorithm):
-    theirs = sqnr(digits, incumbent("quark", f"{algorithm}={ITERATIONS}:A8W8", digits / f"{NET}.onnx", digits / "calib.npz"))
+    theirs = sqnr(digits, incumbent("quark", f"A8W8+{algorithm}={ITERATIONS}", digits / f"{NET}.onnx", digits / "calib.npz"))
     ours = sqnr(digits, quantized("A8W8", algorithm))
     print(f"{NET} A8W8 {algorithm}: kvant {ours:.2f}, quark {theirs:.2f} dB")
     assert ours >= theirs - SLACK

@@ -234,10 +234,8 @@ impl Prepared {
     fn write(&mut self, solution: &Solution, spill: Option<&Spill>, report: &mut Report) -> Result<(), QuantizeError> {
         match self.recipe.layout {
             Layout::MatMulNBits { bits, block, accuracy } => {
-                let scheme = self.recipe.weight;
-                let bits = scheme.element.integer_bits().map_or(bits, |bits| bits as u8);
-                let blocks = Blocks { bits, block, accuracy, symmetric: scheme.symmetric };
-                match write_blocks(&mut self.model, blocks, &self.placement, spill)? {
+                let blocks = Blocks::of(&self.recipe, bits, block, accuracy);
+                match write_blocks(&mut self.model, blocks, &self.placement, solution, spill)? {
                     0 => Err(QuantizeError::NothingToDo),
                     written => {
                         report.quantized_nodes = written;

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use kvant_container::onnx::{GraphProto, Spill, TensorProto, shape, tensor_bytes};
 
+use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::placement::{Placement, Weight};
 use crate::quantization::{Affine, Range, WeightMethod, affine, weight_parameters};
 use crate::recipe::{Align, TensorScheme};
+use crate::writing::BlockMap;
 
 /// Scale and zero point by tensor.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,6 +19,8 @@ pub struct Solution {
     pub activations: BTreeMap<String, Affine>,
     /// Of constants, one for each channel.
     pub weights: BTreeMap<String, Vec<Affine>>,
+    /// The blocks of constants whose parameters are those of blocks, and the type of their codes.
+    pub blocks: BTreeMap<String, (BlockMap, Element)>,
     /// Codes of constants that an algorithm chose; the others have the nearest.
     pub codes: BTreeMap<String, Vec<i32>>,
 }

@@ -8,7 +8,7 @@ use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, model, size};
 use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, write_unless};
-use kvant_onnx::algorithm::Data;
+use kvant_onnx::algorithm::{Data, LayerGain};
 use kvant_onnx::calibration::{Observation, observe};
 use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
 use kvant_onnx::quantize::{Prepared, prepare};
@@ -162,6 +162,19 @@ struct Made<'a> {
     seconds: f64,
 }
 
+/// What algorithms gained: each layer for those who ask, the number of better ones for all.
+fn tell_gains(gains: &[LayerGain], printer: &Printer) {
+    let decibels = |sqnr: Option<f64>| sqnr.map_or_else(|| "exact".to_owned(), |sqnr| format!("{sqnr:.1} dB"));
+    for gain in gains {
+        let (before, after) = (decibels(gain.sqnr_before), decibels(gain.sqnr_after));
+        printer.detail(&format!("`{}` ({}): {before} to {after}", printable(&gain.layer), gain.operator));
+    }
+    let better = gains.iter().filter(|gain| gain.loss_after < gain.loss_before).count();
+    if !gains.is_empty() {
+        printer.note(&format!("the error of {better} of {} layers fell; --verbose tells of each", gains.len()));
+    }
+}
+
 /// Bytes of a model, its external data included.
 pub(super) fn model_size(path: &Path) -> u64 {
     let files: [PathBuf; 2] = [path.to_path_buf(), external_data_path(path)];
@@ -207,6 +220,7 @@ impl Made<'_> {
             let (count, first) = (report.not_numbers.len(), printable(first));
             printer.note(&format!("the float model computes NaN in {count} tensors, `{first}` for one, on these data"));
         }
+        tell_gains(&report.gains, printer);
         for (name, reason) in &report.left_in_float {
             printer.detail(&format!("`{}` stays in float: {reason}", printable(name)));
         }

@@ -5,6 +5,8 @@
 //! zero points stay those that the weight's method found.
 //! Source: Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, arXiv 2210.17323.
 
+use std::num::NonZeroU32;
+
 use kvant_numeric::format::Int;
 use kvant_quant::hessian::{Hessian, HessianError};
 use kvant_quant::observer::Observer;
@@ -56,9 +58,8 @@ impl Rounding for GptqSettings {
         let Some(unfolding) = Unfolding::of(&layer.node, &layer.shape) else {
             return Ok(Rounded { codes, bias: None });
         };
-        for group in 0..unfolding.groups {
+        for (group, hessian) in hessians(layer, &unfolding, captured)?.into_iter().enumerate() {
             captured.go_on()?;
-            let hessian = hessian(layer, &unfolding, group, captured)?;
             match self.group(layer, &unfolding, group, &hessian) {
                 Ok(Some(rounded)) => put(&rounded, layer, &unfolding, group, &mut codes),
                 // Nothing came by: the nearest codes are as good as any.
@@ -91,32 +92,37 @@ impl GptqSettings {
     }
 }
 
-/// Sums of the products of a group's inputs over all samples.
-fn hessian(
-    layer: &Layer,
-    unfolding: &Unfolding,
-    group: usize,
-    captured: &Captured<'_>,
-) -> Result<Hessian, AlgorithmError> {
-    let mut hessian = Hessian::new(unfolding.columns);
+/// Sums of the products of each group's inputs over all samples.
+fn hessians(layer: &Layer, unfolding: &Unfolding, captured: &Captured<'_>) -> Result<Vec<Hessian>, AlgorithmError> {
+    let mut hessians = vec![Hessian::new(unfolding.columns); unfolding.groups];
     for sample in 0..captured.len() {
+        captured.go_on()?;
         let pair = captured.pair(sample)?;
-        if let Some(rows) = unfolding.inputs(&layer.node, &pair.input, pair.output.shape(), group) {
-            hessian.add(&rows);
+        for (group, hessian) in hessians.iter_mut().enumerate() {
+            if let Some(rows) = unfolding.inputs(&layer.node, &pair.input, pair.output.shape(), group) {
+                hessian.add(&rows);
+            }
         }
     }
-    Ok(hessian)
+    Ok(hessians)
 }
 
 /// The scales and zero points of a group's matrix, with codes that do not count.
 fn grid(layer: &Layer, unfolding: &Unfolding, group: usize) -> Result<Option<QuantTensor>, RoundingError> {
     let (rows, columns) = (unfolding.rows, unfolding.columns);
-    let parameters: Vec<_> = match layer.grid.axis {
-        None => vec![layer.grid.affine(0)],
-        Some(_) => (0..rows).map(|row| layer.grid.affine(unfolding.place(group, row, 0))).collect(),
+    let at = |row: usize, column: usize| layer.grid.affine(unfolding.place(group, row, column));
+    let block = layer.grid.block().and_then(|block| NonZeroU32::new(u32::try_from(block).ok()?));
+    let (granularity, parameters): (_, Vec<_>) = match (block, layer.grid.axis) {
+        (Some(block), _) => {
+            let starts = || (0..columns).step_by(block.get() as usize);
+            let all = (0..rows).flat_map(|row| starts().map(move |column| (row, column)));
+            let granularity = Granularity::Block { rows: NonZeroU32::MIN, columns: block };
+            (granularity, all.map(|(row, column)| at(row, column)).collect())
+        }
+        (None, None) => (Granularity::Tensor, vec![at(0, 0)]),
+        (None, Some(_)) => (Granularity::Channel(Axis::Rows), (0..rows).map(|row| at(row, 0)).collect()),
     };
     let Some(format) = format(layer.grid.element) else { return Ok(None) };
-    let granularity = if parameters.len() == 1 { Granularity::Tensor } else { Granularity::Channel(Axis::Rows) };
     let zero_point = ZeroPoint::Integer;
     let scheme = IntScheme { format, granularity, scale: ScaleType::F32, zero_point, observer: Observer::MinMax };
     let count = rows * columns;

@@ -7,6 +7,7 @@ use super::captured::Captured;
 use super::error::AlgorithmError;
 use crate::element::{CodeRange, Element};
 use crate::quantization::{Affine, Channels, quantize_value};
+use crate::writing::BlockMap;
 
 /// The codes a weight can take: an element type, scales and zero points. `value = scale * (code - zero_point)`.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,7 +20,14 @@ pub struct Grid {
     pub axis: Option<usize>,
     /// One for each channel, or one for all.
     pub parameters: Vec<Affine>,
-    channels: Channels,
+    scales: Scales,
+}
+
+/// Which elements of a weight share a scale.
+#[derive(Debug, Clone, PartialEq)]
+enum Scales {
+    Channels(Channels),
+    Blocks(BlockMap),
 }
 
 impl Grid {
@@ -32,12 +40,29 @@ impl Grid {
         parameters: Vec<Affine>,
     ) -> Self {
         let axis = axis.filter(|_| parameters.len() > 1);
-        Self { element, codes, axis, parameters, channels: Channels::of(shape, axis) }
+        Self { element, codes, axis, parameters, scales: Scales::Channels(Channels::of(shape, axis)) }
+    }
+
+    /// The grid of a weight whose blocks along the inputs of a product each have a scale: those of the first output first.
+    pub fn in_blocks(element: Element, codes: CodeRange, blocks: BlockMap, parameters: Vec<Affine>) -> Self {
+        Self { element, codes, axis: None, parameters, scales: Scales::Blocks(blocks) }
+    }
+
+    /// Weights along the inputs that share a scale; `None` where all of them do.
+    pub fn block(&self) -> Option<usize> {
+        match self.scales {
+            Scales::Channels(_) => None,
+            Scales::Blocks(map) => Some(map.block),
+        }
     }
 
     /// Scale and zero point of an element of the weight, which lies row-major.
     pub fn affine(&self, element: usize) -> Affine {
-        self.parameters[self.channels.channel(element)]
+        let position = match self.scales {
+            Scales::Channels(channels) => channels.channel(element),
+            Scales::Blocks(blocks) => blocks.position(element),
+        };
+        self.parameters[position]
     }
 
     /// The nearest codes: `clamp(round(value / scale) + zero_point)`, half to even.

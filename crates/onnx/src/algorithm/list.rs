@@ -56,7 +56,7 @@ impl Algorithms {
             return Err(SpellingError::TwoRoundings(other.row().name, next.row().name));
         }
         self.0.push(next);
-        self.0.sort_by_key(|algorithm| ALGORITHMS.iter().position(|row| std::ptr::eq(row, algorithm.row())));
+        self.0.sort_by_key(|algorithm| ALGORITHMS.iter().position(|row| row.name == algorithm.row().name));
         Ok(())
     }
 

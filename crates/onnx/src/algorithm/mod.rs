@@ -11,6 +11,7 @@
 //!
 //! Adding one: a file with its settings, a variant and an arm of [`Algorithm`], a row of the table.
 
+mod awq;
 mod bias_correction;
 mod captured;
 mod channels;
@@ -18,6 +19,7 @@ mod cross_layer_equalization;
 mod data;
 mod error;
 mod gptq;
+mod hqq;
 mod input_scaling;
 mod layer;
 mod list;
@@ -34,12 +36,14 @@ mod tuning;
 mod unfold;
 mod walk;
 
+pub use awq::AwqSettings;
 pub use bias_correction::BiasCorrection;
 pub use captured::{Captured, Pair};
 pub use cross_layer_equalization::{ClipRule, Equalization, EqualizedPair, equalize};
 pub use data::Data;
 pub use error::AlgorithmError;
 pub use gptq::GptqSettings;
+pub use hqq::HqqSettings;
 pub use input_scaling::ScaledInput;
 pub use kvant_quant::reconstruction::ActivationFunction;
 pub use layer::{ActivationQuantizer, Grid, Layer, Rounded, Rounding};
@@ -59,6 +63,10 @@ pub enum Algorithm {
     Equalization(Equalization),
     /// Scales of channels moved from the inputs of products into their weights.
     SmoothQuant(SmoothQuantSettings),
+    /// Scales of channels under which rounded weights change outputs least.
+    Awq(AwqSettings),
+    /// Zero points between codes, found by a search.
+    Hqq(HqqSettings),
     /// Codes that make up for each other's errors.
     Gptq(GptqSettings),
     /// Whether each weight goes up or down to a code, trained layer by layer.
@@ -126,6 +134,28 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         about: "moves the outliers of a product's inputs into its weights: for transformers",
         usual: Algorithm::SmoothQuant(SmoothQuantSettings::USUAL),
         options: smooth_quant::OPTIONS,
+    },
+    AlgorithmRow {
+        name: "awq",
+        aliases: &[],
+        stage: Stage::Float,
+        needs_data: true,
+        cost: "a run of the float model, inputs^2 for each of its tokens",
+        paper: "arXiv 2306.00978",
+        about: "scales the inputs of products so that rounding their weights changes outputs least: for weights of four bits",
+        usual: Algorithm::Awq(AwqSettings::USUAL),
+        options: awq::OPTIONS,
+    },
+    AlgorithmRow {
+        name: "hqq",
+        aliases: &["half-quadratic"],
+        stage: Stage::Rounding,
+        needs_data: false,
+        cost: "twenty rounds over the weights",
+        paper: "mobiusml.github.io/hqq_blog",
+        about: "zero points between codes, searched for each block: for MatMulNBits without data",
+        usual: Algorithm::Hqq(HqqSettings::USUAL),
+        options: hqq::OPTIONS,
     },
     AlgorithmRow {
         name: "gptq",
@@ -205,7 +235,9 @@ impl Algorithm {
             Self::Gptq(settings) => Some(settings),
             Self::AdaRound(settings) => Some(settings),
             Self::AdaQuant(settings) => Some(settings),
-            Self::Equalization(_) | Self::SmoothQuant(_) | Self::BiasCorrection(_) => None,
+            // Zero points between codes are found where they are written.
+            Self::Hqq(_) => None,
+            Self::Equalization(_) | Self::SmoothQuant(_) | Self::Awq(_) | Self::BiasCorrection(_) => None,
         }
     }
 
@@ -215,7 +247,7 @@ impl Algorithm {
             Self::BiasCorrection(_) => true,
             Self::AdaRound(settings) => settings.update_bias,
             Self::AdaQuant(settings) => settings.update_bias,
-            Self::Equalization(_) | Self::SmoothQuant(_) | Self::Gptq(_) => false,
+            Self::Equalization(_) | Self::SmoothQuant(_) | Self::Awq(_) | Self::Hqq(_) | Self::Gptq(_) => false,
         }
     }
 }
@@ -233,7 +265,8 @@ mod tests {
         assert!(ALGORITHMS.is_sorted_by_key(|row| row.stage));
         for row in ALGORITHMS {
             assert_eq!(row.usual.row().name, row.name);
-            assert_eq!(row.usual.rounding().is_some(), row.stage == Stage::Rounding, "{}", row.name);
+            let sees_layers = row.stage == Stage::Rounding && row.needs_data;
+            assert_eq!(row.usual.rounding().is_some(), sees_layers, "{}", row.name);
         }
         for name in names {
             assert!(Algorithm::named(&name.to_uppercase().replace('-', "_")).is_some(), "{name}");

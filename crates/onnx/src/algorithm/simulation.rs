@@ -18,6 +18,10 @@ use crate::writing::write_pairs;
 /// The grid of a weight of a shape; `None` where it has no integer codes.
 pub(super) fn grid(name: &str, weight: &Weight, shape: &[usize], solution: &Solution) -> Option<Grid> {
     let parameters = solution.weights.get(name)?.clone();
+    if let Some(map) = solution.blocks.get(name) {
+        let element = map.1;
+        return Some(Grid::in_blocks(element, element.full_range()?, map.0, parameters));
+    }
     let codes = weight.method().used_codes()?;
     Some(Grid::new(weight.scheme.element, codes, shape, weight.axis, parameters))
 }

@@ -16,12 +16,17 @@ use crate::shape::Types;
 /// Refuses algorithms whose results the recipe's layout cannot hold.
 pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     let reason = match recipe.layout {
-        Layout::Qdq | Layout::QOperator => return Ok(()),
+        Layout::MatMulNBits { .. } => return Ok(()),
+        Layout::Qdq | Layout::QOperator => "zero points between codes are those of MatMulNBits alone",
         Layout::Dynamic => "activations are quantized as they come, not by stored scales",
-        Layout::MatMulNBits { .. } => "its weights are in blocks",
         Layout::Float(_) => "there are no codes",
     };
-    let late = recipe.algorithms.iter().find(|algorithm| algorithm.row().stage >= Stage::Rounding);
+    let pairs = matches!(recipe.layout, Layout::Qdq | Layout::QOperator);
+    let lost = |algorithm: &&Algorithm| match pairs {
+        true => matches!(algorithm, Algorithm::Hqq(_)),
+        false => algorithm.row().stage >= Stage::Rounding,
+    };
+    let late = recipe.algorithms.iter().find(lost);
     late.map_or(Ok(()), |late| Err(AlgorithmError::NotInLayout { algorithm: late.row().name, reason }))
 }
 
@@ -51,11 +56,15 @@ pub(crate) fn transform_with_data(
     data: &mut Data<'_>,
     spill: Option<&Spill>,
 ) -> Result<Vec<ScaledInput>, QuantizeError> {
-    let settings = recipe.algorithms.iter().find_map(|algorithm| match algorithm {
-        Algorithm::SmoothQuant(settings) => Some(*settings),
-        _ => None,
-    });
-    settings.map_or(Ok(Vec::new()), |settings| settings.run(model, types, data, spill))
+    let mut scaled = Vec::new();
+    for algorithm in recipe.algorithms.iter() {
+        match algorithm {
+            Algorithm::SmoothQuant(settings) => scaled.extend(settings.run(model, types, data, spill)?),
+            Algorithm::Awq(settings) => scaled.extend(settings.run(model, recipe, types, data, spill)?),
+            _ => {}
+        }
+    }
+    Ok(scaled)
 }
 
 /// Gives the layers that could have a bias, and have none, one of zeros.

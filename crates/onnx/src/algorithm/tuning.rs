@@ -16,7 +16,9 @@ use super::{Algorithm, Algorithms, Stage};
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::quantize::Prepared;
+use crate::recipe::{Layout, Recipe};
 use crate::solution::{Solution, values};
+use crate::writing::{BlockMap, Blocks, block_parameters};
 
 /// What algorithms gained for a layer: its outputs beside those of the float model, behind the activation function, on what
 /// the quantized model gives it.
@@ -43,10 +45,12 @@ pub(crate) fn tune(
     data: Option<&mut Data<'_>>,
 ) -> Result<Vec<LayerGain>, QuantizeError> {
     let algorithms = prepared.recipe.algorithms.clone();
-    let Some(first) = algorithms.iter().find(|a| a.row().stage >= Stage::Rounding) else { return Ok(Vec::new()) };
+    let waits = |a: &&Algorithm| a.row().stage >= Stage::Rounding && a.row().needs_data;
+    let Some(first) = algorithms.iter().find(waits) else { return Ok(Vec::new()) };
     let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
     let model = sorted(prepared.model.clone())?;
     let targets = targets(&model.graph, &prepared.placement);
+    solve_blocks(&model, &targets, &prepared.recipe, solution)?;
     let opsets = model.opset_import.clone();
     let float = Walk::new(model, data)?;
     let quantized = Walk::new(simulation(prepared, solution)?, data)?;
@@ -59,6 +63,26 @@ pub(crate) fn tune(
     }
     (data.progress)(targets.len() as u64, targets.len() as u64);
     Ok(gains)
+}
+
+/// Gives the weights that are stored in blocks the parameters of their blocks.
+fn solve_blocks(
+    model: &ModelProto,
+    targets: &[Target],
+    recipe: &Recipe,
+    solution: &mut Solution,
+) -> Result<(), QuantizeError> {
+    let Layout::MatMulNBits { bits, block, accuracy } = recipe.layout else { return Ok(()) };
+    let (graph, blocks) = (&model.graph, Blocks::of(recipe, bits, block, accuracy));
+    let index = Index::new(graph);
+    for target in targets {
+        let Some(tensor) = index.constant(graph, &target.weight) else { continue };
+        let Some(map) = BlockMap::of(&graph.node[target.position], &shape(tensor)?, block) else { continue };
+        let parameters = block_parameters(&values(tensor)?, map, blocks);
+        solution.weights.insert(target.weight.clone(), parameters);
+        solution.blocks.insert(target.weight.clone(), (map, blocks.element()));
+    }
+    Ok(())
 }
 
 struct Tuning<'a> {

@@ -12,10 +12,14 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, 
 use rayon::prelude::*;
 
 use super::operators::MICROSOFT;
+use crate::algorithm::{Algorithm, HqqSettings};
+use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, add_opset, bodies_mut, float_attribute, int_attribute, node, set_attribute};
 use crate::placement::Placement;
-use crate::solution::values;
+use crate::quantization::Affine;
+use crate::recipe::Recipe;
+use crate::solution::{Solution, values};
 
 /// How weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +32,97 @@ pub struct Blocks {
     pub accuracy: u8,
     /// Whether there are no zero points.
     pub symmetric: bool,
+    /// Whether zero points are searched, and lie between codes.
+    pub hqq: Option<HqqSettings>,
+}
+
+impl Blocks {
+    /// As a recipe asks: the type of its weights says the bits.
+    pub fn of(recipe: &Recipe, bits: u8, block: usize, accuracy: u8) -> Self {
+        let scheme = recipe.weight;
+        let bits = scheme.element.integer_bits().map_or(bits, |bits| bits as u8);
+        let hqq = recipe.algorithms.iter().find_map(|algorithm| match algorithm {
+            Algorithm::Hqq(settings) => Some(*settings),
+            _ => None,
+        });
+        Self { bits, block, accuracy, symmetric: scheme.symmetric, hqq }
+    }
+
+    /// The type of the codes as algorithms see them.
+    pub fn element(&self) -> Element {
+        if self.bits == 4 { Element::UInt4 } else { Element::UInt8 }
+    }
+}
+
+/// Where the blocks of a weight lie: along its inputs, in rows of `[inputs, outputs]` or of `[outputs, inputs]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockMap {
+    /// Inputs of the product.
+    pub inputs: usize,
+    /// Outputs.
+    pub outputs: usize,
+    /// Whether the weight is `[outputs, inputs]`.
+    pub transposed: bool,
+    /// Inputs that share a scale.
+    pub block: usize,
+}
+
+impl BlockMap {
+    /// Of a node's weight; `None` where the layout does not take it.
+    pub fn of(node: &NodeProto, shape: &[usize], block: usize) -> Option<Self> {
+        let transposed = node.op_type() == "Gemm" && int_attribute(node, "transB") == Some(1);
+        let (inputs, outputs) = match *shape {
+            [n, k] if transposed => (k, n),
+            [k, n] if !transposed => (k, n),
+            _ => return None,
+        };
+        (fits(node) && block > 0 && inputs > 0 && outputs > 0).then_some(Self { inputs, outputs, transposed, block })
+    }
+
+    /// The element of the weight that an output reads an input by.
+    pub fn element(&self, output: usize, input: usize) -> usize {
+        if self.transposed { output * self.inputs + input } else { input * self.outputs + output }
+    }
+
+    /// The block of an element, those of the first output first.
+    pub fn position(&self, element: usize) -> usize {
+        let (output, input) = match self.transposed {
+            true => (element / self.inputs, element % self.inputs),
+            false => (element % self.outputs, element / self.outputs),
+        };
+        output * self.inputs.div_ceil(self.block) + input / self.block
+    }
+}
+
+/// Scale and zero point of every block of a weight, those of the first output first.
+pub(crate) fn block_parameters(source: &[f32], map: BlockMap, blocks: Blocks) -> Vec<Affine> {
+    let of_output = |output: usize| {
+        let column: Vec<f32> = (0..map.inputs).map(|input| source[map.element(output, input)]).collect();
+        let affine = |block: &[f32]| {
+            let (scale, zero_point) = parameters(block, blocks);
+            Affine { scale, zero_point: i64::from(zero_point) }
+        };
+        column.chunks(map.block).map(affine).collect::<Vec<_>>()
+    };
+    (0..map.outputs).into_par_iter().flat_map_iter(of_output).collect()
 }
 
 /// A weight in blocks.
 struct Packed {
     codes: Vec<u8>,
     scales: Vec<f32>,
-    zero_points: Vec<u8>,
+    zero_points: ZeroPoints,
+}
+
+/// The codes of zero.
+#[derive(Debug, Clone, PartialEq)]
+enum ZeroPoints {
+    /// The middle code everywhere.
+    None,
+    /// Packed like the weights' codes.
+    Codes(Vec<u8>),
+    /// Numbers between codes.
+    Floats(Vec<f32>),
 }
 
 /// Replaces MatMul and Gemm nodes whose weight is placed. Returns their number.
@@ -42,12 +130,13 @@ pub fn write_blocks(
     model: &mut ModelProto,
     blocks: Blocks,
     placement: &Placement,
+    solution: &Solution,
     spill: Option<&Spill>,
 ) -> Result<usize, QuantizeError> {
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
     let mut nodes = std::mem::take(&mut graph.node);
     let index = Index::new(graph);
-    let mut writer = Writer { graph, index, blocks, placement, spill, made: BTreeSet::new(), written: 0 };
+    let mut writer = Writer { graph, index, blocks, placement, solution, spill, made: BTreeSet::new(), written: 0 };
     writer.nodes(&mut nodes)?;
     let written = writer.written;
     graph.node = nodes;
@@ -63,6 +152,7 @@ struct Writer<'a> {
     index: Index,
     blocks: Blocks,
     placement: &'a Placement,
+    solution: &'a Solution,
     spill: Option<&'a Spill>,
     /// The stored weights.
     made: BTreeSet<String>,
@@ -85,17 +175,44 @@ impl Writer<'_> {
 
     /// What a node becomes; `None` where it stays.
     fn replaced(&mut self, old: &NodeProto) -> Result<Option<Vec<NodeProto>>, QuantizeError> {
-        let weight = old.input.get(1).filter(|w| self.placement.weights.contains_key(*w) && fits(old));
+        let weight = old.input.get(1).filter(|w| self.placement.weights.contains_key(*w));
         let Some(weight) = weight else { return Ok(None) };
-        let transposed = old.op_type() == "Gemm" && int_attribute(old, "transB") == Some(1);
-        let stored = format!("{weight}_Q{}{}", self.blocks.bits, if transposed { "_t" } else { "" });
-        let Some((inputs, outputs)) = sides(self.graph, &self.index, weight, transposed)? else { return Ok(None) };
+        let Some(source) = self.index.constant(self.graph, weight) else { return Ok(None) };
+        let Some(map) = BlockMap::of(old, &shape(source)?, self.blocks.block) else { return Ok(None) };
+        let stored = format!("{weight}_Q{}{}", self.blocks.bits, if map.transposed { "_t" } else { "" });
         if self.made.insert(stored.clone()) {
-            let sides = (inputs, outputs, transposed);
-            store(self.graph, &self.index, weight, &stored, sides, self.blocks, self.spill)?;
+            let source = values(source)?;
+            self.store(weight, &stored, &source, map)?;
         }
         self.written += 1;
-        Ok(Some(replacement(old, &stored, inputs, outputs, self.blocks)))
+        Ok(Some(replacement(old, &stored, map, self.blocks)))
+    }
+
+    fn store(&mut self, weight: &str, stored: &str, source: &[f32], map: BlockMap) -> Result<(), QuantizeError> {
+        if let Some(position) = source.iter().position(|v| !v.is_finite()) {
+            return Err(QuantizeError::NotANumber { tensor: weight.to_owned(), position });
+        }
+        let packed = match (self.solution.codes.get(weight), self.solution.weights.get(weight)) {
+            (Some(codes), Some(parameters)) => pack_chosen(codes, parameters, map, self.blocks),
+            _ => pack(source, map, self.blocks),
+        };
+        let rows = map.inputs.div_ceil(self.blocks.block);
+        let bytes = self.blocks.block * usize::from(self.blocks.bits) / 8;
+        let codes = keep(self.spill, packed.codes)?;
+        let initializers = &mut self.graph.initializer;
+        initializers.push(tensor(stored, DataType::UINT8, &[map.outputs, rows, bytes], codes));
+        let scales = bytemuck::cast_slice(&packed.scales).to_vec();
+        initializers.push(tensor(&format!("{stored}_scales"), DataType::FLOAT, &[map.outputs * rows], scales));
+        let name = format!("{stored}_zero_points");
+        match packed.zero_points {
+            ZeroPoints::None => {}
+            ZeroPoints::Codes(codes) => initializers.push(tensor(&name, DataType::UINT8, &[codes.len()], codes)),
+            ZeroPoints::Floats(floats) => {
+                let bytes = bytemuck::cast_slice(&floats).to_vec();
+                initializers.push(tensor(&name, DataType::FLOAT, &[map.outputs, rows], bytes));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -109,55 +226,12 @@ fn fits(old: &NodeProto) -> bool {
     }
 }
 
-/// Inputs and outputs of a weight of two dimensions.
-fn sides(
-    graph: &GraphProto,
-    index: &Index,
-    weight: &str,
-    transposed: bool,
-) -> Result<Option<(usize, usize)>, QuantizeError> {
-    let Some(source) = index.constant(graph, weight) else { return Ok(None) };
-    Ok(match shape(source)?[..] {
-        [n, k] if transposed => Some((k, n)),
-        [k, n] if !transposed => Some((k, n)),
-        _ => None,
-    })
-}
-
-fn store(
-    graph: &mut GraphProto,
-    index: &Index,
-    weight: &str,
-    stored: &str,
-    (inputs, outputs, transposed): (usize, usize, bool),
-    blocks: Blocks,
-    spill: Option<&Spill>,
-) -> Result<(), QuantizeError> {
-    let Some(source) = index.constant(graph, weight) else { return Ok(()) };
-    let source = values(source)?;
-    if let Some(position) = source.iter().position(|v| !v.is_finite()) {
-        return Err(QuantizeError::NotANumber { tensor: weight.to_owned(), position });
-    }
-    let packed = pack(&source, inputs, outputs, transposed, blocks);
-    let rows = inputs.div_ceil(blocks.block);
-    let bytes = blocks.block * usize::from(blocks.bits) / 8;
-    let codes = keep(spill, packed.codes)?;
-    graph.initializer.push(tensor(stored, DataType::UINT8, &[outputs, rows, bytes], codes));
-    let scales: Vec<u8> = packed.scales.iter().flat_map(|s| s.to_le_bytes()).collect();
-    graph.initializer.push(tensor(&format!("{stored}_scales"), DataType::FLOAT, &[outputs * rows], scales));
-    if !blocks.symmetric {
-        let name = format!("{stored}_zero_points");
-        graph.initializer.push(tensor(&name, DataType::UINT8, &[packed.zero_points.len()], packed.zero_points));
-    }
-    Ok(())
-}
-
-fn replacement(old: &NodeProto, stored: &str, inputs: usize, outputs: usize, blocks: Blocks) -> Vec<NodeProto> {
+fn replacement(old: &NodeProto, stored: &str, map: BlockMap, blocks: Blocks) -> Vec<NodeProto> {
     let bias = old.input.get(2).filter(|name| !name.is_empty());
     let product = bias.map_or_else(|| old.output[0].clone(), |_| format!("{}_product", old.output[0]));
     let (scales, zero_points) = (format!("{stored}_scales"), format!("{stored}_zero_points"));
     let mut reads = vec![old.input[0].as_str(), stored, &scales];
-    if !blocks.symmetric {
+    if !blocks.symmetric || blocks.hqq.is_some() {
         reads.push(&zero_points);
     }
     // Names of nodes may be empty; those of tensors differ.
@@ -166,8 +240,8 @@ fn replacement(old: &NodeProto, stored: &str, inputs: usize, outputs: usize, blo
     let mut made = node("MatMulNBits", &name, &reads, &[&product]);
     made.domain = Some(MICROSOFT.to_owned());
     let numbers = [
-        ("K", inputs as i64),
-        ("N", outputs as i64),
+        ("K", map.inputs as i64),
+        ("N", map.outputs as i64),
         ("bits", i64::from(blocks.bits)),
         ("block_size", blocks.block as i64),
     ];
@@ -179,38 +253,76 @@ fn replacement(old: &NodeProto, stored: &str, inputs: usize, outputs: usize, blo
     [made].into_iter().chain(sum).collect()
 }
 
-fn pack(source: &[f32], inputs: usize, outputs: usize, transposed: bool, blocks: Blocks) -> Packed {
+/// The nearest codes.
+fn pack(source: &[f32], map: BlockMap, blocks: Blocks) -> Packed {
     let column = |output: usize| -> Vec<f32> {
-        let at =
-            |input: usize| if transposed { source[output * inputs + input] } else { source[input * outputs + output] };
-        let padded = inputs.next_multiple_of(blocks.block);
-        (0..padded).map(|input| if input < inputs { at(input) } else { 0.0 }).collect()
+        let padded = map.inputs.next_multiple_of(blocks.block);
+        let at = |input: usize| if input < map.inputs { source[map.element(output, input)] } else { 0.0 };
+        (0..padded).map(at).collect()
     };
     let columns: Vec<Packed> =
-        (0..outputs).into_par_iter().map(|output| pack_column(&column(output), blocks)).collect();
-    let mut all = Packed { codes: Vec::new(), scales: Vec::new(), zero_points: Vec::new() };
+        (0..map.outputs).into_par_iter().map(|output| pack_column(&column(output), blocks)).collect();
+    joined_columns(columns)
+}
+
+/// Codes that an algorithm chose, in the weight's order, and the parameters of their blocks.
+fn pack_chosen(codes: &[i32], parameters: &[Affine], map: BlockMap, blocks: Blocks) -> Packed {
+    let rows = map.inputs.div_ceil(map.block);
+    let column = |output: usize| {
+        let own = &parameters[output * rows..(output + 1) * rows];
+        let code = |input: usize| match input < map.inputs {
+            true => codes[map.element(output, input)] as u8,
+            false => own[input / map.block].zero_point as u8,
+        };
+        let codes: Vec<u8> = (0..rows * map.block).map(code).collect();
+        let zero_points: Vec<u8> = own.iter().map(|affine| affine.zero_point as u8).collect();
+        Packed {
+            codes: joined(&codes, blocks.bits),
+            scales: own.iter().map(|affine| affine.scale).collect(),
+            zero_points: match blocks.symmetric {
+                true => ZeroPoints::None,
+                false => ZeroPoints::Codes(joined(&zero_points, blocks.bits)),
+            },
+        }
+    };
+    joined_columns((0..map.outputs).into_par_iter().map(column).collect())
+}
+
+fn joined_columns(columns: Vec<Packed>) -> Packed {
+    let mut all = Packed { codes: Vec::new(), scales: Vec::new(), zero_points: ZeroPoints::None };
     for column in columns {
         all.codes.extend(column.codes);
         all.scales.extend(column.scales);
-        all.zero_points.extend(column.zero_points);
+        match (&mut all.zero_points, column.zero_points) {
+            (ZeroPoints::Codes(codes), ZeroPoints::Codes(more)) => codes.extend(more),
+            (ZeroPoints::Floats(floats), ZeroPoints::Floats(more)) => floats.extend(more),
+            (none, more) => *none = more,
+        }
     }
     all
 }
 
 fn pack_column(values: &[f32], blocks: Blocks) -> Packed {
-    let mut packed = Packed { codes: Vec::new(), scales: Vec::new(), zero_points: Vec::new() };
-    let mut zero_points = Vec::new();
+    let (mut codes, mut scales, mut zero_points, mut floats) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for block in values.chunks(blocks.block) {
         let (scale, zero_point) = parameters(block, blocks);
         let top = f32::from((1u16 << blocks.bits) - 1);
-        let code = |&v: &f32| (v / scale + f32::from(zero_point)).round_ties_even().clamp(0.0, top) as u8;
-        let codes: Vec<u8> = block.iter().map(code).collect();
-        packed.codes.extend(joined(&codes, blocks.bits));
-        packed.scales.push(scale);
+        let (scale, zero) = match blocks.hqq {
+            Some(settings) => settings.search(block, top),
+            None => (scale, f32::from(zero_point)),
+        };
+        let code = |&v: &f32| (v / scale + zero).round_ties_even().clamp(0.0, top) as u8;
+        codes.extend(joined(&block.iter().map(code).collect::<Vec<u8>>(), blocks.bits));
+        scales.push(scale);
         zero_points.push(zero_point as u8);
+        floats.push(zero);
     }
-    packed.zero_points = joined(&zero_points, blocks.bits);
-    packed
+    let zero_points = match (blocks.hqq, blocks.symmetric) {
+        (Some(_), _) => ZeroPoints::Floats(floats),
+        (None, true) => ZeroPoints::None,
+        (None, false) => ZeroPoints::Codes(joined(&zero_points, blocks.bits)),
+    };
+    Packed { codes, scales, zero_points }
 }
 
 /// Two 4-bit codes to a byte.
@@ -244,8 +356,9 @@ fn parameters(block: &[f32], blocks: Blocks) -> (f32, u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Grid;
 
-    const FOUR: Blocks = Blocks { bits: 4, block: 4, accuracy: 0, symmetric: true };
+    const FOUR: Blocks = Blocks { bits: 4, block: 4, accuracy: 0, symmetric: true, hqq: None };
 
     #[test]
     fn the_largest_magnitude_is_exact_and_halves_are_packed_low_first() {
@@ -259,14 +372,31 @@ mod tests {
         let blocks = Blocks { symmetric: false, ..FOUR };
         let made = pack_column(&[0.0, 15.0, 5.0, 1.0, -1.0, 14.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], blocks);
         assert_eq!(made.scales, [1.0, 1.0, 1.0]);
-        assert_eq!((made.codes[0], made.zero_points), (0xF0, vec![0x10, 0x00]));
+        assert_eq!((made.codes[0], made.zero_points), (0xF0, ZeroPoints::Codes(vec![0x10, 0x00])));
     }
 
     #[test]
     fn columns_are_padded_and_both_orders_agree() {
-        let plain = pack(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3, 2, false, FOUR);
-        let transposed = pack(&[1.0, 3.0, 5.0, 2.0, 4.0, 6.0], 3, 2, true, FOUR);
+        let map = BlockMap { inputs: 3, outputs: 2, transposed: false, block: 4 };
+        let plain = pack(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], map, FOUR);
+        let transposed = pack(&[1.0, 3.0, 5.0, 2.0, 4.0, 6.0], BlockMap { transposed: true, ..map }, FOUR);
         assert_eq!(plain.codes, transposed.codes);
         assert_eq!((plain.codes.len(), plain.scales.len()), (4, 2));
+    }
+
+    #[test]
+    fn chosen_codes_are_stored_as_the_nearest_would_be() {
+        for (symmetric, transposed) in [(true, false), (false, true)] {
+            let blocks = Blocks { symmetric, ..FOUR };
+            let map = BlockMap { inputs: 6, outputs: 2, transposed, block: 4 };
+            let source: Vec<f32> = (0..12).map(|i| ((i * 7) % 5) as f32 - 1.7).collect();
+            let parameters = block_parameters(&source, map, blocks);
+            let element = Element::UInt4;
+            let grid = Grid::in_blocks(element, element.full_range().unwrap(), map, parameters.clone());
+            let (chosen, nearest) =
+                (pack_chosen(&grid.nearest(&source), &parameters, map, blocks), pack(&source, map, blocks));
+            assert_eq!((chosen.codes, chosen.scales), (nearest.codes, nearest.scales));
+            assert_eq!(chosen.zero_points, nearest.zero_points);
+        }
     }
 }

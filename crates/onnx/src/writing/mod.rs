@@ -10,7 +10,8 @@ mod pairs;
 mod qoperator;
 
 pub use constants::lift_constants;
-pub use matmul_nbits::{Blocks, write_blocks};
+pub(crate) use matmul_nbits::block_parameters;
+pub use matmul_nbits::{BlockMap, Blocks, write_blocks};
 pub use operators::Dialect;
 pub use pairs::write_pairs;
 pub use qoperator::fuse;
