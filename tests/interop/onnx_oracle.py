@@ -164,14 +164,20 @@ ALGORITHMS = {"cle": "CLEConfig", "bias-correction": "BiasCorrectionConfig", "sm
               "adaround": "AdaRoundConfig", "adaquant": "AdaQuantConfig"}  # fmt: skip
 
 
+def quark_algorithm(asked):
+    name, _, iterations = asked.partition("=")
+    kind = getattr(quark_onnx(), ALGORITHMS[name])
+    return kind(num_iterations=int(iterations), early_stop=False) if iterations else kind()
+
+
 def quark_config(preset, model, feeds):
     """`A8W8` is the preset of Quark's present interface, `legacy:A8W8` that of `get_default_config`; the two differ.
     `nomask:A8W8` leaves out the nodes of attention masks, `channel:A8W8` has a scale for each channel of a weight,
-    `A8W8+cle+adaround` runs algorithms with their usual settings."""
+    `A8W8+cle+adaround` runs algorithms with their usual settings, `A8W8+adaround=300` for so many iterations."""
     preset, *algorithms = preset.split("+")
     if algorithms:
         config = quark_config(preset, model, feeds)
-        config.algo_config = [getattr(quark_onnx(), ALGORITHMS[name])() for name in algorithms]
+        config.algo_config = [quark_algorithm(asked) for asked in algorithms]
         return config
     if preset.startswith("channel:"):
         config = quark_config(preset.split(":", 1)[1], model, feeds)

@@ -82,20 +82,21 @@ def test_the_method_is_chosen_per_tensor(kvant, kvant_onnx, digits, tmp_path):  
         out = quantize(kvant, model, tmp_path / f"{method}.onnx", "--preset", "A8W8", "--calibration-method", method, "--data", digits / "calib.npz")
         found[method] = list(onnx_oracle.sqnr(model, out, digits / "test.npz").values())[0]
     print(found)
-    assert found["auto"] >= np.median([found[m] for m in found if m != "auto"])
+    # The least error of each tensor is not the least of the outputs, but never far from it.
+    assert found["auto"] >= max(found.values()) - 0.5
 
 
-@pytest.mark.parametrize("net,preset", [("digits_mobilenet", "A8W8"), ("digits_resnet", "A8W4")])
-def test_a_mix_keeps_the_accuracy(kvant, kvant_onnx, digits, tmp_path, net, preset):  # noqa: F811
-    """The MobileNet is lost at A8W8 with one scale per tensor; a few layers with other types bring it back."""
+def test_a_mix_keeps_the_accuracy(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
+    """The MobileNet is lost at A8W8 with one scale per tensor; layers with other types bring it back."""
+    net, preset = "digits_mobilenet", "A8W8"
     model, recipe, calib, test = digits / f"{net}.onnx", tmp_path / "mixed.toml", digits / "calib.npz", digits / "test.npz"
-    search = ["--preset", preset, "--data", calib, "--test", test, "--test-samples", 150, "--labels", LABELS, "--max-drop", 0.7]
+    search = ["--preset", preset, "--data", calib, "--test", test, "--test-samples", 200, "--labels", LABELS, "--max-drop", 0]
     done = kvant("sensitivity", model, *search, "--candidates", "A8W8,A8W8:channel,A16W16,float", "-o", recipe, "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     print(net, preset, said["recipe"], said["mix"], said["bytes"], said["trials"])
     raised = [row for row in said["layers"] if "chosen" in row]
-    assert 0 < len(raised) < len(said["layers"]) or said["mix"] == said["recipe"]
+    assert 0 < len(raised) < len(said["layers"])
     outs = [quantize(kvant, model, tmp_path / f"{n}.onnx", "--recipe", recipe, "--data", calib, "--threads", n) for n in (1, 2)]
     assert outs[0].read_bytes() == outs[1].read_bytes()
     onnx.checker.check_model(str(outs[0]), full_check=True)
@@ -103,8 +104,7 @@ def test_a_mix_keeps_the_accuracy(kvant, kvant_onnx, digits, tmp_path, net, pres
     plain = quantize(kvant, model, tmp_path / "plain.onnx", "--preset", preset, "--data", calib)
     accuracy, plain_accuracy = (onnx_oracle.accuracy(path, test, LABELS) for path in (outs[0], plain))
     print(f"float {float_accuracy:.4f}, {preset} {plain_accuracy:.4f}, mix {accuracy:.4f}, {len(raised)} of {len(said['layers'])} layers")
-    assert accuracy >= float_accuracy - 0.015
-    assert accuracy >= plain_accuracy - 0.005
+    assert plain_accuracy < 0.5 and accuracy >= float_accuracy - 0.02
 
 
 def test_a_mix_reaches_a_sqnr_and_a_size(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811

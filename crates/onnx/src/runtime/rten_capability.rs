@@ -113,7 +113,7 @@ fn check_graph(graph: &GraphProto, opset: i64, refused: &mut Vec<String>) {
     let context = Context { graph, index: Index::new(graph), opset };
     for input in &graph.input {
         let (data_type, _) = type_of(input);
-        if !has(data_type) {
+        if !is_held(data_type) {
             refused.push(format!("input `{}` of type {data_type:?}", input.name()));
         }
     }
@@ -159,11 +159,15 @@ fn has(data_type: DataType) -> bool {
     matches!(data_type, FLOAT | DOUBLE | FLOAT16 | INT64 | INT32 | BOOL | INT8 | UINT8 | UNDEFINED)
 }
 
+/// Types that values may come in: those, and bfloat16, which is widened on the way in.
+fn is_held(data_type: DataType) -> bool {
+    has(data_type) || data_type == DataType::BFLOAT16
+}
+
 /// A constant that rten cannot hold.
 fn constant(context: &Context<'_>, name: &str, tensor: &TensorProto) -> Option<String> {
     let data_type = kvant_container::onnx::data_type(tensor);
-    let held = has(data_type) || matches!(data_type, DataType::BFLOAT16);
-    if !held {
+    if !is_held(data_type) {
         return Some(format!("constant `{name}` of type {data_type:?}"));
     }
     // Only as an end of a slice is the largest integer as good as any that is larger than the axis.

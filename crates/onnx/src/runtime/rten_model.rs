@@ -1,7 +1,8 @@
 //! A model as rten wants it: defaults of windows written out, types it does not have narrowed. What it computes stays the same.
 
 use kvant_container::onnx::{
-    DataType, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, data_type, tensor, tensor_bytes,
+    DataType, GraphProto, ModelProto, NodeProto, TensorProto, TypeValue, ValueInfoProto, data_type, tensor,
+    tensor_bytes,
 };
 
 use crate::data::from_bytes;
@@ -40,6 +41,7 @@ pub(super) fn rewritten(model: &ModelProto) -> ModelProto {
 fn rewrite(graph: &mut GraphProto) {
     // It declares types that no longer hold where they are narrowed.
     graph.value_info.clear();
+    graph.input.iter_mut().chain(&mut graph.output).for_each(widen);
     let index = Index::new(graph);
     let kernels: Vec<Option<Vec<i64>>> = graph.node.iter().map(|node| kernel(graph, &index, node)).collect();
     for (node, kernel) in graph.node.iter_mut().zip(kernels) {
@@ -85,6 +87,14 @@ fn spell_out(node: &mut NodeProto, kernel: &[i64]) {
     }
     if !pool && int_attribute(node, "group").is_none() {
         set_attribute(node, "group", 1);
+    }
+}
+
+/// An end in bfloat16, which rten does not know, as one in float32: arrays are converted when they are fed.
+fn widen(value: &mut ValueInfoProto) {
+    let Some(TypeValue::TensorType(tensor)) = value.type_.as_mut().and_then(|t| t.value.as_mut()) else { return };
+    if tensor.elem_type == Some(DataType::BFLOAT16 as i32) {
+        tensor.elem_type = Some(DataType::FLOAT as i32);
     }
 }
 

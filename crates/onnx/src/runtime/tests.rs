@@ -75,6 +75,26 @@ fn choices() -> Vec<RuntimeChoice> {
     }
 }
 
+#[test]
+fn inputs_in_bfloat16_are_widened_for_the_run() {
+    let mut cast = node("Cast", "wide", &["x"], &["f"]);
+    set_attribute(&mut cast, "to", DataType::FLOAT as i64);
+    let brain = |name: &str| value(name, DataType::BFLOAT16, &[2]);
+    let graph = GraphProto {
+        name: Some("brain".to_owned()),
+        node: vec![cast, node("Relu", "r", &["f"], &["y"])],
+        input: vec![brain("x")],
+        output: vec![value("y", DataType::FLOAT, &[2])],
+        ..GraphProto::default()
+    };
+    let x = Array::of(vec![2], vec![half::bf16::from_f32(-1.5), half::bf16::from_f32(2.5)]).unwrap();
+    for choice in choices() {
+        let seen = run(&model(graph.clone()), &["y", "f"], &[("x", x.view())], &options(choice));
+        let values: Vec<&[f32]> = seen.iter().map(|(.., values)| &values[..]).collect();
+        assert_eq!(values, [[0.0, 2.5], [-1.5, 2.5]], "{choice}");
+    }
+}
+
 type Seen = Vec<(String, Vec<usize>, Vec<f32>)>;
 
 fn run(model: &ModelProto, wanted: &[&str], inputs: &[(&str, Array<'_>)], options: &RuntimeOptions) -> Seen {

@@ -25,7 +25,7 @@ pub(super) struct Part {
 /// A node and the quantized tensors that its precision is made of.
 #[derive(Debug, Clone)]
 pub struct Layer {
-    /// The node's name, or its first output where it has none.
+    /// The node's name, or its first output where it has none; that of the tensor where it is an output of the graph.
     pub name: String,
     /// Its operator.
     pub op: String,
@@ -48,25 +48,31 @@ pub(super) fn layers(prepared: &Prepared) -> (Vec<Layer>, Vec<Part>) {
     let product = |node: &&NodeProto| ["Conv", "ConvTranspose", "Gemm", "MatMul"].iter().any(|op| is(node, op));
     let mut taken: BTreeSet<usize> = BTreeSet::new();
     let mut layers: Vec<(usize, Layer)> = Vec::new();
-    let mut add = |at: usize, node: &NodeProto, parts: &BTreeSet<usize>| {
-        let parts = parts.iter().copied().collect();
-        layers.push((at, Layer { name: name(node), op: node.op_type().to_owned(), parts }));
+    let mut add = |at: usize, name: String, parts: &BTreeSet<usize>| {
+        let (op, parts) = (graph.node[at].op_type().to_owned(), parts.iter().copied().collect());
+        layers.push((at, Layer { name, op, parts }));
     };
     let nodes = || graph.node.iter().enumerate();
     for (at, node) in nodes().filter(|(_, node)| product(node)) {
         let read = of(&node.input[..node.input.len().min(2)]);
         taken.extend(&read);
         if !read.is_empty() {
-            add(at, node, &read);
+            add(at, name(node), &read);
         }
     }
-    let others =
-        nodes().map(|(at, node)| (at, node, &node.input)).chain(nodes().map(|(at, node)| (at, node, &node.output)));
-    for (at, node, tensors) in others {
-        let mine: BTreeSet<usize> = of(tensors).difference(&taken).copied().collect();
+    for (at, node) in nodes() {
+        let mine: BTreeSet<usize> = of(&node.input).difference(&taken).copied().collect();
         taken.extend(&mine);
         if !mine.is_empty() {
-            add(at, node, &mine);
+            add(at, name(node), &mine);
+        }
+    }
+    // What nobody reads but the caller has the name of the tensor: the node's is that of what it computes on.
+    for (at, output) in nodes().flat_map(|(at, node)| node.output.iter().map(move |output| (at, output))) {
+        let mine: BTreeSet<usize> = of(std::slice::from_ref(output)).difference(&taken).copied().collect();
+        taken.extend(&mine);
+        if !mine.is_empty() {
+            add(at, output.clone(), &mine);
         }
     }
     layers.sort_by_key(|(at, _)| *at);
@@ -148,8 +154,8 @@ mod tests {
                 |layer: &Layer| layer.parts.iter().map(|&p| parts[p].names[0].clone()).collect::<Vec<_>>().join(" ");
             layers.iter().map(|layer| format!("{}: {}", layer.name, tensors(layer))).collect::<Vec<_>>()
         };
-        assert_eq!(found(&recipe), ["first: w x", "second: v x", "sum: a b", "sum: y"]);
+        assert_eq!(found(&recipe), ["first: w x", "second: v x", "sum: a b", "y: y"]);
         recipe.overrides = vec![Override::of(Glob::new("[av]"))];
-        assert_eq!(found(&recipe), ["first: w x", "second: x", "sum: b", "sum: y"]);
+        assert_eq!(found(&recipe), ["first: w x", "second: x", "sum: b", "y: y"]);
     }
 }

@@ -3,7 +3,7 @@
 //! The noise of a layer, `10^(-SQNR / 10)` of the outputs with it alone quantized, is taken to add up over layers. Steps, each of
 //! which gives a layer its next types, are put in the order of what they take off the noise for each bit that they add to what is
 //! read in an inference. The shortest beginning of that order which meets the target is found by halving, every model along the way
-//! measured whole; then steps that turn out not to be needed are taken back, the dearest first.
+//! measured whole; then layers that turn out not to need their types are lowered again, the dearest first.
 
 use super::bench::{Assignment, Bench, Watch};
 use super::candidate::Candidate;
@@ -12,7 +12,7 @@ use super::report::{Outcome, Row};
 use super::target::Target;
 use crate::evaluation::Quality;
 
-/// Steps that are tried to be taken back at most.
+/// Layers that are tried to be lowered again at most.
 const TAKEN_BACK: usize = 32;
 
 /// A layer gets a candidate's types.
@@ -111,11 +111,11 @@ fn noise(bench: &Bench, rows: &[Row], layer: usize, level: usize) -> f64 {
     sqnr.map_or(0.0, |sqnr| 10f64.powf(-sqnr / 10.0).min(1e30))
 }
 
-/// Bits read in an inference that a layer adds at a level; `constants` counts those of constants, others hardly.
+/// Bits of a layer at a level that an inference reads, or of its constants alone.
 fn bits(bench: &Bench, layer: usize, level: usize, constants: bool) -> f64 {
     let part = |&part: &usize| {
         let (all, constant) = bench.bits(part, Some(level));
-        if constants { constant as f64 + all as f64 * 1e-6 } else { all as f64 }
+        if constants { constant as f64 } else { all as f64 }
     };
     bench.layers[layer].parts.iter().map(part).sum()
 }
@@ -179,11 +179,14 @@ fn cheapest(
     }
     let mut levels = applied(bench, &steps[..meets]);
     for layer in dearest(bench, &levels) {
-        let mut fewer = levels.clone();
-        fewer[layer] = 0;
-        let quality = measure(bench, &fewer)?;
-        if target.is_met_by(&quality) {
-            (levels, best) = (fewer, quality);
+        for lower in 0..levels[layer] {
+            let mut fewer = levels.clone();
+            fewer[layer] = lower;
+            let quality = measure(bench, &fewer)?;
+            if target.is_met_by(&quality) {
+                (levels, best) = (fewer, quality);
+                break;
+            }
         }
     }
     Ok((levels, best))
@@ -217,7 +220,9 @@ fn within(bench: &mut Bench, rows: &[Row], size: super::Size) -> Result<(Vec<usi
         let gains = noise(bench, rows, step.layer, levels[step.layer]) > noise(bench, rows, step.layer, step.level);
         let mut more = levels.clone();
         more[step.layer] = step.level;
-        if gains && bench.bytes(&assignment(bench, &more))?.1 <= asked {
+        // Types that take no more constants are no matter of size: activations keep the recipe's.
+        let grows = bits(bench, step.layer, step.level, true) > bits(bench, step.layer, levels[step.layer], true);
+        if gains && grows && bench.bytes(&assignment(bench, &more))?.1 <= asked {
             levels = more;
         }
     }

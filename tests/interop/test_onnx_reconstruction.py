@@ -1,0 +1,71 @@
+"""AdaRound and AdaQuant of graphs: what they gain on a trained network, beside Quark's with the same data and iterations.
+
+The network is not part of the repository; where it is not at hand (see `models.shared_directories`) the tests are skipped. The
+gradients are compared with torch's in `crates/onnx/src/algorithm/reconstruction/samples/tests.rs`.
+"""
+
+import json
+import os
+
+import pytest
+
+import models
+import onnx_oracle
+from conftest import REPO
+
+NET = "digits_resnet"
+ITERATIONS = 300
+ALGORITHMS = ("adaround", "adaquant")
+# dB that an algorithm must gain over the nearest codes: four bits leave it more to do than eight.
+GAINS = {("A8W8", "adaround"): 1.0, ("A8W8", "adaquant"): 0.5, ("A8W4", "adaround"): 3.0, ("A8W4", "adaquant"): 0.5}
+# dB by which SQNR differs where only the order of the samples does: seeds 1 to 5 of either algorithm.
+SLACK = 0.5
+
+
+@pytest.fixture(scope="module")
+def digits():
+    for root in models.shared_directories(REPO, os.environ.get("KVANT_MODELS")):
+        if (root / "digits" / "calib.npz").exists():
+            return root / "digits"
+    pytest.skip("the digits are not at hand")
+
+
+@pytest.fixture(scope="module")
+def quantized(kvant_onnx, digits, tmp_path_factory):
+    root = tmp_path_factory.mktemp("reconstruction")
+
+    def run(preset, algorithm=None, *options):
+        asked = ("--algorithm", f"{algorithm}:num_iterations={ITERATIONS}:early_stop=off") if algorithm else ()
+        name = "-".join([preset, algorithm or "plain", *(o.strip("-").replace("/", "_") for o in options)])
+        return kvant_onnx(digits / f"{NET}.onnx", preset, digits / "calib.npz", root / f"{name}.onnx", *asked, *options)
+
+    return run
+
+
+def sqnr(digits, model):
+    return min(onnx_oracle.sqnr(digits / f"{NET}.onnx", model, digits / "test.npz").values())
+
+
+@pytest.mark.parametrize("preset", ("A8W8", "A8W4"))
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_held_out_outputs_come_nearer(quantized, digits, preset, algorithm):
+    plain, tuned = sqnr(digits, quantized(preset)), sqnr(digits, quantized(preset, algorithm))
+    print(f"{NET} {preset} {algorithm}: {plain:.2f} -> {tuned:.2f} dB")
+    assert tuned >= plain + GAINS[preset, algorithm]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_lower_than_quark(quantized, incumbent, digits, algorithm):
+    theirs = sqnr(digits, incumbent("quark", f"A8W8+{algorithm}={ITERATIONS}", digits / f"{NET}.onnx", digits / "calib.npz"))
+    ours = sqnr(digits, quantized("A8W8", algorithm))
+    print(f"{NET} A8W8 {algorithm}: kvant {ours:.2f}, quark {theirs:.2f} dB")
+    assert ours >= theirs - SLACK
+
+
+def test_no_layer_gets_worse_and_threads_change_nothing(quantized, digits, tmp_path):
+    report = tmp_path / "report.json"
+    one = quantized("A8W4", "adaround", "--threads", "1", "--report", str(report))
+    gains = json.loads(report.read_text())["report"]["gains"]
+    assert len(gains) == 7 and all(gain["loss_after"] <= gain["loss_before"] for gain in gains)
+    assert sum(gain["loss_after"] < gain["loss_before"] for gain in gains) >= 6
+    assert one.read_bytes() == quantized("A8W4", "adaround", "--threads", "2").read_bytes()
