@@ -37,11 +37,11 @@ def nets(onnx_work):
 def quantized(kvant_onnx, nets, tmp_path_factory):
     root = tmp_path_factory.mktemp("algorithms")
 
-    def run(name, algorithms, *options):
+    def run(name, algorithms, *options, preset="A8W8"):
         model, calib, _ = nets(name)
-        out = root / ("-".join([name, algorithms or "plain", *options]).replace(",", "_").replace(":", "_") + ".onnx")
+        out = root / ("-".join([preset, name, algorithms or "plain", *options]).replace(",", "_").replace(":", "_") + ".onnx")
         more = ("--algorithm", algorithms) if algorithms else ()
-        return kvant_onnx(model, "A8W8", calib, out, "--report", out.with_suffix(".json"), *more, *options)
+        return kvant_onnx(model, preset, calib, out, "--report", out.with_suffix(".json"), *more, *options)
 
     return run
 
@@ -71,6 +71,14 @@ def test_it_helps(nets, quantized, name, algorithms, options, gain):
     print(f"{name} {algorithms} {options}: {plain} to {better}")
     assert better[1] >= plain[1] + gain
     assert better[0] >= plain[0] - PICTURE
+
+
+@pytest.mark.parametrize(("algorithms", "gain"), [("gptq", 1), ("hqq", 0.2), ("awq", 1), ("awq,gptq", 1)])
+def test_it_helps_weights_in_blocks(nets, quantized, algorithms, gain):
+    plain = measured(nets, "digits_transformer", quantized("digits_transformer", "", preset="MATMUL_NBITS"))
+    better = measured(nets, "digits_transformer", quantized("digits_transformer", algorithms, preset="MATMUL_NBITS"))
+    print(f"{algorithms}: {plain} to {better}")
+    assert better[1] >= plain[1] + gain
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [("digits_mobilenet", "cle"), ("digits_relu6", "bias-correction")])
