@@ -88,7 +88,7 @@ impl RowMap {
                 (part * heads + head) * width + within
             }
         };
-        Some(position).filter(|position| *position < self.count())
+        Some(position).filter(|position| *position < self.count() && self.source(*position) == row)
     }
 
     /// The rows of the matrix that become some rows of the tensor, in runs.
