@@ -7,6 +7,7 @@
 
 mod activations;
 mod awq;
+mod block_codes;
 mod blocks;
 mod catalog;
 mod codes;
@@ -25,7 +26,8 @@ pub(crate) mod scalars;
 pub(crate) mod survey;
 
 pub use activations::{StoredActivation, StoredActivations, StoredAttention};
-pub(crate) use blocks::{BlockMatrix, BlockPiece};
+pub use blocks::BlockMatrix;
+pub(crate) use blocks::BlockPiece;
 pub use error::ImportError;
 pub(crate) use fp8::{scale_block, stated_block};
 pub use matrix::CodeMatrix;

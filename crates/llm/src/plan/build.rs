@@ -1,7 +1,7 @@
 //! Making a plan: from a checkpoint's headers, its config.json and a recipe.
 
 use super::error::PlanError;
-use super::fingerprint::fingerprint;
+use super::fingerprint::{fingerprint, source_bytes};
 use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{
@@ -489,7 +489,7 @@ impl Builder<'_> {
             record: None,
             kept: self.kept,
             dropped: self.dropped,
-            source_bytes: checkpoint.tensors().map(|tensor| tensor.byte_len()).sum(),
+            source_bytes: source_bytes(checkpoint),
             recipe: self.recipe,
             layout,
             config,

@@ -24,6 +24,14 @@ pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
     text
 }
 
+/// Bytes of all tensors as they lie in the source's files.
+pub(crate) fn source_bytes(checkpoint: &Checkpoint) -> u64 {
+    match checkpoint.gguf() {
+        Some(file) => file.tensors().map(|tensor| tensor.byte_len()).sum(),
+        None => checkpoint.tensors().map(|tensor| tensor.byte_len()).sum(),
+    }
+}
+
 /// A hash of all that decides the output's bytes: what decides them whatever the layout, the layout, and what is taken over of
 /// the source's codes.
 pub(super) fn fingerprint(

@@ -21,7 +21,7 @@ pub use attention::PlannedAttention;
 pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
 pub use cost::{CalibrationCost, CalibrationSize};
 pub use error::{AlgorithmProblem, PlanError};
-pub(crate) use fingerprint::source_text;
+pub(crate) use fingerprint::{source_bytes, source_text};
 pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage, SourceWeight};
 pub(crate) use names::of_expert as expert_module;
 pub use site::{PlannedSite, Site, UnknownSite};

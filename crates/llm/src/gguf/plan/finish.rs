@@ -13,7 +13,7 @@ use crate::gguf::source::stored_type;
 use crate::gguf::tokenizer::{self, Habits};
 use crate::import::ImportedTensor;
 use crate::network::Notice;
-use crate::plan::source_text;
+use crate::plan::{source_bytes, source_text};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
 use xxhash_rust::xxh3::xxh3_128;
@@ -56,7 +56,7 @@ impl Builder<'_> {
             architecture: architecture.name,
             fingerprint: fingerprint(checkpoint, &recipe, &layout, &planned),
             sources: self.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
-            source_bytes: checkpoint.tensors().map(|tensor| tensor.byte_len()).sum(),
+            source_bytes: source_bytes(checkpoint),
             dropped: self.dropped,
             recipe,
             metadata,

@@ -24,11 +24,9 @@ pub(super) fn restore(
     let base = stated.number("rope.freq_base").unwrap_or(10_000.0);
     config.insert(word("rope.freq_base", "rope_theta").to_owned(), json!(base));
     let part = word("rope.dimension_count", "partial_rotary_factor");
-    if let (Some(dim), Some(width), false) = (stated.size("rope.dimension_count"), stated.head_width(), part.is_empty())
-    {
-        if dim != width || partial != 1.0 {
-            config.insert(part.to_owned(), json!(fraction(dim, width)));
-        }
+    let sizes = stated.size("rope.dimension_count").zip(stated.head_width()).filter(|_| !part.is_empty());
+    if let Some((dim, width)) = sizes.filter(|(dim, width)| dim != width || partial != 1.0) {
+        config.insert(part.to_owned(), json!(fraction(dim, width)));
     }
     if let Some(local) = stated.number("rope.freq_base_swa") {
         config.insert("rope_local_base_freq".to_owned(), json!(local));

@@ -1,0 +1,218 @@
+//! The codes and scales of a matrix of blocks, where its type is codes with plain scales: the same that [`super::recode`] is for
+//! codes in tensors of their own.
+
+use super::blocks::{BlockMatrix, BlockPiece};
+use super::matrix::decode_scales;
+use super::recode::{granularity, middle, shift};
+use crate::export::ScaleEncoding;
+use crate::weight::Band;
+use kvant_numeric::format::{MiniFloat, ScaleRule};
+use kvant_numeric::ggml::{Coded, PartsMut};
+use kvant_numeric::kernel::CodeKind;
+use kvant_numeric::simd::Isa;
+use kvant_quant::scheme::{FloatScale, FloatScheme, IntScheme, ScaleType, SchemeError, TensorScheme, ZeroPoint};
+use kvant_quant::{Codes, QuantParts, QuantTensor};
+
+/// Codes, scales and minima of a band, row by row: see [`kvant_numeric::ggml::Parts`].
+#[derive(Debug, Default)]
+struct Stored {
+    codes: Vec<u8>,
+    scales: Vec<u16>,
+    minima: Vec<u16>,
+}
+
+impl BlockMatrix<'_> {
+    fn stored(&self, isa: Isa, coded: Coded, band: &Band) -> Stored {
+        let group = coded.group();
+        let (mut all, mut line) = (Stored::default(), Stored::default());
+        line.codes.resize(self.columns, 0);
+        line.scales.resize(self.columns / group, 0);
+        line.minima.resize(if coded.has_minima() { line.scales.len() } else { 0 }, 0);
+        let groups = band.columns.start / group..band.columns.end.div_ceil(group);
+        for (index, at) in band.rows.clone().filter_map(|row| self.find(row)) {
+            let parts = PartsMut { codes: &mut line.codes, scales: &mut line.scales, minima: &mut line.minima };
+            coded.take_apart(isa, self.pieces[index].row_bytes(at), parts);
+            all.codes.extend_from_slice(&line.codes[band.columns.clone()]);
+            all.scales.extend_from_slice(&line.scales[groups.clone()]);
+            all.minima.extend_from_slice(line.minima.get(groups.clone()).unwrap_or_default());
+        }
+        all
+    }
+
+    fn whole(&self) -> Band {
+        Band { rows: 0..self.rows, columns: 0..self.columns }
+    }
+
+    /// See [`super::CodeMatrix::scheme`]; `None` too where minima are no whole multiples of scales.
+    pub fn scheme(&self, symmetric: bool, usual: Option<(usize, usize)>) -> Option<TensorScheme> {
+        let coded = self.coded()?;
+        let granularity = granularity(self.cut()?, (self.rows, self.columns), usual)?;
+        let observer = Default::default();
+        let float = |scale| TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, granularity, scale, observer });
+        match code_kind(coded) {
+            CodeKind::Float(_) if coded == Coded::Mxfp4 => Some(float(FloatScale::E8m0(ScaleRule::Even))),
+            CodeKind::Float(_) => Some(float(FloatScale::E4m3OfTensor)),
+            CodeKind::Integer { bits, .. } | CodeKind::OffsetInteger { bits } => {
+                self.zero_points(Isa::best(), coded, &self.whole())?;
+                let zero_point = if symmetric { ZeroPoint::Zero } else { ZeroPoint::Integer };
+                let (format, scale) = (super::integers(bits)?.0, ScaleType::F16);
+                Some(TensorScheme::Int(IntScheme { format, granularity, scale, zero_point, observer }))
+            }
+        }
+    }
+
+    /// The nearest scheme in which usual layouts hold as much as its blocks do.
+    pub fn like(&self) -> Option<TensorScheme> {
+        let bits = |piece: &BlockPiece<'_>| piece.kind.block_bytes() * 8 / piece.kind.block_elements();
+        let widest = self.pieces.iter().map(bits).max()?;
+        if widest > 4 { "int8:g32:f16" } else { "uint4:g32:f16:zp" }.parse().ok()
+    }
+
+    /// The zero point of every group of a band: `z` with `minimum = -z scale`, exactly; `None` where some minimum is no such
+    /// number. Empty for types without minima.
+    fn zero_points(&self, isa: Isa, coded: Coded, band: &Band) -> Option<Vec<u8>> {
+        if !coded.has_minima() {
+            return Some(Vec::new());
+        }
+        let stored = self.stored(isa, coded, band);
+        let most = if coded == Coded::Q4_1 { 15.0 } else { 31.0 };
+        let both = floats(isa, coded, &stored.scales).into_iter().zip(floats(isa, coded, &stored.minima));
+        both.map(|(scale, minimum)| zero_point(scale, minimum, most)).collect()
+    }
+
+    /// Rows and columns that share a scale.
+    pub fn cut(&self) -> Option<(usize, usize)> {
+        Some((1, self.coded()?.group()))
+    }
+
+    /// Whether codes are integers.
+    pub fn is_integer(&self) -> bool {
+        self.coded().is_some_and(|coded| !matches!(code_kind(coded), CodeKind::Float(_)))
+    }
+
+    /// Whether zero has the middle code for all scales.
+    pub fn is_symmetric(&self, isa: Isa) -> bool {
+        let Some(coded) = self.coded().filter(|coded| coded.has_minima()) else { return true };
+        let middle = if coded == Coded::Q4_1 { middle(4) } else { middle(5) };
+        let points = self.zero_points(isa, coded, &self.whole());
+        points.is_some_and(|points| points.iter().all(|point| *point == middle))
+    }
+
+    /// How far the code of zero is from the lowest code, for every scale.
+    pub fn lowest_to_zero(&self, isa: Isa) -> Vec<u8> {
+        let Some(coded) = self.coded() else { return Vec::new() };
+        match self.zero_points(isa, coded, &self.whole()).unwrap_or_default() {
+            points if points.is_empty() => {
+                let zero = if coded == Coded::Q8_0 { middle(8) } else { zero_code(code_kind(coded)) };
+                vec![zero; self.rows * self.columns / coded.group()]
+            }
+            points => points,
+        }
+    }
+
+    /// How scales are stored.
+    pub fn scale_encoding(&self) -> ScaleEncoding {
+        self.coded().map_or(ScaleEncoding::F32, encoding)
+    }
+
+    /// All scales, row by row.
+    pub fn scales(&self, isa: Isa) -> Vec<f32> {
+        let Some(coded) = self.coded() else { return Vec::new() };
+        floats(isa, coded, &self.stored(isa, coded, &self.whole()).scales)
+    }
+
+    /// The scale of the tensor, which NVFP4 has in other layouts.
+    pub fn tensor_scale(&self) -> Option<f32> {
+        (self.coded()? == Coded::Nvfp4).then_some(1.0)
+    }
+
+    /// See [`super::CodeMatrix::recoded`].
+    ///
+    /// # Errors
+    /// [`SchemeError`] where the scheme is not of such codes.
+    pub fn recoded(&self, isa: Isa, band: &Band, scheme: TensorScheme) -> Result<QuantTensor, SchemeError> {
+        let coded = self.coded().unwrap_or(Coded::Q4_0);
+        let Stored { mut codes, scales, .. } = self.stored(isa, coded, band);
+        let scales = floats(isa, coded, &scales);
+        let mut zero_points = Vec::new();
+        if let TensorScheme::Int(target) = scheme {
+            let kind = code_kind(coded);
+            shift(kind, target.format, &mut codes);
+            let mut points = self.zero_points(isa, coded, band).unwrap_or_default();
+            if points.is_empty() && (target.zero_point != ZeroPoint::Zero || !target.format.is_signed()) {
+                points = vec![zero_code(kind); scales.len()];
+            }
+            let kept = target.zero_point != ZeroPoint::Zero || !target.format.is_signed();
+            shift(kind, target.format, &mut points);
+            let value = |point: u8| if target.format.is_signed() { f64::from(point as i8) } else { f64::from(point) };
+            zero_points.extend(points.into_iter().filter(|_| kept).map(value));
+        }
+        let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, tensor_scale: self.tensor_scale() };
+        QuantTensor::new(scheme, band.rows.len(), band.columns.len(), parts)
+    }
+}
+
+/// What the codes of a type are.
+fn code_kind(coded: Coded) -> CodeKind {
+    match coded {
+        Coded::Q4_0 => CodeKind::OffsetInteger { bits: 4 },
+        Coded::Q5_0 => CodeKind::OffsetInteger { bits: 5 },
+        Coded::Q4_1 => CodeKind::Integer { bits: 4, signed: false },
+        Coded::Q5_1 => CodeKind::Integer { bits: 5, signed: false },
+        Coded::Q8_0 => CodeKind::Integer { bits: 8, signed: true },
+        Coded::Mxfp4 | Coded::Nvfp4 => CodeKind::Float(MiniFloat::E2M1),
+    }
+}
+
+/// The stored code of zero of types without minima.
+fn zero_code(kind: CodeKind) -> u8 {
+    match kind {
+        CodeKind::OffsetInteger { bits } => middle(bits),
+        _ => 0,
+    }
+}
+
+/// What the scales of a type are.
+fn encoding(coded: Coded) -> ScaleEncoding {
+    match coded {
+        Coded::Mxfp4 => ScaleEncoding::E8m0,
+        Coded::Nvfp4 => ScaleEncoding::E4m3,
+        _ => ScaleEncoding::F16,
+    }
+}
+
+fn floats(isa: Isa, coded: Coded, stored: &[u16]) -> Vec<f32> {
+    let encoding = encoding(coded);
+    let bytes: Vec<u8> = match encoding.size() {
+        1 => stored.iter().map(|bits| *bits as u8).collect(),
+        _ => stored.iter().flat_map(|bits| bits.to_le_bytes()).collect(),
+    };
+    let mut values = vec![0.0; stored.len()];
+    decode_scales(isa, encoding, &bytes, &mut values);
+    values
+}
+
+/// The whole number `z` of at most `most` with `-z scale = minimum`. Products of binary16 numbers and such are exact in f64.
+fn zero_point(scale: f32, minimum: f32, most: f64) -> Option<u8> {
+    if minimum == 0.0 {
+        return Some(0);
+    }
+    let (scale, minimum) = (f64::from(scale), f64::from(minimum));
+    let point = (-minimum / scale).round();
+    let fits = (0.0..=most).contains(&point) && -point * scale == minimum;
+    fits.then_some(point as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_points_are_whole_and_exact() {
+        assert_eq!(zero_point(0.5, -3.5, 15.0), Some(7));
+        assert_eq!((zero_point(0.5, 0.0, 15.0), zero_point(0.0, 0.0, 15.0)), (Some(0), Some(0)));
+        for (scale, minimum) in [(0.5, -3.4), (0.5, 0.5), (0.5, -8.0), (0.0, 1.0), (f32::NAN, 1.0), (1.0, f32::NAN)] {
+            assert_eq!(zero_point(scale, minimum, 15.0), None, "{scale} {minimum}");
+        }
+    }
+}
