@@ -16,15 +16,15 @@ use crate::shape::Types;
 /// Refuses algorithms whose results the recipe's layout cannot hold.
 pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     let reason = match recipe.layout {
-        Layout::MatMulNBits { .. } => return Ok(()),
+        Layout::MatMulNBits { .. } => "its weights have a scale for each block, and training takes one for each output",
         Layout::Qdq | Layout::QOperator => "zero points between codes are those of MatMulNBits alone",
         Layout::Dynamic => "activations are quantized as they come, not by stored scales",
         Layout::Float(_) => "there are no codes",
     };
-    let pairs = matches!(recipe.layout, Layout::Qdq | Layout::QOperator);
-    let lost = |algorithm: &&Algorithm| match pairs {
-        true => matches!(algorithm, Algorithm::Hqq(_)),
-        false => algorithm.row().stage >= Stage::Rounding,
+    let lost = |algorithm: &&Algorithm| match recipe.layout {
+        Layout::MatMulNBits { .. } => matches!(algorithm, Algorithm::AdaRound(_) | Algorithm::AdaQuant(_)),
+        Layout::Qdq | Layout::QOperator => matches!(algorithm, Algorithm::Hqq(_)),
+        _ => algorithm.row().stage >= Stage::Rounding,
     };
     let late = recipe.algorithms.iter().find(lost);
     late.map_or(Ok(()), |late| Err(AlgorithmError::NotInLayout { algorithm: late.row().name, reason }))
