@@ -14,7 +14,7 @@ use crate::graph::{Index, positional_input};
 const LARGEST: u8 = 64;
 
 /// What helps, in a line.
-pub(crate) const WAY_OUT: &str = "set onnxruntime's session option session.x64quantprecision to 1, or quantize with --reduce-range or --weight uint8, where such processors are to run it";
+pub(crate) const WAY_OUT: &str = "where such processors are to run it, quantize with --reduce-range or --weight uint8, or set onnxruntime's session option session.x64quantprecision to 1 (which fails on weights that several nodes share)";
 
 /// Operators that multiply, with the positions of data, their zero point, weight; those of float operators have none.
 const PRODUCTS: &[(&str, usize, Option<usize>, usize)] = &[
