@@ -100,12 +100,12 @@ impl<'a> Outputs<'a> {
         let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, cancelled, printer));
         let graph = graph.transpose()?;
         let mut also = others.into_iter().map(Placed::acknowledge).collect::<Result<Vec<_>, _>>()?;
-        let output = first.acknowledge()?;
         if let (Some(graph), true) = (&graph, self.is_passing()) {
-            fs::remove_dir_all(&output).map_err(|cause| OutputError::Io { action: "remove", path: output, cause })?;
+            first.remove()?;
             let output = self.graph.clone().unwrap_or_default();
             return Ok(Delivered { output, bytes: graph.bytes, loaders: vec!["onnxruntime"], also });
         }
+        let output = first.acknowledge()?;
         also.extend(self.graph.clone());
         Ok(Delivered { output, bytes: plan.layout.total_size(), loaders: plan.loaders(), also })
     }
@@ -145,9 +145,10 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// The checkpoint that a graph is made of.
+/// The checkpoint that a graph is made of, by a name that no user gives.
 fn beside(graph: &Path) -> PathBuf {
-    let mut name = graph.file_name().unwrap_or_default().to_owned();
-    name.push(".checkpoint");
+    let mut name = std::ffi::OsString::from(".");
+    name.push(graph.file_name().unwrap_or_default());
+    name.push(".kvant-checkpoint");
     graph.with_file_name(name)
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The name of a file that is planned and not written.
 const UNNAMED: &str = "model.gguf";
 
-/// Whether a path means a GGUF file: by how the file begins, and where there is none by its name.
+/// Whether a path means a GGUF file: by how the file begins, or by its name.
 pub fn is_file(path: &Path) -> bool {
     let is_named = || path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
     is_gguf(path) || is_named()

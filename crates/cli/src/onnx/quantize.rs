@@ -84,7 +84,7 @@ pub fn check_output(output: &Path, source: &Path, overwrite: bool) -> Result<(),
         return Err(usage(format!("{shown} is a directory"), "name a file in it"));
     }
     let data = external_data_path(output);
-    if data.exists() && external_files(source)?.iter().any(|file| same(file, &data)) {
+    if data.exists() && is_graph(source) && external_files(source)?.iter().any(|file| same(file, &data)) {
         let message = format!("{} holds weights of the source", printable(&data.to_string_lossy()));
         return Err(usage(message, "give another name with -o"));
     }

@@ -104,8 +104,6 @@ fn options(args: &RecipeArgs) -> Settings {
 
 /// `--equalize` is another word for one of them.
 fn algorithms(args: &RecipeArgs) -> Vec<String> {
-    let given = args.algorithm.iter().flat_map(|list| list.split(','));
-    let is_named = || args.algorithm.iter().any(|list| list.split([',', ':']).any(|name| name.trim() == "cle"));
-    let equalize = (args.onnx.equalize && !is_named()).then_some("cle");
-    equalize.into_iter().chain(given).map(str::to_owned).collect()
+    let equalize = args.onnx.equalize.then(|| "cle".to_owned());
+    equalize.into_iter().chain(args.algorithm.iter().cloned()).collect()
 }

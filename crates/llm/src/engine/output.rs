@@ -156,6 +156,15 @@ impl Placed {
         &self.paths.target
     }
 
+    /// Takes the output away, which was needed for something else, and its journal last.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(self) -> Result<(), OutputError> {
+        remove_dir(&self.paths.target)?;
+        clear_away(&self.paths)
+    }
+
     /// Ends it: a rerun finds an output that is in its way.
     ///
     /// # Errors

@@ -129,7 +129,8 @@ impl Export {
         row.unwrap_or(&EXPORTS[0])
     }
 
-    /// Whether checkpoints are converted to it: plain floats have a name of their own there, and GGUF files are made of floats.
+    /// Whether checkpoints are converted to it: plain floats have a name of their own there, and GGUF files a plan of
+    /// their own.
     pub(crate) fn is_target(self) -> bool {
         !matches!(self, Export::Fake | Export::Gguf)
     }

@@ -13,7 +13,7 @@ use kvant_quant::transform::{Awq, ChannelStatistic};
 
 use super::data::Data;
 use super::error::AlgorithmError;
-use super::input_scaling::{Readers, ScaledInput, apply, readers};
+use super::input_scaling::{Readers, ScaledInput, apply, readers, sorted};
 use super::layer::Grid;
 use super::option::{AlgorithmOption, COUNT, count, option};
 use crate::calibration::{Watch, watch};
@@ -49,8 +49,7 @@ impl AwqSettings {
         let readers = readers(&model.graph, types);
         let seen = Seen::observed(model, &readers, data)?;
         let mut done = Vec::new();
-        // From the last, as a Mul that is put in moves what is behind it.
-        for readers in readers.iter().rev() {
+        for readers in &readers {
             data.go_on()?;
             let Some((statistic, hessian)) = seen.0.get(&readers.tensor).filter(|(s, _)| s.tokens() > 0) else {
                 continue;
@@ -61,7 +60,7 @@ impl AwqSettings {
                 done.push(apply(model, readers, &scales, spill)?);
             }
         }
-        done.reverse();
+        sorted(model)?;
         Ok(done)
     }
 

@@ -62,8 +62,8 @@ impl Rounding for GptqSettings {
             captured.go_on()?;
             match self.group(layer, &unfolding, group, &hessian) {
                 Ok(Some(rounded)) => put(&rounded, layer, &unfolding, group, &mut codes),
-                // Nothing came by: the nearest codes are as good as any.
-                Ok(None) | Err(RoundingError::Hessian(HessianError::NoData)) => {}
+                // Nothing came by, or what is no number: the nearest codes are as good as any.
+                Ok(None) | Err(RoundingError::Hessian(HessianError::NoData | HessianError::NotFinite)) => {}
                 Err(error) => {
                     let problem = error.to_string();
                     return Err(AlgorithmError::Layer { layer: layer.name().to_owned(), problem });

@@ -11,8 +11,9 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, 
 use serde::Serialize;
 
 use super::channels::ChannelMap;
+use super::error::AlgorithmError;
 use crate::error::QuantizeError;
-use crate::graph::{Index, Names, is_standard, node, positional_input};
+use crate::graph::{Index, Names, SortError, is_standard, node, positional_input, sort};
 use crate::shape::Types;
 use crate::solution::values;
 
@@ -149,7 +150,8 @@ impl Finder<'_> {
         match maker.op_type() {
             op if NORMALIZATIONS.contains(&op) => {
                 let parts = [positional_input(maker, 1), positional_input(maker, 2)];
-                parts.into_iter().flatten().map(vector).collect()
+                let constants: Vec<Scaled> = parts.into_iter().flatten().map(vector).collect::<Option<_>>()?;
+                (!constants.is_empty()).then_some(constants)
             }
             "Mul" => maker.input.iter().find_map(|name| vector(name)).map(|one| vec![one]),
             "Add" => {
@@ -170,7 +172,8 @@ impl Finder<'_> {
     }
 }
 
-/// Multiplies the weights of the readers by `scales`, one for each channel, and divides what they read.
+/// Multiplies the weights of the readers by `scales`, one for each channel, and divides what they read. A Mul that this takes stands
+/// at the end of the graph, which has to be [sorted](crate::graph::sort) when all is done.
 pub(super) fn apply(
     model: &mut ModelProto,
     readers: &Readers,
@@ -191,6 +194,12 @@ pub(super) fn apply(
         None => done.multiplied_by = Some(multiply(graph, readers, scales)),
     }
     Ok(done)
+}
+
+/// Puts every Mul in front of what reads it.
+pub(super) fn sorted(model: &mut ModelProto) -> Result<(), QuantizeError> {
+    let wrong = |cause: SortError| AlgorithmError::Layer { layer: cause.0.clone(), problem: cause.to_string() };
+    Ok(model.graph.as_mut().map_or(Ok(()), sort).map_err(wrong)?)
 }
 
 fn rescale(
@@ -218,7 +227,7 @@ fn multiply(graph: &mut GraphProto, readers: &Readers, scales: &[f32]) -> String
     for &edge in &readers.edges {
         graph.node[edge].input[0].clone_from(&output);
     }
-    let first = readers.edges.first().copied().unwrap_or(0);
-    graph.node.insert(first, node("Mul", &name, &[&readers.tensor, &factors], &[&output]));
+    // At the end, so that the places of all other nodes stay as they are until the graph is sorted.
+    graph.node.push(node("Mul", &name, &[&readers.tensor, &factors], &[&output]));
     name
 }

@@ -11,7 +11,7 @@ use kvant_quant::transform::{ChannelStatistic, SmoothQuant};
 
 use super::data::Data;
 use super::error::AlgorithmError;
-use super::input_scaling::{Readers, Scaled, ScaledInput, apply, readers};
+use super::input_scaling::{Readers, Scaled, ScaledInput, apply, readers, sorted};
 use super::option::{AlgorithmOption, SHARE, option, share};
 use crate::calibration::{Watch, watch};
 use crate::data::Array;
@@ -42,8 +42,7 @@ impl SmoothQuantSettings {
         let readers = readers(&model.graph, types);
         let maxima = Maxima::observed(model, &readers, data)?;
         let mut done = Vec::with_capacity(readers.len());
-        // From the last, as a Mul that is put in moves what is behind it.
-        for readers in readers.iter().rev() {
+        for readers in &readers {
             data.go_on()?;
             let Some(inputs) = maxima.of(readers) else { continue };
             let weights = weight_maxima(&model.graph, readers)?;
@@ -53,7 +52,7 @@ impl SmoothQuantSettings {
                 .map_err(|error| AlgorithmError::Layer { layer: readers.tensor.clone(), problem: error.to_string() })?;
             done.push(apply(model, readers, &scales, spill)?);
         }
-        done.reverse();
+        sorted(model)?;
         Ok(done)
     }
 }

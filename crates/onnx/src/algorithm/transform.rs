@@ -2,7 +2,7 @@
 
 use kvant_container::onnx::{DataType, ModelProto, Spill, TensorProto, shape, tensor};
 
-use super::cross_layer_equalization::{EqualizedPair, equalize};
+use super::cross_layer_equalization::{ClipRule, Equalization, EqualizedPair, equalize};
 use super::data::Data;
 use super::error::AlgorithmError;
 use super::input_scaling::ScaledInput;
@@ -13,8 +13,21 @@ use crate::graph::{Index, is, positional_input};
 use crate::recipe::{Layout, Recipe};
 use crate::shape::Types;
 
-/// Refuses algorithms whose results the recipe's layout cannot hold.
+/// Refuses algorithms whose results the recipe's layout cannot hold, and those that have no codes to choose.
 pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
+    let is_codes = recipe.weight.element.is_integer();
+    let chooses = |algorithm: &&Algorithm| algorithm.row().stage >= Stage::Rounding || is_awq(algorithm);
+    if let Some(first) = recipe.algorithms.iter().find(chooses).filter(|_| !is_codes) {
+        let reason = "it is for weights of integers, and these are none";
+        return Err(AlgorithmError::NotInLayout { algorithm: first.row().name, reason });
+    }
+    let searches_zero = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Hqq(_));
+    let beside = |algorithm: &&Algorithm| matches!(algorithm, Algorithm::BiasCorrection(_)) || is_awq(algorithm);
+    let searches_zeros = recipe.algorithms.iter().any(searches_zero);
+    if let Some(first) = recipe.algorithms.iter().find(beside).filter(|_| searches_zeros) {
+        let reason = "it would reckon with other codes than those that hqq finds at the end";
+        return Err(AlgorithmError::NotInLayout { algorithm: first.row().name, reason });
+    }
     let reason = match recipe.layout {
         Layout::MatMulNBits { .. } => "its weights have a scale for each block, and training takes one for each output",
         Layout::Qdq | Layout::QOperator => "zero points between codes are those of MatMulNBits alone",
@@ -24,10 +37,15 @@ pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     let lost = |algorithm: &&Algorithm| match recipe.layout {
         Layout::MatMulNBits { .. } => matches!(algorithm, Algorithm::AdaRound(_) | Algorithm::AdaQuant(_)),
         Layout::Qdq | Layout::QOperator => matches!(algorithm, Algorithm::Hqq(_)),
-        _ => algorithm.row().stage >= Stage::Rounding,
+        Layout::Dynamic => algorithm.row().stage >= Stage::Rounding,
+        Layout::Float(_) => true,
     };
     let late = recipe.algorithms.iter().find(lost);
     late.map_or(Ok(()), |late| Err(AlgorithmError::NotInLayout { algorithm: late.row().name, reason }))
+}
+
+fn is_awq(algorithm: &Algorithm) -> bool {
+    matches!(algorithm, Algorithm::Awq(_))
 }
 
 /// Changes the float model. Returns the pairs of layers that were equalized.
@@ -39,7 +57,9 @@ pub(crate) fn transform(
     let mut equalized = Vec::new();
     for algorithm in recipe.algorithms.iter() {
         if let Algorithm::Equalization(settings) = algorithm {
-            equalized.extend(equalize(model, *settings, spill)?);
+            // An NPU has no Min for a bound of each channel.
+            let clip = if recipe.npu { ClipRule::Keep } else { settings.clip };
+            equalized.extend(equalize(model, Equalization { clip, ..*settings }, spill)?);
         }
     }
     if recipe.algorithms.iter().any(Algorithm::needs_biases) {

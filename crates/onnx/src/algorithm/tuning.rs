@@ -15,6 +15,7 @@ use super::walk::Walk;
 use super::{Algorithm, Algorithms, Stage};
 use crate::error::QuantizeError;
 use crate::graph::Index;
+use crate::quantization::weight_parameters;
 use crate::quantize::Prepared;
 use crate::recipe::{Layout, Recipe};
 use crate::solution::{Solution, values};
@@ -129,7 +130,9 @@ impl Tuning<'_> {
         }
         if let (Some(correction), Some(bias)) = (self.correction(), &layer.bias) {
             let drift = after.as_ref().unwrap_or(&before).mean_drift();
-            layer.bias = Some(correction.corrected(bias, &drift, bias_factor(&layer.node)));
+            let corrected = correction.corrected(bias, &drift, bias_factor(&layer.node));
+            fit_bias(self.prepared, self.solution, target, &corrected);
+            layer.bias = Some(corrected);
             after = Some(self.difference(&layer, &codes, target, &captured)?);
         }
         self.settle(target, &layer, &codes)?;
@@ -198,6 +201,14 @@ impl Tuning<'_> {
         set_floats(&mut self.prepared.model, name, bias);
         Ok(())
     }
+}
+
+/// Gives a bias that is quantized like a weight the scale of its new values. On NPUs its scale is tied to the product's, and stays.
+fn fit_bias(prepared: &Prepared, solution: &mut Solution, target: &Target, bias: &[f32]) {
+    let Some(name) = target.bias.as_ref().filter(|_| !prepared.recipe.npu) else { return };
+    let Some(weight) = prepared.placement.weights.get(name) else { return };
+    let parameters = weight_parameters(bias, &[bias.len()], weight.axis, weight.method());
+    solution.weights.insert(name.clone(), parameters);
 }
 
 fn set_floats(model: &mut ModelProto, name: &str, values: &[f32]) {

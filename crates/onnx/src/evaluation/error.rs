@@ -27,6 +27,9 @@ pub enum EvaluationError {
         /// The outputs of the quantized model.
         quantized: String,
     },
+    /// The reference gives nothing that is measured.
+    #[error("no output of the model is of floats: there is nothing to measure")]
+    NoFloatOutput,
     /// An input takes codes, and nothing in the graph tells their scale.
     #[error("the quantized model's input `{input}` takes integers, and no constant scale of them is found in it")]
     NoCodes {
@@ -58,6 +61,7 @@ impl EvaluationError {
         match self {
             Self::Data(error) => error.hint(),
             Self::Runtime { error, .. } => error.hint(),
+            Self::NoFloatOutput => Some("name a model whose outputs are scores, not classes"),
             Self::NoCommonOutput { .. } => Some("--reference takes the float model that this one was quantized from"),
             Self::NoCodes { .. } => Some(
                 "quantize the model anew with --boundary pairs and compare that, or insert a QuantizeLinear behind the input",

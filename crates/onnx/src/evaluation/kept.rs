@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use kvant_container::onnx::ModelProto;
+use kvant_container::onnx::{DataType, ModelProto};
 
 use super::classes::Classes;
 use super::statistics::Statistics;
@@ -51,12 +51,14 @@ impl KeptOutputs {
         for number in 0..samples.len() {
             let mut outputs = HashMap::new();
             let run = session.run(&samples.sample(number)?, &names, &mut |name, array| {
-                if array.f32s().is_some() {
-                    outputs.insert(name.to_owned(), array.clone().into_owned());
-                }
+                let floats = is_float(array).then(|| array.clone().cast(DataType::FLOAT)).flatten();
+                outputs.extend(floats.map(|floats| (name.to_owned(), floats.into_owned())));
                 ControlFlow::Continue(())
             });
             run.map_err(failed)?;
+            if outputs.is_empty() {
+                return Err(EvaluationError::NoFloatOutput);
+            }
             kept.push(outputs);
         }
         Ok(Self { names, samples: kept, labels })
@@ -75,8 +77,15 @@ impl KeptOutputs {
         for (number, kept) in self.samples.iter().enumerate() {
             let class_output = self.names.iter().find(|name| kept.get(*name).is_some_and(of_classes));
             let run = session.run(&samples.sample(number)?, &self.names, &mut |name, array| {
-                if let (Some(reference), Some(values)) = (kept.get(name), array.f32s()) {
-                    found.add(name, reference, values, class_output.is_some_and(|n| n == name), self.labels.as_deref());
+                if let Some(reference) = kept.get(name) {
+                    let values = array.to_f32s();
+                    found.add(
+                        name,
+                        reference,
+                        &values,
+                        class_output.is_some_and(|n| n == name),
+                        self.labels.as_deref(),
+                    );
                 }
                 ControlFlow::Continue(())
             });
@@ -84,6 +93,10 @@ impl KeptOutputs {
         }
         found.quality(self.labels.as_ref().map(Vec::len))
     }
+}
+
+fn is_float(array: &Array<'_>) -> bool {
+    matches!(array.data_type(), DataType::FLOAT | DataType::FLOAT16 | DataType::BFLOAT16 | DataType::DOUBLE)
 }
 
 /// What was found of a quantized model so far.

@@ -27,7 +27,10 @@ impl Settings {
         let unknown = || SettingsError::UnknownPreset { name: name.to_owned() };
         let mut recipe = Preset::resolve(name)?.ok_or_else(unknown)?;
         let is = |flag: Option<bool>| flag.unwrap_or(false);
-        recipe.algorithms.extend(&Algorithms::of_list(&self.algorithm)?)?;
+        // What is said later wins over what was said before.
+        for list in &self.algorithm {
+            recipe.algorithms.extend(&Algorithms::of_list(&[list])?)?;
+        }
         recipe.percentile = self.percentile.unwrap_or(recipe.percentile);
         recipe.activation = recipe.activation.filter(|_| !is(self.weights_only)).map(|scheme| self.activation(scheme));
         recipe.weight = self.weight(recipe.weight);

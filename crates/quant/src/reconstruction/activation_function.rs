@@ -116,7 +116,7 @@ impl Curve for HardLogistic {
     fn at(self, x: f32) -> (f32, f32) {
         let line = self.0 * x + self.1;
         let inside = line > 0.0 && line < 1.0;
-        (line.max(0.0).min(1.0), if inside { self.0 } else { 0.0 })
+        (line.clamp(0.0, 1.0), if inside { self.0 } else { 0.0 })
     }
 }
 

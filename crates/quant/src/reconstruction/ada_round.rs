@@ -49,8 +49,8 @@ fn alpha(fraction: f32) -> f32 {
 fn share(alpha: f32) -> (f32, f32) {
     let s = sigmoid(alpha);
     let wide = SPAN * s + LOW;
-    let inside = wide >= 0.0 && wide <= 1.0;
-    (wide.max(0.0).min(1.0), if inside { SPAN * s * (1.0 - s) } else { 0.0 })
+    let inside = (0.0..=1.0).contains(&wide);
+    (wide.clamp(0.0, 1.0), if inside { SPAN * s * (1.0 - s) } else { 0.0 })
 }
 
 impl Variables for Shares {
@@ -199,7 +199,7 @@ mod tests {
         let mut shares = Shares::new(weight(&values, &steps), 0.1);
         let before = shares.rounded();
         for iteration in 1..400 {
-            shares.step(&vec![0.0; 40], Adam::new(0.1, iteration), Some(2.0));
+            shares.step(&[0.0; 40], Adam::new(0.1, iteration), Some(2.0));
         }
         assert_eq!(shares.rounded(), before);
         let restored = weight(&values, &steps).restored(&before);

@@ -119,7 +119,10 @@ impl Shape {
         let Shape { features, .. } = *self;
         let (patches, positions) = (sample.patches, sample.positions);
         if positions == 0 || gradients.is_empty() {
-            return if added { () } else { gradients.fill(0.0) };
+            if !added {
+                gradients.fill(0.0);
+            }
+            return;
         }
         let product = |slopes: &[f32], patches: &[f32], gradients: &mut [f32], rows, threads| {
             let out = MatrixMut::new(gradients, rows, features, features);

@@ -86,6 +86,10 @@ fn architecture(
 ) -> Result<(&'static Family, &'static Architecture, &'static Restoration), ImportError> {
     let named = ARCHITECTURES.iter().filter(|row| row.name == stated.architecture);
     let read = named.filter_map(|row| Some((by_name(row.family)?, row, row.restoration?)));
+    if stated.metadata().get("split.count").and_then(Stored::as_u64).is_some_and(|parts| parts > 1) {
+        let hint = "join the parts with llama-gguf-split --merge";
+        return Err(ImportError::unsupported("split.count", "the file is one of several parts", hint));
+    }
     let mut fitting = read.filter(|(.., restoration)| (restoration.is_of)(stated));
     fitting.next().ok_or_else(|| {
         let mut known: Vec<&str> =

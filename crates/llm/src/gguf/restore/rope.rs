@@ -1,5 +1,5 @@
 //! Rotary embeddings of the model that a file was made of. Factors that divide frequencies are those of Llama 3 where its
-//! formula gives them, else a list, which LongRoPE is.
+//! formula gives them; others, which are LongRoPE's, are not read.
 
 use super::Stated;
 use crate::family::{Family, Positions};
@@ -44,17 +44,25 @@ fn fraction(dim: usize, width: usize) -> f64 {
 }
 
 fn scaling(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError> {
-    let factor = stated.number("rope.scaling.factor");
-    match (stated.text("rope.scaling.type"), factor) {
-        (Some("linear"), Some(factor)) => Ok(Some(json!({"rope_type": "linear", "factor": factor}))),
-        (Some("yarn"), Some(factor)) => yarn(stated, factor).map(Some),
-        (Some("longrope"), _) => {
-            let reason = "LongRoPE of this architecture is not read";
-            Err(ImportError::unsupported("rope.scaling.type", reason, "use the checkpoint that the file was made of"))
-        }
-        _ => divided(stated, base),
+    // What llama.cpp takes where the type is not stated, and the key that files had before there were types.
+    let kind = stated.text("rope.scaling.type").unwrap_or("linear");
+    let factor = stated.number("rope.scaling.factor").or_else(|| stated.number("rope.scale_linear"));
+    match (kind, factor.filter(|factor| *factor != 0.0 && *factor != 1.0)) {
+        ("none", _) | ("linear", None) => divided(stated, base),
+        (_, Some(_)) if stated.has(FACTORS) => Err(unread("scaled, and divided by factors too")),
+        ("linear", Some(factor)) => Ok(Some(json!({"rope_type": "linear", "factor": factor}))),
+        ("yarn", Some(factor)) => yarn(stated, factor).map(Some),
+        _ => Err(unread(&format!("of the type {}", crate::recipe::quoted(kind)))),
     }
 }
+
+fn unread(what: &str) -> ImportError {
+    let reason = format!("rotary embeddings {what} are not read");
+    ImportError::unsupported("rope.scaling.type", reason, "use the checkpoint that the file was made of")
+}
+
+/// The tensor of factors that divide frequencies.
+const FACTORS: &str = "rope_freqs.weight";
 
 fn yarn(stated: &Stated<'_>, factor: f64) -> Result<Value, ImportError> {
     let original = stated.need("rope.scaling.original_context_length")?;
@@ -74,17 +82,17 @@ fn yarn(stated: &Stated<'_>, factor: f64) -> Result<Value, ImportError> {
 
 /// The scaling that divides frequencies by the file's factors.
 fn divided(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError> {
-    let Some(tensor) = stated.file.tensor("rope_freqs.weight") else { return Ok(None) };
-    let factors = values(Isa::best(), tensor).filter(|factors| factors.iter().all(|f| f.is_finite() && *f > 0.0));
-    let factors = factors.ok_or_else(|| ImportError::invalid("rope_freqs.weight", "holds no factors"))?;
-    if let Some(llama) = llama3(&factors, base) {
-        return Ok(Some(llama));
+    let Some(tensor) = stated.file.tensor(FACTORS) else { return Ok(None) };
+    let width = stated.size("rope.dimension_count").or_else(|| stated.head_width());
+    if width.is_some_and(|width| tensor.shape().iter().product::<usize>() != width / 2) {
+        return Err(ImportError::invalid(FACTORS, "has not a factor for each pair of components"));
     }
-    let context = stated.need("context_length")?;
-    Ok(Some(json!({
-        "rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0,
-        "original_max_position_embeddings": context,
-    })))
+    let factors = values(Isa::best(), tensor).filter(|factors| factors.iter().all(|f| f.is_finite() && *f > 0.0));
+    let factors = factors.ok_or_else(|| ImportError::invalid(FACTORS, "holds no factors"))?;
+    if factors.iter().all(|factor| *factor == 1.0) {
+        return Ok(None);
+    }
+    llama3(&factors, base).map(Some).ok_or_else(|| unread("divided by factors that are not Llama 3's"))
 }
 
 /// Bounds of Llama 3's scaling, as all published models have them.

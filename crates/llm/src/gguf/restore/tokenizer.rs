@@ -10,7 +10,11 @@ use serde_json::{Map, Value, json};
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
-const HINT: &str = "give the directory of the model's tokenizer with --tokenizer";
+const HINT: &str = "`kvant eval` takes the directory of a tokenizer with --tokenizer; else `kvant convert --to float`, and put the \
+                    model's tokenizer files there";
+
+/// Bytes of a piece that merges make, at most.
+const LONGEST: usize = 4096;
 
 /// Tokens by number, and what metadata say of them.
 struct Vocabulary<'a> {
@@ -190,7 +194,8 @@ impl<'a> Vocabulary<'a> {
         let is_piece = |kind: i32| kind == TokenKind::Normal as i32 || kind == TokenKind::UserDefined as i32;
         let known: HashSet<&str> = self.used().filter(|(.., kind)| is_piece(*kind)).map(|(_, text, _)| text).collect();
         let mut merges: Vec<(f32, &str, &str)> = Vec::new();
-        for (id, text, _) in self.used().filter(|(.., kind)| is_piece(*kind)) {
+        // Longer ones are no pieces, and have too many cuts.
+        for (id, text, _) in self.used().filter(|(_, text, kind)| is_piece(*kind) && text.len() <= LONGEST) {
             let cuts = text.char_indices().skip(1).map(|(at, _)| text.split_at(at));
             let pairs = cuts.filter(|(left, right)| known.contains(left) && known.contains(right));
             merges.extend(pairs.map(|(left, right)| (self.scores[id], left, right)));

@@ -89,7 +89,7 @@ pub fn equalize(
     for _ in 0..settings.steps {
         let mut moved = false;
         for (pair, sum) in pairs.iter().zip(&mut sums) {
-            let scales = weights.equalize(pair, settings.bias);
+            let scales = weights.equalize(pair, sum, settings.bias);
             moved |= scales.iter().any(|s| (s - 1.0).abs() > SETTLED);
             sum.iter_mut().zip(scales).for_each(|(sum, s)| *sum *= s);
         }

@@ -122,8 +122,10 @@ impl Finder<'_> {
             _ if !first => return None,
             "Relu" | "LeakyRelu" | "Identity" | "Dropout" => {}
             "PRelu" => drop(self.index.constant(self.graph, node.input.get(1)?)?),
-            "MaxPool" | "AveragePool" | "GlobalAveragePool" | "GlobalMaxPool" if node.output.len() == 1 => {}
-            "Pad" => self.pads_zeros(node).then_some(())?,
+            // Over the axes behind the second: along the last one they mix channels.
+            "MaxPool" | "AveragePool" | "GlobalAveragePool" | "GlobalMaxPool"
+                if way.axis == 1 && node.output.len() == 1 => {}
+            "Pad" if way.axis == 1 => (self.pads_zeros(node) && self.keeps_channels(node)).then_some(())?,
             "ReduceMean" if way.axis == 1 => way = self.reduced(way, node)?,
             "Clip" if self.clip != ClipRule::Keep => {
                 let clip = Clip::of(self.graph, &self.index, position, way.axis, way.rank)?;
@@ -136,6 +138,24 @@ impl Finder<'_> {
             _ => return None,
         }
         Some(way)
+    }
+
+    /// Whether a Pad neither adds nor cuts channels, nor whole samples.
+    fn keeps_channels(&self, node: &NodeProto) -> bool {
+        let pads: Option<Vec<i64>> = match positional_input(node, 1) {
+            Some(name) => self.index.constant(self.graph, name).and_then(|tensor| {
+                let bytes = kvant_container::onnx::tensor_bytes(tensor).ok()?;
+                Some(bytes.chunks_exact(8).filter_map(|b| b.try_into().ok().map(i64::from_le_bytes)).collect())
+            }),
+            None => ints_attribute(node, "pads").map(<[i64]>::to_vec),
+        };
+        // With axes of its own the numbers are not those of all axes.
+        let all_axes = positional_input(node, 3).is_none();
+        let still = |pads: &Vec<i64>| {
+            let rank = pads.len() / 2;
+            rank > 2 && [0, 1, rank, rank + 1].iter().all(|&at| pads[at] == 0)
+        };
+        all_axes && pads.as_ref().is_some_and(still)
     }
 
     fn pads_zeros(&self, node: &NodeProto) -> bool {

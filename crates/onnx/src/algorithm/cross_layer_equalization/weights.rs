@@ -9,7 +9,7 @@ use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::solution::values;
 
-/// Scales beyond this, or below its inverse, would move all of a channel's precision into one layer.
+/// Scales of all rounds together beyond this, or below its inverse, would move all of a channel's precision into one layer.
 const LARGEST: f32 = 1e4;
 
 /// Constants by name.
@@ -41,16 +41,17 @@ impl Weights {
         Ok(())
     }
 
-    /// Scales one pair. Returns the scales.
-    pub fn equalize(&mut self, pair: &Pair, with_bias: bool) -> Vec<f32> {
+    /// Scales one pair, which earlier rounds have scaled by `so_far`. Returns the scales of this round.
+    pub fn equalize(&mut self, pair: &Pair, so_far: &[f32], with_bias: bool) -> Vec<f32> {
         let head = self.ranges(&pair.head);
         let tail = self.ranges(&pair.tail);
         let head = if with_bias { self.with_biases(head, pair) } else { head };
-        let scale = |(r0, r1): (&f32, &f32)| {
+        let scale = |((r0, r1), so_far): ((&f32, &f32), &f32)| {
             let usable = *r0 > 0.0 && *r1 > 0.0 && r0.is_finite() && r1.is_finite();
-            if usable { (r1 / r0).sqrt().clamp(1.0 / LARGEST, LARGEST) } else { 1.0 }
+            let scale = if usable { (r1.sqrt() / r0.sqrt()).clamp(1.0 / LARGEST, LARGEST) } else { 1.0 };
+            if (1.0 / LARGEST..=LARGEST).contains(&(so_far * scale)) { scale } else { 1.0 }
         };
-        let scales: Vec<f32> = head.iter().zip(&tail).map(scale).collect();
+        let scales: Vec<f32> = head.iter().zip(&tail).zip(so_far).map(scale).collect();
         self.scale(&pair.head, &scales, |value, s| value * s);
         self.scale(&pair.tail, &scales, |value, s| value / s);
         for bias in &pair.biases {

@@ -83,7 +83,7 @@ fn step(tensor: &QuantTensor, index: usize, scaled: Scaled) -> Step {
         _ => stored,
     };
     // Scales of MatMulNBits may be negative.
-    let divisor = if scale > 0.0 || scale < 0.0 { scale } else { EPSILON };
+    let divisor = if scale.abs() > 0.0 { scale } else { EPSILON };
     let divisor = if scaled == Scaled::ByDivision { divisor } else { 1.0 / divisor };
     Step { scale, divisor, zero_point: tensor.zero_points().get(index).copied().unwrap_or(0.0) }
 }
