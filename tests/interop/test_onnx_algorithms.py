@@ -15,7 +15,7 @@ import onnx_digits
 import onnx_oracle
 from conftest import REPO
 
-PICTURE = 1.5 / 597  # one, and what rounds
+PICTURES = 2.5 / 597  # two, and what rounds: chance decides over as many near the border
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_it_helps(nets, quantized, name, algorithms, options, gain):
     better = measured(nets, name, quantized(name, algorithms, *options))
     print(f"{name} {algorithms} {options}: {plain} to {better}")
     assert better[1] >= plain[1] + gain
-    assert better[0] >= plain[0] - PICTURE
+    assert better[0] >= plain[0] - PICTURES
 
 
 @pytest.mark.parametrize(("algorithms", "gain"), [("gptq", 0.5), ("hqq", -1), ("awq", 5), ("awq,gptq", 5)])
@@ -88,7 +88,7 @@ def test_it_is_no_worse_than_the_incumbents(nets, quantized, incumbent, name, al
     ours = measured(nets, name, quantized(name, algorithm))
     theirs = measured(nets, name, incumbent("quark", f"A8W8+{algorithm}", model, calib))
     print(f"{name} {algorithm}: kvant {ours}, quark {theirs}")
-    assert ours[0] >= theirs[0] - PICTURE
+    assert ours[0] >= theirs[0] - PICTURES
     assert ours[1] >= theirs[1] - 0.5
 
 
