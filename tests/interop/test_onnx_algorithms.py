@@ -100,16 +100,15 @@ def test_equalization_wins_back_what_one_scale_loses(nets, quantized):
 
 @pytest.mark.parametrize("name", ["digits_mobilenet", "digits_relu6", "digits_resnet"])
 def test_equalization_keeps_the_float_function(kvant, nets, tmp_path, name):
-    """Weights alone in 16 bits and one scale for each: what is left of the difference is rounding, not the function."""
+    """Weights alone in 32 bits, which floats hardly tell from themselves: what differs is the function."""
     model, calib, test = nets(name)
-    options = ["--preset", "A8W8", "--weights-only", "--weight", "int16", "--per-channel", "--data", calib]
-    for suffix, more in (("plain", []), ("cle", ["--algorithm", "cle"])):
-        done = kvant("quantize", model, *options, "-o", tmp_path / f"{suffix}.onnx", *more)
-        assert done.returncode == 0, done.stderr
+    options = ["--preset", "A8W8_CLE", "--weights-only", "--weight", "int32", "--per-channel", "--data", calib]
+    done = kvant("quantize", model, *options, "-o", tmp_path / "cle.onnx")
+    assert done.returncode == 0, done.stderr
     reference = onnx_oracle.outputs(model, onnx_oracle.samples(test))
     found = onnx_oracle.outputs(tmp_path / "cle.onnx", onnx_oracle.samples(test))
     for tensor, values in reference.items():
-        assert np.abs(found[tensor] - values).max() < 2e-3 * np.abs(values).max()
+        assert np.abs(found[tensor] - values).max() <= 1e-5 * np.abs(values).max()
 
 
 def test_the_report_tells_the_gain_of_each_layer(nets, quantized):

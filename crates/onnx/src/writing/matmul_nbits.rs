@@ -389,7 +389,8 @@ mod tests {
         for (symmetric, transposed) in [(true, false), (false, true)] {
             let blocks = Blocks { symmetric, ..FOUR };
             let map = BlockMap { inputs: 6, outputs: 2, transposed, block: 4 };
-            let source: Vec<f32> = (0..12).map(|i| ((i * 7) % 5) as f32 - 1.7).collect();
+            // No value halfway between codes, where it matters whether zero points are added before.
+            let source: Vec<f32> = (0..12).map(|i| ((i * 7) % 5) as f32 * 0.93 - 1.71 + i as f32 * 0.013).collect();
             let parameters = block_parameters(&source, map, blocks);
             let element = Element::UInt4;
             let grid = Grid::in_blocks(element, element.full_range().unwrap(), map, parameters.clone());
