@@ -6,7 +6,7 @@
 //! 2. [`Stage::Rounding`] chooses the codes of weights whose scales are known, layer by layer;
 //! 3. [`Stage::Correction`] changes the biases of layers whose codes are chosen.
 //!
-//! The last two see activations: [`tune`] walks the float model and the quantized one side by side, the layers done so far as
+//! The last two see activations: `tune` walks the float model and the quantized one side by side, the layers done so far as
 //! they have become. No graph is written here.
 //!
 //! Adding one: a file with its settings, a variant and an arm of [`Algorithm`], a row of the table.
