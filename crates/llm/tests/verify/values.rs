@@ -23,6 +23,11 @@ fn scales_are_numbers_and_positive() {
     }
     // As half of those of llama.cpp's blocks are.
     with(-1.0).assert_found(Severity::Warning, "scales", scale, "negative");
+    // But not one of those is above 0 where signs were lost.
+    let flip = |bytes: &mut Vec<u8>| bytes.chunks_exact_mut(2).for_each(|scale| scale[1] |= 0x80);
+    quark("int4:g32").edit(scale, flip).assert_error("scales", scale, "negative");
+    let fp8 = quark("fp8_e4m3:channel");
+    fp8.edit(scale, |bytes| bytes[1] |= 0x80).assert_error("scales", scale, "negative");
     let zero = quark("int4:g32").edit(scale, |bytes| put(bytes, &[0, 0]));
     zero.assert_found(Severity::Warning, "scales", scale, "all zeros");
 }

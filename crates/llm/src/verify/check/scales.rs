@@ -17,18 +17,20 @@ struct Stored<'a> {
     encoding: ScaleEncoding,
     /// Whether a scale of 0 makes a group of zeros, and no division by it.
     may_be_zero: bool,
+    /// Whether they multiply integers and do nothing else, so that the sign of one is one of its group's values.
+    may_be_negative: bool,
 }
 
 /// What negative scales of weights may be.
 const OF_BLOCKS: &str =
     "blocks of llama.cpp have such, and loaders multiply by them; of another source, download the file again";
 
-impl Stored<'_> {
-    /// Whether a scale multiplies codes and does nothing else: its sign is one of their values.
-    fn may_be_negative(&self) -> bool {
-        let is_plain = matches!(self.encoding, ScaleEncoding::F32 | ScaleEncoding::F16 | ScaleEncoding::Bf16);
-        self.may_be_zero && is_plain
-    }
+/// Scales that would all have come out below 0 by chance once in 65536 tensors; where signs are those of values, both occur.
+const MANY: usize = 16;
+
+/// Whether negative scales are what a format of signed scales makes, and no damage.
+fn are_signed(stored: &Stored<'_>, found: &Scales) -> bool {
+    stored.may_be_negative && (found.negative < found.count || found.count < MANY)
 }
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
@@ -54,13 +56,16 @@ fn counted<'a>(subject: &Subject<'a>) -> Vec<(Stored<'a>, Scales)> {
 }
 
 fn of_weights<'a>(subject: &Subject<'a>) -> impl Iterator<Item = Stored<'a>> {
-    let parts = subject.survey.weights.iter().flat_map(|weight| &weight.parts);
-    parts.filter_map(|(content, view)| {
+    let weights = subject.survey.weights.iter();
+    let parts = weights.flat_map(|weight| weight.parts.iter().map(|part| (weight.float.is_none(), part)));
+    parts.filter_map(|(is_integer, (content, view))| {
         let view = *view;
         match content {
             Content::Scales { encoding, .. } => {
                 let fits = view.bytes().len().is_multiple_of(encoding.size()) && is_encoded(view, *encoding);
-                fits.then_some(Stored { view, encoding: *encoding, may_be_zero: true })
+                let is_plain = matches!(encoding, ScaleEncoding::F32 | ScaleEncoding::F16 | ScaleEncoding::Bf16);
+                let may_be_negative = is_integer && is_plain;
+                fits.then_some(Stored { view, encoding: *encoding, may_be_zero: true, may_be_negative })
             }
             Content::TensorScale | Content::TensorScaleReciprocal => of_floats(view),
             _ => None,
@@ -80,7 +85,7 @@ fn of_activations<'a>(subject: &Subject<'a>) -> impl Iterator<Item = Stored<'a>>
 
 fn of_floats(view: TensorView<'_>) -> Option<Stored<'_>> {
     let encoding = ScaleEncoding::of_float(view.dtype())?;
-    Some(Stored { view, encoding, may_be_zero: false })
+    Some(Stored { view, encoding, may_be_zero: false, may_be_negative: false })
 }
 
 fn report(stored: &Stored<'_>, found: &Scales, findings: &mut Findings) {
@@ -89,7 +94,7 @@ fn report(stored: &Stored<'_>, found: &Scales, findings: &mut Findings) {
     if found.not_finite > 0 {
         findings.error(name, format!("{} are infinite or no number", of(found.not_finite)), DAMAGED);
     }
-    match (found.negative, stored.may_be_negative()) {
+    match (found.negative, are_signed(stored, found)) {
         (0, _) => {}
         (negative, false) => findings.error(name, format!("{} are negative", of(negative)), DAMAGED),
         (negative, true) => findings.warning(name, format!("{} are negative", of(negative)), OF_BLOCKS),
