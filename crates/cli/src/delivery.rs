@@ -1,9 +1,45 @@
-//! From work that has ended to an output under its name, for every command that makes one.
+//! From a plan to an output under its name, for every command that makes one. Not the work between.
 
 use crate::args::FinishArgs;
 use crate::failure::Failure;
 use kvant_container::{Checkpoint, Durability};
-use kvant_llm::engine::{Acceptance, Deliverable, Done, EngineError, Output, Placed};
+use kvant_llm::engine::{Acceptance, Begun, Deliverable, Done, EngineError, Output, Placed};
+use std::path::Path;
+
+/// An output to be made of a checkpoint.
+pub struct Delivery<'a> {
+    /// The plan.
+    pub plan: &'a dyn Deliverable,
+    /// What it is made of.
+    pub checkpoint: &'a Checkpoint,
+    /// Where that lies.
+    pub source: &'a Path,
+    /// Where the output goes.
+    pub target: &'a Path,
+    /// How it gets its name.
+    pub finish: FinishArgs,
+}
+
+impl Delivery<'_> {
+    /// Begins the output or goes on with it, lets the work be done, and gives it its name. An output that an earlier run has
+    /// made is found done, with all its `jobs`.
+    ///
+    /// # Errors
+    /// What is in the way, and those of [`settle`].
+    pub fn make(
+        &self,
+        jobs: usize,
+        work: impl FnOnce(&Output) -> Result<Done, EngineError>,
+    ) -> Result<(Placed, Done), Failure> {
+        match Output::begin(self.plan, self.source, self.target, self.finish.overwrite)? {
+            Begun::Finished(placed) => Ok((placed, Done { jobs, resumed: jobs })),
+            Begun::Working(output) => {
+                let done = work(&output);
+                settle(*output, done, (self.plan, self.checkpoint), self.finish)
+            }
+        }
+    }
+}
 
 /// Gives an output its name, or removes what no rerun could use.
 ///

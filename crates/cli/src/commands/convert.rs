@@ -1,14 +1,15 @@
 //! `kvant convert`: plans, checks, works, and says what became of the codes.
 
 use crate::args::{ConvertArgs, ConvertTo, FinishArgs, RunArgs};
+use crate::delivery::Delivery;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{delivery, gguf, interrupt, loading, model, onnx, size};
+use crate::{gguf, interrupt, loading, model, onnx, size};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
-use kvant_llm::engine::{self, Begun, Done, Output, Placed};
+use kvant_llm::engine::{self, Done, Output, Placed};
 use kvant_llm::plan::Plan;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -130,17 +131,11 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn carry_out(&self, plan: &Plan, printer: &Printer) -> Result<(Placed, Done), Failure> {
-        let output = match Output::begin(plan, self.source, self.target, self.finish.overwrite)? {
-            Begun::Working(output) => output,
-            Begun::Finished(output) => {
-                let jobs = plan.jobs().len();
-                return Ok((output, Done { jobs, resumed: jobs }));
-            }
-        };
-        let progress = Progress::new(printer, Unit::Bytes);
-        let run = engine::run(plan, self.checkpoint, &output, self.threads, self.cancelled, &progress);
-        drop(progress);
-        delivery::settle(*output, run, (plan, self.checkpoint), self.finish)
+        let Work { checkpoint, source, target, finish, .. } = *self;
+        Delivery { plan, checkpoint, source, target, finish }.make(plan.jobs().len(), |output| {
+            let progress = Progress::new(printer, Unit::Bytes);
+            engine::run(plan, checkpoint, output, self.threads, self.cancelled, &progress)
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use crate::printer::Printer;
 use crate::quantization::{self, Quantization};
 use crate::table::{Align, Table};
 use crate::{gguf, json_lines, model, onnx, size};
+use kvant_container::gguf::means_gguf;
 use kvant_container::{Checkpoint, TensorView};
 use kvant_llm::model_config::ModelConfig;
 use kvant_llm::network::{Network, Notice, TensorMeta};
@@ -22,7 +23,7 @@ pub fn run(args: &InspectArgs, printer: &Printer) -> Result<(), Failure> {
     if onnx::is_graph(&args.model) {
         return onnx::inspect::run(&args.model, args.all, printer);
     }
-    if gguf::is_file(&args.model) {
+    if means_gguf(&args.model) {
         return gguf::inspect::run(&args.model, args.all, printer);
     }
     let checkpoint = model::open(&args.model)?;

@@ -3,14 +3,15 @@
 use super::file_name;
 use crate::args::ConvertArgs;
 use crate::commands::convert::{said, worst};
+use crate::delivery::Delivery;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{delivery, interrupt, loading, model, size};
+use crate::{interrupt, loading, model, size};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::LayerError;
-use kvant_llm::engine::{Begun, Done, Output, Placed};
+use kvant_llm::engine::{Done, Output, Placed};
 use kvant_llm::gguf::run::run as carry_out;
 use kvant_llm::gguf::{GgufPlan, measure};
 use serde_json::json;
@@ -54,18 +55,12 @@ fn work(
     plan: &GgufPlan,
     printer: &Printer,
 ) -> Result<(Placed, Done), Failure> {
-    let output = match Output::begin(plan, &args.model, target, args.finish.overwrite)? {
-        Begun::Working(output) => output,
-        Begun::Finished(output) => {
-            let jobs = plan.tensors.len();
-            return Ok((output, Done { jobs, resumed: jobs }));
-        }
-    };
     let cancelled = interrupt::flag();
-    let progress = Progress::new(printer, Unit::Weights);
-    let done = carry_out(plan, checkpoint, &output, model::threads(&args.run), &cancelled, &progress);
-    drop(progress);
-    delivery::settle(*output, done, (plan, checkpoint), args.finish)
+    let delivery = Delivery { plan, checkpoint, source: &args.model, target, finish: args.finish };
+    delivery.make(plan.tensors.len(), |output| {
+        let progress = Progress::new(printer, Unit::Weights);
+        carry_out(plan, checkpoint, output, model::threads(&args.run), &cancelled, &progress)
+    })
 }
 
 /// What is said at the end, or of what would be done.

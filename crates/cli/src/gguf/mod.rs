@@ -9,7 +9,6 @@ use crate::args::RecipeArgs;
 use crate::failure::{Failure, Kind};
 use crate::model;
 use kvant_container::Checkpoint;
-use kvant_container::gguf::is_gguf;
 use kvant_llm::export::Export;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix};
 use std::path::Path;
@@ -17,12 +16,6 @@ use std::sync::Arc;
 
 /// The name of a file that is planned and not written.
 const UNNAMED: &str = "model.gguf";
-
-/// Whether a path means a GGUF file: by how the file begins, or by its name.
-pub fn is_file(path: &Path) -> bool {
-    let is_named = || path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    is_gguf(path) || is_named()
-}
 
 /// The recipe for a GGUF file, where the arguments ask for one.
 ///

@@ -5,13 +5,14 @@ use super::plan::show;
 use super::{file_name, plan_for};
 use crate::args::QuantizeArgs;
 use crate::calibration::Calibration;
+use crate::delivery::Delivery;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{delivery, interrupt, loading, model, size};
+use crate::{interrupt, loading, model, size};
 use kvant_container::Checkpoint;
-use kvant_llm::engine::{Begun, Done, Output, Placed};
+use kvant_llm::engine::{Done, Output, Placed};
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::imatrix::{self, Importance, Provenance};
 use kvant_llm::gguf::run::run as carry_out;
@@ -93,18 +94,11 @@ impl Work<'_> {
     }
 
     fn carry_out(&self, plan: &GgufPlan, printer: &Printer) -> Result<(Placed, Done), Failure> {
-        let output = match Output::begin(plan, &self.args.recipe.model, self.target, self.args.finish.overwrite)? {
-            Begun::Working(output) => output,
-            Begun::Finished(output) => {
-                let jobs = plan.tensors.len();
-                return Ok((output, Done { jobs, resumed: jobs }));
-            }
-        };
-        let threads = model::threads(&self.args.run);
-        let progress = Progress::new(printer, Unit::Weights);
-        let done = carry_out(plan, self.checkpoint, &output, threads, self.cancelled, &progress);
-        drop(progress);
-        delivery::settle(*output, done, (plan, self.checkpoint), self.args.finish)
+        let (checkpoint, source, finish) = (self.checkpoint, &self.args.recipe.model, self.args.finish);
+        Delivery { plan, checkpoint, source, target: self.target, finish }.make(plan.tensors.len(), |output| {
+            let progress = Progress::new(printer, Unit::Weights);
+            carry_out(plan, checkpoint, output, model::threads(&self.args.run), self.cancelled, &progress)
+        })
     }
 }
 

@@ -56,6 +56,11 @@ pub fn begins_as_gguf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
+/// Whether a path means a GGUF file: by how the file begins, or by its name.
+pub fn means_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) || is_gguf(path)
+}
+
 /// Whether a path is a file that begins as a GGUF does.
 pub fn is_gguf(path: &Path) -> bool {
     path.is_file() && MappedFile::open(path).is_ok_and(|map| begins_as_gguf(&map))

@@ -28,6 +28,7 @@ pub use loader::{Loader, Loads, Reason, Verdict, loaders};
 
 use check::opening;
 use kvant_container::Checkpoint;
+use kvant_container::gguf::means_gguf;
 use kvant_quant::finding::{Finding, Findings, Severity};
 use loader::{Attention, Case, judge};
 use parallel::Sharding;
@@ -100,7 +101,7 @@ impl Report {
 /// # Errors
 /// Where there is no checkpoint, or the system refuses to read it. What is wrong with a checkpoint is a finding.
 pub fn verify(path: &Path, options: &Options) -> Result<Report, kvant_container::Error> {
-    if gguf::is_gguf(path) {
+    if means_gguf(path) {
         return gguf::verify(path, options);
     }
     match Checkpoint::open(path) {

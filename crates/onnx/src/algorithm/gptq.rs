@@ -98,8 +98,10 @@ fn hessians(layer: &Layer, unfolding: &Unfolding, captured: &Captured<'_>) -> Re
     for sample in 0..captured.len() {
         captured.go_on()?;
         let pair = captured.pair(sample)?;
+        let seen = unfolding.seen(&layer.node, pair.input.shape(), pair.output.shape());
+        let Some(seen) = seen else { continue };
         for (group, hessian) in hessians.iter_mut().enumerate() {
-            if let Some(rows) = unfolding.inputs(&layer.node, &pair.input, pair.output.shape(), group) {
+            if let Some(rows) = unfolding.inputs(&pair.input, &seen, group) {
                 hessian.add(&rows);
             }
         }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, data_type, keep, shape, tensor};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, keep, tensor};
 use serde::Serialize;
 
 use super::channels::ChannelMap;
@@ -76,15 +76,12 @@ impl Finder<'_> {
         self.index.constant(self.graph, &node.input[0]).is_none().then_some(Scaled { name, map })
     }
 
-    /// A float constant that one node reads.
     fn own(&self, name: &str) -> Option<String> {
-        let tensor = self.index.constant(self.graph, name).filter(|t| data_type(t) == DataType::FLOAT)?;
-        let alone = self.index.initializer(name).is_some() && self.index.only_consumer(name).is_some();
-        alone.then(|| tensor.name().to_owned())
+        self.index.own_floats(self.graph, name).map(|tensor| tensor.name().to_owned())
     }
 
     fn dims(&self, name: &str) -> Option<Vec<usize>> {
-        shape(self.index.constant(self.graph, name)?).ok()
+        self.index.constant_shape(self.graph, name)
     }
 
     /// Whether a node gives its last axis on as it is.

@@ -81,15 +81,6 @@ impl Grid {
     }
 }
 
-/// How a computed tensor is quantized.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ActivationQuantizer {
-    /// The element type.
-    pub element: Element,
-    /// Scale and zero point.
-    pub affine: Affine,
-}
-
 /// A layer: Conv, ConvTranspose, Gemm or MatMul with a constant weight that it alone reads.
 #[derive(Debug, Clone)]
 pub struct Layer {
@@ -103,11 +94,6 @@ pub struct Layer {
     pub grid: Grid,
     /// The bias, where the layer has one of its own.
     pub bias: Option<Vec<f32>>,
-    /// How the layer's data input is quantized; [`Pair::input`](super::Pair::input) has gone through it already. `None`
-    /// where it stays in float.
-    pub input: Option<ActivationQuantizer>,
-    /// How the output is quantized: behind the activation function, where there is one.
-    pub output: Option<ActivationQuantizer>,
     /// The function behind the layer.
     pub function: ActivationFunction,
 }

@@ -46,7 +46,7 @@ pub use gptq::GptqSettings;
 pub use hqq::HqqSettings;
 pub use input_scaling::ScaledInput;
 pub use kvant_quant::reconstruction::ActivationFunction;
-pub use layer::{ActivationQuantizer, Grid, Layer, Rounded, Rounding};
+pub use layer::{Grid, Layer, Rounded, Rounding};
 pub use list::{Algorithms, split_name};
 pub use option::AlgorithmOption;
 pub use reconstruction::{AdaQuant, AdaRound, Span};

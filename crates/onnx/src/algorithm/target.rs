@@ -18,8 +18,6 @@ pub(super) struct Target {
     pub bias: Option<String>,
     /// What the layer's output goes through before it is quantized.
     pub function: ActivationFunction,
-    /// What that makes, or the layer itself.
-    pub end: String,
 }
 
 /// The layers with an integer weight, in the order of the graph.
@@ -29,14 +27,14 @@ pub(super) fn targets(graph: &GraphProto, placement: &Placement) -> Vec<Target> 
     let target = |position: usize| {
         let node = &graph.node[position];
         let weight = weight_of(node).filter(|name| coded(name) && index.only_consumer(name).is_some())?;
-        let (function, end) = function(graph, &index, node)?;
+        let function = function(graph, &index, node);
         let bias = bias_of(graph, &index, node);
         // What else is added to the output cannot be run apart from the graph.
         if positional_input(node, 2).is_some() != bias.is_some() {
             return None;
         }
         let bias = bias.map(str::to_owned);
-        Some(Target { position, weight: weight.to_owned(), bias, function, end })
+        Some(Target { position, weight: weight.to_owned(), bias, function })
     };
     (0..graph.node.len()).filter_map(target).collect()
 }
@@ -67,13 +65,12 @@ fn bias_of<'g>(graph: &'g GraphProto, index: &Index, node: &'g NodeProto) -> Opt
     (elements == channels && index.only_consumer(name).is_some()).then_some(name)
 }
 
-/// The activation function behind a node that nothing else reads, and what comes out.
-fn function(graph: &GraphProto, index: &Index, node: &NodeProto) -> Option<(ActivationFunction, String)> {
-    let output = node.output.first()?;
-    let next = index.only_consumer(output).map(|i| &graph.node[i]);
-    let next = next.filter(|next| is_standard(next) && next.input.first() == Some(output));
-    let found = next.and_then(|next| Some((known_function(graph, index, node, next)?, next.output.first()?.clone())));
-    Some(found.unwrap_or_else(|| (ActivationFunction::None, output.clone())))
+/// The activation function behind a node that nothing else reads.
+fn function(graph: &GraphProto, index: &Index, node: &NodeProto) -> ActivationFunction {
+    let output = node.output.first();
+    let next = output.and_then(|name| index.only_consumer(name)).map(|i| &graph.node[i]);
+    let next = next.filter(|next| is_standard(next) && next.input.first() == output);
+    next.and_then(|next| known_function(graph, index, node, next)).unwrap_or(ActivationFunction::None)
 }
 
 fn known_function(

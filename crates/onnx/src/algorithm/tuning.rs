@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::captured::Captured;
 use super::data::Data;
 use super::error::AlgorithmError;
-use super::layer::{ActivationQuantizer, Layer};
+use super::layer::Layer;
 use super::simulation::{grid, simulation, sorted};
 use super::target::{Target, bias_factor, targets};
 use super::trial::{Difference, difference};
@@ -143,20 +143,14 @@ impl Tuning<'_> {
     fn read(&self, target: &Target) -> Result<Option<Layer>, QuantizeError> {
         let graph = self.float.graph();
         let index = Index::new(graph);
-        let (placement, solution) = (&self.prepared.placement, &*self.solution);
         let node = graph.node[target.position].clone();
         let Some(tensor) = index.constant(graph, &target.weight) else { return Ok(None) };
         let shape = shape(tensor)?;
-        let weight = placement.weights.get(&target.weight);
-        let Some(grid) = weight.and_then(|w| grid(&target.weight, w, &shape, solution)) else { return Ok(None) };
+        let weight = self.prepared.placement.weights.get(&target.weight);
+        let Some(grid) = weight.and_then(|w| grid(&target.weight, w, &shape, self.solution)) else { return Ok(None) };
         let bias = target.bias.as_ref().and_then(|name| index.constant(graph, name)).map(values).transpose()?;
-        let quantizer = |name: &str| {
-            let (activation, affine) = (placement.activations.get(name)?, *solution.activations.get(name)?);
-            Some(ActivationQuantizer { element: activation.scheme.element, affine })
-        };
-        let input = node.input.first().and_then(|name| quantizer(name));
-        let (output, function) = (quantizer(&target.end), target.function.clone());
-        Ok(Some(Layer { node, shape, weight: values(tensor)?, grid, bias, input, output, function }))
+        let function = target.function.clone();
+        Ok(Some(Layer { node, shape, weight: values(tensor)?, grid, bias, function }))
     }
 
     /// The node of the quantized model that makes what a node of the float model makes.

@@ -30,6 +30,24 @@ enum Kind {
     RowsAreInputs,
 }
 
+/// Where the inputs of a sample are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// They are rows as they lie.
+    Rows,
+    /// Patches of images.
+    Patches {
+        /// Images.
+        batch: usize,
+        /// Channels of all groups.
+        channels: usize,
+        /// Elements of a channel.
+        inner: usize,
+        /// For each place of the output and of the kernel the place of the input.
+        sources: Vec<Option<usize>>,
+    },
+}
+
 impl Unfolding {
     /// Of a layer whose weight has a shape; `None` where it is no such product.
     pub fn of(node: &NodeProto, shape: &[usize]) -> Option<Self> {
@@ -68,34 +86,41 @@ impl Unfolding {
         }
     }
 
-    /// The rows of inputs of a group, row-major: `columns` values for each place of the output. `None` where the shapes are not
-    /// those of the layer.
-    pub fn inputs(&self, node: &NodeProto, input: &Array<'_>, output: &[usize], group: usize) -> Option<Vec<f32>> {
-        let values = input.f32s()?;
-        match self.kind {
-            Kind::RowsAreOutputs | Kind::RowsAreInputs => {
-                (input.shape().last() == Some(&self.columns)).then(|| values.to_vec())
-            }
-            Kind::Convolution | Kind::Transposed => self.patches(node, values, input.shape(), output, group),
+    /// Where the inputs of a sample are read, which is the same for all groups. `None` where the shapes are not those of the layer.
+    pub fn seen(&self, node: &NodeProto, input: &[usize], output: &[usize]) -> Option<Seen> {
+        let is_product = matches!(self.kind, Kind::RowsAreOutputs | Kind::RowsAreInputs);
+        if is_product {
+            return (input.last() == Some(&self.columns)).then_some(Seen::Rows);
         }
+        let (&[batch, channels, ref sizes @ ..], [_, _, made @ ..]) = (input, output) else { return None };
+        let of_group = self.columns / self.kernel.iter().product::<usize>();
+        if sizes.len() != self.kernel.len() || made.len() != sizes.len() || of_group * self.groups != channels {
+            return None;
+        }
+        let sources = self.sources(node, sizes, made)?;
+        Some(Seen::Patches { batch, channels, inner: sizes.iter().product(), sources })
+    }
+
+    /// The rows of inputs of a group, row-major: `columns` values for each place of the output. `None` for what is no f32.
+    pub fn inputs(&self, input: &Array<'_>, seen: &Seen, group: usize) -> Option<Vec<f32>> {
+        let values = input.f32s()?;
+        Some(match seen {
+            Seen::Rows => values.to_vec(),
+            Seen::Patches { batch, channels, inner, sources } => {
+                self.patches(values, (*batch, *channels, *inner), sources, group)
+            }
+        })
     }
 
     fn patches(
         &self,
-        node: &NodeProto,
         values: &[f32],
-        shape: &[usize],
-        output: &[usize],
+        (batch, channels, inner): (usize, usize, usize),
+        sources: &[Option<usize>],
         group: usize,
-    ) -> Option<Vec<f32>> {
-        let ([batch, channels, sizes @ ..], [_, _, made @ ..]) = (shape, output) else { return None };
+    ) -> Vec<f32> {
         let places: usize = self.kernel.iter().product();
-        let of_group = self.columns / places;
-        if sizes.len() != self.kernel.len() || made.len() != sizes.len() || of_group * self.groups != *channels {
-            return None;
-        }
-        let sources = self.sources(node, sizes, made)?;
-        let (inner, positions): (usize, usize) = (sizes.iter().product(), made.iter().product());
+        let (of_group, positions) = (self.columns / places, sources.len() / places);
         let mut rows = vec![0f32; batch * positions * self.columns];
         for (n, rows) in rows.chunks_mut((positions * self.columns).max(1)).enumerate() {
             for channel in 0..of_group {
@@ -109,7 +134,7 @@ impl Unfolding {
                 }
             }
         }
-        Some(rows)
+        rows
     }
 
     /// For each place of the output and of the kernel the place of the input that meets, if it is not in the padding.
@@ -229,8 +254,9 @@ mod tests {
         run.unwrap();
         let unfolding = Unfolding::of(&node, weight).unwrap();
         let mut made = vec![0f32; expected.len()];
+        let seen = unfolding.seen(&node, array.shape(), &shape).unwrap();
         for group in 0..unfolding.groups {
-            let inputs = unfolding.inputs(&node, &array, &shape, group).unwrap();
+            let inputs = unfolding.inputs(&array, &seen, group).unwrap();
             for (position, inputs) in inputs.chunks(unfolding.columns).enumerate() {
                 for row in 0..unfolding.rows {
                     let product = |(column, x): (usize, &f32)| x * w[unfolding.place(group, row, column)];

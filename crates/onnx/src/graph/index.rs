@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kvant_container::onnx::{GraphProto, NodeProto, TensorProto};
+use kvant_container::onnx::{DataType, GraphProto, NodeProto, TensorProto, data_type, shape, tensor_bytes};
 
 /// The connections of a graph as it was when this was made. Positions are those in `graph.node` and `graph.initializer`.
 #[derive(Debug, Default)]
@@ -67,6 +67,24 @@ impl Index {
         }
         let node = graph.node.get(*self.constants.get(tensor)?)?;
         super::attribute(node, "value").and_then(|a| a.t.as_ref())
+    }
+
+    /// A float initializer that one node alone reads: what can be changed for that node.
+    pub fn own_floats<'g>(&self, graph: &'g GraphProto, tensor: &str) -> Option<&'g TensorProto> {
+        let constant = self.constant(graph, tensor).filter(|t| data_type(t) == DataType::FLOAT)?;
+        let alone = self.initializer(tensor).is_some() && self.only_consumer(tensor).is_some();
+        alone.then_some(constant)
+    }
+
+    /// The sizes of a constant.
+    pub fn constant_shape(&self, graph: &GraphProto, tensor: &str) -> Option<Vec<usize>> {
+        shape(self.constant(graph, tensor)?).ok()
+    }
+
+    /// The values of a constant of int64.
+    pub fn whole_numbers(&self, graph: &GraphProto, tensor: &str) -> Option<Vec<i64>> {
+        let bytes = tensor_bytes(self.constant(graph, tensor)?).ok()?;
+        Some(bytes.chunks_exact(8).filter_map(|b| b.try_into().ok().map(i64::from_le_bytes)).collect())
     }
 
     /// Whether the graph takes the tensor as an input.

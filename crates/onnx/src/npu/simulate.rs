@@ -56,10 +56,7 @@ fn rewrite(node: &mut NodeProto) -> bool {
 
 /// The axes of a ReduceMean: an attribute, or a constant input from opset 18 on.
 fn axes(node: &NodeProto, graph: &GraphProto, index: &Index) -> Vec<i64> {
-    let constant = node.input.get(1).and_then(|name| index.constant(graph, name));
-    let bytes = constant.and_then(|t| kvant_container::onnx::tensor_bytes(t).ok());
-    let number = |b: &[u8]| b.try_into().map(i64::from_le_bytes).unwrap_or(0);
-    let from_input = bytes.map(|bytes| bytes.chunks_exact(8).map(number).collect());
+    let from_input = node.input.get(1).and_then(|name| index.whole_numbers(graph, name));
     from_input.or_else(|| ints_attribute(node, "axes").map(<[i64]>::to_vec)).unwrap_or_default()
 }
 

@@ -94,12 +94,6 @@ impl Subject<'_> {
     }
 }
 
-/// Whether a path means a GGUF file, by its name or by how it begins.
-pub(super) fn is_gguf(path: &Path) -> bool {
-    let by_name = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    by_name || kvant_container::gguf::is_gguf(path)
-}
-
 /// Verifies a GGUF file.
 ///
 /// # Errors

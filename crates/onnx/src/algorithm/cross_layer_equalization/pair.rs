@@ -1,6 +1,6 @@
 //! Pairs of layers with only operators between them that scale with each channel.
 
-use kvant_container::onnx::{DataType, GraphProto, NodeProto, data_type, shape};
+use kvant_container::onnx::{GraphProto, NodeProto};
 
 use super::clip::{Clip, ClipRule};
 use crate::algorithm::channels::ChannelMap;
@@ -80,15 +80,12 @@ impl Finder<'_> {
         })
     }
 
-    /// A float constant that this reader has for itself.
     fn own(&self, name: &str) -> Option<String> {
-        let tensor = self.index.constant(self.graph, name).filter(|t| data_type(t) == DataType::FLOAT)?;
-        let alone = self.index.initializer(name).is_some() && self.index.only_consumer(name).is_some();
-        alone.then(|| tensor.name().to_owned())
+        self.index.own_floats(self.graph, name).map(|tensor| tensor.name().to_owned())
     }
 
     fn dims(&self, name: &str) -> Option<Vec<usize>> {
-        shape(self.index.constant(self.graph, name)?).ok()
+        self.index.constant_shape(self.graph, name)
     }
 
     /// Follows a tensor through nothing but operators that scale with each channel, to a layer.
@@ -143,10 +140,7 @@ impl Finder<'_> {
     /// Whether a Pad neither adds nor cuts channels, nor whole samples.
     fn keeps_channels(&self, node: &NodeProto) -> bool {
         let pads: Option<Vec<i64>> = match positional_input(node, 1) {
-            Some(name) => self.index.constant(self.graph, name).and_then(|tensor| {
-                let bytes = kvant_container::onnx::tensor_bytes(tensor).ok()?;
-                Some(bytes.chunks_exact(8).filter_map(|b| b.try_into().ok().map(i64::from_le_bytes)).collect())
-            }),
+            Some(name) => self.index.whole_numbers(self.graph, name),
             None => ints_attribute(node, "pads").map(<[i64]>::to_vec),
         };
         // With axes of its own the numbers are not those of all axes.
@@ -172,11 +166,7 @@ impl Finder<'_> {
     fn reduced(&self, mut way: Way, node: &NodeProto) -> Option<Way> {
         let rank = way.rank? as i64;
         let given = match positional_input(node, 1) {
-            Some(name) => {
-                let tensor = self.index.constant(self.graph, name)?;
-                let bytes = kvant_container::onnx::tensor_bytes(tensor).ok()?;
-                bytes.chunks_exact(8).filter_map(|b| b.try_into().ok().map(i64::from_le_bytes)).collect()
-            }
+            Some(name) => self.index.whole_numbers(self.graph, name)?,
             None => ints_attribute(node, "axes")?.to_vec(),
         };
         let mut axes: Vec<i64> = given.into_iter().map(|axis| if axis < 0 { axis + rank } else { axis }).collect();

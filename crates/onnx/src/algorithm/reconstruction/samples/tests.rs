@@ -26,7 +26,7 @@ fn layer(made: NodeProto, shape: &[usize]) -> Layer {
     let codes = Element::Int16.range(true).unwrap();
     let grid = Grid::new(Element::Int16, codes, shape, None, vec![Affine { scale: 0.25, zero_point: 0 }]);
     let function = ActivationFunction::None;
-    Layer { node: made, shape: shape.to_vec(), weight, grid, bias: None, input: None, output: None, function }
+    Layer { node: made, shape: shape.to_vec(), weight, grid, bias: None, function }
 }
 
 /// What the embedded engine makes of the layer's node.
