@@ -1,6 +1,7 @@
 //! The float model over all samples, every needed tensor observed as it is made. One sample for each thread is in memory.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,12 +52,13 @@ impl CalibrationError {
     }
 }
 
-/// Who sees tensors while a model runs over samples, the samples in their order.
+/// Who sees tensors while a model runs over samples: those of one name in the order of the samples, whatever is seen of other
+/// names between.
 pub trait Watch: Send {
     /// Takes in a tensor of a sample.
     fn see(&mut self, tensor: &str, array: &Array<'_>);
 
-    /// Is told that a sample is over.
+    /// Is told that a sample is over, of which the next has perhaps begun.
     fn end_sample(&mut self) {}
 }
 
@@ -81,7 +83,7 @@ pub fn sessions(threads: Option<usize>) -> usize {
 /// Runs the model over the samples. Returns the engine's name. `progress` takes the samples done and all there are.
 ///
 /// As many samples are in work as there are threads, each in a session of one thread: engines sum in an order that depends on
-/// their threads, and ranges must not. Statistics see the samples in their order.
+/// their threads, and ranges must not. Statistics see the samples of each tensor in their order.
 pub fn observe(
     model: &ModelProto,
     observation: &mut Observation,
@@ -108,8 +110,7 @@ pub fn watch(
     let sessions = sessions(options.threads).min(all.max(1));
     let options = RuntimeOptions { threads: Some(1), ..options.clone() };
     progress(0, all as u64);
-    let turn = Turn { next: 0, ended: false, watch, progress };
-    let run = Run { all, turn: Mutex::new(turn), moved: Condvar::new(), samples: Mutex::new(samples), cancelled };
+    let run = Run::new(all, watch, progress, samples, cancelled);
     let program = Arc::new(Program::new(model, wanted, &options)?);
     let work = |first, program: Arc<Program>| {
         let mut session = program.open()?;
@@ -152,62 +153,86 @@ fn text(payload: &(dyn Any + Send)) -> String {
 /// What the threads of a run share.
 struct Run<'a> {
     all: usize,
-    turn: Mutex<Turn<'a>>,
+    turns: Mutex<Turns<'a>>,
     moved: Condvar,
     samples: Mutex<&'a mut Samples>,
     cancelled: &'a AtomicBool,
 }
 
-/// Whose sample the statistics see next.
-struct Turn<'a> {
-    next: usize,
+/// Whose sample the statistics of each tensor see next.
+struct Turns<'a> {
+    /// Samples of which they have seen it.
+    seen: HashMap<String, usize>,
+    /// Samples that are over.
+    done: usize,
     ended: bool,
     watch: &'a mut dyn Watch,
     progress: &'a mut (dyn FnMut(u64, u64) + Send),
 }
 
 impl<'a> Run<'a> {
-    /// Runs one sample and shows its tensors to the statistics when it is its turn.
+    fn new(
+        all: usize,
+        watch: &'a mut dyn Watch,
+        progress: &'a mut (dyn FnMut(u64, u64) + Send),
+        samples: &'a mut Samples,
+        cancelled: &'a AtomicBool,
+    ) -> Self {
+        let turns = Turns { seen: HashMap::new(), done: 0, ended: false, watch, progress };
+        Run { all, turns: Mutex::new(turns), moved: Condvar::new(), samples: Mutex::new(samples), cancelled }
+    }
+
+    /// Runs one sample and shows each tensor to the statistics when it is its turn. Nothing is held between tensors: an engine
+    /// may show some before it runs, or run more than once.
     fn sample(&self, index: usize, session: &mut dyn Session, wanted: &[String]) -> Result<(), CalibrationError> {
         let sample: Vec<(String, Array<'static>)> = {
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
             samples.sample(index)?.into_iter().map(|(name, array)| (name.to_owned(), array.into_owned())).collect()
         };
         let inputs: Vec<(&str, Array<'_>)> = sample.iter().map(|(name, array)| (name.as_str(), array.view())).collect();
-        let mut turn = None;
-        session.run(&inputs, wanted, &mut |name, array| match turn.get_or_insert_with(|| self.wait(index)) {
-            Some(turn) => {
-                turn.watch.see(name, array);
-                ControlFlow::Continue(())
-            }
-            None => ControlFlow::Break(()),
-        })?;
-        let mut turn = turn.unwrap_or_else(|| self.wait(index)).ok_or(CalibrationError::Cancelled)?;
-        turn.watch.end_sample();
-        turn.next += 1;
-        let done = turn.next as u64;
-        (turn.progress)(done, self.all as u64);
+        session.run(&inputs, wanted, &mut |name, array| self.show(index, name, array))?;
+        let mut turns = self.wait(|turns| turns.done == index).ok_or(CalibrationError::Cancelled)?;
+        turns.watch.end_sample();
+        turns.done += 1;
+        let done = turns.done as u64;
+        (turns.progress)(done, self.all as u64);
         self.moved.notify_all();
         Ok(())
     }
 
-    /// Waits for the turn of a sample; `None` where the run has ended before.
-    fn wait(&self, index: usize) -> Option<MutexGuard<'_, Turn<'a>>> {
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let early = |turn: &mut Turn<'a>| turn.next != index && !turn.ended;
-        let turn = self.moved.wait_while(turn, early).unwrap_or_else(PoisonError::into_inner);
-        let goes_on = !turn.ended && !self.cancelled.load(Ordering::Relaxed);
-        goes_on.then_some(turn)
+    /// Shows a tensor of a sample behind those of the samples before.
+    fn show(&self, index: usize, name: &str, array: &Array<'_>) -> ControlFlow<()> {
+        let is_next = |turns: &Turns<'_>| turns.seen.get(name).copied().unwrap_or(0) >= index;
+        let Some(mut turns) = self.wait(is_next) else { return ControlFlow::Break(()) };
+        turns.watch.see(name, array);
+        match turns.seen.get_mut(name) {
+            Some(seen) => *seen = index + 1,
+            None => drop(turns.seen.insert(name.to_owned(), index + 1)),
+        }
+        self.moved.notify_all();
+        ControlFlow::Continue(())
+    }
+
+    /// Waits for a turn; `None` where the run has ended before.
+    fn wait(&self, is_next: impl Fn(&Turns<'_>) -> bool) -> Option<MutexGuard<'_, Turns<'a>>> {
+        let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let early = |turns: &mut Turns<'a>| !turns.ended && !is_next(turns);
+        let turns = self.moved.wait_while(turns, early).unwrap_or_else(PoisonError::into_inner);
+        let goes_on = !turns.ended && !self.cancelled.load(Ordering::Relaxed);
+        goes_on.then_some(turns)
     }
 
     fn end(&self) {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
         self.moved.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
     use kvant_container::onnx::{Bytes, parse};
 
     use super::*;
@@ -215,7 +240,7 @@ mod tests {
     use crate::data::{DataOptions, Source, inputs};
     use crate::element::Element;
     use crate::quantization::ScaleKind;
-    use crate::runtime::RuntimeChoice;
+    use crate::runtime::{RuntimeChoice, Visit};
 
     fn run(
         progress: &mut (dyn FnMut(u64, u64) + Send),
@@ -236,6 +261,59 @@ mod tests {
         let mut progress = |done: u64, _: u64| assert!(done < 2, "on purpose");
         let (result, _) = run(&mut progress, &AtomicBool::new(false));
         assert!(matches!(&result, Err(CalibrationError::Panicked(text)) if text.contains("on purpose")), "{result:?}");
+    }
+
+    /// Shows a tensor, waits until another session has shown it too, and shows a second one.
+    struct Meeting(Sender<()>, Receiver<()>);
+
+    impl Session for Meeting {
+        fn name(&self) -> String {
+            "meeting".to_owned()
+        }
+
+        fn run(&mut self, _: &[(&str, Array<'_>)], _: &[String], visit: &mut Visit<'_>) -> Result<(), RuntimeError> {
+            let array = Array::of(vec![1], vec![0.0f32]).unwrap();
+            let _ = visit("first", &array);
+            self.0.send(()).unwrap();
+            self.1.recv_timeout(Duration::from_secs(30)).expect("the other session waits for this one's end");
+            let _ = visit("second", &array);
+            Ok(())
+        }
+    }
+
+    #[derive(Default)]
+    struct Log(Vec<String>);
+
+    impl Watch for Log {
+        fn see(&mut self, tensor: &str, _: &Array<'_>) {
+            self.0.push(tensor.to_owned());
+        }
+
+        fn end_sample(&mut self) {
+            self.0.push("end".to_owned());
+        }
+    }
+
+    #[test]
+    fn a_sample_runs_while_another_is_between_two_tensors() {
+        let file = |name: &str| format!("{}/tests/data/tinycnn.{name}", env!("CARGO_MANIFEST_DIR"));
+        let model = parse(&Bytes::from(std::fs::read(file("float.onnx")).unwrap())).unwrap();
+        let source = Source::Path(file("calib.npz").into());
+        let mut samples = source.open(&inputs(&model.graph), &DataOptions::default()).unwrap();
+        let (mut log, mut progress, cancelled) = (Log::default(), |_: u64, _: u64| (), AtomicBool::new(false));
+        let run = Run::new(2, &mut log, &mut progress, &mut samples, &cancelled);
+        let ((to_second, from_first), (to_first, from_second)) = (channel(), channel());
+        let sessions = [Meeting(to_second, from_second), Meeting(to_first, from_first)];
+        std::thread::scope(|scope| {
+            let run = &run;
+            let start =
+                |(index, mut session): (usize, Meeting)| scope.spawn(move || run.sample(index, &mut session, &[]));
+            let threads: Vec<_> = sessions.into_iter().enumerate().map(start).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
+        });
+        drop(run);
+        log.0.sort();
+        assert_eq!(log.0, ["end", "end", "first", "first", "second", "second"]);
     }
 
     #[test]
