@@ -3,7 +3,7 @@
 //! [`prepare`] refuses whatever can be refused and touches no data; [`Prepared::observation`] says which tensors need ranges;
 //! [`Prepared::finish`] writes the quantized graph.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, Spill};
 use kvant_quant::glob::Glob;
@@ -11,7 +11,7 @@ use kvant_quant::glob::Glob;
 use crate::algorithm::{
     self, Algorithm, AlgorithmError, Data, EqualizedPair, ScaledInput, transform, transform_with_data, tune,
 };
-use crate::calibration::{Observation, Observed, Settings, Watched};
+use crate::calibration::{Method, Observation, Observed, Settings, Watched};
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
@@ -204,6 +204,17 @@ impl Prepared {
         behind(&tensor, &|node| is(node, "Min") && node.input.iter().any(constant)).unwrap_or(tensor)
     }
 
+    /// The methods that found ranges, of tensors whose method was looked for and whose range is what was observed.
+    fn methods(&self, observed: &Observed, ranges: &Ranges) -> BTreeMap<String, Method> {
+        let index = Index::new(self.graph());
+        let method = |name: &String| {
+            let key = self.observed(&index, name);
+            let is_observed = ranges.whole.get(name) == observed.ranges.whole.get(&key);
+            Some((name.clone(), *observed.methods.get(&key).filter(|_| is_observed)?))
+        };
+        self.placement.activations.keys().filter_map(method).collect()
+    }
+
     /// The range of every tensor from those that were observed.
     fn ranges(&self, observed: &Ranges) -> Ranges {
         let index = Index::new(self.graph());
@@ -258,6 +269,7 @@ impl Prepared {
         go_on()?;
         let mut report = Report::new(&self, &solution, &ranges, observed.samples);
         report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
+        report.methods(&self.methods(observed, &ranges));
         report.adjusted = adjusted;
         report.gains = gains;
         report.not_numbers = observed.odd.iter().cloned().collect();

@@ -1,8 +1,11 @@
 //! What a run did, tensor by tensor: for people as a table, for machines as JSON.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::algorithm::{EqualizedPair, LayerGain, ScaledInput};
+use crate::calibration::Method;
 use crate::quantization::Range;
 use crate::quantize::Prepared;
 use crate::solution::{Ranges, Solution};
@@ -25,6 +28,8 @@ pub struct TensorReport {
     pub scales: usize,
     /// The range the scale was made from.
     pub range: Option<Range>,
+    /// The calibration method that the range comes from, where it was to be found (`auto`).
+    pub method: Option<&'static str>,
     /// The tensor it has its scale from.
     pub shares: Option<String>,
 }
@@ -75,6 +80,7 @@ impl Report {
                 zero_point: first.map(|p| p.zero_point),
                 scales: channels.map_or(1, Vec::len),
                 range: a.range.or_else(|| ranges.whole.get(name).copied()),
+                method: None,
                 shares: a.provider.clone(),
             }
         });
@@ -88,6 +94,7 @@ impl Report {
                 zero_point: parameters.first().map(|p| p.zero_point),
                 scales: parameters.len(),
                 range: w.range,
+                method: None,
                 shares: None,
             }
         });
@@ -108,6 +115,13 @@ impl Report {
             not_numbers: Vec::new(),
             tensors: activations.chain(weights).collect(),
         }
+    }
+
+    /// Takes in by which methods the ranges of activations were found.
+    pub fn methods(&mut self, methods: &BTreeMap<String, Method>) {
+        let activations =
+            self.tensors.iter_mut().filter(|tensor| tensor.role == "activation" && tensor.shares.is_none());
+        activations.for_each(|tensor| tensor.method = methods.get(&tensor.name).map(|method| method.row().name));
     }
 
     /// Takes in what a conversion to another float type did.

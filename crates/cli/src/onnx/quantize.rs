@@ -13,10 +13,11 @@ use kvant_onnx::algorithm::{Data, LayerGain};
 use kvant_onnx::calibration::{Observation, observe};
 use kvant_onnx::data::Samples;
 use kvant_onnx::quantize::{Prepared, prepare};
-use kvant_onnx::report::Report;
+use kvant_onnx::report::{Report, TensorReport};
 use kvant_onnx::runtime::RuntimeOptions;
 use kvant_onnx::settings::Resolved;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -162,6 +163,19 @@ fn tell_gains(gains: &[LayerGain], printer: &Printer) {
     }
 }
 
+/// Which calibration methods were taken where they were to be found: of each tensor for those who ask, their numbers for all.
+fn tell_methods(tensors: &[TensorReport], printer: &Printer) {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (tensor, method) in tensors.iter().filter_map(|tensor| Some((tensor, tensor.method?))) {
+        *counts.entry(method).or_default() += 1;
+        printer.detail(&format!("`{}`: range by {method}", printable(&tensor.name)));
+    }
+    if !counts.is_empty() {
+        let counts: Vec<String> = counts.iter().map(|(method, count)| format!("{count} by {method}")).collect();
+        printer.note(&format!("ranges found by the method that loses least: {}", counts.join(", ")));
+    }
+}
+
 /// Bytes of a model, its external data included.
 pub(super) fn model_size(path: &Path) -> u64 {
     let files: [PathBuf; 2] = [path.to_path_buf(), external_data_path(path)];
@@ -207,6 +221,7 @@ impl Made<'_> {
             let (count, first) = (report.not_numbers.len(), printable(first));
             printer.note(&format!("the float model computes NaN in {count} tensors, `{first}` for one, on these data"));
         }
+        tell_methods(&report.tensors, printer);
         tell_gains(&report.gains, printer);
         for (name, reason) in &report.left_in_float {
             printer.detail(&format!("`{}` stays in float: {reason}", printable(name)));

@@ -51,6 +51,18 @@ fn patterns_without_effect_are_told() {
 }
 
 #[test]
+fn the_method_that_auto_took_is_told() {
+    let run = place().succeed(&quantize(&["--calibration-method", "auto", "--json"]));
+    let tensors = run.json()["report"]["tensors"].as_array().unwrap().clone();
+    let own = tensors.iter().filter(|t| t["role"] == "activation" && t["shares"].is_null());
+    let taken: Vec<&str> = own.map(|tensor| tensor["method"].as_str().unwrap()).collect();
+    assert!(taken.len() > 3 && taken.contains(&"minmse"), "{taken:?}");
+    assert!(run.stderr.is_empty() || run.stderr.contains("by minmse"), "{run:?}");
+    let run = place().succeed(&quantize(&[]));
+    assert!(!run.stderr.contains("ranges found by"), "{run:?}");
+}
+
+#[test]
 fn integers_at_the_ends_are_evaluated_by_their_scales() {
     let place = place();
     place.succeed(&quantize(&[]));

@@ -30,6 +30,13 @@ impl Automatic {
         }
     }
 
+    /// The candidate whose range loses least.
+    fn best(&self) -> Option<(Method, Range)> {
+        let ranges = CANDIDATES.into_iter().zip(self.candidates.iter().map(|candidate| candidate.range()));
+        let scored = ranges.map(|found| (self.error(found.1), found));
+        scored.reduce(|best, next| if next.0 < best.0 { next } else { best }).map(|(_, found)| found)
+    }
+
     fn error(&self, range: Range) -> f64 {
         let Settings { element, symmetric, scale, .. } = self.settings;
         self.judge.error(self.codes, affine(range, element, symmetric, scale))
@@ -43,11 +50,11 @@ impl Statistic for Automatic {
     }
 
     fn range(&self) -> Range {
-        let ranges = self.candidates.iter().map(|candidate| candidate.range());
-        let scored = ranges.map(|range| (self.error(range), range));
-        scored
-            .reduce(|best, next| if next.0 < best.0 { next } else { best })
-            .map_or(Range::default(), |(_, range)| range)
+        self.best().map_or(Range::default(), |(_, range)| range)
+    }
+
+    fn chosen(&self) -> Option<Method> {
+        self.best().map(|(method, _)| method)
     }
 }
 
@@ -80,6 +87,9 @@ mod tests {
             };
             let least = CANDIDATES.iter().map(|&m| error(values, range(m), symmetric)).fold(f64::INFINITY, f64::min);
             let found = error(values, range(Method::Auto), symmetric);
+            let mut statistic = Settings::new(Method::Auto, Element::Int8, symmetric, ScaleKind::Float).start();
+            statistic.observe(&Seen::new(values));
+            assert_eq!(range(statistic.chosen().unwrap()), statistic.range());
             // The histogram stands for the values but for its bins' width.
             assert!(found <= least * 1.02, "{found} {least}");
         }

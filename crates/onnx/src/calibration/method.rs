@@ -56,6 +56,11 @@ pub trait Statistic: Send + Sync {
 
     /// The range to quantize; zero and zero before any sample.
     fn range(&self) -> Range;
+
+    /// The method that was found to lose least, where the statistic looks for one.
+    fn chosen(&self) -> Option<Method> {
+        None
+    }
 }
 
 /// How a range is found.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::method::{Seen, Settings, Statistic};
+use super::method::{Method, Seen, Settings, Statistic};
 use crate::placement::{Channels, Placement, masks::HUGE};
 use crate::quantization::Range;
 use crate::solution::Ranges;
@@ -33,6 +33,8 @@ pub struct Observed {
     pub odd: BTreeSet<String>,
     /// The tensors that had another number of channels than was said.
     pub uneven: BTreeSet<String>,
+    /// The methods that were found to lose least, of tensors whose method was to be found.
+    pub methods: BTreeMap<String, Method>,
     /// Samples seen.
     pub samples: usize,
 }
@@ -65,6 +67,18 @@ impl Watch {
         match self {
             Self::Whole(statistic) => statistic.range(),
             Self::Each(..) => self.ranges().into_iter().flatten().reduce(Range::union).unwrap_or_default(),
+        }
+    }
+
+    /// The method taken for all values, or for most channels, where it was looked for.
+    fn chosen(&self) -> Option<Method> {
+        match self {
+            Self::Whole(statistic) => statistic.chosen(),
+            Self::Each(_, statistics) => {
+                let mut counts = BTreeMap::new();
+                statistics.iter().filter_map(|s| s.chosen()).for_each(|method| *counts.entry(method).or_insert(0) += 1);
+                counts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(method, _)| method)
+            }
         }
     }
 
@@ -142,7 +156,9 @@ impl Observation {
         let all: Vec<(&String, &Watch)> = self.statistics.iter().collect();
         let whole = all.par_iter().map(|(name, watch)| ((*name).clone(), watch.range())).collect();
         let channels = all.par_iter().filter_map(|(name, watch)| Some(((*name).clone(), watch.ranges()?))).collect();
+        let methods = all.par_iter().filter_map(|(name, watch)| Some(((*name).clone(), watch.chosen()?))).collect();
         Observed {
+            methods,
             ranges: Ranges { whole, channels },
             huge: self.huge.clone(),
             odd: self.odd.clone(),

@@ -198,10 +198,14 @@ impl Bench {
             .flat_map(|(part, choice)| part.names.iter().map(move |name| (name.as_str(), choice.unwrap_or(0))))
             .collect();
         let index = Index::new(&prepared.model.graph);
-        let mut ranges = Ranges::default();
+        let (mut ranges, mut methods) = (Ranges::default(), BTreeMap::new());
         for name in prepared.placement.activations.keys() {
             let key = prepared.observed(&index, name);
-            let from = &self.observed[levels.get(name.as_str()).copied().unwrap_or(0)].ranges;
+            let observed = &self.observed[levels.get(name.as_str()).copied().unwrap_or(0)];
+            let from = &observed.ranges;
+            if let Some(method) = observed.methods.get(&key) {
+                methods.insert(key.clone(), *method);
+            }
             if let Some(range) = from.whole.get(&key) {
                 ranges.whole.insert(key.clone(), *range);
             }
@@ -212,6 +216,7 @@ impl Bench {
         let first = &self.observed[0];
         Observed {
             ranges,
+            methods,
             huge: first.huge.clone(),
             odd: first.odd.clone(),
             uneven: first.uneven.clone(),

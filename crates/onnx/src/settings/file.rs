@@ -15,9 +15,13 @@ impl Settings {
     /// Reads a recipe from a TOML file. Errors: what the system says, and those of [`Settings::from_toml`].
     pub fn read(file: &Path) -> Result<Settings, SettingsError> {
         let mut text = String::new();
-        let read = File::open(file).and_then(|opened| opened.take(MAX_BYTES).read_to_string(&mut text));
+        let read = File::open(file).and_then(|opened| opened.take(MAX_BYTES + 1).read_to_string(&mut text));
         read.map_err(|cause| SettingsError::Read { file: file.to_owned(), cause })?;
-        Settings::from_toml(&file.display().to_string(), &text)
+        let name = file.display().to_string();
+        if text.len() as u64 > MAX_BYTES {
+            return Err(SettingsError::File { file: name, problem: format!("is longer than {MAX_BYTES} bytes") });
+        }
+        Settings::from_toml(&name, &text)
     }
 
     /// Reads a TOML recipe; `name` is the file's, for messages.
