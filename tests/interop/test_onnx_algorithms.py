@@ -8,6 +8,7 @@ import json
 import os
 
 import numpy as np
+import onnx
 import pytest
 
 import models
@@ -109,6 +110,29 @@ def test_equalization_keeps_the_float_function(kvant, nets, tmp_path, name):
     found = onnx_oracle.outputs(tmp_path / "cle.onnx", onnx_oracle.samples(test))
     for tensor, values in reference.items():
         assert np.abs(found[tensor] - values).max() <= 1e-5 * np.abs(values).max()
+
+
+def test_the_bias_of_a_product_whose_shapes_are_open_is_corrected(kvant, tmp_path):
+    """There MatMul and Add make no Gemm: the bias is the Add's."""
+    random = np.random.default_rng(0)
+    constants = {name: random.standard_normal(shape).astype("f") for name, shape in (("w0", (16, 32)), ("b0", 32), ("w1", (32, 8)), ("b1", 8))}
+    node, typed = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    nodes = [node("MatMul", ["x", "w0"], ["m0"]), node("Add", ["b0", "m0"], ["a0"]), node("Relu", ["a0"], ["r0"]),
+             node("MatMul", ["r0", "w1"], ["m1"]), node("Add", ["m1", "b1"], ["y"])]  # fmt: skip
+    ends = [[typed(name, onnx.TensorProto.FLOAT, ["samples", "tokens", size])] for name, size in (("x", 16), ("y", 8))]
+    graph = onnx.helper.make_graph(nodes, "g", *ends, [onnx.numpy_helper.from_array(a, name) for name, a in constants.items()])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    data = (random.standard_normal((64, 5, 16)) + 0.7).astype("f")
+    np.savez(tmp_path / "calib.npz", x=data[:32])
+    np.savez(tmp_path / "test.npz", x=data[32:])
+
+    def sqnr(*options):
+        out = tmp_path / "out.onnx"
+        command = ["quantize", tmp_path / "m.onnx", "--preset", "A8W8", "--weight", "int4", "--data", tmp_path / "calib.npz"]
+        kvant(*command, "-o", out, "--overwrite", *options)
+        return onnx_oracle.sqnr(tmp_path / "m.onnx", out, tmp_path / "test.npz")["y"]
+
+    assert sqnr("--algorithm", "bias-correction") > sqnr() + 2
 
 
 def test_the_report_tells_the_gain_of_each_layer(nets, quantized):

@@ -16,6 +16,8 @@ pub(super) struct Target {
     pub weight: String,
     /// The bias that it alone reads, with an element for each output channel.
     pub bias: Option<String>,
+    /// What an Add behind a MatMul adds to each output channel, which nothing else reads.
+    pub added: Option<String>,
     /// What the layer's output goes through before it is quantized.
     pub function: ActivationFunction,
 }
@@ -34,7 +36,7 @@ pub(super) fn targets(graph: &GraphProto, placement: &Placement) -> Vec<Target> 
             return None;
         }
         let bias = bias.map(str::to_owned);
-        Some(Target { position, weight: weight.to_owned(), bias, function })
+        Some(Target { position, weight: weight.to_owned(), bias, added: added(graph, &index, node), function })
     };
     (0..graph.node.len()).filter_map(target).collect()
 }
@@ -63,6 +65,17 @@ fn bias_of<'g>(graph: &'g GraphProto, index: &Index, node: &'g NodeProto) -> Opt
     let elements: usize = shape(constant(name)?).ok()?.iter().product();
     let channels = channels(node, &shape(constant(weight_of(node)?)?).ok()?)?;
     (elements == channels && index.only_consumer(name).is_some()).then_some(name)
+}
+
+/// The constant that is added to each output channel of a MatMul: its bias, which the operator has no place for.
+fn added(graph: &GraphProto, index: &Index, node: &NodeProto) -> Option<String> {
+    let output = node.output.first().filter(|_| is(node, "MatMul"))?;
+    let add = index.only_consumer(output).map(|i| &graph.node[i]).filter(|next| is(next, "Add"))?;
+    let name = add.input.iter().find(|name| *name != output)?;
+    let dims = shape(index.own_floats(graph, name)?).ok()?;
+    let channels = channels(node, &index.constant_shape(graph, weight_of(node)?)?)?;
+    let is_vector = dims.last() == Some(&channels) && dims.iter().product::<usize>() == channels;
+    is_vector.then(|| name.clone())
 }
 
 /// The activation function behind a node that nothing else reads.

@@ -40,6 +40,16 @@ impl Difference {
         self.drift.iter().map(|sum| sum / each.max(1.0)).collect()
     }
 
+    /// What it becomes when a constant is added to each channel of the quantized layer's output; for layers with no activation
+    /// function. With `e` the differences of a channel and `s` the constant: `sum (e - s)^2 = sum e^2 - 2 s sum e + n s^2`.
+    pub fn shifted(&self, shift: &[f64]) -> Self {
+        let each = self.elements as f64 / self.drift.len().max(1) as f64;
+        let change = |(drift, s): (&f64, &f64)| s * (each * s - 2.0 * drift);
+        let noise = self.noise + self.drift.iter().zip(shift).map(change).sum::<f64>();
+        let drift = self.drift.iter().zip(shift).map(|(drift, s)| drift - each * s).collect();
+        Self { noise: noise.max(0.0), drift, ..self.clone() }
+    }
+
     /// Mean squared difference.
     pub fn loss(&self) -> f64 {
         self.noise / self.elements.max(1) as f64
@@ -163,4 +173,29 @@ fn compare(layer: &Layer, output: &Array<'_>, target: &Array<'_>) -> Option<Diff
         found.drift[channel] += drift;
     }
     Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shift_is_what_running_again_with_it_would_find() {
+        let (wanted, made) = ([1.0, 2.0, 3.0, 5.0, -1.0, 0.5], [0.5, 2.5, 2.0, 4.0, -2.0, 0.0]);
+        let shift = [0.25, 0.75];
+        let found = |made: &[f64]| {
+            let each = |channel: usize| (channel..6).step_by(2);
+            let e = |i: usize| wanted[i] - made[i];
+            Difference {
+                signal: wanted.iter().map(|w: &f64| w * w).sum(),
+                noise: (0..6).map(|i| e(i).powi(2)).sum(),
+                elements: 6,
+                drift: (0..2).map(|channel| each(channel).map(e).sum()).collect(),
+            }
+        };
+        let moved: Vec<f64> = made.iter().enumerate().map(|(i, m)| m + shift[i % 2]).collect();
+        let (shifted, again) = (found(&made).shifted(&shift), found(&moved));
+        assert!((shifted.noise - again.noise).abs() < 1e-12 && shifted.signal == again.signal);
+        assert!(shifted.drift.iter().zip(&again.drift).all(|(a, b)| (a - b).abs() < 1e-12));
+    }
 }

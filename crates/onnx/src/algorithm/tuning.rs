@@ -131,11 +131,16 @@ impl Tuning<'_> {
         if let (Some(correction), Some(bias)) = (self.correction(), &layer.bias) {
             let drift = after.as_ref().unwrap_or(&before).mean_drift();
             let corrected = correction.corrected(bias, &drift, bias_factor(&layer.node));
-            fit_bias(self.prepared, self.solution, target, &corrected);
+            if let Some(name) = &target.bias {
+                fit_bias(self.prepared, self.solution, name, &corrected);
+            }
             layer.bias = Some(corrected);
             after = Some(self.difference(&layer, &codes, target, &captured)?);
         }
         self.settle(target, &layer, &codes)?;
+        if let Some(corrected) = self.correct_added(target, after.as_ref().unwrap_or(&before))? {
+            after = Some(corrected);
+        }
         Ok(Some(gain(&layer, &before, after.as_ref().unwrap_or(&before))))
     }
 
@@ -179,10 +184,33 @@ impl Tuning<'_> {
 
     /// A bias as the quantized model will have it. int32 is as good as float.
     fn stored_bias(&self, target: &Target, bias: Option<&[f32]>) -> Option<Vec<f32>> {
-        let (name, bias) = (target.bias.as_ref()?, bias?);
+        Some(self.stored(target.bias.as_ref()?, bias?))
+    }
+
+    fn stored(&self, name: &str, bias: &[f32]) -> Vec<f32> {
         let weight = self.prepared.placement.weights.get(name);
         let grid = weight.and_then(|weight| grid(name, weight, &[bias.len()], self.solution));
-        Some(grid.map_or_else(|| bias.to_vec(), |grid| grid.values(&grid.nearest(bias))))
+        grid.map_or_else(|| bias.to_vec(), |grid| grid.values(&grid.nearest(bias)))
+    }
+
+    /// Corrects the bias that an Add behind a MatMul holds; `None` where there is none, or nothing is gained.
+    fn correct_added(&mut self, target: &Target, found: &Difference) -> Result<Option<Difference>, QuantizeError> {
+        let (Some(correction), Some(name)) = (self.correction(), &target.added) else { return Ok(None) };
+        let graph = self.float.graph();
+        let Some(bias) = Index::new(graph).constant(graph, name).map(values).transpose()? else { return Ok(None) };
+        let (before, known) = (self.stored(name, &bias), self.solution.weights.get(name).cloned());
+        let corrected = correction.corrected(&bias, &found.mean_drift(), 1.0);
+        fit_bias(self.prepared, self.solution, name, &corrected);
+        let after = self.stored(name, &corrected);
+        let shift: Vec<f64> = after.iter().zip(&before).map(|(a, b)| f64::from(*a) - f64::from(*b)).collect();
+        let shifted = found.shifted(&shift);
+        if shifted.noise >= found.noise {
+            known.into_iter().for_each(|known| drop(self.solution.weights.insert(name.clone(), known)));
+            return Ok(None);
+        }
+        self.quantized.set_constant(name, &after);
+        set_floats(&mut self.prepared.model, name, &corrected);
+        Ok(Some(shifted))
     }
 
     /// Lets the rest of the walk, and the model that is written, have the layer as it has become.
@@ -198,11 +226,11 @@ impl Tuning<'_> {
 }
 
 /// Gives a bias that is quantized like a weight the scale of its new values. On NPUs its scale is tied to the product's, and stays.
-fn fit_bias(prepared: &Prepared, solution: &mut Solution, target: &Target, bias: &[f32]) {
-    let Some(name) = target.bias.as_ref().filter(|_| !prepared.recipe.npu) else { return };
-    let Some(weight) = prepared.placement.weights.get(name) else { return };
+fn fit_bias(prepared: &Prepared, solution: &mut Solution, name: &str, bias: &[f32]) {
+    let weight = prepared.placement.weights.get(name).filter(|_| !prepared.recipe.npu);
+    let Some(weight) = weight else { return };
     let parameters = weight_parameters(bias, &[bias.len()], weight.axis, weight.method());
-    solution.weights.insert(name.clone(), parameters);
+    solution.weights.insert(name.to_owned(), parameters);
 }
 
 fn set_floats(model: &mut ModelProto, name: &str, values: &[f32]) {
