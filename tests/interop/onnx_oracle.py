@@ -233,12 +233,12 @@ def key(tool, preset, model, npz, count):
     return digest.hexdigest()[:16]
 
 
-def run_alone(tool, preset, model, npz, out, count):
+def run_alone(tool, preset, model, npz, out, count, timeout=None):
     """One quantization in a process and a directory of its own: what Quark does depends on what the process did before, and it
-    writes a table into the working directory. Returns what went wrong, or None."""
+    writes a table into the working directory. Returns what went wrong, or None. Takes at most `timeout` seconds."""
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, __file__, "--one", tool, preset, model, npz, out, count or 0]
-        done = subprocess.run([str(c) for c in command], cwd=work, capture_output=True, text=True)
+        done = subprocess.run([str(c) for c in command], cwd=work, capture_output=True, text=True, timeout=timeout)
     return done.stderr.strip().rsplit("\n", 1)[-1] + "\n\n" + done.stderr[-4000:] if done.returncode else None
 
 
@@ -248,8 +248,9 @@ def run_here(tool, preset, model, npz, out, count):
     TOOLS[tool](preset, model, feeds, out)
 
 
-def quantize(tool, preset, model, npz, cache, count=None):
-    """The model that `tool` makes of `model` with the calibration data `npz`; raises Unable where it fails."""
+def quantize(tool, preset, model, npz, cache, count=None, timeout=None):
+    """The model that `tool` makes of `model` with the calibration data `npz`; raises Unable where it fails, and
+    subprocess.TimeoutExpired after `timeout` seconds."""
     model, npz, cache = (pathlib.Path(p).resolve() for p in (model, npz, cache))
     cache.mkdir(parents=True, exist_ok=True)
     stem = cache / f"{model.stem}-{tool}-{preset.replace(':', '_')}-{key(tool, preset, model, npz, count)}"
@@ -258,7 +259,7 @@ def quantize(tool, preset, model, npz, cache, count=None):
         raise Unable(failed.read_text())
     if not out.exists():
         partial = pathlib.Path(f"{stem}.partial.onnx")
-        if wrong := run_alone(tool, preset, model, npz, partial, count):
+        if wrong := run_alone(tool, preset, model, npz, partial, count, timeout):
             failed.write_text(wrong)
             raise Unable(wrong)
         partial.rename(out)
