@@ -33,8 +33,11 @@ SCHEMES = {
     "W4A8": (["--weight", "int4"], None),
     "W4A8 per channel": (["--weight", "int4", "--per-channel"], None),
 }
-ALGORITHMS = ["", "cle", "bias-correction", "adaround", "adaquant", "smoothquant", "gptq", "cle,bias-correction", "cle,gptq,bias-correction", "smoothquant,gptq"]
+ALGORITHMS = ["", "cle", "bias-correction", "adaround", "adaquant", "smoothquant", "gptq", "weights-only,gptq", "cle,bias-correction", "cle,gptq,bias-correction", "smoothquant,gptq"]
+# What Quark has: its GPTQ leaves activations in float.
+QUARK = ["", "cle", "bias-correction", "adaround", "adaquant", "smoothquant", "weights-only,gptq"]
 TRAINED = ("adaround", "adaquant")
+WEIGHTS_ONLY = "weights-only"  # stands in lists of algorithms, but is an option
 CLASSIFIERS = ("digits_mobilenet", "digits_relu6", "digits_resnet", "digits_transformer")
 NOT_RUN = "–"
 
@@ -48,6 +51,7 @@ class Net:
     calib: pathlib.Path
     measure: typing.Callable[[pathlib.Path], str]
     style: str = ""  # before presets of Quark
+    options: tuple = ()  # of kvant
 
 
 def classifier(name, work, digits):
@@ -89,7 +93,7 @@ def digest(path):
 
 def training(algorithms, iterations):
     """(of kvant, of the oracle): algorithms with the iterations of those that are trained"""
-    names = [name for name in algorithms.split(",") if name]
+    names = [name for name in algorithms.split(",") if name not in ("", WEIGHTS_ONLY)]
     ours = [f"{name}:num_iterations={iterations}:early_stop=off" if name in TRAINED else name for name in names]
     theirs = [f"{name}={iterations}" if name in TRAINED else name for name in names]
     return ours, theirs
@@ -98,8 +102,9 @@ def training(algorithms, iterations):
 def kvant(a, net, scheme, algorithms):
     out = a.work / f"{net.name}-{scheme}-{algorithms or 'plain'}.onnx".replace(" ", "_").replace(",", "_")
     asked, _ = training(algorithms, a.iterations)
-    command = [a.kvant, "quantize", net.model, "--preset", "A8W8", "--data", net.calib, "--threads", a.threads, "-o", out, "--overwrite", *SCHEMES[scheme][0]]
+    command = [a.kvant, "quantize", net.model, "--preset", "A8W8", "--data", net.calib, "--threads", a.threads, "-o", out, "--overwrite", *SCHEMES[scheme][0], *net.options]
     command += ["--algorithm", ",".join(asked)] if asked else []
+    command += ["--weights-only"] if WEIGHTS_ONLY in algorithms else []
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     return net.measure(out) if done.returncode == 0 else said(done.stderr)
 
@@ -148,7 +153,7 @@ def arguments(description, algorithms, quark, iterations):
 
 
 def main():
-    parser = arguments(__doc__, ALGORITHMS, [name for name in ALGORITHMS if "," not in name], 500)
+    parser = arguments(__doc__, ALGORITHMS, QUARK, 500)
     parser.add_argument("--nets", default=",".join(CLASSIFIERS))
     parser.add_argument("--digits", type=pathlib.Path, default=REPO.parent / "shared" / "models" / "digits")
     a = parser.parse_args()

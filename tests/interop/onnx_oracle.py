@@ -8,11 +8,13 @@ prints a table of SQNR for models of `onnx_models.py`. Results are kept in CACHE
 
 import argparse
 import copy
+import fnmatch
 import functools
 import hashlib
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -164,6 +166,10 @@ ALGORITHMS = {"cle": "CLEConfig", "bias-correction": "BiasCorrectionConfig", "sm
               "adaround": "AdaRoundConfig", "adaquant": "AdaQuantConfig"}  # fmt: skip
 
 
+def node_names(model):
+    return [node.name for node in onnx.load(model, load_external_data=False).graph.node]
+
+
 def quark_algorithm(asked):
     name, _, iterations = asked.partition("=")
     kind = getattr(quark_onnx(), ALGORITHMS[name])
@@ -173,6 +179,7 @@ def quark_algorithm(asked):
 def quark_config(preset, model, feeds):
     """`A8W8` is the preset of Quark's present interface, `legacy:A8W8` that of `get_default_config`; the two differ.
     `nomask:A8W8` leaves out the nodes of attention masks, `channel:A8W8` has a scale for each channel of a weight,
+    `products:A8W8` quantizes MatMul and Gemm alone, `products(GLOB):A8W8` not those whose names match,
     `A8W8+cle+adaround` runs algorithms with their usual settings, `A8W8+adaround=300` for so many iterations."""
     preset, *algorithms = preset.split("+")
     if algorithms:
@@ -186,6 +193,12 @@ def quark_config(preset, model, feeds):
     if preset.startswith("nomask:"):
         config = quark_config(preset.split(":", 1)[1], model, feeds)
         config.exclude = mask_nodes(model, feeds)
+        return config
+    if preset.startswith("products"):
+        style, rest = preset.split(":", 1)
+        config = quark_config(rest, model, feeds)
+        config.extra_options = (config.extra_options or {}) | {"OpTypesToQuantize": ["MatMul", "Gemm"]}
+        config.exclude = [name for name in node_names(model) if fnmatch.fnmatchcase(name, style[len("products") :].strip("()"))]
         return config
     if preset.startswith("legacy:"):
         from quark.onnx.quantization.config.config import Config
@@ -253,7 +266,7 @@ def quantize(tool, preset, model, npz, cache, count=None, timeout=None):
     subprocess.TimeoutExpired after `timeout` seconds."""
     model, npz, cache = (pathlib.Path(p).resolve() for p in (model, npz, cache))
     cache.mkdir(parents=True, exist_ok=True)
-    stem = cache / f"{model.stem}-{tool}-{preset.replace(':', '_')}-{key(tool, preset, model, npz, count)}"
+    stem = cache / f"{model.stem}-{tool}-{re.sub(r'[^A-Za-z0-9+=.-]', '_', preset)}-{key(tool, preset, model, npz, count)}"
     out, failed = pathlib.Path(f"{stem}.onnx"), pathlib.Path(f"{stem}.error")
     if failed.exists():
         raise Unable(failed.read_text())
