@@ -75,11 +75,14 @@ class Cache:
         self.cells = json.loads(path.read_text()) if path and path.exists() else {}
 
     def cell(self, key, make):
-        if key not in self.cells:
-            self.cells[key] = make()
+        if key in self.cells:
+            return self.cells[key]
+        made = make()
+        if made != NOT_RUN:
+            self.cells[key] = made
             if self.path:
                 self.path.write_text(json.dumps(self.cells, indent=1, ensure_ascii=False))
-        return self.cells[key]
+        return made
 
 
 def said(error):
@@ -114,6 +117,8 @@ def quark(a, net, scheme, algorithms):
     preset = "+".join([net.style + SCHEMES[scheme][1], *asked])
     try:
         return net.measure(onnx_oracle.quantize("quark", preset, net.model, net.calib, a.work / "oracle", timeout=a.timeout))
+    except subprocess.TimeoutExpired:
+        return NOT_RUN
     except Exception as error:  # also models that do not run
         return said(error)
 
