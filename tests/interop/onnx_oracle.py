@@ -8,11 +8,13 @@ prints a table of SQNR for models of `onnx_models.py`. Results are kept in CACHE
 
 import argparse
 import copy
+import fnmatch
 import functools
 import hashlib
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -164,6 +166,10 @@ ALGORITHMS = {"cle": "CLEConfig", "bias-correction": "BiasCorrectionConfig", "sm
               "adaround": "AdaRoundConfig", "adaquant": "AdaQuantConfig"}  # fmt: skip
 
 
+def node_names(model):
+    return [node.name for node in onnx.load(model, load_external_data=False).graph.node]
+
+
 def quark_algorithm(asked):
     name, _, iterations = asked.partition("=")
     kind = getattr(quark_onnx(), ALGORITHMS[name])
@@ -173,6 +179,7 @@ def quark_algorithm(asked):
 def quark_config(preset, model, feeds):
     """`A8W8` is the preset of Quark's present interface, `legacy:A8W8` that of `get_default_config`; the two differ.
     `nomask:A8W8` leaves out the nodes of attention masks, `channel:A8W8` has a scale for each channel of a weight,
+    `products:A8W8` quantizes MatMul and Gemm alone, `products(GLOB):A8W8` not those whose names match,
     `A8W8+cle+adaround` runs algorithms with their usual settings, `A8W8+adaround=300` for so many iterations."""
     preset, *algorithms = preset.split("+")
     if algorithms:
@@ -186,6 +193,12 @@ def quark_config(preset, model, feeds):
     if preset.startswith("nomask:"):
         config = quark_config(preset.split(":", 1)[1], model, feeds)
         config.exclude = mask_nodes(model, feeds)
+        return config
+    if preset.startswith("products"):
+        style, rest = preset.split(":", 1)
+        config = quark_config(rest, model, feeds)
+        config.extra_options = (config.extra_options or {}) | {"OpTypesToQuantize": ["MatMul", "Gemm"]}
+        config.exclude = [name for name in node_names(model) if fnmatch.fnmatchcase(name, style[len("products") :].strip("()"))]
         return config
     if preset.startswith("legacy:"):
         from quark.onnx.quantization.config.config import Config
@@ -233,12 +246,12 @@ def key(tool, preset, model, npz, count):
     return digest.hexdigest()[:16]
 
 
-def run_alone(tool, preset, model, npz, out, count):
+def run_alone(tool, preset, model, npz, out, count, timeout=None):
     """One quantization in a process and a directory of its own: what Quark does depends on what the process did before, and it
-    writes a table into the working directory. Returns what went wrong, or None."""
+    writes a table into the working directory. Returns what went wrong, or None. Takes at most `timeout` seconds."""
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, __file__, "--one", tool, preset, model, npz, out, count or 0]
-        done = subprocess.run([str(c) for c in command], cwd=work, capture_output=True, text=True)
+        done = subprocess.run([str(c) for c in command], cwd=work, capture_output=True, text=True, timeout=timeout)
     return done.stderr.strip().rsplit("\n", 1)[-1] + "\n\n" + done.stderr[-4000:] if done.returncode else None
 
 
@@ -248,17 +261,18 @@ def run_here(tool, preset, model, npz, out, count):
     TOOLS[tool](preset, model, feeds, out)
 
 
-def quantize(tool, preset, model, npz, cache, count=None):
-    """The model that `tool` makes of `model` with the calibration data `npz`; raises Unable where it fails."""
+def quantize(tool, preset, model, npz, cache, count=None, timeout=None):
+    """The model that `tool` makes of `model` with the calibration data `npz`; raises Unable where it fails, and
+    subprocess.TimeoutExpired after `timeout` seconds."""
     model, npz, cache = (pathlib.Path(p).resolve() for p in (model, npz, cache))
     cache.mkdir(parents=True, exist_ok=True)
-    stem = cache / f"{model.stem}-{tool}-{preset.replace(':', '_')}-{key(tool, preset, model, npz, count)}"
+    stem = cache / f"{model.stem}-{tool}-{re.sub(r'[^A-Za-z0-9+=.-]', '_', preset)}-{key(tool, preset, model, npz, count)}"
     out, failed = pathlib.Path(f"{stem}.onnx"), pathlib.Path(f"{stem}.error")
     if failed.exists():
         raise Unable(failed.read_text())
     if not out.exists():
         partial = pathlib.Path(f"{stem}.partial.onnx")
-        if wrong := run_alone(tool, preset, model, npz, partial, count):
+        if wrong := run_alone(tool, preset, model, npz, partial, count, timeout):
             failed.write_text(wrong)
             raise Unable(wrong)
         partial.rename(out)
