@@ -43,7 +43,8 @@ impl Rotation {
         let odd = channels >> twos;
         let mut random = SplitMix64::new(seed);
         let signs = (0..channels).map(|_| if random.draw() >> 63 == 0 { 1.0 } else { -1.0 }).collect();
-        let of_order = |taken: u32| Some((taken, paley(odd << taken).filter(|_| odd << taken <= LARGEST)?));
+        let of_order =
+            |taken: u32| Some((taken, Some(odd << taken).filter(|order| *order <= LARGEST).and_then(paley)?));
         let (taken, first, name) = match (2..=twos).find_map(of_order).filter(|_| odd > 1) {
             _ if odd == 1 => (0, None, "Hadamard"),
             Some((taken, factor)) => (taken, Some(factor), "Hadamard"),

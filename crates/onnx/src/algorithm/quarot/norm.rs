@@ -46,11 +46,12 @@ fn whole(view: &View<'_>, position: usize) -> Option<Norm> {
     // Means and deviations are those of the unrotated channels.
     let rest = node.output.get(1..).unwrap_or_default();
     let alone = rest.iter().all(|name| !view.index.is_read(name));
+    let output = node.output.first()?.clone();
     let known = is_standard(node) || node.op_type() == "SimplifiedLayerNormalization";
     (known && last && vectors && alone).then(|| Norm {
         input: input.to_owned(),
         nodes: BTreeSet::from([position]),
-        output: node.output[0].clone(),
+        output,
         whole: Some(position),
         centres,
     })

@@ -142,12 +142,16 @@ impl Growth<'_> {
     fn pass(&mut self, position: usize, known: Lane) -> bool {
         let node = self.view.node(position);
         let Some(lanes) = across(self.view, node, known, self.channels) else { return false };
+        let name = |&(slot, _): &Lane| match slot {
+            Slot::Output(at) => node.output.get(at).cloned(),
+            Slot::Input(at) => node.input.get(at).cloned(),
+        };
+        let Some(names) = lanes.iter().map(name).collect::<Option<Vec<_>>>() else { return false };
         self.stream.mean_is_read |= is(node, "MatMul");
-        for (slot, axis) in lanes {
+        for ((slot, axis), name) in lanes.into_iter().zip(names) {
             match slot {
-                Slot::Output(at) => self.open.push((node.output[at].clone(), axis)),
-                Slot::Input(at) if self.view.is_constant(&node.input[at]) => self.constant(position, at, axis),
-                Slot::Input(at) => self.open.push((node.input[at].clone(), axis)),
+                Slot::Input(at) if self.view.is_constant(&name) => self.constant(position, at, axis),
+                _ => self.open.push((name, axis)),
             }
         }
         true

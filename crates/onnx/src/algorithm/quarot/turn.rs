@@ -20,7 +20,7 @@ impl Turn<'_> {
     pub fn apply(&self, values: &mut [f32], dims: &[usize]) {
         let length = dims[self.axis];
         let inner: usize = dims[self.axis + 1..].iter().product();
-        if inner == 1 {
+        if inner <= 1 {
             return self.blocks(values);
         }
         for slab in values.chunks_exact_mut(length * inner) {
