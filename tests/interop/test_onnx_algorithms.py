@@ -61,9 +61,10 @@ GAINS = [
     ("digits_transformer", "smoothquant", (), 2),
     ("digits_transformer", "smoothquant,gptq", ("--weight", "int4", "--per-channel"), 5),
     ("digits_relu6", "cle,gptq,bias-correction", ("--weight", "int4"), 3),
-    ("digits_transformer", "quarot", (), 2),
-    ("digits_decoder", "quarot", (), 2),
-    ("digits_decoder", "quarot", ("--weight", "int4", "--per-channel"), 2),
+    ("digits_transformer", "quarot", (), 5),
+    ("digits_transformer", "quarot", ("--weight", "int4", "--per-channel"), 5),
+    ("digits_decoder", "quarot", (), 1.5),
+    ("digits_decoder", "quarot", ("--weight", "int4"), 2),
 ]
 
 
