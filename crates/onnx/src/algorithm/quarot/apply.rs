@@ -162,13 +162,16 @@ fn own_bias(view: &View<'_>, at: usize, outputs: usize) -> Option<Place> {
     view.is_vector(&view.node(add).input[slot], outputs).then_some((add, slot))
 }
 
+/// What tells turns apart: axis, stream, whether the mean goes, the gain.
+type TurnKey = (usize, usize, bool, Option<String>);
+
 struct Writer<'g> {
     graph: &'g mut GraphProto,
     /// Of the graph as it was. Its nodes and initializers keep their positions until the end.
     index: Index,
     names: Names,
     /// Constants that were changed in the same way for another reader.
-    copies: HashMap<(String, Vec<(usize, usize, bool, Option<String>)>), String>,
+    copies: HashMap<(String, Vec<TurnKey>), String>,
     spill: Option<&'g Spill>,
 }
 
