@@ -18,6 +18,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 CALIBRATION, TEST = 64, 597
+OUTLIER = 20.0  # what stands out in a residual stream whose other channels are about 1
 SPREAD = 30.0  # how far apart the channels of one layer are stretched
 
 
@@ -78,6 +79,54 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.blocks(x)).mean(1))
 
 
+class RootMeanSquare(nn.Module):
+    """RMSNorm in its parts, as decoders of transformers compute it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class DecoderBlock(nn.Module):
+    """A block of a decoder: causal attention and a gated MLP, without biases."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.first, self.second = heads, RootMeanSquare(width), RootMeanSquare(width)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(width, 2 * width, bias=False) for _ in range(2))
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        heads = lambda y: y.reshape(batch, length, self.heads, width // self.heads).transpose(1, 2)  # noqa: E731
+        normed = self.first(x)
+        scores = heads(self.q(normed)) @ heads(self.k(normed)).transpose(-1, -2) * (width // self.heads) ** -0.5
+        shares = (scores + torch.full((length, length), -1e4).triu(1)).softmax(-1)
+        x = x + self.out((shares @ heads(self.v(normed))).transpose(1, 2).reshape(batch, length, width))
+        normed = self.second(x)
+        return x + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
+
+
+class Decoder(nn.Module):
+    """Rows of half a picture's width, one after the other; some channels of the stream are far larger than the others, as in large
+    language models."""
+
+    def __init__(self, width=48):
+        super().__init__()
+        self.rows, self.places = nn.Linear(4, width, bias=False), nn.Parameter(torch.randn(1, 16, width) * 0.02)
+        self.places.data[..., :: width // 3] += OUTLIER
+        self.blocks, self.norm = nn.Sequential(DecoderBlock(width, 4), DecoderBlock(width, 4)), RootMeanSquare(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.rows(x.reshape(-1, 16, 4)) + self.places
+        return self.head(self.norm(self.blocks(x))[:, -1])
+
+
 @torch.no_grad()
 def stretch(net):
     """Outliers as large language models have them, at the same function: some channels of a norm are large, their weights small."""
@@ -92,7 +141,11 @@ def stretch(net):
 
 
 # name -> (how it is built, what is done once it is trained, epochs)
-NETS = {"digits_relu6": (relu6, lambda net: net, 12), "digits_transformer": (Transformer, stretch, 25)}
+NETS = {
+    "digits_relu6": (relu6, lambda net: net, 12),
+    "digits_transformer": (Transformer, stretch, 25),
+    "digits_decoder": (Decoder, lambda net: net, 25),
+}
 
 
 def train(net, epochs):

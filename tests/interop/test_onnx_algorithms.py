@@ -62,6 +62,10 @@ GAINS = [
     ("digits_transformer", "smoothquant", (), 2),
     ("digits_transformer", "smoothquant,gptq", ("--weight", "int4", "--per-channel"), 5),
     ("digits_relu6", "cle,gptq,bias-correction", ("--weight", "int4"), 3),
+    ("digits_transformer", "quarot", (), 5),
+    ("digits_transformer", "quarot", ("--weight", "int4", "--per-channel"), 5),
+    ("digits_decoder", "quarot", (), 1.5),
+    ("digits_decoder", "quarot", ("--weight", "int4"), 2),
 ]
 
 
@@ -99,15 +103,21 @@ def test_equalization_wins_back_what_one_scale_loses(nets, quantized):
     assert plain < 0.5 and equalized > 0.98
 
 
-@pytest.mark.parametrize("name", ["digits_mobilenet", "digits_relu6", "digits_resnet"])
-def test_equalization_keeps_the_float_function(kvant, nets, tmp_path, name):
+KEEPING = [
+    *((name, "CLE") for name in ("digits_mobilenet", "digits_relu6", "digits_resnet")),
+    *((name, "QUAROT") for name in ("digits_decoder", "digits_transformer")),
+]
+
+
+@pytest.mark.parametrize(("name", "algorithm"), KEEPING)
+def test_the_float_function_stays(kvant, nets, tmp_path, name, algorithm):
     """Weights alone in 32 bits, which floats hardly tell from themselves: what differs is the function."""
     model, calib, test = nets(name)
-    options = ["--preset", "A8W8_CLE", "--weights-only", "--weight", "int32", "--per-channel", "--data", calib]
-    done = kvant("quantize", model, *options, "-o", tmp_path / "cle.onnx")
+    options = ["--preset", f"A8W8_{algorithm}", "--weights-only", "--weight", "int32", "--per-channel", "--data", calib]
+    done = kvant("quantize", model, *options, "-o", tmp_path / "made.onnx")
     assert done.returncode == 0, done.stderr
     reference = onnx_oracle.outputs(model, onnx_oracle.samples(test))
-    found = onnx_oracle.outputs(tmp_path / "cle.onnx", onnx_oracle.samples(test))
+    found = onnx_oracle.outputs(tmp_path / "made.onnx", onnx_oracle.samples(test))
     for tensor, values in reference.items():
         assert np.abs(found[tensor] - values).max() <= 1e-5 * np.abs(values).max()
 
@@ -143,6 +153,16 @@ def test_the_report_tells_the_gain_of_each_layer(nets, quantized):
     assert len(losses) == 8 and sum(after for _, after in losses) < sum(before for before, _ in losses)
 
 
+def test_the_report_tells_what_was_rotated(nets, quantized):
+    report = json.loads(quantized("digits_decoder", "quarot").with_suffix(".json").read_text())["report"]
+    stream, *heads = report["rotated"]
+    assert (stream["channels"], stream["normalizations"], stream["rotation"]) == (48, 5, "Hadamard 12 x 2 x 2")
+    # The rows, the places and two layers of each block make the stream; five layers of each and the head read it.
+    assert (len(stream["makers"]), len(stream["readers"])) == (6, 11)
+    assert [(head["channels"], len(head["makers"]), len(head["readers"])) for head in heads] == [(12, 1, 1)] * 2
+    assert report["not_rotated"] == []
+
+
 def test_suffixes_of_presets_are_algorithms(kvant, nets, tmp_path):
     model, calib, _ = nets("digits_relu6")
     ways = {"a": ["--preset", "A8W8_BIAS_CORRECTION_CLE"], "b": ["--preset", "A8W8", "--algorithm", "bias-correction,cle"]}
@@ -157,6 +177,7 @@ def test_what_goes_wrong_is_said(kvant, nets, tmp_path):
     run = lambda *options: kvant("quantize", model, "--data", calib, "-o", tmp_path / "out.onnx", *options)  # noqa: E731
     assert "did you mean `cle`" in run("--preset", "A8W8", "--algorithm", "clee").stderr
     assert "has no option `x`" in run("--preset", "A8W8", "--algorithm", "cle:x=1").stderr
+    assert "no residual stream of the model can be rotated" in run("--preset", "A8W8_QUAROT").stderr
     missing = kvant("quantize", model, "--preset", "A8W8_CLE", "-o", tmp_path / "out.onnx")
     assert "needs calibration data" in missing.stderr
     assert "does nothing for this layout" in run("--preset", "DYNAMIC", "--algorithm", "bias-correction").stderr

@@ -9,7 +9,8 @@ use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, Spill};
 use kvant_quant::glob::Glob;
 
 use crate::algorithm::{
-    self, Algorithm, AlgorithmError, Data, EqualizedPair, ScaledInput, transform, transform_with_data, tune,
+    self, Algorithm, AlgorithmError, Data, EqualizedPair, Rotations, ScaledInput, Transformed, transform,
+    transform_with_data, tune,
 };
 use crate::calibration::{Method, Observation, Observed, Settings, Watched};
 use crate::element::Element;
@@ -41,6 +42,8 @@ pub struct Prepared {
     pub passes: Vec<(&'static str, usize)>,
     /// Pairs of layers that were equalized.
     pub equalized: Vec<EqualizedPair>,
+    /// Streams of channels that were rotated, and those that were not.
+    pub rotations: Rotations,
     /// Tensors whose channels were scaled.
     pub scaled_inputs: Vec<ScaledInput>,
     /// Words of the recipe that name nothing of the graph.
@@ -67,11 +70,11 @@ pub fn prepare(
         return Err(QuantizeError::NoIntegerBoundary);
     }
     algorithm::check(&recipe)?;
-    let equalized = transform(&mut model, &recipe, spill)?;
+    let Transformed { equalized, rotations } = transform(&mut model, &recipe, spill)?;
     let (types, placement) = place_all(&model, &recipe)?;
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph));
     let scaled_inputs = Vec::new();
-    Ok(Prepared { model, recipe, placement, types, passes, equalized, scaled_inputs, unmatched })
+    Ok(Prepared { model, recipe, placement, types, passes, equalized, rotations, scaled_inputs, unmatched })
 }
 
 /// Raises the opset to what the types of a recipe need.
@@ -171,8 +174,9 @@ impl Prepared {
         raise_opset(&mut model, &recipe)?;
         let (types, placement) = place_all(&model, &recipe)?;
         let (passes, equalized) = (self.passes.clone(), self.equalized.clone());
-        let scaled_inputs = self.scaled_inputs.clone();
-        Ok(Self { model, recipe, placement, types, passes, equalized, scaled_inputs, unmatched: Vec::new() })
+        let (rotations, scaled_inputs) = (self.rotations.clone(), self.scaled_inputs.clone());
+        let unmatched = Vec::new();
+        Ok(Self { model, recipe, placement, types, passes, equalized, rotations, scaled_inputs, unmatched })
     }
 
     /// Statistics for the tensors whose ranges are needed. None where nothing depends on data.
@@ -348,6 +352,9 @@ impl Prepared {
         let equalizes = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Equalization(_));
         if self.recipe.algorithms.iter().any(equalizes) && self.equalized.is_empty() {
             notices.push("no two layers of the model can be equalized".to_owned());
+        }
+        if self.recipe.algorithms.iter().any(|algorithm| matches!(algorithm, Algorithm::Quarot(_))) {
+            notices.extend(self.rotations.notice());
         }
         if self.placement.activations.values().any(|a| a.channels.is_some()) {
             notices.push(

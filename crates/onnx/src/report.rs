@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::algorithm::{EqualizedPair, LayerGain, ScaledInput};
+use crate::algorithm::{EqualizedPair, LayerGain, LeftStream, RotatedStream, ScaledInput};
 use crate::calibration::Method;
 use crate::quantization::Range;
 use crate::quantize::Prepared;
@@ -49,6 +49,10 @@ pub struct Report {
     pub algorithms: Vec<String>,
     /// Pairs of layers that were equalized.
     pub equalized: Vec<EqualizedPair>,
+    /// Streams of channels that were rotated.
+    pub rotated: Vec<RotatedStream>,
+    /// Streams of channels that could not be rotated, and why.
+    pub not_rotated: Vec<LeftStream>,
     /// Tensors whose channels were scaled.
     pub scaled_inputs: Vec<ScaledInput>,
     /// What algorithms gained for each layer whose codes or biases they chose.
@@ -107,6 +111,8 @@ impl Report {
             passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             algorithms: prepared.recipe.algorithms.iter().map(ToString::to_string).collect(),
             equalized: prepared.equalized.clone(),
+            rotated: prepared.rotations.rotated.clone(),
+            not_rotated: prepared.rotations.left.clone(),
             scaled_inputs: prepared.scaled_inputs.clone(),
             gains: Vec::new(),
             left_in_float: skipped.collect(),

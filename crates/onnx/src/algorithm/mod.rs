@@ -24,6 +24,7 @@ mod input_scaling;
 mod layer;
 mod list;
 mod option;
+mod quarot;
 mod reconstruction;
 mod simulation;
 mod smooth_quant;
@@ -49,10 +50,11 @@ pub use kvant_quant::reconstruction::ActivationFunction;
 pub use layer::{Grid, Layer, Rounded, Rounding};
 pub use list::{Algorithms, split_name};
 pub use option::AlgorithmOption;
+pub use quarot::{LeftStream, QuarotSettings, RotatedStream, Rotations, rotate};
 pub use reconstruction::{AdaQuant, AdaRound, Span};
 pub use smooth_quant::SmoothQuantSettings;
 pub use spelling::SpellingError;
-pub(crate) use transform::{check, transform, transform_with_data};
+pub(crate) use transform::{Transformed, check, transform, transform_with_data};
 pub use tuning::LayerGain;
 pub(crate) use tuning::tune;
 
@@ -61,6 +63,8 @@ pub(crate) use tuning::tune;
 pub enum Algorithm {
     /// Scales of channels moved between consecutive layers.
     Equalization(Equalization),
+    /// Channels of the residual stream and of attention heads rotated.
+    Quarot(QuarotSettings),
     /// Scales of channels moved from the inputs of products into their weights.
     SmoothQuant(SmoothQuantSettings),
     /// Scales of channels under which rounded weights change outputs least.
@@ -123,6 +127,17 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         about: "scales channels of consecutive layers so that both weights use their range: for depthwise convolutions",
         usual: Algorithm::Equalization(Equalization::USUAL),
         options: cross_layer_equalization::OPTIONS,
+    },
+    AlgorithmRow {
+        name: "quarot",
+        aliases: &["rotation"],
+        stage: Stage::Float,
+        needs_data: false,
+        cost: "little",
+        paper: "arXiv 2404.00456",
+        about: "rotates the channels of the residual stream so that outliers spread over all: for transformers",
+        usual: Algorithm::Quarot(QuarotSettings::USUAL),
+        options: quarot::OPTIONS,
     },
     AlgorithmRow {
         name: "smoothquant",
@@ -237,7 +252,9 @@ impl Algorithm {
             Self::AdaQuant(settings) => Some(settings),
             // Zero points between codes are found where they are written.
             Self::Hqq(_) => None,
-            Self::Equalization(_) | Self::SmoothQuant(_) | Self::Awq(_) | Self::BiasCorrection(_) => None,
+            Self::Equalization(_) | Self::Quarot(_) | Self::SmoothQuant(_) | Self::Awq(_) | Self::BiasCorrection(_) => {
+                None
+            }
         }
     }
 
@@ -247,7 +264,12 @@ impl Algorithm {
             Self::BiasCorrection(_) => true,
             Self::AdaRound(settings) => settings.update_bias,
             Self::AdaQuant(settings) => settings.update_bias,
-            Self::Equalization(_) | Self::SmoothQuant(_) | Self::Awq(_) | Self::Hqq(_) | Self::Gptq(_) => false,
+            Self::Equalization(_)
+            | Self::Quarot(_)
+            | Self::SmoothQuant(_)
+            | Self::Awq(_)
+            | Self::Hqq(_)
+            | Self::Gptq(_) => false,
         }
     }
 }

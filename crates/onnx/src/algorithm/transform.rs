@@ -6,6 +6,7 @@ use super::cross_layer_equalization::{ClipRule, Equalization, EqualizedPair, equ
 use super::data::Data;
 use super::error::AlgorithmError;
 use super::input_scaling::ScaledInput;
+use super::quarot::{Rotations, rotate};
 use super::target::{channels, weight_of};
 use super::{Algorithm, Stage};
 use crate::error::QuantizeError;
@@ -48,24 +49,37 @@ fn is_awq(algorithm: &Algorithm) -> bool {
     matches!(algorithm, Algorithm::Awq(_))
 }
 
-/// Changes the float model. Returns the pairs of layers that were equalized.
+/// What was done to the float model without data.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Transformed {
+    /// Pairs of layers that were equalized.
+    pub equalized: Vec<EqualizedPair>,
+    /// Streams that were rotated, and those that were not.
+    pub rotations: Rotations,
+}
+
+/// Changes the float model.
 pub(crate) fn transform(
     model: &mut ModelProto,
     recipe: &Recipe,
     spill: Option<&Spill>,
-) -> Result<Vec<EqualizedPair>, QuantizeError> {
-    let mut equalized = Vec::new();
+) -> Result<Transformed, QuantizeError> {
+    let mut done = Transformed::default();
     for algorithm in recipe.algorithms.iter() {
-        if let Algorithm::Equalization(settings) = algorithm {
-            // An NPU has no Min for a bound of each channel.
-            let clip = if recipe.npu { ClipRule::Keep } else { settings.clip };
-            equalized.extend(equalize(model, Equalization { clip, ..*settings }, spill)?);
+        match algorithm {
+            Algorithm::Equalization(settings) => {
+                // An NPU has no Min for a bound of each channel.
+                let clip = if recipe.npu { ClipRule::Keep } else { settings.clip };
+                done.equalized.extend(equalize(model, Equalization { clip, ..*settings }, spill)?);
+            }
+            Algorithm::Quarot(settings) => done.rotations = rotate(model, *settings, spill)?,
+            _ => {}
         }
     }
     if recipe.algorithms.iter().any(Algorithm::needs_biases) {
         add_biases(model);
     }
-    Ok(equalized)
+    Ok(done)
 }
 
 /// Changes the float model by what it computes on data. Returns the tensors whose channels were scaled.

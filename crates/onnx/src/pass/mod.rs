@@ -41,7 +41,9 @@ use crate::constant::Value;
 
 pub use error::PassError;
 pub(crate) use nhwc_inputs::TO_CHANNELS_FIRST;
+pub(crate) use normalized::{Normalized, quotient, square, sum, trailing};
 pub use opset::upgrade_opset;
+pub(crate) use pattern::Pattern;
 pub use selection::Selection;
 
 /// One rewrite.

@@ -7,20 +7,20 @@ use super::pattern::{Pattern, other};
 use crate::graph::{int_attribute, is};
 
 /// A normalization with its scale and, where it has one, its bias.
-pub(super) struct Normalized<'g> {
-    pub(super) input: &'g str,
+pub(crate) struct Normalized<'g> {
+    pub(crate) input: &'g str,
     /// The axes of the means, as they are written.
-    pub(super) axes: Vec<i64>,
-    pub(super) epsilon: f32,
-    pub(super) scale: &'g str,
-    pub(super) bias: Option<&'g str>,
+    pub(crate) axes: Vec<i64>,
+    pub(crate) epsilon: f32,
+    pub(crate) scale: &'g str,
+    pub(crate) bias: Option<&'g str>,
     /// The last node, whose result is the whole's.
-    pub(super) last: usize,
+    pub(crate) last: usize,
 }
 
 impl<'g> Normalized<'g> {
     /// The normalization whose quotient a node is.
-    pub(super) fn around(node: &'g NodeProto, pattern: &Pattern<'g>) -> Option<Self> {
+    pub(crate) fn around(node: &'g NodeProto, pattern: &Pattern<'g>) -> Option<Self> {
         let (difference, deviation) = quotient(node, pattern)?;
         let centred = pattern.maker(difference, "Sub")?;
         let [input, mean] = &centred.input[..] else { return None };
@@ -45,13 +45,18 @@ impl<'g> Normalized<'g> {
     }
 }
 
-/// Dividend and divisor of a Div, or of a Mul with a Reciprocal.
-pub(super) fn quotient<'g>(node: &'g NodeProto, pattern: &Pattern<'g>) -> Option<(&'g str, &'g str)> {
+/// Dividend and divisor of a Div, or of a Mul with a Reciprocal, which may be spelled as 1 divided.
+pub(crate) fn quotient<'g>(node: &'g NodeProto, pattern: &Pattern<'g>) -> Option<(&'g str, &'g str)> {
     let [a, b] = &node.input[..] else { return None };
     if is(node, "Div") {
         return Some((a, b));
     }
-    let inverse = |tensor: &str| pattern.maker(tensor, "Reciprocal").map(|node| node.input[0].as_str());
+    let reciprocal = |tensor: &str| pattern.maker(tensor, "Reciprocal").map(|node| node.input[0].as_str());
+    let divided = |tensor: &str| match &pattern.maker(tensor, "Div")?.input[..] {
+        [one, divisor] if pattern.is_number(one, 1.0) => Some(divisor.as_str()),
+        _ => None,
+    };
+    let inverse = |tensor: &str| reciprocal(tensor).or_else(|| divided(tensor));
     if !is(node, "Mul") {
         return None;
     }
@@ -59,7 +64,7 @@ pub(super) fn quotient<'g>(node: &'g NodeProto, pattern: &Pattern<'g>) -> Option
 }
 
 /// A tensor and the number added to it.
-fn sum<'g>(tensor: &str, pattern: &Pattern<'g>) -> Option<(&'g str, f64)> {
+pub(crate) fn sum<'g>(tensor: &str, pattern: &Pattern<'g>) -> Option<(&'g str, f64)> {
     let [a, b] = &pattern.maker(tensor, "Add")?.input[..] else { return None };
     match (pattern.number(a), pattern.number(b)) {
         (None, Some(number)) => Some((a, number)),
@@ -74,7 +79,7 @@ fn is_square(tensor: &str, root: &str, pattern: &Pattern<'_>) -> bool {
 }
 
 /// What a tensor is the square of.
-pub(super) fn square<'g>(tensor: &str, pattern: &Pattern<'g>) -> Option<&'g str> {
+pub(crate) fn square<'g>(tensor: &str, pattern: &Pattern<'g>) -> Option<&'g str> {
     if let Some(pow) = pattern.maker(tensor, "Pow") {
         return pattern.is_number(&pow.input[1], 2.0).then_some(&pow.input[0]);
     }
@@ -88,7 +93,7 @@ fn is_same_difference(a: &str, b: &str, pattern: &Pattern<'_>) -> bool {
 }
 
 /// The first axis, if the axes are the last of a rank.
-pub(super) fn trailing(axes: &[i64], rank: usize) -> Option<usize> {
+pub(crate) fn trailing(axes: &[i64], rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
     let mut axes: Vec<i64> = axes.iter().map(|&a| if a < 0 { a + rank } else { a }).collect();
     axes.sort_unstable();

@@ -1,43 +1,29 @@
 //! Which samples an iteration sees: all of them in a random order, then all of them in another. A seed decides.
 
+use crate::random::SplitMix64;
+
 /// An endless run of samples.
 #[derive(Debug, Clone)]
 pub(super) struct Batches {
     order: Vec<usize>,
     next: usize,
-    state: u64,
+    random: SplitMix64,
 }
 
 impl Batches {
     /// Samples `0..samples`.
     pub fn new(samples: usize, seed: u64) -> Self {
-        Self { order: (0..samples).collect(), next: samples, state: seed }
+        Self { order: (0..samples).collect(), next: samples, random: SplitMix64::new(seed) }
     }
 
     /// The next sample.
     pub fn draw(&mut self) -> usize {
         if self.next >= self.order.len() {
-            self.shuffle();
+            self.random.shuffle(&mut self.order);
             self.next = 0;
         }
         self.next += 1;
         self.order.get(self.next - 1).copied().unwrap_or(0)
-    }
-
-    /// Fisher and Yates.
-    fn shuffle(&mut self) {
-        for i in (1..self.order.len()).rev() {
-            let other = (self.random() % (i as u64 + 1)) as usize;
-            self.order.swap(i, other);
-        }
-    }
-
-    /// SplitMix64.
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 

@@ -1,0 +1,95 @@
+//! A graph while streams are looked for in it: its connections, shapes, and which nodes are products with a constant.
+
+use kvant_container::onnx::{DataType, GraphProto, NodeProto, data_type};
+
+use crate::constant::Value;
+use crate::graph::{Index, int_attribute, is, positional_input};
+use crate::shape::Types;
+
+/// A graph that is read.
+pub(super) struct View<'g> {
+    pub graph: &'g GraphProto,
+    pub index: Index,
+    pub types: &'g Types,
+}
+
+/// The axes of a constant matrix, or of a filter, of a layer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WeightAxes {
+    pub inputs: usize,
+    pub outputs: usize,
+}
+
+impl<'g> View<'g> {
+    pub fn node(&self, position: usize) -> &'g NodeProto {
+        &self.graph.node[position]
+    }
+
+    /// The sizes of a constant of floats.
+    pub fn floats(&self, name: &str) -> Option<Vec<usize>> {
+        let constant = self.index.constant(self.graph, name).filter(|tensor| data_type(tensor) == DataType::FLOAT)?;
+        kvant_container::onnx::shape(constant).ok().filter(|_| self.index.initializer(name).is_some())
+    }
+
+    /// The values of a constant of integers.
+    pub fn integers(&self, name: &str) -> Option<Vec<i64>> {
+        Value::of_tensor(self.index.constant(self.graph, name)?)?.as_integers()
+    }
+
+    pub fn is_constant(&self, name: &str) -> bool {
+        self.index.constant(self.graph, name).is_some()
+    }
+
+    pub fn rank(&self, tensor: &str) -> Option<usize> {
+        self.index.constant_shape(self.graph, tensor).map(|dims| dims.len()).or_else(|| self.types.rank(tensor))
+    }
+
+    /// The size of an axis.
+    pub fn dim(&self, tensor: &str, axis: usize) -> Option<usize> {
+        match self.index.constant_shape(self.graph, tensor) {
+            Some(dims) => dims.get(axis).copied(),
+            None => self.types.get(tensor)?.shape.as_ref()?.get(axis)?.known(),
+        }
+    }
+
+    /// The product of the sizes of all axes behind one.
+    pub fn behind(&self, tensor: &str, axis: usize) -> Option<usize> {
+        let rank = self.rank(tensor)?;
+        (axis + 1..rank).try_fold(1usize, |product, at| product.checked_mul(self.dim(tensor, at)?))
+    }
+
+    /// Whether a constant of floats is a vector of so many channels, along the last axis.
+    pub fn is_vector(&self, name: &str, channels: usize) -> bool {
+        let dims = self.floats(name).unwrap_or_default();
+        dims.last() == Some(&channels) && dims.iter().product::<usize>() == channels
+    }
+
+    /// The axes of the weight of a MatMul, Gemm or Conv whose weight is a constant and second input.
+    pub fn layer(&self, node: &NodeProto) -> Option<WeightAxes> {
+        let rank = self.floats(positional_input(node, 1)?)?.len();
+        let first = positional_input(node, 0).filter(|name| !self.is_constant(name));
+        first?;
+        let flag = |name: &str| int_attribute(node, name).unwrap_or(0) != 0;
+        let matrix = rank == 2 && (is(node, "MatMul") || is(node, "Gemm") && !flag("transA"));
+        let filter = is(node, "Conv") && rank > 2 && int_attribute(node, "group").unwrap_or(1) == 1;
+        match (matrix, filter) {
+            (true, _) if is(node, "Gemm") && flag("transB") => Some(WeightAxes { inputs: 1, outputs: 0 }),
+            (true, _) => Some(WeightAxes { inputs: 0, outputs: 1 }),
+            (_, true) => Some(WeightAxes { inputs: 1, outputs: 0 }),
+            _ => None,
+        }
+    }
+
+    /// The axis on which a layer has its channels, of a tensor that it reads or makes.
+    pub fn layer_axis(&self, node: &NodeProto, tensor: &str) -> Option<usize> {
+        if is(node, "Conv") { Some(1) } else { self.rank(tensor)?.checked_sub(1) }
+    }
+
+    /// What a person calls a node.
+    pub fn called(&self, position: usize) -> String {
+        let node = self.node(position);
+        let named = Some(node.name()).filter(|name| !name.is_empty());
+        let name = named.or(node.output.first().map(String::as_str)).unwrap_or_default();
+        format!("`{name}` ({})", node.op_type())
+    }
+}

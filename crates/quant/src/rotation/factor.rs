@@ -1,0 +1,67 @@
+//! A small matrix that stands in a Kronecker product.
+
+/// A square matrix, row by row.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Factor {
+    size: usize,
+    values: Vec<f64>,
+}
+
+impl Factor {
+    /// Of `size * size` values.
+    pub fn new(size: usize, values: Vec<f64>) -> Self {
+        Self { size, values }
+    }
+
+    /// Of what a row and a column have where they meet.
+    pub fn of(size: usize, element: impl Fn(usize, usize) -> f64) -> Self {
+        Self::new(size, (0..size * size).map(|i| element(i / size, i % size)).collect())
+    }
+
+    /// Rows and columns.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The element of a row and a column.
+    pub fn at(&self, row: usize, column: usize) -> f64 {
+        self.values[row * self.size + column]
+    }
+
+    /// Divided by the root of its order: orthogonal, if it is a Hadamard matrix.
+    pub fn normalized(mut self) -> Self {
+        let root = (self.size as f64).sqrt();
+        self.values.iter_mut().for_each(|value| *value /= root);
+        self
+    }
+
+    /// The product with another of its size.
+    pub fn times(&self, other: &Self) -> Self {
+        let sum = |row: usize, column: usize| (0..self.size).map(|k| self.at(row, k) * other.at(k, column)).sum();
+        Self::of(self.size, sum)
+    }
+
+    /// Rows as columns.
+    pub fn transposed(&self) -> Self {
+        Self::of(self.size, |row, column| self.at(column, row))
+    }
+
+    /// The largest magnitude.
+    pub fn peak(&self) -> f64 {
+        self.values.iter().fold(0f64, |most, value| most.max(value.abs()))
+    }
+
+    /// Multiplies, from the right, vectors whose elements lie `stride` apart in a vector that is made of such.
+    pub fn apply(&self, vector: &mut [f64], stride: usize) {
+        let mut lane = vec![0f64; self.size];
+        for block in vector.chunks_exact_mut(self.size * stride) {
+            for start in 0..stride {
+                lane.iter_mut().enumerate().for_each(|(i, value)| *value = block[start + i * stride]);
+                for column in 0..self.size {
+                    let sum: f64 = lane.iter().enumerate().map(|(row, value)| value * self.at(row, column)).sum();
+                    block[start + column * stride] = sum;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Rotations of channels: orthogonal matrices that spread what stands out in one channel over all of them, so that one scale fits.
+//! Which tensors of a model are rotated, is no business of this module.
+//!
+//! Two kinds:
+//!
+//! * [`Rotation::hadamard`]: random signs times a Hadamard matrix, all of whose elements are of one size. What RMSNorm gives
+//!   commutes with it.
+//! * [`Rotation::mean_keeping`]: a matrix `R` with `1 R = 1`, so that it leaves the mean over the channels as it is. LayerNorm, which
+//!   subtracts that mean, commutes with it too: `mean(x R) = x R 1 / n = x 1 / n`.
+//!
+//! Both are a Kronecker product of small matrices, never stored as a whole: a vector of `n` channels takes `n` times the sum of
+//! their sizes. Sources: Ashkboos et al., QuaRot: Outlier-Free 4-Bit Inference in Rotated LLMs, arXiv 2404.00456; Paley, On
+//! Orthogonal Matrices, 1933.
+
+mod factor;
+mod hadamard;
+mod orthogonal;
+
+use std::fmt;
+
+use crate::random::SplitMix64;
+use factor::Factor;
+use hadamard::paley;
+use orthogonal::{flattest_mean_keeping, random_orthogonal};
+
+/// The largest matrix that is made where the number of channels has no better one: it takes its cube to make.
+const LARGEST: usize = 1024;
+
+/// An orthogonal matrix over channels: vectors are rows, and are multiplied by it from the right.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotation {
+    name: &'static str,
+    order: Vec<usize>,
+    signs: Vec<f64>,
+    factors: Vec<Factor>,
+}
+
+impl Rotation {
+    /// Random signs and a Hadamard matrix: a power of two, times an order of Paley's constructions where it takes one. Where there is
+    /// none, an orthogonal matrix drawn at random takes its place. `None` where that would be too large, and for no channels.
+    pub fn hadamard(channels: usize, seed: u64) -> Option<Self> {
+        let twos = channels.checked_ilog2().map(|_| channels.trailing_zeros())?;
+        let odd = channels >> twos;
+        let mut random = SplitMix64::new(seed);
+        let signs = (0..channels).map(|_| if random.draw() >> 63 == 0 { 1.0 } else { -1.0 }).collect();
+        let of_order =
+            |taken: u32| Some((taken, Some(odd << taken).filter(|order| *order <= LARGEST).and_then(paley)?));
+        let (taken, first, name) = match (2..=twos).find_map(of_order).filter(|_| odd > 1) {
+            _ if odd == 1 => (0, None, "Hadamard"),
+            Some((taken, factor)) => (taken, Some(factor), "Hadamard"),
+            None if odd > LARGEST => return None,
+            None => (0, Some(random_orthogonal(odd, &mut random)), "orthogonal"),
+        };
+        let two = Factor::new(2, vec![1.0, 1.0, 1.0, -1.0]).normalized();
+        let factors = first.into_iter().chain((taken..twos).map(|_| two.clone())).collect();
+        Some(Self { name, order: (0..channels).collect(), signs, factors })
+    }
+
+    /// A random order and a matrix that keeps the mean over the channels. The regular Hadamard matrix of order four, each of
+    /// whose rows has one negative element, keeps it, and so do its Kronecker powers; what is left of the number of channels
+    /// gets the flattest of some matrices drawn at random. `None` where that would be too large, and for no channels.
+    pub fn mean_keeping(channels: usize, seed: u64) -> Option<Self> {
+        let fours = channels.checked_ilog2().map(|_| channels.trailing_zeros() / 2)?;
+        // Of order two there is nothing but the identity and the exchange of both.
+        let fours = if channels >> (2 * fours) == 2 { fours.saturating_sub(1) } else { fours };
+        let rest = channels >> (2 * fours);
+        let mut random = SplitMix64::new(seed);
+        let mut order: Vec<usize> = (0..channels).collect();
+        random.shuffle(&mut order);
+        let first = match rest {
+            1 => None,
+            2..=LARGEST => Some(flattest_mean_keeping(rest, &mut random)),
+            _ => return None,
+        };
+        let four = Factor::of(4, |row, column| if row == column { -0.5 } else { 0.5 });
+        let factors = first.into_iter().chain((0..fours).map(|_| four.clone())).collect();
+        Some(Self { name: "mean-keeping", order, signs: vec![1.0; channels], factors })
+    }
+
+    /// Number of channels.
+    pub fn channels(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Multiplies a vector of all channels. `scratch` may hold anything.
+    pub fn apply(&self, vector: &mut [f64], scratch: &mut Vec<f64>) {
+        let mixed = self.order.iter().zip(&self.signs).map(|(&from, sign)| vector[from] * sign);
+        scratch.clear();
+        scratch.extend(mixed);
+        vector.copy_from_slice(scratch);
+        let mut stride = vector.len();
+        for factor in &self.factors {
+            stride /= factor.size();
+            factor.apply(vector, stride);
+        }
+    }
+}
+
+impl fmt::Display for Rotation {
+    /// The kind, and the orders of its factors.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let orders: Vec<String> = self.factors.iter().map(|factor| factor.size().to_string()).collect();
+        write!(f, "{} {}", self.name, orders.join(" x "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rows of the matrix.
+    fn dense(rotation: &Rotation) -> Vec<Vec<f64>> {
+        let channels = rotation.channels();
+        let unit = |row: usize| (0..channels).map(|column| f64::from(u8::from(row == column))).collect();
+        let mut rows: Vec<Vec<f64>> = (0..channels).map(unit).collect();
+        rows.iter_mut().for_each(|row| rotation.apply(row, &mut Vec::new()));
+        rows
+    }
+
+    fn is_orthogonal(rows: &[Vec<f64>]) -> bool {
+        let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let right = |i: usize, j: usize| (product(&rows[i], &rows[j]) - f64::from(u8::from(i == j))).abs() < 1e-12;
+        (0..rows.len()).all(|i| (0..rows.len()).all(|j| right(i, j)))
+    }
+
+    /// The largest element, where 1 is that of a Hadamard matrix.
+    fn peak(rows: &[Vec<f64>]) -> f64 {
+        rows.iter().flatten().fold(0f64, |m, v| m.max(v.abs())) * (rows.len() as f64).sqrt()
+    }
+
+    #[test]
+    fn hadamard_matrices_are_flat_where_there_is_one() {
+        for channels in [1, 2, 4, 12, 20, 24, 28, 36, 48, 64, 76, 96, 104, 128, 768] {
+            let rows = dense(&Rotation::hadamard(channels, 7).unwrap());
+            assert!(is_orthogonal(&rows) && peak(&rows) < 1.0 + 1e-9, "{channels}");
+        }
+        for channels in [3, 6, 50, 105] {
+            assert!(is_orthogonal(&dense(&Rotation::hadamard(channels, 7).unwrap())), "{channels}");
+        }
+        assert_eq!(Rotation::hadamard(48, 1).unwrap().to_string(), "Hadamard 12 x 2 x 2");
+    }
+
+    #[test]
+    fn means_stay_and_outliers_spread() {
+        for (channels, most) in [
+            (1, 1.0),
+            (4, 1.0),
+            (16, 1.0),
+            (64, 1.0),
+            (256, 1.0),
+            (48, 1.2),
+            (192, 1.2),
+            (128, 2.2),
+            (96, 2.2),
+            (30, 3.8),
+        ] {
+            let rows = dense(&Rotation::mean_keeping(channels, 7).unwrap());
+            let sums = (0..channels).map(|column| rows.iter().map(|row| row[column]).sum::<f64>());
+            assert!(is_orthogonal(&rows) && sums.into_iter().all(|sum| (sum - 1.0).abs() < 1e-12), "{channels}");
+            assert!(peak(&rows) <= most + 1e-9, "{channels}: {}", peak(&rows));
+        }
+    }
+
+    #[test]
+    fn a_seed_means_one_matrix() {
+        assert_eq!(Rotation::hadamard(40, 1), Rotation::hadamard(40, 1));
+        assert_ne!(Rotation::hadamard(40, 1), Rotation::hadamard(40, 2));
+        assert_ne!(Rotation::mean_keeping(40, 1), Rotation::mean_keeping(40, 2));
+    }
+
+    #[test]
+    fn what_would_take_too_long_is_not_made() {
+        assert!(Rotation::hadamard(0, 1).is_none() && Rotation::mean_keeping(0, 1).is_none());
+        assert!(Rotation::hadamard(LARGEST * 4 + 1, 1).is_none());
+        assert!(Rotation::mean_keeping(LARGEST * 4 + 1, 1).is_none());
+    }
+}
