@@ -179,6 +179,7 @@ impl Engine<'_> {
                     written.push(self.write_part(layer, index, &piece)?);
                 }
             }
+            packer.trim();
             Ok(written)
         })
     }

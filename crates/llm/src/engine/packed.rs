@@ -2,7 +2,7 @@
 //! anew, which works as for floats.
 
 use super::{COPY_BYTES, Engine, EngineError};
-use crate::export::{Part, Piece, ScaleEncoding, Whole, encode};
+use crate::export::{KEPT_BYTES, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::import::{self, PackedMatrix, Stored};
 use crate::journal::Written;
 use crate::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer};
@@ -63,7 +63,7 @@ fn recode_band(
     let whole = Whole { shape, groups: matrix.groups(), divisor: matrix.divisor() };
     let written = engine.write_parts(layer, parts, &tensor, band, &whole);
     if let Codes::Bytes(codes) = tensor.into_codes() {
-        CODES.set(codes);
+        CODES.set(if codes.capacity() > KEPT_BYTES { Vec::new() } else { codes });
     }
     written
 }

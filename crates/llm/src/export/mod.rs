@@ -20,6 +20,7 @@ pub(crate) use compressed_tensors::parts_as as compressed_tensors_parts;
 pub(crate) use encoding::encode;
 pub use loaders::ModelTraits;
 pub(crate) use loaders::loaders;
+pub(crate) use packer::KEPT_BYTES;
 pub use packer::{Packer, Piece, Whole};
 pub use part::{Content, Packing, Part, ScaleEncoding, band_axis};
 pub(crate) use quark::code_layout as quark_code_layout;

@@ -47,6 +47,9 @@ pub struct Packer {
     turned: Turned,
 }
 
+/// The most bytes that are kept: what bands need. Layers that are packed whole take more, and give it back.
+pub(crate) const KEPT_BYTES: usize = 4 << 20;
+
 /// What is transposed, in between.
 #[derive(Debug, Default)]
 struct Turned {
@@ -56,6 +59,13 @@ struct Turned {
 }
 
 impl Packer {
+    /// Gives large memory back.
+    pub fn trim(&mut self) {
+        if self.bytes.capacity().max(self.turned.codes.capacity()) > KEPT_BYTES {
+            *self = Packer::default();
+        }
+    }
+
     /// The bytes that a band of the layer contributes to one of its tensors; `None` where it contributes nothing (what is
     /// stored once comes with the first band).
     pub fn pack(
