@@ -203,9 +203,9 @@ pub struct ConvertArgs {
     /// Quantize to the nearest scheme what the target does not hold exactly, and tell the error
     #[arg(long)]
     pub requantize: bool,
-    /// The most bytes of tensors in one file
-    #[arg(long, value_name = "SIZE", default_value = "5GB")]
-    pub max_shard_size: ByteSize,
+    /// The most bytes of tensors in one file [default: 5GB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_shard_size: Option<ByteSize>,
     /// The directory to write, or the .gguf or .onnx file; it appears when it is complete
     #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,

@@ -77,10 +77,21 @@ impl<'a> Outputs<'a> {
         let source = self.args.recipe.model.as_path();
         let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
         Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), self.args.finish.overwrite)?;
-        let Some(graph) = &self.graph else { return Ok(()) };
-        // An interrupted run may have written the graph before it could say so.
-        let overwrite = self.args.finish.overwrite || Output::is_unacknowledged(&self.checkpoint)?;
-        check_output(graph, source, overwrite)
+        // Nothing tells a graph that an interrupted run has written from one that came from elsewhere.
+        self.graph.as_ref().map_or(Ok(()), |graph| check_output(graph, source, self.args.finish.overwrite))
+    }
+
+    /// Refuses further outputs that are of another plan, before anything is done for this one: they are made last, so that none
+    /// can be its own unless the first is whole.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn check_others(&self, plan: &Plan) -> Result<(), Failure> {
+        if Output::is_made(plan, &self.checkpoint)? {
+            return Ok(());
+        }
+        let (source, overwrite) = (&self.args.recipe.model, self.args.finish.overwrite);
+        self.others.iter().try_for_each(|(_, path)| Ok(Output::check(plan, source, path, overwrite)?))
     }
 
     /// Makes all other outputs of the first. Until the end a rerun finds each that is whole done.
@@ -138,9 +149,11 @@ impl<'a> Outputs<'a> {
                 cause,
             })?;
         }
+        // Hours may have passed since the first look.
+        check_output(output, &self.args.recipe.model, self.args.finish.overwrite)?;
         let checkpoint = model::open(made)?;
         let decoder = Decoder::open(&checkpoint)?;
-        let task = Task { output, no_verify: self.args.finish.no_verify, run: &self.args.run, cancelled };
+        let task = Task { output, finish: self.args.finish, run: &self.args.run, cancelled };
         task.make(&decoder, printer)
     }
 }

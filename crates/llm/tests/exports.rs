@@ -4,7 +4,7 @@
 #[path = "../../../tests/golden/input.rs"]
 mod input;
 
-use kvant_llm::export::{Content, Export, LayerSpec, Part, pack};
+use kvant_llm::export::{Content, Export, LayerSpec, Packer, Part};
 use kvant_llm::weight::Band;
 use kvant_numeric::format::{MiniFloat, e8m0_decode};
 use kvant_numeric::pack::{NibbleOrder, unpack_bits};
@@ -79,7 +79,8 @@ fn differences(case: &Value) -> Vec<String> {
     let whole = Band { rows: 0..rows, columns: 0..columns };
     let expected = case["tensors"].as_object().unwrap();
     let differs = |part: &Part| {
-        let written = pack(Isa::best(), part, &tensor, &whole, &(rows, columns).into()).unwrap();
+        let mut packer = Packer::default();
+        let written = packer.pack(Isa::best(), part, &tensor, &whole, &(rows, columns).into()).unwrap();
         let tensor = &expected[part.name.strip_prefix("up.").unwrap()];
         let shape: Vec<usize> = serde_json::from_value(tensor["shape"].clone()).unwrap();
         // The reciprocal of a reciprocal may be off by one unit in the last place.

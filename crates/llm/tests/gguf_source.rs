@@ -6,6 +6,7 @@ mod common;
 use common::{Tensor, llama, llama_config, weight, write};
 use kvant_container::gguf::is_gguf;
 use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind};
+use kvant_llm::conversion::{Conversion, Target};
 use kvant_llm::engine::{Begun, Output, Silent};
 use kvant_llm::forward::Decoder;
 use kvant_llm::forward::cpu::Cpu;
@@ -13,6 +14,7 @@ use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe, Mix, restore};
 use kvant_llm::import::{self, Stored};
 use kvant_llm::model_config::ModelConfig;
+use kvant_llm::plan::Plan;
 use kvant_llm::tokenizer::ModelTokenizer;
 use kvant_llm::weight::Band;
 use kvant_numeric::simd::Isa;
@@ -214,4 +216,27 @@ fn what_is_not_read_is_refused_by_name() {
     assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("ffn_nerm"), "{error}");
     let error = changed("llama.block_count", "llama.block_caunt");
     assert!(error.to_string().contains("llama.block_count"), "{error}");
+}
+
+#[test]
+fn a_tokenizer_that_is_not_understood_is_left_out_with_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, file) = made(dir.path(), &config(json!({})), &llama(Dtype::F32), Mix::F32);
+    let convert = || {
+        let conversion = Conversion { target: Target::Float(None), requantize: false, max_shard_size: 1 << 30 };
+        let restored = restore::open(&file).unwrap();
+        Plan::convert(&restored, &conversion).unwrap().notices.join("\n")
+    };
+    assert!(!convert().contains("tokenizer"), "{}", convert());
+    let mut bytes = std::fs::read(&file).unwrap();
+    let key = b"tokenizer.ggml.model";
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len();
+    let at = at + bytes[at..].windows(4).position(|window| window == b"gpt2").unwrap();
+    bytes[at..at + 4].copy_from_slice(b"gpt9");
+    std::fs::write(&file, bytes).unwrap();
+    let said = convert();
+    assert!(
+        said.contains("the tokenizer in ") && said.contains("model.gguf is left out: ") && said.contains("gpt9"),
+        "{said}"
+    );
 }

@@ -8,7 +8,7 @@ use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::config_json::compressed_tensors::{self, Targets};
 use kvant_llm::config_json::quark::{self, WeightFormat};
 use kvant_llm::evaluation::{Options, evaluate};
-use kvant_llm::export::{Export, LayerSpec, pack};
+use kvant_llm::export::{Export, LayerSpec, Packer};
 use kvant_llm::forward::{Decoder, cpu::Cpu};
 use kvant_llm::import::{self, Stored};
 use kvant_llm::recipe::Settings;
@@ -79,7 +79,9 @@ fn exported(export: Export, order: NibbleOrder, tensor: &QuantTensor) -> Vec<Ten
     let whole = Band { rows: 0..ROWS, columns: 0..COLUMNS };
     let parts = export.parts(&layer).unwrap();
     let packed = parts.into_iter().map(|part| {
-        let bytes = pack(Isa::best(), &part, tensor, &whole, &(ROWS, COLUMNS).into()).unwrap().bytes;
+        let mut packer = Packer::default();
+        let bytes =
+            packer.pack(Isa::best(), &part, tensor, &whole, &(ROWS, COLUMNS).into()).unwrap().bytes.into_owned();
         (part.name, part.dtype, part.shape, bytes)
     });
     packed.collect()

@@ -51,6 +51,18 @@ pub fn round_to_f16(value: f32) -> f32 {
     if value.is_nan() { value } else { finite_or_infinite.copysign(value) }
 }
 
+/// The binary16 bit pattern of a number, ties to even, subnormals included; past 65520 it is infinity. NaN keeps the upper bits
+/// of its payload and is quiet.
+#[inline(always)]
+pub fn f32_to_f16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    // With the exponent 112 less the bits stand in their places, those of subnormals too; infinity would not move.
+    let finite = (round_to_f16(value).abs() * f32::from_bits((127 - 112) << 23)).to_bits() >> 13;
+    let payload = 0x7E00 | (bits >> 13 & 0x3FF);
+    let magnitude = if value.is_nan() { payload } else { finite.min(0x7C00) };
+    (magnitude | bits >> 16 & 0x8000) as u16
+}
+
 /// Widens a bfloat16 bit pattern. Exact.
 #[inline(always)]
 pub fn bf16_to_f32(bits: u16) -> f32 {

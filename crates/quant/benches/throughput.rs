@@ -8,7 +8,7 @@
 use cpu_time::ProcessTime;
 use kvant_numeric::Arithmetic;
 use kvant_numeric::kernel::{Elements, Range, Source};
-use kvant_numeric::pack::{NibbleOrder, pack_bits, pack_rows_transposed, packed_len};
+use kvant_numeric::pack::{NibbleOrder, Word, pack_bits, pack_rows_transposed, packed_len};
 use kvant_numeric::simd::Isa;
 use kvant_quant::rounding::{Rtn, Scratch, TensorContext, Weights};
 use kvant_quant::scheme::TensorScheme;
@@ -140,7 +140,7 @@ fn quantize_transposed(source: &[u8], isa: Isa, out: &mut [u8]) {
     let weights = Weights::new(Elements::stored(Source::Bf16, source).unwrap(), COLUMNS);
     let pieces = out.par_chunks_mut(BAND_COLUMNS * ROWS / 2);
     pieces.take(COLUMNS / BAND_COLUMNS).enumerate().for_each_init(
-        || (Scratch::default(), rtn.empty(BAND_COLUMNS), vec![0; BAND_COLUMNS * ROWS / 8]),
+        || (Scratch::default(), rtn.empty(BAND_COLUMNS), vec![Word::default(); BAND_COLUMNS * ROWS / 8]),
         |(scratch, tensor, words), (i, piece)| {
             let band = weights.columns(i * BAND_COLUMNS..(i + 1) * BAND_COLUMNS);
             for row in (0..ROWS).step_by(BLOCK_ROWS) {
@@ -149,9 +149,7 @@ fn quantize_transposed(source: &[u8], isa: Isa, out: &mut [u8]) {
                 let codes = tensor.code_bytes().unwrap();
                 pack_rows_transposed(isa, NibbleOrder::Awq, codes, BAND_COLUMNS, words, ROWS / 8, row / 8);
             }
-            for (bytes, word) in piece.as_chunks_mut().0.iter_mut().zip(words) {
-                *bytes = word.to_le_bytes();
-            }
+            piece.copy_from_slice(words.as_flattened());
         },
     );
     black_box(out);

@@ -140,6 +140,11 @@ impl QuantTensor {
         &self.codes
     }
 
+    /// The codes themselves, the tensor taken apart.
+    pub fn into_codes(self) -> Codes {
+        self.codes
+    }
+
     /// The codes of a format of at most eight bits; `None` for wider ones.
     pub fn code_bytes(&self) -> Option<&[u8]> {
         match &self.codes {

@@ -4,7 +4,7 @@
 
 use kvant_numeric::Arithmetic;
 use kvant_numeric::kernel::Source;
-use kvant_numeric::pack::{NibbleOrder, pack_bits, pack_crumbs_first_high, pack_words, packed_len, transpose};
+use kvant_numeric::pack::{NibbleOrder, Word, pack_bits, pack_crumbs_first_high, pack_words, packed_len, transpose};
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
 use kvant_quant::fake::fake_quantize;
@@ -263,9 +263,9 @@ fn packed_line(format: &str, codes: &[u8]) -> Vec<u8> {
     };
     match format {
         "int4" | "uint4" => {
-            let mut words = vec![0; codes.len().div_ceil(8)];
+            let mut words = vec![Word::default(); codes.len().div_ceil(8)];
             pack_words(NibbleOrder::Awq, codes, &mut words);
-            words.iter().flat_map(|w| w.to_le_bytes()).collect()
+            words.into_flattened()
         }
         "int2" => codes.iter().flat_map(|c| i32::from(*c as i8).to_le_bytes()).collect(),
         "uint2" => {

@@ -11,6 +11,7 @@ use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
 use kvant_llm::engine::{self, Done, Output, Placed};
 use kvant_llm::plan::Plan;
+use kvant_llm::recipe::MAX_SHARD_SIZE;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -68,7 +69,24 @@ fn conversion(args: &ConvertArgs, target: Target) -> Result<Conversion, Failure>
             return Err(failure.with_hint(Some("leave it out, or convert --to float".to_owned())));
         }
     };
-    Ok(Conversion { target, requantize: args.requantize, max_shard_size: args.max_shard_size.0 })
+    let max_shard_size = args.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
+    Ok(Conversion { target, requantize: args.requantize, max_shard_size })
+}
+
+/// Refuses options that mean nothing where the output is one file.
+///
+/// # Errors
+/// Names the option.
+pub fn refuse_for_one_file(args: &ConvertArgs) -> Result<(), Failure> {
+    let given = [
+        (args.dtype.is_some(), "--dtype", "--to float"),
+        (args.max_shard_size.is_some(), "--max-shard-size", "checkpoints"),
+    ];
+    let Some((_, option, meant)) = given.into_iter().find(|(given, ..)| *given) else { return Ok(()) };
+    let failure = Failure::new(Kind::Usage, format!("{option} has a meaning for {meant} only"));
+    Err(failure.with_hint(Some(
+        "leave it out: a graph or a GGUF file is written as one, in the types of the source".to_owned(),
+    )))
 }
 
 /// A conversion that another command needs.

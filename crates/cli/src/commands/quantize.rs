@@ -54,7 +54,8 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
                 run: &args.run,
                 cancelled: &cancelled,
             };
-            let work = Work { args, target, checkpoint: &checkpoint, calibration: &source, cancelled: &cancelled };
+            let work =
+                Work { args, target, outputs, checkpoint: &checkpoint, calibration: &source, cancelled: &cancelled };
             let made = match plan.blocks.is_empty() {
                 true => work.band_by_band(plan, printer)?,
                 false => work.block_by_block(plan, printer)?,
@@ -83,6 +84,7 @@ struct Made {
 struct Work<'a> {
     args: &'a QuantizeArgs,
     target: &'a Path,
+    outputs: &'a Outputs<'a>,
     checkpoint: &'a Checkpoint,
     calibration: &'a Calibration<'a>,
     cancelled: &'a AtomicBool,
@@ -129,6 +131,7 @@ impl Work<'_> {
     }
 
     fn begin(&self, plan: &Plan) -> Result<Begun, Failure> {
+        self.outputs.check_others(plan)?;
         Ok(Output::begin(plan, &self.args.recipe.model, self.target, self.args.finish.overwrite)?)
     }
 

@@ -2,10 +2,10 @@
 
 use super::file_name;
 use crate::args::ConvertArgs;
-use crate::commands::convert::{said, worst};
+use crate::commands::convert::{refuse_for_one_file, said, worst};
 use crate::delivery::Delivery;
 use crate::escape::printable;
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, loading, model, size};
@@ -23,10 +23,7 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// What no type holds, before anything is written; then what the system or the weights say.
 pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
-    if args.dtype.is_some() {
-        let failure = Failure::new(Kind::Usage, "--dtype has a meaning for --to float only");
-        return Err(failure.with_hint(Some("leave it out, or convert --to float".to_owned())));
-    }
+    refuse_for_one_file(args)?;
     let begun = Instant::now();
     let checkpoint = model::open(&args.model)?;
     let plan = GgufPlan::convert(&checkpoint, args.requantize, &file_name(args.output.as_deref()))?;

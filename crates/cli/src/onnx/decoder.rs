@@ -1,11 +1,12 @@
 //! `kvant convert MODEL --to onnx` and `kvant quantize MODEL --format onnx`: a decoder as an ONNX graph.
 
 use super::quantize::{check_output, model_size, no_output};
-use crate::args::{ConvertArgs, RunArgs};
+use crate::args::{ConvertArgs, FinishArgs, RunArgs};
+use crate::commands::convert::refuse_for_one_file;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::{findings, interrupt, model, size};
-use kvant_container::onnx::{ExternalData, Spill, write_unless};
+use kvant_container::onnx::{ExternalData, Spill, sync_written, write_unless};
 use kvant_llm::forward::Decoder;
 use kvant_llm::onnx::{Exported, check, export};
 use kvant_onnx::verify;
@@ -20,9 +21,10 @@ use std::time::Instant;
 /// # Errors
 /// What has no graph, before anything is written; then what the system or the weights say.
 pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
-    if args.dtype.is_some() || args.requantize {
-        let failure = Failure::new(Kind::Usage, "--dtype and --requantize have no meaning for --to onnx");
-        return Err(failure.with_hint(Some("leave them out: codes and values are taken over as they are".to_owned())));
+    refuse_for_one_file(args)?;
+    if args.requantize {
+        let failure = Failure::new(Kind::Usage, "--requantize has no meaning for --to onnx");
+        return Err(failure.with_hint(Some("leave it out: codes and values are taken over as they are".to_owned())));
     }
     let begun = Instant::now();
     if let Some(output) = &args.output {
@@ -36,7 +38,7 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
         return Ok(());
     }
     let output = args.output.as_deref().ok_or_else(no_output)?;
-    let task = Task { output, no_verify: args.finish.no_verify, run: &args.run, cancelled: &interrupt::flag() };
+    let task = Task { output, finish: args.finish, run: &args.run, cancelled: &interrupt::flag() };
     let Graph { nodes, bytes, widened } = task.make(&decoder, printer)?;
     let seconds = begun.elapsed();
     printer.summary(&format!("{nodes} nodes, {}, {}", size::bytes(bytes), size::duration(seconds)));
@@ -58,8 +60,8 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
 pub struct Task<'a> {
     /// The file.
     pub output: &'a Path,
-    /// Whether it gets its name without being verified.
-    pub no_verify: bool,
+    /// How it gets its name.
+    pub finish: FinishArgs,
     /// How to run it.
     pub run: &'a RunArgs,
     /// Set when the user wants it to stop.
@@ -86,11 +88,14 @@ impl Task<'_> {
         let spill = Spill::new(directory)?.cancelled_by(self.cancelled.clone());
         let made = model::pool(self.run)?.install(|| export(decoder, Some(&spill)))?;
         notes(&made, printer);
-        if !self.no_verify {
+        if !self.finish.no_verify {
             self.accept(&made)?;
         }
         let nodes = made.model.graph.node.len();
         write_unless(made.model, self.output, ExternalData::Auto, self.cancelled)?;
+        if self.finish.sync {
+            sync_written(self.output)?;
+        }
         Ok(Graph { nodes, bytes: model_size(self.output), widened: made.widened })
     }
 

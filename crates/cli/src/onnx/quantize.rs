@@ -8,7 +8,7 @@ use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, model, size};
-use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, write_unless};
+use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, sync_written, write_unless};
 use kvant_onnx::algorithm::{Data, LayerGain};
 use kvant_onnx::calibration::{Observation, observe};
 use kvant_onnx::data::Samples;
@@ -58,6 +58,9 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
         ExternalWhen::Never => ExternalData::Never,
     };
     write_unless(quantized, output, external, &cancelled)?;
+    if args.finish.sync {
+        sync_written(output)?;
+    }
     let made = Made { source: &args.recipe.model, output, engine, report, seconds: begun.elapsed().as_secs_f64() };
     if let Some(path) = &args.recipe.onnx.report {
         made.write(path)?;

@@ -4,6 +4,7 @@
 
 mod algorithms;
 mod calibrate;
+mod convert;
 mod errors;
 mod help;
 mod inspect;

@@ -1,5 +1,6 @@
 //! A file, mapped and checked, and views of its tensors. No writing.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -14,6 +15,8 @@ use crate::mmap::MappedFile;
 pub struct GgufFile {
     map: MappedFile,
     header: Header,
+    /// Where in the header the tensor of a name is.
+    positions: HashMap<String, usize>,
 }
 
 impl GgufFile {
@@ -27,7 +30,9 @@ impl GgufFile {
         let map = MappedFile::open(path)?;
         let wrap = |problem: GgufError| Error::Gguf { file: path.to_path_buf(), problem };
         let header = parse(&map).map_err(wrap)?;
-        Ok(GgufFile { map, header })
+        let named = header.tensors.iter().enumerate().map(|(position, entry)| (entry.name.clone(), position));
+        let positions = named.collect();
+        Ok(GgufFile { map, header, positions })
     }
 
     /// The path it was opened with.
@@ -67,7 +72,8 @@ impl GgufFile {
 
     /// The tensor of a name.
     pub fn tensor(&self, name: &str) -> Option<GgufTensor<'_>> {
-        self.tensors().find(|tensor| tensor.name() == name)
+        let entry = self.header.tensors.get(*self.positions.get(name)?)?;
+        Some(GgufTensor { file: self, entry })
     }
 
     /// The mapped file.

@@ -30,4 +30,4 @@ pub use protobuf::{EnumOrUnknown, MessageField};
 pub use read::{external_files, parse, read};
 pub use spill::{Spill, keep};
 pub use tensor::{data_type, element_count, shape, tensor, tensor_bytes};
-pub use write::{ExternalData, external_data_path, serialize, write, write_unless};
+pub use write::{ExternalData, external_data_path, serialize, sync_written, write, write_unless};

@@ -13,6 +13,7 @@ use super::proto::tensor_proto::DataLocation;
 use super::proto::{ModelProto, StringStringEntryProto, TensorProto};
 use super::read::each_tensor;
 use crate::error::Error;
+use crate::positioned::sync_dir;
 
 /// Largest model written as one file. Protobuf's own limit is 2^31 - 1; some readers stop earlier.
 const LARGEST_FILE: u64 = 1_900_000_000;
@@ -83,6 +84,20 @@ pub fn write_unless(
     data.map(|data| persist(data, &data_path)).transpose()?;
     persist(file, path)?;
     if apart { Ok(()) } else { remove_stale(&data_path) }
+}
+
+/// Waits until a model that was written is on disk, with its external data and their names.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn sync_written(path: &Path) -> Result<(), Error> {
+    let sync = |path: &Path| File::open(path)?.sync_all();
+    let data = Some(external_data_path(path)).filter(|data| data.exists());
+    for file in [path.to_path_buf()].iter().chain(&data) {
+        sync(file).map_err(|cause| Error::io("sync", file, None, cause))?;
+    }
+    let directory = path.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    sync_dir(directory).map_err(|cause| Error::io("sync", directory, None, cause))
 }
 
 /// Removes the external data of the model that was replaced.
@@ -233,6 +248,17 @@ mod tests {
         write(model(), &path, ExternalData::Auto).unwrap();
         assert!(!data.exists() && external_files(&path).unwrap().is_empty());
         assert_eq!(read(&path).unwrap(), model());
+    }
+
+    #[test]
+    fn what_is_not_there_cannot_be_on_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("m.onnx");
+        assert!(sync_written(&path).unwrap_err().to_string().contains("cannot sync"));
+        for external in [ExternalData::Always, ExternalData::Never] {
+            write(model(), &path, external).unwrap();
+            sync_written(&path).unwrap();
+        }
     }
 
     #[test]

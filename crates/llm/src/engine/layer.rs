@@ -2,7 +2,7 @@
 
 use super::packed::recode_layer;
 use super::{Engine, EngineError};
-use crate::export::{Content, Part, Piece, ScaleEncoding, Whole, encode, pack};
+use crate::export::{Content, Packer, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::import::{CodeMatrix, PackedMatrix};
 use crate::journal::Written;
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
@@ -14,12 +14,15 @@ use kvant_quant::QuantTensor;
 use kvant_quant::fake::fake_quantize;
 use kvant_quant::rounding::{RoundingError, Rtn, Scratch, TensorContext, Weights};
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
 thread_local! {
     /// What rounding works in, kept from band to band.
     static SCRATCH: RefCell<(Scratch, Vec<f32>)> = RefCell::default();
+    /// What packing works in.
+    static PACKER: RefCell<Packer> = RefCell::default();
 }
 
 /// Quantizes layers that share a scale of the tensor (or one layer), and says what was written.
@@ -131,7 +134,7 @@ impl LayerTask<'_> {
 }
 
 /// A band's values as they are stored.
-fn stored_values(layer: &PlannedLayer, band: &Band, mut values: Vec<f32>, offset: u64, dtype: Dtype) -> Piece {
+fn stored_values(layer: &PlannedLayer, band: &Band, mut values: Vec<f32>, offset: u64, dtype: Dtype) -> Piece<'static> {
     let mut start = band.rows.start * layer.columns;
     if layer.source.input_major {
         let mut turned = vec![0.0; values.len()];
@@ -140,7 +143,8 @@ fn stored_values(layer: &PlannedLayer, band: &Band, mut values: Vec<f32>, offset
         start = band.columns.start * layer.rows;
     }
     let size = dtype.bitsize() / 8;
-    Piece { offset: offset + (start * size) as u64, bytes: encode(ScaleEncoding::of_floats(dtype), &values) }
+    let bytes = Cow::Owned(encode(ScaleEncoding::of_floats(dtype), &values));
+    Piece { offset: offset + (start * size) as u64, bytes }
 }
 
 impl Engine<'_> {
@@ -168,13 +172,20 @@ impl Engine<'_> {
         whole: &Whole<'_>,
     ) -> Result<Vec<Written>, EngineError> {
         self.check_scales(layer, parts, tensor)?;
-        let pieces = parts.iter().map(|part| pack(self.isa, part, tensor, band, whole));
-        let pieces = pieces.enumerate().filter_map(|(index, piece)| Some((index, piece?)));
-        pieces.map(|(index, piece)| self.write_part(layer, index, &piece)).collect()
+        PACKER.with_borrow_mut(|packer| {
+            let mut written = Vec::new();
+            for (index, part) in parts.iter().enumerate() {
+                if let Some(piece) = packer.pack(self.isa, part, tensor, band, whole) {
+                    written.push(self.write_part(layer, index, &piece)?);
+                }
+            }
+            packer.trim();
+            Ok(written)
+        })
     }
 
     /// Writes into one of a layer's tensors, or its part of one that holds the matrices of several.
-    fn write_part(&self, layer: &PlannedLayer, index: usize, piece: &Piece) -> Result<Written, EngineError> {
+    fn write_part(&self, layer: &PlannedLayer, index: usize, piece: &Piece<'_>) -> Result<Written, EngineError> {
         let LayerOutput::Parts { first, slice, .. } = &layer.output else {
             return Err(EngineError::Vanished(layer.name.clone()));
         };

@@ -22,6 +22,7 @@ use kvant_container::{Checkpoint, ErrorKind, Writer};
 use kvant_numeric::simd::Isa;
 use layer::quantize_layers;
 use packed::{Packed, dequantize};
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -305,14 +306,14 @@ impl<'a> Engine<'a> {
         Ok(written)
     }
 
-    fn widen(&self, matrix: &crate::weight::WeightMatrix<'_>, band: &Band) -> Piece {
+    fn widen(&self, matrix: &crate::weight::WeightMatrix<'_>, band: &Band) -> Piece<'static> {
         let mut values = Vec::new();
         matrix.read(self.isa, band, &mut values);
         let bytes = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
-        Piece { offset: (band.rows.start * matrix.columns * 2) as u64, bytes }
+        Piece { offset: (band.rows.start * matrix.columns * 2) as u64, bytes: Cow::Owned(bytes) }
     }
 
-    pub(crate) fn write(&self, tensor: usize, piece: &Piece) -> Result<Written, EngineError> {
+    pub(crate) fn write(&self, tensor: usize, piece: &Piece<'_>) -> Result<Written, EngineError> {
         self.write_bytes(tensor, piece.offset, &piece.bytes)
     }
 

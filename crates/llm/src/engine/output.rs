@@ -231,11 +231,16 @@ impl Output {
         check_room(plan, &missing)
     }
 
-    /// Whether an earlier run has made the output, and was interrupted before it could say so.
+    /// Whether an earlier run of this very plan has made the output, and was interrupted before it could say so.
     ///
     /// # Errors
     /// [`OutputError::NoName`].
-    pub fn is_unacknowledged(target: &Path) -> Result<bool, OutputError> {
+    pub fn is_made(plan: &dyn Deliverable, target: &Path) -> Result<bool, OutputError> {
+        Ok(is_placed(plan, &Paths::of(target)?))
+    }
+
+    /// The same of whatever plan.
+    fn is_unacknowledged(target: &Path) -> Result<bool, OutputError> {
         let paths = Paths::of(target)?;
         Ok(paths.target.exists() && Journal::is_whole(&paths.journal))
     }

@@ -2,16 +2,24 @@
 //! anew, which works as for floats.
 
 use super::{COPY_BYTES, Engine, EngineError};
-use crate::export::{Part, Piece, ScaleEncoding, Whole, encode};
+use crate::export::{KEPT_BYTES, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::import::{self, PackedMatrix, Stored};
 use crate::journal::Written;
 use crate::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::Checkpoint;
 use kvant_numeric::pack::transpose;
+use kvant_quant::Codes;
 use rayon::prelude::*;
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+thread_local! {
+    /// Memory for codes, kept from band to band.
+    static CODES: RefCell<Vec<u8>> = RefCell::default();
+}
 
 /// The packed matrices of a checkpoint, by the name of the tensor that they stand for.
 pub(super) type Packed<'a> = HashMap<String, Vec<Arc<PackedMatrix<'a>>>>;
@@ -49,11 +57,15 @@ fn recode_band(
     band: &Band,
 ) -> Result<Vec<Written>, EngineError> {
     engine.check_cancelled()?;
-    let tensor = matrix.recoded(engine.isa, band, layer.scheme.weight);
+    let tensor = matrix.recoded(engine.isa, band, layer.scheme.weight, CODES.take());
     let tensor = tensor.map_err(|problem| engine.weight_error(layer, problem.to_string()))?;
     let shape = (layer.rows, layer.columns);
     let whole = Whole { shape, groups: matrix.groups(), divisor: matrix.divisor() };
-    engine.write_parts(layer, parts, &tensor, band, &whole)
+    let written = engine.write_parts(layer, parts, &tensor, band, &whole);
+    if let Codes::Bytes(codes) = tensor.into_codes() {
+        CODES.set(if codes.capacity() > KEPT_BYTES { Vec::new() } else { codes });
+    }
+    written
 }
 
 /// Writes the values of a weight that is carried over, in the type that is declared.
@@ -89,7 +101,7 @@ fn values(
     band: &Band,
     input_major: bool,
     encoding: ScaleEncoding,
-) -> Result<Piece, f32> {
+) -> Result<Piece<'static>, f32> {
     let mut values = Vec::new();
     matrix.read(engine.isa, band, &mut values);
     let most = match encoding {
@@ -108,7 +120,7 @@ fn values(
         values = turned;
         start = band.columns.start * matrix.rows();
     }
-    Ok(Piece { offset: (start * encoding.size()) as u64, bytes: encode(encoding, &values) })
+    Ok(Piece { offset: (start * encoding.size()) as u64, bytes: Cow::Owned(encode(encoding, &values)) })
 }
 
 fn not_finite(engine: &Engine<'_>, kept: &KeptTensor, matrix: &PackedMatrix<'_>, value: f32) -> EngineError {

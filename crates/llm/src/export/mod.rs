@@ -4,21 +4,24 @@
 mod activations;
 mod awq;
 mod compressed_tensors;
+mod encoding;
 mod fake;
 mod fp8;
 mod gptq;
 mod loaders;
 mod mxfp4;
 mod packer;
+mod packing;
 mod part;
 mod quark;
 
 pub use activations::{ActivationSpec, AttentionSpec, Owner, ParameterContent, ParameterPart, Side};
 pub(crate) use compressed_tensors::parts_as as compressed_tensors_parts;
+pub(crate) use encoding::encode;
 pub use loaders::ModelTraits;
 pub(crate) use loaders::loaders;
-pub(crate) use packer::encode;
-pub use packer::{Piece, Whole, pack};
+pub(crate) use packer::KEPT_BYTES;
+pub use packer::{Packer, Piece, Whole};
 pub use part::{Content, Packing, Part, ScaleEncoding, band_axis};
 pub(crate) use quark::code_layout as quark_code_layout;
 

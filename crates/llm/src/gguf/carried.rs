@@ -43,15 +43,16 @@ const SMALL_LOSS: f64 = 1.0 / 2048.0;
 /// # Errors
 /// Why none does, or what would be lost and is not accepted.
 pub(super) fn fit(isa: Isa, matrices: &[&PackedMatrix<'_>], requantize: bool) -> Result<Fit, String> {
+    let columns = matrices.first().map_or(1, |matrix| matrix.columns());
     match held(isa, matrices) {
         Ok((carried, loss)) => match loss {
             None => Ok(Fit { kind: type_of(carried.coded), carried: Some(carried), loss: None }),
             Some((reason, relative)) if requantize && relative <= SMALL_LOSS => {
                 Ok(Fit { kind: type_of(carried.coded), carried: Some(carried), loss: Some(reason) })
             }
-            Some((reason, _)) => anew(matrices, requantize, reason),
+            Some((reason, _)) => anew(matrices, columns, requantize, reason),
         },
-        Err(reason) => anew(matrices, requantize, reason),
+        Err(reason) => anew(matrices, columns, requantize, reason),
     }
 }
 
@@ -59,8 +60,16 @@ fn type_of(coded: Coded) -> TensorType {
     TensorType::from_id(coded.kind().id()).unwrap_or(TensorType::F32)
 }
 
-/// The type to which values are quantized anew: as wide as the codes, about.
-fn anew(matrices: &[&PackedMatrix<'_>], requantize: bool, reason: String) -> Result<Fit, String> {
+/// The type to which values are quantized anew, in rows of `columns`: as wide as the codes, about.
+///
+/// # Errors
+/// The reason, where that is not accepted.
+pub(super) fn anew(
+    matrices: &[&PackedMatrix<'_>],
+    columns: usize,
+    requantize: bool,
+    reason: String,
+) -> Result<Fit, String> {
     if !requantize {
         return Err(reason);
     }
@@ -72,7 +81,7 @@ fn anew(matrices: &[&PackedMatrix<'_>], requantize: bool, reason: String) -> Res
         6 => TensorType::Q6_K,
         _ => TensorType::Q8_0,
     };
-    let kind = fitting(wanted, matrices.first().map_or(1, |matrix| matrix.columns()));
+    let kind = fitting(wanted, columns);
     Ok(Fit { kind, carried: None, loss: Some(format!("it is quantized anew, to {kind}")) })
 }
 
@@ -169,7 +178,7 @@ pub(super) fn blocks(
     let mut written = 0;
     for rows in slab.rows.runs(band.rows.clone()) {
         let end = written + row_bytes * rows.len();
-        let tensor = matrix.recoded(isa, &Band { rows, columns: 0..slab.size.1 }, scheme)?;
+        let tensor = matrix.recoded(isa, &Band { rows, columns: 0..slab.size.1 }, scheme, Vec::new())?;
         if let Some(out) = out.get_mut(written..end) {
             write(isa, coded, &tensor, out);
         }

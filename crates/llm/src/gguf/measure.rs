@@ -1,12 +1,13 @@
 //! How far the tensors of a file are from the source that it was made of: both are read as values, band by band.
 
+use super::codec;
 use super::plan::{Content, GgufPlan, PlannedTensor, Slab};
 use super::source::{SourceTensors, read};
-use super::values::values;
 use crate::conversion::{LayerError, MeasureError};
 use crate::import;
 use kvant_container::Checkpoint;
-use kvant_container::gguf::GgufFile;
+use kvant_container::gguf::{GgufFile, GgufTensor};
+use kvant_numeric::ggml::dequantize;
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 use std::path::Path;
@@ -25,28 +26,32 @@ pub fn measure(plan: &GgufPlan, source: &Checkpoint, output: &Path) -> Result<Ve
     let pairs: Vec<(&PlannedTensor, &Vec<Slab>)> = pairs.collect();
     let error = |(tensor, slabs): &(&PlannedTensor, &Vec<Slab>)| {
         let missing = || MeasureError::Missing(tensor.name.clone());
-        let made = file.tensor(&tensor.name).and_then(|made| values(Isa::best(), made)).ok_or_else(missing)?;
-        difference(&tensor.name, &tensors, slabs, &made).ok_or_else(missing)
+        let made = file.tensor(&tensor.name).ok_or_else(missing)?;
+        difference(&tensor.name, &tensors, slabs, made).ok_or_else(missing)
     };
     pairs.par_iter().map(error).collect()
 }
 
-fn difference(name: &str, tensors: &SourceTensors<'_>, slabs: &[Slab], made: &[f32]) -> Option<LayerError> {
+fn difference(name: &str, tensors: &SourceTensors<'_>, slabs: &[Slab], made: GgufTensor<'_>) -> Option<LayerError> {
+    let (isa, kind) = (Isa::best(), codec::of(made.kind())?);
     let (mut max, mut error, mut norm) = (0.0f32, 0.0f64, 0.0f64);
-    let (mut expected, mut start) = (Vec::new(), 0);
+    let (mut expected, mut found, mut start) = (Vec::new(), Vec::new(), 0);
     for slab in slabs {
-        let matrix = tensors.matrix(slab)?;
+        let (matrix, row_bytes) = (tensors.matrix(slab)?, kind.row_bytes(slab.out_columns())?);
         for band in PlannedTensor::bands(slab) {
-            read(Isa::best(), &matrix, slab, &band, &mut expected);
-            let found = made.get(start..start + expected.len())?;
-            start += expected.len();
-            for (expected, found) in expected.iter().zip(found) {
+            read(isa, &matrix, slab, &band, &mut expected);
+            let end = start + expected.len() / slab.out_columns().max(1) * row_bytes;
+            found.resize(expected.len(), 0.0);
+            dequantize(isa, kind, made.bytes().get(start..end)?, &mut found);
+            start = end;
+            for (expected, found) in expected.iter().zip(&found) {
                 let difference = found - expected;
                 max = max.max(difference.abs());
                 error += f64::from(difference).powi(2);
                 norm += f64::from(*expected).powi(2);
             }
         }
+        tensors.release(slab);
     }
     let relative = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
     Some(LayerError { layer: name.to_owned(), max, relative })

@@ -5,6 +5,7 @@ use crate::import::{ImportedTensor, PackedMatrix, Stored};
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::Dtype;
 use kvant_container::gguf::TensorType;
+use kvant_numeric::ggml::GgmlType;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
@@ -28,11 +29,24 @@ pub(super) fn stored_type(tensor: &ImportedTensor<'_>) -> TensorType {
         Stored::Plain(view) if view.dtype() == Dtype::F32 => TensorType::F32,
         Stored::Plain(view) if view.dtype() == Dtype::F16 => TensorType::F16,
         Stored::Packed(matrices) => {
-            let kind = matrices.first().and_then(|matrix| matrix.float_type());
-            kind.and_then(|kind| TensorType::from_id(kind.id())).unwrap_or(TensorType::BF16)
+            let kind = |kind: GgmlType| TensorType::from_id(kind.id());
+            let kinds = matrices.iter().map(|matrix| matrix.float_type().and_then(kind).unwrap_or(TensorType::BF16));
+            common(kinds).unwrap_or(TensorType::BF16)
         }
         _ => TensorType::BF16,
     }
+}
+
+/// The type in which slabs are kept that become one tensor.
+pub(super) fn kept_type(tensors: &[ImportedTensor<'_>], slabs: &[Slab]) -> TensorType {
+    let kinds = slabs.iter().filter_map(|slab| tensors.get(slab.tensor)).map(stored_type);
+    common(kinds).unwrap_or(TensorType::F32)
+}
+
+/// The type of all, or that which holds them all.
+fn common(mut kinds: impl Iterator<Item = TensorType>) -> Option<TensorType> {
+    let first = kinds.next()?;
+    Some(if kinds.all(|kind| kind == first) { first } else { TensorType::F32 })
 }
 
 /// The tensors of a checkpoint, to be read from.
@@ -102,5 +116,18 @@ pub(super) fn read(isa: Isa, matrix: &WeightMatrix<'_>, slab: &Slab, band: &Band
     }
     if slab.offset != 0.0 {
         out.iter_mut().for_each(|value| *value += slab.offset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_several_types_is_kept_in_one_that_holds_all() {
+        use TensorType::{BF16, F16, F32};
+        assert_eq!(common([F16, F16].into_iter()), Some(F16));
+        assert_eq!((common([BF16, F16].into_iter()), common([F16, F16, F32].into_iter())), (Some(F32), Some(F32)));
+        assert_eq!(common([].into_iter()), None);
     }
 }

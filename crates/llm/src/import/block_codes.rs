@@ -5,13 +5,16 @@ use super::blocks::{BlockMatrix, BlockPiece};
 use super::matrix::decode_scales;
 use super::recode::{granularity, middle, shift};
 use crate::export::ScaleEncoding;
-use crate::weight::Band;
+use crate::weight::{Band, BandAxis, bands};
 use kvant_numeric::format::{MiniFloat, ScaleRule};
 use kvant_numeric::ggml::{Coded, PartsMut};
 use kvant_numeric::kernel::CodeKind;
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::{FloatScale, FloatScheme, IntScheme, ScaleType, SchemeError, TensorScheme, ZeroPoint};
 use kvant_quant::{Codes, QuantParts, QuantTensor};
+
+/// Elements that are looked at at a time.
+const PART: usize = 1 << 20;
 
 /// Codes, scales and minima of a band, row by row: see [`kvant_numeric::ggml::Parts`].
 #[derive(Debug, Default)]
@@ -21,8 +24,36 @@ struct Stored {
     minima: Vec<u16>,
 }
 
+/// What the minima of all blocks are, in the terms of zero points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Minima {
+    /// Whether each is a whole multiple of its scale, or there are none.
+    are_zero_points: bool,
+    /// Whether zero has the middle code everywhere.
+    are_symmetric: bool,
+}
+
 impl BlockMatrix<'_> {
-    fn stored(&self, isa: Isa, coded: Coded, band: &Band) -> Stored {
+    /// What its minima are: all blocks are taken apart for that, once and a part at a time.
+    fn minima(&self, isa: Isa, coded: Coded) -> Minima {
+        *self.minima.get_or_init(|| {
+            let mut found = Minima { are_zero_points: true, are_symmetric: true };
+            if !coded.has_minima() {
+                return found;
+            }
+            let middle = if coded == Coded::Q4_1 { middle(4) } else { middle(5) };
+            for band in bands(self.rows, self.columns, BandAxis::Rows, 1, PART) {
+                let Some(points) = self.zero_points(isa, coded, &band) else {
+                    return Minima { are_zero_points: false, are_symmetric: false };
+                };
+                found.are_symmetric &= points.iter().all(|point| *point == middle);
+            }
+            found
+        })
+    }
+
+    /// The parts of a band; without its codes where only what is beside them is wanted.
+    fn stored(&self, isa: Isa, coded: Coded, band: &Band, with_codes: bool) -> Stored {
         let group = coded.group();
         let (mut all, mut line) = (Stored::default(), Stored::default());
         line.codes.resize(self.columns, 0);
@@ -32,7 +63,9 @@ impl BlockMatrix<'_> {
         for (index, at) in band.rows.clone().filter_map(|row| self.find(row)) {
             let parts = PartsMut { codes: &mut line.codes, scales: &mut line.scales, minima: &mut line.minima };
             coded.take_apart(isa, self.pieces[index].row_bytes(at), parts);
-            all.codes.extend_from_slice(&line.codes[band.columns.clone()]);
+            if with_codes {
+                all.codes.extend_from_slice(&line.codes[band.columns.clone()]);
+            }
             all.scales.extend_from_slice(&line.scales[groups.clone()]);
             all.minima.extend_from_slice(line.minima.get(groups.clone()).unwrap_or_default());
         }
@@ -53,7 +86,9 @@ impl BlockMatrix<'_> {
             CodeKind::Float(_) if coded == Coded::Mxfp4 => Some(float(FloatScale::E8m0(ScaleRule::Even))),
             CodeKind::Float(_) => Some(float(FloatScale::E4m3OfTensor)),
             CodeKind::Integer { bits, .. } | CodeKind::OffsetInteger { bits } => {
-                self.zero_points(Isa::best(), coded, &self.whole())?;
+                if !self.minima(Isa::best(), coded).are_zero_points {
+                    return None;
+                }
                 let zero_point = if symmetric { ZeroPoint::Zero } else { ZeroPoint::Integer };
                 let (format, scale) = (super::integers(bits)?.0, ScaleType::F16);
                 Some(TensorScheme::Int(IntScheme { format, granularity, scale, zero_point, observer }))
@@ -74,7 +109,7 @@ impl BlockMatrix<'_> {
         if !coded.has_minima() {
             return Some(Vec::new());
         }
-        let stored = self.stored(isa, coded, band);
+        let stored = self.stored(isa, coded, band, false);
         let most = if coded == Coded::Q4_1 { 15.0 } else { 31.0 };
         let both = floats(isa, coded, &stored.scales).into_iter().zip(floats(isa, coded, &stored.minima));
         both.map(|(scale, minimum)| zero_point(scale, minimum, most)).collect()
@@ -92,10 +127,7 @@ impl BlockMatrix<'_> {
 
     /// Whether zero has the middle code for all scales.
     pub fn is_symmetric(&self, isa: Isa) -> bool {
-        let Some(coded) = self.coded().filter(|coded| coded.has_minima()) else { return true };
-        let middle = if coded == Coded::Q4_1 { middle(4) } else { middle(5) };
-        let points = self.zero_points(isa, coded, &self.whole());
-        points.is_some_and(|points| points.iter().all(|point| *point == middle))
+        self.coded().is_none_or(|coded| self.minima(isa, coded).are_symmetric)
     }
 
     /// How far the code of zero is from the lowest code, for every scale.
@@ -118,7 +150,7 @@ impl BlockMatrix<'_> {
     /// All scales, row by row.
     pub fn scales(&self, isa: Isa) -> Vec<f32> {
         let Some(coded) = self.coded() else { return Vec::new() };
-        floats(isa, coded, &self.stored(isa, coded, &self.whole()).scales)
+        floats(isa, coded, &self.stored(isa, coded, &self.whole(), false).scales)
     }
 
     /// The scale of the tensor, which NVFP4 has in other layouts.
@@ -132,7 +164,7 @@ impl BlockMatrix<'_> {
     /// [`SchemeError`] where the scheme is not of such codes.
     pub fn recoded(&self, isa: Isa, band: &Band, scheme: TensorScheme) -> Result<QuantTensor, SchemeError> {
         let coded = self.coded().unwrap_or(Coded::Q4_0);
-        let Stored { mut codes, scales, .. } = self.stored(isa, coded, band);
+        let Stored { mut codes, scales, .. } = self.stored(isa, coded, band, true);
         let scales = floats(isa, coded, &scales);
         let mut zero_points = Vec::new();
         if let TensorScheme::Int(target) = scheme {

@@ -1,11 +1,13 @@
 //! A matrix whose rows are rows of tensors of a GGUF file, in blocks of llama.cpp's types: its values. Its codes are in
 //! [`super::block_codes`]; which rows they are says [`crate::gguf::restore`].
 
+use super::block_codes::Minima;
 use crate::gguf::plan::RowMap;
 use crate::weight::Band;
 use kvant_container::gguf::GgufTensor;
 use kvant_numeric::ggml::{Coded, GgmlType, dequantize};
 use kvant_numeric::simd::Isa;
+use std::sync::OnceLock;
 
 /// Some rows of a matrix, which are rows of a tensor of the file.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,8 @@ pub struct BlockMatrix<'a> {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) pieces: Vec<BlockPiece<'a>>,
+    /// What its minima are, once that has been asked for.
+    pub(super) minima: OnceLock<Minima>,
 }
 
 impl<'a> BlockMatrix<'a> {
@@ -43,7 +47,7 @@ impl<'a> BlockMatrix<'a> {
         };
         let covered = |row: usize| pieces.iter().any(|piece| piece.rows.position(row).is_some());
         let whole = pieces.iter().all(fits) && (0..rows).all(covered);
-        whole.then_some(BlockMatrix { rows, columns, pieces })
+        whole.then_some(BlockMatrix { rows, columns, pieces, minima: OnceLock::new() })
     }
 
     /// Output channels.
@@ -66,9 +70,11 @@ impl<'a> BlockMatrix<'a> {
         self.pieces.iter().all(|piece| piece.kind.block_elements() == 1)
     }
 
-    /// The type of its floats, where all are plain.
+    /// The type that holds its floats, where all are plain: theirs, or F32 where they are of several.
     pub fn float_type(&self) -> Option<GgmlType> {
-        self.pieces.first().map(|piece| piece.kind).filter(|_| self.is_float())
+        let first = self.pieces.first()?.kind;
+        let same = self.pieces.iter().all(|piece| piece.kind == first);
+        self.is_float().then_some(if same { first } else { GgmlType::F32 })
     }
 
     /// The type of its blocks, where all are of one that is codes with plain scales.

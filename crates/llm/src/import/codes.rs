@@ -2,7 +2,9 @@
 //! all layouts, the inverse of [`crate::export::pack`]. Not what codes stand for.
 
 use crate::export::Packing;
-use kvant_numeric::pack::{transpose, unpack_bits, unpack_crumbs_first_high, unpack_word_column, unpack_words};
+use kvant_numeric::pack::{
+    Word, transpose, transpose_part, unpack_bits, unpack_crumbs_first_high, unpack_word_column, unpack_words,
+};
 use kvant_numeric::simd::Isa;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -25,23 +27,32 @@ pub(crate) struct StoredCodes<'a> {
 /// Codes that end where a byte does in every dense stream, and a word in a stream of words.
 const STREAM_UNIT: usize = 32;
 
+/// Words that are turned at a time: a cache line of them.
+const LINE: usize = 16;
+
 impl StoredCodes<'_> {
     /// The codes of some rows and columns as unsigned numbers, row-major.
     pub fn read(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>) -> Vec<u8> {
-        let mut codes = vec![0; rows.len() * columns.len()];
+        let mut codes = Vec::new();
+        self.read_onto(isa, rows, columns, &mut codes);
+        codes
+    }
+
+    /// The same, over what `codes` held before.
+    pub fn read_onto(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, codes: &mut Vec<u8>) {
+        codes.resize(rows.len() * columns.len(), 0);
         match (self.transposed, self.packing) {
-            (false, _) => self.read_stored(isa, rows, columns, &mut codes),
+            (false, _) => self.read_stored(isa, rows, columns, codes),
             (true, Packing::Words(_) | Packing::OffsetNibbles(_)) if !self.less_one => {
-                self.read_words_across(isa, rows, columns, &mut codes)
+                self.read_words_across(isa, rows, columns, codes)
             }
-            (true, Packing::OffsetWordsDown(_)) => self.read_streams_across(isa, rows, columns, &mut codes),
+            (true, Packing::OffsetWordsDown(_)) => self.read_streams_across(isa, rows, columns, codes),
             (true, _) => {
                 let mut turned = vec![0; codes.len()];
                 self.read_stored(isa, columns.clone(), rows.clone(), &mut turned);
-                transpose(&turned, columns.len(), rows.len(), &mut codes);
+                transpose(&turned, columns.len(), rows.len(), codes);
             }
         }
-        codes
     }
 
     /// Columns of the stored matrix.
@@ -63,6 +74,13 @@ impl StoredCodes<'_> {
         }
         // Units of the packing start at multiples of eight codes.
         let start = columns.start / 8 * 8;
+        if start == columns.start && !self.less_one {
+            for (row, codes) in rows.zip(codes.chunks_mut(columns.len().max(1))) {
+                let line = &self.bytes[row * row_bytes..(row + 1) * row_bytes];
+                self.unpack(isa, &line[self.offset(start)..], codes);
+            }
+            return;
+        }
         let mut aligned = vec![0; columns.end - start];
         for (row, codes) in rows.zip(codes.chunks_mut(columns.len().max(1))) {
             let line = &self.bytes[row * row_bytes..(row + 1) * row_bytes];
@@ -91,7 +109,9 @@ impl StoredCodes<'_> {
                 let mask = ((1u16 << self.bits) - 1) as u8;
                 codes.iter_mut().zip(bytes.iter().step_by(4)).for_each(|(code, byte)| *code = byte & mask);
             }
-            Packing::Words(order) | Packing::OffsetNibbles(order) => unpack_words(isa, order, &words(bytes), codes),
+            Packing::Words(order) | Packing::OffsetNibbles(order) => {
+                unpack_words(isa, order, bytes.as_chunks().0, codes);
+            }
             Packing::CrumbsFirstHigh => unpack_crumbs_first_high(bytes, codes),
             Packing::Bits(bits) | Packing::OffsetWords(bits) | Packing::OffsetWordsDown(bits) => {
                 unpack_bits(isa, bytes, bits, codes);
@@ -103,10 +123,9 @@ impl StoredCodes<'_> {
     fn read_down(&self, bits: u32, rows: Range<usize>, columns: Range<usize>, codes: &mut [u8]) {
         let mask = ((1u16 << bits) - 1) as u8;
         let width = self.stored_columns();
-        let word = |line: usize, column: usize| {
-            let at = (line * width + column) * 4;
-            self.bytes.get(at..at + 4).and_then(|word| word.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
-        };
+        let words = self.words();
+        let word =
+            |line: usize, column: usize| words.get(line * width + column).map_or(0, |word| u32::from_le_bytes(*word));
         for (row, codes) in rows.zip(codes.chunks_mut(columns.len().max(1))) {
             let (line, shift) = (row * bits as usize / 32, row * bits as usize % 32);
             let crosses = shift + bits as usize > 32;
@@ -120,12 +139,18 @@ impl StoredCodes<'_> {
     /// Words that hold eight rows of a column, stored column by column: words are turned, which are fewer than codes.
     fn read_words_across(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, codes: &mut [u8]) {
         let (Packing::Words(order) | Packing::OffsetNibbles(order)) = self.packing else { return };
-        let per_column = self.rows.div_ceil(8);
-        let span = rows.start / 8..rows.end.div_ceil(8);
-        let turned = self.turned_words(per_column, columns.clone(), span.clone());
-        for (row, codes) in rows.zip(codes.chunks_mut(columns.len().max(1))) {
-            let line = (row / 8 - span.start) * columns.len();
-            unpack_word_column(isa, order, &turned[line..line + columns.len()], row % 8, codes);
+        let (width, count) = (self.rows.div_ceil(8), columns.len());
+        let mut turned = vec![Word::default(); LINE * count];
+        let mut codes = codes.chunks_mut(count.max(1));
+        for start in (rows.start / 8..rows.end.div_ceil(8)).step_by(LINE) {
+            let lines = LINE.min(rows.end.div_ceil(8) - start);
+            let words = self.words().get(columns.start * width + start..).unwrap_or_default();
+            transpose_part((words, width), (count, lines), (&mut turned, count));
+            let these = rows.start.max(start * 8)..rows.end.min((start + lines) * 8);
+            for (row, codes) in these.zip(&mut codes) {
+                let line = (row / 8 - start) * count;
+                unpack_word_column(isa, order, &turned[line..line + count], row % 8, codes);
+            }
         }
     }
 
@@ -133,45 +158,39 @@ impl StoredCodes<'_> {
     fn read_streams_across(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, codes: &mut [u8]) {
         let start = columns.start / STREAM_UNIT * STREAM_UNIT;
         let word = |column: usize| (column * self.bits as usize).div_ceil(32);
-        let span = word(start)..word(columns.end);
-        let turned = self.turned_words(self.rows, span.clone(), rows.clone());
+        let (first, count) = (word(start), word(columns.end) - word(start));
+        let mut turned = vec![Word::default(); LINE * count];
         let mut aligned = vec![0; columns.end - start];
-        for (row, codes) in (0..rows.len()).zip(codes.chunks_mut(columns.len().max(1))) {
-            let bytes: Vec<u8> =
-                turned[row * span.len()..(row + 1) * span.len()].iter().flat_map(|word| word.to_le_bytes()).collect();
-            unpack_bits(isa, &bytes, self.bits, &mut aligned);
-            codes.copy_from_slice(&aligned[columns.start - start..]);
+        let length = columns.len().max(1);
+        for (row, codes) in rows.step_by(LINE).zip(codes.chunks_mut(LINE * length)) {
+            let lines = codes.len() / length;
+            let words = self.words().get(first * self.rows + row..).unwrap_or_default();
+            transpose_part((words, self.rows), (count, lines), (&mut turned, count));
+            for (stream, codes) in turned.chunks(count.max(1)).zip(codes.chunks_mut(length)) {
+                if start == columns.start {
+                    unpack_bits(isa, stream.as_flattened(), self.bits, codes);
+                    continue;
+                }
+                unpack_bits(isa, stream.as_flattened(), self.bits, &mut aligned);
+                codes.copy_from_slice(&aligned[columns.start - start..]);
+            }
         }
     }
 
-    /// The transpose of a part of a matrix of words that is `width` words wide.
-    fn turned_words(&self, width: usize, lines: Range<usize>, columns: Range<usize>) -> Vec<u32> {
-        let count = lines.len();
-        let part = lines.flat_map(|line| {
-            let start = line * width;
-            words_of(&self.bytes[(start + columns.start) * 4..(start + columns.end) * 4])
-        });
-        let part: Vec<u32> = part.collect();
-        let mut turned = vec![0; part.len()];
-        transpose(&part, count, columns.len(), &mut turned);
-        turned
+    fn words(&self) -> &[Word] {
+        self.bytes.as_chunks().0
     }
-}
-
-fn words_of(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word))
-}
-
-fn words(bytes: &[u8]) -> Vec<u32> {
-    words_of(bytes).collect()
 }
 
 /// Adds 1 to all codes of a row of words at once, as those who took it away subtracted it at once: what one code borrowed
 /// from the next it gives back. Codes that cross words were treated one by one.
 fn plus_one(line: &[u8], bits: u32) -> Vec<u8> {
-    if !bits.is_power_of_two() {
-        return line.to_vec();
+    let mut line = line.to_vec();
+    if bits.is_power_of_two() {
+        let ones = (0..32).step_by(bits as usize).fold(0u32, |ones, at| ones | 1 << at);
+        for word in line.as_chunks_mut().0 {
+            *word = u32::from_le_bytes(*word).wrapping_add(ones).to_le_bytes();
+        }
     }
-    let ones = (0..32).step_by(bits as usize).fold(0, |ones, at| ones | 1 << at);
-    words_of(line).flat_map(|word| word.wrapping_add(ones).to_le_bytes()).collect()
+    line
 }

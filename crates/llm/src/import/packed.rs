@@ -150,12 +150,22 @@ impl<'a> PackedMatrix<'a> {
     }
 
     /// A band of the codes in the form of a scheme that stands for the same values: [`PackedMatrix::scheme`], or that of
-    /// unsigned codes, whose zero points are higher by half of their range. The band starts on a tile of scales.
+    /// unsigned codes, whose zero points are higher by half of their range. The band starts on a tile of scales. `memory` may
+    /// be used for the codes.
     ///
     /// # Errors
     /// [`SchemeError`] where the scheme is not of such codes.
-    pub fn recoded(&self, isa: Isa, band: &Band, scheme: TensorScheme) -> Result<QuantTensor, SchemeError> {
-        of_either!(self, matrix => matrix.recoded(isa, band, scheme))
+    pub fn recoded(
+        &self,
+        isa: Isa,
+        band: &Band,
+        scheme: TensorScheme,
+        memory: Vec<u8>,
+    ) -> Result<QuantTensor, SchemeError> {
+        match self {
+            PackedMatrix::Apart(matrix) => matrix.recoded(isa, band, scheme, memory),
+            PackedMatrix::Blocks(matrix) => matrix.recoded(isa, band, scheme),
+        }
     }
 
     /// Gives the pages of its bytes back to the system.

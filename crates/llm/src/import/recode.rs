@@ -178,12 +178,19 @@ impl CodeMatrix<'_> {
     }
 
     /// A band of the codes in the form of a scheme that stands for the same values: [`CodeMatrix::scheme`], or that of
-    /// unsigned codes, whose zero points are higher by half of their range. The band starts on a tile of scales.
+    /// unsigned codes, whose zero points are higher by half of their range. The band starts on a tile of scales. `codes` is
+    /// memory for them.
     ///
     /// # Errors
     /// [`SchemeError`] where the scheme is not of such codes.
-    pub fn recoded(&self, isa: Isa, band: &Band, scheme: TensorScheme) -> Result<QuantTensor, SchemeError> {
-        let mut codes = self.codes.read(isa, band.rows.clone(), band.columns.clone());
+    pub fn recoded(
+        &self,
+        isa: Isa,
+        band: &Band,
+        scheme: TensorScheme,
+        mut codes: Vec<u8>,
+    ) -> Result<QuantTensor, SchemeError> {
+        self.codes.read_onto(isa, band.rows.clone(), band.columns.clone(), &mut codes);
         let (Band { rows, columns }, tile) = (band, self.tile);
         let tiles = Band {
             rows: rows.start / tile.0..rows.end.div_ceil(tile.0),

@@ -144,7 +144,7 @@ impl Writer<'_, '_> {
     ) -> Result<QuantTensor, OnnxExportError> {
         let band = Band { rows: 0..layer.rows, columns: 0..layer.columns };
         let wrong = |cause| OnnxExportError::Codes { layer: layer.module.clone(), cause };
-        let tensor = matrix.recoded(self.isa, &band, scheme).map_err(wrong)?;
+        let tensor = matrix.recoded(self.isa, &band, scheme, Vec::new()).map_err(wrong)?;
         check_finite(layer, "a scale", tensor.scales())?;
         Ok(tensor)
     }

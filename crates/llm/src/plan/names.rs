@@ -3,6 +3,7 @@
 use super::PlannedLayer;
 use crate::export::{CannotHold, Export};
 use crate::family::Family;
+use crate::gguf::restore::unread_tokenizer;
 use crate::network::{Network, Notice, Place, Reason, Slot};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
@@ -127,6 +128,7 @@ pub(super) fn notices(
     for rule in recipe.idle_rules(modules) {
         notices.push(format!("no linear layer matches `{}`", rule.layers));
     }
+    notices.extend(unread_tokenizer(checkpoint));
     for file in checkpoint.left_out_files().unwrap_or_default() {
         notices.push(format!("{} is not carried along: {}", file.name.display(), file.reason));
     }

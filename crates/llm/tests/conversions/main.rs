@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod gpt_oss;
+mod latent;
 mod matrix;
 mod resume;
 mod single;

@@ -21,6 +21,40 @@ pub fn pack_bits(isa: Isa, codes: &[u8], bits: u32, out: &mut [u8]) {
     }
 }
 
+/// Makes offset-binary codes of the first `count` two's complement ones in a stream of [`pack_bits`], or the reverse: half of
+/// the range more is another highest bit.
+pub fn flip_highest_bits(isa: Isa, bits: u32, count: usize, bytes: &mut [u8]) {
+    let eights = count / 8 * bits as usize;
+    let (whole, tail) = bytes.split_at_mut(eights.min(bytes.len()));
+    let highest = field_mask(1, bits as usize) << (bits - 1);
+    dispatch(isa, Flip { eights: whole, bits: bits as usize, highest });
+    let left = highest & !(u64::MAX << (count % 8 * bits as usize));
+    tail.iter_mut().zip(left.to_le_bytes()).for_each(|(byte, highest)| *byte ^= highest);
+}
+
+/// As many bytes as a code has bits are eight codes.
+struct Flip<'a> {
+    eights: &'a mut [u8],
+    bits: usize,
+    /// The highest bits of codes, from bit 0 on.
+    highest: u64,
+}
+
+impl Loop for Flip<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let highest = self.highest.to_le_bytes();
+        if self.bits.is_power_of_two() {
+            return self.eights.iter_mut().for_each(|byte| *byte ^= highest[0]);
+        }
+        for eight in self.eights.chunks_exact_mut(self.bits) {
+            eight.iter_mut().zip(highest).for_each(|(byte, highest)| *byte ^= highest);
+        }
+    }
+}
+
 /// The codes of a stream that [`pack_bits`] wrote, as unsigned numbers; `codes` says how many.
 pub fn unpack_bits(isa: Isa, bytes: &[u8], bits: u32, codes: &mut [u8]) {
     match bits {
@@ -219,6 +253,16 @@ mod tests {
                 let mut back = vec![0; codes.len()];
                 unpack_bits(isa, &bytes, bits, &mut back);
                 prop_assert_eq!(&back, &masked);
+            }
+        }
+
+        #[test]
+        fn flipped_codes_are_half_of_the_range_more(codes in prop::collection::vec(any::<u8>(), 0..200), bits in 1u32..=8) {
+            let more: Vec<u8> = codes.iter().map(|code| code.wrapping_add(1 << (bits - 1))).collect();
+            for isa in Isa::available() {
+                let mut bytes = packed(isa, &codes, bits);
+                flip_highest_bits(isa, bits, codes.len(), &mut bytes);
+                prop_assert_eq!(&bytes, &packed(isa, &more, bits));
             }
         }
 

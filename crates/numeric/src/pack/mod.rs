@@ -6,8 +6,10 @@ mod bits;
 mod transpose;
 mod words;
 
-pub use bits::{pack_bits, pack_crumbs_first_high, packed_len, unpack_bits, unpack_crumbs_first_high};
-pub use transpose::transpose;
+pub use bits::{
+    flip_highest_bits, pack_bits, pack_crumbs_first_high, packed_len, unpack_bits, unpack_crumbs_first_high,
+};
+pub use transpose::{transpose, transpose_part};
 pub use words::{
-    NibbleOrder, pack_rows_transposed, pack_words, pack_words_transposed, unpack_word_column, unpack_words,
+    NibbleOrder, Word, pack_rows_transposed, pack_words, pack_words_transposed, unpack_word_column, unpack_words,
 };

@@ -7,13 +7,23 @@ const BLOCK: usize = 32;
 /// Both slices have `rows * columns` elements.
 pub fn transpose<T: Copy>(matrix: &[T], rows: usize, columns: usize, out: &mut [T]) {
     assert_eq!((matrix.len(), out.len()), (rows * columns, rows * columns), "slices of {rows} x {columns}");
+    transpose_part((matrix, columns), (rows, columns), (out, rows));
+}
+
+/// The same of a `rows x columns` part of a matrix, to a part of another; both are slices that begin with the part's first
+/// element, and the lengths of the whole rows: `out[c * out_width + r] = matrix[r * width + c]`.
+pub fn transpose_part<T: Copy>(
+    (matrix, width): (&[T], usize),
+    (rows, columns): (usize, usize),
+    (out, out_width): (&mut [T], usize),
+) {
     for top in (0..rows).step_by(BLOCK) {
         for left in (0..columns).step_by(BLOCK) {
             let bottom = (top + BLOCK).min(rows);
             for column in left..(left + BLOCK).min(columns) {
-                let out = &mut out[column * rows + top..column * rows + bottom];
+                let out = &mut out[column * out_width + top..column * out_width + bottom];
                 for (row, out) in (top..bottom).zip(out) {
-                    *out = matrix[row * columns + column];
+                    *out = matrix[row * width + column];
                 }
             }
         }
@@ -35,6 +45,19 @@ mod tests {
                     assert_eq!(out[column * rows + row], matrix[row * columns + column]);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn parts_leave_what_is_around_them() {
+        let matrix: Vec<u32> = (0..40 * 50).collect();
+        let mut out = vec![u32::MAX; 60 * 70];
+        transpose_part((&matrix[2 * 50 + 3..], 50), (35, 37), (&mut out[4 * 70 + 5..], 70));
+        for (i, value) in out.iter().enumerate() {
+            let (column, row) = (i / 70, i % 70);
+            let inside = (4..41).contains(&column) && (5..40).contains(&row);
+            let expected = if inside { matrix[(row - 3) * 50 + column - 1] } else { u32::MAX };
+            assert_eq!(*value, expected, "{column} {row}");
         }
     }
 }

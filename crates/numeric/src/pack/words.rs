@@ -3,6 +3,9 @@
 use crate::simd::{Isa, Loop, dispatch};
 use std::ops::Range;
 
+/// A 32-bit word as it lies in files: little-endian, at any address.
+pub type Word = [u8; 4];
+
 /// Which of eight consecutive codes stands in which nibble of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum NibbleOrder {
@@ -33,15 +36,15 @@ impl NibbleOrder {
 }
 
 /// Packs consecutive codes eight to a word; missing codes of the last word are 0.
-pub fn pack_words(order: NibbleOrder, codes: &[u8], words: &mut [u32]) {
+pub fn pack_words(order: NibbleOrder, codes: &[u8], words: &mut [Word]) {
     let (eights, tail) = codes.as_chunks::<8>();
     for (word, eight) in words.iter_mut().zip(eights) {
-        *word = pack_word(order, eight);
+        *word = pack_word(order, eight).to_le_bytes();
     }
     if let (false, Some(word)) = (tail.is_empty(), words.get_mut(eights.len())) {
         let mut eight = [0; 8];
         eight[..tail.len()].copy_from_slice(tail);
-        *word = pack_word(order, &eight);
+        *word = pack_word(order, &eight).to_le_bytes();
     }
 }
 
@@ -64,13 +67,13 @@ fn pack_word(order: NibbleOrder, codes: &[u8; 8]) -> u32 {
 }
 
 /// The codes of words that [`pack_words`] wrote, as unsigned numbers.
-pub fn unpack_words(isa: Isa, order: NibbleOrder, words: &[u32], codes: &mut [u8]) {
+pub fn unpack_words(isa: Isa, order: NibbleOrder, words: &[Word], codes: &mut [u8]) {
     dispatch(isa, Unpack { order, words, codes });
 }
 
 struct Unpack<'a> {
     order: NibbleOrder,
-    words: &'a [u32],
+    words: &'a [Word],
     codes: &'a mut [u8],
 }
 
@@ -81,11 +84,13 @@ impl Loop for Unpack<'_> {
     fn run(self) {
         let (eights, tail) = self.codes.as_chunks_mut::<8>();
         for (eight, word) in eights.iter_mut().zip(self.words) {
+            let word = u32::from_le_bytes(*word);
             for (i, code) in eight.iter_mut().enumerate() {
                 *code = (word >> self.order.shift(i)) as u8 & 0xF;
             }
         }
         if let Some(word) = self.words.get(eights.len()) {
+            let word = u32::from_le_bytes(*word);
             tail.iter_mut().enumerate().for_each(|(i, code)| *code = (word >> self.order.shift(i)) as u8 & 0xF);
         }
     }
@@ -93,13 +98,13 @@ impl Loop for Unpack<'_> {
 
 /// Code `index` of eight of every word: the codes of row `8j + index`, given the words `(c, j)` of all columns `c` that
 /// [`pack_words_transposed`] wrote.
-pub fn unpack_word_column(isa: Isa, order: NibbleOrder, words: &[u32], index: usize, codes: &mut [u8]) {
+pub fn unpack_word_column(isa: Isa, order: NibbleOrder, words: &[Word], index: usize, codes: &mut [u8]) {
     dispatch(isa, UnpackColumn { shift: order.shift(index), words, codes });
 }
 
 struct UnpackColumn<'a> {
     shift: u32,
-    words: &'a [u32],
+    words: &'a [Word],
     codes: &'a mut [u8],
 }
 
@@ -109,7 +114,7 @@ impl Loop for UnpackColumn<'_> {
     #[inline(always)]
     fn run(self) {
         for (code, word) in self.codes.iter_mut().zip(self.words) {
-            *code = (word >> self.shift) as u8 & 0xF;
+            *code = (u32::from_le_bytes(*word) >> self.shift) as u8 & 0xF;
         }
     }
 }
@@ -122,7 +127,7 @@ pub fn pack_words_transposed(
     codes: &[u8],
     rows: usize,
     columns: usize,
-    words: &mut [u32],
+    words: &mut [Word],
 ) {
     assert_eq!(words.len(), columns * rows.div_ceil(8), "words of {rows} x {columns} codes");
     pack_rows_transposed(isa, order, codes, columns, words, rows.div_ceil(8), 0);
@@ -135,11 +140,11 @@ pub fn pack_rows_transposed(
     order: NibbleOrder,
     codes: &[u8],
     columns: usize,
-    words: &mut [u32],
+    words: &mut [Word],
     per_column: usize,
     first: usize,
 ) {
-    let mut lines = [[0; WIDTH]; LINES];
+    let mut lines = [[Word::default(); WIDTH]; LINES];
     for (i, rows) in codes.chunks((8 * LINES * columns).max(1)).enumerate() {
         let count = rows.len().div_ceil(8 * columns);
         for left in (0..columns).step_by(WIDTH) {
@@ -165,7 +170,7 @@ struct Tile<'a> {
     codes: &'a [u8],
     columns: usize,
     within: Range<usize>,
-    lines: &'a mut [[u32; WIDTH]; LINES],
+    lines: &'a mut [[Word; WIDTH]; LINES],
 }
 
 impl Loop for Tile<'_> {
@@ -184,7 +189,7 @@ impl Loop for Tile<'_> {
                 byte_line(row(self.order.code(6)), row(self.order.code(7))),
             ];
             for (i, word) in line.iter_mut().enumerate() {
-                *word = u32::from_le_bytes([bytes[0][i], bytes[1][i], bytes[2][i], bytes[3][i]]);
+                *word = [bytes[0][i], bytes[1][i], bytes[2][i], bytes[3][i]];
             }
         }
     }
@@ -211,11 +216,11 @@ mod tests {
 
     #[test]
     fn awq_order_is_that_of_the_gemm_kernels() {
-        let mut words = [0];
+        let mut words = [Word::default()];
         pack_words(NibbleOrder::Awq, &[0, 1, 2, 3, 4, 5, 6, 7], &mut words);
-        assert_eq!(words, [0x7531_6420]);
+        assert_eq!(words, [0x7531_6420_u32.to_le_bytes()]);
         pack_words(NibbleOrder::Natural, &[0, 1, 2, 3, 4, 5, 6, 7], &mut words);
-        assert_eq!(words, [0x7654_3210]);
+        assert_eq!(words, [0x7654_3210_u32.to_le_bytes()]);
     }
 
     #[test]
@@ -223,7 +228,7 @@ mod tests {
         for order in [NibbleOrder::Natural, NibbleOrder::Awq] {
             for count in 0..30usize {
                 let codes: Vec<u8> = (0..count).map(|i| (i * 7 % 16) as u8).collect();
-                let (mut words, mut back) = (vec![0; codes.len().div_ceil(8)], vec![0; codes.len()]);
+                let (mut words, mut back) = (vec![Word::default(); codes.len().div_ceil(8)], vec![0; codes.len()]);
                 pack_words(order, &codes, &mut words);
                 unpack_words(Isa::best(), order, &words, &mut back);
                 assert_eq!(back, codes);
@@ -237,9 +242,9 @@ mod tests {
         let codes: Vec<u8> = (0..rows * columns).map(|i| (i * i % 253) as u8).collect();
         for isa in Isa::available() {
             for order in [NibbleOrder::Natural, NibbleOrder::Awq] {
-                let mut whole = vec![0; columns * 38];
+                let mut whole = vec![Word::default(); columns * 38];
                 pack_words_transposed(isa, order, &codes, rows, columns, &mut whole);
-                let mut parts = vec![u32::MAX; columns * 38];
+                let mut parts = vec![[0xFF; 4]; columns * 38];
                 for (i, codes) in codes.chunks(40 * columns).enumerate() {
                     pack_rows_transposed(isa, order, codes, columns, &mut parts, 38, i * 5);
                 }
@@ -256,11 +261,11 @@ mod tests {
             {
                 let codes: Vec<u8> = (0..rows * columns).map(|i| (i * i % 251) as u8).collect();
                 let per_column = rows.div_ceil(8);
-                let mut words = vec![0; columns * per_column];
+                let mut words = vec![Word::default(); columns * per_column];
                 pack_words_transposed(isa, NibbleOrder::Awq, &codes, rows, columns, &mut words);
                 for column in 0..columns {
                     let line: Vec<u8> = (0..rows).map(|row| codes[row * columns + column]).collect();
-                    let mut expected = vec![0; per_column];
+                    let mut expected = vec![Word::default(); per_column];
                     pack_words(NibbleOrder::Awq, &line, &mut expected);
                     assert_eq!(words[column * per_column..][..per_column], expected);
                 }

@@ -1,7 +1,7 @@
 //! One tensor of scales or zero points, and its bytes.
 
 use crate::export::ScaleEncoding;
-use crate::export::packer::encode;
+use crate::export::encode;
 use crate::plan::Site;
 use kvant_container::Dtype;
 use kvant_quant::activation::StaticParameters;

@@ -3,10 +3,10 @@
 
 use super::build::{Builder, Draft, drafts_of, opened};
 use super::{GgufPlan, GgufPlanError, Slab};
-use crate::gguf::carried::{Fit, fit};
+use crate::gguf::carried::{Fit, anew, fit};
 use crate::gguf::mix::{MIXES, Mix};
 use crate::gguf::recipe::GgufRecipe;
-use crate::gguf::source::stored_type;
+use crate::gguf::source::kept_type;
 use crate::import::{ImportedTensor, PackedMatrix, Stored};
 use crate::network::Network;
 use kvant_container::Checkpoint;
@@ -72,7 +72,11 @@ impl Builder<'_> {
         let refused = |reason: String| GgufPlanError::Conversion { tensor: tensor(), reason };
         match whole {
             true => fit(Isa::best(), matrices, requantize).map_err(refused),
-            false => Err(refused("it is turned over in the file, or a part of it has no codes".to_owned())),
+            false => {
+                let columns = draft.shape.last().copied().unwrap_or(1);
+                let reason = "it is turned over in the file, or a part of it has no codes";
+                anew(matrices, columns, requantize, reason.to_owned()).map_err(refused)
+            }
         }
     }
 }
@@ -82,11 +86,6 @@ fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &Slab) -> Option<&'t 
         Stored::Packed(matrices) => matrices.get(slab.matrix).map(|matrix| &**matrix),
         Stored::Plain(_) => None,
     }
-}
-
-/// The type of the source's floats.
-fn kept_type(tensors: &[ImportedTensor<'_>], slabs: &[Slab]) -> TensorType {
-    slabs.first().map_or(TensorType::F32, |slab| stored_type(&tensors[slab.tensor]))
 }
 
 /// The mix that the file is said to be of: that of the type with most weights.

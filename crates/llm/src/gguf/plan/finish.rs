@@ -9,7 +9,7 @@ use crate::gguf::metadata::{self, Facts};
 use crate::gguf::mix::{Category, Model};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::rope;
-use crate::gguf::source::stored_type;
+use crate::gguf::source::kept_type;
 use crate::gguf::tokenizer::{self, Habits};
 use crate::import::ImportedTensor;
 use crate::network::Notice;
@@ -135,7 +135,7 @@ impl Builder<'_> {
 /// The type of the source's floats.
 fn stored(tensors: &[ImportedTensor<'_>], content: &Content) -> TensorType {
     match content {
-        Content::Slabs(slabs) => slabs.first().map_or(TensorType::F32, |slab| stored_type(&tensors[slab.tensor])),
+        Content::Slabs(slabs) => kept_type(tensors, slabs),
         Content::Values(_) => TensorType::F32,
     }
 }

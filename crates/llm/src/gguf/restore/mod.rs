@@ -15,6 +15,7 @@ mod tokenizer;
 pub use config::Words;
 pub use stated::Stated;
 pub(crate) use tensors::tensors;
+pub(crate) use tokenizer::tokenizer_config;
 pub use tokenizer::tokenizer_json;
 
 use crate::import::ImportError;
@@ -34,9 +35,17 @@ pub fn open(path: &Path) -> Result<Checkpoint, ImportError> {
     let restored = config::restore(&file)?;
     let small = small::read(&file, &restored)?;
     let mut files = BTreeMap::from([("config.json".to_owned(), text(&restored.config))]);
-    // A tokenizer that is not understood keeps nobody from reading the weights.
+    // A tokenizer that is not understood keeps nobody from reading the weights: see `unread_tokenizer`.
     files.extend(tokenizer::files(&file).unwrap_or_default());
     Ok(Checkpoint::of_gguf(file, small, files)?)
+}
+
+/// What the user should know of a tokenizer in a file that no files could be made of; `None` where they were made, and for other
+/// checkpoints.
+pub(crate) fn unread_tokenizer(checkpoint: &Checkpoint) -> Option<String> {
+    let file = checkpoint.gguf().filter(|_| checkpoint.made_files().all(|(name, _)| name != "tokenizer.json"))?;
+    let reason = tokenizer_json(file).err()?;
+    Some(format!("the tokenizer in {} is left out: {reason}", file.path().display()))
 }
 
 fn text(json: &Value) -> Vec<u8> {

@@ -41,10 +41,17 @@ pub fn tokenizer_json(file: &GgufFile) -> Result<Value, ImportError> {
     }
 }
 
+/// Special tokens and the chat template of a file, as tokenizer_config.json has them.
+///
+/// # Errors
+/// *Invalid* for vocabularies that are damaged.
+pub(crate) fn tokenizer_config(file: &GgufFile) -> Result<Value, ImportError> {
+    Ok(Vocabulary::of(file.metadata())?.config())
+}
+
 /// The files of the tokenizer, by name.
 pub(super) fn files(file: &GgufFile) -> Result<Vec<(String, Vec<u8>)>, ImportError> {
-    let tokenizer = tokenizer_json(file)?;
-    let config = Vocabulary::of(file.metadata())?.config();
+    let (tokenizer, config) = (tokenizer_json(file)?, tokenizer_config(file)?);
     let file = |name: &str, json: &Value| (name.to_owned(), json.to_string().into_bytes());
     Ok(vec![file("tokenizer.json", &tokenizer), file("tokenizer_config.json", &config)])
 }

@@ -1,5 +1,6 @@
 //! What keeps a tokenizer from being written.
 
+use crate::import::ImportError;
 use kvant_container::ErrorKind;
 
 /// Why there is no vocabulary.
@@ -11,6 +12,9 @@ pub enum TokenizerProblem {
     /// There is none (*invalid*).
     #[error("the checkpoint has neither tokenizer.json nor tokenizer.model, and a GGUF file holds its tokenizer")]
     Missing,
+    /// That of a GGUF file is not understood.
+    #[error(transparent)]
+    Source(#[from] ImportError),
     /// A file is not what it should be (*invalid*).
     #[error("tokenizer.json: {0}")]
     Damaged(String),
@@ -35,6 +39,7 @@ impl TokenizerProblem {
     pub fn kind(&self) -> ErrorKind {
         match self {
             TokenizerProblem::Container(error) => error.kind(),
+            TokenizerProblem::Source(error) => error.kind(),
             TokenizerProblem::Model(_) | TokenizerProblem::Split(_) => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
@@ -44,6 +49,7 @@ impl TokenizerProblem {
     pub fn hint(&self) -> Option<String> {
         match self {
             TokenizerProblem::Container(error) => error.hint(),
+            TokenizerProblem::Source(error) => error.hint(),
             TokenizerProblem::Missing => {
                 Some("copy tokenizer.json and tokenizer_config.json of the model into its directory".to_owned())
             }

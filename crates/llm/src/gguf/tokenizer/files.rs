@@ -1,6 +1,7 @@
 //! The files of a checkpoint that say something of its tokenizer. What they say is for others.
 
 use super::TokenizerProblem;
+use crate::gguf::restore::tokenizer_json;
 use kvant_container::Checkpoint;
 use kvant_container::sentencepiece::{Piece, read_pieces};
 use serde_json::Value;
@@ -35,6 +36,7 @@ impl Files {
         let tokenizer = json("tokenizer.json")?;
         let pieces = pieces(&checkpoint.path().join("tokenizer.model"), tokenizer.is_some())?;
         if tokenizer.is_none() && pieces.is_none() {
+            checkpoint.gguf().map(tokenizer_json).transpose()?;
             return Err(TokenizerProblem::Missing);
         }
         Ok(Files {

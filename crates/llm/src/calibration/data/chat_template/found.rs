@@ -1,6 +1,9 @@
 //! Where a checkpoint keeps its chat template and the names of its special tokens. Nothing is rendered.
 
 use super::super::CalibrationDataError;
+use crate::gguf::restore::tokenizer_config;
+use crate::import::ImportError;
+use kvant_container::gguf::{self, GgufFile};
 use serde_json::{Map, Value as Json};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,8 +23,12 @@ pub(super) struct Found {
     pub special_tokens: Vec<(String, String)>,
 }
 
-/// Looks in chat_template.jinja, tokenizer_config.json and chat_template.json, in this order, as transformers does.
+/// Looks in chat_template.jinja, tokenizer_config.json and chat_template.json, in this order, as transformers does; of a GGUF
+/// file in its metadata.
 pub(super) fn find(model: &Path) -> Result<Option<Found>, CalibrationDataError> {
+    if gguf::is_gguf(model) {
+        return of_gguf(model);
+    }
     let config = object(&model.join("tokenizer_config.json"))?;
     let special = object(&model.join("special_tokens_map.json"))?;
     let alone = model.join("chat_template.jinja");
@@ -36,6 +43,16 @@ pub(super) fn find(model: &Path) -> Result<Option<Found>, CalibrationDataError> 
         }
     }
     Ok(None)
+}
+
+fn of_gguf(file: &Path) -> Result<Option<Found>, CalibrationDataError> {
+    let config = GgufFile::open(file).map_err(ImportError::from).and_then(|open| tokenizer_config(&open));
+    let unreadable =
+        |error: ImportError| CalibrationDataError::Template { file: file.to_path_buf(), message: error.to_string() };
+    let config = config.map_err(unreadable)?.as_object().cloned().unwrap_or_default();
+    let found =
+        |source| Found { file: file.to_path_buf(), source, special_tokens: special_tokens(&config, &Map::new()) };
+    Ok(config.get("chat_template").and_then(template).map(found))
 }
 
 /// The template in an entry: a text, or of a list of named ones the one named `default`.

@@ -105,3 +105,24 @@ fn templates_are_found_where_transformers_finds_them() {
     std::fs::write(dir.path().join("special_tokens_map.json"), r#"{"bos_token": {"content": "<s>"}}"#).unwrap();
     assert_eq!(found(), Some(Rendered::Text("j<s>".into())));
 }
+
+#[test]
+fn a_gguf_file_holds_its_template_in_its_metadata() {
+    use kvant_container::gguf::{GgufLayout, Metadata, Text};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    let mut metadata = Metadata::new();
+    metadata.set("tokenizer.ggml.tokens", vec![Text::from("<s>"), Text::from("a")]);
+    metadata.set("tokenizer.ggml.bos_token_id", 0u32);
+    let write = |metadata: &Metadata| {
+        let layout = GgufLayout::new("model.gguf", metadata, Vec::new()).unwrap();
+        std::fs::write(&path, layout.header()).unwrap();
+    };
+    write(&metadata);
+    assert!(ChatTemplate::open(&path).unwrap().is_none());
+    metadata.set("tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}");
+    write(&metadata);
+    let template = ChatTemplate::open(&path).unwrap().unwrap();
+    let messages = [json!({"role": "user", "content": "hello"})];
+    assert_eq!(template.render(&messages).unwrap(), Rendered::Text("<s>hello".into()));
+}

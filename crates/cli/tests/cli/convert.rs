@@ -1,0 +1,64 @@
+//! `kvant convert` at the command line: options that mean nothing, and what else may stand where an output is to go.
+
+use crate::kvant::{Place, names};
+use std::fs;
+
+/// A directory with a quantized checkpoint in it, as `int4`.
+fn place() -> Place {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g32:f16", "--format", "quark", "-o", "int4"]);
+    place
+}
+
+#[test]
+fn options_without_a_meaning_for_one_file_are_refused_and_sync_has_one() {
+    let place = place();
+    for (target, file) in [("gguf", "out.gguf"), ("onnx", "out.onnx")] {
+        for option in [&["--max-shard-size", "1GB"][..], &["--dtype", "bf16"]] {
+            let refused = place.run(&[&["convert", "int4", "--to", target, "-o", file], option].concat());
+            assert_eq!(refused.code, Some(2), "{refused:?}");
+            assert!(refused.stderr.contains(option[0]) && refused.stderr.contains("hint"), "{}", refused.stderr);
+        }
+        place.succeed(&["convert", "int4", "--to", target, "-o", file, "--sync"]);
+        assert!(place.path(file).is_file());
+    }
+    assert_eq!(names(&place.path("")), ["int4", "nano_llama", "out.gguf", "out.onnx"]);
+}
+
+/// The journal of an output that is whole, of a run with another recipe.
+fn whole(place: &Place, journal: &str) {
+    place.write(journal, "{\"kvant_journal\":1,\"plan\":\"another\"}\n{\"whole\":true}\n");
+}
+
+#[test]
+fn further_outputs_of_another_recipe_are_in_the_way_before_the_first_is_made() {
+    let place = place();
+    fs::create_dir(place.path("out")).unwrap();
+    fs::rename(place.path("int4"), place.path("out/awq")).unwrap();
+    whole(&place, "out/awq.partial.journal");
+    let quantize =
+        ["quantize", "nano_llama", "--scheme", "int4:g32:f16", "--format", "quark", "--format", "awq", "-o", "out"];
+    let refused = place.run(&quantize);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("awq exists already"), "{}", refused.stderr);
+    assert_eq!(names(&place.path("out")), ["awq", "awq.partial.journal"]);
+    place.succeed(&[&quantize[..], &["--overwrite"]].concat());
+    assert_eq!(names(&place.path("out")), ["awq", "quark"]);
+}
+
+#[test]
+fn a_graph_from_elsewhere_is_kept_whatever_an_interrupted_run_left() {
+    let place = place();
+    fs::rename(place.path("int4"), place.path(".model.onnx.kvant-checkpoint")).unwrap();
+    whole(&place, ".model.onnx.kvant-checkpoint.partial.journal");
+    place.write("model.onnx", "mine");
+    let refused =
+        place.run(&["quantize", "nano_llama", "--scheme", "int4:g32:f16", "--format", "onnx", "-o", "model.onnx"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused.stderr.contains("model.onnx exists") && refused.stderr.contains("--overwrite"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(fs::read_to_string(place.path("model.onnx")).unwrap(), "mine");
+}
