@@ -202,9 +202,12 @@ impl Tuning<'_> {
         let corrected = correction.corrected(&bias, &found.mean_drift(), 1.0);
         fit_bias(self.prepared, self.solution, name, &corrected);
         let after = self.stored(name, &corrected);
-        let shift: Vec<f64> = after.iter().zip(&before).map(|(a, b)| f64::from(*a) - f64::from(*b)).collect();
-        let shifted = found.shifted(&shift);
-        if shifted.noise >= found.noise {
+        // What is stored is not what the float model adds, before as after.
+        let off = |stored: &[f32]| -> Vec<f64> {
+            stored.iter().zip(&bias).map(|(stored, bias)| f64::from(*stored) - f64::from(*bias)).collect()
+        };
+        let shifted = found.shifted(&off(&after));
+        if shifted.noise >= found.shifted(&off(&before)).noise {
             known.into_iter().for_each(|known| drop(self.solution.weights.insert(name.clone(), known)));
             return Ok(None);
         }

@@ -1,7 +1,7 @@
 //! The float model over all samples, every needed tensor observed as it is made. One sample for each thread is in memory.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,6 +108,9 @@ pub fn watch(
 ) -> Result<String, CalibrationError> {
     let all = samples.len();
     let sessions = sessions(options.threads).min(all.max(1));
+    // A tensor that is asked for twice is seen once.
+    let wanted: Vec<String> = wanted.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect();
+    let wanted = &wanted[..];
     let options = RuntimeOptions { threads: Some(1), ..options.clone() };
     progress(0, all as u64);
     let run = Run::new(all, watch, progress, samples, cancelled);
@@ -202,7 +205,8 @@ impl<'a> Run<'a> {
 
     /// Shows a tensor of a sample behind those of the samples before.
     fn show(&self, index: usize, name: &str, array: &Array<'_>) -> ControlFlow<()> {
-        let is_next = |turns: &Turns<'_>| turns.seen.get(name).copied().unwrap_or(0) >= index;
+        // A sample that is over has shown all that it will.
+        let is_next = |turns: &Turns<'_>| turns.done.max(turns.seen.get(name).copied().unwrap_or(0)) >= index;
         let Some(mut turns) = self.wait(is_next) else { return ControlFlow::Break(()) };
         turns.watch.see(name, array);
         match turns.seen.get_mut(name) {
@@ -264,7 +268,11 @@ mod tests {
     }
 
     /// Shows a tensor, waits until another session has shown it too, and shows a second one.
-    struct Meeting(Sender<()>, Receiver<()>);
+    struct Meeting {
+        sample: f32,
+        to: Sender<()>,
+        from: Receiver<()>,
+    }
 
     impl Session for Meeting {
         fn name(&self) -> String {
@@ -272,25 +280,23 @@ mod tests {
         }
 
         fn run(&mut self, _: &[(&str, Array<'_>)], _: &[String], visit: &mut Visit<'_>) -> Result<(), RuntimeError> {
-            let array = Array::of(vec![1], vec![0.0f32]).unwrap();
+            let array = Array::of(vec![1], vec![self.sample]).unwrap();
             let _ = visit("first", &array);
-            self.0.send(()).unwrap();
-            self.1.recv_timeout(Duration::from_secs(30)).expect("the other session waits for this one's end");
+            self.to.send(()).unwrap();
+            self.from.recv_timeout(Duration::from_secs(30)).expect("the other session waits for this one's end");
+            // The later sample comes first, and must wait.
+            std::thread::sleep(Duration::from_millis(if self.sample > 0.0 { 0 } else { 50 }));
             let _ = visit("second", &array);
             Ok(())
         }
     }
 
     #[derive(Default)]
-    struct Log(Vec<String>);
+    struct Log(Vec<(String, f32)>);
 
     impl Watch for Log {
-        fn see(&mut self, tensor: &str, _: &Array<'_>) {
-            self.0.push(tensor.to_owned());
-        }
-
-        fn end_sample(&mut self) {
-            self.0.push("end".to_owned());
+        fn see(&mut self, tensor: &str, array: &Array<'_>) {
+            self.0.push((tensor.to_owned(), array.to_f32s()[0]));
         }
     }
 
@@ -303,7 +309,10 @@ mod tests {
         let (mut log, mut progress, cancelled) = (Log::default(), |_: u64, _: u64| (), AtomicBool::new(false));
         let run = Run::new(2, &mut log, &mut progress, &mut samples, &cancelled);
         let ((to_second, from_first), (to_first, from_second)) = (channel(), channel());
-        let sessions = [Meeting(to_second, from_second), Meeting(to_first, from_first)];
+        let sessions = [
+            Meeting { sample: 0.0, to: to_second, from: from_second },
+            Meeting { sample: 1.0, to: to_first, from: from_first },
+        ];
         std::thread::scope(|scope| {
             let run = &run;
             let start =
@@ -312,8 +321,10 @@ mod tests {
             threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
         });
         drop(run);
-        log.0.sort();
-        assert_eq!(log.0, ["end", "end", "first", "first", "second", "second"]);
+        for tensor in ["first", "second"] {
+            let seen: Vec<f32> = log.0.iter().filter(|(name, _)| name == tensor).map(|(_, sample)| *sample).collect();
+            assert_eq!(seen, [0.0, 1.0], "{tensor}");
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ use orthogonal::{flattest_mean_keeping, random_orthogonal};
 
 /// The largest matrix that is made where the number of channels has no better one: it takes its cube to make.
 const LARGEST: usize = 1024;
+/// More channels than this no model has.
+const MOST: usize = 1 << 20;
 
 /// An orthogonal matrix over channels: vectors are rows, and are multiplied by it from the right.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +41,7 @@ impl Rotation {
     /// Random signs and a Hadamard matrix: a power of two, times an order of Paley's constructions where it takes one. Where there is
     /// none, an orthogonal matrix drawn at random takes its place. `None` where that would be too large, and for no channels.
     pub fn hadamard(channels: usize, seed: u64) -> Option<Self> {
-        let twos = channels.checked_ilog2().map(|_| channels.trailing_zeros())?;
+        let twos = (1..=MOST).contains(&channels).then(|| channels.trailing_zeros())?;
         let odd = channels >> twos;
         let mut random = SplitMix64::new(seed);
         let signs = (0..channels).map(|_| if random.draw() >> 63 == 0 { 1.0 } else { -1.0 }).collect();
@@ -60,7 +62,7 @@ impl Rotation {
     /// whose rows has one negative element, keeps it, and so do its Kronecker powers; what is left of the number of channels
     /// gets the flattest of some matrices drawn at random. `None` where that would be too large, and for no channels.
     pub fn mean_keeping(channels: usize, seed: u64) -> Option<Self> {
-        let fours = channels.checked_ilog2().map(|_| channels.trailing_zeros() / 2)?;
+        let fours = (1..=MOST).contains(&channels).then(|| channels.trailing_zeros() / 2)?;
         // Of order two there is nothing but the identity and the exchange of both.
         let fours = if channels >> (2 * fours) == 2 { fours.saturating_sub(1) } else { fours };
         let rest = channels >> (2 * fours);
@@ -173,5 +175,6 @@ mod tests {
         assert!(Rotation::hadamard(0, 1).is_none() && Rotation::mean_keeping(0, 1).is_none());
         assert!(Rotation::hadamard(LARGEST * 4 + 1, 1).is_none());
         assert!(Rotation::mean_keeping(LARGEST * 4 + 1, 1).is_none());
+        assert!(Rotation::hadamard(1 << 40, 1).is_none() && Rotation::mean_keeping(1 << 40, 1).is_none());
     }
 }

@@ -30,7 +30,9 @@ const MANY: usize = 16;
 
 /// Whether negative scales are what a format of signed scales makes, and no damage.
 fn are_signed(stored: &Stored<'_>, found: &Scales) -> bool {
-    stored.may_be_negative && (found.negative < found.count || found.count < MANY)
+    // Groups of zeros have no sign.
+    let signed = found.count - found.zero - found.not_finite;
+    stored.may_be_negative && (found.negative < signed || signed < MANY)
 }
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {

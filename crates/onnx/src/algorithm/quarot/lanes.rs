@@ -4,6 +4,8 @@
 //! Channels lie along an axis, a block of them or several behind each other: the heads of an attention. A Reshape keeps them in
 //! their blocks if as many elements lie behind them as before.
 
+use std::collections::BTreeSet;
+
 use kvant_container::onnx::NodeProto;
 
 use super::view::View;
@@ -128,7 +130,9 @@ impl Step<'_> {
     /// Along another axis, or into whole blocks.
     fn split(&self) -> Option<Vec<Lane>> {
         let axis = self.known.1;
-        let outputs = (0..self.node.output.len()).map(Slot::Output).filter(|&slot| self.tensor(slot).is_some());
+        // Whether what is left out is a whole block cannot be told.
+        let outputs: Vec<Slot> = (0..self.node.output.len()).map(Slot::Output).collect();
+        outputs.iter().all(|&slot| self.tensor(slot).is_some()).then_some(())?;
         let lanes: Vec<Lane> = [Slot::Input(0)].into_iter().chain(outputs).map(|slot| (slot, axis)).collect();
         let whole = |&lane: &Lane| self.dim(lane).is_some_and(|size| size.is_multiple_of(self.channels));
         lanes.iter().all(whole).then_some(lanes)
@@ -174,7 +178,7 @@ impl Step<'_> {
             None => ints_attribute(self.node, "axes")?.to_vec(),
         };
         let rank = self.rank(Slot::Input(0))?;
-        let axes: Vec<usize> = given.iter().map(|&at| self.axis(at, rank)).collect::<Option<_>>()?;
+        let axes: BTreeSet<usize> = given.iter().map(|&at| self.axis(at, rank)).collect::<Option<_>>()?;
         let keeps = int_attribute(self.node, "keepdims").unwrap_or(1) != 0;
         let made = |input: usize| input - axes.iter().filter(|&&at| !keeps && at < input).count();
         let candidates = (0..rank).filter(|input| !axes.contains(input));
@@ -187,7 +191,7 @@ impl Step<'_> {
     fn multiplied(&self) -> Option<Vec<Lane>> {
         let ranks = [Slot::Input(0), Slot::Input(1), Slot::Output(0)].map(|slot| self.rank(slot));
         let [Some(left), Some(right), Some(made)] = ranks else { return None };
-        if left < 2 || right < 2 {
+        if left < 2 || right < 2 || made < 2 {
             return None;
         }
         let summed = [(Slot::Input(0), left - 1), (Slot::Input(1), right - 2)];

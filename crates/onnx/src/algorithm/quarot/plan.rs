@@ -1,10 +1,12 @@
 //! Which streams of a graph are rotated and by which matrix, before anything is changed.
 
+use std::collections::HashSet;
+
 use kvant_quant::rotation::Rotation;
 
 use super::affine::{Readers, readers};
 use super::norm::{Norm, norms};
-use super::stream::{Seed, Stream, grow};
+use super::stream::{Seed, Stream, by_input, grow};
 use super::view::View;
 use super::{LeftStream, QuarotSettings};
 use crate::graph::is;
@@ -25,21 +27,20 @@ pub(super) struct Planned {
 /// All streams of a graph.
 pub(super) fn plan(view: &View<'_>, settings: QuarotSettings) -> (Vec<Planned>, Vec<LeftStream>) {
     let norms = norms(view);
-    let mut seen: Vec<(usize, Stream)> = Vec::new();
+    let (by_input, mut seen) = (by_input(&norms), HashSet::new());
     let (mut planned, mut left) = (Vec::new(), Vec::new());
     for seed in seeds(view, &norms, settings.heads) {
-        if seen.iter().any(|(channels, known)| *channels == seed.channels && known.tensors.contains_key(&seed.tensor)) {
+        if seen.contains(&(seed.channels, seed.tensor.clone())) {
             continue;
         }
-        let stream = grow(view, &norms, &seed);
-        let tensors = stream.tensors.clone();
+        let stream = grow(view, &norms, &by_input, &seed);
+        seen.extend(stream.tensors.keys().map(|tensor| (seed.channels, tensor.clone())));
         let number = (planned.len() + left.len()) as u64;
         let (channels, tensor, normalizations) = (seed.channels, seed.tensor.clone(), stream.norms.len());
         match one(view, &norms, seed, stream, u64::from(settings.seed) | number << 32) {
             Ok(stream) => planned.push(stream),
             Err(reason) => left.push(LeftStream { tensor, channels, normalizations, reason }),
         }
-        seen.push((channels, Stream { tensors, ..Stream::default() }));
     }
     (planned, left)
 }

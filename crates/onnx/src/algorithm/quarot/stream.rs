@@ -33,12 +33,19 @@ pub(super) struct Stream {
     pub obstacle: Option<String>,
 }
 
-/// Finds all of a stream.
-pub(super) fn grow(view: &View<'_>, norms: &[Norm], seed: &Seed) -> Stream {
-    let by_input = norms.iter().enumerate().fold(BTreeMap::<_, Vec<_>>::new(), |mut all, (at, norm)| {
+/// The places of normalizations by what they normalize.
+pub(super) type ByInput<'a> = BTreeMap<&'a str, Vec<usize>>;
+
+/// Those of a list.
+pub(super) fn by_input(norms: &[Norm]) -> ByInput<'_> {
+    norms.iter().enumerate().fold(BTreeMap::new(), |mut all: ByInput<'_>, (at, norm)| {
         all.entry(norm.input.as_str()).or_default().push(at);
         all
-    });
+    })
+}
+
+/// Finds all of a stream.
+pub(super) fn grow(view: &View<'_>, norms: &[Norm], by_input: &ByInput<'_>, seed: &Seed) -> Stream {
     let mut growth =
         Growth { view, norms, by_input, channels: seed.channels, open: Vec::new(), stream: Stream::default() };
     growth.open.push((seed.tensor.clone(), seed.axis));
@@ -51,7 +58,7 @@ pub(super) fn grow(view: &View<'_>, norms: &[Norm], seed: &Seed) -> Stream {
 struct Growth<'a> {
     view: &'a View<'a>,
     norms: &'a [Norm],
-    by_input: BTreeMap<&'a str, Vec<usize>>,
+    by_input: &'a ByInput<'a>,
     channels: usize,
     open: Vec<(String, usize)>,
     stream: Stream,

@@ -18,6 +18,9 @@ pub(super) struct Turn<'p> {
 impl Turn<'_> {
     /// Turns every block of channels along the axis of a tensor.
     pub fn apply(&self, values: &mut [f32], dims: &[usize]) {
+        if values.is_empty() {
+            return;
+        }
         let length = dims[self.axis];
         let inner: usize = dims[self.axis + 1..].iter().product();
         if inner <= 1 {

@@ -66,18 +66,22 @@ impl<'g> View<'g> {
 
     /// The axes of the weight of a MatMul, Gemm or Conv whose weight is a constant and second input.
     pub fn layer(&self, node: &NodeProto) -> Option<WeightAxes> {
-        let rank = self.floats(positional_input(node, 1)?)?.len();
-        let first = positional_input(node, 0).filter(|name| !self.is_constant(name));
-        first?;
+        let dims = self.floats(positional_input(node, 1)?)?;
+        let rank = dims.len();
+        let first = positional_input(node, 0).filter(|name| !self.is_constant(name))?;
         let flag = |name: &str| int_attribute(node, name).unwrap_or(0) != 0;
         let matrix = rank == 2 && (is(node, "MatMul") || is(node, "Gemm") && !flag("transA"));
         let filter = is(node, "Conv") && rank > 2 && int_attribute(node, "group").unwrap_or(1) == 1;
-        match (matrix, filter) {
-            (true, _) if is(node, "Gemm") && flag("transB") => Some(WeightAxes { inputs: 1, outputs: 0 }),
-            (true, _) => Some(WeightAxes { inputs: 0, outputs: 1 }),
-            (_, true) => Some(WeightAxes { inputs: 1, outputs: 0 }),
-            _ => None,
-        }
+        let axes = match (matrix, filter) {
+            (true, _) if is(node, "Gemm") && flag("transB") => WeightAxes { inputs: 1, outputs: 0 },
+            (true, _) => WeightAxes { inputs: 0, outputs: 1 },
+            (_, true) => WeightAxes { inputs: 1, outputs: 0 },
+            _ => return None,
+        };
+        // A graph whose sizes do not fit is for the engine to refuse.
+        let read = self.layer_axis(node, first).and_then(|axis| self.dim(first, axis));
+        let fits = dims.iter().all(|size| *size > 0) && read.is_none_or(|size| size == dims[axes.inputs]);
+        fits.then_some(axes)
     }
 
     /// The axis on which a layer has its channels, of a tensor that it reads or makes.
