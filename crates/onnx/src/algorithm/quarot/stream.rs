@@ -118,6 +118,9 @@ impl Growth<'_> {
             return self.normalized(at, tensor, axis);
         }
         let node = view.node(reader);
+        if is(node, "Shape") || is(node, "Size") {
+            return;
+        }
         if let Some(weight) = view.layer(node) {
             let data = node.input.iter().filter(|name| *name == tensor).count() == 1 && node.input[0] == tensor;
             if !data || view.layer_axis(node, tensor) != Some(axis) {

@@ -271,6 +271,21 @@ fn what_else_is_read_keeps_a_stream_as_it_is() {
 }
 
 #[test]
+fn shapes_do_not_see_channels() {
+    for spelling in [Spelling::LayerNorm, Spelling::RmsNormInParts] {
+        let (mut plain, stream) = Net::new(16, 2, spelling, true, 3).finish();
+        let graph = plain.graph.as_mut().unwrap();
+        // As torch exports a Reshape to sizes that are open.
+        graph.node.push(node("Shape", "shape", &[&stream], &["sizes"]));
+        graph.node.push(node("Size", "size", &[&stream], &["count"]));
+        graph.output.extend([value("sizes"), value("count")]);
+        let mut turned = plain.clone();
+        let done = rotate(&mut turned, QuarotSettings::USUAL, None).unwrap();
+        assert_eq!((done.rotated[0].normalizations, &done.left), (5, &Vec::new()), "{spelling:?}");
+    }
+}
+
+#[test]
 fn norms_behind_the_sums_are_left() {
     let mut net = Net::new(16, 2, Spelling::LayerNorm, true, 3);
     let x = net.layer("x", INPUTS, 16);
