@@ -24,7 +24,7 @@ use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
 use crate::solution::{Ranges, Solution, solve};
-use crate::verify::saturation::WAY_OUT;
+use crate::verify::Saturation;
 use crate::writing::{Blocks, Dialect, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs};
 
 /// A simplified model and what will become of it.
@@ -281,6 +281,7 @@ impl Prepared {
             simulate_hardware(&mut self.model, &self.types, &self.placement);
         }
         self.write(&solution, spill, &mut report)?;
+        report.saturation = Saturation::of(&self.model.graph);
         sign(&mut self.model);
         check(&self.model)?;
         Ok((self.model, report))
@@ -366,11 +367,6 @@ impl Prepared {
         if self.recipe.activation.as_ref().is_some_and(is_float8) {
             notices.push("onnxruntime runs 8-bit floats only with its graph optimizations switched off".to_owned());
         }
-        if self.saturates() {
-            notices.push(format!(
-                "onnxruntime's products of uint8 activations with int8 weights saturate on x86 processors without VNNI: {WAY_OUT}"
-            ));
-        }
         if plug_in {
             notices.push(
                 "the model will use operators of com.amd.quark: it runs only where Quark's library is loaded"
@@ -383,15 +379,6 @@ impl Prepared {
             );
         }
         notices
-    }
-
-    /// Whether uint8 activations meet int8 weights of all codes.
-    fn saturates(&self) -> bool {
-        let Placement { activations, weights, .. } = &self.placement;
-        let dynamic = self.recipe.activation.filter(|_| self.recipe.layout == Layout::Dynamic);
-        let mut data = activations.values().map(|a| a.scheme).chain(dynamic);
-        let wide = |w: &crate::placement::Weight| w.scheme.element == Element::Int8 && !w.scheme.reduce_range;
-        data.any(|scheme| scheme.element == Element::UInt8) && weights.values().any(wide)
     }
 
     /// Whether the model has to be run over data: for ranges, or for algorithms.

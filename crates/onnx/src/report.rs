@@ -9,6 +9,7 @@ use crate::calibration::Method;
 use crate::quantization::Range;
 use crate::quantize::Prepared;
 use crate::solution::{Ranges, Solution};
+use crate::verify::Saturation;
 use crate::writing::float16::Converted;
 
 /// One quantized tensor.
@@ -65,6 +66,8 @@ pub struct Report {
     pub limited: Vec<(String, usize)>,
     /// Tensors in which the float model computed NaN on the calibration data. Their ranges are those of the other values.
     pub not_numbers: Vec<String>,
+    /// Products whose sums can saturate on some processors.
+    pub saturation: Option<Saturation>,
     /// Every quantized tensor.
     pub tensors: Vec<TensorReport>,
 }
@@ -119,6 +122,7 @@ impl Report {
             adjusted: Vec::new(),
             limited: Vec::new(),
             not_numbers: Vec::new(),
+            saturation: None,
             tensors: activations.chain(weights).collect(),
         }
     }

@@ -12,6 +12,7 @@ use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
 use kvant_onnx::evaluation::{Report, TensorReport, evaluate, widened};
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeOptions;
+use kvant_onnx::verify::SATURATION_HINT;
 
 /// Tensors shown of all there are, the most damaged first.
 const SHOWN: usize = 20;
@@ -34,6 +35,7 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     let mut samples = source.open(&inputs(&reference.graph), &options)?;
     let runtime = runtime(&args.engine, &args.run);
     let report = compare(&reference, &quantized, &mut samples, labels.as_deref(), &runtime, printer)?;
+    tell_worse(&report, printer);
     if printer.is_json() { printer.json(&report) } else { printer.data(&text(&report)) }
 }
 
@@ -77,27 +79,58 @@ fn text(report: &Report) -> String {
     if report.tensors.len() > SHOWN {
         parts.push(format!("{} further tensors are less damaged; --json has them all", report.tensors.len() - SHOWN));
     }
+    parts.extend(
+        report
+            .optimized_fails
+            .as_ref()
+            .map(|problem| format!("onnxruntime does not run it with its graph optimizations: {}", printable(problem))),
+    );
     parts.push(format!("{} samples on {}", report.samples, report.engine));
     parts.join("\n\n")
 }
 
+/// SQNR in dB by which kernels for integers may be worse than the same in float before that is told.
+const WORSE: f64 = 1.0;
+
+/// Outputs that onnxruntime's integer kernels compute worse on this processor than their codes allow.
+fn tell_worse(report: &Report, printer: &Printer) {
+    for output in &report.outputs {
+        if let Some(optimized) = output.optimized_sqnr_db.filter(|db| *db < output.sqnr_db - WORSE) {
+            let name = printable(&output.name);
+            let told = format!(
+                "onnxruntime's integer kernels give output `{name}` with {optimized:.1} dB on this processor in place of {:.1}",
+                output.sqnr_db
+            );
+            printer.note(&format!("{told}; `kvant verify` tells whether they saturate: {SATURATION_HINT}"));
+        }
+    }
+}
+
 fn table(title: &'static str, rows: &[TensorReport]) -> Table {
-    let columns = [
+    let optimized = rows.iter().any(|row| row.optimized_sqnr_db.is_some());
+    let mut columns = vec![
         (title, Align::Left),
         ("made by", Align::Left),
         ("SQNR dB", Align::Right),
         ("cosine", Align::Right),
         ("largest error", Align::Right),
     ];
+    if optimized {
+        columns.push(("optimized dB", Align::Right));
+    }
     let mut table = Table::new(&columns);
     for row in rows {
-        table.push([
-            printable(&row.name),
-            printable(&row.op),
+        let mut cells = vec![
+            row.name.clone(),
+            row.op.clone(),
             format!("{:.2}", row.sqnr_db),
             format!("{:.6}", row.cosine),
             format!("{:.3e}", row.max_error),
-        ]);
+        ];
+        if optimized {
+            cells.push(row.optimized_sqnr_db.map_or_else(String::new, |db| format!("{db:.2}")));
+        }
+        table.push(cells);
     }
     table
 }

@@ -16,6 +16,7 @@ use kvant_onnx::quantize::{Prepared, prepare};
 use kvant_onnx::report::{Report, TensorReport};
 use kvant_onnx::runtime::RuntimeOptions;
 use kvant_onnx::settings::Resolved;
+use kvant_onnx::verify::SATURATION_HINT;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -232,6 +233,9 @@ impl Made<'_> {
         if !report.left_in_float.is_empty() {
             printer
                 .note(&format!("{} tensors or nodes stay in float; --verbose names them", report.left_in_float.len()));
+        }
+        if let Some(saturation) = &report.saturation {
+            printer.note(&format!("{saturation}: {SATURATION_HINT}"));
         }
         let engine = self.engine.as_ref().map_or_else(String::new, |e| format!(", {} samples on {e}", report.samples));
         printer.summary(&format!(

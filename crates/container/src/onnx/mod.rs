@@ -29,5 +29,5 @@ pub use proto::{
 pub use protobuf::{EnumOrUnknown, MessageField};
 pub use read::{external_files, parse, read};
 pub use spill::{Spill, keep};
-pub use tensor::{data_type, element_count, shape, tensor, tensor_bytes};
+pub use tensor::{data_type, element_count, set_contents, shape, tensor, tensor_bytes};
 pub use write::{ExternalData, external_data_path, serialize, sync_written, write, write_unless};

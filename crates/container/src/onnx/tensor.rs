@@ -37,6 +37,12 @@ pub fn tensor(name: &str, data_type: DataType, shape: &[usize], contents: impl I
     }
 }
 
+/// Gives a tensor of floats other contents of the same type and shape (little-endian), whichever field the old ones were in.
+pub fn set_contents(tensor: &mut TensorProto, contents: impl Into<Bytes>) {
+    tensor.float_data.clear();
+    tensor.raw_data = Some(contents.into());
+}
+
 /// The contents as little-endian bytes, packed for types below a byte, of exactly the size of type and shape.
 ///
 /// Borrowed where they are `raw_data` already. Errors: external data that nobody has mapped, strings, wrong sizes.

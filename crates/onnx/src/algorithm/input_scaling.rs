@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, keep, tensor};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, keep, set_contents, tensor};
 use serde::Serialize;
 
 use super::channels::ChannelMap;
@@ -208,8 +208,7 @@ fn rescale(
     let Some(tensor) = graph.initializer.iter_mut().find(|t| t.name() == constant.name) else { return Ok(()) };
     let scaled = values(tensor)?.into_iter().enumerate().map(|(i, value)| by(value, constant.map.channel(i)));
     let scaled: Vec<f32> = scaled.collect();
-    tensor.float_data.clear();
-    tensor.raw_data = Some(keep(spill, bytemuck::cast_slice(&scaled).to_vec())?);
+    set_contents(tensor, keep(spill, bytemuck::cast_slice(&scaled).to_vec())?);
     Ok(())
 }
 

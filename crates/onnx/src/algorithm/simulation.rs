@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kvant_container::onnx::{Bytes, ModelProto};
+use kvant_container::onnx::{Bytes, ModelProto, set_contents};
 
 use super::error::AlgorithmError;
 use super::layer::Grid;
@@ -33,8 +33,7 @@ pub(super) fn simulation(prepared: &Prepared, solution: &Solution) -> Result<Mod
     if let Some(graph) = model.graph.as_mut() {
         for tensor in &mut graph.initializer {
             if let Some(values) = rounded.get(tensor.name()) {
-                tensor.float_data.clear();
-                tensor.raw_data = Some(Bytes::copy_from_slice(bytemuck::cast_slice(values)));
+                set_contents(tensor, Bytes::copy_from_slice(bytemuck::cast_slice(values)));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The walk over the layers of a graph: what each reads and should make is captured, its codes are chosen, its bias is
 //! corrected, and the next layer sees it as it has become.
 
-use kvant_container::onnx::{Bytes, ModelProto, OperatorSetIdProto, shape};
+use kvant_container::onnx::{Bytes, ModelProto, OperatorSetIdProto, set_contents, shape};
 use serde::Serialize;
 
 use super::captured::Captured;
@@ -239,8 +239,7 @@ fn fit_bias(prepared: &Prepared, solution: &mut Solution, name: &str, bias: &[f3
 fn set_floats(model: &mut ModelProto, name: &str, values: &[f32]) {
     let tensors = model.graph.as_mut().into_iter().flat_map(|graph| &mut graph.initializer);
     for tensor in tensors.filter(|tensor| tensor.name() == name) {
-        tensor.float_data.clear();
-        tensor.raw_data = Some(Bytes::copy_from_slice(bytemuck::cast_slice(values)));
+        set_contents(tensor, Bytes::copy_from_slice(bytemuck::cast_slice(values)));
     }
 }
 

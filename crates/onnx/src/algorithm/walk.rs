@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kvant_container::onnx::{Bytes, GraphProto, ModelProto, TensorProto};
+use kvant_container::onnx::{Bytes, GraphProto, ModelProto, TensorProto, set_contents};
 
 use super::data::Data;
 use super::error::AlgorithmError;
@@ -79,8 +79,7 @@ impl Walk {
     pub fn set_constant(&mut self, name: &str, values: &[f32]) {
         let Some(graph) = self.model.graph.as_mut() else { return };
         if let Some(tensor) = graph.initializer.iter_mut().find(|tensor| tensor.name() == name) {
-            tensor.float_data.clear();
-            tensor.raw_data = Some(Bytes::copy_from_slice(bytemuck::cast_slice(values)));
+            set_contents(tensor, Bytes::copy_from_slice(bytemuck::cast_slice(values)));
         }
     }
 

@@ -9,6 +9,7 @@ mod error;
 mod fake_quantization;
 mod folding;
 mod kept;
+mod optimized;
 mod pairs;
 mod quantizer;
 mod report;
@@ -34,6 +35,7 @@ use classes::Classes;
 use codes::EndCodes;
 use fake_quantization::FakeQuantized;
 pub(crate) use fake_quantization::declared;
+use optimized::Optimized;
 use pairs::{Pair, outputs, pairs};
 use quantizer::Quantizer;
 use statistics::Statistics;
@@ -77,6 +79,8 @@ pub fn evaluate(
 struct Comparison {
     reference: Box<dyn Session>,
     quantized: Box<dyn Session>,
+    /// The quantized model as programs load it, where ONNX Runtime is the engine.
+    optimized: Option<Optimized>,
     inputs: Vec<crate::data::Input>,
     /// Images that the quantized model takes with channels last.
     turned: HashSet<String>,
@@ -111,6 +115,7 @@ impl Comparison {
         Ok(Self {
             reference: first.map_err(|error| EvaluationError::Runtime { which: REFERENCE, error })?,
             quantized: second.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })?,
+            optimized: Optimized::open(quantized, count, &options),
             inputs: inputs(&quantized.graph),
             turned,
             codes: EndCodes::of(&quantized.graph),
@@ -178,7 +183,7 @@ impl Comparison {
         recast: &Sample<'_>,
         labels: Option<&[i64]>,
     ) -> Result<(), EvaluationError> {
-        let Self { reference, quantized, codes, pairs, sizes, classes, rows, outputs, .. } = self;
+        let Self { reference, quantized, optimized, codes, pairs, sizes, classes, rows, outputs, .. } = self;
         let wanted = distinct(pairs[group.clone()].iter().map(|(pair, _)| &pair.reference));
         let mut kept: HashMap<String, Array<'static>> = HashMap::new();
         let run = reference.run(sample, &wanted, &mut |name, array| {
@@ -212,7 +217,13 @@ impl Comparison {
             }
             ControlFlow::Continue(())
         });
-        run.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })
+        run.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })?;
+        if let Some(optimized) = optimized {
+            let of_group = pairs[..*outputs].iter().enumerate().skip(group.start).take(group.len());
+            let of_group = of_group.map(|(at, (pair, _))| (at, pair)).collect::<Vec<_>>();
+            optimized.compare(&of_group, recast, &kept, codes);
+        }
+        Ok(())
     }
 
     fn report(mut self, samples: usize, labels: Option<&[i64]>) -> Result<Report, EvaluationError> {
@@ -221,7 +232,11 @@ impl Comparison {
         }
         let tensors = self.pairs.split_off(self.outputs);
         let engines = (self.reference.name(), self.quantized.name());
-        Ok(Report::new(engines, samples, self.pairs, tensors, &self.classes))
+        let mut report = Report::new(engines, samples, self.pairs, tensors, &self.classes);
+        if let Some(optimized) = self.optimized {
+            optimized.tell(&mut report);
+        }
+        Ok(report)
     }
 }
 

@@ -36,6 +36,9 @@ pub struct Report {
     /// Share of samples for which the float model's class is among the quantized model's five most likely.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top5_agreement: Option<f64>,
+    /// Why ONNX Runtime does not run the quantized model with its graph optimizations, which programs load models with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimized_fails: Option<String>,
     /// The tensors both models have, the most damaged first.
     pub tensors: Vec<TensorReport>,
 }
@@ -49,6 +52,10 @@ pub struct TensorReport {
     pub op: String,
     /// `10 log10(sum r^2 / sum (r - q)^2)`.
     pub sqnr_db: f64,
+    /// The same of an output where ONNX Runtime runs the quantized model with all its graph optimizations, and so with the
+    /// integer kernels that it has for this processor; `None` of other engines and of tensors inside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimized_sqnr_db: Option<f64>,
     /// The cosine of the angle between the values as vectors.
     pub cosine: f64,
     /// The largest difference.
@@ -84,6 +91,7 @@ impl Report {
             reference_top5,
             top1_agreement,
             top5_agreement,
+            optimized_fails: None,
             tensors,
         }
     }
@@ -100,6 +108,7 @@ impl TensorReport {
             name: pair.reference,
             op: pair.op,
             sqnr_db: statistics.sqnr_db(),
+            optimized_sqnr_db: None,
             cosine: statistics.cosine(),
             max_error: statistics.max_error(),
         }

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use kvant_container::onnx::{DataType, GraphProto, NodeProto, TensorProto, data_type, shape, tensor_bytes};
+use kvant_container::onnx::{DataType, GraphProto, NodeProto, TensorProto, data_type, shape};
+
+use crate::constant::Value;
 
 /// The connections of a graph as it was when this was made. Positions are those in `graph.node` and `graph.initializer`.
 #[derive(Debug, Default)]
@@ -81,10 +83,9 @@ impl Index {
         shape(self.constant(graph, tensor)?).ok()
     }
 
-    /// The values of a constant of int64.
-    pub fn whole_numbers(&self, graph: &GraphProto, tensor: &str) -> Option<Vec<i64>> {
-        let bytes = tensor_bytes(self.constant(graph, tensor)?).ok()?;
-        Some(bytes.chunks_exact(8).filter_map(|b| b.try_into().ok().map(i64::from_le_bytes)).collect())
+    /// The values of a constant of integers.
+    pub fn integers(&self, graph: &GraphProto, tensor: &str) -> Option<Vec<i64>> {
+        Value::of_tensor(self.constant(graph, tensor)?)?.as_integers()
     }
 
     /// Whether the graph takes the tensor as an input.

@@ -56,7 +56,7 @@ fn rewrite(node: &mut NodeProto) -> bool {
 
 /// The axes of a ReduceMean: an attribute, or a constant input from opset 18 on.
 fn axes(node: &NodeProto, graph: &GraphProto, index: &Index) -> Vec<i64> {
-    let from_input = node.input.get(1).and_then(|name| index.whole_numbers(graph, name));
+    let from_input = node.input.get(1).and_then(|name| index.integers(graph, name));
     from_input.or_else(|| ints_attribute(node, "axes").map(<[i64]>::to_vec)).unwrap_or_default()
 }
 

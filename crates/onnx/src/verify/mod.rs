@@ -4,8 +4,10 @@
 
 mod operators;
 mod pairs;
-pub(crate) mod saturation;
+mod saturation;
 mod types;
+
+pub use saturation::{Saturation, WAY_OUT as SATURATION_HINT};
 
 use crate::graph;
 use kvant_container::onnx::ModelProto;

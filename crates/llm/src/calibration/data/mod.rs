@@ -18,7 +18,6 @@ mod files;
 mod loader;
 mod options;
 mod provenance;
-mod random;
 mod selection;
 mod source;
 mod stream;

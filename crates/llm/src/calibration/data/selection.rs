@@ -2,7 +2,7 @@
 //! never more than are needed.
 
 use super::Packing;
-use super::random::{SplitMix64, mix};
+use kvant_quant::random::{SplitMix64, mix};
 use std::collections::{BTreeSet, BinaryHeap};
 
 /// Random windows are drawn from so many tokens, which take a quarter of a gigabyte, or four times what is asked for.

@@ -140,7 +140,7 @@ impl Finder<'_> {
     /// Whether a Pad neither adds nor cuts channels, nor whole samples.
     fn keeps_channels(&self, node: &NodeProto) -> bool {
         let pads: Option<Vec<i64>> = match positional_input(node, 1) {
-            Some(name) => self.index.whole_numbers(self.graph, name),
+            Some(name) => self.index.integers(self.graph, name),
             None => ints_attribute(node, "pads").map(<[i64]>::to_vec),
         };
         // With axes of its own the numbers are not those of all axes.
@@ -166,7 +166,7 @@ impl Finder<'_> {
     fn reduced(&self, mut way: Way, node: &NodeProto) -> Option<Way> {
         let rank = way.rank? as i64;
         let given = match positional_input(node, 1) {
-            Some(name) => self.index.whole_numbers(self.graph, name)?,
+            Some(name) => self.index.integers(self.graph, name)?,
             None => ints_attribute(node, "axes")?.to_vec(),
         };
         let mut axes: Vec<i64> = given.into_iter().map(|axis| if axis < 0 { axis + rank } else { axis }).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvant_container::onnx::{GraphProto, Spill, keep};
+use kvant_container::onnx::{GraphProto, Spill, keep, set_contents};
 
 use super::pair::{Pair, Side};
 use crate::error::QuantizeError;
@@ -34,8 +34,7 @@ impl Weights {
         for (name, values) in self.0 {
             let contents = keep(spill, bytemuck::cast_slice(&values).to_vec())?;
             if let Some(tensor) = graph.initializer.iter_mut().find(|t| t.name() == name) {
-                tensor.float_data.clear();
-                tensor.raw_data = Some(contents);
+                set_contents(tensor, contents);
             }
         }
         Ok(())

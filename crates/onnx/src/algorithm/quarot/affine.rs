@@ -73,7 +73,7 @@ pub(super) fn readers(view: &View<'_>, norm: &Norm, channels: usize) -> Result<R
 /// Where the way goes on behind a node; nowhere behind a layer. `None` where the node is neither a layer nor passed.
 fn follow(view: &View<'_>, way: &Way, reader: usize, channels: usize, found: &mut Readers) -> Option<Vec<Way>> {
     let node = view.node(reader);
-    if is(node, "Shape") || is(node, "Size") {
+    if view.reads_sizes(reader) {
         return Some(Vec::new());
     }
     let at = node.input.iter().position(|name| *name == way.tensor)?;

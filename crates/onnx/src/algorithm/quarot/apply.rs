@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use kvant_container::onnx::{DataType, GraphProto, Spill, keep, shape, tensor};
+use kvant_container::onnx::{DataType, GraphProto, Spill, keep, set_contents, shape, tensor};
 
 use super::RotatedStream;
 use super::affine::Reader;
@@ -215,8 +215,7 @@ impl Writer<'_> {
         let own = self.index.initializer(&name).filter(|_| once && self.index.only_consumer(&name) == Some(at));
         if let Some(position) = own {
             let tensor = &mut self.graph.initializer[position];
-            tensor.float_data.clear();
-            tensor.raw_data = Some(bytes);
+            set_contents(tensor, bytes);
             return Ok(name);
         }
         let copy = self.names.fresh(&format!("{name}_rotated"));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kvant_container::onnx::NodeProto;
 
 use super::view::View;
-use crate::graph::{int_attribute, ints_attribute, is_standard, positional_input};
+use crate::graph::{int_attribute, is_standard, positional_input};
 use crate::pass::{Normalized, Pattern, quotient, square, sum, trailing};
 
 /// A normalization over the last axis.
@@ -81,7 +81,7 @@ fn root_mean_square(view: &View<'_>, pattern: &Pattern<'_>, node: &NodeProto) ->
     let (mean, _) = sum(pattern.maker(divisor, "Sqrt")?.input.first()?, pattern)?;
     let mean = pattern.maker(mean, "ReduceMean")?;
     let keeps = int_attribute(mean, "keepdims").unwrap_or(1) != 0;
-    let axes = ints_attribute(mean, "axes").map(<[i64]>::to_vec).or_else(|| pattern.axes(mean))?;
+    let axes = pattern.axes(mean)?;
     let right = square(mean.input.first()?, pattern)? == dividend && keeps && is_last(view, dividend, &axes);
     right.then(|| dividend.to_owned())
 }

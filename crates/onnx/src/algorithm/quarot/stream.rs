@@ -117,10 +117,10 @@ impl Growth<'_> {
         if let Some(&at) = found {
             return self.normalized(at, tensor, axis);
         }
-        let node = view.node(reader);
-        if is(node, "Shape") || is(node, "Size") {
+        if view.reads_sizes(reader) {
             return;
         }
+        let node = view.node(reader);
         if let Some(weight) = view.layer(node) {
             let data = node.input.iter().filter(|name| *name == tensor).count() == 1 && node.input[0] == tensor;
             if !data || view.layer_axis(node, tensor) != Some(axis) {

@@ -2,7 +2,6 @@
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto, data_type};
 
-use crate::constant::Value;
 use crate::graph::{Index, int_attribute, is, positional_input};
 use crate::shape::Types;
 
@@ -33,7 +32,7 @@ impl<'g> View<'g> {
 
     /// The values of a constant of integers.
     pub fn integers(&self, name: &str) -> Option<Vec<i64>> {
-        Value::of_tensor(self.index.constant(self.graph, name)?)?.as_integers()
+        self.index.integers(self.graph, name)
     }
 
     pub fn is_constant(&self, name: &str) -> bool {
@@ -87,6 +86,11 @@ impl<'g> View<'g> {
     /// The axis on which a layer has its channels, of a tensor that it reads or makes.
     pub fn layer_axis(&self, node: &NodeProto, tensor: &str) -> Option<usize> {
         if is(node, "Conv") { Some(1) } else { self.rank(tensor)?.checked_sub(1) }
+    }
+
+    /// Whether a node reads the sizes of a tensor and not its values.
+    pub fn reads_sizes(&self, position: usize) -> bool {
+        ["Shape", "Size"].iter().any(|op| is(self.node(position), op))
     }
 
     /// What a person calls a node.
