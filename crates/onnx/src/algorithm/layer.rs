@@ -81,7 +81,7 @@ impl Grid {
     }
 }
 
-/// A layer: Conv, ConvTranspose, Gemm or MatMul with a constant weight that it alone reads.
+/// A layer: Conv, ConvTranspose, Gemm or MatMul with a constant weight that it alone reads, or a normalization with such a gain.
 #[derive(Debug, Clone)]
 pub struct Layer {
     /// The node of the float model, with its attributes and the names of its tensors.
@@ -131,6 +131,11 @@ pub trait Rounding {
     /// What keeps this layer, and so the run, from being finished. A layer that cannot be improved is no error: its nearest
     /// codes are.
     fn round(&self, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError>;
+
+    /// Whether the gains of normalizations are weights to it.
+    fn takes_normalizations(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -22,13 +22,14 @@ pub(super) struct Target {
     pub function: ActivationFunction,
 }
 
-/// The layers with an integer weight, in the order of the graph.
-pub(super) fn targets(graph: &GraphProto, placement: &Placement) -> Vec<Target> {
+/// The layers with an integer weight, in the order of the graph; with `normalizations` those whose gain is one too.
+pub(super) fn targets(graph: &GraphProto, placement: &Placement, normalizations: bool) -> Vec<Target> {
     let index = Index::new(graph);
     let coded = |name: &str| placement.weights.get(name).is_some_and(|w| w.scheme.element.is_integer());
     let target = |position: usize| {
         let node = &graph.node[position];
-        let weight = weight_of(node).filter(|name| coded(name) && index.only_consumer(name).is_some())?;
+        let gain = gain_of(node).filter(|_| normalizations);
+        let weight = weight_of(node).or(gain).filter(|name| coded(name) && index.only_consumer(name).is_some())?;
         let function = function(graph, &index, node);
         let bias = bias_of(graph, &index, node);
         // What else is added to the output cannot be run apart from the graph.
@@ -48,6 +49,13 @@ pub(super) fn weight_of(node: &NodeProto) -> Option<&str> {
     positional_input(node, 1).filter(|_| layer)
 }
 
+/// The name of the gain of each channel, if the node is a normalization that multiplies by one.
+fn gain_of(node: &NodeProto) -> Option<&str> {
+    const NORMALIZATIONS: &[&str] = &["LayerNormalization", "InstanceNormalization"];
+    let normalization = is_standard(node) && NORMALIZATIONS.contains(&node.op_type());
+    positional_input(node, 1).filter(|_| normalization)
+}
+
 /// Output channels of a layer, from the shape of its weight.
 pub(super) fn channels(node: &NodeProto, weight: &[usize]) -> Option<usize> {
     let group = usize::try_from(int_attribute(node, "group").unwrap_or(1)).ok()?;
@@ -63,7 +71,8 @@ fn bias_of<'g>(graph: &'g GraphProto, index: &Index, node: &'g NodeProto) -> Opt
     let name = positional_input(node, 2).filter(|_| node.op_type() != "MatMul")?;
     let constant = |name: &str| index.constant(graph, name).filter(|t| data_type(t) == DataType::FLOAT);
     let elements: usize = shape(constant(name)?).ok()?.iter().product();
-    let channels = channels(node, &shape(constant(weight_of(node)?)?).ok()?)?;
+    let weight = weight_of(node).or_else(|| gain_of(node))?;
+    let channels = channels(node, &shape(constant(weight)?).ok()?)?;
     (elements == channels && index.only_consumer(name).is_some()).then_some(name)
 }
 

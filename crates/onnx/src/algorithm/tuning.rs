@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::captured::Captured;
 use super::data::Data;
 use super::error::AlgorithmError;
-use super::layer::Layer;
+use super::layer::{Layer, Rounding};
 use super::simulation::{grid, simulation, sorted};
 use super::target::{Target, bias_factor, targets};
 use super::trial::{Difference, difference};
@@ -50,7 +50,8 @@ pub(crate) fn tune(
     let Some(first) = algorithms.iter().find(waits) else { return Ok(Vec::new()) };
     let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
     let model = sorted(prepared.model.clone())?;
-    let targets = targets(&model.graph, &prepared.placement);
+    let trains = algorithms.iter().filter_map(Algorithm::rounding).any(Rounding::takes_normalizations);
+    let targets = targets(&model.graph, &prepared.placement, trains);
     solve_blocks(&model, &targets, &prepared.recipe, solution)?;
     let opsets = model.opset_import.clone();
     let float = Walk::new(model, data)?;

@@ -5,6 +5,7 @@ use kvant_container::onnx::NodeProto;
 use kvant_numeric::linalg::{PatchAxis, Patches, Steps};
 use kvant_quant::reconstruction::Shape;
 
+use super::normalization::{Normalization, normalization};
 use crate::algorithm::layer::Layer;
 use crate::graph::{float_attribute, int_attribute, ints_attribute, string_attribute};
 
@@ -24,6 +25,8 @@ pub(super) enum Kind {
     Convolution(Convolution),
     /// Gemm or MatMul.
     Product(Product),
+    /// LayerNormalization or InstanceNormalization.
+    Normalization(Normalization),
 }
 
 /// The window of a convolution.
@@ -73,6 +76,7 @@ impl Form {
                 },
             ),
             "MatMul" => product(weight, Product { transposed: false, by_output: false, factor: 1.0 }),
+            "LayerNormalization" | "InstanceNormalization" => normalization(node, weight),
             _ => None,
         };
         form.filter(|form| form.shape.weights() == layer.weight.len() && form.shape.weights() > 0)

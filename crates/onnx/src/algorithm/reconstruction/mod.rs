@@ -5,6 +5,7 @@
 //! the float model. The activation function behind it is part of it. A layer whose error does not fall keeps its nearest codes.
 
 mod form;
+mod normalization;
 mod samples;
 
 use kvant_quant::reconstruction::{self as core, CodeSteps, Method, Module, Settings, Weight, reconstruct};
@@ -167,6 +168,10 @@ impl Rounding for AdaRound {
         };
         round(layer, captured, &settings)
     }
+
+    fn takes_normalizations(&self) -> bool {
+        true
+    }
 }
 
 impl Rounding for AdaQuant {
@@ -181,6 +186,10 @@ impl Rounding for AdaQuant {
             update_bias: self.update_bias,
         };
         round(layer, captured, &settings)
+    }
+
+    fn takes_normalizations(&self) -> bool {
+        true
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kvant_quant::reconstruction::{Sample, Samples};
 
 use super::form::{Convolution, Form, Kind, Product};
+use super::normalization::{Normalization, Over};
 use crate::algorithm::captured::Captured;
 use crate::algorithm::error::AlgorithmError;
 use crate::algorithm::layer::Layer;
@@ -63,10 +64,7 @@ impl<'a> PatchedSamples<'a> {
 
     fn make(&self, index: usize) -> Result<Option<Patched>, AlgorithmError> {
         let pair = self.captured.pair(index)?;
-        Ok(match &self.form.kind {
-            Kind::Convolution(convolution) => convolved(self.form, convolution, pair.input, pair.output),
-            Kind::Product(product) => multiplied(self.form, *product, &pair.input, &pair.output),
-        })
+        Ok(patched(self.form, pair.input, pair.output))
     }
 }
 
@@ -96,6 +94,15 @@ impl Samples for PatchedSamples<'_> {
 
     fn go_on(&self) -> Result<(), AlgorithmError> {
         self.captured.go_on()
+    }
+}
+
+/// What a layer reads and makes, in its form; `None` where it is not what the form reads and makes.
+fn patched(form: &Form, input: Arc<Array<'static>>, output: Arc<Array<'static>>) -> Option<Patched> {
+    match &form.kind {
+        Kind::Convolution(convolution) => convolved(form, convolution, input, output),
+        Kind::Product(product) => multiplied(form, *product, &input, &output),
+        Kind::Normalization(normalization) => normalized(form, *normalization, &input, output),
     }
 }
 
@@ -169,6 +176,34 @@ fn multiplied(form: &Form, product: Product, input: &Array<'_>, output: &Array<'
     }
     let (patches, targets) = (Values::Made(patches), Values::Made(transposed(targets, outputs)));
     Some(Patched { patches, targets, positions })
+}
+
+/// The normalized values of a normalization, a row for each channel. The bias belongs to the targets.
+fn normalized(
+    form: &Form,
+    normalization: Normalization,
+    input: &Array<'_>,
+    output: Arc<Array<'static>>,
+) -> Option<Patched> {
+    let (channels, values) = (form.shape.outputs, input.f32s()?);
+    if input.shape() != output.shape() || channels == 0 {
+        return None;
+    }
+    let made = normalization.normalized(input.shape(), channels, values)?;
+    let positions = values.len() / channels;
+    if let Over::Channels { .. } = normalization.over {
+        let targets = transposed(output.f32s()?, channels);
+        return Some(Patched {
+            patches: Values::Made(transposed(&made, channels)),
+            targets: Values::Made(targets),
+            positions,
+        });
+    }
+    let batch = *input.shape().first()?;
+    let made = Arc::new(Array::of(input.shape().to_vec(), made)?);
+    let inner = positions / batch.max(1);
+    let patches = channels_first(batch, channels, inner, made)?;
+    Some(Patched { patches, targets: channels_first(batch, channels, inner, output)?, positions })
 }
 
 /// Rows of `columns` elements as columns.

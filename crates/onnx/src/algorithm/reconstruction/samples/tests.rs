@@ -32,10 +32,11 @@ fn layer(made: NodeProto, shape: &[usize]) -> Layer {
 /// What the embedded engine makes of the layer's node.
 fn engine(layer: &Layer, input: &Array<'static>) -> Array<'static> {
     let bytes: Vec<u8> = layer.weight.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let zeros = tensor("b", DataType::FLOAT, &layer.shape, vec![0u8; bytes.len()]);
     let graph = GraphProto {
         name: Some("layer".to_owned()),
         node: vec![layer.node.clone()],
-        initializer: vec![tensor("w", DataType::FLOAT, &layer.shape, bytes)],
+        initializer: vec![tensor("w", DataType::FLOAT, &layer.shape, bytes), zeros],
         input: vec![declared("x", Some(input))],
         output: vec![ValueInfoProto { name: Some("y".to_owned()), ..ValueInfoProto::default() }],
         ..GraphProto::default()
@@ -83,10 +84,7 @@ fn loss(layer: &Layer, input: &Array<'static>, shift: f32) -> f64 {
     let output = engine(layer, input);
     let moved: Vec<f32> = output.f32s().unwrap().iter().map(|y| y + shift).collect();
     let output = Array::of(output.shape().to_vec(), moved).unwrap();
-    let patched = match &form.kind {
-        Kind::Convolution(convolution) => convolved(&form, convolution, Arc::new(input.clone()), Arc::new(output)),
-        Kind::Product(product) => multiplied(&form, *product, input, &output),
-    };
+    let patched = patched(&form, Arc::new(input.clone()), Arc::new(output));
     let values = form.rows(&layer.weight);
     let steps = vec![CodeSteps { scale: 0.25, lowest: -100.0, highest: 100.0 }; form.shape.outputs];
     let weight = Weight { values: &values, features: form.shape.features, steps: &steps, bias: None };
@@ -153,6 +151,22 @@ fn products_of_matrices_are_products_with_patches() {
         let weight = if transposed_b == 1 { [3, 5] } else { [5, 3] };
         check(gemm, &weight, if transposed_a == 1 { &[5, 4] } else { &[4, 5] });
     }
+}
+
+#[test]
+fn gains_of_normalizations_are_weights_of_channels() {
+    let made = |kind: &str| node(kind, "layer", &["x", "w", "b"], &["y"]);
+    check(made("LayerNormalization"), &[6], &[2, 5, 6]);
+    let mut last = made("LayerNormalization");
+    set_attribute(&mut last, "axis", 2i64);
+    set_attribute(&mut last, "epsilon", 0.5f32);
+    check(last.clone(), &[6], &[2, 5, 6]);
+    check(made("InstanceNormalization"), &[3], &[2, 3, 4, 5]);
+    check(made("InstanceNormalization"), &[3], &[1, 3, 7]);
+    set_attribute(&mut last, "axis", 1i64);
+    assert!(Form::of(&layer(last.clone(), &[5, 6])).is_none(), "a gain of two axes");
+    last.output.push("mean".to_owned());
+    assert!(Form::of(&layer(last, &[6])).is_none(), "the mean is an output");
 }
 
 #[test]
@@ -229,10 +243,7 @@ fn gradients_are_those_of_torch() {
         let form = Form::of(&layer).unwrap();
         let input = Array::of(sizes(case, "input_shape"), floats(case, "input")).unwrap();
         let target = Array::of(sizes(case, "target_shape"), floats(case, "target")).unwrap();
-        let patched = match &form.kind {
-            Kind::Convolution(convolution) => convolved(&form, convolution, Arc::new(input), Arc::new(target)),
-            Kind::Product(product) => multiplied(&form, *product, &input, &target),
-        };
+        let patched = patched(&form, Arc::new(input), Arc::new(target));
         let mut sample = One(patched.unwrap());
         let Ok(sample) = sample.sample(0);
         let factor = bias_factor(&layer.node);
