@@ -462,6 +462,9 @@ impl OnnxArgs {
             (!self.disable_pass.is_empty(), "--disable-pass"),
             (self.preprocess.is_some(), "--preprocess"),
             (self.report.is_some(), "--report"),
+            (self.external_data != ExternalWhen::Auto, "--external-data"),
+            (self.engine.runtime != RuntimeChoice::Auto, "--runtime"),
+            (self.engine.runtime_library.is_some(), "--runtime-library"),
         ];
         given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
     }

@@ -182,8 +182,7 @@ impl From<GgufPlanError> for Failure {
 
 impl From<ImatrixError> for Failure {
     fn from(error: ImatrixError) -> Failure {
-        let kind = if matches!(error, ImatrixError::Cancelled) { Kind::Interrupted } else { error.kind().into() };
-        Failure::new(kind, error.to_string()).with_hint(error.hint())
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }
 
@@ -207,8 +206,7 @@ impl From<CalibrationDataError> for Failure {
 
 impl From<ObserveError> for Failure {
     fn from(error: ObserveError) -> Failure {
-        let kind = if matches!(error, ObserveError::Cancelled) { Kind::Interrupted } else { error.kind().into() };
-        Failure::new(kind, error.to_string()).with_hint(error.hint())
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }
 
@@ -241,10 +239,6 @@ impl From<OutputError> for Failure {
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
-        let kind = match &error {
-            EngineError::Cancelled => Kind::Interrupted,
-            error => error.kind().into(),
-        };
-        Failure::new(kind, error.to_string()).with_hint(error.hint())
+        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }

@@ -10,11 +10,8 @@ const MOST: usize = 60;
 /// The table, and what it says in all; nothing where no layer was worked on with data. Losses are squared errors of outputs,
 /// for each token; `share` is what is left of the loss of rounding to nearest.
 pub fn text(report: &BlockwiseReport) -> Option<String> {
-    if report.layers.is_empty() {
-        return None;
-    }
     let with_loss = report.layers.iter().any(|layer| layer.loss.is_some());
-    let parts = [with_loss.then(|| table(&report.layers)), mean(report), starved(report)];
+    let parts = [with_loss.then(|| table(&report.layers)), mean(report), starved(report), unscaled(report)];
     let text = parts.into_iter().flatten().collect::<Vec<_>>().join("\n");
     (!text.is_empty()).then_some(text)
 }
@@ -54,6 +51,21 @@ fn starved(report: &BlockwiseReport) -> Option<String> {
     let count = report.starved.len();
     let text = format!("{count}, the first `{}` with {} tokens: {}", first.layer, first.tokens, first.treatment);
     Some(format!("{:<15}  {}", "starved layers", printable(&text)))
+}
+
+/// Links that a transform was asked for and not applied to.
+fn unscaled(report: &BlockwiseReport) -> Option<String> {
+    let left = report.links.iter().filter_map(|link| Some((link, link.note.as_ref()?)));
+    let (first, reason) = left.clone().next()?;
+    let text = format!(
+        "{} of {}, the first by {} from `{}` in block {}: {reason}",
+        left.count(),
+        report.links.len(),
+        first.transform,
+        first.from,
+        first.block
+    );
+    Some(format!("{:<15}  {}", "links unscaled", printable(&text)))
 }
 
 #[cfg(test)]

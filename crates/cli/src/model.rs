@@ -106,6 +106,8 @@ pub fn threads(args: &RunArgs) -> usize {
 /// # Errors
 /// Where the system has none to give.
 pub fn pool(args: &RunArgs) -> Result<rayon::ThreadPool, Failure> {
+    // Work that threads of an engine hand on goes to the global pool, which must be no larger. It may be there already.
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads(args)).build_global();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads(args)).build();
     pool.map_err(|error| Failure::system(format!("cannot start threads: {error}")))
 }

@@ -3,7 +3,8 @@
 
 use crate::args::{Format, QuantizeArgs};
 use crate::commands::convert::{self, Request};
-use crate::failure::Failure;
+use crate::escape::printable;
+use crate::failure::{Failure, Kind};
 use crate::model;
 use crate::onnx::decoder::{Graph, Task};
 use crate::onnx::quantize::check_output;
@@ -164,4 +165,37 @@ fn beside(graph: &Path) -> PathBuf {
     name.push(graph.file_name().unwrap_or_default());
     name.push(".kvant-checkpoint");
     graph.with_file_name(name)
+}
+
+/// Refuses a further file that could not be written, before the work whose result it is to hold.
+///
+/// # Errors
+/// Its directory is missing or read-only, or the name is that of a directory.
+pub fn check_writable(path: &Path) -> Result<(), Failure> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let refused = |reason: &str, hint: &str| {
+        let message = format!("cannot write {}: {reason}", printable(&path.to_string_lossy()));
+        Err(Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned())))
+    };
+    match fs::metadata(directory) {
+        _ if path.is_dir() => refused("it is a directory", "name a file in it"),
+        Ok(found) if found.is_dir() && !found.permissions().readonly() => Ok(()),
+        Ok(found) if found.is_dir() => refused("its directory is read-only", "name another place"),
+        _ => refused("its directory is missing", "make the directory first, or name another place"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check_writable(&folder.path().join("report.json")).is_ok());
+        for (path, reason) in [("none/report.json", "missing"), ("", "a directory")] {
+            let failure = check_writable(&folder.path().join(path)).unwrap_err();
+            assert!(failure.kind == Kind::Usage && failure.message.contains(reason), "{}", failure.message);
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, Spill};
 use kvant_quant::glob::Glob;
+use rayon::prelude::*;
 
 use crate::algorithm::{
     self, Algorithm, AlgorithmError, Data, EqualizedPair, Rotations, ScaledInput, Transformed, transform,
@@ -23,7 +24,7 @@ use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
-use crate::solution::{Ranges, Solution, solve};
+use crate::solution::{Ranges, Solution, refuse_nan, solve, values};
 use crate::verify::Saturation;
 use crate::writing::{Blocks, Dialect, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs};
 
@@ -109,9 +110,26 @@ fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), 
 
 /// A second layer of quantization would only add its errors to those of the first.
 fn refuse_quantized(model: &ModelProto) -> Result<(), QuantizeError> {
-    const QUANTIZING: &[&str] =
-        &["QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "MatMulNBits"];
-    let quantized = model.graph.node.iter().find(|node| QUANTIZING.contains(&node.op_type()));
+    /// Beside those whose names begin with `QLinear`.
+    const QUANTIZING: &[&str] = &[
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "ConvInteger",
+        "MatMulInteger",
+        "MatMulIntegerToFloat",
+        "DynamicQuantizeMatMul",
+        "DynamicQuantizeLSTM",
+        "MatMulNBits",
+        "MatMulBnb4",
+        "GatherBlockQuantized",
+        "QAttention",
+        "QGemm",
+        "QMoE",
+        "QOrderedMatMul",
+    ];
+    let quantizes = |node: &&NodeProto| QUANTIZING.contains(&node.op_type()) || node.op_type().starts_with("QLinear");
+    let quantized = model.graph.node.iter().find(quantizes);
     quantized.map_or(Ok(()), |node| Err(QuantizeError::AlreadyQuantized { operator: node.op_type().to_owned() }))
 }
 
@@ -379,6 +397,19 @@ impl Prepared {
             );
         }
         notices
+    }
+
+    /// Refuses weights that are no numbers, which would otherwise be found after the data were run.
+    ///
+    /// # Errors
+    /// The first such weight.
+    pub fn check_weights(&self) -> Result<(), QuantizeError> {
+        let (graph, index) = (self.graph(), Index::new(self.graph()));
+        let names: Vec<&String> = self.placement.weights.keys().collect();
+        names.par_iter().try_for_each(|name| {
+            let Some(tensor) = index.constant(graph, name) else { return Ok(()) };
+            refuse_nan(name, &values(tensor)?)
+        })
     }
 
     /// Whether the model has to be run over data: for ranges, or for algorithms.

@@ -91,11 +91,17 @@ pub fn solve(
     Ok(solution)
 }
 
+/// Refuses a weight that holds what is no number.
+pub(crate) fn refuse_nan(name: &str, values: &[f32]) -> Result<(), QuantizeError> {
+    match values.iter().position(|value| value.is_nan()) {
+        Some(position) => Err(QuantizeError::NotANumber { tensor: name.to_owned(), position }),
+        None => Ok(()),
+    }
+}
+
 fn solve_weight(name: &str, tensor: &TensorProto, weight: &Weight) -> Result<Vec<Affine>, QuantizeError> {
     let values = values(tensor)?;
-    if let Some(position) = values.iter().position(|v| v.is_nan()) {
-        return Err(QuantizeError::NotANumber { tensor: name.to_owned(), position });
-    }
+    refuse_nan(name, &values)?;
     if let Some(range) = weight.range {
         let s = weight.scheme;
         return Ok(vec![affine(range, s.element, s.symmetric, s.scale)]);

@@ -8,6 +8,7 @@ use crate::calibration::Calibration;
 use crate::delivery::Delivery;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use crate::outputs::check_writable;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, loading, model, size};
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 /// Whatever can be refused, before anything is written; then what the system or the weights say.
 pub fn run(args: &QuantizeArgs, recipe: GgufRecipe, printer: &Printer) -> Result<(), Failure> {
     let begun = Instant::now();
+    args.recipe.gguf.save_imatrix.as_deref().map_or(Ok(()), check_writable)?;
     let (checkpoint, plan) = plan_for(&args.recipe, recipe, args.output.as_deref())?;
     if let Some(output) = &args.output {
         Output::check(&plan, &args.recipe.model, output, args.finish.overwrite)?;

@@ -1,10 +1,12 @@
 //! `kvant quantize model.onnx`.
 
 use super::data::calibration;
+use super::verify::accept;
 use super::{is_graph, read, recipe, runtime};
 use crate::args::{ExternalWhen, QuantizeArgs};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use crate::outputs::check_writable;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, model, size};
@@ -34,6 +36,7 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     let begun = Instant::now();
     let output = args.output.as_deref().ok_or_else(no_output)?;
     check_output(output, &args.recipe.model, args.finish.overwrite)?;
+    args.recipe.onnx.report.as_deref().map_or(Ok(()), check_writable)?;
     let cancelled = interrupt::flag();
     let directory = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spill = Spill::new(directory)?.cancelled_by(cancelled.clone());
@@ -41,6 +44,9 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     prepared.notices().iter().for_each(|notice| printer.note(notice));
     let mut samples = samples(args, &prepared, printer)?;
     let pool = model::pool(&args.run)?;
+    if samples.is_some() {
+        pool.install(|| prepared.check_weights())?;
+    }
     let runtime = runtime(&args.recipe.onnx.engine, &args.run);
     let mut quiet = |_, _| {};
     let mut seen = data(samples.as_mut(), &runtime, &cancelled, &mut quiet);
@@ -53,6 +59,9 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
         let mut seen = data(samples.as_mut(), &runtime, &cancelled, &mut watch);
         pool.install(|| prepared.finish(&observation, seen.as_mut(), Some(&spill)))?
     };
+    if !args.finish.no_verify {
+        accept(&quantized, output)?;
+    }
     let external = match args.recipe.onnx.external_data {
         ExternalWhen::Auto => ExternalData::Auto,
         ExternalWhen::Always => ExternalData::Always,

@@ -40,9 +40,11 @@ fn refuse_foreign(args: &RecipeArgs) -> Result<(), Failure> {
         (args.no_keep_defaults, "--no-keep-defaults"),
         (args.min_kv_scale.is_some(), "--min-kv-scale"),
         (args.kv_cache_post_rope, "--kv-cache-post-rope"),
+        (args.requantize, "--requantize"),
     ];
-    match foreign.iter().find(|(given, _)| *given) {
-        Some((_, option)) => Err(Failure::new(Kind::Usage, format!("{option} has no meaning for an ONNX graph"))
+    let first = foreign.iter().find(|(given, _)| *given).map(|(_, option)| *option);
+    match first.or_else(|| args.gguf.given()) {
+        Some(option) => Err(Failure::new(Kind::Usage, format!("{option} has no meaning for an ONNX graph"))
             .with_hint(Some("`kvant quantize --help` lists what ONNX graphs have".to_owned()))),
         None => Ok(()),
     }

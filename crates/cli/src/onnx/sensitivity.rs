@@ -5,6 +5,7 @@ use super::{read, recipe};
 use crate::args::SensitivityArgs;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use crate::outputs::check_writable;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::table::{Align, Table};
@@ -48,10 +49,10 @@ pub fn run(args: &SensitivityArgs, printer: &Printer) -> Result<(), Failure> {
         Ok(search(&mut bench, rows, target, &mut progress.watch())?)
     };
     let outcome = pool.install(work)?;
-    if let Some(output) = &args.output {
-        write(output, settings, &outcome)?;
-    }
-    tell(&outcome, args.output.as_deref(), printer)
+    // What was measured is told even where the recipe cannot be written.
+    let written = args.output.as_deref().map_or(Ok(()), |output| write(output, settings, &outcome));
+    tell(&outcome, args.output.as_deref().filter(|_| written.is_ok()), printer)?;
+    written
 }
 
 fn target(args: &SensitivityArgs) -> Result<Option<Target>, Failure> {
@@ -70,6 +71,7 @@ fn check_output(args: &SensitivityArgs, target: Option<&Target>) -> Result<(), F
         let failure = Failure::new(Kind::Usage, "a recipe is written for a target only");
         return Err(failure.with_hint(Some("name one: --target-sqnr, --target-size or --max-drop".to_owned())));
     }
+    check_writable(output)?;
     match output.exists() && !args.overwrite {
         true => {
             let failure = Failure::new(Kind::Invalid, format!("{} exists", printable(&output.to_string_lossy())));
@@ -106,8 +108,14 @@ fn write(output: &Path, settings: Settings, outcome: &Outcome) -> Result<(), Fai
     mixed.overrides.extend(outcome.overrides.iter().cloned());
     let shown = printable(&output.to_string_lossy()).to_string();
     let failed = |e: std::io::Error| Failure::system(format!("cannot write {shown}: {e}"));
-    let partial = output.with_extension("toml.partial");
-    std::fs::write(&partial, mixed.to_toml()).and_then(|()| std::fs::rename(&partial, output)).map_err(failed)
+    let mut partial = output.as_os_str().to_owned();
+    partial.push(format!(".{}.partial", std::process::id()));
+    let partial = Path::new(&partial);
+    let done = std::fs::write(partial, mixed.to_toml()).and_then(|()| std::fs::rename(partial, output));
+    done.map_err(|error| {
+        let _ = std::fs::remove_file(partial);
+        failed(error)
+    })
 }
 
 fn tell(outcome: &Outcome, output: Option<&Path>, printer: &Printer) -> Result<(), Failure> {

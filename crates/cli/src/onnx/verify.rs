@@ -5,9 +5,11 @@ use crate::args::VerifyArgs;
 use crate::failure::{Failure, Kind};
 use crate::findings;
 use crate::printer::Printer;
+use kvant_container::onnx::ModelProto;
 use kvant_llm::verify::{Loader, loaders};
 use kvant_quant::finding::{Finding, Severity};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// The layout in the table of loaders.
 const LAYOUT: &str = "onnx";
@@ -29,6 +31,19 @@ pub fn run(args: &VerifyArgs, printer: &Printer) -> Result<(), Failure> {
         true => Ok(()),
         false => Err(Failure::new(Kind::Unfit, message(args, &path, &findings))),
     }
+}
+
+/// Refuses to give a graph its name that does not pass.
+///
+/// # Errors
+/// What is wrong with it, and how to have it all the same.
+pub fn accept(model: &ModelProto, output: &Path) -> Result<(), Failure> {
+    let found = kvant_onnx::verify::verify(model);
+    if found.iter().all(|finding| finding.severity != Severity::Error) {
+        return Ok(());
+    }
+    let failure = Failure::new(Kind::Invalid, findings::failing(&output.display().to_string(), &found));
+    Err(failure.with_hint(Some("the same command with --no-verify writes it all the same".to_owned())))
 }
 
 fn reads_graphs(loader: &Loader) -> bool {

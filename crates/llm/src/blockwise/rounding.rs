@@ -6,6 +6,7 @@ use super::report::{LayerReport, Starved};
 use super::run::Blockwise;
 use super::work::Work;
 use crate::engine::EngineError;
+use crate::family::Role;
 use crate::forward::{Depth, Overlay, Routing, Variation};
 use crate::plan::{PlannedLayer, PlannedStage};
 use crate::weight::{Band, BandAxis, Folding, WeightMatrix, bands};
@@ -70,6 +71,7 @@ impl<'a> Blockwise<'_, 'a> {
         gptq: &Gptq,
     ) -> Result<(), BlockwiseError> {
         let drift = gptq.needs() == Needs::Drift;
+        let readers = self.routers_last(readers);
         for batch in batches(readers, self.memory, drift) {
             let mut hessians = match drift {
                 true => self.drifted_hessians(work, depth, &batch)?,
@@ -81,6 +83,15 @@ impl<'a> Blockwise<'_, 'a> {
             }
         }
         Ok(())
+    }
+
+    /// Rounded routers would send tokens elsewhere in the passes of later batches, so that memory decided on codes.
+    fn routers_last(&self, mut readers: Vec<Readers>) -> Vec<Readers> {
+        readers.sort_by_key(|readers| {
+            let is_router = |layer: &usize| self.plan.layers[*layer].role == Role::Router.name();
+            readers.layers.iter().any(is_router)
+        });
+        readers
     }
 
     fn hessians(

@@ -274,8 +274,12 @@ impl<'a> Blockwise<'_, 'a> {
         let (layer, block) = (&self.plan.layers[index], work.block.index);
         let context = self.context(&work.float, block, index)?;
         let values = self.values(&self.matrix(&work.float, block, layer)?);
-        let failed =
-            |problem: TransformError| -> BlockwiseError { self.engine.weight_error(layer, problem.to_string()).into() };
+        let failed = |problem: TransformError| -> BlockwiseError {
+            match problem {
+                TransformError::NotFinite { .. } => BlockwiseError::NotFinite { block, layer: layer.module.clone() },
+                problem => self.engine.weight_error(layer, problem.to_string()).into(),
+            }
+        };
         let clipping = clip.prepare(rows, layer.columns, layer.scheme.weight).map_err(failed)?;
         let limits = clipping.limits(&values, context).map_err(failed)?;
         Ok(Limits { group: clipping.group(), values: limits })

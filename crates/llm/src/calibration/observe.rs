@@ -31,7 +31,7 @@ impl ObserveError {
         match self {
             ObserveError::Forward(error) => error.kind(),
             ObserveError::Head(_) => ErrorKind::Unsupported,
-            ObserveError::Cancelled => ErrorKind::Io,
+            ObserveError::Cancelled => ErrorKind::Cancelled,
         }
     }
 

@@ -42,7 +42,7 @@ impl StatisticsFile {
     /// The system's.
     pub fn write(&self, statistics: &Statistics) -> io::Result<()> {
         let bytes = serde_json::to_vec(&Stored { key: self.key.clone(), statistics })?;
-        let unfinished = self.path.with_extension("unfinished");
+        let unfinished = self.unfinished();
         if let Some(parent) = self.path.parent() {
             fs::create_dir_all(parent)?;
         }
@@ -56,10 +56,15 @@ impl StatisticsFile {
     ///
     /// The system's.
     pub fn remove(&self) -> io::Result<()> {
-        match fs::remove_file(&self.path) {
+        // A run that was killed while it wrote leaves the second.
+        [&self.path, &self.unfinished()].into_iter().try_for_each(|path| match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
-        }
+        })
+    }
+
+    fn unfinished(&self) -> PathBuf {
+        self.path.with_extension("unfinished")
     }
 
     /// Where it is.
@@ -83,6 +88,7 @@ mod tests {
         assert_eq!(StatisticsFile::beside(&target, "other data".to_owned()).read(), None);
         fs::write(file.path(), b"{\"key\": \"plan and").unwrap();
         assert_eq!(file.read(), None);
+        fs::write(file.path().with_extension("unfinished"), b"{").unwrap();
         file.remove().unwrap();
         file.remove().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

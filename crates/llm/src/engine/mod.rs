@@ -100,7 +100,8 @@ impl EngineError {
             EngineError::Output(error) => error.kind(),
             EngineError::Import(error) => error.kind(),
             EngineError::Weight { .. } | EngineError::Uncalibrated | EngineError::Unfit { .. } => ErrorKind::Invalid,
-            EngineError::Vanished(_) | EngineError::Threads(_) | EngineError::Cancelled => ErrorKind::Io,
+            EngineError::Vanished(_) | EngineError::Threads(_) => ErrorKind::Io,
+            EngineError::Cancelled => ErrorKind::Cancelled,
         }
     }
 

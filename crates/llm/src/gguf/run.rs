@@ -40,7 +40,7 @@ pub fn run(
     let bytes = |all: &mut dyn Iterator<Item = usize>| all.map(|job| plan.tensors[job].elements()).sum::<u64>();
     let done = bytes(&mut jobs.iter().copied().filter(|job| output.is_adopted(*job)));
     progress.begin(done + bytes(&mut left.iter().copied()), done);
-    let tensors = import::open(checkpoint).map_err(|error| vanished(&error.to_string()))?.into_tensors();
+    let tensors = import::open(checkpoint)?.into_tensors();
     let work = Work { plan, output, cancelled, tensors: SourceTensors(tensors), isa: Isa::best() };
     take_turns(threads, &left, |job| {
         let pieces = work.tensor(job)?;

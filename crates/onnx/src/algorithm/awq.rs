@@ -47,17 +47,20 @@ impl AwqSettings {
         spill: Option<&Spill>,
     ) -> Result<Vec<ScaledInput>, QuantizeError> {
         let readers = readers(&model.graph, types);
-        let seen = Seen::observed(model, &readers, data)?;
-        let mut done = Vec::new();
-        for readers in &readers {
-            data.go_on()?;
-            let Some((statistic, hessian)) = seen.0.get(&readers.tensor).filter(|(s, _)| s.tokens() > 0) else {
-                continue;
-            };
-            let weights = rows(&model.graph, readers)?;
-            let rounding = RowRounding::of(recipe, readers.channels);
-            if let Some(scales) = self.best(readers, &weights, statistic, hessian, rounding)? {
-                done.push(apply(model, readers, &scales, spill)?);
+        // What is observed must not depend on how many Hessians there is memory for.
+        let (float, mut done) = (model.clone(), Vec::new());
+        for batch in batches(&readers, data.runtime.budget) {
+            let seen = Seen::observed(&float, batch, data)?;
+            for readers in batch {
+                data.go_on()?;
+                let Some((statistic, hessian)) = seen.0.get(&readers.tensor).filter(|(s, _)| s.tokens() > 0) else {
+                    continue;
+                };
+                let weights = rows(&model.graph, readers)?;
+                let rounding = RowRounding::of(recipe, readers.channels);
+                if let Some(scales) = self.best(readers, &weights, statistic, hessian, rounding)? {
+                    done.push(apply(model, readers, &scales, spill)?);
+                }
             }
         }
         sorted(model)?;
@@ -89,6 +92,27 @@ impl AwqSettings {
         }
         Ok(best.filter(|(_, ratio, _)| *ratio > 0.0).map(|(_, _, scales)| scales))
     }
+}
+
+/// As many readers at a time as there is memory for their Hessians, one at least.
+fn batches(readers: &[Readers], budget: u64) -> impl Iterator<Item = &[Readers]> {
+    let mut rest = readers;
+    std::iter::from_fn(move || {
+        let mut bytes = 0u64;
+        let fits = |readers: &&Readers| {
+            bytes = bytes.saturating_add(hessian_bytes(readers.channels));
+            bytes <= budget
+        };
+        let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
+        let (batch, more) = rest.split_at(count);
+        rest = more;
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+/// Bytes of a Hessian, the lower half of which is in f32.
+fn hessian_bytes(channels: usize) -> u64 {
+    (channels as u64).saturating_pow(2).saturating_mul(2)
 }
 
 /// What can be set.

@@ -111,6 +111,19 @@ impl Histogram {
         bin
     }
 
+    /// The counts in other bins, each where the centre of its own lies; those beyond the edges in the outermost.
+    fn rebinned(&self, edges: Vec<f64>) -> Self {
+        let mut other = Self::new(edges);
+        let bins = other.counts.len();
+        let (first, last) = (other.edges[0], other.edges[bins]);
+        for (centre, count) in self.centres().zip(&self.counts) {
+            let guess = ((centre - first) / (last - first) * bins as f64) as usize;
+            let bin = other.bin(centre, guess.min(bins - 1));
+            other.counts[bin] += count;
+        }
+        other
+    }
+
     /// Number of values counted.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
@@ -178,22 +191,12 @@ impl AbsoluteHistogram {
         // The second edge is computed in f32, and its distance from the first is the step of all that follow.
         let delta = f64::from(last + width + width) - start;
         let number = ((stop - start) / f64::from(width)).ceil().max(0.0);
-        if !number.is_finite() || number as usize > MOST_BINS || delta <= 0.0 {
-            return self.coarsen_to(largest);
+        if !number.is_finite() || number + self.0.counts.len() as f64 > MOST_BINS as f64 || delta <= 0.0 {
+            self.0 = self.0.rebinned(edges_f32(0.0, largest, self.0.counts.len()));
+            return;
         }
         self.0.edges.extend((0..number as usize).map(|i| start + i as f64 * delta));
         self.0.counts.resize(self.0.edges.len() - 1, 0);
-    }
-
-    /// Bins anew, as many as there are now, up to `largest`; the counts go where their bins' centres lie.
-    fn coarsen_to(&mut self, largest: f32) {
-        let mut coarse = Histogram::new(edges_f32(0.0, largest, self.0.counts.len()));
-        for (centre, count) in self.0.centres().zip(&self.0.counts) {
-            let guess = (centre / f64::from(largest) * coarse.counts.len() as f64) as usize;
-            let bin = coarse.bin(centre, guess.min(coarse.counts.len() - 1));
-            coarse.counts[bin] += count;
-        }
-        self.0 = coarse;
     }
 }
 
@@ -229,22 +232,19 @@ impl CentredHistogram {
 
     fn widen(&mut self, bound: f32) {
         let bins = self.histogram.counts.len();
-        let old = std::mem::take(&mut self.histogram.counts);
         if self.bound == 0.0 {
+            let old = std::mem::take(&mut self.histogram.counts);
             self.start(bound, bins);
             self.histogram.counts = old;
             return;
         }
         let stride = 2.0 * self.bound / bins as f32;
         let more = ((bound - self.bound) / stride).floor() + 1.0;
-        if more as usize > MOST_BINS {
-            self.start(bound, bins);
-            // All that was counted lies in what are now the two bins about zero.
-            let half = old.len() / 2;
-            self.histogram.counts[bins / 2] += old[half..].iter().sum::<u64>();
-            self.histogram.counts[bins / 2 - 1] += old[..half].iter().sum::<u64>();
+        if bins as f32 + 2.0 * more > MOST_BINS as f32 {
+            (self.histogram, self.bound) = (self.histogram.rebinned(edges_f32(-bound, bound, bins)), bound);
             return;
         }
+        let old = std::mem::take(&mut self.histogram.counts);
         let bound = more * stride + self.bound;
         self.start(bound, bins + 2 * more as usize);
         self.histogram.counts[more as usize..more as usize + bins].copy_from_slice(&old);
@@ -284,23 +284,14 @@ impl SignedHistogram {
         }
         let extra = |distance: f64| (distance / width).ceil().max(0.0);
         let (left, right) = (extra(first - low), extra(high - last));
-        if left + right > MOST_BINS as f64 {
-            return self.coarsen_to(first.min(low), last.max(high));
+        if left + right + self.0.counts.len() as f64 > MOST_BINS as f64 {
+            self.0 = self.0.rebinned(edges_f64(first.min(low), last.max(high), self.0.counts.len()));
+            return;
         }
         let bins = self.0.counts.len() + left as usize + right as usize;
         let mut wide = Histogram::new(edges_f64(first - left * width, last + right * width, bins));
         wide.counts[left as usize..left as usize + self.0.counts.len()].copy_from_slice(&self.0.counts);
         self.0 = wide;
-    }
-
-    fn coarsen_to(&mut self, first: f64, last: f64) {
-        let mut coarse = Histogram::new(edges_f64(first, last, self.0.counts.len()));
-        for (centre, count) in self.0.centres().zip(&self.0.counts) {
-            let guess = ((centre - first) / (last - first) * coarse.counts.len() as f64) as usize;
-            let bin = coarse.bin(centre, guess.min(coarse.counts.len() - 1));
-            coarse.counts[bin] += count;
-        }
-        self.0 = coarse;
     }
 }
 
@@ -352,6 +343,30 @@ mod tests {
             signed.observe(&Seen::new(&sample), 2048);
         }
         assert_eq!([absolute.0.total(), centred.histogram.total(), signed.0.total()], [4, 4, 4]);
-        assert!(absolute.0.counts.len().max(centred.histogram.counts.len()).max(signed.0.counts.len()) < 2 * MOST_BINS);
+        assert!(absolute.0.counts.len().max(centred.histogram.counts.len()).max(signed.0.counts.len()) <= MOST_BINS);
+    }
+
+    /// How many values lie up to a magnitude, by the centres of bins.
+    fn within(histogram: &Histogram, bound: f64) -> u64 {
+        let inside = histogram.centres().zip(&histogram.counts).filter(|(centre, _)| centre.abs() <= bound);
+        inside.map(|(_, count)| count).sum()
+    }
+
+    #[test]
+    fn merged_bins_keep_counts_where_they_were() {
+        // The bins of the first sample are so narrow that the last asks for more than there may be.
+        let mut absolute = AbsoluteHistogram::default();
+        let mut centred = CentredHistogram::default();
+        let mut signed = SignedHistogram::default();
+        for sample in [[0.02f32, -0.02], [1.0, -1.0], [0.5, -0.5], [70.0, -70.0]] {
+            absolute.observe(&Seen::new(&sample), 2048);
+            centred.observe(&Seen::new(&sample), 2048);
+            signed.observe(&Seen::new(&sample), 2048);
+        }
+        for histogram in [&absolute.0, &centred.histogram, &signed.0] {
+            assert!(histogram.counts.len() <= MOST_BINS);
+            let found = [0.2, 0.7, 1.2, 69.0, 71.0].map(|bound| within(histogram, bound));
+            assert_eq!(found, [2, 4, 6, 6, 8]);
+        }
     }
 }

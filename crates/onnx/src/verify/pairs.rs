@@ -52,7 +52,7 @@ impl<'g> Pair<'g> {
 
     /// One scale, or as many as the axis is long; with blocks, one for each.
     fn check_axis(&self, scale: &TensorProto, opset: i64, findings: &mut Findings) {
-        let count: i64 = scale.dims.iter().product();
+        let count = elements(scale);
         let block = int_attribute(self.node, "block_size").unwrap_or(0);
         let name = name_of(self.node);
         let standard = self.node.domain().is_empty() || self.node.domain() == "ai.onnx";
@@ -69,8 +69,15 @@ impl<'g> Pair<'g> {
         };
         if block == 0 && count != *length {
             findings.error(name, format!("has {count} scales for an axis of {length}"), HINT);
-        } else if block > 0 && scale.dims.len() as i64 != rank {
-            findings.error(name, "has blocks, and scales of another rank than what they scale", HINT);
+        } else if block > 0 {
+            let blocked = |(at, size): (usize, &i64)| {
+                if at as i64 == axis.rem_euclid(rank) { (size + block - 1) / block } else { *size }
+            };
+            let wanted: Vec<i64> = codes.dims.iter().enumerate().map(blocked).collect();
+            if scale.dims != wanted {
+                let reason = format!("has blocks, and scales of shape {:?} where {wanted:?} is needed", scale.dims);
+                findings.error(name, reason, HINT);
+            }
         }
     }
 
@@ -78,9 +85,9 @@ impl<'g> Pair<'g> {
     fn check_zero_point(&self, scale: &TensorProto, findings: &mut Findings) {
         let Some(point) = self.zero_point else { return };
         let name = name_of(self.node);
-        let count = |tensor: &TensorProto| tensor.dims.iter().product::<i64>();
-        if count(point) != count(scale) {
-            findings.error(name, format!("has {} zero points for {} scales", count(point), count(scale)), HINT);
+        if elements(point) != elements(scale) {
+            let reason = format!("has {} zero points for {} scales", elements(point), elements(scale));
+            findings.error(name, reason, HINT);
         }
         let codes = self.codes.map(data_type).filter(|_| self.node.op_type() == "DequantizeLinear");
         if let Some(codes) = codes.filter(|codes| *codes != data_type(point)) {
@@ -92,4 +99,9 @@ impl<'g> Pair<'g> {
             findings.error(name, "codes of 32 bits have a zero point that is not 0", HINT);
         }
     }
+}
+
+/// Elements of a tensor; the largest number where its shape has more, which another check tells.
+fn elements(tensor: &TensorProto) -> i64 {
+    tensor.dims.iter().try_fold(1i64, |product, size| product.checked_mul(*size)).unwrap_or(i64::MAX)
 }

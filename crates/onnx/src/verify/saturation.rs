@@ -12,7 +12,7 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, TensorP
 use kvant_quant::finding::Findings;
 use serde::Serialize;
 
-use crate::graph::{Index, positional_input};
+use crate::graph::{Index, int_attribute, positional_input};
 
 /// The largest magnitude of a weight's code with which no sum of two products leaves 16 bits.
 const LARGEST: u8 = 64;
@@ -94,16 +94,31 @@ impl<'g> Products<'g> {
     /// The codes that a DequantizeLinear makes a tensor of, and their type.
     fn dequantized(&self, name: &str) -> Option<(&'g str, DataType)> {
         let node = &self.graph.node[self.index.producer(name)?];
-        let zero_point = positional_input(node, 2).filter(|_| node.op_type() == "DequantizeLinear")?;
-        Some((positional_input(node, 0)?, self.element(zero_point)))
+        let codes = positional_input(node, 0).filter(|_| node.op_type() == "DequantizeLinear")?;
+        // A zero point of 0 may be left out.
+        let element =
+            positional_input(node, 2).map_or_else(|| self.element(codes), |zero_point| self.element(zero_point));
+        Some((codes, element))
     }
 
-    /// The type of a constant, or of what DynamicQuantizeLinear makes.
+    /// The type of a constant, or of codes that are made.
     fn element(&self, name: &str) -> DataType {
-        let made = self.index.producer(name).map(|at| self.graph.node[at].op_type());
-        match (self.index.constant(self.graph, name), made) {
-            (Some(constant), _) => data_type(constant),
-            (None, Some("DynamicQuantizeLinear")) => DataType::UINT8,
+        if let Some(constant) = self.index.constant(self.graph, name) {
+            return data_type(constant);
+        }
+        let maker = self.index.producer(name).map(|at| &self.graph.node[at]);
+        match maker.map(|node| (node, node.op_type())) {
+            Some((_, "DynamicQuantizeLinear")) => DataType::UINT8,
+            Some((node, "QuantizeLinear")) => match positional_input(node, 2) {
+                Some(zero_point) => self.index.constant(self.graph, zero_point).map_or(DataType::UNDEFINED, data_type),
+                None => match int_attribute(node, "output_dtype") {
+                    None | Some(0) => DataType::UINT8,
+                    Some(number) => [DataType::UINT8, DataType::INT8]
+                        .into_iter()
+                        .find(|known| *known as i64 == number)
+                        .unwrap_or(DataType::UNDEFINED),
+                },
+            },
             _ => DataType::UNDEFINED,
         }
     }
@@ -122,7 +137,7 @@ fn wide_share(weight: &TensorProto) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::node;
+    use crate::graph::{node, set_attribute};
     use crate::test_models::{floats, model};
     use kvant_container::onnx::tensor;
 
@@ -160,6 +175,16 @@ mod tests {
         assert_eq!(notes(&quantized(INT16, INT8, &[100])), 0);
         let found = Saturation::of(&quantized(INT8, INT8, &[100, 64, 10, 192]).graph).unwrap();
         assert_eq!((found.products, found.weight.as_str(), found.share), (1, "w", 0.25));
+    }
+
+    #[test]
+    fn zero_points_may_be_left_out() {
+        let mut model = quantized(DataType::UINT8, DataType::INT8, &[100]);
+        let graph = model.graph.as_mut().unwrap();
+        graph.node.iter_mut().for_each(|node| node.input.truncate(2));
+        assert_eq!(notes(&model), 1);
+        set_attribute(&mut model.graph.as_mut().unwrap().node[0], "output_dtype", DataType::INT16 as i64);
+        assert_eq!(notes(&model), 0);
     }
 
     #[test]

@@ -17,7 +17,7 @@ type Target = (String, usize);
 /// llama.cpp. The same at any number of threads. `watch` is told of tokens done and tokens in all.
 ///
 /// # Errors
-/// Those of the forward pass, and a stop.
+/// Those of the forward pass, inputs that are no numbers, and a stop.
 pub fn collect(
     plan: &GgufPlan,
     decoder: &Decoder<'_>,
@@ -44,7 +44,7 @@ pub fn collect(
         }
     }
     drop(pass);
-    Ok(summer.finish())
+    summer.finish()
 }
 
 /// Sums what passes.
@@ -80,10 +80,14 @@ impl Summer {
         self.sums.insert(tensor.name.clone(), Mutex::new(InputSums::new(tensor.columns(), matrices)));
     }
 
-    fn finish(self) -> BTreeMap<String, InputSums> {
+    fn finish(self) -> Result<BTreeMap<String, InputSums>, ImatrixError> {
         let sums = self.sums.into_iter();
         let sums = sums.map(|(name, sums)| (name, sums.into_inner().unwrap_or_else(PoisonError::into_inner)));
-        sums.filter(|(_, sums)| sums.counts.iter().any(|count| *count > 0)).collect()
+        let sums: BTreeMap<_, _> = sums.filter(|(_, sums)| sums.counts.iter().any(|count| *count > 0)).collect();
+        match sums.iter().find(|(_, sums)| sums.squares.iter().any(|square| !square.is_finite())) {
+            Some((tensor, _)) => Err(ImatrixError::NotFinite { tensor: tensor.clone() }),
+            None => Ok(sums),
+        }
     }
 }
 

@@ -30,6 +30,12 @@ pub enum ImatrixError {
         /// The system's answer.
         cause: io::Error,
     },
+    /// A layer reads NaN or infinite values (*invalid*: the model, or its precision).
+    #[error("what `{tensor}` reads holds NaN or infinite values")]
+    NotFinite {
+        /// The tensor of the file.
+        tensor: String,
+    },
     /// It was asked to stop.
     #[error("stopped")]
     Cancelled,
@@ -41,8 +47,9 @@ impl ImatrixError {
         match self {
             ImatrixError::Container(error) => error.kind(),
             ImatrixError::Forward(error) => error.kind(),
-            ImatrixError::Damaged { .. } => ErrorKind::Invalid,
-            ImatrixError::Write { .. } | ImatrixError::Cancelled => ErrorKind::Io,
+            ImatrixError::Damaged { .. } | ImatrixError::NotFinite { .. } => ErrorKind::Invalid,
+            ImatrixError::Write { .. } => ErrorKind::Io,
+            ImatrixError::Cancelled => ErrorKind::Cancelled,
         }
     }
 
@@ -54,6 +61,11 @@ impl ImatrixError {
             ImatrixError::Damaged { .. } => {
                 Some("make it anew with llama-imatrix, or measure with --algorithm imatrix --calib FILE".to_owned())
             }
+            ImatrixError::NotFinite { .. } => Some(
+                "the checkpoint may be damaged, or overflow in this precision: `kvant eval` shows whether it computes \
+                 anything; calibrate with --precision f32"
+                    .to_owned(),
+            ),
             ImatrixError::Write { .. } | ImatrixError::Cancelled => None,
         }
     }

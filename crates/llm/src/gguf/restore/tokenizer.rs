@@ -7,7 +7,6 @@ use crate::gguf::tokenizer::{SPACE, TokenKind, ways};
 use crate::import::ImportError;
 use kvant_container::gguf::{Array, GgufFile, Metadata, Text, Value as Stored};
 use serde_json::{Map, Value, json};
-use std::cmp::Ordering;
 use std::collections::HashSet;
 
 const HINT: &str = "`kvant eval` takes the directory of a tokenizer with --tokenizer; else `kvant convert --to float`, and put the \
@@ -207,7 +206,7 @@ impl<'a> Vocabulary<'a> {
             let pairs = cuts.filter(|(left, right)| known.contains(left) && known.contains(right));
             merges.extend(pairs.map(|(left, right)| (self.scores[id], left, right)));
         }
-        merges.sort_by(|a, b| b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal));
+        merges.sort_by(|a, b| b.0.total_cmp(&a.0));
         merges.into_iter().map(|(_, left, right)| json!([left, right])).collect()
     }
 
