@@ -50,14 +50,32 @@ impl Unit {
         }
     }
 
-    fn text(self, count: u64) -> String {
+    /// What is counted, in the plural; bytes have units of their own.
+    fn noun(self) -> Option<&'static str> {
         match self {
-            Unit::Bytes => size::bytes(count),
-            Unit::Tokens => format!("{count} tokens"),
-            Unit::Samples => format!("{count} samples"),
-            Unit::Layers => format!("{count} layers"),
-            Unit::Weights => format!("{count} weights"),
-            Unit::Models => format!("{count} models"),
+            Unit::Bytes => None,
+            Unit::Tokens => Some("tokens"),
+            Unit::Samples => Some("samples"),
+            Unit::Layers => Some("layers"),
+            Unit::Weights => Some("weights"),
+            Unit::Models => Some("models"),
+        }
+    }
+
+    /// `1 of 13 layers`.
+    fn of(self, done: u64, total: u64) -> String {
+        match self.noun() {
+            Some(noun) => format!("{done} of {total} {noun}"),
+            None => format!("{} of {}", size::bytes(done), size::bytes(total)),
+        }
+    }
+
+    /// `20 layers/s`, and below one a second `0.25 layers/s`.
+    fn rate(self, rate: f64) -> String {
+        match self.noun() {
+            Some(noun) if rate < 1.0 => format!("{rate:.2} {noun}/s"),
+            Some(noun) => format!("{rate:.0} {noun}/s"),
+            None => format!("{}/s", size::bytes(rate as u64)),
         }
     }
 }
@@ -196,13 +214,13 @@ impl Lines {
     fn line(&self, elapsed: Duration) -> String {
         let percent = self.done * 100 / self.total.max(1);
         let rate = self.done.saturating_sub(self.resumed) as f64 / elapsed.as_secs_f64().max(1e-3);
-        let (done, total) = (self.unit.text(self.done), self.unit.text(self.total));
+        let part = self.unit.of(self.done, self.total);
         if rate <= 0.0 {
-            return format!("{percent} %  {done} of {total}");
+            return format!("{percent} %  {part}");
         }
         let left = self.total.saturating_sub(self.done) as f64 / rate;
         let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
-        format!("{percent} %  {done} of {total}  {}/s  {} left", self.unit.text(rate as u64), size::duration(left))
+        format!("{percent} %  {part}  {}  {} left", self.unit.rate(rate), size::duration(left))
     }
 }
 
@@ -221,6 +239,14 @@ mod tests {
         assert_eq!(line, "50 %  1.0 MB of 2.0 MB  100 kB/s  10 s left");
         assert_eq!(lines.advance(100_000, third), None);
         assert!(lines.advance(100_000, fourth).is_some());
+    }
+
+    #[test]
+    fn slow_rates_are_no_zeros() {
+        let mut lines = Lines::new(Unit::Layers, false);
+        lines.total = 13;
+        let later = lines.begun + Duration::from_secs(8);
+        assert_eq!(lines.advance(2, later).unwrap(), "15 %  2 of 13 layers  0.25 layers/s  44 s left");
     }
 
     #[test]

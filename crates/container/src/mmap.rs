@@ -50,14 +50,6 @@ impl MappedFile {
         &self.path
     }
 
-    /// Says that the file will be read from front to back: read ahead more. Advice only; nothing outside Unix.
-    pub fn advise_sequential(&self) {
-        #[cfg(unix)]
-        if let Some(map) = &self.map {
-            let _ = map.advise(memmap2::Advice::Sequential);
-        }
-    }
-
     /// Says that a range of bytes will be read soon: start reading it now. Advice only; nothing outside Unix.
     pub fn will_need(&self, range: Range<usize>) {
         #[cfg(unix)]
@@ -119,7 +111,6 @@ mod tests {
     fn an_empty_file_is_an_empty_slice() {
         let (_dir, file) = mapped(&[]);
         assert_eq!(&file[..], &[] as &[u8]);
-        file.advise_sequential();
         file.will_need(0..10);
         file.release(0..10);
     }
@@ -128,7 +119,6 @@ mod tests {
     fn released_bytes_can_be_read_again() {
         let bytes: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
         let (_dir, file) = mapped(&bytes);
-        file.advise_sequential();
         file.will_need(0..usize::MAX);
         assert_eq!(&file[..], &bytes[..]);
         file.release(1..99_999);

@@ -136,12 +136,6 @@ impl Hessian {
         &self.gram
     }
 
-    /// The mean square of each input over the tokens; zeros where there are none.
-    pub fn mean_squares(&self) -> Vec<f32> {
-        let tokens = self.tokens().max(1) as f32;
-        self.diagonal().into_iter().map(|sum| sum / tokens).collect()
-    }
-
     /// The diagonal of `H`: the sum of squares of each input.
     pub fn diagonal(&self) -> Vec<f32> {
         self.gram.diagonal()
@@ -224,18 +218,6 @@ mod tests {
             let direct: f64 =
                 (0..rows).flat_map(|row| x.chunks(features).map(move |x| (row, x))).map(|(r, x)| error(r, x)).sum();
             assert!((hessian.loss(&w, &q) / direct - 1.0).abs() < 1e-5);
-        }
-    }
-
-    #[test]
-    fn mean_squares_are_those_of_the_inputs() {
-        let x = values(6 * 4, 1);
-        let mut hessian = Hessian::new(4);
-        assert_eq!(hessian.mean_squares(), [0.0; 4]);
-        hessian.add(&x);
-        for (input, mean) in hessian.mean_squares().into_iter().enumerate() {
-            let expected = (0..6).map(|t| x[t * 4 + input].powi(2)).sum::<f32>() / 6.0;
-            assert!((mean - expected).abs() < 1e-6);
         }
     }
 

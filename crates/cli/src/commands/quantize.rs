@@ -11,7 +11,7 @@ use crate::progress::{Progress, Unit};
 use crate::{delivery, gguf, interrupt, layer_table, loading, model, onnx, size};
 use kvant_container::Checkpoint;
 use kvant_llm::blockwise::BlockwiseReport;
-use kvant_llm::engine::{self, Begun, Done, Output, Placed};
+use kvant_llm::engine::{self, Begun, Done, EngineError, Output, Placed};
 use kvant_llm::forward::Decoder;
 use kvant_llm::plan::Plan;
 use serde_json::json;
@@ -158,8 +158,12 @@ impl Work<'_> {
         let progress = Progress::new(printer, Unit::Bytes);
         let run = engine::run(&plan, self.checkpoint, &output, threads, self.cancelled, &progress);
         drop(progress);
-        let (output, done) = delivery::settle(output, run, (&plan, self.checkpoint), self.args.finish)?;
-        clear_away(self.target)?;
+        let gone = run.as_ref().is_err_and(EngineError::is_final);
+        let settled = delivery::settle(output, run, (&plan, self.checkpoint), self.args.finish);
+        if gone || settled.is_ok() {
+            clear_away(self.target)?;
+        }
+        let (output, done) = settled?;
         Ok(Made { plan, output, done, blocks })
     }
 }

@@ -58,12 +58,13 @@ impl Rounding for GptqSettings {
         let Some(unfolding) = Unfolding::of(&layer.node, &layer.shape) else {
             return Ok(Rounded { codes, bias: None });
         };
+        use HessianError::{NoData, NotFinite, NotPositiveDefinite};
         for (group, hessian) in hessians(layer, &unfolding, captured)?.into_iter().enumerate() {
             captured.go_on()?;
             match self.group(layer, &unfolding, group, &hessian) {
                 Ok(Some(rounded)) => put(&rounded, layer, &unfolding, group, &mut codes),
-                // Nothing came by, or what is no number: the nearest codes are as good as any.
-                Ok(None) | Err(RoundingError::Hessian(HessianError::NoData | HessianError::NotFinite)) => {}
+                // Nothing came by, or what tells nothing: the nearest codes are as good as any.
+                Ok(None) | Err(RoundingError::Hessian(NoData | NotFinite | NotPositiveDefinite { .. })) => {}
                 Err(error) => {
                     let problem = error.to_string();
                     return Err(AlgorithmError::Layer { layer: layer.name().to_owned(), problem });

@@ -93,10 +93,14 @@ impl FromStr for Algorithms {
     }
 }
 
+/// An algorithm's name as it stands behind a preset's: `_BIAS_CORRECTION`.
+pub(crate) fn suffix(name: &str) -> String {
+    format!("_{}", name.to_ascii_uppercase().replace('-', "_"))
+}
+
 /// Takes one algorithm off the end of a preset's name: `A8W8_CLE` is `A8W8` and cle.
 pub fn split_name(name: &str) -> Option<(&str, Algorithm)> {
     let spelled = ALGORITHMS.iter().flat_map(|row| row.aliases.iter().chain([&row.name]).map(move |name| (name, row)));
-    let suffix = |spelling: &str| format!("_{}", spelling.to_ascii_uppercase().replace('-', "_"));
     let ends = spelled.filter_map(|(spelling, row)| Some((name.strip_suffix(&suffix(spelling))?, row.usual)));
     ends.min_by_key(|(rest, _)| rest.len())
 }

@@ -48,6 +48,7 @@ pub use hqq::HqqSettings;
 pub use input_scaling::ScaledInput;
 pub use kvant_quant::reconstruction::ActivationFunction;
 pub use layer::{Grid, Layer, Rounded, Rounding};
+pub(crate) use list::suffix;
 pub use list::{Algorithms, split_name};
 pub use option::AlgorithmOption;
 pub use quarot::{LeftStream, QuarotSettings, RotatedStream, Rotations, rotate};

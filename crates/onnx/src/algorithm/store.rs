@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use kvant_container::positioned::{read_exact_at, write_all_at};
 
 use crate::data::Array;
 
@@ -21,7 +22,7 @@ struct Held {
     /// Bytes in memory.
     bytes: u64,
     /// Floats beyond the budget. It has no name, and is gone when it is closed.
-    file: Option<File>,
+    file: Option<Arc<File>>,
     end: u64,
     /// Places of the file that are free again: offset and bytes.
     free: Vec<(u64, u64)>,
@@ -74,16 +75,18 @@ impl Store {
     /// # Errors
     /// The file cannot be read.
     pub fn get(&self, name: &str, sample: usize) -> std::io::Result<Option<Arc<Array<'static>>>> {
-        let mut held = self.held();
+        let held = self.held();
         let (shape, offset) = match held.entries.get(&(name.to_owned(), sample)) {
             None => return Ok(None),
             Some(Entry::Memory(array)) => return Ok(Some(array.clone())),
             Some(Entry::File { shape, offset }) => (shape.clone(), *offset),
         };
+        let file = held.file.clone();
+        // Sessions read side by side.
+        drop(held);
         let mut values = vec![0f32; shape.iter().product()];
-        if let Some(file) = &mut held.file {
-            file.seek(SeekFrom::Start(offset))?;
-            file.read_exact(bytemuck::cast_slice_mut(&mut values))?;
+        if let Some(file) = file {
+            read_exact_at(&file, bytemuck::cast_slice_mut(&mut values), offset)?;
         }
         Ok(Array::of(shape, values).map(Arc::new))
     }
@@ -109,10 +112,9 @@ impl Held {
         let offset = self.place(size);
         let file = match &mut self.file {
             Some(file) => file,
-            None => self.file.insert(tempfile::tempfile_in(directory)?),
+            None => self.file.insert(Arc::new(tempfile::tempfile_in(directory)?)),
         };
-        file.seek(SeekFrom::Start(offset))?;
-        file.write_all(bytes)?;
+        write_all_at(file, bytes, offset)?;
         Ok(offset)
     }
 

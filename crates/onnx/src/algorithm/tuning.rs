@@ -54,9 +54,10 @@ pub(crate) fn tune(
     let targets = targets(&model.graph, &prepared.placement, trains);
     solve_blocks(&model, &targets, &prepared.recipe, solution)?;
     let opsets = model.opset_import.clone();
+    let index = Index::new(&model.graph);
     let float = Walk::new(model, data)?;
     let quantized = Walk::new(simulation(prepared, solution)?, data)?;
-    let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, quantized };
+    let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, index, quantized };
     let mut gains = Vec::with_capacity(targets.len());
     for (done, target) in targets.iter().enumerate() {
         data.go_on()?;
@@ -93,6 +94,8 @@ struct Tuning<'a> {
     algorithms: Algorithms,
     opsets: Vec<OperatorSetIdProto>,
     float: Walk,
+    /// Of the float model, which stays as it is.
+    index: Index,
     quantized: Walk,
 }
 
@@ -147,8 +150,7 @@ impl Tuning<'_> {
 
     /// The layer as it was solved, with the codes it can take.
     fn read(&self, target: &Target) -> Result<Option<Layer>, QuantizeError> {
-        let graph = self.float.graph();
-        let index = Index::new(graph);
+        let (graph, index) = (self.float.graph(), &self.index);
         let node = graph.node[target.position].clone();
         let Some(tensor) = index.constant(graph, &target.weight) else { return Ok(None) };
         let shape = shape(tensor)?;
@@ -198,7 +200,7 @@ impl Tuning<'_> {
     fn correct_added(&mut self, target: &Target, found: &Difference) -> Result<Option<Difference>, QuantizeError> {
         let (Some(correction), Some(name)) = (self.correction(), &target.added) else { return Ok(None) };
         let graph = self.float.graph();
-        let Some(bias) = Index::new(graph).constant(graph, name).map(values).transpose()? else { return Ok(None) };
+        let Some(bias) = self.index.constant(graph, name).map(values).transpose()? else { return Ok(None) };
         let (before, known) = (self.stored(name, &bias), self.solution.weights.get(name).cloned());
         let corrected = correction.corrected(&bias, &found.mean_drift(), 1.0);
         fit_bias(self.prepared, self.solution, name, &corrected);

@@ -1,20 +1,24 @@
 //! Per tensor the method whose range loses least: all candidates see the values as they pass, and the squared error of each one's
-//! scale is taken on a histogram of them in the end.
+//! scale is taken on MinMSE's histogram of them in the end.
+
+use std::sync::OnceLock;
 
 use super::method::{Method, Seen, Settings, Statistic};
-use super::min_mse::Scored;
+use super::min_mse::MinMse;
 use crate::element::CodeRange;
 use crate::quantization::{Range, affine};
 
-/// The methods tried; of equals the first wins.
-const CANDIDATES: [Method; 4] = [Method::MinMax, Method::Percentile, Method::Entropy, Method::MinMse];
+/// The methods tried before MinMSE; of equals the first wins.
+const CANDIDATES: [Method; 3] = [Method::MinMax, Method::Percentile, Method::Entropy];
 
-/// A statistic of each candidate, and the histogram that judges them.
+/// A statistic of each candidate, the last of which judges them.
 pub struct Automatic {
     settings: Settings,
     codes: CodeRange,
     candidates: Vec<Box<dyn Statistic>>,
-    judge: Scored,
+    min_mse: MinMse,
+    /// What is best of the values so far, once it was asked for: to find it takes all searches.
+    best: OnceLock<(Method, Range)>,
 }
 
 impl Automatic {
@@ -24,37 +28,49 @@ impl Automatic {
         match settings.element.range(settings.symmetric) {
             Some(codes) => {
                 let candidates = CANDIDATES.map(of).into_iter().collect();
-                Box::new(Self { settings, codes, candidates, judge: Scored::default() })
+                let min_mse = MinMse::new(settings.element, settings.symmetric, settings.scale);
+                Box::new(Self { settings, codes, candidates, min_mse, best: OnceLock::new() })
             }
             None => of(Method::MinMax),
         }
     }
 
     /// The candidate whose range loses least.
-    fn best(&self) -> Option<(Method, Range)> {
-        let ranges = CANDIDATES.into_iter().zip(self.candidates.iter().map(|candidate| candidate.range()));
-        let scored = ranges.map(|found| (self.error(found.1), found));
-        scored.reduce(|best, next| if next.0 < best.0 { next } else { best }).map(|(_, found)| found)
+    fn best(&self) -> (Method, Range) {
+        *self.best.get_or_init(|| {
+            let ranges = CANDIDATES.into_iter().zip(self.candidates.iter().map(|candidate| candidate.range()));
+            let mut best = (Method::MinMse, self.min_mse.range());
+            let mut least = self.error(best.1);
+            // Of equals the first wins, and MinMSE the last of all.
+            for found in ranges.rev() {
+                let error = self.error(found.1);
+                if error <= least {
+                    (least, best) = (error, found);
+                }
+            }
+            best
+        })
     }
 
     fn error(&self, range: Range) -> f64 {
         let Settings { element, symmetric, scale, .. } = self.settings;
-        self.judge.error(self.codes, affine(range, element, symmetric, scale))
+        self.min_mse.error(self.codes, affine(range, element, symmetric, scale))
     }
 }
 
 impl Statistic for Automatic {
     fn observe(&mut self, seen: &Seen<'_>) {
         self.candidates.iter_mut().for_each(|candidate| candidate.observe(seen));
-        self.judge.observe(seen);
+        self.min_mse.observe(seen);
+        self.best = OnceLock::new();
     }
 
     fn range(&self) -> Range {
-        self.best().map_or(Range::default(), |(_, range)| range)
+        self.best().1
     }
 
     fn chosen(&self) -> Option<Method> {
-        self.best().map(|(method, _)| method)
+        Some(self.best().0)
     }
 }
 
@@ -85,7 +101,8 @@ mod tests {
                 statistic.observe(&Seen::new(values));
                 statistic.range()
             };
-            let least = CANDIDATES.iter().map(|&m| error(values, range(m), symmetric)).fold(f64::INFINITY, f64::min);
+            let methods = CANDIDATES.iter().chain([&Method::MinMse]);
+            let least = methods.map(|&m| error(values, range(m), symmetric)).fold(f64::INFINITY, f64::min);
             let found = error(values, range(Method::Auto), symmetric);
             let mut statistic = Settings::new(Method::Auto, Element::Int8, symmetric, ScaleKind::Float).start();
             statistic.observe(&Seen::new(values));

@@ -27,6 +27,11 @@ impl MinMse {
     pub fn new(element: Element, symmetric: bool, scale: ScaleKind) -> Self {
         Self { element, symmetric, scale, values: SignedHistogram::default(), bounds: MinMax::default() }
     }
+
+    /// The squared error of all values so far, were they quantized with a scale.
+    pub fn error(&self, codes: CodeRange, affine: Affine) -> f64 {
+        squared_error(&self.values.0, codes, affine)
+    }
 }
 
 /// The candidates for a range: powers of two about its scale, or shares of it. `affine` makes the scale of a range.
@@ -56,22 +61,6 @@ fn squared_error(histogram: &Histogram, codes: CodeRange, affine: Affine) -> f64
     filled.map(|(centre, &count)| count as f64 * error(centre) * error(centre)).sum()
 }
 
-/// A histogram that tells what scales would lose.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Scored(SignedHistogram);
-
-impl Scored {
-    /// Takes in the values of one sample.
-    pub fn observe(&mut self, seen: &Seen<'_>) {
-        self.0.observe(seen, BINS);
-    }
-
-    /// The squared error of all values so far, were they quantized with a scale.
-    pub fn error(&self, codes: CodeRange, affine: Affine) -> f64 {
-        squared_error(&self.0.0, codes, affine)
-    }
-}
-
 impl Statistic for MinMse {
     fn observe(&mut self, seen: &Seen<'_>) {
         self.bounds.observe(seen);
@@ -81,7 +70,7 @@ impl Statistic for MinMse {
     fn range(&self) -> Range {
         let seen = self.bounds.range();
         let Some(codes) = self.element.range(self.symmetric) else { return seen };
-        let error = |affine: &Affine| squared_error(&self.values.0, codes, *affine);
+        let error = |affine: &Affine| self.error(codes, *affine);
         let scored = candidates(seen, self.scale, |range| affine(range, self.element, self.symmetric, self.scale))
             .into_iter()
             .map(|c| (error(&c), c));

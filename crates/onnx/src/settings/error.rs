@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kvant_container::ErrorKind;
 
-use crate::algorithm::SpellingError;
+use crate::algorithm::{ALGORITHMS, SpellingError, suffix};
 use crate::pass::PassError;
 use crate::preset::PRESETS;
 
@@ -63,9 +63,15 @@ pub enum SettingsError {
     Algorithm(#[from] SpellingError),
 }
 
-fn nearest(name: &str) -> &'static str {
-    let distance = |known: &&str| strsim::levenshtein(known, &name.to_ascii_uppercase());
-    PRESETS.iter().map(|preset| preset.name).min_by_key(distance).unwrap_or_default()
+/// The nearest preset, or the nearest algorithm behind the preset that the name begins with.
+fn nearest(name: &str) -> String {
+    let name = name.to_ascii_uppercase();
+    let presets = || PRESETS.iter().map(|preset| preset.name);
+    let begins = |preset: &&str| name.strip_prefix(preset).is_some_and(|rest| rest.starts_with('_'));
+    let base = presets().filter(begins).max_by_key(|preset| preset.len());
+    let suffixed = |base| ALGORITHMS.iter().map(move |row| format!("{base}{}", suffix(row.name)));
+    let known = presets().map(str::to_owned).chain(base.into_iter().flat_map(suffixed));
+    known.min_by_key(|known| strsim::levenshtein(known, &name)).unwrap_or_default()
 }
 
 impl SettingsError {

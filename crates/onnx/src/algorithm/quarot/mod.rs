@@ -107,7 +107,8 @@ impl Rotations {
                 first.reason
             )),
             (false, Some(main)) if main.normalizations > 0 => {
-                Some(format!("no residual stream of the model can be rotated: {}", main.reason))
+                let heads = if self.rotated.is_empty() { "" } else { ", only values of attention in their heads" };
+                Some(format!("no residual stream of the model can be rotated{heads}: {}", main.reason))
             }
             (false, _) => Some("no residual stream of the model can be rotated: nothing is normalized".to_owned()),
         }

@@ -154,7 +154,7 @@ impl Feedback {
     ///
     /// # Errors
     /// As [`round`](Self::round).
-    pub fn round_on(&self, weights: &[f32], grid: QuantTensor) -> Result<Rounded, RoundingError> {
+    pub fn round_on(self, weights: &[f32], grid: QuantTensor) -> Result<Rounded, RoundingError> {
         let (rows, columns) = grid.shape();
         self.check(weights, rows)?;
         if columns != self.columns() {
@@ -163,8 +163,8 @@ impl Feedback {
         if !weights.iter().all(|weight| weight.is_finite()) {
             return Err(RoundingError::NotFinite);
         }
-        let given = Feedback { groups: Groups::Static, ..self.clone() };
-        given.sweep(&self.without_dead(weights), TensorContext::new(Arithmetic::F32), grid)
+        let weights = self.without_dead(weights);
+        Feedback { groups: Groups::Static, ..self }.sweep(&weights, TensorContext::new(Arithmetic::F32), grid)
     }
 
     fn check(&self, weights: &[f32], rows: usize) -> Result<(), HessianError> {
