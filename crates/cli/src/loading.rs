@@ -27,8 +27,8 @@ pub fn json(loaders: &[&'static str], path: &Path) -> Value {
     lines(loaders, path).into_iter().map(|(loader, line)| json!({ "loader": loader, "line": line })).collect()
 }
 
-fn line(loader: &str, path: &Path) -> Option<String> {
-    let path = path.display().to_string();
+fn line(loader: &str, file: &Path) -> Option<String> {
+    let path = file.display().to_string();
     match loader {
         "vLLM" => Some(format!("vllm serve {}", shell(&path))),
         "SGLang" => Some(format!("python -m sglang.launch_server --model-path {}", shell(&path))),
@@ -36,11 +36,28 @@ fn line(loader: &str, path: &Path) -> Option<String> {
         "Ollama" => Some(format!("echo FROM {} > Modelfile && ollama create NAME", shell(&path))),
         "LM Studio" => Some(format!("lms import {}", shell(&path))),
         "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(&path))),
-        _ if loader.starts_with("transformers") => {
-            Some(format!("AutoModelForCausalLM.from_pretrained({})", python(&path)))
-        }
+        _ if loader.starts_with("transformers") => Some(transformers(file)),
         _ => None,
     }
+}
+
+/// A GGUF file is named apart from its directory; models with other modalities have a class of their own.
+fn transformers(path: &Path) -> String {
+    if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|extension| extension == "gguf")) {
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let (directory, name) = (python(&directory.to_string_lossy()), python(&name.to_string_lossy()));
+        return format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})");
+    }
+    let class = if is_multimodal(path) { "AutoModelForImageTextToText" } else { "AutoModelForCausalLM" };
+    format!("{class}.from_pretrained({})", python(&path.to_string_lossy()))
+}
+
+/// Whether config.json names an architecture of more than text.
+fn is_multimodal(directory: &Path) -> bool {
+    let config = std::fs::read(directory.join("config.json")).unwrap_or_default();
+    let config: Value = serde_json::from_slice(&config).unwrap_or_default();
+    let architecture = config["architectures"][0].as_str().unwrap_or_default();
+    architecture.ends_with("ForConditionalGeneration") && config["vision_config"].is_object()
 }
 
 /// A word for a shell.
@@ -68,6 +85,20 @@ mod tests {
                 row.name
             );
         }
+    }
+
+    #[test]
+    fn transformers_takes_files_and_other_modalities_by_calls_of_their_own() {
+        let call = |path: &Path| line("transformers", path).unwrap();
+        let files = [("m.gguf", "."), ("out/m.gguf", "out")];
+        for (path, directory) in files {
+            let expected = format!("AutoModelForCausalLM.from_pretrained(\"{directory}\", gguf_file=\"m.gguf\")");
+            assert_eq!(call(Path::new(path)), expected);
+        }
+        let model = tempfile::tempdir().unwrap();
+        let config = r#"{"architectures": ["Qwen2VLForConditionalGeneration"], "vision_config": {}}"#;
+        std::fs::write(model.path().join("config.json"), config).unwrap();
+        assert!(call(model.path()).starts_with("AutoModelForImageTextToText.from_pretrained("));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `kvant eval`: how well a model predicts a text.
 
 use crate::args::EvalArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::model;
 use crate::onnx;
 use crate::printer::Printer;
@@ -19,6 +19,7 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     if onnx::is_graph(&args.model) {
         return onnx::eval::run(args, printer);
     }
+    refuse_foreign(args)?;
     let checkpoint = model::open(&args.model)?;
     let decoder = Decoder::open(&checkpoint)?;
     let original = args.reference.as_deref().map(model::open).transpose()?;
@@ -42,6 +43,20 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     let found = model::pool(&args.run)?.install(work)?;
     drop(progress);
     if printer.is_json() { printer.json(&object(&found)) } else { printer.data(&text(&found)) }
+}
+
+/// Refuses what only graphs have, so that no option is silently without effect.
+fn refuse_foreign(args: &EvalArgs) -> Result<(), Failure> {
+    let given = [
+        (args.num_samples.is_some(), "--num-samples"),
+        (args.labels.is_some(), "--labels"),
+        (args.preprocess.is_some(), "--preprocess"),
+    ];
+    match given.iter().find(|(given, _)| *given) {
+        Some((_, option)) => Err(Failure::new(Kind::Usage, format!("{option} has a meaning for ONNX graphs only"))
+            .with_hint(Some("leave it out: all windows of the text are evaluated".to_owned()))),
+        None => Ok(()),
+    }
 }
 
 fn object(found: &Evaluation) -> Value {

@@ -162,7 +162,10 @@ fn formats() -> List {
 
 fn exports() -> List {
     let rows = EXPORTS.iter().map(|row| vec![json!(row.name), json!(row.about), json!(row.export.loaders())]);
-    List { columns: &[("name", Align::Left), ("about", Align::Left), ("loaders", Align::Left)], rows: rows.collect() }
+    let about = "an ONNX graph of the decoder with its cache: MatMulNBits, or DequantizeLinear";
+    let graph = vec![json!("onnx"), json!(about), json!(["onnxruntime"])];
+    let columns = &[("name", Align::Left), ("about", Align::Left), ("loaders", Align::Left)];
+    List { columns, rows: rows.chain([graph]).collect() }
 }
 
 fn families() -> List {

@@ -470,6 +470,7 @@ impl Builder<'_> {
         let layout = Layout::new(self.declarations, self.recipe.max_shard_size(), metadata)
             .map_err(kvant_container::Error::from)?;
         let fingerprint = fingerprint(checkpoint, &self.recipe, &layout, config.as_ref(), &self.layers);
+        names::refuse_idle_overrides(&self.network, &self.recipe)?;
         let of_plan = names::notices(&self.network, &self.recipe, &self.layers, &outside, checkpoint);
         let notices = self.notices.into_iter().chain(of_plan).collect();
         Ok(Plan {

@@ -37,6 +37,14 @@ pub enum PlanError {
     /// There is nothing to convert (*invalid*).
     #[error("no weight of the source is quantized")]
     NotQuantized,
+    /// A scheme is asked for layers that there are none of (*invalid*).
+    #[error("no linear layer matches `{pattern}`, which a scheme of its own is asked for")]
+    IdleOverride {
+        /// The pattern.
+        pattern: String,
+        /// What the names of layers end in.
+        ends: Vec<String>,
+    },
     /// The scheme does not fit the layer's shape (*invalid*).
     #[error("layer `{layer}`{} cannot be `{scheme}`: {problem}", more_text(.others.len()))]
     Shape {
@@ -232,6 +240,7 @@ impl PlanError {
             PlanError::Algorithm { problem, .. } => problem.kind(),
             PlanError::Config(_)
             | PlanError::NotQuantized
+            | PlanError::IdleOverride { .. }
             | PlanError::Shape { .. }
             | PlanError::Siblings { .. }
             | PlanError::SourceScales { .. }
@@ -253,6 +262,9 @@ impl PlanError {
             PlanError::Container(error) => error.hint(),
             PlanError::Import(error) => error.hint(),
             PlanError::Conversion { hint, .. } => Some(hint.clone()),
+            PlanError::IdleOverride { ends, .. } => {
+                Some(format!("layers end in {}; `kvant inspect MODEL` shows all", ends.join(", ")))
+            }
             PlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             PlanError::Algorithm { problem, .. } => problem.hint(),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),

@@ -1,6 +1,6 @@
 //! What modules and tensors are called in the output, and words for the plan.
 
-use super::PlannedLayer;
+use super::{PlanError, PlannedLayer};
 use crate::export::{CannotHold, Export};
 use crate::family::Family;
 use crate::gguf::restore::unread_tokenizer;
@@ -8,6 +8,7 @@ use crate::network::{Network, Notice, Place, Reason, Slot};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
 use kvant_quant::scheme::TensorScheme;
+use std::collections::BTreeSet;
 
 /// Names that transformers gives modules in memory where they differ from those on disk, by family. AMD Quark writes and
 /// reads the former.
@@ -85,6 +86,30 @@ pub(super) fn reason(place: Place) -> &'static str {
     }
 }
 
+/// The names of all linear layers, those of fused experts one by one and together.
+fn modules(network: &Network) -> Vec<String> {
+    let linears = network.linears().iter().map(|linear| linear.module.clone());
+    let fused = || network.experts().iter();
+    let each = fused().flat_map(|fused| (0..fused.experts).map(|e| of_expert(&fused.module, e)));
+    linears.chain(each).chain(fused().map(|fused| fused.module.clone())).collect()
+}
+
+/// Refuses a scheme for layers that there are none of: whoever spells such a pattern means others. Layers to keep may be missing, as
+/// recipes name those of several models.
+///
+/// # Errors
+/// The first such pattern.
+pub(super) fn refuse_idle_overrides(network: &Network, recipe: &Recipe) -> Result<(), PlanError> {
+    let modules = modules(network);
+    let idle = recipe.idle_rules(modules.iter().map(String::as_str));
+    let Some(rule) = idle.into_iter().find(|rule| rule.choice.scheme().is_some()) else { return Ok(()) };
+    let ends: BTreeSet<&str> = modules.iter().filter_map(|module| module.rsplit('.').next()).collect();
+    Err(PlanError::IdleOverride {
+        pattern: rule.layers.pattern().to_owned(),
+        ends: ends.into_iter().map(str::to_owned).collect(),
+    })
+}
+
 /// What the user should know.
 pub(super) fn notices(
     network: &Network,
@@ -121,11 +146,8 @@ pub(super) fn notices(
         notices
             .push("what loads the result is not known for this architecture: try it before you rely on it".to_owned());
     }
-    let modules = network.linears().iter().map(|linear| linear.module.as_str());
-    let each = network.experts().iter().flat_map(|fused| (0..fused.experts).map(|e| of_expert(&fused.module, e)));
-    let experts: Vec<String> = each.chain(network.experts().iter().map(|fused| fused.module.clone())).collect();
-    let modules = modules.chain(experts.iter().map(String::as_str));
-    for rule in recipe.idle_rules(modules) {
+    let modules = modules(network);
+    for rule in recipe.idle_rules(modules.iter().map(String::as_str)) {
         notices.push(format!("no linear layer matches `{}`", rule.layers));
     }
     notices.extend(unread_tokenizer(checkpoint));

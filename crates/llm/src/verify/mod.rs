@@ -22,6 +22,7 @@ mod statement;
 mod subject;
 
 pub use check::{CHECKS, Check, Reads};
+pub(crate) use gguf::loaders as gguf_loaders;
 pub use gguf::{GGUF_CHECKS, GgufCheck};
 pub(crate) use loader::{LayerFacts, ModelFacts, refusal};
 pub use loader::{Loader, Loads, Reason, Verdict, loaders};

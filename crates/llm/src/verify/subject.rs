@@ -135,6 +135,7 @@ impl<'a> Subject<'a> {
             bf16: !floats.into_iter().any(|dtype| is_float(&dtype)),
             attention: Attention::of(self.attention_schemes()),
             probabilities: self.survey.attention.iter().any(|(_, found)| found.probabilities.is_some()),
+            ..ModelFacts::default()
         }
     }
 

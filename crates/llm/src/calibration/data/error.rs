@@ -132,14 +132,14 @@ impl CalibrationDataError {
             Self::File(error) => return error.hint(),
             Self::Tokenizer(error) => return error.hint(),
             Self::UnknownFormat { .. } | Self::NoFiles { .. } => return Some(super::files::known_formats()),
-            Self::Damaged { .. } => "the file is damaged, or not what its name says",
+            Self::Damaged { .. } => "the file is damaged, or not what calibration data of its kind hold",
             Self::NoColumn { .. } => "name the column that holds the text with --column",
             Self::NotText { .. } => "give text files in UTF-8",
             Self::TooLarge { .. } => "give a part of it: calibration needs some hundred samples",
             Self::OutOfVocabulary { .. } => "the tokens were made with the tokenizer of another model",
             Self::NoSample { .. } => {
-                "give more or longer text, or shorter sequences; where rows keep their text in an unusual field, name \
-                 it with --column"
+                "give more or longer text, or shorter sequences; --column must name the field in which rows keep their \
+                 text, and is needed only where that is an unusual one"
             }
             Self::Options { .. } | Self::Read { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,
         };

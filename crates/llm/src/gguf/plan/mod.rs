@@ -19,8 +19,8 @@ pub use tensor::{Content, PlannedTensor, Reason, Slab};
 
 use super::recipe::GgufRecipe;
 use crate::engine::{Deliverable, Form};
-use crate::export::Export;
 use crate::plan::DroppedTensor;
+use crate::verify;
 use kvant_container::Geometry;
 use kvant_container::gguf::{GgufLayout, Metadata};
 
@@ -94,7 +94,7 @@ impl GgufPlan {
 
     /// What loads the file.
     pub fn loaders(&self) -> Vec<&'static str> {
-        Export::Gguf.loaders()
+        verify::gguf_loaders(&self.metadata, |name| self.tensors.iter().any(|tensor| tensor.name == name))
     }
 }
 

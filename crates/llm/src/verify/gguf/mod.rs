@@ -1,10 +1,13 @@
 //! GGUF files: metadata, tensors, tokenizer and scales against each other. What is wrong with the container itself (offsets,
 //! alignment, unknown types) is found when it is opened.
 
+mod facts;
 mod metadata;
 mod tensors;
 mod tokenizer;
 mod values;
+
+pub(crate) use facts::loaders;
 
 use super::loader::{Case, ModelFacts, judge};
 use super::parallel::Sharding;
@@ -124,18 +127,29 @@ fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
         findings.append(&mut unknown.into_vec());
     }
     let quantized = file.tensors().filter(|tensor| tensor.kind().block_elements() > 1).count();
-    judged(path, findings, options, (file.len(), quantized))
+    let facts = facts::facts(file.metadata(), |name| file.tensor(name).is_some());
+    judged(path, findings, options, (file.len(), quantized), facts)
 }
 
 /// A file that is none.
 fn unopened(path: &Path, error: &Error, options: &Options) -> Report {
     let mut findings = Findings::of("gguf-file");
     let hint = error.hint().unwrap_or_default();
-    findings.error(path.display().to_string(), error.to_string(), &hint);
-    judged(path, findings.into_vec(), options, (0, 0))
+    let (place, told) = (path.display().to_string(), error.to_string());
+    // Errors of files begin with their names.
+    let reason = told.strip_prefix(&format!("{place}: ")).unwrap_or(&told).to_owned();
+    findings.error(place, reason, &hint);
+    let facts = ModelFacts { described: true, ..ModelFacts::default() };
+    judged(path, findings.into_vec(), options, (0, 0), facts)
 }
 
-fn judged(path: &Path, mut findings: Vec<Finding>, options: &Options, (tensors, quantized): (usize, usize)) -> Report {
+fn judged(
+    path: &Path,
+    mut findings: Vec<Finding>,
+    options: &Options,
+    (tensors, quantized): (usize, usize),
+    model: ModelFacts,
+) -> Report {
     findings.sort_by_key(|finding| finding.severity);
     let stops = |finding: &&Finding| {
         let check = GGUF_CHECKS.iter().find(|check| check.id == finding.check);
@@ -144,7 +158,7 @@ fn judged(path: &Path, mut findings: Vec<Finding>, options: &Options, (tensors, 
     let sharding = Sharding::default();
     let case = Case {
         method: "gguf",
-        model: ModelFacts { described: true, ..ModelFacts::default() },
+        model,
         layers: Vec::new(),
         unnamed_routers: Vec::new(),
         stops: findings.iter().filter(stops).collect(),

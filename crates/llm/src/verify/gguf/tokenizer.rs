@@ -18,12 +18,28 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
         return findings.error(TOKENS, "is missing, or no list of texts", HINT);
     };
     lists(subject, tokens.len(), findings);
+    tokens_of_the_name(subject, tokens, findings);
     if model == "gpt2" {
         byte_pairs(subject, findings);
     }
     let rows = subject.file.tensor("token_embd.weight").and_then(|tensor| tensor.shape().first().copied());
     if let Some(rows) = rows.filter(|rows| *rows != tokens.len()) {
         findings.error(TOKENS, format!("has {} tokens; the embedding has {rows} rows", tokens.len()), HINT);
+    }
+}
+
+/// llama.cpp looks for tokens by the name of the model, and refuses a file that lacks them (`llama_vocab::impl::load`).
+fn tokens_of_the_name(subject: &Subject<'_>, tokens: &Array, findings: &mut Findings) {
+    const PHI_3: [&str; 4] = ["</s>", "<unk>", "<s>", "<|endoftext|>"];
+    let name = subject.value("general.name").and_then(Value::as_str).unwrap_or_default().to_lowercase();
+    if !["phi-3", "phi3"].iter().any(|part| name.contains(part)) {
+        return;
+    }
+    let has =
+        |wanted: &&&str| tokens.strings().is_some_and(|list| list.iter().any(|token| token.to_lossy() == **wanted));
+    if let Some(missing) = PHI_3.iter().find(|wanted| !has(wanted)) {
+        let reason = format!("says phi3, for which llama.cpp looks up the token `{missing}`, and there is none");
+        findings.error("general.name", reason, "give the model's directory another name, and convert again");
     }
 }
 

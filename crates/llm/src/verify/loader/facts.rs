@@ -109,6 +109,12 @@ pub(crate) struct ModelFacts {
     pub attention: Attention,
     /// Whether the softmax is quantized.
     pub probabilities: bool,
+    /// Of a GGUF file: its architecture, as `general.architecture` names it.
+    pub architecture: Option<&'static str>,
+    /// Of a GGUF file: rotary embeddings are scaled for long texts.
+    pub scaled_rope: bool,
+    /// Of a GGUF file: the elements of a head of attention.
+    pub head_size: Option<usize>,
 }
 
 impl From<Timing> for When {
@@ -215,6 +221,7 @@ impl ModelFacts {
             bf16: traits.bf16,
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
             probabilities: attention.probabilities.is_some(),
+            ..ModelFacts::default()
         }
     }
 }

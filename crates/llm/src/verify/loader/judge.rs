@@ -82,6 +82,16 @@ pub(crate) fn refusal(layout: &Layout, layer: &LayerFacts, model: &ModelFacts) -
     refused.map(|refusal| refusal.reason.clone())
 }
 
+/// Why a loader of a layout does not take a file whose layers are not looked at one by one.
+pub(crate) fn file_refusal(layout: &Layout, model: &ModelFacts) -> Option<String> {
+    if !layout.take.is_empty() && !layout.take.iter().any(|condition| condition.holds_for_model(model)) {
+        let known = layout.knows.as_deref().unwrap_or("other models");
+        return Some(format!("it is not among what it reads: {known}"));
+    }
+    let refused = layout.refuse.iter().find(|refusal| refusal.when.holds_for_model(model));
+    refused.map(|refusal| refusal.reason.clone())
+}
+
 fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {
     let layout = loader.layout.iter().find(|layout| layout.method == case.method);
     let mut reasons = Reasons::default();
@@ -113,6 +123,9 @@ fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {
 }
 
 fn refusals(layout: &Layout, case: &Case<'_>, reasons: &mut Reasons) {
+    if let (Some(architecture), Some(reason)) = (case.model.architecture, file_refusal(layout, &case.model)) {
+        reasons.add(architecture, reason);
+    }
     for (name, layer) in &case.layers {
         if let Some(reason) = refusal(layout, layer, &case.model) {
             reasons.add(name, reason);

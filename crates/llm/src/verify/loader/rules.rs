@@ -140,6 +140,9 @@ pub(super) struct Condition {
     other_modalities: Option<bool>,
     bf16: Option<bool>,
     probabilities: Option<bool>,
+    architecture: Vec<String>,
+    scaled_rope: Option<bool>,
+    head_size: Vec<usize>,
 }
 
 impl Condition {
@@ -163,8 +166,13 @@ impl Condition {
             && is(self.act_order, layer.act_order)
     }
 
-    fn holds_for_model(&self, model: &ModelFacts) -> bool {
+    /// Whether what it says of a model holds.
+    pub fn holds_for_model(&self, model: &ModelFacts) -> bool {
+        let architecture = model.architecture.map(str::to_owned);
         one_of(&self.attention, Some(&model.attention))
+            && one_of(&self.architecture, architecture.as_ref())
+            && one_of(&self.head_size, model.head_size.as_ref())
+            && is(self.scaled_rope, model.scaled_rope)
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)
             && is(self.kept_experts, model.kept_experts)
