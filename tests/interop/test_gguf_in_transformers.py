@@ -1,0 +1,58 @@
+"""GGUF files in transformers, which reads their weights and a part of their metadata: Kvant names it where its logits are right."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from test_gguf import byte_tokenizer
+
+pytest.importorskip("gguf")
+
+BASE = dict(vocab_size=512, hidden_size=256, intermediate_size=384, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+            max_position_embeddings=512)  # fmt: skip
+EXPERTS = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=128)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)  # fmt: skip
+MODELS = {
+    "llama": lambda: transformers.LlamaConfig(**BASE, head_dim=64),
+    "llama3": lambda: transformers.LlamaConfig(**BASE, rope_parameters=LLAMA3),
+    "mixtral": lambda: transformers.MixtralConfig(**BASE, num_local_experts=4),
+    "qwen2": lambda: transformers.Qwen2Config(**BASE),
+    "qwen3": lambda: transformers.Qwen3Config(**BASE, head_dim=128),
+    "qwen3_narrow": lambda: transformers.Qwen3Config(**BASE, head_dim=64),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(**BASE, head_dim=128, **EXPERTS),
+    "gemma2": lambda: transformers.Gemma2Config(**BASE, head_dim=256),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**BASE, head_dim=256),
+    "starcoder2": lambda: transformers.Starcoder2Config(**BASE, sliding_window=None),
+    "olmo2": lambda: transformers.Olmo2Config(**BASE, pad_token_id=0),
+}
+
+
+def distance(model, directory, file):
+    """How far transformers' logits of the file are from the model's; None where it does not load."""
+    try:
+        read = transformers.AutoModelForCausalLM.from_pretrained(directory, gguf_file=file, dtype=torch.float32)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        return None
+    tokens = torch.arange(5, 69)[None]
+    with torch.no_grad():
+        ours, own = read.eval()(tokens).logits, model.eval()(tokens).logits
+    return float((ours - own).norm() / own.norm())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_named_where_its_logits_are_right(kvant, tmp_path, name):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(MODELS[name]()).float()
+    source, out = tmp_path / "source", tmp_path / "model.gguf"
+    model.save_pretrained(source)
+    byte_tokenizer(BASE["vocab_size"]).save(str(source / "tokenizer.json"))
+    made = kvant("quantize", source, "--scheme", "F32", "--format", "gguf", "-o", out)
+    assert made.returncode == 0, made.stderr
+    found = distance(model, tmp_path, out.name)
+    right = found is not None and found < 1e-5
+    assert ("gguf_file=" in made.stderr + made.stdout) == right, (found, made.stderr)
+    verdicts = json.loads(kvant("verify", out, "--json").stdout)["loaders"]
+    assert {v["id"]: v["loads"] for v in verdicts}["transformers"] == ("yes" if right else "no"), found
