@@ -397,8 +397,16 @@ impl Builder<'_> {
         let quantized: BTreeSet<&str> = weights.map(|name| name.strip_suffix(".weight").unwrap_or(name)).collect();
         let kept = self.network.kept_modules().into_iter().filter(|module| !quantized.contains(module));
         let on_disk = self.excluded.iter().map(String::as_str).chain(kept).chain(self.heads());
-        let both = on_disk.flat_map(|module| [module.to_owned(), self.in_memory_name(module)]);
-        both.chain(self.modality_patterns()).collect::<BTreeSet<String>>().into_iter().collect()
+        let patterns = self.modality_patterns();
+        // Beside other modalities transformers takes the head out of the language model: `language_model.lm_head` is `lm_head`.
+        let bare = |module: &str| {
+            let last = module.rsplit('.').next().filter(|last| names::USUAL_HEADS.contains(last));
+            last.filter(|_| !patterns.is_empty()).map(str::to_owned)
+        };
+        let both =
+            on_disk.flat_map(|module| [module.to_owned(), self.in_memory_name(module)].into_iter().chain(bare(module)));
+        let all: BTreeSet<String> = both.chain(patterns.iter().cloned()).collect();
+        all.into_iter().collect()
     }
 
     /// Heads that the checkpoint has no tensor for, or whose part is not known.

@@ -1,0 +1,37 @@
+"""Models with other modalities: the language model is quantized, and transformers loads all else, the head too, as it was."""
+
+import pytest
+import torch
+import transformers
+
+TEXT = dict(vocab_size=512, hidden_size=256, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=512)  # fmt: skip
+VISION = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8)
+
+
+def llava():
+    text, vision = transformers.LlamaConfig(**TEXT), transformers.CLIPVisionConfig(**VISION)
+    return transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=511))
+
+
+def gemma3():
+    text = transformers.Gemma3TextConfig(**TEXT, head_dim=64, sliding_window=64)
+    config = transformers.Gemma3Config(text_config=text, vision_config=transformers.SiglipVisionConfig(**VISION), mm_tokens_per_image=4)
+    return transformers.Gemma3ForConditionalGeneration(config)
+
+
+@pytest.mark.parametrize("scheme, most", [("FP8_DYNAMIC", 0.1), ("W4A16", 0.3)])
+@pytest.mark.parametrize("make", [llava, gemma3], ids=lambda make: make.__name__)
+def test_transformers_computes_with_what_was_kept(kvant, tmp_path, make, scheme, most):
+    torch.manual_seed(0)
+    model = make().to(torch.bfloat16).eval()
+    model.save_pretrained(tmp_path / "source")
+    done = kvant("quantize", tmp_path / "source", "--scheme", scheme, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "AutoModelForImageTextToText" in done.stderr + done.stdout
+    loaded = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "out").eval()
+    tokens = torch.arange(5, 69)[None]
+    with torch.no_grad():
+        expected, found = (each(input_ids=tokens).logits.float() for each in (model, loaded))
+    assert (found - expected).norm() < most * expected.norm()
+    assert torch.equal(loaded.get_output_embeddings().weight, model.get_output_embeddings().weight)
