@@ -7,6 +7,8 @@ mod common;
 mod gpt_oss;
 mod latent;
 mod matrix;
+mod nvfp4;
 mod resume;
+mod siblings;
 mod single;
 mod sources;

@@ -20,6 +20,8 @@ enum Cell {
     Exact,
     /// The largest relative error of a layer, with `--requantize`; refused without.
     Loses(f64),
+    /// Exact for some models, and the error of the others.
+    Varies(f64),
     /// Refused in any case.
     Refused,
 }
@@ -56,6 +58,11 @@ fn every_cell_is_exact_refused_or_loses_what_is_said() {
     assert!(matches!(all[&("gptq, activation order", "awq".to_owned())], Cell::Loses(_)));
     assert_eq!(all[&("gptq, 4 bits", "gguf".to_owned())], Cell::Exact);
     assert_eq!(all[&("gguf Q4_0", "gptq".to_owned())], Cell::Exact);
+    for source in SOURCES.iter().filter(|source| source.name.starts_with("gguf")) {
+        let found = all.get(&(source.name, GGUF.to_owned()));
+        assert!(found.is_none_or(|cell| *cell == Cell::Exact), "{}: {found:?}", source.name);
+    }
+    assert_eq!(all[&("gguf NVFP4 of quark", "quark".to_owned())], Cell::Exact);
 }
 
 fn find(name: &str) -> Option<PathBuf> {
@@ -70,8 +77,11 @@ fn join(a: Cell, b: Cell, key: &(&str, String)) -> Cell {
     match (a, b) {
         (Cell::Loses(a), Cell::Loses(b)) => Cell::Loses(a.max(b)),
         (a, b) if a == b => a,
-        // Whether a scale is exact in another type depends on the model.
-        (Cell::Exact, Cell::Loses(b)) | (Cell::Loses(b), Cell::Exact) => Cell::Loses(b),
+        // Whether a scale is exact in another type depends on the model, and whether a graph reads it on the family.
+        (Cell::Exact, Cell::Loses(a) | Cell::Varies(a)) | (Cell::Loses(a) | Cell::Varies(a), Cell::Exact) => {
+            Cell::Varies(a)
+        }
+        (Cell::Varies(a), Cell::Loses(b)) | (Cell::Loses(a), Cell::Varies(b)) => Cell::Varies(a.max(b)),
         (a, b) => panic!("{key:?}: {a:?} and {b:?}"),
     }
 }
@@ -185,17 +195,22 @@ fn table(cells: &HashMap<(&str, String), Cell>) -> String {
     let mut targets: Vec<String> = targets().iter().map(Target::to_string).collect();
     targets.push(GGUF.to_owned());
     let mut text = format!("| from \\ to | {} |\n|---|{}\n", targets.join(" | "), "---|".repeat(targets.len()));
-    for source in SOURCES {
+    let made = |source: &&Source| cells.contains_key(&(source.name, GGUF.to_owned()));
+    for source in SOURCES.iter().filter(made) {
         let cell = |target: &String| match &cells[&(source.name, target.clone())] {
             Cell::Exact => "exact".to_owned(),
-            Cell::Loses(error) if *error < 1e-3 => format!("loses {error:.0e}"),
-            Cell::Loses(error) => format!("loses {:.1} %", error * 100.0),
+            Cell::Loses(error) => loss(*error),
+            Cell::Varies(error) => format!("exact or {}", loss(*error)),
             Cell::Refused => "-".to_owned(),
         };
         let row: Vec<String> = targets.iter().map(cell).collect();
         writeln!(text, "| {} | {} |", source.name, row.join(" | ")).unwrap();
     }
     text
+}
+
+fn loss(error: f64) -> String {
+    if error < 1e-3 { format!("loses {error:.0e}") } else { format!("loses {:.1} %", error * 100.0) }
 }
 
 /// Why cells are not exact, without the schemes and numbers of one model.
