@@ -100,7 +100,7 @@ impl BlockMatrix<'_> {
     pub fn like(&self) -> Option<TensorScheme> {
         let bits = |piece: &BlockPiece<'_>| piece.kind.block_bytes() * 8 / piece.kind.block_elements();
         let widest = self.pieces.iter().map(bits).max()?;
-        if widest > 4 { "int8:g32:f16" } else { "uint4:g32:f16:zp" }.parse().ok()
+        if widest > 4 { "int8:g32:f16" } else { "int4:g32:f16:zp" }.parse().ok()
     }
 
     /// The zero point of every group of a band: `z` with `minimum = -z scale`, exactly; `None` where some minimum is no such
@@ -192,6 +192,7 @@ fn code_kind(coded: Coded) -> CodeKind {
         Coded::Q4_1 => CodeKind::Integer { bits: 4, signed: false },
         Coded::Q5_1 => CodeKind::Integer { bits: 5, signed: false },
         Coded::Q8_0 => CodeKind::Integer { bits: 8, signed: true },
+        Coded::Tq1_0 | Coded::Tq2_0 => CodeKind::OffsetInteger { bits: 2 },
         Coded::Mxfp4 | Coded::Nvfp4 => CodeKind::Float(MiniFloat::E2M1),
     }
 }

@@ -12,3 +12,4 @@ mod resume;
 mod siblings;
 mod single;
 mod sources;
+mod ternary;

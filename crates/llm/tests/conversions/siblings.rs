@@ -1,6 +1,6 @@
 //! GGUF files whose layers are of several types, as mixes make them, in layouts for engines that make one layer of some.
 
-use crate::common::{llama, llama_config, scheme, write};
+use crate::common::{Tensor, llama, llama_config, scheme, write};
 use crate::sources::{convert, open, write_file};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::conversion::{Target, measure};
@@ -8,18 +8,23 @@ use kvant_llm::export::Export;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use kvant_llm::plan::{Plan, PlanError};
 use kvant_llm::recipe::Settings;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// A file of a Llama with types by name; the rest is F32.
 fn file_of(dir: &Path, types: &[&str]) -> PathBuf {
+    file_of_model(dir, json!({}), &llama(Dtype::F32), types)
+}
+
+/// The same of tensors and what their config.json says otherwise.
+pub fn file_of_model(dir: &Path, stated: Value, tensors: &[Tensor], types: &[&str]) -> PathBuf {
     let (model, file) = (dir.join("model"), dir.join("model.gguf"));
     let mut config = llama_config();
     config["max_position_embeddings"] = json!(128);
     config["rms_norm_eps"] = json!(1e-6);
-    write(&model, &config, &llama(Dtype::F32));
-    let vocabulary: serde_json::Map<String, serde_json::Value> =
-        (0..30).map(|id| (format!("t{id}"), json!(id))).collect();
+    stated.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
+    write(&model, &config, tensors);
+    let vocabulary: serde_json::Map<String, Value> = (0..30).map(|id| (format!("t{id}"), json!(id))).collect();
     let tokenizer = json!({
         "added_tokens": [], "pre_tokenizer": {"type": "ByteLevel", "use_regex": true}, "decoder": {"type": "ByteLevel"},
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},

@@ -138,7 +138,12 @@ impl<'a> Source<'a> {
         let (name, dimensions) = (tensor.name(), tensor.shape().iter().skip_while(|length| **length == 1).count());
         // A scale of the head is read beside NVFP4 alone.
         let is_scaled_head = name == "output.weight" && self.stated.has("output.scale");
-        dimensions > 1 && name.ends_with("weight") && !is_scaled_head && !KEPT.iter().any(|part| name.contains(part))
+        let is_empty = tensor.byte_len() == 0;
+        dimensions > 1
+            && !is_empty
+            && name.ends_with("weight")
+            && !is_scaled_head
+            && !KEPT.iter().any(|part| name.contains(part))
     }
 
     fn planned(
