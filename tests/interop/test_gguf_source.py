@@ -21,7 +21,7 @@ from test_gguf import (  # noqa: E402, F401 (fixtures)
 WINDOW = 256
 MIXES = ("Q4_0", "Q8_0", "Q4_K_M", "Q6_K", "IQ4_NL", "TQ2_0", "MXFP4_MOE")
 # Families whose files are not read: what is written of them is not what llama.cpp computes, or was never loaded there.
-UNREAD = {"phi3", "phi3_longrope", "phimoe", "gpt_oss", "deepseek_v2", "deepseek_v2_lite", "olmo", "olmoe", "cohere_norms",
+UNREAD = {"phimoe", "gpt_oss", "deepseek_v2", "deepseek_v2_lite", "olmo", "olmoe", "cohere_norms",
           "opt", "opt_post_norm", "gptj", "glm", "hunyuan", "llama_dynamic", "phi_norms"}  # fmt: skip
 READ = [name for name in forward_models.MODELS if name not in UNREAD]
 
@@ -197,3 +197,22 @@ def test_tokenizers_of_pieces_are_read(llama, write, family, converted, tmp_path
         assert ours.encode(text).ids == model.tokenize(text.encode(), add_bos=True, special=True), text
         assert ours.encode(text).ids == source.encode(text).ids, text
     model.close()
+
+
+@pytest.mark.parametrize("original", (64, 512))
+def test_long_ropes_factors_are_llama_cpps(original, llama, kvant, converted, monkeypatch, tmp_path):  # noqa: F811
+    """llama.cpp takes the factors for long texts where its context, of 256 tokens at least, is longer than the original one."""
+    kind, arguments = forward_models.MODELS["phi3_longrope"]
+    arguments = dict(arguments, original_max_position_embeddings=original, max_position_embeddings=1024)
+    monkeypatch.setitem(forward_models.MODELS, "long", (kind, arguments))
+    # Its loader looks for further tokens in vocabularies of models that are called Phi-3.
+    directory, path = forward_models.save("long", tmp_path / "long"), tmp_path / "long.gguf"
+    size = json.loads((directory / "config.json").read_text())["vocab_size"]
+    (directory / "tokenizer.json").write_text(json.dumps(sentence_pieces(size)))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}))
+    done = kvant("quantize", directory, "--scheme", "F32", "-o", path)
+    assert done.returncode == 0, done.stderr
+    tokens = np.random.default_rng(3).integers(0, 500, 100)
+    expected = reference_logits(directory, tokens)
+    for found in (llama_logits(llama, path, tokens), reference_logits(converted(path, "float"), tokens)):
+        assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()

@@ -174,6 +174,32 @@ fn matrices_of_several_projections_and_offsets_of_norms_are_found_again() {
     assert_restored(&self::config(stated), &gemma);
 }
 
+/// Phi-3 with factors for long texts and short ones.
+fn phi3() -> (Value, Vec<Tensor>) {
+    let factors = |step: f64| (0..16).map(|i| 1.0 + step * f64::from(i)).collect::<Vec<f64>>();
+    let stated = json!({
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "sliding_window": 20, "rope_theta": 10000.0,
+        "original_max_position_embeddings": 64,
+        "rope_scaling": {"type": "longrope", "long_factor": factors(0.5), "short_factor": factors(0.125)},
+    });
+    let fused = [("self_attn.qkv_proj", [128, 64]), ("mlp.gate_up_proj", [256, 64])];
+    let is_apart =
+        |name: &str| ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"].iter().any(|one| name.contains(one));
+    let mut tensors: Vec<Tensor> = llama(Dtype::F32).into_iter().filter(|(name, ..)| !is_apart(name)).collect();
+    tensors.extend(fused.map(|(name, shape)| weight(&format!("model.layers.0.{name}.weight"), Dtype::F32, &shape)));
+    (config(stated), tensors)
+}
+
+#[test]
+fn long_ropes_factors_are_found_again() {
+    let (config, tensors) = phi3();
+    let json = assert_restored(&config, &tensors).config().unwrap().unwrap();
+    let (found, stated) = (ModelConfig::from_json(&json).unwrap(), ModelConfig::from_json(&config).unwrap());
+    assert_eq!((&found.rope, found.sliding_window), (&stated.rope, Some(20)));
+    assert_eq!(found.rope.main.long_factor[15], 8.5);
+    assert_eq!(json["rope_scaling"].as_object().unwrap().len(), 3);
+}
+
 #[test]
 fn a_quantized_file_is_run_and_its_tokens_are_those_of_the_model() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");

@@ -1,6 +1,6 @@
 //! `kvant convert --to gguf`: the codes of a quantized checkpoint in a file for llama.cpp.
 
-use super::file_name;
+use super::{file_name, open};
 use crate::args::ConvertArgs;
 use crate::commands::convert::{refuse_for_one_file, said, worst};
 use crate::delivery::Delivery;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     refuse_for_one_file(args)?;
     let begun = Instant::now();
-    let checkpoint = model::open(&args.model)?;
+    let checkpoint = open(&args.model)?;
     let plan = GgufPlan::convert(&checkpoint, args.requantize, &file_name(args.output.as_deref()))?;
     if let Some(output) = &args.output {
         Output::check(&plan, &args.model, output, args.finish.overwrite)?;
@@ -82,7 +82,7 @@ impl Report<'_> {
 
     /// Tensors whose codes are taken over, and those that are quantized anew.
     fn counts(&self) -> (usize, usize) {
-        let taken = self.plan.tensors.iter().filter(|tensor| tensor.carried.is_some()).count();
+        let taken = self.plan.tensors.iter().filter(|tensor| tensor.keeps_codes()).count();
         (taken, self.plan.quantized() - taken)
     }
 

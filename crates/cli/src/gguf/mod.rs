@@ -10,7 +10,7 @@ use crate::failure::{Failure, Kind};
 use crate::model;
 use kvant_container::Checkpoint;
 use kvant_llm::export::Export;
-use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix};
+use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix, restore};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -54,12 +54,23 @@ fn ignored(args: &RecipeArgs) -> Option<&'static str> {
     given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
 }
 
+/// A checkpoint, or a file of which another one is made.
+///
+/// # Errors
+/// Whatever is wrong with the files.
+fn open(path: &Path) -> Result<Checkpoint, Failure> {
+    match kvant_container::gguf::is_gguf(path) {
+        true => Ok(restore::open_any(path)?),
+        false => model::open(path),
+    }
+}
+
 /// A checkpoint, and the plan for a file of it.
 ///
 /// # Errors
 /// Whatever can be refused before weights are read.
 fn plan_for(args: &RecipeArgs, recipe: GgufRecipe, output: Option<&Path>) -> Result<(Checkpoint, GgufPlan), Failure> {
-    let checkpoint = model::open(&args.model)?;
+    let checkpoint = open(&args.model)?;
     if recipe.needs_importance() && args.calibration.calib.is_empty() {
         let failure = Failure::new(Kind::Invalid, "imatrix: needs calibration data, and none is given");
         let hint = "give a text with --calib FILE, or a file of llama.cpp's with --imatrix";

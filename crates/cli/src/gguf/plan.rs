@@ -39,7 +39,8 @@ pub fn show(
         return printer.data(&json_text(plan, checkpoint, threads));
     }
     let table = if all { table_of_all(plan) } else { table_of_groups(plan) };
-    let title = format!("family {} to {}, export gguf ({})", plan.family, plan.recipe.mix(), plan.architecture);
+    let family = plan.family.unwrap_or("unknown");
+    let title = format!("family {family} to {}, export gguf ({})", plan.recipe.mix(), plan.architecture);
     printer.data(&format!("{title}\n\n{}\n\n{}", table.render(), totals(plan, threads)))?;
     plan.notices.iter().for_each(|notice| printer.note(notice));
     Ok(())

@@ -30,6 +30,11 @@ impl Metadata {
         }
     }
 
+    /// Removes an entry, if it is there.
+    pub fn remove(&mut self, key: &str) {
+        self.entries.retain(|(known, _)| known != key);
+    }
+
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| value)

@@ -39,11 +39,11 @@ const MAGIC: &[u8; 4] = b"GGUF";
 /// The version that is written.
 const VERSION: u32 = 3;
 
-/// The alignment of files that state none, in bytes.
-const DEFAULT_ALIGNMENT: u64 = 32;
+/// The alignment of files that state none, and of all that are written, in bytes.
+pub const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// The key of the alignment.
-const ALIGNMENT_KEY: &str = "general.alignment";
+pub const ALIGNMENT_KEY: &str = "general.alignment";
 
 /// The most dimensions of a tensor (`GGML_MAX_DIMS`).
 const MAX_DIMENSIONS: usize = 4;

@@ -22,11 +22,16 @@ const CHUNK: usize = 1 << 16;
 pub(crate) fn loss_of_scales(isa: Isa, matrix: &PackedMatrix<'_>, parts: &[Part]) -> Option<Loss> {
     let losses = parts.iter().filter_map(|part| match part.content {
         Content::Scales { encoding, .. } => loss_of_matrix(isa, matrix, encoding),
-        Content::TensorScale => matrix.divisor().and_then(loss_of_multiplier),
+        Content::TensorScale => loss_of_tensor_scale(matrix),
         Content::TensorScaleReciprocal if matrix.divisor().is_none() => matrix.tensor_scale().and_then(loss_of_divisor),
         _ => None,
     });
     losses.max_by(|a, b| a.relative.total_cmp(&b.relative))
+}
+
+/// What a factor on the scales of a matrix loses where the source has a divisor.
+pub(crate) fn loss_of_tensor_scale(matrix: &PackedMatrix<'_>) -> Option<Loss> {
+    matrix.divisor().and_then(loss_of_multiplier)
 }
 
 fn loss_of_matrix(isa: Isa, matrix: &PackedMatrix<'_>, target: ScaleEncoding) -> Option<Loss> {

@@ -6,7 +6,7 @@ mod forms;
 mod measure;
 mod nearest;
 
-pub(crate) use exact::{Loss, loss_of_parameter, loss_of_scales};
+pub(crate) use exact::{Loss, loss_of_parameter, loss_of_scales, loss_of_tensor_scale};
 pub(crate) use forms::forms;
 pub use measure::{LayerError, MeasureError, measure};
 pub(crate) use nearest::nearest;

@@ -3,6 +3,7 @@
 
 use super::mix::fitting;
 use super::plan::Slab;
+use crate::conversion::loss_of_tensor_scale;
 use crate::export::{ScaleEncoding, encode};
 use crate::import::PackedMatrix;
 use crate::weight::Band;
@@ -124,6 +125,12 @@ fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, String> {
         Granularity::Channel(Axis::Rows) | Granularity::Tensor => columns,
         _ => return no_such(),
     };
+    if let TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, scale: FloatScale::E4m3OfTensor, .. }) = scheme
+        && group == 16
+    {
+        let whole = columns.is_multiple_of(Coded::Nvfp4.kind().block_elements());
+        return if whole { Ok(Coded::Nvfp4) } else { Err(format!("rows of {columns} are no whole blocks of 64")) };
+    }
     if !group.is_multiple_of(32) {
         return Err(format!("groups of {group} are no whole blocks of 32"));
     }
@@ -146,8 +153,10 @@ fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, String> {
 
 /// What storing scales, and minima made of zero points, as binary16 loses.
 fn loss_of(isa: Isa, matrix: &PackedMatrix<'_>, coded: Coded) -> Loss {
-    if coded == Coded::Mxfp4 {
-        return None;
+    match coded {
+        Coded::Mxfp4 => return None,
+        Coded::Nvfp4 => return loss_of_nvfp4(isa, matrix),
+        _ => {}
     }
     let scales = matrix.scales(isa);
     let points = if coded.has_minima() { matrix.lowest_to_zero(isa) } else { Vec::new() };
@@ -159,6 +168,15 @@ fn loss_of(isa: Isa, matrix: &PackedMatrix<'_>, coded: Coded) -> Loss {
     };
     let worst = all.map(error).max_by(|a, b| a.2.total_cmp(&b.2)).filter(|(.., relative)| *relative > 0.0);
     worst.map(|(what, exact, relative)| (format!("the {what} {exact:e} is not exact in F16"), relative))
+}
+
+/// What storing the scales of groups without sign loses, and a factor on them where the source has a divisor.
+fn loss_of_nvfp4(isa: Isa, matrix: &PackedMatrix<'_>) -> Loss {
+    let unheld = matrix.scales(isa).into_iter().find(|scale| scale.is_sign_negative() || !scale.is_finite());
+    if let Some(scale) = unheld {
+        return Some((format!("the scale {scale:e} is no positive number"), f64::INFINITY));
+    }
+    loss_of_tensor_scale(matrix).map(|loss| (loss.reason, f64::from(loss.relative)))
 }
 
 /// Writes the blocks of a band of what a slab becomes.
@@ -201,8 +219,8 @@ fn write(isa: Isa, coded: Coded, tensor: &QuantTensor, out: &mut [u8]) {
     let (mut scales, mut minima) = (Vec::new(), Vec::new());
     for row in 0..rows {
         let line = if scale_rows == 1 { 0 } else { row } * scale_columns;
-        for block in 0..columns / 32 {
-            let at = line + block * 32 * scale_columns / columns;
+        for block in 0..columns / coded.group() {
+            let at = line + block * coded.group() * scale_columns / columns;
             let scale = tensor.scales().get(at).copied().unwrap_or(0.0);
             scales.push(bits(coded, scale));
             if coded.has_minima() {
@@ -218,6 +236,7 @@ fn write(isa: Isa, coded: Coded, tensor: &QuantTensor, out: &mut [u8]) {
 fn bits(coded: Coded, scale: f32) -> u16 {
     match coded {
         Coded::Mxfp4 => encode(ScaleEncoding::E8m0, &[scale]).first().copied().unwrap_or(0).into(),
+        Coded::Nvfp4 => encode(ScaleEncoding::E4m3, &[scale]).first().copied().unwrap_or(0).into(),
         _ => f16::from_f32(scale).to_bits(),
     }
 }

@@ -1,13 +1,13 @@
 //! How far the tensors of a file are from the source that it was made of: both are read as values, band by band.
 
 use super::codec;
-use super::plan::{Content, GgufPlan, PlannedTensor, Slab};
+use super::plan::{Content, GgufPlan, PlannedTensor, RowMap, Slab};
+use super::restore::factors;
 use super::source::{SourceTensors, read};
 use crate::conversion::{LayerError, MeasureError};
-use crate::import;
+use crate::import::{self, BlockMatrix, BlockPiece};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufFile, GgufTensor};
-use kvant_numeric::ggml::dequantize;
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 use std::path::Path;
@@ -18,32 +18,58 @@ use std::path::Path;
 /// [`MeasureError`].
 pub fn measure(plan: &GgufPlan, source: &Checkpoint, output: &Path) -> Result<Vec<LayerError>, MeasureError> {
     let file = GgufFile::open(output).map_err(import::ImportError::from)?;
-    let tensors = SourceTensors(import::open(source)?.into_tensors());
-    let pairs = plan.tensors.iter().filter_map(|tensor| match &tensor.content {
-        Content::Slabs(slabs) if slabs.iter().any(|slab| tensors.packed(slab).is_some()) => Some((tensor, slabs)),
-        _ => None,
-    });
-    let pairs: Vec<(&PlannedTensor, &Vec<Slab>)> = pairs.collect();
-    let error = |(tensor, slabs): &(&PlannedTensor, &Vec<Slab>)| {
+    let tensors = SourceTensors::open(source)?;
+    let has_codes = |tensor: &&PlannedTensor| match &tensor.content {
+        Content::Slabs(slabs) => slabs.iter().any(|slab| tensors.packed(slab).is_some()),
+        Content::Taken(_) => tensor.is_quantized(),
+        Content::Values(_) => false,
+    };
+    let found: Vec<&PlannedTensor> = plan.tensors.iter().filter(has_codes).collect();
+    let error = |tensor: &&PlannedTensor| {
         let missing = || MeasureError::Missing(tensor.name.clone());
         let made = file.tensor(&tensor.name).ok_or_else(missing)?;
-        difference(&tensor.name, &tensors, slabs, made).ok_or_else(missing)
+        match &tensor.content {
+            Content::Slabs(slabs) => {
+                let scales = scales(&file, source, tensor, slabs.len()).ok_or_else(missing)?;
+                difference(&tensors, slabs, made, &scales).ok_or_else(missing)
+            }
+            Content::Taken(position) => taken(source, *position, made).ok_or_else(missing),
+            Content::Values(_) => Err(missing()),
+        }
     };
-    pairs.par_iter().map(error).collect()
+    found.par_iter().map(error).collect()
 }
 
-fn difference(name: &str, tensors: &SourceTensors<'_>, slabs: &[Slab], made: GgufTensor<'_>) -> Option<LayerError> {
+/// The error of a tensor whose bytes are taken over: none, or it is not the tensor.
+fn taken(source: &Checkpoint, position: usize, made: GgufTensor<'_>) -> Option<LayerError> {
+    let before = source.gguf()?.tensors().nth(position)?;
+    let is_same = (before.kind(), before.bytes()) == (made.kind(), made.bytes());
+    let error = if is_same { 0.0 } else { f32::INFINITY };
+    Some(LayerError { layer: made.name().to_owned(), max: error, relative: error.into() })
+}
+
+/// The scales of a tensor's matrices; what is made of a file keeps its scales, so that neither side counts them.
+fn scales(file: &GgufFile, source: &Checkpoint, tensor: &PlannedTensor, matrices: usize) -> Option<Vec<f32>> {
+    match source.gguf() {
+        Some(_) => Some(vec![1.0; matrices]),
+        None => factors(file, &tensor.name, matrices).ok(),
+    }
+}
+
+fn difference(tensors: &SourceTensors<'_>, slabs: &[Slab], made: GgufTensor<'_>, scales: &[f32]) -> Option<LayerError> {
     let (isa, kind) = (Isa::best(), codec::of(made.kind())?);
     let (mut max, mut error, mut norm) = (0.0f32, 0.0f64, 0.0f64);
-    let (mut expected, mut found, mut start) = (Vec::new(), Vec::new(), 0);
-    for slab in slabs {
-        let (matrix, row_bytes) = (tensors.matrix(slab)?, kind.row_bytes(slab.out_columns())?);
+    let (mut expected, mut found, mut first) = (Vec::new(), Vec::new(), 0);
+    for (slab, factor) in slabs.iter().zip(scales) {
+        let (matrix, rows) = (tensors.matrix(slab)?, RowMap::all(slab.out_rows()));
+        let width = slab.out_columns();
+        let piece = BlockPiece { tensor: made, kind, width, first, rows, transposed: false, factor: *factor };
+        let after = BlockMatrix::new(slab.out_rows(), width, vec![piece])?;
+        first += slab.out_rows();
         for band in PlannedTensor::bands(slab) {
             read(isa, &matrix, slab, &band, &mut expected);
-            let end = start + expected.len() / slab.out_columns().max(1) * row_bytes;
-            found.resize(expected.len(), 0.0);
-            dequantize(isa, kind, made.bytes().get(start..end)?, &mut found);
-            start = end;
+            found.clear();
+            after.read(isa, &band, &mut found);
             for (expected, found) in expected.iter().zip(&found) {
                 let difference = found - expected;
                 max = max.max(difference.abs());
@@ -54,5 +80,5 @@ fn difference(name: &str, tensors: &SourceTensors<'_>, slabs: &[Slab], made: Ggu
         tensors.release(slab);
     }
     let relative = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
-    Some(LayerError { layer: name.to_owned(), max, relative })
+    Some(LayerError { layer: made.name().to_owned(), max, relative })
 }

@@ -10,7 +10,7 @@ use crate::model_config::{ConfigError, ModelConfig};
 use kvant_container::gguf::{Metadata, Value};
 
 /// The version of the block formats (`GGML_QNT_VERSION`).
-const QUANTIZATION_VERSION: u32 = 2;
+pub(super) const QUANTIZATION_VERSION: u32 = 2;
 
 /// What is known of a model when its metadata are written.
 pub(super) struct Facts<'a> {

@@ -58,6 +58,16 @@ pub(super) fn of_parameter(leaf: &str) -> Option<&'static str> {
     }
 }
 
+/// The name of the scales that products with a tensor's matrices are multiplied with: one a matrix.
+pub(super) fn of_scale(weight: &str) -> String {
+    format!("{}.scale", stem_of(weight))
+}
+
+/// The name of a weight without its last part.
+pub(super) fn stem_of(weight: &str) -> &str {
+    weight.strip_suffix(".weight").unwrap_or(weight)
+}
+
 /// A name inside a block, or outside of all.
 pub(super) fn in_block(block: Option<usize>, name: &str) -> String {
     block.map_or_else(|| name.to_owned(), |block| format!("blk.{block}.{name}"))

@@ -6,7 +6,7 @@ use super::codec;
 use super::plan::{Content, GgufPlan, PlannedTensor, Slab};
 use super::source::{SourceTensors, read};
 use crate::engine::{Done, EngineError, Output, Progress, take_turns};
-use crate::import::{self, PackedMatrix};
+use crate::import::PackedMatrix;
 use crate::journal::{Entry, Written};
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::Checkpoint;
@@ -16,6 +16,9 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes that are taken over at a time.
+const PIECE: usize = 4 << 20;
 
 thread_local! {
     /// Values and blocks of a band, kept from band to band.
@@ -40,8 +43,8 @@ pub fn run(
     let bytes = |all: &mut dyn Iterator<Item = usize>| all.map(|job| plan.tensors[job].elements()).sum::<u64>();
     let done = bytes(&mut jobs.iter().copied().filter(|job| output.is_adopted(*job)));
     progress.begin(done + bytes(&mut left.iter().copied()), done);
-    let tensors = import::open(checkpoint)?.into_tensors();
-    let work = Work { plan, output, cancelled, tensors: SourceTensors(tensors), isa: Isa::best() };
+    let tensors = SourceTensors::open(checkpoint)?;
+    let work = Work { plan, checkpoint, output, cancelled, tensors, isa: Isa::best() };
     take_turns(threads, &left, |job| {
         let pieces = work.tensor(job)?;
         output.record(&Entry { job, pieces })?;
@@ -58,6 +61,7 @@ fn vanished(what: &str) -> EngineError {
 /// What every tensor needs.
 struct Work<'a> {
     plan: &'a GgufPlan,
+    checkpoint: &'a Checkpoint,
     output: &'a Output,
     cancelled: &'a AtomicBool,
     tensors: SourceTensors<'a>,
@@ -83,6 +87,7 @@ impl Work<'_> {
         let tensor = &self.plan.tensors[index];
         let slabs = match &tensor.content {
             Content::Slabs(slabs) => slabs,
+            Content::Taken(position) => return self.take(index, *position),
             Content::Values(values) => {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 return Ok(vec![self.write(index, 0, &bytes)?]);
@@ -103,6 +108,22 @@ impl Work<'_> {
             offset += row_bytes * slab.out_rows();
         }
         Ok(written)
+    }
+
+    /// Takes over the bytes of a tensor of the source file.
+    fn take(&self, index: usize, position: usize) -> Result<Vec<Written>, EngineError> {
+        let tensor = self.checkpoint.gguf().and_then(|file| file.tensors().nth(position));
+        let tensor = tensor.ok_or_else(|| vanished(&self.plan.tensors[index].name))?;
+        let piece = |(number, bytes): (usize, &[u8])| {
+            if self.cancelled.load(Ordering::Relaxed) {
+                return Err(EngineError::Cancelled);
+            }
+            let start = number * PIECE;
+            let written = self.write(index, start, bytes)?;
+            tensor.release_part(start..start + bytes.len());
+            Ok(written)
+        };
+        tensor.bytes().par_chunks(PIECE).enumerate().map(piece).collect()
     }
 
     /// The importance of a slab's inputs; nothing where the slab is turned over.

@@ -1,10 +1,12 @@
 //! Reading the rows of the source that a tensor is made of. Not their order: see [`super::plan::RowMap`].
 
-use super::plan::Slab;
-use crate::import::{ImportedTensor, PackedMatrix, Stored};
+use super::codec;
+use super::plan::{RowMap, Slab};
+use crate::import::{self, BlockMatrix, BlockPiece, ImportError, ImportedTensor, PackedMatrix, Stored};
+use crate::network::TensorMeta;
 use crate::weight::{Band, WeightMatrix};
-use kvant_container::Dtype;
-use kvant_container::gguf::TensorType;
+use kvant_container::gguf::{GgufTensor, TensorType};
+use kvant_container::{Checkpoint, Dtype};
 use kvant_numeric::ggml::GgmlType;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::transpose;
@@ -53,6 +55,17 @@ fn common(mut kinds: impl Iterator<Item = TensorType>) -> Option<TensorType> {
 pub(super) struct SourceTensors<'a>(pub Vec<ImportedTensor<'a>>);
 
 impl<'a> SourceTensors<'a> {
+    /// Those of a checkpoint, as if nothing were quantized; those of a GGUF file as they stand in it.
+    ///
+    /// # Errors
+    /// Where the checkpoint's own quantization is not understood.
+    pub fn open(checkpoint: &'a Checkpoint) -> Result<SourceTensors<'a>, ImportError> {
+        match checkpoint.gguf() {
+            Some(file) => Ok(SourceTensors(file.tensors().map(as_it_stands).collect())),
+            None => Ok(SourceTensors(import::open(checkpoint)?.into_tensors())),
+        }
+    }
+
     /// The matrix that a slab takes rows of; the plan has checked that it is there.
     pub fn matrix(&self, slab: &Slab) -> Option<WeightMatrix<'a>> {
         match &self.0.get(slab.tensor)?.stored {
@@ -99,6 +112,29 @@ impl<'a> SourceTensors<'a> {
             _ => String::new(),
         }
     }
+}
+
+/// A tensor of a file, whose last two dimensions are a matrix; no matrices where its type has no codec.
+fn as_it_stands(tensor: GgufTensor<'_>) -> ImportedTensor<'_> {
+    let meta = TensorMeta::new(tensor.name(), tensor.shape(), tensor.kind().name());
+    let matrices = matrices(tensor).unwrap_or_default();
+    ImportedTensor { meta, stored: Stored::Packed(matrices) }
+}
+
+fn matrices(tensor: GgufTensor<'_>) -> Option<Vec<Arc<PackedMatrix<'_>>>> {
+    let kind = codec::of(tensor.kind()).filter(|_| tensor.byte_len() > 0)?;
+    let [outer @ .., rows, width] = tensor.shape() else { return None };
+    let piece = |matrix: usize| BlockPiece {
+        tensor,
+        kind,
+        width: *width,
+        first: matrix * rows,
+        rows: RowMap::all(*rows),
+        transposed: false,
+        factor: 1.0,
+    };
+    let matrix = |piece| Some(Arc::new(PackedMatrix::Blocks(BlockMatrix::new(*rows, *width, vec![piece])?)));
+    (0..outer.iter().product()).map(|index| matrix(piece(index))).collect()
 }
 
 /// The elements of a band of what a slab becomes, row by row.

@@ -8,7 +8,7 @@ use crate::export::ScaleEncoding;
 use crate::weight::{Band, BandAxis, bands};
 use kvant_numeric::format::{MiniFloat, ScaleRule};
 use kvant_numeric::ggml::{Coded, PartsMut};
-use kvant_numeric::kernel::CodeKind;
+use kvant_numeric::kernel::{CodeKind, RowScales, dequantize_row};
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::{FloatScale, FloatScheme, IntScheme, ScaleType, SchemeError, TensorScheme, ZeroPoint};
 use kvant_quant::{Codes, QuantParts, QuantTensor};
@@ -100,7 +100,7 @@ impl BlockMatrix<'_> {
     pub fn like(&self) -> Option<TensorScheme> {
         let bits = |piece: &BlockPiece<'_>| piece.kind.block_bytes() * 8 / piece.kind.block_elements();
         let widest = self.pieces.iter().map(bits).max()?;
-        if widest > 4 { "int8:g32:f16" } else { "uint4:g32:f16:zp" }.parse().ok()
+        if widest > 4 { "int8:g32:f16" } else { "int4:g32:f16:zp" }.parse().ok()
     }
 
     /// The zero point of every group of a band: `z` with `minimum = -z scale`, exactly; `None` where some minimum is no such
@@ -155,7 +155,7 @@ impl BlockMatrix<'_> {
 
     /// The scale of the tensor, which NVFP4 has in other layouts.
     pub fn tensor_scale(&self) -> Option<f32> {
-        (self.coded()? == Coded::Nvfp4).then_some(1.0)
+        self.tensor_factor().filter(|_| self.coded() == Some(Coded::Nvfp4))
     }
 
     /// See [`super::CodeMatrix::recoded`].
@@ -192,6 +192,7 @@ fn code_kind(coded: Coded) -> CodeKind {
         Coded::Q4_1 => CodeKind::Integer { bits: 4, signed: false },
         Coded::Q5_1 => CodeKind::Integer { bits: 5, signed: false },
         Coded::Q8_0 => CodeKind::Integer { bits: 8, signed: true },
+        Coded::Tq1_0 | Coded::Tq2_0 => CodeKind::OffsetInteger { bits: 2 },
         Coded::Mxfp4 | Coded::Nvfp4 => CodeKind::Float(MiniFloat::E2M1),
     }
 }
@@ -213,9 +214,29 @@ fn encoding(coded: Coded) -> ScaleEncoding {
     }
 }
 
+/// The values of blocks of NVFP4 under the scale of a tensor.
+pub(super) fn dequantize_nvfp4(isa: Isa, bytes: &[u8], factor: f32, out: &mut [f32]) {
+    let (coded, group) = (Coded::Nvfp4, Coded::Nvfp4.group());
+    let (mut codes, mut scales) = (vec![0; out.len()], vec![0; out.len() / group]);
+    coded.take_apart(isa, bytes, PartsMut { codes: &mut codes, scales: &mut scales, minima: &mut [] });
+    let mut scales = floats(isa, coded, &scales);
+    scales.iter_mut().for_each(|scale| *scale *= factor);
+    let scales = RowScales { scales: &scales, zero_points: &[], group, first: group };
+    dequantize_row(isa, code_kind(coded), &codes, scales, out);
+}
+
+/// The byte of a scale of NVFP4, which has no sign, and where what is NaN elsewhere stands for 0.
+fn unsigned_e4m3(bits: u16) -> u8 {
+    match bits as u8 & 0x7F {
+        0x7F => 0,
+        bits => bits,
+    }
+}
+
 fn floats(isa: Isa, coded: Coded, stored: &[u16]) -> Vec<f32> {
     let encoding = encoding(coded);
     let bytes: Vec<u8> = match encoding.size() {
+        1 if coded == Coded::Nvfp4 => stored.iter().map(|bits| unsigned_e4m3(*bits)).collect(),
         1 => stored.iter().map(|bits| *bits as u8).collect(),
         _ => stored.iter().flat_map(|bits| bits.to_le_bytes()).collect(),
     };

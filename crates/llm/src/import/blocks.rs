@@ -1,7 +1,7 @@
 //! A matrix whose rows are rows of tensors of a GGUF file, in blocks of llama.cpp's types: its values. Its codes are in
 //! [`super::block_codes`]; which rows they are says [`crate::gguf::restore`].
 
-use super::block_codes::Minima;
+use super::block_codes::{Minima, dequantize_nvfp4};
 use crate::gguf::plan::RowMap;
 use crate::weight::Band;
 use kvant_container::gguf::GgufTensor;
@@ -24,6 +24,8 @@ pub(crate) struct BlockPiece<'a> {
     pub rows: RowMap,
     /// Whether a row of the piece is a column of the matrix, and `rows` the columns of the piece.
     pub transposed: bool,
+    /// The scale of the tensor, which multiplies its values.
+    pub factor: f32,
 }
 
 /// A matrix of `rows` output and `columns` input channels, every row of it in one piece.
@@ -80,8 +82,16 @@ impl<'a> BlockMatrix<'a> {
     /// The type of its blocks, where all are of one that is codes with plain scales.
     pub fn coded(&self) -> Option<Coded> {
         let kind = self.pieces.first()?.kind;
+        let factor = self.tensor_factor()?;
         let same = self.pieces.iter().all(|piece| piece.kind == kind && !piece.transposed);
-        Coded::ALL.iter().copied().find(|coded| coded.kind() == kind).filter(|_| same)
+        let is_plain = |coded: &Coded| factor == 1.0 || *coded == Coded::Nvfp4;
+        Coded::ALL.iter().copied().find(|coded| coded.kind() == kind).filter(|coded| same && is_plain(coded))
+    }
+
+    /// The scale of the tensor that all of it has; `None` where pieces have several.
+    pub(super) fn tensor_factor(&self) -> Option<f32> {
+        let first = self.pieces.first()?.factor;
+        self.pieces.iter().all(|piece| piece.factor == first).then_some(first)
     }
 
     /// The types of its blocks, for people.
@@ -151,6 +161,9 @@ impl<'a> BlockPiece<'a> {
         let (first, last) = (columns.start / block, columns.end.div_ceil(block));
         let size = self.kind.block_bytes();
         let bytes = self.row_bytes(row).get(first * size..last * size).unwrap_or_default();
+        if self.factor != 1.0 {
+            return self.read_scaled(isa, bytes, columns.start - first * block, out);
+        }
         if (last - first) * block == out.len() {
             return dequantize(isa, self.kind, bytes, out);
         }
@@ -158,6 +171,21 @@ impl<'a> BlockPiece<'a> {
         dequantize(isa, self.kind, bytes, &mut whole);
         let skipped = columns.start - first * block;
         out.copy_from_slice(&whole[skipped..skipped + columns.len()]);
+    }
+
+    /// Some columns of whole blocks, from the first that is not `skipped`. The scale of a tensor of NVFP4 multiplies those of
+    /// groups before these multiply codes, as in layouts that have them apart.
+    fn read_scaled(&self, isa: Isa, bytes: &[u8], skipped: usize, out: &mut [f32]) {
+        let elements = bytes.len() / self.kind.block_bytes() * self.kind.block_elements();
+        let mut whole = vec![0.0; elements];
+        match self.kind {
+            GgmlType::Nvfp4 => dequantize_nvfp4(isa, bytes, self.factor, &mut whole),
+            kind => {
+                dequantize(isa, kind, bytes, &mut whole);
+                whole.iter_mut().for_each(|value| *value *= self.factor);
+            }
+        }
+        out.iter_mut().zip(whole.get(skipped..).unwrap_or_default()).for_each(|(out, value)| *out = *value);
     }
 
     /// Some of its rows, whole.

@@ -4,6 +4,7 @@
 use super::build::{Builder, float_type, has_tensor_scale};
 use super::error::PlanError;
 use super::experts::expert_storage;
+use super::sibling_schemes::CommonSchemes;
 use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{
@@ -57,7 +58,10 @@ impl Plan {
             Target::Float(_) => builder.keep_the_rest()?,
             Target::Codes(_) => {
                 builder.ordered = usual.ordered && export.holds_order();
-                let task = Task { import: &import, usual, conversion, widens: checkpoint.gguf().is_some() };
+                let natural = |matrix: &PackedMatrix<'_>| usual.scheme_of(matrix).or_else(|| matrix.like());
+                let common = builder.common_schemes(natural);
+                let widens = checkpoint.gguf().is_some();
+                let task = Task { import: &import, usual, common, conversion, widens };
                 builder.convert_all(&task)?;
             }
         }
@@ -97,6 +101,11 @@ impl Usual {
     /// Of weights that are not quantized.
     const NONE: Usual = Usual { tile: None, symmetric: true, ordered: false };
 
+    /// What the codes of a matrix are; `None` for what no scheme describes.
+    fn scheme_of(&self, matrix: &PackedMatrix<'_>) -> Option<TensorScheme> {
+        matrix.scheme(self.symmetric, self.tile)
+    }
+
     /// `None` where nothing is quantized.
     fn of(tensors: &[SourceTensor<'_>]) -> Option<Usual> {
         let packed = || tensors.iter().filter_map(SourceTensor::packed).flatten();
@@ -119,6 +128,8 @@ impl Usual {
 struct Task<'c, 'a> {
     import: &'c Import<'a>,
     usual: Usual,
+    /// What layers get that engines make one of, where they differ.
+    common: CommonSchemes,
     conversion: &'c Conversion,
     /// Whether codes of embedding and head become floats.
     widens: bool,
@@ -200,7 +211,11 @@ impl Builder<'_> {
                 "convert --to float",
             ));
         }
-        let fit = self.fit(task, matrix, &layer, None)?;
+        let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
+        let fit = match common.filter(|common| task.usual.scheme_of(matrix).as_ref() != Some(*common)) {
+            Some(weight) => self.anew(&layer, LayerScheme { weight: *weight, ..layer.scheme }, None, None)?,
+            None => self.fit(task, matrix, &layer, None)?,
+        };
         let shares = fit.reuse == Reuse::Values && has_tensor_scale(fit.scheme.weight);
         let mut layer = self.fitted(layer, fit);
         layer.shares_scale = linear.siblings.filter(|_| shares).map(|group| group.index());
@@ -277,7 +292,7 @@ impl Builder<'_> {
         layer: &PlannedLayer,
         fused: Option<Fused<'_>>,
     ) -> Result<Fit, PlanError> {
-        let Some(stored) = matrix.scheme(task.usual.symmetric, task.usual.tile) else {
+        let Some(stored) = task.usual.scheme_of(matrix) else {
             let refusal = self.refusal(&layer.source.tensor, matrix.unlike(), ACCEPT);
             return match matrix.like().filter(|_| task.conversion.requantize) {
                 Some(weight) => self.anew(layer, LayerScheme { weight, ..layer.scheme }, fused, Some(refusal)),

@@ -18,8 +18,10 @@ const FAMILIES: [&str; 5] = ["nano_llama", "nano_qwen3", "nano_mixtral", "nano_o
 #[derive(Clone, Debug, PartialEq)]
 enum Cell {
     Exact,
-    /// The largest relative error of a layer, with `--requantize`; refused without.
-    Loses(f64),
+    /// The largest relative error of a layer, with `--requantize`; refused without. The least of all models, and the most.
+    Loses(f64, f64),
+    /// Exact for some models, and the error of the others.
+    Varies(f64),
     /// Refused in any case.
     Refused,
 }
@@ -53,9 +55,14 @@ fn every_cell_is_exact_refused_or_loses_what_is_said() {
     check_docs(&text, models.len() == FAMILIES.len());
     assert_eq!(all[&("awq, 4 bits", "gptq_v2".to_owned())], Cell::Exact);
     assert_eq!(all[&("gptq, activation order", "compressed-tensors".to_owned())], Cell::Exact);
-    assert!(matches!(all[&("gptq, activation order", "awq".to_owned())], Cell::Loses(_)));
+    assert!(matches!(all[&("gptq, activation order", "awq".to_owned())], Cell::Loses(..)));
     assert_eq!(all[&("gptq, 4 bits", "gguf".to_owned())], Cell::Exact);
     assert_eq!(all[&("gguf Q4_0", "gptq".to_owned())], Cell::Exact);
+    for source in SOURCES.iter().filter(|source| source.name.starts_with("gguf")) {
+        let found = all.get(&(source.name, GGUF.to_owned()));
+        assert!(found.is_none_or(|cell| *cell == Cell::Exact), "{}: {found:?}", source.name);
+    }
+    assert_eq!(all[&("gguf NVFP4 of quark", "quark".to_owned())], Cell::Exact);
 }
 
 fn find(name: &str) -> Option<PathBuf> {
@@ -68,10 +75,13 @@ fn find(name: &str) -> Option<PathBuf> {
 /// Families may differ in how much is lost, in nothing else.
 fn join(a: Cell, b: Cell, key: &(&str, String)) -> Cell {
     match (a, b) {
-        (Cell::Loses(a), Cell::Loses(b)) => Cell::Loses(a.max(b)),
+        (Cell::Loses(least, most), Cell::Loses(a, b)) => Cell::Loses(least.min(a), most.max(b)),
         (a, b) if a == b => a,
-        // Whether a scale is exact in another type depends on the model.
-        (Cell::Exact, Cell::Loses(b)) | (Cell::Loses(b), Cell::Exact) => Cell::Loses(b),
+        // Whether a scale is exact in another type depends on the model, and whether a graph reads it on the family.
+        (Cell::Exact, Cell::Loses(_, a) | Cell::Varies(a)) | (Cell::Loses(_, a) | Cell::Varies(a), Cell::Exact) => {
+            Cell::Varies(a)
+        }
+        (Cell::Varies(a), Cell::Loses(_, b)) | (Cell::Loses(_, a), Cell::Varies(b)) => Cell::Varies(a.max(b)),
         (a, b) => panic!("{key:?}: {a:?} and {b:?}"),
     }
 }
@@ -109,7 +119,7 @@ fn file_cell(from: &Path, dir: &Path) -> Option<(Cell, Option<String>)> {
         }
         Err(GgufPlanError::Family { .. }) => None,
         Err(GgufPlanError::Conversion { reason, .. }) => match error_of(true) {
-            Ok(error) => Some((Cell::Loses(error), Some(reason))),
+            Ok(error) => Some((Cell::Loses(error, error), Some(reason))),
             Err(GgufPlanError::Conversion { .. }) => Some((Cell::Refused, Some(reason))),
             Err(other) => panic!("{other}"),
         },
@@ -143,7 +153,8 @@ fn lossy(from: &Path, dir: &Path, target: Target) -> Cell {
         Ok(plan) => {
             let (source, made) = (open(from), Checkpoint::open(&out).unwrap());
             let errors = measure(&plan, &source, &made).unwrap();
-            Cell::Loses(errors.iter().map(|error| error.relative).fold(0.0, f64::max))
+            let most = errors.iter().map(|error| error.relative).fold(0.0, f64::max);
+            Cell::Loses(most, most)
         }
         Err(PlanError::Conversion { .. } | PlanError::Export { .. }) => Cell::Refused,
         Err(other) => panic!("{target}: {other}"),
@@ -185,17 +196,23 @@ fn table(cells: &HashMap<(&str, String), Cell>) -> String {
     let mut targets: Vec<String> = targets().iter().map(Target::to_string).collect();
     targets.push(GGUF.to_owned());
     let mut text = format!("| from \\ to | {} |\n|---|{}\n", targets.join(" | "), "---|".repeat(targets.len()));
-    for source in SOURCES {
+    let made = |source: &&Source| cells.contains_key(&(source.name, GGUF.to_owned()));
+    for source in SOURCES.iter().filter(made) {
         let cell = |target: &String| match &cells[&(source.name, target.clone())] {
             Cell::Exact => "exact".to_owned(),
-            Cell::Loses(error) if *error < 1e-3 => format!("loses {error:.0e}"),
-            Cell::Loses(error) => format!("loses {:.1} %", error * 100.0),
+            Cell::Loses(least, most) if most > &(100.0 * least) => format!("loses {} to {}", loss(*least), loss(*most)),
+            Cell::Loses(_, most) => format!("loses {}", loss(*most)),
+            Cell::Varies(error) => format!("exact or loses {}", loss(*error)),
             Cell::Refused => "-".to_owned(),
         };
         let row: Vec<String> = targets.iter().map(cell).collect();
         writeln!(text, "| {} | {} |", source.name, row.join(" | ")).unwrap();
     }
     text
+}
+
+fn loss(error: f64) -> String {
+    if error < 1e-3 { format!("{error:.0e}") } else { format!("{:.1} %", error * 100.0) }
 }
 
 /// Why cells are not exact, without the schemes and numbers of one model.

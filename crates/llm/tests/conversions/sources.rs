@@ -20,17 +20,24 @@ pub struct Source {
     pub name: &'static str,
     export: Export,
     scheme: &'static str,
+    /// The tensors of a file that get the scheme.
+    tensors: &'static str,
     /// What is done to the checkpoint then.
     then: fn(&Path),
 }
 
 const fn source(name: &'static str, export: Export, scheme: &'static str) -> Source {
-    Source { name, export, scheme, then: |_| {} }
+    Source { name, export, scheme, tensors: "*layers.0.*_proj", then: |_| {} }
 }
 
 /// A GGUF file with layers of a type.
 const fn gguf(name: &'static str, kind: &'static str) -> Source {
     source(name, Export::Gguf, kind)
+}
+
+/// The same with a type whose blocks are of 256: of the models, Mixtral alone has such rows.
+const fn wide(name: &'static str, kind: &'static str) -> Source {
+    Source { tensors: "blk.0.ffn_down_exps", ..gguf(name, kind) }
 }
 
 /// Every layout that is read, with the schemes that it is used for.
@@ -39,7 +46,7 @@ pub const SOURCES: &[Source] = &[
     source("awq, symmetric", Export::Awq, "int4:g32"),
     source("gptq, 4 bits", Export::Gptq, "int4:g32"),
     source("gptq_v2, zero points", Export::GptqV2, "uint4:g32:zp"),
-    Source { name: "gptq, activation order", export: Export::Gptq, scheme: "int4:g32", then: shuffle_groups },
+    Source { then: shuffle_groups, ..source("gptq, activation order", Export::Gptq, "int4:g32") },
     source("gptq, 8 bits", Export::Gptq, "int8:g32"),
     source("gptq_v2, 3 bits", Export::GptqV2, "int3:g32"),
     source("quark int4, f16 scales", Export::Quark, "int4:g32:f16"),
@@ -57,15 +64,22 @@ pub const SOURCES: &[Source] = &[
     source("compressed-tensors MXFP4A16", Export::CompressedTensors, "MXFP4A16"),
     source("compressed-tensors MXFP8", Export::CompressedTensors, "MXFP8"),
     source("quark nvfp4 weights", Export::Quark, "e2m1:g16:e4m3:f32"),
-    Source { name: "modelopt NVFP4 weights", export: Export::Quark, scheme: "e2m1:g16:e4m3:f32", then: as_modelopt },
+    Source { then: as_modelopt, ..source("modelopt NVFP4 weights", Export::Quark, "e2m1:g16:e4m3:f32") },
     source("compressed-tensors NVFP4A16", Export::CompressedTensors, "NVFP4A16"),
     gguf("gguf Q4_0", "Q4_0"),
     gguf("gguf Q4_1", "Q4_1"),
-    Source { name: "gguf Q4_1 of awq", export: Export::Awq, scheme: "uint4:g32:zp", then: as_q4_1 },
+    Source { then: as_rounded_file, ..source("gguf Q4_1 of awq", Export::Awq, "uint4:g32:zp") },
     gguf("gguf Q5_0", "Q5_0"),
     gguf("gguf Q8_0", "Q8_0"),
     gguf("gguf MXFP4", "MXFP4"),
+    gguf("gguf NVFP4", "NVFP4"),
+    Source { then: as_file, ..source("gguf NVFP4 of quark", Export::Quark, "e2m1:g16:e4m3:f32") },
     gguf("gguf IQ4_NL", "IQ4_NL"),
+    wide("gguf IQ4_XS", "IQ4_XS"),
+    wide("gguf Q2_K", "Q2_K"),
+    wide("gguf Q4_K", "Q4_K"),
+    wide("gguf Q6_K", "Q6_K"),
+    wide("gguf TQ2_0", "TQ2_0"),
 ];
 
 impl Source {
@@ -83,11 +97,12 @@ impl Source {
 
     /// Makes a file, whose columns decide whether it is of the type.
     fn make_file(&self, model: &Path, out: &Path) -> bool {
-        let overrides = vec![format!("*layers.0.*_proj={}", self.scheme).parse().unwrap()];
+        let overrides = vec![format!("{}={}", self.tensors, self.scheme).parse().unwrap()];
         let settings = Settings { format: Some(self.export), overrides, ..scheme("F32") };
         let recipe = GgufRecipe::of(&settings, &Settings::default()).unwrap().unwrap();
         let checkpoint = Checkpoint::open(model).unwrap();
         match GgufPlan::new(&checkpoint, recipe, "model.gguf") {
+            Ok(plan) if plan.quantized() == 0 => return false,
             Ok(plan) => write_file(&plan, &checkpoint, model, out),
             Err(GgufPlanError::Family { .. } | GgufPlanError::Columns { .. }) => return false,
             Err(other) => panic!("{}: {other}", self.name),
@@ -108,17 +123,26 @@ pub fn write_file(plan: &GgufPlan, checkpoint: &Checkpoint, source: &Path, out: 
     output.finish(plan, checkpoint, Durability::Process).unwrap();
 }
 
-/// A file with the codes of AWQ, where there is one of the family.
-fn as_q4_1(dir: &Path) {
+/// A file with the codes of a checkpoint, where there is one of the family that holds them.
+fn as_file(dir: &Path) {
+    into_file(dir, false);
+}
+
+/// The same, with minima rounded.
+fn as_rounded_file(dir: &Path) {
+    into_file(dir, true);
+}
+
+fn into_file(dir: &Path, requantize: bool) {
     let file = dir.with_extension("gguf");
     let checkpoint = Checkpoint::open(dir).unwrap();
     let made =
-        GgufPlan::convert(&checkpoint, true, "model.gguf").map(|plan| write_file(&plan, &checkpoint, dir, &file));
+        GgufPlan::convert(&checkpoint, requantize, "model.gguf").map(|plan| write_file(&plan, &checkpoint, dir, &file));
     drop(checkpoint);
     std::fs::remove_dir_all(dir).unwrap();
     match made {
         Ok(()) => std::fs::rename(file, dir).unwrap(),
-        Err(GgufPlanError::Family { .. }) => {}
+        Err(GgufPlanError::Family { .. } | GgufPlanError::Conversion { .. }) => {}
         Err(other) => panic!("{other}"),
     }
 }

@@ -6,6 +6,7 @@ use super::affine::{Q4_1, Q5_1};
 use super::fp4::{Mxfp4, Nvfp4};
 use super::q8_0::Q8_0;
 use super::symmetric::{Q4_0, Q5_0};
+use super::ternary::{Tq1_0, Tq2_0};
 use crate::simd::{Isa, Loop, dispatch};
 use std::marker::PhantomData;
 
@@ -18,6 +19,8 @@ pub enum Coded {
     Q5_0,
     Q5_1,
     Q8_0,
+    Tq1_0,
+    Tq2_0,
     Mxfp4,
     Nvfp4,
 }
@@ -26,7 +29,7 @@ pub enum Coded {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parts<'a> {
     /// One byte an element: Q4_0 0..=15 with zero at 8, Q5_0 0..=31 with zero at 16, Q4_1 and Q5_1 from 0 up, Q8_0 two's
-    /// complement, MXFP4 and NVFP4 the codes of e2m1. Higher bits are dropped.
+    /// complement, TQ1_0 and TQ2_0 1..=3 with zero at 2, MXFP4 and NVFP4 the codes of e2m1. Higher bits are dropped.
     pub codes: &'a [u8],
     /// One for each [`Coded::group`] elements: the bits of a binary16, of MXFP4 the byte of an e8m0, of NVFP4 that of
     /// an e4m3 without its sign.
@@ -48,8 +51,17 @@ pub struct PartsMut<'a> {
 
 impl Coded {
     /// Every type.
-    pub const ALL: [Coded; 7] =
-        [Coded::Q4_0, Coded::Q4_1, Coded::Q5_0, Coded::Q5_1, Coded::Q8_0, Coded::Mxfp4, Coded::Nvfp4];
+    pub const ALL: [Coded; 9] = [
+        Coded::Q4_0,
+        Coded::Q4_1,
+        Coded::Q5_0,
+        Coded::Q5_1,
+        Coded::Q8_0,
+        Coded::Tq1_0,
+        Coded::Tq2_0,
+        Coded::Mxfp4,
+        Coded::Nvfp4,
+    ];
 
     /// The tensor type.
     pub fn kind(self) -> GgmlType {
@@ -59,6 +71,8 @@ impl Coded {
             Coded::Q5_0 => GgmlType::Q5_0,
             Coded::Q5_1 => GgmlType::Q5_1,
             Coded::Q8_0 => GgmlType::Q8_0,
+            Coded::Tq1_0 => GgmlType::Tq1_0,
+            Coded::Tq2_0 => GgmlType::Tq2_0,
             Coded::Mxfp4 => GgmlType::Mxfp4,
             Coded::Nvfp4 => GgmlType::Nvfp4,
         }
@@ -66,7 +80,11 @@ impl Coded {
 
     /// Elements that share a scale.
     pub fn group(self) -> usize {
-        if self == Coded::Nvfp4 { 16 } else { 32 }
+        match self {
+            Coded::Nvfp4 => 16,
+            Coded::Tq1_0 | Coded::Tq2_0 => 256,
+            _ => 32,
+        }
     }
 
     /// Whether a number is added to every group.
@@ -82,6 +100,8 @@ impl Coded {
             Coded::Q5_0 => assemble::<Q5_0, _, _, _>(isa, parts, out),
             Coded::Q5_1 => assemble::<Q5_1, _, _, _>(isa, parts, out),
             Coded::Q8_0 => assemble::<Q8_0, _, _, _>(isa, parts, out),
+            Coded::Tq1_0 => assemble::<Tq1_0, _, _, _>(isa, parts, out),
+            Coded::Tq2_0 => assemble::<Tq2_0, _, _, _>(isa, parts, out),
             Coded::Mxfp4 => assemble::<Mxfp4, _, _, _>(isa, parts, out),
             Coded::Nvfp4 => assemble::<Nvfp4, _, _, _>(isa, parts, out),
         }
@@ -95,6 +115,8 @@ impl Coded {
             Coded::Q5_0 => take_apart::<Q5_0, _, _, _>(isa, bytes, parts),
             Coded::Q5_1 => take_apart::<Q5_1, _, _, _>(isa, bytes, parts),
             Coded::Q8_0 => take_apart::<Q8_0, _, _, _>(isa, bytes, parts),
+            Coded::Tq1_0 => take_apart::<Tq1_0, _, _, _>(isa, bytes, parts),
+            Coded::Tq2_0 => take_apart::<Tq2_0, _, _, _>(isa, bytes, parts),
             Coded::Mxfp4 => take_apart::<Mxfp4, _, _, _>(isa, bytes, parts),
             Coded::Nvfp4 => take_apart::<Nvfp4, _, _, _>(isa, bytes, parts),
         }
@@ -193,12 +215,14 @@ mod tests {
     fn codes_and_scales_stand_for_what_the_layout_says() {
         let one = 0x3C00;
         type Case = (Coded, u16, u16, &'static [u8], &'static [f32]);
-        let cases: [Case; 7] = [
+        let cases: [Case; 9] = [
             (Coded::Q4_0, one, 0, &[0, 8, 15], &[-8.0, 0.0, 7.0]),
             (Coded::Q4_1, one, 0xBC00, &[0, 8, 15], &[-1.0, 7.0, 14.0]),
             (Coded::Q5_0, one, 0, &[0, 16, 31], &[-16.0, 0.0, 15.0]),
             (Coded::Q5_1, one, 0xBC00, &[0, 16, 31], &[-1.0, 15.0, 30.0]),
             (Coded::Q8_0, one, 0, &[0x81, 0, 0x7F], &[-127.0, 0.0, 127.0]),
+            (Coded::Tq1_0, one, 0, &[1, 2, 3], &[-1.0, 0.0, 1.0]),
+            (Coded::Tq2_0, one, 0, &[1, 2, 3], &[-1.0, 0.0, 1.0]),
             (Coded::Mxfp4, 128, 0, &[0, 1, 7, 15], &[0.0, 1.0, 12.0, -12.0]),
             (Coded::Nvfp4, 0x38, 0, &[0, 1, 7, 15], &[0.0, 0.5, 6.0, -6.0]),
         ];

@@ -14,6 +14,7 @@
 //! the fraction that is left when the byte is taken as a fraction of 256 and multiplied by `3^n`.
 
 use super::block::{Decode, Encode, Layout, Rows, decode_blocks, encode_blocks};
+use super::coded::CodedBlock;
 use super::planes::{pair_of_bits, put_pairs_of_bits};
 use super::scale::{F16_MAX, f16_bits, inverse, round_half_away};
 use super::tile::largest_magnitude;
@@ -67,42 +68,103 @@ const DIGITS: [Digits; 3] = [
 impl Encode<256, 54> for Tq1_0 {
     #[inline(always)]
     fn encode(values: &[f32; 256], block: &mut [u8; 54]) {
-        let (scale, codes) = codes_of(values);
-        for Digits { bytes, first, count } in DIGITS {
-            let stride = bytes.len();
-            for (j, byte) in block[bytes].iter_mut().enumerate() {
-                let digit = |n: usize| if n < count { u32::from(codes[first + j + stride * n]) } else { 0 };
-                let number = (0..5).fold(0, |number, n| 3 * number + digit(n));
-                *byte = (256 * number).div_ceil(243) as u8;
+        let (scale, digits) = digits_of(values);
+        put_digits(scale, &digits, block);
+    }
+}
+
+/// TQ1_0 of digits 0, 1 and 2.
+#[inline(always)]
+fn put_digits(scale: u16, digits: &[u8; 256], block: &mut [u8; 54]) {
+    for Digits { bytes, first, count } in DIGITS {
+        let stride = bytes.len();
+        for (j, byte) in block[bytes].iter_mut().enumerate() {
+            let digit = |n: usize| if n < count { u32::from(digits[first + j + stride * n]) } else { 0 };
+            let number = (0..5).fold(0, |number, n| 3 * number + digit(n));
+            *byte = (256 * number).div_ceil(243) as u8;
+        }
+    }
+    block[52..].copy_from_slice(&scale.to_le_bytes());
+}
+
+/// The digits of TQ1_0, and the scale.
+#[inline(always)]
+fn take_digits(block: &[u8; 54], digits: &mut [u8; 256]) -> u16 {
+    for Digits { bytes, first, count } in DIGITS {
+        let stride = bytes.len();
+        for (n, power) in [1, 3, 9, 27, 81].into_iter().enumerate().take(count) {
+            let digits = &mut digits[first + stride * n..][..stride];
+            for (digit, byte) in digits.iter_mut().zip(&block[bytes.clone()]) {
+                *digit = ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as u8;
             }
         }
-        block[52..].copy_from_slice(&scale.to_le_bytes());
     }
+    u16::from_le_bytes([block[52], block[53]])
+}
+
+/// Codes have zero at 2, digits at 1.
+const ZERO_BEYOND_DIGIT: u8 = 1;
+
+impl CodedBlock<256, 54, 1> for Tq1_0 {
+    #[inline(always)]
+    fn put([scale]: &[u16; 1], _minimum: u16, codes: &[u8; 256], block: &mut [u8; 54]) {
+        put_digits(*scale, &codes.map(digit_of), block);
+    }
+
+    #[inline(always)]
+    fn take(block: &[u8; 54], codes: &mut [u8; 256]) -> ([u16; 1], u16) {
+        let scale = take_digits(block, codes);
+        codes.iter_mut().for_each(|code| *code += ZERO_BEYOND_DIGIT);
+        ([scale], 0)
+    }
+}
+
+impl CodedBlock<256, 66, 1> for Tq2_0 {
+    #[inline(always)]
+    fn put([scale]: &[u16; 1], _minimum: u16, codes: &[u8; 256], block: &mut [u8; 66]) {
+        put_pairs(*scale, &codes.map(digit_of), block);
+    }
+
+    #[inline(always)]
+    fn take(block: &[u8; 66], codes: &mut [u8; 256]) -> ([u16; 1], u16) {
+        for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            for (code, byte) in codes.iter_mut().zip(&block[run / 4 * 32..][..32]) {
+                *code = pair_of_bits(*byte, run % 4) + ZERO_BEYOND_DIGIT;
+            }
+        }
+        ([u16::from_le_bytes([block[64], block[65]])], 0)
+    }
+}
+
+/// The digit of a code of two bits; -2 has none, and becomes -1.
+#[inline(always)]
+fn digit_of(code: u8) -> u8 {
+    (code & 3).saturating_sub(ZERO_BEYOND_DIGIT)
 }
 
 impl Encode<256, 66> for Tq2_0 {
     #[inline(always)]
     fn encode(values: &[f32; 256], block: &mut [u8; 66]) {
-        let (scale, codes) = codes_of(values);
-        put_pairs_of_bits(|j| codes[j], &mut block[..32]);
-        put_pairs_of_bits(|j| codes[128 + j], &mut block[32..64]);
-        block[64..].copy_from_slice(&scale.to_le_bytes());
+        let (scale, digits) = digits_of(values);
+        put_pairs(scale, &digits, block);
     }
+}
+
+/// TQ2_0 of digits 0, 1 and 2.
+#[inline(always)]
+fn put_pairs(scale: u16, digits: &[u8; 256], block: &mut [u8; 66]) {
+    put_pairs_of_bits(|j| digits[j], &mut block[..32]);
+    put_pairs_of_bits(|j| digits[128 + j], &mut block[32..64]);
+    block[64..].copy_from_slice(&scale.to_le_bytes());
 }
 
 impl Decode<256, 54> for Tq1_0 {
     #[inline(always)]
     fn decode(block: &[u8; 54], out: &mut [f32; 256]) {
-        let scale = f16_to_f32(u16::from_le_bytes([block[52], block[53]]));
-        for Digits { bytes, first, count } in DIGITS {
-            let stride = bytes.len();
-            for (n, power) in [1, 3, 9, 27, 81].into_iter().enumerate().take(count) {
-                let out = &mut out[first + stride * n..][..stride];
-                for (out, byte) in out.iter_mut().zip(&block[bytes.clone()]) {
-                    let digit = (u16::from(byte.wrapping_mul(power)) * 3) >> 8;
-                    *out = scale * (f32::from(digit) - 1.0);
-                }
-            }
+        let mut digits = [0; 256];
+        let scale = f16_to_f32(take_digits(block, &mut digits));
+        for (out, digit) in out.iter_mut().zip(digits) {
+            *out = scale * (f32::from(digit) - 1.0);
         }
     }
 }
@@ -121,7 +183,7 @@ impl Decode<256, 66> for Tq2_0 {
 
 /// The bits of the scale, and 0, 1 or 2 for each element.
 #[inline(always)]
-fn codes_of(values: &[f32; 256]) -> (u16, [u8; 256]) {
+fn digits_of(values: &[f32; 256]) -> (u16, [u8; 256]) {
     let scale = largest_magnitude(values).min(F16_MAX);
     let inverse = inverse(scale);
     let mut codes = [0; 256];

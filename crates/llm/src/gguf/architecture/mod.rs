@@ -9,7 +9,8 @@ mod restoration;
 pub use restoration::Restoration;
 
 use super::metadata::Facts;
-use crate::family::{Family, NormSite, Pairing, Positions};
+use super::names;
+use crate::family::{Family, NormSite, Pairing, Part, Positions};
 use crate::model_config::ConfigError;
 use kvant_container::gguf::Metadata;
 
@@ -31,6 +32,8 @@ pub struct Architecture {
     pub norms: &'static [(NormSite, &'static str)],
     /// Norms that its graph does not compute.
     pub lacks: &'static [NormSite],
+    /// Besides attention and the head, the parts whose products its graph multiplies with a scale of the tensor.
+    pub scaled: &'static [Part],
     pub(super) extras: Extras,
     /// How its files are read; `None` where they are not.
     pub restoration: Option<&'static Restoration>,
@@ -43,6 +46,7 @@ const LLAMA: Architecture = Architecture {
     needs_head: false,
     norms: &[],
     lacks: &[],
+    scaled: &[],
     extras: extras::none,
     restoration: None,
 };
@@ -64,6 +68,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         family: "cohere2",
         name: "cohere2",
+        scaled: &[Part::Mlp],
         extras: extras::cohere2,
         restoration: Some(&restoration::COHERE),
         ..LLAMA
@@ -131,10 +136,10 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::GRANITE),
         ..LLAMA
     },
-    Architecture { restoration: Some(&restoration::LLAMA), ..LLAMA },
+    Architecture { scaled: &[Part::Mlp], restoration: Some(&restoration::LLAMA), ..LLAMA },
     Architecture { family: "minimax_m2", name: "minimax-m2", needs_head: true, extras: extras::minimax_m2, ..QWEN2 },
-    Architecture { family: "mistral", ..LLAMA },
-    Architecture { family: "mixtral", restoration: Some(&restoration::MIXTRAL), ..LLAMA },
+    Architecture { family: "mistral", scaled: &[Part::Mlp], ..LLAMA },
+    Architecture { family: "mixtral", scaled: &[Part::Experts], restoration: Some(&restoration::MIXTRAL), ..LLAMA },
     Architecture {
         family: "nemotron",
         name: "nemotron",
@@ -163,7 +168,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: PLAIN,
         ..QWEN2
     },
-    Architecture { family: "phi3", name: "phi3", extras: extras::phi3, ..QWEN2 },
+    Architecture { family: "phi3", name: "phi3", extras: extras::phi3, restoration: Some(&restoration::PHI3), ..QWEN2 },
     Architecture { family: "phimoe", name: "phimoe", needs_head: true, extras: extras::phi3, ..QWEN2 },
     Architecture { restoration: PLAIN, ..QWEN2 },
     Architecture {
@@ -174,10 +179,11 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::QWEN2_MOE),
         ..QWEN2
     },
-    Architecture { family: "qwen3", name: "qwen3", restoration: PLAIN, ..QWEN2 },
+    Architecture { family: "qwen3", name: "qwen3", scaled: &[Part::Mlp], restoration: PLAIN, ..QWEN2 },
     Architecture {
         family: "qwen3_moe",
         name: "qwen3moe",
+        scaled: &[Part::Experts],
         extras: extras::qwen_moe,
         restoration: Some(&restoration::QWEN3_MOE),
         ..QWEN2
@@ -213,6 +219,17 @@ impl Architecture {
             Positions::Learned { .. } => return false,
         };
         (stored, self.pairing) == (Pairing::Halves, Pairing::Neighbours)
+    }
+
+    /// Whether its graph multiplies what a tensor gives with a scale beside it.
+    pub(in crate::gguf) fn multiplies(&self, weight: &str) -> bool {
+        const ALWAYS: [&str; 6] = ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "output"];
+        let stem = names::stem_of(weight).rsplit('.').next().unwrap_or_default();
+        match (stem.strip_prefix("ffn_"), stem) {
+            (Some("gate" | "up" | "down"), _) => self.scaled.contains(&Part::Mlp),
+            (Some("gate_exps" | "up_exps" | "down_exps"), _) => self.scaled.contains(&Part::Experts),
+            (_, stem) => ALWAYS.contains(&stem),
+        }
     }
 
     /// The stem of a norm's name, where it is not the usual one.

@@ -114,6 +114,8 @@ pub(super) const OLMO2: Restoration =
 pub(super) const OLMO3: Restoration =
     Restoration { is_of: |stated| stated.value("attention.sliding_window").is_some(), more: layer_types, ..PLAIN };
 
+pub(super) const PHI3: Restoration = Restoration { words: &[("attention.sliding_window", "")], more: phi3, ..PLAIN };
+
 pub(super) const STABLELM: Restoration =
     Restoration { flags: &[("attn_q_norm.weight", "qk_layernorm"), ("attn_q.bias", "use_qkv_bias")], ..PLAIN };
 
@@ -165,6 +167,15 @@ fn deepseek_v3(stated: &Stated<'_>, config: &mut Map<String, Value>) {
     if let (Some(strength), Some(scaling)) = (strength, scaling) {
         scaling.insert("mscale".to_owned(), json!(strength as f32));
         scaling.insert("mscale_all_dim".to_owned(), json!(strength as f32));
+    }
+}
+
+/// A window of zero is none, and LongRoPE's original context stands outside of the scaling.
+fn phi3(stated: &Stated<'_>, config: &mut Map<String, Value>) {
+    let window = stated.size("attention.sliding_window").filter(|window| *window > 0);
+    config.insert("sliding_window".to_owned(), json!(window));
+    if let Some(original) = stated.size("rope.scaling.original_context_length") {
+        config.insert("original_max_position_embeddings".to_owned(), json!(original));
     }
 }
 

@@ -172,6 +172,31 @@ impl Category {
             _ => Category::Other,
         }
     }
+
+    /// That of a tensor whose name is all that is known (`tensor_get_category`).
+    pub fn of_name(name: &str) -> Category {
+        const PARTS: [(&str, Category); 9] = [
+            ("attn_qkv.weight", Category::Value { fused: true }),
+            ("attn_kv_b.weight", Category::Value { fused: true }),
+            ("attn_v.weight", Category::Value { fused: false }),
+            ("attn_k.weight", Category::Key),
+            ("attn_q.weight", Category::Query),
+            ("attn_output.weight", Category::AttentionOutput),
+            ("ffn_up", Category::Up),
+            ("ffn_gate", Category::Gate),
+            ("ffn_down", Category::Down),
+        ];
+        match name {
+            "output.weight" => Category::Head,
+            "token_embd.weight" | "per_layer_token_embd.weight" => Category::Embedding,
+            _ => PARTS.iter().find(|(part, _)| name.contains(part)).map_or(Category::Other, |(_, category)| *category),
+        }
+    }
+}
+
+/// Whether a model is of the shape that llama.cpp calls 70B.
+pub(super) fn is_70b(architecture: &str, blocks: usize, heads: usize, groups: usize) -> bool {
+    blocks == 80 && matches!(architecture, "llama" | "qwen2") && heads != groups
 }
 
 /// What the rules know of the model.

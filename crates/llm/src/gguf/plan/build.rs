@@ -1,5 +1,6 @@
 //! Making a plan: from a checkpoint's headers, its config.json, its tokenizer and a recipe.
 
+use super::of_file::Source;
 use super::{Content, GgufPlan, GgufPlanError, RowMap, Slab};
 use crate::family::Family;
 use crate::gguf::architecture::Architecture;
@@ -15,11 +16,14 @@ use kvant_container::Checkpoint;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl GgufPlan {
-    /// Plans the file `file_name` that a recipe makes of a checkpoint.
+    /// Plans the file `file_name` that a recipe makes of a checkpoint, or of another file.
     ///
     /// # Errors
     /// Whatever can be refused: see [`GgufPlanError`].
     pub fn new(checkpoint: &Checkpoint, recipe: GgufRecipe, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
+        if let Some(file) = checkpoint.gguf() {
+            return Source::new(checkpoint, file)?.requantized(recipe, file_name);
+        }
         let opened = opened(checkpoint)?;
         if !recipe.requantizes() {
             refuse_quantized(&opened.tensors, &opened.config)?;
@@ -54,7 +58,7 @@ pub(super) fn opened(checkpoint: &Checkpoint) -> Result<Opened<'_>, GgufPlanErro
 pub(super) fn drafts_of(draft: &Draft) -> Option<(&Draft, &[Slab])> {
     match &draft.content {
         Content::Slabs(slabs) => Some((draft, slabs)),
-        Content::Values(_) => None,
+        Content::Taken(_) | Content::Values(_) => None,
     }
 }
 

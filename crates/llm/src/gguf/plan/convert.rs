@@ -2,15 +2,18 @@
 //! else keeps its type.
 
 use super::build::{Builder, Draft, drafts_of, opened};
-use super::{GgufPlan, GgufPlanError, Slab};
+use super::of_file::Source;
+use super::{Content, GgufPlan, GgufPlanError, Slab};
 use crate::gguf::carried::{Fit, anew, fit};
-use crate::gguf::mix::{MIXES, Mix};
+use crate::gguf::mix::{Category, MIXES, Mix};
+use crate::gguf::names;
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::kept_type;
 use crate::import::{ImportedTensor, PackedMatrix, Stored};
 use crate::network::Network;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::TensorType;
+use kvant_numeric::ggml::Coded;
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
 
@@ -20,18 +23,22 @@ const ACTIVATIONS: &str = "the source quantizes activations, which llama.cpp doe
 pub(super) type Fits = HashMap<String, Fit>;
 
 impl GgufPlan {
-    /// Plans the file `file_name` that holds the codes of a quantized checkpoint. `requantize` accepts that values change where
+    /// Plans the file `file_name` that holds the codes of a quantized checkpoint, or all that another file holds. `requantize` accepts that values change where
     /// no type holds them.
     ///
     /// # Errors
     /// [`GgufPlanError::Conversion`] for codes that no type holds, [`GgufPlanError::NotQuantized`]; otherwise as
     /// [`GgufPlan::new`].
     pub fn convert(checkpoint: &Checkpoint, requantize: bool, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
+        if let Some(file) = checkpoint.gguf() {
+            return Source::new(checkpoint, file)?.same(file_name);
+        }
         let opened = opened(checkpoint)?;
         let network = Network::recognise(&opened.config, &opened.metas);
-        let builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
+        let mut builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
         builder.check_sources(&opened.tensors)?;
         let fits = builder.fits(&opened.tensors, requantize)?;
+        builder.add_tensor_scales(&opened.tensors, &fits);
         let mix = mix_of(&builder.drafts, &fits);
         let recipe = GgufRecipe::plain(mix);
         let mut plan = builder.finish(&opened.tensors, checkpoint, recipe, Some(&fits), file_name)?;
@@ -60,6 +67,32 @@ impl Builder<'_> {
         }
     }
 
+    /// Why codes with a scale over those of groups cannot be taken over: the graph does not read it.
+    fn lacks_scale(&self, draft: &Draft, matrices: &[&PackedMatrix<'_>], fit: &Fit) -> Option<String> {
+        let is_read = tensor_scales(matrices, fit).is_none() || self.architecture.multiplies(&draft.name);
+        let graph = self.architecture.name;
+        (!is_read).then(|| format!("llama.cpp's graph of {graph} does not multiply it with the scale of the tensor"))
+    }
+
+    /// Adds the scales of tensors, which graphs multiply products with: those of NVFP4 have no place in blocks.
+    fn add_tensor_scales(&mut self, tensors: &[ImportedTensor<'_>], fits: &Fits) {
+        let mut added = Vec::new();
+        for (draft, slabs) in self.drafts.iter().filter_map(drafts_of) {
+            let matrices: Vec<&PackedMatrix<'_>> = slabs.iter().filter_map(|slab| packed(tensors, slab)).collect();
+            let scales = fits.get(&draft.name).and_then(|fit| tensor_scales(&matrices, fit));
+            added.extend(scales.map(|scales| Draft {
+                name: names::of_scale(&draft.name),
+                shape: vec![scales.len()],
+                content: Content::Values(scales),
+                block: draft.block,
+                category: Category::Other,
+                modules: Vec::new(),
+                fixed: true,
+            }));
+        }
+        self.drafts.extend(added);
+    }
+
     fn fit(
         &self,
         draft: &Draft,
@@ -71,7 +104,13 @@ impl Builder<'_> {
         let tensor = || slabs.first().map_or(draft.name.clone(), |slab| self.tensors[slab.tensor].name.clone());
         let refused = |reason: String| GgufPlanError::Conversion { tensor: tensor(), reason };
         match whole {
-            true => fit(Isa::best(), matrices, requantize).map_err(refused),
+            true => {
+                let found = fit(Isa::best(), matrices, requantize).map_err(&refused)?;
+                match self.lacks_scale(draft, matrices, &found) {
+                    Some(reason) => anew(matrices, matrices[0].columns(), requantize, reason).map_err(refused),
+                    None => Ok(found),
+                }
+            }
             false => {
                 let columns = draft.shape.last().copied().unwrap_or(1);
                 let reason = "it is turned over in the file, or a part of it has no codes";
@@ -79,6 +118,13 @@ impl Builder<'_> {
             }
         }
     }
+}
+
+/// The scales over those of groups, for every matrix of a tensor of NVFP4; none where they are all 1.
+fn tensor_scales(matrices: &[&PackedMatrix<'_>], fit: &Fit) -> Option<Vec<f32>> {
+    fit.carried.filter(|carried| carried.coded == Coded::Nvfp4)?;
+    let scales: Vec<f32> = matrices.iter().map(|matrix| matrix.tensor_scale().unwrap_or(1.0)).collect();
+    scales.iter().any(|scale| *scale != 1.0).then_some(scales)
 }
 
 fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &Slab) -> Option<&'t PackedMatrix<'a>> {

@@ -40,6 +40,24 @@ pub enum GgufPlanError {
         /// The first tensor.
         tensor: String,
     },
+    /// Codes of a file would be quantized again (*unsupported* unless it is accepted).
+    #[error("`{tensor}` is {from} already, and would be quantized again, to {to}")]
+    Twice {
+        /// The first such tensor.
+        tensor: String,
+        /// The type that it has.
+        from: TensorType,
+        /// The type that it would get.
+        to: TensorType,
+    },
+    /// Values of a type are not decoded (*unsupported*).
+    #[error("`{tensor}` is {kind}, whose values are not decoded here")]
+    Undecoded {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        kind: TensorType,
+    },
     /// No type holds the codes of a weight without loss (*unsupported*).
     #[error("`{tensor}` cannot be converted to gguf: {reason}")]
     Conversion {
@@ -119,6 +137,8 @@ impl GgufPlanError {
             GgufPlanError::Tokenizer(error) => error.kind(),
             GgufPlanError::Family { .. }
             | GgufPlanError::AlreadyQuantized { .. }
+            | GgufPlanError::Twice { .. }
+            | GgufPlanError::Undecoded { .. }
             | GgufPlanError::Conversion { .. }
             | GgufPlanError::NoPlace { .. }
             | GgufPlanError::SourceType { .. }
@@ -143,6 +163,12 @@ impl GgufPlanError {
             GgufPlanError::AlreadyQuantized { .. } => {
                 let ways = "convert its codes with `kvant convert --to gguf`, or start from the original checkpoint";
                 Some(format!("{ways}; --requantize quantizes its values again"))
+            }
+            GgufPlanError::Twice { .. } => {
+                Some("start from a file of F32, F16 or BF16, or accept the loss with --requantize".to_owned())
+            }
+            GgufPlanError::Undecoded { .. } => {
+                Some("keep it as it is with --exclude, or start from a file of another type".to_owned())
             }
             GgufPlanError::Conversion { .. } => {
                 Some("accept a loss with --requantize, or convert --to float and quantize that".to_owned())

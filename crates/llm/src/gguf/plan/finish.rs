@@ -6,7 +6,7 @@ use super::types::{Candidate, choose_type};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason};
 use crate::family::AttentionScale;
 use crate::gguf::metadata::{self, Facts};
-use crate::gguf::mix::{Category, Model};
+use crate::gguf::mix::{Category, Model, is_70b};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::rope;
 use crate::gguf::source::kept_type;
@@ -52,8 +52,8 @@ impl Builder<'_> {
         let layout = GgufLayout::new(file_name, &metadata, planned.iter().map(declaration).collect())
             .map_err(kvant_container::Error::from)?;
         Ok(GgufPlan {
-            family: family.name,
-            architecture: architecture.name,
+            family: Some(family.name),
+            architecture: architecture.name.to_owned(),
             fingerprint: fingerprint(checkpoint, &recipe, &layout, &planned),
             sources: self.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
             source_bytes: source_bytes(checkpoint),
@@ -126,7 +126,7 @@ impl Builder<'_> {
             heads_per_group: heads / groups.max(1),
             values: drafts.iter().filter(is_value).count(),
             tied: !drafts.iter().any(|draft| draft.category == Category::Head),
-            is_70b: blocks == 80 && matches!(self.architecture.name, "llama" | "qwen2") && heads != groups,
+            is_70b: is_70b(self.architecture.name, blocks, heads, groups),
             has_importance: recipe.has_importance(),
         }
     }
@@ -136,7 +136,7 @@ impl Builder<'_> {
 fn stored(tensors: &[ImportedTensor<'_>], content: &Content) -> TensorType {
     match content {
         Content::Slabs(slabs) => kept_type(tensors, slabs),
-        Content::Values(_) => TensorType::F32,
+        Content::Taken(_) | Content::Values(_) => TensorType::F32,
     }
 }
 
@@ -160,7 +160,7 @@ fn order(draft: &Draft) -> u8 {
     }
 }
 
-fn declaration(tensor: &PlannedTensor) -> GgufDeclaration {
+pub(super) fn declaration(tensor: &PlannedTensor) -> GgufDeclaration {
     GgufDeclaration { name: tensor.name.clone(), kind: tensor.kind, shape: tensor.shape.clone() }
 }
 
@@ -172,7 +172,7 @@ fn model_name(checkpoint: &Checkpoint) -> String {
 }
 
 /// Importance must be that of this model.
-fn check_importance(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Result<(), GgufPlanError> {
+pub(super) fn check_importance(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Result<(), GgufPlanError> {
     let Some(importance) = recipe.importance() else { return Ok(()) };
     for tensor in tensors.iter().filter(|tensor| tensor.is_quantized()) {
         let matrices = if tensor.shape.len() > 2 { tensor.shape[0] } else { 1 };
@@ -216,7 +216,7 @@ fn loss_notice(tensor: &PlannedTensor, fits: Option<&Fits>) -> Option<String> {
 }
 
 /// Tensors that nothing is known of weigh all inputs the same.
-fn importance_notice(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Option<String> {
+pub(super) fn importance_notice(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Option<String> {
     let importance = recipe.importance()?;
     let unknown = |tensor: &&PlannedTensor| tensor.is_quantized() && importance.len_of(&tensor.name).is_none();
     let (embedding, others): (Vec<_>, Vec<_>) =
@@ -229,7 +229,12 @@ fn importance_notice(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Option<S
     ))
 }
 
-fn fingerprint(checkpoint: &Checkpoint, recipe: &GgufRecipe, layout: &GgufLayout, tensors: &[PlannedTensor]) -> String {
+pub(super) fn fingerprint(
+    checkpoint: &Checkpoint,
+    recipe: &GgufRecipe,
+    layout: &GgufLayout,
+    tensors: &[PlannedTensor],
+) -> String {
     let mut bytes = source_text(checkpoint, &recipe.canonical()).into_bytes();
     let carried = tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.carried?)));
     carried.for_each(|(name, carried)| bytes.extend(format!("{name} {}\n", carried.scheme).into_bytes()));

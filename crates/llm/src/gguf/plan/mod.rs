@@ -7,12 +7,13 @@ mod convert;
 mod error;
 mod finish;
 mod layers;
+mod of_file;
 mod outside;
 mod row_map;
 mod tensor;
 mod types;
 
-pub(in crate::gguf) use build::drafts;
+pub(in crate::gguf) use build::{Draft, drafts};
 pub use error::GgufPlanError;
 pub use row_map::RowMap;
 pub use tensor::{Content, PlannedTensor, Reason, Slab};
@@ -29,10 +30,10 @@ use kvant_container::gguf::{GgufLayout, Metadata};
 pub struct GgufPlan {
     /// What the user asked, resolved.
     pub recipe: GgufRecipe,
-    /// The family's name.
-    pub family: &'static str,
+    /// The family's name; `None` where a file is made of another one whose architecture is not read.
+    pub family: Option<&'static str>,
     /// `general.architecture`.
-    pub architecture: &'static str,
+    pub architecture: String,
     /// The metadata.
     pub metadata: Metadata,
     /// The tensors of the file, in its order.
@@ -56,6 +57,7 @@ impl GgufPlan {
     pub fn jobs(&self) -> Vec<usize> {
         let first = |tensor: &PlannedTensor| match &tensor.content {
             Content::Slabs(slabs) => slabs.first().map_or(0, |slab| slab.tensor),
+            Content::Taken(tensor) => *tensor,
             Content::Values(_) => 0,
         };
         let mut jobs: Vec<usize> = (0..self.tensors.len()).collect();
@@ -65,8 +67,11 @@ impl GgufPlan {
 
     /// The tensors of the source that a tensor is made of.
     pub fn sources_of<'p>(&'p self, tensor: &PlannedTensor) -> Vec<&'p str> {
-        let Content::Slabs(slabs) = &tensor.content else { return Vec::new() };
-        let mut positions: Vec<usize> = slabs.iter().map(|slab| slab.tensor).collect();
+        let mut positions: Vec<usize> = match &tensor.content {
+            Content::Slabs(slabs) => slabs.iter().map(|slab| slab.tensor).collect(),
+            Content::Taken(position) => vec![*position],
+            Content::Values(_) => Vec::new(),
+        };
         positions.dedup();
         positions.into_iter().map(|position| self.sources[position].as_str()).collect()
     }

@@ -31,6 +31,8 @@ pub struct PlannedTensor {
 pub enum Content {
     /// Rows of tensors of the source, one slab after the other.
     Slabs(Vec<Slab>),
+    /// The bytes of a tensor of a GGUF file, by its position there.
+    Taken(usize),
     /// Values that follow from config.json.
     Values(Vec<f32>),
 }
@@ -68,6 +70,8 @@ pub enum Reason {
     },
     /// It is kept in the type of the source.
     Excluded,
+    /// It is as in the source, which is in floats there.
+    Kept,
     /// It holds the codes of the source.
     Carried,
     /// No type holds the codes of the source.
@@ -84,6 +88,7 @@ impl Reason {
             Reason::Override => "override".to_owned(),
             Reason::FallBack { wanted } => format!("its columns are no multiple of {}", wanted.block_elements()),
             Reason::Excluded => "excluded".to_owned(),
+            Reason::Kept => "as in the source".to_owned(),
             Reason::Carried => "codes of the source".to_owned(),
             Reason::Anew => "quantized anew".to_owned(),
             Reason::Fixed => "always of this type".to_owned(),
@@ -120,6 +125,11 @@ impl PlannedTensor {
     /// Whether its type is one of codes.
     pub fn is_quantized(&self) -> bool {
         self.kind.block_elements() > 1
+    }
+
+    /// Whether it holds the codes that the source has.
+    pub fn keeps_codes(&self) -> bool {
+        self.carried.is_some() || self.is_quantized() && matches!(self.content, Content::Taken(_))
     }
 
     /// Whether it is a matrix that a linear layer multiplies with, whatever its type.

@@ -49,6 +49,8 @@ pub(in crate::gguf) struct Restored {
     pub config: Value,
     /// Its tensors.
     pub metas: Vec<TensorMeta>,
+    /// How llama.cpp describes it.
+    pub architecture: &'static Architecture,
 }
 
 /// Finds the model behind a file.
@@ -77,19 +79,16 @@ pub(super) fn restore(file: &GgufFile) -> Result<Restored, ImportError> {
         config.insert("quantization_config".to_owned(), json!({"quant_method": "gguf"}));
     }
     let metas = names::expected(family, row, file, blocks);
-    Ok(Restored { config: Value::Object(config), metas })
+    Ok(Restored { config: Value::Object(config), metas, architecture: row })
 }
 
 /// The family of a file, and how it is read.
-fn architecture(
+pub(super) fn architecture(
     stated: &Stated<'_>,
 ) -> Result<(&'static Family, &'static Architecture, &'static Restoration), ImportError> {
     let named = ARCHITECTURES.iter().filter(|row| row.name == stated.architecture);
     let read = named.filter_map(|row| Some((by_name(row.family)?, row, row.restoration?)));
-    if stated.metadata().get("split.count").and_then(Stored::as_u64).is_some_and(|parts| parts > 1) {
-        let hint = "join the parts with llama-gguf-split --merge";
-        return Err(ImportError::unsupported("split.count", "the file is one of several parts", hint));
-    }
+    stated.refuse_parts()?;
     let mut fitting = read.filter(|(.., restoration)| (restoration.is_of)(stated));
     fitting.next().ok_or_else(|| {
         let mut known: Vec<&str> =

@@ -5,6 +5,7 @@
 //! Read are the architectures with a [`Restoration`](super::architecture::Restoration).
 
 mod config;
+mod known;
 mod names;
 mod rope;
 mod small;
@@ -13,14 +14,16 @@ mod tensors;
 mod tokenizer;
 
 pub use config::Words;
+pub(in crate::gguf) use known::{Known, known};
 pub use stated::Stated;
+pub(in crate::gguf) use tensors::factors;
 pub(crate) use tensors::tensors;
 pub(crate) use tokenizer::tokenizer_config;
 pub use tokenizer::tokenizer_json;
 
 use crate::import::ImportError;
-use kvant_container::Checkpoint;
 use kvant_container::gguf::GgufFile;
+use kvant_container::{Checkpoint, ErrorKind, Layout, SafetensorsFile};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,6 +41,23 @@ pub fn open(path: &Path) -> Result<Checkpoint, ImportError> {
     // A tokenizer that is not understood keeps nobody from reading the weights: see `unread_tokenizer`.
     files.extend(tokenizer::files(&file).unwrap_or_default());
     Ok(Checkpoint::of_gguf(file, small, files)?)
+}
+
+/// Opens a GGUF file of which another one is to be made: as [`open`] does where its architecture is read, else without a model
+/// behind it.
+///
+/// # Errors
+/// As [`open`], where it is damaged.
+pub fn open_any(path: &Path) -> Result<Checkpoint, ImportError> {
+    match open(path) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            let file = GgufFile::open(path)?;
+            let layout = Layout::new(Vec::new(), u64::MAX, BTreeMap::new()).map_err(kvant_container::Error::from)?;
+            let none = SafetensorsFile::in_memory(&layout, &[], path)?;
+            Ok(Checkpoint::of_gguf(file, none, BTreeMap::new())?)
+        }
+        opened => opened,
+    }
 }
 
 /// What the user should know of a tokenizer in a file that no files could be made of; `None` where they were made, and for other

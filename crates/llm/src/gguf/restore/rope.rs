@@ -1,11 +1,13 @@
 //! Rotary embeddings of the model that a file was made of. Factors that divide frequencies are those of Llama 3 where its
-//! formula gives them; others, which are LongRoPE's, are not read.
+//! formula gives them, or LongRoPE's two lists; others are not read.
 
 use super::Stated;
 use crate::family::{Family, Positions};
 use crate::gguf::architecture::Restoration;
+use crate::gguf::rope::long_attention_factor;
 use crate::gguf::values::values;
 use crate::import::ImportError;
+use kvant_container::gguf::GgufTensor;
 use kvant_numeric::simd::Isa;
 use serde_json::{Map, Value, json};
 use std::f64::consts::TAU;
@@ -44,6 +46,10 @@ fn fraction(dim: usize, width: usize) -> f64 {
 }
 
 fn scaling(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError> {
+    // Not all files name this type: graphs look for the tensors.
+    if LONG_ROPE.iter().any(|(tensor, _)| stated.has(tensor)) {
+        return long_rope(stated).map(Some);
+    }
     // What llama.cpp takes where the type is not stated, and the key that files had before there were types.
     let kind = stated.text("rope.scaling.type").unwrap_or("linear");
     let factor = stated.number("rope.scaling.factor").or_else(|| stated.number("rope.scale_linear"));
@@ -64,6 +70,36 @@ fn unread(what: &str) -> ImportError {
 /// The tensor of factors that divide frequencies.
 const FACTORS: &str = "rope_freqs.weight";
 
+/// The tensors of LongRoPE's factors, for long texts and for short ones, and what config.json calls them.
+const LONG_ROPE: [(&str, &str); 2] =
+    [("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor")];
+
+fn long_rope(stated: &Stated<'_>) -> Result<Value, ImportError> {
+    let (context, original) = (stated.need("context_length")?, stated.need("rope.scaling.original_context_length")?);
+    let mut scaling = Map::from_iter([("type".to_owned(), json!("longrope"))]);
+    for (tensor, name) in LONG_ROPE {
+        let found = stated.file.tensor(tensor).ok_or_else(|| ImportError::invalid(tensor, "is missing"))?;
+        scaling.insert(name.to_owned(), json!(factors(stated, found)?));
+    }
+    // A file that states none is run without.
+    let (usual, attention) =
+        (long_attention_factor(context, original), stated.number("rope.scaling.attn_factor").unwrap_or(1.0));
+    if (attention - f64::from(usual)).abs() > 1e-6 {
+        scaling.insert("attention_factor".to_owned(), json!(attention));
+    }
+    Ok(Value::Object(scaling))
+}
+
+/// What divides the frequencies, one for each pair of components.
+fn factors(stated: &Stated<'_>, tensor: GgufTensor<'_>) -> Result<Vec<f32>, ImportError> {
+    let width = stated.size("rope.dimension_count").or_else(|| stated.head_width());
+    if width.is_some_and(|width| tensor.shape().iter().product::<usize>() != width / 2) {
+        return Err(ImportError::invalid(tensor.name(), "has not a factor for each pair of components"));
+    }
+    let factors = values(Isa::best(), tensor).filter(|factors| factors.iter().all(|f| f.is_finite() && *f > 0.0));
+    factors.ok_or_else(|| ImportError::invalid(tensor.name(), "holds no factors"))
+}
+
 fn yarn(stated: &Stated<'_>, factor: f64) -> Result<Value, ImportError> {
     let original = stated.need("rope.scaling.original_context_length")?;
     let mut scaling = Map::new();
@@ -83,12 +119,7 @@ fn yarn(stated: &Stated<'_>, factor: f64) -> Result<Value, ImportError> {
 /// The scaling that divides frequencies by the file's factors.
 fn divided(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError> {
     let Some(tensor) = stated.file.tensor(FACTORS) else { return Ok(None) };
-    let width = stated.size("rope.dimension_count").or_else(|| stated.head_width());
-    if width.is_some_and(|width| tensor.shape().iter().product::<usize>() != width / 2) {
-        return Err(ImportError::invalid(FACTORS, "has not a factor for each pair of components"));
-    }
-    let factors = values(Isa::best(), tensor).filter(|factors| factors.iter().all(|f| f.is_finite() && *f > 0.0));
-    let factors = factors.ok_or_else(|| ImportError::invalid(FACTORS, "holds no factors"))?;
+    let factors = factors(stated, tensor)?;
     if factors.iter().all(|factor| *factor == 1.0) {
         return Ok(None);
     }

@@ -1,13 +1,17 @@
 //! Where the values of the model's tensors are in the file: the plan that writes such files, read backwards.
 
 use super::config::{Restored, restore};
-use crate::gguf::codec;
-use crate::gguf::plan::{Content, Slab, drafts};
+use crate::gguf::architecture::Architecture;
+use crate::gguf::plan::{Content, Draft, Slab, drafts};
+use crate::gguf::values::values;
+use crate::gguf::{codec, names};
 use crate::import::{BlockMatrix, BlockPiece, ImportError, ImportedTensor, PackedMatrix, Stored};
 use crate::model_config::ModelConfig;
 use crate::network::TensorMeta;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufFile, GgufTensor};
+use kvant_numeric::simd::Isa;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A tensor of the model and where it is.
@@ -56,9 +60,10 @@ pub(super) fn find<'a>(file: &'a GgufFile, restored: &Restored) -> Result<Vec<Fo
             let reason = format!("shape {:?} is not {:?}", tensor.shape(), draft.shape);
             return Err(ImportError::invalid(tensor.name(), reason));
         }
-        add(&mut places, tensor, slabs, draft.fixed)?;
+        let factors = factors(file, &draft.name, slabs.len())?;
+        add(&mut places, tensor, slabs, &factors, draft.fixed)?;
     }
-    refuse_others(file, &drafts.iter().map(|draft| draft.name.as_str()).collect::<Vec<_>>())?;
+    refuse_others(file, &drafts, restored.architecture)?;
     restored.metas.iter().zip(places).map(|(meta, places)| places.found(meta)).collect()
 }
 
@@ -90,18 +95,41 @@ impl<'a> Places<'a> {
     }
 }
 
+/// The scales of a tensor's matrices, which are 1 where the file has none.
+pub(in crate::gguf) fn factors(file: &GgufFile, weight: &str, matrices: usize) -> Result<Vec<f32>, ImportError> {
+    let name = names::of_scale(weight);
+    let Some(tensor) = file.tensor(&name) else { return Ok(vec![1.0; matrices]) };
+    let fits = tensor.shape().iter().product::<usize>() == matrices;
+    let found = Some(tensor).filter(|_| fits).and_then(|tensor| values(Isa::best(), tensor));
+    let found = found.filter(|scales| scales.iter().all(|scale| scale.is_finite() && *scale >= 0.0));
+    found.ok_or_else(|| ImportError::invalid(name, format!("is no list of {matrices} scales")))
+}
+
 /// Notes the slabs of a tensor of the file where they belong.
-fn add<'a>(places: &mut [Places<'a>], tensor: GgufTensor<'a>, slabs: &[Slab], small: bool) -> Result<(), ImportError> {
+fn add<'a>(
+    places: &mut [Places<'a>],
+    tensor: GgufTensor<'a>,
+    slabs: &[Slab],
+    factors: &[f32],
+    small: bool,
+) -> Result<(), ImportError> {
     let kind = codec::of(tensor.kind()).ok_or_else(|| {
         let hint = "use a file of another type, or the checkpoint that it was made of";
         ImportError::unsupported(tensor.name(), format!("values of {} are not decoded here", tensor.kind()), hint)
     })?;
     let mut first = 0;
-    for slab in slabs {
+    for (slab, factor) in slabs.iter().zip(factors) {
         let place = &mut places[slab.tensor];
         (place.size, place.offset, place.small) = (slab.size, slab.offset, small);
-        let piece =
-            BlockPiece { tensor, kind, width: slab.out_columns(), first, rows: slab.rows, transposed: slab.transposed };
+        let piece = BlockPiece {
+            tensor,
+            kind,
+            width: slab.out_columns(),
+            first,
+            rows: slab.rows,
+            transposed: slab.transposed,
+            factor: *factor,
+        };
         place.pieces.push((slab.matrix, piece));
         first += slab.out_rows();
     }
@@ -111,9 +139,15 @@ fn add<'a>(places: &mut [Places<'a>], tensor: GgufTensor<'a>, slabs: &[Slab], sm
 /// Tensors that say what metadata do not: they are read with config.json.
 const FACTORS: [&str; 3] = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
-fn refuse_others(file: &GgufFile, known: &[&str]) -> Result<(), ImportError> {
-    let known: std::collections::HashSet<&str> = known.iter().copied().chain(FACTORS).collect();
-    match file.tensors().find(|tensor| !known.contains(tensor.name())) {
+fn refuse_others(file: &GgufFile, drafts: &[Draft], architecture: &Architecture) -> Result<(), ImportError> {
+    let known: HashSet<&str> = drafts.iter().map(|draft| draft.name.as_str()).chain(FACTORS).collect();
+    // A scale of the inputs is for engines that quantize them.
+    let is_scale = |name: &str| {
+        let stem = name.strip_suffix(".scale").or_else(|| name.strip_suffix(".input_scale"));
+        let weight = stem.map(|stem| format!("{stem}.weight")).unwrap_or_default();
+        known.contains(weight.as_str()) && architecture.multiplies(&weight)
+    };
+    match file.tensors().find(|tensor| !known.contains(tensor.name()) && !is_scale(tensor.name())) {
         None => Ok(()),
         Some(tensor) => {
             let hint =
