@@ -37,7 +37,7 @@ mod tests {
         let named = |pairs: &[(&str, u32)], architecture: &str, tensor: &str| {
             let mut metadata = Metadata::default();
             metadata.set("general.architecture", architecture);
-            pairs.iter().for_each(|(key, value)| metadata.set(&format!("{architecture}.{key}"), *value));
+            pairs.iter().for_each(|(key, value)| metadata.set(format!("{architecture}.{key}"), *value));
             loaders(&metadata, |name| name == tensor).contains(&"transformers")
         };
         assert!(named(&[], "llama", "") && named(&[("attention.key_length", 128)], "qwen3", ""));
