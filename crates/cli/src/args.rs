@@ -350,8 +350,13 @@ impl GgufArgs {
     /// The first option that was given.
     pub fn given(&self) -> Option<&'static str> {
         let given = [(self.imatrix.is_some(), "--imatrix"), (self.save_imatrix.is_some(), "--save-imatrix")];
-        given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
+        first_given(&given)
     }
+}
+
+/// The first option that was given, of several with whether they were.
+pub fn first_given(options: &[(bool, &'static str)]) -> Option<&'static str> {
+    options.iter().find(|(given, _)| *given).map(|(_, option)| *option)
 }
 
 /// Options that only ONNX graphs have.
@@ -466,7 +471,7 @@ impl OnnxArgs {
             (self.engine.runtime != RuntimeChoice::Auto, "--runtime"),
             (self.engine.runtime_library.is_some(), "--runtime-library"),
         ];
-        given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
+        first_given(&given)
     }
 }
 

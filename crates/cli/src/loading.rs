@@ -1,5 +1,6 @@
 //! How to load a result: a line to copy for each loader that an export names. Which loaders there are is the export's to say.
 
+use kvant_container::directory_of;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -44,7 +45,7 @@ fn line(loader: &str, file: &Path) -> Option<String> {
 /// A GGUF file is named apart from its directory; models with other modalities have a class of their own.
 fn transformers(path: &Path) -> String {
     if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|extension| extension == "gguf")) {
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = directory_of(path);
         let (directory, name) = (python(&directory.to_string_lossy()), python(&name.to_string_lossy()));
         return format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})");
     }

@@ -9,6 +9,7 @@ use crate::model;
 use crate::onnx::decoder::{Graph, Task};
 use crate::onnx::quantize::check_output;
 use crate::printer::Printer;
+use kvant_container::directory_of;
 use kvant_llm::conversion::Target;
 use kvant_llm::engine::{Output, OutputError, Placed};
 use kvant_llm::export::Export;
@@ -172,7 +173,7 @@ fn beside(graph: &Path) -> PathBuf {
 /// # Errors
 /// Its directory is missing or read-only, or the name is that of a directory.
 pub fn check_writable(path: &Path) -> Result<(), Failure> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let refused = |reason: &str, hint: &str| {
         let message = format!("cannot write {}: {reason}", printable(&path.to_string_lossy()));
         Err(Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned())))

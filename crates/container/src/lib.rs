@@ -40,6 +40,7 @@
 //! ```
 
 mod checkpoint;
+mod directory;
 mod dtype;
 mod error;
 mod geometry;
@@ -58,6 +59,7 @@ pub use self::safetensors::{
     TensorView,
 };
 pub use checkpoint::{Checkpoint, CheckpointError, LeftOutFile, LeftOutReason};
+pub use directory::directory_of;
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
 pub use error::{Error, ErrorKind};
 pub use geometry::{Geometry, OutputFile, Place};

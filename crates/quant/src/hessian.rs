@@ -60,6 +60,12 @@ impl HessianError {
 }
 
 impl Hessian {
+    /// Bytes that one of so many features takes: the lower half in `f32`, and all of the drift where it is kept.
+    pub fn bytes(features: usize, drift: bool) -> u64 {
+        let square = (features as u64).saturating_pow(2).saturating_mul(4);
+        (square / 2).saturating_add(if drift { square } else { 0 })
+    }
+
     /// The Hessian of no tokens, in f32.
     pub fn new(features: usize) -> Hessian {
         Hessian::with_precision(features, Precision::F32)

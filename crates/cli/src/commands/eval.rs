@@ -1,6 +1,6 @@
 //! `kvant eval`: how well a model predicts a text.
 
-use crate::args::EvalArgs;
+use crate::args::{EvalArgs, first_given};
 use crate::failure::{Failure, Kind};
 use crate::model;
 use crate::onnx;
@@ -52,8 +52,8 @@ fn refuse_foreign(args: &EvalArgs) -> Result<(), Failure> {
         (args.labels.is_some(), "--labels"),
         (args.preprocess.is_some(), "--preprocess"),
     ];
-    match given.iter().find(|(given, _)| *given) {
-        Some((_, option)) => Err(Failure::new(Kind::Usage, format!("{option} has a meaning for ONNX graphs only"))
+    match first_given(&given) {
+        Some(option) => Err(Failure::new(Kind::Usage, format!("{option} has a meaning for ONNX graphs only"))
             .with_hint(Some("leave it out: all windows of the text are evaluated".to_owned()))),
         None => Ok(()),
     }

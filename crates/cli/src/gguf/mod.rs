@@ -5,7 +5,7 @@ pub mod inspect;
 pub mod plan;
 pub mod quantize;
 
-use crate::args::RecipeArgs;
+use crate::args::{RecipeArgs, first_given};
 use crate::failure::{Failure, Kind};
 use crate::model;
 use kvant_container::Checkpoint;
@@ -51,7 +51,7 @@ pub fn recipe(args: &RecipeArgs) -> Result<Option<GgufRecipe>, Failure> {
 /// An option that only a measurement reads.
 fn ignored(args: &RecipeArgs) -> Option<&'static str> {
     let given = [(args.gguf.save_imatrix.is_some(), "--save-imatrix"), (!args.calibration.calib.is_empty(), "--calib")];
-    given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
+    first_given(&given)
 }
 
 /// A checkpoint, or a file of which another one is made.

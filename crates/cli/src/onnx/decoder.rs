@@ -7,6 +7,7 @@ use crate::commands::convert::refuse_for_one_file;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use crate::{interrupt, model, size};
+use kvant_container::directory_of;
 use kvant_container::onnx::{ExternalData, Spill, sync_written, write_unless};
 use kvant_llm::forward::Decoder;
 use kvant_llm::onnx::{Exported, check, export};
@@ -84,7 +85,7 @@ impl Task<'_> {
     /// # Errors
     /// What has no graph, and a graph that does not pass verification, before anything is written; then what the system says.
     pub fn make(&self, decoder: &Decoder<'_>, printer: &Printer) -> Result<Graph, Failure> {
-        let directory = self.output.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = directory_of(self.output);
         let spill = Spill::new(directory)?.cancelled_by(self.cancelled.clone());
         let made = model::pool(self.run)?.install(|| export(decoder, Some(&spill)))?;
         notes(&made, printer);

@@ -10,6 +10,7 @@ use crate::outputs::check_writable;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, model, size};
+use kvant_container::directory_of;
 use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, sync_written, write_unless};
 use kvant_onnx::algorithm::{Data, LayerGain};
 use kvant_onnx::calibration::{Observation, observe};
@@ -38,7 +39,7 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     check_output(output, &args.recipe.model, args.finish.overwrite)?;
     args.recipe.onnx.report.as_deref().map_or(Ok(()), check_writable)?;
     let cancelled = interrupt::flag();
-    let directory = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(output);
     let spill = Spill::new(directory)?.cancelled_by(cancelled.clone());
     let mut prepared = plan(args, &spill)?;
     prepared.notices().iter().for_each(|notice| printer.note(notice));

@@ -1,6 +1,6 @@
 //! From options to the recipe of an ONNX graph.
 
-use crate::args::{OnnxArgs, OnnxLayout, RecipeArgs};
+use crate::args::{OnnxArgs, OnnxLayout, RecipeArgs, first_given};
 use crate::failure::{Failure, Kind};
 use kvant_onnx::settings::{OverrideText, PairLayout, Resolved, Settings};
 
@@ -42,8 +42,7 @@ fn refuse_foreign(args: &RecipeArgs) -> Result<(), Failure> {
         (args.kv_cache_post_rope, "--kv-cache-post-rope"),
         (args.requantize, "--requantize"),
     ];
-    let first = foreign.iter().find(|(given, _)| *given).map(|(_, option)| *option);
-    match first.or_else(|| args.gguf.given()) {
+    match first_given(&foreign).or_else(|| args.gguf.given()) {
         Some(option) => Err(Failure::new(Kind::Usage, format!("{option} has no meaning for an ONNX graph"))
             .with_hint(Some("`kvant quantize --help` lists what ONNX graphs have".to_owned()))),
         None => Ok(()),

@@ -1,5 +1,6 @@
 //! Reading a model: the file mapped, its message parsed, external data mapped into place.
 
+use crate::directory::directory_of;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ pub fn read(path: &Path) -> Result<ModelProto, Error> {
     let named = |problem| Error::Onnx { file: path.to_path_buf(), problem };
     let bytes = Bytes::from_owner(MappedFile::open(path)?);
     let mut model = parse(&bytes).map_err(named)?;
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let mut files = ExternalFiles::new(directory);
     each_tensor(&mut model, &mut |tensor| bring_in(tensor, &mut files)).map_err(named)?;
     Ok(model)

@@ -1,5 +1,6 @@
 //! Writing a model: one protobuf file, and one file of external data beside it where asked for or needed.
 
+use crate::directory::directory_of;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -96,7 +97,7 @@ pub fn sync_written(path: &Path) -> Result<(), Error> {
     for file in [path.to_path_buf()].iter().chain(&data) {
         sync(file).map_err(|cause| Error::io("sync", file, None, cause))?;
     }
-    let directory = path.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     sync_dir(directory).map_err(|cause| Error::io("sync", directory, None, cause))
 }
 
@@ -201,7 +202,7 @@ fn refer(tensor: &mut TensorProto, location: &str, offset: u64, length: usize) {
 }
 
 fn temporary(path: &Path) -> Result<tempfile::NamedTempFile, Error> {
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let made = tempfile::Builder::new().prefix(".kvant-").tempfile_in(directory);
     made.map_err(|e| Error::io("create a file in", directory, None, e))
 }

@@ -23,7 +23,6 @@ mod work;
 
 pub use error::BlockwiseError;
 pub use report::{BlockwiseReport, LayerReport, LinkReport, Starved};
-pub(crate) use rounding::hessian_bytes;
 pub use run::{Carry, Settings, Sources, run};
 pub(crate) use search::SEARCH_TOKENS;
 pub use state::{Found, State};

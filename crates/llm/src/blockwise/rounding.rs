@@ -410,7 +410,7 @@ fn nearest(
 fn batches(groups: Vec<Readers>, memory: u64, drift: bool) -> Vec<Vec<Readers>> {
     let mut batches: Vec<(u64, Vec<Readers>)> = Vec::new();
     for readers in groups {
-        let bytes = hessian_bytes(readers.features, drift);
+        let bytes = Hessian::bytes(readers.features, drift);
         match batches.last_mut() {
             Some((held, batch)) if *held + bytes <= memory => {
                 *held += bytes;
@@ -420,12 +420,6 @@ fn batches(groups: Vec<Readers>, memory: u64, drift: bool) -> Vec<Vec<Readers>> 
         }
     }
     batches.into_iter().map(|(_, batch)| batch).collect()
-}
-
-/// Bytes of a Hessian: the lower half in `f32`, and all of the drift.
-pub(crate) fn hessian_bytes(features: usize, drift: bool) -> u64 {
-    let square = (features as u64).pow(2) * 4;
-    square / 2 + if drift { square } else { 0 }
 }
 
 #[cfg(test)]
@@ -440,7 +434,7 @@ mod tests {
             batches(groups, memory, false).iter().map(Vec::len).collect::<Vec<_>>()
         };
         assert_eq!(sizes(u64::MAX), [4]);
-        assert_eq!(sizes(2 * hessian_bytes(64, false)), [2, 1, 1]);
+        assert_eq!(sizes(2 * Hessian::bytes(64, false)), [2, 1, 1]);
         assert_eq!(sizes(0), [1, 1, 1, 1]);
     }
 }

@@ -2,8 +2,9 @@
 //! the large terms alone.
 
 use super::{Plan, PlannedBlock, PlannedStage};
-use crate::blockwise::{SEARCH_TOKENS, hessian_bytes};
+use crate::blockwise::SEARCH_TOKENS;
 use crate::forward::{Depth, WIDE};
+use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{Needs, Rounding};
 use kvant_quant::transform::Transform;
 use std::collections::BTreeSet;
@@ -201,7 +202,7 @@ impl Estimate<'_> {
         let Rounding::ByColumns(gptq) = self.plan.recipe.algorithms().rounding else { return 0 };
         let drift = self.lanes() == 2;
         let readers = self.readers(block);
-        let bytes: Vec<u64> = readers.iter().map(|readers| hessian_bytes(readers.features as usize, drift)).collect();
+        let bytes: Vec<u64> = readers.iter().map(|readers| Hessian::bytes(readers.features as usize, drift)).collect();
         let largest = bytes.iter().copied().max().unwrap_or(0);
         let layers = block.layers().map(|index| &self.plan.layers[index]);
         let factors = layers.map(|layer| gptq.peak_bytes(layer.columns, layer.rows)).max().unwrap_or(0);

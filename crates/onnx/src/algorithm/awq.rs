@@ -100,7 +100,7 @@ fn batches(readers: &[Readers], budget: u64) -> impl Iterator<Item = &[Readers]>
     std::iter::from_fn(move || {
         let mut bytes = 0u64;
         let fits = |readers: &&Readers| {
-            bytes = bytes.saturating_add(hessian_bytes(readers.channels));
+            bytes = bytes.saturating_add(Hessian::bytes(readers.channels, false));
             bytes <= budget
         };
         let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
@@ -108,11 +108,6 @@ fn batches(readers: &[Readers], budget: u64) -> impl Iterator<Item = &[Readers]>
         rest = more;
         (!batch.is_empty()).then_some(batch)
     })
-}
-
-/// Bytes of a Hessian, the lower half of which is in f32.
-fn hessian_bytes(channels: usize) -> u64 {
-    (channels as u64).saturating_pow(2).saturating_mul(2)
 }
 
 /// What can be set.

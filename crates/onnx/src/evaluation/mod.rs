@@ -45,7 +45,7 @@ use turned::turned;
 /// without changing the graph; where there are others, or with the embedded engine, quantizing nodes are computed here.
 pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
     let graph = &model.graph;
-    let native = found(options)?.0 == RuntimeChoice::Ort && !graph.node.iter().any(|n| PLUG_INS.contains(&domain(n)));
+    let native = is_native(model, options)?;
     if native || !graph.node.iter().any(Quantizer::is) {
         let optimize = options.optimize && !native;
         return runtime::open(model, wanted, &RuntimeOptions { optimize, ..options.clone() });
@@ -53,6 +53,12 @@ pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> 
     let (constants, made) = constants(graph, wanted)?;
     let session = FakeQuantized::open(model, &made, options)?;
     Ok(Box::new(Grouped::new(Box::new(session), constants, HashMap::new(), options.budget)))
+}
+
+/// Whether ONNX Runtime is the engine, and has all operators of a model itself.
+fn is_native(model: &ModelProto, options: &RuntimeOptions) -> Result<bool, RuntimeError> {
+    let plugged = || model.graph.node.iter().any(|node| PLUG_INS.contains(&domain(node)));
+    Ok(found(options)?.0 == RuntimeChoice::Ort && !plugged())
 }
 
 /// Runs both models on all samples and compares outputs and the tensors they have in common.

@@ -8,13 +8,13 @@ use std::ops::ControlFlow;
 use kvant_container::onnx::ModelProto;
 
 use super::codes::EndCodes;
+use super::is_native;
 use super::pairs::Pair;
 use super::quantizer::Quantizer;
 use super::report::Report;
 use super::statistics::Statistics;
 use crate::data::{Array, Sample};
-use crate::graph::domain;
-use crate::runtime::{self, PLUG_INS, RuntimeChoice, RuntimeError, RuntimeOptions, Session, found};
+use crate::runtime::{self, RuntimeError, RuntimeOptions, Session};
 
 /// The model in such a session, and how far its outputs are from the float model's.
 pub(super) struct Optimized {
@@ -26,9 +26,7 @@ impl Optimized {
     /// Opens the session for a model with so many outputs to compare; `None` where ONNX Runtime is not the engine, or
     /// nothing of the model is quantized with operators it has.
     pub fn open(model: &ModelProto, outputs: usize, options: &RuntimeOptions) -> Option<Self> {
-        let plugged = model.graph.node.iter().any(|node| PLUG_INS.contains(&domain(node)));
-        let runs = !plugged && model.graph.node.iter().any(Quantizer::is);
-        if !runs || found(options).ok()?.0 != RuntimeChoice::Ort {
+        if !model.graph.node.iter().any(Quantizer::is) || !is_native(model, options).ok()? {
             return None;
         }
         let session = runtime::open(model, &[], &RuntimeOptions { optimize: true, ..options.clone() });

@@ -3,6 +3,7 @@
 use super::read::{COUNTS, SQUARES};
 use super::{ImatrixError, InputSums, Provenance, legacy};
 use kvant_container::Geometry;
+use kvant_container::directory_of;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType, Text};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,7 +17,7 @@ pub fn write(path: &Path, sums: &BTreeMap<String, InputSums>, provenance: &Prove
     let is_legacy = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("dat"));
     let bytes = if is_legacy { legacy::encode(sums, provenance) } else { encode(sums, provenance)? };
     let failure = |cause| ImatrixError::Write { file: path.to_path_buf(), cause };
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let mut beside = tempfile::Builder::new().prefix(".kvant-").tempfile_in(directory).map_err(failure)?;
     beside.write_all(&bytes).map_err(failure)?;
     beside.persist(path).map(drop).map_err(|error| failure(error.error))

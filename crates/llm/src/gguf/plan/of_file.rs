@@ -5,11 +5,11 @@
 use super::finish::{check_importance, declaration, fingerprint, importance_notice};
 use super::types::{Candidate, choose_type};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason, RowMap, Slab};
-use crate::gguf::codec;
 use crate::gguf::metadata::QUANTIZATION_VERSION;
 use crate::gguf::mix::{Category, MIXES, Mix, Model, is_70b};
 use crate::gguf::recipe::{GgufRecipe, Said};
 use crate::gguf::restore::{self, Stated};
+use crate::gguf::{codec, names};
 use crate::plan::source_bytes;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufFile, GgufLayout, GgufTensor, Metadata, TensorType};
@@ -221,11 +221,9 @@ impl<'a> Source<'a> {
     }
 
     fn notices(&self, plan: &GgufPlan) -> Vec<String> {
-        let stem = |tensor: &PlannedTensor| tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name).to_owned();
-        let stems: Vec<String> = plan.tensors.iter().map(stem).collect();
-        let names = plan.tensors.iter().zip(&stems);
-        let names = names.map(|(tensor, stem)| {
-            [&tensor.name, stem].into_iter().chain(&tensor.modules).map(String::as_str).collect::<Vec<&str>>()
+        let names = plan.tensors.iter().map(|tensor| {
+            let modules = tensor.modules.iter().map(String::as_str);
+            [tensor.name.as_str(), names::stem_of(&tensor.name)].into_iter().chain(modules).collect()
         });
         let names: Vec<Vec<&str>> = names.collect();
         let idle = plan.recipe.idle_rules(&names).into_iter().map(|rule| format!("no tensor matches `{rule}`"));

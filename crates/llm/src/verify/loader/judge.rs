@@ -1,7 +1,7 @@
 //! The judgement: which loaders take a checkpoint, which not, and why. The rules are not here, nor are the facts.
 
 use super::facts::{LayerFacts, ModelFacts};
-use super::rules::{Layout, Limit, Loader, loaders};
+use super::rules::{Condition, Layout, Limit, Loader, loaders};
 use crate::verify::parallel::{Sharded, Sharding};
 use kvant_quant::finding::Finding;
 use serde::Serialize;
@@ -74,22 +74,33 @@ pub(crate) fn judge(case: &Case<'_>) -> Vec<Verdict> {
 
 /// Why a loader of a layout does not take a layer of a model.
 pub(crate) fn refusal(layout: &Layout, layer: &LayerFacts, model: &ModelFacts) -> Option<String> {
-    if !layout.take.is_empty() && !layout.take.iter().any(|condition| condition.holds(layer, model)) {
-        let known = layout.knows.as_deref().unwrap_or("other schemes");
-        return Some(format!("{layer} is not among what it runs: {known}"));
-    }
-    let refused = layout.refuse.iter().find(|refusal| refusal.when.holds(layer, model));
-    refused.map(|refusal| refusal.reason.clone())
+    refused(
+        layout,
+        |condition| condition.holds(layer, model),
+        |known| format!("{layer} is not among what it runs: {}", known.unwrap_or("other schemes")),
+    )
 }
 
 /// Why a loader of a layout does not take a file whose layers are not looked at one by one.
 pub(crate) fn file_refusal(layout: &Layout, model: &ModelFacts) -> Option<String> {
-    if !layout.take.is_empty() && !layout.take.iter().any(|condition| condition.holds_for_model(model)) {
-        let known = layout.knows.as_deref().unwrap_or("other models");
-        return Some(format!("it is not among what it reads: {known}"));
+    refused(
+        layout,
+        |condition| condition.holds_for_model(model),
+        |known| format!("it is not among what it reads: {}", known.unwrap_or("other models")),
+    )
+}
+
+/// Why a layout is refused for that of which conditions hold; `unknown` says that it is none of what is taken.
+fn refused(
+    layout: &Layout,
+    holds: impl Fn(&Condition) -> bool,
+    unknown: impl Fn(Option<&str>) -> String,
+) -> Option<String> {
+    if !layout.take.is_empty() && !layout.take.iter().any(&holds) {
+        return Some(unknown(layout.knows.as_deref()));
     }
-    let refused = layout.refuse.iter().find(|refusal| refusal.when.holds_for_model(model));
-    refused.map(|refusal| refusal.reason.clone())
+    let refusal = layout.refuse.iter().find(|refusal| holds(&refusal.when))?;
+    Some(refusal.reason.clone())
 }
 
 fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {

@@ -1,0 +1,19 @@
+//! The directory that a file lies in. No access to the system.
+
+use std::path::Path;
+
+/// The directory of a file, which is `.` where the path is a name alone.
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_alone_lies_here() {
+        let of = |path: &str| directory_of(Path::new(path)).to_str().unwrap().to_owned();
+        assert_eq!(["model.onnx", "out/model.onnx", "/model.onnx"].map(of), [".", "out", "/"]);
+    }
+}
