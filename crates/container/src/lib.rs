@@ -52,6 +52,7 @@ pub mod positioned;
 pub mod python_json;
 mod safetensors;
 pub mod sentencepiece;
+mod write_queue;
 mod writer;
 
 pub use self::safetensors::{

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Error, Quoted};
 use crate::geometry::{Geometry, OutputFile, Place};
 use crate::positioned::{read_exact_at, reserve, sync_dir, write_all_at};
+use crate::write_queue::WriteQueue;
 
 /// How sure [`Writer::finish`] makes that the bytes stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,7 +25,7 @@ pub enum Durability {
 pub struct Writer {
     dir: PathBuf,
     geometry: Geometry,
-    files: Vec<File>,
+    files: Vec<WriteQueue>,
     /// Bytes delivered so far, per tensor.
     delivered: Vec<AtomicU64>,
 }
@@ -57,6 +58,7 @@ impl Writer {
 
     fn with_files(dir: &Path, geometry: Geometry, files: Vec<File>) -> Self {
         let delivered = geometry.places.iter().map(|_| AtomicU64::new(0)).collect();
+        let files = files.into_iter().map(WriteQueue::new).collect();
         Self { dir: dir.to_path_buf(), geometry, files, delivered }
     }
 
@@ -65,27 +67,40 @@ impl Writer {
         &self.geometry
     }
 
-    /// Writes bytes of a tensor. `tensor` is its index among the declarations, `offset` counts from its first byte.
+    /// Takes bytes of a tensor. `tensor` is its index among the declarations, `offset` counts from its first byte. They are
+    /// in the file once [`Self::settle`] has returned; until then another thread may have them still to write.
     ///
     /// # Errors
     ///
     /// [`WriterError::OutOfRange`] if they do not fit inside the tensor, [`Error::DiskFull`], [`Error::Io`].
     pub fn write_at(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let place = self.check(tensor, offset, bytes.len() as u64)?;
-        let result = write_all_at(&self.files[place.shard], bytes, place.offset + offset);
+        let result = self.files[place.shard].write(place.offset + offset, bytes);
         result.map_err(|e| Error::io("write", &self.path_of(place.shard), Some(self.name_of(tensor)), e))?;
         self.delivered[tensor].fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Waits until all bytes that were taken are in the files: they survive the end of the process then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DiskFull`] or [`Error::Io`] about any of them.
+    pub fn settle(&self) -> Result<(), Error> {
+        self.files.iter().enumerate().try_for_each(|(shard, file)| {
+            file.settle().map_err(|e| Error::io("write", &self.path_of(shard), None, e))
+        })
     }
 
     /// Reads back bytes of a tensor, as they are in the file: what was written, or zeros.
     ///
     /// # Errors
     ///
-    /// [`WriterError::OutOfRange`] if the range is not inside the tensor, [`Error::Io`].
+    /// [`WriterError::OutOfRange`] if the range is not inside the tensor, [`Error::Io`], [`Error::DiskFull`].
     pub fn read_at(&self, tensor: usize, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
         let place = self.check(tensor, offset, buffer.len() as u64)?;
-        let result = read_exact_at(&self.files[place.shard], buffer, place.offset + offset);
+        let file = &self.files[place.shard];
+        let result = file.settle().and_then(|()| read_exact_at(file.file(), buffer, place.offset + offset));
         result.map_err(|e| Error::io("read", &self.path_of(place.shard), Some(self.name_of(tensor)), e))
     }
 
@@ -106,8 +121,9 @@ impl Writer {
     ///
     /// [`Error::Io`], [`Error::DiskFull`].
     pub fn sync(&self) -> Result<(), Error> {
+        self.settle()?;
         self.files.iter().enumerate().try_for_each(|(shard, file)| {
-            file.sync_data().map_err(|e| Error::io("sync", &self.path_of(shard), None, e))
+            file.file().sync_data().map_err(|e| Error::io("sync", &self.path_of(shard), None, e))
         })
     }
 
@@ -118,6 +134,7 @@ impl Writer {
     /// [`WriterError::Incomplete`] if fewer bytes than a tensor has were written to it (it would read as zeros),
     /// [`Error::Io`], [`Error::DiskFull`].
     pub fn finish(self, durability: Durability) -> Result<(), Error> {
+        self.settle()?;
         self.refuse_incomplete()?;
         if let Some((name, text)) = &self.geometry.index {
             self.write_index(name, text, durability)?;

@@ -283,7 +283,7 @@ impl Output {
     /// Takes over a job of an earlier run.
     fn adopt(&self, entry: &Entry) -> Result<(), EngineError> {
         entry.pieces.iter().try_for_each(|piece| self.writer.mark_delivered(piece.tensor, piece.length))?;
-        Ok(self.record(entry)?)
+        self.record(entry)
     }
 
     /// Whether the job is done, in this run or an earlier one.
@@ -296,11 +296,12 @@ impl Output {
         self.adopted.contains(&job)
     }
 
-    /// Records a finished job.
+    /// Records a finished job, once its bytes are in the files.
     ///
     /// # Errors
     /// The system's.
-    pub fn record(&self, entry: &Entry) -> Result<(), OutputError> {
+    pub fn record(&self, entry: &Entry) -> Result<(), EngineError> {
+        self.writer.settle()?;
         self.journal.record(entry).map_err(OutputError::io("write", &self.paths.journal))?;
         self.finished.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.job);
         Ok(())

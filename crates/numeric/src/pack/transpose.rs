@@ -1,6 +1,7 @@
 //! Transposition of small elements, in blocks that stay in the cache.
 
-/// Elements of a block's side: two blocks of 32-bit elements fit the first-level cache with room to spare.
+/// Elements of a block's side: rows of 32-bit elements are two cache lines, and the block fits the first-level cache many
+/// times.
 const BLOCK: usize = 32;
 
 /// Writes the transpose of a row-major `rows x columns` matrix: `out[c * rows + r] = matrix[r * columns + c]`.
@@ -17,14 +18,22 @@ pub fn transpose_part<T: Copy>(
     (rows, columns): (usize, usize),
     (out, out_width): (&mut [T], usize),
 ) {
+    let Some(&any) = matrix.first() else { return };
+    // Rows whose distance is a power of two fall into one set of the cache and displace each other before a second column is
+    // read: whole lines of them are copied to where they do not.
+    let mut block = [[any; BLOCK]; BLOCK];
     for top in (0..rows).step_by(BLOCK) {
+        let height = BLOCK.min(rows - top);
         for left in (0..columns).step_by(BLOCK) {
-            let bottom = (top + BLOCK).min(rows);
-            for column in left..(left + BLOCK).min(columns) {
-                let out = &mut out[column * out_width + top..column * out_width + bottom];
-                for (row, out) in (top..bottom).zip(out) {
-                    *out = matrix[row * width + column];
-                }
+            let wide = BLOCK.min(columns - left);
+            for (row, line) in block.iter_mut().enumerate().take(height) {
+                let start = (top + row) * width + left;
+                line[..wide].copy_from_slice(&matrix[start..start + wide]);
+            }
+            for column in 0..wide {
+                let start = (left + column) * out_width + top;
+                let out = &mut out[start..start + height];
+                out.iter_mut().zip(&block).for_each(|(out, line)| *out = line[column]);
             }
         }
     }

@@ -1,0 +1,162 @@
+//! Writes of many threads to one file, one after the other: who finds the file busy leaves its bytes and goes on. A system
+//! lets one thread at a time write to a file, and the others would spin on their cores until it is done. Not where the bytes
+//! go: see [`crate::Writer`].
+
+use std::fs::File;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::positioned::write_all_at;
+
+/// Bytes that may wait for a file. Who has more waits too.
+const MOST_BYTES: usize = 4 << 20;
+
+/// A file that one thread at a time writes to.
+#[derive(Debug)]
+pub(crate) struct WriteQueue {
+    file: File,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether a thread is writing, which will write what waits before it goes.
+    busy: bool,
+    waiting: Vec<(u64, Vec<u8>)>,
+    waiting_bytes: usize,
+    /// What went wrong, perhaps with bytes of a thread that has gone on.
+    failed: Option<(io::ErrorKind, String)>,
+}
+
+impl State {
+    fn check(&self) -> io::Result<()> {
+        self.failed.as_ref().map_or(Ok(()), |(kind, reason)| Err(io::Error::new(*kind, reason.clone())))
+    }
+
+    fn holds(&self, bytes: usize) -> bool {
+        self.waiting_bytes.checked_add(bytes).is_some_and(|sum| sum <= MOST_BYTES)
+    }
+}
+
+impl WriteQueue {
+    pub fn new(file: File) -> Self {
+        Self { file, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Writes bytes at a position, or leaves them to the thread that is writing: [`Self::settle`] tells when they are in the
+    /// file.
+    ///
+    /// # Errors
+    /// The system's, be it about bytes left by another thread.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        while state.busy {
+            state.check()?;
+            if state.holds(bytes.len()) {
+                state.waiting_bytes += bytes.len();
+                state.waiting.push((offset, bytes.to_vec()));
+                return Ok(());
+            }
+            state = self.wait(state);
+        }
+        state.check()?;
+        state.busy = true;
+        drop(state);
+        let mut written = write_all_at(&self.file, bytes, offset);
+        while let Some(left) = self.next(&written) {
+            written = left.iter().try_for_each(|(offset, bytes)| write_all_at(&self.file, bytes, *offset));
+        }
+        written
+    }
+
+    /// What waits; none, and the file is free, where nothing does or writing failed.
+    fn next(&self, written: &io::Result<()>) -> Option<Vec<(u64, Vec<u8>)>> {
+        let mut state = self.lock();
+        if let Err(e) = written {
+            state.failed = Some((e.kind(), e.to_string()));
+            state.waiting.clear();
+        }
+        let left = std::mem::take(&mut state.waiting);
+        state.waiting_bytes = 0;
+        state.busy = !left.is_empty();
+        self.changed.notify_all();
+        state.busy.then_some(left)
+    }
+
+    /// Waits until all bytes that were handed in are in the file.
+    ///
+    /// # Errors
+    /// The system's about any of them.
+    pub fn settle(&self) -> io::Result<()> {
+        let mut state = self.lock();
+        while state.busy {
+            state = self.wait(state);
+        }
+        state.check()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_many_threads_are_all_in_the_file() {
+        let queue = WriteQueue::new(tempfile::tempfile().unwrap());
+        let piece = |i: u8| vec![i; 1000 + usize::from(i)];
+        let offset = |i: u8| (0..i).map(|before| piece(before).len() as u64).sum::<u64>();
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let queue = &queue;
+                scope.spawn(move || {
+                    for i in (thread..200).step_by(8) {
+                        queue.write(offset(i), &piece(i)).unwrap();
+                    }
+                });
+            }
+        });
+        queue.settle().unwrap();
+        let mut found = vec![0; offset(200) as usize];
+        crate::positioned::read_exact_at(queue.file(), &mut found, 0).unwrap();
+        assert_eq!(found, (0..200).flat_map(piece).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_failure_is_told_to_all_who_come_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"x").unwrap();
+        let queue = WriteQueue::new(File::open(&path).unwrap());
+        assert!(queue.write(0, b"abc").is_err(), "the file is open for reading alone");
+        assert!(queue.settle().is_err());
+        assert!(queue.write(0, b"abc").is_err());
+    }
+
+    #[test]
+    fn bytes_wait_while_there_is_room() {
+        let queue = WriteQueue::new(tempfile::tempfile().unwrap());
+        queue.lock().busy = true;
+        queue.write(3, b"def").unwrap();
+        assert_eq!(queue.lock().waiting, [(3, b"def".to_vec())]);
+        assert!(!queue.lock().holds(MOST_BYTES));
+        queue.lock().busy = false;
+        queue.write(0, b"abc").unwrap();
+        queue.settle().unwrap();
+        let mut found = [0; 6];
+        crate::positioned::read_exact_at(queue.file(), &mut found, 0).unwrap();
+        assert_eq!(&found, b"abcdef");
+    }
+}
