@@ -87,9 +87,10 @@ impl Writer {
     ///
     /// [`Error::DiskFull`] or [`Error::Io`] about any of them.
     pub fn settle(&self) -> Result<(), Error> {
-        self.files.iter().enumerate().try_for_each(|(shard, file)| {
-            file.settle().map_err(|e| Error::io("write", &self.path_of(shard), None, e))
-        })
+        self.files
+            .iter()
+            .enumerate()
+            .try_for_each(|(shard, file)| file.settle().map_err(|e| Error::io("write", &self.path_of(shard), None, e)))
     }
 
     /// Reads back bytes of a tensor, as they are in the file: what was written, or zeros.
