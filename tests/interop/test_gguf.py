@@ -26,15 +26,15 @@ TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_gemma2")
 # What llama.cpp has no graph for, or computes in another way than transformers: SparseMixer, softmax before a choice by groups,
 # frequencies that depend on the length, norms of whole heads, an architecture that it lacks.
 WITHOUT = {"opt", "opt_post_norm", "gptj", "glm", "hunyuan", "llama_dynamic", "phi_norms"}
-OTHERWISE = {"phimoe", "deepseek_v2"}
+OTHERWISE = {"phimoe_biases", "phi3", "phi3_longrope", "deepseek_v2"}
 # No sliding windows in its graph (a notice says so), or a scale of attention that it derives from sizes instead of reading it.
 OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
-# Small models of a form that no published one has, which its loader refuses: Phi's tokenizer without `<unk>`, blocks without experts
-# among those with, fewer heads of keys in OLMoE, a lite DeepSeek of other than 26 or 27 blocks, norms of queries and keys in a Command R
-# of fewer than 64 blocks.
-UNLOADABLE = {"phi3", "phi3_longrope", "phimoe", "qwen3_moe", "olmoe", "deepseek_v2_lite", "cohere_norms"}
-# Not equal, for reasons not found yet.
-UNEQUAL = {"gpt_oss", "olmo"}
+# Small models of a form that no published one has, which its loader refuses: a Phi-MoE without biases, blocks without experts among those
+# with, fewer heads of keys in OLMoE, a lite DeepSeek of other than 26 or 27 blocks, norms of queries and keys in a Command R of fewer
+# than 64 blocks. Beside each stands one of the published form.
+UNLOADABLE = {"phimoe", "qwen3_moe", "olmoe", "deepseek_v2_lite", "cohere_norms"}
+# gpt-oss's configuration says `truncate: false`, and llama.cpp rounds the bounds of YaRN's ramp all the same.
+ROUNDED = {"gpt_oss"}
 FAMILIES = [name for name in forward_models.MODELS if name not in WITHOUT]
 TEXTS = ("Returns the number of bytes.", "  let x = 'it''s';\n\n\tfn main() {}\r\n", "Ünïcödé 数字 १२३ 🚀", "a  b   c    1234567 3.14", "")
 
@@ -286,8 +286,6 @@ def reference_logits(directory, tokens):
 def test_llama_cpp_computes_what_transformers_does(name, llama, family, write):
     if name in UNLOADABLE:
         pytest.skip("llama.cpp's loader takes models of the published sizes alone")
-    if name in UNEQUAL:
-        pytest.xfail("llama.cpp's logits differ, for reasons not found yet")
     directory = family(name)
     tokens = np.random.default_rng(3).integers(0, 500, 48)
     path = write(directory, "F32")
@@ -295,7 +293,7 @@ def test_llama_cpp_computes_what_transformers_does(name, llama, family, write):
     if name in OTHERWISE:
         assert np.isfinite(found).all()
         return
-    assert np.abs(found - expected).max() <= 2e-3 * np.abs(expected).max()
+    assert np.abs(found - expected).max() <= (2e-2 if name in ROUNDED else 2e-3) * np.abs(expected).max()
 
 
 def perplexity(logits, tokens):

@@ -252,10 +252,18 @@ pub struct PlanArgs {
 }
 
 impl RecipeArgs {
-    /// The formats that are checkpoints or files of their own: all but graphs.
-    pub fn exports(&self) -> Vec<Export> {
-        let export = |format: &Format| if let Format::Export(export) = format { Some(*export) } else { None };
+    /// The formats that are checkpoints: all but graphs and GGUF files.
+    pub fn checkpoints(&self) -> Vec<Export> {
+        let export = |format: &Format| match format {
+            Format::Onnx | Format::Export(Export::Gguf) => None,
+            Format::Export(export) => Some(*export),
+        };
         self.format.iter().filter_map(export).collect()
+    }
+
+    /// Whether a GGUF file is one of the formats.
+    pub fn wants_gguf(&self) -> bool {
+        self.format.contains(&Format::Export(Export::Gguf))
     }
 
     /// Whether an ONNX graph is one of the formats.

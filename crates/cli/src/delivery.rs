@@ -7,9 +7,9 @@ use kvant_llm::engine::{Acceptance, Begun, Deliverable, Done, EngineError, Outpu
 use std::path::Path;
 
 /// An output to be made of a checkpoint.
-pub struct Delivery<'a> {
+pub struct Delivery<'a, P: Deliverable> {
     /// The plan.
-    pub plan: &'a dyn Deliverable,
+    pub plan: &'a P,
     /// What it is made of.
     pub checkpoint: &'a Checkpoint,
     /// Where that lies.
@@ -20,7 +20,7 @@ pub struct Delivery<'a> {
     pub finish: FinishArgs,
 }
 
-impl Delivery<'_> {
+impl<P: Deliverable> Delivery<'_, P> {
     /// Begins the output or goes on with it, lets the work be done, and gives it its name. An output that an earlier run has
     /// made is found done, with all its `jobs`.
     ///

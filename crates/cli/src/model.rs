@@ -30,15 +30,15 @@ pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
         let failure = Failure::new(Kind::Usage, format!("--format {} is given twice", format.name()));
         return Err(failure.with_hint(Some("name every format once".to_owned())));
     }
-    let exports = args.exports();
-    let [first, others @ ..] = exports.as_slice() else { return plan_for(args, None, &[]) };
+    let exports = args.checkpoints();
+    let file = args.wants_gguf().then_some(Export::Gguf);
+    let [first, others @ ..] = exports.as_slice() else { return plan_for(args, None, file.as_slice()) };
+    let all = || exports.iter().copied().chain(file);
     // What another format does not hold is refused now, not when the first is made.
-    for (index, export) in others.iter().enumerate() {
-        let rest: Vec<Export> =
-            exports.iter().enumerate().filter(|(at, _)| *at != index + 1).map(|(_, e)| *e).collect();
-        plan_for(args, Some(*export), &rest)?;
+    for export in others {
+        plan_for(args, Some(*export), &all().filter(|other| other != export).collect::<Vec<_>>())?;
     }
-    plan_for(args, Some(*first), others)
+    plan_for(args, Some(*first), &all().skip(1).collect::<Vec<_>>())
 }
 
 /// The plan for one of the formats; the others, to which the result is converted, decide on scales too.

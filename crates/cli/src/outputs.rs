@@ -1,19 +1,22 @@
-//! Where the outputs of one quantization go: a checkpoint, checkpoints in further layouts that are made of its codes, a graph.
+//! Where the outputs of one quantization go: a checkpoint, checkpoints in further layouts that are made of its codes, a GGUF file
+//! of them, a graph.
 //! Not how each is made.
 
 use crate::args::{Format, QuantizeArgs};
 use crate::commands::convert::{self, Request};
+use crate::delivery::Delivery;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
-use crate::model;
 use crate::onnx::decoder::{Graph, Task};
 use crate::onnx::quantize::check_output;
 use crate::printer::Printer;
-use kvant_container::directory_of;
+use crate::{gguf, model};
+use kvant_container::{Checkpoint, directory_of};
 use kvant_llm::conversion::Target;
 use kvant_llm::engine::{Output, OutputError, Placed};
 use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
+use kvant_llm::gguf::{Accepted, GgufPlan};
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::MAX_SHARD_SIZE;
 use std::fs;
@@ -28,6 +31,8 @@ pub struct Outputs<'a> {
     checkpoint: PathBuf,
     /// What is converted from it.
     others: Vec<(Export, PathBuf)>,
+    /// A GGUF file of its codes.
+    file: Option<PathBuf>,
     /// A graph that is made of it.
     graph: Option<PathBuf>,
 }
@@ -45,21 +50,23 @@ pub struct Delivered {
 }
 
 impl<'a> Outputs<'a> {
-    /// One output, or one for each format in a directory. A graph alone is made of a checkpoint beside it, which does not stay.
+    /// One output, or one for each format in a directory. Files and graphs without a checkpoint among the formats are made of one
+    /// beside them, which does not stay.
     pub fn of(args: &'a QuantizeArgs, output: &Path) -> Outputs<'a> {
-        let exports = args.recipe.exports();
-        let place = |format: Format| match args.recipe.format.len() {
-            0 | 1 => output.to_owned(),
-            _ => output.join(format.name()),
-        };
-        let (checkpoint, graph) = match (exports.first(), args.recipe.wants_graph()) {
-            (None, true) => (beside(output), Some(output.to_owned())),
-            (None, false) => (output.to_owned(), None),
-            (Some(first), false) => (place(Format::Export(*first)), None),
-            (Some(first), true) => (place(Format::Export(*first)), Some(place(Format::Onnx).join("model.onnx"))),
+        let recipe = &args.recipe;
+        let alone = recipe.format.len() < 2;
+        let place = |format: Format| if alone { output.to_owned() } else { output.join(format.name()) };
+        let single = |format: Format, name: &str| if alone { output.to_owned() } else { place(format).join(name) };
+        let file = recipe.wants_gguf().then(|| single(Format::Export(Export::Gguf), "model.gguf"));
+        let graph = recipe.wants_graph().then(|| single(Format::Onnx, "model.onnx"));
+        let exports = recipe.checkpoints();
+        let checkpoint = match exports.first() {
+            Some(first) => place(Format::Export(*first)),
+            None if file.is_some() || graph.is_some() => beside(output),
+            None => output.to_owned(),
         };
         let others = exports.iter().skip(1).map(|export| (*export, place(Format::Export(*export)))).collect();
-        Outputs { args, checkpoint, others, graph }
+        Outputs { args, checkpoint, others, file, graph }
     }
 
     /// Where the checkpoint goes that all others are made of.
@@ -67,16 +74,21 @@ impl<'a> Outputs<'a> {
         &self.checkpoint
     }
 
+    /// Whether nobody asked for the checkpoint.
     fn is_passing(&self) -> bool {
-        self.graph.is_some() && self.args.recipe.exports().is_empty()
+        (self.file.is_some() || self.graph.is_some()) && self.args.recipe.checkpoints().is_empty()
     }
 
     /// Refuses what cannot become an output, without touching anything.
     ///
     /// # Errors
     /// What is in the way.
-    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+    pub fn check(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<(), Failure> {
         let source = self.args.recipe.model.as_path();
+        if let Some(file) = &self.file {
+            let codes = GgufPlan::of_codes(checkpoint, plan, &gguf::file_name(Some(file)))?;
+            Output::check_all(&codes, source, std::slice::from_ref(file), self.args.finish.overwrite)?;
+        }
         let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
         Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), self.args.finish.overwrite)?;
         // Nothing tells a graph that an interrupted run has written from one that came from elsewhere.
@@ -110,17 +122,47 @@ impl<'a> Outputs<'a> {
         let convert =
             |(export, output): &(Export, PathBuf)| self.converted(first.path(), *export, output, cancelled, printer);
         let others = self.others.iter().map(convert).collect::<Result<Vec<_>, _>>()?;
+        let file = self.file.as_deref().map(|file| self.write_file(first.path(), file, cancelled, printer));
+        let file = file.transpose()?;
         let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, cancelled, printer));
-        let graph = graph.transpose()?;
-        let mut also = others.into_iter().map(Placed::acknowledge).collect::<Result<Vec<_>, _>>()?;
-        if let (Some(graph), true) = (&graph, self.is_passing()) {
-            first.remove()?;
-            let output = self.graph.clone().unwrap_or_default();
-            return Ok(Delivered { output, bytes: graph.bytes, loaders: vec!["onnxruntime"], also });
-        }
-        let output = first.acknowledge()?;
-        also.extend(self.graph.clone());
-        Ok(Delivered { output, bytes: plan.layout.total_size(), loaders: plan.loaders(), also })
+        let graph = graph.transpose()?.zip(self.graph.clone());
+        let bytes = plan.layout.total_size();
+        let checkpoint = match self.is_passing() {
+            true => first.remove().map(|()| None)?,
+            false => Some(Made { output: first.acknowledge()?, bytes, loaders: plan.loaders() }),
+        };
+        let others = others.into_iter().map(Placed::acknowledge).collect::<Result<Vec<_>, _>>()?;
+        let other = |output| Made { output, bytes, loaders: Vec::new() };
+        let acknowledged = |(placed, bytes, loaders): (Placed, _, _)| {
+            placed.acknowledge().map(|output| Made { output, bytes, loaders })
+        };
+        let file = file.map(acknowledged).transpose()?;
+        let graph = graph.map(|(graph, output)| Made { output, bytes: graph.bytes, loaders: vec!["onnxruntime"] });
+        let mut made = checkpoint.into_iter().chain(others.into_iter().map(other)).chain(file).chain(graph);
+        let Made { output, bytes, loaders } = made.next().unwrap_or_default();
+        Ok(Delivered { output, bytes, loaders, also: made.map(|made| made.output).collect() })
+    }
+
+    /// A GGUF file of the codes that were made, its bytes, and who loads it.
+    fn write_file(
+        &self,
+        made: &Path,
+        output: &Path,
+        cancelled: &AtomicBool,
+        printer: &Printer,
+    ) -> Result<(Placed, u64, Vec<&'static str>), Failure> {
+        make_directory_of(output)?;
+        let checkpoint = model::open(made)?;
+        let plan = GgufPlan::convert(&checkpoint, Accepted::Rounding, &gguf::file_name(Some(output)))?;
+        plan.notices.iter().for_each(|notice| printer.note(notice));
+        let QuantizeArgs { run, finish, .. } = self.args;
+        let (placed, _) = gguf::convert::work(
+            &Delivery { plan: &plan, checkpoint: &checkpoint, source: made, target: output, finish: *finish },
+            run,
+            cancelled,
+            printer,
+        )?;
+        Ok((placed, plan.layout.file_len(), plan.loaders()))
     }
 
     fn converted(
@@ -144,13 +186,7 @@ impl<'a> Outputs<'a> {
         cancelled: &Arc<AtomicBool>,
         printer: &Printer,
     ) -> Result<Graph, Failure> {
-        if let Some(directory) = output.parent() {
-            fs::create_dir_all(directory).map_err(|cause| OutputError::Io {
-                action: "create",
-                path: directory.to_owned(),
-                cause,
-            })?;
-        }
+        make_directory_of(output)?;
         // Hours may have passed since the first look.
         check_output(output, &self.args.recipe.model, self.args.finish.overwrite)?;
         let checkpoint = model::open(made)?;
@@ -160,12 +196,26 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// The checkpoint that a graph is made of, by a name that no user gives.
-fn beside(graph: &Path) -> PathBuf {
+/// One of the outputs.
+#[derive(Default)]
+struct Made {
+    output: PathBuf,
+    bytes: u64,
+    loaders: Vec<&'static str>,
+}
+
+fn make_directory_of(output: &Path) -> Result<(), OutputError> {
+    let directory = directory_of(output);
+    let failed = |cause| OutputError::Io { action: "create", path: directory.to_owned(), cause };
+    fs::create_dir_all(directory).map_err(failed)
+}
+
+/// The checkpoint that a file or a graph is made of, by a name that no user gives.
+fn beside(output: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
-    name.push(graph.file_name().unwrap_or_default());
+    name.push(output.file_name().unwrap_or_default());
     name.push(".kvant-checkpoint");
-    graph.with_file_name(name)
+    output.with_file_name(name)
 }
 
 /// Refuses a further file that could not be written, before the work whose result it is to hold.

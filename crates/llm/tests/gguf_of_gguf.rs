@@ -10,7 +10,7 @@ use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind, Writer};
 use kvant_llm::engine::{Begun, Output, Silent};
 use kvant_llm::gguf::plan::Reason;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{GgufPlan, GgufPlanError, GgufRecipe, MIXES, Mix, measure, restore, values};
+use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, GgufRecipe, MIXES, Mix, measure, restore, values};
 use kvant_llm::recipe::Settings;
 use kvant_numeric::ggml::{GgmlType, quantize};
 use kvant_numeric::simd::Isa;
@@ -115,7 +115,7 @@ fn a_file_of_any_mix_converts_to_itself() {
     for row in MIXES {
         let (source, target) = (file_of(&dir, row.mix), dir.path().join("same.gguf"));
         let checkpoint = restore::open_any(&source).unwrap();
-        let plan = GgufPlan::convert(&checkpoint, false, "same.gguf").unwrap();
+        let plan = GgufPlan::convert(&checkpoint, Accepted::Nothing, "same.gguf").unwrap();
         carry_out(&plan, &checkpoint, &source, &target);
         assert!(read(&source) == read(&target), "{}", row.name);
         let errors = measure(&plan, &checkpoint, &target).unwrap();
@@ -230,7 +230,7 @@ fn architectures_and_types_that_are_not_read_are_taken_over() {
     let dir = tempfile::tempdir().unwrap();
     let source = foreign(dir.path());
     let checkpoint = restore::open_any(&source).unwrap();
-    let same = GgufPlan::convert(&checkpoint, false, "same.gguf").unwrap();
+    let same = GgufPlan::convert(&checkpoint, Accepted::Nothing, "same.gguf").unwrap();
     carry_out(&same, &checkpoint, &source, &dir.path().join("same.gguf"));
     assert!(read(&source) == read(&dir.path().join("same.gguf")));
     assert_eq!((same.family, same.architecture.as_str()), (None, "unheard-of"));

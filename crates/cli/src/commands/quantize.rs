@@ -37,7 +37,7 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
         kvant_llm::onnx::check(&Decoder::open(&checkpoint)?)?;
     }
     if let Some(outputs) = &outputs {
-        outputs.check(&plan)?;
+        outputs.check(&plan, &checkpoint)?;
     }
     match &outputs {
         _ if args.dry_run => show(&plan, &checkpoint, &View::usual(&args.run, &args.recipe.calibration), printer),

@@ -1,7 +1,7 @@
 //! `kvant convert --to gguf`: the codes of a quantized checkpoint in a file for llama.cpp.
 
 use super::{file_name, open};
-use crate::args::ConvertArgs;
+use crate::args::{ConvertArgs, RunArgs};
 use crate::commands::convert::{refuse_for_one_file, said, worst};
 use crate::delivery::Delivery;
 use crate::escape::printable;
@@ -9,13 +9,13 @@ use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, loading, model, size};
-use kvant_container::Checkpoint;
 use kvant_llm::conversion::LayerError;
 use kvant_llm::engine::{Done, Output, Placed};
 use kvant_llm::gguf::run::run as carry_out;
-use kvant_llm::gguf::{GgufPlan, measure};
+use kvant_llm::gguf::{Accepted, GgufPlan, measure};
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Writes a GGUF file of codes that are there already.
@@ -26,7 +26,8 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     refuse_for_one_file(args)?;
     let begun = Instant::now();
     let checkpoint = open(&args.model)?;
-    let plan = GgufPlan::convert(&checkpoint, args.requantize, &file_name(args.output.as_deref()))?;
+    let plan =
+        GgufPlan::convert(&checkpoint, Accepted::requantizing(args.requantize), &file_name(args.output.as_deref()))?;
     if let Some(output) = &args.output {
         Output::check(&plan, &args.model, output, args.finish.overwrite)?;
     }
@@ -35,7 +36,8 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     let Some(target) = args.output.as_deref().filter(|_| !args.dry_run) else {
         return report.show(printer);
     };
-    let (output, done) = work(args, target, &checkpoint, &plan, printer)?;
+    let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: &args.model, target, finish: args.finish };
+    let (output, done) = work(&delivery, &args.run, &interrupt::flag(), printer)?;
     let output = output.acknowledge()?;
     let errors = match args.requantize {
         true => model::pool(&args.run)?.install(|| measure(&plan, &checkpoint, &output))?,
@@ -44,19 +46,20 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     Report { output: Some(output), done, errors, time: Some(begun.elapsed()), ..report }.show(printer)
 }
 
-/// Carries out the plan.
-fn work(
-    args: &ConvertArgs,
-    target: &Path,
-    checkpoint: &Checkpoint,
-    plan: &GgufPlan,
+/// Carries out a plan.
+///
+/// # Errors
+/// What the system or the weights say.
+pub fn work(
+    delivery: &Delivery<'_, GgufPlan>,
+    run: &RunArgs,
+    cancelled: &AtomicBool,
     printer: &Printer,
 ) -> Result<(Placed, Done), Failure> {
-    let cancelled = interrupt::flag();
-    let delivery = Delivery { plan, checkpoint, source: &args.model, target, finish: args.finish };
+    let Delivery { plan, checkpoint, .. } = *delivery;
     delivery.make(plan.tensors.len(), |output| {
         let progress = Progress::new(printer, Unit::Weights);
-        carry_out(plan, checkpoint, output, model::threads(&args.run), &cancelled, &progress)
+        carry_out(plan, checkpoint, output, model::threads(run), cancelled, &progress)
     })
 }
 

@@ -22,12 +22,8 @@ const UNNAMED: &str = "model.gguf";
 /// # Errors
 /// Whatever is wrong with the recipe, or with the file of importance.
 pub fn recipe(args: &RecipeArgs) -> Result<Option<GgufRecipe>, Failure> {
-    let exports = args.exports();
-    if args.format.len() > 1 && exports.contains(&Export::Gguf) {
-        let failure = Failure::new(Kind::Usage, "--format gguf is a file of its own, not one of several formats");
-        return Err(failure.with_hint(Some("write it in a run of its own".to_owned())));
-    }
-    let (line, file) = model::settings(args, exports.first().copied(), &[])?;
+    let asked = if args.wants_gguf() { Some(Export::Gguf) } else { args.checkpoints().first().copied() };
+    let (line, file) = model::settings(args, asked, &[])?;
     let Some(recipe) = GgufRecipe::of(&line, &file)? else {
         return match args.gguf.given() {
             None => Ok(None),
@@ -36,6 +32,13 @@ pub fn recipe(args: &RecipeArgs) -> Result<Option<GgufRecipe>, Failure> {
         };
     };
     model::refuse_onnx(args)?;
+    if args.format.len() > 1 {
+        let mix = recipe.mix();
+        let failure =
+            Failure::new(Kind::Usage, format!("--scheme {mix} is of GGUF alone, and other formats are asked for"));
+        let hint = "use a scheme whose codes all of them hold, e.g. int4:g32, or write the file in a run of its own";
+        return Err(failure.with_hint(Some(hint.to_owned())));
+    }
     if let (Some(option), false) = (ignored(args), recipe.needs_importance()) {
         let failure = Failure::new(Kind::Usage, format!("{option} has a meaning with --algorithm imatrix only"));
         return Err(failure.with_hint(Some("add --algorithm imatrix, or leave it out".to_owned())));
@@ -80,7 +83,8 @@ fn plan_for(args: &RecipeArgs, recipe: GgufRecipe, output: Option<&Path>) -> Res
     Ok((checkpoint, plan))
 }
 
-fn file_name(output: Option<&Path>) -> String {
+/// The name of a file, which its parts have too.
+pub fn file_name(output: Option<&Path>) -> String {
     let name = output.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     name.unwrap_or_else(|| UNNAMED.to_owned())
 }

@@ -120,8 +120,8 @@ pub const EXPORTS: &[ExportRow] = &[
     ExportRow {
         name: "gguf",
         export: Export::Gguf,
-        about: "one file for llama.cpp, with its own schemes (Q4_K_M ...)",
-        scale: None,
+        about: "one file for llama.cpp: its own schemes (Q4_K_M ...), or codes that its blocks hold (int4:g32 ...)",
+        scale: Some(ScaleType::F16),
     },
 ];
 

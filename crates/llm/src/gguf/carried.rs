@@ -36,6 +36,24 @@ pub(super) struct Fit {
     pub loss: Option<String>,
 }
 
+/// What a file of codes that are there already may lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Accepted {
+    /// Nothing.
+    Nothing,
+    /// Digits of scales and minima beyond those of binary16.
+    Rounding,
+    /// The codes: values are quantized anew where no type holds them.
+    Requantizing,
+}
+
+impl Accepted {
+    /// What `--requantize` accepts.
+    pub fn requantizing(asked: bool) -> Accepted {
+        if asked { Accepted::Requantizing } else { Accepted::Nothing }
+    }
+}
+
 /// The largest relative error of a scale with which codes are still taken over: half a unit in the last place of binary16.
 const SMALL_LOSS: f64 = 1.0 / 2048.0;
 
@@ -43,21 +61,21 @@ const SMALL_LOSS: f64 = 1.0 / 2048.0;
 ///
 /// # Errors
 /// Why none does, or what would be lost and is not accepted.
-pub(super) fn fit(isa: Isa, matrices: &[&PackedMatrix<'_>], requantize: bool) -> Result<Fit, String> {
+pub(super) fn fit(isa: Isa, matrices: &[&PackedMatrix<'_>], accepted: Accepted) -> Result<Fit, String> {
     let columns = matrices.first().map_or(1, |matrix| matrix.columns());
     match held(isa, matrices) {
         Ok((carried, loss)) => match loss {
             None => Ok(Fit { kind: type_of(carried.coded), carried: Some(carried), loss: None }),
-            Some((reason, relative)) if requantize && relative <= SMALL_LOSS => {
+            Some((reason, relative)) if accepted >= Accepted::Rounding && relative <= SMALL_LOSS => {
                 Ok(Fit { kind: type_of(carried.coded), carried: Some(carried), loss: Some(reason) })
             }
-            Some((reason, _)) => anew(matrices, columns, requantize, reason),
+            Some((reason, _)) => anew(matrices, columns, accepted, reason),
         },
-        Err(reason) => anew(matrices, columns, requantize, reason),
+        Err(reason) => anew(matrices, columns, accepted, reason),
     }
 }
 
-fn type_of(coded: Coded) -> TensorType {
+pub(super) fn type_of(coded: Coded) -> TensorType {
     TensorType::from_id(coded.kind().id()).unwrap_or(TensorType::F32)
 }
 
@@ -68,10 +86,10 @@ fn type_of(coded: Coded) -> TensorType {
 pub(super) fn anew(
     matrices: &[&PackedMatrix<'_>],
     columns: usize,
-    requantize: bool,
+    accepted: Accepted,
     reason: String,
 ) -> Result<Fit, String> {
-    if !requantize {
+    if accepted < Accepted::Requantizing {
         return Err(reason);
     }
     let scheme = |matrix: &&PackedMatrix<'_>| matrix.scheme(true, None).or_else(|| matrix.like());
@@ -112,7 +130,10 @@ fn held(isa: Isa, matrices: &[&PackedMatrix<'_>]) -> Result<(Carried, Loss), Str
 }
 
 /// The type that holds codes of a scheme.
-fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, String> {
+///
+/// # Errors
+/// Why none does.
+pub(super) fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, String> {
     let no_such = || Err(format!("GGUF has no blocks of `{scheme}`"));
     let granularity = match scheme {
         TensorScheme::Int(IntScheme { granularity, .. }) | TensorScheme::Float(FloatScheme { granularity, .. }) => {

@@ -28,7 +28,7 @@ mod source;
 pub(crate) mod tokenizer;
 mod values;
 
-pub use carried::Carried;
+pub use carried::{Accepted, Carried};
 pub use measure::measure;
 pub use mix::{MIXES, Mix, MixRow, UnknownMix};
 pub use plan::{GgufPlan, GgufPlanError};

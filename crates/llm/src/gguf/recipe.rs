@@ -81,6 +81,8 @@ impl GgufRecipe {
         }
         let mix = match mix {
             Some(Ok(mix)) => mix,
+            // Codes of a scheme are made in a checkpoint, which becomes a file.
+            Some(Err(_)) if scheme.is_some_and(|text| NamedScheme::find("--scheme", text).is_ok()) => return Ok(None),
             Some(Err(error)) => {
                 return Err(RecipeError::invalid(
                     "--scheme",
@@ -102,6 +104,11 @@ impl GgufRecipe {
     /// The recipe of a mix alone.
     pub fn plain(mix: Mix) -> GgufRecipe {
         GgufRecipe { mix, rules: Vec::new(), weighing: Weighing::Uniform, requantizes: false }
+    }
+
+    /// The same for a source that is quantized already, whose values may be quantized again.
+    pub(crate) fn with_requantizing(self) -> GgufRecipe {
+        GgufRecipe { requantizes: true, ..self }
     }
 
     /// The mix.
@@ -237,7 +244,9 @@ fn asks_for_imatrix(line: &Settings, file: &Settings) -> Result<bool, RecipeErro
         [one] if one == "rtn" => Ok(false),
         list => {
             let reason = format!("{} does not make blocks of GGUF", quoted(&list.join(",")));
-            Err(RecipeError::unsupported("--algorithm", reason, "use --algorithm imatrix, or leave it out"))
+            let hint =
+                "use --algorithm imatrix, or a scheme whose codes become blocks: --scheme int4:g32 --format gguf";
+            Err(RecipeError::unsupported("--algorithm", reason, hint))
         }
     }
 }
@@ -259,8 +268,10 @@ mod tests {
         assert_eq!(recipe(&line("Q4_K_M")).unwrap().unwrap().mix(), Mix::Q4_K_M);
         assert!(recipe(&line("int4_wo_128")).unwrap().is_none());
         assert!(recipe(&Settings { format: Some(Export::Quark), ..line("Q8_0") }).unwrap().is_none());
-        let asked = Settings { format: Some(Export::Gguf), ..line("int4") };
-        assert_eq!(recipe(&asked).unwrap_err().to_string(), "--scheme: `int4` is no type of GGUF");
+        let asked = Settings { format: Some(Export::Gguf), ..line("Q9_9") };
+        assert_eq!(recipe(&asked).unwrap_err().to_string(), "--scheme: `Q9_9` is no type of GGUF");
+        let codes = Settings { format: Some(Export::Gguf), ..line("int4:g32") };
+        assert!(recipe(&codes).unwrap().is_none());
         let asked = Settings { format: Some(Export::Gguf), ..line("bf16") };
         assert_eq!(recipe(&asked).unwrap().unwrap().mix(), Mix::BF16);
     }

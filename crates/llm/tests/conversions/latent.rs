@@ -5,7 +5,7 @@ use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_llm::engine::{Begun, Output, Silent};
 use kvant_llm::export::Export;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{GgufPlan, GgufPlanError, measure};
+use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, measure};
 use kvant_llm::recipe::Settings;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -57,13 +57,13 @@ fn what_is_turned_over_is_quantized_again_where_that_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let source = model(dir.path());
     let checkpoint = Checkpoint::open(&source).unwrap();
-    let refused = GgufPlan::convert(&checkpoint, false, "model.gguf").unwrap_err();
+    let refused = GgufPlan::convert(&checkpoint, Accepted::Nothing, "model.gguf").unwrap_err();
     assert!(
         matches!(&refused, GgufPlanError::Conversion { tensor, .. } if tensor.ends_with("kv_b_proj.weight")),
         "{refused}"
     );
     assert!(refused.hint().unwrap().contains("--requantize"));
-    let plan = GgufPlan::convert(&checkpoint, true, "model.gguf").unwrap();
+    let plan = GgufPlan::convert(&checkpoint, Accepted::Requantizing, "model.gguf").unwrap();
     let target = dir.path().join("model.gguf");
     let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!("finished") };
     run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();

@@ -3,7 +3,7 @@
 use crate::sources::{SOURCES, Source, convert, open, targets, write_file};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Target, measure};
-use kvant_llm::gguf::{self, GgufPlan, GgufPlanError};
+use kvant_llm::gguf::{self, Accepted, GgufPlan, GgufPlanError};
 use kvant_llm::import::{self, Stored};
 use kvant_llm::plan::PlanError;
 use kvant_llm::weight::Band;
@@ -105,7 +105,7 @@ const GGUF: &str = "gguf";
 fn file_cell(from: &Path, dir: &Path) -> Option<(Cell, Option<String>)> {
     let source = open(from);
     let error_of = |requantize: bool| {
-        let plan = GgufPlan::convert(&source, requantize, "out.gguf")?;
+        let plan = GgufPlan::convert(&source, Accepted::requantizing(requantize), "out.gguf")?;
         let out = dir.join(if requantize { "lossy.gguf" } else { "out.gguf" });
         write_file(&plan, &source, from, &out);
         let errors = gguf::measure(&plan, &source, &out).unwrap();

@@ -5,7 +5,7 @@ use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufFile, TensorType};
 use kvant_llm::conversion::Target;
 use kvant_llm::export::Export;
-use kvant_llm::gguf::{GgufPlan, GgufPlanError, measure};
+use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, measure};
 use kvant_llm::recipe::Settings;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ fn nvfp4(dir: &Path, format: Export) -> PathBuf {
 
 fn in_file(source: &Path, file: &Path, requantize: bool) -> Result<GgufPlan, GgufPlanError> {
     let checkpoint = Checkpoint::open(source).unwrap();
-    let plan = GgufPlan::convert(&checkpoint, requantize, "model.gguf")?;
+    let plan = GgufPlan::convert(&checkpoint, Accepted::requantizing(requantize), "model.gguf")?;
     write_file(&plan, &checkpoint, source, file);
     Ok(plan)
 }

@@ -7,7 +7,7 @@ use kvant_llm::conversion::{Conversion, FloatType, Target};
 use kvant_llm::engine::{self, Begun, Output, Silent};
 use kvant_llm::export::Export;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{GgufPlan, GgufPlanError, GgufRecipe, restore};
+use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, GgufRecipe, restore};
 use kvant_llm::plan::{Plan, PlanError};
 use kvant_llm::recipe::Settings;
 use serde_json::{Value, json};
@@ -136,8 +136,8 @@ fn as_rounded_file(dir: &Path) {
 fn into_file(dir: &Path, requantize: bool) {
     let file = dir.with_extension("gguf");
     let checkpoint = Checkpoint::open(dir).unwrap();
-    let made =
-        GgufPlan::convert(&checkpoint, requantize, "model.gguf").map(|plan| write_file(&plan, &checkpoint, dir, &file));
+    let made = GgufPlan::convert(&checkpoint, Accepted::requantizing(requantize), "model.gguf")
+        .map(|plan| write_file(&plan, &checkpoint, dir, &file));
     drop(checkpoint);
     std::fs::remove_dir_all(dir).unwrap();
     match made {

@@ -27,8 +27,12 @@ pub fn transpose_part<T: Copy>(
         for left in (0..columns).step_by(BLOCK) {
             let wide = BLOCK.min(columns - left);
             for (row, line) in block.iter_mut().enumerate().take(height) {
-                let start = (top + row) * width + left;
-                line[..wide].copy_from_slice(&matrix[start..start + wide]);
+                let source = &matrix[(top + row) * width + left..][..wide];
+                match source.first_chunk() {
+                    // A copy of a known length is a few instructions.
+                    Some(whole) => *line = *whole,
+                    None => line[..wide].copy_from_slice(source),
+                }
             }
             for column in 0..wide {
                 let start = (left + column) * out_width + top;

@@ -73,7 +73,13 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::COHERE),
         ..LLAMA
     },
-    Architecture { family: "deepseek_v2", name: "deepseek2", extras: extras::deepseek2, ..LLAMA },
+    Architecture {
+        family: "deepseek_v2",
+        name: "deepseek2",
+        extras: extras::deepseek2,
+        restoration: Some(&restoration::DEEPSEEK_V2),
+        ..LLAMA
+    },
     Architecture {
         family: "deepseek_v3",
         name: "deepseek2",
@@ -120,6 +126,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         needs_head: true,
         norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
         extras: extras::gpt_oss,
+        restoration: Some(&restoration::GPT_OSS),
         ..QWEN2
     },
     Architecture {
@@ -148,7 +155,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::NEMOTRON),
         ..QWEN2
     },
-    Architecture { family: "olmo", name: "olmo", extras: extras::olmo, ..LLAMA },
+    Architecture { family: "olmo", name: "olmo", extras: extras::olmo, restoration: Some(&restoration::OLMO), ..LLAMA },
     Architecture { family: "olmo2", name: "olmo2", needs_head: true, restoration: Some(&restoration::OLMO2), ..QWEN2 },
     Architecture {
         family: "olmo3",
@@ -158,7 +165,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::OLMO3),
         ..QWEN2
     },
-    Architecture { family: "olmoe", name: "olmoe", needs_head: true, ..QWEN2 },
+    Architecture { family: "olmoe", name: "olmoe", needs_head: true, restoration: PLAIN, ..QWEN2 },
     Architecture {
         family: "phi",
         name: "phi2",
@@ -169,7 +176,14 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..QWEN2
     },
     Architecture { family: "phi3", name: "phi3", extras: extras::phi3, restoration: Some(&restoration::PHI3), ..QWEN2 },
-    Architecture { family: "phimoe", name: "phimoe", needs_head: true, extras: extras::phi3, ..QWEN2 },
+    Architecture {
+        family: "phimoe",
+        name: "phimoe",
+        needs_head: true,
+        extras: extras::phi3,
+        restoration: Some(&restoration::PHIMOE),
+        ..QWEN2
+    },
     Architecture { restoration: PLAIN, ..QWEN2 },
     Architecture {
         family: "qwen2_moe",

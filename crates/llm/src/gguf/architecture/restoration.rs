@@ -48,18 +48,27 @@ pub(super) const GEMMA3: Restoration =
 pub(super) const COHERE: Restoration =
     Restoration { words: &[("logit_scale", "logit_scale")], flags: &[("attn_q_norm.weight", "use_qk_norm")], ..PLAIN };
 
+const LATENT: Words = &[
+    ("expert_count", "n_routed_experts"),
+    ("attention.head_count_kv", ""),
+    ("attention.key_length", ""),
+    ("attention.kv_lora_rank", "kv_lora_rank"),
+    ("attention.q_lora_rank", "q_lora_rank"),
+    ("attention.value_length_mla", "v_head_dim"),
+    ("rope.dimension_count", ""),
+];
+
+pub(super) const DEEPSEEK_V2: Restoration = Restoration {
+    is_of: |stated| has_latent_keys(stated) && stated.size("expert_gating_func") != Some(SIGMOID),
+    words: LATENT,
+    more: deepseek_v2,
+    ..PLAIN
+};
+
 pub(super) const DEEPSEEK_V3: Restoration = Restoration {
-    is_of: |stated| stated.size("expert_gating_func") == Some(SIGMOID) && stated.has("blk.0.attn_k_b.weight"),
-    words: &[
-        ("expert_count", "n_routed_experts"),
-        ("attention.head_count_kv", ""),
-        ("attention.key_length", ""),
-        ("attention.kv_lora_rank", "kv_lora_rank"),
-        ("attention.q_lora_rank", "q_lora_rank"),
-        ("attention.value_length_mla", "v_head_dim"),
-        ("rope.dimension_count", ""),
-    ],
-    more: deepseek_v3,
+    is_of: |stated| has_latent_keys(stated) && stated.size("expert_gating_func") == Some(SIGMOID),
+    words: LATENT,
+    more: latent,
     ..PLAIN
 };
 
@@ -92,6 +101,12 @@ pub(super) const GPT_NEOX: Restoration = Restoration {
     ..PLAIN
 };
 
+pub(super) const GPT_OSS: Restoration = Restoration {
+    words: &[("expert_count", "num_local_experts"), ("expert_feed_forward_length", "intermediate_size")],
+    more: gpt_oss,
+    ..PLAIN
+};
+
 pub(super) const GRANITE: Restoration = Restoration {
     words: &[
         ("attention.scale", "attention_multiplier"),
@@ -108,6 +123,9 @@ pub(super) const NEMOTRON: Restoration = Restoration {
     ..PLAIN
 };
 
+pub(super) const OLMO: Restoration =
+    Restoration { words: &[("attention.clamp_kqv", "clip_qkv"), ("attention.layer_norm_epsilon", "")], ..PLAIN };
+
 pub(super) const OLMO2: Restoration =
     Restoration { is_of: |stated| stated.value("attention.sliding_window").is_none(), ..PLAIN };
 
@@ -115,6 +133,15 @@ pub(super) const OLMO3: Restoration =
     Restoration { is_of: |stated| stated.value("attention.sliding_window").is_some(), more: layer_types, ..PLAIN };
 
 pub(super) const PHI3: Restoration = Restoration { words: &[("attention.sliding_window", "")], more: phi3, ..PLAIN };
+
+pub(super) const PHIMOE: Restoration = Restoration {
+    words: &[("expert_count", "num_local_experts"), ("attention.sliding_window", "")],
+    more: |stated, config| {
+        phi3(stated, config);
+        config.insert("lm_head_bias".to_owned(), json!(stated.has("output.bias")));
+    },
+    ..PLAIN
+};
 
 pub(super) const STABLELM: Restoration =
     Restoration { flags: &[("attn_q_norm.weight", "qk_layernorm"), ("attn_q.bias", "use_qkv_bias")], ..PLAIN };
@@ -152,7 +179,26 @@ fn attention_scalar(stated: &Stated<'_>, config: &mut Map<String, Value>, blocks
     }
 }
 
-fn deepseek_v3(stated: &Stated<'_>, config: &mut Map<String, Value>) {
+/// Whether keys are made of the latent vector by a tensor of their own, as files have it that attend to the latent vectors.
+fn has_latent_keys(stated: &Stated<'_>) -> bool {
+    stated.has("blk.0.attn_k_b.weight")
+}
+
+/// Experts are chosen by groups where there are several.
+fn deepseek_v2(stated: &Stated<'_>, config: &mut Map<String, Value>) {
+    latent(stated, config);
+    let grouped = stated.size("expert_group_count").is_some_and(|count| count > 1);
+    config.insert("topk_method".to_owned(), json!(if grouped { "group_limited_greedy" } else { "greedy" }));
+}
+
+/// Published models do not round the bounds of YaRN's ramp, which llama.cpp does and no file states.
+fn gpt_oss(_: &Stated<'_>, config: &mut Map<String, Value>) {
+    if let Some(scaling) = config.get_mut("rope_scaling").and_then(Value::as_object_mut) {
+        scaling.insert("truncate".to_owned(), json!(false));
+    }
+}
+
+fn latent(stated: &Stated<'_>, config: &mut Map<String, Value>) {
     let (rope, key) = (stated.size("rope.dimension_count"), stated.size("attention.key_length_mla"));
     if let (Some(rope), Some(key)) = (rope, key) {
         config.insert("qk_rope_head_dim".to_owned(), json!(rope));

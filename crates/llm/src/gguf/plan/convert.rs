@@ -4,7 +4,7 @@
 use super::build::{Builder, Draft, drafts_of, opened};
 use super::of_file::Source;
 use super::{Content, GgufPlan, GgufPlanError, Slab};
-use crate::gguf::carried::{Fit, anew, fit};
+use crate::gguf::carried::{Accepted, Fit, anew, fit};
 use crate::gguf::mix::{Category, MIXES, Mix};
 use crate::gguf::names;
 use crate::gguf::recipe::GgufRecipe;
@@ -23,13 +23,12 @@ const ACTIVATIONS: &str = "the source quantizes activations, which llama.cpp doe
 pub(super) type Fits = HashMap<String, Fit>;
 
 impl GgufPlan {
-    /// Plans the file `file_name` that holds the codes of a quantized checkpoint, or all that another file holds. `requantize` accepts that values change where
-    /// no type holds them.
+    /// Plans the file `file_name` that holds the codes of a quantized checkpoint, or all that another file holds.
     ///
     /// # Errors
     /// [`GgufPlanError::Conversion`] for codes that no type holds, [`GgufPlanError::NotQuantized`]; otherwise as
     /// [`GgufPlan::new`].
-    pub fn convert(checkpoint: &Checkpoint, requantize: bool, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
+    pub fn convert(checkpoint: &Checkpoint, accepted: Accepted, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
         if let Some(file) = checkpoint.gguf() {
             return Source::new(checkpoint, file)?.same(file_name);
         }
@@ -37,7 +36,7 @@ impl GgufPlan {
         let network = Network::recognise(&opened.config, &opened.metas);
         let mut builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
         builder.check_sources(&opened.tensors)?;
-        let fits = builder.fits(&opened.tensors, requantize)?;
+        let fits = builder.fits(&opened.tensors, accepted)?;
         builder.add_tensor_scales(&opened.tensors, &fits);
         let mix = mix_of(&builder.drafts, &fits);
         let recipe = GgufRecipe::plain(mix);
@@ -51,13 +50,13 @@ impl GgufPlan {
 
 impl Builder<'_> {
     /// The types of all tensors that have no fixed one.
-    fn fits(&self, tensors: &[ImportedTensor<'_>], requantize: bool) -> Result<Fits, GgufPlanError> {
+    fn fits(&self, tensors: &[ImportedTensor<'_>], accepted: Accepted) -> Result<Fits, GgufPlanError> {
         let mut fits = Fits::new();
         for (draft, slabs) in self.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
             let matrices: Vec<&PackedMatrix<'_>> = slabs.iter().filter_map(|slab| packed(tensors, slab)).collect();
             let fit = match matrices.iter().any(|matrix| !matrix.is_float()) {
                 false => Fit { kind: kept_type(tensors, slabs), carried: None, loss: None },
-                true => self.fit(draft, slabs, &matrices, requantize)?,
+                true => self.fit(draft, slabs, &matrices, accepted)?,
             };
             fits.insert(draft.name.clone(), fit);
         }
@@ -98,23 +97,23 @@ impl Builder<'_> {
         draft: &Draft,
         slabs: &[Slab],
         matrices: &[&PackedMatrix<'_>],
-        requantize: bool,
+        accepted: Accepted,
     ) -> Result<Fit, GgufPlanError> {
         let whole = slabs.len() == matrices.len() && slabs.iter().all(|slab| !slab.transposed);
         let tensor = || slabs.first().map_or(draft.name.clone(), |slab| self.tensors[slab.tensor].name.clone());
         let refused = |reason: String| GgufPlanError::Conversion { tensor: tensor(), reason };
         match whole {
             true => {
-                let found = fit(Isa::best(), matrices, requantize).map_err(&refused)?;
+                let found = fit(Isa::best(), matrices, accepted).map_err(&refused)?;
                 match self.lacks_scale(draft, matrices, &found) {
-                    Some(reason) => anew(matrices, matrices[0].columns(), requantize, reason).map_err(refused),
+                    Some(reason) => anew(matrices, matrices[0].columns(), accepted, reason).map_err(refused),
                     None => Ok(found),
                 }
             }
             false => {
                 let columns = draft.shape.last().copied().unwrap_or(1);
                 let reason = "it is turned over in the file, or a part of it has no codes";
-                anew(matrices, columns, requantize, reason.to_owned()).map_err(refused)
+                anew(matrices, columns, accepted, reason.to_owned()).map_err(refused)
             }
         }
     }
@@ -136,6 +135,19 @@ fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &Slab) -> Option<&'t 
 
 /// The mix that the file is said to be of: that of the type with most weights.
 fn mix_of(drafts: &[Draft], fits: &Fits) -> Mix {
+    let most = most(drafts, fits);
+    MIXES.iter().find(|row| Some(row.base) == most).map_or(Mix::F16, |row| row.mix)
+}
+
+/// `general.file_type` of a file most of whose weights are of a type that values are not quantized to.
+pub(super) fn file_type_of(drafts: &[Draft], fits: &Fits) -> Option<u32> {
+    /// `LLAMA_FTYPE_MOSTLY_NVFP4`.
+    const NVFP4: u32 = 39;
+    (most(drafts, fits) == Some(TensorType::NVFP4)).then_some(NVFP4)
+}
+
+/// The type with most weights, of those that have codes.
+fn most(drafts: &[Draft], fits: &Fits) -> Option<TensorType> {
     let mut weights: HashMap<TensorType, usize> = HashMap::new();
     for draft in drafts {
         let kind = fits.get(&draft.name).map(|fit| fit.kind).filter(|kind| kind.block_elements() > 1);
@@ -143,6 +155,5 @@ fn mix_of(drafts: &[Draft], fits: &Fits) -> Mix {
             *weights.entry(kind).or_default() += draft.shape.iter().product::<usize>();
         }
     }
-    let most = weights.into_iter().max_by_key(|(kind, weights)| (*weights, *kind)).map(|(kind, _)| kind);
-    MIXES.iter().find(|row| Some(row.base) == most).map_or(Mix::F16, |row| row.mix)
+    weights.into_iter().max_by_key(|(kind, weights)| (*weights, *kind)).map(|(kind, _)| kind)
 }

@@ -1,7 +1,7 @@
 //! The end of planning: types are chosen, metadata and tokenizer described, everything laid out.
 
 use super::build::{Builder, Draft};
-use super::convert::Fits;
+use super::convert::{Fits, file_type_of};
 use super::types::{Candidate, choose_type};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason};
 use crate::family::AttentionScale;
@@ -37,7 +37,8 @@ impl Builder<'_> {
             let (name, category) = (name.to_owned(), Category::Other);
             self.drafts.push(Draft { name, shape, content, block: None, category, modules: Vec::new(), fixed: true });
         }
-        let mut metadata = metadata::of_model(&facts, &model_name(checkpoint), recipe.mix().row().file_type)?;
+        let file_type = fits.and_then(|fits| file_type_of(&self.drafts, fits)).unwrap_or(recipe.mix().row().file_type);
+        let mut metadata = metadata::of_model(&facts, &model_name(checkpoint), file_type)?;
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
         notices.extend(self.notices(&recipe));
@@ -185,12 +186,16 @@ pub(super) fn check_importance(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -
     Ok(())
 }
 
+/// Architectures that read the length of a sliding window and compute none.
+const WINDOWS_IGNORED: [&str; 2] = ["phi3", "phimoe"];
+
 /// Sliding windows that the graph of the architecture does not compute.
 fn windows_notice(facts: &Facts<'_>, metadata: &Metadata) -> Option<String> {
     let config = facts.config;
     let window = config.sliding_window.filter(|_| config.flag_or("use_sliding_window", true))?;
     let is_stated = metadata.get(&facts.key("attention.sliding_window")).is_some();
-    let matters = !is_stated && config.max_positions.is_none_or(|longest| window < longest);
+    let is_computed = is_stated && !WINDOWS_IGNORED.contains(&facts.architecture.name);
+    let matters = !is_computed && config.max_positions.is_none_or(|longest| window < longest);
     matters.then(|| {
         format!(
             "llama.cpp's graph of `{}` has no sliding windows: texts of more than {window} tokens are computed otherwise",

@@ -7,6 +7,7 @@ mod convert;
 mod error;
 mod finish;
 mod layers;
+mod of_codes;
 mod of_file;
 mod outside;
 mod row_map;

@@ -177,10 +177,18 @@ impl Expectation<'_> {
                     };
                     // Parameters of a module of experts have no suffix, layers have one.
                     let is_parameter = name.contains("experts.");
+                    if is_parameter && self.has_expert_bias(block, *role) {
+                        self.add(format!("{path}_bias"), vec![experts, rows]);
+                    }
                     self.add(if is_parameter { path } else { format!("{path}.weight") }, shape);
                 }
             }
         }
+    }
+
+    fn has_expert_bias(&self, block: usize, role: Role) -> bool {
+        let role = if role == Role::GateUp { Role::Gate } else { role };
+        of_role(role, Part::Experts).is_some_and(|stem| self.shape(Some(block), &format!("{stem}.bias")).is_some())
     }
 
     fn experts_size(&self, block: usize, role: Role) -> Option<[usize; 3]> {
