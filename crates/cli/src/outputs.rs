@@ -40,13 +40,23 @@ pub struct Outputs<'a> {
 /// What a run made.
 pub struct Delivered {
     /// The first output.
+    pub main: Made,
+    /// The others.
+    pub also: Vec<PathBuf>,
+}
+
+/// One of the outputs.
+pub struct Made {
+    /// Where it is.
     pub output: PathBuf,
+    /// Its format.
+    pub format: &'static str,
     /// Its bytes.
     pub bytes: u64,
+    /// Bits that a weight takes on average where there are codes.
+    pub bits_per_weight: f64,
     /// Who loads it.
     pub loaders: Vec<&'static str>,
-    /// The other outputs.
-    pub also: Vec<PathBuf>,
 }
 
 impl<'a> Outputs<'a> {
@@ -126,43 +136,64 @@ impl<'a> Outputs<'a> {
         let file = file.transpose()?;
         let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, cancelled, printer));
         let graph = graph.transpose()?.zip(self.graph.clone());
-        let bytes = plan.layout.total_size();
-        let checkpoint = match self.is_passing() {
-            true => first.remove().map(|()| None)?,
-            false => Some(Made { output: first.acknowledge()?, bytes, loaders: plan.loaders() }),
+        let of_plan = |output: PathBuf| Made {
+            output,
+            format: plan.export.row().name,
+            bytes: plan.layout.total_size(),
+            bits_per_weight: plan.bits_per_weight(),
+            loaders: plan.loaders(),
         };
-        let others = others.into_iter().map(Placed::acknowledge).collect::<Result<Vec<_>, _>>()?;
-        let other = |output| Made { output, bytes, loaders: Vec::new() };
-        let acknowledged = |(placed, bytes, loaders): (Placed, _, _)| {
-            placed.acknowledge().map(|output| Made { output, bytes, loaders })
-        };
-        let file = file.map(acknowledged).transpose()?;
-        let graph = graph.map(|(graph, output)| Made { output, bytes: graph.bytes, loaders: vec!["onnxruntime"] });
-        let mut made = checkpoint.into_iter().chain(others.into_iter().map(other)).chain(file).chain(graph);
-        let Made { output, bytes, loaders } = made.next().unwrap_or_default();
-        Ok(Delivered { output, bytes, loaders, also: made.map(|made| made.output).collect() })
+        let mut made = Vec::new();
+        match self.is_passing() {
+            true => first.remove()?,
+            false => made.push(of_plan(first.acknowledge()?)),
+        }
+        for other in others {
+            made.push(of_plan(other.acknowledge()?));
+        }
+        if let Some((placed, file)) = file {
+            placed.acknowledge()?;
+            made.push(file);
+        }
+        made.extend(graph.map(|(graph, output)| Made {
+            format: Format::Onnx.name(),
+            bytes: graph.bytes,
+            loaders: vec!["onnxruntime"],
+            ..of_plan(output)
+        }));
+        let also = made.iter().skip(1).map(|made| made.output.clone()).collect();
+        let main = made.into_iter().next().unwrap_or_else(|| of_plan(self.checkpoint.clone()));
+        Ok(Delivered { main, also })
     }
 
-    /// A GGUF file of the codes that were made, its bytes, and who loads it.
+    /// A GGUF file of the codes that were made.
     fn write_file(
         &self,
         made: &Path,
         output: &Path,
         cancelled: &AtomicBool,
         printer: &Printer,
-    ) -> Result<(Placed, u64, Vec<&'static str>), Failure> {
+    ) -> Result<(Placed, Made), Failure> {
         make_directory_of(output)?;
         let checkpoint = model::open(made)?;
-        let plan = GgufPlan::convert(&checkpoint, Accepted::Rounding, &gguf::file_name(Some(output)))?;
+        let plan = GgufPlan::convert_of(
+            &checkpoint,
+            &self.args.recipe.model,
+            Accepted::Rounding,
+            &gguf::file_name(Some(output)),
+        )?;
         plan.notices.iter().for_each(|notice| printer.note(notice));
         let QuantizeArgs { run, finish, .. } = self.args;
-        let (placed, _) = gguf::convert::work(
-            &Delivery { plan: &plan, checkpoint: &checkpoint, source: made, target: output, finish: *finish },
-            run,
-            cancelled,
-            printer,
-        )?;
-        Ok((placed, plan.layout.file_len(), plan.loaders()))
+        let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: made, target: output, finish: *finish };
+        let (placed, _) = gguf::convert::work(&delivery, run, cancelled, printer)?;
+        let made = Made {
+            output: placed.path().to_owned(),
+            format: Export::Gguf.row().name,
+            bytes: plan.layout.file_len(),
+            bits_per_weight: plan.bits_per_weight(),
+            loaders: plan.loaders(),
+        };
+        Ok((placed, made))
     }
 
     fn converted(
@@ -194,14 +225,6 @@ impl<'a> Outputs<'a> {
         let task = Task { output, finish: self.args.finish, run: &self.args.run, cancelled };
         task.make(&decoder, printer)
     }
-}
-
-/// One of the outputs.
-#[derive(Default)]
-struct Made {
-    output: PathBuf,
-    bytes: u64,
-    loaders: Vec<&'static str>,
 }
 
 fn make_directory_of(output: &Path) -> Result<(), OutputError> {

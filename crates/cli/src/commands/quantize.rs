@@ -186,7 +186,7 @@ fn conclude(report: &Report, printer: &Printer) -> Result<(), Failure> {
     if printer.is_json() {
         printer.json(&report.json())
     } else {
-        let outputs = std::iter::once(&report.delivered.output).chain(&report.delivered.also);
+        let outputs = std::iter::once(&report.delivered.main.output).chain(&report.delivered.also);
         printer.data(&outputs.map(|output| output.display().to_string()).collect::<Vec<_>>().join("\n"))
     }
 }
@@ -197,18 +197,23 @@ impl Report {
         let lines = [
             ("layers", format!("{} to {}", self.plan.layers.len(), self.plan.recipe.scheme_name())),
             ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
-            ("bits per weight", format!("{:.2} in quantized layers, scales included", self.plan.bits_per_weight())),
+            (
+                "bits per weight",
+                format!("{:.2} in quantized layers, scales included", self.delivered.main.bits_per_weight),
+            ),
             ("time", size::duration(self.time)),
         ];
-        loading::summary(lines, &self.delivered.loaders, &self.delivered.output)
+        let made = &self.delivered.main;
+        loading::summary(lines, &made.loaders, &made.output)
     }
 
     fn json(&self) -> serde_json::Value {
         let (before, after) = self.sizes();
+        let made = &self.delivered.main;
         json!({
-            "output": self.delivered.output.display().to_string(),
+            "output": made.output.display().to_string(),
             "also": self.delivered.also.iter().map(|output| output.display().to_string()).collect::<Vec<_>>(),
-            "export": self.plan.export.row().name,
+            "export": made.format,
             "recipe": self.plan.recipe,
             "architecture": self.plan.architecture,
             "family": self.plan.family,
@@ -216,17 +221,17 @@ impl Report {
             "kept_tensors": self.plan.kept.len(),
             "source_bytes": before,
             "output_bytes": after,
-            "bits_per_weight": self.plan.bits_per_weight(),
+            "bits_per_weight": made.bits_per_weight,
             "seconds": self.time.as_secs_f64(),
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,
-            "loading": loading::json(&self.delivered.loaders, &self.delivered.output),
+            "loading": loading::json(&made.loaders, &made.output),
             "notices": self.plan.notices,
             "calibration": self.plan.record,
         })
     }
 
     fn sizes(&self) -> (u64, u64) {
-        (self.plan.source_bytes, self.delivered.bytes)
+        (self.plan.source_bytes, self.delivered.main.bytes)
     }
 }

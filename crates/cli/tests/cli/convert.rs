@@ -25,6 +25,42 @@ fn options_without_a_meaning_for_one_file_are_refused_and_sync_has_one() {
     assert_eq!(names(&place.path("")), ["int4", "nano_llama", "out.gguf", "out.onnx"]);
 }
 
+#[test]
+fn codes_go_to_gguf_alone_or_beside_checkpoints() {
+    let place = Place::new();
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
+    let scheme = ["quantize", "nano_llama", "--scheme", "int4:g32", "--algorithm", "awq,gptq"];
+    let data = ["--calib", "text.txt", "--num-samples", "4", "--seq-len", "32"];
+    place.succeed(&[&scheme[..], &data, &["--format", "gguf", "-o", "alone.gguf"]].concat());
+    place.succeed(&[&scheme[..], &data, &["--format", "awq", "--format", "gguf", "-o", "both"]].concat());
+    assert_eq!(names(&place.path("")), ["alone.gguf", "both", "nano_llama", "text.txt"]);
+    assert_eq!(names(&place.path("both/gguf")), ["model.gguf"]);
+    let (alone, beside) =
+        (fs::read(place.path("alone.gguf")).unwrap(), fs::read(place.path("both/gguf/model.gguf")).unwrap());
+    assert!(alone == beside, "the same codes, and the name of the model that was quantized");
+    place.succeed(&["convert", "both/awq", "--to", "gguf", "-o", "converted.gguf"]);
+    let compare = ["eval", "alone.gguf", "--reference", "both/awq", "--data", "text.txt", "--seq-len", "64", "--json"];
+    let found: serde_json::Value = serde_json::from_str(&place.succeed(&compare).stdout).unwrap();
+    assert_eq!(found["kl_mean"], 0.0);
+}
+
+#[test]
+fn codes_that_no_block_holds_are_refused_before_anything_is_written() {
+    let place = Place::new();
+    for (scheme, options, reason) in [
+        ("int8:g16", &[][..], "no whole blocks"),
+        ("fp8", &["--weights-only"][..], "no blocks of"),
+        ("Q4_K_M", &["--format", "awq"][..], "GGUF alone"),
+    ] {
+        let line =
+            [&["quantize", "nano_llama", "--scheme", scheme, "--format", "gguf", "-o", "out"][..], options].concat();
+        let refused = place.run(&line);
+        assert_ne!(refused.code, Some(0), "{line:?}");
+        assert!(refused.stderr.contains(reason) && refused.stderr.contains("hint"), "{}", refused.stderr);
+    }
+    assert_eq!(names(&place.path("")), ["nano_llama"]);
+}
+
 /// The journal of an output that is whole, of a run with another recipe.
 fn whole(place: &Place, journal: &str) {
     place.write(journal, "{\"kvant_journal\":1,\"plan\":\"another\"}\n{\"whole\":true}\n");

@@ -1,5 +1,6 @@
 //! Making a plan: from a checkpoint's headers, its config.json, its tokenizer and a recipe.
 
+use super::finish::Names;
 use super::of_file::Source;
 use super::{Content, GgufPlan, GgufPlanError, RowMap, Slab};
 use crate::family::Family;
@@ -31,7 +32,8 @@ impl GgufPlan {
         let network = Network::recognise(&opened.config, &opened.metas);
         let builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
         builder.check_sources(&opened.tensors)?;
-        builder.finish(&opened.tensors, checkpoint, recipe, None, file_name)
+        let names = Names { file: file_name, model: checkpoint.path() };
+        builder.finish(&opened.tensors, checkpoint, recipe, None, names)
     }
 }
 

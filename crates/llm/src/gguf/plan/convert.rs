@@ -2,6 +2,7 @@
 //! else keeps its type.
 
 use super::build::{Builder, Draft, drafts_of, opened};
+use super::finish::Names;
 use super::of_file::Source;
 use super::{Content, GgufPlan, GgufPlanError, Slab};
 use crate::gguf::carried::{Accepted, Fit, anew, fit};
@@ -16,6 +17,7 @@ use kvant_container::gguf::TensorType;
 use kvant_numeric::ggml::Coded;
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
+use std::path::Path;
 
 const ACTIVATIONS: &str = "the source quantizes activations, which llama.cpp does in a way of its own";
 
@@ -29,6 +31,19 @@ impl GgufPlan {
     /// [`GgufPlanError::Conversion`] for codes that no type holds, [`GgufPlanError::NotQuantized`]; otherwise as
     /// [`GgufPlan::new`].
     pub fn convert(checkpoint: &Checkpoint, accepted: Accepted, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
+        Self::convert_of(checkpoint, checkpoint.path(), accepted, file_name)
+    }
+
+    /// The same of a checkpoint that was made of another one: `model` is the directory whose name the model has.
+    ///
+    /// # Errors
+    /// As [`GgufPlan::convert`].
+    pub fn convert_of(
+        checkpoint: &Checkpoint,
+        model: &Path,
+        accepted: Accepted,
+        file_name: &str,
+    ) -> Result<GgufPlan, GgufPlanError> {
         if let Some(file) = checkpoint.gguf() {
             return Source::new(checkpoint, file)?.same(file_name);
         }
@@ -40,7 +55,8 @@ impl GgufPlan {
         builder.add_tensor_scales(&opened.tensors, &fits);
         let mix = mix_of(&builder.drafts, &fits);
         let recipe = GgufRecipe::plain(mix);
-        let mut plan = builder.finish(&opened.tensors, checkpoint, recipe, Some(&fits), file_name)?;
+        let mut plan =
+            builder.finish(&opened.tensors, checkpoint, recipe, Some(&fits), Names { file: file_name, model })?;
         if opened.activations {
             plan.notices.push(ACTIVATIONS.to_owned());
         }

@@ -66,6 +66,14 @@ pub enum GgufPlanError {
         /// Why.
         reason: String,
     },
+    /// No type holds the codes that a scheme makes (*unsupported*).
+    #[error("--format gguf: the codes of `{layer}` have no place in it: {reason}")]
+    NoBlocks {
+        /// The first such layer.
+        layer: String,
+        /// Why.
+        reason: String,
+    },
     /// There are no codes to take over (*invalid*).
     #[error("no weight of the source is quantized")]
     NotQuantized,
@@ -173,6 +181,11 @@ impl GgufPlanError {
             GgufPlanError::Conversion { .. } => {
                 Some("accept a loss with --requantize, or convert --to float and quantize that".to_owned())
             }
+            GgufPlanError::NoBlocks { .. } => Some(
+                "use a scheme whose codes its blocks hold (int4:g32, uint4:g32:zp, int8:g32, mxfp4 or nvfp4 with --weights-only \
+                 ...), or one of its own, e.g. --scheme Q4_K_M"
+                    .to_owned(),
+            ),
             GgufPlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             GgufPlanError::Shape { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
             GgufPlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),

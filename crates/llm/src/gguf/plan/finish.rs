@@ -16,6 +16,7 @@ use crate::network::Notice;
 use crate::plan::{source_bytes, source_text};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
+use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
 impl Builder<'_> {
@@ -25,7 +26,7 @@ impl Builder<'_> {
         checkpoint: &Checkpoint,
         recipe: GgufRecipe,
         fits: Option<&Fits>,
-        file_name: &str,
+        names: Names<'_>,
     ) -> Result<GgufPlan, GgufPlanError> {
         let vocabulary = self.drafts.iter().find(|draft| draft.category == Category::Embedding);
         let vocabulary = vocabulary.map_or(0, |draft| draft.shape[0]);
@@ -38,7 +39,7 @@ impl Builder<'_> {
             self.drafts.push(Draft { name, shape, content, block: None, category, modules: Vec::new(), fixed: true });
         }
         let file_type = fits.and_then(|fits| file_type_of(&self.drafts, fits)).unwrap_or(recipe.mix().row().file_type);
-        let mut metadata = metadata::of_model(&facts, &model_name(checkpoint), file_type)?;
+        let mut metadata = metadata::of_model(&facts, &model_name(names.model), file_type)?;
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
         notices.extend(self.notices(&recipe));
@@ -47,10 +48,10 @@ impl Builder<'_> {
             importance.describe(&mut metadata);
         }
         let planned = self.typed(tensors, &recipe, fits)?;
-        notices.extend(planned.iter().filter_map(|tensor| loss_notice(tensor, fits)));
+        notices.extend(loss_notices(&planned, fits));
         check_importance(&recipe, &planned)?;
         notices.extend(importance_notice(&recipe, &planned));
-        let layout = GgufLayout::new(file_name, &metadata, planned.iter().map(declaration).collect())
+        let layout = GgufLayout::new(names.file, &metadata, planned.iter().map(declaration).collect())
             .map_err(kvant_container::Error::from)?;
         Ok(GgufPlan {
             family: Some(family.name),
@@ -165,9 +166,15 @@ pub(super) fn declaration(tensor: &PlannedTensor) -> GgufDeclaration {
     GgufDeclaration { name: tensor.name.clone(), kind: tensor.kind, shape: tensor.shape.clone() }
 }
 
+/// What a file is called, and the directory whose name is the model's.
+pub(super) struct Names<'a> {
+    pub file: &'a str,
+    pub model: &'a Path,
+}
+
 /// The name of the model: that of its directory.
-fn model_name(checkpoint: &Checkpoint) -> String {
-    let path = checkpoint.path().canonicalize().unwrap_or_else(|_| checkpoint.path().to_path_buf());
+fn model_name(directory: &Path) -> String {
+    let path = directory.canonicalize().unwrap_or_else(|_| directory.to_path_buf());
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     name.unwrap_or_else(|| "model".to_owned())
 }
@@ -214,10 +221,17 @@ fn scale_notice(facts: &Facts<'_>) -> Option<String> {
         .then(|| format!("llama.cpp does not read `{key}`: it scales attention by the size of heads, not by {stated}"))
 }
 
-/// What a conversion loses of a tensor.
-fn loss_notice(tensor: &PlannedTensor, fits: Option<&Fits>) -> Option<String> {
-    let loss = fits?.get(&tensor.name)?.loss.as_ref()?;
-    Some(format!("`{}`: {loss}", tensor.name))
+/// What a conversion loses: of each tensor that is quantized anew, and of all together whose scales are rounded.
+fn loss_notices(tensors: &[PlannedTensor], fits: Option<&Fits>) -> Vec<String> {
+    let Some(fits) = fits else { return Vec::new() };
+    let lost = tensors.iter().filter_map(|tensor| Some((tensor, fits.get(&tensor.name)?.loss.as_ref()?)));
+    let (rounded, anew): (Vec<_>, Vec<_>) = lost.partition(|(tensor, _)| tensor.carried.is_some());
+    let told = anew.into_iter().map(|(tensor, loss)| format!("`{}`: {loss}", tensor.name));
+    let together = rounded.first().map(|(tensor, loss)| match rounded.len() {
+        1 => format!("`{}`: {loss}, and rounded", tensor.name),
+        count => format!("scales or minima of {count} tensors are rounded; of `{}`, the first, {loss}", tensor.name),
+    });
+    told.chain(together).collect()
 }
 
 /// Tensors that nothing is known of weigh all inputs the same.

@@ -16,7 +16,7 @@ impl GgufPlan {
     /// the codes are made, after which [`GgufPlan::convert`] plans it anew.
     ///
     /// # Errors
-    /// [`GgufPlanError::Conversion`] where no type holds the codes of a layer, otherwise as [`GgufPlan::new`].
+    /// [`GgufPlanError::NoBlocks`] where no type holds the codes of a layer, otherwise as [`GgufPlan::new`].
     pub fn of_codes(checkpoint: &Checkpoint, plan: &Plan, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
         let mut weights: HashMap<TensorType, usize> = HashMap::new();
         for layer in &plan.layers {
@@ -38,7 +38,7 @@ impl GgufPlan {
             if tensor.is_some_and(|tensor| row.is_none_or(|row| !row.multiplies(&tensor.name))) {
                 let graph = &self.architecture;
                 let reason = format!("llama.cpp's graph of {graph} does not multiply it with the scale of the tensor");
-                return Err(GgufPlanError::Conversion { tensor: layer.name.clone(), reason });
+                return Err(GgufPlanError::NoBlocks { layer: layer.name.clone(), reason });
             }
         }
         Ok(())
@@ -48,5 +48,5 @@ impl GgufPlan {
 /// The type that holds the codes of a layer.
 fn held(layer: &PlannedLayer) -> Result<Coded, GgufPlanError> {
     coded(layer.scheme.weight, layer.columns)
-        .map_err(|reason| GgufPlanError::Conversion { tensor: layer.name.clone(), reason })
+        .map_err(|reason| GgufPlanError::NoBlocks { layer: layer.name.clone(), reason })
 }
