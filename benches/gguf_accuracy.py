@@ -4,8 +4,9 @@ GPTQ and its kin, beside llama.cpp's own quantizer where that is at hand.
 
     python3 benches/gguf_accuracy.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant] [--llama-quantize BIN]
 
-Each cell is the perplexity, in brackets the mean KL divergence from the source in nats, and the bits that a weight takes in tensors that
-have codes (llama.cpp's are those of the same type). `kvant eval` reads all files, llama.cpp's too.
+Each row has the size of the file, the perplexity and, in brackets, the mean KL divergence from the source in nats. `kvant eval` reads all
+files, llama.cpp's too. Codes of algorithms become a file whose embedding and head are floats; a second run gives these the types of Q4_0,
+and leaves the codes as they are, so that all files of a size have the same types.
 """
 import argparse
 import json
@@ -31,31 +32,33 @@ class Files:
         self.data = ("--calib", a.calib, "--num-samples", a.samples, "--seq-len", a.seq_len)
         self.importance = self.folder / "importance.gguf"
 
-    def kvant(self, name, *options):
+    def kvant(self, name, source, *options):
         out = self.folder / f"{name}.gguf"
-        report = run(self.a.kvant, "quantize", self.model, "--format", "gguf", "-o", out, "--json", *options)
-        return out, json.loads(report).get("bits_per_weight")
+        run(self.a.kvant, "quantize", source, "--format", "gguf", "-o", out, *options)
+        return out
 
     def llama(self, name, mix, *options):
         source, out = self.folder / "source.gguf", self.folder / f"{name}.gguf"
         if not source.exists():
-            self.kvant("source", "--scheme", "BF16")
+            self.kvant("source", self.model, "--scheme", "BF16")
         run(self.a.llama_quantize, *options, source, out, mix, self.a.threads)
-        return out, None
+        return out
+
+    def coded(self, name, scheme, mix, algorithm):
+        made = self.kvant(f"{name}-codes", self.model, "--scheme", scheme, "--algorithm", algorithm, *self.data)
+        return self.kvant(name, made, "--scheme", mix)
 
     def all(self):
-        for mix in ("Q4_0", "Q4_K_M"):
-            yield mix, "Kvant", self.kvant(mix, "--scheme", mix)
+        for mix in ("Q4_0", "Q4_1", "Q4_K_M"):
+            yield mix, "Kvant", self.kvant(mix, self.model, "--scheme", mix)
             weighed = ("--algorithm", "imatrix", *self.data, "--save-imatrix", self.importance)
-            yield f"{mix}, importance", "Kvant", self.kvant(f"{mix}-weighed", "--scheme", mix, *weighed)
+            yield f"{mix}, importance", "Kvant", self.kvant(f"{mix}-weighed", self.model, "--scheme", mix, *weighed)
             if self.a.llama_quantize:
                 yield mix, "llama.cpp", self.llama(f"{mix}-llama", mix)
                 yield f"{mix}, importance", "llama.cpp", self.llama(f"{mix}-llama-weighed", mix, "--imatrix", self.importance)
         for algorithm in CODES:
-            made = self.kvant(algorithm, "--scheme", "int4:g32", "--algorithm", algorithm, *self.data)
-            yield f"Q4_0 of {algorithm}", "Kvant", made
-        made = self.kvant("asymmetric", "--scheme", "uint4:g32:zp", "--algorithm", "awq,gptq", *self.data)
-        yield "Q4_1 of awq,gptq", "Kvant", made
+            yield f"Q4_0 of {algorithm}", "Kvant", self.coded(algorithm, "int4:g32", "Q4_0", algorithm)
+        yield "Q4_1 of gptq", "Kvant", self.coded("asymmetric", "uint4:g32:zp", "Q4_1", "gptq")
 
 
 def main():
@@ -69,17 +72,14 @@ def main():
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--threads", type=int, default=2)
     a = parser.parse_args()
-    print("| model | file | | bits | perplexity (KL) |\n|---|---|---|---|---|")
+    print("| model | file | | MB | perplexity (KL) |\n|---|---|---|---|---|")
     for model in a.models:
         with tempfile.TemporaryDirectory() as folder:
-            bits = {}
-            for name, tool, (file, own) in Files(a, model, folder).all():
-                bits[name] = own or bits.get(name)
+            for name, tool, file in Files(a, model, folder).all():
                 compare = (file, "--reference", model, "--data", a.data, "--seq-len", a.seq_len, "--json")
                 found = json.loads(run(a.kvant, "eval", *compare))
-                size = f"{bits[name]:.2f}" if bits[name] else ""
                 score = f"{found['perplexity']:.3f} ({found['kl_mean']:.4f})"
-                print(f"| {Path(model).name} | {name} | {tool} | {size} | {score} |", flush=True)
+                print(f"| {Path(model).name} | {name} | {tool} | {file.stat().st_size / 1e6:.2f} | {score} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -252,13 +252,15 @@ pub struct PlanArgs {
 }
 
 impl RecipeArgs {
-    /// The formats that are checkpoints: all but graphs and GGUF files.
+    /// The formats that are checkpoints: all but graphs and GGUF files. Plain floats come last, since codes cannot be made of them.
     pub fn checkpoints(&self) -> Vec<Export> {
         let export = |format: &Format| match format {
             Format::Onnx | Format::Export(Export::Gguf) => None,
             Format::Export(export) => Some(*export),
         };
-        self.format.iter().filter_map(export).collect()
+        let mut exports: Vec<Export> = self.format.iter().filter_map(export).collect();
+        exports.sort_by_key(|export| *export == Export::Fake);
+        exports
     }
 
     /// Whether a GGUF file is one of the formats.

@@ -49,7 +49,7 @@ impl Loaded {
     }
 
     /// What the output depends on besides the plan.
-    fn key(&self, precision: &str) -> String {
+    pub fn key(&self, precision: &str) -> String {
         format!("{precision} {}", self.provenance)
     }
 }

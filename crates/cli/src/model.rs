@@ -4,6 +4,7 @@ use crate::args::{RecipeArgs, RunArgs};
 use crate::failure::{Failure, Kind};
 use kvant_container::Checkpoint;
 use kvant_llm::export::Export;
+use kvant_llm::gguf::GgufPlan;
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::{Recipe, Settings};
 use std::num::NonZeroUsize;
@@ -14,10 +15,16 @@ use std::path::Path;
 /// # Errors
 /// Whatever is wrong with the files.
 pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
-    if kvant_container::gguf::is_gguf(path) {
+    if claims_gguf(path) {
         return Ok(kvant_llm::gguf::restore::open(path)?);
     }
     Ok(Checkpoint::open(path)?)
+}
+
+/// Whether a file is one of GGUF, or says so by its name: what is wrong with it is told by who reads such files.
+pub fn claims_gguf(path: &Path) -> bool {
+    let named = || path.is_file() && path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    kvant_container::gguf::is_gguf(path) || named()
 }
 
 /// A checkpoint, and the plan that arguments make for it.
@@ -30,7 +37,20 @@ pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
         let failure = Failure::new(Kind::Usage, format!("--format {} is given twice", format.name()));
         return Err(failure.with_hint(Some("name every format once".to_owned())));
     }
+    let (checkpoint, plan) = plan_for_all(args)?;
+    if args.wants_gguf() {
+        GgufPlan::of_codes(&checkpoint, &plan, "model.gguf")?;
+    }
+    Ok((checkpoint, plan))
+}
+
+/// The plan for the first of the formats that are checkpoints.
+fn plan_for_all(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
     let exports = args.checkpoints();
+    if exports == [Export::Fake] && (args.wants_gguf() || args.wants_graph()) {
+        let failure = Failure::new(Kind::Usage, "--format fake has no codes, of which the other formats are made");
+        return Err(failure.with_hint(Some("write it in a run of its own, or name a format of codes too".to_owned())));
+    }
     let file = args.wants_gguf().then_some(Export::Gguf);
     let [first, others @ ..] = exports.as_slice() else { return plan_for(args, None, file.as_slice()) };
     let all = || exports.iter().copied().chain(file);
@@ -71,7 +91,9 @@ fn recipe(args: &RecipeArgs, export: Option<Export>, also: &[Export]) -> Result<
 /// Where the file cannot be read.
 pub fn settings(args: &RecipeArgs, export: Option<Export>, also: &[Export]) -> Result<(Settings, Settings), Failure> {
     let file = match &args.recipe {
-        Some(path) => Settings::read(path)?,
+        // Formats at the command line take the place of that in the file.
+        Some(path) if args.format.is_empty() => Settings::read(path)?,
+        Some(path) => Settings { format: None, also: Vec::new(), ..Settings::read(path)? },
         None => Settings::default(),
     };
     let line = Settings {

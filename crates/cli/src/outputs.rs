@@ -97,7 +97,12 @@ impl<'a> Outputs<'a> {
         let source = self.args.recipe.model.as_path();
         if let Some(file) = &self.file {
             let codes = GgufPlan::of_codes(checkpoint, plan, &gguf::file_name(Some(file)))?;
-            Output::check_all(&codes, source, std::slice::from_ref(file), self.args.finish.overwrite)?;
+            let overwrite = self.args.finish.overwrite;
+            // It is made last: before the checkpoint is whole none that is there can be its own.
+            match Output::is_made(plan, &self.checkpoint)? {
+                true => Output::check_all(&codes, source, std::slice::from_ref(file), overwrite)?,
+                false => Output::check(&codes, source, file, overwrite)?,
+            }
         }
         let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
         Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), self.args.finish.overwrite)?;
@@ -143,7 +148,9 @@ impl<'a> Outputs<'a> {
             bits_per_weight: plan.bits_per_weight(),
             loaders: plan.loaders(),
         };
+        let file = file.map(|(placed, file)| placed.acknowledge().map(|_| file)).transpose()?;
         let mut made = Vec::new();
+        // What nobody asked for goes last: a run that is killed before finds it whole.
         match self.is_passing() {
             true => first.remove()?,
             false => made.push(of_plan(first.acknowledge()?)),
@@ -151,10 +158,7 @@ impl<'a> Outputs<'a> {
         for other in others {
             made.push(of_plan(other.acknowledge()?));
         }
-        if let Some((placed, file)) = file {
-            placed.acknowledge()?;
-            made.push(file);
-        }
+        made.extend(file);
         made.extend(graph.map(|(graph, output)| Made {
             format: Format::Onnx.name(),
             bytes: graph.bytes,

@@ -25,6 +25,9 @@ struct State {
     busy: bool,
     waiting: Vec<(u64, Vec<u8>)>,
     waiting_bytes: usize,
+    /// Pieces that were handed in, and those of them that are in the file: they are written in their order.
+    taken: u64,
+    written: u64,
     /// What went wrong, perhaps with bytes of a thread that has gone on.
     failed: Option<(io::ErrorKind, String)>,
 }
@@ -58,6 +61,7 @@ impl WriteQueue {
         while state.busy {
             state.check()?;
             if state.holds(bytes.len()) {
+                state.taken += 1;
                 state.waiting_bytes += bytes.len();
                 state.waiting.push((offset, bytes.to_vec()));
                 return Ok(());
@@ -66,17 +70,20 @@ impl WriteQueue {
         }
         state.check()?;
         state.busy = true;
+        state.taken += 1;
         drop(state);
-        let mut written = write_all_at(&self.file, bytes, offset);
-        while let Some(left) = self.next(&written) {
+        let (mut written, mut pieces) = (write_all_at(&self.file, bytes, offset), 1);
+        while let Some(left) = self.next(&written, pieces) {
+            pieces = left.len() as u64;
             written = left.iter().try_for_each(|(offset, bytes)| write_all_at(&self.file, bytes, *offset));
         }
         written
     }
 
-    /// What waits; none, and the file is free, where nothing does or writing failed.
-    fn next(&self, written: &io::Result<()>) -> Option<Vec<(u64, Vec<u8>)>> {
+    /// What waits; none, and the file is free, where nothing does or writing so many pieces failed.
+    fn next(&self, written: &io::Result<()>, pieces: u64) -> Option<Vec<(u64, Vec<u8>)>> {
         let mut state = self.lock();
+        state.written += pieces;
         if let Err(e) = written {
             state.failed = Some((e.kind(), e.to_string()));
             state.waiting.clear();
@@ -88,13 +95,14 @@ impl WriteQueue {
         state.busy.then_some(left)
     }
 
-    /// Waits until all bytes that were handed in are in the file.
+    /// Waits until all bytes that were handed in before are in the file.
     ///
     /// # Errors
     /// The system's about any of them.
     pub fn settle(&self) -> io::Result<()> {
         let mut state = self.lock();
-        while state.busy {
+        let all = state.taken;
+        while state.written < all && state.failed.is_none() {
             state = self.wait(state);
         }
         state.check()

@@ -32,7 +32,7 @@ pub fn recipe(args: &RecipeArgs) -> Result<Option<GgufRecipe>, Failure> {
         };
     };
     model::refuse_onnx(args)?;
-    if args.format.len() > 1 {
+    if args.format.len() > 1 || args.wants_graph() {
         let mix = recipe.mix();
         let failure =
             Failure::new(Kind::Usage, format!("--scheme {mix} is of GGUF alone, and other formats are asked for"));
@@ -62,7 +62,7 @@ fn ignored(args: &RecipeArgs) -> Option<&'static str> {
 /// # Errors
 /// Whatever is wrong with the files.
 fn open(path: &Path) -> Result<Checkpoint, Failure> {
-    match kvant_container::gguf::is_gguf(path) {
+    match model::claims_gguf(path) {
         true => Ok(restore::open_any(path)?),
         false => model::open(path),
     }

@@ -4,7 +4,7 @@
 use super::plan::show;
 use super::{file_name, plan_for};
 use crate::args::QuantizeArgs;
-use crate::calibration::Calibration;
+use crate::calibration::{Calibration, clear_away};
 use crate::delivery::Delivery;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
@@ -15,7 +15,7 @@ use crate::{interrupt, loading, model, size};
 use kvant_container::Checkpoint;
 use kvant_llm::engine::{Done, Output, Placed};
 use kvant_llm::forward::Decoder;
-use kvant_llm::gguf::imatrix::{self, Importance, Provenance};
+use kvant_llm::gguf::imatrix::{self, Importance, Keep, Provenance};
 use kvant_llm::gguf::run::run as carry_out;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use serde_json::json;
@@ -23,6 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+
+/// The time of a measurement that a killed run may lose, besides that of a block.
+const KEPT_EVERY: Duration = Duration::from_secs(20);
 
 /// Writes a GGUF file.
 ///
@@ -43,6 +46,7 @@ pub fn run(args: &QuantizeArgs, recipe: GgufRecipe, printer: &Printer) -> Result
             let plan = if plan.recipe.needs_importance() { work.measured(plan, printer)? } else { plan };
             plan.notices.iter().for_each(|notice| printer.note(notice));
             let (output, done) = work.carry_out(&plan, printer)?;
+            clear_away(target)?;
             let output = output.acknowledge()?;
             conclude(&Report { plan, output, done, time: begun.elapsed() }, printer)
         }
@@ -77,7 +81,9 @@ impl Work<'_> {
         let sequences = loaded.sequences();
         let progress = Progress::new(printer, Unit::Tokens);
         let (watch, ops, memory) = (progress.watch(), data.precision.ops(), data.max_memory.0);
-        let work = || imatrix::collect(&plan, &decoder, &ops, sequences, memory, self.cancelled, watch);
+        let key = format!("{} {}", plan.fingerprint, loaded.key(data.precision.name()));
+        let keep = Keep { target: self.target, key: &key, every: KEPT_EVERY };
+        let work = || imatrix::collect(&plan, &decoder, &ops, sequences, memory, keep, self.cancelled, watch);
         let sums = model::pool(&self.args.run)?.install(work)?;
         drop(progress);
         let names = data.calib.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));

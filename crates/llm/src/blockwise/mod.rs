@@ -26,3 +26,4 @@ pub use report::{BlockwiseReport, LayerReport, LinkReport, Starved};
 pub use run::{Carry, Settings, Sources, run};
 pub(crate) use search::SEARCH_TOKENS;
 pub use state::{Found, State};
+pub(crate) use streams::StreamShape;

@@ -144,7 +144,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         if let Some(state) = State::resume(settings.target, &key, &shape).filter(|state| self.agrees(state)) {
             return Ok(state);
         }
-        let none = Statistics::new(self.plan).unwrap_or_default();
+        let none = Found { statistics: Statistics::new(self.plan).unwrap_or_default(), ..Found::default() };
         let state = State::begin(settings.target, &key, &shape, none);
         let state = state.map_err(BlockwiseError::streams("make room for"))?;
         for (index, chunk) in self.chunks.iter().enumerate() {

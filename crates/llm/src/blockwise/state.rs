@@ -4,6 +4,7 @@
 use super::report::BlockwiseReport;
 use super::streams::{StreamFile, StreamShape};
 use crate::calibration::Statistics;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -11,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 /// The activations and what is known after some blocks.
 #[derive(Debug)]
-pub struct State {
+pub struct State<F = Found> {
     dir: PathBuf,
     key: String,
     shape: StreamShape,
     /// The activations that the next block reads.
     pub current: StreamFile,
     /// What was found so far.
-    pub found: Found,
+    pub found: F,
 }
 
 /// What the blocks so far have given besides tensors.
@@ -53,10 +54,20 @@ impl State {
         target.with_file_name(name)
     }
 
+    /// Removes what was kept beside an output that is whole, if anything.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(target: &Path) -> io::Result<()> {
+        remove_dir(&Self::directory(target))
+    }
+}
+
+impl<F: Serialize + DeserializeOwned> State<F> {
     /// What an earlier run with this key has left in files of this shape, if it is whole.
-    pub fn resume(target: &Path, key: &str, shape: &StreamShape) -> Option<State> {
-        let dir = Self::directory(target);
-        let stored: Stored<Found> = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
+    pub fn resume(target: &Path, key: &str, shape: &StreamShape) -> Option<State<F>> {
+        let dir = State::directory(target);
+        let stored: Stored<F> = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
         let current = StreamFile::open(dir.join(FILES.get(stored.file)?).as_path(), shape)?;
         let whole = stored.key == key && current.hash().ok()? == stored.hash;
         let found = stored.found;
@@ -67,12 +78,11 @@ impl State {
     ///
     /// # Errors
     /// The system's; no room on the disk.
-    pub fn begin(target: &Path, key: &str, shape: &StreamShape, none: Statistics) -> io::Result<State> {
-        let dir = Self::directory(target);
+    pub fn begin(target: &Path, key: &str, shape: &StreamShape, found: F) -> io::Result<State<F>> {
+        let dir = State::directory(target);
         remove_dir(&dir)?;
         fs::create_dir_all(&dir)?;
         let current = StreamFile::create(&dir.join(FILES[0]), shape)?;
-        let found = Found { statistics: none, ..Found::default() };
         Ok(State { dir, key: key.to_owned(), shape: shape.clone(), current, found })
     }
 
@@ -92,7 +102,7 @@ impl State {
     ///
     /// # Errors
     /// The system's.
-    pub fn commit(&mut self, next: StreamFile, found: Found) -> io::Result<()> {
+    pub fn commit(&mut self, next: StreamFile, found: F) -> io::Result<()> {
         let hash = next.hash()?;
         let before = std::mem::replace(&mut self.current, next);
         self.found = found;
@@ -103,12 +113,9 @@ impl State {
         before.remove()
     }
 
-    /// Removes what was kept beside an output that is whole, if anything.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn remove(target: &Path) -> io::Result<()> {
-        remove_dir(&Self::directory(target))
+    /// A file of other things that were found, beside the activations of a file that [`State::next`] gave, or of the current ones.
+    pub fn beside(&self, streams: &StreamFile) -> PathBuf {
+        streams.path().with_extension(if streams.path().ends_with(FILES[1]) { "1.found" } else { "0.found" })
     }
 }
 
@@ -132,22 +139,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("model");
         let shape = StreamShape { sizes: vec![5, 3], lanes: 1, precision: Precision::F32 };
-        let mut state = State::begin(&target, "key", &shape, Statistics::default()).unwrap();
+        let mut state = State::begin(&target, "key", &shape, Found::default()).unwrap();
         state.current.write(0, 0, &[1.0; 5]).unwrap();
-        assert!(State::resume(&target, "key", &shape).is_none());
+        let resume = |key: &str, shape| State::<Found>::resume(&target, key, shape);
+        assert!(resume("key", &shape).is_none());
         for blocks in 1..4 {
             let next = state.next().unwrap();
             next.write(0, 0, &[blocks as f32; 5]).unwrap();
             let found = Found { blocks, ..Found::default() };
             state.commit(next, found.clone()).unwrap();
-            let resumed = State::resume(&target, "key", &shape).unwrap();
+            let resumed = resume("key", &shape).unwrap();
             assert_eq!(resumed.found, found);
             assert_eq!(resumed.current.read(0, 0).unwrap(), [blocks as f32; 5]);
         }
-        assert!(State::resume(&target, "other key", &shape).is_none());
-        assert!(State::resume(&target, "key", &StreamShape { sizes: vec![5, 4], ..shape.clone() }).is_none());
+        assert!(resume("other key", &shape).is_none());
+        let longer = StreamShape { sizes: vec![5, 4], ..shape.clone() };
+        assert!(State::<Found>::resume(&target, "key", &longer).is_none());
         state.current.write(0, 1, &[9.0; 3]).unwrap();
-        assert!(State::resume(&target, "key", &shape).is_none());
+        assert!(resume("key", &shape).is_none());
         State::remove(&target).unwrap();
         State::remove(&target).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

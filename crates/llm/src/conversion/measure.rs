@@ -110,7 +110,9 @@ fn difference(layer: String, before: &PackedMatrix<'_>, after: &PackedMatrix<'_>
             values
         };
         for (old, new) in read(before, &band).into_iter().zip(read(after, &band)) {
-            let error = (new - old).abs();
+            let error = if old == new { 0.0 } else { (new - old).abs() };
+            // Where one of them is no number, nothing is known of the other.
+            let error = if error.is_nan() { f32::INFINITY } else { error };
             max = max.max(error);
             squares += f64::from(error) * f64::from(error);
             whole += f64::from(old) * f64::from(old);
@@ -118,5 +120,11 @@ fn difference(layer: String, before: &PackedMatrix<'_>, after: &PackedMatrix<'_>
     }
     before.release();
     after.release();
-    LayerError { layer, max, relative: if whole > 0.0 { (squares / whole).sqrt() } else { squares.sqrt() } }
+    let relative = match (squares, whole) {
+        (0.0, _) => 0.0,
+        (_, whole) if whole > 0.0 && whole.is_finite() => (squares / whole).sqrt(),
+        (squares, 0.0) => squares.sqrt(),
+        _ => f64::INFINITY,
+    };
+    LayerError { layer, max, relative }
 }

@@ -161,7 +161,10 @@ impl Placed {
     /// # Errors
     /// The system's.
     pub fn remove(self) -> Result<(), OutputError> {
-        remove_dir(&self.paths.target)?;
+        // Half of it under its name would be taken for the whole.
+        let Paths { target, replaced, .. } = &self.paths;
+        remove_dir(replaced)?;
+        fs::rename(target, replaced).map_err(OutputError::io("move", target))?;
         clear_away(&self.paths)
     }
 

@@ -263,7 +263,11 @@ pub struct CannotHold {
 impl CannotHold {
     /// That GGUF has its own schemes.
     pub(crate) fn gguf() -> CannotHold {
-        CannotHold::new("GGUF has its own types", "name one of them, e.g. --scheme Q4_K_M (`kvant list schemes`)")
+        CannotHold::new(
+            "GGUF has its own types",
+            "name one of them, e.g. --scheme Q4_K_M (`kvant list schemes`), or give --format gguf at the command line for codes that \
+             its blocks hold",
+        )
     }
 
     pub(crate) fn new(reason: impl Into<String>, hint: impl Into<String>) -> CannotHold {

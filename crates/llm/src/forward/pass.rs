@@ -67,6 +67,27 @@ impl<'p, 'a> Pass<'p, 'a> {
         self.streams.put(chunk, x)
     }
 
+    /// What lies between two blocks of one chunk, which stays.
+    ///
+    /// # Errors
+    ///
+    /// Those of the temporary file.
+    pub fn stream<R>(&mut self, chunk: usize, look: impl FnOnce(&[f32]) -> R) -> Result<R, ForwardError> {
+        let x = self.streams.take(chunk)?;
+        let seen = look(&x);
+        self.streams.put(chunk, x)?;
+        Ok(seen)
+    }
+
+    /// Puts another stream in the place of a chunk's, of the same size.
+    ///
+    /// # Errors
+    ///
+    /// Those of the temporary file.
+    pub fn put(&mut self, chunk: usize, x: Vec<f32>) -> Result<(), ForwardError> {
+        self.streams.put(chunk, x)
+    }
+
     /// What the head reads of one chunk, a row per token: the stream after the last norm. The chunk ends here.
     ///
     /// # Errors

@@ -108,8 +108,10 @@ fn weights(node: &NodeProto, channels: usize, index: &Index, graph: &GraphProto)
         Some(name) => Floats::of(index, graph, name)?,
         None => Floats::filled(weight.data_type, channels, 0.0),
     };
+    // A Gemm may add a column, one number for each row.
+    let is_row = bias.shape.last() == Some(&channels);
     let flat = Floats { shape: vec![channels], ..bias };
-    (flat.values.len() == channels && flat.data_type == weight.data_type).then_some((weight, flat))
+    (is_row && flat.values.len() == channels && flat.data_type == weight.data_type).then_some((weight, flat))
 }
 
 /// The weight's axis of the outputs of a node that computes `W x + b`, and its groups; only for what is folded into.

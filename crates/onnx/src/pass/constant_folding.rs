@@ -14,7 +14,9 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
     let types = infer(model);
     let opset = graph::opset(model, STANDARD_DOMAIN).unwrap_or_default();
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
-    let mut folder = Folder { graph, index: Index::new(graph), types, opset, context, values: HashMap::new() };
+    let index = Index::new(graph);
+    let left = budget(graph);
+    let mut folder = Folder { graph, index, types, opset, context, values: HashMap::new(), left };
     let mut edit = Edit::default();
     let order = graph::order(graph).map_err(|cycle| graph::GraphError::Cycle(cycle.0))?;
     for position in order {
@@ -26,6 +28,14 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
     Ok(edit.apply(graph))
 }
 
+/// Bytes that may be folded in all: a chain of operators that double their input is no way to fill the memory. What is folded
+/// from weights is a few times their size.
+fn budget(graph: &GraphProto) -> usize {
+    const LEAST: usize = 256 << 20;
+    let stored = graph.initializer.iter().filter_map(Value::of_tensor).map(|value| value.bytes().len());
+    stored.fold(0, usize::saturating_add).saturating_mul(8).max(LEAST)
+}
+
 struct Folder<'a> {
     graph: &'a GraphProto,
     index: Index,
@@ -33,6 +43,8 @@ struct Folder<'a> {
     opset: i64,
     context: &'a Context<'a>,
     values: HashMap<String, Value>,
+    /// What is left of the [`budget`].
+    left: usize,
 }
 
 impl Folder<'_> {
@@ -45,6 +57,9 @@ impl Folder<'_> {
             return Ok(self.constant(node));
         }
         let Some(values) = self.known(node).or_else(|| self.evaluate(node)) else { return Ok(None) };
+        let grown: usize = values.iter().map(|value| value.bytes().len()).sum();
+        let Some(left) = self.left.checked_sub(grown) else { return Ok(None) };
+        self.left = left;
         let mut made = Vec::with_capacity(values.len());
         for (name, value) in node.output.iter().zip(values).filter(|(name, _)| !name.is_empty()) {
             let value = self.context.keep(value)?;

@@ -53,8 +53,7 @@ impl<'g> Product<'g> {
         let matmul = graph.node.get(position).filter(|node| is(node, "MatMul"))?;
         let matrix = constant(&matmul.input[1]).filter(|matrix| matrix.dims.len() == 2)?;
         let input = types.known_shape(&matmul.input[0]).filter(|shape| shape.len() >= 2)?;
-        let rows = input[..input.len() - 1].iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
-        let fits = broadcasts(&constant(bias)?.dims, rows, matrix.dims[1]);
+        let fits = broadcasts(&constant(bias)?.dims, &input[..input.len() - 1], matrix.dims[1]);
         let float = kvant_container::onnx::data_type(matrix) == DataType::FLOAT;
         (fits && float && left != right).then_some(Self { position, matmul, matrix, bias, input })
     }
@@ -104,12 +103,17 @@ fn shape(name: &str, dims: &[i64]) -> Option<TensorProto> {
     Value::integers(&[dims.len()], dims).map(|value| value.into_tensor(name))
 }
 
-/// Whether a shape broadcasts to `[rows, columns]`.
-fn broadcasts(shape: &[i64], rows: usize, columns: i64) -> bool {
+/// Whether a shape broadcasts to `[..outer, columns]` as it does to that with all rows in one dimension. A dimension of its own
+/// for each row is one where all but the last of the outer dimensions are 1: else the sum has more rows than the product.
+fn broadcasts(shape: &[i64], outer: &[usize], columns: i64) -> bool {
+    let is_row = |first: i64| match outer.split_last() {
+        Some((rows, before)) => usize::try_from(first) == Ok(*rows) && before.iter().all(|size| *size == 1),
+        None => false,
+    };
     match shape {
         [] => true,
         [last] => *last == 1 || *last == columns,
-        [first, last] => (*first == 1 || usize::try_from(*first) == Ok(rows)) && (*last == 1 || *last == columns),
+        [first, last] => (*first == 1 || is_row(*first)) && (*last == 1 || *last == columns),
         _ => false,
     }
 }
@@ -118,6 +122,15 @@ fn broadcasts(shape: &[i64], rows: usize, columns: i64) -> bool {
 mod tests {
     use super::*;
     use crate::test_models::{floats, integers, model, typed};
+
+    #[test]
+    fn rows_of_a_bias_are_those_of_the_product() {
+        assert!(broadcasts(&[6, 3], &[6], 3) && broadcasts(&[6, 1], &[1, 6], 3) && broadcasts(&[1, 3], &[2, 6], 3));
+        // To [6, 1, 3] it would add dimensions, to [2, 3, 3] each row its own.
+        assert!(
+            !broadcasts(&[6, 3], &[6, 1], 3) && !broadcasts(&[6, 3], &[2, 3], 3) && !broadcasts(&[2, 6, 3], &[2, 6], 3)
+        );
+    }
 
     fn run_on(shape: &[usize]) -> ModelProto {
         let nodes = vec![node("MatMul", "mm", &["x", "w"], &["h"]), node("Add", "a", &["b", "h"], &["y"])];

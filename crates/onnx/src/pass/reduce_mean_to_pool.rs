@@ -1,6 +1,6 @@
 //! ReduceMean over height and width of four dimensions, which keeps them, becomes GlobalAveragePool.
 
-use kvant_container::onnx::ModelProto;
+use kvant_container::onnx::{DataType, ModelProto};
 
 use super::{Context, PassError};
 use crate::constant::Value;
@@ -17,8 +17,11 @@ pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, Pass
         let axes = ints_attribute(mean, "axes").map(<[i64]>::to_vec).or_else(by_input).unwrap_or_default();
         let mut axes: Vec<i64> = axes.iter().map(|a| a.rem_euclid(4)).collect();
         axes.sort_unstable();
+        // Pools have no integers.
+        let is_float =
+            matches!(types.data_type(&mean.input[0]), Some(DataType::FLOAT | DataType::FLOAT16 | DataType::DOUBLE));
         let keeps = int_attribute(mean, "keepdims").unwrap_or(1) != 0;
-        if axes == [2, 3] && keeps && types.rank(&mean.input[0]) == Some(4) {
+        if axes == [2, 3] && keeps && is_float && types.rank(&mean.input[0]) == Some(4) {
             let pool = node("GlobalAveragePool", mean.name(), &[&mean.input[0]], &[&mean.output[0]]);
             edit.replace(position, vec![pool]);
         }

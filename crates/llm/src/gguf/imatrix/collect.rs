@@ -1,11 +1,14 @@
 //! Measuring the importance of inputs: calibration data run through the source, in floats, while the squares of what each
 //! linear layer reads are summed, experts each for itself.
 
+use super::kept::{Keep, Kept, Sums};
 use super::{ImatrixError, InputSums};
+use crate::blockwise::StreamShape;
 use crate::forward::ops::Ops;
 use crate::forward::{Decoder, Pass, Rows, Site, Tap, chunks};
 use crate::gguf::plan::{Content, GgufPlan, PlannedTensor};
 use crate::plan::expert_module;
+use kvant_numeric::linalg::Precision;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,26 +17,34 @@ use std::sync::{Mutex, PoisonError};
 type Target = (String, usize);
 
 /// The sums over the inputs of every tensor of a plan that has codes; heads and embeddings are not among them, as with
-/// llama.cpp. The same at any number of threads. `watch` is told of tokens done and tokens in all.
+/// llama.cpp. The same at any number of threads. `watch` is told of tokens done and tokens in all. A run that ends early goes on
+/// from what `keep` says where to keep.
 ///
 /// # Errors
-/// Those of the forward pass, inputs that are no numbers, and a stop.
+/// Those of the forward pass and of what is kept, inputs that are no numbers, and a stop.
+#[allow(clippy::too_many_arguments)]
 pub fn collect(
     plan: &GgufPlan,
     decoder: &Decoder<'_>,
     ops: &dyn Ops,
     sequences: &[Vec<u32>],
     memory: u64,
+    keep: Keep<'_>,
     cancelled: &AtomicBool,
     mut watch: impl FnMut(u64, u64),
-) -> Result<BTreeMap<String, InputSums>, ImatrixError> {
+) -> Result<Sums, ImatrixError> {
     let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
     let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-    let summer = Summer::new(plan);
+    let sizes = chunks.iter().map(|chunk| chunk.tokens.len() * decoder.width()).collect();
+    let (mut kept, sums) = Kept::open(keep, StreamShape { sizes, lanes: 1, precision: Precision::F32 });
+    let summer = Summer::new(plan).with(sums);
     let mut pass = Pass::begin(decoder, ops, &chunks, memory, Some(&summer))?;
+    for index in 0..chunks.len() {
+        kept.stream(index)?.map_or(Ok(()), |x| pass.put(index, x))?;
+    }
     let blocks = decoder.blueprint().blocks.len();
-    let mut done = 0;
-    for block in 0..blocks {
+    let mut done = kept.blocks() * tokens;
+    for block in kept.blocks()..blocks {
         for (index, chunk) in chunks.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(ImatrixError::Cancelled);
@@ -41,6 +52,14 @@ pub fn collect(
             pass.block(block, index, |_| {})?;
             done += chunk.tokens.len();
             watch((done / blocks) as u64, tokens as u64);
+        }
+        if kept.is_due() {
+            kept.commit(block + 1, &summer.sums(), |write| {
+                (0..chunks.len()).try_for_each(|index| {
+                    let written = pass.stream(index, |x| write(index, x))?;
+                    written.map_err(|cause| keep.failed(cause))
+                })
+            })?;
         }
     }
     drop(pass);
@@ -80,10 +99,27 @@ impl Summer {
         self.sums.insert(tensor.name.clone(), Mutex::new(InputSums::new(tensor.columns(), matrices)));
     }
 
-    fn finish(self) -> Result<BTreeMap<String, InputSums>, ImatrixError> {
+    /// Goes on with sums of an earlier run.
+    fn with(mut self, sums: Option<Sums>) -> Summer {
+        for (name, sums) in sums.into_iter().flatten() {
+            let fits = self.sums.get_mut(&name).map(|own| own.get_mut().unwrap_or_else(PoisonError::into_inner));
+            if let Some(own) = fits.filter(|own| (own.columns, own.counts.len()) == (sums.columns, sums.counts.len())) {
+                *own = sums;
+            }
+        }
+        self
+    }
+
+    /// The sums so far.
+    fn sums(&self) -> Sums {
+        let sums = self.sums.iter();
+        sums.map(|(name, sums)| (name.clone(), sums.lock().unwrap_or_else(PoisonError::into_inner).clone())).collect()
+    }
+
+    fn finish(self) -> Result<Sums, ImatrixError> {
         let sums = self.sums.into_iter();
         let sums = sums.map(|(name, sums)| (name, sums.into_inner().unwrap_or_else(PoisonError::into_inner)));
-        let sums: BTreeMap<_, _> = sums.filter(|(_, sums)| sums.counts.iter().any(|count| *count > 0)).collect();
+        let sums: Sums = sums.filter(|(_, sums)| sums.counts.iter().any(|count| *count > 0)).collect();
         match sums.iter().find(|(_, sums)| sums.squares.iter().any(|square| !square.is_finite())) {
             Some((tensor, _)) => Err(ImatrixError::NotFinite { tensor: tensor.clone() }),
             None => Ok(sums),

@@ -6,6 +6,7 @@
 
 mod collect;
 mod error;
+mod kept;
 mod legacy;
 mod read;
 mod sums;
@@ -13,6 +14,7 @@ mod write;
 
 pub use collect::collect;
 pub use error::ImatrixError;
+pub use kept::Keep;
 pub use read::read;
 pub use sums::{InputSums, Provenance};
 pub use write::write;

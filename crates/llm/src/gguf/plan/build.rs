@@ -33,7 +33,12 @@ impl GgufPlan {
         let builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
         builder.check_sources(&opened.tensors)?;
         let names = Names { file: file_name, model: checkpoint.path() };
-        builder.finish(&opened.tensors, checkpoint, recipe, None, names)
+        let mix = recipe.mix();
+        let plan = builder.finish(&opened.tensors, checkpoint, recipe, None, names)?;
+        match mix.is_float() || plan.quantized() > 0 {
+            true => Ok(plan),
+            false => Err(GgufPlanError::NothingFits { mix }),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What keeps a GGUF file from being planned: whatever can be refused before a weight is read.
 
+use crate::gguf::mix::Mix;
 use crate::gguf::tokenizer::TokenizerProblem;
 use crate::import::ImportError;
 use crate::model_config::ConfigError;
@@ -73,6 +74,15 @@ pub enum GgufPlanError {
         layer: String,
         /// Why.
         reason: String,
+    },
+    /// Attention is quantized too, for which the file has no place (*unsupported*).
+    #[error("--format gguf: the cache of keys and values and what attention computes cannot be quantized in it")]
+    Attention,
+    /// No weight has rows of whole blocks (*unsupported*).
+    #[error("--scheme {mix}: no weight can be quantized, their rows are no whole blocks")]
+    NothingFits {
+        /// The mix.
+        mix: Mix,
     },
     /// There are no codes to take over (*invalid*).
     #[error("no weight of the source is quantized")]
@@ -186,6 +196,12 @@ impl GgufPlanError {
                  ...), or one of its own, e.g. --scheme Q4_K_M"
                     .to_owned(),
             ),
+            GgufPlanError::NothingFits { .. } => {
+                Some("use --scheme F16 or BF16, or a format without blocks, e.g. --scheme int8:channel".to_owned())
+            }
+            GgufPlanError::Attention => {
+                Some("leave --kv-cache and its kin out: llama.cpp quantizes the cache when it runs (--cache-type-k)".to_owned())
+            }
             GgufPlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             GgufPlanError::Shape { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
             GgufPlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),

@@ -117,16 +117,28 @@ impl Builder<'_> {
         if !complete || layers.len() != expected {
             return Err(self.shape_error(layers[0].weight, format!("{expected} experts are expected")));
         }
-        let mut slabs = Vec::with_capacity(layers.len());
-        for linear in &layers {
-            slabs.push(self.slab(linear.weight, (0, 1), size, RowMap::all(size.0))?);
-            if linear.bias.is_some() {
-                return Err(self.no_place(linear.weight));
+        let modules: Vec<String> = layers.iter().map(|linear| linear.module.clone()).collect();
+        let biases: Option<Vec<usize>> = layers.iter().map(|linear| linear.bias).collect();
+        if let (None, Some(with)) = (&biases, layers.iter().find(|linear| linear.bias.is_some())) {
+            return Err(self.no_place(with.weight));
+        }
+        for (role, rows) in expert_projections(role, layers[0].rows, size.0) {
+            let slabs = layers.iter().map(|linear| self.slab(linear.weight, (0, 1), size, rows));
+            let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
+            self.push_experts(block, role, modules.clone(), (layers.len(), rows.count(), size.1), slabs);
+            if let Some(biases) = &biases {
+                let slabs = biases.iter().map(|bias| self.slab(*bias, (0, 1), (size.0, 1), rows));
+                let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
+                self.add_expert_biases(block, role, vec![layers.len(), rows.count()], slabs);
             }
         }
-        let modules = layers.iter().map(|linear| linear.module.clone()).collect();
-        self.push_experts(block, role, modules, (layers.len(), size.0, size.1), slabs);
         Ok(())
+    }
+
+    /// The biases of all experts of a block.
+    fn add_expert_biases(&mut self, block: Option<usize>, role: Role, shape: Vec<usize>, slabs: Vec<Slab>) {
+        let stem = names::of_role(role, Part::Experts).unwrap_or_default();
+        self.add_small(names::in_block(block, &format!("{stem}.bias")), block, shape, slabs);
     }
 
     fn push_experts(
@@ -159,10 +171,7 @@ impl Builder<'_> {
             let method = "mxfp4".to_owned();
             return Err(GgufPlanError::AlreadyQuantized { method, tensor: fused.module.clone() });
         };
-        let projections = match fused.role {
-            Role::GateUp => gate_and_up(fused.rows, fused.out_features).to_vec(),
-            role => vec![(role, RowMap::all(fused.out_features))],
-        };
+        let projections = expert_projections(fused.role, fused.rows, fused.out_features);
         let (count, size, block) = (fused.experts, (fused.out_features, fused.in_features), Some(fused.block));
         for (role, rows) in projections {
             let mut slabs = Vec::with_capacity(count);
@@ -174,9 +183,7 @@ impl Builder<'_> {
             if let Some(bias) = fused.bias {
                 let slabs = (0..count).map(|expert| self.slab(bias, (expert, count), (size.0, 1), rows));
                 let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
-                let stem = names::of_role(role, Part::Experts).unwrap_or_default();
-                let name = names::in_block(block, &format!("{stem}.bias"));
-                self.add_small(name, block, vec![count, rows.count()], slabs);
+                self.add_expert_biases(block, role, vec![count, rows.count()], slabs);
             }
         }
         Ok(())
@@ -225,6 +232,14 @@ impl Builder<'_> {
         let shape = if tensors.len() > 1 { vec![tensors.len(), length] } else { shape };
         self.add_small(name, block, shape, slabs);
         Ok(())
+    }
+}
+
+/// The projections of an expert's matrix, of so many rows.
+fn expert_projections(role: Role, order: RowOrder, rows: usize) -> Vec<Projection> {
+    match role {
+        Role::GateUp => gate_and_up(order, rows).to_vec(),
+        role => vec![(role, RowMap::all(rows))],
     }
 }
 

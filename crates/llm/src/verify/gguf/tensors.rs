@@ -28,6 +28,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     }
     blocks(subject, findings);
     shapes(subject, findings);
+    experts(subject, findings);
     types(subject, findings);
 }
 
@@ -93,6 +94,32 @@ fn shapes(subject: &Subject<'_>, findings: &mut Findings) {
         }
     }
 }
+
+/// The matrices of experts fit each other: a gate for every projection up, and one down of the turned shape.
+fn experts(subject: &Subject<'_>, findings: &mut Findings) {
+    for up in subject.file.tensors() {
+        let Some(stem) = up.name().strip_suffix("ffn_up_exps.weight") else { continue };
+        let [experts, wide, hidden] = *up.shape() else { continue };
+        for (name, expected) in [("ffn_gate_exps", [experts, wide, hidden]), ("ffn_down_exps", [experts, hidden, wide])]
+        {
+            let name = format!("{stem}{name}.weight");
+            match subject.file.tensor(&name) {
+                Some(tensor) if *tensor.shape() == expected => {}
+                Some(tensor) => {
+                    let reason =
+                        format!("has the shape {:?}; beside {} it would be {expected:?}", tensor.shape(), up.name());
+                    findings.error(name, reason, HINT);
+                }
+                // Some mixtures have no gates.
+                None if name.ends_with("gate_exps.weight") && UNGATED.contains(&subject.architecture) => {}
+                None => findings.error(name, format!("is missing beside {}", up.name()), HINT),
+            }
+        }
+    }
+}
+
+/// Architectures whose experts have no gates.
+const UNGATED: [&str; 2] = ["nemotron_h_moe", "nomic-bert-moe"];
 
 /// Vectors are floats of 32 bits: llama.cpp adds and multiplies no others.
 fn types(subject: &Subject<'_>, findings: &mut Findings) {
