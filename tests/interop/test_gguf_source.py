@@ -37,7 +37,8 @@ def evaluated(kvant, text):
     """evaluated(model, *options) -> the object that `kvant eval --json` prints."""
 
     def run(model, *options):
-        done = kvant("eval", model, "--data", text, "--seq-len", WINDOW, "--json", *options)
+        length = () if "--seq-len" in options else ("--seq-len", WINDOW)
+        done = kvant("eval", model, "--data", text, *length, "--json", *options)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -159,6 +160,17 @@ def test_files_of_codes_are_loaded(name, scheme, source, options, kind, llama, k
     # Values are the same to the last bit, but where minima were rounded.
     found = evaluated(path, "--reference", made)
     assert found["kl_mean"] == 0.0 if not options else found["kl_mean"] < 1e-5
+
+
+@pytest.mark.parametrize("name", ("granitemoe", "gpt_oss", "mixtral", "deepseek_v2_lite"))
+def test_codes_of_experts_go_to_a_file_in_the_same_run(name, kvant, family, evaluated, tmp_path):  # noqa: F811
+    """Experts that are one tensor in the source stand apart in the checkpoint, gate and up in one matrix, and are stacked in the file."""
+    out = tmp_path / "out"
+    done = kvant("quantize", family(name), "--scheme", "int8:g32", "--format", "quark", "--format", "gguf", "-o", out)
+    assert done.returncode == 0, done.stderr
+    found = evaluated(out / "gguf" / "model.gguf", "--reference", out / "quark", "--seq-len", "16")
+    assert found["kl_mean"] == 0.0
+    assert kvant("verify", out / "gguf" / "model.gguf").returncode == 0
 
 
 def sentence_pieces(size):

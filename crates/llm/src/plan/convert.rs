@@ -14,6 +14,7 @@ use crate::calibration::Parameters;
 use crate::config_json::{can_say, without_quantization};
 use crate::conversion::{Conversion, FloatType, Loss, Target, forms, loss_of_parameter, loss_of_scales, nearest};
 use crate::export::{Export, Fused, Part};
+use crate::family::ExpertStorage;
 use crate::import::{self, Import, PackedMatrix, StoredActivation};
 use crate::model_config::ModelConfig;
 use crate::network::{ExpertsStorage, FusedExperts, Linear};
@@ -55,7 +56,10 @@ impl Plan {
         let recipe = Recipe::carrying(export, attention, conversion.max_shard_size);
         let mut builder = Builder::new(tensors, config, recipe)?;
         match conversion.target {
-            Target::Float(_) => builder.keep_the_rest()?,
+            Target::Float(_) => {
+                builder.keep_the_rest()?;
+                builder.note_parted_experts();
+            }
             Target::Codes(_) => {
                 builder.ordered = usual.ordered && export.holds_order();
                 let natural = |matrix: &PackedMatrix<'_>| usual.scheme_of(matrix).or_else(|| matrix.like());
@@ -143,6 +147,19 @@ struct Fit {
 }
 
 impl Builder<'_> {
+    /// Says that experts stay apart which the family's class has in one tensor, and does not find.
+    fn note_parted_experts(&mut self) {
+        let first = self.network.family().and_then(|family| family.moe?.experts.first());
+        let is_parted = self.network.linears().iter().any(|linear| linear.expert.is_some());
+        if is_parted && first.is_some_and(|layout| layout.storage == ExpertStorage::Fused) {
+            self.notices.push(
+                "experts stay apart, as codes had them, and transformers looks for one tensor of all: Kvant reads them, \
+                 transformers draws them anew"
+                    .to_owned(),
+            );
+        }
+    }
+
     fn convert_all(&mut self, task: &Task<'_, '_>) -> Result<(), PlanError> {
         for linear in self.network.linears().to_vec() {
             // A GGUF file has codes of what other layouts keep in floats, too.
