@@ -7,7 +7,9 @@ use common::{Tensor, encoded, llama, llama_config, weight, write};
 use kvant_container::gguf::{GgufFile, TensorType, Value};
 use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind};
 use kvant_llm::engine::{Begun, Done, EngineError, Output, OutputError, Progress, Silent};
-use kvant_llm::gguf::imatrix::{Importance, InputSums, Provenance};
+use kvant_llm::forward::Decoder;
+use kvant_llm::forward::cpu::Cpu;
+use kvant_llm::gguf::imatrix::{self, ImatrixError, Importance, InputSums, Keep, Provenance};
 use kvant_llm::gguf::plan::Reason;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{GgufPlan, GgufPlanError, GgufRecipe, Mix, values};
@@ -18,6 +20,7 @@ use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 use tempfile::TempDir;
 
 fn with_context(mut config: Json) -> Json {
@@ -351,4 +354,37 @@ fn what_is_written_verifies_and_damage_is_found() {
     bytes[place..place + key.len()].copy_from_slice(b"llama.block_kount");
     std::fs::write(&damaged, &bytes).unwrap();
     assert!(failing(&damaged).contains(&"gguf-metadata"));
+}
+
+#[test]
+fn a_measurement_goes_on_where_it_was_stopped() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let plan = GgufPlan::new(&checkpoint, GgufRecipe::plain(Mix::Q4_0), "model.gguf").unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    // Neighbours of other lengths are chunks of their own.
+    let sequence = |i: u32| (0..31 + i % 2).map(|t| (i * 97 + t * 31) % 2000).collect();
+    let sequences: Vec<Vec<u32>> = (0..6).map(sequence).collect();
+    let tokens = sequences.iter().map(Vec::len).sum::<usize>() as u64;
+    let dir = tempfile::tempdir().unwrap();
+    let stop = AtomicBool::new(false);
+    let measured = |name: &str, key: &str, watch: &mut dyn FnMut(u64)| {
+        let keep = Keep { target: &dir.path().join(name), key, every: Duration::ZERO };
+        let memory = if name == "spilled" { 0 } else { 1 << 30 };
+        imatrix::collect(&plan, &decoder, &Cpu::default(), &sequences, memory, keep, &stop, |done, _| watch(done))
+    };
+    let whole = measured("whole", "key", &mut |_| ()).unwrap();
+    for name in ["held", "spilled"] {
+        // In the third of four blocks.
+        let mut stop_late = |done| stop.store(done > tokens / 2, Ordering::Relaxed);
+        assert!(matches!(measured(name, "key", &mut stop_late), Err(ImatrixError::Cancelled)));
+        stop.store(false, Ordering::Relaxed);
+        let mut first = None;
+        let resumed = measured(name, "key", &mut |done| first = first.or(Some(done))).unwrap();
+        assert!(first.unwrap() > tokens / 2, "two blocks were done");
+        assert_eq!(resumed, whole);
+        let mut first = None;
+        measured(name, "another key", &mut |done| first = first.or(Some(done))).unwrap();
+        assert!(first.unwrap() < tokens / 4, "what is of other data is not gone on with");
+    }
 }
