@@ -1,6 +1,7 @@
 //! From calibration data to a plan with parameters: loads the data, runs it through the source, and tells what was found.
 
 use crate::args::{CalibrationArgs, RunArgs};
+use crate::delivery::tell_discarded;
 use crate::failure::{Failure, Kind};
 use crate::model;
 use crate::printer::Printer;
@@ -142,7 +143,12 @@ impl Calibration<'_> {
                 printer.note("going on with the statistics that an earlier run gathered");
                 statistics
             }
-            None => &self.observe(&plan, &decoder, &data, printer)?,
+            None => {
+                if file.is_of_another() {
+                    tell_discarded([file.path()], printer);
+                }
+                &self.observe(&plan, &decoder, &data, printer)?
+            }
         };
         let Resolved { parameters, report } = resolve(&plan, statistics)?;
         if kept.is_none() {

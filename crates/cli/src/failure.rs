@@ -170,7 +170,9 @@ impl From<RecipeError> for Failure {
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
-        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+        // Data are an option that is missing, as they are for graphs.
+        let kind = if error.lacks_data() { Kind::Usage } else { error.kind().into() };
+        Failure::new(kind, error.to_string()).with_hint(error.hint())
     }
 }
 

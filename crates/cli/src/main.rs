@@ -25,7 +25,7 @@ mod size;
 mod table;
 
 use args::{Cli, ColorWhen, GlobalArgs, ProgressWhen};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use failure::{Failure, Kind};
 use printer::Printer;
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     match Cli::try_parse() {
         Ok(cli) => {
             let printer = Printer::new(cli.global);
-            let result = crash::catch(|| commands::run(&cli, &printer));
+            let result = crash::catch(|| commands::run(cli.command, &printer));
             conclude(&printer, result)
         }
         Err(error) => refuse(&error),
@@ -53,8 +53,9 @@ fn conclude(printer: &Printer, result: Result<(), Failure>) -> ExitCode {
 
 /// Answers a command line that is not to be carried out: help, version or wrong usage.
 fn refuse(error: &clap::Error) -> ExitCode {
-    let json = std::env::args_os().any(|arg| arg == "--json");
-    let color = ColorWhen::Auto;
+    let args = || std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
+    let json = args().any(|arg| arg == "--json");
+    let color = typed_color(args());
     let printer = Printer::new(GlobalArgs { json, quiet: false, verbose: false, progress: ProgressWhen::Auto, color });
     let text = error.render().ansi().to_string();
     if !error.use_stderr() {
@@ -63,6 +64,15 @@ fn refuse(error: &clap::Error) -> ExitCode {
     printer.message(text.trim_end());
     printer.error_object(&usage_failure(&error.render().to_string()));
     Kind::Usage.exit_code().into()
+}
+
+/// What `--color` says in a command line that could not be read as a whole.
+fn typed_color(args: impl Iterator<Item = String>) -> ColorWhen {
+    let args: Vec<String> = args.collect();
+    let behind = args.windows(2).filter(|pair| pair[0] == "--color").map(|pair| pair[1].as_str());
+    let joined = args.iter().filter_map(|arg| arg.strip_prefix("--color="));
+    let said = behind.chain(joined).find_map(|when| ColorWhen::from_str(when, false).ok());
+    said.unwrap_or(ColorWhen::Auto)
 }
 
 /// The message and the tip in what clap prints.

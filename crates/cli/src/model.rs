@@ -1,9 +1,12 @@
 //! From arguments to a plan: which flow an input takes, and the recipe that file and options make together.
 
-use crate::args::{RecipeArgs, RunArgs};
+use crate::args::{Format, RecipeArgs, RunArgs};
 use crate::failure::{Failure, Kind};
+use crate::onnx;
 use kvant_container::Checkpoint;
+use kvant_llm::engine::Deliverable;
 use kvant_llm::export::Export;
+use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::GgufPlan;
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::{Recipe, Settings};
@@ -27,21 +30,56 @@ pub fn claims_gguf(path: &Path) -> bool {
     kvant_container::gguf::is_gguf(path) || named()
 }
 
-/// A checkpoint, and the plan that arguments make for it.
+/// Takes over the format of the recipe file where that decides which flow it is: one that is no checkpoint counts as if it had been
+/// given at the command line.
+///
+/// # Errors
+/// Where the file cannot be read.
+pub fn complete(args: &mut RecipeArgs) -> Result<(), Failure> {
+    let Some(path) = args.recipe.as_ref().filter(|_| args.format.is_empty()) else { return Ok(()) };
+    if !onnx::is_graph(&args.model) && Settings::read(path)?.format == Some(Export::Gguf) {
+        args.format.push(Format::Export(Export::Gguf));
+    }
+    Ok(())
+}
+
+/// What arguments make of a checkpoint.
+pub struct Planned {
+    /// The source.
+    pub checkpoint: Checkpoint,
+    /// The checkpoint that is made of it.
+    pub plan: Plan,
+    /// The GGUF file that is made of its codes, where one is asked for.
+    pub file: Option<GgufPlan>,
+}
+
+impl Planned {
+    /// Refuses what would not pass verification.
+    ///
+    /// # Errors
+    /// What is wrong with the source or its name.
+    pub fn foresee(&self) -> Result<(), Failure> {
+        self.plan.foresee(&self.checkpoint)?;
+        Ok(self.file.as_ref().map_or(Ok(()), |file| file.foresee(&self.checkpoint))?)
+    }
+}
+
+/// Plans what arguments ask for; `file` is the name of a GGUF file.
 ///
 /// # Errors
 /// Whatever can be refused before weights are read.
-pub fn plan(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
+pub fn plan(args: &RecipeArgs, file: &str) -> Result<Planned, Failure> {
     let repeated = args.format.iter().enumerate().find(|(at, format)| args.format[..*at].contains(format));
     if let Some((_, format)) = repeated {
         let failure = Failure::new(Kind::Usage, format!("--format {} is given twice", format.name()));
         return Err(failure.with_hint(Some("name every format once".to_owned())));
     }
     let (checkpoint, plan) = plan_for_all(args)?;
-    if args.wants_gguf() {
-        GgufPlan::of_codes(&checkpoint, &plan, "model.gguf")?;
+    let file = args.wants_gguf().then(|| GgufPlan::of_codes(&checkpoint, &plan, file)).transpose()?;
+    if args.wants_graph() {
+        kvant_llm::onnx::check(&Decoder::open(&checkpoint)?)?;
     }
-    Ok((checkpoint, plan))
+    Ok(Planned { checkpoint, plan, file })
 }
 
 /// The plan for the first of the formats that are checkpoints.

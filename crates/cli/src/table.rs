@@ -53,9 +53,11 @@ impl Table {
 
     fn line(&self, cells: &[String], widths: &[usize]) -> String {
         let columns = cells.iter().zip(widths).zip(&self.titles);
+        // Format's own padding ends at 65535, and a tensor's name need not.
+        let space = |cell: &str, width: usize| " ".repeat(width - cell.chars().count().min(width));
         let padded = columns.map(|((cell, width), (_, align))| match align {
-            Align::Left => format!("{cell:<width$}"),
-            Align::Right => format!("{cell:>width$}"),
+            Align::Left => format!("{cell}{}", space(cell, *width)),
+            Align::Right => format!("{}{cell}", space(cell, *width)),
         });
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     }
@@ -64,6 +66,13 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_may_be_of_any_length() {
+        let mut table = Table::new(&[("name", Align::Left), ("size", Align::Right)]);
+        table.push(["x".repeat(70_000), "1".to_owned()]);
+        assert!(table.render().len() > 140_000);
+    }
 
     #[test]
     fn columns_are_aligned() {

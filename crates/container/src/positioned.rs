@@ -45,6 +45,21 @@ pub fn available_space(path: &Path) -> io::Result<u64> {
     system::available_space(existing)
 }
 
+/// What tells the file system at a path, or at what there is of it, from others; nothing where the system does not say.
+pub fn file_system(path: &Path) -> Option<u64> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let absolute = std::path::absolute(path).ok()?;
+        absolute.ancestors().find_map(|path| fs::metadata(path).ok()).map(|metadata| metadata.dev())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        None
+    }
+}
+
 /// Lets the owner write to a file, such as a copy of a read-only one.
 #[allow(clippy::permissions_set_readonly_false)] // outside Unix, where there are no others to give the right to
 pub fn make_writable(path: &Path) -> io::Result<()> {
@@ -157,6 +172,18 @@ mod portable;
 
 #[cfg(not(any(unix, windows)))]
 use portable as system;
+
+/// Temporary files are private to their user; a model should have the permissions of an ordinary new file.
+#[cfg(unix)]
+pub(crate) fn readable_by_others(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn readable_by_others(_: &File) -> io::Result<()> {
+    Ok(())
+}
 
 #[cfg(test)]
 mod tests {

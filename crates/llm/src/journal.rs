@@ -1,6 +1,7 @@
 //! The record of finished work beside an unfinished output. With it a run that was killed goes on where it stopped. It
 //! holds no data: what a line claims is checked against the bytes in the output before it is believed.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -63,6 +64,10 @@ pub struct Found {
     pub entries: Vec<Entry>,
     /// Whether the output was whole: only its naming may be missing.
     pub whole: bool,
+    /// Whether it records work on another plan.
+    pub other: bool,
+    /// Bytes of the lines that count, up to the last job.
+    end: u64,
 }
 
 impl Journal {
@@ -98,6 +103,15 @@ impl Journal {
         write_line(&mut file, &head)
     }
 
+    /// Goes on with what was found: further jobs are recorded behind it. Nothing that counts is taken away, so that a run that is
+    /// killed here loses nothing either.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn go_on(&self, found: &Found) -> io::Result<()> {
+        self.lock()?.set_len(found.end)
+    }
+
     /// Records a finished job. The line is with the system when this returns: it survives the end of the process.
     ///
     /// # Errors
@@ -128,21 +142,44 @@ fn write_line(file: &mut File, value: &impl Serialize) -> io::Result<()> {
 
 /// What a file says of the plan, or of the one that it is of.
 fn read(file: &File, plan: Option<&str>) -> io::Result<Found> {
-    let mut lines = BufReader::new(file).lines();
-    let first = lines.next().transpose()?.and_then(|line| serde_json::from_str::<Head>(&line).ok());
-    let is_expected = |head: &Head| head.kvant_journal == VERSION && plan.is_none_or(|plan| head.plan == plan);
+    let mut lines = Lines { file: BufReader::new(file), end: 0 };
     let mut found = Found::default();
-    if !first.as_ref().is_some_and(is_expected) {
+    let Some(head) = lines.next::<Head>()?.filter(|head| head.kvant_journal == VERSION) else { return Ok(found) };
+    if plan.is_some_and(|plan| head.plan != plan) {
+        found.other = lines.next::<Line>()?.is_some();
         return Ok(found);
     }
-    // A torn last line is the mark of a run that was killed; nothing after it counts.
-    for line in lines.map_while(|line| serde_json::from_str(&line.ok()?).ok()) {
+    found.end = lines.end;
+    while let Some(line) = lines.next()? {
         match line {
-            Line::Job(entry) => found.entries.push(entry),
+            Line::Job(entry) => {
+                found.entries.push(entry);
+                found.end = lines.end;
+            }
             Line::Whole { whole } => found.whole = whole,
         }
     }
     Ok(found)
+}
+
+/// The lines of a journal. A torn last line is the mark of a run that was killed; nothing after it counts.
+struct Lines<'f> {
+    file: BufReader<&'f File>,
+    /// Bytes up to the end of the last line that was read.
+    end: u64,
+}
+
+impl Lines<'_> {
+    fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        let mut line = Vec::new();
+        self.file.read_until(b'\n', &mut line)?;
+        if line.last() != Some(&b'\n') {
+            return Ok(None);
+        }
+        let read = serde_json::from_slice(&line).ok();
+        self.end += if read.is_some() { line.len() as u64 } else { 0 };
+        Ok(read)
+    }
 }
 
 #[cfg(test)]
@@ -164,9 +201,14 @@ mod tests {
         journal.record(&entry(2)).unwrap();
         drop(journal);
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"job\":3,\"pie").unwrap();
-        let expected = Found { entries: vec![entry(1), entry(2)], whole: false };
-        assert_eq!(Journal::open(&path, "p").unwrap().1, expected);
-        assert_eq!(Journal::open(&path, "q").unwrap().1, Found::default());
+        let (journal, found) = Journal::open(&path, "p").unwrap();
+        assert_eq!((&found.entries[..], found.whole, found.other), (&[entry(1), entry(2)][..], false, false));
+        let other = Journal::peek(&path, "q");
+        assert!(other.other && other.entries.is_empty());
+        journal.go_on(&found).unwrap();
+        assert_eq!(Journal::peek(&path, "p").entries, found.entries, "nothing is lost by a run that begins");
+        journal.record(&entry(4)).unwrap();
+        assert_eq!(Journal::peek(&path, "p").entries, [entry(1), entry(2), entry(4)], "the torn line is gone");
     }
 
     #[test]
@@ -178,8 +220,11 @@ mod tests {
         journal.begin("p").unwrap();
         journal.record(&entry(1)).unwrap();
         journal.record_whole().unwrap();
-        assert_eq!(Journal::peek(&path, "p"), Found { entries: vec![entry(1)], whole: true });
+        let found = Journal::peek(&path, "p");
+        assert_eq!((&found.entries[..], found.whole), (&[entry(1)][..], true));
         assert!(Journal::is_whole(&path) && !Journal::peek(&path, "q").whole);
+        journal.go_on(&found).unwrap();
+        assert!(!Journal::is_whole(&path), "who goes on has more to do");
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub mod network;
 pub mod onnx;
 pub mod plan;
 pub mod recipe;
+mod removal;
 pub mod tokenizer;
 pub mod verify;
 pub mod weight;

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{encoded, files, llama, llama_config, plan, quantize, scheme, weight, write};
-use kvant_container::{Checkpoint, Dtype, Durability};
-use kvant_llm::engine::{self, Acceptance, Begun, EngineError, Output, Progress, Silent};
+use kvant_container::{Checkpoint, Dtype, Durability, Geometry, OutputFile};
+use kvant_llm::engine::{self, Acceptance, Begun, Deliverable, EngineError, Output, OutputError, Progress, Silent};
 use kvant_llm::plan::{Plan, PlanError, Treatment};
 use kvant_llm::recipe::{Recipe, Settings};
 use std::path::{Path, PathBuf};
@@ -370,4 +370,87 @@ fn existing_outputs_and_strangers_are_left_alone() {
     let plan = Plan::new(&checkpoint, recipe).unwrap();
     let error = Output::begin(&plan, &source, &source, true).unwrap_err();
     assert!(error.to_string().contains("source"), "{error}");
+}
+
+/// A plan of one file of so many bytes.
+struct Large(u64);
+
+impl Deliverable for Large {
+    fn fingerprint(&self) -> &str {
+        "large"
+    }
+
+    fn geometry(&self) -> Geometry {
+        let file = OutputFile { name: "model".to_owned(), header: Vec::new(), len: self.0 };
+        Geometry { files: vec![file], names: Vec::new(), places: Vec::new(), index: None }
+    }
+}
+
+#[test]
+fn room_is_asked_for_all_outputs_of_a_disk_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = kvant_container::positioned::available_space(dir.path()).unwrap();
+    let large = Large(free / 10 * 6);
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    let both: [(&dyn Deliverable, &Path); 2] = [(&large, &one), (&large, &two)];
+    Output::check_room(&both[..1]).unwrap();
+    let error = Output::check_room(&both).unwrap_err();
+    assert!(matches!(error, OutputError::NoRoom { others: 1, needed, .. } if needed == large.0 * 2), "{error}");
+    // What an earlier run has made needs no more.
+    std::fs::write(&one, "whole").unwrap();
+    std::fs::write(
+        dir.path().join("one.partial.journal"),
+        "{\"kvant_journal\":1,\"plan\":\"large\"}\n{\"whole\":true}\n",
+    )
+    .unwrap();
+    Output::check_room(&both).unwrap();
+}
+
+/// Begins an output of which one job is done and another torn, as a kill leaves it, and gives it up at once.
+#[test]
+fn a_run_that_is_killed_when_it_begins_loses_no_work() {
+    let (_dir, source, target) = small(Dtype::BF16);
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let plan = plan(&source, &scheme("int4:g32")).unwrap();
+    let journal = target.with_file_name("target.partial.journal");
+    {
+        let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
+        engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap();
+    }
+    let whole = std::fs::read_to_string(&journal).unwrap();
+    std::fs::write(&journal, format!("{whole}{{\"job\":")).unwrap();
+    for _ in 0..2 {
+        let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
+        assert!((0..plan.jobs().len()).all(|job| output.is_adopted(job)) && output.discarded().is_none());
+        drop(output);
+        assert_eq!(std::fs::read_to_string(&journal).unwrap(), whole, "nothing is written anew");
+    }
+    let other = common::plan(&source, &scheme("int8:channel")).unwrap();
+    let Begun::Working(output) = Output::begin(&other, &source, &target, false).unwrap() else { panic!() };
+    assert!(output.discarded().is_some_and(|path| path.ends_with("target.partial")));
+}
+
+#[test]
+fn an_output_that_does_not_pass_does_not_get_its_name() {
+    let (_dir, source, target) = small(Dtype::BF16);
+    let mut config = llama_config();
+    config["vocab_size"] = 7.into();
+    std::fs::write(source.join("config.json"), config.to_string()).unwrap();
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let plan = plan(&source, &scheme("int4:g32")).unwrap();
+    assert!(matches!(plan.foresee(&checkpoint), Err(EngineError::Foreseen { .. })));
+    // Whoever does not ask before finds it in the end; a rerun comes to the same point, and past it where nobody looks.
+    for (run, acceptance) in [Acceptance::Verified, Acceptance::Verified, Acceptance::Unseen].into_iter().enumerate() {
+        let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
+        let done = engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap();
+        assert_eq!(done.resumed, if run > 0 { done.jobs } else { 0 });
+        let placed = output.place(&plan, &checkpoint, Durability::Process, acceptance);
+        match acceptance {
+            Acceptance::Verified => {
+                assert!(matches!(placed, Err(EngineError::Unfit { .. })), "{placed:?}");
+                assert!(!target.exists() && target.with_file_name("target.partial").is_dir());
+            }
+            Acceptance::Unseen => assert_eq!(placed.unwrap().acknowledge().unwrap(), target),
+        }
+    }
 }

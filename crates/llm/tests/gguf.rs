@@ -6,15 +6,18 @@ mod common;
 use common::{Tensor, encoded, llama, llama_config, weight, write};
 use kvant_container::gguf::{GgufFile, TensorType, Value};
 use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind};
+use kvant_llm::conversion::{Conversion, Target};
 use kvant_llm::engine::{Begun, Done, EngineError, Output, OutputError, Progress, Silent};
+use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::gguf::imatrix::{self, ImatrixError, Importance, InputSums, Keep, Provenance};
 use kvant_llm::gguf::plan::Reason;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{GgufPlan, GgufPlanError, GgufRecipe, Mix, values};
+use kvant_llm::plan::Plan;
 use kvant_llm::recipe::Settings;
-use kvant_llm::verify::{Options, verify};
+use kvant_llm::verify::{Loads, Options, verify};
 use kvant_numeric::simd::Isa;
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
@@ -354,6 +357,60 @@ fn what_is_written_verifies_and_damage_is_found() {
     bytes[place..place + key.len()].copy_from_slice(b"llama.block_kount");
     std::fs::write(&damaged, &bytes).unwrap();
     assert!(failing(&damaged).contains(&"gguf-metadata"));
+}
+
+#[test]
+fn headers_that_llama_cpp_stops_at() {
+    let (_dir, source, target) = small(Dtype::F32);
+    quantize(&source, &target, Mix::Q8_0, 2).unwrap();
+    let whole = std::fs::read(&target).unwrap();
+    let damaged = target.with_file_name("damaged.gguf");
+    let behind =
+        |key: &[u8], more: usize| whole.windows(key.len()).position(|part| part == key).unwrap() + key.len() + more;
+    let report = |at: usize, value: &[u8]| {
+        let mut bytes = whole.clone();
+        bytes[at..at + value.len()].copy_from_slice(value);
+        std::fs::write(&damaged, &bytes).unwrap();
+        verify(&damaged, &Options::default()).unwrap()
+    };
+    let loads = |report: &kvant_llm::verify::Report, id: &str| {
+        report.verdicts.iter().find(|verdict| verdict.id == id).unwrap().loads
+    };
+    // Behind a key stand the type of the value and, of texts, the length.
+    let architecture = behind(b"general.architecture", 12);
+    let sound = report(architecture, b"llama");
+    assert_eq!((sound.family, loads(&sound, "llama.cpp")), (Some("llama"), Loads::Yes));
+    let unknown = report(architecture, b"xxxxx");
+    assert_eq!(
+        (unknown.family, loads(&unknown, "llama.cpp"), loads(&unknown, "vllm")),
+        (None, Loads::Unknown, Loads::Unknown)
+    );
+    let fewer = report(behind(b"llama.block_count", 4), &0u32.to_le_bytes());
+    assert!(fewer.errors().any(|error| error.check == "gguf-tensors" && error.reason.contains("past the 0 blocks")));
+    assert_eq!(loads(&fewer, "llama.cpp"), Loads::No);
+    let version = report(4, &99u32.to_le_bytes());
+    assert_eq!(version.errors().map(|error| error.check).collect::<Vec<_>>(), ["gguf-file"]);
+    std::fs::write(&damaged, &whole[..200]).unwrap();
+    let cut = verify(&damaged, &Options::default()).unwrap();
+    assert!(cut.errors().next().unwrap().reason.contains("ends early"), "{:?}", cut.findings);
+}
+
+#[test]
+fn fused_layers_of_several_types_are_refused_before_the_work() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("model.gguf");
+    quantize(&source, &target, Mix::Q4_K_M, 2).unwrap();
+    let checkpoint = kvant_llm::gguf::restore::open(&target).unwrap();
+    let plan = |requantize| {
+        let conversion =
+            Conversion { target: Target::Codes(Export::CompressedTensors), requantize, max_shard_size: 1 << 30 };
+        Plan::convert(&checkpoint, &conversion)
+    };
+    let error = plan(false).unwrap_err();
+    assert!(error.to_string().contains("which engines fuse with it"), "{error}");
+    assert!(error.hint().unwrap().contains("--requantize"), "{error}");
+    plan(true).unwrap();
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn exported(export: Export, order: NibbleOrder, tensor: &QuantTensor) -> Vec<Ten
     let packed = parts.into_iter().map(|part| {
         let mut packer = Packer::default();
         let bytes =
-            packer.pack(Isa::best(), &part, tensor, &whole, &(ROWS, COLUMNS).into()).unwrap().bytes.into_owned();
+            packer.pack(Isa::best(), &part, tensor.into(), &whole, &(ROWS, COLUMNS).into()).unwrap().bytes.into_owned();
         (part.name, part.dtype, part.shape, bytes)
     });
     packed.collect()

@@ -77,6 +77,14 @@ pub enum QuantizeError {
     /// Nothing in the graph is quantized by the recipe.
     #[error("no node of the model is quantized by this recipe")]
     NothingToDo,
+    /// A type is asked for tensors that there are none of.
+    #[error("no tensor matches `{pattern}`, which a type of its own is asked for")]
+    IdleOverride {
+        /// The pattern.
+        pattern: String,
+        /// Some tensors that there are.
+        some: Vec<String>,
+    },
     /// The nodes do not make a graph.
     #[error("{0}")]
     Graph(#[from] crate::graph::GraphError),
@@ -105,7 +113,9 @@ impl QuantizeError {
             | Self::NotInLayout { .. }
             | Self::UnknownType { .. } => ErrorKind::Unsupported,
             Self::NoIntegerBoundary | Self::ChannelActivations { .. } | Self::ChannelCount { .. } => ErrorKind::Invalid,
-            Self::NotANumber { .. } | Self::NoRange { .. } | Self::NothingToDo => ErrorKind::Invalid,
+            Self::NotANumber { .. } | Self::NoRange { .. } | Self::NothingToDo | Self::IdleOverride { .. } => {
+                ErrorKind::Invalid
+            }
         }
     }
 
@@ -117,6 +127,9 @@ impl QuantizeError {
             Self::Pass(problem) => return problem.hint(),
             Self::Container(problem) => return problem.hint(),
             Self::Algorithm(problem) => return problem.hint(),
+            Self::IdleOverride { some, .. } => {
+                return Some(format!("there are {}; `kvant plan MODEL` shows all", some.join(", ")));
+            }
             Self::NotANumber { .. } => "the model is damaged or its training failed: such a weight has no scale",
             Self::NoRange { .. } => "give calibration data that reach every branch, or exclude the node",
             Self::NoOperator { .. } => "choose --form quark, whose operators need Quark's library to run",

@@ -30,7 +30,7 @@ impl Preset {
     /// `XINT8_ADAROUND_CLE`.
     ///
     /// # Errors
-    /// Algorithms that do not go together.
+    /// Algorithms that do not go together, or stand there twice.
     pub fn resolve(name: &str) -> Result<Option<Recipe>, SpellingError> {
         let upper = name.trim().to_ascii_uppercase().replace('-', "_");
         let mut rest = upper.strip_suffix("_QCONFIG").unwrap_or(&upper);
@@ -42,7 +42,7 @@ impl Preset {
                 return Ok(Some(recipe));
             }
             let Some((name, algorithm)) = split_name(rest) else { return Ok(None) };
-            algorithms.add(algorithm)?;
+            algorithms.add_new(algorithm)?;
             rest = name;
         }
     }

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, Spill};
+use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, PRODUCER, Spill};
 use kvant_quant::glob::Glob;
 use rayon::prelude::*;
 
 use crate::algorithm::{
-    self, Algorithm, AlgorithmError, Data, EqualizedPair, Rotations, ScaledInput, Transformed, transform,
-    transform_with_data, tune,
+    self, Algorithm, AlgorithmError, Data, EqualizedPair, LimitedWeight, Rotations, ScaledInput, Transformed,
+    Unlimited, transform, transform_with_data, tune,
 };
 use crate::calibration::{Method, Observation, Observed, Settings, Watched};
 use crate::element::Element;
@@ -47,6 +47,10 @@ pub struct Prepared {
     pub rotations: Rotations,
     /// Tensors whose channels were scaled.
     pub scaled_inputs: Vec<ScaledInput>,
+    /// Weights that were limited.
+    pub limited_weights: Vec<LimitedWeight>,
+    /// What these weights were before: what the float model computes with.
+    pub(crate) unlimited: Unlimited,
     /// Words of the recipe that name nothing of the graph.
     pub unmatched: Vec<String>,
 }
@@ -66,6 +70,7 @@ pub fn prepare(
     lift_constants(&mut model);
     let context = Context { spill, ..Context::default() };
     let passes = pass::simplify(&mut model, passes, &context)?;
+    check(&model)?;
     raise_opset(&mut model, &recipe)?;
     if recipe.boundary == Boundary::Integer && !matches!(recipe.layout, Layout::Qdq | Layout::QOperator) {
         return Err(QuantizeError::NoIntegerBoundary);
@@ -73,9 +78,20 @@ pub fn prepare(
     algorithm::check(&recipe)?;
     let Transformed { equalized, rotations } = transform(&mut model, &recipe, spill)?;
     let (types, placement) = place_all(&model, &recipe)?;
-    let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph));
-    let scaled_inputs = Vec::new();
-    Ok(Prepared { model, recipe, placement, types, passes, equalized, rotations, scaled_inputs, unmatched })
+    let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
+    Ok(Prepared {
+        model,
+        recipe,
+        placement,
+        types,
+        passes,
+        equalized,
+        rotations,
+        scaled_inputs: Vec::new(),
+        limited_weights: Vec::new(),
+        unlimited: Unlimited::default(),
+        unmatched,
+    })
 }
 
 /// Raises the opset to what the types of a recipe need.
@@ -176,7 +192,10 @@ impl Prepared {
         let waits = |a: &&Algorithm| a.row().stage == algorithm::Stage::Float && a.row().needs_data;
         let Some(first) = self.recipe.algorithms.iter().find(waits) else { return Ok(()) };
         let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
-        self.scaled_inputs = transform_with_data(&mut self.model, &self.recipe, &self.types, data, spill)?;
+        let wanted = (&self.recipe, &self.placement);
+        let done = transform_with_data(&mut self.model, wanted, &self.types, data, spill)?;
+        self.scaled_inputs = done.scaled_inputs;
+        (self.limited_weights, self.unlimited) = (done.limited_weights, done.unlimited);
         // Codes before a Mul that takes the outliers away would be those of the outliers.
         let multiplied = self.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
         self.recipe.selection.excluded_nodes.extend(multiplied.map(Glob::literal));
@@ -192,9 +211,19 @@ impl Prepared {
         raise_opset(&mut model, &recipe)?;
         let (types, placement) = place_all(&model, &recipe)?;
         let (passes, equalized) = (self.passes.clone(), self.equalized.clone());
-        let (rotations, scaled_inputs) = (self.rotations.clone(), self.scaled_inputs.clone());
-        let unmatched = Vec::new();
-        Ok(Self { model, recipe, placement, types, passes, equalized, rotations, scaled_inputs, unmatched })
+        Ok(Self {
+            model,
+            recipe,
+            placement,
+            types,
+            passes,
+            equalized,
+            rotations: self.rotations.clone(),
+            scaled_inputs: self.scaled_inputs.clone(),
+            limited_weights: self.limited_weights.clone(),
+            unlimited: self.unlimited.clone(),
+            unmatched: Vec::new(),
+        })
     }
 
     /// Statistics for the tensors whose ranges are needed. None where nothing depends on data.
@@ -430,6 +459,6 @@ pub(crate) fn simulate_hardware(model: &mut ModelProto, types: &Types, placement
 
 /// Writes who made the model.
 fn sign(model: &mut ModelProto) {
-    model.producer_name = Some("kvant".to_owned());
+    model.producer_name = Some(PRODUCER.to_owned());
     model.producer_version = Some(env!("CARGO_PKG_VERSION").to_owned());
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::algorithm::{EqualizedPair, LayerGain, LeftStream, RotatedStream, ScaledInput};
+use crate::algorithm::{EqualizedPair, LayerGain, LeftStream, LimitedWeight, RotatedStream, ScaledInput};
 use crate::calibration::Method;
 use crate::quantization::Range;
 use crate::quantize::Prepared;
@@ -56,6 +56,8 @@ pub struct Report {
     pub not_rotated: Vec<LeftStream>,
     /// Tensors whose channels were scaled.
     pub scaled_inputs: Vec<ScaledInput>,
+    /// Weights whose largest values an algorithm has cut off.
+    pub limited_weights: Vec<LimitedWeight>,
     /// What algorithms gained for each layer whose codes or biases they chose.
     pub gains: Vec<LayerGain>,
     /// Tensors and nodes that are left in float, and why.
@@ -117,6 +119,7 @@ impl Report {
             rotated: prepared.rotations.rotated.clone(),
             not_rotated: prepared.rotations.left.clone(),
             scaled_inputs: prepared.scaled_inputs.clone(),
+            limited_weights: prepared.limited_weights.clone(),
             gains: Vec::new(),
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),

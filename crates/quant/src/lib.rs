@@ -33,4 +33,4 @@ pub mod rounding;
 pub mod scheme;
 pub mod transform;
 
-pub use quant_tensor::{Codes, QuantParts, QuantTensor};
+pub use quant_tensor::{Codes, Parameters, QuantParts, QuantTensor};

@@ -54,6 +54,69 @@ pub struct QuantTensor {
     pub(crate) scale_shape: (usize, usize),
 }
 
+/// All of a quantized matrix, or a band of one, but its codes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters<'a> {
+    scheme: TensorScheme,
+    shape: (usize, usize),
+    scale_shape: (usize, usize),
+    scales: &'a [f32],
+    zero_points: &'a [f64],
+    tensor_scale: Option<f32>,
+}
+
+impl<'a> Parameters<'a> {
+    /// Those of `rows x columns` codes: scales and zero points (one for each scale, or none) are row-major.
+    ///
+    /// # Errors
+    /// [`SchemeError::GroupDoesNotDivide`] where the scheme does not fit the shape, [`SchemeError::Combination`] where there
+    /// are not as many scales and zero points as scheme and shape ask for.
+    pub fn new(
+        scheme: TensorScheme,
+        shape: (usize, usize),
+        (scales, zero_points): (&'a [f32], &'a [f64]),
+        tensor_scale: Option<f32>,
+    ) -> Result<Parameters<'a>, SchemeError> {
+        let granularity = scheme.granularity().ok_or_else(|| misfit(scheme))?;
+        let scale_shape = granularity.scale_shape(shape.0, shape.1)?;
+        let count = scale_shape.0 * scale_shape.1;
+        if scales.len() != count || !(zero_points.is_empty() || zero_points.len() == count) {
+            return Err(misfit(scheme));
+        }
+        Ok(Parameters { scheme, shape, scale_shape, scales, zero_points, tensor_scale })
+    }
+
+    /// The scheme of the codes.
+    pub fn scheme(&self) -> TensorScheme {
+        self.scheme
+    }
+
+    /// Rows and columns of the codes.
+    pub fn shape(&self) -> (usize, usize) {
+        self.shape
+    }
+
+    /// Rows and columns of the scales, in row-major order.
+    pub fn scale_shape(&self) -> (usize, usize) {
+        self.scale_shape
+    }
+
+    /// Scales as they are stored: see [`QuantTensor::scales`].
+    pub fn scales(&self) -> &'a [f32] {
+        self.scales
+    }
+
+    /// Zero points, one for each scale; empty where every code of zero is 0.
+    pub fn zero_points(&self) -> &'a [f64] {
+        self.zero_points
+    }
+
+    /// The scale of the whole tensor: see [`QuantTensor::tensor_scale`].
+    pub fn tensor_scale(&self) -> Option<f32> {
+        self.tensor_scale
+    }
+}
+
 /// What a [`QuantTensor`] is made of: the fields as its accessors describe them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantParts {
@@ -79,14 +142,10 @@ impl QuantTensor {
         columns: usize,
         parts: QuantParts,
     ) -> Result<QuantTensor, SchemeError> {
-        let granularity = scheme.granularity().ok_or_else(|| misfit(scheme))?;
-        let scale_shape = granularity.scale_shape(rows, columns)?;
         let QuantParts { codes, scales, zero_points, tensor_scale } = parts;
-        let count = scale_shape.0 * scale_shape.1;
-        let codes_fit =
-            codes.len() == rows * columns && matches!(codes, Codes::Bytes(_)) == (scheme.format().bits() <= 8);
-        let scales_fit = scales.len() == count && (zero_points.is_empty() || zero_points.len() == count);
-        if !codes_fit || !scales_fit {
+        let parameters = Parameters::new(scheme, (rows, columns), (&scales, &zero_points), tensor_scale)?;
+        let scale_shape = parameters.scale_shape();
+        if codes.len() != rows * columns || matches!(codes, Codes::Bytes(_)) != (scheme.format().bits() <= 8) {
             return Err(misfit(scheme));
         }
         Ok(QuantTensor { scheme, rows, columns, codes, scales, zero_points, tensor_scale, scale_shape })
@@ -133,6 +192,18 @@ impl QuantTensor {
     /// Rows and columns of the scales, in row-major order.
     pub fn scale_shape(&self) -> (usize, usize) {
         self.scale_shape
+    }
+
+    /// All but the codes.
+    pub fn parameters(&self) -> Parameters<'_> {
+        Parameters {
+            scheme: self.scheme,
+            shape: self.shape(),
+            scale_shape: self.scale_shape,
+            scales: &self.scales,
+            zero_points: &self.zero_points,
+            tensor_scale: self.tensor_scale,
+        }
     }
 
     /// The codes.

@@ -1,9 +1,10 @@
 //! `kvant convert`: plans, checks, works, and says what became of the codes.
 
 use crate::args::{ConvertArgs, ConvertTo, FinishArgs, RunArgs};
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, foresee};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use crate::outputs::{OutputKind, check_name};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{gguf, interrupt, loading, model, onnx, size};
@@ -22,14 +23,17 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// What the target does not hold, before anything is written; then what the system or the weights say.
 pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
+    refuse_graph(&args.model)?;
     let target = match args.to {
         ConvertTo::Checkpoint(target) => target,
         ConvertTo::Onnx => return onnx::decoder::run(args, printer),
         ConvertTo::Gguf => return gguf::convert::run(args, printer),
     };
+    args.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Directory, "--to"))?;
     let begun = Instant::now();
     let checkpoint = model::open(&args.model)?;
     let plan = Plan::convert(&checkpoint, &conversion(args, target)?)?;
+    foresee(&plan, &checkpoint, args.finish)?;
     if let Some(output) = &args.output {
         Output::check(&plan, &args.model, output, args.finish.overwrite)?;
     }
@@ -58,6 +62,16 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
         false => Vec::new(),
     };
     Report { output: Some(output), done, errors, time: Some(begun.elapsed()), ..report }.show(printer)
+}
+
+/// A graph has no other layout to go to.
+fn refuse_graph(model: &Path) -> Result<(), Failure> {
+    if !onnx::is_graph(model) {
+        return Ok(());
+    }
+    let message = format!("{} is an ONNX graph, which is not converted", printable(&model.to_string_lossy()));
+    let hint = "quantize it with `kvant quantize`; convert the checkpoint that it was made of";
+    Err(Failure::new(Kind::Unsupported, message).with_hint(Some(hint.to_owned())))
 }
 
 fn conversion(args: &ConvertArgs, target: Target) -> Result<Conversion, Failure> {
@@ -150,7 +164,7 @@ struct Work<'a> {
 impl Work<'_> {
     fn carry_out(&self, plan: &Plan, printer: &Printer) -> Result<(Placed, Done), Failure> {
         let Work { checkpoint, source, target, finish, .. } = *self;
-        Delivery { plan, checkpoint, source, target, finish }.make(plan.jobs().len(), |output| {
+        Delivery { plan, checkpoint, source, target, finish }.make(plan.jobs().len(), printer, |output| {
             let progress = Progress::new(printer, Unit::Bytes);
             engine::run(plan, checkpoint, output, self.threads, self.cancelled, &progress)
         })

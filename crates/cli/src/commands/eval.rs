@@ -80,7 +80,10 @@ fn compared(comparison: &Comparison) -> impl Iterator<Item = (String, Value)> {
     let blocks: Vec<Value> = blocks.map(|(block, decibels)| json!({"block": block, "sqnr_db": decibels})).collect();
     let fields = [
         ("reference_perplexity", json!(comparison.reference_perplexity)),
-        ("kl_mean", json!(comparison.kl_mean)),
+        ("perplexity_ratio", json!(comparison.perplexity_ratio.value)),
+        ("perplexity_ratio_error", json!(comparison.perplexity_ratio.error)),
+        ("kl_mean", json!(comparison.kl_mean.value)),
+        ("kl_mean_error", json!(comparison.kl_mean.error)),
         ("kl_p99", json!(comparison.kl_p99)),
         ("top1_agreement", json!(comparison.top1_agreement)),
         ("blocks", json!(blocks)),
@@ -113,11 +116,12 @@ fn summary(found: &Evaluation) -> Table {
 }
 
 fn distance(comparison: &Comparison) -> Table {
-    let titles = ["reference perplexity", "KL mean", "KL 99 %", "same top token"];
+    let titles = ["reference perplexity", "ratio", "KL mean", "KL 99 %", "same top token"];
     let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
     table.push([
         format!("{:.4}", comparison.reference_perplexity),
-        format!("{:.6}", comparison.kl_mean),
+        format!("{:.5} ± {:.5}", comparison.perplexity_ratio.value, comparison.perplexity_ratio.error),
+        format!("{:.6} ± {:.6}", comparison.kl_mean.value, comparison.kl_mean.error),
         format!("{:.6}", comparison.kl_p99),
         format!("{:.2} %", comparison.top1_agreement * 100.0),
     ]);

@@ -6,9 +6,10 @@ use crate::printer::Printer;
 use crate::table::{Align, Table};
 use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::family::FAMILIES;
+use kvant_llm::gguf::recipe::IMATRIX;
 use kvant_llm::gguf::{MIXES, MixRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
-use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader};
+use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
 use kvant_numeric::format::FORMATS;
 use kvant_onnx::algorithm::{ALGORITHMS, Stage};
 use kvant_quant::observer::OBSERVERS;
@@ -112,7 +113,12 @@ fn checks() -> List {
         |check: &Check| vec![json!(check.id), json!(check.subject), json!(check.reads.name()), json!(check.about)];
     let file_row =
         |check: &GgufCheck| vec![json!(check.id), json!("GGUF file"), json!(check.reads.name()), json!(check.about)];
-    List { columns, rows: CHECKS.iter().map(row).chain(GGUF_CHECKS.iter().map(file_row)).collect() }
+    // Graphs are read whole.
+    let graph_row = |check: &kvant_onnx::verify::Check| {
+        vec![json!(check.id), json!("ONNX graph"), json!(Reads::Weights.name()), json!(check.about)]
+    };
+    let graphs = kvant_onnx::verify::CHECKS.iter().map(graph_row);
+    List { columns, rows: CHECKS.iter().map(row).chain(GGUF_CHECKS.iter().map(file_row)).chain(graphs).collect() }
 }
 
 fn loaders() -> List {
@@ -186,7 +192,24 @@ fn algorithms() -> List {
         ("about", Align::Left),
     ];
     let of_graphs = ALGORITHMS.iter().map(graph_algorithm_row);
-    List { columns, rows: Algorithm::table().map(|row| algorithm_row(&row)).chain(of_graphs).collect() }
+    let of_checkpoints = Algorithm::table().map(|row| algorithm_row(&row));
+    List { columns, rows: of_checkpoints.chain([importance_row()]).chain(of_graphs).collect() }
+}
+
+/// What GGUF files have in place of algorithms that choose codes.
+fn importance_row() -> Vec<Value> {
+    let about = "errors of GGUF's own types weigh as much as the mean square of the input they meet";
+    [
+        json!(IMATRIX),
+        json!("gguf"),
+        json!("weighing"),
+        json!(""),
+        json!("mean squares of inputs"),
+        json!("a run of the float model"),
+        json!([]),
+        json!(about),
+    ]
+    .to_vec()
 }
 
 fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {

@@ -5,12 +5,12 @@ pub mod convert;
 mod eval;
 mod inspect;
 mod list;
-mod plan;
+pub mod plan;
 mod quantize;
 mod sensitivity;
 mod verify;
 
-use crate::args::{Cli, Command};
+use crate::args::Command;
 use crate::failure::Failure;
 use crate::printer::Printer;
 
@@ -18,16 +18,16 @@ use crate::printer::Printer;
 ///
 /// # Errors
 /// Whatever keeps the command from being done.
-pub fn run(cli: &Cli, printer: &Printer) -> Result<(), Failure> {
-    match &cli.command {
+pub fn run(command: Command, printer: &Printer) -> Result<(), Failure> {
+    match command {
         Command::Quantize(args) => quantize::run(args, printer),
-        Command::Convert(args) => convert::run(args, printer),
+        Command::Convert(args) => convert::run(&args, printer),
         Command::Plan(args) => plan::run(args, printer),
-        Command::Inspect(args) => inspect::run(args, printer),
-        Command::Verify(args) => verify::run(args, printer),
-        Command::Eval(args) => eval::run(args, printer),
-        Command::Sensitivity(args) => sensitivity::run(args, printer),
-        Command::List(args) => list::run(args, printer),
-        Command::Completions(args) => completions::run(args, printer),
+        Command::Inspect(args) => inspect::run(&args, printer),
+        Command::Verify(args) => verify::run(&args, printer),
+        Command::Eval(args) => eval::run(&args, printer),
+        Command::Sensitivity(args) => sensitivity::run(&args, printer),
+        Command::List(args) => list::run(&args, printer),
+        Command::Completions(args) => completions::run(&args, printer),
     }
 }

@@ -1,14 +1,15 @@
 //! `kvant plan`: what would become of every tensor.
 
-use crate::args::{CalibrationArgs, PlanArgs, RunArgs};
+use crate::args::{CalibrationArgs, FinishArgs, PlanArgs, RecipeArgs, RunArgs};
 use crate::failure::Failure;
 use crate::fate::{Fate, fates};
+use crate::model::Planned;
+use crate::outputs::Outputs;
 use crate::pattern;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
 use crate::{gguf, json_lines, model, onnx, size};
 use kvant_container::Checkpoint;
-use kvant_llm::engine::Output;
 use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedSite};
 use serde_json::{Value, json};
 
@@ -16,19 +17,24 @@ use serde_json::{Value, json};
 ///
 /// # Errors
 /// Whatever `kvant quantize` would refuse.
-pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
+pub fn run(mut args: PlanArgs, printer: &Printer) -> Result<(), Failure> {
+    model::complete(&mut args.recipe)?;
+    let args = &args;
     if onnx::is_graph(&args.recipe.model) {
         return onnx::plan::show(&args.recipe, &args.run, printer);
     }
     if let Some(recipe) = gguf::recipe(&args.recipe)? {
         return gguf::plan::run(args, recipe, printer);
     }
-    let (checkpoint, plan) = model::plan(&args.recipe)?;
-    if let Some(output) = &args.output {
-        Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
+    let finish = FinishArgs { overwrite: args.overwrite, sync: false, no_verify: false };
+    let outputs = args.output.as_deref().map(|output| Outputs::of(&args.recipe, finish, &args.run, output));
+    let planned = model::plan(&args.recipe, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
+    planned.foresee()?;
+    if let Some(outputs) = &outputs {
+        outputs.check(&planned)?;
     }
     let view = View { all: args.all, ..View::usual(&args.run, &args.recipe.calibration) };
-    show(&plan, &checkpoint, &view, printer)
+    show(&planned, &args.recipe, &view, printer)
 }
 
 /// The tokens of a sequence unless said otherwise, where the model can take them.
@@ -64,11 +70,39 @@ impl View<'_> {
     }
 }
 
-/// Prints a plan.
+/// Prints what was planned: the checkpoint, or the file of its codes where that alone is asked for.
 ///
 /// # Errors
 /// When stdout cannot be written.
-pub fn show(plan: &Plan, checkpoint: &Checkpoint, view: &View<'_>, printer: &Printer) -> Result<(), Failure> {
+pub fn show(planned: &Planned, recipe: &RecipeArgs, view: &View<'_>, printer: &Printer) -> Result<(), Failure> {
+    let Planned { checkpoint, plan, file } = planned;
+    match file.as_ref().filter(|_| recipe.format.len() == 1) {
+        Some(file) => {
+            let codes = Some(Codes { plan, view });
+            let view = gguf::plan::View { plan: file, codes, all: view.all, threads: view.threads };
+            gguf::plan::show(&view, checkpoint, printer)
+        }
+        None => show_checkpoint(plan, checkpoint, view, printer),
+    }
+}
+
+/// The plan of codes that a file is made of.
+pub struct Codes<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    view: &'a View<'a>,
+}
+
+impl Codes<'_> {
+    /// What running algorithms takes, in lines and as a value.
+    pub fn cost(&self) -> (Vec<(&'static str, String)>, Option<CalibrationCost>) {
+        let cost = self.view.cost(self.plan);
+        let lines = cost.as_ref().map(|cost| cost_lines(self.plan, self.view, cost).to_vec());
+        (lines.unwrap_or_default(), cost)
+    }
+}
+
+fn show_checkpoint(plan: &Plan, checkpoint: &Checkpoint, view: &View<'_>, printer: &Printer) -> Result<(), Failure> {
     let fates = fates(plan, checkpoint);
     if printer.is_json() {
         return printer.data(&json_text(plan, checkpoint, &fates, view));

@@ -5,6 +5,7 @@ use crate::args::QuantizeArgs;
 use crate::calibration::{Calibration, clear_away};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use crate::model::Planned;
 use crate::outputs::{Delivered, Outputs};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
@@ -23,7 +24,9 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// Whatever can be refused, before anything is written; then what the system or the weights say.
-pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
+pub fn run(mut args: QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
+    model::complete(&mut args.recipe)?;
+    let args = &args;
     if onnx::is_graph(&args.recipe.model) {
         return onnx::quantize::run(args, printer);
     }
@@ -31,17 +34,18 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
         return gguf::quantize::run(args, recipe, printer);
     }
     let begun = Instant::now();
-    let (checkpoint, plan) = model::plan(&args.recipe)?;
-    let outputs = args.output.as_deref().map(|output| Outputs::of(args, output));
-    if args.recipe.wants_graph() {
-        kvant_llm::onnx::check(&Decoder::open(&checkpoint)?)?;
+    let outputs = args.output.as_deref().map(|output| Outputs::of(&args.recipe, args.finish, &args.run, output));
+    let planned = model::plan(&args.recipe, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
+    if !args.finish.no_verify {
+        planned.foresee()?;
     }
     if let Some(outputs) = &outputs {
-        outputs.check(&plan, &checkpoint)?;
+        outputs.check(&planned)?;
     }
     match &outputs {
-        _ if args.dry_run => show(&plan, &checkpoint, &View::usual(&args.run, &args.recipe.calibration), printer),
+        _ if args.dry_run => show(&planned, &args.recipe, &View::usual(&args.run, &args.recipe.calibration), printer),
         Some(outputs) => {
+            let Planned { checkpoint, plan, .. } = planned;
             plan.notices.iter().for_each(|notice| printer.note(notice));
             let cancelled = interrupt::flag();
             let (model, data) = (args.recipe.model.as_path(), &args.recipe.calibration);
@@ -101,7 +105,7 @@ impl Work<'_> {
         if plan.sites.is_empty() && !data.calib.is_empty() {
             printer.note("nothing in this recipe needs calibration data: they are not read");
         }
-        let output = match self.begin(&plan)? {
+        let output = match self.begin(&plan, printer)? {
             Begun::Working(output) => output,
             Begun::Finished(output) => return self.finished(plan, output),
         };
@@ -113,7 +117,7 @@ impl Work<'_> {
         let decoder = Decoder::open(self.checkpoint)?;
         let loaded = self.calibration.load(&decoder, printer)?;
         let plan = self.calibration.plan_for(plan, &loaded);
-        let output = match self.begin(&plan)? {
+        let output = match self.begin(&plan, printer)? {
             Begun::Working(output) => output,
             Begun::Finished(output) => return self.finished(plan, output),
         };
@@ -130,9 +134,9 @@ impl Work<'_> {
         }
     }
 
-    fn begin(&self, plan: &Plan) -> Result<Begun, Failure> {
+    fn begin(&self, plan: &Plan, printer: &Printer) -> Result<Begun, Failure> {
         self.outputs.check_others(plan)?;
-        Ok(Output::begin(plan, &self.args.recipe.model, self.target, self.args.finish.overwrite)?)
+        delivery::begin(plan, (&self.args.recipe.model, self.target), self.args.finish, printer)
     }
 
     fn finished(&self, plan: Plan, output: Placed) -> Result<Made, Failure> {

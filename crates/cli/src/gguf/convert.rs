@@ -1,21 +1,19 @@
 //! `kvant convert --to gguf`: the codes of a quantized checkpoint in a file for llama.cpp.
 
-use super::{file_name, open};
-use crate::args::{ConvertArgs, RunArgs};
+use super::{file_name, open, work};
+use crate::args::ConvertArgs;
 use crate::commands::convert::{refuse_for_one_file, said, worst};
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, foresee};
 use crate::escape::printable;
 use crate::failure::Failure;
+use crate::outputs::{OutputKind, check_name, tell_of_name};
 use crate::printer::Printer;
-use crate::progress::{Progress, Unit};
 use crate::{interrupt, loading, model, size};
 use kvant_llm::conversion::LayerError;
-use kvant_llm::engine::{Done, Output, Placed};
-use kvant_llm::gguf::run::run as carry_out;
+use kvant_llm::engine::{Done, Output};
 use kvant_llm::gguf::{Accepted, GgufPlan, measure};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Writes a GGUF file of codes that are there already.
@@ -24,10 +22,12 @@ use std::time::{Duration, Instant};
 /// What no type holds, before anything is written; then what the system or the weights say.
 pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     refuse_for_one_file(args)?;
+    args.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Gguf, "--to"))?;
     let begun = Instant::now();
     let checkpoint = open(&args.model)?;
     let plan =
         GgufPlan::convert(&checkpoint, Accepted::requantizing(args.requantize), &file_name(args.output.as_deref()))?;
+    foresee(&plan, &checkpoint, args.finish)?;
     if let Some(output) = &args.output {
         Output::check(&plan, &args.model, output, args.finish.overwrite)?;
     }
@@ -36,6 +36,7 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     let Some(target) = args.output.as_deref().filter(|_| !args.dry_run) else {
         return report.show(printer);
     };
+    tell_of_name(target, printer);
     let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: &args.model, target, finish: args.finish };
     let (output, done) = work(&delivery, &args.run, &interrupt::flag(), printer)?;
     let output = output.acknowledge()?;
@@ -44,23 +45,6 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
         false => Vec::new(),
     };
     Report { output: Some(output), done, errors, time: Some(begun.elapsed()), ..report }.show(printer)
-}
-
-/// Carries out a plan.
-///
-/// # Errors
-/// What the system or the weights say.
-pub fn work(
-    delivery: &Delivery<'_, GgufPlan>,
-    run: &RunArgs,
-    cancelled: &AtomicBool,
-    printer: &Printer,
-) -> Result<(Placed, Done), Failure> {
-    let Delivery { plan, checkpoint, .. } = *delivery;
-    delivery.make(plan.tensors.len(), |output| {
-        let progress = Progress::new(printer, Unit::Weights);
-        carry_out(plan, checkpoint, output, model::threads(run), cancelled, &progress)
-    })
 }
 
 /// What is said at the end, or of what would be done.

@@ -5,14 +5,20 @@ pub mod inspect;
 pub mod plan;
 pub mod quantize;
 
-use crate::args::{RecipeArgs, first_given};
+use crate::args::{RecipeArgs, RunArgs, first_given};
+use crate::delivery::Delivery;
 use crate::failure::{Failure, Kind};
 use crate::model;
+use crate::printer::Printer;
+use crate::progress::{Progress, Unit};
 use kvant_container::Checkpoint;
+use kvant_llm::engine::{Done, Placed};
 use kvant_llm::export::Export;
+use kvant_llm::gguf::run::run as carry_out;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix, restore};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The name of a file that is planned and not written.
 const UNNAMED: &str = "model.gguf";
@@ -75,12 +81,29 @@ fn open(path: &Path) -> Result<Checkpoint, Failure> {
 fn plan_for(args: &RecipeArgs, recipe: GgufRecipe, output: Option<&Path>) -> Result<(Checkpoint, GgufPlan), Failure> {
     let checkpoint = open(&args.model)?;
     if recipe.needs_importance() && args.calibration.calib.is_empty() {
-        let failure = Failure::new(Kind::Invalid, "imatrix: needs calibration data, and none is given");
+        let failure = Failure::new(Kind::Usage, "imatrix: needs calibration data, and none is given");
         let hint = "give a text with --calib FILE, or a file of llama.cpp's with --imatrix";
         return Err(failure.with_hint(Some(hint.to_owned())));
     }
     let plan = GgufPlan::new(&checkpoint, recipe, &file_name(output))?;
     Ok((checkpoint, plan))
+}
+
+/// Carries out a plan.
+///
+/// # Errors
+/// What the system or the weights say.
+pub fn work(
+    delivery: &Delivery<'_, GgufPlan>,
+    run: &RunArgs,
+    cancelled: &AtomicBool,
+    printer: &Printer,
+) -> Result<(Placed, Done), Failure> {
+    let Delivery { plan, checkpoint, .. } = *delivery;
+    delivery.make(plan.tensors.len(), printer, |output| {
+        let progress = Progress::new(printer, Unit::Weights);
+        carry_out(plan, checkpoint, output, model::threads(run), cancelled, &progress)
+    })
 }
 
 /// The name of a file, which its parts have too.

@@ -2,12 +2,14 @@
 
 use super::plan_for;
 use crate::args::PlanArgs;
+use crate::commands::plan::Codes;
 use crate::failure::Failure;
+use crate::outputs::{OutputKind, check_name};
 use crate::printer::Printer;
 use crate::table::{Align, Table};
 use crate::{json_lines, model, pattern, size};
 use kvant_container::Checkpoint;
-use kvant_llm::engine::Output;
+use kvant_llm::engine::{Deliverable, Output};
 use kvant_llm::gguf::plan::PlannedTensor;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use serde_json::{Value, json};
@@ -18,31 +20,53 @@ use serde_json::{Value, json};
 /// Whatever `kvant quantize` would refuse.
 pub fn run(args: &PlanArgs, recipe: GgufRecipe, printer: &Printer) -> Result<(), Failure> {
     let (checkpoint, plan) = plan_for(&args.recipe, recipe, args.output.as_deref())?;
+    plan.foresee(&checkpoint)?;
     if let Some(output) = &args.output {
+        check_name(output, OutputKind::Gguf, "--format")?;
         Output::check(&plan, &args.recipe.model, output, args.overwrite)?;
     }
-    show(&plan, &checkpoint, args.all, model::threads(&args.run), printer)
+    let view = View { plan: &plan, codes: None, all: args.all, threads: model::threads(&args.run) };
+    show(&view, &checkpoint, printer)
+}
+
+/// How a plan is shown.
+pub struct View<'a> {
+    /// The plan.
+    pub plan: &'a GgufPlan,
+    /// That of the codes, where the file is made of codes that are still to be made.
+    pub codes: Option<Codes<'a>>,
+    /// A line for every tensor.
+    pub all: bool,
+    /// How many threads would work.
+    pub threads: usize,
+}
+
+impl View<'_> {
+    /// What is asked for, in a word.
+    fn scheme(&self) -> String {
+        self.codes.as_ref().map_or_else(|| self.plan.recipe.mix().to_string(), |codes| codes.plan.recipe.scheme_name())
+    }
+
+    /// Words to the user about the codes and about the file.
+    fn notices(&self) -> impl Iterator<Item = &String> {
+        self.codes.iter().flat_map(|codes| &codes.plan.notices).chain(&self.plan.notices)
+    }
 }
 
 /// Prints a plan.
 ///
 /// # Errors
 /// When stdout cannot be written.
-pub fn show(
-    plan: &GgufPlan,
-    checkpoint: &Checkpoint,
-    all: bool,
-    threads: usize,
-    printer: &Printer,
-) -> Result<(), Failure> {
+pub fn show(view: &View<'_>, checkpoint: &Checkpoint, printer: &Printer) -> Result<(), Failure> {
     if printer.is_json() {
-        return printer.data(&json_text(plan, checkpoint, threads));
+        return printer.data(&json_text(view, checkpoint));
     }
-    let table = if all { table_of_all(plan) } else { table_of_groups(plan) };
+    let plan = view.plan;
+    let table = if view.all { table_of_all(plan) } else { table_of_groups(plan) };
     let family = plan.family.unwrap_or("unknown");
-    let title = format!("family {family} to {}, export gguf ({})", plan.recipe.mix(), plan.architecture);
-    printer.data(&format!("{title}\n\n{}\n\n{}", table.render(), totals(plan, threads)))?;
-    plan.notices.iter().for_each(|notice| printer.note(notice));
+    let title = format!("family {family} to {}, export gguf ({})", view.scheme(), plan.architecture);
+    printer.data(&format!("{title}\n\n{}\n\n{}", table.render(), totals(view)))?;
+    view.notices().for_each(|notice| printer.note(notice));
     Ok(())
 }
 
@@ -94,7 +118,8 @@ fn table_of_groups(plan: &GgufPlan) -> Table {
     table
 }
 
-fn totals(plan: &GgufPlan, threads: usize) -> String {
+fn totals(view: &View<'_>) -> String {
+    let View { plan, threads, .. } = *view;
     let (before, after) = (plan.source_bytes, plan.layout.file_len());
     let (made, coded) = (plan.tensors.len(), plan.quantized());
     let lines = [
@@ -104,16 +129,19 @@ fn totals(plan: &GgufPlan, threads: usize) -> String {
         ("memory", format!("{} at most with {threads} threads", size::bytes(plan.peak_memory(threads)))),
         ("loads with", plan.loaders().join(", ")),
     ];
-    lines.iter().map(|(name, value)| format!("{name:<15}  {value}")).collect::<Vec<_>>().join("\n")
+    let costs = view.codes.as_ref().map(|codes| codes.cost().0).unwrap_or_default();
+    lines.iter().chain(&costs).map(|(name, value)| format!("{name:<15}  {value}")).collect::<Vec<_>>().join("\n")
 }
 
 /// One object, with a line for every tensor.
-fn json_text(plan: &GgufPlan, checkpoint: &Checkpoint, threads: usize) -> String {
+fn json_text(view: &View<'_>, checkpoint: &Checkpoint) -> String {
+    let View { plan, threads, .. } = *view;
+    let recipe = view.codes.as_ref().map_or_else(|| json!(plan.recipe), |codes| json!(codes.plan.recipe));
     let head = json!({
         "model": checkpoint.path().display().to_string(),
         "family": plan.family,
         "architecture": plan.architecture,
-        "recipe": plan.recipe,
+        "recipe": recipe,
         "export": "gguf",
         "loaders": plan.loaders(),
         "source_bytes": plan.source_bytes,
@@ -124,7 +152,8 @@ fn json_text(plan: &GgufPlan, checkpoint: &Checkpoint, threads: usize) -> String
         "peak_memory": plan.peak_memory(threads),
         "metadata": plan.metadata.entries().len(),
         "dropped": plan.dropped.iter().map(|t| json!({"name": t.name, "reason": t.reason})).collect::<Vec<_>>(),
-        "notices": plan.notices,
+        "calibration": view.codes.as_ref().and_then(|codes| codes.cost().1),
+        "notices": view.notices().collect::<Vec<_>>(),
     });
     let tensors = plan.tensors.iter().zip(plan.layout.places());
     json_lines::object(&head, "tensors", tensors.map(|(tensor, place)| json_of(plan, tensor, place.len)))

@@ -1,22 +1,22 @@
 //! `kvant quantize` where the output is a GGUF file: plans, checks, measures the importance of inputs where that is asked,
 //! works, and says how to load the result.
 
-use super::plan::show;
+use super::plan::{View, show};
 use super::{file_name, plan_for};
 use crate::args::QuantizeArgs;
 use crate::calibration::{Calibration, clear_away};
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, foresee, tell_discarded};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
-use crate::outputs::check_writable;
+use crate::outputs::{OutputKind, check_name, check_writable, tell_of_name};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, loading, model, size};
 use kvant_container::Checkpoint;
-use kvant_llm::engine::{Done, Output, Placed};
+use kvant_llm::blockwise::State;
+use kvant_llm::engine::{Done, Output};
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::imatrix::{self, Importance, Keep, Provenance};
-use kvant_llm::gguf::run::run as carry_out;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -35,17 +35,26 @@ pub fn run(args: &QuantizeArgs, recipe: GgufRecipe, printer: &Printer) -> Result
     let begun = Instant::now();
     args.recipe.gguf.save_imatrix.as_deref().map_or(Ok(()), check_writable)?;
     let (checkpoint, plan) = plan_for(&args.recipe, recipe, args.output.as_deref())?;
+    foresee(&plan, &checkpoint, args.finish)?;
     if let Some(output) = &args.output {
+        check_name(output, OutputKind::Gguf, "--format")?;
         Output::check(&plan, &args.recipe.model, output, args.finish.overwrite)?;
     }
     match &args.output {
-        _ if args.dry_run => show(&plan, &checkpoint, false, model::threads(&args.run), printer),
+        _ if args.dry_run => show(
+            &View { plan: &plan, codes: None, all: false, threads: model::threads(&args.run) },
+            &checkpoint,
+            printer,
+        ),
         Some(target) => {
+            tell_of_name(target, printer);
             let cancelled = interrupt::flag();
             let work = Work { args, target, checkpoint: &checkpoint, cancelled: &cancelled };
             let plan = if plan.recipe.needs_importance() { work.measured(plan, printer)? } else { plan };
             plan.notices.iter().for_each(|notice| printer.note(notice));
-            let (output, done) = work.carry_out(&plan, printer)?;
+            let source = &args.recipe.model;
+            let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source, target, finish: args.finish };
+            let (output, done) = super::work(&delivery, &args.run, &cancelled, printer)?;
             clear_away(target)?;
             let output = output.acknowledge()?;
             conclude(&Report { plan, output, done, time: begun.elapsed() }, printer)
@@ -82,6 +91,9 @@ impl Work<'_> {
         let progress = Progress::new(printer, Unit::Tokens);
         let (watch, ops, memory) = (progress.watch(), data.precision.ops(), data.max_memory.0);
         let key = format!("{} {}", plan.fingerprint, loaded.key(data.precision.name()));
+        if State::is_of_another(self.target, &key) {
+            tell_discarded([State::directory(self.target).as_path()], printer);
+        }
         let keep = Keep { target: self.target, key: &key, every: KEPT_EVERY };
         let work = || imatrix::collect(&plan, &decoder, &ops, sequences, memory, keep, self.cancelled, watch);
         let sums = model::pool(&self.args.run)?.install(work)?;
@@ -99,14 +111,6 @@ impl Work<'_> {
         let importance = Arc::new(Importance::of_sums(&sums, provenance));
         let recipe = plan.recipe.with_importance(importance);
         Ok(GgufPlan::new(self.checkpoint, recipe, &file_name(Some(self.target)))?)
-    }
-
-    fn carry_out(&self, plan: &GgufPlan, printer: &Printer) -> Result<(Placed, Done), Failure> {
-        let (checkpoint, source, finish) = (self.checkpoint, &self.args.recipe.model, self.args.finish);
-        Delivery { plan, checkpoint, source, target: self.target, finish }.make(plan.tensors.len(), |output| {
-            let progress = Progress::new(printer, Unit::Weights);
-            carry_out(plan, checkpoint, output, model::threads(&self.args.run), self.cancelled, &progress)
-        })
     }
 }
 

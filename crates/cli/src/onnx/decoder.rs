@@ -5,6 +5,7 @@ use super::verify::accept;
 use crate::args::{ConvertArgs, FinishArgs, RunArgs};
 use crate::commands::convert::refuse_for_one_file;
 use crate::failure::{Failure, Kind};
+use crate::outputs::full_path;
 use crate::printer::Printer;
 use crate::{interrupt, model, size};
 use kvant_container::directory_of;
@@ -43,7 +44,7 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     let Graph { nodes, bytes, widened } = task.make(&decoder, printer)?;
     let seconds = begun.elapsed();
     printer.summary(&format!("{nodes} nodes, {}, {}", size::bytes(bytes), size::duration(seconds)));
-    let output = output.display().to_string();
+    let output = full_path(output).display().to_string();
     match printer.is_json() {
         true => printer.json(&json!({
             "output": output,

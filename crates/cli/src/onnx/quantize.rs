@@ -6,7 +6,7 @@ use super::{is_graph, read, recipe, runtime};
 use crate::args::{ExternalWhen, QuantizeArgs};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
-use crate::outputs::check_writable;
+use crate::outputs::{check_writable, full_path};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::{interrupt, model, size};
@@ -93,7 +93,8 @@ pub fn check_output(output: &Path, source: &Path, overwrite: bool) -> Result<(),
     }
     let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if same(output, source) {
-        return Err(usage(format!("{shown} is the source"), "give another name with -o"));
+        let failure = Failure::new(Kind::Invalid, format!("{shown} is the source"));
+        return Err(failure.with_hint(Some("give another name with -o".to_owned())));
     }
     if output.is_dir() {
         return Err(usage(format!("{shown} is a directory"), "name a file in it"));
@@ -199,7 +200,7 @@ pub(super) fn model_size(path: &Path) -> u64 {
 impl Made<'_> {
     fn object(&self) -> Value {
         json!({
-            "output": self.output.to_string_lossy(),
+            "output": full_path(self.output).to_string_lossy(),
             "bytes_before": model_size(self.source),
             "bytes_after": model_size(self.output),
             "seconds": self.seconds,
@@ -257,6 +258,6 @@ impl Made<'_> {
             size::bytes(after),
             self.seconds,
         ));
-        printer.data(&self.output.to_string_lossy())
+        printer.data(&full_path(self.output).to_string_lossy())
     }
 }

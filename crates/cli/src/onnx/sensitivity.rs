@@ -2,7 +2,7 @@
 
 use super::data::{calibration, opened, runtime_of};
 use super::{read, recipe};
-use crate::args::SensitivityArgs;
+use crate::args::{ExternalWhen, SensitivityArgs, first_given};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::outputs::check_writable;
@@ -25,6 +25,7 @@ const SHOWN: usize = 30;
 /// # Errors
 /// Whatever is wrong with the graph, the recipe or the data; a target that no mix reaches.
 pub fn run(args: &SensitivityArgs, printer: &Printer) -> Result<(), Failure> {
+    refuse_unread(args)?;
     let target = target(args)?;
     check_output(args, target.as_ref())?;
     let settings = recipe::settings(&args.recipe)?;
@@ -53,6 +54,17 @@ pub fn run(args: &SensitivityArgs, printer: &Printer) -> Result<(), Failure> {
     let written = args.output.as_deref().map_or(Ok(()), |output| write(output, settings, &outcome));
     tell(&outcome, args.output.as_deref().filter(|_| written.is_ok()), printer)?;
     written
+}
+
+/// Refuses what only a written graph has, so that no option is silently without effect.
+fn refuse_unread(args: &SensitivityArgs) -> Result<(), Failure> {
+    let onnx = &args.recipe.onnx;
+    let given = [(onnx.report.is_some(), "--report"), (onnx.external_data != ExternalWhen::Auto, "--external-data")];
+    match first_given(&given) {
+        Some(option) => Err(Failure::new(Kind::Usage, format!("{option} has no meaning here: no graph is written"))
+            .with_hint(Some("leave it out; --json prints all that was measured".to_owned()))),
+        None => Ok(()),
+    }
 }
 
 fn target(args: &SensitivityArgs) -> Result<Option<Target>, Failure> {

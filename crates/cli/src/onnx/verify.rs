@@ -1,6 +1,5 @@
 //! `kvant verify model.onnx`: whether a graph runs, and whether its quantization is sane.
 
-use super::read;
 use crate::args::VerifyArgs;
 use crate::failure::{Failure, Kind};
 use crate::findings;
@@ -19,13 +18,15 @@ const LAYOUT: &str = "onnx";
 /// # Errors
 /// [`Kind::Unfit`] for a graph that does not pass; whatever keeps it from being read.
 pub fn run(args: &VerifyArgs, printer: &Printer) -> Result<(), Failure> {
-    let model = read(&args.model)?;
-    let findings = kvant_onnx::verify::verify(&model);
+    let (nodes, findings) = match kvant_container::onnx::read(&args.model) {
+        Ok(model) => (model.graph.node.len(), kvant_onnx::verify::verify(&model)),
+        Err(error) => (0, vec![kvant_onnx::verify::unread(error)?]),
+    };
     let passes = passes(args, &findings);
     let path = args.model.display().to_string();
     match printer.is_json() {
         true => printer.json(&object(&path, passes, &findings))?,
-        false => printer.data(&text(model.graph.node.len(), &findings, args.all))?,
+        false => printer.data(&text(nodes, &findings, args.all))?,
     }
     match passes {
         true => Ok(()),

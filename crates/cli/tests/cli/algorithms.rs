@@ -108,7 +108,7 @@ fn the_bytes_do_not_depend_on_threads_or_memory() {
 fn algorithms_without_data_are_refused_before_anything_is_written() {
     let place = place();
     let run = place.run(&["quantize", "nano_llama", "-s", "int4_wo_128", "--algorithm", "gptq", "-o", "out"]);
-    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("--calib"), "{run:?}");
     assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")));
 }

@@ -13,8 +13,6 @@ fn messages() {
         ("unknown_scheme", quantize(&["--scheme", "int4_wo_12"])),
         ("misspelt_scheme", quantize(&["--scheme", "int4:g128:zq"])),
         ("algorithm_as_scheme", quantize(&["--scheme", "awq"])),
-        ("calibration_needed", quantize(&["--scheme", "int8"])),
-        ("algorithm_without_data", quantize(&["--scheme", "int4_wo_128", "--algorithm", "gptq"])),
         ("unknown_algorithm", quantize(&["--scheme", "int4_wo_128", "--algorithm", "gptp"])),
         ("algorithm_option", quantize(&["--scheme", "int4_wo_128", "--algorithm", "awq,gptq:damp=0.1"])),
         ("two_roundings", quantize(&["--scheme", "int4_wo_128", "--quant-algo", "gptq", "--quant_algo", "qronos"])),
@@ -44,6 +42,9 @@ fn wrong_usage() {
         ("unknown_option", &["quantize", "nano_llama", "--schema", "mxfp4", "-o", "out"]),
         ("unknown_command", &["quantise", "nano_llama"]),
         ("bad_override", &["plan", "nano_llama", "--scheme", "mxfp4", "--override", "int8:channel"]),
+        ("calibration_needed", &["quantize", "nano_llama", "-o", "out", "--scheme", "int8"]),
+        ("algorithm_without_data", &["plan", "nano_llama", "--scheme", "int4_wo_128", "--algorithm", "gptq"]),
+        ("importance_without_data", &["plan", "nano_llama", "--scheme", "Q4_0", "--algorithm", "imatrix"]),
         ("bad_size", &["plan", "nano_llama", "--scheme", "mxfp4", "--max-shard-size", "5 apples"]),
         ("bad_format", &["plan", "nano_llama", "--scheme", "mxfp4", "--format", "quarks"]),
         ("no_threads", &["plan", "nano_llama", "--scheme", "mxfp4", "--threads", "0"]),
@@ -56,11 +57,56 @@ fn wrong_usage() {
 }
 
 #[test]
+fn ways_out_are_those_of_the_command() {
+    let place = Place::new();
+    place.write("notes.txt", "no model");
+    place.write("graph.onnx", "");
+    fn quantize<'a>(more: &[&'a str]) -> Vec<&'a str> {
+        [&["quantize", "nano_llama", "-o", "out"], more].concat()
+    }
+    for (args, told, untold) in [
+        (["convert", "notes.txt", "--to", "gguf", "-o", "out"].to_vec(), ".safetensors or .gguf file", "damaged"),
+        (["convert", "graph.onnx", "--to", "float", "-o", "out"].to_vec(), "is an ONNX graph", "damaged"),
+        (quantize(&["--scheme", "Q4_K_M", "--format", "awq"]), "scheme of GGUF files alone", "unknown"),
+        (quantize(&["--scheme", "int4:g3x", "--format", "gguf"]), "g3x", "no type of GGUF"),
+        (quantize(&["--scheme", "Q4_K_X", "--format", "gguf"]), "no type of GGUF", "unknown scheme"),
+        (quantize(&["--scheme", "Q4_0", "--override", "*.dawn=Q8_0"]), "ffn_down", "note"),
+    ] {
+        let run = place.run(&args);
+        assert_eq!(run.code, Some(1), "{args:?}: {run:?}");
+        assert!(run.stderr.contains(told) && !run.stderr.contains(untold), "{args:?}: {}", run.stderr);
+    }
+    place.write("out.gguf", "mine");
+    let run = place.run(&["quantize", "nano_llama", "--scheme", "Q8_0", "-o", "out.gguf"]);
+    assert!(run.stderr.contains("choose another output with -o"), "{}", run.stderr);
+}
+
+#[test]
+fn a_weight_of_a_gguf_file_that_is_no_number_is_told_with_its_file() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "--scheme", "F32", "-o", "floats.gguf"]);
+    let mut bytes = std::fs::read(place.path("floats.gguf")).unwrap();
+    // Blocks stand in the middle, and most of them is matrices.
+    let middle = bytes.len() / 8 * 4;
+    bytes[middle..middle + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(place.path("floats.gguf"), bytes).unwrap();
+    let lines: [&[&str]; 2] = [
+        &["quantize", "floats.gguf", "--scheme", "Q8_0", "-o", "out.gguf"],
+        &["quantize", "floats.gguf", "--scheme", "int4:g32", "--no-keep-defaults", "-o", "out"],
+    ];
+    for line in lines {
+        let run = place.run(line);
+        assert_eq!(run.code, Some(1), "{run:?}");
+        assert!(run.stderr.contains("floats.gguf: the ") && run.stderr.contains("--exclude"), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn json_errors_are_objects_on_stdout_too() {
     let place = Place::new();
     for (args, code, kind) in [
         (&["plan", "nano_llama", "--scheme", "int4_wo_12", "--json"][..], 1, "invalid"),
-        (&["plan", "nano_llama", "--scheme", "fp8", "--json"], 1, "invalid"),
+        (&["plan", "nano_llama", "--scheme", "fp8", "--json"], 2, "usage"),
         (&["plan", "nano_llama", "--scheme", "mx6", "--format", "quark", "--json"], 1, "unsupported"),
         (&["inspect", "nowhere", "--json"], 1, "system"),
         (&["inspect", "--json"], 2, "usage"),

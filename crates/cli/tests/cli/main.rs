@@ -6,14 +6,17 @@ mod algorithms;
 mod calibrate;
 mod convert;
 mod errors;
+mod foreseen;
 mod help;
 mod inspect;
 mod kvant;
 mod list;
 mod made_model;
+mod many_outputs;
 mod onnx;
 mod plan;
 mod quantize;
 #[cfg(unix)]
 mod resume;
+mod usage;
 mod verify;

@@ -1,6 +1,9 @@
 //! ONNX graphs at the command line.
 
 use crate::kvant::{Place, names};
+use kvant_container::onnx::{self, DataType, ExternalData, ValueInfoProto};
+use kvant_onnx::graph::node;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A directory with a small CNN, `float.onnx`, and its calibration data, `calib.npz`.
@@ -44,10 +47,26 @@ fn the_weights_of_the_source_are_never_replaced() {
 
 #[test]
 fn patterns_without_effect_are_told() {
-    let run = place().succeed(&quantize(&["-x", "nothing*", "--override", "nil=int16", "--exclude-op-types", "Conw"]));
+    let run = place().succeed(&quantize(&["-x", "nothing*", "--override", "nil=keep", "--exclude-op-types", "Conw"]));
     for told in ["--exclude nothing* matches no node", "--override nil matches no tensor", "--exclude-op-types Conw"] {
         assert!(run.stderr.contains(told), "{run:?}");
     }
+    let refused = place().run(&quantize(&["--override", "nil=int16"]));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused.stderr.contains("no tensor matches `nil`") && refused.stderr.contains("hint: there are"),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn arrays_that_are_missing_are_called_what_they_are_for() {
+    let place = place();
+    place.succeed(&quantize(&[]));
+    let eval = ["eval", "out.onnx", "--reference", "float.onnx", "--data", "calib.npz", "--labels", "nope"];
+    let run = place.run(&eval);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stderr.contains("no array `nope` of labels") && run.stderr.contains("--labels"), "{run:?}");
 }
 
 #[test]
@@ -165,5 +184,62 @@ fn signals_leave_nothing() {
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         assert_eq!(child.wait().unwrap().code(), Some(130));
         assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx"]);
+    }
+}
+
+/// The model at `from` with constants of these names, each of which makes an output of its own.
+fn with_taken_names(from: &Path, taken: &BTreeSet<String>, to: &Path) {
+    let mut model = onnx::read(from).unwrap();
+    let graph = model.graph.as_mut().unwrap();
+    for (i, name) in taken.iter().enumerate() {
+        let output = format!("taken{i}");
+        let one = onnx::tensor(name, DataType::FLOAT, &[1], 1.5f32.to_le_bytes().to_vec());
+        graph.initializer.push(one);
+        graph.node.push(node("Abs", &output, &[name], &[&output]));
+        graph.output.push(ValueInfoProto { name: Some(output), ..graph.output[0].clone() });
+    }
+    onnx::write(model, to, ExternalData::Auto).unwrap();
+}
+
+fn names_of_tensors(path: &Path) -> BTreeSet<String> {
+    let graph = onnx::read(path).unwrap().graph;
+    let constants = graph.initializer.iter().map(|tensor| tensor.name().to_owned());
+    constants.chain(graph.node.iter().flat_map(|node| node.output.clone())).collect()
+}
+
+#[test]
+fn tensors_that_have_the_names_of_what_is_written_stay() {
+    let layouts: [&[&str]; 4] = [
+        &["--preset", "A8W8", "--data", "calib.npz"],
+        &["--preset", "U8S8_AAWS", "--layout", "qoperator", "--data", "calib.npz"],
+        &["--preset", "UINT8_DYNAMIC_QUANT"],
+        &["--preset", "MATMUL_NBITS"],
+    ];
+    for model in ["tinycnn", "tinytransformer"] {
+        let place = Place::empty();
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+        for (from, to) in [("float.onnx", "float.onnx"), ("calib.npz", "calib.npz")] {
+            std::fs::copy(data.join(format!("{model}.{from}")), place.path(to)).unwrap();
+        }
+        let sqnr = |float: &str, out: &str| {
+            let eval = ["eval", out, "--reference", float, "--data", "calib.npz", "--runtime", "rten", "--json"];
+            let run = place.run(&eval);
+            // The embedded engine has no operators of integers; that the graph is sound was verified when it was written.
+            (run.code == Some(0)).then(|| run.json()["outputs"][0]["sqnr_db"].as_f64())
+        };
+        for layout in layouts {
+            let quantize = |float: &str, out: &str| {
+                let to = ["--exclude-op-types", "Abs", "--runtime", "rten", "-o", out, "--overwrite"];
+                place.succeed(&[&["quantize", float][..], layout, &to].concat());
+            };
+            quantize("float.onnx", "out.onnx");
+            let before = names_of_tensors(&place.path("float.onnx"));
+            let new = names_of_tensors(&place.path("out.onnx")).difference(&before).cloned().collect();
+            with_taken_names(&place.path("float.onnx"), &new, &place.path("taken.onnx"));
+            quantize("taken.onnx", "taken_out.onnx");
+            let (free, taken) = (sqnr("float.onnx", "out.onnx"), sqnr("taken.onnx", "taken_out.onnx"));
+            assert_eq!(free, taken, "{model} {layout:?}, {} names", new.len());
+            assert!(free.is_some() || layout[1] != "A8W8", "{model} is evaluated");
+        }
     }
 }

@@ -29,7 +29,7 @@ fn every_scheme_ends_well_or_is_refused_for_want_of_data() {
         let name = row["name"].as_str().unwrap();
         let run = place.run(&["quantize", "nano_llama", "--scheme", name, "-o", name, "--json"]);
         if row["calibrated"] == true {
-            assert_eq!(run.code, Some(1), "{name}: {run:?}");
+            assert_eq!(run.code, Some(2), "{name}: {run:?}");
             assert!(run.json()["error"]["hint"].as_str().unwrap().contains("--weights-only"));
             assert!(!place.path(name).exists());
         }

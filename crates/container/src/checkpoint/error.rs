@@ -14,7 +14,7 @@ pub enum CheckpointError {
     #[error("there are no safetensors files here")]
     NoWeights,
     /// A file was given that is no `.safetensors` file.
-    #[error("this is neither a directory nor a .safetensors file")]
+    #[error("this is neither a directory nor a .safetensors or .gguf file")]
     NotSafetensors,
     /// There are only pickled weights. Reading a pickle can run any code.
     #[error("the weights are in a pickle ({}), which is not read", file.display())]
@@ -116,6 +116,7 @@ impl CheckpointError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotFound => "a model on a hub must be on disk first, e.g. `hf download ORG/NAME --local-dir DIR`",
+            Self::NotSafetensors => "name the directory of a model, or one .safetensors or .gguf file",
             Self::Pickle { .. } => "convert the weights to safetensors first; Kvant never runs pickles",
             Self::Gguf { .. } => "start from the original safetensors checkpoint",
             Self::NoWeights => "give the directory that holds config.json and the *.safetensors files",

@@ -2,6 +2,9 @@
 
 use super::error::GgufError;
 
+/// The most things that a file may count without being absurd: 2^32, more than any vocabulary or list of tensors has.
+const MOST: u64 = 1 << 32;
+
 /// Bytes, and how far they were read.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
@@ -70,8 +73,12 @@ impl<'a> Cursor<'a> {
     /// A count of things that take at least so many bytes each, all of which must be there.
     pub(super) fn count(&mut self, least_bytes: usize, what: &'static str) -> Result<usize, GgufError> {
         let count = self.number::<u64>(what)?;
-        let fits = usize::try_from(count).ok().filter(|count| *count <= self.left() / least_bytes);
-        fits.ok_or(GgufError::Impossible { what: what.to_owned(), found: count })
+        let (left, fits) = (self.left(), |count: &usize| *count <= self.left() / least_bytes);
+        match usize::try_from(count).ok().filter(fits) {
+            Some(count) => Ok(count),
+            None if count <= MOST => Err(GgufError::CutShort { what, found: count, left }),
+            None => Err(GgufError::Impossible { what: what.to_owned(), found: count }),
+        }
     }
 
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], GgufError> {

@@ -20,6 +20,16 @@ pub enum GgufError {
         /// Of what.
         what: &'static str,
     },
+    /// It ends before as many things as it counts could be there (*invalid*).
+    #[error("it ends early: {what} is {found}, for which the {left} bytes behind it are too few")]
+    CutShort {
+        /// What is counted.
+        what: &'static str,
+        /// The number.
+        found: u64,
+        /// The bytes behind it.
+        left: usize,
+    },
     /// A count, a size or a value is out of all bounds (*invalid*).
     #[error("{what} is {found}, which cannot be")]
     Impossible {

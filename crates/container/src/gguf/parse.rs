@@ -59,7 +59,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header, GgufError> {
     let parsed = parse_within(cursor, bytes.len());
     match parsed {
         // What seems cut short may only be longer than what is read.
-        Err(GgufError::Truncated { .. } | GgufError::Impossible { .. }) if bytes.len() > MAX_HEADER => {
+        Err(GgufError::Truncated { .. } | GgufError::CutShort { .. } | GgufError::Impossible { .. })
+            if bytes.len() > MAX_HEADER =>
+        {
             Err(GgufError::TooMuchMetadata { limit: MAX_HEADER as u64 })
         }
         parsed => parsed,

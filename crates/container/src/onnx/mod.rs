@@ -27,7 +27,10 @@ pub use proto::{
     StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
 };
 pub use protobuf::{EnumOrUnknown, MessageField};
-pub use read::{external_files, parse, read};
+/// What Kvant calls itself in the graphs that it writes.
+pub const PRODUCER: &str = "kvant";
+
+pub use read::{external_files, parse, producer, read};
 pub use spill::{Spill, keep};
 pub use tensor::{data_type, element_count, set_contents, shape, tensor, tensor_bytes};
 pub use write::{ExternalData, external_data_path, serialize, sync_written, write, write_unless};

@@ -28,6 +28,15 @@ pub fn read(path: &Path) -> Result<ModelProto, Error> {
     Ok(model)
 }
 
+/// What a model says it was made by. Nothing beside the file is opened.
+///
+/// Errors: a file that cannot be read or is no model with a graph.
+pub fn producer(path: &Path) -> Result<String, Error> {
+    let model = parse(&Bytes::from_owner(MappedFile::open(path)?));
+    let named = |problem| Error::Onnx { file: path.to_path_buf(), problem };
+    Ok(model.map_err(named)?.producer_name().to_owned())
+}
+
 /// The files that hold a model's external data, as the model names them. They are not opened.
 ///
 /// Errors: a file that cannot be read or is no model with a graph.

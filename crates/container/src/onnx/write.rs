@@ -1,6 +1,7 @@
 //! Writing a model: one protobuf file, and one file of external data beside it where asked for or needed.
 
 use crate::directory::directory_of;
+use crate::positioned::readable_by_others;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -208,20 +209,8 @@ fn temporary(path: &Path) -> Result<tempfile::NamedTempFile, Error> {
 }
 
 fn persist(file: tempfile::NamedTempFile, path: &Path) -> Result<(), Error> {
-    readable_by_others(&file).map_err(|e| Error::io("set the permissions of", path, None, e))?;
+    readable_by_others(file.as_file()).map_err(|e| Error::io("set the permissions of", path, None, e))?;
     file.persist(path).map(drop).map_err(|e| Error::io("rename to", path, None, e.error))
-}
-
-/// Temporary files are private to their user; a model should have the permissions of an ordinary new file.
-#[cfg(unix)]
-fn readable_by_others(file: &tempfile::NamedTempFile) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))
-}
-
-#[cfg(not(unix))]
-fn readable_by_others(_: &tempfile::NamedTempFile) -> std::io::Result<()> {
-    Ok(())
 }
 
 fn invalid(path: &Path, problem: OnnxError) -> Error {

@@ -4,7 +4,8 @@
 use super::report::BlockwiseReport;
 use super::streams::{StreamFile, StreamShape};
 use crate::calibration::Statistics;
-use serde::de::DeserializeOwned;
+use crate::removal::or_gone;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -54,12 +55,18 @@ impl State {
         target.with_file_name(name)
     }
 
+    /// Whether what is kept beside an output is of another key: a run with this one begins anew in its place.
+    pub fn is_of_another(target: &Path, key: &str) -> bool {
+        let bytes = fs::read(Self::directory(target).join(STATE)).unwrap_or_default();
+        serde_json::from_slice::<Stored<IgnoredAny>>(&bytes).is_ok_and(|stored| stored.key != key)
+    }
+
     /// Removes what was kept beside an output that is whole, if anything.
     ///
     /// # Errors
     /// The system's.
     pub fn remove(target: &Path) -> io::Result<()> {
-        remove_dir(&Self::directory(target))
+        or_gone(fs::remove_dir_all(Self::directory(target)))
     }
 }
 
@@ -80,7 +87,7 @@ impl<F: Serialize + DeserializeOwned> State<F> {
     /// The system's; no room on the disk.
     pub fn begin(target: &Path, key: &str, shape: &StreamShape, found: F) -> io::Result<State<F>> {
         let dir = State::directory(target);
-        remove_dir(&dir)?;
+        or_gone(fs::remove_dir_all(&dir))?;
         fs::create_dir_all(&dir)?;
         let current = StreamFile::create(&dir.join(FILES[0]), shape)?;
         Ok(State { dir, key: key.to_owned(), shape: shape.clone(), current, found })
@@ -122,13 +129,6 @@ impl<F: Serialize + DeserializeOwned> State<F> {
 const STATE: &str = "state.json";
 const FILES: [&str; 2] = ["streams.0", "streams.1"];
 
-fn remove_dir(dir: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +153,7 @@ mod tests {
             assert_eq!(resumed.current.read(0, 0).unwrap(), [blocks as f32; 5]);
         }
         assert!(resume("other key", &shape).is_none());
+        assert!(State::is_of_another(&target, "other key") && !State::is_of_another(&target, "key"));
         let longer = StreamShape { sizes: vec![5, 4], ..shape.clone() };
         assert!(State::<Found>::resume(&target, "key", &longer).is_none());
         state.current.write(0, 1, &[9.0; 3]).unwrap();

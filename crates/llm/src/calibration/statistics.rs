@@ -1,4 +1,4 @@
-//! The statistics of all places of a plan, as one value that can be merged and stored. Not the parameters that follow: see
+//! The statistics of all places of a plan, as one value that can be stored. Not the parameters that follow: see
 //! [`resolve`](super::resolve).
 
 use crate::plan::{Plan, Site};
@@ -8,14 +8,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What is known of the activations at every place of a plan.
-///
-/// Statistics of parts of the data, in their order, merge to those of the whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     sites: BTreeMap<Site, ActivationStatistic>,
 }
 
-/// Statistics cannot be made or put together.
+/// Statistics cannot be made.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum StatisticsError {
     /// The scheme of a place has no statistic (*unsupported*).
@@ -26,9 +24,6 @@ pub enum StatisticsError {
         /// Why.
         problem: ActivationError,
     },
-    /// The statistics are of another plan (*invalid*).
-    #[error("the statistics are of another plan: {0} is in one and not in the other")]
-    OtherPlan(Site),
 }
 
 impl Statistics {
@@ -56,11 +51,6 @@ impl Statistics {
         }
     }
 
-    /// Takes the statistics of some places out, to be updated elsewhere and put back with [`insert`](Self::insert).
-    pub fn remove(&mut self, site: &Site) -> Option<ActivationStatistic> {
-        self.sites.remove(site)
-    }
-
     /// Puts the statistic of a place in.
     pub fn insert(&mut self, site: Site, statistic: ActivationStatistic) {
         self.sites.insert(site, statistic);
@@ -69,19 +59,5 @@ impl Statistics {
     /// All places with their statistics.
     pub fn iter(&self) -> impl Iterator<Item = (&Site, &ActivationStatistic)> {
         self.sites.iter()
-    }
-
-    /// Adds the statistics of the data that comes after.
-    ///
-    /// # Errors
-    /// [`StatisticsError::OtherPlan`] where the places are not the same.
-    pub fn merge(&mut self, later: &Statistics) -> Result<(), StatisticsError> {
-        let missing = later.sites.keys().find(|site| !self.sites.contains_key(site));
-        let missing = missing.or_else(|| self.sites.keys().find(|site| !later.sites.contains_key(site)));
-        if let Some(site) = missing {
-            return Err(StatisticsError::OtherPlan(site.clone()));
-        }
-        self.sites.values_mut().zip(later.sites.values()).for_each(|(own, later)| own.merge(later));
-        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Statistics kept beside an unfinished output, so that a run that was stopped does not gather them again.
 
 use super::statistics::Statistics;
+use crate::removal::or_gone;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -31,8 +32,16 @@ impl StatisticsFile {
 
     /// The statistics, if they are there, whole, and of this key.
     pub fn read(&self) -> Option<Statistics> {
-        let stored: Stored<Statistics> = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
-        (stored.key == self.key).then_some(stored.statistics)
+        self.stored().filter(|stored| stored.key == self.key).map(|stored| stored.statistics)
+    }
+
+    /// Whether there are statistics of another key, whose place [`write`](Self::write) takes.
+    pub fn is_of_another(&self) -> bool {
+        self.stored().is_some_and(|stored| stored.key != self.key)
+    }
+
+    fn stored(&self) -> Option<Stored<Statistics>> {
+        serde_json::from_slice(&fs::read(&self.path).ok()?).ok()
     }
 
     /// Keeps the statistics. They appear under their name when they are whole.
@@ -57,10 +66,7 @@ impl StatisticsFile {
     /// The system's.
     pub fn remove(&self) -> io::Result<()> {
         // A run that was killed while it wrote leaves the second.
-        [&self.path, &self.unfinished()].into_iter().try_for_each(|path| match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        })
+        [&self.path, &self.unfinished()].into_iter().try_for_each(|path| or_gone(fs::remove_file(path)))
     }
 
     fn unfinished(&self) -> PathBuf {
@@ -85,7 +91,8 @@ mod tests {
         assert_eq!(file.read(), None);
         file.write(&Statistics::default()).unwrap();
         assert_eq!(file.read(), Some(Statistics::default()));
-        assert_eq!(StatisticsFile::beside(&target, "other data".to_owned()).read(), None);
+        let other = StatisticsFile::beside(&target, "other data".to_owned());
+        assert_eq!((other.read(), other.is_of_another(), file.is_of_another()), (None, true, false));
         fs::write(file.path(), b"{\"key\": \"plan and").unwrap();
         assert_eq!(file.read(), None);
         fs::write(file.path().with_extension("unfinished"), b"{").unwrap();

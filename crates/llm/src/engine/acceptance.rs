@@ -32,3 +32,19 @@ pub(super) fn accept_but(output: &Path, is_allowed: impl Fn(&Finding) -> bool) -
         }),
     }
 }
+
+/// Refuses what would not pass when it is made.
+///
+/// # Errors
+/// [`EngineError::Foreseen`] with the first of the errors.
+pub(crate) fn refuse_foreseen(errors: &[Finding]) -> Result<(), EngineError> {
+    match errors.first() {
+        None => Ok(()),
+        Some(first) => Err(EngineError::Foreseen {
+            place: first.place.clone(),
+            reason: first.reason.clone(),
+            way_out: first.hint.clone(),
+            errors: errors.len(),
+        }),
+    }
+}

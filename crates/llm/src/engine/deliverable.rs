@@ -1,9 +1,10 @@
 //! What an output must know of a plan: which files there will be, and how runs of the same plan are told from others.
 
 use super::EngineError;
-use super::acceptance::accept_but;
+use super::acceptance::{accept_but, refuse_foreseen};
 use super::output::write_files;
 use crate::plan::Plan;
+use crate::verify;
 use kvant_container::{Checkpoint, Geometry};
 use std::path::Path;
 
@@ -35,6 +36,14 @@ pub trait Deliverable {
     /// The system's.
     fn write_files(&self, _checkpoint: &Checkpoint, _staging: &Path, _journal: &Path) -> Result<(), EngineError> {
         Ok(())
+    }
+
+    /// Looks for what verification would find of the output and headers tell already, before anything is made.
+    ///
+    /// # Errors
+    /// [`EngineError::Foreseen`] with the first error.
+    fn foresee(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
+        refuse_foreseen(&verify::inherited(checkpoint))
     }
 
     /// Verifies the directory or file that is complete but for its name.

@@ -1,8 +1,8 @@
 //! Quantizing the layers of one job: range of the tensor where it is needed, then band by band round, pack and write.
 
 use super::packed::recode_layer;
-use super::{Engine, EngineError};
-use crate::export::{Content, Packer, Part, Piece, ScaleEncoding, Whole, encode};
+use super::{Engine, EngineError, file_of};
+use crate::export::{Coded, Content, Packer, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::import::{CodeMatrix, PackedMatrix};
 use crate::journal::Written;
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
@@ -10,9 +10,9 @@ use crate::weight::{Band, WeightMatrix};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Elements, Range, Source};
 use kvant_numeric::pack::transpose;
-use kvant_quant::QuantTensor;
 use kvant_quant::fake::fake_quantize;
 use kvant_quant::rounding::{RoundingError, Rtn, Scratch, TensorContext, Weights};
+use kvant_quant::{Parameters, QuantTensor};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -91,7 +91,7 @@ impl LayerTask<'_> {
         match &self.layer.output {
             LayerOutput::Parts { parts, .. } => {
                 let whole = (self.layer.rows, self.layer.columns).into();
-                self.engine.write_parts(self.layer, parts, &self.round(band)?, band, &whole)
+                self.engine.write_parts(self.layer, parts, (&self.round(band)?).into(), band, &whole)
             }
             LayerOutput::Values { tensor, offset, dtype } => {
                 let piece = stored_values(self.layer, band, self.values(band)?, *offset, *dtype);
@@ -153,7 +153,7 @@ impl Engine<'_> {
         let whole = Band { rows: 0..layer.rows, columns: 0..layer.columns };
         match &layer.output {
             LayerOutput::Parts { parts, .. } => {
-                self.write_parts(layer, parts, tensor, &whole, &(layer.rows, layer.columns).into())
+                self.write_parts(layer, parts, tensor.into(), &whole, &(layer.rows, layer.columns).into())
             }
             LayerOutput::Values { tensor: place, offset, dtype } => {
                 let piece = stored_values(layer, &whole, tensor.dequantize(), *offset, *dtype);
@@ -167,15 +167,15 @@ impl Engine<'_> {
         &self,
         layer: &PlannedLayer,
         parts: &[Part],
-        tensor: &QuantTensor,
+        coded: Coded<'_>,
         band: &Band,
         whole: &Whole<'_>,
     ) -> Result<Vec<Written>, EngineError> {
-        self.check_scales(layer, parts, tensor)?;
+        self.check_scales(layer, parts, &coded.parameters)?;
         PACKER.with_borrow_mut(|packer| {
             let mut written = Vec::new();
             for (index, part) in parts.iter().enumerate() {
-                if let Some(piece) = packer.pack(self.isa, part, tensor, band, whole) {
+                if let Some(piece) = packer.pack(self.isa, part, coded, band, whole) {
                     written.push(self.write_part(layer, index, &piece)?);
                 }
             }
@@ -196,7 +196,7 @@ impl Engine<'_> {
     }
 
     /// Refuses scales that binary16 does not hold: codes would stand for other values.
-    fn check_scales(&self, layer: &PlannedLayer, parts: &[Part], tensor: &QuantTensor) -> Result<(), EngineError> {
+    fn check_scales(&self, layer: &PlannedLayer, parts: &[Part], tensor: &Parameters<'_>) -> Result<(), EngineError> {
         let is_half = |part: &Part| matches!(part.content, Content::Scales { encoding: ScaleEncoding::F16, .. });
         let fits = |scale: &f32| scale.abs() <= f32::from(half::f16::MAX);
         let found = parts.iter().any(is_half).then(|| tensor.scales().iter().find(|scale| !fits(scale))).flatten();
@@ -288,8 +288,9 @@ impl Engine<'_> {
 
     pub(crate) fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {
         let tensor = layer.source.tensor.clone();
-        let packed = || self.packed(&tensor, 0).ok()?.tensor_name().and_then(|name| self.checkpoint.tensor(name));
-        let file = self.checkpoint.tensor(&tensor).or_else(packed).map(|view| view.file().display().to_string());
-        EngineError::Weight { tensor, layer: layer.name.clone(), file: file.unwrap_or_default(), reason }
+        let part = self.packed(&tensor, 0).ok().and_then(|packed| packed.tensor_name());
+        let file = file_of(self.checkpoint, &tensor, part);
+        let excludable = (!self.plan.recipe.is_conversion()).then(|| layer.name.clone());
+        EngineError::Weight { tensor, excludable, file, reason }
     }
 }

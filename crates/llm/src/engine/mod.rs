@@ -9,6 +9,7 @@ mod packed;
 mod turns;
 
 pub use acceptance::Acceptance;
+pub(crate) use acceptance::refuse_foreseen;
 pub use deliverable::{Deliverable, Form};
 pub use output::{Begun, Output, OutputError, Placed};
 pub(crate) use turns::take_turns;
@@ -59,8 +60,8 @@ pub enum EngineError {
     Weight {
         /// The tensor.
         tensor: String,
-        /// The layer that was to be made of it.
-        layer: String,
+        /// The layer that was to be made of it, where it could be kept as it is in its place.
+        excludable: Option<String>,
         /// Its file.
         file: String,
         /// Why.
@@ -84,6 +85,18 @@ pub enum EngineError {
         /// How many errors there are.
         errors: usize,
     },
+    /// The output would not pass verification: headers and config.json tell before anything is made (*invalid*).
+    #[error("what is made of this model would not pass verification: {place}: {reason}{}", more(*errors))]
+    Foreseen {
+        /// Where the first error would be.
+        place: String,
+        /// What it is.
+        reason: String,
+        /// What to do about it, where that is known.
+        way_out: Option<String>,
+        /// How many errors there are.
+        errors: usize,
+    },
     /// The threads could not be started.
     #[error("cannot start {0} threads")]
     Threads(usize),
@@ -99,7 +112,10 @@ impl EngineError {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
             EngineError::Import(error) => error.kind(),
-            EngineError::Weight { .. } | EngineError::Uncalibrated | EngineError::Unfit { .. } => ErrorKind::Invalid,
+            EngineError::Weight { .. }
+            | EngineError::Uncalibrated
+            | EngineError::Unfit { .. }
+            | EngineError::Foreseen { .. } => ErrorKind::Invalid,
             EngineError::Vanished(_) | EngineError::Threads(_) => ErrorKind::Io,
             EngineError::Cancelled => ErrorKind::Cancelled,
         }
@@ -116,7 +132,10 @@ impl EngineError {
             EngineError::Container(error) => error.hint(),
             EngineError::Output(error) => error.hint(),
             EngineError::Import(error) => error.hint(),
-            EngineError::Weight { layer, .. } => Some(format!(
+            EngineError::Weight { excludable: None, .. } => {
+                Some("download the file again, or make it again from the original model".to_owned())
+            }
+            EngineError::Weight { excludable: Some(layer), .. } => Some(format!(
                 "download the file again; to carry the layer over as it is, exclude it, and with it what loaders fuse \
                  with it (q, k and v; gate and up): --exclude '{layer}'"
             )),
@@ -126,6 +145,11 @@ impl EngineError {
                 "`kvant verify {}` tells all; the same command with --no-verify gives the output its name all the same",
                 output.display()
             )),
+            EngineError::Foreseen { way_out, .. } => {
+                let way_out = way_out.iter().map(String::as_str);
+                let ways: Vec<&str> = way_out.chain(["--no-verify makes it all the same"]).collect();
+                Some(ways.join("; "))
+            }
             EngineError::Threads(_) => Some("ask for fewer with --threads".to_owned()),
             EngineError::Cancelled => None,
         }
@@ -328,5 +352,32 @@ impl<'a> Engine<'a> {
     }
 }
 
+/// The file that holds a tensor of a checkpoint, by its name there or, where it is packed, by that of one of its parts.
+pub(crate) fn file_of(checkpoint: &Checkpoint, tensor: &str, part: Option<&str>) -> String {
+    let view = checkpoint.tensor(tensor).or_else(|| checkpoint.tensor(part?));
+    let path = match (view.as_ref(), checkpoint.gguf()) {
+        (Some(view), _) => view.file(),
+        (None, Some(file)) => file.path(),
+        (None, None) => checkpoint.path(),
+    };
+    path.display().to_string()
+}
+
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_exclude_a_layer_is_not_told_to() {
+        let error = |excludable: Option<String>| {
+            let (tensor, file, reason) = ("t".to_owned(), "f".to_owned(), "it is NaN".to_owned());
+            EngineError::Weight { tensor, excludable, file, reason }
+        };
+        let hint = |excludable| error(excludable).hint().unwrap_or_default();
+        assert!(hint(Some("model.layers.0".to_owned())).contains("--exclude 'model.layers.0'"));
+        assert!(!hint(None).contains("--exclude") && hint(None).contains("download"));
+    }
+}

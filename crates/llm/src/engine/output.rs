@@ -6,7 +6,7 @@ use crate::import::SIDE_FILES;
 use crate::journal::{Entry, Journal, Written};
 use crate::plan::Plan;
 use kvant_container::{Checkpoint, Durability, ErrorKind, Writer, gguf, positioned, python_json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -41,11 +41,13 @@ pub enum OutputError {
     #[error("{} is in the way: it is no unfinished output of Kvant", .0.display())]
     InTheWay(PathBuf),
     /// The disk has no room.
-    #[error("{} needs {needed} bytes of disk space, and {available} are free", path.display())]
+    #[error("{}{} needs {needed} bytes of disk space, and {available} are free", path.display(), beside(*others))]
     NoRoom {
-        /// The output.
+        /// The first output.
         path: PathBuf,
-        /// Bytes that the output takes.
+        /// How many more there are on the same disk.
+        others: usize,
+        /// Bytes that they take together.
         needed: u64,
         /// Bytes that are free.
         available: u64,
@@ -78,13 +80,11 @@ impl OutputError {
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         match self {
-            OutputError::Exists(_) => {
-                Some("choose another directory with -o, or replace it with --overwrite".to_owned())
-            }
+            OutputError::Exists(_) => Some("choose another output with -o, or replace it with --overwrite".to_owned()),
             OutputError::NotReplaceable { .. } => Some(
-                "--overwrite replaces models alone; choose another directory with -o, or remove it yourself".to_owned(),
+                "--overwrite replaces models alone; choose another output with -o, or remove it yourself".to_owned(),
             ),
-            OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another directory with -o".to_owned()),
+            OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another output with -o".to_owned()),
             OutputError::Busy(_) => Some("wait for it, or stop it".to_owned()),
             OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
             OutputError::NoRoom { .. } => Some("free some space, or choose a directory on another disk".to_owned()),
@@ -187,6 +187,8 @@ pub struct Output {
     finished: Mutex<BTreeSet<usize>>,
     /// Those of them that an earlier run has done.
     adopted: BTreeSet<usize>,
+    /// What was in its place, of another plan.
+    discarded: Option<PathBuf>,
     overwrite: bool,
 }
 
@@ -205,7 +207,7 @@ impl Output {
         }
         check_target(&paths.target, &plan.form(), overwrite)?;
         check_beside(&paths)?;
-        check_room(plan, &[paths])
+        check_room(&[(plan, paths)])
     }
 
     /// The same for several outputs of about the plan's size, before any of them is begun. One that an interrupted run has made is
@@ -219,7 +221,6 @@ impl Output {
         targets: &[PathBuf],
         overwrite: bool,
     ) -> Result<(), OutputError> {
-        let mut missing = Vec::new();
         for target in targets {
             let paths = Paths::of(target)?;
             if holds(&paths.target, source) {
@@ -228,10 +229,24 @@ impl Output {
             if !Self::is_unacknowledged(target)? {
                 check_target(&paths.target, &plan.form(), overwrite)?;
                 check_beside(&paths)?;
-                missing.push(paths);
             }
         }
-        check_room(plan, &missing)
+        let all: Vec<(&dyn Deliverable, &Path)> = targets.iter().map(|target| (plan, target.as_path())).collect();
+        Self::check_room(&all)
+    }
+
+    /// Refuses outputs that a disk has no room for together, besides those that an earlier run has made.
+    ///
+    /// # Errors
+    /// [`OutputError::NoRoom`], [`OutputError::NoName`].
+    pub fn check_room(outputs: &[(&dyn Deliverable, &Path)]) -> Result<(), OutputError> {
+        let mut missing = Vec::with_capacity(outputs.len());
+        for (plan, target) in outputs {
+            if !Self::is_unacknowledged(target)? {
+                missing.push((*plan, Paths::of(target)?));
+            }
+        }
+        check_room(&missing)
     }
 
     /// Whether an earlier run of this very plan has made the output, and was interrupted before it could say so.
@@ -268,25 +283,27 @@ impl Output {
             clear_beside(&paths)?;
             return Ok(Begun::Finished(Placed { paths, _journal: journal }));
         }
-        let (writer, entries) = match Writer::reopen(&paths.staging, plan.geometry()) {
+        let failed = |cause| OutputError::Io { action: "write", path: paths.journal.clone(), cause };
+        let discarded = (found.other && paths.staging.exists()).then(|| paths.staging.clone());
+        let (writer, adopted) = match Writer::reopen(&paths.staging, plan.geometry()) {
             Ok(writer) if !found.entries.is_empty() => {
-                let sound = found.entries.into_iter().filter(|entry| is_sound(&writer, entry)).collect();
-                (writer, sound)
+                journal.go_on(&found).map_err(failed)?;
+                let adopted = adopt(&writer, &found.entries)?;
+                (writer, adopted)
             }
-            _ => (fresh_writer(plan, &paths)?, Vec::new()),
+            _ => {
+                let writer = fresh_writer(plan, &paths)?;
+                journal.begin(plan.fingerprint()).map_err(failed)?;
+                (writer, BTreeSet::new())
+            }
         };
-        journal.begin(plan.fingerprint()).map_err(OutputError::io("write", &paths.journal))?;
-        let adopted: BTreeSet<usize> = entries.iter().map(|entry: &Entry| entry.job).collect();
         let finished = Mutex::new(adopted.clone());
-        let output = Output { paths, journal, writer, finished, adopted, overwrite };
-        entries.iter().try_for_each(|entry| output.adopt(entry))?;
-        Ok(Begun::Working(Box::new(output)))
+        Ok(Begun::Working(Box::new(Output { paths, journal, writer, finished, adopted, discarded, overwrite })))
     }
 
-    /// Takes over a job of an earlier run.
-    fn adopt(&self, entry: &Entry) -> Result<(), EngineError> {
-        entry.pieces.iter().try_for_each(|piece| self.writer.mark_delivered(piece.tensor, piece.length))?;
-        self.record(entry)
+    /// The unfinished output of another plan that was in its place, and has been removed.
+    pub fn discarded(&self) -> Option<&Path> {
+        self.discarded.as_deref()
     }
 
     /// Whether the job is done, in this run or an earlier one.
@@ -431,28 +448,54 @@ fn check_beside(paths: &Paths) -> Result<(), OutputError> {
     }
 }
 
-/// Room for outputs of the plan's size that lie on one disk.
-fn check_room(plan: &dyn Deliverable, all: &[Paths]) -> Result<(), OutputError> {
-    let Some(first) = all.first() else { return Ok(()) };
+/// Room for outputs, for those together that lie on one disk.
+fn check_room(outputs: &[(&dyn Deliverable, Paths)]) -> Result<(), OutputError> {
+    let mut disks: BTreeMap<Option<u64>, Vec<&(&dyn Deliverable, Paths)>> = BTreeMap::new();
+    for output in outputs {
+        disks.entry(positioned::file_system(&output.1.target)).or_default().push(output);
+    }
+    disks.values().try_for_each(|outputs| check_room_on_one_disk(outputs))
+}
+
+fn check_room_on_one_disk(outputs: &[&(&dyn Deliverable, Paths)]) -> Result<(), OutputError> {
+    let Some((_, first)) = outputs.first() else { return Ok(()) };
     // An unfinished output has its room already.
     let reserved = |paths: &Paths| -> u64 {
         let entries = fs::read_dir(&paths.staging).into_iter().flatten();
         entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
     };
-    let size = plan.geometry().disk_size();
-    let needed = all.iter().map(|paths| size.saturating_sub(reserved(paths))).sum();
+    let missing =
+        |(plan, paths): &&(&dyn Deliverable, Paths)| plan.geometry().disk_size().saturating_sub(reserved(paths));
+    let needed = outputs.iter().map(missing).fold(0, u64::saturating_add);
     match positioned::available_space(&first.target) {
         Ok(available) if available < needed => {
-            Err(OutputError::NoRoom { path: first.target.clone(), needed, available })
+            Err(OutputError::NoRoom { path: first.target.clone(), others: outputs.len() - 1, needed, available })
         }
         // A system that cannot tell lets the work begin; a full disk is reported then.
         _ => Ok(()),
     }
 }
 
+/// How many outputs there are beside the first, as a part of a sentence.
+fn beside(others: usize) -> String {
+    if others == 0 { String::new() } else { format!(", with {others} more beside it,") }
+}
+
 fn fresh_writer(plan: &dyn Deliverable, paths: &Paths) -> Result<Writer, EngineError> {
     remove_dir(&paths.staging)?;
     Ok(Writer::create(&paths.staging, plan.geometry())?)
+}
+
+/// Takes over the jobs of an earlier run whose bytes are as it says. One that had to be done again is recorded twice.
+fn adopt(writer: &Writer, entries: &[Entry]) -> Result<BTreeSet<usize>, EngineError> {
+    let mut adopted = BTreeSet::new();
+    for entry in entries {
+        if !adopted.contains(&entry.job) && is_sound(writer, entry) {
+            entry.pieces.iter().try_for_each(|piece| writer.mark_delivered(piece.tensor, piece.length))?;
+            adopted.insert(entry.job);
+        }
+    }
+    Ok(adopted)
 }
 
 fn is_sound(writer: &Writer, entry: &Entry) -> bool {

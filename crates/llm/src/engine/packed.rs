@@ -1,15 +1,16 @@
 //! Weights that are quantized in the source: their codes in another form, or their values, band by band. Not quantizing them
 //! anew, which works as for floats.
 
-use super::{COPY_BYTES, Engine, EngineError};
-use crate::export::{KEPT_BYTES, Part, Piece, ScaleEncoding, Whole, encode};
-use crate::import::{self, PackedMatrix, Stored};
+use super::{COPY_BYTES, Engine, EngineError, file_of};
+use crate::export::{BandCodes, Coded, Content, KEPT_BYTES, Part, Piece, ScaleEncoding, Whole, encode};
+use crate::import::{self, CodeMatrix, PackedMatrix, RecodedParameters, Stored};
 use crate::journal::Written;
 use crate::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::Checkpoint;
 use kvant_numeric::pack::transpose;
-use kvant_quant::Codes;
+use kvant_quant::scheme::SchemeError;
+use kvant_quant::{Codes, Parameters};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -57,15 +58,41 @@ fn recode_band(
     band: &Band,
 ) -> Result<Vec<Written>, EngineError> {
     engine.check_cancelled()?;
-    let tensor = matrix.recoded(engine.isa, band, layer.scheme.weight, CODES.take());
-    let tensor = tensor.map_err(|problem| engine.weight_error(layer, problem.to_string()))?;
+    let wrong = |problem: SchemeError| engine.weight_error(layer, problem.to_string());
     let shape = (layer.rows, layer.columns);
     let whole = Whole { shape, groups: matrix.groups(), divisor: matrix.divisor() };
-    let written = engine.write_parts(layer, parts, &tensor, band, &whole);
+    let scheme = layer.scheme.weight;
+    if let Some((matrix, codes)) = words_between(matrix, parts, band) {
+        let RecodedParameters { scales, zero_points } = matrix.parameters(engine.isa, band, scheme);
+        let size = (band.rows.len(), band.columns.len());
+        let parameters = Parameters::new(scheme, size, (&scales, &zero_points), matrix.tensor_scale());
+        let coded = Coded { codes, parameters: parameters.map_err(wrong)? };
+        return engine.write_parts(layer, parts, coded, band, &whole);
+    }
+    let tensor = matrix.recoded(engine.isa, band, scheme, CODES.take()).map_err(wrong)?;
+    let written = engine.write_parts(layer, parts, (&tensor).into(), band, &whole);
     if let Codes::Bytes(codes) = tensor.into_codes() {
         CODES.set(if codes.capacity() > KEPT_BYTES { Vec::new() } else { codes });
     }
     written
+}
+
+/// The codes of a band as words that all its parts can take over.
+fn words_between<'m>(
+    matrix: &'m PackedMatrix<'_>,
+    parts: &[Part],
+    band: &Band,
+) -> Option<(&'m CodeMatrix<'m>, BandCodes<'m>)> {
+    let PackedMatrix::Apart(matrix) = matrix else { return None };
+    let (words, twos_complement) = matrix.words(band)?;
+    let takes = |part: &Part| match part.content {
+        Content::Codes { packing, transposed } => {
+            let layout = packing.word_layout(transposed);
+            layout.is_some_and(|layout| layout.words(band.rows.len(), band.columns.len()).is_some())
+        }
+        _ => true,
+    };
+    parts.iter().all(takes).then_some((matrix, BandCodes::Words { words, twos_complement }))
 }
 
 /// Writes the values of a weight that is carried over, in the type that is declared.
@@ -125,11 +152,10 @@ fn values(
 
 fn not_finite(engine: &Engine<'_>, kept: &KeptTensor, matrix: &PackedMatrix<'_>, value: f32) -> EngineError {
     let dtype = engine.plan.layout.declarations()[kept.tensor].dtype;
-    let file = matrix.tensor_name().and_then(|name| engine.checkpoint.tensor(name));
     EngineError::Weight {
         tensor: kept.source.clone(),
-        layer: kept.source.clone(),
-        file: file.map(|view| view.file().display().to_string()).unwrap_or_default(),
+        excludable: None,
+        file: file_of(engine.checkpoint, &kept.source, matrix.tensor_name()),
         reason: format!("the value {value:e} is beyond what {dtype} holds"),
     }
 }

@@ -7,8 +7,10 @@ use super::score::Pair;
 pub struct Comparison {
     /// The reference's perplexity.
     pub reference_perplexity: f64,
+    /// The model's perplexity over the reference's, and its standard error: tokens are taken as independent, each scored by both.
+    pub perplexity_ratio: Mean,
     /// The mean over tokens of the Kullback-Leibler divergence of the model's distribution from the reference's, in nats.
-    pub kl_mean: f64,
+    pub kl_mean: Mean,
     /// The value that 99 % of the tokens do not exceed, interpolated between neighbours.
     pub kl_p99: f64,
     /// The share of tokens for which both models' likeliest token is the same.
@@ -22,13 +24,39 @@ impl Comparison {
     pub(super) fn new(reference_perplexity: f64, pairs: &[Pair], errors: &[BlockErrors]) -> Comparison {
         let mut divergences: Vec<f64> = pairs.iter().map(Pair::divergence).collect();
         let count = divergences.len() as f64;
+        let losses: Vec<f64> = pairs.iter().map(Pair::loss).collect();
         Comparison {
             reference_perplexity,
-            kl_mean: divergences.iter().sum::<f64>() / count,
+            perplexity_ratio: Mean::of(&losses).exp(),
+            kl_mean: Mean::of(&divergences),
             kl_p99: quantile(&mut divergences, 0.99),
             top1_agreement: pairs.iter().filter(|pair| pair.agrees()).count() as f64 / count,
             blocks: errors.iter().map(BlockErrors::decibels).collect(),
         }
+    }
+}
+
+/// A mean over tokens, and how uncertain it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mean {
+    /// The mean.
+    pub value: f64,
+    /// Its standard error: the deviation of the sample over the root of its size; not a number for less than two.
+    pub error: f64,
+}
+
+impl Mean {
+    fn of(sample: &[f64]) -> Mean {
+        let count = sample.len() as f64;
+        let value = sample.iter().sum::<f64>() / count;
+        let squares: f64 = sample.iter().map(|x| (x - value) * (x - value)).sum();
+        Mean { value, error: (squares / (count - 1.0) / count).sqrt() }
+    }
+
+    /// The exponential of a mean: errors of a small one are its own, times the value.
+    fn exp(self) -> Mean {
+        let value = self.value.exp();
+        Mean { value, error: value * self.error }
     }
 }
 
@@ -73,6 +101,15 @@ mod tests {
         assert_eq!(quantile(&mut values, 0.5), 3.0);
         assert!((quantile(&mut values, 0.99) - 4.96).abs() < 1e-12);
         assert_eq!(quantile(&mut [7.0], 0.99), 7.0);
+    }
+
+    #[test]
+    fn means_tell_their_standard_error() {
+        let mean = Mean::of(&[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(mean.value, 2.5);
+        assert!((mean.error - (5.0f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
+        assert!((mean.exp().error - mean.error * 2.5f64.exp()).abs() < 1e-12);
+        assert!(Mean::of(&[1.0]).error.is_nan(), "nothing is known of one");
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod score;
 mod text;
 mod windows;
 
-pub use comparison::Comparison;
+pub use comparison::{Comparison, Mean};
 pub use error::EvaluationError;
 pub use evaluate::{DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate};
 pub use text::tokenize;

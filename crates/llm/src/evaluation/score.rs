@@ -78,6 +78,11 @@ impl Pair {
         (mean - self.reference.log_sum() + self.model.log_sum()).max(0.0)
     }
 
+    /// How much less likely the model finds the token than the reference does: `ln p_r(target) - ln p(target)`.
+    pub(super) fn loss(&self) -> f64 {
+        self.reference.log_likelihood() - self.model.log_likelihood()
+    }
+
     /// Whether both models would say the same token.
     pub(super) fn agrees(&self) -> bool {
         self.model.best == self.reference.best

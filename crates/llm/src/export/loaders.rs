@@ -2,7 +2,7 @@
 //! see [`crate::verify`].
 
 use super::Export;
-use crate::verify::{LayerFacts, ModelFacts, loaders as known_loaders, refusal};
+use crate::verify::{Extent, LayerFacts, ModelFacts, loaders as known_loaders, refusal, size_refusal};
 use kvant_quant::scheme::{AttentionScheme, LayerScheme};
 
 /// What of a model makes loaders stumble, whatever the scheme.
@@ -42,13 +42,17 @@ pub(super) fn of_export(export: Export) -> Vec<&'static str> {
 pub(crate) fn loaders(
     export: Export,
     model: ModelTraits,
-    schemes: impl Iterator<Item = LayerScheme>,
+    layers: impl Iterator<Item = (LayerScheme, Extent)>,
 ) -> Vec<&'static str> {
     let Some(method) = export.method() else { return vec![OF_FLOATS] };
     let facts = ModelFacts::of_traits(model);
-    let layers: Vec<LayerFacts> = schemes.map(|scheme| LayerFacts::of_scheme(scheme).stored_in(export)).collect();
+    let layers: Vec<(LayerFacts, Extent)> =
+        layers.map(|(scheme, extent)| (LayerFacts::of_scheme(scheme).stored_in(export), extent)).collect();
     let rows = known_loaders().iter().filter_map(|loader| loader.of_method(method)).filter(|_| model.described);
-    let taken = rows.filter(|(_, layout)| layers.iter().all(|layer| refusal(layout, layer, &facts).is_none()));
+    let takes = |layout, (layer, extent): &(LayerFacts, Extent)| {
+        refusal(layout, layer, &facts).is_none() && size_refusal(layout, layer, *extent).is_none()
+    };
+    let taken = rows.filter(|(_, layout)| layers.iter().all(|layer| takes(layout, layer)));
     taken.map(|(name, _)| name).collect()
 }
 
@@ -68,8 +72,23 @@ mod tests {
     };
     const EXPERTS: ModelTraits = ModelTraits { experts: true, ..DENSE };
 
+    /// A layer of sizes that fit.
+    const WHOLE: Extent = Extent { rows: 256, columns: 256, is_fused: true, is_cut: false };
+
     fn found(export: Export, text: &str, model: ModelTraits) -> Vec<&'static str> {
-        loaders(export, model, [text.parse().unwrap()].into_iter())
+        loaders(export, model, [(text.parse().unwrap(), WHOLE)].into_iter())
+    }
+
+    #[test]
+    fn sizes_count_as_they_do_for_finished_checkpoints() {
+        let fp8 = |extent: Extent| {
+            let scheme = "e4m3:b128x128+e4m3:g128!dynamic".parse().unwrap();
+            loaders(Export::CompressedTensors, DENSE, [(scheme, extent)].into_iter())
+        };
+        assert_eq!(fp8(WHOLE), ["transformers with compressed-tensors", "vLLM", "SGLang"]);
+        assert_eq!(fp8(Extent { rows: 32, ..WHOLE }), ["transformers with compressed-tensors"]);
+        assert_eq!(fp8(Extent { rows: 32, is_fused: false, ..WHOLE }), fp8(WHOLE));
+        assert!(fp8(Extent { columns: 200, is_fused: false, ..WHOLE }).is_empty());
     }
 
     #[test]
@@ -81,7 +100,7 @@ mod tests {
                 kvant_quant::scheme::Dialect::CompressedTensors => Export::CompressedTensors,
             };
             let nobody = preset.name.starts_with("amdfp4_global");
-            assert_eq!(loaders(export, DENSE, [scheme].into_iter()).is_empty(), nobody, "{}", preset.name);
+            assert_eq!(loaders(export, DENSE, [(scheme, WHOLE)].into_iter()).is_empty(), nobody, "{}", preset.name);
         }
     }
 

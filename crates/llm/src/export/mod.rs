@@ -21,7 +21,7 @@ pub(crate) use encoding::encode;
 pub use loaders::ModelTraits;
 pub(crate) use loaders::loaders;
 pub(crate) use packer::KEPT_BYTES;
-pub use packer::{Packer, Piece, Whole};
+pub use packer::{BandCodes, Coded, Packer, Piece, Whole};
 pub use part::{Content, Packing, Part, ScaleEncoding, band_axis};
 pub(crate) use quark::code_layout as quark_code_layout;
 

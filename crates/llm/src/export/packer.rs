@@ -2,13 +2,13 @@
 //! between them is data ([`Part`]). How codes become bytes is in [`super::packing`].
 
 use super::encoding::encode_onto;
-use super::packing::{pack_rows, pack_streams_down, pack_words_across};
+use super::packing::{pack_rows, pack_streams_down, pack_words_across, rearrange};
 use super::part::{Content, Packing, Part};
 use crate::weight::Band;
 use kvant_numeric::format::Format;
-use kvant_numeric::pack::{Word, transpose};
+use kvant_numeric::pack::{Word, WordMatrix, transpose};
 use kvant_numeric::simd::Isa;
-use kvant_quant::QuantTensor;
+use kvant_quant::{Parameters, QuantTensor};
 use std::borrow::Cow;
 
 /// Bytes of one tensor from some offset on.
@@ -18,6 +18,37 @@ pub struct Piece<'a> {
     pub offset: u64,
     /// The bytes.
     pub bytes: Cow<'a, [u8]>,
+}
+
+/// A band of a quantized matrix, on its way to files.
+#[derive(Clone, Copy, Debug)]
+pub struct Coded<'a> {
+    /// Its codes.
+    pub codes: BandCodes<'a>,
+    /// Its scales and zero points.
+    pub parameters: Parameters<'a>,
+}
+
+/// The codes of a band.
+#[derive(Clone, Copy, Debug)]
+pub enum BandCodes<'a> {
+    /// One byte each, row-major; in two's complement where the format is signed.
+    Bytes(&'a [u8]),
+    /// Eight 4-bit codes to a word, as another layout has them: for parts whose packing has a
+    /// [`word_layout`](Packing::word_layout) alone.
+    Words {
+        /// The words.
+        words: WordMatrix<'a>,
+        /// Whether codes are in two's complement there.
+        twos_complement: bool,
+    },
+}
+
+impl<'a> From<&'a QuantTensor> for Coded<'a> {
+    fn from(tensor: &'a QuantTensor) -> Self {
+        let codes = BandCodes::Bytes(tensor.code_bytes().unwrap_or_default());
+        Coded { codes, parameters: tensor.parameters() }
+    }
 }
 
 /// What is known of the whole weight that a band is of.
@@ -72,24 +103,25 @@ impl Packer {
         &mut self,
         isa: Isa,
         part: &Part,
-        tensor: &QuantTensor,
+        coded: Coded<'_>,
         band: &Band,
         whole: &Whole<'_>,
     ) -> Option<Piece<'_>> {
+        let tensor = coded.parameters;
         let first = band.rows.start == 0 && band.columns.start == 0;
         let offset = match part.content {
-            Content::Codes { packing, transposed } => self.codes(isa, packing, transposed, tensor, band),
+            Content::Codes { packing, transposed } => self.codes(isa, packing, transposed, coded, band),
             Content::Scales { .. } | Content::ZeroPoints { .. } if tensor.scale_shape() == (1, 1) && !first => {
                 return None;
             }
             Content::Scales { encoding, transposed } => {
-                let grid = Grid::beside(tensor, band);
+                let grid = Grid::beside(&tensor, band);
                 let scales = grid.stored_values(tensor.scales(), transposed, &mut self.turned.scales);
                 encode_onto(isa, encoding, scales, &mut self.bytes);
                 grid.stored(transposed).offset(|n| n * encoding.size())
             }
             Content::ZeroPoints { packing, transposed, less_one } => {
-                let offset = self.zero_points(isa, packing, transposed, tensor, band);
+                let offset = self.zero_points(isa, packing, transposed, &tensor, band);
                 if less_one {
                     less_ones(packing, &mut self.bytes);
                 }
@@ -97,7 +129,7 @@ impl Packer {
             }
             _ if !first => return None,
             _ => {
-                self.bytes = stored_once(part.content, tensor, whole);
+                self.bytes = stored_once(part.content, &tensor, whole);
                 0
             }
         };
@@ -105,20 +137,26 @@ impl Packer {
     }
 
     /// Packs codes, and says where they begin.
-    fn codes(&mut self, isa: Isa, packing: Packing, transposed: bool, tensor: &QuantTensor, band: &Band) -> usize {
+    fn codes(&mut self, isa: Isa, packing: Packing, transposed: bool, coded: Coded<'_>, band: &Band) -> usize {
         let Packer { bytes, turned } = self;
-        let (rows, columns) = tensor.shape();
-        let (codes, signed) = (tensor.code_bytes().unwrap_or_default(), is_signed(tensor));
+        let ((rows, columns), signed) = (coded.parameters.shape(), is_signed(&coded.parameters));
+        let codes = match coded.codes {
+            BandCodes::Bytes(codes) => codes,
+            BandCodes::Words { words, twos_complement } => {
+                let flipped = twos_complement != (signed && !packing.is_offset());
+                rearrange(isa, words, (packing, transposed), (rows, columns), flipped, bytes);
+                return codes_start(packing, transposed, (rows, columns), band);
+            }
+        };
         if !transposed {
             pack_rows(isa, packing, signed, (codes, columns), bytes);
-            return band.rows.start * packing.row_bytes(columns);
+            return codes_start(packing, transposed, (rows, columns), band);
         }
         match packing {
             Packing::Words(order) => pack_words_across(isa, order, false, (codes, rows, columns), bytes),
             Packing::OffsetNibbles(order) => pack_words_across(isa, order, signed, (codes, rows, columns), bytes),
             Packing::OffsetWordsDown(bits) => {
                 pack_streams_down(isa, bits, signed, (codes, columns), &mut turned.words, bytes);
-                return band.columns.start * bits as usize / 32 * rows * 4;
             }
             _ => {
                 turned.codes.resize(codes.len(), 0);
@@ -126,7 +164,7 @@ impl Packer {
                 pack_rows(isa, packing, signed, (&turned.codes, rows), bytes);
             }
         }
-        band.columns.start * packing.row_bytes(rows)
+        codes_start(packing, transposed, (rows, columns), band)
     }
 
     /// Packs zero points, which are codes themselves, and says where they begin.
@@ -135,7 +173,7 @@ impl Packer {
         isa: Isa,
         packing: Packing,
         transposed: bool,
-        tensor: &QuantTensor,
+        tensor: &Parameters<'_>,
         band: &Band,
     ) -> usize {
         let Packer { bytes, turned } = self;
@@ -154,8 +192,17 @@ impl Packer {
     }
 }
 
+/// Where the bytes of a band's `rows x columns` codes begin.
+fn codes_start(packing: Packing, transposed: bool, (rows, columns): (usize, usize), band: &Band) -> usize {
+    match packing {
+        Packing::OffsetWordsDown(bits) if transposed => band.columns.start * bits as usize / 32 * rows * 4,
+        _ if transposed => band.columns.start * packing.row_bytes(rows),
+        _ => band.rows.start * packing.row_bytes(columns),
+    }
+}
+
 /// The bytes of what a layer has once.
-fn stored_once(content: Content, tensor: &QuantTensor, whole: &Whole<'_>) -> Vec<u8> {
+fn stored_once(content: Content, tensor: &Parameters<'_>, whole: &Whole<'_>) -> Vec<u8> {
     let scale = tensor.tensor_scale().unwrap_or(1.0);
     match content {
         Content::TensorScale => scale.to_le_bytes().to_vec(),
@@ -167,7 +214,7 @@ fn stored_once(content: Content, tensor: &QuantTensor, whole: &Whole<'_>) -> Vec
 }
 
 /// The group of every input channel.
-fn groups(tensor: &QuantTensor, whole: &Whole<'_>) -> Vec<u8> {
+fn groups(tensor: &Parameters<'_>, whole: &Whole<'_>) -> Vec<u8> {
     let tile = tensor.scheme().granularity().map_or((1, 1), |g| g.tile(whole.shape.0, whole.shape.1));
     let run = |column: usize| (column / tile.1.max(1)) as u32;
     let group =
@@ -188,7 +235,7 @@ fn less_ones(packing: Packing, bytes: &mut [u8]) {
 }
 
 /// Whether codes are in two's complement, which offset-binary packings change.
-fn is_signed(tensor: &QuantTensor) -> bool {
+fn is_signed(tensor: &Parameters<'_>) -> bool {
     matches!(tensor.scheme().format(), Format::Int(int) if int.is_signed())
 }
 
@@ -203,7 +250,7 @@ struct Grid {
 
 impl Grid {
     /// One entry for every tile of the band.
-    fn beside(tensor: &QuantTensor, band: &Band) -> Grid {
+    fn beside(tensor: &Parameters<'_>, band: &Band) -> Grid {
         let (rows, columns) = tensor.scale_shape();
         let (band_rows, band_columns) = tensor.shape();
         // A band holds whole tiles, so that positions scale as the shapes do; a tile at the end may be short.

@@ -2,8 +2,8 @@
 
 use super::part::Packing;
 use kvant_numeric::pack::{
-    NibbleOrder, Word, flip_highest_bits, pack_bits, pack_crumbs_first_high, pack_words, pack_words_transposed,
-    packed_len, transpose_part,
+    NibbleOrder, Word, WordMatrix, flip_highest_bits, pack_bits, pack_crumbs_first_high, pack_words,
+    pack_words_transposed, packed_len, rearrange_words, transpose_part,
 };
 use kvant_numeric::simd::Isa;
 
@@ -70,6 +70,22 @@ pub(super) fn pack_words_across(
     bytes.resize(columns * rows.div_ceil(8) * 4, 0);
     pack_words_transposed(isa, order, codes, rows, columns, bytes.as_chunks_mut().0);
     flip_words(isa, flipped, bytes);
+}
+
+/// Takes words of another layout over; nothing for packings that have no words of 4-bit codes.
+pub(super) fn rearrange(
+    isa: Isa,
+    words: WordMatrix<'_>,
+    (packing, transposed): (Packing, bool),
+    (rows, columns): (usize, usize),
+    flipped: bool,
+    bytes: &mut Vec<u8>,
+) {
+    bytes.clear();
+    if let Some(layout) = packing.word_layout(transposed) {
+        bytes.resize(rows * columns / 2, 0);
+        rearrange_words(isa, words, layout, (rows, columns), flipped, bytes.as_chunks_mut().0);
+    }
 }
 
 /// Streams that are packed before their words are turned: few enough for the first-level cache, and a cache line of words.

@@ -3,7 +3,7 @@
 
 use crate::weight::BandAxis;
 use kvant_container::Dtype;
-use kvant_numeric::pack::NibbleOrder;
+use kvant_numeric::pack::{NibbleOrder, WordAxis, WordLayout};
 
 /// One tensor of a quantized layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,6 +157,23 @@ impl Packing {
             Packing::CrumbsFirstHigh => columns.is_multiple_of(4),
             Packing::Bytes | Packing::Int32 | Packing::OffsetWordsDown(_) => true,
         }
+    }
+
+    /// How 4-bit codes lie in words of eight, in a matrix that is stored `transposed` or not; `None` for other packings.
+    pub fn word_layout(self, transposed: bool) -> Option<WordLayout> {
+        let (order, down) = match self {
+            Packing::Words(order) | Packing::OffsetNibbles(order) => (order, false),
+            Packing::Bits(4) | Packing::OffsetWords(4) => (NibbleOrder::Natural, false),
+            Packing::OffsetWordsDown(4) => (NibbleOrder::Natural, true),
+            _ => return None,
+        };
+        let axis = if down == transposed { WordAxis::Columns } else { WordAxis::Rows };
+        Some(WordLayout { axis, order, column_major: transposed })
+    }
+
+    /// Whether signed codes are stored as offset-binary ones, the least as 0, and not in two's complement.
+    pub fn is_offset(self) -> bool {
+        matches!(self, Packing::OffsetNibbles(_) | Packing::OffsetWords(_) | Packing::OffsetWordsDown(_))
     }
 
     /// How many codes a stored row of `length` elements of [`Packing::dtype`] holds, where it is full.

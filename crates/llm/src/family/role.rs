@@ -103,32 +103,6 @@ impl Role {
     pub fn is_kept_by_default(self) -> bool {
         matches!(self, Role::Head | Role::Router | Role::SharedGate)
     }
-
-    /// Whether the layer's input is the residual stream after its norm, so that a rotation of the stream is undone in
-    /// the layer's input columns (arXiv 2404.00456).
-    pub fn reads_residual(self) -> bool {
-        matches!(
-            self,
-            Role::Query
-                | Role::Key
-                | Role::Value
-                | Role::QueryKeyValue
-                | Role::QueryDown
-                | Role::KeyValueDown
-                | Role::Gate
-                | Role::Up
-                | Role::GateUp
-                | Role::Router
-                | Role::SharedGate
-                | Role::Head
-        )
-    }
-
-    /// Whether the layer's output is added to the residual stream, so that a rotation of the stream is applied to the
-    /// layer's output rows.
-    pub fn writes_residual(self) -> bool {
-        matches!(self, Role::Output | Role::Down | Role::ProjectIn)
-    }
 }
 
 impl fmt::Display for Role {
@@ -247,11 +221,6 @@ mod tests {
         assert_eq!(names.len(), Role::ALL.len());
         // The last variant's position tells whether one was forgotten.
         assert_eq!(Role::Unknown as usize + 1, Role::ALL.len());
-    }
-
-    #[test]
-    fn a_role_does_not_both_read_and_write_the_residual_stream() {
-        assert!(Role::ALL.iter().all(|role| !(role.reads_residual() && role.writes_residual())));
     }
 
     #[test]

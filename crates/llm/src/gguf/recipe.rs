@@ -83,13 +83,10 @@ impl GgufRecipe {
             Some(Ok(mix)) => mix,
             // Codes of a scheme are made in a checkpoint, which becomes a file.
             Some(Err(_)) if scheme.is_some_and(|text| NamedScheme::find("--scheme", text).is_ok()) => return Ok(None),
-            Some(Err(error)) => {
-                return Err(RecipeError::invalid(
-                    "--scheme",
-                    format!("{} is no type of GGUF", quoted(&error.0)),
-                    hint(),
-                ));
+            Some(Err(error)) if error.0.contains([':', '+', '/']) => {
+                return Err(NamedScheme::find("--scheme", &error.0).err().unwrap_or_else(|| unknown(&error.0)));
             }
+            Some(Err(error)) => return Err(unknown(&error.0)),
             None => return Err(RecipeError::invalid("--scheme", "no scheme is given", hint())),
         };
         refuse_others(line)?;
@@ -104,11 +101,6 @@ impl GgufRecipe {
     /// The recipe of a mix alone.
     pub fn plain(mix: Mix) -> GgufRecipe {
         GgufRecipe { mix, rules: Vec::new(), weighing: Weighing::Uniform, requantizes: false }
-    }
-
-    /// The same for a source that is quantized already, whose values may be quantized again.
-    pub(crate) fn with_requantizing(self) -> GgufRecipe {
-        GgufRecipe { requantizes: true, ..self }
     }
 
     /// The mix.
@@ -157,10 +149,12 @@ impl GgufRecipe {
         }
     }
 
-    /// The patterns that match none of these tensors, each given by all its names: most likely mistakes.
-    pub fn idle_rules(&self, tensors: &[Vec<&str>]) -> Vec<&str> {
+    /// The patterns that match none of these tensors, each given by all its names, and whether they ask for a type: those are
+    /// mistakes, while tensors to keep may be missing.
+    pub fn idle_rules(&self, tensors: &[Vec<&str>]) -> Vec<(&str, bool)> {
         let matches = |rule: &Rule| tensors.iter().flatten().any(|name| rule.tensors.matches(name));
-        self.rules.iter().filter(|rule| !matches(rule)).map(|rule| rule.tensors.pattern()).collect()
+        let idle = self.rules.iter().filter(|rule| !matches(rule));
+        idle.map(|rule| (rule.tensors.pattern(), rule.kind.is_some())).collect()
     }
 
     /// All of it as text: recipes that ask for the same have the same.
@@ -177,6 +171,10 @@ impl Serialize for GgufRecipe {
         let importance = self.has_importance();
         Shown { scheme: self.mix.row().name, format: "gguf", overrides, importance }.serialize(serializer)
     }
+}
+
+fn unknown(scheme: &str) -> RecipeError {
+    RecipeError::invalid("--scheme", format!("{} is no type of GGUF", quoted(scheme)), hint())
 }
 
 fn hint() -> String {
@@ -270,6 +268,9 @@ mod tests {
         assert!(recipe(&Settings { format: Some(Export::Quark), ..line("Q8_0") }).unwrap().is_none());
         let asked = Settings { format: Some(Export::Gguf), ..line("Q9_9") };
         assert_eq!(recipe(&asked).unwrap_err().to_string(), "--scheme: `Q9_9` is no type of GGUF");
+        let misspelt = Settings { format: Some(Export::Gguf), ..line("int4:g3x") };
+        let error = recipe(&misspelt).unwrap_err();
+        assert!(error.to_string().contains("g3x") && !error.to_string().contains("no type"), "{error}");
         let codes = Settings { format: Some(Export::Gguf), ..line("int4:g32") };
         assert!(recipe(&codes).unwrap().is_none());
         let asked = Settings { format: Some(Export::Gguf), ..line("bf16") };
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(said("blk.0.ffn_up.weight", "model.layers.0.mlp.up_proj"), Said::Type(TensorType::Q8_0));
         assert_eq!(said("output.weight", "lm_head"), Said::Keep);
         assert_eq!(said("blk.1.ffn_up.weight", "model.layers.1.mlp.up_proj"), Said::Nothing);
-        assert_eq!(recipe.idle_rules(&[vec!["output"], vec!["blk.0.x"]]), ["*down_proj"]);
+        assert_eq!(recipe.idle_rules(&[vec!["output"], vec!["blk.0.x"]]), [("*down_proj", true)]);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 
 use super::carried::{Carried, blocks};
 use super::codec;
-use super::plan::{Content, GgufPlan, PlannedTensor, Slab};
+use super::plan::{Content, GgufPlan, PlannedTensor, Reason, Slab};
 use super::source::{SourceTensors, read};
-use crate::engine::{Done, EngineError, Output, Progress, take_turns};
+use crate::engine::{Done, EngineError, Output, Progress, file_of, take_turns};
 use crate::import::PackedMatrix;
 use crate::journal::{Entry, Written};
 use crate::weight::{Band, WeightMatrix};
@@ -158,12 +158,8 @@ impl Work<'_> {
         matrix: &PackedMatrix<'_>,
     ) -> Result<Written, EngineError> {
         let mut bytes = vec![0; band.rows.len() * task.row_bytes];
-        blocks(self.isa, matrix, task.slab, band, carried, &mut bytes).map_err(|error| EngineError::Weight {
-            tensor: self.tensors.name(task.slab).to_owned(),
-            layer: task.tensor.name.clone(),
-            file: self.tensors.file(task.slab),
-            reason: error.to_string(),
-        })?;
+        blocks(self.isa, matrix, task.slab, band, carried, &mut bytes)
+            .map_err(|error| self.weight_error(task, error.to_string()))?;
         self.write(task.index, task.offset + band.rows.start * task.row_bytes, &bytes)
     }
 
@@ -177,12 +173,16 @@ impl Work<'_> {
         let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
         let columns = task.slab.out_columns().max(1);
         let (row, column) = (band.rows.start + at / columns, at % columns);
-        Err(EngineError::Weight {
-            tensor: self.tensors.name(task.slab).to_owned(),
-            layer: task.tensor.name.clone(),
-            file: self.tensors.file(task.slab),
-            reason: format!("the weight of output {row}, input {column} is {}", values[at]),
-        })
+        Err(self.weight_error(task, format!("the weight of output {row}, input {column} is {}", values[at])))
+    }
+
+    fn weight_error(&self, task: &SlabTask<'_>, reason: String) -> EngineError {
+        let tensor = self.tensors.name(task.slab).to_owned();
+        let part = self.tensors.packed(task.slab).and_then(PackedMatrix::tensor_name);
+        let file = file_of(self.checkpoint, &tensor, part);
+        // A type that a recipe or its mix chose can be left to the source.
+        let chosen = matches!(task.tensor.reason, Reason::Mix | Reason::Override | Reason::FallBack { .. });
+        EngineError::Weight { tensor, excludable: chosen.then(|| task.tensor.name.clone()), file, reason }
     }
 
     fn write(&self, tensor: usize, offset: usize, bytes: &[u8]) -> Result<Written, EngineError> {

@@ -25,17 +25,24 @@ pub(super) fn source_type(dtype: Dtype) -> Option<Source> {
     }
 }
 
-/// The type in which a tensor of the source is kept; fp8 becomes bfloat16.
+/// The type in which floats are kept; fp8 becomes bfloat16.
+pub(super) fn type_of_floats(dtype: Dtype) -> TensorType {
+    match dtype {
+        Dtype::F32 => TensorType::F32,
+        Dtype::F16 => TensorType::F16,
+        _ => TensorType::BF16,
+    }
+}
+
+/// The type in which a tensor of the source is kept.
 pub(super) fn stored_type(tensor: &ImportedTensor<'_>) -> TensorType {
     match &tensor.stored {
-        Stored::Plain(view) if view.dtype() == Dtype::F32 => TensorType::F32,
-        Stored::Plain(view) if view.dtype() == Dtype::F16 => TensorType::F16,
+        Stored::Plain(view) => type_of_floats(view.dtype()),
         Stored::Packed(matrices) => {
             let kind = |kind: GgmlType| TensorType::from_id(kind.id());
             let kinds = matrices.iter().map(|matrix| matrix.float_type().and_then(kind).unwrap_or(TensorType::BF16));
             common(kinds).unwrap_or(TensorType::BF16)
         }
-        _ => TensorType::BF16,
     }
 }
 
@@ -46,7 +53,7 @@ pub(super) fn kept_type(tensors: &[ImportedTensor<'_>], slabs: &[Slab]) -> Tenso
 }
 
 /// The type of all, or that which holds them all.
-fn common(mut kinds: impl Iterator<Item = TensorType>) -> Option<TensorType> {
+pub(super) fn common(mut kinds: impl Iterator<Item = TensorType>) -> Option<TensorType> {
     let first = kinds.next()?;
     Some(if kinds.all(|kind| kind == first) { first } else { TensorType::F32 })
 }
@@ -103,14 +110,6 @@ impl<'a> SourceTensors<'a> {
     /// The name of the tensor that a slab takes rows of.
     pub fn name(&self, slab: &Slab) -> &str {
         self.0.get(slab.tensor).map_or("", |tensor| &tensor.meta.name)
-    }
-
-    /// The file that holds it.
-    pub fn file(&self, slab: &Slab) -> String {
-        match self.0.get(slab.tensor).map(|tensor| &tensor.stored) {
-            Some(Stored::Plain(view)) => view.file().display().to_string(),
-            _ => String::new(),
-        }
     }
 }
 

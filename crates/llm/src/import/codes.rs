@@ -2,8 +2,10 @@
 //! all layouts, the inverse of [`crate::export::pack`]. Not what codes stand for.
 
 use crate::export::Packing;
+use crate::weight::Band;
 use kvant_numeric::pack::{
-    Word, transpose, transpose_part, unpack_bits, unpack_crumbs_first_high, unpack_word_column, unpack_words,
+    Word, WordAxis, WordMatrix, transpose, transpose_part, unpack_bits, unpack_crumbs_first_high, unpack_word_column,
+    unpack_words,
 };
 use kvant_numeric::simd::Isa;
 use std::borrow::Cow;
@@ -53,6 +55,22 @@ impl StoredCodes<'_> {
                 transpose(&turned, columns.len(), rows.len(), codes);
             }
         }
+    }
+
+    /// The words of a band of 4-bit codes, which fills whole ones; `None` for other codes and bands.
+    pub fn words_of(&self, band: &Band) -> Option<WordMatrix<'_>> {
+        let layout = self.packing.word_layout(self.transposed).filter(|_| !self.less_one)?;
+        let (high, wide) = layout.words(self.rows, self.columns)?;
+        layout.words(band.rows.len(), band.columns.len())?;
+        let (row, column) = match layout.axis {
+            WordAxis::Rows => (band.rows.start.is_multiple_of(8).then_some(band.rows.start / 8)?, band.columns.start),
+            WordAxis::Columns => {
+                (band.rows.start, band.columns.start.is_multiple_of(8).then_some(band.columns.start / 8)?)
+            }
+        };
+        let (stride, first) =
+            if layout.column_major { (high, column * high + row) } else { (wide, row * wide + column) };
+        Some(WordMatrix { words: self.words().get(first..)?, layout, stride })
     }
 
     /// Columns of the stored matrix.
@@ -193,4 +211,88 @@ fn plus_one(line: &[u8], bits: u32) -> Vec<u8> {
         }
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::{BandCodes, Coded, Content, Packer, Part};
+    use kvant_container::Dtype;
+    use kvant_numeric::pack::NibbleOrder;
+    use kvant_quant::{Codes, QuantParts, QuantTensor};
+
+    const PACKINGS: [(Packing, bool); 7] = [
+        (Packing::OffsetWords(4), false),
+        (Packing::OffsetWordsDown(4), true),
+        (Packing::OffsetNibbles(NibbleOrder::Awq), true),
+        (Packing::Words(NibbleOrder::Awq), true),
+        (Packing::Words(NibbleOrder::Natural), false),
+        (Packing::Bits(4), false),
+        (Packing::Bits(4), true),
+    ];
+
+    fn tensor(rows: usize, columns: usize) -> QuantTensor {
+        let codes = (0..rows * columns).map(|i| ((i * i / 7) as u8 & 15).wrapping_sub(8)).collect();
+        let (codes, scales) = (Codes::Bytes(codes), vec![1.0; rows]);
+        let parts = QuantParts { codes, scales, zero_points: Vec::new(), tensor_scale: None };
+        QuantTensor::new("int4:channel".parse().unwrap(), rows, columns, parts).unwrap()
+    }
+
+    fn packed(coded: Coded<'_>, (packing, transposed): (Packing, bool), band: &Band) -> (u64, Vec<u8>) {
+        let content = Content::Codes { packing, transposed };
+        let part = Part { name: String::new(), dtype: Dtype::U8, shape: Vec::new(), content };
+        let (mut packer, whole) = (Packer::default(), coded.parameters.shape().into());
+        let piece = packer.pack(Isa::best(), &part, coded, band, &whole).unwrap();
+        (piece.offset, piece.bytes.into_owned())
+    }
+
+    /// What a band of stored codes becomes by words, and code by code.
+    fn both_ways(
+        (rows, columns): (usize, usize),
+        from: (Packing, bool),
+        target: (Packing, bool),
+        band: &Band,
+    ) -> Option<[(u64, Vec<u8>); 2]> {
+        let whole = tensor(rows, columns);
+        let (_, bytes) = packed((&whole).into(), from, &Band { rows: 0..rows, columns: 0..columns });
+        let (packing, transposed) = from;
+        let stored = StoredCodes { bytes: &bytes, packing, transposed, rows, columns, bits: 4, less_one: false };
+        let words = stored.words_of(band)?;
+        let line = |row: usize| band.columns.clone().map(move |column| row * columns + column);
+        let part = band.rows.clone().flat_map(line).map(|i| whole.code_bytes().unwrap()[i]).collect();
+        let scales = vec![1.0; band.rows.len()];
+        let parts = QuantParts { codes: Codes::Bytes(part), scales, zero_points: Vec::new(), tensor_scale: None };
+        let part = QuantTensor::new(whole.scheme(), band.rows.len(), band.columns.len(), parts).unwrap();
+        let codes = BandCodes::Words { words, twos_complement: !packing.is_offset() };
+        let by_words = packed(Coded { codes, parameters: part.parameters() }, target, band);
+        Some([by_words, packed((&part).into(), target, band)])
+    }
+
+    #[test]
+    fn words_become_what_their_codes_do() {
+        let (rows, columns) = (264, 176);
+        let bands = [
+            Band { rows: 0..rows, columns: 0..columns },
+            Band { rows: 0..rows, columns: 32..96 },
+            Band { rows: 136..264, columns: 0..columns },
+        ];
+        for from in PACKINGS {
+            for target in PACKINGS {
+                let run = |band: &&Band| if target.1 { band.rows == (0..rows) } else { band.columns == (0..columns) };
+                for band in bands.iter().filter(run) {
+                    let [by_words, by_codes] = both_ways((rows, columns), from, target, band).unwrap();
+                    assert_eq!(by_words, by_codes, "{from:?} {target:?} {band:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bands_that_fill_no_words_are_left_to_codes() {
+        let whole = Band { rows: 0..12, columns: 0..16 };
+        assert!(both_ways((12, 16), (Packing::OffsetNibbles(NibbleOrder::Awq), true), PACKINGS[0], &whole).is_none());
+        assert!(both_ways((12, 16), PACKINGS[0], PACKINGS[1], &whole).is_some());
+        let within = Band { rows: 0..12, columns: 4..12 };
+        assert!(both_ways((12, 16), PACKINGS[0], PACKINGS[1], &within).is_none());
+    }
 }

@@ -199,10 +199,9 @@ impl Layout {
         let bits = self.bits(packing.unwrap_or(Packing::Bytes));
         match (self.element, packing) {
             (Element::Float(format), _) => CodeKind::Float(format),
-            (
-                Element::Integer { signed: true, .. },
-                Some(Packing::OffsetNibbles(_) | Packing::OffsetWords(_) | Packing::OffsetWordsDown(_)),
-            ) => CodeKind::OffsetInteger { bits },
+            (Element::Integer { signed: true, .. }, Some(packing)) if packing.is_offset() => {
+                CodeKind::OffsetInteger { bits }
+            }
             (Element::Integer { signed, .. }, _) => CodeKind::Integer { bits, signed },
         }
     }
@@ -247,10 +246,12 @@ struct Pieces<'a> {
     places: Vec<(TensorView<'a>, Range<usize>)>,
 }
 
-/// Shapes agree but for axes of length 1, which tools add and drop.
+/// Shapes agree but for axes of length 1, which tools add and drop. With as many axes they are in other places: transposed.
 fn check_shape(part: &Part, view: TensorView<'_>) -> Result<(), ImportError> {
     let long = |shape: &[usize]| shape.iter().copied().filter(|length| *length != 1).collect::<Vec<_>>();
-    if long(&part.shape) == long(view.shape()) {
+    let (expected, found) = (&part.shape[..], view.shape());
+    let fits = if expected.len() == found.len() { expected == found } else { long(expected) == long(found) };
+    if fits {
         return Ok(());
     }
     let reason = format!("shape {:?} does not fit the layer: {:?} was expected", view.shape(), part.shape);

@@ -33,7 +33,7 @@ pub(crate) use fp8::{scale_block, stated_block};
 pub use matrix::CodeMatrix;
 pub(crate) use matrix::decode_scales;
 pub use packed::PackedMatrix;
-pub(crate) use recode::integers;
+pub(crate) use recode::{RecodedParameters, integers};
 
 use crate::network::{TensorMeta, modality_part};
 use catalog::{Catalog, Module};

@@ -7,6 +7,7 @@ use crate::export::ScaleEncoding;
 use crate::weight::Band;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
 use kvant_numeric::kernel::CodeKind;
+use kvant_numeric::pack::WordMatrix;
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::{
     Axis, FloatScale, FloatScheme, Granularity, IntScheme, ScaleType, SchemeError, TensorScheme, ZeroPoint,
@@ -33,6 +34,15 @@ pub(crate) fn integers(bits: u32) -> Option<(Int, Option<Int>)> {
 /// The code of zero in unsigned codes of this width that are symmetric about it.
 pub(super) fn middle(bits: u32) -> u8 {
     1 << (bits - 1)
+}
+
+/// Scales and zero points of a band, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RecodedParameters {
+    /// One for each tile.
+    pub scales: Vec<f32>,
+    /// One for each scale, or none where zero is code 0.
+    pub zero_points: Vec<f64>,
 }
 
 impl CodeMatrix<'_> {
@@ -191,6 +201,23 @@ impl CodeMatrix<'_> {
         mut codes: Vec<u8>,
     ) -> Result<QuantTensor, SchemeError> {
         self.codes.read_onto(isa, band.rows.clone(), band.columns.clone(), &mut codes);
+        if let TensorScheme::Int(target) | TensorScheme::Progressive { second: target, .. } = scheme {
+            shift(self.kind, target.format, &mut codes);
+        }
+        let RecodedParameters { scales, zero_points } = self.parameters(isa, band, scheme);
+        let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, tensor_scale: self.tensor_scale() };
+        QuantTensor::new(scheme, band.rows.len(), band.columns.len(), parts)
+    }
+
+    /// The words of a band's 4-bit codes as they are stored, and whether codes are in two's complement there; `None` for other
+    /// codes, and bands that end within a word.
+    pub(crate) fn words(&self, band: &Band) -> Option<(WordMatrix<'_>, bool)> {
+        let twos_complement = matches!(self.kind, CodeKind::Integer { signed: true, .. });
+        self.codes.words_of(band).map(|words| (words, twos_complement))
+    }
+
+    /// The scales and zero points of a band, which starts on a tile of scales, as a scheme has them.
+    pub(crate) fn parameters(&self, isa: Isa, band: &Band, scheme: TensorScheme) -> RecodedParameters {
         let (Band { rows, columns }, tile) = (band, self.tile);
         let tiles = Band {
             rows: rows.start / tile.0..rows.end.div_ceil(tile.0),
@@ -198,14 +225,11 @@ impl CodeMatrix<'_> {
         };
         let zero_points = match scheme {
             TensorScheme::Int(target) | TensorScheme::Progressive { second: target, .. } => {
-                shift(self.kind, target.format, &mut codes);
                 self.zero_points_for(isa, &tiles, target)
             }
             _ => Vec::new(),
         };
-        let scales = self.scales.read(isa, &tiles);
-        let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, tensor_scale: self.tensor_scale() };
-        QuantTensor::new(scheme, rows.len(), columns.len(), parts)
+        RecodedParameters { scales: self.scales.read(isa, &tiles), zero_points }
     }
 
     /// Zero points as a scheme has them; none where zero is code 0.

@@ -9,6 +9,7 @@ mod rope;
 #[cfg(test)]
 mod tests;
 
+use kvant_container::python_json;
 use serde_json::{Map, Value};
 
 use fields::{Fields, Section};
@@ -55,7 +56,9 @@ impl ConfigError {
 
 /// A value as a message shows it.
 fn brief(value: &Value) -> String {
-    let text = value.to_string();
+    // Numbers that are no JSON have a place holder in the value.
+    let text = python_json::to_text(value).unwrap_or_else(|_| value.to_string());
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(60) {
         Some((cut, _)) => format!("{}...", &text[..cut]),
         None => text,

@@ -26,10 +26,6 @@ pub struct ExpertsConfig {
     pub groups_per_token: Option<usize>,
     /// Dense blocks before the first with experts.
     pub dense_prefix: usize,
-    /// One block in this many has experts.
-    pub step: usize,
-    /// Further blocks that are dense.
-    pub dense_layers: Vec<usize>,
 }
 
 impl ExpertsConfig {
@@ -47,28 +43,8 @@ impl ExpertsConfig {
             groups: fields.size(&["n_group"])?,
             groups_per_token: fields.size(&["topk_group"])?,
             dense_prefix: fields.count(&["first_k_dense_replace"])?.unwrap_or(0),
-            step: fields.size(&["decoder_sparse_step", "moe_layer_freq"])?.unwrap_or(1),
-            dense_layers: dense_layers(fields)?,
         }))
     }
-
-    /// Whether block `layer` is a mixture of experts.
-    pub fn is_sparse(&self, layer: usize) -> bool {
-        layer >= self.dense_prefix && !self.dense_layers.contains(&layer) && self.on_step(layer)
-    }
-
-    /// Qwen counts `(layer + 1) % step`; DeepSeek counts `layer % step`, and has a dense prefix.
-    fn on_step(&self, layer: usize) -> bool {
-        match self.dense_prefix {
-            0 => (layer + 1).is_multiple_of(self.step),
-            _ => layer.is_multiple_of(self.step),
-        }
-    }
-}
-
-fn dense_layers(fields: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> {
-    let listed = fields.numbers(&["mlp_only_layers"])?;
-    Ok(listed.into_iter().filter(|x| *x >= 0.0).map(|x| x as usize).collect())
 }
 
 /// Multi-head latent attention (MLA): queries, keys and values come from low-rank latents.

@@ -70,6 +70,7 @@ fn impossible_values_are_errors_that_name_their_key() {
         (json!({"intermediate_size": [8, -1]}), "`intermediate_size`"),
         (json!({"rms_norm_eps": "small"}), "`rms_norm_eps`"),
         (json!({"rms_norm_eps": -1e-6}), "`rms_norm_eps`"),
+        (kvant_container::python_json::parse(b"{\"rms_norm_eps\": NaN}").unwrap(), "number, found NaN"),
         (json!({"tie_word_embeddings": "yes"}), "`tie_word_embeddings`"),
         (json!({"architectures": "LlamaForCausalLM"}), "`architectures`"),
         (json!({"architectures": [1]}), "`architectures`"),
@@ -153,15 +154,13 @@ fn partial_rotation_has_three_spellings() {
 }
 
 #[test]
-fn experts_are_counted_and_dense_layers_known() {
+fn experts_are_counted_and_dense_blocks_before_them_known() {
     let qwen = read_json(json!({
-        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 2,
-        "mlp_only_layers": [3], "norm_topk_prob": true,
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true,
     }));
     let experts = qwen.experts.unwrap();
     assert_eq!((experts.count, experts.per_token, experts.intermediate_size), (128, Some(8), Some(768)));
-    let sparse: Vec<bool> = (0..6).map(|layer| experts.is_sparse(layer)).collect();
-    assert_eq!(sparse, [false, true, false, false, false, true]);
+    assert_eq!(experts.dense_prefix, 0);
 
     let deepseek = read_json(json!({
         "n_routed_experts": 256, "first_k_dense_replace": 3, "moe_layer_freq": 1, "n_group": 8, "topk_group": 4,
@@ -169,8 +168,7 @@ fn experts_are_counted_and_dense_layers_known() {
         "num_attention_heads": 128, "hidden_size": 7168,
     }));
     let experts = deepseek.experts.as_ref().unwrap();
-    let first_sparse = (0..61).find(|layer| experts.is_sparse(*layer));
-    assert_eq!(first_sparse, Some(3));
+    assert_eq!(experts.dense_prefix, 3);
     assert_eq!(deepseek.latent.as_ref().unwrap().query_rank, None);
     assert_eq!(deepseek.value_dim(), Some(128));
 

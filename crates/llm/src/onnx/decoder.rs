@@ -7,7 +7,7 @@ use super::weights::{MICROSOFT, Weight};
 use crate::family::Residual;
 use crate::forward::Decoder;
 use crate::forward::blueprint::{Block, NormLayer};
-use kvant_container::onnx::{DataType, ModelProto, OperatorSetIdProto, Spill};
+use kvant_container::onnx::{DataType, ModelProto, OperatorSetIdProto, PRODUCER, Spill};
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
 
@@ -102,7 +102,7 @@ fn write(decoder: &Decoder<'_>, spill: Option<&Spill>, outline: bool) -> Result<
     };
     let model = ModelProto {
         ir_version: Some(IR_VERSION),
-        producer_name: Some("kvant".to_owned()),
+        producer_name: Some(PRODUCER.to_owned()),
         producer_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         opset_import: vec![opset("", OPSET), opset(MICROSOFT, 1)],
         graph: Some(builder.finish("decoder")).into(),

@@ -226,6 +226,7 @@ impl Builder<'_> {
             scheme,
             source,
             shares_scale: linear.siblings.filter(|_| shares).map(|group| group.index()),
+            is_fused: linear.siblings.is_some(),
             output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
         };
         self.take(linear.weight);
@@ -276,7 +277,7 @@ impl Builder<'_> {
         let problem =
             |problem| PlanError::Export { layer: layer.name.clone(), scheme: layer.scheme.to_string(), problem };
         if layer.source.input_major && layer.source.expert.is_none() {
-            return Err(problem(names::no_linear_module(self.export)));
+            return Err(problem(names::no_linear_module()));
         }
         let spec = LayerSpec {
             name: &layer.name,

@@ -14,11 +14,12 @@ use crate::calibration::Parameters;
 use crate::config_json::{can_say, without_quantization};
 use crate::conversion::{Conversion, FloatType, Loss, Target, forms, loss_of_parameter, loss_of_scales, nearest};
 use crate::export::{Export, Fused, Part};
-use crate::family::ExpertStorage;
+use crate::family::{ExpertStorage, Role};
 use crate::import::{self, Import, PackedMatrix, StoredActivation};
 use crate::model_config::ModelConfig;
 use crate::network::{ExpertsStorage, FusedExperts, Linear};
 use crate::recipe::Recipe;
+use crate::verify::LayerFacts;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;
@@ -26,6 +27,8 @@ use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, LayerScheme, MinScale,
 use std::collections::{BTreeSet, HashMap};
 
 const ACCEPT: &str = "accept a loss with --requantize, or convert --to float and quantize that";
+
+const FLOATS: &str = "convert --to float and quantize that";
 
 /// The largest relative error of scales with which codes are still taken over, where loss is accepted: half a unit in the last
 /// place of binary16.
@@ -48,7 +51,8 @@ impl Plan {
         let tensors = SourceTensor::imported(checkpoint, import.tensors().to_vec(), float.dtype());
         // A GGUF file of floats has another layout all the same.
         let is_converted = checkpoint.gguf().is_some() && matches!(conversion.target, Target::Float(_));
-        let usual = Usual::of(&tensors).or(is_converted.then_some(Usual::NONE)).ok_or(PlanError::NotQuantized)?;
+        let coded = Usual::of(&tensors);
+        let usual = coded.or(is_converted.then_some(Usual::NONE)).ok_or(PlanError::NotQuantized)?;
         let (export, attention) = match conversion.target {
             Target::Float(_) => (Export::Fake, AttentionScheme::default()),
             Target::Codes(export) => (export, stored_attention(&import)),
@@ -59,6 +63,9 @@ impl Plan {
             Target::Float(_) => {
                 builder.keep_the_rest()?;
                 builder.note_parted_experts();
+                if coded.is_some() && conversion.target == Target::Float(None) && float != FloatType::F32 {
+                    builder.note_rounding(float);
+                }
             }
             Target::Codes(_) => {
                 builder.ordered = usual.ordered && export.holds_order();
@@ -147,6 +154,13 @@ struct Fit {
 }
 
 impl Builder<'_> {
+    /// Says that values of codes lose digits in the type of floats that config.json states.
+    fn note_rounding(&mut self, float: FloatType) {
+        let name = float.config_name();
+        self.notices
+            .push(format!("values are rounded to {name}, the type of config.json; --dtype f32 keeps all their digits"));
+    }
+
     /// Says that experts stay apart which the family's class has in one tensor, and does not find.
     fn note_parted_experts(&mut self) {
         let first = self.network.family().and_then(|family| family.moe?.experts.first());
@@ -172,11 +186,39 @@ impl Builder<'_> {
         for experts in self.network.experts().to_vec() {
             self.convert_experts(task, &experts)?;
         }
+        self.check_fused(task)?;
         self.plan_attention()?;
         if let Some(tensor) = self.packed_rest().filter(|_| !task.widens) {
             return Err(self.refusal(&tensor, "it is no linear layer", "convert --to float"));
         }
         self.keep_the_rest()
+    }
+
+    /// Layers that engines make one of must be quantized alike: what verification asks of the output.
+    fn check_fused(&self, task: &Task<'_, '_>) -> Result<(), PlanError> {
+        let planned: HashMap<&str, &PlannedLayer> =
+            self.layers.iter().map(|layer| (layer.module.as_str(), layer)).collect();
+        let in_words = |linear: &Linear| {
+            let scheme = planned.get(linear.module.as_str()).map(|layer| LayerScheme::weight_only(layer.scheme.weight));
+            let facts = scheme.map(|scheme| LayerFacts::of_scheme(scheme).stored_in(self.export));
+            facts.map_or_else(|| "in floats".to_owned(), |facts| facts.to_string())
+        };
+        for group in self.network.siblings() {
+            let mut members = group.members.iter().map(|id| self.network.linear(*id));
+            let Some(first) = members.next() else { continue };
+            let Some(other) = members.find(|other| in_words(other) != in_words(first)) else { continue };
+            let both = [in_words(other), in_words(first)];
+            // A loss that is accepted may leave members of other kinds: verification of the output has the last word.
+            if task.conversion.requantize && !both.iter().any(|words| words == "in floats") {
+                continue;
+            }
+            // Values that are floats have no kind of code in common with others.
+            let hint = if both.iter().any(|words| words == "in floats") { FLOATS } else { ACCEPT };
+            let reason =
+                format!("it would be {}, and `{}`, which engines fuse with it, {}", both[0], first.module, both[1]);
+            return Err(self.refusal(&self.tensors[other.weight].name, reason, hint));
+        }
+        Ok(())
     }
 
     /// A weight that is quantized and has found no place.
@@ -219,6 +261,7 @@ impl Builder<'_> {
                 storage: SourceStorage::Packed { reuse: Reuse::Codes, bytes: matrix.stored_bytes() },
             },
             shares_scale: None,
+            is_fused: linear.siblings.is_some(),
             output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
         };
         if (matrix.rows(), matrix.columns()) != (linear.out_features, linear.in_features) {
@@ -270,6 +313,7 @@ impl Builder<'_> {
                     storage: expert_storage(&tensor, expert, Reuse::Codes),
                 },
                 shares_scale: None,
+                is_fused: matches!(experts.role, Role::Gate | Role::Up),
                 output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
             };
             let fit = self.fit(task, matrix, &layer, fused)?;

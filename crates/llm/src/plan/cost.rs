@@ -16,7 +16,7 @@ pub struct CalibrationSize {
     pub sequences: u64,
     /// Tokens of one.
     pub length: u64,
-    /// Bytes of Hessians that are kept at a time, and likewise of the inputs that a search looks at.
+    /// Bytes of Hessians that are kept at a time. Inputs that a search looks at are those of so many tokens, whatever the budget.
     pub memory: u64,
 }
 

@@ -256,6 +256,11 @@ impl PlanError {
         }
     }
 
+    /// Whether the recipe could be carried out if there were calibration data.
+    pub fn lacks_data(&self) -> bool {
+        matches!(self, PlanError::Calibration { .. } | PlanError::Algorithm { problem: AlgorithmProblem::NoData, .. })
+    }
+
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         match self {

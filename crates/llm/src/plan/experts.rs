@@ -6,7 +6,7 @@ use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{KeptTensor, LayerOutput, PlannedLayer, Reuse, SourceStorage, SourceWeight, Treatment, names};
 use crate::export::{Export, Fused};
-use crate::family::Orientation;
+use crate::family::{Orientation, Role};
 use crate::network::{ExpertsStorage, FusedExperts};
 use crate::recipe::Decision;
 use kvant_container::Dtype;
@@ -73,6 +73,7 @@ impl Builder<'_> {
                     storage: expert_storage(&view, expert, Reuse::Values),
                 },
                 shares_scale: None,
+                is_fused: matches!(experts.role, Role::Gate | Role::Up),
                 output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
             };
             if self.export == Export::Fake {

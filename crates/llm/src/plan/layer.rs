@@ -100,6 +100,8 @@ pub struct PlannedLayer {
     pub source: SourceWeight,
     /// Layers with the same number share the scale of the tensor.
     pub shares_scale: Option<usize>,
+    /// Whether engines make one layer of it and others.
+    pub is_fused: bool,
     /// What it becomes.
     pub output: LayerOutput,
 }

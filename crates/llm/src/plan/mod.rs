@@ -31,6 +31,7 @@ pub use tensor::{DroppedTensor, KeptTensor, Treatment};
 use crate::calibration::Parameters;
 use crate::export::{Export, ModelTraits, ParameterPart, loaders};
 use crate::recipe::Recipe;
+use crate::verify::Extent;
 use kvant_container::Layout;
 use kvant_quant::scheme::LayerScheme;
 use serde_json::Value;
@@ -181,7 +182,12 @@ impl Plan {
 
     /// What is known to load the result.
     pub fn loaders(&self) -> Vec<&'static str> {
-        let distinct: HashSet<LayerScheme> = self.layers.iter().map(|layer| layer.scheme).collect();
+        let extent = |layer: &PlannedLayer| {
+            let PlannedLayer { rows, columns, is_fused, .. } = *layer;
+            Extent { rows, columns, is_fused, is_cut: false }
+        };
+        let distinct: HashSet<(LayerScheme, Extent)> =
+            self.layers.iter().map(|layer| (layer.scheme, extent(layer))).collect();
         loaders(self.export, self.traits, distinct.iter().copied())
     }
 

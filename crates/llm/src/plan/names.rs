@@ -61,10 +61,10 @@ pub(super) fn head(network: &Network) -> &'static str {
 }
 
 /// Loaders put quantized tensors into linear modules; GPT-2's layers are of another kind.
-pub(super) fn no_linear_module(export: Export) -> CannotHold {
+pub(super) fn no_linear_module() -> CannotHold {
     CannotHold {
-        reason: format!("its weight is stored as [in, out] (a Conv1D), which no loader of {export} reads"),
-        hint: "export it as floats with --format fake".to_owned(),
+        reason: "its weight is stored as [in, out] (a Conv1D), whose codes no loader reads".to_owned(),
+        hint: "write a GGUF file with a scheme of its own, e.g. --scheme Q8_0, or floats with --format fake".to_owned(),
     }
 }
 
@@ -155,4 +155,16 @@ pub(super) fn notices(
         notices.push(format!("{} is not carried along: {}", file.name.display(), file.reason));
     }
     notices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_of_another_kind_have_a_way_out_whatever_the_layout() {
+        let refusal = no_linear_module();
+        assert!(refusal.reason.contains("Conv1D") && !refusal.reason.contains("quark"));
+        assert!(refusal.hint.contains("--scheme Q8_0") && refusal.hint.contains("--format fake"));
+    }
 }

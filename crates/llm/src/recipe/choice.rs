@@ -3,6 +3,7 @@
 
 use super::Algorithm;
 use super::error::{RecipeError, quoted};
+use crate::gguf::Mix;
 use kvant_numeric::format::FORMATS;
 use kvant_quant::scheme::{Dialect, LayerScheme, PRESETS, Preset, SchemeError};
 use std::fmt;
@@ -120,6 +121,10 @@ fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
     if text.contains([':', '+', '/']) {
         return RecipeError::invalid(place, error.to_string(), error.hint());
     }
+    if text.parse::<Mix>().is_ok() {
+        let hint = "leave the other formats out, or use a scheme of theirs, e.g. int4_wo_128 (`kvant list schemes`)";
+        return RecipeError::invalid(place, format!("{} is a scheme of GGUF files alone", quoted(text)), hint);
+    }
     let hint = match nearest(text) {
         Some(name) => format!("did you mean `{name}`? `kvant list schemes` shows all names and their spellings"),
         None => "`kvant list schemes` shows all names and their spellings".to_owned(),
@@ -147,7 +152,8 @@ fn nearest(text: &str) -> Option<&'static str> {
     let rated = names.map(|name| (strsim::normalized_damerau_levenshtein(&text, &name.to_lowercase()), name));
     // The first of the best, so that Quark's names win over the others.
     let best = rated.fold((0.0, ""), |best, next| if next.0 > best.0 { next } else { best });
-    (best.0 >= 0.5).then_some(best.1)
+    // Names are short words of few letters and digits: below this, what is alike is chance.
+    (best.0 >= 0.7).then_some(best.1)
 }
 
 #[cfg(test)]
@@ -185,7 +191,9 @@ mod tests {
             assert!(matches!(error, RecipeError::Invalid(_)));
             assert!(error.hint().starts_with(&format!("did you mean `{name}`?")), "{text}: {}", error.hint());
         }
-        assert!(find("").unwrap_err().hint().starts_with("`kvant list"));
+        for text in ["", "INT8_W8A8"] {
+            assert!(find(text).unwrap_err().hint().starts_with("`kvant list"), "{text}");
+        }
         assert!(find(&"z".repeat(100_000)).unwrap_err().to_string().len() < 250);
     }
 

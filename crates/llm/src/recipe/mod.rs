@@ -108,7 +108,7 @@ impl Recipe {
         if choices().all(|choice| choice == Choice::Keep) {
             return Err(RecipeError::invalid("--scheme", "nothing is to be quantized", "give a scheme or an override"));
         }
-        Ok(Recipe {
+        let recipe = Recipe {
             default,
             asked_export: line.format.or(file.format),
             also: if line.also.is_empty() { file.also.clone() } else { line.also.clone() },
@@ -123,7 +123,13 @@ impl Recipe {
             requantize: line.requantize.or(file.requantize).unwrap_or(false),
             notes: line.notes.iter().chain(&file.notes).cloned().collect(),
             rules,
-        })
+        };
+        // Files have it whatever the export: what an output says of how it was made is a recipe too.
+        if line.pack_method.is_some() && recipe.export() != Export::Quark && !recipe.also.contains(&Export::Quark) {
+            let reason = format!("has a meaning for the layout quark only, and {} is written", recipe.export());
+            return Err(RecipeError::invalid("--pack-method", reason, "leave it out, or add --format quark"));
+        }
+        Ok(recipe)
     }
 
     /// A recipe that quantizes nothing: for a source that is quantized already, whose layout changes. Parameters of activations
@@ -145,6 +151,11 @@ impl Recipe {
             requantize: true,
             notes: Vec::new(),
         }
+    }
+
+    /// Whether it is that of a conversion, which nobody says anything about layers in.
+    pub(crate) fn is_conversion(&self) -> bool {
+        self.default == Choice::Keep && self.rules.is_empty()
     }
 
     /// Whether sources are read that are quantized already.

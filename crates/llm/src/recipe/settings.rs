@@ -8,7 +8,7 @@ use crate::config_json::quark::{QuarkConfig, WeightFormat, read_algorithms};
 use crate::export::Export;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{LayerScheme, Rotary};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::io::{self, Read};
 use std::path::Path;
@@ -136,7 +136,8 @@ pub struct Settings {
     pub keep_defaults: Option<bool>,
     /// Whether inputs stay as they are, whatever schemes say of them.
     pub weights_only: Option<bool>,
-    /// The algorithms in order, each with its options: `awq`, `gptq:damping=0.05`.
+    /// The algorithms in order, each with its options: `awq`, `gptq:damping=0.05`; in a file, one may stand without a list.
+    #[serde(default, deserialize_with = "one_or_many")]
     pub algorithm: Option<Vec<String>>,
     /// The scheme of keys and values in the cache: `fp8`, `int8` or a spelling.
     pub kv_cache: Option<String>,
@@ -223,6 +224,21 @@ impl Settings {
         check_version(name, value.get("version").and_then(Value::as_u64))?;
         serde_json::from_value(value).map_err(invalid)
     }
+}
+
+/// A list of texts, or one text as a list of one.
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text or a list of texts is needed")]
+    enum Said {
+        One(String),
+        Many(Vec<String>),
+    }
+    let said = Option::<Said>::deserialize(deserializer)?;
+    Ok(said.map(|said| match said {
+        Said::One(text) => vec![text],
+        Said::Many(list) => list,
+    }))
 }
 
 fn is_json(file: &Path) -> bool {

@@ -53,6 +53,40 @@ fn a_file_says_all() {
 }
 
 #[test]
+fn one_algorithm_needs_no_list() {
+    let read = |text: &str| {
+        toml(&format!("version = 1\nscheme = \"int4:g32\"\nalgorithm = {text}")).map(|file| file.algorithm)
+    };
+    assert_eq!(read("\"gptq\"").unwrap(), read("[\"gptq\"]").unwrap());
+    assert!(read("3").unwrap_err().to_string().contains("a text or a list of texts"));
+}
+
+#[test]
+fn the_documented_recipe_is_one_and_every_field_is_told_of() {
+    let page = include_str!("../../../../docs/recipes.md");
+    let example: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    let recipe = Recipe::resolve(&Settings::default(), &toml(&example.join("\n")).unwrap()).unwrap();
+    assert_eq!((recipe.export(), recipe.rules().len()), (Export::Quark, 2));
+    for field in serde_json::to_value(&recipe).unwrap().as_object().unwrap().keys() {
+        assert!(page.contains(&format!("| `{field}` |")) || field == "override", "{field}");
+    }
+    for field in ["also", "requantize", "[[override]]"] {
+        assert!(page.contains(&format!("| `{field}` |")), "{field}");
+    }
+}
+
+#[test]
+fn an_order_of_codes_is_refused_where_the_layout_has_one() {
+    let asked = |format: &str, also: Vec<Export>| {
+        let format = Some(format.parse().unwrap());
+        resolve(&Settings { format, also, pack_method: Some(PackMethod::Order), ..scheme("int4:g32") })
+    };
+    let refused = asked("compressed-tensors", vec![]).unwrap_err().to_string();
+    assert!(refused.contains("--pack-method") && refused.contains("compressed-tensors"), "{refused}");
+    assert!(asked("quark", vec![]).is_ok() && asked("compressed-tensors", vec![Export::Quark]).is_ok());
+}
+
+#[test]
 fn the_command_line_wins() {
     let line = Settings {
         scheme: Some("mxfp4".to_owned()),

@@ -22,9 +22,9 @@ mod statement;
 mod subject;
 
 pub use check::{CHECKS, Check, Reads};
-pub(crate) use gguf::loaders as gguf_loaders;
+pub(crate) use gguf::{Declared as DeclaredInGguf, foreseen as foreseen_of_gguf, loaders as gguf_loaders};
 pub use gguf::{GGUF_CHECKS, GgufCheck};
-pub(crate) use loader::{LayerFacts, ModelFacts, refusal};
+pub(crate) use loader::{Extent, LayerFacts, ModelFacts, refusal, size_refusal};
 pub use loader::{Loader, Loads, Reason, Verdict, loaders};
 
 use check::opening;
@@ -59,7 +59,7 @@ impl Default for Options {
 pub struct Report {
     /// The directory or file.
     pub path: PathBuf,
-    /// The family of the model, where there is a description.
+    /// The family of the model, where there is a description; of a GGUF file its architecture.
     pub family: Option<&'static str>,
     /// `quant_method`, or `float`.
     pub method: String,
@@ -109,6 +109,12 @@ pub fn verify(path: &Path, options: &Options) -> Result<Report, kvant_container:
         Ok(checkpoint) => Ok(report(path, &Subject::new(&checkpoint), options)),
         Err(error) => Ok(unopened(path, opening(error)?, options)),
     }
+}
+
+/// What verification of any output would find that is wrong with its source already: config.json against names and shapes. No
+/// weight is read, and nothing is said of GGUF files, whose configuration is made of what they hold.
+pub(crate) fn inherited(checkpoint: &Checkpoint) -> Vec<Finding> {
+    if checkpoint.gguf().is_some() { Vec::new() } else { check::inherited(&Subject::new(checkpoint)) }
 }
 
 fn report(path: &Path, subject: &Subject<'_>, options: &Options) -> Report {

@@ -108,6 +108,7 @@ impl<'a> Subject<'a> {
             block,
             zero_points: weight.zero_points && !symmetric,
             input: None,
+            input_group: None,
             output: false,
             act_order: weight.is_reordered,
             scale_name: scale_name(weight),

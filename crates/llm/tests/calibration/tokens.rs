@@ -79,6 +79,15 @@ fn tokens_outside_of_the_vocabulary_are_named() {
 }
 
 #[test]
+fn columns_become_rows() {
+    let rows = samples("a.npy", array("|u1", "(2, 3)", &[1, 2, 3, 4, 5, 6])).unwrap();
+    let order = |shape: &str| format!("{{'descr': '|u1', 'fortran_order': True, 'shape': {shape}, }}");
+    let turned = samples("a.npy", npy(&order("(2, 3)"), &[1, 4, 2, 5, 3, 6])).unwrap();
+    assert_eq!(turned.sequences, rows.sequences);
+    assert!(samples("a.npy", npy(&order("(9223372036854775807, 0)"), &[])).is_err());
+}
+
+#[test]
 fn arrays_that_lie_are_refused() {
     let header = |text: &str| npy(text, &[0; 8]);
     for lie in [
@@ -88,7 +97,7 @@ fn arrays_that_lie_are_refused() {
         array("<f4", "(2,)", &[0; 8]),
         array("<i8", "(1, 1, 1)", &[0; 8]),
         header("{'descr': [('a', '<i4'), ('b', '<i4')], 'fortran_order': False, 'shape': (1,), }"),
-        header("{'descr': '<i4', 'fortran_order': True, 'shape': (1, 2), }"),
+        header("{'descr': '<i4', 'fortran_order': True, 'shape': (2, 2), }"),
         header(""),
         b"\x93NUMPY".to_vec(),
         b"\x93NUMPY\x02\x00\xFF\xFF\xFF\xFF".to_vec(),

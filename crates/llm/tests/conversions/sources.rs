@@ -104,7 +104,9 @@ impl Source {
         match GgufPlan::new(&checkpoint, recipe, "model.gguf") {
             Ok(plan) if plan.quantized() == 0 => return false,
             Ok(plan) => write_file(&plan, &checkpoint, model, out),
-            Err(GgufPlanError::Family { .. } | GgufPlanError::Columns { .. }) => return false,
+            Err(GgufPlanError::Family { .. } | GgufPlanError::Columns { .. } | GgufPlanError::IdleOverride { .. }) => {
+                return false;
+            }
             Err(other) => panic!("{}: {other}", self.name),
         }
         true

@@ -42,6 +42,27 @@ fn plans_and_finished_checkpoints_are_judged_alike() {
 }
 
 #[test]
+fn plans_and_checks_know_the_sizes_that_blocks_ask_for() {
+    // k_proj has 32 output channels, and all but down_proj 64 input channels.
+    for (block, group, taken) in [(32, 32, [true, true]), (64, 64, [true, false]), (32, 48, [false, false])] {
+        let scheme = format!("e4m3:b{block}x{block}+e4m3:g{group}!dynamic");
+        let dir = tempfile::tempdir().unwrap();
+        let float = Model::float();
+        crate::common::write(dir.path(), &float.config, &float.tensors);
+        let format = Some(Export::CompressedTensors);
+        let settings = kvant_llm::recipe::Settings { format, ..crate::common::scheme(&scheme) };
+        let planned = crate::common::plan(dir.path(), &settings).unwrap().loaders();
+        let report = float.quantize(&scheme, Export::CompressedTensors).verify();
+        for (id, name, taken) in
+            [("transformers", "transformers with compressed-tensors", taken[0]), ("vllm", "vLLM", taken[1])]
+        {
+            assert_eq!(planned.contains(&name), taken, "{scheme} {name}");
+            assert_eq!(loads(&report, id) == Loads::Yes, taken, "{scheme} {name}: {:?}", report.verdicts);
+        }
+    }
+}
+
+#[test]
 fn floats_load_in_engines_and_not_where_other_files_are_read() {
     let report = Model::float().verify();
     let found = loaders().iter().map(|loader| (loader.id.as_str(), loads(&report, &loader.id)));

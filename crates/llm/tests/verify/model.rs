@@ -86,7 +86,8 @@ impl Model {
     pub fn verify_with(&self, options: &Options) -> Report {
         let dir = tempfile::tempdir().unwrap();
         common::write(dir.path(), &self.config, &self.tensors);
-        std::fs::write(dir.path().join("tokenizer.json"), r#"{"model":{"vocab":{"a":0,"b":31}}}"#).unwrap();
+        std::fs::write(dir.path().join("tokenizer.json"), r#"{"added_tokens":[],"model":{"vocab":{"a":0,"b":31}}}"#)
+            .unwrap();
         verify(dir.path(), options).unwrap()
     }
 

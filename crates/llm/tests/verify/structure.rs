@@ -124,14 +124,19 @@ fn checks(report: &Report, severity: Severity) -> Vec<&'static str> {
 fn a_tokenizer_that_fits() {
     let with = |text: &'static str| verified(move |dir| std::fs::write(dir.join("tokenizer.json"), text).unwrap());
     assert_eq!(checks(&verified(|_| {}), Severity::Warning), ["tokenizer"]);
-    assert_eq!(checks(&with(r#"{"model":{"vocab":{"a":31}}}"#), Severity::Error), [""; 0]);
-    assert_eq!(checks(&with(r#"{"model":{"vocab":{"a":31}}}"#), Severity::Warning), [""; 0]);
-    assert_eq!(checks(&with(r#"{"model":{"vocab":{"a":32}}}"#), Severity::Warning), ["tokenizer"]);
+    assert_eq!(checks(&with(r#"{"added_tokens":[],"model":{"vocab":{"a":31}}}"#), Severity::Error), [""; 0]);
+    assert_eq!(checks(&with(r#"{"added_tokens":[],"model":{"vocab":{"a":31}}}"#), Severity::Warning), [""; 0]);
+    assert_eq!(checks(&with(r#"{"added_tokens":[],"model":{"vocab":{"a":32}}}"#), Severity::Warning), ["tokenizer"]);
     assert_eq!(
         checks(&with(r#"{"model":{"vocab":[["a",0.5]]},"added_tokens":[{"id":99}]}"#), Severity::Warning),
         ["tokenizer"]
     );
-    assert_eq!(checks(&with("{"), Severity::Error), ["tokenizer"]);
+    let merged = r#"{"added_tokens":[],"model":{"vocab":{"a":0,"b":1},"merges":["a b",["b","a"]]}}"#;
+    assert_eq!(checks(&with(merged), Severity::Error), [""; 0]);
+    let broken = r#"{"added_tokens":[],"model":{"vocab":{"a":0,"b":1},"merges":["a b",["b","zz"]]}}"#;
+    for text in ["{", "{}", r#"{"model":{"vocab":{"a":1}}}"#, r#"{"added_tokens":[],"model":{}}"#, broken] {
+        assert_eq!(checks(&with(text), Severity::Error), ["tokenizer"], "{text}");
+    }
 }
 
 #[test]
@@ -146,6 +151,44 @@ fn a_configuration_that_can_be_read() {
     );
     let unknown = with(r#"{"model_type": "gpt9"}"#);
     assert!(unknown.passes() && checks(&unknown, Severity::Warning).contains(&"config"));
+}
+
+#[test]
+fn values_that_transformers_looks_up() {
+    let with = |key: &'static str, value: serde_json::Value| Model::float().configured(|config| config[key] = value);
+    with("hidden_act", json!("nonsense")).assert_error("config", "hidden_act", "`nonsense`");
+    with("dtype", json!("int99")).assert_error("config", "dtype", "`int99`");
+    with("rope_scaling", json!({"rope_type": "nonsense"})).assert_error("config", "rope_type", "`nonsense`");
+    let nested = json!({"full_attention": {"rope_type": "nonsense"}});
+    with("rope_parameters", nested).assert_error("config", "rope_type", "`nonsense`");
+    with("torch_dtype", json!("torch.bfloat16")).assert_healthy();
+    with("rope_scaling", json!({"type": "linear", "factor": 2.0})).assert_healthy();
+    // Code beside the weights may know more.
+    let own = with("hidden_act", json!("nonsense")).configured(|config| config["auto_map"] = json!({}));
+    own.assert_healthy();
+}
+
+#[test]
+fn a_byte_order_mark_is_no_json_to_python() {
+    let report = verified(|dir| {
+        let text = std::fs::read_to_string(dir.join("config.json")).unwrap();
+        std::fs::write(dir.join("config.json"), format!("\u{feff}{text}")).unwrap();
+    });
+    assert_eq!(checks(&report, Severity::Error), ["config"]);
+    assert!(report.errors().next().unwrap().reason.contains("byte order mark"));
+}
+
+#[test]
+fn a_type_that_no_header_has() {
+    let report = verified(|dir| {
+        let path = dir.join("model.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(6).position(|part| part == b"\"BF16\"").unwrap();
+        bytes[at..at + 6].copy_from_slice(b"\"Q7\"  ");
+        std::fs::write(path, bytes).unwrap();
+    });
+    assert_eq!(checks(&report, Severity::Error), ["files"]);
+    assert!(report.verdicts.iter().all(|verdict| verdict.loads == kvant_llm::verify::Loads::No));
 }
 
 /// Two shards with an index.

@@ -52,7 +52,16 @@ fn scales_of_powers_of_two_and_fp8_have_codes_for_nothing() {
     );
     let global = "o_proj.weight_global_scale";
     nvfp4().edit(global, |bytes| put(bytes, &float(f32::NAN))).assert_error("scales", global, "no number");
-    nvfp4().edit(global, |bytes| put(bytes, &float(0.0))).assert_error("scales", global, "divided");
+    nvfp4().edit(global, |bytes| put(bytes, &float(0.0))).assert_error("scales", global, "no value is left");
+}
+
+#[test]
+fn a_scale_of_a_tensor_is_not_0() {
+    let scale = "down_proj.weight_scale";
+    let zero = || quark("e4m3:tensor").edit(scale, |bytes| bytes.fill(0));
+    zero().assert_error("scales", scale, "no value is left");
+    // A layer of zeros has nothing to lose.
+    zero().edit("down_proj.weight", |codes| codes.fill(0)).assert_found(Severity::Warning, "scales", scale, "are 0");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub enum NibbleOrder {
 
 impl NibbleOrder {
     /// The bits by which code `i` of eight is shifted.
-    const fn shift(self, code: usize) -> u32 {
+    pub(super) const fn shift(self, code: usize) -> u32 {
         let nibble = match self {
             NibbleOrder::Natural => code,
             NibbleOrder::Awq => code / 2 + 4 * (code % 2),
@@ -27,7 +27,7 @@ impl NibbleOrder {
     }
 
     /// The code of eight that stands in a nibble.
-    const fn code(self, nibble: usize) -> usize {
+    pub(super) const fn code(self, nibble: usize) -> usize {
         match self {
             NibbleOrder::Natural => nibble,
             NibbleOrder::Awq => nibble % 4 * 2 + nibble / 4,

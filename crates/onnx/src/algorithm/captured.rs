@@ -22,6 +22,8 @@ pub struct Captured<'a> {
     pub(super) quantized: &'a Walk,
     pub(super) float: &'a Walk,
     pub(super) input: &'a str,
+    /// What the layer reads in the float model, where somebody asked for it.
+    pub(super) float_input: Option<&'a str>,
     pub(super) output: &'a str,
     pub(super) cancelled: &'a AtomicBool,
     pub(super) runtime: &'a RuntimeOptions,
@@ -46,6 +48,14 @@ impl Captured<'_> {
         let input = self.quantized.tensor(self.input, sample)?;
         let output = self.float.tensor(self.output, sample)?;
         Ok(Pair { input, output })
+    }
+
+    /// The layer's data input in the float model; `None` where nobody asked for it.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn float_input(&self, sample: usize) -> Result<Option<Arc<Array<'static>>>, AlgorithmError> {
+        self.float_input.map(|name| self.float.tensor(name, sample)).transpose()
     }
 
     /// Fails where the user asked to stop.

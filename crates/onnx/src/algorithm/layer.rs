@@ -136,6 +136,16 @@ pub trait Rounding {
     fn takes_normalizations(&self) -> bool {
         false
     }
+
+    /// Whether it asks for [`Captured::float_input`].
+    fn reads_float_inputs(&self) -> bool {
+        false
+    }
+
+    /// Whether its codes are kept only where they bring the outputs of the whole model nearer to the float model's.
+    fn is_selective(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -38,11 +38,7 @@ impl Algorithms {
     pub fn of_list<S: AsRef<str>>(list: &[S]) -> Result<Self, SpellingError> {
         let mut made = Self::default();
         for text in list.iter().flat_map(|item| item.as_ref().split(',')) {
-            let next: Algorithm = text.parse()?;
-            if made.of_kind(&next).is_some() {
-                return Err(SpellingError::Twice(next.row().name.to_owned()));
-            }
-            made.add(next)?;
+            made.add_new(text.parse()?)?;
         }
         Ok(made)
     }
@@ -63,6 +59,17 @@ impl Algorithms {
         self.0.push(next);
         self.0.sort_by_key(|algorithm| ALGORITHMS.iter().position(|row| row.name == algorithm.row().name));
         Ok(())
+    }
+
+    /// Adds one of a kind that is not there yet.
+    ///
+    /// # Errors
+    /// One of its kind is there; or those of [`Self::add`].
+    pub(crate) fn add_new(&mut self, next: Algorithm) -> Result<(), SpellingError> {
+        match self.of_kind(&next) {
+            Some(_) => Err(SpellingError::Twice(next.row().name.to_owned())),
+            None => self.add(next),
+        }
     }
 
     /// Adds all of another list, whose settings win.

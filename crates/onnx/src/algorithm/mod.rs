@@ -11,6 +11,7 @@
 //!
 //! Adding one: a file with its settings, a variant and an arm of [`Algorithm`], a row of the table.
 
+mod attention_scores;
 mod awq;
 mod bias_correction;
 mod captured;
@@ -26,6 +27,7 @@ mod list;
 mod option;
 mod quarot;
 mod reconstruction;
+mod selection;
 mod simulation;
 mod smooth_quant;
 mod spelling;
@@ -37,7 +39,8 @@ mod tuning;
 mod unfold;
 mod walk;
 
-pub use awq::AwqSettings;
+pub(crate) use awq::Unlimited;
+pub use awq::{AwqSettings, LimitedWeight};
 pub use bias_correction::BiasCorrection;
 pub use captured::{Captured, Pair};
 pub use cross_layer_equalization::{ClipRule, Equalization, EqualizedPair, equalize};
@@ -158,7 +161,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         needs_data: true,
         cost: "a run of the float model, inputs^2 for each of its tokens",
         paper: "arXiv 2306.00978",
-        about: "scales the inputs of products so that rounding their weights changes outputs least: for weights of four bits",
+        about: "scales the inputs of products so that rounding their weights changes outputs least, then limits weights: for four bits",
         usual: Algorithm::Awq(AwqSettings::USUAL),
         options: awq::OPTIONS,
     },

@@ -2,6 +2,7 @@
 
 use kvant_container::onnx::{DataType, ModelProto, Spill, TensorProto, shape, tensor};
 
+use super::awq::{LimitedWeight, Subject, Unlimited};
 use super::cross_layer_equalization::{ClipRule, Equalization, EqualizedPair, equalize};
 use super::data::Data;
 use super::error::AlgorithmError;
@@ -11,6 +12,7 @@ use super::target::{channels, weight_of};
 use super::{Algorithm, Stage};
 use crate::error::QuantizeError;
 use crate::graph::{Index, is, positional_input};
+use crate::placement::Placement;
 use crate::recipe::{Layout, Recipe};
 use crate::shape::Types;
 
@@ -82,23 +84,38 @@ pub(crate) fn transform(
     Ok(done)
 }
 
-/// Changes the float model by what it computes on data. Returns the tensors whose channels were scaled.
+/// What was done to the float model by what it computes on data.
+#[derive(Debug, Default)]
+pub(crate) struct TransformedByData {
+    /// Tensors whose channels were scaled.
+    pub scaled_inputs: Vec<ScaledInput>,
+    /// Weights that were limited.
+    pub limited_weights: Vec<LimitedWeight>,
+    /// These weights without their limits.
+    pub unlimited: Unlimited,
+}
+
+/// Changes the float model by what it computes on data, for what a placement quantizes of it.
 pub(crate) fn transform_with_data(
     model: &mut ModelProto,
-    recipe: &Recipe,
+    (recipe, placement): (&Recipe, &Placement),
     types: &Types,
     data: &mut Data<'_>,
     spill: Option<&Spill>,
-) -> Result<Vec<ScaledInput>, QuantizeError> {
-    let mut scaled = Vec::new();
+) -> Result<TransformedByData, QuantizeError> {
+    let mut done = TransformedByData::default();
     for algorithm in recipe.algorithms.iter() {
         match algorithm {
-            Algorithm::SmoothQuant(settings) => scaled.extend(settings.run(model, types, data, spill)?),
-            Algorithm::Awq(settings) => scaled.extend(settings.run(model, recipe, types, data, spill)?),
+            Algorithm::SmoothQuant(settings) => done.scaled_inputs.extend(settings.run(model, types, data, spill)?),
+            Algorithm::Awq(settings) => {
+                let made = settings.run(model, &Subject { recipe, types, placement }, data, spill)?;
+                done.scaled_inputs.extend(made.scaled);
+                (done.limited_weights, done.unlimited) = (made.limited, made.unlimited);
+            }
             _ => {}
         }
     }
-    Ok(scaled)
+    Ok(done)
 }
 
 /// Gives the layers that could have a bias, and have none, one of zeros.

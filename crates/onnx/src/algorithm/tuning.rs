@@ -8,11 +8,12 @@ use super::captured::Captured;
 use super::data::Data;
 use super::error::AlgorithmError;
 use super::layer::{Layer, Rounding};
+use super::selection::Selection;
 use super::simulation::{grid, simulation, sorted};
 use super::target::{Target, bias_factor, targets};
 use super::trial::{Difference, difference};
 use super::walk::Walk;
-use super::{Algorithm, Algorithms, Stage};
+use super::{Algorithm, Algorithms, Stage, Unlimited};
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::quantization::weight_parameters;
@@ -49,15 +50,18 @@ pub(crate) fn tune(
     let waits = |a: &&Algorithm| a.row().stage >= Stage::Rounding && a.row().needs_data;
     let Some(first) = algorithms.iter().find(waits) else { return Ok(Vec::new()) };
     let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
-    let model = sorted(prepared.model.clone())?;
+    let mut model = sorted(prepared.model.clone())?;
     let trains = algorithms.iter().filter_map(Algorithm::rounding).any(Rounding::takes_normalizations);
     let targets = targets(&model.graph, &prepared.placement, trains);
     solve_blocks(&model, &targets, &prepared.recipe, solution)?;
+    lift_limits(&mut model, &prepared.unlimited);
     let opsets = model.opset_import.clone();
     let index = Index::new(&model.graph);
+    let quantized = Walk::new(simulation(prepared, solution)?, data)?.keeping_outputs();
+    let selective = algorithms.iter().filter_map(Algorithm::rounding).any(Rounding::is_selective);
+    let selection = selective.then(|| Selection::new(model.clone(), &quantized, data)).transpose()?;
     let float = Walk::new(model, data)?;
-    let quantized = Walk::new(simulation(prepared, solution)?, data)?;
-    let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, index, quantized };
+    let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, index, quantized, selection };
     let mut gains = Vec::with_capacity(targets.len());
     for (done, target) in targets.iter().enumerate() {
         data.go_on()?;
@@ -88,6 +92,16 @@ fn solve_blocks(
     Ok(())
 }
 
+/// Gives weights that were limited for their codes' sake what the float model has.
+fn lift_limits(model: &mut ModelProto, unlimited: &Unlimited) {
+    let tensors = model.graph.as_mut().into_iter().flat_map(|graph| &mut graph.initializer);
+    for tensor in tensors {
+        if let Some(contents) = unlimited.get(tensor.name()) {
+            set_contents(tensor, contents.clone());
+        }
+    }
+}
+
 struct Tuning<'a> {
     prepared: &'a mut Prepared,
     solution: &'a mut Solution,
@@ -97,6 +111,7 @@ struct Tuning<'a> {
     /// Of the float model, which stays as it is.
     index: Index,
     quantized: Walk,
+    selection: Option<Selection>,
 }
 
 impl Tuning<'_> {
@@ -106,12 +121,15 @@ impl Tuning<'_> {
         let Some(output) = layer.node.output.first().cloned() else { return Ok(None) };
         let Some(position) = self.position(&output) else { return Ok(None) };
         let Some(input) = self.quantized.graph().node[position].input.first().cloned() else { return Ok(None) };
-        self.float.advance(target.position + 1, Some(&output), data)?;
-        self.quantized.advance(position, None, data)?;
+        let read = self.float_input(&layer);
+        let kept: Vec<&str> = [output.as_str()].into_iter().chain(read.as_deref()).collect();
+        self.float.advance(target.position + 1, &kept, data)?;
+        self.quantized.advance(position, &[], data)?;
         let captured = Captured {
             quantized: &self.quantized,
             float: &self.float,
             input: &input,
+            float_input: read.as_deref().filter(|name| self.float.holds(name)),
             output: &output,
             cancelled: data.cancelled,
             runtime: &data.runtime,
@@ -125,8 +143,13 @@ impl Tuning<'_> {
             let own = layer.bias.clone();
             layer.bias = rounded.bias.or(layer.bias);
             let made = self.difference(&layer, &rounded.codes, target, &captured)?;
+            let (weight, bias) = (layer.grid.values(&rounded.codes), self.stored_bias(target, layer.bias.as_deref()));
+            let bias = target.bias.as_deref().zip(bias.as_deref());
+            let constants: Vec<(&str, &[f32])> =
+                [(target.weight.as_str(), &weight[..])].into_iter().chain(bias).collect();
             // Codes that do no good are not taken.
-            match made.noise < before.noise {
+            let good = made.noise < before.noise;
+            match good && selected(&mut self.selection, &self.quantized, &constants, data)? {
                 true => (codes, after) = (rounded.codes, Some(made)),
                 false => layer.bias = own,
             }
@@ -146,6 +169,12 @@ impl Tuning<'_> {
             after = Some(corrected);
         }
         Ok(Some(gain(&layer, &before, after.as_ref().unwrap_or(&before))))
+    }
+
+    /// The layer's data in the float model, where the algorithm asks for it.
+    fn float_input(&self, layer: &Layer) -> Option<String> {
+        let mut rounding = self.algorithms.iter().filter_map(Algorithm::rounding);
+        rounding.any(Rounding::reads_float_inputs).then(|| layer.node.input.first().cloned()).flatten()
     }
 
     /// The layer as it was solved, with the codes it can take.
@@ -237,6 +266,16 @@ fn fit_bias(prepared: &Prepared, solution: &mut Solution, name: &str, bias: &[f3
     let Some(weight) = weight else { return };
     let parameters = weight_parameters(bias, &[bias.len()], weight.axis, weight.method());
     solution.weights.insert(name.to_owned(), parameters);
+}
+
+/// Whether the whole model comes nearer with these constants; it does where nobody asks.
+fn selected(
+    selection: &mut Option<Selection>,
+    quantized: &Walk,
+    constants: &[(&str, &[f32])],
+    data: &Data<'_>,
+) -> Result<bool, AlgorithmError> {
+    selection.as_mut().map_or(Ok(true), |selection| selection.takes(quantized, constants, data))
 }
 
 fn set_floats(model: &mut ModelProto, name: &str, values: &[f32]) {

@@ -54,6 +54,23 @@ impl Walk {
         Ok(Self { model, next: 0, store, last, live, samples })
     }
 
+    /// The same walk, which keeps the outputs of the model to its end.
+    pub fn keeping_outputs(mut self) -> Self {
+        let names = self.model.graph.output.iter().map(|output| output.name().to_owned());
+        self.last.extend(names.map(|name| (name, usize::MAX)));
+        self
+    }
+
+    /// The names of the model's outputs.
+    pub fn outputs(&self) -> Vec<String> {
+        self.graph().output.iter().map(|output| output.name().to_owned()).collect()
+    }
+
+    /// Whether a tensor of the samples is kept.
+    pub fn holds(&self, name: &str) -> bool {
+        self.live.contains(name)
+    }
+
     /// Number of samples.
     pub fn samples(&self) -> usize {
         self.samples
@@ -77,23 +94,23 @@ impl Walk {
 
     /// Other values for a constant, which only nodes to come have read.
     pub fn set_constant(&mut self, name: &str, values: &[f32]) {
-        let Some(graph) = self.model.graph.as_mut() else { return };
-        if let Some(tensor) = graph.initializer.iter_mut().find(|tensor| tensor.name() == name) {
-            set_contents(tensor, Bytes::copy_from_slice(bytemuck::cast_slice(values)));
-        }
+        set_constant(&mut self.model, name, values);
     }
 
-    /// Runs all nodes before `end`; `kept` is kept even where nothing reads it any more.
-    pub fn advance(&mut self, end: usize, kept: Option<&str>, data: &Data<'_>) -> Result<(), AlgorithmError> {
+    /// Runs all nodes before `end`; `kept` are kept even where nothing reads them any more.
+    pub fn advance(&mut self, end: usize, kept: &[&str], data: &Data<'_>) -> Result<(), AlgorithmError> {
         if end > self.next {
             let piece = self.piece(end, kept);
-            if !piece.gives.is_empty() {
-                self.run(&piece, data)?;
-            }
+            let put = |name: &str, sample: usize, array: &Array<'_>| -> Result<(), AlgorithmError> {
+                Ok(self.store.put(name, sample, array.clone().into_owned())?)
+            };
+            self.run(&piece, &self.model_of(&piece)?, &put, data)?;
             self.live.extend(piece.gives);
             self.next = end;
         }
-        let done = |name: &&String| self.last.get(*name).is_none_or(|&last| last < self.next) && kept != Some(name);
+        let done = |name: &&String| {
+            self.last.get(*name).is_none_or(|&last| last < self.next) && !kept.contains(&name.as_str())
+        };
         let done: Vec<String> = self.live.iter().filter(done).cloned().collect();
         for name in done {
             self.store.remove(&name, self.samples);
@@ -102,8 +119,24 @@ impl Walk {
         Ok(())
     }
 
+    /// Shows the outputs of the model as they would be with other values for some constants, sample by sample in any order. The
+    /// walk stays where it is, and must [keep outputs](Self::keeping_outputs).
+    pub fn ahead(&self, constants: &[(&str, &[f32])], show: &Show<'_>, data: &Data<'_>) -> Result<(), AlgorithmError> {
+        let piece = self.piece(self.graph().node.len(), &[]);
+        let mut model = self.model_of(&piece)?;
+        constants.iter().for_each(|(name, values)| set_constant(&mut model, name, values));
+        self.run(&piece, &model, show, data)?;
+        for name in self.outputs().iter().filter(|name| !piece.gives.contains(name)) {
+            for sample in 0..self.samples {
+                let made = self.tensor(name, sample)?;
+                show(name, sample, &made)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The nodes from where the walk stands to `end`, as a model.
-    fn piece(&self, end: usize, kept: Option<&str>) -> Piece {
+    fn piece(&self, end: usize, kept: &[&str]) -> Piece {
         let nodes = &self.graph().node[self.next..end];
         let made: HashSet<&str> = nodes.iter().flat_map(|n| &n.output).map(String::as_str).collect();
         let mut reads = Vec::new();
@@ -116,24 +149,27 @@ impl Walk {
                 false => {}
             });
         }
-        let later = |name: &&String| self.last.get(*name).is_some_and(|&last| last >= end) || kept == Some(name);
+        let later =
+            |name: &&String| self.last.get(*name).is_some_and(|&last| last >= end) || kept.contains(&name.as_str());
         let gives = nodes.iter().flat_map(|n| &n.output).filter(|name| !name.is_empty()).filter(later).cloned();
         Piece { nodes: self.next..end, reads, constants, gives: gives.collect() }
     }
 
     /// Runs a piece over all samples, as many at a time as there are threads: an engine's own threads would change sums.
-    fn run(&self, piece: &Piece, data: &Data<'_>) -> Result<(), AlgorithmError> {
+    fn run(&self, piece: &Piece, model: &ModelProto, show: &Show<'_>, data: &Data<'_>) -> Result<(), AlgorithmError> {
+        if piece.gives.is_empty() {
+            return Ok(());
+        }
         let sessions = crate::calibration::sessions(data.runtime.threads).min(self.samples);
         let options = RuntimeOptions { threads: Some(1), ..data.runtime.clone() };
-        let model = self.model_of(piece)?;
         let cancelled = data.cancelled;
         let work = |first: usize| -> Result<(), AlgorithmError> {
-            let mut session = open(&model, &piece.gives, &options)?;
+            let mut session = open(model, &piece.gives, &options)?;
             for sample in (first..self.samples).step_by(sessions) {
                 if cancelled.load(Ordering::Relaxed) {
                     return Err(AlgorithmError::Cancelled);
                 }
-                self.sample(&mut *session, piece, sample)?;
+                self.sample(&mut *session, piece, sample, show)?;
             }
             Ok(())
         };
@@ -150,15 +186,16 @@ impl Walk {
         session: &mut dyn crate::runtime::Session,
         piece: &Piece,
         sample: usize,
+        show: &Show<'_>,
     ) -> Result<(), AlgorithmError> {
         let arrays: Vec<_> = piece.reads.iter().map(|name| self.tensor(name, sample)).collect::<Result<_, _>>()?;
         let inputs: Vec<_> = piece.reads.iter().zip(&arrays).map(|(name, a)| (name.as_str(), a.view())).collect();
-        let mut stored = Ok(());
+        let mut shown = Ok(());
         session.run(&inputs, &piece.gives, &mut |name, array| {
-            stored = self.store.put(name, sample, array.clone().into_owned());
-            if stored.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            shown = show(name, sample, array);
+            if shown.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        Ok(stored?)
+        shown
     }
 
     fn model_of(&self, piece: &Piece) -> Result<ModelProto, AlgorithmError> {
@@ -176,6 +213,16 @@ impl Walk {
         };
         let (opset_import, ir_version) = (self.model.opset_import.clone(), self.model.ir_version);
         Ok(ModelProto { ir_version, opset_import, graph: Some(made).into(), ..ModelProto::default() })
+    }
+}
+
+/// Takes a tensor of a sample.
+pub(super) type Show<'s> = dyn Fn(&str, usize, &Array<'_>) -> Result<(), AlgorithmError> + Sync + 's;
+
+fn set_constant(model: &mut ModelProto, name: &str, values: &[f32]) {
+    let Some(graph) = model.graph.as_mut() else { return };
+    if let Some(tensor) = graph.initializer.iter_mut().find(|tensor| tensor.name() == name) {
+        set_contents(tensor, Bytes::copy_from_slice(bytemuck::cast_slice(values)));
     }
 }
 

@@ -23,6 +23,16 @@ pub enum CalibrationError {
     /// The engine or the model.
     #[error("{0}")]
     Runtime(#[from] RuntimeError),
+    /// The engine fails on a sample.
+    #[error("sample {sample} of the data: {cause}")]
+    Sample {
+        /// Its number, from 0.
+        sample: usize,
+        /// The largest values of its integer inputs, each in words.
+        largest: Vec<String>,
+        /// What the engine says.
+        cause: Box<RuntimeError>,
+    },
     /// A fault of this program, or of a library in it.
     #[error("a thread panicked while the model ran over calibration data: {0}")]
     Panicked(String),
@@ -37,6 +47,7 @@ impl CalibrationError {
         match self {
             Self::Data(error) => error.kind(),
             Self::Runtime(error) => error.kind(),
+            Self::Sample { cause, .. } => cause.kind(),
             Self::Panicked(_) => ErrorKind::Unsupported,
             Self::Cancelled => ErrorKind::Cancelled,
         }
@@ -47,6 +58,13 @@ impl CalibrationError {
         match self {
             Self::Data(error) => error.hint().map(str::to_owned),
             Self::Runtime(error) => error.hint().map(str::to_owned),
+            Self::Sample { largest, cause, .. } if largest.is_empty() => cause.hint().map(str::to_owned),
+            Self::Sample { largest, .. } => {
+                let largest = largest.join(", ");
+                Some(format!(
+                    "its integer inputs have {largest}; an index, such as a token id, must be below the rows of its table"
+                ))
+            }
             Self::Panicked(_) | Self::Cancelled => None,
         }
     }
@@ -147,6 +165,13 @@ pub fn watch(
     })
 }
 
+/// What an engine says of a sample, with what may be the reason in it.
+fn of_sample(sample: usize, inputs: &[(&str, Array<'_>)], cause: RuntimeError) -> CalibrationError {
+    let RuntimeError::Run { .. } = cause else { return cause.into() };
+    let largest = |(name, array): &(&str, Array<'_>)| Some(format!("`{name}` up to {}", array.largest_integer()?));
+    CalibrationError::Sample { sample, largest: inputs.iter().filter_map(largest).collect(), cause: Box::new(cause) }
+}
+
 /// What a panic says.
 fn text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
@@ -193,7 +218,8 @@ impl<'a> Run<'a> {
             samples.sample(index)?.into_iter().map(|(name, array)| (name.to_owned(), array.into_owned())).collect()
         };
         let inputs: Vec<(&str, Array<'_>)> = sample.iter().map(|(name, array)| (name.as_str(), array.view())).collect();
-        session.run(&inputs, wanted, &mut |name, array| self.show(index, name, array))?;
+        let ran = session.run(&inputs, wanted, &mut |name, array| self.show(index, name, array));
+        ran.map_err(|cause| of_sample(index, &inputs, cause))?;
         let mut turns = self.wait(|turns| turns.done == index).ok_or(CalibrationError::Cancelled)?;
         turns.watch.end_sample();
         turns.done += 1;

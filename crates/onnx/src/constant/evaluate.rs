@@ -3,8 +3,10 @@
 use kvant_container::onnx::{DataType, EnumOrUnknown, NodeProto};
 
 use super::arithmetic::{Binary, Comparison, binary, choose, compare, reduce, unary};
-use super::attributes::{integer, integers, optional_integers};
-use super::movement::{axis, product};
+use super::attributes::{integer, optional_integers};
+use super::movement::axis;
+use super::parts::{slice, split, tile, transpose, trilu};
+use super::shapes::{flatten, reshape, shape_of, squeeze, unsqueeze};
 use super::{Numbers, Value};
 use crate::graph::{attribute, is_standard};
 
@@ -184,7 +186,7 @@ fn floats(shape: &[usize], values: &[f32]) -> Option<Value> {
     Value::new(DataType::FLOAT, shape.to_vec(), bytes)
 }
 
-fn sizes(values: &[i64]) -> Option<Vec<usize>> {
+pub(super) fn sizes(values: &[i64]) -> Option<Vec<usize>> {
     values.iter().map(|&v| usize::try_from(v).ok()).collect()
 }
 
@@ -201,15 +203,6 @@ fn expand(call: &Call<'_>) -> Option<Value> {
     let wanted = sizes(&call.input(1)?.as_integers()?)?;
     let shape = super::movement::broadcast(call.input(0)?.shape(), &wanted)?;
     call.input(0)?.expanded(&shape, call.limit)
-}
-
-fn flatten(call: &Call<'_>) -> Option<Value> {
-    let value = call.input(0)?;
-    let at = integer(call.node, "axis", 1);
-    let rank = i64::try_from(value.shape().len()).ok()?;
-    let at = usize::try_from(if at < 0 { at + rank } else { at }).ok()?;
-    let (rows, columns) = (value.shape().get(..at)?, value.shape().get(at..)?);
-    value.reshaped(vec![product(rows)?, product(columns)?])
 }
 
 fn gather(call: &Call<'_>) -> Option<Value> {
@@ -253,154 +246,6 @@ fn reduction(call: &Call<'_>, operator: &Binary) -> Option<Value> {
         return call.input(0).cloned();
     }
     reduce(call.input(0)?, &axes, integer(call.node, "keepdims", 1) != 0, operator)
-}
-
-fn reshape(call: &Call<'_>) -> Option<Value> {
-    let value = call.input(0)?;
-    let wanted = integers(call, "shape", 1)?;
-    let zero_copies = integer(call.node, "allowzero", 0) == 0;
-    let mut shape = Vec::with_capacity(wanted.len());
-    for (i, &dim) in wanted.iter().enumerate() {
-        shape.push(match dim {
-            0 if zero_copies => *value.shape().get(i)?,
-            -1 => 1,
-            _ => usize::try_from(dim).ok()?,
-        });
-    }
-    if let Some(open) = wanted.iter().position(|&d| d == -1) {
-        shape[open] = value.elements().checked_div(product(&shape)?)?;
-    }
-    value.reshaped(shape)
-}
-
-/// The dimensions as a tensor, cut by the attributes `start` and `end`.
-fn shape_of(call: &Call<'_>, value: &Value) -> Option<Value> {
-    let dims: Vec<i64> = value.shape().iter().map(|&d| d as i64).collect();
-    let (start, end) = shape_range(call.node, dims.len());
-    let part = dims.get(start..end.max(start))?;
-    Value::integers(&[part.len()], part)
-}
-
-/// Which dimensions a Shape node gives of a tensor of this rank.
-pub(crate) fn shape_range(node: &NodeProto, rank: usize) -> (usize, usize) {
-    let bound = |name: &str, default: i64| {
-        let at = integer(node, name, default);
-        (if at < 0 { at.saturating_add(rank as i64) } else { at }).clamp(0, rank as i64) as usize
-    };
-    (bound("start", 0), bound("end", rank as i64))
-}
-
-fn slice(call: &Call<'_>) -> Option<Value> {
-    let mut value = call.input(0)?.clone();
-    let (starts, ends) = (integers(call, "starts", 1)?, integers(call, "ends", 2)?);
-    let axes = optional_integers(call, "axes", 3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
-    let steps = optional_integers(call, "steps", 4)?.unwrap_or_else(|| vec![1; starts.len()]);
-    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
-        return None;
-    }
-    for i in 0..starts.len() {
-        let axis = axis(axes[i], value.shape().len())?;
-        let (start, count) = slice_range(starts[i], ends[i], steps[i], value.shape()[axis])?;
-        value = value.sliced(axis, start, isize::try_from(steps[i]).ok()?, count)?;
-    }
-    Some(value)
-}
-
-/// First position and number of the elements that a slice takes of an axis of a length.
-pub(crate) fn slice_range(start: i64, end: i64, step: i64, length: usize) -> Option<(usize, usize)> {
-    let length = i64::try_from(length).ok()?;
-    let from_end = |v: i64| if v < 0 { v.saturating_add(length) } else { v };
-    let (least, most) = if step < 0 { (-1, length - 1) } else { (0, length) };
-    let (start, end) = (from_end(start).clamp(least.max(0), most.max(0)), from_end(end).clamp(least, most));
-    let span = if step < 0 { start - end } else { end - start };
-    let count = (span.max(0) as u64).div_ceil(step.unsigned_abs().max(1));
-    (step != 0).then_some((start as usize, if length == 0 { 0 } else { count as usize }))
-}
-
-fn split(call: &Call<'_>) -> Option<Vec<Value>> {
-    let value = call.input(0)?;
-    let axis = axis(integer(call.node, "axis", 0), value.shape().len())?;
-    let lengths = match optional_integers(call, "split", 1)? {
-        Some(lengths) => sizes(&lengths)?,
-        None => equal_parts(value.shape()[axis], call.node.output.len())?,
-    };
-    let total = lengths.iter().try_fold(0usize, |n, &l| n.checked_add(l))?;
-    if total != value.shape()[axis] || lengths.len() != call.node.output.len() {
-        return None;
-    }
-    let mut start = 0;
-    let mut part = |length: usize| {
-        let made = value.sliced(axis, start, 1, length);
-        start += length;
-        made
-    };
-    lengths.iter().map(|&length| part(length)).collect()
-}
-
-/// The lengths of `parts` parts of an axis, the last one shorter where it does not divide.
-pub(crate) fn equal_parts(length: usize, parts: usize) -> Option<Vec<usize>> {
-    let each = length.checked_add(parts.checked_sub(1)?)? / parts;
-    let mut lengths = vec![each; parts];
-    lengths[parts - 1] = length.checked_sub(each.checked_mul(parts - 1)?)?;
-    Some(lengths)
-}
-
-fn squeeze(call: &Call<'_>) -> Option<Value> {
-    let value = call.input(0)?;
-    let rank = value.shape().len();
-    let over: Vec<usize> = match optional_integers(call, "axes", 1)? {
-        Some(axes) => axes.iter().map(|&a| axis(a, rank)).collect::<Option<_>>()?,
-        None => (0..rank).filter(|&i| value.shape()[i] == 1).collect(),
-    };
-    value.reshaped((0..rank).filter(|i| !over.contains(i)).map(|i| value.shape()[i]).collect())
-}
-
-fn unsqueeze(call: &Call<'_>) -> Option<Value> {
-    let value = call.input(0)?;
-    let axes = integers(call, "axes", 1)?;
-    let rank = value.shape().len().checked_add(axes.len())?;
-    let new: Vec<usize> = axes.iter().map(|&a| axis(a, rank)).collect::<Option<_>>()?;
-    let mut old = value.shape().iter().copied();
-    value.reshaped((0..rank).filter_map(|i| if new.contains(&i) { Some(1) } else { old.next() }).collect())
-}
-
-fn tile(call: &Call<'_>) -> Option<Value> {
-    let mut value = call.input(0)?.clone();
-    let repeats = sizes(&call.input(1)?.as_integers()?)?;
-    if repeats.len() != value.shape().len() {
-        return None;
-    }
-    for (axis, &times) in repeats.iter().enumerate() {
-        let grown = value.bytes().len().checked_mul(times).filter(|&n| n <= call.limit);
-        grown.filter(|_| times <= call.limit)?;
-        value = Value::concatenated(&vec![&value; times], axis)?;
-    }
-    Some(value)
-}
-
-fn transpose(call: &Call<'_>) -> Option<Value> {
-    let value = call.input(0)?;
-    let reversed = || (0..value.shape().len()).rev().collect();
-    let order = crate::graph::ints_attribute(call.node, "perm").map_or_else(|| Some(reversed()), sizes)?;
-    value.transposed(&order)
-}
-
-fn trilu(call: &Call<'_>) -> Option<Value> {
-    let value = call.input(0)?;
-    let [.., rows, columns] = *value.shape() else { return None };
-    let diagonal = match call.inputs.len() {
-        0 | 1 => 0,
-        _ => *call.input(1)?.as_integers()?.first()?,
-    };
-    let upper = integer(call.node, "upper", 1) != 0;
-    let mut bytes = value.bytes().to_vec();
-    for (i, element) in bytes.chunks_exact_mut(value.element_size()).enumerate() {
-        let offset = (i % columns) as i64 - (i / columns % rows) as i64;
-        if (upper && offset < diagonal) || (!upper && offset > diagonal) {
-            element.fill(0);
-        }
-    }
-    Value::new(value.data_type(), value.shape().to_vec(), bytes)
 }
 
 #[cfg(test)]

@@ -8,9 +8,12 @@ mod attributes;
 mod evaluate;
 mod movement;
 mod numbers;
+mod parts;
+mod shapes;
 mod value;
 
 pub use evaluate::{Call, evaluate, is_known};
-pub(crate) use evaluate::{equal_parts, shape_range, slice_range};
 pub use numbers::Numbers;
+pub(crate) use parts::{equal_parts, slice_range};
+pub(crate) use shapes::shape_range;
 pub use value::Value;

@@ -130,6 +130,11 @@ impl<'a> Array<'a> {
         found.map(|(position, value)| (position, name(value)))
     }
 
+    /// The largest value where they are integers; `None` for other types, and where there are none.
+    pub fn largest_integer(&self) -> Option<i128> {
+        each_type!(&self.values, v => v.iter().filter_map(|x| x.to_integer()).max())
+    }
+
     /// The same array, lent.
     pub fn view(&self) -> Array<'_> {
         let values = each_type!(&self.values, v => Element::values(Cow::Borrowed(&v[..])));

@@ -39,6 +39,14 @@ pub enum DataError {
         /// What is there.
         found: Vec<String>,
     },
+    /// The source holds no labels of this name.
+    #[error("the data have no array `{labels}` of labels; they have {}", list(found))]
+    MissingLabels {
+        /// The name.
+        labels: String,
+        /// What is there.
+        found: Vec<String>,
+    },
     /// An array does not fit the input it is for.
     #[error("the data for input `{input}`: {problem}")]
     Mismatch {
@@ -91,6 +99,7 @@ impl DataError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::MissingInput { .. } => Some("name the arrays of an .npz file as the model's inputs are named"),
+            Self::MissingLabels { .. } => Some("name the array with the class of each sample with --labels"),
             Self::Mismatch { .. } => Some(
                 "the first axis of an array holds the samples, the others have the shape the model's input has after its batch axis",
             ),

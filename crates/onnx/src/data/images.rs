@@ -93,8 +93,9 @@ impl Column for ImageColumn {
 /// The shape without batch and the values of one image.
 fn prepare(file: &Path, steps: &Preprocessing) -> Result<(Vec<usize>, Vec<f32>), DataError> {
     let image = decode(file)?;
-    let image = resized(image, steps.resize);
-    let image = cropped(image, steps.crop).map_err(|problem| DataError::invalid(file, problem))?;
+    let invalid = |problem| DataError::invalid(file, problem);
+    let image = resized(image, steps.resize).map_err(invalid)?;
+    let image = cropped(image, steps.crop).map_err(invalid)?;
     let (width, height) = (image.width() as usize, image.height() as usize);
     let order: &[usize] = match steps.channels {
         Channels::Rgb => &[0, 1, 2],
@@ -133,13 +134,16 @@ fn decode(file: &Path) -> Result<RgbImage, DataError> {
 }
 
 /// Bilinear, over the whole area where it shrinks: what Pillow and torchvision do.
-fn resized(image: RgbImage, to: Option<Resize>) -> RgbImage {
+fn resized(image: RgbImage, to: Option<Resize>) -> Result<RgbImage, String> {
     let (width, height) = image.dimensions();
     let (new_width, new_height) = match to {
-        None => return image,
+        None => return Ok(image),
         Some(Resize::Exact(height, width)) => (width, height),
         Some(Resize::Shorter(side)) => {
-            let long = |other: u32, short: u32| (u64::from(other) * u64::from(side) / u64::from(short.max(1))) as u32;
+            let long = |other: u32, short: u32| {
+                let length = u64::from(other) * u64::from(side) / u64::from(short.max(1));
+                u32::try_from(length).unwrap_or(u32::MAX)
+            };
             match width <= height {
                 true => (side, long(height, width)),
                 false => (long(width, height), side),
@@ -147,9 +151,14 @@ fn resized(image: RgbImage, to: Option<Resize>) -> RgbImage {
         }
     };
     if (new_width, new_height) == (width, height) {
-        return image;
+        return Ok(image);
     }
-    imageops::resize(&image, new_width, new_height, FilterType::Triangle)
+    // In between it has the new width and the old height, four floats a pixel.
+    let pixels = u64::from(new_width).saturating_mul(u64::from(new_height.max(height)));
+    if pixels > MOST_MEMORY / 16 {
+        return Err(format!("an image of {height}x{width} becomes too large at {new_height}x{new_width}"));
+    }
+    Ok(imageops::resize(&image, new_width, new_height, FilterType::Triangle))
 }
 
 fn cropped(image: RgbImage, to: Option<(u32, u32)>) -> Result<RgbImage, String> {
@@ -161,4 +170,18 @@ fn cropped(image: RgbImage, to: Option<(u32, u32)>) -> Result<RgbImage, String> 
     // torchvision rounds half to even, as Python does.
     let middle = |free: u32| (f64::from(free) / 2.0).round_ties_even() as u32;
     Ok(imageops::crop_imm(&image, middle(w - width), middle(h - height), width, height).to_image())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_grow_beyond_memory_is_refused() {
+        let line = || RgbImage::new(1, LONGEST_SIDE);
+        assert!(resized(line(), Some(Resize::Shorter(256))).unwrap_err().contains("becomes too large at 8388608x256"));
+        assert!(resized(line(), Some(Resize::Exact(u32::MAX, u32::MAX))).is_err());
+        let shrunk = resized(line(), Some(Resize::Exact(4, 2))).unwrap();
+        assert_eq!(shrunk.dimensions(), (2, 4));
+    }
 }

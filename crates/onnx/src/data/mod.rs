@@ -11,6 +11,7 @@ mod images;
 mod inputs;
 mod npy;
 mod npz;
+mod order;
 mod preprocessing;
 mod random;
 mod samples;

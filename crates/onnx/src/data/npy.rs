@@ -16,6 +16,8 @@ pub(super) struct NpyHeader {
     pub len: usize,
     pub data_type: DataType,
     pub shape: Vec<usize>,
+    /// Whether the first index runs fastest, as in Fortran, where that makes a difference.
+    pub column_major: bool,
     /// Bytes of all values.
     pub size: usize,
 }
@@ -49,15 +51,17 @@ impl NpyHeader {
         let text = bytes.get(prefix..).and_then(|b| std::str::from_utf8(b).ok());
         let text = text.ok_or_else(|| NpyProblem::Invalid("a header that is no text".to_owned()))?;
         let data_type = element_type(value_of(text, "descr")?)?;
-        if !value_of(text, "fortran_order")?.starts_with("False") {
-            let what = "an array in column-major order; save numpy.ascontiguousarray(array)";
-            return Err(NpyProblem::Unsupported(what.to_owned()));
-        }
+        let column_major = match value_of(text, "fortran_order")? {
+            order if order.starts_with("False") => false,
+            order if order.starts_with("True") => true,
+            _ => return Err(NpyProblem::Invalid("an order that is neither True nor False".to_owned())),
+        };
         let shape = shape(value_of(text, "shape")?)?;
+        let column_major = column_major && shape.iter().filter(|&&size| size != 1).count() > 1;
         let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
         let size = elements.and_then(|n| byte_len(data_type, n));
         let size = size.ok_or_else(|| NpyProblem::Invalid(format!("the shape {shape:?} is larger than memory")))?;
-        Ok(Self { len: bytes.len(), data_type, shape, size })
+        Ok(Self { len: bytes.len(), data_type, shape, column_major, size })
     }
 }
 
@@ -124,6 +128,8 @@ mod tests {
         assert_eq!((scalar.data_type, &scalar.shape[..], scalar.size), (DataType::BOOL, &[][..], 1));
         let vector = parsed("{'descr': '<i8', 'fortran_order': False, 'shape': (5,), }").unwrap();
         assert_eq!(vector.shape, [5]);
+        let order = |shape: &str| parsed(&format!("{{'descr': '<f4', 'fortran_order': True, 'shape': {shape}, }}"));
+        assert!(order("(2, 3)").unwrap().column_major && !order("(1, 3)").unwrap().column_major);
     }
 
     #[test]
@@ -131,7 +137,6 @@ mod tests {
         let unsupported = [
             "{'descr': '|O', 'fortran_order': False, 'shape': (2,), }",
             "{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }",
-            "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }",
             "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }",
         ];
         for text in unsupported {
@@ -139,6 +144,7 @@ mod tests {
         }
         let invalid = [
             "{'descr': '<f4', 'fortran_order': False, }",
+            "{'descr': '<f4', 'fortran_order': Maybe, 'shape': (2, 2), }",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
             "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 4294967296), }",
             "{'descr': '<f4', 'fortran_order': False, 'shape': 3",

@@ -69,7 +69,7 @@ impl Source {
 
     /// The integers of an array in the data, one per sample: labels of classes.
     pub fn labels(&self, name: &str) -> Result<Vec<i64>, DataError> {
-        let missing = |found: Vec<String>| DataError::MissingInput { input: name.to_owned(), found };
+        let missing = |found: Vec<String>| DataError::MissingLabels { labels: name.to_owned(), found };
         let Self::Path(path) = self else { return Err(missing(Vec::new())) };
         let mut labels = Vec::new();
         let arrays = arrays(&files(path)?)?;
@@ -92,7 +92,8 @@ fn integers(array: &Array<'_>) -> Vec<i64> {
     }
 }
 
-type Columns = Vec<(Input, Box<dyn Column>)>;
+type InputColumn = (Input, Box<dyn Column>);
+type Columns = Vec<InputColumn>;
 
 fn random(inputs: &[Input], distribution: Distribution, options: &DataOptions) -> Result<Columns, DataError> {
     let samples = options.num_samples.unwrap_or(RANDOM_SAMPLES);
@@ -111,21 +112,20 @@ fn columns(path: &Path, inputs: &[Input], options: &DataOptions) -> Result<Colum
     }
     let mut arrays = arrays(&files)?;
     arrays.retain(|stored| Some(&stored.name) != options.labels.as_ref());
-    inputs.iter().map(|input| array_column(input, inputs, &mut arrays)).collect()
+    let found = names(&arrays);
+    let missing = |input: &Input| DataError::MissingInput { input: input.name.clone(), found: found.clone() };
+    inputs.iter().map(|input| array_column(input, inputs, &mut arrays)?.ok_or_else(|| missing(input))).collect()
 }
 
-fn array_column(
-    input: &Input,
-    inputs: &[Input],
-    arrays: &mut Vec<Stored>,
-) -> Result<(Input, Box<dyn Column>), DataError> {
+/// The arrays of an input, which are taken out; nothing where there are none.
+fn array_column(input: &Input, inputs: &[Input], arrays: &mut Vec<Stored>) -> Result<Option<InputColumn>, DataError> {
     let mine = match inputs {
         [_] if !arrays.iter().any(|a| belongs(&a.name, input, inputs)) && of_one_name(arrays) => std::mem::take(arrays),
         _ => arrays.extract_if(.., |stored| belongs(&stored.name, input, inputs)).collect(),
     };
     match mine.is_empty() {
-        true => Err(DataError::MissingInput { input: input.name.clone(), found: names(arrays) }),
-        false => Ok((input.clone(), Box::new(ArrayColumn::new(input, mine)?))),
+        true => Ok(None),
+        false => Ok(Some((input.clone(), Box::new(ArrayColumn::new(input, mine)?)))),
     }
 }
 

@@ -13,9 +13,13 @@ use super::array::{Array, Values, each_type};
 use super::element::{Element, from_bytes};
 use super::error::DataError;
 use super::npy::{NpyHeader, NpyProblem};
+use super::order::row_major;
 
 /// Deflate makes at most 1032 bytes of one; a file that claims more is a bomb or broken.
 const MOST_INFLATED: u64 = 1032;
+
+/// Most bytes of a compressed array in column-major order, which is inflated whole: its rows are scattered over it.
+const MOST_SCATTERED: usize = 1 << 28;
 
 /// An array in a file.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub(super) struct Stored {
 enum Content {
     /// The values, mapped.
     Plain(Bytes),
+    /// The values in column-major order, mapped.
+    ColumnMajor(Bytes),
     /// A compressed `.npy` file, inflated from its start as far as it is read.
     Deflated { compressed: Bytes, reader: Option<Reader> },
 }
@@ -56,7 +62,8 @@ impl Stored {
             let what = format!("{} bytes of values, where its shape needs {}", bytes.len() - header.len, header.size);
             return Err(DataError::invalid(&place, what));
         };
-        let content = Content::Plain(bytes.slice(header.len..end));
+        let bytes = bytes.slice(header.len..end);
+        let content = if header.column_major { Content::ColumnMajor(bytes) } else { Content::Plain(bytes) };
         Ok(Self { place, name, data_type: header.data_type, shape: header.shape, content })
     }
 
@@ -75,12 +82,23 @@ impl Stored {
         start.resize(needed.max(12), 0);
         inflate.read_exact(&mut start[12..]).map_err(broken)?;
         let header = NpyHeader::parse(&start).map_err(named)?;
-        if inflated != (header.len + header.size) as u64 {
-            let what = format!("{inflated} bytes, where its shape needs {}", header.len + header.size);
+        let needed = header.len.saturating_add(header.size);
+        if inflated != needed as u64 {
+            let what = format!("{inflated} bytes, where its shape needs {needed}");
             return Err(DataError::invalid(&place, what));
         }
-        let reader = Some(Reader { inflate, position: 0 });
-        let content = Content::Deflated { compressed, reader };
+        let content = match header.column_major {
+            true if header.size > MOST_SCATTERED => {
+                let what = "a compressed array in column-major order of more than 256 MiB; save numpy.ascontiguousarray(array)";
+                return Err(DataError::unsupported(&place, what));
+            }
+            true => {
+                let mut bytes = vec![0; header.size];
+                inflate.read_exact(&mut bytes).map_err(broken)?;
+                Content::ColumnMajor(Bytes::from(bytes))
+            }
+            false => Content::Deflated { compressed, reader: Some(Reader { inflate, position: 0 }) },
+        };
         Ok(Self { place, name, data_type: header.data_type, shape: header.shape, content })
     }
 
@@ -126,6 +144,11 @@ impl Stored {
             Content::Plain(bytes) => {
                 let bytes = start.checked_add(count).and_then(|end| bytes.get(start..end));
                 from_bytes(self.data_type, bytes.ok_or_else(|| DataError::invalid(place, "values beyond the end"))?)
+            }
+            Content::ColumnMajor(bytes) => {
+                let gathered = row_major(bytes, size, &self.shape, start / size, count / size);
+                let bytes = gathered.ok_or_else(|| DataError::invalid(place, "values beyond the end"))?;
+                from_bytes(self.data_type, &bytes).map(owned)
             }
             Content::Deflated { compressed, reader } => {
                 let bytes = inflated(compressed, reader, start, count);

@@ -111,6 +111,24 @@ fn archives_stored_and_deflated_give_their_rows() {
 }
 
 #[test]
+fn arrays_in_column_major_order_are_read_in_that_of_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    // Rows 0 1, 2 3, 4 5.
+    let columns = npy("<f4", &[3, 2], &f32s([0.0, 2.0, 4.0, 1.0, 3.0, 5.0]));
+    let at = columns.windows(5).position(|bytes| bytes == b"False").unwrap();
+    let file = [&columns[..at], b"True ", &columns[at + 5..]].concat();
+    let plain = write(directory.path(), "plain.npy", &file);
+    let entries = [Entry("x", file.clone(), false, None)];
+    let stored = write(directory.path(), "stored.npz", &npz(&entries));
+    let packed = write(directory.path(), "packed.npz", &npz(&[Entry("x", file, true, None)]));
+    for path in [plain, stored, packed] {
+        let mut samples = open(&path, &[input("x", DataType::FLOAT, &[1, 2])]).unwrap();
+        let rows: Vec<_> = (0..3).map(|index| values(&mut samples, index).concat()).collect();
+        assert_eq!(rows, [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], "{}", path.display());
+    }
+}
+
+#[test]
 fn numbered_arrays_are_samples_in_the_order_of_their_numbers() {
     let directory = tempfile::tempdir().unwrap();
     let one = |name, value: f32| Entry(name, npy("<f4", &[1, 1], &f32s([value])), false, None);

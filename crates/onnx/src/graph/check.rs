@@ -51,7 +51,9 @@ impl<'m> Checker<'m> {
         }
         self.visible.extend(&own);
         let inside = self.inside(graph, depth);
-        self.visible.retain(|name| !own.contains(name));
+        for name in own {
+            self.visible.remove(name);
+        }
         inside
     }
 

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use kvant_container::onnx::{GraphProto, NodeProto, TensorProto};
 
+use super::names::Names;
+
 /// Nodes replaced, initializers added and tensors renamed. While changes are gathered, the graph and its
 /// [`Index`](super::Index) stay as they were.
 #[derive(Debug, Default)]
@@ -11,6 +13,8 @@ pub struct Edit {
     nodes: BTreeMap<usize, Vec<NodeProto>>,
     initializers: Vec<TensorProto>,
     renamed: HashMap<String, String>,
+    /// Names that are taken, once one was asked for.
+    names: Option<Names>,
     rewrites: usize,
 }
 
@@ -18,6 +22,11 @@ impl Edit {
     /// Whether none of these nodes is changed yet: what was read of them still holds.
     pub fn leaves(&self, positions: &[usize]) -> bool {
         positions.iter().all(|position| !self.nodes.contains_key(position))
+    }
+
+    /// A name that neither the graph nor this edit has: `wanted`, or it with a number behind.
+    pub fn fresh(&mut self, graph: &GraphProto, wanted: &str) -> String {
+        self.names.get_or_insert_with(|| Names::of(graph)).fresh(wanted)
     }
 
     /// Puts nodes in place of one. This counts as a rewrite.

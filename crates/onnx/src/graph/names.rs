@@ -1,6 +1,6 @@
 //! Names that are not taken yet.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use kvant_container::onnx::GraphProto;
 
@@ -8,6 +8,8 @@ use kvant_container::onnx::GraphProto;
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     taken: HashSet<String>,
+    /// The last number behind each name that was wanted more than once: counting from 1 each time would be quadratic.
+    numbers: HashMap<String, usize>,
 }
 
 impl Names {
@@ -32,12 +34,29 @@ impl Names {
 
     /// `wanted`, or it with the smallest number behind it that makes it new. The result is taken from then on.
     pub fn fresh(&mut self, wanted: &str) -> String {
-        let mut name = wanted.to_owned();
-        let mut number = 1;
-        while !self.taken.insert(name.clone()) {
-            name = format!("{wanted}_{number}");
-            number += 1;
+        if self.taken.insert(wanted.to_owned()) {
+            return wanted.to_owned();
         }
-        name
+        let number = self.numbers.entry(wanted.to_owned()).or_default();
+        loop {
+            *number += 1;
+            let name = format!("{wanted}_{number}");
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::node;
+
+    #[test]
+    fn numbers_pass_over_what_is_taken() {
+        let graph = GraphProto { node: vec![node("Relu", "r", &["x"], &["x_2"])], ..GraphProto::default() };
+        let mut names = Names::of(&graph);
+        assert_eq!(["y", "x", "x", "y", "x"].map(|wanted| names.fresh(wanted)), ["y", "x_1", "x_3", "y_1", "x_4"]);
     }
 }

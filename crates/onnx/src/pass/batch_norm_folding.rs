@@ -11,7 +11,7 @@ use kvant_container::onnx::{GraphProto, ModelProto, NodeProto};
 use super::weights::Floats;
 use super::{Context, PassError};
 use crate::graph::{
-    Edit, Index, float_attribute, int_attribute, ints_attribute, is, positional_input, set_attribute, string_attribute,
+    Edit, Index, float_attribute, int_attribute, ints_attribute, is, positional_input, string_attribute,
 };
 
 pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {
@@ -23,14 +23,14 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
         if let Some((neighbour, fused)) = behind(&norm, node, &index, graph) {
             if edit.leaves(&[position, neighbour]) {
                 edit.remove(neighbour);
-                fused.put(position, &node.output[0], context, &mut edit)?;
+                fused.put(position, &node.output[0], context, (graph, &mut edit))?;
             }
         } else if let Some((neighbour, fused)) = before(&norm, node, &index, graph)
             && edit.leaves(&[position, neighbour])
         {
             edit.remove(position);
             let output = fused.node.output[0].clone();
-            fused.put(neighbour, &output, context, &mut edit)?;
+            fused.put(neighbour, &output, context, (graph, &mut edit))?;
         }
     }
     Ok(edit.apply(graph))
@@ -88,8 +88,14 @@ struct Fused {
 }
 
 impl Fused {
-    fn put(mut self, position: usize, output: &str, context: &Context<'_>, edit: &mut Edit) -> Result<(), PassError> {
-        let (weight, bias) = (format!("{output}_weight"), format!("{output}_bias"));
+    fn put(
+        mut self,
+        position: usize,
+        output: &str,
+        context: &Context<'_>,
+        (graph, edit): (&GraphProto, &mut Edit),
+    ) -> Result<(), PassError> {
+        let [weight, bias] = ["weight", "bias"].map(|suffix| edit.fresh(graph, &format!("{output}_{suffix}")));
         self.node.input.truncate(1);
         self.node.input.extend([weight.clone(), bias.clone()]);
         self.node.output = vec![output.to_owned()];
@@ -229,18 +235,10 @@ impl Inputs {
     }
 }
 
-/// Sets the attributes of a Gemm spelled out.
-pub(super) fn spell_gemm(node: &mut NodeProto, transposed: bool) {
-    set_attribute(node, "alpha", 1.0f32);
-    set_attribute(node, "beta", 1.0f32);
-    set_attribute(node, "transA", 0i64);
-    set_attribute(node, "transB", i64::from(transposed));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::node;
+    use crate::graph::{node, set_attribute};
     use crate::test_models::{floats, model};
 
     const NORM: [&str; 4] = ["s", "b", "m", "v"];

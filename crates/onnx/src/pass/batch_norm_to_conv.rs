@@ -20,7 +20,7 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
         }
         let Some(parameters) = Norm::of(norm, &index, graph) else { continue };
         let (input, output) = (&norm.input[0], &norm.output[0]);
-        let names = ["weights", "bias"].map(|what| format!("{output}{what}"));
+        let names = ["weights", "bias"].map(|what| edit.fresh(graph, &format!("{output}{what}")));
         let bias = parameters.bias.with(&parameters.mean.with(&parameters.factor, |m, f| m * f), |b, v| b - v);
         let channels = bias.values.len();
         let weight = Floats { shape: vec![channels, 1, 1, 1], ..parameters.factor };

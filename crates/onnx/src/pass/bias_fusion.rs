@@ -16,7 +16,7 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
     for (position, add) in graph.node.iter().enumerate().filter(|(_, node)| is(node, "Add")) {
         let Some((producer, mut fused, bias)) = found(add, graph, &index, &types) else { continue };
         if edit.leaves(&[position, producer]) {
-            let name = format!("{}_bias", add.output[0]);
+            let name = edit.fresh(graph, &format!("{}_bias", add.output[0]));
             bias.into_tensor(&name, context)?.into_iter().for_each(|tensor| edit.add(tensor));
             fused.input.truncate(2);
             fused.input.push(name);

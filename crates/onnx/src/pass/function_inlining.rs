@@ -11,32 +11,41 @@ use crate::graph::{Names, function, opset};
 /// Most nodes that calls may grow to: functions that call functions multiply.
 const MOST_NODES: usize = 1 << 18;
 
+/// Most bytes of names that calls may grow to: each call's tensors bear its name and their own.
+const MOST_NAME_BYTES: usize = 1 << 28;
+
 pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, PassError> {
     let mut inlined = 0;
     if model.functions.is_empty() {
         return Ok(inlined);
     }
-    let mut names = Names::of(&model.graph);
+    let (mut names, mut name_bytes) = (Names::of(&model.graph), 0);
     let Some(mut graph) = model.graph.take() else { return Ok(inlined) };
     while graph.node.iter().any(|node| called(model, node).is_some()) {
         let mut nodes = Vec::with_capacity(graph.node.len());
         for node in std::mem::take(&mut graph.node) {
-            match called(model, &node).filter(|_| nodes.len() < MOST_NODES) {
+            match called(model, &node).filter(|_| nodes.len() < MOST_NODES && name_bytes < MOST_NAME_BYTES) {
                 Some(function) => {
                     inlined += 1;
-                    nodes.extend(Body::new(function, &node, &mut names).nodes());
+                    let body = Body::new(function, &node, &mut names).nodes();
+                    name_bytes += body.iter().map(bytes_of_names).sum::<usize>();
+                    nodes.extend(body);
                 }
                 None => nodes.push(node),
             }
         }
         graph.node = nodes;
-        if graph.node.len() >= MOST_NODES {
+        if graph.node.len() >= MOST_NODES || name_bytes >= MOST_NAME_BYTES {
             break;
         }
     }
     forget_uncalled(model, &graph);
     model.graph = Some(graph).into();
     Ok(inlined)
+}
+
+fn bytes_of_names(node: &NodeProto) -> usize {
+    node.input.iter().chain(&node.output).map(String::len).sum::<usize>() + node.name().len()
 }
 
 /// The function that a node calls, if it can be inlined.

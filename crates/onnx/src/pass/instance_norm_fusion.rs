@@ -18,7 +18,7 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
         let Some(found) = Normalized::around(quotient, &pattern) else { continue };
         let Some((scale, bias)) = parameters(&found, &pattern, &types) else { continue };
         let last = &graph.node[found.last];
-        let names = ["scale", "bias"].map(|what| format!("{}_{what}", last.output[0]));
+        let names = ["scale", "bias"].map(|what| edit.fresh(graph, &format!("{}_{what}", last.output[0])));
         for (floats, name) in [scale, bias].into_iter().zip(&names) {
             floats.into_tensor(name, context)?.into_iter().for_each(|tensor| edit.add(tensor));
         }

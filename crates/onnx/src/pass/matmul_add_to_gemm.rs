@@ -5,10 +5,9 @@
 
 use kvant_container::onnx::{DataType, ModelProto, NodeProto, TensorProto};
 
-use super::batch_norm_folding::spell_gemm;
 use super::{Context, PassError};
 use crate::constant::Value;
-use crate::graph::{Edit, Index, is, node};
+use crate::graph::{Edit, Index, is, node, set_attribute};
 use crate::shape::{Types, infer};
 
 pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {
@@ -19,8 +18,9 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
     for (position, add) in graph.node.iter().enumerate().filter(|(_, node)| is(node, "Add")) {
         let Some(found) = Product::before(add, &index, graph, &types) else { continue };
         if edit.leaves(&[position, found.position]) {
-            edit.add(found.transposed(context)?);
-            let (nodes, shapes) = found.nodes(&add.output[0]);
+            let weight = edit.fresh(graph, &format!("{}_weight", found.product()));
+            edit.add(found.transposed(&weight, context)?);
+            let (nodes, shapes) = found.nodes(&weight, &add.output[0], &mut |wanted| edit.fresh(graph, wanted));
             shapes.into_iter().for_each(|shape| edit.add(shape));
             edit.remove(found.position);
             edit.replace(position, nodes);
@@ -62,29 +62,31 @@ impl<'g> Product<'g> {
         &self.matmul.output[0]
     }
 
-    fn transposed(&self, context: &Context<'_>) -> Result<TensorProto, PassError> {
-        let name = format!("{}_weight", self.product());
+    fn transposed(&self, name: &str, context: &Context<'_>) -> Result<TensorProto, PassError> {
         let turned = Value::of_tensor(self.matrix).and_then(|matrix| matrix.transposed(&[1, 0]));
         // `check` has seen to it that the matrix has the size of its shape.
         let Some(turned) = turned else { return Ok(self.matrix.clone()) };
-        Ok(context.keep(turned)?.into_tensor(&name))
+        Ok(context.keep(turned)?.into_tensor(name))
     }
 
     /// The nodes in place of product and sum, and the shapes they need.
-    fn nodes(&self, output: &str) -> (Vec<NodeProto>, Vec<TensorProto>) {
+    fn nodes(
+        &self,
+        weight: &str,
+        output: &str,
+        fresh: &mut dyn FnMut(&str) -> String,
+    ) -> (Vec<NodeProto>, Vec<TensorProto>) {
         let name = self.product();
-        let own = |suffix: &str| format!("{name}_{suffix}");
         let label = if self.matmul.name().is_empty() { name } else { self.matmul.name() };
-        let flat = self.input.len() == 2;
-        let (source, target) = match flat {
-            true => (self.matmul.input[0].clone(), output.to_owned()),
-            false => (own("pre_reshape_out"), own("gemm_out")),
-        };
-        let mut gemm = node("Gemm", label, &[&source, &own("weight"), self.bias], &[&target]);
-        spell_gemm(&mut gemm, true);
-        if flat {
+        if self.input.len() == 2 {
+            let mut gemm = node("Gemm", label, &[&self.matmul.input[0], weight, self.bias], &[output]);
+            spell_gemm(&mut gemm);
             return (vec![gemm], vec![]);
         }
+        let mut own = |suffix: &str| fresh(&format!("{name}_{suffix}"));
+        let (source, target) = (own("pre_reshape_out"), own("gemm_out"));
+        let mut gemm = node("Gemm", label, &[&source, weight, self.bias], &[&target]);
+        spell_gemm(&mut gemm);
         let (before, behind) = (own("pre_reshape_in"), own("post_reshape_in"));
         let columns = self.matrix.dims[1];
         let outer = self.input[..self.input.len() - 1].iter().map(|&d| d as i64);
@@ -97,6 +99,14 @@ impl<'g> Product<'g> {
         ];
         (nodes, shapes.into_iter().flatten().collect())
     }
+}
+
+/// Sets the attributes of a Gemm with its second matrix transposed, spelled out as onnxslim does.
+fn spell_gemm(node: &mut NodeProto) {
+    set_attribute(node, "alpha", 1.0f32);
+    set_attribute(node, "beta", 1.0f32);
+    set_attribute(node, "transA", 0i64);
+    set_attribute(node, "transB", 1i64);
 }
 
 fn shape(name: &str, dims: &[i64]) -> Option<TensorProto> {
@@ -146,7 +156,7 @@ mod tests {
         let model = run_on(&[1, 4, 2]);
         let graph = &model.graph;
         let mut gemm = node("Gemm", "mm", &["h_pre_reshape_out", "h_weight", "b"], &["h_gemm_out"]);
-        spell_gemm(&mut gemm, true);
+        spell_gemm(&mut gemm);
         let reshape = |name: &str, inputs: [&str; 2], output: &str| node("Reshape", name, &inputs, &[output]);
         assert_eq!(
             graph.node,

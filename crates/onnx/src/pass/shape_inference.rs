@@ -1,6 +1,6 @@
 //! Types and shapes of all tensors that nodes make are written to the model, as far as they follow from it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use kvant_container::onnx::{ModelProto, ValueInfoProto};
 
@@ -10,14 +10,16 @@ use crate::shape::{Types, infer};
 pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, PassError> {
     let types = infer(model);
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
-    let outputs: Vec<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
+    let outputs: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
     let old = std::mem::take(&mut graph.value_info);
     let mut infos: HashMap<String, _> = old.into_iter().map(|info| (info.name().to_owned(), info)).collect();
     let mut written = 0;
     for output in &mut graph.output {
         written += usize::from(refine(output, &types));
     }
-    for name in graph.node.iter().flat_map(|node| &node.output).filter(|n| !n.is_empty() && !outputs.contains(n)) {
+    for name in
+        graph.node.iter().flat_map(|node| &node.output).filter(|n| !n.is_empty() && !outputs.contains(n.as_str()))
+    {
         let new = || ValueInfoProto { name: Some(name.clone()), ..ValueInfoProto::default() };
         let mut info = infos.remove(name).unwrap_or_else(new);
         written += usize::from(refine(&mut info, &types));

@@ -24,7 +24,8 @@ pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, Pass
         let mut slices = Vec::with_capacity(lengths.len());
         for (i, &length) in lengths.iter().enumerate() {
             if !split.output[i].is_empty() {
-                let (slice, bounds) = slice(split, i, start, start + length, opset);
+                let (slice, bounds) =
+                    slice(split, i, (start, start + length), opset, &mut |wanted| edit.fresh(graph, wanted));
                 slices.push(slice);
                 bounds.into_iter().for_each(|bound| edit.add(bound));
             }
@@ -53,7 +54,13 @@ fn lengths(split: &NodeProto, index: &Index, graph: &GraphProto, types: &Types) 
     (lengths.len() == split.output.len() && total.is_some()).then_some(lengths)
 }
 
-fn slice(split: &NodeProto, i: usize, start: i64, end: i64, opset: i64) -> (NodeProto, Vec<TensorProto>) {
+fn slice(
+    split: &NodeProto,
+    i: usize,
+    (start, end): (i64, i64),
+    opset: i64,
+    fresh: &mut dyn FnMut(&str) -> String,
+) -> (NodeProto, Vec<TensorProto>) {
     let output = &split.output[i];
     let axis = int_attribute(split, "axis").unwrap_or(0);
     let name = format!("{output}_{i}");
@@ -65,7 +72,7 @@ fn slice(split: &NodeProto, i: usize, start: i64, end: i64, opset: i64) -> (Node
         return (slice, vec![]);
     }
     let bounds = [("starts", start), ("ends", end), ("axes", axis), ("steps", 1)];
-    let names = bounds.map(|(bound, _)| format!("{output}_{bound}_{i}"));
+    let names = bounds.map(|(bound, _)| fresh(&format!("{output}_{bound}_{i}")));
     let tensors = bounds.iter().zip(&names);
     let tensors = tensors.filter_map(|((_, number), name)| Some(Value::integers(&[1], &[*number])?.into_tensor(name)));
     let inputs: Vec<&str> = std::iter::once(&split.input[0]).chain(&names).map(String::as_str).collect();

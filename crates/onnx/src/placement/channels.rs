@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use kvant_container::onnx::{GraphProto, NodeProto};
 
-use super::place::{Channels, Placement};
+use super::placed::{Channels, Placement};
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, int_attribute, is, is_standard};

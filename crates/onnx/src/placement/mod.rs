@@ -6,11 +6,14 @@ mod channels;
 mod fusion;
 pub mod masks;
 mod place;
+mod placed;
 pub mod rules;
 mod select;
+mod settle;
 mod unmatched;
 
 pub(crate) use channels::{assign as assign_channels, check as check_channels};
 pub(crate) use fusion::{clip_bounds, scalar};
-pub use place::{Activation, Bias, Channels, Placement, Skipped, Weight, place};
+pub use place::place;
+pub use placed::{Activation, Bias, Channels, Placement, Skipped, Weight};
 pub use unmatched::{Named, unmatched};

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use kvant_container::onnx::GraphProto;
 use kvant_quant::glob::Glob;
 
-use crate::recipe::Recipe;
+use crate::error::QuantizeError;
+use crate::recipe::{Override, Recipe};
 
 /// What can be named in a graph and the graphs inside it.
 #[derive(Debug, Clone, Default)]
@@ -21,6 +22,12 @@ impl Named {
         let mut named = Self::default();
         named.add(graph);
         named
+    }
+
+    /// The first names of tensors, for a message.
+    fn some_tensors(&self) -> Vec<String> {
+        let named = self.tensors.iter().filter(|name| !name.is_empty());
+        named.take(SHOWN).map(|name| name.escape_debug().to_string()).collect()
     }
 
     fn add(&mut self, graph: &GraphProto) {
@@ -41,7 +48,7 @@ enum Word<'r> {
     Node(&'r str, &'r Glob),
     ExactNode(&'r str),
     Operator(&'r str, &'r str),
-    Tensor(&'r Glob),
+    Tensor(&'r Override),
 }
 
 impl Word<'_> {
@@ -50,7 +57,7 @@ impl Word<'_> {
             Self::Node(_, glob) => named.nodes.iter().any(|name| glob.matches(name)),
             Self::ExactNode(name) => named.nodes.contains(*name),
             Self::Operator(_, op_type) => named.operators.contains(*op_type),
-            Self::Tensor(glob) => named.tensors.iter().any(|name| glob.matches(name)),
+            Self::Tensor(said) => named.tensors.iter().any(|name| said.tensors.matches(name)),
         }
     }
 }
@@ -61,20 +68,32 @@ impl std::fmt::Display for Word<'_> {
             Self::Node(option, glob) => write!(f, "{option} {} matches no node", glob.pattern().escape_debug()),
             Self::ExactNode(name) => write!(f, "--exclude-subgraph: there is no node {}", name.escape_debug()),
             Self::Operator(option, op_type) => write!(f, "{option} {}: there is no such node", op_type.escape_debug()),
-            Self::Tensor(glob) => write!(f, "--override {} matches no tensor", glob.pattern().escape_debug()),
+            Self::Tensor(said) => {
+                write!(f, "--override {} matches no tensor", said.tensors.pattern().escape_debug())
+            }
         }
     }
 }
 
 /// A sentence for each word of a recipe that names nothing of the simplified graph, and whether it did in the source.
-pub fn unmatched(recipe: &Recipe, source: &Named, simplified: &Named) -> Vec<String> {
+///
+/// # Errors
+/// [`QuantizeError::IdleOverride`] for a type that is asked for tensors which neither has.
+pub fn unmatched(recipe: &Recipe, source: &Named, simplified: &Named) -> Result<Vec<String>, QuantizeError> {
     let idle = words(recipe).into_iter().filter(|word| !word.names_any_of(simplified));
-    let sentence = |word: Word<'_>| match word.names_any_of(source) {
-        true => format!("{word}: passes have merged or removed what it names (--disable-pass keeps it)"),
-        false => word.to_string(),
+    let sentence = |word: Word<'_>| match (word.names_any_of(source), &word) {
+        (true, _) => Ok(format!("{word}: passes have merged or removed what it names (--disable-pass keeps it)")),
+        (false, Word::Tensor(Override { tensors, float: false, .. })) => {
+            let pattern = tensors.pattern().escape_debug().to_string();
+            Err(QuantizeError::IdleOverride { pattern, some: simplified.some_tensors() })
+        }
+        (false, _) => Ok(word.to_string()),
     };
     idle.map(sentence).collect()
 }
+
+/// How many names a message has room for.
+const SHOWN: usize = 6;
 
 fn words(recipe: &Recipe) -> Vec<Word<'_>> {
     let selection = &recipe.selection;
@@ -89,7 +108,7 @@ fn words(recipe: &Recipe) -> Vec<Word<'_>> {
     ];
     let operators =
         lists.into_iter().flat_map(|(option, list)| list.iter().map(move |op_type| Word::Operator(option, op_type)));
-    let tensors = recipe.overrides.iter().map(|o| Word::Tensor(&o.tensors));
+    let tensors = recipe.overrides.iter().map(Word::Tensor);
     nodes.chain(excluded).chain(ends).chain(operators).chain(tensors).collect()
 }
 
@@ -98,7 +117,7 @@ mod tests {
     use super::*;
     use crate::graph::node;
     use crate::preset::Preset;
-    use crate::recipe::{Override, Subgraph};
+    use crate::recipe::Subgraph;
 
     #[test]
     fn words_without_effect_are_told() {
@@ -112,7 +131,7 @@ mod tests {
         recipe.selection.excluded_nodes = vec![Glob::new("conv*"), Glob::new("norm1"), Glob::new("cnov*")];
         recipe.selection.excluded_op_types = vec!["Conv".to_owned(), "Gem".to_owned()];
         recipe.selection.excluded_subgraphs = vec![Subgraph { from: vec!["conv1".into()], to: vec!["end".into()] }];
-        let told = unmatched(&recipe, &source, &simplified);
+        let told = unmatched(&recipe, &source, &simplified).unwrap();
         let starts = [
             "--exclude norm1 matches no node: passes have merged",
             "--exclude cnov* matches no node",
@@ -122,5 +141,10 @@ mod tests {
         ];
         assert_eq!(told.len(), starts.len(), "{told:?}");
         assert!(told.iter().zip(starts).all(|(told, start)| told.starts_with(start)), "{told:?}");
+        recipe.overrides = vec![Override::of(Glob::new("d*"))];
+        let refused = unmatched(&recipe, &source, &simplified).unwrap_err();
+        assert!(
+            refused.to_string().contains("`d*`") && refused.hint().is_some_and(|hint| hint.starts_with("there are c;"))
+        );
     }
 }

@@ -170,6 +170,19 @@ impl Bench {
         Ok(self.base.with_recipe(floats_outside(settings.resolve()?.recipe))?)
     }
 
+    /// The plan of an assignment; `None` where it leaves all in float.
+    fn planned(&self, assignment: &Assignment) -> Result<Option<Prepared>, SensitivityError> {
+        match self.prepared(assignment) {
+            Err(SensitivityError::Quantize(QuantizeError::NothingToDo)) => Ok(None),
+            prepared => prepared.map(Some),
+        }
+    }
+
+    /// Whether an assignment leaves all in float.
+    pub(super) fn is_float(&self, assignment: &Assignment) -> Result<bool, SensitivityError> {
+        Ok(self.planned(assignment)?.is_none())
+    }
+
     /// Makes the model of an assignment and measures it.
     pub(super) fn measure(&mut self, assignment: &Assignment) -> Result<Quality, SensitivityError> {
         if self.cancelled.load(Ordering::Relaxed) {
@@ -177,14 +190,12 @@ impl Bench {
         }
         self.trials += 1;
         let spill = Spill::new(&self.scratch).map_err(QuantizeError::from)?.cancelled_by(self.cancelled.clone());
-        let quantized = match self.prepared(assignment) {
-            Ok(prepared) => {
+        let quantized = match self.planned(assignment)? {
+            Some(prepared) => {
                 let observed = self.observed_of(&prepared, assignment);
                 prepared.finish_with(&observed, None, Some(&spill))?.0
             }
-            // All is in float.
-            Err(SensitivityError::Quantize(QuantizeError::NothingToDo)) => self.base.model.clone(),
-            Err(error) => return Err(error),
+            None => self.base.model.clone(),
         };
         Ok(self.kept.measure(&quantized, &mut self.held_out, &self.options)?)
     }

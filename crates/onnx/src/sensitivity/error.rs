@@ -36,6 +36,14 @@ pub enum SensitivityError {
         /// The quality of the best.
         best: String,
     },
+    /// Nothing is left to be quantized.
+    #[error(
+        "only the float model reaches the target: the recipe has {recipe}, and no mix with a quantized layer was found"
+    )]
+    OnlyFloat {
+        /// The quality of the recipe.
+        recipe: String,
+    },
     /// The recipe's own types are larger already.
     #[error("the constants have {least} bytes with the types of the recipe, more than the {asked} that are asked for")]
     TooLarge {
@@ -59,7 +67,9 @@ impl SensitivityError {
             Self::Evaluation(error) => error.kind(),
             Self::Layout => ErrorKind::Unsupported,
             Self::Cancelled => ErrorKind::Cancelled,
-            Self::NoLayers | Self::Unreachable { .. } | Self::TooLarge { .. } => ErrorKind::Invalid,
+            Self::NoLayers | Self::OnlyFloat { .. } | Self::Unreachable { .. } | Self::TooLarge { .. } => {
+                ErrorKind::Invalid
+            }
         }
     }
 
@@ -74,6 +84,9 @@ impl SensitivityError {
             Self::NoLayers => "leave some overrides out",
             Self::Unreachable { .. } => {
                 "add a candidate with more bits, or float (--candidates A16W8,float), or ask for less"
+            }
+            Self::OnlyFloat { .. } => {
+                "ask for less, or add candidates with more bits, e.g. --candidates A16W8,A16W16,float"
             }
             Self::TooLarge { .. } => "choose a preset with smaller weights, e.g. A8W4",
             Self::Cancelled => return None,

@@ -61,7 +61,7 @@ fn only(bench: &Bench, layer: usize, choice: Option<usize>, others: Option<usize
 /// Measures the recipe, and finds a mix that meets the target, if there is one. `watch` is told of models measured, of those that
 /// may be needed.
 ///
-/// Errors: a target that no mix reaches.
+/// Errors: a target that no mix reaches, or none but that of floats alone.
 pub fn search(
     bench: &mut Bench,
     mut rows: Vec<Row>,
@@ -80,8 +80,11 @@ pub fn search(
     for (row, &level) in rows.iter_mut().zip(levels).filter(|(_, level)| **level > 0) {
         row.chosen = Some(bench.candidates[level - 1].to_string());
     }
-    let (float, least) = bench.bytes(&assignment(bench, &plain))?;
     let mix = assignment(bench, levels);
+    if bench.is_float(&mix)? {
+        return Err(SensitivityError::OnlyFloat { recipe: format!("{:.2} dB", recipe.sqnr_db) });
+    }
+    let (float, least) = bench.bytes(&assignment(bench, &plain))?;
     let spelled = bench.candidates.iter().map(ToString::to_string);
     Ok(Outcome {
         candidates: std::iter::once("recipe".to_owned()).chain(spelled).collect(),

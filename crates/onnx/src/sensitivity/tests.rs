@@ -104,6 +104,9 @@ fn what_no_mix_reaches_is_told() {
     let mut bench = bench("A8W8", &["A16W8"]);
     let error = found(&mut bench, Some(Target::Sqnr(500.0))).unwrap_err();
     assert!(matches!(error, SensitivityError::Unreachable { .. }) && error.to_string().contains("A16W8"), "{error}");
+    let mut bench = self::bench("A8W8", &["float"]);
+    let error = found(&mut bench, Some(Target::Sqnr(500.0))).unwrap_err();
+    assert!(matches!(error, SensitivityError::OnlyFloat { .. }), "{error}");
     let dynamic = plan(model(), &settings("UINT8_DYNAMIC_QUANT"), None);
     assert!(matches!(dynamic, Err(SensitivityError::Layout)));
 }

@@ -55,6 +55,16 @@ pub enum SettingsError {
     /// Nodes to leave out are not understood.
     #[error("the excluded subgraph `{0}` is not written as FROM..TO")]
     Subgraph(String),
+    /// Two options leave each other without effect.
+    #[error("{one} and {other} exclude each other: {because}")]
+    Contradiction {
+        /// An option.
+        one: &'static str,
+        /// What it does not go with.
+        other: String,
+        /// Why.
+        because: &'static str,
+    },
     /// There is no such pass.
     #[error("{0}")]
     Pass(#[from] PassError),
@@ -100,6 +110,7 @@ impl SettingsError {
                 "write an element type, `channel` or `tensor`, `symmetric` or `asymmetric`, a calibration method, with colons between; or `keep`"
             }
             Self::Subgraph(_) => "write the names of nodes, as in conv1..add3 or a,b..c",
+            Self::Contradiction { .. } => "leave one of them out, or choose another type",
             Self::Pass(error) => return error.hint(),
             Self::Algorithm(error) => return Some(error.hint()),
         };

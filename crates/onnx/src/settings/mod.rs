@@ -2,6 +2,7 @@
 //! [`Settings::resolve`]; what a file looks like is in [`file`].
 
 mod as_text;
+mod contradiction;
 mod error;
 mod file;
 mod override_text;

@@ -1,6 +1,6 @@
 //! From settings to the recipe that a preset and they make together.
 
-use super::{PairLayout, Settings, SettingsError};
+use super::{PairLayout, Settings, SettingsError, contradiction};
 use crate::algorithm::Algorithms;
 use crate::calibration::Method;
 use crate::pass;
@@ -45,6 +45,7 @@ impl Settings {
         recipe.selection = self.selection(recipe.selection)?;
         recipe.overrides = self.overrides.iter().map(|text| text.resolve()).collect::<Result<_, _>>()?;
         recipe.drop_activations &= recipe.activation.is_some_and(|a| !a.symmetric);
+        contradiction::refuse(self, &recipe)?;
         let passes = self.passes(&recipe)?;
         Ok(Resolved { recipe, passes })
     }
@@ -132,6 +133,8 @@ mod tests {
         assert!(unknown.resolve().unwrap_err().to_string().contains("nearest name is A8W"));
         let misspelled = Settings { preset: Some("A8W8_QUAROTT".to_owned()), ..Settings::default() };
         assert!(misspelled.resolve().unwrap_err().to_string().ends_with("A8W8_QUAROT"));
+        let twice = Settings { preset: Some("A8W8_CLE_CLE".to_owned()), ..Settings::default() };
+        assert!(twice.resolve().unwrap_err().to_string().contains("`cle` is given twice"));
         assert!(matches!(Settings::default().resolve(), Err(SettingsError::NoPreset)));
     }
 }

@@ -37,7 +37,7 @@ impl ValueType {
     }
 
     /// The type a file declares; `None` for what is no tensor.
-    pub(super) fn declared(value: &ValueInfoProto) -> Option<Self> {
+    pub(crate) fn declared(value: &ValueInfoProto) -> Option<Self> {
         let Some(TypeValue::TensorType(tensor)) = &value.type_.value else { return None };
         let data_type = EnumOrUnknown::from_i32(tensor.elem_type()).enum_value_or(DataType::UNDEFINED);
         let shape = tensor.shape.as_ref().map(|shape| shape.dim.iter().map(Dim::of).collect());

@@ -2,16 +2,20 @@
 //! operators and file, the parameters of QuantizeLinear and DequantizeLinear, and operators that ONNX Runtime does not have.
 //! Reads the graph alone; runs nothing.
 
+mod known_operators;
 mod operators;
 mod pairs;
 mod saturation;
 mod types;
+mod values;
+mod versions;
 
 pub use saturation::{Saturation, WAY_OUT as SATURATION_HINT};
 
 use crate::graph;
+use kvant_container::Error;
 use kvant_container::onnx::ModelProto;
-use kvant_quant::finding::{Finding, Findings};
+use kvant_quant::finding::{Finding, Findings, Severity};
 
 /// A check of a graph.
 pub struct Check {
@@ -24,6 +28,8 @@ pub struct Check {
 
 /// Every check.
 pub const CHECKS: &[Check] = &[
+    // What is wrong here keeps the file from being read: see [`unread`].
+    Check { id: FILE, about: "the file and its external data are there and can be read", run: |_, _| {} },
     Check {
         id: "graph",
         about: "every tensor is made once, read by name, and of the size that its shape gives",
@@ -39,13 +45,28 @@ pub const CHECKS: &[Check] = &[
         about: "scales and zero points of Q/DQ fit each other and what they quantize",
         run: pairs::run,
     },
-    Check { id: "operators", about: "ONNX Runtime has the operators", run: operators::run },
+    Check { id: "operators", about: "ONNX Runtime has the operators and their attributes", run: operators::run },
+    Check { id: "versions", about: "ONNX Runtime takes the opsets and the version of the file", run: versions::run },
+    Check { id: "values", about: "constants are numbers, and weights finite", run: values::run },
     Check {
         id: "saturation",
         about: "products of bytes that ONNX Runtime cuts to 16 bits on some processors (a note)",
         run: saturation::run,
     },
 ];
+
+/// The check of what keeps a file from being read.
+const FILE: &str = "onnx-file";
+
+/// What keeps a graph from being read, as a finding.
+///
+/// # Errors
+/// Refusals of the system, which say nothing of the graph.
+pub fn unread(error: Error) -> Result<Finding, Error> {
+    let Error::Onnx { file, problem } = &error else { return Err(error) };
+    let (place, reason) = (file.display().to_string(), problem.to_string());
+    Ok(Finding { check: FILE, severity: Severity::Error, place, reason, hint: error.hint() })
+}
 
 /// What all checks find, the worst first.
 pub fn verify(model: &ModelProto) -> Vec<Finding> {
@@ -59,13 +80,18 @@ pub fn verify(model: &ModelProto) -> Vec<Finding> {
     findings
 }
 
-/// Whether ONNX Runtime runs it, as far as is known: errors stop it, and so do operators that it does not have.
+/// Checks that stop ONNX Runtime whatever the severity: other runtimes may take what they find.
+const OF_RUNTIME: [&str; 2] = ["operators", "versions"];
+
+/// Whether ONNX Runtime runs it, as far as is known: errors stop it, and so do operators and versions that it does not have.
 pub fn runs(findings: &[Finding]) -> bool {
-    use kvant_quant::finding::Severity::Error;
-    findings.iter().all(|finding| finding.severity != Error && finding.check != "operators")
+    findings.iter().all(|finding| finding.severity != Severity::Error && !OF_RUNTIME.contains(&finding.check))
 }
 
 fn structure(model: &ModelProto, findings: &mut Findings) {
+    if model.graph.output.is_empty() {
+        findings.error("graph", "has no output: nothing of it would be computed", "export the model again");
+    }
     if let Err(problem) = graph::check(model) {
         match problem.kind() {
             kvant_container::ErrorKind::Unsupported => findings.warning("graph", problem.to_string(), problem.hint()),
@@ -178,6 +204,76 @@ mod tests {
         let mut old_file = of(21);
         old_file.ir_version = Some(8);
         assert!(found(&old_file).iter().any(|(check, reason)| *check == "types" && reason.contains("IR version 10")));
+    }
+
+    #[test]
+    fn what_onnx_runtime_refuses() {
+        let broken = |change: fn(&mut ModelProto)| {
+            let mut model = healthy();
+            change(&mut model);
+            assert!(!runs(&verify(&model)));
+            found(&model)
+        };
+        let node = |model: &'static str| move |at: &(&'static str, String)| at.0 == model;
+        let is_in = |found: &[(&'static str, String)], check, text: &str| {
+            assert!(found.iter().filter(|at| node(check)(at)).any(|(_, reason)| reason.contains(text)), "{found:?}");
+        };
+        is_in(&broken(|m| m.graph.as_mut().unwrap().node[3].op_type = Some("Foo".into())), "operators", "`Foo`");
+        is_in(&broken(|m| m.opset_import[0].version = Some(99)), "versions", "26 at most");
+        is_in(&broken(|m| m.opset_import[0].version = Some(27)), "versions", "opset 27");
+        is_in(&broken(|m| m.ir_version = Some(14)), "versions", "13 at most");
+        is_in(&broken(|m| m.graph.as_mut().unwrap().output.clear()), "graph", "no output");
+        let foreign = broken(|m| set_attribute(&mut m.graph.as_mut().unwrap().node[3], "speed", 1i64));
+        is_in(&foreign, "operators", "no attribute `speed`");
+        let twice = broken(|m| {
+            let node = &mut m.graph.as_mut().unwrap().node[2];
+            node.attribute.push(node.attribute[0].clone());
+        });
+        is_in(&twice, "operators", "twice");
+        let microsoft = broken(|m| {
+            add_opset(m, "com.microsoft", 1);
+            m.graph.as_mut().unwrap().node[3].domain = Some("com.microsoft".to_owned());
+        });
+        is_in(&microsoft, "operators", "no library of its own");
+        let mut newest = healthy();
+        newest.ir_version = Some(13);
+        assert!(runs(&verify(&newest)));
+    }
+
+    #[test]
+    fn operands_are_of_one_type() {
+        let of = |declared: DataType| {
+            let nodes = vec![node("MatMul", "m", &["x", "w"], &["y"])];
+            let mut made = model(17, nodes, vec![floats("w", &[2, 2], &[1.0; 4])], &["x"], &["y"]);
+            made.graph.as_mut().unwrap().input[0] = crate::shape::ValueType::any(declared).to_proto("x").unwrap();
+            found(&made)
+        };
+        assert_eq!(of(DataType::FLOAT), []);
+        let mixed = of(DataType::FLOAT16);
+        assert!(mixed[0].0 == "types" && mixed[0].1.contains("float16 and float"), "{mixed:?}");
+    }
+
+    #[test]
+    fn constants_are_numbers() {
+        let of = |op: &str, values: &[f32]| {
+            let nodes = vec![node(op, "m", &["x", "w"], &["y"])];
+            found(&model(17, nodes, vec![floats("w", &[values.len()], values)], &["x"], &["y"]))
+        };
+        assert_eq!(of("MatMul", &[1.0, -2.0]), []);
+        for value in [f32::NAN, f32::INFINITY] {
+            let weight = of("MatMul", &[1.0, value]);
+            assert!(weight[0].0 == "values" && weight[0].1.contains("1 of 2"), "{weight:?}");
+        }
+        assert_eq!(of("Add", &[0.0, f32::NEG_INFINITY]), [], "a mask");
+        assert_eq!(of("Add", &[0.0, f32::NAN])[0].0, "values");
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_findings() {
+        let file = std::path::PathBuf::from("m.onnx");
+        let problem = kvant_container::onnx::OnnxError::NoGraph;
+        let found = unread(Error::Onnx { file, problem }).unwrap();
+        assert_eq!((found.check, found.severity, found.place.as_str()), ("onnx-file", Severity::Error, "m.onnx"));
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Element types against versions: that of the operators that quantize to them, and that of the file.
+//! Element types against versions: that of the operators that quantize to them, and that of the file. And against each other,
+//! where an operator works on one type and what it reads is declared.
 
-use crate::graph::{Index, STANDARD_DOMAIN, is, opset};
-use kvant_container::onnx::{DataType, ModelProto, NodeProto, data_type, data_type_name};
+use crate::graph::{Index, STANDARD_DOMAIN, int_attribute, is, is_standard, opset};
+use crate::shape::ValueType;
+use kvant_container::onnx::{DataType, EnumOrUnknown, ModelProto, NodeProto, data_type, data_type_name};
 use kvant_quant::finding::Findings;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A type, the first opset whose QuantizeLinear and DequantizeLinear take it, and the first version of the file format that
 /// has it (ONNX 1.22, docs/Versioning.md and the operators' schemas).
@@ -27,6 +29,48 @@ const TYPES: &[(DataType, i64, i64)] = &[
 pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
     files(model, findings);
     operators(model, findings);
+    operands(model, findings);
+}
+
+/// Operators all of whose inputs, or so many of them, are of one type.
+const OF_ONE_TYPE: [(&str, usize); 14] = [
+    ("Add", 2),
+    ("Concat", usize::MAX),
+    ("Conv", 3),
+    ("ConvTranspose", 3),
+    ("Div", 2),
+    ("Equal", 2),
+    ("Gemm", 3),
+    ("Greater", 2),
+    ("InstanceNormalization", 3),
+    ("Less", 2),
+    ("MatMul", 2),
+    ("Mul", 2),
+    ("PRelu", 2),
+    ("Sub", 2),
+];
+
+/// Operands whose types are declared: inputs of the graph, constants and what is cast. Others are for the runtime to find.
+fn operands(model: &ModelProto, findings: &mut Findings) {
+    let graph = &model.graph;
+    let inputs = graph.input.iter().filter_map(|input| Some((input.name(), ValueType::declared(input)?.data_type)));
+    let constants = graph.initializer.iter().map(|tensor| (tensor.name(), data_type(tensor)));
+    let casts = graph.node.iter().filter(|node| is(node, "Cast")).filter_map(|node| {
+        let to = i32::try_from(int_attribute(node, "to")?).ok()?;
+        Some((node.output.first()?.as_str(), EnumOrUnknown::from_i32(to).enum_value_or(DataType::UNDEFINED)))
+    });
+    let known = inputs.chain(constants).chain(casts).filter(|(_, known)| *known != DataType::UNDEFINED);
+    let known: HashMap<&str, DataType> = known.collect();
+    for node in graph.node.iter().filter(|node| is_standard(node)) {
+        let Some((_, count)) = OF_ONE_TYPE.iter().find(|(operator, _)| *operator == node.op_type()) else { continue };
+        let mut types = node.input.iter().take(*count).filter_map(|name| known.get(name.as_str()));
+        let Some(first) = types.next() else { continue };
+        if let Some(other) = types.find(|other| *other != first) {
+            let (first, other) = (data_type_name(*first), data_type_name(*other));
+            let reason = format!("reads {first} and {other}, and {} works on one type", node.op_type());
+            findings.error(name_of(node), reason, "cast one of them, or declare the input's type as it is");
+        }
+    }
 }
 
 fn row(found: DataType) -> Option<&'static (DataType, i64, i64)> {

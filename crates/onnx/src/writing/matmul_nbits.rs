@@ -12,6 +12,7 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, 
 use rayon::prelude::*;
 
 use super::operators::MICROSOFT;
+use super::tensor_names::TensorNames;
 use crate::algorithm::{Algorithm, HqqSettings};
 use crate::element::Element;
 use crate::error::QuantizeError;
@@ -134,9 +135,11 @@ pub fn write_blocks(
     spill: Option<&Spill>,
 ) -> Result<usize, QuantizeError> {
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
+    let names = TensorNames::of(graph);
     let mut nodes = std::mem::take(&mut graph.node);
     let index = Index::new(graph);
-    let mut writer = Writer { graph, index, blocks, placement, solution, spill, made: BTreeSet::new(), written: 0 };
+    let made = BTreeSet::new();
+    let mut writer = Writer { graph, index, blocks, placement, solution, spill, names, made, written: 0 };
     writer.nodes(&mut nodes)?;
     let written = writer.written;
     graph.node = nodes;
@@ -154,6 +157,7 @@ struct Writer<'a> {
     placement: &'a Placement,
     solution: &'a Solution,
     spill: Option<&'a Spill>,
+    names: TensorNames,
     /// The stored weights.
     made: BTreeSet<String>,
     written: usize,
@@ -179,13 +183,14 @@ impl Writer<'_> {
         let Some(weight) = weight else { return Ok(None) };
         let Some(source) = self.index.constant(self.graph, weight) else { return Ok(None) };
         let Some(map) = BlockMap::of(old, &shape(source)?, self.blocks.block) else { return Ok(None) };
-        let stored = format!("{weight}_Q{}{}", self.blocks.bits, if map.transposed { "_t" } else { "" });
+        let suffix = format!("_Q{}{}", self.blocks.bits, if map.transposed { "_t" } else { "" });
+        let stored = self.names.of_tensor(weight, &suffix);
         if self.made.insert(stored.clone()) {
             let source = values(source)?;
             self.store(weight, &stored, &source, map)?;
         }
         self.written += 1;
-        Ok(Some(replacement(old, &stored, map, self.blocks)))
+        Ok(Some(self.replacement(old, &stored, map)))
     }
 
     fn store(&mut self, weight: &str, stored: &str, source: &[f32], map: BlockMap) -> Result<(), QuantizeError> {
@@ -202,8 +207,13 @@ impl Writer<'_> {
         let initializers = &mut self.graph.initializer;
         initializers.push(tensor(stored, DataType::UINT8, &[map.outputs, rows, bytes], codes));
         let scales = bytemuck::cast_slice(&packed.scales).to_vec();
-        initializers.push(tensor(&format!("{stored}_scales"), DataType::FLOAT, &[map.outputs * rows], scales));
-        let name = format!("{stored}_zero_points");
+        initializers.push(tensor(
+            &self.names.of_tensor(stored, "_scales"),
+            DataType::FLOAT,
+            &[map.outputs * rows],
+            scales,
+        ));
+        let name = self.names.of_tensor(stored, "_zero_points");
         match packed.zero_points {
             ZeroPoints::None => {}
             ZeroPoints::Codes(codes) => initializers.push(tensor(&name, DataType::UINT8, &[codes.len()], codes)),
@@ -213,6 +223,35 @@ impl Writer<'_> {
             }
         }
         Ok(())
+    }
+
+    fn replacement(&mut self, old: &NodeProto, stored: &str, map: BlockMap) -> Vec<NodeProto> {
+        let blocks = self.blocks;
+        let bias = old.input.get(2).filter(|name| !name.is_empty());
+        let output = &old.output[0];
+        let product = bias.map_or_else(|| output.clone(), |_| self.names.of_tensor(output, "_product"));
+        let [scales, zero_points] = ["_scales", "_zero_points"].map(|suffix| self.names.of_tensor(stored, suffix));
+        let mut reads = vec![old.input[0].as_str(), stored, &scales];
+        if !blocks.symmetric || blocks.hqq.is_some() {
+            reads.push(&zero_points);
+        }
+        // Names of nodes may be empty; those of tensors differ.
+        let named = if old.name().is_empty() { &old.output[0] } else { old.name() };
+        let name = format!("{named}_Q{}", blocks.bits);
+        let mut made = node("MatMulNBits", &name, &reads, &[&product]);
+        made.domain = Some(MICROSOFT.to_owned());
+        let numbers = [
+            ("K", map.inputs as i64),
+            ("N", map.outputs as i64),
+            ("bits", i64::from(blocks.bits)),
+            ("block_size", blocks.block as i64),
+        ];
+        numbers.iter().for_each(|&(key, value)| set_attribute(&mut made, key, value));
+        if blocks.accuracy > 0 {
+            set_attribute(&mut made, "accuracy_level", i64::from(blocks.accuracy));
+        }
+        let sum = bias.map(|bias| node("Add", &format!("{name}_bias"), &[&product, bias], &[&old.output[0]]));
+        [made].into_iter().chain(sum).collect()
     }
 }
 
@@ -224,33 +263,6 @@ fn fits(old: &NodeProto) -> bool {
         "Gemm" => one("alpha") && one("beta") && int_attribute(old, "transA").unwrap_or(0) == 0,
         _ => false,
     }
-}
-
-fn replacement(old: &NodeProto, stored: &str, map: BlockMap, blocks: Blocks) -> Vec<NodeProto> {
-    let bias = old.input.get(2).filter(|name| !name.is_empty());
-    let product = bias.map_or_else(|| old.output[0].clone(), |_| format!("{}_product", old.output[0]));
-    let (scales, zero_points) = (format!("{stored}_scales"), format!("{stored}_zero_points"));
-    let mut reads = vec![old.input[0].as_str(), stored, &scales];
-    if !blocks.symmetric || blocks.hqq.is_some() {
-        reads.push(&zero_points);
-    }
-    // Names of nodes may be empty; those of tensors differ.
-    let named = if old.name().is_empty() { &old.output[0] } else { old.name() };
-    let name = format!("{named}_Q{}", blocks.bits);
-    let mut made = node("MatMulNBits", &name, &reads, &[&product]);
-    made.domain = Some(MICROSOFT.to_owned());
-    let numbers = [
-        ("K", map.inputs as i64),
-        ("N", map.outputs as i64),
-        ("bits", i64::from(blocks.bits)),
-        ("block_size", blocks.block as i64),
-    ];
-    numbers.iter().for_each(|&(key, value)| set_attribute(&mut made, key, value));
-    if blocks.accuracy > 0 {
-        set_attribute(&mut made, "accuracy_level", i64::from(blocks.accuracy));
-    }
-    let sum = bias.map(|bias| node("Add", &format!("{name}_bias"), &[&product, bias], &[&old.output[0]]));
-    [made].into_iter().chain(sum).collect()
 }
 
 /// The nearest codes.

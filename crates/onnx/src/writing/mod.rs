@@ -8,6 +8,7 @@ mod matmul_nbits;
 mod operators;
 mod pairs;
 mod qoperator;
+mod tensor_names;
 
 pub use constants::lift_constants;
 pub(crate) use matmul_nbits::block_parameters;

@@ -2,7 +2,7 @@
 //!
 //! Names, as loaders and tools of the field know them: `<t>_QuantizeLinear`, `<t>_DequantizeLinear`, their outputs with
 //! `_Output` behind, `<t>_scale`, `<t>_zero_point`, `<w>_quantized`; the DequantizeLinear of a bias makes the bias's own name, and
-//! what made a quantized graph output `y` makes `y_QuantizeLinear_Input` instead.
+//! what made a quantized graph output `y` makes `y_QuantizeLinear_Input` instead. A name that the graph has already gets a number.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,6 +10,7 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, 
 
 use super::boundary;
 use super::operators::{Dialect, MICROSOFT, Operators, QUARK, linear_node};
+use super::tensor_names::TensorNames;
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, add_opset, bodies_mut, cast_node, set_attribute};
@@ -33,7 +34,9 @@ pub fn write_pairs(
     drop_nodes(graph, &placement.dropped);
     let dialect = Dialect::of(recipe);
     let index = Index::new(graph);
-    let mut writer = Writer { recipe, placement, solution, spill, dialect, index, units, made: Made::default() };
+    let names = TensorNames::of(graph);
+    let made = Made::default();
+    let mut writer = Writer { recipe, placement, solution, spill, dialect, index, units, names, made };
     writer.constants(graph)?;
     writer.activations()?;
     let Writer { made, .. } = writer;
@@ -90,6 +93,7 @@ struct Writer<'a> {
     index: Index,
     /// The factor of each bias's product.
     units: HashMap<String, f32>,
+    names: TensorNames,
     made: Made,
 }
 
@@ -110,7 +114,7 @@ impl Writer<'_> {
     }
 
     fn block_constant(&mut self, name: &str, block: crate::element::Block, weight: &Weight) {
-        let output = format!("{name}_DequantizeLinear_Output");
+        let output = self.names.of_tensor(name, "_DequantizeLinear_Output");
         let node_name = format!("{name}_DequantizeLinear");
         self.made.constants.push(self.dialect.block_node(block, &node_name, name, &output, weight.block_axis));
         self.made.reads.insert(name.to_owned(), output);
@@ -119,7 +123,7 @@ impl Writer<'_> {
     fn weight(&mut self, name: &str, source: &TensorProto, weight: &Weight) -> Result<(), QuantizeError> {
         let Some(parameters) = self.solution.weights.get(name) else { return Ok(()) };
         let operators = self.dialect.operators(weight.scheme.element, true)?;
-        let output = format!("{name}_DequantizeLinear_Output");
+        let output = self.names.of_tensor(name, "_DequantizeLinear_Output");
         self.parameters(name, parameters, weight.scheme.element, weight.axis, source.dims.len());
         let axis = weight.axis.filter(|_| parameters.len() > 1 || source.dims.len() > 1);
         if operators == Operators::Extended {
@@ -133,8 +137,9 @@ impl Writer<'_> {
 
     /// The float constant, quantized and dequantized by operators.
     fn weight_pair(&mut self, name: &str, operators: Operators, axis: Option<usize>, output: &str) {
-        let between = format!("{name}_QuantizeLinear_Output");
-        let pair = self.pair(name, name, operators, &between, output, &self.names(name), axis);
+        let between = self.names.of_tensor(name, "_QuantizeLinear_Output");
+        let parameters = self.names(name);
+        let pair = self.pair(name, name, operators, &between, output, &parameters, axis);
         self.made.constants.extend(pair);
     }
 
@@ -155,7 +160,7 @@ impl Writer<'_> {
             Some(chosen) => pack(&chosen.iter().map(|&code| i64::from(code)).collect::<Vec<_>>(), element),
             None => weight_codes(&values(source)?, &shape, weight.axis, parameters, weight.method()),
         };
-        let stored = format!("{name}_quantized");
+        let stored = self.names.of_tensor(name, "_quantized");
         let data_type = element.data_type().unwrap_or(DataType::FLOAT);
         self.made.initializers.push(tensor(&stored, data_type, &shape, keep(self.spill, codes)?));
         self.made.replaced.insert(name.to_owned());
@@ -189,8 +194,8 @@ impl Writer<'_> {
             _ => scales,
         };
         let codes = bias_codes(&source_values, &scales, element);
-        let stored = format!("{name}_quantized");
-        let (scale, zero_point) = (format!("{stored}_scale"), format!("{stored}_zero_point"));
+        let stored = self.names.of_tensor(name, "_quantized");
+        let (scale, zero_point) = self.names(&stored);
         let data_type = element.data_type().unwrap_or(DataType::INT32);
         let contents = keep(self.spill, pack(&codes, element))?;
         self.made.initializers.push(tensor(&stored, data_type, &source_shape, contents));
@@ -219,8 +224,8 @@ impl Writer<'_> {
                 continue;
             }
             let is_output = self.index.is_output(name) && !self.index.is_input(name);
-            let source = if is_output { format!("{name}_QuantizeLinear_Input") } else { name.clone() };
-            let output = if is_output { name.clone() } else { format!("{name}_DequantizeLinear_Output") };
+            let source = if is_output { self.names.of_tensor(name, "_QuantizeLinear_Input") } else { name.clone() };
+            let output = if is_output { name.clone() } else { self.names.of_tensor(name, "_DequantizeLinear_Output") };
             let nodes = match activation.scheme.element {
                 Element::Block(block) => {
                     let node_name = format!("{name}_DequantizeLinear");
@@ -251,7 +256,7 @@ impl Writer<'_> {
         if provider.is_none() && operators != Operators::Cast {
             self.parameters(name, &[affine], element, None, 0);
         }
-        let between = format!("{name}_QuantizeLinear_Output");
+        let between = self.names.of_tensor(name, "_QuantizeLinear_Output");
         if operators == Operators::Cast {
             let narrow = element.data_type().unwrap_or(DataType::FLOAT);
             let there = cast_node(&format!("{name}_QuantizeLinear"), source, &between, narrow);
@@ -275,8 +280,9 @@ impl Writer<'_> {
         let Some(parameters) = self.solution.channels.get(name) else { return Ok(Vec::new()) };
         let axis = activation.channels.map(|channels| channels.axis);
         self.parameters(name, parameters, element, axis, 1);
-        let between = format!("{name}_QuantizeLinear_Output");
-        Ok(self.pair(name, source, operators, &between, output, &self.names(name), axis))
+        let between = self.names.of_tensor(name, "_QuantizeLinear_Output");
+        let parameters = self.names(name);
+        Ok(self.pair(name, source, operators, &between, output, &parameters, axis))
     }
 
     /// The two nodes of a tensor.
@@ -305,8 +311,9 @@ impl Writer<'_> {
         made
     }
 
-    fn names(&self, tensor: &str) -> (String, String) {
-        (format!("{tensor}_scale"), format!("{tensor}_zero_point"))
+    /// The names of scale and zero point.
+    fn names(&mut self, tensor: &str) -> (String, String) {
+        (self.names.of_tensor(tensor, "_scale"), self.names.of_tensor(tensor, "_zero_point"))
     }
 
     /// The initializers of scale and zero point.
@@ -360,9 +367,9 @@ impl Made {
         let inputs: Vec<String> = graph.input.iter().map(|v| v.name().to_owned()).collect();
         nodes.extend(inputs.iter().filter_map(|name| self.behind.remove(name)).flatten());
         for mut node in old {
+            let outputs = node.output.clone();
             self.rename(&mut node);
             bodies_mut(&mut node).for_each(|body| self.rename_weights(body, placement));
-            let outputs: Vec<String> = node.output.iter().map(|name| self.original(name)).collect();
             nodes.push(node);
             nodes.extend(outputs.iter().filter_map(|name| self.behind.remove(name)).flatten());
         }
@@ -398,10 +405,5 @@ impl Made {
             }
             bodies_mut(node).for_each(|inner| self.rename_weights(inner, placement));
         }
-    }
-
-    /// The name of an output before it was renamed.
-    fn original(&self, name: &str) -> String {
-        name.strip_suffix("_QuantizeLinear_Input").filter(|n| self.makes.contains_key(*n)).unwrap_or(name).to_owned()
     }
 }

@@ -10,6 +10,7 @@ use kvant_container::onnx::{
 };
 
 use super::operators::MICROSOFT;
+use super::tensor_names::TensorNames;
 use crate::element::{CodeRange, Element};
 use crate::error::QuantizeError;
 use crate::graph::{
@@ -89,10 +90,11 @@ pub fn fuse(model: &mut ModelProto) -> Result<usize, QuantizeError> {
     let version = opset(model, STANDARD_DOMAIN).unwrap_or(1);
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
     let mut edit = Edit::default();
+    let mut names = TensorNames::of(graph);
     let fuser = Fuser { graph, index: Index::new(graph), opset: version };
     for (position, old) in graph.node.iter().enumerate() {
         let Some(row) = ROWS.iter().find(|row| is(old, row.op_type)) else { continue };
-        let Some(fused) = fuser.fused(old, row)? else { continue };
+        let Some(fused) = fuser.fused(old, row, &mut names)? else { continue };
         fused.gone.iter().for_each(|&gone| edit.remove(gone));
         fused.constants.into_iter().for_each(|constant| edit.add(constant));
         edit.replace(position, fused.nodes);
@@ -140,7 +142,7 @@ struct Fuser<'a> {
 }
 
 impl<'a> Fuser<'a> {
-    fn fused(&self, old: &'a NodeProto, row: &Row) -> Result<Option<Fused>, QuantizeError> {
+    fn fused(&self, old: &'a NodeProto, row: &Row, names: &mut TensorNames) -> Result<Option<Fused>, QuantizeError> {
         if let Form::Moves(from) = row.form {
             return Ok(if self.opset >= from { self.moved(old) } else { None });
         }
@@ -153,7 +155,7 @@ impl<'a> Fuser<'a> {
         if !self.spell(&mut made, old) {
             return Ok(None);
         }
-        let (clip, constants) = clamped(&mut made, &output);
+        let (clip, constants) = clamped(&mut made, &output, names);
         Ok(Some(Fused { nodes: [made].into_iter().chain(clip).collect(), gone: output.gone, constants }))
     }
 
@@ -321,10 +323,10 @@ impl<'a> Fuser<'a> {
 }
 
 /// Puts a Clip on integers behind a node whose output is clamped.
-fn clamped(made: &mut NodeProto, output: &Output) -> (Option<NodeProto>, Vec<TensorProto>) {
+fn clamped(made: &mut NodeProto, output: &Output, names: &mut TensorNames) -> (Option<NodeProto>, Vec<TensorProto>) {
     let Some(clamp) = output.clamp else { return (None, Vec::new()) };
     let target = output.codes.codes;
-    let [between, min, max] = ["unclamped", "min", "max"].map(|suffix| format!("{target}_{suffix}"));
+    let [between, min, max] = ["_unclamped", "_min", "_max"].map(|suffix| names.of_tensor(target, suffix));
     made.output = vec![between.clone()];
     let bound =
         |name: &str, code: i64| tensor(name, output.codes.element, &[], pack(&[code], element(output.codes.element)));

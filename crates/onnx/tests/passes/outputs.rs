@@ -1,15 +1,15 @@
 //! Every pass, alone and with all others, leaves what the model computes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use kvant_container::onnx::ModelProto;
+use kvant_container::onnx::{ModelProto, ValueInfoProto};
 use kvant_onnx::data::{Array, Values};
-use kvant_onnx::graph::check;
+use kvant_onnx::graph::{check, node};
 use kvant_onnx::pass::{ALL, Context, Selection, simplify, upgrade_opset};
 use kvant_onnx::runtime::{RuntimeChoice, RuntimeOptions, open};
 
-use crate::model::model;
+use crate::model::{floats, model};
 
 /// All outputs of a model on one input, by name; integers as floats.
 fn outputs(model: &ModelProto) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
@@ -49,6 +49,44 @@ fn each_pass_alone() {
         simplify(&mut changed, &Selection::none().with(pass.name).unwrap(), &Context::default()).unwrap();
         assert_same(&model(), &changed, pass.name);
     }
+}
+
+/// What a pass has named anew.
+fn new_names(before: &ModelProto, after: &ModelProto) -> Vec<String> {
+    let names = |model: &ModelProto| -> BTreeSet<String> {
+        let constants = model.graph.initializer.iter().map(|tensor| tensor.name().to_owned());
+        constants.chain(model.graph.node.iter().flat_map(|node| node.output.clone())).collect()
+    };
+    names(after).difference(&names(before)).cloned().collect()
+}
+
+/// The model with constants of these names, each of which makes an output of its own.
+fn with_taken(names: &[String]) -> ModelProto {
+    let mut taken = model();
+    let graph = taken.graph.as_mut().unwrap();
+    for (i, name) in names.iter().enumerate() {
+        let output = format!("taken{i}");
+        graph.initializer.push(floats(name, &[2 + i]));
+        graph.node.push(node("Neg", &output, &[name], &[&output]));
+        graph.output.push(ValueInfoProto { name: Some(output), ..graph.output[0].clone() });
+    }
+    taken
+}
+
+#[test]
+fn names_that_are_taken_stay_what_they_are() {
+    let mut found = 0;
+    for pass in ALL.iter().filter(|pass| !OF_THE_ENDS.contains(&pass.name)) {
+        let only = Selection::none().with(pass.name).unwrap();
+        let mut changed = model();
+        simplify(&mut changed, &only, &Context::default()).unwrap();
+        let taken = with_taken(&new_names(&model(), &changed));
+        let mut changed = taken.clone();
+        simplify(&mut changed, &only, &Context::default()).unwrap();
+        assert_same(&taken, &changed, pass.name);
+        found += taken.graph.output.len() - model().graph.output.len();
+    }
+    assert!(found > 5, "only {found} new names were tried");
 }
 
 #[test]

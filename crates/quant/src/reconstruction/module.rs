@@ -50,6 +50,20 @@ pub trait Samples {
     /// It cannot be had.
     fn sample(&mut self, index: usize) -> Result<Sample<'_>, Self::Error>;
 
+    /// A sample as one step of training sees it, which need not be the same in each; `draw` counts samples drawn before it.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    fn drawn(&mut self, index: usize, draw: u64) -> Result<Sample<'_>, Self::Error> {
+        let _ = draw;
+        self.sample(index)
+    }
+
+    /// Whether steps see other samples than [`sample`](Self::sample) gives, so that no sums over all of them stand for steps.
+    fn are_mixed(&self) -> bool {
+        false
+    }
+
     /// Asked now and then: fails where somebody asked to stop.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ impl Quadratic {
         let shape = module.shape;
         let positions = samples.sample(0)?.positions;
         let pays = shape.features <= MOST_FEATURES.min(2 * batch * positions);
-        if !module.function.is_linear() || !pays {
+        if !module.function.is_linear() || !pays || samples.are_mixed() {
             return Ok(None);
         }
         let mut made = Self::empty(shape, weight);

@@ -47,7 +47,8 @@ pub fn reconstruct<S: Samples>(
 ) -> Result<Reconstructed, S::Error> {
     let batch = (settings.batch_size.max(1) as usize).min(samples.count());
     let quadratic = Quadratic::new(module, weight, samples, batch)?;
-    let mut run = Run { module, weight, samples, settings, batch, quadratic, gradients: Gradients::default() };
+    let gradients = Gradients::default();
+    let mut run = Run { module, weight, samples, settings, batch, drawn: 0, quadratic, gradients };
     let nearest = weight.nearest();
     let before = run.loss(&nearest, weight.bias, usize::MAX)?;
     let (found, iterations) = run.train()?;
@@ -70,6 +71,8 @@ struct Run<'a, S> {
     samples: &'a mut S,
     settings: &'a Settings,
     batch: usize,
+    /// Samples that steps have seen.
+    drawn: u64,
     quadratic: Option<Quadratic>,
     gradients: Gradients,
 }
@@ -146,7 +149,8 @@ impl<S: Samples> Run<'_, S> {
             return Ok(());
         }
         for number in 0..self.batch {
-            let sample = self.samples.sample(batches.draw())?;
+            let sample = self.samples.drawn(batches.draw(), self.drawn)?;
+            self.drawn += 1;
             let place = (number == 0, self.batch);
             self.module.differentiate(weights, bias, sample, place, &mut self.gradients);
         }

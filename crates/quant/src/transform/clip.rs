@@ -1,19 +1,13 @@
 //! AWQ's second half: limits of weights. Narrower groups have finer steps, and what is cut off may cost less than that.
 
 use super::TransformError;
-use super::error::finite;
-use super::gram::GroupInputs;
+use super::clip_search::GroupClipping;
 use crate::fake::fake_quantize;
 use crate::rounding::RoundingError;
 use crate::rounding::TensorContext;
 use crate::scheme::{Axis, Granularity, SchemeError, TensorScheme};
-use kvant_numeric::kernel::{Range, Source, group_abs_max, group_ranges};
-use kvant_numeric::linalg::Matrix;
+use kvant_numeric::kernel::{Range, Source, group_ranges};
 use kvant_numeric::simd::Isa;
-use rayon::prelude::*;
-
-/// Rows of weights that one thread takes at a time.
-const BAND: usize = 64;
 
 /// The search of limits with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,42 +29,38 @@ impl Clip {
     /// # Errors
     /// Where inputs are no numbers.
     pub fn prepare(&self, inputs: &[f32], columns: usize, scheme: TensorScheme) -> Result<Clipping, TransformError> {
-        let columns = columns.max(1);
-        let ends = |row: &[f32]| finite("an input", row);
-        inputs.chunks(columns).try_for_each(ends)?;
-        let group = group_width(scheme, columns);
-        let inputs = GroupInputs::of_groups(inputs, columns, group);
-        Ok(Clipping { clip: *self, scheme, columns, group, inputs })
+        let groups = self.prepare_groups(inputs, columns, group_width(scheme, columns.max(1)))?;
+        Ok(Clipping { scheme, groups })
+    }
+
+    /// The same for weights that are rounded in a way of their own, whose rows have limits for each `group` of columns.
+    ///
+    /// # Errors
+    /// Where inputs are no numbers.
+    pub fn prepare_groups(
+        &self,
+        inputs: &[f32],
+        columns: usize,
+        group: usize,
+    ) -> Result<GroupClipping, TransformError> {
+        GroupClipping::new(*self, inputs, columns, group)
     }
 }
 
 /// The limits that are found for weights with the same inputs and scheme.
 #[derive(Clone, Debug)]
 pub struct Clipping {
-    clip: Clip,
     scheme: TensorScheme,
-    columns: usize,
-    group: usize,
-    inputs: Vec<GroupInputs>,
-}
-
-/// Some rows under search.
-struct Band<'a> {
-    weights: &'a [f32],
-    /// The largest magnitude of each group.
-    maxima: Vec<f32>,
-    limits: Vec<f32>,
-    errors: Vec<f32>,
+    groups: GroupClipping,
 }
 
 impl Clipping {
     /// Columns that share a limit: those that share a scale, or all.
     pub fn group(&self) -> usize {
-        self.group
+        self.groups.group()
     }
 
-    /// For each row of the row-major `weights` and each group of columns the limit, of those tried, that leaves the least
-    /// squared error of the group's share of the outputs over the sampled inputs; the widest of equal ones. `rows x groups`.
+    /// The [limits](GroupClipping::limits) of the row-major `weights`.
     ///
     /// `weights` start and end on tiles of scales. Where the scheme needs the range of the whole tensor and `context` has
     /// none, these weights are the tensor.
@@ -78,15 +68,17 @@ impl Clipping {
     /// # Errors
     /// Where weights are no numbers, or the scheme does not fit their shape.
     pub fn limits(&self, weights: &[f32], context: TensorContext) -> Result<Vec<f32>, TransformError> {
-        if !weights.len().is_multiple_of(self.columns) {
+        let columns = self.groups.columns();
+        if !weights.len().is_multiple_of(columns) {
             let misfit = SchemeError::Combination { text: self.scheme.to_string() };
             return Err(RoundingError::from(misfit).into());
         }
         let context = self.with_range(weights, context);
-        let rows = weights.len() / self.columns;
-        let bands = weights.par_chunks(self.band_rows(rows) * self.columns);
-        let limits: Vec<Vec<f32>> = bands.map(|band| self.band_limits(band, context)).collect::<Result<_, _>>()?;
-        Ok(limits.concat())
+        let rounded = |clipped: &[f32]| {
+            let rows = clipped.len() / columns;
+            Ok(fake_quantize(self.scheme, context, Source::F32, clipped, rows, columns)?)
+        };
+        self.groups.limits(weights, self.tile_rows(weights.len() / columns), &rounded)
     }
 
     fn with_range(&self, weights: &[f32], context: TensorContext) -> TensorContext {
@@ -98,73 +90,12 @@ impl Clipping {
         TensorContext { range: Some(range[0]), ..context }
     }
 
-    /// Rows that are searched together: whole tiles of scales.
-    fn band_rows(&self, rows: usize) -> usize {
-        let tile = match self.scheme.granularity() {
+    /// Rows of a tile of scales.
+    fn tile_rows(&self, rows: usize) -> usize {
+        match self.scheme.granularity() {
             None | Some(Granularity::Tensor) => 1,
-            Some(granularity) => granularity.tile(rows, self.columns).0.max(1),
-        };
-        tile * (BAND / tile).max(1)
-    }
-
-    fn band_limits(&self, weights: &[f32], context: TensorContext) -> Result<Vec<f32>, TransformError> {
-        let groups = self.inputs.len();
-        let mut maxima = vec![0.0; weights.len() / self.columns * groups];
-        for (row, maxima) in weights.chunks(self.columns).zip(maxima.chunks_mut(groups)) {
-            group_abs_max(Isa::best(), row, self.group, maxima);
+            Some(granularity) => granularity.tile(rows, self.groups.columns()).0,
         }
-        let (limits, errors) = (maxima.clone(), vec![f32::INFINITY; maxima.len()]);
-        let mut band = Band { weights, maxima, limits, errors };
-        for step in 0..self.clip.steps {
-            let share = 1.0 - step as f32 / self.clip.grid as f32;
-            self.try_share(&mut band, share, context)?;
-        }
-        Ok(band.limits)
-    }
-
-    /// Keeps the limits of this share of the maxima where they leave less.
-    fn try_share(&self, band: &mut Band<'_>, share: f32, context: TensorContext) -> Result<(), TransformError> {
-        let limits: Vec<f32> = band.maxima.iter().map(|max| max * share).collect();
-        let changes = self.changes(band.weights, &limits, context)?;
-        let errors = self.errors(&changes);
-        for ((best, kept), (error, limit)) in
-            band.errors.iter_mut().zip(&mut band.limits).zip(errors.iter().zip(limits))
-        {
-            if error < best {
-                (*best, *kept) = (*error, limit);
-            }
-        }
-        Ok(())
-    }
-
-    /// What clipping and quantizing adds to each weight.
-    fn changes(&self, weights: &[f32], limits: &[f32], context: TensorContext) -> Result<Vec<f32>, TransformError> {
-        let mut clipped = weights.to_vec();
-        for (row, limits) in clipped.chunks_mut(self.columns).zip(limits.chunks(self.inputs.len())) {
-            for (group, limit) in row.chunks_mut(self.group).zip(limits) {
-                group.iter_mut().for_each(|w| *w = w.max(-limit).min(*limit));
-            }
-        }
-        let rows = weights.len() / self.columns;
-        let mut changes = fake_quantize(self.scheme, context, Source::F32, &clipped, rows, self.columns)?;
-        changes.iter_mut().zip(weights).for_each(|(change, weight)| *change -= weight);
-        Ok(changes)
-    }
-
-    /// The errors that changes leave, `rows x groups`.
-    fn errors(&self, changes: &[f32]) -> Vec<f32> {
-        let (rows, groups) = (changes.len() / self.columns, self.inputs.len());
-        let mut errors = vec![0.0; rows * groups];
-        let (mut of_group, mut products) = (vec![0.0; rows], Vec::new());
-        for (index, inputs) in self.inputs.iter().enumerate() {
-            let first = index * self.group;
-            let width = self.group.min(self.columns - first);
-            let matrix = Matrix::new(&changes[first..], rows, width, self.columns);
-            let lines: Vec<&[f32]> = changes.chunks(self.columns).map(|row| &row[first..first + width]).collect();
-            inputs.errors(matrix, &lines, &mut products, &mut of_group);
-            errors.iter_mut().skip(index).step_by(groups).zip(&of_group).for_each(|(error, new)| *error = *new);
-        }
-        errors
     }
 }
 

@@ -55,9 +55,4 @@ impl CalibrationData {
     ) -> Result<CalibrationData, CalibrationDataError> {
         loader::load(options, model, vocabulary, watch)
     }
-
-    /// Whether all sequences have the same length.
-    pub fn is_uniform(&self) -> bool {
-        self.sequences.windows(2).all(|pair| pair[0].len() == pair[1].len())
-    }
 }

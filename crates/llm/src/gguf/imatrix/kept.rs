@@ -3,11 +3,12 @@
 
 use super::{ImatrixError, InputSums};
 use crate::blockwise::{State, StreamShape};
+use crate::removal::or_gone;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -92,7 +93,8 @@ impl<'a> Kept<'a> {
         streams(&mut |chunk, x| next.write(0, chunk, x))?;
         let (bytes, old, new) = (written(sums), state.beside(&state.current), state.beside(&next));
         let found = Found { blocks, hash: xxh3_64(&bytes) };
-        let kept = fs::write(new, &bytes).and_then(|()| state.commit(next, found)).and_then(|()| remove(&old));
+        let written = fs::write(new, &bytes).and_then(|()| state.commit(next, found));
+        let kept = written.and_then(|()| or_gone(fs::remove_file(old)));
         kept.map_err(|cause| self.failed(cause))?;
         self.state = Some(state);
         self.last = Instant::now();
@@ -101,13 +103,6 @@ impl<'a> Kept<'a> {
 
     fn failed(&self, cause: io::Error) -> ImatrixError {
         self.keep.failed(cause)
-    }
-}
-
-fn remove(path: &PathBuf) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

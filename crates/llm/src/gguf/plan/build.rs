@@ -6,6 +6,7 @@ use super::{Content, GgufPlan, GgufPlanError, RowMap, Slab};
 use crate::family::Family;
 use crate::gguf::architecture::Architecture;
 use crate::gguf::mix::Category;
+use crate::gguf::names;
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::rope;
 use crate::gguf::source::source_type;
@@ -122,6 +123,21 @@ pub(in crate::gguf) struct Draft {
     pub modules: Vec<String>,
     /// Whether loaders take it as F32 only.
     pub fixed: bool,
+}
+
+impl Draft {
+    /// The scales that the graph multiplies its products with, one a matrix.
+    pub(super) fn scales(&self, scales: Vec<f32>) -> Draft {
+        Draft {
+            name: names::of_scale(&self.name),
+            shape: vec![scales.len()],
+            content: Content::Values(scales),
+            block: self.block,
+            category: Category::Other,
+            modules: Vec::new(),
+            fixed: true,
+        }
+    }
 }
 
 /// A plan in the making.

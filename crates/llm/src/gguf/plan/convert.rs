@@ -4,10 +4,9 @@
 use super::build::{Builder, Draft, drafts_of, opened};
 use super::finish::Names;
 use super::of_file::Source;
-use super::{Content, GgufPlan, GgufPlanError, Slab};
+use super::{GgufPlan, GgufPlanError, Slab};
 use crate::gguf::carried::{Accepted, Fit, anew, fit};
-use crate::gguf::mix::{Category, MIXES, Mix};
-use crate::gguf::names;
+use crate::gguf::mix::{MIXES, Mix};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::kept_type;
 use crate::import::{ImportedTensor, PackedMatrix, Stored};
@@ -82,11 +81,11 @@ impl Builder<'_> {
         }
     }
 
-    /// Why codes with a scale over those of groups cannot be taken over: the graph does not read it.
-    fn lacks_scale(&self, draft: &Draft, matrices: &[&PackedMatrix<'_>], fit: &Fit) -> Option<String> {
-        let is_read = tensor_scales(matrices, fit).is_none() || self.architecture.multiplies(&draft.name);
+    /// Why codes with a scale over those of groups cannot be taken over, where they cannot: the graph does not read it.
+    pub(super) fn unread_scale(&self, draft: &Draft) -> Option<String> {
         let graph = self.architecture.name;
-        (!is_read).then(|| format!("llama.cpp's graph of {graph} does not multiply it with the scale of the tensor"))
+        (!self.architecture.multiplies(&draft.name))
+            .then(|| format!("llama.cpp's graph of {graph} does not multiply it with the scale of the tensor"))
     }
 
     /// Adds the scales of tensors, which graphs multiply products with: those of NVFP4 have no place in blocks.
@@ -95,15 +94,7 @@ impl Builder<'_> {
         for (draft, slabs) in self.drafts.iter().filter_map(drafts_of) {
             let matrices: Vec<&PackedMatrix<'_>> = slabs.iter().filter_map(|slab| packed(tensors, slab)).collect();
             let scales = fits.get(&draft.name).and_then(|fit| tensor_scales(&matrices, fit));
-            added.extend(scales.map(|scales| Draft {
-                name: names::of_scale(&draft.name),
-                shape: vec![scales.len()],
-                content: Content::Values(scales),
-                block: draft.block,
-                category: Category::Other,
-                modules: Vec::new(),
-                fixed: true,
-            }));
+            added.extend(scales.map(|scales| draft.scales(scales)));
         }
         self.drafts.extend(added);
     }
@@ -121,7 +112,7 @@ impl Builder<'_> {
         match whole {
             true => {
                 let found = fit(Isa::best(), matrices, accepted).map_err(&refused)?;
-                match self.lacks_scale(draft, matrices, &found) {
+                match tensor_scales(matrices, &found).and_then(|_| self.unread_scale(draft)) {
                     Some(reason) => anew(matrices, matrices[0].columns(), accepted, reason).map_err(refused),
                     None => Ok(found),
                 }
@@ -150,7 +141,7 @@ fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &Slab) -> Option<&'t 
 }
 
 /// The mix that the file is said to be of: that of the type with most weights.
-fn mix_of(drafts: &[Draft], fits: &Fits) -> Mix {
+pub(super) fn mix_of(drafts: &[Draft], fits: &Fits) -> Mix {
     let most = most(drafts, fits);
     MIXES.iter().find(|row| Some(row.base) == most).map_or(Mix::F16, |row| row.mix)
 }

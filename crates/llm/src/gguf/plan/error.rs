@@ -134,6 +134,14 @@ pub enum GgufPlanError {
         /// The type.
         kind: TensorType,
     },
+    /// A type is asked for tensors that there are none of (*invalid*).
+    #[error("no tensor matches `{pattern}`, which a type of its own is asked for")]
+    IdleOverride {
+        /// The pattern.
+        pattern: String,
+        /// What the names of tensors, and of the modules that they are made of, end in.
+        ends: Vec<String>,
+    },
     /// The importance of inputs does not fit the model (*invalid*).
     #[error("the importance of `{tensor}` has {found} values, and {expected} are needed")]
     Importance {
@@ -197,7 +205,7 @@ impl GgufPlanError {
                     .to_owned(),
             ),
             GgufPlanError::NothingFits { .. } => {
-                Some("use --scheme F16 or BF16, or a format without blocks, e.g. --scheme int8:channel".to_owned())
+                Some("use --scheme F16 or BF16, or write a checkpoint, a directory, which has formats without blocks: --scheme int8:channel -o DIR".to_owned())
             }
             GgufPlanError::Attention => {
                 Some("leave --kv-cache and its kin out: llama.cpp quantizes the cache when it runs (--cache-type-k)".to_owned())
@@ -208,6 +216,9 @@ impl GgufPlanError {
             GgufPlanError::Type { .. } => Some("`kvant list schemes` shows what is".to_owned()),
             GgufPlanError::Columns { .. } => {
                 Some("ask for a type with smaller blocks, such as Q8_0, or F16".to_owned())
+            }
+            GgufPlanError::IdleOverride { ends, .. } => {
+                Some(format!("names end in {}; `kvant plan MODEL --all` shows them", ends.join(", ")))
             }
             GgufPlanError::Importance { .. } => Some("it was made from another model: make it anew".to_owned()),
         }

@@ -2,7 +2,7 @@
 
 use super::build::{Builder, Draft};
 use super::convert::{Fits, file_type_of};
-use super::types::{Candidate, choose_type};
+use super::types::{Candidate, choose_type, idle_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason};
 use crate::family::AttentionScale;
 use crate::gguf::metadata::{self, Facts};
@@ -42,7 +42,7 @@ impl Builder<'_> {
         let mut metadata = metadata::of_model(&facts, &model_name(names.model), file_type)?;
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
-        notices.extend(self.notices(&recipe));
+        notices.extend(self.notices(&recipe)?);
         notices.extend(windows_notice(&facts, &metadata).into_iter().chain(scale_notice(&facts)));
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);
@@ -68,7 +68,7 @@ impl Builder<'_> {
         })
     }
 
-    fn notices(&self, recipe: &GgufRecipe) -> Vec<String> {
+    fn notices(&self, recipe: &GgufRecipe) -> Result<Vec<String>, GgufPlanError> {
         let mut notices: Vec<String> = self.network.notices().iter().filter(tells).map(Notice::to_string).collect();
         let others = self.dropped.iter().filter(|tensor| tensor.reason == "vision or audio").count();
         if others > 0 {
@@ -76,8 +76,8 @@ impl Builder<'_> {
                 .push(format!("{others} tensors of vision or audio are left out: the file holds the language model"));
         }
         let names: Vec<Vec<&str>> = self.drafts.iter().map(all_names).collect();
-        notices.extend(recipe.idle_rules(&names).into_iter().map(|rule| format!("no tensor matches `{rule}`")));
-        notices
+        notices.extend(idle_notices(recipe, &names)?);
+        Ok(notices)
     }
 
     /// All tensors with their types, in the order of the file: the embedding, block after block, what stands behind.
@@ -107,7 +107,7 @@ impl Builder<'_> {
             let (kind, reason) = match fit {
                 Some(fit) if fit.carried.is_some() => (fit.kind, Reason::Carried),
                 Some(fit) if fit.loss.is_some() => (fit.kind, Reason::Anew),
-                Some(fit) => (fit.kind, Reason::Excluded),
+                Some(fit) => (fit.kind, Reason::Kept),
                 None => choose_type(recipe, &model, &candidate)?,
             };
             let carried = fit.and_then(|fit| fit.carried);

@@ -20,11 +20,11 @@ pub use row_map::RowMap;
 pub use tensor::{Content, PlannedTensor, Reason, Slab};
 
 use super::recipe::GgufRecipe;
-use crate::engine::{Deliverable, Form};
+use crate::engine::{Deliverable, EngineError, Form, refuse_foreseen};
 use crate::plan::DroppedTensor;
-use crate::verify;
-use kvant_container::Geometry;
+use crate::verify::{self, DeclaredInGguf};
 use kvant_container::gguf::{GgufLayout, Metadata};
+use kvant_container::{Checkpoint, Geometry};
 
 /// A plan: everything that a run needs besides the weights.
 #[derive(Debug)]
@@ -115,5 +115,13 @@ impl Deliverable for GgufPlan {
 
     fn form(&self) -> Form {
         Form::File(self.layout.file_name().to_owned())
+    }
+
+    fn foresee(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
+        refuse_foreseen(&verify::inherited(checkpoint))?;
+        let tensors = self.tensors.iter();
+        let declared =
+            tensors.map(|PlannedTensor { name, kind, shape, .. }| DeclaredInGguf { name, kind: *kind, shape });
+        refuse_foreseen(&verify::foreseen_of_gguf(&self.metadata, declared.collect()))
     }
 }

@@ -1,22 +1,23 @@
 //! The file that codes will become which are not there yet: what can be refused before they are made.
 
 use super::build::{Builder, Draft, drafts_of};
+use super::convert::{Fits, mix_of};
+use super::finish::Names;
 use super::{GgufPlan, GgufPlanError, Slab};
-use crate::gguf::carried::coded;
-use crate::gguf::mix::{Category, Mix};
+use crate::gguf::carried::{Carried, Fit, coded, type_of};
 use crate::gguf::recipe::GgufRecipe;
-use crate::gguf::tokenizer::{self, Habits};
+use crate::gguf::source::{common, type_of_floats};
 use crate::model_config::ModelConfig;
 use crate::network::{Network, TensorMeta};
 use crate::plan::{Plan, PlannedLayer};
 use kvant_container::Checkpoint;
-use kvant_container::gguf::Metadata;
+use kvant_container::gguf::TensorType;
 use kvant_numeric::ggml::Coded;
 use kvant_quant::scheme::{ScaleType, TensorScheme};
 
 impl GgufPlan {
-    /// The file that the codes of a plan for the same checkpoint are to become, with types of about their size: for checks before
-    /// the codes are made, after which [`GgufPlan::convert_of`] plans it anew.
+    /// The file that the codes of a plan for the same checkpoint are to become: its tensors, their types and its size. It is shown and
+    /// checked before the codes are made, after which [`GgufPlan::convert_of`] plans the file anew.
     ///
     /// # Errors
     /// [`GgufPlanError::NoBlocks`] where no type holds the codes of a layer, or not those of all layers that become one tensor;
@@ -29,15 +30,13 @@ impl GgufPlan {
         let config = ModelConfig::from_json(&json)?;
         let metas = metas(plan);
         let network = Network::recognise(&config, &metas);
-        let builder = Builder::of_network(&config, &metas, &network)?;
-        for (draft, slabs) in builder.drafts.iter().filter_map(drafts_of) {
-            builder.check_codes(draft, slabs, &plan.layers)?;
-        }
-        let rows = builder.drafts.iter().find(|draft| draft.category == Category::Embedding);
-        let habits = Habits { family: builder.family.name, rows: rows.map_or(0, |draft| draft.shape[0]) };
-        tokenizer::describe(checkpoint, habits, &mut Metadata::new())?;
-        let mix = plan.layers.iter().find_map(|layer| mix_of(layer).ok()).unwrap_or(Mix::F16);
-        GgufPlan::new(checkpoint, GgufRecipe::plain(mix).with_requantizing(), file_name)
+        let mut builder = Builder::of_network(&config, &metas, &network)?;
+        let fits = builder.fits_of_plan(plan)?;
+        builder.add_scales_to_come(&fits);
+        let recipe = GgufRecipe::plain(mix_of(&builder.drafts, &fits));
+        let names = Names { file: file_name, model: checkpoint.path() };
+        // No tensor is there to be looked at: all types are known.
+        builder.finish(&[], checkpoint, recipe, Some(&fits), names)
     }
 }
 
@@ -52,11 +51,52 @@ fn metas(plan: &Plan) -> Vec<TensorMeta> {
     layers.chain(kept).collect()
 }
 
+/// The types in which tensors are carried over that are none of the plan's layers, in the order of [`metas`].
+fn kept_types(plan: &Plan) -> Vec<TensorType> {
+    let declarations = plan.layout.declarations();
+    let kept = plan.kept.iter().filter_map(|kept| declarations.get(kept.tensor));
+    kept.map(|kept| type_of_floats(kept.dtype)).collect()
+}
+
 impl Builder<'_> {
-    /// Refuses a tensor that blocks of codes cannot make.
-    fn check_codes(&self, draft: &Draft, slabs: &[Slab], layers: &[PlannedLayer]) -> Result<(), GgufPlanError> {
+    /// What the codes of a plan's layers become, and what is carried over.
+    fn fits_of_plan(&self, plan: &Plan) -> Result<Fits, GgufPlanError> {
+        let kept = kept_types(plan);
+        let mut fits = Fits::new();
+        for (draft, slabs) in self.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
+            let fit = match self.codes_of(draft, slabs, &plan.layers)? {
+                Some(carried) => Fit { kind: type_of(carried.coded), carried: Some(carried), loss: None },
+                None => {
+                    let kinds = slabs.iter().filter_map(|slab| kept.get(slab.tensor.checked_sub(plan.layers.len())?));
+                    Fit { kind: common(kinds.copied()).unwrap_or(TensorType::F32), carried: None, loss: None }
+                }
+            };
+            fits.insert(draft.name.clone(), fit);
+        }
+        Ok(fits)
+    }
+
+    /// Scales of tensors that stand beside codes; their values are found with the codes.
+    fn add_scales_to_come(&mut self, fits: &Fits) {
+        let is_scaled = |draft: &Draft| {
+            let carried = fits.get(&draft.name).and_then(|fit| fit.carried);
+            carried.is_some_and(|carried| carried.coded == Coded::Nvfp4)
+        };
+        let scaled = self.drafts.iter().filter(|draft| is_scaled(draft)).filter_map(drafts_of);
+        let scales = scaled.map(|(draft, slabs)| draft.scales(vec![1.0; slabs.len()]));
+        let scales: Vec<Draft> = scales.collect();
+        self.drafts.extend(scales);
+    }
+
+    /// How blocks hold the codes of a tensor's layers; nothing where there are none.
+    fn codes_of(
+        &self,
+        draft: &Draft,
+        slabs: &[Slab],
+        layers: &[PlannedLayer],
+    ) -> Result<Option<Carried>, GgufPlanError> {
         let coded: Vec<&PlannedLayer> = slabs.iter().filter_map(|slab| layers.get(slab.tensor)).collect();
-        let Some(first) = coded.first() else { return Ok(()) };
+        let Some(first) = coded.first() else { return Ok(None) };
         let refused = |layer: &PlannedLayer, reason: &str| {
             Err(GgufPlanError::NoBlocks { layer: layer.name.clone(), reason: reason.to_owned() })
         };
@@ -66,21 +106,19 @@ impl Builder<'_> {
         if slabs.iter().any(|slab| slab.transposed) {
             return refused(first, "it is turned over in the file");
         }
-        if let Some(other) = coded.iter().find(|layer| layer.scheme.weight != first.scheme.weight) {
-            return refused(
-                other,
-                &format!("`{}`, which becomes the same tensor, has codes of another kind", first.name),
-            );
+        let scheme = first.scheme.weight;
+        if let Some(other) = coded.iter().find(|layer| layer.scheme.weight != scheme) {
+            let reason = format!("`{}`, which becomes the same tensor, has codes of another kind", first.name);
+            return refused(other, &reason);
         }
-        if has_other_scales(first.scheme.weight) {
+        if has_other_scales(scheme) {
             return refused(first, "blocks have scales of binary16: leave the type of scales out of the scheme");
         }
-        if held(first)? == Coded::Nvfp4 && !self.architecture.multiplies(&draft.name) {
-            let graph = self.architecture.name;
-            let reason = format!("llama.cpp's graph of {graph} does not multiply it with the scale of the tensor");
-            return refused(first, &reason);
+        let coded = coded_of(first)?;
+        match self.unread_scale(draft).filter(|_| coded == Coded::Nvfp4) {
+            Some(reason) => refused(first, &reason),
+            None => Ok(Some(Carried { coded, scheme })),
         }
-        Ok(())
     }
 }
 
@@ -90,18 +128,7 @@ fn has_other_scales(scheme: TensorScheme) -> bool {
 }
 
 /// The type that holds the codes of a layer.
-fn held(layer: &PlannedLayer) -> Result<Coded, GgufPlanError> {
+fn coded_of(layer: &PlannedLayer) -> Result<Coded, GgufPlanError> {
     coded(layer.scheme.weight, layer.columns)
         .map_err(|reason| GgufPlanError::NoBlocks { layer: layer.name.clone(), reason })
-}
-
-/// A mix whose blocks are as large as those of the codes.
-fn mix_of(layer: &PlannedLayer) -> Result<Mix, GgufPlanError> {
-    Ok(match held(layer)? {
-        Coded::Q4_1 => Mix::Q4_1,
-        Coded::Q5_0 => Mix::Q5_0,
-        Coded::Q5_1 => Mix::Q5_1,
-        Coded::Q8_0 => Mix::Q8_0,
-        _ => Mix::Q4_0,
-    })
 }

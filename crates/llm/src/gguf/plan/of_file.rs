@@ -3,7 +3,7 @@
 //! llama-quantize.
 
 use super::finish::{check_importance, declaration, fingerprint, importance_notice};
-use super::types::{Candidate, choose_type};
+use super::types::{Candidate, choose_type, idle_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason, RowMap, Slab};
 use crate::gguf::metadata::QUANTIZATION_VERSION;
 use crate::gguf::mix::{Category, MIXES, Mix, Model, is_70b};
@@ -90,7 +90,7 @@ impl<'a> Source<'a> {
         check_importance(&recipe, &planned)?;
         let metadata = self.described(&recipe);
         let mut plan = self.plan(recipe, metadata, planned, known.family, file_name)?;
-        plan.notices = self.notices(&plan);
+        plan.notices = self.notices(&plan)?;
         Ok(plan)
     }
 
@@ -220,18 +220,18 @@ impl<'a> Source<'a> {
         metadata
     }
 
-    fn notices(&self, plan: &GgufPlan) -> Vec<String> {
+    fn notices(&self, plan: &GgufPlan) -> Result<Vec<String>, GgufPlanError> {
         let names = plan.tensors.iter().map(|tensor| {
             let modules = tensor.modules.iter().map(String::as_str);
             [tensor.name.as_str(), names::stem_of(&tensor.name)].into_iter().chain(modules).collect()
         });
         let names: Vec<Vec<&str>> = names.collect();
-        let idle = plan.recipe.idle_rules(&names).into_iter().map(|rule| format!("no tensor matches `{rule}`"));
+        let idle = idle_notices(&plan.recipe, &names)?.into_iter();
         let twice = plan.tensors.iter().zip(self.file.tensors());
         let twice = twice.filter(|(made, source)| made.kind != source.kind() && loses_twice(source.kind(), made.kind));
         let twice = Some(twice.count()).filter(|count| *count > 0);
         let twice = twice.map(|count| format!("{count} tensors are quantized a second time, from codes"));
-        idle.chain(twice).chain(importance_notice(&plan.recipe, &plan.tensors)).collect()
+        Ok(idle.chain(twice).chain(importance_notice(&plan.recipe, &plan.tensors)).collect())
     }
 
     fn plan(

@@ -89,7 +89,7 @@ impl Reason {
             Reason::FallBack { wanted } => format!("its columns are no multiple of {}", wanted.block_elements()),
             Reason::Excluded => "excluded".to_owned(),
             Reason::Kept => "as in the source".to_owned(),
-            Reason::Carried => "codes of the source".to_owned(),
+            Reason::Carried => "codes as they are".to_owned(),
             Reason::Anew => "quantized anew".to_owned(),
             Reason::Fixed => "always of this type".to_owned(),
         }

@@ -5,6 +5,7 @@ use crate::gguf::codec;
 use crate::gguf::mix::{Category, Mix, Model, Subject, choose, fitting};
 use crate::gguf::recipe::{GgufRecipe, Said};
 use kvant_container::gguf::TensorType;
+use std::collections::BTreeSet;
 
 /// What decides the type of a tensor.
 pub(super) struct Candidate<'a> {
@@ -20,6 +21,21 @@ pub(super) struct Candidate<'a> {
     pub stored: TensorType,
     /// Whether loaders take it as F32 only.
     pub fixed: bool,
+}
+
+/// Words about patterns that match none of these tensors, each given by all its names.
+///
+/// # Errors
+/// [`GgufPlanError::IdleOverride`] for one that a type is asked for.
+pub(super) fn idle_notices(recipe: &GgufRecipe, names: &[Vec<&str>]) -> Result<Vec<String>, GgufPlanError> {
+    let idle = recipe.idle_rules(names);
+    if let Some((pattern, _)) = idle.iter().find(|(_, asks)| *asks) {
+        let stems = names.iter().flatten().map(|name| name.strip_suffix(".weight").unwrap_or(name));
+        let ends: BTreeSet<&str> = stems.filter_map(|stem| stem.rsplit('.').next()).collect();
+        let ends = ends.into_iter().map(str::to_owned).collect();
+        return Err(GgufPlanError::IdleOverride { pattern: (*pattern).to_owned(), ends });
+    }
+    Ok(idle.into_iter().map(|(pattern, _)| format!("no tensor matches `{pattern}`")).collect())
 }
 
 /// The type of a tensor, and why.

@@ -15,6 +15,9 @@ const HINT: &str = "`kvant eval` takes the directory of a tokenizer with --token
 /// Bytes of a piece that merges make, at most.
 const LONGEST: usize = 4096;
 
+/// Bytes of all merges, at most: those of real vocabularies have a few millions, of long pieces they grow with the cube of the length.
+const MOST_MERGE_BYTES: usize = 1 << 26;
+
 /// Tokens by number, and what metadata say of them.
 struct Vocabulary<'a> {
     metadata: &'a Metadata,
@@ -190,24 +193,30 @@ impl<'a> Vocabulary<'a> {
             "model": {
                 "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
-                "vocab": self.vocab(), "merges": self.merges_of_scores(),
+                "vocab": self.vocab(), "merges": self.merges_of_scores()?,
             },
         }))
     }
 
     /// Every pair of pieces that makes a piece, that of the best score first: what merging the best pair does.
-    fn merges_of_scores(&self) -> Vec<Value> {
+    fn merges_of_scores(&self) -> Result<Vec<Value>, ImportError> {
         let is_piece = |kind: i32| kind == TokenKind::Normal as i32 || kind == TokenKind::UserDefined as i32;
         let known: HashSet<&str> = self.used().filter(|(.., kind)| is_piece(*kind)).map(|(_, text, _)| text).collect();
-        let mut merges: Vec<(f32, &str, &str)> = Vec::new();
+        let (mut merges, mut bytes): (Vec<(f32, &str, &str)>, usize) = (Vec::new(), 0);
         // Longer ones are no pieces, and have too many cuts.
         for (id, text, _) in self.used().filter(|(_, text, kind)| is_piece(*kind) && text.len() <= LONGEST) {
             let cuts = text.char_indices().skip(1).map(|(at, _)| text.split_at(at));
             let pairs = cuts.filter(|(left, right)| known.contains(left) && known.contains(right));
+            let before = merges.len();
             merges.extend(pairs.map(|(left, right)| (self.scores[id], left, right)));
+            bytes += (merges.len() - before) * text.len();
+            if bytes > MOST_MERGE_BYTES {
+                let reason = format!("its pieces make more than {MOST_MERGE_BYTES} bytes of merges");
+                return Err(ImportError::invalid("tokenizer.ggml.tokens", reason));
+            }
         }
         merges.sort_by(|a, b| b.0.total_cmp(&a.0));
-        merges.into_iter().map(|(_, left, right)| json!([left, right])).collect()
+        Ok(merges.into_iter().map(|(_, left, right)| json!([left, right])).collect())
     }
 
     /// tokenizer_config.json.
@@ -254,6 +263,19 @@ mod tests {
     }
 
     #[test]
+    fn pieces_that_make_too_many_merges_are_refused() {
+        let with = |longest: usize| {
+            let pieces: Vec<String> = (1..=longest).map(|length| "a".repeat(length)).collect();
+            let (kinds, scores) = (vec![1; longest], vec![0.0f32; longest]);
+            let tokens = texts(&pieces.iter().map(String::as_str).collect::<Vec<_>>());
+            let metadata = metadata(&[("tokens", tokens), ("token_type", kinds.into()), ("scores", scores.into())]);
+            Vocabulary::of(&metadata).unwrap().pieces().map(|made| made["model"]["merges"].as_array().unwrap().len())
+        };
+        assert_eq!(with(40).unwrap(), 40 * 39 / 2);
+        assert!(with(700).unwrap_err().to_string().contains("bytes of merges"));
+    }
+
+    #[test]
     fn byte_level_vocabularies_keep_tokens_and_merges() {
         let metadata = metadata(&[
             ("tokens", texts(&["<s>", "a", "b", "ab", "[PAD4]"])),
@@ -283,7 +305,7 @@ mod tests {
             ("scores", vec![0.0f32, -9.0, -9.0, -9.0, -1.0, -2.0, -3.0].into()),
         ]);
         let vocabulary = Vocabulary::of(&metadata).unwrap();
-        let merges = vocabulary.merges_of_scores();
+        let merges = vocabulary.merges_of_scores().unwrap();
         assert_eq!(merges, [json!(["a", "b"]), json!(["▁", "a"]), json!(["▁", "ab"]), json!(["▁a", "b"])]);
         let loaded: tokenizers::Tokenizer = vocabulary.pieces().unwrap().to_string().parse().unwrap();
         assert_eq!(loaded.encode("ab", true).unwrap().get_ids(), [6]);

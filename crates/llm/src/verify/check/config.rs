@@ -1,10 +1,11 @@
 //! config.json: there, readable, of an architecture that is known.
 
-use super::DAMAGED;
+use super::{DAMAGED, stated_values};
 use crate::import::survey::Subject as About;
 use crate::verify::subject::Subject;
 use kvant_container::ErrorKind;
 use kvant_quant::finding::{Findings, Severity};
+use std::io::Read;
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     if let Some(error) = &subject.config_error {
@@ -17,13 +18,10 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
         findings.error("config.json", "its quantization_config is no object", DAMAGED);
     }
-    if subject.config.model_types.is_empty() && subject.config.architectures.is_empty() {
-        findings.error(
-            "config.json",
-            "names neither a model_type nor architectures",
-            "take it from the original model",
-        );
-    } else if subject.network.family().is_none() {
+    unnamed(subject, findings);
+    stated_values::run(subject, findings);
+    marked(subject, findings);
+    if !is_unnamed(subject) && subject.network.family().is_none() {
         let name = subject.config.architectures.first().or(subject.config.model_types.first());
         let reason = format!("no description of the architecture `{}`", name.map_or("", String::as_str));
         findings.warning("config.json", reason, "names and shapes of its tensors are not checked");
@@ -34,6 +32,29 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
         let severity = if is_unread { Severity::Warning } else { Severity::Error };
         let hint = if is_unread { "scales and codes are not checked" } else { DAMAGED };
         findings.add(severity, "config.json", problem.error.to_string(), hint);
+    }
+}
+
+fn is_unnamed(subject: &Subject<'_>) -> bool {
+    subject.json.is_some() && subject.config.model_types.is_empty() && subject.config.architectures.is_empty()
+}
+
+/// A configuration that does not say what of.
+pub(super) fn unnamed(subject: &Subject<'_>, findings: &mut Findings) {
+    if is_unnamed(subject) {
+        let hint = "take it from the original model";
+        findings.error("config.json", "names neither a model_type nor architectures", hint);
+    }
+}
+
+/// A byte order mark before config.json, which Python's parser refuses.
+fn marked(subject: &Subject<'_>, findings: &mut Findings) {
+    let mut first = [0; 3];
+    let file = std::fs::File::open(subject.checkpoint.path().join("config.json"));
+    let is_read = file.and_then(|mut file| file.read_exact(&mut first)).is_ok();
+    if is_read && first == *b"\xEF\xBB\xBF" {
+        let reason = "begins with a byte order mark: transformers refuses to parse it";
+        findings.error("config.json", reason, "save it as UTF-8 without a byte order mark");
     }
 }
 

@@ -10,9 +10,10 @@ use kvant_quant::finding::{Finding, Findings, Severity};
 /// What is no finding.
 pub(in crate::verify) fn opening(error: Error) -> Result<Finding, Error> {
     let (file, reason) = match &error {
+        // A type that is not known is the header's fault too.
+        Error::Header { file, problem } => (Some(file), problem.to_string()),
         error if error.kind() != ErrorKind::Invalid => (None, String::new()),
         Error::Checkpoint { path, problem } => (Some(path), problem.to_string()),
-        Error::Header { file, problem } => (Some(file), problem.to_string()),
         Error::Json { file, message } => (Some(file), message.clone()),
         _ => (None, String::new()),
     };

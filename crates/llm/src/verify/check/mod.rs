@@ -16,6 +16,7 @@ mod scales;
 mod shapes;
 mod split;
 mod stated;
+mod stated_values;
 mod tied;
 mod tokenizer;
 mod zero_points;
@@ -23,7 +24,7 @@ mod zero_points;
 pub(super) use files::opening;
 
 use super::subject::Subject;
-use kvant_quant::finding::{Finding, Findings};
+use kvant_quant::finding::{Finding, Findings, Severity};
 
 /// What a check reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +48,9 @@ impl Reads {
     }
 }
 
+/// What a check does: it looks at a subject, and adds what it finds.
+type Run = fn(&Subject<'_>, &mut Findings);
+
 /// A check of a checkpoint.
 pub struct Check {
     /// Its name in findings.
@@ -59,7 +63,7 @@ pub struct Check {
     pub reads: Reads,
     /// Whether no loader gets past its errors; the others make a model that loads and computes nonsense.
     pub stops: bool,
-    pub(crate) run: fn(&Subject<'_>, &mut Findings),
+    pub(crate) run: Run,
 }
 
 impl Check {
@@ -70,15 +74,15 @@ impl Check {
     }
 }
 
-const fn structure(id: &'static str, run: fn(&Subject<'_>, &mut Findings), about: &'static str) -> Check {
+const fn structure(id: &'static str, run: Run, about: &'static str) -> Check {
     Check { id, subject: "structure", about, reads: Reads::Headers, stops: true, run }
 }
 
-const fn values(id: &'static str, reads: Reads, run: fn(&Subject<'_>, &mut Findings), about: &'static str) -> Check {
+const fn values(id: &'static str, reads: Reads, run: Run, about: &'static str) -> Check {
     Check { id, subject: "values", about, reads, stops: false, run }
 }
 
-const fn statement(id: &'static str, run: fn(&Subject<'_>, &mut Findings), about: &'static str) -> Check {
+const fn statement(id: &'static str, run: Run, about: &'static str) -> Check {
     Check { id, subject: "configuration", about, reads: Reads::Headers, stops: false, run }
 }
 
@@ -89,7 +93,7 @@ pub const CHECKS: &[Check] = &[
         files::run,
         "the index and the shards belong together: every tensor in exactly one, none missing",
     ),
-    structure("config", config::run, "config.json can be read and names an architecture that is known"),
+    structure("config", config::run, "config.json can be read, and names an architecture and functions that are known"),
     structure("names", names::run, "every weight of the model is there, and no tensor that no loader asks for"),
     structure("shapes", shapes::run, "shapes are those that config.json's sizes give"),
     structure(
@@ -140,6 +144,26 @@ pub const CHECKS: &[Check] = &[
         ..statement("tensor-parallel", split::run, "layers can be cut for 2, 4 and 8 devices")
     },
 ];
+
+/// What of the checks is told of a source before anything is made of it, from headers and config.json: outputs inherit it.
+const OF_SOURCES: [(&str, Run); 6] = [
+    ("config", config::unnamed),
+    ("config", stated_values::run),
+    ("names", names::run),
+    ("shapes", shapes::run),
+    ("tied", tied::missing),
+    ("tokenizer", tokenizer::run),
+];
+
+/// What no output of a source would pass.
+pub(super) fn inherited(subject: &Subject<'_>) -> Vec<Finding> {
+    let found = OF_SOURCES.iter().flat_map(|(id, run)| {
+        let mut findings = Findings::of(id);
+        run(subject, &mut findings);
+        findings.into_vec()
+    });
+    found.filter(|finding| finding.severity == Severity::Error).collect()
+}
 
 /// The hint for files that contradict themselves.
 const DAMAGED: &str = "download the file again, or quantize the model again";

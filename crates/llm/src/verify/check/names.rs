@@ -6,7 +6,7 @@ use crate::verify::subject::Subject;
 use kvant_quant::finding::Findings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-const REMAKE: &str = "quantize the model again, or download the missing shard";
+const REMAKE: &str = "take weights and config.json of one model: download what is missing, or quantize the model again";
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     if subject.network.family().is_none() || subject.json.is_none() {
@@ -25,10 +25,35 @@ fn trunk(subject: &Subject<'_>, findings: &mut Findings) {
         findings.error("token embedding", "is missing", REMAKE);
     }
     let there: BTreeSet<usize> = network.blocks().iter().copied().collect();
-    if let Some((first, more)) = missing(&there, subject.config.num_layers.unwrap_or(0)) {
-        let reason = format!("is missing, with {more} more of the blocks that config.json states");
+    let stated = subject.config.num_layers.unwrap_or(0);
+    if let Some((first, _)) = missing(&there, stated) {
+        let reason = format!("is missing: num_hidden_layers of config.json is {stated}, and {} are there", there.len());
         findings.error(format!("block {first}"), reason, REMAKE);
     }
+    past_the_end(subject, findings);
+}
+
+/// Blocks that config.json does not count: loaders would leave them out. Where it speaks of layers that predict further tokens, they
+/// are those.
+fn past_the_end(subject: &Subject<'_>, findings: &mut Findings) {
+    let places = subject.survey.tensors.iter().zip(subject.network.places());
+    let extra = places.filter(|(_, place)| **place == Place::Other(Reason::ExtraLayer)).map(|(tensor, _)| tensor);
+    let prefix = format!("{}.", path_of_blocks(subject));
+    let number = |name: &str| name.strip_prefix(&prefix)?.split('.').next()?.parse::<usize>().ok();
+    let blocks: BTreeSet<usize> = extra.filter_map(|tensor| number(&tensor.name)).collect();
+    if let (Some(last), false) = (blocks.last(), predicts_further(subject)) {
+        let stated = subject.config.num_layers.unwrap_or(0);
+        let reason = format!("is past the end: num_hidden_layers of config.json is {stated}");
+        findings.error(format!("block {last}"), reason, "take config.json from the model that the weights are of");
+    }
+}
+
+/// Whether config.json speaks of layers for multi-token prediction.
+fn predicts_further(subject: &Subject<'_>) -> bool {
+    let json = subject.json.as_ref();
+    let both = [json, json.and_then(|json| json.get("text_config"))];
+    let keys = both.into_iter().flatten().filter_map(|json| json.as_object()).flat_map(|object| object.keys());
+    keys.into_iter().any(|key| key.contains("nextn") || key.contains("mtp"))
 }
 
 /// The first number below `count` that is not there, and how many more there are. What is there bounds the work: `count` is

@@ -2,6 +2,7 @@
 
 use super::DAMAGED;
 use crate::export::{Content, ScaleEncoding};
+use crate::import::survey::StoredWeight;
 use crate::verify::scan::{self, Scales};
 use crate::verify::subject::Subject;
 use kvant_container::{Dtype, TensorView};
@@ -59,20 +60,32 @@ fn counted<'a>(subject: &Subject<'a>) -> Vec<(Stored<'a>, Scales)> {
 
 fn of_weights<'a>(subject: &Subject<'a>) -> impl Iterator<Item = Stored<'a>> {
     let weights = subject.survey.weights.iter();
-    let parts = weights.flat_map(|weight| weight.parts.iter().map(|part| (weight.float.is_none(), part)));
-    parts.filter_map(|(is_integer, (content, view))| {
-        let view = *view;
+    let parts = weights.flat_map(|weight| weight.parts.iter().map(move |part| (weight, part)));
+    parts.filter_map(|(weight, (content, view))| {
+        let (view, is_integer) = (*view, weight.float.is_none());
         match content {
             Content::Scales { encoding, .. } => {
                 let fits = view.bytes().len().is_multiple_of(encoding.size()) && is_encoded(view, *encoding);
                 let is_plain = matches!(encoding, ScaleEncoding::F32 | ScaleEncoding::F16 | ScaleEncoding::Bf16);
                 let may_be_negative = is_integer && is_plain;
-                fits.then_some(Stored { view, encoding: *encoding, may_be_zero: true, may_be_negative })
+                let may_be_zero = !is_of_tensor(weight) || has_no_values(weight);
+                fits.then_some(Stored { view, encoding: *encoding, may_be_zero, may_be_negative })
             }
             Content::TensorScale | Content::TensorScaleReciprocal => of_floats(view),
             _ => None,
         }
     })
+}
+
+/// Whether a weight has one scale.
+fn is_of_tensor(weight: &StoredWeight<'_>) -> bool {
+    weight.tile.0 >= weight.rows && weight.tile.1 >= weight.columns
+}
+
+/// Whether all codes of a weight are the same: a layer of zeros, which another check tells.
+fn has_no_values(weight: &StoredWeight<'_>) -> bool {
+    let mut codes = weight.parts.iter().filter(|(content, _)| matches!(content, Content::Codes { .. }));
+    codes.all(|(_, view)| scan::is_constant(*view))
 }
 
 /// What is stored otherwise than the scheme says is the layout's to report.
@@ -103,7 +116,7 @@ fn report(stored: &Stored<'_>, found: &Scales, findings: &mut Findings) {
     }
     match (found.zero, stored.may_be_zero) {
         (0, _) => {}
-        (zero, false) => findings.error(name, format!("{} are 0: values are divided by them", of(zero)), DAMAGED),
+        (zero, false) => findings.error(name, format!("{} are 0: no value is left", of(zero)), DAMAGED),
         // In fp8, scales of groups that are small beside others vanish; nothing is lost but those.
         (zero, true) if stored.encoding == ScaleEncoding::E4m3 => {
             findings.note(name, format!("{} are 0: their groups are all zeros", of(zero)), "");

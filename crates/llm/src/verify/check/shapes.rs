@@ -6,7 +6,7 @@ use crate::network::{FusedExperts, Linear, Network, Place, TensorMeta};
 use crate::verify::subject::Subject;
 use kvant_quant::finding::Findings;
 
-const HINT: &str = "config.json is of another model, or the file is";
+const HINT: &str = "config.json is of another model, or the file is: take both from one";
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     if subject.json.is_none() || subject.network.family().is_none() {
@@ -19,7 +19,14 @@ fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], f
     let sizes = Sizes { config, projects: network.linears().iter().any(|linear| linear.role == Role::ProjectIn) };
     for linear in network.linears().iter().filter(|linear| linear.out_features > 0 && linear.in_features > 0) {
         let found = (linear.out_features, linear.in_features);
-        report(&linear.module, found, sizes.linear(linear), findings);
+        let expected = match (linear.role, sizes.linear(linear)) {
+            (Role::Head, (vocabulary, width)) => {
+                report_vocabulary(&linear.module, found.0, vocabulary, findings);
+                (None, width)
+            }
+            (_, expected) => expected,
+        };
+        report(&linear.module, found, expected, findings);
     }
     for experts in network.experts() {
         let found = (experts.out_features, experts.in_features);
@@ -31,7 +38,9 @@ fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], f
     }
     for (tensor, place) in tensors.iter().zip(network.places()) {
         if let (Place::Embedding, &[rows, columns]) = (place, tensor.shape.as_slice()) {
-            report(&tensor.name, (rows, columns), sizes.embedding(), findings);
+            let (vocabulary, width) = sizes.embedding();
+            report_vocabulary(&tensor.name, rows, vocabulary, findings);
+            report(&tensor.name, (rows, columns), (None, width), findings);
         }
     }
 }
@@ -47,6 +56,12 @@ fn report(place: &str, found: (usize, usize), expected: Expected, findings: &mut
     };
     say(found.0, expected.0, "output channels");
     say(found.1, expected.1, "input channels");
+}
+
+fn report_vocabulary(place: &str, rows: usize, stated: Option<usize>, findings: &mut Findings) {
+    if let Some(stated) = stated.filter(|stated| *stated != rows) {
+        findings.error(place, format!("has {rows} rows; vocab_size of config.json is {stated}"), HINT);
+    }
 }
 
 /// Sizes that follow from config.json.

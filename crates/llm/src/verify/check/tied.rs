@@ -6,23 +6,28 @@ use kvant_container::TensorView;
 use kvant_quant::finding::Findings;
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
-    if subject.network.family().is_none() || subject.json.is_none() {
-        return;
+    missing(subject, findings);
+    let head = head(subject).filter(|_| subject.config.tie_word_embeddings == Some(true));
+    if let Some(head) = head.filter(|head| differs(subject, head)) {
+        let hint = "set tie_word_embeddings to false, or take the head out of the checkpoint";
+        let reason = "is another matrix than the embedding, and tie_word_embeddings is true: loaders do not read it";
+        findings.warning(&head.module, reason, hint);
     }
-    let head = subject.network.head().map(|id| subject.network.linear(id));
-    match (subject.config.tie_word_embeddings, head) {
-        (Some(false), None) => {
-            let hint = "set tie_word_embeddings to true if the head is the embedding, else download the missing shard";
-            findings.error("lm_head.weight", "is missing, and tie_word_embeddings is false", hint);
-        }
-        (Some(true), Some(head)) if differs(subject, head) => {
-            let hint = "set tie_word_embeddings to false, or take the head out of the checkpoint";
-            let reason =
-                "is another matrix than the embedding, and tie_word_embeddings is true: loaders do not read it";
-            findings.warning(&head.module, reason, hint);
-        }
-        _ => {}
+}
+
+/// The part of it that names alone decide.
+pub(super) fn missing(subject: &Subject<'_>, findings: &mut Findings) {
+    let is_known = subject.network.family().is_some() && subject.json.is_some();
+    if is_known && subject.config.tie_word_embeddings == Some(false) && head(subject).is_none() {
+        let hint = "set tie_word_embeddings to true if the head is the embedding, else download the missing shard";
+        findings.error("lm_head.weight", "is missing, and tie_word_embeddings is false", hint);
     }
+}
+
+/// The head of a model whose family and configuration are known.
+fn head<'s>(subject: &'s Subject<'_>) -> Option<&'s Linear> {
+    subject.json.as_ref().and(subject.network.family())?;
+    subject.network.head().map(|id| subject.network.linear(id))
 }
 
 /// Whether the head is not the embedding.

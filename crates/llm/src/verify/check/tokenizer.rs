@@ -19,9 +19,40 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     }
     match subject.checkpoint.json("tokenizer.json") {
         Err(error) => findings.error("tokenizer.json", error.to_string(), "copy it from the original model"),
-        Ok(Some(tokenizer)) => vocabulary(subject, &tokenizer, findings),
+        Ok(Some(tokenizer)) => {
+            contents(&tokenizer, findings);
+            vocabulary(subject, &tokenizer, findings);
+        }
         Ok(None) => {}
     }
+}
+
+/// What `tokenizers` and transformers ask of the file: a model with a vocabulary, merges of tokens that it has, and a list of added
+/// tokens.
+fn contents(tokenizer: &Value, findings: &mut Findings) {
+    const HINT: &str = "copy it from the original model";
+    let vocabulary = tokenizer.get("model").and_then(|model| model.get("vocab"));
+    if !vocabulary.is_some_and(|vocabulary| vocabulary.is_object() || vocabulary.is_array()) {
+        return findings.error("tokenizer.json", "has no model with a vocabulary", HINT);
+    }
+    if !tokenizer.get("added_tokens").is_some_and(Value::is_array) {
+        findings.error("tokenizer.json", "has no list of added tokens: transformers raises", HINT);
+    }
+    if let Some(token) = unknown_in_merges(&tokenizer["model"]) {
+        let shown: String = token.chars().take(60).flat_map(char::escape_debug).collect();
+        findings.error("tokenizer.json", format!("merges the token `{shown}`, which is not in the vocabulary"), HINT);
+    }
+}
+
+/// The first part of a merge that is no token. Merges are pairs, or texts with a space between both.
+fn unknown_in_merges(model: &Value) -> Option<&str> {
+    let vocabulary = model.get("vocab")?.as_object()?;
+    let merges = model.get("merges")?.as_array()?;
+    let parts = merges.iter().flat_map(|merge| match merge {
+        Value::String(text) => text.split(' ').collect(),
+        other => other.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>(),
+    });
+    parts.into_iter().find(|part| !vocabulary.contains_key(*part))
 }
 
 fn vocabulary(subject: &Subject<'_>, tokenizer: &Value, findings: &mut Findings) {

@@ -11,10 +11,11 @@ pub(super) fn facts(metadata: &Metadata, has: impl Fn(&str) -> bool) -> ModelFac
     let number = |key: &str| value(key).and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok());
     let scaling = value("rope.scaling.type").and_then(Value::as_str);
     let factors = ["rope_freqs.weight", "rope_factors_long.weight"].iter().any(|name| has(name));
+    let architecture = ARCHITECTURES.iter().map(|row| row.name).find(|name| *name == named);
     ModelFacts {
-        described: true,
+        described: architecture.is_some(),
         experts: number("expert_count").is_some_and(|count| count > 0),
-        architecture: ARCHITECTURES.iter().map(|row| row.name).find(|name| *name == named),
+        architecture,
         scaled_rope: factors || scaling.is_some_and(|kind| kind != "none"),
         head_size: number("attention.key_length"),
         ..ModelFacts::default()

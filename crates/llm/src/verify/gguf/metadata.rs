@@ -46,7 +46,7 @@ fn is_size(value: &Value) -> bool {
 }
 
 fn is_quantized(subject: &Subject<'_>) -> bool {
-    subject.file.tensors().any(|tensor| tensor.kind().block_elements() > 1)
+    subject.tensors.iter().any(|tensor| tensor.kind.block_elements() > 1)
 }
 
 /// Heads share the heads of keys and values evenly.

@@ -13,9 +13,10 @@ use super::loader::{Case, ModelFacts, judge};
 use super::parallel::Sharding;
 use super::{Options, Reads, Report, ways};
 use crate::gguf::architecture::ARCHITECTURES;
-use kvant_container::gguf::{GgufFile, Value};
+use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value};
 use kvant_container::{Error, ErrorKind};
 use kvant_quant::finding::{Finding, Findings, Severity};
+use std::collections::HashMap;
 use std::path::Path;
 
 /// A check of a GGUF file.
@@ -33,8 +34,20 @@ pub struct GgufCheck {
     run: fn(&Subject<'_>, &mut Findings),
 }
 
+/// The check of the file itself.
+const FILE: &str = "gguf-file";
+
 /// Every check of a GGUF file.
 pub const GGUF_CHECKS: &[GgufCheck] = &[
+    GgufCheck {
+        id: FILE,
+        about: "header, types, offsets and lengths are those of a GGUF file",
+        reads: Reads::Headers,
+        stops: true,
+        of_decoders: false,
+        // What is wrong here keeps the file from being opened: see [`unopened`].
+        run: |_, _| {},
+    },
     GgufCheck {
         id: "gguf-metadata",
         about: "the metadata that its architecture needs are there",
@@ -69,14 +82,46 @@ pub const GGUF_CHECKS: &[GgufCheck] = &[
     },
 ];
 
-/// What is checked.
-pub(super) struct Subject<'a> {
-    file: &'a GgufFile,
-    /// `general.architecture`.
-    architecture: &'a str,
+/// A tensor as the header has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Declared<'a> {
+    pub name: &'a str,
+    pub kind: TensorType,
+    /// The slowest dimension first.
+    pub shape: &'a [usize],
 }
 
-impl Subject<'_> {
+/// What is checked.
+pub(super) struct Subject<'a> {
+    metadata: &'a Metadata,
+    tensors: Vec<Declared<'a>>,
+    /// Where they stand, by name.
+    places: HashMap<&'a str, usize>,
+    /// `general.architecture`.
+    architecture: &'a str,
+    /// The tensors' bytes, where the file is there already.
+    file: Option<&'a GgufFile>,
+}
+
+impl<'a> Subject<'a> {
+    fn new(metadata: &'a Metadata, tensors: Vec<Declared<'a>>, file: Option<&'a GgufFile>) -> Subject<'a> {
+        let architecture = metadata.get("general.architecture").and_then(Value::as_str).unwrap_or_default();
+        let places = tensors.iter().enumerate().map(|(place, tensor)| (tensor.name, place)).collect();
+        Subject { metadata, tensors, places, architecture, file }
+    }
+
+    /// That of a file.
+    fn of_file(file: &'a GgufFile) -> Subject<'a> {
+        let declared =
+            |tensor: GgufTensor<'a>| Declared { name: tensor.name(), kind: tensor.kind(), shape: tensor.shape() };
+        Subject::new(file.metadata(), file.tensors().map(declared).collect(), Some(file))
+    }
+
+    /// A tensor by its name.
+    fn tensor(&self, name: &str) -> Option<Declared<'a>> {
+        self.places.get(name).map(|place| self.tensors[*place])
+    }
+
     /// Whether the file is a whole decoder of an architecture that is described; one without a name should be.
     fn is_known(&self) -> bool {
         let is_part = self.value("split.count").and_then(Value::as_u64).is_some_and(|parts| parts > 1);
@@ -87,7 +132,7 @@ impl Subject<'_> {
 
     /// A value of the metadata.
     fn value(&self, key: &str) -> Option<&Value> {
-        self.file.metadata().get(key)
+        self.metadata.get(key)
     }
 
     /// A number that the metadata give for the architecture.
@@ -104,22 +149,34 @@ impl Subject<'_> {
 pub(super) fn verify(path: &Path, options: &Options) -> Result<Report, Error> {
     match GgufFile::open(path) {
         Ok(file) => Ok(report(path, &file, options)),
-        Err(error) if error.kind() == ErrorKind::Invalid => Ok(unopened(path, &error, options)),
+        Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => {
+            Ok(unopened(path, &error, options))
+        }
         Err(error) => Err(error),
     }
 }
 
-fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
-    let architecture = file.metadata().get("general.architecture").and_then(Value::as_str).unwrap_or_default();
-    let subject = Subject { file, architecture };
-    let checks = GGUF_CHECKS.iter().filter(|check| check.reads <= options.reads);
+/// What verification would find of a file with such a header, which is still to be written.
+pub(crate) fn foreseen(metadata: &Metadata, tensors: Vec<Declared<'_>>) -> Vec<Finding> {
+    let mut findings = found(&Subject::new(metadata, tensors, None), Reads::Headers);
+    findings.retain(|finding| finding.severity == Severity::Error);
+    findings
+}
+
+fn found(subject: &Subject<'_>, reads: Reads) -> Vec<Finding> {
+    let checks = GGUF_CHECKS.iter().filter(|check| check.reads <= reads);
     let checks = checks.filter(|check| !check.of_decoders || subject.is_known());
     let found = checks.flat_map(|check| {
         let mut findings = Findings::of(check.id);
-        (check.run)(&subject, &mut findings);
+        (check.run)(subject, &mut findings);
         findings.into_vec()
     });
-    let mut findings: Vec<Finding> = found.collect();
+    found.collect()
+}
+
+fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
+    let subject = Subject::of_file(file);
+    let mut findings = found(&subject, options.reads);
     if !subject.is_known() {
         let mut unknown = Findings::of("gguf-metadata");
         let reason = "is no whole decoder that is described here: its metadata, tensors and tokenizer are not checked";
@@ -133,7 +190,7 @@ fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
 
 /// A file that is none.
 fn unopened(path: &Path, error: &Error, options: &Options) -> Report {
-    let mut findings = Findings::of("gguf-file");
+    let mut findings = Findings::of(FILE);
     let hint = error.hint().unwrap_or_default();
     let (place, told) = (path.display().to_string(), error.to_string());
     // Errors of files begin with their names.
@@ -168,7 +225,7 @@ fn judged(
     let verdicts = judge(&case);
     Report {
         path: path.to_owned(),
-        family: None,
+        family: model.architecture,
         method: "gguf".to_owned(),
         quantized_layers: quantized,
         tensors,

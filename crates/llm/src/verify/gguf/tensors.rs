@@ -22,7 +22,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
         &["token_embd.weight", "output_norm.weight"]
     };
     for name in needed {
-        if subject.file.tensor(name).is_none() {
+        if subject.tensor(name).is_none() {
             findings.error(*name, "is missing", HINT);
         }
     }
@@ -34,8 +34,8 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
 
 fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
     let mut blocks: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
-    for tensor in subject.file.tensors() {
-        if let Some((block, part)) = place(tensor.name()) {
+    for tensor in &subject.tensors {
+        if let Some((block, part)) = place(tensor.name) {
             blocks.entry(block).or_default().insert(part);
         }
     }
@@ -45,7 +45,9 @@ fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
         findings.error(format!("blk.{first}"), format!("is missing; block_count is {count}"), HINT);
     }
     if let Some(last) = blocks.keys().next_back().filter(|last| **last >= count) {
-        findings.warning(format!("blk.{last}"), format!("is past the {count} blocks of block_count"), "");
+        let reason =
+            format!("is past the {count} blocks of block_count: llama.cpp stops at tensors that it does not ask for");
+        findings.error(format!("blk.{last}"), reason, HINT);
     }
     for (block, parts) in &blocks {
         for row in NEEDED.iter().filter(|row| !row.iter().any(|part| parts.contains(part))) {
@@ -75,8 +77,8 @@ fn shapes(subject: &Subject<'_>, findings: &mut Findings) {
     let (queries, keys) = (times(heads, width), times(shared, width));
     // Latent attention has other sizes.
     let is_plain = subject.number("attention.kv_lora_rank").is_none();
-    for tensor in subject.file.tensors() {
-        let part = place(tensor.name()).map_or(tensor.name(), |(_, part)| part);
+    for tensor in &subject.tensors {
+        let part = place(tensor.name).map_or(tensor.name, |(_, part)| part);
         let expected = match part {
             "token_embd.weight" | "output.weight" => (None, hidden),
             "attn_q.weight" if is_plain => (queries, hidden),
@@ -86,10 +88,10 @@ fn shapes(subject: &Subject<'_>, findings: &mut Findings) {
             "ffn_down.weight" => (hidden, wide),
             _ => continue,
         };
-        let [rows, columns] = *tensor.shape() else { continue };
+        let [rows, columns] = *tensor.shape else { continue };
         for (found, expected, axis) in [(rows, expected.0, "rows"), (columns, expected.1, "columns")] {
             if let Some(expected) = expected.filter(|expected| *expected != found) {
-                findings.error(tensor.name(), format!("has {found} {axis}; the metadata ask for {expected}"), HINT);
+                findings.error(tensor.name, format!("has {found} {axis}; the metadata ask for {expected}"), HINT);
             }
         }
     }
@@ -97,22 +99,22 @@ fn shapes(subject: &Subject<'_>, findings: &mut Findings) {
 
 /// The matrices of experts fit each other: a gate for every projection up, and one down of the turned shape.
 fn experts(subject: &Subject<'_>, findings: &mut Findings) {
-    for up in subject.file.tensors() {
-        let Some(stem) = up.name().strip_suffix("ffn_up_exps.weight") else { continue };
-        let [experts, wide, hidden] = *up.shape() else { continue };
+    for up in &subject.tensors {
+        let Some(stem) = up.name.strip_suffix("ffn_up_exps.weight") else { continue };
+        let [experts, wide, hidden] = *up.shape else { continue };
         for (name, expected) in [("ffn_gate_exps", [experts, wide, hidden]), ("ffn_down_exps", [experts, hidden, wide])]
         {
             let name = format!("{stem}{name}.weight");
-            match subject.file.tensor(&name) {
-                Some(tensor) if *tensor.shape() == expected => {}
+            match subject.tensor(&name) {
+                Some(tensor) if *tensor.shape == expected => {}
                 Some(tensor) => {
                     let reason =
-                        format!("has the shape {:?}; beside {} it would be {expected:?}", tensor.shape(), up.name());
+                        format!("has the shape {:?}; beside {} it would be {expected:?}", tensor.shape, up.name);
                     findings.error(name, reason, HINT);
                 }
                 // Some mixtures have no gates.
                 None if name.ends_with("gate_exps.weight") && UNGATED.contains(&subject.architecture) => {}
-                None => findings.error(name, format!("is missing beside {}", up.name()), HINT),
+                None => findings.error(name, format!("is missing beside {}", up.name), HINT),
             }
         }
     }
@@ -123,11 +125,11 @@ const UNGATED: [&str; 2] = ["nemotron_h_moe", "nomic-bert-moe"];
 
 /// Vectors are floats of 32 bits: llama.cpp adds and multiplies no others.
 fn types(subject: &Subject<'_>, findings: &mut Findings) {
-    for tensor in subject.file.tensors().filter(|tensor| tensor.shape().len() == 1) {
-        let is_known = matches!(tensor.kind(), TensorType::F32 | TensorType::I32 | TensorType::I64);
+    for tensor in subject.tensors.iter().filter(|tensor| tensor.shape.len() == 1) {
+        let is_known = matches!(tensor.kind, TensorType::F32 | TensorType::I32 | TensorType::I64);
         if !is_known {
-            let reason = format!("is a vector of {}; llama.cpp works with vectors of F32", tensor.kind());
-            findings.warning(tensor.name(), reason, HINT);
+            let reason = format!("is a vector of {}; llama.cpp works with vectors of F32", tensor.kind);
+            findings.warning(tensor.name, reason, HINT);
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     if model == "gpt2" {
         byte_pairs(subject, findings);
     }
-    let rows = subject.file.tensor("token_embd.weight").and_then(|tensor| tensor.shape().first().copied());
+    let rows = subject.tensor("token_embd.weight").and_then(|tensor| tensor.shape.first().copied());
     if let Some(rows) = rows.filter(|rows| *rows != tokens.len()) {
         findings.error(TOKENS, format!("has {} tokens; the embedding has {rows} rows", tokens.len()), HINT);
     }

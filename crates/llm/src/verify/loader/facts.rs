@@ -90,6 +90,8 @@ pub(crate) struct LayerFacts {
     pub zero_points: bool,
     /// The format of inputs, and when their scales are found.
     pub input: Option<(String, When)>,
+    /// The size of groups of inputs.
+    pub input_group: Option<usize>,
     pub output: bool,
     /// Whether groups are not runs of input channels.
     pub act_order: bool,
@@ -153,6 +155,7 @@ impl LayerFacts {
             block,
             zero_points: has_zero_points(scheme.weight),
             input: scheme.input.map(|input| (input.scheme.format().to_string(), input.timing.into())),
+            input_group: scheme.input.and_then(group_of),
             output: scheme.output.is_some(),
             act_order: false,
             scale_name: None,
@@ -176,8 +179,9 @@ impl LayerFacts {
 
     /// With the activations that a checkpoint tells of.
     pub fn with_activations(self, input: Option<&StoredActivation>, output: Option<&StoredActivation>) -> LayerFacts {
+        let input_group = input.and_then(|input| group_of(input.scheme));
         let input = input.map(|input| (input.scheme.scheme.format().to_string(), input.scheme.timing.into()));
-        LayerFacts { input, output: output.is_some(), ..self }
+        LayerFacts { input, input_group, output: output.is_some(), ..self }
     }
 }
 
@@ -258,6 +262,11 @@ pub(crate) fn sharing_of(granularity: Option<Granularity>) -> (Sharing, Option<u
     }
 }
 
+/// The size of groups of inputs.
+fn group_of(input: ActivationScheme) -> Option<usize> {
+    sharing_of(input.scheme.granularity()).1
+}
+
 /// A group of all channels has no size of its own.
 fn size_of(group: usize) -> Option<usize> {
     Some(group).filter(|size| *size != usize::MAX)
@@ -286,6 +295,7 @@ mod tests {
         let fp8 = facts("e4m3:b128x128+e4m3:g128!dynamic");
         assert_eq!((fp8.sharing, fp8.block), (Sharing::Block, Some((128, 128))));
         assert_eq!(fp8.input, Some(("e4m3".to_owned(), When::Dynamic)));
+        assert_eq!((fp8.input_group, int4.input_group), (Some(128), None));
         assert_eq!(facts("e2m1:g16:e4m3:f32").scale, Scale::E4m3OfTensor);
         assert_eq!(facts("int4:channel:f32/e4m3:tensor:f32").scale, Scale::TwoStage);
         assert_eq!(facts("mx9").scale, Scale::None);

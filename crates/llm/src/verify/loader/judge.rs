@@ -2,7 +2,7 @@
 
 use super::facts::{LayerFacts, ModelFacts};
 use super::rules::{Condition, Layout, Limit, Loader, loaders};
-use crate::verify::parallel::{Sharded, Sharding};
+use crate::verify::parallel::Sharding;
 use kvant_quant::finding::Finding;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -81,6 +81,25 @@ pub(crate) fn refusal(layout: &Layout, layer: &LayerFacts, model: &ModelFacts) -
     )
 }
 
+/// What of a layer falls to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Extent {
+    /// Output channels.
+    pub rows: usize,
+    /// Input channels.
+    pub columns: usize,
+    /// Whether engines make one layer of it and its siblings.
+    pub is_fused: bool,
+    /// Whether it is a part of the layer.
+    pub is_cut: bool,
+}
+
+/// Why a loader of a layout does not take a whole layer of these sizes.
+pub(crate) fn size_refusal(layout: &Layout, layer: &LayerFacts, extent: Extent) -> Option<String> {
+    let hard = layout.limit.iter().filter(|limit| limit.hard && limit.is_for(layer));
+    hard.into_iter().find_map(|limit| Some(format!("{}: {}", outside(limit, layer, extent)?, limit.reason)))
+}
+
 /// Why a loader of a layout does not take a file whose layers are not looked at one by one.
 pub(crate) fn file_refusal(layout: &Layout, model: &ModelFacts) -> Option<String> {
     refused(
@@ -149,7 +168,7 @@ fn refusals(layout: &Layout, case: &Case<'_>, reasons: &mut Reasons) {
 
 fn hard_limits(limits: &[Limit], case: &Case<'_>, ways: usize, reasons: &mut Reasons) {
     for (limit, (layer, facts)) in pairs(limits, case).filter(|(limit, _)| limit.hard) {
-        if let Some(sizes) = case.sharding.layer(layer).and_then(|shard| outside(limit, facts, shard, ways)) {
+        if let Some(sizes) = extent(case, layer, ways).and_then(|extent| outside(limit, facts, extent)) {
             reasons.add(layer, format!("{sizes}: {}", limit.reason));
         }
     }
@@ -164,7 +183,7 @@ fn is_shardable(limits: &[Limit], case: &Case<'_>, ways: usize) -> bool {
 fn slow(limits: &[Limit], case: &Case<'_>) -> Vec<Reason> {
     let mut reasons = Reasons::default();
     for (limit, (layer, facts)) in pairs(limits, case).filter(|(limit, _)| !limit.hard) {
-        if case.sharding.layer(layer).and_then(|shard| outside(limit, facts, shard, 1)).is_some() {
+        if extent(case, layer, 1).and_then(|extent| outside(limit, facts, extent)).is_some() {
             reasons.add(layer, limit.reason.clone());
         }
     }
@@ -181,15 +200,23 @@ fn pairs<'c, 'a>(limits: &'c [Limit], case: &'c Case<'a>) -> impl Iterator<Item 
     })
 }
 
-/// The size of a shard that does not fit, in words.
-fn outside(limit: &Limit, facts: &LayerFacts, layer: &Sharded, ways: usize) -> Option<String> {
+/// The part of a layer that falls to each of so many devices; `None` where it cannot be cut evenly, or is not known.
+fn extent(case: &Case<'_>, layer: &str, ways: usize) -> Option<Extent> {
+    let layer = case.sharding.layer(layer)?;
     let (rows, columns) = layer.shard(ways)?;
-    let block = facts.block.filter(|_| ways > 1 || layer.is_fused);
+    Some(Extent { rows, columns, is_fused: layer.is_fused, is_cut: ways > 1 })
+}
+
+/// The size of a layer or a part of it that does not fit, in words.
+fn outside(limit: &Limit, facts: &LayerFacts, extent: Extent) -> Option<String> {
+    let Extent { rows, columns, is_fused, is_cut } = extent;
+    let block = facts.block.filter(|_| is_cut || is_fused);
     let out_block = block.filter(|_| limit.out_block).map(|(rows, _)| rows);
-    let in_block = block.filter(|_| limit.in_block && ways > 1).map(|(_, columns)| columns);
+    let in_block = block.filter(|_| limit.in_block && is_cut).map(|(_, columns)| columns);
+    let in_group = facts.input_group.filter(|_| limit.in_group);
     let is_off = |size: usize, multiple: Option<usize>| multiple.filter(|m| *m > 0 && !size.is_multiple_of(*m));
     let out = is_off(rows, limit.out_multiple.or(out_block));
-    let inner = is_off(columns, limit.in_multiple.or(in_block));
+    let inner = [limit.in_multiple, in_block, in_group].into_iter().find_map(|multiple| is_off(columns, multiple));
     match (out, inner) {
         (Some(multiple), _) => Some(format!("{rows} output channels are no multiple of {multiple}")),
         (_, Some(multiple)) => Some(format!("{columns} input channels are no multiple of {multiple}")),

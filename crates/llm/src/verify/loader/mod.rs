@@ -6,6 +6,6 @@ mod judge;
 mod rules;
 
 pub(crate) use facts::{Attention, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
-pub(crate) use judge::{Case, file_refusal, judge, refusal};
+pub(crate) use judge::{Case, Extent, file_refusal, judge, refusal, size_refusal};
 pub use judge::{Loads, Reason, Verdict};
 pub use rules::{Loader, loaders};

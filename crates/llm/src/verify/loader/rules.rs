@@ -101,6 +101,9 @@ pub(crate) struct Limit {
     /// Whether they must divide its input channels.
     #[serde(default)]
     pub in_block: bool,
+    /// Whether groups of inputs must divide its input channels.
+    #[serde(default)]
+    pub in_group: bool,
     /// Whether the loader refuses other sizes; else it is slow with them.
     #[serde(default = "yes")]
     pub hard: bool,

@@ -3,8 +3,11 @@
 //!
 //! A layer reads what the quantized model gives it, all layers before it as they have become, and should make what it makes in
 //! the float model. The activation function behind it is part of it. A layer whose error does not fall keeps its nearest codes.
+//! With `drop_ratio` below one, steps read some of the float model's inputs; with `selective_update`, a layer keeps what was found
+//! only where the whole model gains.
 
 mod form;
+mod mix;
 mod normalization;
 mod samples;
 
@@ -13,9 +16,10 @@ use kvant_quant::reconstruction::{self as core, CodeSteps, Method, Module, Setti
 use super::captured::Captured;
 use super::error::AlgorithmError;
 use super::layer::{Grid, Layer, Rounded, Rounding};
-use super::option::{AlgorithmOption, COUNT, SWITCH, Shown, count, number, option, switch};
+use super::option::{AlgorithmOption, COUNT, SHARE, SWITCH, Shown, count, number, option, share, switch};
 use super::target::bias_factor;
 use form::Form;
+use mix::Mix;
 use samples::PatchedSamples;
 
 /// AdaRound: each weight goes up or down to a code, which is trained.
@@ -33,6 +37,11 @@ pub struct AdaRound {
     pub early_stop: bool,
     /// Whether biases are trained as well.
     pub update_bias: bool,
+    /// The share of a layer's inputs that a step takes from the quantized model, element by element at random; the rest is
+    /// the float model's.
+    pub drop_ratio: f32,
+    /// Whether a layer keeps what was found only where the outputs of the whole model come nearer to the float model's.
+    pub selective_update: bool,
     /// How much the regularization counts.
     pub reg_param: f32,
     /// The regularization's power, from the first step with it to the last.
@@ -56,6 +65,11 @@ pub struct AdaQuant {
     pub early_stop: bool,
     /// Whether biases are trained as well.
     pub update_bias: bool,
+    /// The share of a layer's inputs that a step takes from the quantized model, element by element at random; the rest is
+    /// the float model's.
+    pub drop_ratio: f32,
+    /// Whether a layer keeps what was found only where the outputs of the whole model come nearer to the float model's.
+    pub selective_update: bool,
 }
 
 /// A number that changes from a first to a last value: `20..2`.
@@ -79,6 +93,8 @@ impl AdaRound {
         seed: SEED,
         early_stop: true,
         update_bias: false,
+        drop_ratio: 1.0,
+        selective_update: false,
         reg_param: core::AdaRound::USUAL.strength,
         beta_range: Span { first: core::AdaRound::USUAL.first_beta, last: core::AdaRound::USUAL.last_beta },
         warm_start: core::AdaRound::USUAL.warm_start,
@@ -94,6 +110,8 @@ impl AdaQuant {
         seed: SEED,
         early_stop: true,
         update_bias: false,
+        drop_ratio: 1.0,
+        selective_update: false,
     };
 }
 
@@ -129,15 +147,17 @@ pub(super) const ADA_ROUND_OPTIONS: &[AlgorithmOption] = &[
     option!(AdaRound.seed, "seed", SEEDS, "decides the order of the samples", seed),
     option!(AdaRound.early_stop, "early_stop", SWITCH, "stop a layer whose error no longer falls", switch),
     option!(AdaRound.update_bias, "update_bias", SWITCH, "train biases as well", switch),
+    option!(AdaRound.drop_ratio, "drop_ratio", SHARE, "the share of inputs that is the quantized model's", share),
+    option!(
+        AdaRound.selective_update,
+        "selective_update",
+        SWITCH,
+        "keep what brings the model's outputs nearer",
+        switch
+    ),
     option!(AdaRound.reg_param, "reg_param", RATE, "how much the regularization counts", rate),
     option!(AdaRound.beta_range, "beta_range", POWERS, "the regularization's power, first and last", powers),
-    option!(
-        AdaRound.warm_start,
-        "warm_start",
-        super::option::SHARE,
-        "the share of the steps without regularization",
-        super::option::share
-    ),
+    option!(AdaRound.warm_start, "warm_start", SHARE, "the share of the steps without regularization", share),
 ];
 
 /// What can be set of AdaQuant.
@@ -148,6 +168,14 @@ pub(super) const ADA_QUANT_OPTIONS: &[AlgorithmOption] = &[
     option!(AdaQuant.seed, "seed", SEEDS, "decides the order of the samples", seed),
     option!(AdaQuant.early_stop, "early_stop", SWITCH, "stop a layer whose error no longer falls", switch),
     option!(AdaQuant.update_bias, "update_bias", SWITCH, "train biases as well", switch),
+    option!(AdaQuant.drop_ratio, "drop_ratio", SHARE, "the share of inputs that is the quantized model's", share),
+    option!(
+        AdaQuant.selective_update,
+        "selective_update",
+        SWITCH,
+        "keep what brings the model's outputs nearer",
+        switch
+    ),
 ];
 
 impl Rounding for AdaRound {
@@ -166,11 +194,19 @@ impl Rounding for AdaRound {
             early_stop: self.early_stop,
             update_bias: self.update_bias,
         };
-        round(layer, captured, &settings)
+        round(layer, captured, &settings, self.drop_ratio)
     }
 
     fn takes_normalizations(&self) -> bool {
         true
+    }
+
+    fn reads_float_inputs(&self) -> bool {
+        self.drop_ratio < 1.0
+    }
+
+    fn is_selective(&self) -> bool {
+        self.selective_update
     }
 }
 
@@ -185,25 +221,39 @@ impl Rounding for AdaQuant {
             early_stop: self.early_stop,
             update_bias: self.update_bias,
         };
-        round(layer, captured, &settings)
+        round(layer, captured, &settings, self.drop_ratio)
     }
 
     fn takes_normalizations(&self) -> bool {
         true
+    }
+
+    fn reads_float_inputs(&self) -> bool {
+        self.drop_ratio < 1.0
+    }
+
+    fn is_selective(&self) -> bool {
+        self.selective_update
     }
 }
 
 /// Codes of more bits have neighbours closer than f32 can tell.
 const MOST_BITS: u32 = 16;
 
-fn round(layer: &Layer, captured: &Captured<'_>, settings: &Settings) -> Result<Rounded, AlgorithmError> {
+fn round(
+    layer: &Layer,
+    captured: &Captured<'_>,
+    settings: &Settings,
+    drop_ratio: f32,
+) -> Result<Rounded, AlgorithmError> {
     let nearest = || Rounded { codes: layer.grid.nearest(&layer.weight), bias: None };
     let narrow = layer.grid.element.integer_bits().is_some_and(|bits| bits <= MOST_BITS);
     let form = Form::of(layer).filter(|_| narrow);
     let Some((form, steps)) = form.and_then(|form| Some((form.clone(), steps(&layer.grid, &form)?))) else {
         return Ok(nearest());
     };
-    let Some(mut samples) = PatchedSamples::new(&form, layer, captured)? else { return Ok(nearest()) };
+    let mix = Mix::new(drop_ratio, settings.seed);
+    let Some(mut samples) = PatchedSamples::new(&form, layer, captured, mix)? else { return Ok(nearest()) };
     let factor = bias_factor(&layer.node);
     let bias: Option<Vec<f32>> = layer.bias.as_ref().map(|bias| bias.iter().map(|b| b * factor).collect());
     let (values, shape) = (form.rows(&layer.weight), form.shape);
@@ -228,3 +278,6 @@ fn steps(grid: &Grid, form: &Form) -> Option<Vec<CodeSteps>> {
     };
     (0..form.shape.outputs).map(of_output).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,20 +6,28 @@ use std::sync::Arc;
 use kvant_quant::reconstruction::{Sample, Samples};
 
 use super::form::{Convolution, Form, Kind, Product};
+use super::mix::Mix;
 use super::normalization::{Normalization, Over};
 use crate::algorithm::captured::Captured;
 use crate::algorithm::error::AlgorithmError;
 use crate::algorithm::layer::Layer;
 use crate::data::Array;
 
+/// What is never asked for.
+const EMPTY: Sample<'static> = Sample { patches: &[], targets: &[], positions: 0 };
+
 /// Samples of a layer.
 pub(super) struct PatchedSamples<'a> {
     form: &'a Form,
     layer: &'a Layer,
     captured: &'a Captured<'a>,
+    /// How steps mix inputs, if they do.
+    mix: Option<Mix>,
     kept: Vec<Patched>,
     /// The one beyond those that was used last.
     other: Option<(usize, Patched)>,
+    /// What the last step has seen, where inputs are mixed.
+    mixed: Option<Patched>,
 }
 
 /// One sample.
@@ -46,8 +54,13 @@ impl Values {
 
 impl<'a> PatchedSamples<'a> {
     /// Makes as many samples as are to be kept. `None` where what was captured is not what the layer's form reads and makes.
-    pub fn new(form: &'a Form, layer: &'a Layer, captured: &'a Captured<'a>) -> Result<Option<Self>, AlgorithmError> {
-        let mut samples = Self { form, layer, captured, kept: Vec::new(), other: None };
+    pub fn new(
+        form: &'a Form,
+        layer: &'a Layer,
+        captured: &'a Captured<'a>,
+        mix: Option<Mix>,
+    ) -> Result<Option<Self>, AlgorithmError> {
+        let mut samples = Self { form, layer, captured, mix, kept: Vec::new(), other: None, mixed: None };
         let mut room = captured.runtime().budget / 2;
         for index in 0..captured.len() {
             captured.go_on()?;
@@ -65,6 +78,20 @@ impl<'a> PatchedSamples<'a> {
     fn make(&self, index: usize) -> Result<Option<Patched>, AlgorithmError> {
         let pair = self.captured.pair(index)?;
         Ok(patched(self.form, pair.input, pair.output))
+    }
+
+    /// The mixed sample of a draw; `None` where nothing is to be mixed, or cannot be.
+    fn mixture(&self, index: usize, draw: u64) -> Result<Option<Patched>, AlgorithmError> {
+        let Some((mix, float)) = self.mix.zip(self.captured.float_input(index)?) else { return Ok(None) };
+        let pair = self.captured.pair(index)?;
+        let input = mix.input(&pair.input, &float, draw);
+        Ok(input.and_then(|input| patched(self.form, Arc::new(input), pair.output)))
+    }
+}
+
+impl Patched {
+    fn sample(&self) -> Sample<'_> {
+        Sample { patches: self.patches.slice(), targets: self.targets.slice(), positions: self.positions }
     }
 }
 
@@ -84,12 +111,19 @@ impl Samples for PatchedSamples<'_> {
         }
         let found = self.kept.get(index).or(self.other.as_ref().map(|(_, sample)| sample));
         // One of both is there: it was just made.
-        let empty = Sample { patches: &[], targets: &[], positions: 0 };
-        Ok(found.map_or(empty, |sample| Sample {
-            patches: sample.patches.slice(),
-            targets: sample.targets.slice(),
-            positions: sample.positions,
-        }))
+        Ok(found.map_or(EMPTY, Patched::sample))
+    }
+
+    fn drawn(&mut self, index: usize, draw: u64) -> Result<Sample<'_>, AlgorithmError> {
+        self.mixed = self.mixture(index, draw)?;
+        if self.mixed.is_none() {
+            return self.sample(index);
+        }
+        Ok(self.mixed.as_ref().map_or(EMPTY, Patched::sample))
+    }
+
+    fn are_mixed(&self) -> bool {
+        self.mix.is_some()
     }
 
     fn go_on(&self) -> Result<(), AlgorithmError> {

@@ -173,3 +173,49 @@ fn the_number_of_threads_changes_no_code() {
         assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{method:?} {function:?}");
     }
 }
+
+/// Steps see what is drawn for them, and everything else the samples.
+struct Drawn {
+    made: Made,
+    draws: Vec<u64>,
+    mixed: bool,
+}
+
+impl Samples for Drawn {
+    type Error = Infallible;
+
+    fn count(&self) -> usize {
+        self.made.count()
+    }
+
+    fn sample(&mut self, index: usize) -> Result<Sample<'_>, Infallible> {
+        self.made.sample(index)
+    }
+
+    fn drawn(&mut self, index: usize, draw: u64) -> Result<Sample<'_>, Infallible> {
+        self.draws.push(draw);
+        self.made.sample(index)
+    }
+
+    fn are_mixed(&self) -> bool {
+        self.mixed
+    }
+
+    fn go_on(&self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+#[test]
+fn mixed_samples_are_drawn_for_every_step() {
+    // A layer without a function, whose samples are summed up where they are always the same.
+    for mixed in [false, true] {
+        let case = case(1, 4, 9, ActivationFunction::None);
+        let weight = Weight { values: &case.weights, features: 9, steps: &case.steps, bias: Some(&case.bias) };
+        let mut samples = Drawn { made: case.samples, draws: Vec::new(), mixed };
+        let settings = Settings { iterations: 10, ..settings(METHODS[0]) };
+        let Ok(_) = reconstruct(&case.module, weight, &mut samples, &settings);
+        let expected: Vec<u64> = if mixed { (0..20).collect() } else { Vec::new() };
+        assert_eq!(samples.draws, expected);
+    }
+}

@@ -1,5 +1,7 @@
 //! `.npy`: an array of tokens as NumPy writes it. Python objects, which are pickles, are never read.
 
+use std::borrow::Cow;
+
 use super::super::CalibrationDataError;
 use super::super::document::Sink;
 use super::super::files::{DataFile, Reading};
@@ -10,6 +12,8 @@ use kvant_container::MappedFile;
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// The longest header that is read; NumPy itself refuses longer ones unless told otherwise.
 const MAX_HEADER: usize = 10_000;
+/// The most bytes of an array in Fortran order, which is turned in memory.
+const MAX_TURNED: usize = 1 << 28;
 
 /// Hands out the rows of an array of two dimensions, or the whole of one.
 pub(in super::super) fn read(
@@ -26,14 +30,28 @@ pub(in super::super) fn read(
         let pickles = if descr.contains('O') { "; Python objects are never read" } else { "" };
         CalibrationDataError::unsupported(&file.path, format!("elements of type {descr:?} are no tokens{pickles}"))
     })?;
-    if fortran_order && shape.len() > 1 {
-        return Err(CalibrationDataError::unsupported(&file.path, "an array in Fortran order"));
-    }
     let size = shape.iter().try_fold(integer.width, |size, &length| size.checked_mul(length));
     if size != Some(bytes.len()) {
         return Err(damaged("its length is not that of the shape it states"));
     }
-    Tokens { integer, shape: &shape, bytes, mask: None }.hand_out(file, reading, sink)
+    let rows = match shape[..] {
+        [rows, columns] if fortran_order && bytes.len() > MAX_TURNED => {
+            let message =
+                format!("an array of {rows} by {columns} in Fortran order; save numpy.ascontiguousarray(array)");
+            return Err(CalibrationDataError::unsupported(&file.path, message));
+        }
+        [rows, columns] if fortran_order && !bytes.is_empty() => {
+            Cow::Owned(turned(bytes, integer.width, rows, columns))
+        }
+        _ => Cow::Borrowed(bytes),
+    };
+    Tokens { integer, shape: &shape, bytes: &rows, mask: None }.hand_out(file, reading, sink)
+}
+
+/// The rows of a matrix whose columns follow each other.
+fn turned(columns: &[u8], width: usize, rows: usize, count: usize) -> Vec<u8> {
+    let places = (0..rows).flat_map(|row| (0..count).map(move |column| (column * rows + row) * width));
+    places.flat_map(|at| columns[at..at + width].iter().copied()).collect()
 }
 
 /// The header's text and the elements; see the format's description in NumPy's `lib.format`.

@@ -2,18 +2,27 @@
 //! of them, a graph.
 //! Not how each is made.
 
-use crate::args::{Format, QuantizeArgs};
+mod name;
+mod record;
+mod writable;
+
+pub use name::{OutputKind, check_name, full_path, tell_of_name};
+pub use writable::check_writable;
+
+use crate::args::{FinishArgs, Format, RecipeArgs, RunArgs};
 use crate::commands::convert::{self, Request};
 use crate::delivery::Delivery;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use crate::model::Planned;
 use crate::onnx::decoder::{Graph, Task};
 use crate::onnx::quantize::check_output;
 use crate::printer::Printer;
 use crate::{gguf, model};
-use kvant_container::{Checkpoint, directory_of};
+use kvant_container::directory_of;
+use kvant_container::onnx::{PRODUCER, producer};
 use kvant_llm::conversion::Target;
-use kvant_llm::engine::{Output, OutputError, Placed};
+use kvant_llm::engine::{Deliverable, Output, OutputError, Placed};
 use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::{Accepted, GgufPlan};
@@ -26,7 +35,12 @@ use std::sync::atomic::AtomicBool;
 
 /// Every output of a run.
 pub struct Outputs<'a> {
-    args: &'a QuantizeArgs,
+    recipe: &'a RecipeArgs,
+    finish: FinishArgs,
+    run: &'a RunArgs,
+    /// What the user has named, and what is written there.
+    output: PathBuf,
+    kind: OutputKind,
     /// What is quantized.
     checkpoint: PathBuf,
     /// What is converted from it.
@@ -62,8 +76,7 @@ pub struct Made {
 impl<'a> Outputs<'a> {
     /// One output, or one for each format in a directory. Files and graphs without a checkpoint among the formats are made of one
     /// beside them, which does not stay.
-    pub fn of(args: &'a QuantizeArgs, output: &Path) -> Outputs<'a> {
-        let recipe = &args.recipe;
+    pub fn of(recipe: &'a RecipeArgs, finish: FinishArgs, run: &'a RunArgs, output: &Path) -> Outputs<'a> {
         let alone = recipe.format.len() < 2;
         let place = |format: Format| if alone { output.to_owned() } else { output.join(format.name()) };
         let single = |format: Format, name: &str| if alone { output.to_owned() } else { place(format).join(name) };
@@ -76,7 +89,12 @@ impl<'a> Outputs<'a> {
             None => output.to_owned(),
         };
         let others = exports.iter().skip(1).map(|export| (*export, place(Format::Export(*export)))).collect();
-        Outputs { args, checkpoint, others, file, graph }
+        let kind = match (alone, &file, &graph) {
+            (true, Some(_), _) => OutputKind::Gguf,
+            (true, _, Some(_)) => OutputKind::Graph,
+            _ => OutputKind::Directory,
+        };
+        Outputs { recipe, finish, run, output: output.to_owned(), kind, checkpoint, others, file, graph }
     }
 
     /// Where the checkpoint goes that all others are made of.
@@ -84,30 +102,65 @@ impl<'a> Outputs<'a> {
         &self.checkpoint
     }
 
+    /// Where a GGUF file goes.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
     /// Whether nobody asked for the checkpoint.
     fn is_passing(&self) -> bool {
-        (self.file.is_some() || self.graph.is_some()) && self.args.recipe.checkpoints().is_empty()
+        (self.file.is_some() || self.graph.is_some()) && self.recipe.checkpoints().is_empty()
+    }
+
+    /// The file and the graph.
+    fn single_files(&self) -> impl Iterator<Item = &Path> {
+        self.file.iter().chain(&self.graph).map(PathBuf::as_path)
     }
 
     /// Refuses what cannot become an output, without touching anything.
     ///
     /// # Errors
     /// What is in the way.
-    pub fn check(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<(), Failure> {
-        let source = self.args.recipe.model.as_path();
-        if let Some(file) = &self.file {
-            let codes = GgufPlan::of_codes(checkpoint, plan, &gguf::file_name(Some(file)))?;
-            let overwrite = self.args.finish.overwrite;
+    pub fn check(&self, planned: &Planned) -> Result<(), Failure> {
+        check_name(&self.output, self.kind, "--format")?;
+        let (source, overwrite, plan) = (self.recipe.model.as_path(), self.finish.overwrite, &planned.plan);
+        if let Some((file, codes)) = self.file.as_ref().zip(planned.file.as_ref()) {
             // It is made last: before the checkpoint is whole none that is there can be its own.
             match Output::is_made(plan, &self.checkpoint)? {
-                true => Output::check_all(&codes, source, std::slice::from_ref(file), overwrite)?,
-                false => Output::check(&codes, source, file, overwrite)?,
+                true => Output::check_all(codes, source, std::slice::from_ref(file), overwrite)?,
+                false => Output::check(codes, source, file, overwrite)?,
             }
         }
         let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
-        Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), self.args.finish.overwrite)?;
-        // Nothing tells a graph that an interrupted run has written from one that came from elsewhere.
-        self.graph.as_ref().map_or(Ok(()), |graph| check_output(graph, source, self.args.finish.overwrite))
+        Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), overwrite)?;
+        self.check_graph()?;
+        if self.is_passing() && plan.needs_calibration() {
+            self.single_files().try_for_each(record::check)?;
+        }
+        self.check_room(planned)
+    }
+
+    /// Nothing tells a graph that an interrupted run has written from one that came from elsewhere. Where the user has named a
+    /// directory alone, what is in it may be replaced if Kvant has made it.
+    fn check_graph(&self) -> Result<(), Failure> {
+        let Some(graph) = &self.graph else { return Ok(()) };
+        check_output(graph, &self.recipe.model, self.finish.overwrite)?;
+        let is_named = self.recipe.format.len() < 2;
+        if is_named || !graph.exists() || producer(graph).is_ok_and(|producer| producer == PRODUCER) {
+            return Ok(());
+        }
+        let message = format!("{} was not made by Kvant", printable(&graph.to_string_lossy()));
+        let hint = "--overwrite replaces what Kvant has made: move it away, or choose another directory with -o";
+        Err(Failure::new(Kind::Invalid, message).with_hint(Some(hint.to_owned())))
+    }
+
+    /// Asks for room for all outputs together; a graph is about as large as the checkpoint.
+    fn check_room(&self, planned: &Planned) -> Result<(), Failure> {
+        let plan: &dyn Deliverable = &planned.plan;
+        let others = self.others.iter().map(|(_, path)| path).chain(&self.graph);
+        let all = std::iter::once(&self.checkpoint).chain(others).map(|path| (plan, path.as_path()));
+        let file = self.file().zip(planned.file.as_ref()).map(|(path, codes)| (codes as &dyn Deliverable, path));
+        Ok(Output::check_room(&all.chain(file).collect::<Vec<_>>())?)
     }
 
     /// Refuses further outputs that are of another plan, before anything is done for this one: they are made last, so that none
@@ -119,7 +172,7 @@ impl<'a> Outputs<'a> {
         if Output::is_made(plan, &self.checkpoint)? {
             return Ok(());
         }
-        let (source, overwrite) = (&self.args.recipe.model, self.args.finish.overwrite);
+        let (source, overwrite) = (&self.recipe.model, self.finish.overwrite);
         self.others.iter().try_for_each(|(_, path)| Ok(Output::check(plan, source, path, overwrite)?))
     }
 
@@ -134,11 +187,25 @@ impl<'a> Outputs<'a> {
         cancelled: &Arc<AtomicBool>,
         printer: &Printer,
     ) -> Result<Delivered, Failure> {
+        let kept = self.is_passing().then(|| first.path().to_owned());
+        let delivered = self.deliver_all(plan, first, cancelled, printer);
+        delivered.map_err(|failure| match kept.filter(|kept| kept.exists()) {
+            Some(kept) => with_kept(failure, &kept),
+            None => failure,
+        })
+    }
+
+    fn deliver_all(
+        &self,
+        plan: &Plan,
+        first: Placed,
+        cancelled: &Arc<AtomicBool>,
+        printer: &Printer,
+    ) -> Result<Delivered, Failure> {
         let convert =
             |(export, output): &(Export, PathBuf)| self.converted(first.path(), *export, output, cancelled, printer);
         let others = self.others.iter().map(convert).collect::<Result<Vec<_>, _>>()?;
-        let file = self.file.as_deref().map(|file| self.write_file(first.path(), file, cancelled, printer));
-        let file = file.transpose()?;
+        let file = self.file().map(|file| self.write_file(first.path(), file, cancelled, printer)).transpose()?;
         let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, cancelled, printer));
         let graph = graph.transpose()?.zip(self.graph.clone());
         let of_plan = |output: PathBuf| Made {
@@ -148,6 +215,9 @@ impl<'a> Outputs<'a> {
             bits_per_weight: plan.bits_per_weight(),
             loaders: plan.loaders(),
         };
+        if self.is_passing() {
+            self.single_files().try_for_each(|output| record::keep(first.path(), output))?;
+        }
         let file = file.map(|(placed, file)| placed.acknowledge().map(|_| file)).transpose()?;
         let mut made = Vec::new();
         // What nobody asked for goes last: a run that is killed before finds it whole.
@@ -163,7 +233,7 @@ impl<'a> Outputs<'a> {
             format: Format::Onnx.name(),
             bytes: graph.bytes,
             loaders: vec!["onnxruntime"],
-            ..of_plan(output)
+            ..of_plan(full_path(&output))
         }));
         let also = made.iter().skip(1).map(|made| made.output.clone()).collect();
         let main = made.into_iter().next().unwrap_or_else(|| of_plan(self.checkpoint.clone()));
@@ -179,17 +249,14 @@ impl<'a> Outputs<'a> {
         printer: &Printer,
     ) -> Result<(Placed, Made), Failure> {
         make_directory_of(output)?;
+        tell_of_name(output, printer);
         let checkpoint = model::open(made)?;
-        let plan = GgufPlan::convert_of(
-            &checkpoint,
-            &self.args.recipe.model,
-            Accepted::Rounding,
-            &gguf::file_name(Some(output)),
-        )?;
+        let plan =
+            GgufPlan::convert_of(&checkpoint, &self.recipe.model, Accepted::Rounding, &gguf::file_name(Some(output)))?;
         plan.notices.iter().for_each(|notice| printer.note(notice));
-        let QuantizeArgs { run, finish, .. } = self.args;
-        let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: made, target: output, finish: *finish };
-        let (placed, _) = gguf::convert::work(&delivery, run, cancelled, printer)?;
+        let finish = self.finish;
+        let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: made, target: output, finish };
+        let (placed, _) = gguf::work(&delivery, self.run, cancelled, printer)?;
         let made = Made {
             output: placed.path().to_owned(),
             format: Export::Gguf.row().name,
@@ -209,8 +276,8 @@ impl<'a> Outputs<'a> {
         printer: &Printer,
     ) -> Result<Placed, Failure> {
         let target = if export == Export::Fake { Target::Float(None) } else { Target::Codes(export) };
-        let max_shard_size = self.args.recipe.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
-        let request = Request { target, max_shard_size, run: &self.args.run, finish: self.args.finish, cancelled };
+        let max_shard_size = self.recipe.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
+        let request = Request { target, max_shard_size, run: self.run, finish: self.finish, cancelled };
         convert::make(made, output, &request, printer)
     }
 
@@ -223,10 +290,10 @@ impl<'a> Outputs<'a> {
     ) -> Result<Graph, Failure> {
         make_directory_of(output)?;
         // Hours may have passed since the first look.
-        check_output(output, &self.args.recipe.model, self.args.finish.overwrite)?;
+        self.check_graph()?;
         let checkpoint = model::open(made)?;
         let decoder = Decoder::open(&checkpoint)?;
-        let task = Task { output, finish: self.args.finish, run: &self.args.run, cancelled };
+        let task = Task { output, finish: self.finish, run: self.run, cancelled };
         task.make(&decoder, printer)
     }
 }
@@ -237,43 +304,17 @@ fn make_directory_of(output: &Path) -> Result<(), OutputError> {
     fs::create_dir_all(directory).map_err(failed)
 }
 
+/// The failure with a word of the checkpoint that is whole and hidden.
+fn with_kept(failure: Failure, kept: &Path) -> Failure {
+    let kept = format!("the same command goes on from {}, which holds the codes and can be removed", kept.display());
+    let hint = failure.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
+    failure.with_hint(Some(hint))
+}
+
 /// The checkpoint that a file or a graph is made of, by a name that no user gives.
 fn beside(output: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(output.file_name().unwrap_or_default());
     name.push(".kvant-checkpoint");
     output.with_file_name(name)
-}
-
-/// Refuses a further file that could not be written, before the work whose result it is to hold.
-///
-/// # Errors
-/// Its directory is missing or read-only, or the name is that of a directory.
-pub fn check_writable(path: &Path) -> Result<(), Failure> {
-    let directory = directory_of(path);
-    let refused = |reason: &str, hint: &str| {
-        let message = format!("cannot write {}: {reason}", printable(&path.to_string_lossy()));
-        Err(Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned())))
-    };
-    match fs::metadata(directory) {
-        _ if path.is_dir() => refused("it is a directory", "name a file in it"),
-        Ok(found) if found.is_dir() && !found.permissions().readonly() => Ok(()),
-        Ok(found) if found.is_dir() => refused("its directory is read-only", "name another place"),
-        _ => refused("its directory is missing", "make the directory first, or name another place"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_cannot_be_written_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(check_writable(&folder.path().join("report.json")).is_ok());
-        for (path, reason) in [("none/report.json", "missing"), ("", "a directory")] {
-            let failure = check_writable(&folder.path().join(path)).unwrap_err();
-            assert!(failure.kind == Kind::Usage && failure.message.contains(reason), "{}", failure.message);
-        }
-    }
 }

@@ -1,0 +1,86 @@
+//! Calibration data, and how they are run.
+
+use super::number::count_from;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum, ValueHint};
+use kvant_llm::blockwise::Carry;
+use kvant_llm::byte_size::ByteSize;
+use kvant_llm::calibration::data::Packing;
+use kvant_llm::forward::cpu::{self, Cpu};
+use std::path::PathBuf;
+
+/// Data to run through the model, for what is found with data: static scales of activations, and what algorithms need.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Calibration")]
+pub struct CalibrationArgs {
+    /// Calibration data: .txt, .json, .jsonl, .parquet, .npy or .safetensors, also .gz and .zst, or a directory; may be given often
+    ///
+    /// For ONNX graphs: .npz, .npy, .safetensors, a directory of them or of images, or `random`.
+    #[arg(long, visible_alias = "data", value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    pub calib: Vec<PathBuf>,
+    /// Sequences or samples to take
+    #[arg(long, value_name = "N", default_value = "128", requires = "calib", value_parser = count_from(1))]
+    pub num_samples: usize,
+    /// Tokens of a window, and of the longest sequence [default: the smaller of 512 and the model's longest context]
+    #[arg(long, value_name = "N", requires = "calib", value_parser = count_from(1))]
+    pub seq_len: Option<usize>,
+    /// How documents become sequences: document, sample, concatenate or random [default: what suits the file]
+    #[arg(long, value_name = "METHOD", requires = "calib", hide_possible_values = true, value_parser = packing_parser())]
+    pub packing: Option<Packing>,
+    /// The field or column with the text, conversation or tokens [default: found by its name]
+    #[arg(long, value_name = "NAME", requires = "calib")]
+    pub column: Option<String>,
+    /// Take rows in random order
+    #[arg(long, requires = "calib")]
+    pub shuffle: bool,
+    /// What random order and random windows are drawn from
+    #[arg(long, value_name = "N", default_value = "0", requires = "calib")]
+    pub seed: u64,
+    /// The precision of activations while data run, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
+    #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true)]
+    pub precision: Precision,
+    /// Activations and Hessians kept in memory; more activations go to a temporary file, more Hessians take more passes
+    #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "calib")]
+    pub max_memory: ByteSize,
+    /// What the next block is calibrated on: the output of the quantized block, or of the float one
+    #[arg(long, value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = carry_parser())]
+    pub carry: Carry,
+}
+
+/// The precision of activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Precision {
+    /// Everything in f32
+    F32,
+    /// Every operation rounds its result to bf16
+    Bf16,
+}
+
+impl Precision {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+
+    /// The operations of the forward pass in it.
+    pub fn ops(self) -> Cpu {
+        Cpu::with_precision(match self {
+            Precision::F32 => cpu::Precision::F32,
+            Precision::Bf16 => cpu::Precision::Bf16,
+        })
+    }
+}
+
+/// The outputs that can be carried on, by name.
+fn carry_parser() -> impl TypedValueParser<Value = Carry> {
+    PossibleValuesParser::new(Carry::ALL.map(Carry::name))
+        .try_map(|name| Carry::ALL.into_iter().find(|carry| carry.name() == name).ok_or("no such output"))
+}
+
+fn packing_parser() -> impl TypedValueParser<Value = Packing> {
+    PossibleValuesParser::new(Packing::ALL.map(Packing::name))
+        .try_map(|name| Packing::ALL.into_iter().find(|packing| packing.name() == name).ok_or("no such method"))
+}

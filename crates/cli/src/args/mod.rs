@@ -1,0 +1,165 @@
+//! What can be typed: commands and options, exactly as given. Their doc comments are the help. Nothing is opened or
+//! resolved here. One file for each command and for each group of options that several have.
+
+mod calibration;
+mod convert;
+mod eval;
+mod format;
+mod gguf;
+mod inspect;
+mod list;
+mod number;
+mod onnx;
+mod plan;
+mod quantize;
+mod recipe;
+mod run;
+mod sensitivity;
+mod verify;
+
+pub use calibration::CalibrationArgs;
+pub use convert::{ConvertArgs, ConvertTo};
+pub use eval::EvalArgs;
+pub use format::Format;
+pub use inspect::InspectArgs;
+pub use list::{ListArgs, Topic};
+pub use onnx::{EngineArgs, ExternalWhen, OnnxArgs, OnnxLayout};
+pub use plan::PlanArgs;
+pub use quantize::QuantizeArgs;
+pub use recipe::RecipeArgs;
+pub use run::{FinishArgs, RunArgs};
+pub use sensitivity::SensitivityArgs;
+pub use verify::VerifyArgs;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o Llama-3.2-1B-int4
+  kvant plan Llama-3.2-1B --scheme mxfp4
+  kvant inspect Llama-3.2-1B-int4
+  kvant verify Llama-3.2-1B-int4 --for vllm
+  kvant list schemes
+
+Exit status: 0 done; 1 the model or the recipe cannot be done, or a check failed; 2 wrong usage, missing data too, or a bug; 130 stopped with Ctrl-C.";
+
+/// Quantizes deep-learning models: from a checkpoint to a smaller one that loads.
+#[derive(Debug, Parser)]
+#[command(name = "kvant", version, after_help = EXAMPLES, max_term_width = 120, propagate_version = false)]
+pub struct Cli {
+    /// What holds for every command.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct GlobalArgs {
+    /// Print JSON on stdout, errors included
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say nothing on stderr but errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more on stderr
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Show progress: a bar on a terminal, a line every few seconds elsewhere
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub progress: ProgressWhen,
+    /// Use colours: auto, always or never; NO_COLOR is respected
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub color: ColorWhen,
+}
+
+/// When progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProgressWhen {
+    /// Unless --quiet is given
+    Auto,
+    /// Never
+    Never,
+    /// Even with --quiet, from the first second
+    Always,
+}
+
+/// When colours are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorWhen {
+    /// On a terminal
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Quantize a model
+    Quantize(QuantizeArgs),
+    /// Convert a quantized model to another layout, without loss where that holds its codes
+    Convert(ConvertArgs),
+    /// Show what would become of every tensor, without reading or writing one
+    Plan(PlanArgs),
+    /// Show what a checkpoint holds: architecture, tensors, sizes, quantization
+    Inspect(InspectArgs),
+    /// Tell whether a finished model loads, and whether it is sane, without a GPU and without its loader
+    Verify(VerifyArgs),
+    /// Measure how well a model predicts a text, or how far an ONNX graph is from its float graph
+    Eval(EvalArgs),
+    /// Tell which layers of an ONNX graph quantization hurts, and find a mix of types that is good enough
+    Sensitivity(SensitivityArgs),
+    /// List schemes, formats, exports, observers, algorithms, families; presets, passes, elements, methods of ONNX graphs
+    List(ListArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = COMPLETIONS)]
+    Completions(CompletionsArgs),
+}
+
+const COMPLETIONS: &str = "\
+Examples:
+  kvant completions bash > ~/.local/share/bash-completion/completions/kvant
+  kvant completions zsh > ~/.zfunc/_kvant
+  kvant completions fish > ~/.config/fish/completions/kvant.fish";
+
+/// `kvant completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// The first option that was given, of several with whether they were.
+pub fn first_given(options: &[(bool, &'static str)]) -> Option<&'static str> {
+    options.iter().find(|(given, _)| *given).map(|(_, option)| *option)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    /// The terminal's width decides where lines end: a paragraph that is broken in the text as well has short lines among the long.
+    #[test]
+    fn closing_paragraphs_are_broken_once() {
+        for command in Cli::command().get_subcommands() {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let is_prose = |line: &str| line.len() > 80 && !line.starts_with(' ');
+            let broken =
+                lines.windows(2).find(|pair| is_prose(pair[0]) && !pair[1].is_empty() && !pair[1].starts_with(' '));
+            assert_eq!(broken, None, "{}", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! `kvant quantize`: what can be typed behind it.
+
+use super::recipe::RecipeArgs;
+use super::run::{FinishArgs, RunArgs};
+use clap::{Args, ValueHint};
+use std::path::PathBuf;
+
+const QUANTIZE: &str = "\
+Examples:
+  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o out
+      int4 weights in groups of 128, in AMD Quark's layout
+  kvant quantize Qwen3-8B --scheme FP8_DYNAMIC -o out
+      fp8 weights and activations, in the layout of compressed-tensors
+  kvant quantize Qwen3-8B -s mxfp4 --override '*.down_proj=e4m3:channel' -x '*.layers.0.*' -o out
+      another scheme for some layers, and none for others
+  kvant quantize opt-125m --scheme int8 --weights-only --format fake -o out
+      int8 weights as plain floats, which load wherever the source loads
+  kvant quantize Llama-3.2-1B --scheme uint4_wo_128 --algorithm awq,gptq --calib text.txt -o out
+      weights that are scaled and rounded so that the model changes least on a text (`kvant list algorithms`)
+  kvant quantize Qwen3-8B --scheme Q4_K_M -o Qwen3-8B-Q4_K_M.gguf
+      a file for llama.cpp, tokenizer included; better with --algorithm imatrix --calib text.txt
+  kvant quantize Qwen3-8B --recipe recipe.toml -o out
+      what the options say, from a file
+  kvant quantize resnet50.onnx --preset A8W8 --data calib.npz -o resnet50.int8.onnx
+      an ONNX graph, its activations calibrated on samples (`kvant list presets`)
+
+A run that was stopped or killed goes on where it was when the same command is given again. \
+stdout carries the path of the output and nothing else; with --json, one object.";
+
+/// `kvant quantize`.
+#[derive(Debug, Args)]
+#[command(override_usage = "kvant quantize <MODEL> --scheme <SCHEME> --output <DIR> [OPTIONS]", after_help = QUANTIZE)]
+pub struct QuantizeArgs {
+    /// What to make.
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The directory to write, or the .gguf or .onnx file; it appears when it is complete
+    #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
+    pub output: Option<PathBuf>,
+    /// Show the plan and stop, as `kvant plan` does
+    #[arg(long, help_heading = "Run")]
+    pub dry_run: bool,
+    /// How the output gets its name.
+    #[command(flatten)]
+    pub finish: FinishArgs,
+    /// How to run it.
+    #[command(flatten)]
+    pub run: RunArgs,
+}

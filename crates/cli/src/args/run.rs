@@ -1,0 +1,26 @@
+//! How a command runs, and how its output gets its name.
+
+use clap::Args;
+
+/// How an output gets its name.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct FinishArgs {
+    /// Replace the output if it exists
+    #[arg(long, help_heading = "Run")]
+    pub overwrite: bool,
+    /// Wait until the output is on disk, not only with the system
+    #[arg(long, help_heading = "Run")]
+    pub sync: bool,
+    /// Give the output its name without verifying it first (see `kvant verify`)
+    #[arg(long, help_heading = "Run")]
+    pub no_verify: bool,
+}
+
+/// How to run it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub struct RunArgs {
+    /// Threads to work with [default: as many as there are processors]; the result does not depend on it
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}

@@ -1,0 +1,118 @@
+//! Command lines that say two things at once, or a number that is none; what is told of colours, names and paths.
+
+use crate::kvant::{Place, names};
+use std::path::Path;
+
+#[test]
+fn a_name_of_another_kind_of_output_is_refused() {
+    let place = Place::new();
+    let lines: [(&[&str], &str); 7] = [
+        (&["quantize", "nano_llama", "-s", "int8:channel", "-o", "l2.gguf"], "is a directory"),
+        (&["plan", "nano_llama", "-s", "int8:channel", "-o", "l2.gguf"], "is a directory"),
+        (&["quantize", "nano_llama", "-s", "int4:g32", "-o", "x.onnx"], "is a directory"),
+        (&["quantize", "nano_llama", "-s", "int4:g32", "-o", "x.safetensors"], "is a directory"),
+        (&["quantize", "nano_llama", "-s", "Q8_0", "-o", "x.onnx"], "is a GGUF file"),
+        (&["quantize", "nano_llama", "-s", "int4:g32", "-f", "gguf", "-o", "x.safetensors"], "is a GGUF file"),
+        (&["convert", "nano_llama", "--to", "float", "-o", "x.gguf"], "is a directory"),
+    ];
+    for (line, told) in lines {
+        let run = place.run(line);
+        assert_eq!(run.code, Some(2), "{line:?}: {run:?}");
+        assert!(run.stderr.contains(told) && run.stderr.contains("choose a name without"), "{}", run.stderr);
+    }
+    assert_eq!(names(&place.path("")), ["nano_llama"]);
+    let run = place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "q8"]);
+    assert!(run.stderr.contains("without .gguf behind its name"), "{}", run.stderr);
+}
+
+#[test]
+fn numbers_that_are_none_are_wrong_usage() {
+    let place = Place::empty();
+    let search = ["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "c.npz"];
+    let eval = ["eval", "model", "--data", "text.txt"];
+    let plan = ["plan", "model", "-s", "fp8", "--kv-cache", "fp8"];
+    let lines: [(&[&str], &[&str]); 9] = [
+        (&search, &["--target-sqnr", "nan"]),
+        (&search, &["--target-sqnr", "inf"]),
+        (&search, &["--labels", "l", "--max-drop", "-1"]),
+        (&search, &["--target-size", "0MB"]),
+        (&eval, &["--seq-len", "1"]),
+        (&eval, &["--stride", "0"]),
+        (&eval, &["--num-samples", "0"]),
+        (&plan, &["--min-kv-scale", "nan"]),
+        (&plan, &["--min-kv-scale", "-0.5"]),
+    ];
+    for (line, options) in lines {
+        let run = place.run(&[line, options].concat());
+        assert_eq!(run.code, Some(2), "{options:?}: {run:?}");
+        assert!(run.stderr.contains(options[options.len() - 2]), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn colours_are_as_asked_for_in_wrong_usage_too() {
+    let place = Place::empty();
+    let painted = |args: &[&str]| place.run(args).stderr.contains('\u{1b}');
+    assert!(painted(&["quantize", "--color", "always"]) && painted(&["quantize", "--color=always"]));
+    assert!(!painted(&["quantize", "--color", "never"]) && !painted(&["quantize"]));
+}
+
+#[test]
+fn the_help_of_sensitivity_has_what_graphs_have() {
+    let help = Place::empty().succeed(&["sensitivity", "--help"]).stdout;
+    for foreign in ["Hugging Face", "--format", "--kv-cache", "--seq-len", "--imatrix", "--carry", "--report"] {
+        assert!(!help.contains(foreign), "{foreign}");
+    }
+    for own in ["An ONNX graph", "--target-sqnr", "--op-types", "--calibration-method", "--seed"] {
+        assert!(help.contains(own), "{own}");
+    }
+    let run =
+        Place::empty().run(&["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "random", "--report", "r.json"]);
+    assert!(run.code == Some(2) && run.stderr.contains("--report has no meaning here"), "{run:?}");
+}
+
+#[test]
+fn values_that_lose_digits_are_told_of() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);
+    let run = place.succeed(&["convert", "codes", "--to", "float", "-o", "floats"]);
+    assert!(run.stderr.contains("rounded to bfloat16") && run.stderr.contains("--dtype f32"), "{}", run.stderr);
+    let run = place.succeed(&["convert", "codes", "--to", "float", "--dtype", "f32", "-o", "wide"]);
+    assert!(!run.stderr.contains("rounded to"), "{}", run.stderr);
+}
+
+#[test]
+fn graphs_are_told_with_their_whole_path_and_are_not_their_own_source() {
+    let place = Place::empty();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    std::fs::copy(data.join("tinycnn.float.onnx"), place.path("float.onnx")).unwrap();
+    let run = place.succeed(&["quantize", "float.onnx", "--preset", "FP16_MODEL", "-o", "half.onnx"]);
+    assert!(Path::new(run.stdout.trim()).is_absolute() && run.stdout.trim().ends_with("half.onnx"), "{run:?}");
+    let run = place.run(&["quantize", "float.onnx", "--preset", "FP16_MODEL", "-o", "float.onnx", "--overwrite"]);
+    assert!(run.code == Some(1) && run.stderr.contains("is the source"), "{run:?}");
+    for options in
+        [&["--layout", "qoperator", "--activation", "uint16"][..], &["--layout", "qoperator", "--form", "quark"]]
+    {
+        let line = ["quantize", "float.onnx", "--preset", "A8W8", "--data", "random", "-o", "out.onnx"];
+        let run = place.run(&[&line[..], options].concat());
+        assert!(run.code == Some(1) && run.stderr.contains("layout qoperator and"), "{run:?}");
+    }
+}
+
+#[test]
+fn an_index_beyond_a_table_is_told_with_its_sample() {
+    let place = Place::empty();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    std::fs::copy(data.join("tinytransformer.float.onnx"), place.path("float.onnx")).unwrap();
+    let header = format!("{:<117}\n", "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 8), }");
+    let mut ids = [1i64; 16];
+    ids[11] = 885;
+    let start = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
+    let values: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    std::fs::write(place.path("ids.npy"), [start, values].concat()).unwrap();
+    let line =
+        ["quantize", "float.onnx", "--preset", "A8W8", "--data", "ids.npy", "--runtime", "rten", "-o", "out.onnx"];
+    let run = place.run(&line);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stderr.contains("sample 1 of the data") && run.stderr.contains("`ids` up to 885"), "{}", run.stderr);
+}

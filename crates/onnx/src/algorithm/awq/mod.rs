@@ -1,0 +1,137 @@
+//! AWQ: the inputs of products are scaled so that rounding the weights changes the outputs least, then weights are limited.
+//!
+//! For each tensor that products with constants read, powers of its channels' mean magnitudes are tried as scales; the loss of one
+//! is that of all outputs on the calibration data, `tr((W - W') H (W - W')^T)` with `W' = Q(W s) / s` as the recipe rounds it and
+//! `H` the sum of the products of the inputs. The candidates are those of the other flow, [`kvant_quant::transform::Awq`], as are the
+//! [limits](limits) that are searched for the scaled weights.
+//! Source: Lin et al., AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration, arXiv 2306.00978.
+
+mod limits;
+mod option;
+mod row_rounding;
+mod seen;
+mod weight_rows;
+
+use kvant_container::onnx::{ModelProto, Spill};
+use kvant_quant::transform::{Awq, Clip, TransformError, WeightStatistic};
+
+use super::attention_scores::scored;
+use super::data::Data;
+use super::error::AlgorithmError;
+use super::input_scaling::{Readers, ScaledInput, apply, readers, sorted};
+use crate::error::QuantizeError;
+use crate::placement::Placement;
+use crate::recipe::Recipe;
+use crate::shape::Types;
+pub use limits::LimitedWeight;
+pub(crate) use limits::Unlimited;
+use limits::{Search, Shares};
+pub(super) use option::OPTIONS;
+use row_rounding::RowRounding;
+use seen::{Inputs, Seen, batches};
+use weight_rows::all_rows;
+
+/// The settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AwqSettings {
+    /// Exponents that are tried.
+    pub ratios: u32,
+    /// Whether scales are divided by a power of the weights' relative means too.
+    pub duo: bool,
+    /// The search of limits that follows, if any.
+    pub clip: Option<Clip>,
+}
+
+/// What AWQ has done to the float model.
+#[derive(Debug, Default)]
+pub(crate) struct Weighted {
+    /// The tensors whose channels were scaled.
+    pub scaled: Vec<ScaledInput>,
+    /// The weights that were limited.
+    pub limited: Vec<LimitedWeight>,
+    /// These weights without their limits.
+    pub unlimited: Unlimited,
+}
+
+/// What AWQ works on.
+pub(super) struct Subject<'a> {
+    pub recipe: &'a Recipe,
+    pub types: &'a Types,
+    /// What is quantized: limits are for nothing else.
+    pub placement: &'a Placement,
+}
+
+impl AwqSettings {
+    /// Twenty exponents of the inputs alone, then limits.
+    pub const USUAL: Self = Self { ratios: Awq::USUAL.ratios, duo: Awq::USUAL.duo_scaling, clip: Awq::USUAL.clip };
+
+    /// Scales the inputs of all products with constants whose loss that lowers, and limits the weights that are quantized.
+    pub(super) fn run(
+        &self,
+        model: &mut ModelProto,
+        subject: &Subject<'_>,
+        data: &mut Data<'_>,
+        spill: Option<&Spill>,
+    ) -> Result<Weighted, QuantizeError> {
+        let readers = readers(&model.graph, subject.types);
+        let search = self.clip.map(|clip| Search { clip, subject, scored: scored(&model.graph) });
+        // What is observed must not depend on how many Hessians there is memory for.
+        let (float, mut done, mut shares) = (model.clone(), Weighted::default(), Vec::new());
+        for batch in batches(&readers, self.clip, data.runtime.budget) {
+            let mut seen = Seen::observed(&float, batch, self.clip, data)?;
+            for readers in batch {
+                data.go_on()?;
+                let Some(inputs) = seen.take(readers) else { continue };
+                let scales = self.best(readers, model, &inputs, subject.recipe)?;
+                if let Some(scales) = &scales {
+                    done.scaled.push(apply(model, readers, scales, spill)?);
+                }
+                if let Some(search) = &search {
+                    shares.extend(search.shares(model, readers, inputs.rows(scales.as_deref()))?);
+                }
+            }
+        }
+        // Scales of later tensors go into weights before them.
+        shares.iter().try_for_each(|shares: &Shares| shares.apply(model, &mut done, spill))?;
+        sorted(model)?;
+        Ok(done)
+    }
+
+    /// The scales with the least loss; `None` where those are ones.
+    fn best(
+        &self,
+        readers: &Readers,
+        model: &ModelProto,
+        inputs: &Inputs,
+        recipe: &Recipe,
+    ) -> Result<Option<Vec<f32>>, QuantizeError> {
+        let weights = all_rows(&model.graph, readers)?;
+        let rounding = RowRounding::of(recipe, readers.channels);
+        let core = Awq { ratios: self.ratios, duo_scaling: self.duo, clip: None };
+        let (means, relative) = (inputs.statistic.abs_mean(), relative_mean(&weights, rounding, readers.channels));
+        let mut best: Option<(f64, Vec<f32>)> = None;
+        for candidate in core.candidates(&means, &relative).map_err(|error| failed(&readers.tensor, &error))? {
+            let loss = |weight: &Vec<f32>| inputs.hessian.loss(weight, &rounding.rounded(weight, &candidate.scales));
+            let loss: f64 = weights.iter().map(loss).sum();
+            if loss.is_finite() && best.as_ref().is_none_or(|(least, _)| loss < *least) {
+                best = Some((loss, candidate.scales));
+            }
+        }
+        Ok(best.map(|(_, scales)| scales).filter(|scales| scales.iter().any(|scale| *scale != 1.0)))
+    }
+}
+
+/// The mean size of each column of weights, relative to what shares a scale with it.
+fn relative_mean(weights: &[Vec<f32>], rounding: RowRounding, columns: usize) -> Vec<f32> {
+    let mut statistic = WeightStatistic::new(columns, rounding.group());
+    weights.iter().for_each(|rows| statistic.update(rows));
+    statistic.relative_mean()
+}
+
+/// The core's error with the layer's name.
+fn failed(layer: &str, error: &TransformError) -> AlgorithmError {
+    AlgorithmError::Layer { layer: layer.to_owned(), problem: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests;

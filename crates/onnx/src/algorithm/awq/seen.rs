@@ -1,0 +1,173 @@
+//! What is seen of the inputs of products on the calibration data: sums, and some of the rows. No scales, no limits.
+
+use std::collections::BTreeMap;
+
+use kvant_container::onnx::ModelProto;
+use kvant_quant::hessian::Hessian;
+use kvant_quant::random::mix;
+use kvant_quant::transform::{ChannelStatistic, Clip};
+
+use crate::algorithm::data::Data;
+use crate::algorithm::error::AlgorithmError;
+use crate::algorithm::input_scaling::Readers;
+use crate::calibration::{Watch, watch};
+use crate::data::Array;
+
+/// As many readers at a time as there is memory for what is seen of their inputs, one at least.
+pub(super) fn batches(readers: &[Readers], clip: Option<Clip>, budget: u64) -> impl Iterator<Item = &[Readers]> {
+    let mut rest = readers;
+    // Sampled rows are thinned out when they are twice as many as are wanted.
+    let rows = clip.map_or(0, |clip| 8 * clip.tokens as u64);
+    std::iter::from_fn(move || {
+        let mut bytes = 0u64;
+        let fits = |readers: &&Readers| {
+            let sampled = rows.saturating_mul(readers.channels as u64);
+            bytes = bytes.saturating_add(Hessian::bytes(readers.channels, false)).saturating_add(sampled);
+            bytes <= budget
+        };
+        let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
+        let (batch, more) = rest.split_at(count);
+        rest = more;
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+/// What was seen of a tensor.
+pub(super) struct Inputs {
+    pub statistic: ChannelStatistic,
+    pub hessian: Hessian,
+    sampled: SampledRows,
+}
+
+impl Inputs {
+    fn new(channels: usize, clip: Option<Clip>) -> Self {
+        let sampled = SampledRows::new(channels, clip.map_or(0, |clip| clip.tokens));
+        Self { statistic: ChannelStatistic::new(channels), hessian: Hessian::new(channels), sampled }
+    }
+
+    /// The sampled rows, each channel divided by its scale.
+    pub fn rows(self, scales: Option<&[f32]>) -> Vec<f32> {
+        let mut rows = self.sampled.rows;
+        if let Some(scales) = scales {
+            rows.iter_mut().zip(scales.iter().cycle()).for_each(|(value, scale)| *value /= scale);
+        }
+        rows
+    }
+}
+
+/// What was seen, by tensor.
+pub(super) struct Seen(BTreeMap<String, Inputs>);
+
+impl Seen {
+    pub fn observed(
+        model: &ModelProto,
+        readers: &[Readers],
+        clip: Option<Clip>,
+        data: &mut Data<'_>,
+    ) -> Result<Self, AlgorithmError> {
+        let mut seen = Self(readers.iter().map(|r| (r.tensor.clone(), Inputs::new(r.channels, clip))).collect());
+        let wanted: Vec<String> = seen.0.keys().cloned().collect();
+        if !wanted.is_empty() {
+            watch(model, &wanted, &mut seen, data.samples, &data.runtime, &mut |_, _| {}, data.cancelled)?;
+        }
+        Ok(seen)
+    }
+
+    /// What was seen of a tensor, which is not asked for again; `None` where nothing came by.
+    pub fn take(&mut self, readers: &Readers) -> Option<Inputs> {
+        self.0.remove(&readers.tensor).filter(|inputs| inputs.statistic.tokens() > 0)
+    }
+}
+
+impl Watch for Seen {
+    fn see(&mut self, tensor: &str, array: &Array<'_>) {
+        let Some(inputs) = self.0.get_mut(tensor) else { return };
+        if array.shape().last() == Some(&inputs.statistic.channels()) {
+            let rows = array.to_f32s();
+            inputs.statistic.update(&rows);
+            inputs.hessian.add(&rows);
+            inputs.sampled.add(&rows);
+        }
+    }
+}
+
+/// Rows from all over what comes by, however much that will be: one of each `step` rows, drawn, so that no place of a sequence is
+/// left out because sequences are as long as a step. At least as many as are wanted, where there are, and at most twice as many.
+struct SampledRows {
+    columns: usize,
+    wanted: usize,
+    seen: usize,
+    step: usize,
+    rows: Vec<f32>,
+}
+
+impl SampledRows {
+    fn new(columns: usize, wanted: usize) -> Self {
+        Self { columns: columns.max(1), wanted, seen: 0, step: 1, rows: Vec::new() }
+    }
+
+    fn add(&mut self, rows: &[f32]) {
+        if self.wanted == 0 {
+            return;
+        }
+        for row in rows.chunks_exact(self.columns) {
+            let place = self.seen % self.step;
+            if place == 0 && self.rows.len() / self.columns >= 2 * self.wanted {
+                self.thin();
+            }
+            if self.seen % self.step == self.drawn(self.seen / self.step, self.step) {
+                self.rows.extend_from_slice(row);
+            }
+            self.seen += 1;
+        }
+    }
+
+    /// A number below `bound` for a step of this size.
+    fn drawn(&self, number: usize, bound: usize) -> usize {
+        (mix(self.step as u64, [number as u64, 0, 0]) % bound as u64) as usize
+    }
+
+    /// Makes one step of two, of whose rows one is kept.
+    fn thin(&mut self) {
+        self.step *= 2;
+        let pairs = self.rows.chunks_exact(2 * self.columns).enumerate();
+        let kept = pairs.flat_map(|(number, pair)| {
+            let first = self.drawn(number, 2) * self.columns;
+            &pair[first..first + self.columns]
+        });
+        self.rows = kept.copied().collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampled(count: usize, wanted: usize, part: usize) -> (usize, Vec<usize>) {
+        let rows: Vec<f32> = (0..count).flat_map(|i| [i as f32, -1.0]).collect();
+        let mut made = SampledRows::new(2, wanted);
+        rows.chunks(2 * part).for_each(|part| made.add(part));
+        (made.step, made.rows.chunks(2).map(|row| row[0] as usize).collect())
+    }
+
+    #[test]
+    fn one_row_of_each_step_is_sampled_however_they_come() {
+        for count in [1usize, 3, 4, 7, 8, 9, 17, 100] {
+            let (step, found) = sampled(count, 4, count);
+            assert_eq!((step, found.clone()), sampled(count, 4, 3));
+            assert!(found.len() >= count.min(4) && found.len() <= 8, "{count}: {found:?}");
+            assert!(found.iter().enumerate().all(|(i, row)| row / step == i), "{count}: {found:?}");
+        }
+        assert!(sampled(9, 0, 9).1.is_empty());
+    }
+
+    #[test]
+    fn sequences_as_long_as_steps_are_sampled_at_all_places() {
+        let (step, found) = sampled(16 * 64, 128, 16);
+        assert_eq!(step, 4);
+        let mut places: Vec<usize> = found.iter().map(|row| row % 16).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 16);
+    }
+}

@@ -1,0 +1,133 @@
+//! Limits on a graph: they lower the error of what is quantized, and touch nothing else.
+
+use std::sync::atomic::AtomicBool;
+
+use kvant_container::onnx::ModelProto;
+use kvant_quant::glob::Glob;
+use kvant_quant::random::SplitMix64;
+
+use super::*;
+use crate::data::{DataOptions, Samples, Source, inputs};
+use crate::graph::{Index, node};
+use crate::preset::Preset;
+use crate::quantize::{Prepared, prepare};
+use crate::recipe::Layout;
+use crate::runtime::{RuntimeChoice, RuntimeOptions};
+use crate::solution::values;
+use crate::test_models::{floats, model, typed};
+
+const TOKENS: usize = 24;
+const INPUTS: usize = 64;
+const OUTPUTS: usize = 8;
+
+/// Two products that read the input, one of which nothing quantizes.
+fn net() -> ModelProto {
+    let mut random = SplitMix64::new(3);
+    let mut weight = |name: &str| {
+        let drawn = |_| (2.0 * random.uniform() - 1.0).powi(5) as f32;
+        floats(name, &[INPUTS, OUTPUTS], &(0..INPUTS * OUTPUTS).map(drawn).collect::<Vec<_>>())
+    };
+    let constants = vec![weight("w"), weight("v")];
+    let nodes = vec![
+        node("MatMul", "taken", &["x", "w"], &["a"]),
+        node("MatMul", "left", &["x", "v"], &["b"]),
+        node("Add", "sum", &["a", "b"], &["y"]),
+    ];
+    let mut made = model(17, nodes, constants, &[], &["y"]);
+    made.graph.as_mut().unwrap().input = vec![typed("x", &[1, TOKENS, INPUTS])];
+    made
+}
+
+fn samples() -> Samples {
+    Source::Random(crate::data::Distribution::Normal).open(&inputs(&net().graph), &DataOptions::default()).unwrap()
+}
+
+fn transformed(algorithm: &str, threads: usize) -> Prepared {
+    let mut recipe = Preset::find("MATMUL_NBITS").unwrap().recipe();
+    recipe.layout = Layout::MatMulNBits { bits: 4, block: 16, accuracy: 0 };
+    recipe.algorithms = algorithm.parse().unwrap();
+    recipe.selection.excluded_nodes.push(Glob::literal("left"));
+    let passes = recipe.passes();
+    let mut prepared = prepare(net(), recipe, &passes, None).unwrap();
+    let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };
+    let (mut samples, cancelled) = (samples(), AtomicBool::new(false));
+    let mut progress = |_: u64, _: u64| ();
+    let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress };
+    prepared.transform(Some(&mut data), None).unwrap();
+    prepared
+}
+
+fn weight(prepared: &Prepared, name: &str) -> Vec<f32> {
+    let index = Index::new(&prepared.model.graph);
+    values(index.constant(&prepared.model.graph, name).unwrap()).unwrap()
+}
+
+/// The squared error of what a product makes of the samples with rounded weights.
+fn error(float: &[f32], rounded: &[f32]) -> f64 {
+    let (mut samples, mut sum) = (samples(), 0.0);
+    for index in 0..samples.len() {
+        let (_, x) = samples.sample(index).unwrap().remove(0);
+        for row in x.to_f32s().chunks(INPUTS) {
+            for output in 0..OUTPUTS {
+                let part = |input: usize| {
+                    let at = input * OUTPUTS + output;
+                    f64::from(row[input]) * (f64::from(rounded[at]) - f64::from(float[at]))
+                };
+                sum += (0..INPUTS).map(part).sum::<f64>().powi(2);
+            }
+        }
+    }
+    sum
+}
+
+/// What is stored of a weight of `[inputs, outputs]`.
+fn stored(prepared: &Prepared, weight: &[f32]) -> Vec<f32> {
+    let rows: Vec<f32> = (0..INPUTS * OUTPUTS).map(|i| weight[i % INPUTS * OUTPUTS + i / INPUTS]).collect();
+    let rounded = RowRounding::of(&prepared.recipe, INPUTS).nearest(&rows);
+    (0..INPUTS * OUTPUTS).map(|i| rounded[i % OUTPUTS * INPUTS + i / OUTPUTS]).collect()
+}
+
+#[test]
+fn limits_lower_the_error_of_what_is_quantized_and_leave_the_rest() {
+    let (plain, limited) = (transformed("awq:ratios=1:clip=off", 1), transformed("awq:ratios=1", 1));
+    let [before, after] = [&plain, &limited].map(|prepared| weight(prepared, "w"));
+    assert!(plain.limited_weights.is_empty() && plain.unlimited.is_empty());
+    let [told] = &limited.limited_weights[..] else { panic!("{:?}", limited.limited_weights) };
+    assert_eq!((told.weight.as_str(), told.groups), ("w", OUTPUTS * INPUTS / 16));
+    assert!(told.cut > 0 && told.cut <= told.groups);
+    assert_ne!(before, after);
+    let [with, without] = [&after, &before].map(|weight| error(&before, &stored(&plain, weight)));
+    assert!(with < 0.97 * without, "{with} {without}");
+    assert_eq!(weight(&plain, "v"), weight(&limited, "v"));
+    // What algorithms compare with is the weight as it was.
+    assert_eq!(limited.unlimited["w"][..], *bytemuck::cast_slice::<f32, u8>(&before));
+}
+
+#[test]
+fn threads_do_not_matter() {
+    let [one, three] = [1, 3].map(|threads| transformed("awq:tokens=40", threads));
+    assert_eq!(weight(&one, "w"), weight(&three, "w"));
+    assert_eq!(one.limited_weights, three.limited_weights);
+}
+
+#[test]
+fn scales_for_whole_weights_have_no_limits() {
+    let mut recipe = Preset::find("A8W8").unwrap().recipe();
+    let made = |recipe: &Recipe| {
+        let (types, placement) = (crate::shape::infer(&net()), prepare(net(), recipe.clone(), &recipe.passes(), None));
+        let subject = Subject { recipe, types: &types, placement: &placement.unwrap().placement };
+        let (mut samples, cancelled, mut progress) = (samples(), AtomicBool::new(false), |_: u64, _: u64| ());
+        let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, ..RuntimeOptions::default() };
+        let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress };
+        AwqSettings::USUAL.run(&mut net(), &subject, &mut data, None).unwrap().limited.len()
+    };
+    assert_eq!(made(&recipe), 0);
+    recipe.weight.per_channel = true;
+    assert_eq!(made(&recipe), 2);
+}
+
+#[test]
+fn weights_are_divided_by_their_own_sizes_where_that_is_asked_for() {
+    let [plain, duo] = ["awq:clip=off", "awq:clip=off:duo=on"].map(|text| weight(&transformed(text, 1), "w"));
+    assert_ne!(plain, duo);
+}

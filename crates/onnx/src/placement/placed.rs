@@ -1,0 +1,80 @@
+//! What becomes of the tensors of a graph: data. Not how it is decided.
+
+use std::collections::BTreeMap;
+
+use crate::quantization::Range;
+use crate::recipe::TensorScheme;
+
+/// The entries of an axis that each have a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channels {
+    /// The axis.
+    pub axis: usize,
+    /// Its length.
+    pub number: usize,
+}
+
+/// A tensor that is computed and quantized.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Activation {
+    /// How.
+    pub scheme: TensorScheme,
+    /// The tensor whose scale and zero point it has; its own if none.
+    pub provider: Option<String>,
+    /// The channels that each have a scale; one scale for all if none.
+    pub channels: Option<Channels>,
+    /// A range that is given.
+    pub range: Option<Range>,
+    /// The axis along which a block format makes its blocks.
+    pub block_axis: i64,
+}
+
+/// A constant that is quantized.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weight {
+    /// How.
+    pub scheme: TensorScheme,
+    /// The axis whose entries each have a scale.
+    pub axis: Option<usize>,
+    /// A range that is given.
+    pub range: Option<Range>,
+    /// The axis along which a block format makes its blocks.
+    pub block_axis: i64,
+}
+
+/// A bias that gets the scale of its product.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bias {
+    /// The data that the product reads.
+    pub input: String,
+    /// The weight.
+    pub weight: String,
+    /// Position of the node.
+    pub node: usize,
+}
+
+/// A node that is left in float although its operator would be quantized, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// The node.
+    pub node: String,
+    /// The reason, for the report.
+    pub reason: &'static str,
+}
+
+/// What becomes of a graph.
+#[derive(Debug, Clone, Default)]
+pub struct Placement {
+    /// Quantized activations by tensor.
+    pub activations: BTreeMap<String, Activation>,
+    /// Quantized constants by tensor.
+    pub weights: BTreeMap<String, Weight>,
+    /// Biases with the scale of their product, by tensor.
+    pub biases: BTreeMap<String, Bias>,
+    /// Positions of Relu and Clip nodes that the codes' range makes superfluous.
+    pub dropped: Vec<usize>,
+    /// Nodes that are not quantized though they could be.
+    pub skipped: Vec<Skipped>,
+    /// Number of nodes whose tensors are quantized.
+    pub nodes: usize,
+}

@@ -1,0 +1,107 @@
+//! Round to nearest of floats: the scale of every tile from its largest magnitude or by a search, then codes; and of integers on
+//! a grid of floats.
+
+use super::{Groups, RoundingError, Rtn, Strip, TensorContext, grown};
+use crate::observer::Observer;
+use crate::quant_tensor::{Codes, QuantTensor};
+use crate::rounding::batch::{Divisors, Scales};
+use crate::rounding::tiles::Tiles;
+use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme};
+use kvant_numeric::Arithmetic;
+use kvant_numeric::format::MiniFloat;
+use kvant_numeric::kernel::{Elements, Range, Scaling, encode_elements};
+use kvant_numeric::simd::dispatch;
+
+impl Rtn {
+    pub(super) fn append_float(
+        &self,
+        scheme: FloatScheme,
+        strip: Strip<'_>,
+        groups: &mut Groups,
+        out: &mut QuantTensor,
+    ) -> Result<(), RoundingError> {
+        let tiles = strip.tiles(scheme.granularity);
+        self.find_abs_maxima(strip, &tiles, groups)?;
+        let tensor_scale = scheme.tensor_scale(self.tensor_amax(&groups.amaxes));
+        if scheme.granularity == Granularity::Tensor {
+            out.scales.clear();
+        }
+        let scales = grown(&mut out.scales, tiles.count);
+        self.find_scales(scheme, strip, &tiles, &groups.amaxes, tensor_scale, scales);
+        groups.divisors.resize(tiles.count, 0.0);
+        dispatch(self.isa, Divisors { scales, tensor_scale, divisors: &mut groups.divisors });
+        if let Codes::Bytes(codes) = &mut out.codes {
+            self.float_codes(scheme, strip, &tiles, &groups.divisors, grown(codes, strip.elements.len()));
+        }
+        out.tensor_scale = tensor_scale;
+        Ok(())
+    }
+
+    fn find_scales(
+        &self,
+        scheme: FloatScheme,
+        strip: Strip<'_>,
+        tiles: &Tiles,
+        amaxes: &[f32],
+        tensor_scale: Option<f32>,
+        scales: &mut [f32],
+    ) {
+        let (arithmetic, tensor_scale) = (self.context.arithmetic, tensor_scale.unwrap_or(1.0));
+        if scheme.observer == Observer::MinMax {
+            return dispatch(self.isa, Scales { scheme, arithmetic, tensor_scale, amaxes, scales });
+        }
+        let values = strip.values(self.isa);
+        for (tile, out) in scales.iter_mut().enumerate() {
+            let values = tiles.gather(&values, tile);
+            let scale = |range: Range| scheme.scale(range.abs_max(), arithmetic, tensor_scale);
+            let error = |range| squared_error(scheme.format, &values, scale(range));
+            *out = scale(scheme.observer.range(&values, true, error));
+        }
+    }
+
+    fn float_codes(&self, scheme: FloatScheme, strip: Strip<'_>, tiles: &Tiles, divisors: &[f32], codes: &mut [u8]) {
+        let scaling = self.scaling(scheme);
+        for run in tiles.runs(codes.len()) {
+            let elements = strip.elements.slice(run.elements.clone());
+            let (divisors, codes) = (&divisors[run.scales], &mut codes[run.elements]);
+            encode_elements(self.isa, scheme.format, scaling, elements, tiles.columns, divisors, codes);
+        }
+    }
+
+    /// How values are brought to their scale.
+    pub(in crate::rounding) fn scaling(&self, scheme: FloatScheme) -> Scaling {
+        match scheme.scale {
+            FloatScale::E8m0(_) => Scaling::PowerOfTwo,
+            FloatScale::Plain(scale) if !matches!(scheme.granularity, Granularity::Group { .. }) => {
+                Scaling::Divide(scale.arithmetic(self.context.arithmetic))
+            }
+            _ => Scaling::Divide(Arithmetic::F32),
+        }
+    }
+
+    pub(super) fn append_progressive(
+        &self,
+        first: FloatScheme,
+        second: IntScheme,
+        strip: Strip<'_>,
+        groups: &mut Groups,
+        out: &mut QuantTensor,
+    ) -> Result<(), RoundingError> {
+        self.find_abs_maxima(strip, &strip.tiles(first.granularity), groups)?;
+        let tensor_scale = first.scale(self.tensor_amax(&groups.amaxes), self.context.arithmetic, 1.0);
+        // The quotient is rounded to the model's type even under an f32 scale, as PyTorch does with a scalar divisor.
+        let scaling = Scaling::Divide(self.context.arithmetic);
+        let count = strip.elements.len();
+        let mut stage = vec![0; count];
+        encode_elements(self.isa, first.format, scaling, strip.elements, count.max(1), &[tensor_scale], &mut stage);
+        let on_grid: Vec<f32> = stage.iter().map(|code| first.format.decode(*code)).collect();
+        let whole = Rtn { context: TensorContext::new(self.context.arithmetic), ..*self };
+        whole.append_int(second, Strip { elements: Elements::Values(&on_grid), ..strip }, groups, out)?;
+        out.tensor_scale = Some(tensor_scale);
+        Ok(())
+    }
+}
+
+fn squared_error(format: MiniFloat, values: &[f32], scale: f32) -> f64 {
+    values.iter().map(|v| f64::from(format.decode(format.encode(v / scale)) * scale - v).powi(2)).sum()
+}
