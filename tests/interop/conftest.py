@@ -7,6 +7,7 @@
 import functools
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -35,6 +36,20 @@ def kvant():
     if not binary.exists():
         pytest.exit(f"{binary} is missing: cargo build --release, or set $KVANT", returncode=2)
     return lambda *arguments: subprocess.run([str(binary), *map(str, arguments)], capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory):
+    """module_path(name) -> a new directory, removed once the module's tests are done: a disk does not hold all that all make."""
+    made = []
+
+    def make(name):
+        made.append(tmp_path_factory.mktemp(name))
+        return made[-1]
+
+    yield make
+    for directory in made:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -27,10 +27,10 @@ COMPRESSED_TENSORS = {
 }
 
 
-@pytest.fixture(scope="session")
-def calibrated(kvant, model_dir, tmp_path_factory):
+@pytest.fixture(scope="module")
+def calibrated(kvant, model_dir, module_path):
     """calibrated(model, name, options) -> a checkpoint made with calibration data."""
-    root = tmp_path_factory.mktemp("algorithms")
+    root = module_path("algorithms")
     text = root / "calibration.txt"
     text.write_text(TEXT)
 

@@ -20,7 +20,7 @@ from conftest import REPO
 MANY = 100_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def calibration_data():
     """calibration_data(model, files, samples, length, packing) -> the object that kvant's example prints."""
     default = REPO / "target" / "release" / "examples" / "calibration_data"
@@ -37,7 +37,7 @@ def calibration_data():
     return run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nano():
     return models.find_shared("nano_llama", REPO, os.environ.get("KVANT_MODELS"))
 

@@ -13,14 +13,14 @@ TEXT = ("A model is as good as what it says of words that it has not seen. The m
         "Whoever makes it smaller wants to know how much more surprised it has become, and which of its parts is to blame. ") * 12  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def text(tmp_path_factory):
-    file = tmp_path_factory.mktemp("eval") / "text.txt"
+@pytest.fixture(scope="module")
+def text(module_path):
+    file = module_path("eval") / "text.txt"
     file.write_text(TEXT)
     return file
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def evaluated(kvant, text):
     """evaluated(model, *options) -> the object that `kvant eval --json` prints."""
 

@@ -19,7 +19,7 @@ TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_opt", "nano_gemma2"
 WINDOW = 256
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def logits():
     """logits(directory, tokens) -> array [sequences, length, vocabulary] of kvant's forward pass."""
     binary = pathlib.Path(os.environ.get("KVANT_LOGITS", REPO / "target" / "release" / "examples" / "logits"))

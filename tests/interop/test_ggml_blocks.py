@@ -43,13 +43,13 @@ INPUTS = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values 
 IMPORTANCE = np.random.default_rng(8).lognormal(0, 2, COLUMNS).astype(np.float32)
 
 
-@pytest.fixture(scope="session")
-def blocks(tmp_path_factory):
+@pytest.fixture(scope="module")
+def blocks(module_path):
     """blocks("quantize", type, values, importance or None) and blocks("dequantize", type, bytes)."""
     program = pathlib.Path(os.environ.get("KVANT_EXAMPLES", REPO / "target" / "release" / "examples")) / "ggml_blocks"
     if not program.exists():
         pytest.skip(f"{program} is missing: cargo build --release --examples, or set $KVANT_EXAMPLES")
-    folder = tmp_path_factory.mktemp("blocks")
+    folder = module_path("blocks")
 
     def run(verb, kind, data, importance=None):
         (folder / "in").write_bytes(data.tobytes())

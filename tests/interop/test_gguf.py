@@ -39,10 +39,10 @@ FAMILIES = [name for name in forward_models.MODELS if name not in WITHOUT]
 TEXTS = ("Returns the number of bytes.", "  let x = 'it''s';\n\n\tfn main() {}\r\n", "Ünïcödé 数字 १२३ 🚀", "a  b   c    1234567 3.14", "")
 
 
-@pytest.fixture(scope="session")
-def write(kvant, tmp_path_factory):
+@pytest.fixture(scope="module")
+def write(kvant, module_path):
     """write(directory, mix, *options) -> path of the file, made once."""
-    root = tmp_path_factory.mktemp("gguf")
+    root = module_path("gguf")
 
     @functools.cache
     def run(directory, mix, *options):
@@ -70,10 +70,10 @@ def byte_tokenizer(size):
     return made
 
 
-@pytest.fixture(scope="session")
-def family(tmp_path_factory):
+@pytest.fixture(scope="module")
+def family(module_path):
     """family(name) -> directory of a generated model with a tokenizer, made once."""
-    root = tmp_path_factory.mktemp("families")
+    root = module_path("families")
 
     @functools.cache
     def make(name):
@@ -87,10 +87,10 @@ def family(tmp_path_factory):
     return make
 
 
-@pytest.fixture(scope="session")
-def wide(tmp_path_factory):
+@pytest.fixture(scope="module")
+def wide(module_path):
     """A model whose columns are multiples of 256, with experts of the same kind, and a bf16 checkpoint."""
-    out = tmp_path_factory.mktemp("wide") / "wide"
+    out = module_path("wide") / "wide"
     arguments = dict(models.BASE, hidden_size=256, intermediate_size=512, num_hidden_layers=8, num_local_experts=4,
                      num_experts_per_tok=2)  # fmt: skip
     models.save("wide", transformers.MixtralConfig(**arguments), "bfloat16", out)
@@ -98,18 +98,20 @@ def wide(tmp_path_factory):
     return out
 
 
-@pytest.fixture(scope="session")
-def our_values(tmp_path_factory):
+@pytest.fixture(scope="module")
+def our_values(module_path):
     """our_values(path) -> {name: array} of kvant's own dequantizer."""
     binary = pathlib.Path(os.environ.get("KVANT_EXAMPLES", REPO / "target" / "release" / "examples")) / "gguf_values"
     if not binary.exists():
         pytest.skip(f"{binary} is missing: cargo build --release --examples")
 
     def run(path):
-        out = tmp_path_factory.mktemp("values")
+        out = module_path("values")
         done = subprocess.run([str(binary), str(path), str(out)], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-        return load_file(out / "model.safetensors")
+        values = load_file(out / "model.safetensors")
+        shutil.rmtree(out)
+        return values
 
     return run
 
@@ -261,7 +263,7 @@ def test_importance_is_that_of_the_inputs(kvant, tmp_path, write):
 # llama.cpp itself
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def llama():
     return pytest.importorskip("llama_cpp")
 

@@ -25,14 +25,14 @@ UNREAD = WITHOUT | {"gpt_oss_rounded"}
 READ = [name for name in forward_models.MODELS if name not in UNREAD]
 
 
-@pytest.fixture(scope="session")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
+@pytest.fixture(scope="module")
+def text(module_path):
+    path = module_path("text") / "text.txt"
     path.write_text((REPO / "README.md").read_text()[:1500])
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def evaluated(kvant, text):
     """evaluated(model, *options) -> the object that `kvant eval --json` prints."""
 
@@ -45,10 +45,10 @@ def evaluated(kvant, text):
     return run
 
 
-@pytest.fixture(scope="session")
-def converted(kvant, tmp_path_factory):
+@pytest.fixture(scope="module")
+def converted(kvant, module_path):
     """converted(model, target, *options) -> what `kvant convert` makes."""
-    root = tmp_path_factory.mktemp("converted")
+    root = module_path("converted")
 
     def run(model, target, *options):
         out = root / f"{len(list(root.iterdir()))}-{target}{'.gguf' if target == 'gguf' else ''}"

@@ -35,8 +35,8 @@ def nets(onnx_work):
 
 
 @pytest.fixture(scope="module")
-def quantized(kvant_onnx, nets, tmp_path_factory):
-    root = tmp_path_factory.mktemp("algorithms")
+def quantized(kvant_onnx, nets, module_path):
+    root = module_path("algorithms")
 
     def run(name, algorithms, *options, preset="A8W8"):
         model, calib, _ = nets(name)

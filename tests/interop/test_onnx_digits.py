@@ -37,8 +37,8 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def quantized(kvant_onnx, digits, tmp_path_factory):
-    root = tmp_path_factory.mktemp("digits")
+def quantized(kvant_onnx, digits, module_path):
+    root = module_path("digits")
 
     def run(net, scheme):
         _, preset = SCHEMES[scheme][0]

@@ -24,8 +24,8 @@ FAULTS = {}
 
 
 @pytest.fixture(scope="module")
-def quantized(kvant_onnx, tmp_path_factory):
-    root = tmp_path_factory.mktemp("golden")
+def quantized(kvant_onnx, module_path):
+    root = module_path("golden")
     return lambda preset, model, runtime: kvant_onnx(
         GOLDEN / f"{model}.float.onnx", preset, GOLDEN / f"{model}.calib.npz", root / f"{model}-{preset}-{runtime}.onnx", "--runtime", runtime
     )

@@ -19,9 +19,9 @@ DYNAMIC = {
 
 
 @pytest.fixture(scope="module")
-def made(kvant, onnx_model, tmp_path_factory):
+def made(kvant, onnx_model, module_path):
     """made(name, preset, *options) -> path of a model quantized without data, made once."""
-    root, known = tmp_path_factory.mktemp("layouts"), {}
+    root, known = module_path("layouts"), {}
 
     def run(name, preset, *options):
         out = root / ("-".join([name, preset, *options]).replace("/", "_") + ".onnx")

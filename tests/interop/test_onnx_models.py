@@ -35,8 +35,8 @@ EXCEPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def quantized(kvant_onnx, onnx_model, tmp_path_factory):
-    root = tmp_path_factory.mktemp("quantized")
+def quantized(kvant_onnx, onnx_model, module_path):
+    root = module_path("quantized")
 
     def run(name, preset):
         model = onnx_model(name)

@@ -37,14 +37,14 @@ SHARED = {path.stem: path for path in find_models()}
 SMALL = [name for name, path in SHARED.items() if path.stat().st_size < 8_000_000]
 
 
-@pytest.fixture(scope="session")
-def simplify(tmp_path_factory):
+@pytest.fixture(scope="module")
+def simplify(module_path):
     """simplify(model path, *selection) -> (path of the result, counts)."""
     binary = os.environ.get("KVANT_SIMPLIFY")
     if not binary:
         subprocess.run(["cargo", "build", "-q", "-p", "kvant-onnx", "--example", "simplify"], cwd=REPO, check=True)
         binary = REPO / "target/debug/examples/simplify"
-    folder = tmp_path_factory.mktemp("passes")
+    folder = module_path("passes")
 
     def run(path, *selection):
         output = folder / f"{path.stem}.out.onnx"
@@ -55,10 +55,10 @@ def simplify(tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory):
+@pytest.fixture(scope="module")
+def made(module_path):
     """made(name) -> path of a model of onnx_pass_models."""
-    folder = tmp_path_factory.mktemp("models")
+    folder = module_path("models")
 
     def make(name):
         path = folder / f"{name}.onnx"

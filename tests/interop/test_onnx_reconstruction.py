@@ -31,8 +31,8 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def quantized(kvant_onnx, digits, tmp_path_factory):
-    root = tmp_path_factory.mktemp("reconstruction")
+def quantized(kvant_onnx, digits, module_path):
+    root = module_path("reconstruction")
 
     def run(preset, algorithm=None, *options):
         asked = ("--algorithm", f"{algorithm}:num_iterations={ITERATIONS}:early_stop=off") if algorithm else ()

@@ -10,9 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, kvant_onnx):  # which finds the library of onnxruntime
+def place(module_path, kvant_onnx):  # which finds the library of onnxruntime
     """A perceptron with weights as torch draws them, evenly: half of their codes are beyond half of the range."""
-    root, random = tmp_path_factory.mktemp("saturation"), np.random.default_rng(0)
+    root, random = module_path("saturation"), np.random.default_rng(0)
     sizes = [20, 64, 64, 10]
     weights = [random.uniform(-0.3, 0.3, pair).astype("f") for pair in zip(sizes, sizes[1:])]
     nodes = [helper.make_node("Gemm", [f"x{i}" if i else "x", f"w{i}"], [f"y{i}"]) for i in range(3)]

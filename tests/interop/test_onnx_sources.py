@@ -18,9 +18,9 @@ MODELS = onnx_bodies.BODIES | onnx_bodies.TYPES
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, kvant_onnx):  # which finds the library of onnxruntime
+def place(module_path, kvant_onnx):  # which finds the library of onnxruntime
     """A directory of all the models and `data.npz`."""
-    root = tmp_path_factory.mktemp("sources")
+    root = module_path("sources")
     for name, make in MODELS.items():
         onnx.save(make(), root / f"{name}.onnx")
     np.savez(root / "data.npz", **onnx_bodies.data())

@@ -38,7 +38,7 @@ MODELS = [("nano_llama", case) for case in CASES] + [("nano_mixtral", c) for c i
 MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def calibrated():
     """calibrated(model, settings, ranges, out): kvant's export with observed ranges; returns its report."""
     repo = pathlib.Path(__file__).parents[2]

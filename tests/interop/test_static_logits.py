@@ -35,10 +35,10 @@ COMPRESSED_TENSORS = {
 }
 
 
-@pytest.fixture(scope="session")
-def calibrated(kvant, model_dir, tmp_path_factory):
+@pytest.fixture(scope="module")
+def calibrated(kvant, model_dir, module_path):
     """calibrated(model, name, options) -> a checkpoint with static scales."""
-    root = tmp_path_factory.mktemp("static")
+    root = module_path("static")
     text = root / "calibration.txt"
     text.write_text(TEXT)
 

@@ -111,7 +111,8 @@ fn why(verdict: &Verdict) -> String {
     let more = verdict.reasons.len().saturating_sub(1);
     let first = verdict.reasons.first().map(in_words);
     match (first, verdict.needs) {
-        (Some(first), _) if more > 0 => format!("{first} (and {more} more reasons)"),
+        (Some(first), _) if more == 1 => format!("{first} (and another reason)"),
+        (Some(first), _) if more > 1 => format!("{first} (and {more} more reasons)"),
         (Some(first), _) => first,
         (None, Some(needs)) => format!("with {needs}"),
         (None, None) => verdict.slow.first().map(|reason| format!("slow: {}", in_words(reason))).unwrap_or_default(),

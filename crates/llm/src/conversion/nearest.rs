@@ -25,14 +25,15 @@ const USUAL: &[&str] = &[
 ];
 
 /// The nearest scheme that `holds`: the stored one with scales of the target's type, else the usual one whose width is
-/// nearest, more bits before fewer.
+/// nearest, more bits before fewer. Products with quantized inputs want weights of the same format, where there is a usual one.
 pub(crate) fn nearest(export: Export, stored: LayerScheme, holds: impl Fn(LayerScheme) -> bool) -> Option<LayerScheme> {
     let with = |weight: TensorScheme| export.fitted(LayerScheme { weight, ..stored });
     let own = forms(in_model_type(stored.weight)).into_iter().map(with);
     let bits = |scheme: &TensorScheme| i64::from(scheme.format().bits());
     let wanted = bits(&stored.weight);
     let mut usual: Vec<TensorScheme> = USUAL.iter().filter_map(|text| text.parse().ok()).collect();
-    usual.sort_by_key(|scheme| ((bits(scheme) - wanted).abs(), bits(scheme) < wanted));
+    let is_other = |scheme: &TensorScheme| stored.input.is_some() && scheme.format() != stored.weight.format();
+    usual.sort_by_key(|scheme| ((bits(scheme) - wanted).abs(), bits(scheme) < wanted, is_other(scheme)));
     own.chain(usual.into_iter().map(with)).find(|scheme| holds(*scheme))
 }
 
@@ -63,6 +64,10 @@ mod tests {
             found(Export::Awq, "int3:g128:f16", |s| s.starts_with("uint4")).as_deref(),
             Some("uint4:g128:f16:zp")
         );
+        let blocks = |scheme: &str| scheme.starts_with("e4m3:b128x128");
+        assert_eq!(found(Export::Quark, "e4m3:b128x128", |s| !blocks(s)).as_deref(), Some("int8:g128"));
+        let with_inputs = found(Export::Quark, "e4m3:b128x128+e4m3:g128!dynamic", |s| !blocks(s));
+        assert_eq!(with_inputs.as_deref(), Some("e4m3:channel+e4m3:g128!dynamic"));
         assert_eq!(found(Export::Mxfp4, "e4m3:tensor", |_| false), None);
     }
 }

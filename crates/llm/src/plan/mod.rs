@@ -12,7 +12,6 @@ mod experts;
 mod fingerprint;
 mod layer;
 mod names;
-mod sibling_schemes;
 mod site;
 mod sites;
 mod source;

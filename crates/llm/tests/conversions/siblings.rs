@@ -1,6 +1,6 @@
 //! GGUF files whose layers are of several types, as mixes make them, in layouts for engines that make one layer of some.
 
-use crate::common::{Tensor, llama, llama_config, scheme, write};
+use crate::common::{Tensor, llama, llama_config, quantize, scheme, weight, write};
 use crate::sources::{convert, open, write_file};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::conversion::{Target, measure};
@@ -85,4 +85,37 @@ fn blocks_without_a_scheme_are_refused_with_their_name_and_a_way_out() {
         let plan = convert(&file, &out, Target::Codes(export), true, 1).unwrap();
         assert!(plan.notices.iter().any(|notice| notice.contains("is quantized anew")), "{:?}", plan.notices);
     }
+}
+
+#[test]
+fn what_engines_fuse_is_quantized_anew_together() {
+    // A block of 128 rows is larger than keys and values here, and Quark's layout has none that does not divide a layer.
+    let dir = tempfile::tempdir().unwrap();
+    let (model, blocks, out) = (dir.path().join("model"), dir.path().join("blocks"), dir.path().join("out"));
+    let mut config = llama_config();
+    for (key, value) in [("hidden_size", 128), ("num_attention_heads", 4), ("num_key_value_heads", 2)] {
+        config[key] = json!(value);
+    }
+    let wide = |(name, dtype, shape, _): Tensor| {
+        let is_narrow = name.contains("k_proj") || name.contains("v_proj");
+        let longer = |length: usize| match length {
+            64 => 128,
+            32 if is_narrow => 64,
+            other => other,
+        };
+        weight(&name, dtype, &shape.into_iter().map(longer).collect::<Vec<_>>())
+    };
+    write(&model, &config, &llama(Dtype::BF16).into_iter().map(wide).collect::<Vec<_>>());
+    let settings = Settings { format: Some(Export::CompressedTensors), ..scheme("FP8_BLOCK") };
+    quantize(&model, &blocks, &settings, 1).unwrap();
+
+    let refused = convert(&blocks, &out, Target::Codes(Export::Quark), false, 1).unwrap_err();
+    assert!(refused.hint().unwrap().contains("--requantize"), "{refused}");
+    // Writing ends with a verification, which refuses layers that engines fuse and that differ.
+    let plan = convert(&blocks, &out, Target::Codes(Export::Quark), true, 1).unwrap();
+    for layer in ["q_proj", "k_proj", "v_proj"] {
+        assert_eq!(scheme_of(&plan, layer), "e4m3:channel+e4m3:g128!dynamic", "{layer}");
+    }
+    let kept = |layer: &str| plan.layers.iter().find(|found| found.name.ends_with(layer)).unwrap().is_recoded();
+    assert!(kept("o_proj") && kept("gate_proj") && kept("up_proj") && kept("down_proj"));
 }

@@ -9,7 +9,7 @@ use std::io::Read;
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     if let Some(error) = &subject.config_error {
-        return findings.error("config.json", error, DAMAGED);
+        return findings.error("config.json", of_the_file(error), DAMAGED);
     }
     if subject.json.is_none() {
         return missing(subject, findings);
@@ -31,8 +31,14 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
         let is_unread = problem.error.kind() == ErrorKind::Unsupported;
         let severity = if is_unread { Severity::Warning } else { Severity::Error };
         let hint = if is_unread { "scales and codes are not checked" } else { DAMAGED };
-        findings.add(severity, "config.json", problem.error.to_string(), hint);
+        findings.add(severity, "config.json", of_the_file(&problem.error.to_string()), hint);
     }
+}
+
+/// A message whose reader knows already which file it is of.
+fn of_the_file(message: &str) -> &str {
+    let named = message.strip_prefix("config.json").map(|rest| rest.trim_start_matches(':').trim_start());
+    named.unwrap_or(message)
 }
 
 fn is_unnamed(subject: &Subject<'_>) -> bool {

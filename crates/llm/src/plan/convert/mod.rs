@@ -1,10 +1,12 @@
 //! Planning a conversion: every weight that is quantized in the source gets the form of its codes that the target holds, or is
 //! refused, or, where loss is accepted, quantized anew. All else is carried over.
 
+mod siblings;
+
+use self::siblings::CommonSchemes;
 use super::build::{Builder, float_type, has_tensor_scale};
 use super::error::PlanError;
 use super::experts::expert_storage;
-use super::sibling_schemes::CommonSchemes;
 use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{
@@ -19,7 +21,6 @@ use crate::import::{self, Import, PackedMatrix, StoredActivation};
 use crate::model_config::ModelConfig;
 use crate::network::{ExpertsStorage, FusedExperts, Linear};
 use crate::recipe::Recipe;
-use crate::verify::LayerFacts;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;
@@ -175,50 +176,24 @@ impl Builder<'_> {
     }
 
     fn convert_all(&mut self, task: &Task<'_, '_>) -> Result<(), PlanError> {
+        let agreed = self.agreed_schemes(task)?;
         for linear in self.network.linears().to_vec() {
             // A GGUF file has codes of what other layouts keep in floats, too.
             let is_kept = task.widens && linear.role.is_kept_by_default();
             match self.tensors[linear.weight].has_codes() && !is_kept {
-                true => self.convert_linear(task, &linear)?,
+                true => self.convert_linear(task, &linear, &agreed)?,
                 false => self.keep_linear(&linear, "not quantized in the source")?,
             }
         }
         for experts in self.network.experts().to_vec() {
             self.convert_experts(task, &experts)?;
         }
-        self.check_fused(task)?;
+        self.check_fused(task.conversion.requantize)?;
         self.plan_attention()?;
         if let Some(tensor) = self.packed_rest().filter(|_| !task.widens) {
             return Err(self.refusal(&tensor, "it is no linear layer", "convert --to float"));
         }
         self.keep_the_rest()
-    }
-
-    /// Layers that engines make one of must be quantized alike: what verification asks of the output.
-    fn check_fused(&self, task: &Task<'_, '_>) -> Result<(), PlanError> {
-        let planned: HashMap<&str, &PlannedLayer> =
-            self.layers.iter().map(|layer| (layer.module.as_str(), layer)).collect();
-        let in_words = |linear: &Linear| {
-            let scheme = planned.get(linear.module.as_str()).map(|layer| LayerScheme::weight_only(layer.scheme.weight));
-            let facts = scheme.map(|scheme| LayerFacts::of_scheme(scheme).stored_in(self.export));
-            facts.map_or_else(|| "in floats".to_owned(), |facts| facts.to_string())
-        };
-        for group in self.network.siblings() {
-            let mut members = group.members.iter().map(|id| self.network.linear(*id));
-            let Some(first) = members.next() else { continue };
-            let Some(other) = members.find(|other| in_words(other) != in_words(first)) else { continue };
-            let both = [in_words(other), in_words(first)];
-            // A loss that is accepted may leave members of other kinds: verification of the output has the last word.
-            if task.conversion.requantize && !both.iter().any(|words| words == "in floats") {
-                continue;
-            }
-            // Values that are floats have no kind of code in common with others.
-            let hint = if both.iter().any(|words| words == "in floats") { FLOATS } else { ACCEPT };
-            let reason =
-                format!("it would be {}, and `{}`, which engines fuse with it, {}", both[0], first.module, both[1]);
-            return Err(self.refusal(&self.tensors[other.weight].name, reason, hint));
-        }
-        Ok(())
     }
 
     /// A weight that is quantized and has found no place.
@@ -236,11 +211,23 @@ impl Builder<'_> {
         }
     }
 
-    fn convert_linear(&mut self, task: &Task<'_, '_>, linear: &Linear) -> Result<(), PlanError> {
-        let tensor = self.tensors[linear.weight].clone();
+    /// A layer whose scheme is not found yet, and its only matrix.
+    fn draft<'t>(
+        &'t self,
+        task: &Task<'_, '_>,
+        linear: &Linear,
+    ) -> Result<(PlannedLayer, &'t PackedMatrix<'t>), PlanError> {
+        let tensor = &self.tensors[linear.weight];
         let Some([matrix]) = tensor.packed() else {
             return Err(self.refusal(&tensor.name, "it is several matrices", ACCEPT));
         };
+        if (matrix.rows(), matrix.columns()) != (linear.out_features, linear.in_features) {
+            return Err(self.refusal(
+                &tensor.name,
+                "it is stored as [in, out] in the float model",
+                "convert --to float",
+            ));
+        }
         let stored = task.import.activations(&linear.module);
         let scheme = |activation: Option<&StoredActivation>| activation.map(|activation| activation.scheme);
         let (input, output) =
@@ -264,18 +251,32 @@ impl Builder<'_> {
             is_fused: linear.siblings.is_some(),
             output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
         };
-        if (matrix.rows(), matrix.columns()) != (linear.out_features, linear.in_features) {
-            return Err(self.refusal(
-                &tensor.name,
-                "it is stored as [in, out] in the float model",
-                "convert --to float",
-            ));
-        }
+        Ok((layer, matrix))
+    }
+
+    /// A layer and what becomes of its weight by itself.
+    fn fit_linear(&self, task: &Task<'_, '_>, linear: &Linear) -> Result<(PlannedLayer, Fit), PlanError> {
+        let (layer, matrix) = self.draft(task, linear)?;
         let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
         let fit = match common.filter(|common| task.usual.scheme_of(matrix).as_ref() != Some(*common)) {
             Some(weight) => self.anew(&layer, LayerScheme { weight: *weight, ..layer.scheme }, None, None)?,
             None => self.fit(task, matrix, &layer, None)?,
         };
+        Ok((layer, fit))
+    }
+
+    fn convert_linear(
+        &mut self,
+        task: &Task<'_, '_>,
+        linear: &Linear,
+        agreed: &CommonSchemes,
+    ) -> Result<(), PlanError> {
+        let (layer, mut fit) = self.fit_linear(task, linear)?;
+        let common = linear.siblings.and_then(|group| agreed.get(&group));
+        if let Some(weight) = common.filter(|weight| **weight != fit.scheme.weight) {
+            let scheme = LayerScheme { weight: *weight, ..layer.scheme };
+            fit = Fit { scheme, reuse: Reuse::Values, loss: None };
+        }
         let shares = fit.reuse == Reuse::Values && has_tensor_scale(fit.scheme.weight);
         let mut layer = self.fitted(layer, fit);
         layer.shares_scale = linear.siblings.filter(|_| shares).map(|group| group.index());
@@ -396,13 +397,15 @@ impl Builder<'_> {
         fused: Option<Fused<'_>>,
         refused: Option<PlanError>,
     ) -> Result<Fit, PlanError> {
-        let fits = |scheme: LayerScheme| {
-            let whole = scheme.weight.check_shape(layer.rows, layer.columns).is_ok();
-            whole && self.held(layer, scheme, fused, false).is_ok()
-        };
-        let found = nearest(self.export, stored, fits);
+        let found = nearest(self.export, stored, |scheme| self.holds(layer, scheme, fused));
         let scheme = found.ok_or_else(|| refused.unwrap_or(PlanError::NotQuantized))?;
         Ok(Fit { scheme, reuse: Reuse::Values, loss: None })
+    }
+
+    /// Whether the target holds a layer that is quantized anew to a scheme.
+    fn holds(&self, layer: &PlannedLayer, scheme: LayerScheme, fused: Option<Fused<'_>>) -> bool {
+        let whole = scheme.weight.check_shape(layer.rows, layer.columns).is_ok();
+        whole && self.held(layer, scheme, fused, false).is_ok()
     }
 
     /// The tensors of a layer under a scheme, if the target holds it.

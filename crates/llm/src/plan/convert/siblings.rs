@@ -1,0 +1,98 @@
+//! The scheme that layers get in common which engines make one of, where their codes in the source are of several kinds (mixes of
+//! GGUF give values more bits than queries and keys), or where the target holds those of some alone.
+
+use super::{ACCEPT, FLOATS, Fit, Task};
+use crate::import::PackedMatrix;
+use crate::network::{Linear, Siblings, SiblingsId};
+use crate::plan::build::Builder;
+use crate::plan::error::PlanError;
+use crate::plan::source::SourceTensor;
+use crate::plan::{PlannedLayer, Reuse};
+use crate::verify::LayerFacts;
+use kvant_quant::scheme::{IntScheme, LayerScheme, TensorScheme, ZeroPoint};
+use std::collections::HashMap;
+
+/// The schemes of groups whose layers differ.
+pub(super) type CommonSchemes = HashMap<SiblingsId, TensorScheme>;
+
+impl Builder<'_> {
+    /// The widest scheme of every group whose layers differ in what they are nearest to.
+    pub(super) fn common_schemes(
+        &self,
+        nearest_to: impl Fn(&PackedMatrix<'_>) -> Option<TensorScheme>,
+    ) -> CommonSchemes {
+        let scheme = |tensor: &SourceTensor<'_>| match tensor.packed().filter(|_| tensor.has_codes()) {
+            Some([matrix]) => nearest_to(matrix),
+            _ => None,
+        };
+        let of_group = |group: &Siblings| -> Option<(SiblingsId, TensorScheme)> {
+            let members = group.members.iter().map(|id| self.network.linear(*id));
+            let id = self.network.linear(*group.members.first()?).siblings?;
+            let schemes = members.map(|linear| scheme(&self.tensors[linear.weight])).collect::<Option<Vec<_>>>()?;
+            let differ = schemes.windows(2).any(|pair| pair[0] != pair[1]);
+            let widest = schemes.into_iter().max_by_key(|scheme| (scheme.format().bits(), has_zero_points(*scheme)))?;
+            differ.then_some((id, widest))
+        };
+        self.network.siblings().iter().filter_map(of_group).collect()
+    }
+
+    /// How a weight of a scheme looks to engines.
+    fn weight_facts(&self, weight: TensorScheme) -> LayerFacts {
+        LayerFacts::of_scheme(LayerScheme::weight_only(weight)).stored_in(self.export)
+    }
+
+    /// Where loss is accepted: what layers get that engines make one of and that would end apart, as some keep their codes and the
+    /// target does not hold those of others.
+    pub(super) fn agreed_schemes(&self, task: &Task<'_, '_>) -> Result<CommonSchemes, PlanError> {
+        let mut agreed = CommonSchemes::new();
+        for group in self.network.siblings().iter().filter(|_| task.conversion.requantize) {
+            let members: Vec<&Linear> = group.members.iter().map(|id| self.network.linear(*id)).collect();
+            let id = members.first().and_then(|linear| linear.siblings);
+            if members.iter().all(|linear| self.tensors[linear.weight].has_codes()) {
+                agreed.extend(id.zip(self.agreed_scheme(task, &members)?));
+            }
+        }
+        Ok(agreed)
+    }
+
+    /// What all of the layers can have, if they would end apart. A scheme in which codes are kept comes first.
+    fn agreed_scheme(&self, task: &Task<'_, '_>, members: &[&Linear]) -> Result<Option<TensorScheme>, PlanError> {
+        let fits = members.iter().map(|linear| self.fit_linear(task, linear));
+        let mut fits = fits.collect::<Result<Vec<_>, _>>()?;
+        let facts = |fit: &Fit| self.weight_facts(fit.scheme.weight);
+        if fits.windows(2).all(|pair| facts(&pair[0].1) == facts(&pair[1].1)) {
+            return Ok(None);
+        }
+        fits.sort_by_key(|(_, fit)| fit.reuse == Reuse::Values);
+        let all_hold = |weight: &TensorScheme| {
+            fits.iter().all(|(layer, _)| self.holds(layer, LayerScheme { weight: *weight, ..layer.scheme }, None))
+        };
+        Ok(fits.iter().map(|(_, fit)| fit.scheme.weight).find(all_hold))
+    }
+
+    /// Layers that engines make one of must be quantized alike: what verification asks of the output.
+    pub(super) fn check_fused(&self, requantize: bool) -> Result<(), PlanError> {
+        let planned: HashMap<&str, &PlannedLayer> =
+            self.layers.iter().map(|layer| (layer.module.as_str(), layer)).collect();
+        let in_words = |linear: &Linear| {
+            let weight = planned.get(linear.module.as_str()).map(|layer| layer.scheme.weight);
+            weight.map_or_else(|| "in floats".to_owned(), |weight| self.weight_facts(weight).to_string())
+        };
+        for group in self.network.siblings() {
+            let mut members = group.members.iter().map(|id| self.network.linear(*id));
+            let Some(first) = members.next() else { continue };
+            let Some(other) = members.find(|other| in_words(other) != in_words(first)) else { continue };
+            let both = [in_words(other), in_words(first)];
+            // Values that are floats have no kind of code in common with others.
+            let hint = if requantize || both.iter().any(|words| words == "in floats") { FLOATS } else { ACCEPT };
+            let reason =
+                format!("it would be {}, and `{}`, which engines fuse with it, {}", both[0], first.module, both[1]);
+            return Err(self.refusal(&self.tensors[other.weight].name, reason, hint));
+        }
+        Ok(())
+    }
+}
+
+fn has_zero_points(scheme: TensorScheme) -> bool {
+    matches!(scheme, TensorScheme::Int(IntScheme { zero_point, .. }) if zero_point != ZeroPoint::Zero)
+}
