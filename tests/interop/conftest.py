@@ -2,6 +2,7 @@
 
     $KVANT         the binary; default target/release/kvant of this repository
     $KVANT_MODELS  a directory of the trained small models; default tests/models, then ../shared/models
+    $KVANT_KEEP    set: what tests write is kept, in pytest's temporary directory
 """
 
 import functools
@@ -38,9 +39,25 @@ def kvant():
     return lambda *arguments: subprocess.run([str(binary), *map(str, arguments)], capture_output=True, text=True, timeout=300)
 
 
+def empty(directory):
+    """Removes what is in it, not itself: another test must not get the same path, by which results are kept."""
+    if "KVANT_KEEP" not in os.environ:
+        for path in directory.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+@pytest.fixture(autouse=True)
+def emptied(request):
+    """A disk does not hold all that all tests write."""
+    directory = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    if directory:
+        empty(directory)
+
+
 @pytest.fixture(scope="module")
 def module_path(tmp_path_factory):
-    """module_path(name) -> a new directory, removed once the module's tests are done: a disk does not hold all that all make."""
+    """module_path(name) -> a new directory, emptied once the module's tests are done."""
     made = []
 
     def make(name):
@@ -49,7 +66,7 @@ def module_path(tmp_path_factory):
 
     yield make
     for directory in made:
-        shutil.rmtree(directory, ignore_errors=True)
+        empty(directory)
 
 
 @pytest.fixture(scope="session")
