@@ -5,7 +5,7 @@ use super::gram::{SIDE, add_to, rounded, strips, whole_rows};
 use super::matmul::{Matrix, MatrixMut, Threads, multiply};
 use super::precision::Precision;
 use super::tiled::add_outer;
-use crate::simd::Amx;
+use crate::simd::TileUnit;
 
 /// The sum of `x^T y` over pairs of rows: element `(i, j)`, row-major, is the sum of `x_i y_j`. Precisions are those of
 /// [`Gram`](super::Gram).
@@ -41,9 +41,9 @@ impl CrossGram {
     /// If there are not as many rows of both, or a last row is not whole.
     pub fn add(&mut self, x: &[f32], y: &[f32]) {
         assert_eq!(x.len(), y.len(), "rows come in pairs");
-        match (self.precision, Amx::get()) {
+        match (self.precision, TileUnit::get()) {
             (Precision::F32, _) => self.add_products(x, y),
-            (Precision::Bf16, Some(amx)) => self.add_tiles(amx, x, y),
+            (Precision::Bf16, Some(unit)) => self.add_tiles(unit, x, y),
             (Precision::Bf16, None) => self.add_products(&rounded(x), &rounded(y)),
         }
     }
@@ -62,10 +62,10 @@ impl CrossGram {
         }
     }
 
-    fn add_tiles(&mut self, amx: Amx, x: &[f32], y: &[f32]) {
+    fn add_tiles(&mut self, unit: TileUnit, x: &[f32], y: &[f32]) {
         let features = self.features;
         let matrix = |rows| Matrix::new(rows, whole_rows(rows, features), features, features);
-        add_outer(amx, matrix(x), matrix(y), strips(0, features, &mut self.sums).collect());
+        add_outer(unit, matrix(x), matrix(y), strips(0, features, &mut self.sums).collect());
     }
 
     /// Adds the sum of other pairs of the same features.

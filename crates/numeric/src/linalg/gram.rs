@@ -5,7 +5,7 @@ use super::lower_blocks::LowerBlocks;
 use super::matmul::{Matrix, MatrixMut, Threads, multiply};
 use super::precision::Precision;
 use super::tiled::{STRIP, Strip, add_outer};
-use crate::simd::Amx;
+use crate::simd::TileUnit;
 use rayon::prelude::*;
 
 /// Rows of a block: products of this height run at nearly the speed of whole ones, and the upper halves of the blocks on
@@ -22,7 +22,7 @@ const ADDED: usize = 1 << 15;
 /// have lost before. f64 would take twice the memory and twice the time.
 ///
 /// In [`Precision::Bf16`] rows are rounded to bfloat16 first, which changes nothing where they come from a pass in that
-/// precision. Products are exact then; where the CPU has AMX, it sums them, 1024 rows at a time, and numbers below the
+/// precision. Products are exact then; where the CPU multiplies tiles (AMX, AVX-512 BF16), it sums them, 1024 rows at a time, and numbers below the
 /// smallest normal one count as zero. 16384 tokens come within 2e-6 of the exact sum. It is fastest with at least 1024
 /// rows at a time.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,9 +61,9 @@ impl Gram {
     /// If the last row is not whole.
     pub fn add(&mut self, rows: &[f32]) {
         let tokens = whole_rows(rows, self.features());
-        match (self.precision, Amx::get()) {
+        match (self.precision, TileUnit::get()) {
             (Precision::F32, _) => self.add_products(rows),
-            (Precision::Bf16, Some(amx)) => self.add_tiles(amx, rows),
+            (Precision::Bf16, Some(unit)) => self.add_tiles(unit, rows),
             (Precision::Bf16, None) => self.add_products(&rounded(rows)),
         }
         self.tokens += tokens as u64;
@@ -84,12 +84,12 @@ impl Gram {
         }
     }
 
-    fn add_tiles(&mut self, amx: Amx, rows: &[f32]) {
+    fn add_tiles(&mut self, unit: TileUnit, rows: &[f32]) {
         let features = self.features();
         let rows = Matrix::new(rows, whole_rows(rows, features), features, features);
         let blocks = self.sums.split_mut().into_iter();
         let strips = blocks.flat_map(|(place, sums)| strips(place.rows.start, place.columns, sums));
-        add_outer(amx, rows, rows, strips.collect());
+        add_outer(unit, rows, rows, strips.collect());
     }
 
     /// Adds the sum of other rows of the same features.
@@ -186,14 +186,17 @@ mod tests {
         assert_eq!(Gram::from_parts(601, 30, whole.sums().elements()), None);
     }
 
-    /// The rows rounded to bfloat16, and summed with AMX and without.
+    /// The rows rounded to bfloat16, and summed with all that multiplies tiles and without.
     fn in_bf16(x: &[f32], features: usize) -> Vec<Gram> {
         let gram = Gram::with_precision(features, Precision::Bf16);
-        let (mut plain, mut tiles) = (gram.clone(), gram);
+        let mut plain = gram.clone();
         plain.add_products(&rounded(x));
-        let Some(amx) = Amx::get() else { return vec![plain] };
-        tiles.add_tiles(amx, x);
-        vec![plain, tiles]
+        let with = |unit| {
+            let mut tiles = gram.clone();
+            tiles.add_tiles(unit, x);
+            tiles
+        };
+        TileUnit::available().into_iter().map(with).chain([plain]).collect()
     }
 
     #[test]

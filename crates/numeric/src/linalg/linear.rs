@@ -5,7 +5,7 @@ use super::matmul::{Matrix, MatrixMut, Threads, multiply};
 use super::precision::Precision;
 use super::tiled::{self, Terms};
 use crate::kernel::{Elements, widen_elements};
-use crate::simd::{Amx, Isa, Loop, dispatch};
+use crate::simd::{Isa, Loop, TileUnit, dispatch};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -52,9 +52,10 @@ impl<'a> Weight<'a> {
 /// `out = x W^T + b`, on all threads of the current rayon pool, which changes no bit of the result.
 ///
 /// In `f32` the products and sums are those of `f32`. In bfloat16 `x` and the weight are rounded to it, ties to even,
-/// products are exact, sums are `f32`, and `out` is rounded after the bias was added. Where the CPU has AMX, it does
-/// this, and products of `f32` with bfloat16 weights too (`x` as a sum of three bfloat16, which is exact save for what
-/// is below the smallest normal number); its sums may differ in the last bits from those of other CPUs.
+/// products are exact, sums are `f32`, and `out` is rounded after the bias was added. Where the CPU multiplies
+/// tiles (AMX, AVX-512 BF16), it does this, and with AMX products of `f32` with bfloat16 weights too (`x` as a sum of three
+/// bfloat16, which is exact save for what is below the smallest normal number); its sums may differ in the last bits from those of
+/// other CPUs.
 ///
 /// # Panics
 ///
@@ -69,8 +70,8 @@ pub fn linear(out: MatrixMut<'_>, x: Matrix<'_>, weight: Weight<'_>, bias: Optio
         (Precision::F32, Elements::Bf16(_)) => Some(Terms::Exact),
         (Precision::F32, _) => None,
     };
-    match (Amx::get(), terms) {
-        (Some(amx), Some(terms)) => tiled::linear(amx, out, x, layer, terms),
+    match (TileUnit::get(), terms) {
+        (Some(unit), Some(terms)) if unit.pays(terms.count()) => tiled::linear(unit, out, x, layer, terms),
         _ => widened(out, x, layer),
     }
 }
@@ -262,9 +263,11 @@ mod tests {
             for precision in [Precision::F32, Precision::Bf16] {
                 let layer = case.layer(precision);
                 case.check(precision, &case.run(|out, x| widened(out, x, layer)), "widened");
-                let Some(amx) = Amx::get() else { continue };
                 let terms = if precision == Precision::F32 { Terms::Exact } else { Terms::Rounded };
-                case.check(precision, &case.run(|out, x| tiled::linear(amx, out, x, layer, terms)), "tiles");
+                for unit in TileUnit::available() {
+                    let results = case.run(|out, x| tiled::linear(unit, out, x, layer, terms));
+                    case.check(precision, &results, &format!("{unit:?}"));
+                }
             }
         }
     }

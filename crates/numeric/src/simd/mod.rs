@@ -2,17 +2,17 @@
 //! crate is here: the calls into functions compiled for instructions that have been found on this CPU, and the few kernels
 //! that are written by hand; and at the one call of the library for matrix products, in [`crate::linalg`].
 
-mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod dispatch;
 mod isa;
 mod prefetch;
+mod tile;
 
-pub(crate) use amx::{Amx, SIDE, Start, Tile, Tiles};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::ROWS;
 pub(crate) use dispatch::dispatch_256;
 pub use dispatch::{Loop, dispatch};
 pub use isa::Isa;
 pub(crate) use prefetch::prefetch;
+pub(crate) use tile::{SIDE, Start, Tile, TileUnit, Tiles};

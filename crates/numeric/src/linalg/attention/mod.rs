@@ -11,7 +11,7 @@ mod tiles;
 
 use super::matmul::{Matrix, MatrixMut};
 use super::precision::Precision;
-use crate::simd::{Amx, Isa, SIDE, Tile};
+use crate::simd::{Isa, SIDE, Tile, TileUnit};
 use lanes::Lanes;
 use mask::Seen;
 use softmax::Softmax;
@@ -54,7 +54,7 @@ enum Form<'a> {
     /// As they are.
     Rows(Lanes<'a>),
     /// In tiles of bfloat16.
-    Packed(Amx, PackedKeys),
+    Packed(TileUnit, PackedKeys),
 }
 
 /// Buffers that are used again from call to call.
@@ -69,7 +69,7 @@ pub struct AttentionBuffers {
 }
 
 impl<'a> KeysValues<'a> {
-    /// Position `i` has row `i` of both. In bfloat16, where there is AMX, they are packed into tiles.
+    /// Position `i` has row `i` of both. In bfloat16, where the CPU multiplies tiles, they are packed into such.
     ///
     /// # Panics
     ///
@@ -77,8 +77,8 @@ impl<'a> KeysValues<'a> {
     pub fn new(keys: Matrix<'a>, values: Matrix<'a>, precision: Precision) -> KeysValues<'a> {
         assert!(keys.rows == values.rows, "{} keys have {} values", keys.rows, values.rows);
         assert!(keys.column_step == 1 && values.column_step == 1, "rows are not contiguous");
-        let form = match (precision, Amx::get()) {
-            (Precision::Bf16, Some(amx)) => Form::Packed(amx, PackedKeys::new(amx, keys, values)),
+        let form = match (precision, TileUnit::get()) {
+            (Precision::Bf16, Some(unit)) => Form::Packed(unit, PackedKeys::new(unit, keys, values)),
             _ => Form::Rows(Lanes::new(keys, values)),
         };
         KeysValues { form, value_width: values.columns, precision }
@@ -104,8 +104,8 @@ impl<'a> KeysValues<'a> {
         let task = Task { isa, queries, first, rule, precision: self.precision };
         match &self.form {
             Form::Rows(lanes) => task.run(&lanes.on(isa), out, buffers),
-            Form::Packed(amx, keys) => {
-                amx.with_tiles(|tiles| task.run(&Tiled { amx: *amx, tiles, keys }, out, buffers));
+            Form::Packed(unit, keys) => {
+                unit.with_tiles(|tiles| task.run(&Tiled { unit: *unit, tiles, keys }, out, buffers));
             }
         }
     }

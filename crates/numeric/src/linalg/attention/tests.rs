@@ -118,7 +118,11 @@ fn bf16_attention_equals_its_definition_within_roundings_with_tiles_and_without(
         let values = Matrix::new(&case.values, case.length, wide, wide);
         let rows =
             KeysValues { form: Form::Rows(Lanes::new(keys, values)), value_width: wide, precision: Precision::Bf16 };
-        for results in [case.run(Isa::best(), Precision::Bf16), case.with(&rows, Isa::best())] {
+        let packed = TileUnit::available().into_iter().map(|unit| {
+            let form = Form::Packed(unit, PackedKeys::new(unit, keys, values));
+            case.with(&KeysValues { form, value_width: wide, precision: Precision::Bf16 }, Isa::best())
+        });
+        for results in packed.chain([case.run(Isa::best(), Precision::Bf16), case.with(&rows, Isa::best())]) {
             // A weight and the result are each rounded to 8 bits.
             let error = largest_error(&case, &results);
             assert!(error < 2.0 / 128.0, "{} {:?}: {error}", case.length, case.rule);

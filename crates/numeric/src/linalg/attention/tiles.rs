@@ -4,7 +4,7 @@ use super::{BAND, BANDS, Products, Square};
 use crate::arithmetic::round_to_bf16;
 use crate::linalg::matmul::Matrix;
 use crate::linalg::tiled::{Terms, pack_values};
-use crate::simd::{Amx, Isa, Loop, SIDE, Start, Tile, Tiles, dispatch};
+use crate::simd::{Isa, Loop, SIDE, Start, Tile, TileUnit, Tiles, dispatch};
 use std::ops::Range;
 
 /// Keys, and values turned, of one head: both as left operands.
@@ -21,7 +21,7 @@ pub(super) struct PackedKeys {
 
 impl PackedKeys {
     /// Rows that do not fill a band are followed by zeros.
-    pub(super) fn new(amx: Amx, keys: Matrix<'_>, values: Matrix<'_>) -> PackedKeys {
+    pub(super) fn new(unit: TileUnit, keys: Matrix<'_>, values: Matrix<'_>) -> PackedKeys {
         let (bands, key_steps) = (keys.rows.div_ceil(BAND), steps(keys.columns));
         let mut packed = vec![[Tile::ZERO; 2]; bands * key_steps];
         for (band, pairs) in packed.chunks_mut(key_steps).enumerate() {
@@ -32,7 +32,7 @@ impl PackedKeys {
         for (part, pairs) in turned.chunks_mut(bands.max(1)).enumerate() {
             let columns = part * BAND..values.columns.min((part + 1) * BAND);
             dispatch(Isa::best(), Interleave { values, columns, pairs });
-            pairs.iter_mut().flatten().for_each(|tile| amx.transpose(tile));
+            pairs.iter_mut().flatten().for_each(|tile| unit.transpose(tile));
         }
         PackedKeys { keys: packed, key_steps, values: turned, bands }
     }
@@ -70,7 +70,7 @@ impl Loop for Interleave<'_> {
 
 /// Products in the tile registers of this thread.
 pub(super) struct Tiled<'t> {
-    pub(super) amx: Amx,
+    pub(super) unit: TileUnit,
     pub(super) tiles: &'t Tiles,
     pub(super) keys: &'t PackedKeys,
 }
@@ -79,7 +79,7 @@ impl Products for Tiled<'_> {
     fn pack(&self, queries: Matrix<'_>, out: &mut Vec<[Tile; 2]>) {
         out.resize(steps(queries.columns), [Tile::ZERO; 2]);
         pack_values(queries, 0..queries.rows, Terms::Rounded, out);
-        out.iter_mut().flatten().for_each(|tile| self.amx.transpose(tile));
+        out.iter_mut().flatten().for_each(|tile| self.unit.transpose(tile));
     }
 
     fn scores(&self, queries: &[[Tile; 2]], band: usize, out: &mut Square) {
@@ -97,7 +97,7 @@ impl Products for Tiled<'_> {
     }
 
     fn turn(&self, tile: &mut Tile) {
-        self.amx.transpose(tile);
+        self.unit.transpose(tile);
     }
 }
 

@@ -6,7 +6,7 @@ mod pack;
 
 use super::linear::{Finish, Layer};
 use super::matmul::{Matrix, MatrixMut};
-use crate::simd::{Amx, Isa, Loop, SIDE, Start, Tile, Tiles, dispatch};
+use crate::simd::{Isa, Loop, SIDE, Start, Tile, TileUnit, Tiles, dispatch};
 use pack::pack_elements;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -24,7 +24,7 @@ const PANEL: usize = 12 << 20;
 const PAIRS: usize = 384;
 
 /// `out = x W^T + b`, as [`super::linear()`] says.
-pub(super) fn linear(amx: Amx, out: MatrixMut<'_>, x: Matrix<'_>, layer: Layer<'_>, terms: Terms) {
+pub(super) fn linear(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, layer: Layer<'_>, terms: Terms) {
     let MatrixMut { data, rows: tokens, columns: outputs, row_step } = out;
     if tokens == 0 || outputs == 0 {
         return;
@@ -36,8 +36,8 @@ pub(super) fn linear(amx: Amx, out: MatrixMut<'_>, x: Matrix<'_>, layer: Layer<'
     let mut weights = Vec::new();
     for start in (0..outputs).step_by(panel) {
         let features = start..(start + panel).min(outputs);
-        pack_weight(amx, layer, features.clone(), steps, &mut weights);
-        let task = Task { amx, x, terms, steps, weights: &weights, finish: layer.finish(features.clone()), features };
+        pack_weight(unit, layer, features.clone(), steps, &mut weights);
+        let task = Task { unit, x, terms, steps, weights: &weights, finish: layer.finish(features.clone()), features };
         let shares = data.par_chunks_mut(share * row_step).enumerate();
         shares.for_each_init(Vec::new, |pairs, (index, out)| task.run(index * share, pairs, out, row_step));
     }
@@ -51,20 +51,20 @@ fn share(tokens: usize, pairs_of_band: usize) -> usize {
 }
 
 /// Packs rows of a weight; the last band is filled up with zeros.
-fn pack_weight(amx: Amx, layer: Layer<'_>, features: Range<usize>, steps: usize, out: &mut Vec<[Tile; 2]>) {
+fn pack_weight(unit: TileUnit, layer: Layer<'_>, features: Range<usize>, steps: usize, out: &mut Vec<[Tile; 2]>) {
     out.resize(features.len().div_ceil(BAND) * steps, [Tile::ZERO; 2]);
     out.par_chunks_mut(steps.max(1)).enumerate().for_each(|(band, pairs)| {
         let start = features.start + band * BAND;
         let rows = start..(start + BAND).min(features.end);
         pack_elements(layer.weight.slice(rows), layer.weight.columns(), pairs);
         // A right operand has the depth in its rows.
-        pairs.iter_mut().flatten().for_each(|tile| amx.transpose(tile));
+        pairs.iter_mut().flatten().for_each(|tile| unit.transpose(tile));
     });
 }
 
 /// The product with some output features.
 struct Task<'a> {
-    amx: Amx,
+    unit: TileUnit,
     x: Matrix<'a>,
     terms: Terms,
     steps: usize,
@@ -83,7 +83,7 @@ impl Task<'_> {
             let rows = first + band * BAND..first + tokens.min((band + 1) * BAND);
             pack_values(self.x, rows, self.terms, pairs);
         }
-        self.amx.with_tiles(|tiles| self.multiply(tiles, pairs, out, row_step));
+        self.unit.with_tiles(|tiles| self.multiply(tiles, pairs, out, row_step));
     }
 
     /// By groups of weights that stay in the cache, so that neighbouring columns of a row are written soon after each other.

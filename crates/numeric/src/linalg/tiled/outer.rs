@@ -4,7 +4,7 @@
 use super::super::matmul::Matrix;
 use super::{BAND, DEPTH};
 use crate::arithmetic::round_to_bf16;
-use crate::simd::{Amx, Isa, Loop, SIDE, Start, Tile, dispatch, prefetch};
+use crate::simd::{Isa, Loop, SIDE, Start, Tile, TileUnit, dispatch, prefetch};
 use rayon::prelude::*;
 
 /// Rows of `x` and `y` whose products are summed in tiles before they are added to the totals: so few that the bands of a
@@ -24,13 +24,13 @@ pub(in crate::linalg) struct Strip<'a> {
 
 /// Adds `x^T y` to the totals, both rounded to bfloat16, on all threads of the current rayon pool, which changes no bit.
 /// The rows of both are contiguous.
-pub(in crate::linalg) fn add_outer(amx: Amx, x: Matrix<'_>, y: Matrix<'_>, mut strips: Vec<Strip<'_>>) {
+pub(in crate::linalg) fn add_outer(unit: TileUnit, x: Matrix<'_>, y: Matrix<'_>, mut strips: Vec<Strip<'_>>) {
     let mut right = Vec::new();
     for start in (0..x.rows).step_by(TOKENS) {
         let tokens = start..(start + TOKENS).min(x.rows);
         let steps = tokens.len().div_ceil(DEPTH);
         pack_right(y.part(tokens.clone()), steps, &mut right);
-        let task = Task { amx, x: x.part(tokens), steps, right: &right };
+        let task = Task { unit, x: x.part(tokens), steps, right: &right };
         // The last strips of a lower half are the longest.
         strips.par_iter_mut().rev().with_max_len(1).for_each_init(Vec::new, |left, strip| task.run(strip, left));
     }
@@ -45,7 +45,7 @@ fn pack_right(y: Matrix<'_>, steps: usize, out: &mut Vec<[Tile; 2]>) {
 }
 
 struct Task<'a> {
-    amx: Amx,
+    unit: TileUnit,
     x: Matrix<'a>,
     steps: usize,
     right: &'a [[Tile; 2]],
@@ -54,12 +54,12 @@ struct Task<'a> {
 impl Task<'_> {
     fn run(&self, strip: &mut Strip<'_>, left: &mut Vec<[Tile; 2]>) {
         let Strip { first, columns, totals } = strip;
-        let (amx, steps, columns) = (self.amx, self.steps, (*columns).max(1));
+        let (unit, steps, columns) = (self.unit, self.steps, (*columns).max(1));
         left.resize((totals.len() / columns).div_ceil(BAND) * steps, [Tile::ZERO; 2]);
         dispatch(Isa::best(), Columns { rows: self.x, first: *first, steps, pairs: left });
         // A left operand has features in its rows.
-        left.iter_mut().flatten().for_each(|tile| amx.transpose(tile));
-        amx.with_tiles(|tiles| {
+        left.iter_mut().flatten().for_each(|tile| unit.transpose(tile));
+        unit.with_tiles(|tiles| {
             let mut sums = [[Tile::ZERO; 2]; 2];
             for (index, right) in self.right.chunks(steps).take(columns.div_ceil(BAND)).enumerate() {
                 for (left, rows) in left.chunks(steps).zip(totals.chunks_mut(BAND * columns)) {

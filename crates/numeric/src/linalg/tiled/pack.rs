@@ -18,7 +18,7 @@ pub(in crate::linalg) enum Terms {
 
 impl Terms {
     /// How many bfloat16 stand for one number.
-    pub(super) fn count(self) -> usize {
+    pub(in crate::linalg) fn count(self) -> usize {
         match self {
             Terms::Rounded => 1,
             Terms::Exact => 3,

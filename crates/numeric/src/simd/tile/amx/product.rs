@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use super::detect::Amx;
-use super::{Start, Tile};
+use crate::simd::tile::{Start, Tile, terms};
 use std::arch::asm;
 use std::marker::PhantomData;
 
 /// The tile registers of this thread, configured as eight tiles of 16 rows of 64 bytes.
-pub(crate) struct Tiles {
+pub(crate) struct Registers {
     /// They belong to a thread.
     _not_sent: PhantomData<*mut ()>,
 }
@@ -30,41 +30,29 @@ const EIGHT_TILES: Configuration = Configuration {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-impl Amx {
-    /// Runs `work` with the tile registers configured, which is undone at the end. `work` must not wait for other tasks:
-    /// one that ran on this thread meanwhile would undo it too early.
-    pub(crate) fn with_tiles<R>(self, work: impl FnOnce(&Tiles) -> R) -> R {
-        let tiles = Tiles::configure(self);
-        work(&tiles)
-    }
-}
-
-impl Tiles {
-    fn configure(_proof: Amx) -> Tiles {
+impl Registers {
+    /// Configures them until the value is dropped.
+    pub(in crate::simd::tile) fn configure(_proof: Amx) -> Registers {
         // SAFETY: the proof says that this process may use AMX; the operand is the 64 bytes that the instruction reads.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &EIGHT_TILES, options(nostack, readonly)) }
-        Tiles { _not_sent: PhantomData }
+        Registers { _not_sent: PhantomData }
     }
 
-    /// Adds the product of two tiles' height and two tiles' width over `b.len()` steps of 32 in depth:
-    /// `sums[i][j] += sum_s a[s][i] * b[s][j]`, the sum taken in the order of `s`.
-    ///
-    /// A tile of `a` has bfloat16 `(row, k)` in row `row` at place `k`; one of `b` has `(k, column)` in row `k / 2`, in
-    /// half `k % 2` of word `column`; one of `sums` has `f32`. There may be several pairs of tiles of `a` for each of
-    /// `b`, as many for each: the terms of a sum, `a[s * terms + t][i]`.
-    ///
-    /// # Panics
-    ///
-    /// If `a` is no multiple of `b`.
-    pub(crate) fn multiply(&self, a: &[[Tile; 2]], b: &[[Tile; 2]], start: Start, sums: &mut [[Tile; 2]; 2]) {
-        let terms = a.len().checked_div(b.len()).unwrap_or(0);
-        assert!(terms * b.len() == a.len(), "{} pairs of tiles do not go with {}", a.len(), b.len());
+    /// See [`Tiles::multiply`](crate::simd::Tiles::multiply).
+    pub(in crate::simd::tile) fn multiply(
+        &self,
+        a: &[[Tile; 2]],
+        b: &[[Tile; 2]],
+        start: Start,
+        sums: &mut [[Tile; 2]; 2],
+    ) {
+        let terms = terms(a.len(), b.len());
         if terms == 0 {
             return if start == Start::Zero {
                 *sums = [[Tile::ZERO; 2]; 2]
             };
         }
-        // SAFETY: a value of `Tiles` exists only where the registers are configured. Read are `b.len()` times 2048 bytes
+        // SAFETY: a value of `Registers` exists only where the registers are configured. Read are `b.len()` times 2048 bytes
         // from `b` and `terms` as many from `a`, which the slices have; read and written are the 4096 bytes of `sums`.
         // Rust uses no tile registers.
         unsafe {
@@ -118,7 +106,7 @@ impl Tiles {
     }
 }
 
-impl Drop for Tiles {
+impl Drop for Registers {
     fn drop(&mut self) {
         // SAFETY: the registers were configured on this thread, so the process may use AMX.
         unsafe { asm!("tilerelease", options(nostack, nomem)) }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::simd::Isa;
+use crate::simd::tile::unit::is_switched_off;
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
@@ -11,17 +12,13 @@ use std::sync::OnceLock;
 pub(crate) struct Amx(());
 
 impl Amx {
-    /// The proof, if there is one. Found once; the variable `KVANT_DISABLE_AMX` of the environment, set to anything but
-    /// nothing or 0, keeps AMX from being used.
-    pub(crate) fn get() -> Option<Amx> {
+    /// The proof, if there is one. Found once.
+    pub(in crate::simd::tile) fn get() -> Option<Amx> {
         static FOUND: OnceLock<bool> = OnceLock::new();
-        let found = *FOUND.get_or_init(|| !switched_off() && Isa::best().avx512().is_some() && in_cpu() && permitted());
+        let is_off = || is_switched_off("KVANT_DISABLE_AMX");
+        let found = *FOUND.get_or_init(|| !is_off() && Isa::best().avx512().is_some() && in_cpu() && permitted());
         found.then_some(Amx(()))
     }
-}
-
-fn switched_off() -> bool {
-    std::env::var_os("KVANT_DISABLE_AMX").is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 /// AMX-BF16 and AMX-TILE are bits 22 and 24 of register D in leaf 7.

@@ -1,6 +1,6 @@
-//! Tiles against the definition. Where there is no AMX there is nothing to test.
+//! Tiles against the definition. Where nothing multiplies tiles there is nothing to test.
 
-use super::{Amx, SIDE, Start, Tile};
+use super::{SIDE, Start, Tile, TileUnit};
 use crate::arithmetic::bf16_to_f32;
 
 /// Small integers, so that every sum is exact.
@@ -22,19 +22,24 @@ fn element(a: &Tile, b: &Tile, row: usize, column: usize) -> f32 {
     (0..2 * SIDE).map(|k| half(a.0[row][k / 2], k % 2) * half(b.0[k / 2][column], k % 2)).sum()
 }
 
+/// Each of some cases on all that multiplies tiles.
+fn units<T: Copy, const N: usize>(cases: [T; N]) -> impl Iterator<Item = (TileUnit, T)> {
+    TileUnit::available().into_iter().flat_map(move |unit| cases.map(|case| (unit, case)))
+}
+
 #[test]
 fn sums_of_products_equal_the_definition() {
-    let Some(amx) = Amx::get() else { return };
-    for (steps, terms) in [(1, 1), (3, 1), (2, 3), (0, 0)] {
+    for (unit, (steps, terms)) in units([(1, 1), (3, 1), (2, 3), (0, 0)]) {
         let a: Vec<[Tile; 2]> = (0..steps * terms).map(|s| [tile(s), tile(s + 50)]).collect();
         let b: Vec<[Tile; 2]> = (0..steps).map(|s| [tile(s + 100), tile(s + 150)]).collect();
         let mut sums = [[Tile([[7.0_f32.to_bits(); SIDE]; SIDE]); 2]; 2];
         for (start, before) in [(Start::Sums, 7.0), (Start::Zero, 0.0)] {
-            amx.with_tiles(|tiles| tiles.multiply(&a, &b, start, &mut sums));
-            for (i, j, row, column) in [(0, 0, 0, 0), (0, 1, 3, 15), (1, 0, 15, 2), (1, 1, 9, 8)] {
+            unit.with_tiles(|tiles| tiles.multiply(&a, &b, start, &mut sums));
+            for place in 0..4 * SIDE * SIDE {
+                let (i, j, row, column) = (place >> 9, place >> 8 & 1, place >> 4 & 15, place & 15);
                 let products = (0..steps * terms).map(|s| element(&a[s][i], &b[s / terms][j], row, column));
                 let expected = before + products.sum::<f32>();
-                assert_eq!(f32::from_bits(sums[i][j].0[row][column]), expected, "{steps} {terms} {start:?}");
+                assert_eq!(f32::from_bits(sums[i][j].0[row][column]), expected, "{unit:?} {steps} {terms} {start:?}");
             }
         }
     }
@@ -42,9 +47,9 @@ fn sums_of_products_equal_the_definition() {
 
 #[test]
 fn transposing_exchanges_rows_and_columns() {
-    let Some(amx) = Amx::get() else { return };
+    let Some(unit) = TileUnit::get() else { return };
     let before = Tile(std::array::from_fn(|row| std::array::from_fn(|word| (row * 100 + word) as u32)));
     let mut after = before;
-    amx.transpose(&mut after);
+    unit.transpose(&mut after);
     assert!((0..256).all(|i| after.0[i / 16][i % 16] == before.0[i % 16][i / 16]));
 }

@@ -1,21 +1,12 @@
-//! Turning a tile with AVX-512, which every CPU with AMX has.
+//! Turning a tile with AVX-512, which every CPU that multiplies tiles has.
 #![allow(unsafe_code)]
 
 use super::Tile;
-use super::detect::Amx;
 use std::arch::x86_64::*;
 
-impl Amx {
-    /// Exchanges rows and columns, that is words of a row.
-    #[inline(always)]
-    pub(crate) fn transpose(self, tile: &mut Tile) {
-        // SAFETY: the proof includes AVX-512.
-        unsafe { transpose(tile) }
-    }
-}
-
+/// Exchanges rows and columns, that is words of a row.
 #[target_feature(enable = "avx512f")]
-fn transpose(tile: &mut Tile) {
+pub(super) fn transpose(tile: &mut Tile) {
     let rows = tile.0.each_ref();
     // SAFETY: every row has the 64 bytes that are read, aligned.
     let rows = rows.map(|row| unsafe { _mm512_load_si512(row.as_ptr().cast()) });

@@ -1,0 +1,56 @@
+//! Products of 16x16 tiles of bfloat16, with AMX or AVX-512 BF16. Not matrices of any size: [`crate::linalg`] packs those into tiles.
+//!
+//! Where there can be neither, that is on anything but x86-64, [`TileUnit`] has no values.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
+#[cfg(not(target_arch = "x86_64"))]
+mod none;
+#[cfg(target_arch = "x86_64")]
+mod transpose;
+#[cfg(target_arch = "x86_64")]
+mod unit;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use none::{TileUnit, Tiles};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use unit::{TileUnit, Tiles};
+
+/// Rows of a tile, and words of a row.
+pub(crate) const SIDE: usize = 16;
+
+/// The contents of a tile: 16 rows of 16 words, each an `f32` or a pair of bfloat16, the first in the low half.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C, align(64))]
+pub(crate) struct Tile(pub [[u32; SIDE]; SIDE]);
+
+impl Tile {
+    /// All zeros.
+    pub(crate) const ZERO: Tile = Tile([[0; SIDE]; SIDE]);
+}
+
+/// What a product is added to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Nothing.
+    Zero,
+    /// The sums as they are.
+    Sums,
+}
+
+/// Pairs of tiles of a left operand for each of the right one, which has `right`.
+///
+/// # Panics
+///
+/// If the one is no multiple of the other.
+#[cfg(target_arch = "x86_64")]
+fn terms(left: usize, right: usize) -> usize {
+    let terms = left.checked_div(right).unwrap_or(0);
+    assert!(terms * right == left, "{left} pairs of tiles do not go with {right}");
+    terms
+}
+
+#[cfg(test)]
+mod tests;
