@@ -194,6 +194,11 @@ impl Export {
         matches!(self, Export::CompressedTensors | Export::Gptq | Export::GptqV2)
     }
 
+    /// Whether the layout can say that activations are quantized; plain floats have them as they are.
+    pub fn holds_activations(self) -> bool {
+        matches!(self, Export::Quark | Export::CompressedTensors | Export::Fp8 | Export::Fake)
+    }
+
     /// Whether only experts that are one tensor are quantized, and all else is kept.
     pub fn is_for_fused_experts(self) -> bool {
         self == Export::Mxfp4

@@ -17,6 +17,8 @@ pub(crate) struct Statement {
     /// Modules that stay as they are.
     pub listed: Vec<Listed>,
     rule: Rule,
+    /// Where GPTQModel's `dynamic` states of modules whether their codes are symmetric, in its order.
+    symmetries: Vec<(Pattern, bool)>,
 }
 
 /// An entry in a list of modules that are not quantized.
@@ -67,8 +69,8 @@ impl Statement {
             }
             _ => None,
         };
-        let listed = listed(&method, &config);
-        Some(Statement { method, config, listed, rule: rule.unwrap_or(Rule::Others) })
+        let (listed, symmetries) = (listed(&method, &config), symmetries(&config));
+        Some(Statement { method, config, listed, rule: rule.unwrap_or(Rule::Others), symmetries })
     }
 
     /// Whether it says that the weight of a linear layer is quantized.
@@ -92,8 +94,11 @@ impl Statement {
         !matches!(self.method.as_str(), "awq" | "gptq" | "auto-round")
     }
 
-    /// Whether it says that codes are symmetric, so that kernels ignore zero points.
-    pub fn is_symmetric(&self) -> bool {
+    /// Whether it says that the codes of a module are symmetric, so that kernels ignore zero points.
+    pub fn is_symmetric(&self, module: &str) -> bool {
+        if let Some((_, symmetric)) = self.symmetries.iter().find(|(pattern, _)| pattern.matches(module)) {
+            return *symmetric;
+        }
         let flag = |key: &str| self.config.get(key).and_then(Value::as_bool);
         flag("sym") == Some(true) || flag("zero_point") == Some(false)
     }
@@ -156,6 +161,18 @@ fn entry(text: &str, parts: bool) -> Option<Listed> {
         false => Names::Pattern(Pattern::new("ignore", text).ok()?),
     };
     Some(Listed { text: text.to_owned(), names })
+}
+
+/// GPTQModel's `dynamic`: what is stated for modules behind an expression, which may begin with `+:`, holds for them before what is
+/// stated for all.
+fn symmetries(config: &Value) -> Vec<(Pattern, bool)> {
+    let rules = config.get("dynamic").and_then(Value::as_object).into_iter().flatten();
+    let stated = rules.filter_map(|(rule, values)| {
+        let expression = rule.strip_prefix("+:").unwrap_or(rule);
+        let pattern = Pattern::new("dynamic", &format!("re:{expression}")).ok()?;
+        Some((pattern, values.get("sym")?.as_bool()?))
+    });
+    stated.collect()
 }
 
 /// GPTQModel's `dynamic`: expressions behind `-:` name modules that stay as they are.

@@ -99,7 +99,7 @@ impl<'a> Subject<'a> {
         let stated = weight.granularity.map(|granularity| sharing_of(Some(granularity)));
         let stated = stated.or_else(|| self.stated_block(weight));
         let (sharing, group, block) = stated.unwrap_or_else(|| sharing(weight));
-        let symmetric = self.statement.as_ref().is_some_and(Statement::is_symmetric);
+        let symmetric = self.statement.as_ref().is_some_and(|stated| stated.is_symmetric(&weight.module));
         LayerFacts {
             element: weight.element.clone(),
             scale: scale(weight),

@@ -83,7 +83,7 @@ fn blocks_without_a_scheme_are_refused_with_their_name_and_a_way_out() {
             other => panic!("{export}: {other:?}"),
         }
         let plan = convert(&file, &out, Target::Codes(export), true, 1).unwrap();
-        assert!(plan.notices.iter().any(|notice| notice.contains("is quantized anew")), "{:?}", plan.notices);
+        assert!(plan.notices.iter().any(|notice| notice.contains("quantized anew, to")), "{:?}", plan.notices);
     }
 }
 
@@ -118,4 +118,12 @@ fn what_engines_fuse_is_quantized_anew_together() {
     }
     let kept = |layer: &str| plan.layers.iter().find(|found| found.name.ends_with(layer)).unwrap().is_recoded();
     assert!(kept("o_proj") && kept("gate_proj") && kept("up_proj") && kept("down_proj"));
+
+    // A layout of weights alone leaves activations out where a loss is accepted, and layers are told of together.
+    let refused = convert(&blocks, &out, Target::Codes(Export::Gptq), false, 1).unwrap_err();
+    assert!(refused.to_string().contains("weights alone"), "{refused}");
+    let plan = convert(&blocks, &dir.path().join("gptq"), Target::Codes(Export::Gptq), true, 1).unwrap();
+    assert_eq!(scheme_of(&plan, "q_proj"), "int8:g128:f16");
+    let told = |text: &str| plan.notices.iter().any(|notice| notice.contains(text));
+    assert!(told("7 layers are quantized anew, to `int8:g128:f16`: ") && told("stay in floats"), "{:?}", plan.notices);
 }

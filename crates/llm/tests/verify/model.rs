@@ -29,10 +29,16 @@ impl Model {
 
     /// Quantized by Kvant.
     pub fn quantize(&self, scheme: &str, export: Export) -> Model {
+        self.quantize_mixed(scheme, &[], export)
+    }
+
+    /// Quantized by Kvant, some layers otherwise.
+    pub fn quantize_mixed(&self, scheme: &str, overrides: &[&str], export: Export) -> Model {
         let dir = tempfile::tempdir().unwrap();
         let (source, target) = (dir.path().join("source"), dir.path().join("target"));
         common::write(&source, &self.config, &self.tensors);
-        let settings = Settings { format: Some(export), ..common::scheme(scheme) };
+        let overrides = overrides.iter().map(|text| text.parse().unwrap()).collect();
+        let settings = Settings { format: Some(export), overrides, ..common::scheme(scheme) };
         common::quantize(&source, &target, &settings, 2).unwrap();
         Model::read(&target)
     }

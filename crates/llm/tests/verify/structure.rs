@@ -35,6 +35,16 @@ fn what_kvant_writes_is_healthy() {
 }
 
 #[test]
+fn some_layers_may_be_asymmetric_in_gptq_s_layout() {
+    let mixed = |overrides: &[&str]| Model::float().quantize_mixed("int4:g32", overrides, Export::Gptq);
+    mixed(&["*.down_proj=uint4:g32:zp"]).assert_healthy();
+    // Without a word about them kernels would ignore their zero points.
+    mixed(&["*.down_proj=uint4:g32:zp"])
+        .configured(|config| config["quantization_config"]["dynamic"] = json!({}))
+        .assert_error("zero-points", "down_proj.qzeros", "middle");
+}
+
+#[test]
 fn the_small_trained_model_is_healthy() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
     let report = verify(&source, &Options::default()).unwrap();

@@ -22,9 +22,9 @@ const ADDED: usize = 1 << 15;
 /// have lost before. f64 would take twice the memory and twice the time.
 ///
 /// In [`Precision::Bf16`] rows are rounded to bfloat16 first, which changes nothing where they come from a pass in that
-/// precision. Products are exact then; where the CPU multiplies tiles (AMX, AVX-512 BF16), it sums them, 1024 rows at a time, and numbers below the
-/// smallest normal one count as zero. 16384 tokens come within 2e-6 of the exact sum. It is fastest with at least 1024
-/// rows at a time.
+/// precision. Products are exact then; where the CPU multiplies tiles (AMX, AVX-512 BF16), it sums them, 1024 rows at a
+/// time, and numbers below the smallest normal one count as zero. 16384 tokens come within 2e-6 of the exact sum. It is
+/// fastest with at least 1024 rows at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gram {
     sums: LowerBlocks,

@@ -25,7 +25,7 @@ use kvant_container::{Checkpoint, Dtype};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, LayerScheme, MinScale, Rotary, TensorScheme};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const ACCEPT: &str = "accept a loss with --requantize, or convert --to float and quantize that";
 
@@ -56,6 +56,10 @@ impl Plan {
         let usual = coded.or(is_converted.then_some(Usual::NONE)).ok_or(PlanError::NotQuantized)?;
         let (export, attention) = match conversion.target {
             Target::Float(_) => (Export::Fake, AttentionScheme::default()),
+            // Where loss is accepted, a layout of weights alone leaves activations as they are.
+            Target::Codes(export) if conversion.requantize && !export.holds_activations() => {
+                (export, AttentionScheme::default())
+            }
             Target::Codes(export) => (export, stored_attention(&import)),
         };
         let recipe = Recipe::carrying(export, attention, conversion.max_shard_size);
@@ -189,6 +193,7 @@ impl Builder<'_> {
             self.convert_experts(task, &experts)?;
         }
         self.check_fused(task.conversion.requantize)?;
+        self.note_losses(task);
         self.plan_attention()?;
         if let Some(tensor) = self.packed_rest().filter(|_| !task.widens) {
             return Err(self.refusal(&tensor, "it is no linear layer", "convert --to float"));
@@ -219,7 +224,7 @@ impl Builder<'_> {
     ) -> Result<(PlannedLayer, &'t PackedMatrix<'t>), PlanError> {
         let tensor = &self.tensors[linear.weight];
         let Some([matrix]) = tensor.packed() else {
-            return Err(self.refusal(&tensor.name, "it is several matrices", ACCEPT));
+            return Err(self.refusal(&tensor.name, "it is several matrices", way_out(task.conversion.requantize)));
         };
         if (matrix.rows(), matrix.columns()) != (linear.out_features, linear.in_features) {
             return Err(self.refusal(
@@ -228,7 +233,8 @@ impl Builder<'_> {
                 "convert --to float",
             ));
         }
-        let stored = task.import.activations(&linear.module);
+        let is_left = task.conversion.requantize && !self.export.holds_activations();
+        let stored = task.import.activations(&linear.module).filter(|_| !is_left);
         let scheme = |activation: Option<&StoredActivation>| activation.map(|activation| activation.scheme);
         let (input, output) =
             (scheme(stored.and_then(|s| s.input.as_ref())), scheme(stored.and_then(|s| s.output.as_ref())));
@@ -259,7 +265,7 @@ impl Builder<'_> {
         let (layer, matrix) = self.draft(task, linear)?;
         let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
         let fit = match common.filter(|common| task.usual.scheme_of(matrix).as_ref() != Some(*common)) {
-            Some(weight) => self.anew(&layer, LayerScheme { weight: *weight, ..layer.scheme }, None, None)?,
+            Some(weight) => self.anew(task, &layer, LayerScheme { weight: *weight, ..layer.scheme }, None, None)?,
             None => self.fit(task, matrix, &layer, None)?,
         };
         Ok((layer, fit))
@@ -336,14 +342,35 @@ impl Builder<'_> {
         if let SourceStorage::Packed { reuse, .. } = &mut layer.source.storage {
             *reuse = fit.reuse;
         }
-        match (fit.reuse, fit.loss) {
-            (Reuse::Values, _) => {
-                self.notices.push(format!("`{}` is quantized anew, to `{}`", layer.name, layer.scheme.weight));
-            }
-            (Reuse::Codes, Some(loss)) => self.notices.push(format!("`{}`: {}", layer.name, loss.reason)),
-            (Reuse::Codes, None) => {}
+        if let (Reuse::Codes, Some(loss)) = (fit.reuse, fit.loss) {
+            self.notices.push(format!("`{}`: {}", layer.name, loss.reason));
         }
         layer
+    }
+
+    /// Says which layers are quantized anew, those of a scheme together, and whether activations are left out.
+    fn note_losses(&mut self, task: &Task<'_, '_>) {
+        let mut anew: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for layer in &self.layers {
+            if matches!(layer.source.storage, SourceStorage::Packed { reuse: Reuse::Values, .. }) {
+                anew.entry(layer.scheme.weight.to_string()).or_default().push(&layer.name);
+            }
+        }
+        let line = |(scheme, names): (String, Vec<&str>)| match names.as_slice() {
+            [one] => format!("`{one}` is quantized anew, to `{scheme}`"),
+            all => format!("{} layers are quantized anew, to `{scheme}`: {}", all.len(), some_of(all)),
+        };
+        let lines: Vec<String> = anew.into_iter().map(line).collect();
+        self.notices.extend(lines);
+        let has_inputs = |layer: &PlannedLayer| {
+            task.import
+                .activations(&layer.module)
+                .is_some_and(|stored| stored.input.is_some() || stored.output.is_some())
+        };
+        if !self.export.holds_activations() && self.layers.iter().any(has_inputs) {
+            let reason = "the source quantizes activations, which this layout does not: they stay in floats";
+            self.notices.push(reason.to_owned());
+        }
     }
 
     /// The form in which the target holds a weight without loss; where loss is accepted, with as little as can be.
@@ -355,16 +382,16 @@ impl Builder<'_> {
         fused: Option<Fused<'_>>,
     ) -> Result<Fit, PlanError> {
         let Some(stored) = task.usual.scheme_of(matrix) else {
-            let refusal = self.refusal(&layer.source.tensor, matrix.unlike(), ACCEPT);
+            let refusal = self.refusal(&layer.source.tensor, matrix.unlike(), way_out(task.conversion.requantize));
             return match matrix.like().filter(|_| task.conversion.requantize) {
-                Some(weight) => self.anew(layer, LayerScheme { weight, ..layer.scheme }, fused, Some(refusal)),
+                Some(weight) => self.anew(task, layer, LayerScheme { weight, ..layer.scheme }, fused, Some(refusal)),
                 None => Err(refusal),
             };
         };
         let (mut least, mut refused) = (None::<(LayerScheme, Loss)>, None);
         for weight in forms(stored) {
             let scheme = LayerScheme { weight, ..layer.scheme };
-            let parts = match self.held(layer, scheme, fused, matrix.groups().is_some()) {
+            let parts = match self.held(task, layer, scheme, fused, matrix.groups().is_some()) {
                 Ok(parts) => parts,
                 Err(error) => {
                     refused.get_or_insert(error);
@@ -385,47 +412,48 @@ impl Builder<'_> {
             (true, Some((scheme, loss))) if loss.relative <= SMALL_LOSS => {
                 Ok(Fit { scheme, reuse: Reuse::Codes, loss: Some(loss) })
             }
-            (true, _) => self.anew(layer, LayerScheme { weight: stored, ..layer.scheme }, fused, refused),
+            (true, _) => self.anew(task, layer, LayerScheme { weight: stored, ..layer.scheme }, fused, refused),
         }
     }
 
     /// The nearest scheme to which values are quantized anew.
     fn anew(
         &self,
+        task: &Task<'_, '_>,
         layer: &PlannedLayer,
         stored: LayerScheme,
         fused: Option<Fused<'_>>,
         refused: Option<PlanError>,
     ) -> Result<Fit, PlanError> {
-        let found = nearest(self.export, stored, |scheme| self.holds(layer, scheme, fused));
+        let found = nearest(self.export, stored, |scheme| self.holds(task, layer, scheme, fused));
         let scheme = found.ok_or_else(|| refused.unwrap_or(PlanError::NotQuantized))?;
         Ok(Fit { scheme, reuse: Reuse::Values, loss: None })
     }
 
     /// Whether the target holds a layer that is quantized anew to a scheme.
-    fn holds(&self, layer: &PlannedLayer, scheme: LayerScheme, fused: Option<Fused<'_>>) -> bool {
+    fn holds(&self, task: &Task<'_, '_>, layer: &PlannedLayer, scheme: LayerScheme, fused: Option<Fused<'_>>) -> bool {
         let whole = scheme.weight.check_shape(layer.rows, layer.columns).is_ok();
-        whole && self.held(layer, scheme, fused, false).is_ok()
+        whole && self.held(task, layer, scheme, fused, false).is_ok()
     }
 
     /// The tensors of a layer under a scheme, if the target holds it.
     fn held(
         &self,
+        task: &Task<'_, '_>,
         layer: &PlannedLayer,
         scheme: LayerScheme,
         fused: Option<Fused<'_>>,
         ordered: bool,
     ) -> Result<Vec<Part>, PlanError> {
+        let hint = way_out(task.conversion.requantize);
         if ordered && !self.export.holds_order() {
             let reason = "its input channels are not grouped as they stand, and there is no place for their groups";
-            return Err(self.refusal(&layer.source.tensor, reason, ACCEPT));
+            return Err(self.refusal(&layer.source.tensor, reason, hint));
         }
         let parts = self.parts(&PlannedLayer { scheme, ..layer.clone() }, fused);
         let said = |parts| can_say(self.export, &self.recipe, &layer.name, scheme).map(|()| parts);
-        let error = |problem: crate::export::CannotHold| {
-            let hint = format!("{}; or {ACCEPT}", problem.hint);
-            self.refusal(&layer.source.tensor, problem.reason, &hint)
-        };
+        // The problem's own hint is for quantizing: it names schemes, which a source has already.
+        let error = |problem: crate::export::CannotHold| self.refusal(&layer.source.tensor, problem.reason, hint);
         match parts {
             Ok(parts) => said(parts).map_err(error),
             Err(PlanError::Export { problem, .. }) => Err(error(problem)),
@@ -455,6 +483,21 @@ impl Builder<'_> {
             found.push((part.site.clone(), parameters));
         }
         Ok(Parameters::new(found))
+    }
+}
+
+/// What to do instead.
+fn way_out(requantize: bool) -> &'static str {
+    if requantize { FLOATS } else { ACCEPT }
+}
+
+/// The first names of many.
+fn some_of(names: &[&str]) -> String {
+    const SHOWN: usize = 3;
+    let first = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 

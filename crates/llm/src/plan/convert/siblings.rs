@@ -1,7 +1,7 @@
 //! The scheme that layers get in common which engines make one of, where their codes in the source are of several kinds (mixes of
-//! GGUF give values more bits than queries and keys), or where the target holds those of some alone.
+//! GGUF give values more bits than queries and keys), or where the target holds those of some alone. Of the first the widest counts; of the second one that keeps codes, if there is one.
 
-use super::{ACCEPT, FLOATS, Fit, Task};
+use super::{Fit, Task, way_out};
 use crate::import::PackedMatrix;
 use crate::network::{Linear, Siblings, SiblingsId};
 use crate::plan::build::Builder;
@@ -65,7 +65,7 @@ impl Builder<'_> {
         }
         fits.sort_by_key(|(_, fit)| fit.reuse == Reuse::Values);
         let all_hold = |weight: &TensorScheme| {
-            fits.iter().all(|(layer, _)| self.holds(layer, LayerScheme { weight: *weight, ..layer.scheme }, None))
+            fits.iter().all(|(layer, _)| self.holds(task, layer, LayerScheme { weight: *weight, ..layer.scheme }, None))
         };
         Ok(fits.iter().map(|(_, fit)| fit.scheme.weight).find(all_hold))
     }
@@ -84,7 +84,7 @@ impl Builder<'_> {
             let Some(other) = members.find(|other| in_words(other) != in_words(first)) else { continue };
             let both = [in_words(other), in_words(first)];
             // Values that are floats have no kind of code in common with others.
-            let hint = if requantize || both.iter().any(|words| words == "in floats") { FLOATS } else { ACCEPT };
+            let hint = way_out(requantize || both.iter().any(|words| words == "in floats"));
             let reason =
                 format!("it would be {}, and `{}`, which engines fuse with it, {}", both[0], first.module, both[1]);
             return Err(self.refusal(&self.tensors[other.weight].name, reason, hint));

@@ -5,14 +5,13 @@ use super::DAMAGED;
 use crate::export::{Content, Packing};
 use crate::import::survey::StoredWeight;
 use crate::verify::scan;
-use crate::verify::statement::Statement;
 use crate::verify::subject::Subject;
 use kvant_container::TensorView;
 use kvant_quant::finding::Findings;
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
-    let is_symmetric = subject.statement.as_ref().is_some_and(Statement::is_symmetric);
     for weight in &subject.survey.weights {
+        let is_symmetric = subject.statement.as_ref().is_some_and(|stated| stated.is_symmetric(&weight.module));
         for (packing, view) in zero_points(weight) {
             range(weight, packing, view, findings);
             if is_symmetric || !weight.zero_points {

@@ -32,8 +32,8 @@ impl Vectors {
     pub(super) fn multiply(self, a: &[[Tile; 2]], b: &[[Tile; 2]], start: Start, sums: &mut [[Tile; 2]; 2]) {
         let terms = terms(a.len(), b.len());
         for (half, sums) in sums.iter_mut().enumerate() {
-            for first in (0..SIDE).step_by(ROWS) {
-                let left = Left { a, terms: terms.max(1), half, first };
+            for part in 0..SIDE / ROWS {
+                let left = Left { a, terms: terms.max(1), half, part };
                 // SAFETY: a value of `Vectors` exists only where the CPU has AVX-512 F and BF16.
                 unsafe { multiply_rows(left, b, start, sums) }
             }
@@ -47,17 +47,19 @@ struct Left<'a> {
     terms: usize,
     /// Which tile of each pair.
     half: usize,
-    first: usize,
+    /// Which of its rows, [`ROWS`] at a time.
+    part: usize,
 }
 
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn multiply_rows(left: Left<'_>, b: &[[Tile; 2]], start: Start, sums: &mut [Tile; 2]) {
-    let Left { a, terms, half, first } = left;
+    let Left { a, terms, half, part } = left;
+    let first = part * ROWS;
     if start == Start::Zero {
         sums.iter_mut().for_each(|tile| tile.0[first..first + ROWS].fill([0; SIDE]));
     }
     for (a, b) in a.chunks(CHAIN * terms).zip(b.chunks(CHAIN)) {
-        let totals = chain(Left { a, terms, half, first }, b);
+        let totals = chain(Left { a, terms, half, part }, b);
         for (row, totals) in totals.into_iter().enumerate() {
             for (tile, total) in sums.iter_mut().zip(totals) {
                 let row = &mut tile.0[first + row];
@@ -72,11 +74,11 @@ fn multiply_rows(left: Left<'_>, b: &[[Tile; 2]], start: Start, sums: &mut [Tile
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn chain(left: Left<'_>, b: &[[Tile; 2]]) -> [[__m512; 2]; ROWS] {
-    let Left { a, terms, half, first } = left;
+    let Left { a, terms, half, part } = left;
     let mut totals = [[_mm512_setzero_ps(); 2]; ROWS];
     for (a, b) in a.chunks_exact(terms).zip(b) {
         for a in a {
-            let rows: &[[u32; SIDE]; ROWS] = a[half].0[first..].first_chunk().unwrap_or(&[[0; SIDE]; ROWS]);
+            let rows = &a[half].0.as_chunks::<ROWS>().0[part];
             for pair in 0..SIDE {
                 let right = [pairs(load(&b[0].0[pair])), pairs(load(&b[1].0[pair]))];
                 for (totals, row) in totals.iter_mut().zip(rows) {
