@@ -200,6 +200,7 @@ fn table(cells: &HashMap<(&str, String), Cell>) -> String {
     for source in SOURCES.iter().filter(made) {
         let cell = |target: &String| match &cells[&(source.name, target.clone())] {
             Cell::Exact => "exact".to_owned(),
+            Cell::Loses(_, 0.0) => "loses inputs alone".to_owned(),
             Cell::Loses(least, most) if most > &(100.0 * least) => format!("loses {} to {}", loss(*least), loss(*most)),
             Cell::Loses(_, most) => format!("loses {}", loss(*most)),
             Cell::Varies(error) => format!("exact or loses {}", loss(*error)),
