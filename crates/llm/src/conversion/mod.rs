@@ -75,6 +75,13 @@ pub struct Conversion {
     pub max_shard_size: u64,
 }
 
+impl Conversion {
+    /// Whether quantized activations are left out: where loss is accepted, in a layout of weights alone.
+    pub(crate) fn leaves_activations(&self) -> bool {
+        matches!(self.target, Target::Codes(export) if self.requantize && !export.holds_activations())
+    }
+}
+
 /// The name is none of a target's.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("unknown target `{0}`")]

@@ -56,10 +56,7 @@ impl Plan {
         let usual = coded.or(is_converted.then_some(Usual::NONE)).ok_or(PlanError::NotQuantized)?;
         let (export, attention) = match conversion.target {
             Target::Float(_) => (Export::Fake, AttentionScheme::default()),
-            // Where loss is accepted, a layout of weights alone leaves activations as they are.
-            Target::Codes(export) if conversion.requantize && !export.holds_activations() => {
-                (export, AttentionScheme::default())
-            }
+            Target::Codes(export) if conversion.leaves_activations() => (export, AttentionScheme::default()),
             Target::Codes(export) => (export, stored_attention(&import)),
         };
         let recipe = Recipe::carrying(export, attention, conversion.max_shard_size);
@@ -158,6 +155,12 @@ struct Fit {
     loss: Option<Loss>,
 }
 
+/// A layer without its scheme, and what becomes of its weight.
+struct Fitted {
+    layer: PlannedLayer,
+    fit: Fit,
+}
+
 impl Builder<'_> {
     /// Says that values of codes lose digits in the type of floats that config.json states.
     fn note_rounding(&mut self, float: FloatType) {
@@ -180,13 +183,15 @@ impl Builder<'_> {
     }
 
     fn convert_all(&mut self, task: &Task<'_, '_>) -> Result<(), PlanError> {
-        let agreed = self.agreed_schemes(task)?;
-        for linear in self.network.linears().to_vec() {
-            // A GGUF file has codes of what other layouts keep in floats, too.
-            let is_kept = task.widens && linear.role.is_kept_by_default();
-            match self.tensors[linear.weight].has_codes() && !is_kept {
-                true => self.convert_linear(task, &linear, &agreed)?,
-                false => self.keep_linear(&linear, "not quantized in the source")?,
+        let linears = self.network.linears().to_vec();
+        let mut fitted = linears.iter().map(|linear| self.fit_linear(task, linear)).collect::<Result<Vec<_>, _>>()?;
+        if task.conversion.requantize {
+            self.agree(task, &mut fitted);
+        }
+        for (linear, fitted) in linears.iter().zip(fitted) {
+            match fitted {
+                Some(Fitted { layer, fit }) => self.convert_linear(linear, layer, fit)?,
+                None => self.keep_linear(linear, "not quantized in the source")?,
             }
         }
         for experts in self.network.experts().to_vec() {
@@ -233,8 +238,7 @@ impl Builder<'_> {
                 "convert --to float",
             ));
         }
-        let is_left = task.conversion.requantize && !self.export.holds_activations();
-        let stored = task.import.activations(&linear.module).filter(|_| !is_left);
+        let stored = task.import.activations(&linear.module).filter(|_| !task.conversion.leaves_activations());
         let scheme = |activation: Option<&StoredActivation>| activation.map(|activation| activation.scheme);
         let (input, output) =
             (scheme(stored.and_then(|s| s.input.as_ref())), scheme(stored.and_then(|s| s.output.as_ref())));
@@ -260,29 +264,23 @@ impl Builder<'_> {
         Ok((layer, matrix))
     }
 
-    /// A layer and what becomes of its weight by itself.
-    fn fit_linear(&self, task: &Task<'_, '_>, linear: &Linear) -> Result<(PlannedLayer, Fit), PlanError> {
+    /// A layer and what becomes of its weight by itself; `None` for one that stays as it is.
+    fn fit_linear(&self, task: &Task<'_, '_>, linear: &Linear) -> Result<Option<Fitted>, PlanError> {
+        // A GGUF file has codes of what other layouts keep in floats, too.
+        let is_kept = task.widens && linear.role.is_kept_by_default();
+        if is_kept || !self.tensors[linear.weight].has_codes() {
+            return Ok(None);
+        }
         let (layer, matrix) = self.draft(task, linear)?;
         let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
         let fit = match common.filter(|common| task.usual.scheme_of(matrix).as_ref() != Some(*common)) {
             Some(weight) => self.anew(task, &layer, LayerScheme { weight: *weight, ..layer.scheme }, None, None)?,
             None => self.fit(task, matrix, &layer, None)?,
         };
-        Ok((layer, fit))
+        Ok(Some(Fitted { layer, fit }))
     }
 
-    fn convert_linear(
-        &mut self,
-        task: &Task<'_, '_>,
-        linear: &Linear,
-        agreed: &CommonSchemes,
-    ) -> Result<(), PlanError> {
-        let (layer, mut fit) = self.fit_linear(task, linear)?;
-        let common = linear.siblings.and_then(|group| agreed.get(&group));
-        if let Some(weight) = common.filter(|weight| **weight != fit.scheme.weight) {
-            let scheme = LayerScheme { weight: *weight, ..layer.scheme };
-            fit = Fit { scheme, reuse: Reuse::Values, loss: None };
-        }
+    fn convert_linear(&mut self, linear: &Linear, layer: PlannedLayer, fit: Fit) -> Result<(), PlanError> {
         let shares = fit.reuse == Reuse::Values && has_tensor_scale(fit.scheme.weight);
         let mut layer = self.fitted(layer, fit);
         layer.shares_scale = linear.siblings.filter(|_| shares).map(|group| group.index());
@@ -367,7 +365,7 @@ impl Builder<'_> {
                 .activations(&layer.module)
                 .is_some_and(|stored| stored.input.is_some() || stored.output.is_some())
         };
-        if !self.export.holds_activations() && self.layers.iter().any(has_inputs) {
+        if task.conversion.leaves_activations() && self.layers.iter().any(has_inputs) {
             let reason = "the source quantizes activations, which this layout does not: they stay in floats";
             self.notices.push(reason.to_owned());
         }

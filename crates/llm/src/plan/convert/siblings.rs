@@ -1,7 +1,7 @@
 //! The scheme that layers get in common which engines make one of, where their codes in the source are of several kinds (mixes of
 //! GGUF give values more bits than queries and keys), or where the target holds those of some alone. Of the first the widest counts; of the second one that keeps codes, if there is one.
 
-use super::{Fit, Task, way_out};
+use super::{Fit, Fitted, Task, way_out};
 use crate::import::PackedMatrix;
 use crate::network::{Linear, Siblings, SiblingsId};
 use crate::plan::build::Builder;
@@ -41,33 +41,34 @@ impl Builder<'_> {
         LayerFacts::of_scheme(LayerScheme::weight_only(weight)).stored_in(self.export)
     }
 
-    /// Where loss is accepted: what layers get that engines make one of and that would end apart, as some keep their codes and the
-    /// target does not hold those of others.
-    pub(super) fn agreed_schemes(&self, task: &Task<'_, '_>) -> Result<CommonSchemes, PlanError> {
-        let mut agreed = CommonSchemes::new();
-        for group in self.network.siblings().iter().filter(|_| task.conversion.requantize) {
-            let members: Vec<&Linear> = group.members.iter().map(|id| self.network.linear(*id)).collect();
-            let id = members.first().and_then(|linear| linear.siblings);
-            if members.iter().all(|linear| self.tensors[linear.weight].has_codes()) {
-                agreed.extend(id.zip(self.agreed_scheme(task, &members)?));
+    /// Where loss is accepted: gives layers one scheme that engines make one of and that would end apart, as some keep their codes
+    /// and the target does not hold those of others. `fitted` has all linear layers.
+    pub(super) fn agree(&self, task: &Task<'_, '_>, fitted: &mut [Option<Fitted>]) {
+        for group in self.network.siblings() {
+            let members = group.members.iter().map(|id| fitted[id.index()].as_ref()).collect::<Option<Vec<_>>>();
+            let Some(weight) = members.and_then(|members| self.agreed_scheme(task, members)) else { continue };
+            for id in &group.members {
+                let Some(Fitted { layer, fit }) = &mut fitted[id.index()] else { continue };
+                if fit.scheme.weight != weight {
+                    let scheme = LayerScheme { weight, ..layer.scheme };
+                    *fit = Fit { scheme, reuse: Reuse::Values, loss: None };
+                }
             }
         }
-        Ok(agreed)
     }
 
     /// What all of the layers can have, if they would end apart. A scheme in which codes are kept comes first.
-    fn agreed_scheme(&self, task: &Task<'_, '_>, members: &[&Linear]) -> Result<Option<TensorScheme>, PlanError> {
-        let fits = members.iter().map(|linear| self.fit_linear(task, linear));
-        let mut fits = fits.collect::<Result<Vec<_>, _>>()?;
-        let facts = |fit: &Fit| self.weight_facts(fit.scheme.weight);
-        if fits.windows(2).all(|pair| facts(&pair[0].1) == facts(&pair[1].1)) {
-            return Ok(None);
+    fn agreed_scheme(&self, task: &Task<'_, '_>, mut members: Vec<&Fitted>) -> Option<TensorScheme> {
+        let facts = |member: &Fitted| self.weight_facts(member.fit.scheme.weight);
+        if members.windows(2).all(|pair| facts(pair[0]) == facts(pair[1])) {
+            return None;
         }
-        fits.sort_by_key(|(_, fit)| fit.reuse == Reuse::Values);
-        let all_hold = |weight: &TensorScheme| {
-            fits.iter().all(|(layer, _)| self.holds(task, layer, LayerScheme { weight: *weight, ..layer.scheme }, None))
+        members.sort_by_key(|member| member.fit.reuse == Reuse::Values);
+        let holds = |Fitted { layer, .. }: &Fitted, weight| {
+            self.holds(task, layer, LayerScheme { weight, ..layer.scheme }, None)
         };
-        Ok(fits.iter().map(|(_, fit)| fit.scheme.weight).find(all_hold))
+        let all_hold = |weight: &TensorScheme| members.iter().all(|member| holds(member, *weight));
+        members.iter().map(|member| member.fit.scheme.weight).find(all_hold)
     }
 
     /// Layers that engines make one of must be quantized alike: what verification asks of the output.

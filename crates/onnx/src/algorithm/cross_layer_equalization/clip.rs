@@ -3,7 +3,7 @@
 use kvant_container::onnx::{DataType, GraphProto, tensor};
 
 use crate::algorithm::option::Shown;
-use crate::graph::{Edit, Index, Names, node};
+use crate::graph::{Edit, Index, node};
 use crate::placement::clip_bounds;
 
 /// What becomes of a Clip between two layers.
@@ -49,7 +49,7 @@ impl Clip {
     }
 
     /// Puts the operators in place that clip channels scaled by `scales`.
-    pub fn rewrite(&self, graph: &GraphProto, rule: ClipRule, scales: &[f32], names: &mut Names, edit: &mut Edit) {
+    pub fn rewrite(&self, graph: &GraphProto, rule: ClipRule, scales: &[f32], edit: &mut Edit) {
         let old = &graph.node[self.position];
         let (Some(input), Some(output)) = (old.input.first(), old.output.first()) else { return };
         let name = if old.name().is_empty() { output } else { old.name() };
@@ -57,8 +57,8 @@ impl Clip {
             edit.replace(self.position, vec![node("Relu", name, &[input], &[output])]);
             return;
         }
-        let between = names.fresh(&format!("{output}_relu"));
-        let bound = names.fresh(&format!("{output}_bound"));
+        let between = edit.fresh(graph, &format!("{output}_relu"));
+        let bound = edit.fresh(graph, &format!("{output}_bound"));
         let values: Vec<u8> = scales.iter().flat_map(|s| (self.high * s).to_le_bytes()).collect();
         let shape: Vec<usize> = [scales.len()].into_iter().chain(std::iter::repeat_n(1, self.behind)).collect();
         edit.add(tensor(&bound, DataType::FLOAT, &shape, values));

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::option::{AlgorithmOption, COUNT, SWITCH, count, option, switch};
 use crate::error::QuantizeError;
-use crate::graph::{Edit, Names};
+use crate::graph::Edit;
 use pair::pairs;
 use weights::Weights;
 
@@ -100,9 +100,9 @@ pub fn equalize(
     let spreads = pairs.iter().map(|pair| weights.spread(pair));
     let after: Vec<f32> = spreads.collect();
     weights.write(graph, spill)?;
-    let (mut edit, mut names) = (Edit::default(), Names::of(graph));
+    let mut edit = Edit::default();
     for (pair, sum) in pairs.iter().zip(&sums) {
-        pair.clips.iter().for_each(|clip| clip.rewrite(graph, settings.clip, sum, &mut names, &mut edit));
+        pair.clips.iter().for_each(|clip| clip.rewrite(graph, settings.clip, sum, &mut edit));
     }
     edit.apply(graph);
     let equalized = pairs.into_iter().zip(before.into_iter().zip(after));
