@@ -40,13 +40,20 @@ fn encode<const N: usize>(values: &[f32], bytes: &mut [u8], encode: impl Fn(f32)
     bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = encode(*value));
 }
 
-/// Reads so many numbers from byte `offset` on.
+/// Reads so many numbers from byte `offset` on, in the memory of `data`, whose numbers are forgotten.
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn read(file: &File, precision: Precision, mut offset: u64, elements: usize) -> io::Result<Vec<f32>> {
+pub(crate) fn read(
+    file: &File,
+    precision: Precision,
+    mut offset: u64,
+    elements: usize,
+    mut data: Vec<f32>,
+) -> io::Result<Vec<f32>> {
     let size = size(precision);
-    let mut data = Vec::with_capacity(elements);
+    data.clear();
+    data.reserve_exact(elements);
     let mut bytes = vec![0; size * PIECE.min(elements)];
     while data.len() < elements {
         let bytes = &mut bytes[..size * PIECE.min(elements - data.len())];

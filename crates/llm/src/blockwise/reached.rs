@@ -54,9 +54,9 @@ impl Reached {
         self.stream.as_deref()
     }
 
-    /// What the layers of this depth read.
-    pub(super) fn inputs(&self, lane: usize, chunk: usize) -> io::Result<Vec<f32>> {
-        self.inputs.as_ref().map_or_else(|| Ok(Vec::new()), |(_, file)| file.read(lane, chunk))
+    /// Where the inputs are of the layers of this depth.
+    pub(super) fn inputs(&self) -> Option<&StreamFile> {
+        self.inputs.as_ref().map(|(_, file)| file)
     }
 
     /// Where to go on, with these inputs.

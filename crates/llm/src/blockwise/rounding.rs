@@ -105,7 +105,7 @@ impl<'a> Blockwise<'_, 'a> {
         let (until, next) = (Some(depth), self.room(work, depth)?);
         let variation = Variation { overlay: Some(&work.rounded), tap: Some(&tap), until, ..Variation::default() };
         for chunk in 0..self.chunks.len() {
-            self.go_on(work, variation, (0, chunk), next.as_ref())?;
+            self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
         }
         self.runner.rest();
         work.reach(next);
@@ -129,11 +129,11 @@ impl<'a> Blockwise<'_, 'a> {
             let (routing, overlay) = (Routing::record(), Some(&work.rounded));
             let variation =
                 Variation { overlay, tap: Some(&tap), until, routing: Some(&routing), ..Variation::default() };
-            self.go_on(work, variation, (0, chunk), next.as_ref())?;
+            self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
             let (routing, overlay) = (routing.replay(), Some(&work.float));
             let variation =
                 Variation { overlay, tap: Some(&float_tap), until, routing: Some(&routing), ..Variation::default() };
-            self.go_on(work, variation, (1, chunk), next.as_ref())?;
+            self.runner.give(self.go_on(work, variation, (1, chunk), next.as_ref())?);
             for (module, hessian) in &mut hessians {
                 hessian.add_drifted(&tap.take(module), &mut float_tap.take(module));
             }

@@ -234,10 +234,12 @@ impl<'r, 'a> Blockwise<'r, 'a> {
                 false => self.go_on(work, variation, (0, chunk), None)?,
             };
             next.write(0, chunk, &x).map_err(BlockwiseError::streams("write"))?;
+            self.runner.give(x);
             if self.lanes() == 2 {
                 let variation = Variation { overlay: Some(&work.float), ..Variation::default() };
                 let x = self.go_on(work, variation, (1, chunk), None)?;
                 next.write(1, chunk, &x).map_err(BlockwiseError::streams("write"))?;
+                self.runner.give(x);
             }
         }
         self.runner.rest();
@@ -252,8 +254,14 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         lane: usize,
         chunk: usize,
     ) -> Result<Vec<f32>, BlockwiseError> {
-        let x = work.input.read(lane, chunk).map_err(BlockwiseError::streams("read"))?;
+        let x = self.read(work.input, lane, chunk)?;
         self.lead(work, variation, chunk, x)
+    }
+
+    /// The rows of a chunk, in memory that earlier runs have used.
+    fn read(&self, stream: &StreamFile, lane: usize, chunk: usize) -> Result<Vec<f32>, BlockwiseError> {
+        let buffer = self.runner.buffer(stream.elements(chunk));
+        stream.read(lane, chunk, buffer).map_err(BlockwiseError::streams("read"))
     }
 
     /// The same from where earlier runs have come to; what this one comes to is kept in `next`.
@@ -266,14 +274,20 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     ) -> Result<Vec<f32>, BlockwiseError> {
         let reached = work.reached.as_ref();
         let stream = reached.and_then(Reached::stream).unwrap_or(work.input);
-        let x = stream.read(lane, chunk).map_err(BlockwiseError::streams("read"))?;
-        let inputs = reached.map_or_else(|| Ok(Vec::new()), |reached| reached.inputs(lane, chunk));
-        let inputs = inputs.map_err(BlockwiseError::streams("read"))?;
+        let x = self.read(stream, lane, chunk)?;
+        let inputs = reached.and_then(Reached::inputs).map(|file| self.read(file, lane, chunk));
+        let inputs = inputs.transpose()?.unwrap_or_default();
         let variation = Variation { from: reached.and_then(|reached| reached.resume(&inputs)), ..variation };
-        let Some(next) = next else { return self.lead(work, variation, chunk, x) };
-        let recording = Recording::new(next, lane, chunk, variation.tap);
-        let x = self.lead(work, Variation { tap: Some(&recording), ..variation }, chunk, x)?;
-        recording.finish(&x).map_err(BlockwiseError::streams("write"))?;
+        let x = match next {
+            Some(next) => {
+                let recording = Recording::new(next, lane, chunk, variation.tap);
+                let x = self.lead(work, Variation { tap: Some(&recording), ..variation }, chunk, x)?;
+                recording.finish(&x).map_err(BlockwiseError::streams("write"))?;
+                x
+            }
+            None => self.lead(work, variation, chunk, x)?,
+        };
+        self.runner.give(inputs);
         Ok(x)
     }
 
@@ -320,7 +334,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let head = &self.decoder.blueprint().head.module;
         if watcher.wants(crate::forward::Site::Input(head)) {
             for (index, chunk) in self.chunks.iter().enumerate() {
-                let x = state.current.read(0, index).map_err(BlockwiseError::streams("read"))?;
+                let x = self.read(&state.current, 0, index)?;
                 self.runner.hidden(Variation { tap: Some(&watcher), ..Variation::default() }, chunk.length, &x);
             }
         }

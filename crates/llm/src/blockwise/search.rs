@@ -106,7 +106,7 @@ impl<'a> Blockwise<'_, 'a> {
             // All inputs of layers are known there; what the last layers put out is not looked at.
             let until = Some(Depth::Hidden);
             let variation = Variation { overlay: Some(&work.float), tap: Some(&taps), until, ..Variation::default() };
-            self.run_chunk(work, variation, 0, chunk)?;
+            self.runner.give(self.run_chunk(work, variation, 0, chunk)?);
         }
         Ok(taps.map(InputsTap::into_inputs))
     }

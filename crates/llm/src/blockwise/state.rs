@@ -150,7 +150,7 @@ mod tests {
             state.commit(next, found.clone()).unwrap();
             let resumed = resume("key", &shape).unwrap();
             assert_eq!(resumed.found, found);
-            assert_eq!(resumed.current.read(0, 0).unwrap(), [blocks as f32; 5]);
+            assert_eq!(resumed.current.read(0, 0, Vec::new()).unwrap(), [blocks as f32; 5]);
         }
         assert!(resume("other key", &shape).is_none());
         assert!(State::is_of_another(&target, "other key") && !State::is_of_another(&target, "key"));

@@ -73,13 +73,18 @@ impl StreamFile {
         (length == shape.len()).then(|| StreamFile { path: path.to_owned(), file, shape: shape.clone() })
     }
 
-    /// The rows of a chunk.
+    /// Elements of a chunk.
+    pub fn elements(&self, chunk: usize) -> usize {
+        self.shape.sizes[chunk]
+    }
+
+    /// The rows of a chunk, in the memory of `buffer`.
     ///
     /// # Errors
     /// The system's.
-    pub fn read(&self, lane: usize, chunk: usize) -> io::Result<Vec<f32>> {
+    pub fn read(&self, lane: usize, chunk: usize, buffer: Vec<f32>) -> io::Result<Vec<f32>> {
         let shape = &self.shape;
-        float_file::read(&self.file, shape.precision, shape.offset(lane, chunk), shape.sizes[chunk])
+        float_file::read(&self.file, shape.precision, shape.offset(lane, chunk), self.elements(chunk), buffer)
     }
 
     /// Keeps the rows of a chunk.
@@ -146,7 +151,7 @@ mod tests {
         let hash = stream.hash().unwrap();
         let again = StreamFile::open(path, &shape).unwrap();
         for (lane, chunk) in (0..2).flat_map(|lane| (0..3).map(move |chunk| (lane, chunk))) {
-            assert_eq!(again.read(lane, chunk).unwrap(), data(lane, chunk));
+            assert_eq!(again.read(lane, chunk, Vec::new()).unwrap(), data(lane, chunk));
         }
         assert_eq!(again.hash().unwrap(), hash);
         again.write(1, 2, &[0.0; 3]).unwrap();

@@ -78,6 +78,7 @@ impl<'a> Trial<'_, '_, 'a> {
         let outputs = self.outputs(&overlay, Some(&scales));
         let sum: f64 = reference.iter().zip(&outputs).map(|(reference, output)| loss.sum(reference, output)).sum();
         let elements: usize = reference.iter().map(Vec::len).sum();
+        outputs.into_iter().for_each(|output| self.blockwise.runner.give(output));
         Ok(Ok(sum / elements.max(1) as f64))
     }
 
@@ -89,7 +90,7 @@ impl<'a> Trial<'_, '_, 'a> {
         }
         let mut statistic = ActivationStatistic::new(scheme).ok()?;
         for (_, inputs) in self.sites() {
-            statistic.update(Isa::best(), &divided(&inputs.rows, scales), inputs.columns);
+            self.on_divided(&inputs.rows, Some(scales), |rows| statistic.update(Isa::best(), rows, inputs.columns));
         }
         let arithmetic = layer.source.dtype.arithmetic();
         let ranges = statistic.ranges(scheme.scheme, arithmetic)?;
@@ -99,23 +100,39 @@ impl<'a> Trial<'_, '_, 'a> {
 
     /// The outputs of what is inspected, of inputs that are divided by `scales`.
     fn outputs(&self, overlay: &Overlay<'a>, scales: Option<&[f32]>) -> Outputs {
-        let divide = |rows: &[f32]| scales.map_or_else(|| rows.to_vec(), |scales| divided(rows, scales));
         match self.target.inspected {
             Inspected::Layers => {
-                self.sites().map(|(module, inputs)| self.layer(overlay, module, &divide(&inputs.rows))).collect()
+                let of_site = |(module, inputs): (&str, &Inputs)| {
+                    self.on_divided(&inputs.rows, scales, |rows| self.layer(overlay, module, rows))
+                };
+                self.sites().map(of_site).collect()
             }
             Inspected::Branches { attention, feed_forward } => {
                 let mut outputs = Vec::new();
                 for (_, inputs) in self.sites() {
                     for (length, rows) in together(inputs) {
-                        let rows = divide(rows);
-                        outputs.extend(attention.then(|| self.attention(overlay, length, &rows)));
-                        outputs.extend(feed_forward.then(|| self.feed_forward(overlay, length, &rows)));
+                        self.on_divided(rows, scales, |rows| {
+                            outputs.extend(attention.then(|| self.attention(overlay, length, rows)));
+                            outputs.extend(feed_forward.then(|| self.feed_forward(overlay, length, rows)));
+                        });
                     }
                 }
                 outputs
             }
         }
+    }
+
+    /// What `run` gives for rows that are divided by `scales`, if there are any.
+    fn on_divided<R>(&self, rows: &[f32], scales: Option<&[f32]>, run: impl FnOnce(&[f32]) -> R) -> R {
+        let Some(scales) = scales else { return run(rows) };
+        let runner = &self.blockwise.runner;
+        let mut divided = runner.buffer(rows.len());
+        divided.clear();
+        divided.extend_from_slice(rows);
+        divide(&mut divided, scales);
+        let result = run(&divided);
+        runner.give(divided);
+        result
     }
 
     fn variation<'v>(overlay: &'v Overlay<'a>) -> Variation<'v, 'a> {
@@ -136,11 +153,9 @@ impl<'a> Trial<'_, '_, 'a> {
     }
 }
 
-fn divided(rows: &[f32], scales: &[f32]) -> Vec<f32> {
-    let mut rows = rows.to_vec();
+fn divide(rows: &mut [f32], scales: &[f32]) {
     rows.par_chunks_mut(scales.len().max(1))
         .for_each(|row| row.iter_mut().zip(scales).for_each(|(x, scale)| *x /= scale));
-    rows
 }
 
 /// Sequences of one length that pass together, with their rows.

@@ -78,6 +78,16 @@ impl<'r, 'a> Runner<'r, 'a> {
         self.run(v, 1).logits(hidden, range)
     }
 
+    /// A buffer for so many numbers, of those that earlier runs have used where one is large enough. It holds anything.
+    pub(crate) fn buffer(&self, elements: usize) -> Vec<f32> {
+        self.buffers.take(elements)
+    }
+
+    /// Takes back a buffer that is no longer used, a run's results or another's.
+    pub(crate) fn give(&self, buffer: Vec<f32>) {
+        self.buffers.give(buffer);
+    }
+
     /// Lets go of memory that is kept for the next run.
     pub fn rest(&self) {
         self.buffers.clear();

@@ -69,7 +69,7 @@ impl Streams {
     pub fn take(&mut self, index: usize) -> Result<Vec<f32>, ForwardError> {
         match (&mut self.places[index], &self.file) {
             (Place::File(start, elements), Some(file)) => {
-                read(file, Precision::F32, *start, *elements).map_err(ForwardError::Spill)
+                read(file, Precision::F32, *start, *elements, Vec::new()).map_err(ForwardError::Spill)
             }
             (Place::Memory(data), _) => Ok(std::mem::take(data)),
             (Place::File(..), None) => Ok(Vec::new()),

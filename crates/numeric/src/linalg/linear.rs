@@ -1,5 +1,5 @@
-//! The product of a linear layer, `x W^T + b`, with the weight as a checkpoint stores it. Not weights that must be
-//! unpacked first.
+//! The product of a linear layer, `x W^T + b`, with the weight as a checkpoint stores it, or with one whose rows must be computed
+//! first, which is done piece by piece. Not how they are computed.
 
 use super::matmul::{Matrix, MatrixMut, Threads, multiply};
 use super::precision::Precision;
@@ -16,11 +16,21 @@ const PANEL: usize = 4 << 20;
 const STRIP: usize = 64 << 10;
 
 /// A weight `[rows, columns]`, row by row: `rows` output and `columns` input features.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Weight<'a> {
-    elements: Elements<'a>,
+    content: Content<'a>,
     rows: usize,
     columns: usize,
+}
+
+/// Appends the elements of some rows.
+type ReadRows<'a> = dyn Fn(Range<usize>, &mut Vec<f32>) + Sync + 'a;
+
+/// Where elements come from.
+#[derive(Clone, Copy)]
+enum Content<'a> {
+    Stored(Elements<'a>),
+    Read(&'a ReadRows<'a>),
 }
 
 impl<'a> Weight<'a> {
@@ -35,7 +45,12 @@ impl<'a> Weight<'a> {
             "{} elements are not {rows}x{columns}",
             elements.len()
         );
-        Weight { elements, rows, columns }
+        Weight { content: Content::Stored(elements), rows, columns }
+    }
+
+    /// Elements that `read` appends for any range of rows, on any thread.
+    pub fn read(read: &'a ReadRows<'a>, rows: usize, columns: usize) -> Weight<'a> {
+        Weight { content: Content::Read(read), rows, columns }
     }
 
     /// The number of columns.
@@ -43,9 +58,19 @@ impl<'a> Weight<'a> {
         self.columns
     }
 
-    /// The elements of some rows.
-    pub(super) fn slice(self, rows: Range<usize>) -> Elements<'a> {
-        self.elements.slice(rows.start * self.columns..rows.end * self.columns)
+    /// The elements of some rows, in `values` where they must be computed.
+    pub(super) fn elements<'v>(self, rows: Range<usize>, values: &'v mut Vec<f32>) -> Elements<'v>
+    where
+        'a: 'v,
+    {
+        match self.content {
+            Content::Stored(elements) => elements.slice(rows.start * self.columns..rows.end * self.columns),
+            Content::Read(read) => {
+                values.clear();
+                read(rows, values);
+                Elements::Values(values)
+            }
+        }
     }
 }
 
@@ -65,9 +90,9 @@ pub fn linear(out: MatrixMut<'_>, x: Matrix<'_>, weight: Weight<'_>, bias: Optio
     assert!(shapes && bias.is_none_or(|bias| bias.len() == weight.rows), "shapes do not match");
     assert!(x.column_step == 1, "the rows of x are not contiguous");
     let layer = Layer { weight, bias, precision };
-    let terms = match (precision, weight.elements) {
+    let terms = match (precision, weight.content) {
         (Precision::Bf16, _) => Some(Terms::Rounded),
-        (Precision::F32, Elements::Bf16(_)) => Some(Terms::Exact),
+        (Precision::F32, Content::Stored(Elements::Bf16(_))) => Some(Terms::Exact),
         (Precision::F32, _) => None,
     };
     match (TileUnit::get(), terms) {
@@ -77,7 +102,7 @@ pub fn linear(out: MatrixMut<'_>, x: Matrix<'_>, weight: Weight<'_>, bias: Optio
 }
 
 /// A linear layer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Layer<'a> {
     pub(super) weight: Weight<'a>,
     pub(super) bias: Option<&'a [f32]>,
@@ -142,10 +167,13 @@ fn rounded(x: Matrix<'_>) -> Vec<f32> {
 
 /// Some rows of the weight as `f32`, in the precision of the layer.
 fn widen(layer: Layer<'_>, rows: Range<usize>, panel: &mut Vec<f32>) {
-    let elements = layer.weight.slice(rows);
-    panel.resize(elements.len(), 0.0);
-    panel.par_chunks_mut(STRIP).enumerate().for_each(|(index, out)| {
-        widen_elements(Isa::best(), elements.slice(index * STRIP..index * STRIP + out.len()), out);
+    let columns = layer.weight.columns.max(1);
+    let step = (STRIP / columns).max(1);
+    panel.resize(rows.len() * layer.weight.columns, 0.0);
+    panel.par_chunks_mut(step * columns).enumerate().for_each_init(Vec::new, |values, (index, out)| {
+        let start = rows.start + index * step;
+        let elements = layer.weight.elements(start..start + out.len() / columns, values);
+        widen_elements(Isa::best(), elements, out);
         if layer.precision == Precision::Bf16 && !matches!(elements, Elements::Bf16(_)) {
             out.iter_mut().for_each(|w| *w = Precision::Bf16.round(*w));
         }

@@ -67,7 +67,7 @@ impl<'a> Kept<'a> {
 
     /// The stream of a chunk behind them.
     pub fn stream(&self, chunk: usize) -> Result<Option<Vec<f32>>, ImatrixError> {
-        let stream = self.state.as_ref().map(|state| state.current.read(0, chunk));
+        let stream = self.state.as_ref().map(|state| state.current.read(0, chunk, Vec::new()));
         stream.transpose().map_err(|cause| self.failed(cause))
     }
 

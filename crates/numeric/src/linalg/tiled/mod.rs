@@ -9,6 +9,7 @@ use super::matmul::{Matrix, MatrixMut};
 use crate::simd::{Isa, Loop, SIDE, Start, Tile, TileUnit, Tiles, dispatch};
 use pack::pack_elements;
 use rayon::prelude::*;
+use std::cell::Cell;
 use std::ops::Range;
 
 pub(super) use outer::{STRIP, Strip, add_outer};
@@ -20,8 +21,24 @@ const BAND: usize = 2 * SIDE;
 const DEPTH: usize = 2 * SIDE;
 /// Elements of a weight that are packed at a time: most layers whole, since `x` is packed for each panel.
 const PANEL: usize = 12 << 20;
-/// Pairs of tiles of `x` that a thread packs at a time: 768 KB, which stay in its cache.
+/// Pairs of tiles of a weight, 768 KB, that a thread multiplies with all its rows of `x` before it goes on.
 const PAIRS: usize = 384;
+/// Bands of `x` that a thread packs at a time, at least: so many that weights, which come from far for each of them, do not hold it
+/// up.
+const BANDS: usize = 8;
+
+thread_local! {
+    /// Tiles of this thread's last product: memory that is new to a process costs the system more than what is written to it.
+    static PACKED: Cell<Vec<[Tile; 2]>> = const { Cell::new(Vec::new()) };
+}
+
+/// Lends tiles, which hold whatever was in them. A product that this thread begins while it waits for others gets tiles of its own.
+fn with_packed<R>(work: impl FnOnce(&mut Vec<[Tile; 2]>) -> R) -> R {
+    let mut packed = PACKED.take();
+    let result = work(&mut packed);
+    PACKED.set(packed);
+    result
+}
 
 /// `out = x W^T + b`, as [`super::linear()`] says.
 pub(super) fn linear(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, layer: Layer<'_>, terms: Terms) {
@@ -33,19 +50,20 @@ pub(super) fn linear(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, layer: L
     let share = share(tokens, steps * terms.count());
     let panel = (PANEL / x.columns.max(1)).next_multiple_of(BAND).min(outputs);
     let data = &mut data[..(tokens - 1) * row_step + outputs];
-    let mut weights = Vec::new();
-    for start in (0..outputs).step_by(panel) {
-        let features = start..(start + panel).min(outputs);
-        pack_weight(unit, layer, features.clone(), steps, &mut weights);
-        let task = Task { unit, x, terms, steps, weights: &weights, finish: layer.finish(features.clone()), features };
-        let shares = data.par_chunks_mut(share * row_step).enumerate();
-        shares.for_each_init(Vec::new, |pairs, (index, out)| task.run(index * share, pairs, out, row_step));
-    }
+    with_packed(|weights| {
+        for start in (0..outputs).step_by(panel) {
+            let features = start..(start + panel).min(outputs);
+            pack_weight(unit, layer, features.clone(), steps, weights);
+            let task = Task { unit, x, terms, steps, weights, finish: layer.finish(features.clone()), features };
+            let shares = data.par_chunks_mut(share * row_step).enumerate();
+            shares.for_each_init(Vec::new, |pairs, (index, out)| task.run(index * share, pairs, out, row_step));
+        }
+    });
 }
 
-/// Rows that a thread takes at a time: what its cache holds, fewer where there would be too few shares for all.
+/// Rows that a thread takes at a time: twice what its cache holds, fewer where there would be too few shares for all.
 fn share(tokens: usize, pairs_of_band: usize) -> usize {
-    let fitting = (PAIRS / pairs_of_band.max(1)).max(1);
+    let fitting = (2 * PAIRS / pairs_of_band.max(1)).max(BANDS);
     let bands = tokens.div_ceil(BAND);
     fitting.min(bands.div_ceil(4 * rayon::current_num_threads())).max(1) * BAND
 }
@@ -53,10 +71,10 @@ fn share(tokens: usize, pairs_of_band: usize) -> usize {
 /// Packs rows of a weight; the last band is filled up with zeros.
 fn pack_weight(unit: TileUnit, layer: Layer<'_>, features: Range<usize>, steps: usize, out: &mut Vec<[Tile; 2]>) {
     out.resize(features.len().div_ceil(BAND) * steps, [Tile::ZERO; 2]);
-    out.par_chunks_mut(steps.max(1)).enumerate().for_each(|(band, pairs)| {
+    out.par_chunks_mut(steps.max(1)).enumerate().for_each_init(Vec::new, |values, (band, pairs)| {
         let start = features.start + band * BAND;
         let rows = start..(start + BAND).min(features.end);
-        pack_elements(layer.weight.slice(rows), layer.weight.columns(), pairs);
+        pack_elements(layer.weight.elements(rows, values), layer.weight.columns(), pairs);
         // A right operand has the depth in its rows.
         pairs.iter_mut().flatten().for_each(|tile| unit.transpose(tile));
     });

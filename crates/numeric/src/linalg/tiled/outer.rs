@@ -2,7 +2,7 @@
 //! is kept, which the strips say.
 
 use super::super::matmul::Matrix;
-use super::{BAND, DEPTH};
+use super::{BAND, DEPTH, with_packed};
 use crate::arithmetic::round_to_bf16;
 use crate::simd::{Isa, Loop, SIDE, Start, Tile, TileUnit, dispatch, prefetch};
 use rayon::prelude::*;
@@ -25,15 +25,16 @@ pub(in crate::linalg) struct Strip<'a> {
 /// Adds `x^T y` to the totals, both rounded to bfloat16, on all threads of the current rayon pool, which changes no bit.
 /// The rows of both are contiguous.
 pub(in crate::linalg) fn add_outer(unit: TileUnit, x: Matrix<'_>, y: Matrix<'_>, mut strips: Vec<Strip<'_>>) {
-    let mut right = Vec::new();
-    for start in (0..x.rows).step_by(TOKENS) {
-        let tokens = start..(start + TOKENS).min(x.rows);
-        let steps = tokens.len().div_ceil(DEPTH);
-        pack_right(y.part(tokens.clone()), steps, &mut right);
-        let task = Task { unit, x: x.part(tokens), steps, right: &right };
-        // The last strips of a lower half are the longest.
-        strips.par_iter_mut().rev().with_max_len(1).for_each_init(Vec::new, |left, strip| task.run(strip, left));
-    }
+    with_packed(|right| {
+        for start in (0..x.rows).step_by(TOKENS) {
+            let tokens = start..(start + TOKENS).min(x.rows);
+            let steps = tokens.len().div_ceil(DEPTH);
+            pack_right(y.part(tokens.clone()), steps, right);
+            let task = Task { unit, x: x.part(tokens), steps, right };
+            // The last strips of a lower half are the longest.
+            strips.par_iter_mut().rev().with_max_len(1).for_each_init(Vec::new, |left, strip| task.run(strip, left));
+        }
+    });
 }
 
 /// Right operands for all columns, bands of them one after another. A tile has two rows of `y` in each of its own.

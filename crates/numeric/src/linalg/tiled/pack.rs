@@ -32,13 +32,19 @@ pub(super) fn pack_elements(rows: Elements<'_>, columns: usize, pairs: &mut [[Ti
     if count < BAND {
         pairs.fill([Tile::ZERO; 2]);
     }
-    if let Elements::Bf16(stored) = rows {
-        return dispatch(Isa::best(), Stored { rows: stored, columns, pairs });
-    }
-    let mut values = vec![0.0; columns];
-    for row in 0..count {
-        widen_elements(Isa::best(), rows.slice(row * columns..(row + 1) * columns), &mut values);
-        dispatch(Isa::best(), Values { row: &values, index: row, terms: Terms::Rounded, pairs });
+    let mut pack = |index: usize, row: &[f32]| {
+        dispatch(Isa::best(), Values { row, index, terms: Terms::Rounded, pairs: &mut *pairs });
+    };
+    match rows {
+        Elements::Bf16(stored) => dispatch(Isa::best(), Stored { rows: stored, columns, pairs }),
+        Elements::Values(values) => values.chunks(columns.max(1)).enumerate().for_each(|(index, row)| pack(index, row)),
+        Elements::F32(_) | Elements::F16(_) => {
+            let mut values = vec![0.0; columns];
+            for index in 0..count {
+                widen_elements(Isa::best(), rows.slice(index * columns..(index + 1) * columns), &mut values);
+                pack(index, &values);
+            }
+        }
     }
 }
 

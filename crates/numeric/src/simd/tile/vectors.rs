@@ -30,12 +30,17 @@ impl Vectors {
 
     /// See [`Tiles::multiply`](super::Tiles::multiply).
     pub(super) fn multiply(self, a: &[[Tile; 2]], b: &[[Tile; 2]], start: Start, sums: &mut [[Tile; 2]; 2]) {
-        let terms = terms(a.len(), b.len());
-        for (half, sums) in sums.iter_mut().enumerate() {
-            for part in 0..SIDE / ROWS {
-                let left = Left { a, terms: terms.max(1), half, part };
-                // SAFETY: a value of `Vectors` exists only where the CPU has AVX-512 F and BF16.
-                unsafe { multiply_rows(left, b, start, sums) }
+        let terms = terms(a.len(), b.len()).max(1);
+        if start == Start::Zero {
+            *sums = [[Tile::ZERO; 2]; 2];
+        }
+        // What all rows read of one chain stays in the first-level cache.
+        for (a, b) in a.chunks(CHAIN * terms).zip(b.chunks(CHAIN)) {
+            for (half, sums) in sums.iter_mut().enumerate() {
+                for part in 0..SIDE / ROWS {
+                    // SAFETY: a value of `Vectors` exists only where the CPU has AVX-512 F and BF16.
+                    unsafe { add_chain(Left { a, terms, half, part }, b, sums) }
+                }
             }
         }
     }
@@ -52,20 +57,13 @@ struct Left<'a> {
 }
 
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn multiply_rows(left: Left<'_>, b: &[[Tile; 2]], start: Start, sums: &mut [Tile; 2]) {
-    let Left { a, terms, half, part } = left;
-    let first = part * ROWS;
-    if start == Start::Zero {
-        sums.iter_mut().for_each(|tile| tile.0[first..first + ROWS].fill([0; SIDE]));
-    }
-    for (a, b) in a.chunks(CHAIN * terms).zip(b.chunks(CHAIN)) {
-        let totals = chain(Left { a, terms, half, part }, b);
-        for (row, totals) in totals.into_iter().enumerate() {
-            for (tile, total) in sums.iter_mut().zip(totals) {
-                let row = &mut tile.0[first + row];
-                let sum = _mm512_add_ps(_mm512_castsi512_ps(load(row)), total);
-                store(_mm512_castps_si512(sum), row);
-            }
+fn add_chain(left: Left<'_>, b: &[[Tile; 2]], sums: &mut [Tile; 2]) {
+    let first = left.part * ROWS;
+    for (row, totals) in chain(left, b).into_iter().enumerate() {
+        for (tile, total) in sums.iter_mut().zip(totals) {
+            let row = &mut tile.0[first + row];
+            let sum = _mm512_add_ps(_mm512_castsi512_ps(load(row)), total);
+            store(_mm512_castps_si512(sum), row);
         }
     }
 }
