@@ -21,7 +21,7 @@ use kvant_quant::transform::{
 use std::collections::{BTreeMap, HashMap};
 
 /// Tokens on which scales are tried, about.
-pub(crate) const SEARCH_TOKENS: usize = 4096;
+pub(crate) const SEARCH_TOKENS: usize = 2048;
 
 /// Rows of inputs, about, on which losses are taken, and limits searched unless more are asked for.
 const SAMPLED_TOKENS: usize = 512;

@@ -11,7 +11,7 @@ use super::variation::Variation;
 use std::ops::Range;
 
 /// Elements of the widest activations that exist at a time, beyond one sequence's.
-pub(crate) const WIDE: usize = 16 << 20;
+pub(crate) const WIDE: usize = 8 << 20;
 
 /// Sequences of one length that pass a block together.
 #[derive(Clone, Debug, PartialEq, Eq)]

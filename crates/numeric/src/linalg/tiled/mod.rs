@@ -23,8 +23,7 @@ const DEPTH: usize = 2 * SIDE;
 const PANEL: usize = 12 << 20;
 /// Pairs of tiles of a weight, 768 KB, that a thread multiplies with all its rows of `x` before it goes on.
 const PAIRS: usize = 384;
-/// Bands of `x` that a thread packs at a time, at least: so many that weights, which come from far for each of them, do not hold it
-/// up.
+/// Bands of `x`, at least, that a thread multiplies with them: so few weights come from far then that they do not hold it up.
 const BANDS: usize = 8;
 
 thread_local! {
@@ -47,7 +46,7 @@ pub(super) fn linear(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, layer: L
         return;
     }
     let steps = x.columns.div_ceil(DEPTH).max(1);
-    let share = share(tokens, steps * terms.count());
+    let share = share(tokens, steps, terms);
     let panel = (PANEL / x.columns.max(1)).next_multiple_of(BAND).min(outputs);
     let data = &mut data[..(tokens - 1) * row_step + outputs];
     with_packed(|weights| {
@@ -61,11 +60,15 @@ pub(super) fn linear(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, layer: L
     });
 }
 
-/// Rows that a thread takes at a time: twice what its cache holds, fewer where there would be too few shares for all.
-fn share(tokens: usize, pairs_of_band: usize) -> usize {
-    let fitting = (2 * PAIRS / pairs_of_band.max(1)).max(BANDS);
+/// Rows that a thread takes at a time, fewer where there would be too few shares for all. Of several terms, whose bands are larger
+/// than those of weights, what stays in its cache.
+fn share(tokens: usize, steps: usize, terms: Terms) -> usize {
+    let fitting = match terms {
+        Terms::Rounded => (2 * PAIRS / steps).max(BANDS),
+        Terms::Exact => (PAIRS / (steps * terms.count())).max(1),
+    };
     let bands = tokens.div_ceil(BAND);
-    fitting.min(bands.div_ceil(4 * rayon::current_num_threads())).max(1) * BAND
+    fitting.min(bands.div_ceil(2 * rayon::current_num_threads())).max(1) * BAND
 }
 
 /// Packs rows of a weight; the last band is filled up with zeros.
