@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,8 @@ def measure(command, a):
         while (ended := os.wait4(process.pid, os.WNOHANG))[0] == 0:
             peak = max(peak, private_memory(process.pid))
             if time.perf_counter() - start > limit:
-                process.kill()
+                # Not `process.kill`, which would take the exit status from `wait4`.
+                os.kill(process.pid, signal.SIGKILL)
             time.sleep(0.02)
         process.returncode = os.waitstatus_to_exitcode(ended[1])
         wall, used = time.perf_counter() - start, ended[2]

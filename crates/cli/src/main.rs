@@ -31,6 +31,7 @@ use printer::Printer;
 use std::process::ExitCode;
 
 /// The system's allocator keeps what is freed between what is not: a calibrated run would grow with each block.
+#[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

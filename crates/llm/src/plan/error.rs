@@ -37,6 +37,9 @@ pub enum PlanError {
     /// There is nothing to convert (*invalid*).
     #[error("no weight of the source is quantized")]
     NotQuantized,
+    /// There is nothing that says how the source is quantized, if it is (*invalid*).
+    #[error("the source has no config.json, which would say how its weights are quantized")]
+    Unsaid,
     /// A scheme is asked for layers that there are none of (*invalid*).
     #[error("no linear layer matches `{pattern}`, which a scheme of its own is asked for")]
     IdleOverride {
@@ -240,6 +243,7 @@ impl PlanError {
             PlanError::Algorithm { problem, .. } => problem.kind(),
             PlanError::Config(_)
             | PlanError::NotQuantized
+            | PlanError::Unsaid
             | PlanError::IdleOverride { .. }
             | PlanError::Shape { .. }
             | PlanError::Siblings { .. }
@@ -271,6 +275,7 @@ impl PlanError {
                 Some(format!("layers end in {}; `kvant inspect MODEL` shows all", ends.join(", ")))
             }
             PlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
+            PlanError::Unsaid => Some("put the config.json beside it that it was written with".to_owned()),
             PlanError::Algorithm { problem, .. } => problem.hint(),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),

@@ -39,7 +39,7 @@ impl Plan {
     /// Plans the conversion of a quantized checkpoint to another layout.
     ///
     /// # Errors
-    /// [`PlanError::Conversion`] for what the target does not hold, [`PlanError::NotQuantized`]; otherwise as
+    /// [`PlanError::Conversion`] for what the target does not hold, [`PlanError::NotQuantized`] or [`PlanError::Unsaid`]; otherwise as
     /// [`Plan::new`].
     pub fn convert(checkpoint: &Checkpoint, conversion: &Conversion) -> Result<Plan, PlanError> {
         let json = checkpoint.config()?;
@@ -53,7 +53,8 @@ impl Plan {
         // A GGUF file of floats has another layout all the same.
         let is_converted = checkpoint.gguf().is_some() && matches!(conversion.target, Target::Float(_));
         let coded = Usual::of(&tensors);
-        let usual = coded.or(is_converted.then_some(Usual::NONE)).ok_or(PlanError::NotQuantized)?;
+        let nothing = if json.is_some() { PlanError::NotQuantized } else { PlanError::Unsaid };
+        let usual = coded.or(is_converted.then_some(Usual::NONE)).ok_or(nothing)?;
         let (export, attention) = match conversion.target {
             Target::Float(_) => (Export::Fake, AttentionScheme::default()),
             Target::Codes(export) if conversion.leaves_activations() => (export, AttentionScheme::default()),

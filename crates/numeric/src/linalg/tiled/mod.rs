@@ -9,8 +9,8 @@ use super::matmul::{Matrix, MatrixMut};
 use crate::simd::{Isa, Loop, SIDE, Start, Tile, TileUnit, Tiles, dispatch};
 use pack::pack_elements;
 use rayon::prelude::*;
-use std::cell::Cell;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 pub(super) use outer::{STRIP, Strip, add_outer};
 pub(super) use pack::{Terms, pack_values};
@@ -26,16 +26,21 @@ const PAIRS: usize = 384;
 /// Bands of `x`, at least, that a thread multiplies with them: so few weights come from far then that they do not hold it up.
 const BANDS: usize = 8;
 
-thread_local! {
-    /// Tiles of this thread's last product: memory that is new to a process costs the system more than what is written to it.
-    static PACKED: Cell<Vec<[Tile; 2]>> = const { Cell::new(Vec::new()) };
-}
+/// Tiles of products that have ended, for those to come: memory that is new to a process costs the system more than what is written
+/// to it.
+static PACKED: Mutex<Vec<Vec<[Tile; 2]>>> = Mutex::new(Vec::new());
+/// So many are kept: more products seldom run side by side.
+const KEPT: usize = 2;
 
-/// Lends tiles, which hold whatever was in them. A product that this thread begins while it waits for others gets tiles of its own.
+/// Lends tiles, which hold whatever was in them.
 fn with_packed<R>(work: impl FnOnce(&mut Vec<[Tile; 2]>) -> R) -> R {
-    let mut packed = PACKED.take();
+    let kept = || PACKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut packed = kept().pop().unwrap_or_default();
     let result = work(&mut packed);
-    PACKED.set(packed);
+    let mut kept = kept();
+    if kept.len() < KEPT {
+        kept.push(packed);
+    }
     result
 }
 
