@@ -14,11 +14,14 @@ use crate::writer::WriterError;
 const DAMAGED: &str = "the file is damaged, or not what its name says: download it again";
 
 /// What to do about the more usual answers of a system.
-fn io_hint(cause: &io::Error) -> Option<&'static str> {
+pub fn io_hint(cause: &io::Error) -> Option<&'static str> {
     match cause.kind() {
         io::ErrorKind::NotFound => Some("check the path"),
         io::ErrorKind::PermissionDenied => Some("check who owns it and who may read or write it"),
-        io::ErrorKind::NotADirectory => Some("a part of the path is a file; choose another"),
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            Some("a part of the path is a file; choose another")
+        }
+        io::ErrorKind::InvalidFilename => Some("choose a shorter name"),
         _ if cause.raw_os_error() == Some(24) => {
             Some("too many files are open: raise the limit (ulimit -n), or write larger shards with --max-shard-size")
         }

@@ -62,7 +62,7 @@ pub use self::safetensors::{
 pub use checkpoint::{Checkpoint, CheckpointError, LeftOutFile, LeftOutReason};
 pub use directory::directory_of;
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
-pub use error::{Error, ErrorKind};
+pub use error::{Error, ErrorKind, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
 pub use mmap::MappedFile;
 pub use writer::{Durability, Writer, WriterError};

@@ -336,6 +336,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             for (index, chunk) in self.chunks.iter().enumerate() {
                 let x = self.read(&state.current, 0, index)?;
                 self.runner.hidden(Variation { tap: Some(&watcher), ..Variation::default() }, chunk.length, &x);
+                self.runner.give(x);
             }
         }
         state.found.statistics = watcher.statistics();

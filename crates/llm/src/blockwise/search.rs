@@ -12,7 +12,8 @@ use crate::family::Role;
 use crate::folding::{FoldingError, Foldings};
 use crate::forward::blueprint::FeedForward;
 use crate::forward::{Depth, Variation};
-use crate::plan::PlannedBlock;
+use crate::network::Source;
+use crate::plan::{PlannedBlock, PlannedLayer};
 use crate::weight::Limits;
 use kvant_quant::scheme::{Axis, Granularity};
 use kvant_quant::transform::{
@@ -145,12 +146,18 @@ impl<'a> Blockwise<'_, 'a> {
         let trial = Trial { blockwise: self, work, target, planned: &planned, inputs };
         match transform {
             Transform::SmoothQuant(smooth) => {
-                Ok(smooth_scales(*smooth, &statistic, &self.weight_statistic(work, &planned)?))
+                let rows = self.shared_rows(work, target)?;
+                let scales = smooth_scales(*smooth, &statistic, &self.weight_statistic(work, &planned)?);
+                Ok(scales.map(|chosen| Chosen { scales: within(chosen.scales, &rows), ..chosen }))
             }
             Transform::AutoSmoothQuant(auto) => {
-                let maxima = statistic.abs_max();
+                let (maxima, rows) = (statistic.abs_max(), self.shared_rows(work, target)?);
                 let candidates = auto.candidates(&maxima).map_err(|problem| problem.to_string());
-                candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(&trial, all, auto.loss, true))
+                let limited = |all: Candidate| Candidate { scales: within(all.scales, &rows), ..all };
+                candidates.map_or_else(
+                    |problem| Ok(Err(problem)),
+                    |all| self.search(&trial, all.map(limited), auto.loss, true),
+                )
             }
             Transform::Awq(awq) => {
                 let relative = match awq.duo_scaling {
@@ -228,6 +235,22 @@ impl<'a> Blockwise<'_, 'a> {
     /// The layers of a link that are quantized: indices into the plan's layers.
     fn planned(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Vec<usize> {
         work.block.layers().filter(|layer| target.modules.contains(&self.plan.layers[*layer].module)).collect()
+    }
+
+    /// The largest magnitude of each row that a link divides, as a share of the largest of all, where the rows of a layer have one
+    /// scale for their codes together and each is read by one column; else none.
+    fn shared_rows(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Result<Vec<f32>, BlockwiseError> {
+        let Source::Linear { rows, .. } = &target.link.from else { return Ok(Vec::new()) };
+        let mut planned = work.block.layers().map(|layer| &self.plan.layers[layer]);
+        let is_shared = |layer: &&PlannedLayer| {
+            layer.module == target.from && layer.scheme.weight.granularity() == Some(Granularity::Tensor)
+        };
+        let Some(layer) = planned.find(is_shared) else { return Ok(Vec::new()) };
+        let values = self.values(&self.matrix(&work.float, work.block.index, layer)?);
+        let largest = |values: &[f32]| values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+        let of_rows: Vec<f32> = values.chunks(layer.columns.max(1)).map(largest).collect();
+        let most = largest(&of_rows);
+        Ok(rows.iter().flat_map(|rows| &of_rows[rows.clone()]).map(|row| row / most).collect())
     }
 
     /// Of all planned layers of a link together.
@@ -323,6 +346,18 @@ fn smooth_scales(smooth: SmoothQuant, inputs: &ChannelStatistic, weights: &Weigh
     Ok(Chosen { scales, ratio: Some(smooth.alpha), loss_before: None, loss_after: None })
 }
 
+/// Scales that leave each row, divided by its scale, within what the largest row is divided by their geometric mean: that of a
+/// channel that was next to silent would else make a row so large that nothing of the others is left. `rows` are those of
+/// [`Blockwise::shared_rows`].
+fn within(mut scales: Vec<f32>, rows: &[f32]) -> Vec<f32> {
+    if scales.len() == rows.len() && !scales.is_empty() {
+        let logarithms: f64 = scales.iter().map(|scale| f64::from(*scale).ln()).sum();
+        let mean = (logarithms / scales.len() as f64).exp() as f32;
+        scales.iter_mut().zip(rows).for_each(|(scale, row)| *scale = scale.max(mean * row));
+    }
+    scales
+}
+
 /// Rows at even distances, about so many.
 fn sampled(inputs: &Inputs, tokens: usize) -> Vec<f32> {
     let columns = inputs.columns.max(1);
@@ -342,4 +377,17 @@ fn is_clipped(role: &str) -> bool {
         Role::KeyValueUp,
     ];
     !ROLES.iter().any(|left_out| left_out.name() == role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::within;
+
+    #[test]
+    fn a_silent_channel_makes_no_row_larger_than_the_largest() {
+        // Of mean 1: the first row would be a thousand times the largest.
+        let scales = within(vec![1e-3, 1e3, 1.0, 1.0], &[0.5, 1.0, 0.25, 0.0]);
+        assert_eq!(scales, [0.5, 1e3, 1.0, 1.0]);
+        assert_eq!(within(vec![1e-3, 2.0], &[]), [1e-3, 2.0]);
+    }
 }

@@ -21,6 +21,9 @@ impl Builder<'_> {
         if !self.recipe.is_calibrated() {
             return refused(AlgorithmProblem::NoData);
         }
+        if self.network.family().is_none() && checkpoint.config()?.is_none() {
+            return refused(AlgorithmProblem::NoConfig);
+        }
         if self.network.family().is_none() {
             return refused(AlgorithmProblem::Undescribed { architecture: super::build::architecture(&self.config) });
         }

@@ -168,6 +168,9 @@ pub enum AlgorithmProblem {
     /// There is no calibration data (*invalid*).
     #[error("needs calibration data, and none is given")]
     NoData,
+    /// There is nothing that names the architecture (*invalid*).
+    #[error("needs a config.json, which says what the layers read, and the source has none")]
+    NoConfig,
     /// Nothing is known of the architecture (*unsupported*).
     #[error("{architecture} has no description, so that it is not known what its layers read")]
     Undescribed {
@@ -196,7 +199,7 @@ pub enum AlgorithmProblem {
 impl AlgorithmProblem {
     fn kind(&self) -> ErrorKind {
         match self {
-            AlgorithmProblem::NoData => ErrorKind::Invalid,
+            AlgorithmProblem::NoData | AlgorithmProblem::NoConfig => ErrorKind::Invalid,
             AlgorithmProblem::CannotRun(problem) => problem.kind(),
             _ => ErrorKind::Unsupported,
         }
@@ -208,6 +211,7 @@ impl AlgorithmProblem {
             AlgorithmProblem::NoData => {
                 "give a text with --calib FILE, or leave --algorithm out to round to nearest".to_owned()
             }
+            AlgorithmProblem::NoConfig => format!("put the model's config.json beside its weights, or {without}"),
             AlgorithmProblem::NoCodes { .. } => format!("keep the layer with --exclude, or {without}"),
             AlgorithmProblem::NoLinks { .. } => "use a rounding such as gptq, which needs no pairs".to_owned(),
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => return problem.hint(),

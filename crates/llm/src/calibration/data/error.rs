@@ -141,7 +141,8 @@ impl CalibrationDataError {
                 "give more or longer text, or shorter sequences; --column must name the field in which rows keep their \
                  text, and is needed only where that is an unusual one"
             }
-            Self::Options { .. } | Self::Read { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,
+            Self::Read { cause, .. } => return kvant_container::io_hint(cause).map(str::to_owned),
+            Self::Options { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,
         };
         Some(text.to_owned())
     }

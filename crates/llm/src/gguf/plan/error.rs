@@ -176,7 +176,7 @@ impl GgufPlanError {
 
     /// The way out.
     pub fn hint(&self) -> Option<String> {
-        let other = "write a layout for another loader, e.g. --format compressed-tensors";
+        let other = "write a layout for another loader, e.g. compressed-tensors";
         match self {
             GgufPlanError::Container(error) => error.hint(),
             GgufPlanError::Import(error) => error.hint(),

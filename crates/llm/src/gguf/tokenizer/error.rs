@@ -56,7 +56,7 @@ impl TokenizerProblem {
             TokenizerProblem::TooMany { .. } => Some("take the tokenizer that came with the weights".to_owned()),
             TokenizerProblem::Damaged(_) => Some("download it again".to_owned()),
             TokenizerProblem::Model(_) | TokenizerProblem::Split(_) => {
-                Some("write a layout for another loader, e.g. --format compressed-tensors".to_owned())
+                Some("write a layout for another loader, e.g. compressed-tensors".to_owned())
             }
         }
     }

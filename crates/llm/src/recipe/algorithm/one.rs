@@ -1,6 +1,7 @@
 //! One algorithm with its settings, as it is spelled: `gptq:damping=0.05:order=stored`.
 
 use super::options::{ALGORITHM_OPTIONS, AlgorithmOption};
+use crate::gguf::recipe::IMATRIX;
 use crate::recipe::error::{RecipeError, quoted};
 use kvant_quant::rounding::{self, Rounding};
 use kvant_quant::transform::{self, Transform};
@@ -192,6 +193,14 @@ fn unknown(place: &str, name: &str) -> RecipeError {
     if Algorithm::is_elsewhere(name) {
         let reason = format!("the algorithm {} is not supported", quoted(name));
         return RecipeError::unsupported(place, reason, LIST);
+    }
+    if name.eq_ignore_ascii_case(IMATRIX) {
+        let hint = "ask for a GGUF file: --format gguf, or a scheme such as Q4_K_M";
+        return RecipeError::invalid(
+            place,
+            format!("the algorithm {} is of GGUF files alone", quoted(name)),
+            hint.to_owned(),
+        );
     }
     let rated = Algorithm::table().map(|row| (strsim::damerau_levenshtein(&name.to_ascii_lowercase(), row.name), row));
     let hint = match rated.min_by_key(|(distance, _)| *distance) {
