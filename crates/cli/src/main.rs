@@ -30,7 +30,7 @@ use failure::{Failure, Kind};
 use printer::Printer;
 use std::process::ExitCode;
 
-/// The system's allocator keeps what is freed between what is not: a calibrated run would grow with each block.
+/// The system's allocator keeps more of what is freed between what is not: a fifth of a calibrated run's memory.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
