@@ -86,7 +86,7 @@ def measure(command, a):
             if time.perf_counter() - start > limit:
                 # Not `process.kill`, which would take the exit status from `wait4`.
                 os.kill(process.pid, signal.SIGKILL)
-            time.sleep(0.02)
+            time.sleep(0.1)
         process.returncode = os.waitstatus_to_exitcode(ended[1])
         wall, used = time.perf_counter() - start, ended[2]
         found = {"wall": wall, "processor": used.ru_utime + used.ru_stime, "resident": used.ru_maxrss / 1e3, "private": peak / 1e6}

@@ -161,9 +161,8 @@ impl Calibration<'_> {
     }
 
     fn data(&self, decoder: &Decoder<'_>) -> Result<CalibrationData, Failure> {
-        let args = self.args;
-        let longest = decoder.longest().unwrap_or(SEQUENCE);
-        let length = args.seq_len.unwrap_or(SEQUENCE.min(longest));
+        let options = options(self.args, decoder.longest());
+        let (length, longest) = (options.sequence_length, decoder.longest().unwrap_or(usize::MAX));
         if length > longest {
             let failure = Failure::new(
                 Kind::Invalid,
@@ -171,13 +170,6 @@ impl Calibration<'_> {
             );
             return Err(failure.with_hint(Some("give a smaller --seq-len".to_owned())));
         }
-        let options = Options {
-            seed: args.seed,
-            shuffle: args.shuffle,
-            packing: args.packing,
-            column: args.column.clone(),
-            ..Options::new(args.calib.iter(), args.num_samples, length)
-        };
         Ok(CalibrationData::load(&options, self.model, decoder.vocabulary(), |_, _| {})?)
     }
 
@@ -195,6 +187,18 @@ impl Calibration<'_> {
         let ops = self.args.precision.ops();
         let work = || observe(decoder, &ops, &data.sequences, none, memory, self.cancelled, watch);
         Ok(model::pool(self.run)?.install(work)?)
+    }
+}
+
+/// What is asked of the data of a model that takes sequences of `longest` tokens, if that is known.
+pub fn options(args: &CalibrationArgs, longest: Option<usize>) -> Options {
+    let length = args.seq_len.unwrap_or(SEQUENCE.min(longest.unwrap_or(SEQUENCE)));
+    Options {
+        seed: args.seed,
+        shuffle: args.shuffle,
+        packing: args.packing,
+        column: args.column.clone(),
+        ..Options::new(args.calib.iter(), args.num_samples, length)
     }
 }
 

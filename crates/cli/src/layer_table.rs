@@ -11,7 +11,8 @@ const MOST: usize = 60;
 /// for each token; `share` is what is left of the loss of rounding to nearest.
 pub fn text(report: &BlockwiseReport) -> Option<String> {
     let with_loss = report.layers.iter().any(|layer| layer.loss.is_some());
-    let parts = [with_loss.then(|| table(&report.layers)), mean(report), starved(report), unscaled(report)];
+    let parts =
+        [with_loss.then(|| table(&report.layers)), mean(report), worse(report), starved(report), unscaled(report)];
     let text = parts.into_iter().flatten().collect::<Vec<_>>().join("\n");
     (!text.is_empty()).then_some(text)
 }
@@ -44,6 +45,19 @@ fn row(layer: &LayerReport) -> [String; 6] {
 fn mean(report: &BlockwiseReport) -> Option<String> {
     let percent = 100.0 * report.mean_share()?;
     Some(format!("{:<15}  {percent:.1} % of that of rounding to nearest, on average of the layers", "loss"))
+}
+
+/// Layers that an algorithm has made worse.
+fn worse(report: &BlockwiseReport) -> Option<String> {
+    let worse =
+        || report.layers.iter().filter_map(|layer| Some((layer, layer.share()?))).filter(|(_, share)| *share > 1.0);
+    let (most, share) = worse().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    let text = format!(
+        "{}, `{}` the most, {share:.3} times: more data or other settings may mend it",
+        worse().count(),
+        most.layer
+    );
+    Some(format!("{:<15}  {}", "worse than rtn", printable(&text)))
 }
 
 fn starved(report: &BlockwiseReport) -> Option<String> {
@@ -103,6 +117,16 @@ mod tests {
             "starved layers   1, the first `e` with 3 tokens: rounded to nearest",
         ];
         assert_eq!(plain(&report), expected.join("\n"));
+    }
+
+    #[test]
+    fn layers_that_became_worse_are_told() {
+        let worse = |index, times| LayerReport { loss: Some(4.0 * times), ..layer(index, Some(1.0)) };
+        let report = BlockwiseReport {
+            layers: vec![layer(0, Some(1.0)), worse(1, 1.5), worse(2, 3.0)],
+            ..BlockwiseReport::default()
+        };
+        assert!(plain(&report).contains("worse than rtn   2, `model.layers.2.fc` the most, 3.000 times"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod interrupt;
 mod json_lines;
 mod layer_table;
 mod loading;
+mod memory;
 mod model;
 mod onnx;
 mod outputs;

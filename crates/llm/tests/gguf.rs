@@ -172,10 +172,13 @@ fn only_gguf_files_are_replaced() {
     let (_dir, source, target) = small(Dtype::BF16);
     let plan = plan_of(&source, GgufRecipe::plain(Mix::Q8_0)).unwrap();
     std::fs::write(&target, "my notes").unwrap();
-    assert!(matches!(Output::check(&plan, &source, &target, false), Err(OutputError::Exists(_))));
-    assert!(matches!(Output::check(&plan, &source, &target, true), Err(OutputError::NotReplaceable { .. })));
+    for overwrite in [false, true] {
+        let refused = Output::check(&plan, &source, &target, overwrite);
+        assert!(matches!(refused, Err(OutputError::NotReplaceable { .. })), "{refused:?}");
+    }
     std::fs::remove_file(&target).unwrap();
     quantize(&source, &target, Mix::Q8_0, 1).unwrap();
+    assert!(matches!(Output::check(&plan, &source, &target, false), Err(OutputError::Exists(_))));
     assert!(Output::check(&plan, &source, &target, true).is_ok());
 }
 

@@ -1,6 +1,7 @@
 //! `kvant plan`: what would become of every tensor.
 
 use crate::args::{CalibrationArgs, FinishArgs, PlanArgs, RecipeArgs, RunArgs};
+use crate::calibration::options;
 use crate::failure::Failure;
 use crate::fate::{Fate, fates};
 use crate::model::Planned;
@@ -8,7 +9,7 @@ use crate::outputs::Outputs;
 use crate::pattern;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
-use crate::{gguf, json_lines, model, onnx, size};
+use crate::{gguf, json_lines, memory, model, onnx, size};
 use kvant_container::Checkpoint;
 use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedSite};
 use serde_json::{Value, json};
@@ -37,9 +38,6 @@ pub fn run(mut args: PlanArgs, printer: &Printer) -> Result<(), Failure> {
     show(&planned, &args.recipe, &view, printer)
 }
 
-/// The tokens of a sequence unless said otherwise, where the model can take them.
-const SEQUENCE: usize = 512;
-
 /// How a plan is shown.
 pub struct View<'a> {
     /// A line for every tensor.
@@ -58,10 +56,16 @@ impl View<'_> {
 
     /// How much data there will be, unless they run out.
     fn size(&self, plan: &Plan) -> CalibrationSize {
-        let longest = plan.longest.unwrap_or(SEQUENCE).min(SEQUENCE);
-        let length = self.calibration.seq_len.unwrap_or(longest);
-        let (sequences, memory) = (self.calibration.num_samples as u64, self.calibration.max_memory.0);
-        CalibrationSize { sequences, length: length as u64, memory }
+        let options = options(self.calibration, plan.longest);
+        let (sequences, length) = (options.samples as u64, options.sequence_length as u64);
+        let (memory, tokenizing) = (self.calibration.max_memory.0, options.tokenizer_memory());
+        CalibrationSize { sequences, length, memory, tokenizing }
+    }
+
+    /// Tells where this machine may have too little memory for the algorithms.
+    pub fn note_shortage(&self, plan: &Plan, printer: &Printer) {
+        let shortage = self.cost(plan).and_then(|cost| memory::shortage(cost.peak_memory, memory::available()));
+        shortage.iter().for_each(|shortage| printer.note(shortage));
     }
 
     /// What running algorithms takes.
@@ -76,6 +80,7 @@ impl View<'_> {
 /// When stdout cannot be written.
 pub fn show(planned: &Planned, recipe: &RecipeArgs, view: &View<'_>, printer: &Printer) -> Result<(), Failure> {
     let Planned { checkpoint, plan, file } = planned;
+    view.note_shortage(plan, printer);
     match file.as_ref().filter(|_| recipe.format.len() == 1) {
         Some(file) => {
             let codes = Some(Codes { plan, view });

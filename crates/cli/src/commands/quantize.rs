@@ -47,6 +47,7 @@ pub fn run(mut args: QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
         Some(outputs) => {
             let Planned { checkpoint, plan, .. } = planned;
             plan.notices.iter().for_each(|notice| printer.note(notice));
+            View::usual(&args.run, &args.recipe.calibration).note_shortage(&plan, printer);
             let cancelled = interrupt::flag();
             let (model, data) = (args.recipe.model.as_path(), &args.recipe.calibration);
             let target = outputs.checkpoint();

@@ -3,6 +3,7 @@
 use crate::engine::EngineError;
 use crate::forward::ForwardError;
 use kvant_container::ErrorKind;
+use kvant_numeric::linalg::Precision;
 use std::io;
 
 /// See the variants.
@@ -21,6 +22,8 @@ pub enum BlockwiseError {
         block: usize,
         /// The layer.
         layer: String,
+        /// The precision of activations.
+        precision: Precision,
     },
     /// A layer was left out: a fault of Kvant's.
     #[error("`{layer}` was not written with its block")]
@@ -54,9 +57,12 @@ impl BlockwiseError {
         match self {
             BlockwiseError::Forward(error) => error.hint(),
             BlockwiseError::Engine(error) => error.hint(),
+            BlockwiseError::NotFinite { precision: Precision::Bf16, .. } => {
+                Some("activations may overflow in this precision: calibrate with --precision f32".to_owned())
+            }
             BlockwiseError::NotFinite { .. } => Some(
-                "the checkpoint may be damaged, or overflow in this precision: `kvant eval` shows whether it computes \
-                 anything; calibrate with --precision f32"
+                "a weight of this block or of one before it is damaged: `kvant verify` finds those that hold NaN or infinity, \
+                 and `kvant eval` shows whether the model computes anything"
                     .to_owned(),
             ),
             BlockwiseError::Unfinished { .. } => {

@@ -19,7 +19,7 @@ pub(super) enum Keep {
 pub(super) struct Inputs {
     pub(super) statistic: ChannelStatistic,
     pub(super) columns: usize,
-    keep: Keep,
+    pub(super) keep: Keep,
     seen: usize,
     /// The rows that are kept.
     pub(super) rows: Vec<f32>,

@@ -24,6 +24,6 @@ mod work;
 pub use error::BlockwiseError;
 pub use report::{BlockwiseReport, LayerReport, LinkReport, Starved};
 pub use run::{Carry, Settings, Sources, run};
-pub(crate) use search::SEARCH_TOKENS;
+pub(crate) use search::{SEARCH_ROWS, SEARCH_TOKENS};
 pub use state::{Found, State};
 pub(crate) use streams::StreamShape;

@@ -160,9 +160,7 @@ impl<'a> Blockwise<'_, 'a> {
                 };
                 readers.layers.iter().try_for_each(|layer| self.by_columns(work, *layer, &by_columns))
             }
-            Err(HessianError::NotFinite) => {
-                Err(BlockwiseError::NotFinite { block: work.block.index, layer: readers.module.clone() })
-            }
+            Err(HessianError::NotFinite) => Err(self.not_finite(work.block.index, &readers.module)),
             Err(problem) => {
                 let starved = (hessian.tokens(), problem.to_string());
                 readers.layers.iter().try_for_each(|layer| self.to_nearest(work, readers, *layer, Some(&starved)))

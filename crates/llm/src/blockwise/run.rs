@@ -354,6 +354,10 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         self.plan.blocks.iter().take(blocks).map(of).sum()
     }
 
+    pub(super) fn not_finite(&self, block: usize, module: &str) -> BlockwiseError {
+        BlockwiseError::NotFinite { block, layer: module.to_owned(), precision: self.precision() }
+    }
+
     pub(super) fn precision(&self) -> Precision {
         self.ops.precision()
     }

@@ -5,7 +5,7 @@ use super::error::BlockwiseError;
 use super::inputs::{Inputs, InputsTap, Keep};
 use super::report::LinkReport;
 use super::run::Blockwise;
-use super::target::{Inspected, Target};
+use super::target::Target;
 use super::trial::Trial;
 use super::work::Work;
 use crate::family::Role;
@@ -21,8 +21,11 @@ use kvant_quant::transform::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// Tokens on which scales are tried, about.
+/// Tokens, about, on which scales are tried where attention mixes those of a sequence: few whole ones.
 pub(crate) const SEARCH_TOKENS: usize = 2048;
+
+/// Tokens, about, on which scales are tried elsewhere: half as many from all sequences tell as much.
+pub(crate) const SEARCH_ROWS: usize = 1024;
 
 /// Rows of inputs, about, on which losses are taken, and limits searched unless more are asked for.
 const SAMPLED_TOKENS: usize = 512;
@@ -69,10 +72,9 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// Where one looks to judge links, and what is kept of what is seen.
     fn sites(&self, block: &PlannedBlock, targets: &[Target<'_>]) -> BTreeMap<String, Keep> {
-        let sequences = Keep::Sequences((self.tokens as usize).div_ceil(SEARCH_TOKENS));
-        let keep = |target: &Target<'_>, site: &str| match target.inspected {
-            Inspected::Branches { .. } => sequences,
-            Inspected::Layers => self.rows(block, site, SEARCH_TOKENS),
+        let keep = |target: &Target<'_>, site: &str| match target.inspects_attention() {
+            true => Keep::Sequences((self.tokens as usize).div_ceil(SEARCH_TOKENS)),
+            false => self.rows(block, site, SEARCH_ROWS),
         };
         let sites = targets.iter().flat_map(|target| target.sites().iter().map(move |site| (target, site)));
         sites.map(|(target, site)| (site.clone(), keep(target, site))).collect()
@@ -299,7 +301,7 @@ impl<'a> Blockwise<'_, 'a> {
         let values = self.values(&self.matrix(&work.float, block, layer)?);
         let failed = |problem: TransformError| -> BlockwiseError {
             match problem {
-                TransformError::NotFinite { .. } => BlockwiseError::NotFinite { block, layer: layer.module.clone() },
+                TransformError::NotFinite { .. } => self.not_finite(block, &layer.module),
                 problem => self.engine.weight_error(layer, problem.to_string()).into(),
             }
         };
@@ -310,14 +312,13 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// Tokens through one pass that the searches of a block cost, about.
     pub(super) fn search_work(&self, block: &PlannedBlock) -> u64 {
-        let sample = (SEARCH_TOKENS as u64).min(self.tokens);
-        let of = |transform: &Transform| match transform {
-            Transform::SmoothQuant(_) => 0,
-            Transform::AutoSmoothQuant(auto) => u64::from(auto.ratios) * sample,
-            Transform::Awq(awq) => u64::from(awq.ratios) * sample,
+        let sample = |link| match Target::new(self.decoder.network(), link).inspects_attention() {
+            true => self.tokens.min(SEARCH_TOKENS as u64),
+            false => self.tokens.min(SEARCH_ROWS as u64),
         };
+        let samples: u64 = block.links.iter().map(sample).sum();
         let transforms = &self.plan.recipe.algorithms().transforms;
-        transforms.iter().map(|transform| self.tokens + of(transform) * block.links.len() as u64).sum()
+        transforms.iter().map(|transform| self.tokens + u64::from(transform.trials()) * samples).sum()
     }
 }
 

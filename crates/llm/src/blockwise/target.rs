@@ -39,6 +39,11 @@ impl<'l> Target<'l> {
         Target { link, from, modules, inspected }
     }
 
+    /// Whether what is compared depends on whole sequences.
+    pub(super) fn inspects_attention(&self) -> bool {
+        matches!(self.inspected, Inspected::Branches { attention: true, .. })
+    }
+
     /// The modules at whose inputs one looks: one, or each expert's.
     pub(super) fn sites(&self) -> &[String] {
         match self.inspected {

@@ -2,7 +2,7 @@
 //! nothing.
 
 use super::error::BlockwiseError;
-use super::inputs::Inputs;
+use super::inputs::{Inputs, Keep};
 use super::run::Blockwise;
 use super::target::{Inspected, Target};
 use super::work::Work;
@@ -158,8 +158,11 @@ fn divide(rows: &mut [f32], scales: &[f32]) {
         .for_each(|row| row.iter_mut().zip(scales).for_each(|(x, scale)| *x /= scale));
 }
 
-/// Sequences of one length that pass together, with their rows.
+/// Sequences of one length that pass together, with their rows; rows that belong to none as one sequence.
 fn together(inputs: &Inputs) -> Vec<(usize, &[f32])> {
+    if let Keep::Rows(_) = inputs.keep {
+        return vec![(inputs.rows.len() / inputs.columns.max(1), &inputs.rows)];
+    }
     let (mut parts, mut start, mut at): (Vec<(usize, &[f32])>, usize, usize) = (Vec::new(), 0, 0);
     for (index, length) in inputs.lengths.iter().enumerate() {
         at += length * inputs.columns;

@@ -21,7 +21,7 @@ pub enum OutputError {
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
     /// What would be replaced does not look like a model (*invalid*).
-    #[error("{} is no model: {reason}", path.display())]
+    #[error("{} exists already and cannot be replaced: {reason}", path.display())]
     NotReplaceable {
         /// The path.
         path: PathBuf,
@@ -199,9 +199,7 @@ impl Output {
     /// [`OutputError::Exists`], [`OutputError::IsSource`], [`OutputError::InTheWay`], [`OutputError::NoRoom`].
     pub fn check(plan: &dyn Deliverable, source: &Path, target: &Path, overwrite: bool) -> Result<(), OutputError> {
         let paths = Paths::of(target)?;
-        if holds(&paths.target, source) {
-            return Err(OutputError::IsSource(paths.target));
-        }
+        check_source(&paths.target, source)?;
         if is_placed(plan, &paths) {
             return Ok(());
         }
@@ -223,9 +221,7 @@ impl Output {
     ) -> Result<(), OutputError> {
         for target in targets {
             let paths = Paths::of(target)?;
-            if holds(&paths.target, source) {
-                return Err(OutputError::IsSource(paths.target));
-            }
+            check_source(&paths.target, source)?;
             if !Self::is_unacknowledged(target)? {
                 check_target(&paths.target, &plan.form(), overwrite)?;
                 check_beside(&paths)?;
@@ -411,23 +407,33 @@ fn check_target(target: &Path, form: &Form, overwrite: bool) -> Result<(), Outpu
     if target.symlink_metadata().is_err() || *form == Form::Directory && is_empty_dir(target) {
         return Ok(());
     }
-    if !overwrite {
-        return Err(OutputError::Exists(target.to_owned()));
+    if let Some(reason) = reason_to_keep(target, form)? {
+        return Err(OutputError::NotReplaceable { path: target.to_owned(), reason });
     }
-    let refuse = |reason| Err(OutputError::NotReplaceable { path: target.to_owned(), reason });
+    if overwrite { Ok(()) } else { Err(OutputError::Exists(target.to_owned())) }
+}
+
+/// Why what stands under the output's name is not to be replaced; nothing where it is a model.
+fn reason_to_keep(target: &Path, form: &Form) -> Result<Option<&'static str>, OutputError> {
     if let Form::File(_) = form {
-        return if gguf::is_gguf(target) { Ok(()) } else { refuse("it is no GGUF file") };
+        return Ok((!gguf::is_gguf(target)).then_some("it is no GGUF file"));
     }
     if !target.is_dir() {
-        return refuse("it is not a directory");
+        return Ok(Some("it is not a directory"));
     }
     if std::env::current_dir().is_ok_and(|current| holds(target, &current)) {
-        return refuse("it is or holds the current directory");
+        return Ok(Some("it is or holds the current directory"));
     }
     let names = fs::read_dir(target).map_err(OutputError::io("read", target))?;
     let names: Vec<String> = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     let model = names.iter().any(|name| name == "config.json" || name.ends_with(".safetensors"));
-    if model && !names.iter().any(|name| name == ".git") { Ok(()) } else { refuse("it holds other things") }
+    let is_kept = !model || names.iter().any(|name| name == ".git");
+    Ok(is_kept.then_some("it holds other things than a model"))
+}
+
+/// A source may hold the output, which is made beside its files, but not the other way round.
+fn check_source(target: &Path, source: &Path) -> Result<(), OutputError> {
+    if holds(target, source) { Err(OutputError::IsSource(target.to_owned())) } else { Ok(()) }
 }
 
 fn is_empty_dir(path: &Path) -> bool {

@@ -13,6 +13,9 @@ use std::ops::Range;
 /// Elements of the widest activations that exist at a time, beyond one sequence's.
 pub(crate) const WIDE: usize = 8 << 20;
 
+/// Tokens of a chunk at most: more make products no faster, and what narrow models compute leaves the cache.
+pub(crate) const LONG: usize = 2048;
+
 /// Sequences of one length that pass a block together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
@@ -106,7 +109,7 @@ impl<'p, 'a> Pass<'p, 'a> {
 
 /// Sequences in chunks: neighbours of one length together, as many as `decoder` takes at a time.
 pub fn chunks<'t>(decoder: &Decoder<'_>, sequences: impl IntoIterator<Item = &'t [u32]>) -> Vec<Chunk> {
-    let most = WIDE / decoder.widest().max(1);
+    let most = (WIDE / decoder.widest().max(1)).min(LONG);
     let mut chunks: Vec<Chunk> = Vec::new();
     for sequence in sequences {
         match chunks.last_mut() {

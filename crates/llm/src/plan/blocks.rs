@@ -38,8 +38,10 @@ pub struct BlockWork {
     pub heads: usize,
     /// Multiplications by the weights of layers, by the depth of what they read.
     pub multiplications: BTreeMap<Depth, u64>,
-    /// Multiplications of one trial of scales on every link.
-    pub trial: u64,
+    /// Multiplications of one trial of scales on every link whose scales are judged by attention, for each token.
+    pub trial_of_attention: u64,
+    /// The same of all other links.
+    pub trial_of_rows: u64,
     /// Experts that a token is sent to, and how many there are; one of one where there are none.
     pub routed: (usize, usize),
     /// The depths from which a run can go on that another has ended at.
@@ -113,7 +115,11 @@ impl Builder<'_> {
                 _ => {}
             }
         }
-        work.trial = self.network.links(block).iter().map(|link| self.trial(link, &work)).sum();
+        for link in self.network.links(block) {
+            let (attention, trial) = self.trial(&link, &work);
+            let total = if attention { &mut work.trial_of_attention } else { &mut work.trial_of_rows };
+            *total += trial;
+        }
         work
     }
 
@@ -150,10 +156,10 @@ impl Builder<'_> {
     }
 
     /// Multiplications of a trial of scales: of all that is behind a norm up to the end of its branch, or of the layers
-    /// themselves.
-    fn trial(&self, link: &Link, work: &BlockWork) -> u64 {
+    /// themselves; and whether that is attention.
+    fn trial(&self, link: &Link, work: &BlockWork) -> (bool, u64) {
         let Source::Norm(_) = link.from else {
-            return link.into.iter().map(|consumer| self.multiplications(*consumer)).sum();
+            return (false, link.into.iter().map(|consumer| self.multiplications(*consumer)).sum());
         };
         let first = link.into.first().and_then(|consumer| match consumer {
             Consumer::Linear(id) => self.network.input(*id),
@@ -161,7 +167,7 @@ impl Builder<'_> {
         });
         let feeds_forward = first.map(depth) == Some(Depth::FeedForward);
         let branch = work.multiplications.iter().filter(|(depth, _)| (**depth >= Depth::FeedForward) == feeds_forward);
-        branch.map(|(_, count)| count).sum()
+        (!feeds_forward, branch.map(|(_, count)| count).sum())
     }
 
     /// The modules of a stage, experts of one tensor one by one.

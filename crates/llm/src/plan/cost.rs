@@ -2,8 +2,8 @@
 //! the large terms alone.
 
 use super::{Plan, PlannedBlock, PlannedStage};
-use crate::blockwise::SEARCH_TOKENS;
-use crate::forward::{Depth, WIDE};
+use crate::blockwise::{SEARCH_ROWS, SEARCH_TOKENS};
+use crate::forward::{Depth, LONG, WIDE};
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{Needs, Rounding};
 use kvant_quant::transform::Transform;
@@ -18,6 +18,8 @@ pub struct CalibrationSize {
     pub length: u64,
     /// Bytes of Hessians that are kept at a time. Inputs that a search looks at are those of so many tokens, whatever the budget.
     pub memory: u64,
+    /// Bytes that tokenizing the data takes, before all else.
+    pub tokenizing: u64,
 }
 
 impl CalibrationSize {
@@ -68,7 +70,7 @@ impl Plan {
             search: total(&|block| estimate.search(block)),
             hessians: total(&|block| estimate.hessians(block)),
             rounding: total(&|block| estimate.rounding(block)),
-            peak_memory: self.peak_memory(threads).saturating_add(in_blocks),
+            peak_memory: self.peak_memory(threads).saturating_add((BESIDE + in_blocks).max(size.tokenizing)),
             disk: estimate.disk(),
         })
     }
@@ -76,6 +78,9 @@ impl Plan {
 
 /// Files with activations: what a block reads, and what it puts out.
 const FILES: u64 = 2;
+
+/// Bytes of packed tiles, of gathered rows of experts, and of what was freed and is not given back yet.
+const BESIDE: u64 = 160 << 20;
 
 /// Bytes of an activation.
 const FLOAT: u64 = 4;
@@ -133,13 +138,11 @@ impl Estimate<'_> {
     }
 
     fn search(&self, block: &PlannedBlock) -> f64 {
-        let trials = self.plan.recipe.algorithms().transforms.iter().map(|transform| match transform {
-            Transform::SmoothQuant(_) => 0,
-            Transform::AutoSmoothQuant(auto) => auto.ratios,
-            Transform::Awq(awq) => awq.ratios,
-        });
-        let tokens = self.size.tokens().min(SEARCH_TOKENS as u64);
-        2.0 * f64::from(trials.sum::<u32>()) * tokens as f64 * block.work.trial as f64
+        let trials: u32 = self.plan.recipe.algorithms().transforms.iter().map(Transform::trials).sum();
+        let of_links = |tokens: usize, trial: u64| self.size.tokens().min(tokens as u64) as f64 * trial as f64;
+        let work = &block.work;
+        let trial = of_links(SEARCH_TOKENS, work.trial_of_attention) + of_links(SEARCH_ROWS, work.trial_of_rows);
+        2.0 * f64::from(trials) * trial
     }
 
     /// The lower half of `X^T X`, and all of the drift.
@@ -194,7 +197,8 @@ impl Estimate<'_> {
         let codes: u64 = layers().map(|layer| weights(layer.rows, layer.columns)).sum();
         let largest = layers().map(|layer| weights(layer.rows, layer.columns)).max().unwrap_or(0);
         let widest = layers().map(|layer| layer.rows.max(layer.columns) as u64).max().unwrap_or(0);
-        let chunk = (WIDE as u64).max(self.size.length * widest).min(self.size.tokens() * widest);
+        let most = (WIDE as u64 / widest.max(1)).min(LONG as u64).max(self.size.length);
+        let chunk = most.min(self.size.tokens()) * widest;
         codes + self.hessian_memory(block) + IN_WORK * largest + ALIVE * chunk * FLOAT + self.search_memory(block)
     }
 

@@ -38,8 +38,20 @@ fn more_than_the_limit_is_refused_where_it_is_needed() {
 fn of_a_very_long_text_the_beginning_is_read() {
     let files = Files::new();
     let text = "A line of a text that goes on for long.\n".repeat((5 << 20) / 40);
-    let data = load(&Options::new([files.add("a.txt.gz", gzip(text.as_bytes()))], 4, 16)).unwrap();
-    assert!(data.provenance.files[0].cut && data.provenance.warnings()[0].to_string().contains("very long"));
+    let options = Options::new([files.add("a.txt.gz", gzip(text.as_bytes()))], 4, 16);
+    let data = load(&options).unwrap();
+    // The samples are the first ones however much is read.
+    assert!(!data.provenance.files[0].cut && data.provenance.warnings().is_empty());
     let short = load(&Options::new([files.add("a.txt", &text[..4000])], 4, 16)).unwrap();
     assert_eq!(data.sequences, short.sequences);
+    let drawn = load(&Options { shuffle: true, ..options }).unwrap();
+    assert!(drawn.provenance.files[0].cut && drawn.provenance.warnings()[0].to_string().contains("very long"));
+}
+
+#[test]
+fn more_is_read_of_a_text_whose_beginning_gives_too_few_samples() {
+    let files = Files::new();
+    let text = format!("A line.\n{}\n", "and so on ".repeat(40_000));
+    let data = load(&Options::new([files.add("a.txt", &text)], 4, 16)).unwrap();
+    assert_eq!((data.sequences.len(), data.provenance.files[0].rows_read), (4, 1));
 }

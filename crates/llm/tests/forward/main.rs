@@ -133,6 +133,8 @@ fn a_config_of_another_model_is_invalid() {
         let error = refusal(|config| config[key] = value.into());
         assert!(error.kind() == ErrorKind::Invalid && error.hint().is_some(), "{key}: {error}");
     }
+    let error = refusal(|config| config["layer_types"] = serde_json::json!(["full_attention"]));
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("layer_types"), "{error}");
 }
 
 #[test]

@@ -80,6 +80,15 @@ impl Transform {
         }
     }
 
+    /// How many exponents it tries on each link.
+    pub fn trials(&self) -> u32 {
+        match self {
+            Transform::SmoothQuant(_) => 0,
+            Transform::AutoSmoothQuant(auto) => auto.ratios,
+            Transform::Awq(awq) => awq.ratios,
+        }
+    }
+
     /// What it must know of a layer's inputs.
     pub fn needs(&self) -> Needs {
         match self {

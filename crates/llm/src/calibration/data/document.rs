@@ -64,6 +64,28 @@ pub enum Skip {
     TooShort,
 }
 
+impl Skip {
+    /// The way out where this is what ails most rows.
+    pub(super) fn hint(self) -> &'static str {
+        match self {
+            Skip::NotUtf8 => "give text in UTF-8",
+            Skip::NotJson => {
+                "every line of such a file is one JSON value: look at its first lines, or name it .txt if it is text"
+            }
+            Skip::TooLarge => "give documents as rows of their own",
+            Skip::NoText => "name the field in which rows keep their text with --column",
+            Skip::NotAConversation => {
+                "conversations are lists of messages with `role` and `content`; text needs no roles"
+            }
+            Skip::Refused => "give what the model's chat template takes, or text instead of conversations",
+            Skip::Empty => "give files that hold text",
+            Skip::TooShort => {
+                "give longer text, shorter sequences with --seq-len, or join rows with --packing concatenate"
+            }
+        }
+    }
+}
+
 impl fmt::Display for Skip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,5 +1,6 @@
 //! What keeps calibration data from being read.
 
+use super::Skip;
 use crate::tokenizer::TokenizerError;
 use kvant_container::ErrorKind;
 use std::io;
@@ -107,6 +108,8 @@ pub enum CalibrationDataError {
         length: usize,
         /// Why its rows cannot be used.
         why: String,
+        /// What ails most of them.
+        most: Option<Skip>,
     },
 }
 
@@ -137,10 +140,7 @@ impl CalibrationDataError {
             Self::NotText { .. } => "give text files in UTF-8",
             Self::TooLarge { .. } => "give a part of it: calibration needs some hundred samples",
             Self::OutOfVocabulary { .. } => "the tokens were made with the tokenizer of another model",
-            Self::NoSample { .. } => {
-                "give more or longer text, or shorter sequences; --column must name the field in which rows keep their \
-                 text, and is needed only where that is an unusual one"
-            }
+            Self::NoSample { most, .. } => most.map_or("give more or longer text, or shorter sequences", Skip::hint),
             Self::Read { cause, .. } => return kvant_container::io_hint(cause).map(str::to_owned),
             Self::Options { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,
         };

@@ -77,6 +77,13 @@ impl DataFile {
         Some(DataFile { path, format, compression: compression.unwrap_or(Compression::None) })
     }
 
+    /// The bytes of a text that is one document, of which compression leaves open how many there are; none of other files.
+    pub(super) fn text_bytes(&self) -> Option<u64> {
+        let size = || std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
+        let is_compressed = self.compression != Compression::None;
+        (self.format.ending == "txt").then(|| if is_compressed { u64::MAX } else { size() })
+    }
+
     /// The name without its directory.
     pub(super) fn name(&self) -> String {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()

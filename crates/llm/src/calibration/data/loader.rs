@@ -9,10 +9,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// The least that is read of a long text, in bytes. Tokenizers take a hundred times the memory of their text.
-const MIN_DOCUMENT: u64 = 4 << 20;
-/// Bytes that are read of a long text for each token asked for, twice what tokens have in most languages.
-const BYTES_PER_TOKEN: u64 = 8;
+/// By how much more is read of texts whose beginnings had too few tokens.
+const MORE: u64 = 8;
 
 /// See [`CalibrationData::load`].
 pub(super) fn load(
@@ -24,20 +22,22 @@ pub(super) fn load(
     options.check()?;
     let files = files::resolve(&options.files)?;
     let is_text = files.iter().any(|file| file.format.is_text);
-    let mut loader = Loader {
-        options,
-        encoder: Encoder::new(model, vocabulary, options, is_text)?,
-        selection: Selection::new(options),
-        files: Vec::new(),
-        watch: &mut watch,
-    };
-    for file in &files {
-        if loader.selection.is_full() {
-            break;
+    let mut max_document = options.max_document();
+    loop {
+        let mut loader = Loader {
+            options,
+            encoder: Encoder::new(model, vocabulary, options, is_text)?,
+            selection: Selection::new(options),
+            files: Vec::new(),
+            max_document,
+            watch: &mut watch,
+        };
+        loader.read_all(&files)?;
+        if loader.selection.is_full() || options.is_drawn() || !loader.files.iter().any(|file| file.cut) {
+            return loader.finish();
         }
-        loader.read(file)?;
+        max_document = max_document.saturating_mul(MORE);
     }
-    loader.finish()
 }
 
 struct Loader<'a> {
@@ -45,10 +45,23 @@ struct Loader<'a> {
     encoder: Encoder,
     selection: Selection,
     files: Vec<FileProvenance>,
+    /// Bytes that are read of a text.
+    max_document: u64,
     watch: &'a mut dyn FnMut(usize, usize),
 }
 
 impl Loader<'_> {
+    /// As many of the files as are needed.
+    fn read_all(&mut self, files: &[DataFile]) -> Result<(), CalibrationDataError> {
+        for file in files {
+            if self.selection.is_full() {
+                break;
+            }
+            self.read(file)?;
+        }
+        Ok(())
+    }
+
     fn read(&mut self, file: &DataFile) -> Result<(), CalibrationDataError> {
         let (xxh3_128, bytes) = stream::hash(&file.path)?;
         self.files.push(FileProvenance {
@@ -62,10 +75,9 @@ impl Loader<'_> {
             skipped: BTreeMap::new(),
             cut: false,
         });
-        let tokens = (self.options.samples as u64).saturating_mul(self.options.sequence_length as u64);
         let reading = Reading {
             max_bytes: self.options.max_bytes,
-            max_document: MIN_DOCUMENT.max(tokens.saturating_mul(BYTES_PER_TOKEN)),
+            max_document: self.max_document,
             column: self.options.column.as_deref(),
         };
         (file.format.read)(file, &reading, &mut |row| self.row(file, row))
@@ -137,10 +149,16 @@ impl Loader<'_> {
     fn finish(mut self) -> Result<CalibrationData, CalibrationDataError> {
         let used = self.selection.rows_used(self.files.len());
         self.files.iter_mut().zip(used).for_each(|(file, used)| file.rows_used = used);
+        // What comes behind the samples that were asked for would not have been taken.
+        let is_enough = self.selection.is_full() && !self.options.is_drawn();
+        self.files.iter_mut().for_each(|file| file.cut &= !is_enough);
         let sequences = self.selection.finish();
         let length = self.options.sequence_length;
         if sequences.is_empty() {
-            return Err(CalibrationDataError::NoSample { length, why: why(&self.files, self.encoder.refusal) });
+            let reasons = reasons(&self.files);
+            let most = reasons.iter().max_by_key(|(_, count)| **count).map(|(skip, _)| *skip);
+            let why = why(&self.files, &reasons, self.encoder.refusal);
+            return Err(CalibrationDataError::NoSample { length, why, most });
         }
         let provenance = Provenance {
             files: self.files,
@@ -157,14 +175,19 @@ impl Loader<'_> {
     }
 }
 
-/// Why none of the rows is of use: how many there are for each reason, and what the chat template said.
-fn why(files: &[FileProvenance], refusal: Option<String>) -> String {
-    let rows: u64 = files.iter().map(|file| file.rows_read).sum();
-    let mut reasons: BTreeMap<Skip, u64> = BTreeMap::new();
+/// How many rows there are for each reason to leave them out.
+fn reasons(files: &[FileProvenance]) -> BTreeMap<Skip, u64> {
+    let mut reasons = BTreeMap::new();
     for (&skip, &count) in files.iter().flat_map(|file| &file.skipped) {
         *reasons.entry(skip).or_default() += count;
     }
-    let reasons = reasons.into_iter().map(|(skip, count)| format!(", {count} {skip}")).collect::<String>();
+    reasons
+}
+
+/// Why none of the rows is of use: how many there are for each reason, and what the chat template said.
+fn why(files: &[FileProvenance], reasons: &BTreeMap<Skip, u64>, refusal: Option<String>) -> String {
+    let rows: u64 = files.iter().map(|file| file.rows_read).sum();
+    let reasons = reasons.iter().map(|(skip, count)| format!(", {count} {skip}")).collect::<String>();
     let refusal = refusal.map_or(String::new(), |refusal| format!(" ({refusal})"));
     format!("{rows} rows read{reasons}{refusal}")
 }

@@ -1,8 +1,18 @@
 //! What the user asks of calibration data: where it is, how much of it, and how it becomes sequences.
 
 use super::CalibrationDataError;
+use super::files::{self, DataFile};
 use serde::{Serialize, Serializer};
 use std::path::PathBuf;
+
+/// The least that is read of a long text, in bytes.
+const MIN_DOCUMENT: u64 = 256 << 10;
+/// The same where samples are drawn from all of it.
+const MIN_DRAWN_DOCUMENT: u64 = 4 << 20;
+/// Bytes that are read of a long text for each token asked for, twice what tokens have in most languages.
+const BYTES_PER_TOKEN: u64 = 8;
+/// Bytes that tokenizers take for each byte of a text.
+const MEMORY_PER_BYTE: u64 = 160;
 
 /// How documents become sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +78,25 @@ impl Options {
         let files = files.into_iter().map(Into::into).collect();
         let (seed, shuffle, packing, column, max_bytes) = (0, false, None, None, 64 << 30);
         Options { files, samples, sequence_length, seed, shuffle, packing, column, max_bytes }
+    }
+
+    /// The most memory, about, that tokenizing the files takes at a time: that of the longest text. Rows are short.
+    pub fn tokenizer_memory(&self) -> u64 {
+        let files = files::resolve(&self.files).unwrap_or_default();
+        let longest = files.iter().filter_map(DataFile::text_bytes).max().unwrap_or(0);
+        longest.min(self.max_document()).saturating_mul(MEMORY_PER_BYTE)
+    }
+
+    /// The most bytes that are read of a text at first.
+    pub(super) fn max_document(&self) -> u64 {
+        let tokens = (self.samples as u64).saturating_mul(self.sequence_length as u64);
+        let least = if self.is_drawn() { MIN_DRAWN_DOCUMENT } else { MIN_DOCUMENT };
+        least.max(tokens.saturating_mul(BYTES_PER_TOKEN))
+    }
+
+    /// Whether samples come from all over a text, and not from its beginning.
+    pub(super) fn is_drawn(&self) -> bool {
+        self.shuffle || self.packing == Some(Packing::Random)
     }
 
     pub(super) fn check(&self) -> Result<(), CalibrationDataError> {

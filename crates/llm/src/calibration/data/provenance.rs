@@ -48,7 +48,7 @@ pub struct FileProvenance {
     pub rows_used: u64,
     /// Rows that are of no use, by reason.
     pub skipped: BTreeMap<Skip, u64>,
-    /// Whether only the beginning of a very long text was read.
+    /// Whether samples are of the beginning of a very long text, where they would be of all of it.
     pub cut: bool,
 }
 

@@ -30,7 +30,7 @@ pub(super) fn check(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     check_flags(sources)?;
     check_tensors(sources)?;
     check_blocks(sources)?;
-    check_layer_types(sources.config)?;
+    check_layer_types(sources)?;
     let activation = sources.family.math.activation.resolve(sources.config);
     match activation {
         Activation::Unknown => {
@@ -82,11 +82,16 @@ fn check_blocks(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     }
 }
 
-fn check_layer_types(config: &ModelConfig) -> Result<(), ForwardError> {
+fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
+    let (types, blocks) = (&sources.config.layer_types, sources.network.blocks().len());
     let known = |kind: &&String| !matches!(kind.as_str(), "full_attention" | "sliding_attention");
-    match config.layer_types.iter().find(known) {
+    match types.iter().find(known) {
         Some(kind) => Err(ForwardError::unsupported(format!("layers of the type `{kind}`"))),
-        None => Ok(()),
+        None if types.is_empty() || types.len() == blocks => Ok(()),
+        None => {
+            let stated = format!("a `layer_types` of {blocks} blocks, but one of {}", types.len());
+            Err(ForwardError::missing("config.json", stated))
+        }
     }
 }
 
