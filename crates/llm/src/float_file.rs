@@ -4,6 +4,7 @@
 use kvant_container::positioned;
 use kvant_numeric::arithmetic::{bf16_to_f32, round_to_bf16};
 use kvant_numeric::linalg::Precision;
+use rayon::prelude::*;
 use std::fs::File;
 use std::io;
 
@@ -19,21 +20,18 @@ pub(crate) fn size(precision: Precision) -> usize {
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn write(file: &File, precision: Precision, mut offset: u64, data: &[f32]) -> io::Result<()> {
+pub(crate) fn write(file: &File, precision: Precision, offset: u64, data: &[f32]) -> io::Result<()> {
     let size = size(precision);
-    let mut bytes = vec![0; size * PIECE.min(data.len())];
-    for piece in data.chunks(PIECE) {
-        let bytes = &mut bytes[..size * piece.len()];
+    data.par_chunks(PIECE).enumerate().try_for_each_init(Vec::new, |bytes, (index, piece)| {
+        bytes.resize(size * piece.len(), 0);
         match precision {
             Precision::F32 => encode(piece, bytes, f32::to_le_bytes),
             Precision::Bf16 => {
                 encode(piece, bytes, |value| ((round_to_bf16(value).to_bits() >> 16) as u16).to_le_bytes())
             }
         }
-        positioned::write_all_at(file, bytes, offset)?;
-        offset += bytes.len() as u64;
-    }
-    Ok(())
+        positioned::write_all_at(file, bytes, offset + (index * PIECE * size) as u64)
+    })
 }
 
 fn encode<const N: usize>(values: &[f32], bytes: &mut [u8], encode: impl Fn(f32) -> [u8; N]) {
@@ -47,26 +45,27 @@ fn encode<const N: usize>(values: &[f32], bytes: &mut [u8], encode: impl Fn(f32)
 pub(crate) fn read(
     file: &File,
     precision: Precision,
-    mut offset: u64,
+    offset: u64,
     elements: usize,
     mut data: Vec<f32>,
 ) -> io::Result<Vec<f32>> {
     let size = size(precision);
-    data.clear();
-    data.reserve_exact(elements);
-    let mut bytes = vec![0; size * PIECE.min(elements)];
-    while data.len() < elements {
-        let bytes = &mut bytes[..size * PIECE.min(elements - data.len())];
-        positioned::read_exact_at(file, bytes, offset)?;
+    data.resize(elements, 0.0);
+    let pieces = data.par_chunks_mut(PIECE).enumerate();
+    pieces.try_for_each_init(Vec::new, |bytes, (index, piece)| {
+        bytes.resize(size * piece.len(), 0);
+        positioned::read_exact_at(file, bytes, offset + (index * PIECE * size) as u64)?;
         match precision {
-            Precision::F32 => data.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
-            Precision::Bf16 => {
-                data.extend(bytes.as_chunks().0.iter().map(|bytes| bf16_to_f32(u16::from_le_bytes(*bytes))));
-            }
+            Precision::F32 => decode(bytes, piece, f32::from_le_bytes),
+            Precision::Bf16 => decode(bytes, piece, |bytes| bf16_to_f32(u16::from_le_bytes(bytes))),
         }
-        offset += bytes.len() as u64;
-    }
+        Ok::<(), io::Error>(())
+    })?;
     Ok(data)
+}
+
+fn decode<const N: usize>(bytes: &[u8], values: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+    values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = decode(*bytes));
 }
 
 /// Elements that are turned into bytes at a time.

@@ -32,11 +32,13 @@ static PACKED: Mutex<Vec<Vec<[Tile; 2]>>> = Mutex::new(Vec::new());
 /// So many are kept: more products seldom run side by side.
 const KEPT: usize = 2;
 
-/// Lends tiles, which hold whatever was in them.
-fn with_packed<R>(work: impl FnOnce(&mut Vec<[Tile; 2]>) -> R) -> R {
+/// Lends so many pairs of tiles, which hold whatever was in them.
+fn with_packed<R>(count: usize, work: impl FnOnce(&mut [[Tile; 2]]) -> R) -> R {
     let kept = || PACKED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut packed = kept().pop().unwrap_or_default();
-    let result = work(&mut packed);
+    // Never fewer than there are: those beyond would be made anew for the next weight.
+    packed.resize(count.max(packed.len()), [Tile::ZERO; 2]);
+    let result = work(&mut packed[..count]);
     let mut kept = kept();
     if kept.len() < KEPT {
         kept.push(packed);
@@ -54,9 +56,10 @@ pub(super) fn linear(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, layer: L
     let share = share(tokens, steps, terms);
     let panel = (PANEL / x.columns.max(1)).next_multiple_of(BAND).min(outputs);
     let data = &mut data[..(tokens - 1) * row_step + outputs];
-    with_packed(|weights| {
+    with_packed(panel.div_ceil(BAND) * steps, |packed| {
         for start in (0..outputs).step_by(panel) {
             let features = start..(start + panel).min(outputs);
+            let weights = &mut packed[..features.len().div_ceil(BAND) * steps];
             pack_weight(unit, layer, features.clone(), steps, weights);
             let task = Task { unit, x, terms, steps, weights, finish: layer.finish(features.clone()), features };
             let shares = data.par_chunks_mut(share * row_step).enumerate();
@@ -77,8 +80,7 @@ fn share(tokens: usize, steps: usize, terms: Terms) -> usize {
 }
 
 /// Packs rows of a weight; the last band is filled up with zeros.
-fn pack_weight(unit: TileUnit, layer: Layer<'_>, features: Range<usize>, steps: usize, out: &mut Vec<[Tile; 2]>) {
-    out.resize(features.len().div_ceil(BAND) * steps, [Tile::ZERO; 2]);
+fn pack_weight(unit: TileUnit, layer: Layer<'_>, features: Range<usize>, steps: usize, out: &mut [[Tile; 2]]) {
     out.par_chunks_mut(steps.max(1)).enumerate().for_each_init(Vec::new, |values, (band, pairs)| {
         let start = features.start + band * BAND;
         let rows = start..(start + BAND).min(features.end);

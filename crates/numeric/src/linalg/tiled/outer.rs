@@ -25,10 +25,12 @@ pub(in crate::linalg) struct Strip<'a> {
 /// Adds `x^T y` to the totals, both rounded to bfloat16, on all threads of the current rayon pool, which changes no bit.
 /// The rows of both are contiguous.
 pub(in crate::linalg) fn add_outer(unit: TileUnit, x: Matrix<'_>, y: Matrix<'_>, mut strips: Vec<Strip<'_>>) {
-    with_packed(|right| {
+    let most = x.rows.min(TOKENS).div_ceil(DEPTH) * y.columns.div_ceil(BAND);
+    with_packed(most, |packed| {
         for start in (0..x.rows).step_by(TOKENS) {
             let tokens = start..(start + TOKENS).min(x.rows);
             let steps = tokens.len().div_ceil(DEPTH);
+            let right = &mut packed[..y.columns.div_ceil(BAND) * steps];
             pack_right(y.part(tokens.clone()), steps, right);
             let task = Task { unit, x: x.part(tokens), steps, right };
             // The last strips of a lower half are the longest.
@@ -38,8 +40,7 @@ pub(in crate::linalg) fn add_outer(unit: TileUnit, x: Matrix<'_>, y: Matrix<'_>,
 }
 
 /// Right operands for all columns, bands of them one after another. A tile has two rows of `y` in each of its own.
-fn pack_right(y: Matrix<'_>, steps: usize, out: &mut Vec<[Tile; 2]>) {
-    out.resize(y.columns.div_ceil(BAND) * steps, [Tile::ZERO; 2]);
+fn pack_right(y: Matrix<'_>, steps: usize, out: &mut [[Tile; 2]]) {
     out.par_chunks_mut(PACKED * steps).enumerate().for_each(|(index, pairs)| {
         dispatch(Isa::best(), Columns { rows: y, first: index * PACKED * BAND, steps, pairs });
     });
