@@ -39,7 +39,8 @@ pub struct CalibrationArgs {
     /// The precision of activations while data run, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
     #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true)]
     pub precision: Precision,
-    /// Activations and Hessians kept in memory; more activations go to a temporary file, more Hessians take more passes
+    /// Activations and Hessians kept in memory; more activations go to a temporary file, more Hessians take more passes; the
+    /// largest is held in any case
     #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "calib")]
     pub max_memory: ByteSize,
     /// What the next block is calibrated on: the output of the quantized block, or of the float one

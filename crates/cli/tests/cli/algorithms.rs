@@ -113,6 +113,31 @@ fn algorithms_without_data_are_refused_before_anything_is_written() {
     assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")));
 }
 
+/// What the process takes is looked at while it runs, where the system tells it.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_more_memory_is_taken_than_the_plan_tells() {
+    use std::process::Stdio;
+    let place = place();
+    let of_process = |id: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        line.map_or(0, |line| line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024)
+    };
+    for algorithm in ["gptq", "awq,gptaq", "smoothquant"] {
+        let options = ["-s", "uint4_wo_128", "--algorithm", algorithm, "--threads", "2"];
+        let told = place.succeed(&[&["plan", "nano_llama", "--json"], &options[..], &DATA].concat()).json();
+        let told = told["peak_memory"].as_u64().unwrap();
+        let args = quantize(&[&options[..], &["-o", algorithm]].concat());
+        let mut child = place.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut taken = 0;
+        while child.try_wait().unwrap().is_none() {
+            taken = of_process(child.id()).max(taken);
+        }
+        assert!(taken > told / 20 && taken <= told, "{algorithm}: {taken} of {told}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_killed_run_goes_on_with_the_block_to_the_same_bytes() {

@@ -56,6 +56,12 @@ impl BlockwiseError {
     pub fn hint(&self) -> Option<String> {
         match self {
             BlockwiseError::Forward(error) => error.hint(),
+            // An excluded layer runs all the same, and later layers read what it puts out.
+            BlockwiseError::Engine(EngineError::Weight { .. }) => Some(
+                "download the file again, or make it again from the original model; without an algorithm the layer can be left \
+                 as it is with --exclude"
+                    .to_owned(),
+            ),
             BlockwiseError::Engine(error) => error.hint(),
             BlockwiseError::NotFinite { precision: Precision::Bf16, .. } => {
                 Some("activations may overflow in this precision: calibrate with --precision f32".to_owned())

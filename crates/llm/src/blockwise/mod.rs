@@ -10,6 +10,7 @@ mod capture;
 mod error;
 mod inputs;
 mod meter;
+mod nearest;
 mod reached;
 mod report;
 mod rounding;

@@ -15,6 +15,7 @@ use crate::forward::{Depth, Variation};
 use crate::network::Source;
 use crate::plan::{PlannedBlock, PlannedLayer};
 use crate::weight::Limits;
+use kvant_numeric::kernel::group_abs_max;
 use kvant_quant::scheme::{Axis, Granularity};
 use kvant_quant::transform::{
     Awq, Candidate, ChannelStatistic, Clip, Loss, SmoothQuant, Transform, TransformError, WeightStatistic, best,
@@ -249,9 +250,9 @@ impl<'a> Blockwise<'_, 'a> {
         };
         let Some(layer) = planned.find(is_shared) else { return Ok(Vec::new()) };
         let values = self.values(&self.matrix(&work.float, work.block.index, layer)?);
-        let largest = |values: &[f32]| values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-        let of_rows: Vec<f32> = values.chunks(layer.columns.max(1)).map(largest).collect();
-        let most = largest(&of_rows);
+        let mut of_rows = vec![0.0; layer.rows];
+        group_abs_max(self.engine.isa, &values, layer.columns.max(1), &mut of_rows);
+        let most = of_rows.iter().copied().fold(0.0, f32::max);
         Ok(rows.iter().flat_map(|rows| &of_rows[rows.clone()]).map(|row| row / most).collect())
     }
 

@@ -126,9 +126,7 @@ impl<'a> Trial<'_, '_, 'a> {
     fn on_divided<R>(&self, rows: &[f32], scales: Option<&[f32]>, run: impl FnOnce(&[f32]) -> R) -> R {
         let Some(scales) = scales else { return run(rows) };
         let runner = &self.blockwise.runner;
-        let mut divided = runner.buffer(rows.len());
-        divided.clear();
-        divided.extend_from_slice(rows);
+        let mut divided = runner.copy(rows);
         divide(&mut divided, scales);
         let result = run(&divided);
         runner.give(divided);

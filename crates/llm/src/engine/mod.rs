@@ -5,13 +5,17 @@ mod acceptance;
 mod deliverable;
 mod layer;
 mod output;
+mod output_check;
+mod output_error;
+mod output_paths;
 mod packed;
 mod turns;
 
 pub use acceptance::Acceptance;
 pub(crate) use acceptance::refuse_foreseen;
 pub use deliverable::{Deliverable, Form};
-pub use output::{Begun, Output, OutputError, Placed};
+pub use output::{Begun, Output, Placed};
+pub use output_error::OutputError;
 pub(crate) use turns::take_turns;
 
 use crate::export::{Piece, ScaleEncoding, encode};

@@ -1,136 +1,20 @@
 //! The output directory while it is made: a staging directory beside it, a journal beside that, and one rename at the
 //! end. Nothing appears under the final name before it is whole.
 
+use super::output_check::{check_beside, check_room, check_source, check_target};
+use super::output_error::OutputError;
+use super::output_paths::Paths;
 use super::{Acceptance, Deliverable, EngineError, Form};
 use crate::import::SIDE_FILES;
 use crate::journal::{Entry, Journal, Written};
 use crate::plan::Plan;
-use kvant_container::{Checkpoint, Durability, ErrorKind, Writer, gguf, positioned, python_json};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
-
-/// What keeps an output from being made.
-#[derive(Debug, thiserror::Error)]
-pub enum OutputError {
-    /// The directory is there already (*invalid*).
-    #[error("{} exists already", .0.display())]
-    Exists(PathBuf),
-    /// What would be replaced does not look like a model (*invalid*).
-    #[error("{} exists already and cannot be replaced: {reason}", path.display())]
-    NotReplaceable {
-        /// The path.
-        path: PathBuf,
-        /// What it is.
-        reason: &'static str,
-    },
-    /// The output would overwrite its own source (*invalid*).
-    #[error("the output {} is the source or holds it", .0.display())]
-    IsSource(PathBuf),
-    /// The path ends in no name (*invalid*).
-    #[error("{} does not end in a name", .0.display())]
-    NoName(PathBuf),
-    /// Another process is making it.
-    #[error("another run is writing {}", .0.display())]
-    Busy(PathBuf),
-    /// The staging directory is not of Kvant's making (*invalid*).
-    #[error("{} is in the way: it is no unfinished output of Kvant", .0.display())]
-    InTheWay(PathBuf),
-    /// The disk has no room.
-    #[error("{}{} needs {needed} bytes of disk space, and {available} are free", path.display(), beside(*others))]
-    NoRoom {
-        /// The first output.
-        path: PathBuf,
-        /// How many more there are on the same disk.
-        others: usize,
-        /// Bytes that they take together.
-        needed: u64,
-        /// Bytes that are free.
-        available: u64,
-    },
-    /// The system.
-    #[error("cannot {action} {}: {cause}", path.display())]
-    Io {
-        /// What was attempted, as a verb.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// The system's answer.
-        cause: io::Error,
-    },
-}
-
-impl OutputError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            OutputError::Exists(_)
-            | OutputError::NotReplaceable { .. }
-            | OutputError::IsSource(_)
-            | OutputError::NoName(_)
-            | OutputError::InTheWay(_) => ErrorKind::Invalid,
-            OutputError::Busy(_) | OutputError::NoRoom { .. } | OutputError::Io { .. } => ErrorKind::Io,
-        }
-    }
-
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            OutputError::Exists(_) => Some("choose another output with -o, or replace it with --overwrite".to_owned()),
-            OutputError::NotReplaceable { .. } => Some(
-                "--overwrite replaces models alone; choose another output with -o, or remove it yourself".to_owned(),
-            ),
-            OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another output with -o".to_owned()),
-            OutputError::Busy(_) => Some("wait for it, or stop it".to_owned()),
-            OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
-            OutputError::NoRoom { .. } => Some("free some space, or choose a directory on another disk".to_owned()),
-            OutputError::Io { .. } => None,
-        }
-    }
-
-    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OutputError {
-        let path = path.to_owned();
-        move |cause| OutputError::Io { action, path, cause }
-    }
-}
-
-/// The paths of an output: `name`, `name.partial/`, `name.partial.journal`, and `name.partial.replaced/` for what was there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Paths {
-    target: PathBuf,
-    staging: PathBuf,
-    journal: PathBuf,
-    replaced: PathBuf,
-}
-
-impl Paths {
-    fn of(target: &Path) -> Result<Paths, OutputError> {
-        let target = std::path::absolute(target).map_err(OutputError::io("find", target))?;
-        let Some(name) = target.file_name().map(OsString::from) else {
-            return Err(OutputError::NoName(target));
-        };
-        let beside = |suffix: &str| {
-            let mut name = name.clone();
-            name.push(suffix);
-            target.with_file_name(name)
-        };
-        let (staging, journal, replaced) =
-            (beside(".partial"), beside(".partial.journal"), beside(".partial.replaced"));
-        Ok(Paths { target, staging, journal, replaced })
-    }
-
-    /// What will be renamed.
-    fn made(&self, form: &Form) -> PathBuf {
-        match form {
-            Form::Directory => self.staging.clone(),
-            Form::File(name) => self.staging.join(name),
-        }
-    }
-}
 
 /// How an output begins.
 #[derive(Debug)]
@@ -400,91 +284,6 @@ fn clear_beside(paths: &Paths) -> Result<(), OutputError> {
 fn clear_away(paths: &Paths) -> Result<(), OutputError> {
     clear_beside(paths)?;
     fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
-}
-
-/// What stands under the output's name: nothing, an empty directory, or a model to be replaced.
-fn check_target(target: &Path, form: &Form, overwrite: bool) -> Result<(), OutputError> {
-    if target.symlink_metadata().is_err() || *form == Form::Directory && is_empty_dir(target) {
-        return Ok(());
-    }
-    if let Some(reason) = reason_to_keep(target, form)? {
-        return Err(OutputError::NotReplaceable { path: target.to_owned(), reason });
-    }
-    if overwrite { Ok(()) } else { Err(OutputError::Exists(target.to_owned())) }
-}
-
-/// Why what stands under the output's name is not to be replaced; nothing where it is a model.
-fn reason_to_keep(target: &Path, form: &Form) -> Result<Option<&'static str>, OutputError> {
-    if let Form::File(_) = form {
-        return Ok((!gguf::is_gguf(target)).then_some("it is no GGUF file"));
-    }
-    if !target.is_dir() {
-        return Ok(Some("it is not a directory"));
-    }
-    if std::env::current_dir().is_ok_and(|current| holds(target, &current)) {
-        return Ok(Some("it is or holds the current directory"));
-    }
-    let names = fs::read_dir(target).map_err(OutputError::io("read", target))?;
-    let names: Vec<String> = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    let model = names.iter().any(|name| name == "config.json" || name.ends_with(".safetensors"));
-    let is_kept = !model || names.iter().any(|name| name == ".git");
-    Ok(is_kept.then_some("it holds other things than a model"))
-}
-
-/// A source may hold the output, which is made beside its files, but not the other way round.
-fn check_source(target: &Path, source: &Path) -> Result<(), OutputError> {
-    if holds(target, source) { Err(OutputError::IsSource(target.to_owned())) } else { Ok(()) }
-}
-
-fn is_empty_dir(path: &Path) -> bool {
-    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
-}
-
-/// Whether a directory is or holds another path.
-fn holds(target: &Path, source: &Path) -> bool {
-    matches!((source.canonicalize(), target.canonicalize()), (Ok(source), Ok(target)) if source.starts_with(&target))
-}
-
-/// What is in the way without a journal is not ours to remove.
-fn check_beside(paths: &Paths) -> Result<(), OutputError> {
-    let mut strangers = [&paths.staging, &paths.replaced].into_iter().filter(|path| path.symlink_metadata().is_ok());
-    match strangers.next().filter(|_| !paths.journal.exists()) {
-        Some(stranger) => Err(OutputError::InTheWay(stranger.clone())),
-        None => Ok(()),
-    }
-}
-
-/// Room for outputs, for those together that lie on one disk.
-fn check_room(outputs: &[(&dyn Deliverable, Paths)]) -> Result<(), OutputError> {
-    let mut disks: BTreeMap<Option<u64>, Vec<&(&dyn Deliverable, Paths)>> = BTreeMap::new();
-    for output in outputs {
-        disks.entry(positioned::file_system(&output.1.target)).or_default().push(output);
-    }
-    disks.values().try_for_each(|outputs| check_room_on_one_disk(outputs))
-}
-
-fn check_room_on_one_disk(outputs: &[&(&dyn Deliverable, Paths)]) -> Result<(), OutputError> {
-    let Some((_, first)) = outputs.first() else { return Ok(()) };
-    // An unfinished output has its room already.
-    let reserved = |paths: &Paths| -> u64 {
-        let entries = fs::read_dir(&paths.staging).into_iter().flatten();
-        entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
-    };
-    let missing =
-        |(plan, paths): &&(&dyn Deliverable, Paths)| plan.geometry().disk_size().saturating_sub(reserved(paths));
-    let needed = outputs.iter().map(missing).fold(0, u64::saturating_add);
-    match positioned::available_space(&first.target) {
-        Ok(available) if available < needed => {
-            Err(OutputError::NoRoom { path: first.target.clone(), others: outputs.len() - 1, needed, available })
-        }
-        // A system that cannot tell lets the work begin; a full disk is reported then.
-        _ => Ok(()),
-    }
-}
-
-/// How many outputs there are beside the first, as a part of a sentence.
-fn beside(others: usize) -> String {
-    if others == 0 { String::new() } else { format!(", with {others} more beside it,") }
 }
 
 fn fresh_writer(plan: &dyn Deliverable, paths: &Paths) -> Result<Writer, EngineError> {

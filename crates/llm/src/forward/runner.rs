@@ -83,6 +83,11 @@ impl<'r, 'a> Runner<'r, 'a> {
         self.buffers.take(elements)
     }
 
+    /// A copy of these numbers, in such a buffer.
+    pub(crate) fn copy(&self, elements: &[f32]) -> Vec<f32> {
+        self.buffers.copy(elements)
+    }
+
     /// Takes back a buffer that is no longer used, a run's results or another's.
     pub(crate) fn give(&self, buffer: Vec<f32>) {
         self.buffers.give(buffer);
