@@ -110,7 +110,7 @@ impl Calibration<'_> {
         printer: &Printer,
     ) -> Result<Found, Failure> {
         let progress = Progress::new(printer, Unit::Tokens);
-        let watch = Mutex::new(progress.watch());
+        let watch = Mutex::new(progress.watch_resumed());
         let watch = |done, total| watch.lock().unwrap_or_else(PoisonError::into_inner)(done, total);
         let (checkpoint, ops, sequences) = (self.checkpoint, self.args.precision.ops(), &loaded.data.sequences);
         let sources = Sources { plan, checkpoint, decoder, ops: &ops, sequences, output };
@@ -162,14 +162,7 @@ impl Calibration<'_> {
 
     fn data(&self, decoder: &Decoder<'_>) -> Result<CalibrationData, Failure> {
         let options = options(self.args, decoder.longest());
-        let (length, longest) = (options.sequence_length, decoder.longest().unwrap_or(usize::MAX));
-        if length > longest {
-            let failure = Failure::new(
-                Kind::Invalid,
-                format!("sequences of {length} tokens are longer than the {longest} that the model can take"),
-            );
-            return Err(failure.with_hint(Some("give a smaller --seq-len".to_owned())));
-        }
+        check_length(&options, decoder.longest())?;
         Ok(CalibrationData::load(&options, self.model, decoder.vocabulary(), |_, _| {})?)
     }
 
@@ -200,6 +193,28 @@ pub fn options(args: &CalibrationArgs, longest: Option<usize>) -> Options {
         column: args.column.clone(),
         ..Options::new(args.calib.iter(), args.num_samples, length)
     }
+}
+
+/// Refuses data, where any are named, that are too long for the model or not there, without reading them.
+///
+/// # Errors
+/// What loading them would report.
+pub fn check(args: &CalibrationArgs, longest: Option<usize>) -> Result<(), Failure> {
+    if args.calib.is_empty() {
+        return Ok(());
+    }
+    let options = options(args, longest);
+    options.check()?;
+    check_length(&options, longest)
+}
+
+fn check_length(options: &Options, longest: Option<usize>) -> Result<(), Failure> {
+    let (length, longest) = (options.sequence_length, longest.unwrap_or(usize::MAX));
+    if length <= longest {
+        return Ok(());
+    }
+    let message = format!("sequences of {length} tokens are longer than the {longest} that the model can take");
+    Err(Failure::new(Kind::Invalid, message).with_hint(Some("give a smaller --seq-len".to_owned())))
 }
 
 /// Removes what was kept for a run that is now whole.

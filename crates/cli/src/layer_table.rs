@@ -53,7 +53,7 @@ fn worse(report: &BlockwiseReport) -> Option<String> {
         || report.layers.iter().filter_map(|layer| Some((layer, layer.share()?))).filter(|(_, share)| *share > 1.0);
     let (most, share) = worse().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
     let text = format!(
-        "{}, `{}` the most, {share:.3} times: more data or other settings may mend it",
+        "{}, `{}` the most, {share:.3} times, inputs in floats: more data or other settings may mend it",
         worse().count(),
         most.layer
     );

@@ -1,9 +1,9 @@
-//! The memory that is free on this machine, where the system tells it in files, and what is said where that is too little.
+//! The memory that may be had on this machine, where the system tells it in files, and what is said where that is too little.
 
 use crate::size;
 use std::fs;
 
-/// Bytes that are free: of the machine, or of the container that this runs in. Unknown where no file tells it.
+/// Bytes that may be had at most: of the machine, or of the container that this runs in. Unknown where no file tells it.
 pub fn available() -> Option<u64> {
     let of_machine = kilobytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?.checked_mul(1024)?;
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
@@ -20,7 +20,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 pub fn shortage(needed: u64, available: Option<u64>) -> Option<String> {
     let available = available.filter(|available| needed > *available)?;
     Some(format!(
-        "this may take {} of memory, and {} are free: a smaller --max-memory takes less and more passes, rtn and awq keep no \
+        "this may take {} of memory, and no more than {} are to be had: a smaller --max-memory takes less and more passes, rtn and awq keep no \
          Hessians",
         size::bytes(needed),
         size::bytes(available)

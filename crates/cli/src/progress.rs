@@ -128,13 +128,40 @@ impl Progress<'_> {
 impl Progress<'_> {
     /// Takes what is done and what there is in all.
     pub fn watch(&self) -> impl FnMut(u64, u64) + Send {
+        self.watch_after(|_| 0)
+    }
+
+    /// The same of a run that may go on with an earlier one: what is done when it is first told is that one's.
+    pub fn watch_resumed(&self) -> impl FnMut(u64, u64) + Send {
+        self.watch_after(|done| done)
+    }
+
+    fn watch_after(&self, resumed: impl Fn(u64) -> u64 + Send) -> impl FnMut(u64, u64) + Send {
         let mut before = None;
-        move |done: u64, all: u64| match before.replace(done) {
-            None => {
-                self.begin(all, 0);
-                self.advance("", done);
+        move |done: u64, all: u64| {
+            let earlier = before.replace(done).unwrap_or_else(|| {
+                self.start(all, resumed(done));
+                resumed(done)
+            });
+            self.advance("", done - earlier);
+        }
+    }
+
+    /// Begins to count, at what an earlier run has done.
+    fn start(&self, total: u64, done: u64) {
+        match &self.view {
+            View::Hidden => {}
+            View::Bar(bar) => {
+                bar.set_length(total);
+                bar.set_position(done);
+                bar.reset_eta();
             }
-            Some(before) => self.advance("", done - before),
+            View::Lines(lines) => {
+                if let Ok(mut lines) = lines.lock() {
+                    (lines.total, lines.resumed) = (total, done);
+                    self.tell(lines.advance(done, Instant::now()));
+                }
+            }
         }
     }
 }
@@ -154,20 +181,7 @@ impl engine::Progress for Progress<'_> {
             let (done, total) = (size::bytes(done_bytes), size::bytes(total_bytes));
             self.printer.note(&format!("going on where an earlier run stopped, at {done} of {total}"));
         }
-        match &self.view {
-            View::Hidden => {}
-            View::Bar(bar) => {
-                bar.set_length(total_bytes);
-                bar.set_position(done_bytes);
-                bar.reset_eta();
-            }
-            View::Lines(lines) => {
-                if let Ok(mut lines) = lines.lock() {
-                    (lines.total, lines.resumed) = (total_bytes, done_bytes);
-                    self.tell(lines.advance(done_bytes, Instant::now()));
-                }
-            }
-        }
+        self.start(total_bytes, done_bytes);
     }
 
     fn advance(&self, name: &str, bytes: u64) {

@@ -119,6 +119,21 @@ fn weights_that_are_no_numbers_are_named() {
 }
 
 #[test]
+fn a_norm_that_is_no_number_does_not_get_the_output_s_name() {
+    let (_dir, source, target) = small(Dtype::BF16);
+    let mut tensors = llama(Dtype::F32);
+    let norm = tensors.iter_mut().find(|t| t.0.contains("input_layernorm")).unwrap();
+    norm.3[..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    write(&source, &llama_config(), &tensors);
+    let (checkpoint, plan) = (Checkpoint::open(&source).unwrap(), plan(&source, &scheme("int4:g32")).unwrap());
+    let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
+    engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap();
+    let error = output.place(&plan, &checkpoint, Durability::Process, Acceptance::Verified).unwrap_err();
+    assert!(matches!(error, EngineError::Unfit { .. }) && error.to_string().contains("input_layernorm"), "{error}");
+    assert!(!target.exists());
+}
+
+#[test]
 fn fp8_sources_are_read_with_their_scales() {
     let (_dir, source, target) = small(Dtype::BF16);
     let mut tensors = llama(Dtype::BF16);

@@ -58,6 +58,14 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// Bytes of a number.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Precision::F32 => 4,
+            Precision::Bf16 => 2,
+        }
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {

@@ -41,7 +41,7 @@ Examples:
   kvant verify Llama-3.2-1B-int4 --for vllm
   kvant list schemes
 
-Exit status: 0 done; 1 the model or the recipe cannot be done, or a check failed; 2 wrong usage, missing data too, or a bug; 130 stopped with Ctrl-C.";
+Exit status: 0 done; 1 the model or the recipe cannot be done, or a check failed; 2 wrong usage, such as no --calib where it is needed, or a bug; 130 stopped with Ctrl-C.";
 
 /// Quantizes deep-learning models: from a checkpoint to a smaller one that loads.
 #[derive(Debug, Parser)]

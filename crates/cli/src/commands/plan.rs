@@ -1,7 +1,7 @@
 //! `kvant plan`: what would become of every tensor.
 
 use crate::args::{CalibrationArgs, FinishArgs, PlanArgs, RecipeArgs, RunArgs};
-use crate::calibration::options;
+use crate::calibration::{self, options};
 use crate::failure::Failure;
 use crate::fate::{Fate, fates};
 use crate::model::Planned;
@@ -59,7 +59,7 @@ impl View<'_> {
         let options = options(self.calibration, plan.longest);
         let (sequences, length) = (options.samples as u64, options.sequence_length as u64);
         let (memory, tokenizing) = (self.calibration.max_memory.0, options.tokenizer_memory());
-        CalibrationSize { sequences, length, memory, tokenizing }
+        CalibrationSize { sequences, length, memory, tokenizing, stored: self.calibration.precision.bytes() }
     }
 
     /// Tells where this machine may have too little memory for the algorithms.
@@ -77,9 +77,10 @@ impl View<'_> {
 /// Prints what was planned: the checkpoint, or the file of its codes where that alone is asked for.
 ///
 /// # Errors
-/// When stdout cannot be written.
+/// Data that cannot be what they should; when stdout cannot be written.
 pub fn show(planned: &Planned, recipe: &RecipeArgs, view: &View<'_>, printer: &Printer) -> Result<(), Failure> {
     let Planned { checkpoint, plan, file } = planned;
+    calibration::check(&recipe.calibration, plan.longest)?;
     view.note_shortage(plan, printer);
     match file.as_ref().filter(|_| recipe.format.len() == 1) {
         Some(file) => {

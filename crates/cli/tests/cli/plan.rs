@@ -18,6 +18,7 @@ fn tables() {
 #[test]
 fn algorithms_cost_what_is_estimated() {
     let place = Place::new();
+    place.write("text.txt", "A text.");
     let args = ["--scheme", "uint4_wo_128", "--algorithm", "awq,gptq", "--calib", "text.txt", "--threads", "2"];
     let args = [&["plan", "nano_llama"], &args[..]].concat();
     insta::assert_snapshot!("plan_algorithms", place.show(&args));
@@ -29,6 +30,19 @@ fn algorithms_cost_what_is_estimated() {
     assert!(usual["peak_memory"].as_u64() > short["peak_memory"].as_u64());
     let plain = place.succeed(&["plan", "nano_llama", "--scheme", "uint4_wo_128", "--json"]).json();
     assert!(plain["calibration"].is_null());
+    let halved = json(&["--precision", "bf16"]);
+    assert_eq!(halved["disk"].as_u64(), usual["disk"].as_u64().map(|disk| disk / 2));
+}
+
+#[test]
+fn data_that_cannot_be_are_refused_by_plans_too() {
+    let place = Place::new();
+    place.write("text.txt", "A text.");
+    for (data, length, word) in [("text.txt", "100000", "100000 tokens"), ("nowhere.txt", "64", "nowhere.txt")] {
+        let more = ["--scheme", "int8", "--algorithm", "gptq", "--calib", data, "--seq-len", length];
+        let run = place.run(&[&["plan", "nano_llama"], &more[..]].concat());
+        assert!(run.code == Some(1) && run.stderr.contains(word), "{run:?}");
+    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ pub struct LayerReport {
     pub algorithm: String,
     /// Calibration tokens that reached it.
     pub tokens: u64,
-    /// The loss of rounding the same weights (folded, if there was a transform) to nearest; of weights with more than a
-    /// thousand rows, as every second, third, ... of them tells.
+    /// The loss of what there would be without any algorithm: the source's weights rounded to nearest, scales moved afterwards,
+    /// for the same outputs. Of weights with more than a thousand rows, as every second, third, ... of them tells.
     pub loss_rtn: Option<f64>,
     /// The loss of the codes that were written.
     pub loss: Option<f64>,

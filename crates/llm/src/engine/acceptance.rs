@@ -1,4 +1,4 @@
-//! Whether a complete output may have its name: what `kvant verify` finds of it without reading all bytes again. The checks
+//! Whether a complete output may have its name: what `kvant verify` finds of it without reading codes again. The checks
 //! are those of [`crate::verify`].
 
 use super::EngineError;
@@ -20,7 +20,7 @@ pub enum Acceptance {
 /// # Errors
 /// [`EngineError::Unfit`] where a check finds an error.
 pub(super) fn accept_but(output: &Path, is_allowed: impl Fn(&Finding) -> bool) -> Result<(), EngineError> {
-    let report = verify(output, &Options { reads: Reads::Scales, ..Options::default() })?;
+    let report = verify(output, &Options { reads: Reads::Floats, ..Options::default() })?;
     let errors: Vec<_> = report.errors().filter(|error| !is_allowed(error)).collect();
     match errors.first() {
         None => Ok(()),

@@ -1,6 +1,6 @@
 //! What keeps an output from being made.
 
-use kvant_container::ErrorKind;
+use kvant_container::{ErrorKind, io_hint};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -78,7 +78,7 @@ impl OutputError {
             OutputError::Busy(_) => Some("wait for it, or stop it".to_owned()),
             OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
             OutputError::NoRoom { .. } => Some("free some space, or choose a directory on another disk".to_owned()),
-            OutputError::Io { .. } => None,
+            OutputError::Io { cause, .. } => io_hint(cause).map(str::to_owned),
         }
     }
 

@@ -6,17 +6,14 @@ use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{
     DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite,
-    SourceWeight, Treatment, names,
+    SourceWeight, names,
 };
-use crate::config_json::compressed_tensors::Targets;
-use crate::config_json::quark::AttentionModules;
-use crate::config_json::{Described, with_quantization};
 use crate::conversion::FloatType;
 use crate::export::{Export, Fused, LayerSpec, ModelTraits, Part};
 use crate::family::Orientation;
 use crate::import;
 use crate::model_config::ModelConfig;
-use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta, modality_part};
+use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta};
 use crate::recipe::{Decision, Recipe};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration};
 use kvant_numeric::kernel::Source;
@@ -160,7 +157,7 @@ impl Builder<'_> {
     }
 
     /// A module's name in a model that transformers has loaded.
-    fn in_memory_name(&self, module: &str) -> String {
+    pub(super) fn in_memory_name(&self, module: &str) -> String {
         self.network.family().map_or_else(|| module.to_owned(), |family| names::in_memory(family, module))
     }
 
@@ -309,69 +306,6 @@ impl Builder<'_> {
         self.taken.insert(position);
     }
 
-    fn drop_tensor(&mut self, position: usize, reason: &'static str) {
-        self.take(position);
-        self.dropped.push(DroppedTensor { name: self.tensors[position].stored_name(), reason });
-    }
-
-    pub(super) fn keep_linear(&mut self, linear: &Linear, reason: &'static str) -> Result<(), PlanError> {
-        self.excluded.push(linear.module.clone());
-        let (Some(scale), Some(scales)) = (self.scale_of(linear), self.scales(linear)?) else {
-            self.copy(linear.weight, reason);
-            return Ok(());
-        };
-        // A loader of the output has no use for fp8 weights with the source's scales.
-        let shape = (linear.out_features, linear.in_features);
-        let dtype = self.source_type(linear.weight)?;
-        let name = format!("{}.weight", self.output_name(&linear.module));
-        let tensor = self.declare(name, Dtype::BF16, vec![shape.0, shape.1]);
-        self.take(linear.weight);
-        self.drop_tensor(scale, "scales of a weight that is widened to bf16");
-        let weight = &self.tensors[linear.weight];
-        let (source, position) = (weight.stored_name(), weight.position);
-        self.kept.push(KeptTensor {
-            source,
-            position,
-            tensor,
-            treatment: Treatment::Widen { dtype, shape, scales },
-            reason,
-        });
-        Ok(())
-    }
-
-    pub(super) fn copy(&mut self, position: usize, reason: &'static str) {
-        let view = self.tensors[position].clone();
-        let name = names::of_tensor(view.name(), |module| self.output_name(module));
-        let tensor = self.declare(name, view.dtype(), view.shape().to_vec());
-        let treatment = match view.packed() {
-            None => Treatment::Copy(0..view.byte_len() as usize),
-            Some(_) => Treatment::Dequantize { input_major: self.is_input_major(position), bytes: view.byte_len() },
-        };
-        self.take(position);
-        self.kept.push(KeptTensor { source: view.stored_name(), position: view.position, tensor, treatment, reason });
-    }
-
-    /// Whether the matrices of a tensor stand as `[in, out]` in the float model.
-    fn is_input_major(&self, position: usize) -> bool {
-        let orientation = match self.network.places()[position] {
-            Place::Linear(id, _) => self.network.linear(id).orientation,
-            Place::Experts(id, _) => self.network.experts()[id.index()].orientation,
-            _ => Orientation::OutIn,
-        };
-        orientation == Orientation::InOut
-    }
-
-    /// Whatever has no place yet is carried over as it is.
-    pub(super) fn keep_the_rest(&mut self) -> Result<(), PlanError> {
-        for position in 0..self.tensors.len() {
-            if !self.taken.contains(&position) {
-                let reason = names::reason(self.network.places()[position]);
-                self.copy(position, reason);
-            }
-        }
-        Ok(())
-    }
-
     fn check(&mut self) -> Result<(), PlanError> {
         if !self.misfits.is_empty() {
             let (layer, scheme, problem) = self.misfits.remove(0);
@@ -389,66 +323,6 @@ impl Builder<'_> {
             "every linear layer is excluded or kept by default"
         };
         Err(PlanError::Nothing { reason: reason.to_owned() })
-    }
-
-    /// Modules that are not quantized, for the configuration, since loaders do not infer them: under their names on disk
-    /// and under those that transformers gives them in memory.
-    fn exclude_list(&self) -> Vec<String> {
-        let weights = self.layers.iter().map(|layer| layer.source.tensor.as_str());
-        let quantized: BTreeSet<&str> = weights.map(|name| name.strip_suffix(".weight").unwrap_or(name)).collect();
-        let kept = self.network.kept_modules().into_iter().filter(|module| !quantized.contains(module));
-        let on_disk = self.excluded.iter().map(String::as_str).chain(kept).chain(self.heads());
-        let patterns = self.modality_patterns();
-        // Beside other modalities transformers takes the head out of the language model: `language_model.lm_head` is `lm_head`.
-        let bare = |module: &str| {
-            let last = module.rsplit('.').next().filter(|last| names::USUAL_HEADS.contains(last));
-            last.filter(|_| !patterns.is_empty()).map(str::to_owned)
-        };
-        let both =
-            on_disk.flat_map(|module| [module.to_owned(), self.in_memory_name(module)].into_iter().chain(bare(module)));
-        let all: BTreeSet<String> = both.chain(patterns.iter().cloned()).collect();
-        all.into_iter().collect()
-    }
-
-    /// Heads that the checkpoint has no tensor for, or whose part is not known.
-    fn heads(&self) -> Vec<&str> {
-        let embeddings =
-            self.tensors.iter().zip(self.network.places()).filter(|(_, place)| **place == Place::Embedding);
-        match self.network.family() {
-            Some(_) if self.network.is_tied() => vec![names::head(&self.network)],
-            Some(_) => vec![],
-            None => {
-                embeddings.filter_map(|(t, _)| t.name().strip_suffix(".weight")).chain(names::USUAL_HEADS).collect()
-            }
-        }
-    }
-
-    /// Patterns for vision towers and the like, whose prefixes differ between disk and memory.
-    fn modality_patterns(&self) -> BTreeSet<String> {
-        let others = self.tensors.iter().zip(self.network.places());
-        let others = others.filter(|(_, place)| **place == Place::Other(Reason::Modality));
-        let parts = others.filter_map(|(tensor, _)| modality_part(tensor.name()));
-        let pattern = |part: &str| match self.export {
-            Export::CompressedTensors | Export::Gptq | Export::GptqV2 => format!("re:.*{part}\\..*"),
-            // These are looked for inside of names.
-            Export::Awq | Export::Fp8 | Export::Mxfp4 => part.to_owned(),
-            Export::Quark | Export::Fake | Export::Gguf => format!("*{part}.*"),
-        };
-        parts.map(pattern).collect()
-    }
-
-    /// The source's config.json as the output's.
-    fn quantized_config(&self, json: Value, exclude: &[String]) -> Result<Value, PlanError> {
-        let layers: Vec<_> = self.layers.iter().map(|layer| (layer.name.clone(), layer.scheme)).collect();
-        let first = self.layers.first().map(|first| (first.name.clone(), first.scheme.to_string()));
-        let error = |problem| {
-            let (layer, scheme) = first.unwrap_or_default();
-            PlanError::Export { layer, scheme, problem }
-        };
-        let targets = if self.network.family().is_some() { Targets::Class } else { Targets::Modules };
-        let attention = self.network.family().map(AttentionModules::of).unwrap_or_default();
-        let described = Described { layers: &layers, exclude, targets, attention: &attention, ordered: self.ordered };
-        with_quantization(json, self.export, &self.recipe, &described).map_err(error)
     }
 
     /// What loaders stumble over.

@@ -20,6 +20,8 @@ pub struct CalibrationSize {
     pub memory: u64,
     /// Bytes that tokenizing the data takes, before all else.
     pub tokenizing: u64,
+    /// Bytes of a number in the files with activations.
+    pub stored: u64,
 }
 
 impl CalibrationSize {
@@ -134,7 +136,7 @@ impl Estimate<'_> {
         let layers = self.plan.blocks.iter().flat_map(PlannedBlock::layers);
         let widest = layers.map(|layer| self.plan.layers[layer].columns).max().unwrap_or(0);
         let reached = if self.needs == Needs::Nothing { 0 } else { width + widest };
-        self.lanes() * self.size.tokens() * (FILES * width as u64 + reached as u64) * FLOAT
+        self.lanes() * self.size.tokens() * (FILES * width as u64 + reached as u64) * self.size.stored
     }
 
     fn search(&self, block: &PlannedBlock) -> f64 {

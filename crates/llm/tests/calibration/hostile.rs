@@ -52,6 +52,9 @@ fn of_a_very_long_text_the_beginning_is_read() {
 fn more_is_read_of_a_text_whose_beginning_gives_too_few_samples() {
     let files = Files::new();
     let text = format!("A line.\n{}\n", "and so on ".repeat(40_000));
-    let data = load(&Options::new([files.add("a.txt", &text)], 4, 16)).unwrap();
-    assert_eq!((data.sequences.len(), data.provenance.files[0].rows_read), (4, 1));
+    let both = [files.add("a.txt", &text), files.add("b.txt", "Another text.\n".repeat(100))];
+    let data = load(&Options::new(both, 4, 16)).unwrap();
+    // The second file is not needed.
+    assert_eq!((data.sequences.len(), data.provenance.files.len()), (4, 1));
+    assert!(data.provenance.files[0].rows_read == 1 && !data.provenance.files[0].cut);
 }

@@ -110,6 +110,8 @@ pub enum CalibrationDataError {
         why: String,
         /// What ails most of them.
         most: Option<Skip>,
+        /// The field that rows were asked for.
+        column: Option<String>,
     },
 }
 
@@ -140,6 +142,11 @@ impl CalibrationDataError {
             Self::NotText { .. } => "give text files in UTF-8",
             Self::TooLarge { .. } => "give a part of it: calibration needs some hundred samples",
             Self::OutOfVocabulary { .. } => "the tokens were made with the tokenizer of another model",
+            Self::NoSample { most: Some(Skip::NoText), column: Some(column), .. } => {
+                return Some(format!(
+                    "no row has text in a field `{column}`: name another with --column, or leave it out"
+                ));
+            }
             Self::NoSample { most, .. } => most.map_or("give more or longer text, or shorter sequences", Skip::hint),
             Self::Read { cause, .. } => return kvant_container::io_hint(cause).map(str::to_owned),
             Self::Options { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,

@@ -9,9 +9,6 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// By how much more is read of texts whose beginnings had too few tokens.
-const MORE: u64 = 8;
-
 /// See [`CalibrationData::load`].
 pub(super) fn load(
     options: &Options,
@@ -22,22 +19,20 @@ pub(super) fn load(
     options.check()?;
     let files = files::resolve(&options.files)?;
     let is_text = files.iter().any(|file| file.format.is_text);
-    let mut max_document = options.max_document();
-    loop {
-        let mut loader = Loader {
-            options,
-            encoder: Encoder::new(model, vocabulary, options, is_text)?,
-            selection: Selection::new(options),
-            files: Vec::new(),
-            max_document,
-            watch: &mut watch,
-        };
-        loader.read_all(&files)?;
-        if loader.selection.is_full() || options.is_drawn() || !loader.files.iter().any(|file| file.cut) {
-            return loader.finish();
+    let mut loader = Loader {
+        options,
+        encoder: Encoder::new(model, vocabulary, options, is_text)?,
+        selection: Selection::new(options),
+        files: Vec::new(),
+        watch: &mut watch,
+    };
+    for file in &files {
+        if loader.selection.is_full() {
+            break;
         }
-        max_document = max_document.saturating_mul(MORE);
+        loader.read(file)?;
     }
+    loader.finish()
 }
 
 struct Loader<'a> {
@@ -45,24 +40,28 @@ struct Loader<'a> {
     encoder: Encoder,
     selection: Selection,
     files: Vec<FileProvenance>,
-    /// Bytes that are read of a text.
-    max_document: u64,
     watch: &'a mut dyn FnMut(usize, usize),
 }
 
 impl Loader<'_> {
-    /// As many of the files as are needed.
-    fn read_all(&mut self, files: &[DataFile]) -> Result<(), CalibrationDataError> {
-        for file in files {
-            if self.selection.is_full() {
-                break;
-            }
-            self.read(file)?;
+    /// Reads a file; of a text more than at first where its beginning has too few tokens.
+    fn read(&mut self, file: &DataFile) -> Result<(), CalibrationDataError> {
+        let (first, most) = self.options.document_bytes();
+        let before = self.selection.clone();
+        self.read_up_to(file, first)?;
+        let is_short = |loader: &Self| !loader.selection.is_full() && loader.files.last().is_some_and(|file| file.cut);
+        if first < most && is_short(self) {
+            self.selection = before;
+            self.files.pop();
+            self.read_up_to(file, most)?;
         }
+        // What comes behind the samples that were asked for would not have been taken.
+        let is_cut = self.options.is_drawn() || is_short(self);
+        self.files.iter_mut().last().into_iter().for_each(|file| file.cut &= is_cut);
         Ok(())
     }
 
-    fn read(&mut self, file: &DataFile) -> Result<(), CalibrationDataError> {
+    fn read_up_to(&mut self, file: &DataFile, max_document: u64) -> Result<(), CalibrationDataError> {
         let (xxh3_128, bytes) = stream::hash(&file.path)?;
         self.files.push(FileProvenance {
             name: file.name(),
@@ -75,11 +74,8 @@ impl Loader<'_> {
             skipped: BTreeMap::new(),
             cut: false,
         });
-        let reading = Reading {
-            max_bytes: self.options.max_bytes,
-            max_document: self.max_document,
-            column: self.options.column.as_deref(),
-        };
+        let reading =
+            Reading { max_bytes: self.options.max_bytes, max_document, column: self.options.column.as_deref() };
         (file.format.read)(file, &reading, &mut |row| self.row(file, row))
     }
 
@@ -149,16 +145,13 @@ impl Loader<'_> {
     fn finish(mut self) -> Result<CalibrationData, CalibrationDataError> {
         let used = self.selection.rows_used(self.files.len());
         self.files.iter_mut().zip(used).for_each(|(file, used)| file.rows_used = used);
-        // What comes behind the samples that were asked for would not have been taken.
-        let is_enough = self.selection.is_full() && !self.options.is_drawn();
-        self.files.iter_mut().for_each(|file| file.cut &= !is_enough);
         let sequences = self.selection.finish();
         let length = self.options.sequence_length;
         if sequences.is_empty() {
             let reasons = reasons(&self.files);
             let most = reasons.iter().max_by_key(|(_, count)| **count).map(|(skip, _)| *skip);
-            let why = why(&self.files, &reasons, self.encoder.refusal);
-            return Err(CalibrationDataError::NoSample { length, why, most });
+            let (why, column) = (why(&self.files, &reasons, self.encoder.refusal), self.options.column.clone());
+            return Err(CalibrationDataError::NoSample { length, why, most, column });
         }
         let provenance = Provenance {
             files: self.files,

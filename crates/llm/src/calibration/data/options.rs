@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// The least that is read of a long text, in bytes.
 const MIN_DOCUMENT: u64 = 256 << 10;
-/// The same where samples are drawn from all of it.
+/// The same where samples are drawn from all of it, or where its beginning has too few tokens.
 const MIN_DRAWN_DOCUMENT: u64 = 4 << 20;
 /// Bytes that are read of a long text for each token asked for, twice what tokens have in most languages.
 const BYTES_PER_TOKEN: u64 = 8;
@@ -80,18 +80,20 @@ impl Options {
         Options { files, samples, sequence_length, seed, shuffle, packing, column, max_bytes }
     }
 
-    /// The most memory, about, that tokenizing the files takes at a time: that of the longest text. Rows are short.
+    /// The most memory, about, that tokenizing the files takes at a time: that of the longest text, if its tokens are not far longer
+    /// than usual. Rows are short.
     pub fn tokenizer_memory(&self) -> u64 {
         let files = files::resolve(&self.files).unwrap_or_default();
         let longest = files.iter().filter_map(DataFile::text_bytes).max().unwrap_or(0);
-        longest.min(self.max_document()).saturating_mul(MEMORY_PER_BYTE)
+        longest.min(self.document_bytes().0).saturating_mul(MEMORY_PER_BYTE)
     }
 
-    /// The most bytes that are read of a text at first.
-    pub(super) fn max_document(&self) -> u64 {
+    /// The most bytes that are read of a text at first, and where these have too few tokens.
+    pub(super) fn document_bytes(&self) -> (u64, u64) {
         let tokens = (self.samples as u64).saturating_mul(self.sequence_length as u64);
-        let least = if self.is_drawn() { MIN_DRAWN_DOCUMENT } else { MIN_DOCUMENT };
-        least.max(tokens.saturating_mul(BYTES_PER_TOKEN))
+        let usual = tokens.saturating_mul(BYTES_PER_TOKEN);
+        let most = usual.max(MIN_DRAWN_DOCUMENT);
+        (if self.is_drawn() { most } else { usual.max(MIN_DOCUMENT) }, most)
     }
 
     /// Whether samples come from all over a text, and not from its beginning.
@@ -99,12 +101,16 @@ impl Options {
         self.shuffle || self.packing == Some(Packing::Random)
     }
 
-    pub(super) fn check(&self) -> Result<(), CalibrationDataError> {
+    /// Refuses what cannot be asked for, and files that are not there or of no known format.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn check(&self) -> Result<(), CalibrationDataError> {
         let what = match self {
             Options { files, .. } if files.is_empty() => "no file of calibration data is named",
             Options { samples: 0, .. } => "no sample is asked for",
             Options { sequence_length: 0, .. } => "sequences of no token are asked for",
-            _ => return Ok(()),
+            _ => return files::resolve(&self.files).map(drop),
         };
         Err(CalibrationDataError::Options { what })
     }

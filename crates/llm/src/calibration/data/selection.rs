@@ -17,14 +17,14 @@ pub(super) struct Origin {
 }
 
 /// Tokens that may be taken, ordered by when they are.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Unit {
     key: (u64, Origin),
     tokens: Vec<u32>,
 }
 
 /// The units taken so far.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Selection {
     samples: usize,
     length: usize,

@@ -89,7 +89,7 @@ fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
         Some(kind) => Err(ForwardError::unsupported(format!("layers of the type `{kind}`"))),
         None if types.is_empty() || types.len() == blocks => Ok(()),
         None => {
-            let stated = format!("a `layer_types` of {blocks} blocks, but one of {}", types.len());
+            let stated = format!("type for each of {blocks} blocks: `layer_types` has {}", types.len());
             Err(ForwardError::missing("config.json", stated))
         }
     }

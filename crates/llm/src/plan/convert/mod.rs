@@ -1,8 +1,10 @@
 //! Planning a conversion: every weight that is quantized in the source gets the form of its codes that the target holds, or is
 //! refused, or, where loss is accepted, quantized anew. All else is carried over.
 
+mod fit;
 mod siblings;
 
+use self::fit::{Fit, Fitted};
 use self::siblings::CommonSchemes;
 use super::build::{Builder, float_type, has_tensor_scale};
 use super::error::PlanError;
@@ -13,9 +15,9 @@ use super::{
     DroppedTensor, LayerOutput, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight, names,
 };
 use crate::calibration::Parameters;
-use crate::config_json::{can_say, without_quantization};
-use crate::conversion::{Conversion, FloatType, Loss, Target, forms, loss_of_parameter, loss_of_scales, nearest};
-use crate::export::{Export, Fused, Part};
+use crate::config_json::without_quantization;
+use crate::conversion::{Conversion, FloatType, Target, loss_of_parameter};
+use crate::export::{Export, Fused};
 use crate::family::{ExpertStorage, Role};
 use crate::import::{self, Import, PackedMatrix, StoredActivation};
 use crate::model_config::ModelConfig;
@@ -149,19 +151,6 @@ struct Task<'c, 'a> {
     widens: bool,
 }
 
-/// What becomes of a weight.
-struct Fit {
-    scheme: LayerScheme,
-    reuse: Reuse,
-    loss: Option<Loss>,
-}
-
-/// A layer without its scheme, and what becomes of its weight.
-struct Fitted {
-    layer: PlannedLayer,
-    fit: Fit,
-}
-
 impl Builder<'_> {
     /// Says that values of codes lose digits in the type of floats that config.json states.
     fn note_rounding(&mut self, float: FloatType) {
@@ -265,22 +254,6 @@ impl Builder<'_> {
         Ok((layer, matrix))
     }
 
-    /// A layer and what becomes of its weight by itself; `None` for one that stays as it is.
-    fn fit_linear(&self, task: &Task<'_, '_>, linear: &Linear) -> Result<Option<Fitted>, PlanError> {
-        // A GGUF file has codes of what other layouts keep in floats, too.
-        let is_kept = task.widens && linear.role.is_kept_by_default();
-        if is_kept || !self.tensors[linear.weight].has_codes() {
-            return Ok(None);
-        }
-        let (layer, matrix) = self.draft(task, linear)?;
-        let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
-        let fit = match common.filter(|common| task.usual.scheme_of(matrix).as_ref() != Some(*common)) {
-            Some(weight) => self.anew(task, &layer, LayerScheme { weight: *weight, ..layer.scheme }, None, None)?,
-            None => self.fit(task, matrix, &layer, None)?,
-        };
-        Ok(Some(Fitted { layer, fit }))
-    }
-
     fn convert_linear(&mut self, linear: &Linear, layer: PlannedLayer, fit: Fit) -> Result<(), PlanError> {
         let shares = fit.reuse == Reuse::Values && has_tensor_scale(fit.scheme.weight);
         let mut layer = self.fitted(layer, fit);
@@ -369,94 +342,6 @@ impl Builder<'_> {
         if task.conversion.leaves_activations() && self.layers.iter().any(has_inputs) {
             let reason = "the source quantizes activations, which this layout does not: they stay in floats";
             self.notices.push(reason.to_owned());
-        }
-    }
-
-    /// The form in which the target holds a weight without loss; where loss is accepted, with as little as can be.
-    fn fit(
-        &self,
-        task: &Task<'_, '_>,
-        matrix: &PackedMatrix<'_>,
-        layer: &PlannedLayer,
-        fused: Option<Fused<'_>>,
-    ) -> Result<Fit, PlanError> {
-        let Some(stored) = task.usual.scheme_of(matrix) else {
-            let refusal = self.refusal(&layer.source.tensor, matrix.unlike(), way_out(task.conversion.requantize));
-            return match matrix.like().filter(|_| task.conversion.requantize) {
-                Some(weight) => self.anew(task, layer, LayerScheme { weight, ..layer.scheme }, fused, Some(refusal)),
-                None => Err(refusal),
-            };
-        };
-        let (mut least, mut refused) = (None::<(LayerScheme, Loss)>, None);
-        for weight in forms(stored) {
-            let scheme = LayerScheme { weight, ..layer.scheme };
-            let parts = match self.held(task, layer, scheme, fused, matrix.groups().is_some()) {
-                Ok(parts) => parts,
-                Err(error) => {
-                    refused.get_or_insert(error);
-                    continue;
-                }
-            };
-            match loss_of_scales(Isa::best(), matrix, &parts) {
-                None => return Ok(Fit { scheme, reuse: Reuse::Codes, loss: None }),
-                Some(loss) if least.as_ref().is_none_or(|(_, other)| loss.relative < other.relative) => {
-                    least = Some((scheme, loss));
-                }
-                Some(_) => {}
-            }
-        }
-        match (task.conversion.requantize, least) {
-            (false, Some((_, loss))) => Err(self.refusal(&layer.source.tensor, loss.reason, ACCEPT)),
-            (false, None) => Err(refused.unwrap_or(PlanError::NotQuantized)),
-            (true, Some((scheme, loss))) if loss.relative <= SMALL_LOSS => {
-                Ok(Fit { scheme, reuse: Reuse::Codes, loss: Some(loss) })
-            }
-            (true, _) => self.anew(task, layer, LayerScheme { weight: stored, ..layer.scheme }, fused, refused),
-        }
-    }
-
-    /// The nearest scheme to which values are quantized anew.
-    fn anew(
-        &self,
-        task: &Task<'_, '_>,
-        layer: &PlannedLayer,
-        stored: LayerScheme,
-        fused: Option<Fused<'_>>,
-        refused: Option<PlanError>,
-    ) -> Result<Fit, PlanError> {
-        let found = nearest(self.export, stored, |scheme| self.holds(task, layer, scheme, fused));
-        let scheme = found.ok_or_else(|| refused.unwrap_or(PlanError::NotQuantized))?;
-        Ok(Fit { scheme, reuse: Reuse::Values, loss: None })
-    }
-
-    /// Whether the target holds a layer that is quantized anew to a scheme.
-    fn holds(&self, task: &Task<'_, '_>, layer: &PlannedLayer, scheme: LayerScheme, fused: Option<Fused<'_>>) -> bool {
-        let whole = scheme.weight.check_shape(layer.rows, layer.columns).is_ok();
-        whole && self.held(task, layer, scheme, fused, false).is_ok()
-    }
-
-    /// The tensors of a layer under a scheme, if the target holds it.
-    fn held(
-        &self,
-        task: &Task<'_, '_>,
-        layer: &PlannedLayer,
-        scheme: LayerScheme,
-        fused: Option<Fused<'_>>,
-        ordered: bool,
-    ) -> Result<Vec<Part>, PlanError> {
-        let hint = way_out(task.conversion.requantize);
-        if ordered && !self.export.holds_order() {
-            let reason = "its input channels are not grouped as they stand, and there is no place for their groups";
-            return Err(self.refusal(&layer.source.tensor, reason, hint));
-        }
-        let parts = self.parts(&PlannedLayer { scheme, ..layer.clone() }, fused);
-        let said = |parts| can_say(self.export, &self.recipe, &layer.name, scheme).map(|()| parts);
-        // The problem's own hint is for quantizing: it names schemes, which a source has already.
-        let error = |problem: crate::export::CannotHold| self.refusal(&layer.source.tensor, problem.reason, hint);
-        match parts {
-            Ok(parts) => said(parts).map_err(error),
-            Err(PlanError::Export { problem, .. }) => Err(error(problem)),
-            Err(other) => Err(other),
         }
     }
 

@@ -33,6 +33,8 @@ pub enum Reads {
     Headers,
     /// Scales, zero points and the like: a few percent of the bytes.
     Scales,
+    /// What is kept in floats, too: embeddings and norms.
+    Floats,
     /// All bytes.
     Weights,
 }
@@ -43,6 +45,7 @@ impl Reads {
         match self {
             Reads::Headers => "headers",
             Reads::Scales => "scales",
+            Reads::Floats => "floats",
             Reads::Weights => "weights",
         }
     }
@@ -115,7 +118,7 @@ pub const CHECKS: &[Check] = &[
         "zero points are in range, and those of symmetric codes in the middle",
     ),
     values("groups", Reads::Scales, groups::run, "every input channel belongs to a group that there is"),
-    values("floats", Reads::Weights, floats::run, "kept floats are finite"),
+    values("floats", Reads::Floats, floats::run, "kept floats are finite"),
     values("codes", Reads::Weights, codes::run, "fp8 codes are numbers"),
     values("zero-layers", Reads::Weights, codes::constant, "no layer is all zeros"),
     statement("stated", stated::run, "bits, group sizes and blocks are those that config.json states"),

@@ -1,0 +1,138 @@
+//! What becomes of a weight: the form of its codes that the target holds, or values that are quantized anew.
+
+use super::{ACCEPT, SMALL_LOSS, Task, way_out};
+use crate::config_json::can_say;
+use crate::conversion::{Loss, forms, loss_of_scales, nearest};
+use crate::export::{Fused, Part};
+use crate::import::PackedMatrix;
+use crate::network::Linear;
+use crate::plan::build::Builder;
+use crate::plan::error::PlanError;
+use crate::plan::{PlannedLayer, Reuse};
+use kvant_numeric::simd::Isa;
+use kvant_quant::scheme::LayerScheme;
+
+/// What becomes of a weight.
+pub(super) struct Fit {
+    pub(super) scheme: LayerScheme,
+    pub(super) reuse: Reuse,
+    pub(super) loss: Option<Loss>,
+}
+
+/// A layer without its scheme, and what becomes of its weight.
+pub(super) struct Fitted {
+    pub(super) layer: PlannedLayer,
+    pub(super) fit: Fit,
+}
+
+impl Builder<'_> {
+    /// A layer and what becomes of its weight by itself; `None` for one that stays as it is.
+    pub(super) fn fit_linear(&self, task: &Task<'_, '_>, linear: &Linear) -> Result<Option<Fitted>, PlanError> {
+        // A GGUF file has codes of what other layouts keep in floats, too.
+        let is_kept = task.widens && linear.role.is_kept_by_default();
+        if is_kept || !self.tensors[linear.weight].has_codes() {
+            return Ok(None);
+        }
+        let (layer, matrix) = self.draft(task, linear)?;
+        let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
+        let fit = match common.filter(|common| task.usual.scheme_of(matrix).as_ref() != Some(*common)) {
+            Some(weight) => self.anew(task, &layer, LayerScheme { weight: *weight, ..layer.scheme }, None, None)?,
+            None => self.fit(task, matrix, &layer, None)?,
+        };
+        Ok(Some(Fitted { layer, fit }))
+    }
+
+    /// The form in which the target holds a weight without loss; where loss is accepted, with as little as can be.
+    pub(super) fn fit(
+        &self,
+        task: &Task<'_, '_>,
+        matrix: &PackedMatrix<'_>,
+        layer: &PlannedLayer,
+        fused: Option<Fused<'_>>,
+    ) -> Result<Fit, PlanError> {
+        let Some(stored) = task.usual.scheme_of(matrix) else {
+            let refusal = self.refusal(&layer.source.tensor, matrix.unlike(), way_out(task.conversion.requantize));
+            return match matrix.like().filter(|_| task.conversion.requantize) {
+                Some(weight) => self.anew(task, layer, LayerScheme { weight, ..layer.scheme }, fused, Some(refusal)),
+                None => Err(refusal),
+            };
+        };
+        let (mut least, mut refused) = (None::<(LayerScheme, Loss)>, None);
+        for weight in forms(stored) {
+            let scheme = LayerScheme { weight, ..layer.scheme };
+            let parts = match self.held(task, layer, scheme, fused, matrix.groups().is_some()) {
+                Ok(parts) => parts,
+                Err(error) => {
+                    refused.get_or_insert(error);
+                    continue;
+                }
+            };
+            match loss_of_scales(Isa::best(), matrix, &parts) {
+                None => return Ok(Fit { scheme, reuse: Reuse::Codes, loss: None }),
+                Some(loss) if least.as_ref().is_none_or(|(_, other)| loss.relative < other.relative) => {
+                    least = Some((scheme, loss));
+                }
+                Some(_) => {}
+            }
+        }
+        match (task.conversion.requantize, least) {
+            (false, Some((_, loss))) => Err(self.refusal(&layer.source.tensor, loss.reason, ACCEPT)),
+            (false, None) => Err(refused.unwrap_or(PlanError::NotQuantized)),
+            (true, Some((scheme, loss))) if loss.relative <= SMALL_LOSS => {
+                Ok(Fit { scheme, reuse: Reuse::Codes, loss: Some(loss) })
+            }
+            (true, _) => self.anew(task, layer, LayerScheme { weight: stored, ..layer.scheme }, fused, refused),
+        }
+    }
+
+    /// The nearest scheme to which values are quantized anew.
+    fn anew(
+        &self,
+        task: &Task<'_, '_>,
+        layer: &PlannedLayer,
+        stored: LayerScheme,
+        fused: Option<Fused<'_>>,
+        refused: Option<PlanError>,
+    ) -> Result<Fit, PlanError> {
+        let found = nearest(self.export, stored, |scheme| self.holds(task, layer, scheme, fused));
+        let scheme = found.ok_or_else(|| refused.unwrap_or(PlanError::NotQuantized))?;
+        Ok(Fit { scheme, reuse: Reuse::Values, loss: None })
+    }
+
+    /// Whether the target holds a layer that is quantized anew to a scheme.
+    pub(super) fn holds(
+        &self,
+        task: &Task<'_, '_>,
+        layer: &PlannedLayer,
+        scheme: LayerScheme,
+        fused: Option<Fused<'_>>,
+    ) -> bool {
+        let whole = scheme.weight.check_shape(layer.rows, layer.columns).is_ok();
+        whole && self.held(task, layer, scheme, fused, false).is_ok()
+    }
+
+    /// The tensors of a layer under a scheme, if the target holds it.
+    fn held(
+        &self,
+        task: &Task<'_, '_>,
+        layer: &PlannedLayer,
+        scheme: LayerScheme,
+        fused: Option<Fused<'_>>,
+        ordered: bool,
+    ) -> Result<Vec<Part>, PlanError> {
+        let hint = way_out(task.conversion.requantize);
+        if ordered && !self.export.holds_order() {
+            let reason = "its input channels are not grouped as they stand, and there is no place for their groups";
+            return Err(self.refusal(&layer.source.tensor, reason, hint));
+        }
+        let parts = self.parts(&PlannedLayer { scheme, ..layer.clone() }, fused);
+        let said = |parts| can_say(self.export, &self.recipe, &layer.name, scheme).map(|()| parts);
+        // The problem's own hint is for quantizing: it names schemes, which a source has already.
+        let error = |problem: crate::export::CannotHold| self.refusal(&layer.source.tensor, problem.reason, hint);
+        match parts {
+            Ok(parts) => said(parts).map_err(error),
+            Err(PlanError::Export { problem, .. }) => Err(error(problem)),
+            Err(other) => Err(other),
+        }
+    }
+}
