@@ -87,9 +87,18 @@ impl<'a> Blockwise<'_, 'a> {
         readers.map(|readers| (readers.module.clone(), self.rows(block, &readers.module, rows))).collect()
     }
 
-    /// About so many rows.
+    /// About so many rows: no fewer, and less than twice as many.
     fn rows(&self, block: &PlannedBlock, module: &str, tokens: usize) -> Keep {
         Keep::Rows((self.expected(block, module) / tokens).max(1))
+    }
+
+    /// The rows on which a link's scales are tried, about.
+    fn tried_rows(&self, block: &PlannedBlock, target: &Target<'_>) -> u64 {
+        if target.inspects_attention() {
+            return self.tokens.min(SEARCH_TOKENS as u64);
+        }
+        let of_site = |site: &String| self.expected(block, site).min(SEARCH_ROWS) as u64;
+        target.sites().iter().map(of_site).sum()
     }
 
     /// One pass of the block in floats, with two who look.
@@ -253,6 +262,9 @@ impl<'a> Blockwise<'_, 'a> {
         let mut of_rows = vec![0.0; layer.rows];
         group_abs_max(self.engine.isa, &values, layer.columns.max(1), &mut of_rows);
         let most = of_rows.iter().copied().fold(0.0, f32::max);
+        if most == 0.0 {
+            return Ok(Vec::new());
+        }
         Ok(rows.iter().flat_map(|rows| &of_rows[rows.clone()]).map(|row| row / most).collect())
     }
 
@@ -313,13 +325,10 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// Tokens through one pass that the searches of a block cost, about.
     pub(super) fn search_work(&self, block: &PlannedBlock) -> u64 {
-        let sample = |link| match Target::new(self.decoder.network(), link).inspects_attention() {
-            true => self.tokens.min(SEARCH_TOKENS as u64),
-            false => self.tokens.min(SEARCH_ROWS as u64),
-        };
-        let samples: u64 = block.links.iter().map(sample).sum();
+        let targets = block.links.iter().map(|link| Target::new(self.decoder.network(), link));
+        let rows: u64 = targets.map(|target| self.tried_rows(block, &target)).sum();
         let transforms = &self.plan.recipe.algorithms().transforms;
-        transforms.iter().map(|transform| self.tokens + u64::from(transform.trials()) * samples).sum()
+        transforms.iter().map(|transform| self.tokens + u64::from(transform.trials()) * rows).sum()
     }
 }
 

@@ -139,27 +139,36 @@ impl Builder<'_> {
         experts.map_or((1, 1), |experts| (experts.per_token.unwrap_or(1).min(experts.count), experts.count))
     }
 
-    /// Multiplications for each token that passes the block.
-    fn multiplications(&self, layer: Consumer) -> u64 {
-        let (per_token, count) = self.routed();
-        let (size, share) = match layer {
+    /// Weights of a layer, or of that of all experts.
+    fn weights(&self, layer: Consumer) -> u64 {
+        match layer {
             Consumer::Linear(id) => {
                 let linear = self.network.linear(id);
-                (linear.in_features * linear.out_features, linear.expert.map_or((1, 1), |_| (per_token, count)))
+                linear.in_features as u64 * linear.out_features as u64
             }
             Consumer::Experts(id) => {
                 let all = &self.network.experts()[id.index()];
-                (all.in_features * all.out_features, (per_token, 1))
+                all.in_features as u64 * all.out_features as u64 * all.experts as u64
             }
+        }
+    }
+
+    /// Multiplications for each token that passes the block.
+    fn multiplications(&self, layer: Consumer) -> u64 {
+        let (per_token, count) = self.routed();
+        let is_routed = match layer {
+            Consumer::Linear(id) => self.network.linear(id).expert.is_some(),
+            Consumer::Experts(_) => true,
         };
-        size as u64 * share.0 as u64 / share.1.max(1) as u64
+        let weights = self.weights(layer);
+        if is_routed { weights * per_token as u64 / count.max(1) as u64 } else { weights }
     }
 
     /// Multiplications of a trial of scales: of all that is behind a norm up to the end of its branch, or of the layers
-    /// themselves; and whether that is attention.
+    /// themselves, each expert on rows of its own; and whether that is attention.
     fn trial(&self, link: &Link, work: &BlockWork) -> (bool, u64) {
         let Source::Norm(_) = link.from else {
-            return (false, link.into.iter().map(|consumer| self.multiplications(*consumer)).sum());
+            return (false, link.into.iter().map(|consumer| self.weights(*consumer)).sum());
         };
         let first = link.into.first().and_then(|consumer| match consumer {
             Consumer::Linear(id) => self.network.input(*id),

@@ -29,7 +29,7 @@ const BANDS: usize = 8;
 /// Tiles of products that have ended, for those to come: memory that is new to a process costs the system more than what is written
 /// to it.
 static PACKED: Mutex<Vec<Vec<[Tile; 2]>>> = Mutex::new(Vec::new());
-/// So many are kept: more products seldom run side by side.
+/// So many are kept, each as large as the largest panel that came to it: more products seldom run side by side.
 const KEPT: usize = 2;
 
 /// Lends so many pairs of tiles, which hold whatever was in them.
