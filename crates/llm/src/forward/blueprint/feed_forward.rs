@@ -104,6 +104,7 @@ impl<'a> Sources<'_, 'a> {
             (None, None, Some((layer, rows))) => FirstLayers::Fused(layer, rows),
             (Some(gate), Some(up), None) => FirstLayers::Gated(gate, up),
             (None, Some(up), None) => FirstLayers::Plain(up),
+            (Some(_), None, _) => return Err(ForwardError::missing(parts.place(), "up projection beside its gate")),
             _ => return Err(ForwardError::missing(parts.place(), "gate or up projection")),
         };
         Mlp { first, activation: self.activation(), down }.checked(self.hidden()?, &parts.place()).map(Some)
@@ -113,7 +114,11 @@ impl<'a> Sources<'_, 'a> {
         let moe = self.family.moe.ok_or_else(|| ForwardError::unsupported("experts in this family"))?;
         let config = self.need(self.config.experts.as_ref(), "num_experts")?;
         let per_token = self.need(config.per_token, "num_experts_per_tok")?;
-        if router.rows != config.count || router.columns != self.hidden()? || per_token > config.count {
+        if per_token > config.count {
+            let allowed = format!("number of experts per token up to {}, but {per_token}", config.count);
+            return Err(ForwardError::missing("config.json", allowed));
+        }
+        if router.rows != config.count || router.columns != self.hidden()? {
             return Err(ForwardError::missing(parts.place(), format!("router of {} experts", config.count)));
         }
         let greedy = self.json.get("topk_method").and_then(serde_json::Value::as_str) == Some("greedy");
