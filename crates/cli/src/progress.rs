@@ -140,8 +140,9 @@ impl Progress<'_> {
         let mut before = None;
         move |done: u64, all: u64| {
             let earlier = before.replace(done).unwrap_or_else(|| {
-                self.start(all, resumed(done));
-                resumed(done)
+                let earlier = resumed(done);
+                self.start(all, earlier);
+                earlier
             });
             self.advance("", done - earlier);
         }

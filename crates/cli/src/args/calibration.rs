@@ -58,14 +58,6 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Bytes of a number.
-    pub fn bytes(self) -> u64 {
-        match self {
-            Precision::F32 => 4,
-            Precision::Bf16 => 2,
-        }
-    }
-
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -74,12 +66,17 @@ impl Precision {
         }
     }
 
-    /// The operations of the forward pass in it.
-    pub fn ops(self) -> Cpu {
-        Cpu::with_precision(match self {
+    /// What the forward pass calls it.
+    pub fn of_pass(self) -> cpu::Precision {
+        match self {
             Precision::F32 => cpu::Precision::F32,
             Precision::Bf16 => cpu::Precision::Bf16,
-        })
+        }
+    }
+
+    /// The operations of the forward pass in it.
+    pub fn ops(self) -> Cpu {
+        Cpu::with_precision(self.of_pass())
     }
 }
 

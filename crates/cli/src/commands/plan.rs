@@ -59,7 +59,7 @@ impl View<'_> {
         let options = options(self.calibration, plan.longest);
         let (sequences, length) = (options.samples as u64, options.sequence_length as u64);
         let (memory, tokenizing) = (self.calibration.max_memory.0, options.tokenizer_memory());
-        CalibrationSize { sequences, length, memory, tokenizing, stored: self.calibration.precision.bytes() }
+        CalibrationSize { sequences, length, memory, tokenizing, precision: self.calibration.precision.of_pass() }
     }
 
     /// Tells where this machine may have too little memory for the algorithms.

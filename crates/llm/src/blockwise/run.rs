@@ -127,11 +127,12 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         if state.found.blocks > 0 {
             resumes(state.found.blocks);
         }
-        self.meter.begin(self.work_of_blocks(state.found.blocks), self.work_of_blocks(self.plan.blocks.len()));
+        let work = self.work_by_blocks();
+        self.meter.begin(work[state.found.blocks], work[self.plan.blocks.len()]);
         for index in state.found.blocks..self.plan.blocks.len() {
             let (next, found) = self.block(index, &state)?;
             state.commit(next, found).map_err(BlockwiseError::streams("write"))?;
-            self.meter.settle(self.work_of_blocks(index + 1));
+            self.meter.settle(work[index + 1]);
         }
         self.head(&mut state)?;
         Ok(state.found)
@@ -343,15 +344,19 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         Ok(())
     }
 
-    /// Tokens through one pass that so many blocks cost.
-    fn work_of_blocks(&self, blocks: usize) -> u64 {
+    /// Tokens through one pass that no block, the first, the first two and so on cost.
+    fn work_by_blocks(&self) -> Vec<u64> {
         let lanes = self.lanes() as u64;
         let by_columns = self.needs() != Needs::Nothing;
         let of = |block: &PlannedBlock| {
             let stages = if by_columns { block.stages.len() as u64 * lanes } else { 0 };
             (stages + lanes) * self.tokens + self.search_work(block)
         };
-        self.plan.blocks.iter().take(blocks).map(of).sum()
+        let sums = self.plan.blocks.iter().scan(0, |sum, block| {
+            *sum += of(block);
+            Some(*sum)
+        });
+        std::iter::once(0).chain(sums).collect()
     }
 
     pub(super) fn not_finite(&self, block: usize, module: &str) -> BlockwiseError {

@@ -3,7 +3,9 @@
 
 use super::{Plan, PlannedBlock, PlannedStage};
 use crate::blockwise::{SEARCH_ROWS, SEARCH_TOKENS};
+use crate::float_file;
 use crate::forward::{Depth, LONG, WIDE};
+use kvant_numeric::linalg::Precision;
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{Needs, Rounding};
 use kvant_quant::transform::Transform;
@@ -20,8 +22,8 @@ pub struct CalibrationSize {
     pub memory: u64,
     /// Bytes that tokenizing the data takes, before all else.
     pub tokenizing: u64,
-    /// Bytes of a number in the files with activations.
-    pub stored: u64,
+    /// That of activations.
+    pub precision: Precision,
 }
 
 impl CalibrationSize {
@@ -136,7 +138,10 @@ impl Estimate<'_> {
         let layers = self.plan.blocks.iter().flat_map(PlannedBlock::layers);
         let widest = layers.map(|layer| self.plan.layers[layer].columns).max().unwrap_or(0);
         let reached = if self.needs == Needs::Nothing { 0 } else { width + widest };
-        self.lanes() * self.size.tokens() * (FILES * width as u64 + reached as u64) * self.size.stored
+        self.lanes()
+            * self.size.tokens()
+            * (FILES * width as u64 + reached as u64)
+            * float_file::size(self.size.precision) as u64
     }
 
     fn search(&self, block: &PlannedBlock) -> f64 {

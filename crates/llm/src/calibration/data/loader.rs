@@ -2,7 +2,7 @@
 
 use super::document::{Document, Row, Skip};
 use super::encoder::{Encoder, Unusable};
-use super::files::{self, DataFile, Reading};
+use super::files::{DataFile, Reading};
 use super::selection::{Origin, Selection};
 use super::{CalibrationData, CalibrationDataError, FileProvenance, Options, Packing, Provenance, stream};
 use std::collections::BTreeMap;
@@ -16,8 +16,7 @@ pub(super) fn load(
     vocabulary: usize,
     mut watch: impl FnMut(usize, usize),
 ) -> Result<CalibrationData, CalibrationDataError> {
-    options.check()?;
-    let files = files::resolve(&options.files)?;
+    let files = options.resolve()?;
     let is_text = files.iter().any(|file| file.format.is_text);
     let mut loader = Loader {
         options,
@@ -46,34 +45,29 @@ struct Loader<'a> {
 impl Loader<'_> {
     /// Reads a file; of a text more than at first where its beginning has too few tokens.
     fn read(&mut self, file: &DataFile) -> Result<(), CalibrationDataError> {
-        let (first, most) = self.options.document_bytes();
-        let before = self.selection.clone();
-        self.read_up_to(file, first)?;
+        let (record, (first, most)) = (record_of(file)?, self.options.document_bytes());
+        self.read_up_to(file, record.clone(), first)?;
         let is_short = |loader: &Self| !loader.selection.is_full() && loader.files.last().is_some_and(|file| file.cut);
         if first < most && is_short(self) {
-            self.selection = before;
             self.files.pop();
-            self.read_up_to(file, most)?;
+            self.selection.forget(self.files.len());
+            self.read_up_to(file, record, most)?;
         }
         // What comes behind the samples that were asked for would not have been taken.
         let is_cut = self.options.is_drawn() || is_short(self);
-        self.files.iter_mut().last().into_iter().for_each(|file| file.cut &= is_cut);
+        if let Some(record) = self.files.last_mut() {
+            record.cut &= is_cut;
+        }
         Ok(())
     }
 
-    fn read_up_to(&mut self, file: &DataFile, max_document: u64) -> Result<(), CalibrationDataError> {
-        let (xxh3_128, bytes) = stream::hash(&file.path)?;
-        self.files.push(FileProvenance {
-            name: file.name(),
-            bytes,
-            xxh3_128,
-            format: file.format_name(),
-            packing: None,
-            rows_read: 0,
-            rows_used: 0,
-            skipped: BTreeMap::new(),
-            cut: false,
-        });
+    fn read_up_to(
+        &mut self,
+        file: &DataFile,
+        record: FileProvenance,
+        max_document: u64,
+    ) -> Result<(), CalibrationDataError> {
+        self.files.push(record);
         let reading =
             Reading { max_bytes: self.options.max_bytes, max_document, column: self.options.column.as_deref() };
         (file.format.read)(file, &reading, &mut |row| self.row(file, row))
@@ -166,6 +160,22 @@ impl Loader<'_> {
         };
         Ok(CalibrationData { sequences, provenance })
     }
+}
+
+/// The record of a file of which nothing is read yet.
+fn record_of(file: &DataFile) -> Result<FileProvenance, CalibrationDataError> {
+    let (xxh3_128, bytes) = stream::hash(&file.path)?;
+    Ok(FileProvenance {
+        name: file.name(),
+        bytes,
+        xxh3_128,
+        format: file.format_name(),
+        packing: None,
+        rows_read: 0,
+        rows_used: 0,
+        skipped: BTreeMap::new(),
+        cut: false,
+    })
 }
 
 /// How many rows there are for each reason to leave them out.

@@ -106,11 +106,16 @@ impl Options {
     /// # Errors
     /// See above.
     pub fn check(&self) -> Result<(), CalibrationDataError> {
+        self.resolve().map(drop)
+    }
+
+    /// The files that are meant, of something that can be asked for.
+    pub(super) fn resolve(&self) -> Result<Vec<DataFile>, CalibrationDataError> {
         let what = match self {
             Options { files, .. } if files.is_empty() => "no file of calibration data is named",
             Options { samples: 0, .. } => "no sample is asked for",
             Options { sequence_length: 0, .. } => "sequences of no token are asked for",
-            _ => return files::resolve(&self.files).map(drop),
+            _ => return files::resolve(&self.files),
         };
         Err(CalibrationDataError::Options { what })
     }

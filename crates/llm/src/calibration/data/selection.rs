@@ -17,14 +17,14 @@ pub(super) struct Origin {
 }
 
 /// Tokens that may be taken, ordered by when they are.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Unit {
     key: (u64, Origin),
     tokens: Vec<u32>,
 }
 
 /// The units taken so far.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Selection {
     samples: usize,
     length: usize,
@@ -103,6 +103,13 @@ impl Selection {
             self.have = without;
             self.units.pop();
         }
+    }
+
+    /// Lets go of what came from a file, which is read again. What it has made superfluous does not come back, so that must be
+    /// before there is enough.
+    pub(super) fn forget(&mut self, file: usize) {
+        self.units.retain(|unit| unit.key.1.file != file);
+        self.have = self.units.iter().map(|unit| self.weight(&unit.tokens)).sum();
     }
 
     /// How many sequences there are tokens for, at most as many as are asked for.

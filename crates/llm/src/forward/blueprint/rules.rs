@@ -84,8 +84,8 @@ fn check_blocks(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
 
 fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let (types, blocks) = (&sources.config.layer_types, sources.network.blocks().len());
-    let known = |kind: &&String| !matches!(kind.as_str(), "full_attention" | "sliding_attention");
-    match types.iter().find(known) {
+    let unknown = |kind: &&String| !matches!(kind.as_str(), "full_attention" | "sliding_attention");
+    match types.iter().find(unknown) {
         Some(kind) => Err(ForwardError::unsupported(format!("layers of the type `{kind}`"))),
         None if types.is_empty() || types.len() == blocks => Ok(()),
         None => {
