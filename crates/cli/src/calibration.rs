@@ -1,16 +1,16 @@
 //! From calibration data to a plan with parameters: loads the data, runs it through the source, and tells what was found.
 
 use crate::args::{CalibrationArgs, RunArgs};
-use crate::delivery::tell_discarded;
 use crate::failure::{Failure, Kind};
+use crate::gate;
 use crate::model;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use kvant_container::Checkpoint;
-use kvant_llm::blockwise::{self, BlockwiseReport, Found, Settings, Sources, State};
+use kvant_llm::blockwise::{self, BlockProgress, BlockwiseReport, Found, Settings, Sources, State};
 use kvant_llm::calibration::data::{CalibrationData, Options};
 use kvant_llm::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
-use kvant_llm::engine::Output;
+use kvant_llm::engine::{Output, OutputError};
 use kvant_llm::forward::Decoder;
 use kvant_llm::plan::Plan;
 use serde_json::{Value, json};
@@ -49,6 +49,11 @@ impl Loaded {
         &self.data.sequences
     }
 
+    /// The sequences that are held out.
+    pub fn held_out(&self) -> &[Vec<u32>] {
+        &self.data.held_out
+    }
+
     /// What the output depends on besides the plan.
     pub fn key(&self, precision: &str) -> String {
         format!("{precision} {}", self.provenance)
@@ -56,12 +61,12 @@ impl Loaded {
 }
 
 impl Calibration<'_> {
-    /// Reads the data.
+    /// Reads the data, and as many sequences more, where there are so many, to be held out.
     ///
     /// # Errors
     /// Whatever is wrong with the data or the tokenizer.
-    pub fn load(&self, decoder: &Decoder<'_>, printer: &Printer) -> Result<Loaded, Failure> {
-        let data = self.data(decoder)?;
+    pub fn load(&self, decoder: &Decoder<'_>, held_out: usize, printer: &Printer) -> Result<Loaded, Failure> {
+        let data = self.data(decoder, held_out)?;
         data.provenance.warnings().iter().for_each(|warning| printer.note(&warning.to_string()));
         let provenance = serde_json::to_value(&data.provenance).map_err(|e| Failure::internal(e.to_string()))?;
         Ok(Loaded { data, provenance })
@@ -97,6 +102,7 @@ impl Calibration<'_> {
             "layers": blocks.layers,
             "links": blocks.links,
             "starved": blocks.starved,
+            "held_out": blocks.held_out,
         });
         Ok((plan.with_found(parameters)?.with_record(record), blocks))
     }
@@ -111,9 +117,13 @@ impl Calibration<'_> {
     ) -> Result<Found, Failure> {
         let progress = Progress::new(printer, Unit::Tokens);
         let watch = Mutex::new(progress.watch_resumed());
-        let watch = |done, total| watch.lock().unwrap_or_else(PoisonError::into_inner)(done, total);
-        let (checkpoint, ops, sequences) = (self.checkpoint, self.args.precision.ops(), &loaded.data.sequences);
-        let sources = Sources { plan, checkpoint, decoder, ops: &ops, sequences, output };
+        let watch = |at: BlockProgress| {
+            let place = format!("block {} of {}, {}", at.block + 1, at.blocks, at.stage.words());
+            watch.lock().unwrap_or_else(PoisonError::into_inner)(&place, at.tokens, at.all_tokens);
+        };
+        let (checkpoint, ops) = (self.checkpoint, self.args.precision.ops());
+        let CalibrationData { sequences, held_out, .. } = &loaded.data;
+        let sources = Sources { plan, checkpoint, decoder, ops: &ops, sequences, held_out, output };
         let key = loaded.key(self.args.precision.name());
         let (memory, carry) = (self.args.max_memory.0, self.args.carry);
         let settings = Settings { target: self.target, key: &key, memory, carry };
@@ -134,7 +144,7 @@ impl Calibration<'_> {
     /// Whatever is wrong with the data, the tokenizer or the model; before anything is written.
     pub fn complete(&self, plan: Plan, printer: &Printer) -> Result<Plan, Failure> {
         let decoder = Decoder::open(self.checkpoint)?;
-        let Loaded { data, provenance } = self.load(&decoder, printer)?;
+        let Loaded { data, provenance } = self.load(&decoder, 0, printer)?;
         let precision = self.args.precision.name();
         let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint));
         let kept = file.read();
@@ -145,7 +155,7 @@ impl Calibration<'_> {
             }
             None => {
                 if file.is_of_another() {
-                    tell_discarded([file.path()], printer);
+                    return Err(OutputError::OtherRun(self.target.to_owned()).into());
                 }
                 &self.observe(&plan, &decoder, &data, printer)?
             }
@@ -160,8 +170,8 @@ impl Calibration<'_> {
         Ok(plan.with_parameters(parameters)?.with_record(record))
     }
 
-    fn data(&self, decoder: &Decoder<'_>) -> Result<CalibrationData, Failure> {
-        let options = options(self.args, decoder.longest());
+    fn data(&self, decoder: &Decoder<'_>, held_out: usize) -> Result<CalibrationData, Failure> {
+        let options = Options { held_out, ..options(self.args, decoder.longest()) };
         check_length(&options, decoder.longest())?;
         Ok(CalibrationData::load(&options, self.model, decoder.vocabulary(), |_, _| {})?)
     }
@@ -174,7 +184,11 @@ impl Calibration<'_> {
         printer: &Printer,
     ) -> Result<Statistics, Failure> {
         let progress = Progress::new(printer, Unit::Tokens);
-        let watch = progress.watch();
+        let mut watch = progress.watch_places();
+        let blocks = decoder.blueprint().blocks.len();
+        let watch = |block: usize, done: u64, all: u64| {
+            watch(&format!("block {} of {blocks}, observing activations", block + 1), done, all);
+        };
         let none = Statistics::new(plan)?;
         let memory = self.args.max_memory.0;
         let ops = self.args.precision.ops();
@@ -222,6 +236,7 @@ pub fn clear_away(target: &Path) -> Result<(), Failure> {
     let blocks = State::directory(target);
     let failure = |cause| Failure::system(format!("cannot remove {}: {cause}", blocks.display()));
     State::remove(target).map_err(failure)?;
+    gate::clear_away(target)?;
     let file = StatisticsFile::beside(target, String::new());
     file.remove().map_err(|cause| Failure::system(format!("cannot remove {}: {cause}", file.path().display())))
 }

@@ -2,10 +2,8 @@
 
 use crate::args::FinishArgs;
 use crate::failure::Failure;
-use crate::printer::Printer;
 use kvant_container::{Checkpoint, Durability};
-use kvant_llm::blockwise::State;
-use kvant_llm::engine::{Acceptance, Begun, Deliverable, Done, EngineError, Output, Placed};
+use kvant_llm::engine::{Acceptance, Begun, Claim, Deliverable, Done, EngineError, Options, Output, Placed};
 use std::path::Path;
 
 /// An output to be made of a checkpoint.
@@ -16,8 +14,6 @@ pub struct Delivery<'a, P: Deliverable> {
     pub checkpoint: &'a Checkpoint,
     /// Where that lies.
     pub source: &'a Path,
-    /// Where the output goes.
-    pub target: &'a Path,
     /// How it gets its name.
     pub finish: FinishArgs,
 }
@@ -27,49 +23,60 @@ impl<P: Deliverable> Delivery<'_, P> {
     /// made is found done, with all its `jobs`.
     ///
     /// # Errors
-    /// What is in the way, and those of [`settle`].
+    /// What is in the way, and those of [`settle_if`].
     pub fn make(
         &self,
+        claim: Claim,
         jobs: usize,
-        printer: &Printer,
         work: impl FnOnce(&Output) -> Result<Done, EngineError>,
     ) -> Result<(Placed, Done), Failure> {
-        match begin(self.plan, (self.source, self.target), self.finish, printer)? {
+        self.make_if(claim, jobs, work, |_| Ok(()))
+    }
+
+    /// The same where `gate` accepts what was made.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make), and those of the gate.
+    pub fn make_if(
+        &self,
+        claim: Claim,
+        jobs: usize,
+        work: impl FnOnce(&Output) -> Result<Done, EngineError>,
+        gate: impl FnOnce(&Path) -> Result<(), Failure>,
+    ) -> Result<(Placed, Done), Failure> {
+        match Output::begin_claimed(self.plan, self.source, claim, self.finish.overwrite)? {
             Begun::Finished(placed) => Ok((placed, Done { jobs, resumed: jobs })),
             Begun::Working(output) => {
                 let done = work(&output);
-                settle(*output, done, (self.plan, self.checkpoint), self.finish)
+                settle_if(*output, done, (self.plan, self.checkpoint), self.finish, gate)
             }
         }
     }
 }
 
-/// Begins an output, or goes on with it, and says what of another recipe it takes the place of.
+/// Refuses outputs that another run is writing, or on which a run with other options has done work, unless that is to be discarded.
 ///
 /// # Errors
-/// What is in the way.
-pub fn begin(
-    plan: &dyn Deliverable,
-    (source, target): (&Path, &Path),
+/// Names the run, or the options.
+pub fn check_runs<'p>(
+    targets: impl IntoIterator<Item = &'p Path>,
+    options: &Options,
     finish: FinishArgs,
-    printer: &Printer,
-) -> Result<Begun, Failure> {
-    let begun = Output::begin(plan, source, target, finish.overwrite)?;
-    if let Begun::Working(output) = &begun
-        && let Some(discarded) = output.discarded()
-    {
-        let blocks = State::directory(target);
-        let also = blocks.exists().then_some(blocks.as_path());
-        tell_discarded(also.into_iter().chain([discarded]), printer);
-    }
-    Ok(begun)
+) -> Result<(), Failure> {
+    let none = Options::new();
+    let options = if finish.restart { &none } else { options };
+    Ok(targets.into_iter().try_for_each(|target| Claim::check(target, options))?)
 }
 
-/// Says which work of an earlier run is of no use to this one.
-pub fn tell_discarded<'p>(paths: impl IntoIterator<Item = &'p Path>, printer: &Printer) {
-    let names = paths.into_iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    let names = names.collect::<Vec<_>>().join(" and ");
-    printer.note(&format!("{names}, which an earlier run with another recipe, source or data left, is discarded"));
+/// Takes hold of an output before the work, without what an unfinished run has left where that is to be discarded.
+///
+/// # Errors
+/// As [`check_runs`], and the system's.
+pub fn claim(target: &Path, options: &Options, finish: FinishArgs) -> Result<Claim, Failure> {
+    if finish.restart {
+        Claim::discard(target, false)?;
+    }
+    Ok(Claim::take(target, options)?)
 }
 
 /// Refuses what would not pass verification when it is made, unless nobody looks.
@@ -80,15 +87,16 @@ pub fn foresee(plan: &dyn Deliverable, checkpoint: &Checkpoint, finish: FinishAr
     if finish.no_verify { Ok(()) } else { Ok(plan.foresee(checkpoint)?) }
 }
 
-/// Gives an output its name, or removes what no rerun could use.
+/// Gives an output its name if `gate` accepts it, or removes what no rerun could use.
 ///
 /// # Errors
-/// What the work ended with; a check that the output does not pass; the system's.
-pub fn settle(
+/// What the work ended with; those of the gate; a check that the output does not pass; the system's.
+pub fn settle_if(
     output: Output,
     work: Result<Done, EngineError>,
     (plan, checkpoint): (&dyn Deliverable, &Checkpoint),
     finish: FinishArgs,
+    gate: impl FnOnce(&Path) -> Result<(), Failure>,
 ) -> Result<(Placed, Done), Failure> {
     let done = match work {
         Ok(done) => done,
@@ -101,5 +109,5 @@ pub fn settle(
     };
     let durability = if finish.sync { Durability::Disk } else { Durability::Process };
     let acceptance = if finish.no_verify { Acceptance::Unseen } else { Acceptance::Verified };
-    Ok((output.place(plan, checkpoint, durability, acceptance)?, done))
+    Ok((output.place_if(plan, checkpoint, durability, acceptance, gate)?, done))
 }

@@ -1,6 +1,8 @@
 //! Errors as the user meets them: a kind that decides the exit code, a message, a hint. What the libraries report is
 //! turned into one here and nowhere else.
 
+use crate::hint;
+use crate::interrupt;
 use kvant_container::ErrorKind;
 use kvant_llm::blockwise::BlockwiseError;
 use kvant_llm::calibration::data::CalibrationDataError;
@@ -43,8 +45,8 @@ impl Kind {
         match self {
             Kind::Invalid | Kind::Unsupported | Kind::System | Kind::Unfit => 1,
             Kind::Usage | Kind::Internal => 2,
-            // 128 + SIGINT, as shells report it.
-            Kind::Interrupted => 130,
+            // As shells report a process that a signal has ended.
+            Kind::Interrupted => 128 + interrupt::signal(),
         }
     }
 }
@@ -75,6 +77,12 @@ impl Failure {
     pub fn internal(message: impl Into<String>) -> Failure {
         let report = "this is a bug in Kvant: please report it with the command line and this message";
         Failure::new(Kind::Internal, format!("internal error: {}", message.into())).with_hint(Some(report.to_owned()))
+    }
+
+    /// The same with those ways out alone that this command has options for.
+    pub fn for_command(self, command: &str) -> Failure {
+        let hint = self.hint.as_deref().and_then(|hint| hint::of_command(hint, command));
+        Failure { hint, ..self }
     }
 
     /// The same with a hint.
@@ -108,7 +116,11 @@ impl From<kvant_onnx::error::QuantizeError> for Failure {
 
 impl From<kvant_onnx::settings::SettingsError> for Failure {
     fn from(error: kvant_onnx::settings::SettingsError) -> Failure {
-        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+        let kind = match error.kind() {
+            ErrorKind::Invalid | ErrorKind::Io => Kind::Usage,
+            kind => kind.into(),
+        };
+        Failure::new(kind, error.to_string()).with_hint(error.hint())
     }
 }
 
@@ -159,10 +171,10 @@ impl From<MeasureError> for Failure {
 
 impl From<RecipeError> for Failure {
     fn from(error: RecipeError) -> Failure {
+        // What was typed makes no recipe: a scheme, an algorithm or an option that there is none of.
         let kind = match &error {
-            RecipeError::Invalid(_) => Kind::Invalid,
+            RecipeError::Invalid(_) | RecipeError::Read { .. } => Kind::Usage,
             RecipeError::Unsupported(_) => Kind::Unsupported,
-            RecipeError::Read { .. } => Kind::System,
         };
         Failure::new(kind, error.to_string()).with_hint(Some(error.hint().to_owned()))
     }

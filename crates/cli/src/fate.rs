@@ -1,7 +1,7 @@
 //! What a plan makes of each tensor of the source: one entry for every tensor, in the order of the source. A view of the
 //! plan for printing.
 
-use kvant_container::{Checkpoint, TensorView};
+use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_llm::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer, Treatment};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +75,7 @@ pub fn fates<'a>(plan: &'a Plan, checkpoint: &'a Checkpoint) -> Vec<Fate<'a>> {
     }
     for kept in &plan.kept {
         if let Some(fate) = fates.get_mut(kept.position) {
-            add_kept(fate, kept);
+            add_kept(fate, kept, plan.layout.declarations()[kept.tensor].dtype);
         }
     }
     fates
@@ -83,7 +83,8 @@ pub fn fates<'a>(plan: &'a Plan, checkpoint: &'a Checkpoint) -> Vec<Fate<'a>> {
 
 fn add_layer<'a>(fate: &mut Fate<'a>, layer: &'a PlannedLayer) {
     fate.action = Action::Quantize;
-    fate.schemes.insert(layer.scheme.to_string());
+    let kept = if layer.is_recoded() { " (codes of the source)" } else { "" };
+    fate.schemes.insert(format!("{}{kept}", layer.scheme));
     fate.layers.push(layer);
     match &layer.output {
         LayerOutput::Parts { parts, first, .. } => fate.outputs.extend(*first..first + parts.len()),
@@ -91,9 +92,11 @@ fn add_layer<'a>(fate: &mut Fate<'a>, layer: &'a PlannedLayer) {
     }
 }
 
-fn add_kept(fate: &mut Fate<'_>, kept: &KeptTensor) {
+fn add_kept(fate: &mut Fate<'_>, kept: &KeptTensor, dtype: Dtype) {
     fate.action = match kept.treatment {
         Treatment::Copy(_) => Action::Keep,
+        // Floats into which an adapter is merged keep their type.
+        Treatment::Dequantize { .. } if fate.source.dtype() == dtype => Action::Keep,
         Treatment::Widen { .. } | Treatment::Dequantize { .. } => Action::Widen,
     };
     fate.reason = Some(kept.reason);

@@ -16,11 +16,49 @@ pub fn table(findings: &[Finding], all: bool) -> Table {
         findings.iter().for_each(|finding| row(&mut table, finding, &finding.place));
         return table;
     }
-    let item = |finding: &Finding| (finding.place.clone(), Finding { place: String::new(), ..finding.clone() }, 1);
+    let masked = |finding: &Finding| Finding {
+        place: String::new(),
+        reason: without_numbers(&finding.reason),
+        ..finding.clone()
+    };
+    let item = |finding: &Finding| (finding.place.clone(), masked(finding), 1);
     for group in pattern::group(findings.iter().map(item)) {
-        row(&mut table, &group.key, &group.to_string());
+        let Some(first) = group.members.first().map(|member| &findings[*member]) else { continue };
+        let reason = match group.members.iter().all(|member| findings[*member].reason == first.reason) {
+            true => first.reason.clone(),
+            false => format!("{} (so in the first of {}; --all lists each)", first.reason, group.count),
+        };
+        row(&mut table, &Finding { reason, ..first.clone() }, &group.to_string());
     }
     table
+}
+
+/// A reason without the numbers in which those of alike findings differ: indices of blocks, sizes and scales, but not digits of
+/// words such as `int4`.
+fn without_numbers(reason: &str) -> String {
+    let mut masked = String::new();
+    let mut before = ' ';
+    let mut chars = reason.chars().peekable();
+    while let Some(c) = chars.next() {
+        if !c.is_ascii_digit() || before.is_alphanumeric() || before == '_' {
+            masked.push(c);
+            before = c;
+            continue;
+        }
+        masked.push('#');
+        let mut last = c;
+        while let Some(next) = chars.next_if(|next| continues_number(last, *next)) {
+            last = next;
+        }
+        before = '#';
+    }
+    masked
+}
+
+/// Whether a character belongs to the number that stands before it: `0.25`, `1e-5`.
+fn continues_number(last: char, next: char) -> bool {
+    let is_inside = last.is_ascii_digit() && matches!(next, '.' | 'e');
+    next.is_ascii_digit() || is_inside || (last == 'e' && next == '-')
 }
 
 /// How many there are of each kind.
@@ -43,5 +81,36 @@ pub fn failing(path: &str, findings: &[Finding]) -> String {
         [first, more @ ..] => {
             format!("{path} does not pass: {}: {}, and {} more errors", first.place, first.reason, more.len())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alike_findings_of_all_blocks_are_one_row() {
+        let finding = |block: usize| Finding {
+            check: "fused-scales",
+            severity: Severity::Note,
+            place: format!("model.layers.{block}.self_attn.k_proj.weight_scale"),
+            reason: format!(
+                "the scale of the tensor is 0.0{block}, that of `model.layers.{block}.self_attn.q_proj` is 0.1{block}"
+            ),
+            hint: None,
+        };
+        let findings: Vec<Finding> = (0..32).map(finding).collect();
+        let text = |all: bool| anstream::adapter::strip_str(&table(&findings, all).render(usize::MAX)).to_string();
+        assert_eq!((text(false).lines().count(), text(true).lines().count()), (2, 33));
+        assert!(text(false).contains("model.layers.{0..31}.self_attn.k_proj"), "{}", text(false));
+        assert!(text(false).contains("so in the first of 32"), "{}", text(false));
+    }
+
+    #[test]
+    fn digits_of_words_are_not_numbers() {
+        assert_eq!(
+            without_numbers("int4 in `model.layers.10.q` is 1.5e-3, 2 devices. 3"),
+            "int4 in `model.layers.#q` is #, # devices. #"
+        );
     }
 }

@@ -1,14 +1,32 @@
-//! JSON objects that are whole and still can be searched line by line.
+//! JSON objects as `--json` prints them: with the name of their schema (`docs/schemas`), and where they have a long list, whole and
+//! still searchable line by line.
 
+use serde::Serialize;
 use serde_json::Value;
 
-/// The object `head` with one more field: an array whose elements have a line each.
-pub fn object(head: &Value, field: &str, elements: impl Iterator<Item = Value>) -> String {
-    let head = head.to_string();
+/// An object with the schema that it follows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Versioned<T> {
+    schema: String,
+    #[serde(flatten)]
+    object: T,
+}
+
+/// The object of a command.
+pub fn versioned<T: Serialize>(command: &str, object: T) -> Versioned<T> {
+    Versioned { schema: format!("kvant.{command}/{VERSION}"), object }
+}
+
+/// The version of all schemas: it changes when a key is renamed or removed, not when one is added.
+const VERSION: u32 = 1;
+
+/// The object of a command with one more field: an array whose elements have a line each.
+pub fn object(command: &str, head: &Value, field: &str, elements: impl Iterator<Item = Value>) -> String {
+    // Serializing values does not fail.
+    let head = serde_json::to_string(&versioned(command, head)).unwrap_or_default();
     let open = head.strip_suffix('}').unwrap_or(&head);
-    let comma = if open.ends_with('{') { "" } else { "," };
     let lines: Vec<String> = elements.map(|element| element.to_string()).collect();
-    format!("{open}{comma}{}:[\n{}\n]}}", Value::from(field), lines.join(",\n"))
+    format!("{open},{}:[\n{}\n]}}", Value::from(field), lines.join(",\n"))
 }
 
 #[cfg(test)]
@@ -19,10 +37,13 @@ mod tests {
     #[test]
     fn objects_are_whole_and_elements_have_lines() {
         let elements = || [json!({"name": "a\nb"}), json!(2)].into_iter();
-        let text = object(&json!({"head": {"nested": {}}}), "rows", elements());
+        let text = object("plan", &json!({"head": {"nested": {}}}), "rows", elements());
         assert_eq!(text.lines().count(), 4);
         let read: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(read, json!({"head": {"nested": {}}, "rows": [{"name": "a\nb"}, 2]}));
-        assert_eq!(object(&json!({}), "rows", std::iter::empty()), "{\"rows\":[\n\n]}");
+        assert_eq!(read, json!({"schema": "kvant.plan/1", "head": {"nested": {}}, "rows": [{"name": "a\nb"}, 2]}));
+        assert_eq!(
+            object("list", &json!({}), "rows", std::iter::empty()),
+            "{\"schema\":\"kvant.list/1\",\"rows\":[\n\n]}"
+        );
     }
 }

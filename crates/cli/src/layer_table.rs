@@ -3,21 +3,23 @@
 use crate::escape::printable;
 use crate::table::{Align, Table};
 use kvant_llm::blockwise::{BlockwiseReport, LayerReport};
+use kvant_llm::calibration::data::HeldOut;
+use std::collections::BTreeMap;
 
 /// Layers that are shown; the rest is in the record.
 const MOST: usize = 60;
 
 /// The table, and what it says in all; nothing where no layer was worked on with data. Losses are squared errors of outputs,
-/// for each token; `share` is what is left of the loss of rounding to nearest.
-pub fn text(report: &BlockwiseReport) -> Option<String> {
+/// for each token, in a table of this width; `share` is what is left of the loss of rounding to nearest. What speaks against the
+/// result is in [`warnings`].
+pub fn text(report: &BlockwiseReport, width: usize) -> Option<String> {
     let with_loss = report.layers.iter().any(|layer| layer.loss.is_some());
-    let parts =
-        [with_loss.then(|| table(&report.layers)), mean(report), worse(report), starved(report), unscaled(report)];
+    let parts = [with_loss.then(|| table(&report.layers, width)), mean(report), unscaled(report)];
     let text = parts.into_iter().flatten().collect::<Vec<_>>().join("\n");
     (!text.is_empty()).then_some(text)
 }
 
-fn table(layers: &[LayerReport]) -> String {
+fn table(layers: &[LayerReport], width: usize) -> String {
     use Align::{Left, Right};
     let titles =
         [("layer", Left), ("tokens", Right), ("loss rtn", Right), ("loss", Right), ("share", Right), ("", Left)];
@@ -25,11 +27,13 @@ fn table(layers: &[LayerReport]) -> String {
     layers.iter().take(MOST).for_each(|layer| table.push(row(layer)));
     let more = layers.len().saturating_sub(MOST);
     let rest = if more > 0 { format!("\nand {more} more: see calibration.json") } else { String::new() };
-    format!("{}{rest}", table.render())
+    format!("{}{rest}", table.render(width))
 }
 
 fn row(layer: &LayerReport) -> [String; 6] {
-    let of_token = |loss: Option<f64>| loss.map(|loss| format!("{:.3e}", loss / layer.tokens.max(1) as f64));
+    let of_token = |loss: Option<f64>| {
+        loss.map(|loss| format!("{:.3e}", loss / layer.held_out.unwrap_or(layer.tokens).max(1) as f64))
+    };
     let share = layer.share().map(|share| format!("{share:.3}"));
     let none = || "-".to_owned();
     [
@@ -44,7 +48,17 @@ fn row(layer: &LayerReport) -> [String; 6] {
 
 fn mean(report: &BlockwiseReport) -> Option<String> {
     let percent = 100.0 * report.mean_share()?;
-    Some(format!("{:<15}  {percent:.1} % of that of rounding to nearest, on average of the layers", "loss"))
+    let mean = format!("{:<15}  {percent:.1} % of that of rounding to nearest, on average of the layers", "loss");
+    let on = match report.held_out {
+        Some(HeldOut { samples, tokens }) => format!("{samples} held-out sequences, {tokens} tokens"),
+        None => "the calibration data themselves, which have no more sequences to hold out".to_owned(),
+    };
+    Some(format!("{mean}\n{:<15}  {on}", "measured on"))
+}
+
+/// What a user must know of the result, however little is to be said.
+pub fn warnings(report: &BlockwiseReport) -> Vec<String> {
+    [worse(report), starved(report)].into_iter().flatten().collect()
 }
 
 /// Layers that an algorithm has made worse.
@@ -52,19 +66,32 @@ fn worse(report: &BlockwiseReport) -> Option<String> {
     let worse =
         || report.layers.iter().filter_map(|layer| Some((layer, layer.share()?))).filter(|(_, share)| *share > 1.0);
     let (most, share) = worse().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
-    let text = format!(
-        "{}, `{}` the most, {share:.3} times, inputs in floats: more data or other settings may mend it",
+    let (count, layers, on) = (
         worse().count(),
-        most.layer
+        report.layers.len(),
+        if most.held_out.is_some() { "held-out data" } else { "calibration data" },
     );
-    Some(format!("{:<15}  {}", "worse than rtn", printable(&text)))
+    Some(format!(
+        "{count} of {layers} layers lose more than rounded to nearest on {on}, `{}` the most: {share:.3} times; more data or other \
+         settings may help",
+        most.layer
+    ))
 }
 
+/// Layers of which the data say too little.
 fn starved(report: &BlockwiseReport) -> Option<String> {
-    let first = report.starved.first()?;
-    let count = report.starved.len();
-    let text = format!("{count}, the first `{}` with {} tokens: {}", first.layer, first.tokens, first.treatment);
-    Some(format!("{:<15}  {}", "starved layers", printable(&text)))
+    let (first, count) = (report.starved.first()?, report.starved.len());
+    let mut treatments: BTreeMap<&str, usize> = BTreeMap::new();
+    report.starved.iter().for_each(|layer| *treatments.entry(&layer.treatment).or_default() += 1);
+    let treatments: Vec<String> = treatments.iter().map(|(treatment, count)| format!("{count} {treatment}")).collect();
+    Some(format!(
+        "{count} of {} layers saw fewer calibration tokens than they have inputs, `{}` {} for {}: {}; give more calibration data",
+        report.layers.len(),
+        first.layer,
+        first.tokens,
+        first.inputs,
+        treatments.join(", ")
+    ))
 }
 
 /// Links that a transform was asked for and not applied to.
@@ -92,6 +119,7 @@ mod tests {
             layer: format!("model.layers.{index}.fc"),
             algorithm: "gptq".to_owned(),
             tokens: 100,
+            held_out: None,
             loss_rtn: loss.map(|loss| 4.0 * loss),
             loss,
             damping: None,
@@ -101,20 +129,19 @@ mod tests {
     }
 
     fn plain(report: &BlockwiseReport) -> String {
-        anstream::adapter::strip_str(&text(report).unwrap()).to_string()
+        anstream::adapter::strip_str(&text(report, 100).unwrap()).to_string()
     }
 
     #[test]
     fn losses_are_for_each_token_and_what_is_not_known_is_a_dash() {
-        let starved = Starved { layer: "e".to_owned(), tokens: 3, treatment: "rounded to nearest".to_owned() };
-        let layers = vec![layer(0, Some(1.0)), layer(1, None)];
-        let report = BlockwiseReport { layers, links: vec![], starved: vec![starved] };
+        let layers = vec![layer(0, Some(1.0)), LayerReport { held_out: Some(50), ..layer(1, None) }];
+        let report = BlockwiseReport { layers, ..BlockwiseReport::default() };
         let expected = [
             "layer              tokens  loss rtn      loss  share",
             "model.layers.0.fc     100  4.000e-2  1.000e-2  0.250",
             "model.layers.1.fc     100         -         -      -",
             "loss             25.0 % of that of rounding to nearest, on average of the layers",
-            "starved layers   1, the first `e` with 3 tokens: rounded to nearest",
+            "measured on      the calibration data themselves, which have no more sequences to hold out",
         ];
         assert_eq!(plain(&report), expected.join("\n"));
     }
@@ -126,7 +153,34 @@ mod tests {
             layers: vec![layer(0, Some(1.0)), worse(1, 1.5), worse(2, 3.0)],
             ..BlockwiseReport::default()
         };
-        assert!(plain(&report).contains("worse than rtn   2, `model.layers.2.fc` the most, 3.000 times"));
+        let warnings = warnings(&report);
+        assert_eq!(warnings.len(), 1);
+        assert!(
+            warnings[0].starts_with(
+                "2 of 3 layers lose more than rounded to nearest on calibration data, `model.layers.2.fc`"
+            )
+        );
+    }
+
+    #[test]
+    fn losses_on_held_out_tokens_and_layers_with_few_tokens_are_told() {
+        let starved = |treatment: &str| Starved {
+            layer: "e".to_owned(),
+            tokens: 3,
+            inputs: 128,
+            treatment: treatment.to_owned(),
+        };
+        let report = BlockwiseReport {
+            layers: vec![LayerReport { held_out: Some(50), ..layer(0, Some(1.0)) }; 3],
+            starved: vec![starved("rounded to nearest"), starved("rounded as asked"), starved("rounded to nearest")],
+            held_out: Some(HeldOut { samples: 2, tokens: 64 }),
+            ..BlockwiseReport::default()
+        };
+        assert!(plain(&report).contains("100  8.000e-2  2.000e-2  0.250"), "{}", plain(&report));
+        assert!(plain(&report).contains("measured on      2 held-out sequences, 64 tokens"), "{}", plain(&report));
+        let expected = "3 of 3 layers saw fewer calibration tokens than they have inputs, `e` 3 for 128: 1 rounded as asked, \
+                        2 rounded to nearest; give more calibration data";
+        assert_eq!(warnings(&report), [expected]);
     }
 
     #[test]
@@ -134,9 +188,9 @@ mod tests {
         let layers = (0..MOST + 7).map(|index| layer(index, Some(1.0))).collect();
         let report = BlockwiseReport { layers, ..BlockwiseReport::default() };
         assert!(plain(&report).contains("\nand 7 more: see calibration.json\n"));
-        assert_eq!(plain(&report).lines().count(), 1 + MOST + 2);
-        assert_eq!(text(&BlockwiseReport::default()), None);
+        assert_eq!(plain(&report).lines().count(), 1 + MOST + 3);
+        assert_eq!(text(&BlockwiseReport::default(), 100), None);
         let nearest = BlockwiseReport { layers: vec![layer(0, None)], ..BlockwiseReport::default() };
-        assert_eq!(text(&nearest), None);
+        assert_eq!(text(&nearest, 100), None);
     }
 }

@@ -4,6 +4,9 @@ use kvant_container::directory_of;
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// What loads tensors that belong to no model.
+pub const NO_RUNTIME: &str = "no runtime loads it as a model: its files describe codes and scales of single tensors";
+
 /// Each loader, and the line that loads the checkpoint at `path`, where there is one.
 fn lines(loaders: &[&'static str], path: &Path) -> Vec<(&'static str, Option<String>)> {
     loaders.iter().map(|loader| (*loader, line(loader, path))).collect()

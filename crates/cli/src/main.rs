@@ -3,13 +3,16 @@
 mod args;
 mod calibration;
 mod commands;
+mod counts;
 mod crash;
 mod delivery;
 mod escape;
 mod failure;
 mod fate;
 mod findings;
+mod gate;
 mod gguf;
+mod hint;
 mod interrupt;
 mod json_lines;
 mod layer_table;
@@ -25,8 +28,8 @@ mod quantization;
 mod size;
 mod table;
 
-use args::{Cli, ColorWhen, GlobalArgs, ProgressWhen};
-use clap::{Parser, ValueEnum};
+use args::{Cli, ColorWhen, GlobalArgs, ProgressWhen, typed};
+use clap::{CommandFactory, FromArgMatches, ValueEnum};
 use failure::{Failure, Kind};
 use printer::Printer;
 use std::process::ExitCode;
@@ -37,11 +40,18 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match Cli::try_parse() {
-        Ok(cli) => {
+    let mut command = Cli::command();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
+        let typed = typed(&command, &matches);
+        Ok((Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?, typed))
+    });
+    match parsed {
+        Ok((cli, typed)) => {
             let printer = Printer::new(cli.global);
-            let result = crash::catch(|| commands::run(cli.command, &printer));
-            conclude(&printer, result)
+            let command = cli.command.with_typed(typed);
+            let name = command.name();
+            let result = crash::catch(|| commands::run(command, &printer));
+            conclude(&printer, result.map_err(|failure| failure.for_command(name)))
         }
         Err(error) => refuse(&error),
     }
@@ -62,7 +72,14 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let args = || std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
     let json = args().any(|arg| arg == "--json");
     let color = typed_color(args());
-    let printer = Printer::new(GlobalArgs { json, quiet: false, verbose: false, progress: ProgressWhen::Auto, color });
+    let printer = Printer::new(GlobalArgs {
+        json,
+        quiet: false,
+        verbose: false,
+        progress: ProgressWhen::Auto,
+        color,
+        wide: false,
+    });
     let text = error.render().ansi().to_string();
     if !error.use_stderr() {
         return conclude(&printer, printer.data(text.trim_end()));

@@ -11,7 +11,7 @@ use kvant_llm::gguf::GgufPlan;
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::{Recipe, Settings};
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Opens a checkpoint of safetensors, or a GGUF file as one.
 ///
@@ -22,6 +22,14 @@ pub fn open(path: &Path) -> Result<Checkpoint, Failure> {
         return Ok(kvant_llm::gguf::restore::open(path)?);
     }
     Ok(Checkpoint::open(path)?)
+}
+
+/// The same with LoRA adapters, which are merged into the weights as these are read.
+///
+/// # Errors
+/// Whatever is wrong with the files, or an adapter that does not fit the model.
+pub fn open_with(path: &Path, adapters: &[PathBuf]) -> Result<Checkpoint, Failure> {
+    Ok(kvant_llm::adapter::open(open(path)?, adapters)?)
 }
 
 /// Whether a file is one of GGUF, or says so by its name: what is wrong with it is told by who reads such files.
@@ -69,41 +77,65 @@ impl Planned {
 /// # Errors
 /// Whatever can be refused before weights are read.
 pub fn plan(args: &RecipeArgs, file: &str) -> Result<Planned, Failure> {
+    plan_with(args, file, !args.calibration.calib.is_empty())
+}
+
+/// The same for looking at alone: calibration data may come later.
+///
+/// # Errors
+/// As [`plan`].
+pub fn outline(args: &RecipeArgs, file: &str) -> Result<Planned, Failure> {
+    plan_with(args, file, true)
+}
+
+fn plan_with(args: &RecipeArgs, file: &str, calibrated: bool) -> Result<Planned, Failure> {
     let repeated = args.format.iter().enumerate().find(|(at, format)| args.format[..*at].contains(format));
     if let Some((_, format)) = repeated {
         let failure = Failure::new(Kind::Usage, format!("--format {} is given twice", format.name()));
         return Err(failure.with_hint(Some("name every format once".to_owned())));
     }
-    let (checkpoint, plan) = plan_for_all(args)?;
+    let (checkpoint, plan) = plan_for_all(args, calibrated)?;
     let file = args.wants_gguf().then(|| GgufPlan::of_codes(&checkpoint, &plan, file)).transpose()?;
     if args.wants_graph() {
-        kvant_llm::onnx::check(&Decoder::open(&checkpoint)?)?;
+        check_graph(&checkpoint, &plan)?;
     }
     Ok(Planned { checkpoint, plan, file })
 }
 
+/// Refuses what a graph of the quantized decoder would not hold: rules of the model, and quantized activations.
+fn check_graph(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Failure> {
+    let layers = plan.layers.iter().map(|layer| (layer.name.as_str(), layer.scheme));
+    kvant_llm::onnx::check_activations(layers, &plan.recipe.attention())?;
+    Ok(kvant_llm::onnx::check(&Decoder::open(checkpoint)?, true)?)
+}
+
 /// The plan for the first of the formats that are checkpoints.
-fn plan_for_all(args: &RecipeArgs) -> Result<(Checkpoint, Plan), Failure> {
+fn plan_for_all(args: &RecipeArgs, calibrated: bool) -> Result<(Checkpoint, Plan), Failure> {
     let exports = args.checkpoints();
     if exports == [Export::Fake] && (args.wants_gguf() || args.wants_graph()) {
         let failure = Failure::new(Kind::Usage, "--format fake has no codes, of which the other formats are made");
         return Err(failure.with_hint(Some("write it in a run of its own, or name a format of codes too".to_owned())));
     }
     let file = args.wants_gguf().then_some(Export::Gguf);
-    let [first, others @ ..] = exports.as_slice() else { return plan_for(args, None, file.as_slice()) };
+    let [first, others @ ..] = exports.as_slice() else { return plan_for(args, None, file.as_slice(), calibrated) };
     let all = || exports.iter().copied().chain(file);
     // What another format does not hold is refused now, not when the first is made.
     for export in others {
-        plan_for(args, Some(*export), &all().filter(|other| other != export).collect::<Vec<_>>())?;
+        plan_for(args, Some(*export), &all().filter(|other| other != export).collect::<Vec<_>>(), calibrated)?;
     }
-    plan_for(args, Some(*first), &all().skip(1).collect::<Vec<_>>())
+    plan_for(args, Some(*first), &all().skip(1).collect::<Vec<_>>(), calibrated)
 }
 
 /// The plan for one of the formats; the others, to which the result is converted, decide on scales too.
-fn plan_for(args: &RecipeArgs, export: Option<Export>, also: &[Export]) -> Result<(Checkpoint, Plan), Failure> {
+fn plan_for(
+    args: &RecipeArgs,
+    export: Option<Export>,
+    also: &[Export],
+    calibrated: bool,
+) -> Result<(Checkpoint, Plan), Failure> {
     refuse_onnx(args)?;
-    let recipe = recipe(args, export, also)?.with_calibration(!args.calibration.calib.is_empty());
-    let checkpoint = open(&args.model)?;
+    let recipe = recipe(args, export, also)?.with_calibration(calibrated);
+    let checkpoint = open_with(&args.model, &args.lora)?;
     let plan = Plan::new(&checkpoint, recipe)?;
     Ok((checkpoint, plan))
 }

@@ -20,20 +20,30 @@ pub struct Group<K> {
     pub count: usize,
     /// The sum over the members.
     pub bytes: u64,
+    /// The positions of the members among the items.
+    pub members: Vec<usize>,
 }
 
 /// Gathers `(name, key, bytes)`, in the order of first appearance.
 pub fn group<K: Clone + Eq + Hash>(items: impl IntoIterator<Item = (String, K, u64)>) -> Vec<Group<K>> {
     let mut groups: Vec<Group<K>> = Vec::new();
     let mut positions: HashMap<(Template, K), usize> = HashMap::new();
-    for (name, key, bytes) in items {
+    for (item, (name, key, bytes)) in items.into_iter().enumerate() {
         let (template, numbers) = cut(&name);
         let position = *positions.entry((template.clone(), key.clone())).or_insert_with(|| {
-            groups.push(Group { template, numbers: vec![BTreeSet::new(); numbers.len()], key, count: 0, bytes: 0 });
+            groups.push(Group {
+                template,
+                numbers: vec![BTreeSet::new(); numbers.len()],
+                key,
+                count: 0,
+                bytes: 0,
+                members: Vec::new(),
+            });
             groups.len() - 1
         });
         let group = &mut groups[position];
         group.count += 1;
+        group.members.push(item);
         group.bytes = group.bytes.saturating_add(bytes);
         for (set, number) in group.numbers.iter_mut().zip(numbers) {
             set.insert(number);

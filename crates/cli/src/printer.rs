@@ -3,6 +3,7 @@
 use crate::args::{ColorWhen, GlobalArgs, ProgressWhen};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use crate::json_lines::versioned;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget};
@@ -12,8 +13,12 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const NOTE: Style = AnsiColor::Yellow.on_default().bold();
 const HINT: Style = AnsiColor::Cyan.on_default().bold();
+
+/// The width of tables that go to a file or a pipe.
+const NO_TERMINAL: usize = 100;
 
 /// How much is said on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +46,8 @@ pub struct Printer {
     json: bool,
     progress: ProgressWhen,
     color: ColorWhen,
+    /// Whether tables may be of any width.
+    wide: bool,
     /// The bar that messages must not tear.
     bar: Mutex<Option<ProgressBar>>,
 }
@@ -53,12 +60,30 @@ impl Printer {
             (_, true) => Verbosity::Verbose,
             _ => Verbosity::Normal,
         };
-        Printer { verbosity, json: args.json, progress: args.progress, color: args.color, bar: Mutex::new(None) }
+        Printer {
+            verbosity,
+            json: args.json,
+            progress: args.progress,
+            color: args.color,
+            wide: args.wide,
+            bar: Mutex::new(None),
+        }
     }
 
     /// Whether data is JSON.
     pub fn is_json(&self) -> bool {
         self.json
+    }
+
+    /// The characters in a line of a table: as `COLUMNS` says, or as the terminal has; where there is none, as [`NO_TERMINAL`].
+    pub fn width(&self) -> usize {
+        if self.wide {
+            return usize::MAX;
+        }
+        let said =
+            std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
+        let terminal = || io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
+        said.or_else(|| terminal().map(|(width, _)| usize::from(width.0))).unwrap_or(NO_TERMINAL)
     }
 
     /// Data: text on stdout, and a line break. A reader that has gone away (`| head`) is no error.
@@ -74,12 +99,12 @@ impl Printer {
         }
     }
 
-    /// Data as one line of JSON.
+    /// Data as one line of JSON, an object of the command's schema.
     ///
     /// # Errors
     /// As for [`data`](Self::data).
-    pub fn json(&self, value: &impl Serialize) -> Result<(), Failure> {
-        let text = serde_json::to_string(value).map_err(|e| Failure::internal(e.to_string()))?;
+    pub fn json(&self, command: &str, object: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(&versioned(command, object)).map_err(|e| Failure::internal(e.to_string()))?;
         self.data(&text)
     }
 
@@ -95,6 +120,11 @@ impl Printer {
         if self.verbosity >= Verbosity::Normal {
             self.message(&format!("{NOTE}note:{NOTE:#} {}", printable(text)));
         }
+    }
+
+    /// What the user has to know, with `--quiet` too: the result may be worse than it looks.
+    pub fn warning(&self, text: &str) {
+        self.message(&format!("{WARNING}warning:{WARNING:#} {}", printable(text)));
     }
 
     /// What only the curious want to see.
@@ -126,7 +156,7 @@ impl Printer {
         if self.json {
             let Failure { kind, message, hint } = failure;
             // There is nobody left to tell.
-            let _ = self.json(&json!({ "error": { "kind": kind, "message": message, "hint": hint } }));
+            let _ = self.json("error", &json!({ "error": { "kind": kind, "message": message, "hint": hint } }));
         }
     }
 

@@ -3,8 +3,9 @@
 use crate::escape::printable;
 use crate::printer::{Printer, ProgressTarget};
 use crate::size;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use kvant_llm::engine::{self, Progress as _};
+use std::fmt::Write;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -26,28 +27,18 @@ pub enum Unit {
 }
 
 impl Unit {
-    fn template(self) -> &'static str {
-        match self {
-            Unit::Bytes => {
-                "{bar:32} {percent:>3} %  {decimal_bytes} of {decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left  \
-                 {wide_msg}"
-            }
-            Unit::Tokens => {
-                "{bar:32} {percent:>3} %  {human_pos} of {human_len} tokens  {per_sec}  {eta} left  {wide_msg}"
-            }
-            Unit::Layers => {
-                "{bar:32} {percent:>3} %  {human_pos} of {human_len} layers  {per_sec}  {eta} left  {wide_msg}"
-            }
-            Unit::Weights => {
-                "{bar:32} {percent:>3} %  {human_pos} of {human_len} weights  {per_sec}  {eta} left  {wide_msg}"
-            }
-            Unit::Models => {
-                "{bar:32} {percent:>3} %  {human_pos} of {human_len} models  {per_sec}  {eta} left  {wide_msg}"
-            }
-            Unit::Samples => {
-                "{bar:32} {percent:>3} %  {human_pos} of {human_len} samples  {per_sec}  {eta} left  {wide_msg}"
-            }
-        }
+    /// How a bar looks.
+    fn style(self) -> ProgressStyle {
+        let template = "{bar:32} {percent:>3} %  {part}  {rate}  {eta} left  {wide_msg}";
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        // A bar that cannot be written is redrawn soon.
+        let part = move |state: &ProgressState, out: &mut dyn Write| {
+            let _ = out.write_str(&self.of(state.pos(), state.len().unwrap_or(0)));
+        };
+        let rate = move |state: &ProgressState, out: &mut dyn Write| {
+            let _ = out.write_str(&self.rate(state.per_sec()));
+        };
+        style.with_key("part", part).with_key("rate", rate)
     }
 
     /// What is counted, in the plural; bytes have units of their own.
@@ -114,9 +105,7 @@ impl Progress<'_> {
             ProgressTarget::Lines(at_once) => View::Lines(Mutex::new(Lines::new(unit, at_once))),
             ProgressTarget::Terminal(target) => {
                 let bar = ProgressBar::with_draw_target(None, target);
-                bar.set_style(
-                    ProgressStyle::with_template(unit.template()).unwrap_or_else(|_| ProgressStyle::default_bar()),
-                );
+                bar.set_style(unit.style());
                 printer.set_bar(Some(bar.clone()));
                 View::Bar(bar)
             }
@@ -128,23 +117,29 @@ impl Progress<'_> {
 impl Progress<'_> {
     /// Takes what is done and what there is in all.
     pub fn watch(&self) -> impl FnMut(u64, u64) + Send {
+        let mut watch = self.watch_places();
+        move |done: u64, all: u64| watch("", done, all)
+    }
+
+    /// The same, told where the work is.
+    pub fn watch_places(&self) -> impl FnMut(&str, u64, u64) + Send {
         self.watch_after(|_| 0)
     }
 
     /// The same of a run that may go on with an earlier one: what is done when it is first told is that one's.
-    pub fn watch_resumed(&self) -> impl FnMut(u64, u64) + Send {
+    pub fn watch_resumed(&self) -> impl FnMut(&str, u64, u64) + Send {
         self.watch_after(|done| done)
     }
 
-    fn watch_after(&self, resumed: impl Fn(u64) -> u64 + Send) -> impl FnMut(u64, u64) + Send {
+    fn watch_after(&self, resumed: impl Fn(u64) -> u64 + Send) -> impl FnMut(&str, u64, u64) + Send {
         let mut before = None;
-        move |done: u64, all: u64| {
+        move |place: &str, done: u64, all: u64| {
             let earlier = before.replace(done).unwrap_or_else(|| {
                 let earlier = resumed(done);
                 self.start(all, earlier);
                 earlier
             });
-            self.advance("", done - earlier);
+            self.advance(place, done.saturating_sub(earlier));
         }
     }
 
@@ -160,7 +155,7 @@ impl Progress<'_> {
             View::Lines(lines) => {
                 if let Ok(mut lines) = lines.lock() {
                     (lines.total, lines.resumed) = (total, done);
-                    self.tell(lines.advance(done, Instant::now()));
+                    self.tell(lines.advance("", done, Instant::now()));
                 }
             }
         }
@@ -194,7 +189,9 @@ impl engine::Progress for Progress<'_> {
             }
             View::Lines(lines) => {
                 if let Ok(mut lines) = lines.lock() {
-                    self.tell(lines.advance(bytes, Instant::now()));
+                    // Names of tensors, in a run that counts bytes, change too fast to be read.
+                    let place = if lines.unit == Unit::Tokens { name } else { "" };
+                    self.tell(lines.advance(place, bytes, Instant::now()));
                 }
             }
         }
@@ -217,19 +214,20 @@ impl Lines {
     }
 
     /// Adds to what is done, and gives the line if it is time for one.
-    fn advance(&mut self, bytes: u64, now: Instant) -> Option<String> {
+    fn advance(&mut self, place: &str, bytes: u64, now: Instant) -> Option<String> {
         self.done += bytes;
         if now < self.next {
             return None;
         }
         self.next = now + LINE_INTERVAL;
-        Some(self.line(now - self.begun))
+        Some(self.line(place, now - self.begun))
     }
 
-    fn line(&self, elapsed: Duration) -> String {
+    fn line(&self, place: &str, elapsed: Duration) -> String {
         let percent = self.done * 100 / self.total.max(1);
         let rate = self.done.saturating_sub(self.resumed) as f64 / elapsed.as_secs_f64().max(1e-3);
         let part = self.unit.of(self.done, self.total);
+        let part = if place.is_empty() { part } else { format!("{place}  {part}") };
         if rate <= 0.0 {
             return format!("{percent} %  {part}");
         }
@@ -249,11 +247,11 @@ mod tests {
         (lines.total, lines.resumed) = (2_000_000, 500_000);
         let at = |seconds| lines.begun + Duration::from_secs(seconds);
         let (first, second, third, fourth) = (at(0), at(5), at(6), at(10));
-        assert_eq!(lines.advance(500_000, first), None);
-        let line = lines.advance(500_000, second).unwrap();
+        assert_eq!(lines.advance("", 500_000, first), None);
+        let line = lines.advance("", 500_000, second).unwrap();
         assert_eq!(line, "50 %  1.0 MB of 2.0 MB  100 kB/s  10 s left");
-        assert_eq!(lines.advance(100_000, third), None);
-        assert!(lines.advance(100_000, fourth).is_some());
+        assert_eq!(lines.advance("", 100_000, third), None);
+        assert!(lines.advance("", 100_000, fourth).is_some());
     }
 
     #[test]
@@ -261,13 +259,22 @@ mod tests {
         let mut lines = Lines::new(Unit::Layers, false);
         lines.total = 13;
         let later = lines.begun + Duration::from_secs(8);
-        assert_eq!(lines.advance(2, later).unwrap(), "15 %  2 of 13 layers  0.25 layers/s  44 s left");
+        assert_eq!(lines.advance("", 2, later).unwrap(), "15 %  2 of 13 layers  0.25 layers/s  44 s left");
+    }
+
+    #[test]
+    fn tokens_are_told_with_the_block_the_stage_and_whole_rates() {
+        let mut lines = Lines::new(Unit::Tokens, false);
+        lines.total = 8192;
+        let later = lines.begun + Duration::from_secs(3);
+        let line = lines.advance("block 3 of 32, rounding", 1000, later).unwrap();
+        assert_eq!(line, "12 %  block 3 of 32, rounding  1000 of 8192 tokens  333 tokens/s  21 s left");
     }
 
     #[test]
     fn nothing_to_do_is_no_division_by_zero() {
         let mut lines = Lines::new(Unit::Bytes, true);
         let begun = lines.begun;
-        assert_eq!(lines.advance(0, begun).as_deref(), Some("0 %  0 B of 0 B"));
+        assert_eq!(lines.advance("", 0, begun).as_deref(), Some("0 %  0 B of 0 B"));
     }
 }

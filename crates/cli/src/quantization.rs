@@ -2,6 +2,7 @@
 //! for showing; whether such a source can be quantized again is the plan's to say.
 
 use kvant_container::{Checkpoint, Dtype};
+use kvant_llm::config_json::tensors::described;
 use kvant_llm::recipe::{Recipe, Settings};
 use serde::Serialize;
 use serde_json::Value;
@@ -53,7 +54,8 @@ const FP8: &str = "fp8 tensors";
 
 /// Looks for quantization.
 pub fn find(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Quantization> {
-    let config = config.and_then(quantization_config);
+    let described = if config.is_none() { described(checkpoint) } else { None };
+    let config = described.as_ref().or_else(|| config.and_then(quantization_config));
     let evidence = evidence(checkpoint);
     let stated = config.and_then(|config| config.get("quant_method")?.as_str());
     let usual = USUAL.iter().find(|(sign, _)| evidence.contains_key(sign)).map(|(_, method)| *method);
@@ -83,6 +85,7 @@ fn details(method: &str, config: &Value) -> Vec<String> {
     match method {
         "quark" => quark_details(config),
         "compressed-tensors" => group_details(config),
+        "kvant-tensors" => tensor_details(config),
         _ => plain_details(config),
     }
 }
@@ -112,6 +115,17 @@ fn group_details(config: &Value) -> Vec<String> {
     let cache = config.get("kv_cache_scheme").filter(|cache| cache.is_object());
     let cache = cache.map(|cache| format!("KV cache {}", arguments(cache)));
     format.into_iter().chain(groups.into_iter().flatten().map(group)).chain(cache).collect()
+}
+
+/// How many layers the metadata of files describes for each scheme.
+fn tensor_details(config: &Value) -> Vec<String> {
+    let layers = config.get("layers").and_then(Value::as_object).into_iter().flatten();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for scheme in layers.filter_map(|(_, layer)| layer.get("scheme")?.as_str()) {
+        *counts.entry(scheme).or_default() += 1;
+    }
+    let line = |(scheme, count): (&str, usize)| format!("{count} layer{} {scheme}", if count == 1 { "" } else { "s" });
+    counts.into_iter().map(line).collect()
 }
 
 fn arguments(side: &Value) -> String {

@@ -1,10 +1,20 @@
-//! Aligned columns. Where they are printed is the printer's business.
+//! Tables that fit the terminal: columns are aligned, prose is wrapped, and what does not fit beside the others goes below its row.
+//! Nothing is cut off. Where tables are printed is the printer's business.
 
 use crate::escape::printable;
 use anstyle::{AnsiColor, Style};
 
 /// How titles look.
 pub const TITLE: Style = AnsiColor::Green.on_default().bold();
+
+/// The least width that prose is wrapped to.
+const PROSE: usize = 24;
+
+/// Between two columns.
+const GAP: &str = "  ";
+
+/// What stands before a cell that goes below its row.
+const INDENT: &str = "    ";
 
 /// Which edge the cells of a column touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +32,15 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// Where a column stands, and how wide it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Beside the others.
+    Beside(usize),
+    /// Below the row.
+    Below,
+}
+
 impl Table {
     /// A table with these columns.
     pub fn new<T: AsRef<str>>(titles: &[(T, Align)]) -> Table {
@@ -34,44 +53,145 @@ impl Table {
         self.rows.push(cells.into_iter().map(|cell| printable(cell.as_ref())).collect());
     }
 
-    /// The text, without a line break at its end.
-    pub fn render(&self) -> String {
-        let widths = self.widths();
+    /// The text in lines of at most so many characters, without a line break at its end. Words that are longer, such as the names
+    /// of tensors, stay whole.
+    pub fn render(&self, width: usize) -> String {
+        let places = self.places(width);
         let titles: Vec<String> = self.titles.iter().map(|(title, _)| title.clone()).collect();
-        let head = format!("{TITLE}{}{TITLE:#}", self.line(&titles, &widths));
-        let lines = self.rows.iter().map(|row| self.line(row, &widths));
-        std::iter::once(head).chain(lines).collect::<Vec<_>>().join("\n")
+        let mut lines = Vec::new();
+        self.lines(&titles, &places, &mut lines);
+        lines.iter_mut().for_each(|line| *line = format!("{TITLE}{line}{TITLE:#}"));
+        for row in &self.rows {
+            self.lines(row, &places, &mut lines);
+            self.lines_below(row, &places, width, &mut lines);
+        }
+        lines.join("\n")
     }
 
-    fn widths(&self) -> Vec<usize> {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-            cells.chain([self.titles[column].0.chars().count()]).max().unwrap_or(0)
-        };
-        (0..self.titles.len()).map(width).collect()
+    /// The widths that the contents of each column ask for: the natural one, and the least.
+    fn widths(&self, column: usize) -> (usize, usize) {
+        let title = length(&self.titles[column].0);
+        let cells = || self.rows.iter().filter_map(|row| row.get(column));
+        let natural = cells().map(|cell| length(cell)).max().unwrap_or(0).max(title);
+        let word =
+            cells().flat_map(|cell| pieces(cell)).map(|piece| length(piece.trim_end())).max().unwrap_or(0).max(title);
+        (natural, word.max(PROSE.min(natural)))
     }
 
-    fn line(&self, cells: &[String], widths: &[usize]) -> String {
-        let columns = cells.iter().zip(widths).zip(&self.titles);
-        // Format's own padding ends at 65535, and a tensor's name need not.
-        let space = |cell: &str, width: usize| " ".repeat(width - cell.chars().count().min(width));
-        let padded = columns.map(|((cell, width), (_, align))| match align {
-            Align::Left => format!("{cell}{}", space(cell, *width)),
-            Align::Right => format!("{}{cell}", space(cell, *width)),
-        });
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    fn places(&self, width: usize) -> Vec<Place> {
+        let widths: Vec<(usize, usize)> = (0..self.titles.len()).map(|column| self.widths(column)).collect();
+        let is_text = |column: usize| self.titles[column].1 == Align::Left;
+        let least = |column: usize| if is_text(column) { widths[column].1 } else { widths[column].0 };
+        let mut beside: Vec<usize> = (0..widths.len()).collect();
+        // Prose goes below first, then names; of the same kind the last.
+        let is_prose = |column: usize| is_text(column) && widths[column].1 < widths[column].0;
+        while total(beside.iter().map(|&column| least(column))) > width {
+            let foldable =
+                || beside.iter().copied().filter(|&column| column > 0 && least(column) >= PROSE && is_text(column));
+            let Some(folded) = foldable().rfind(|&column| is_prose(column)).or_else(|| foldable().next_back()) else {
+                break;
+            };
+            beside.retain(|&column| column != folded);
+        }
+        let mut places = vec![Place::Below; widths.len()];
+        beside.iter().for_each(|&column| places[column] = Place::Beside(least(column)));
+        let mut room = width.saturating_sub(total(beside.iter().map(|&column| least(column))));
+        // What room there is goes to the columns that lack least, so that as few cells as possible are wrapped.
+        beside.sort_by_key(|&column| widths[column].0 - least(column));
+        for column in beside {
+            let more = room.min(widths[column].0 - least(column));
+            places[column] = Place::Beside(least(column) + more);
+            room -= more;
+        }
+        places
     }
+
+    /// A row's cells beside each other, wrapped to the widths.
+    fn lines(&self, cells: &[String], places: &[Place], lines: &mut Vec<String>) {
+        let columns = cells.iter().zip(places).zip(&self.titles);
+        let wrapped: Vec<(Vec<String>, usize, Align)> = columns
+            .filter_map(|((cell, place), (_, align))| match place {
+                Place::Beside(width) => Some((wrap(cell, *width), *width, *align)),
+                Place::Below => None,
+            })
+            .collect();
+        let height = wrapped.iter().map(|(cell, ..)| cell.len()).max().unwrap_or(0);
+        for at in 0..height {
+            let parts = wrapped
+                .iter()
+                .map(|(cell, width, align)| padded(cell.get(at).map_or("", String::as_str), *width, *align));
+            lines.push(parts.collect::<Vec<_>>().join(GAP).trim_end().to_owned());
+        }
+    }
+
+    /// The cells that do not fit beside the others, each behind its title.
+    fn lines_below(&self, cells: &[String], places: &[Place], width: usize, lines: &mut Vec<String>) {
+        let below = cells
+            .iter()
+            .zip(places)
+            .zip(&self.titles)
+            .filter(|((cell, place), _)| **place == Place::Below && !cell.is_empty());
+        for ((cell, _), (title, _)) in below {
+            let text = if title.is_empty() { cell.clone() } else { format!("{title}: {cell}") };
+            let wrapped = wrap(&text, width.saturating_sub(INDENT.len()).max(PROSE));
+            lines.extend(wrapped.into_iter().map(|line| format!("{INDENT}{line}")));
+        }
+    }
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// The width of columns beside each other.
+fn total(widths: impl ExactSizeIterator<Item = usize>) -> usize {
+    let gaps = GAP.len() * widths.len().saturating_sub(1);
+    widths.sum::<usize>() + gaps
+}
+
+/// Format's own padding ends at 65535, and a tensor's name need not.
+fn padded(cell: &str, width: usize, align: Align) -> String {
+    let space = " ".repeat(width.saturating_sub(length(cell)));
+    match align {
+        Align::Left => format!("{cell}{space}"),
+        Align::Right => format!("{space}{cell}"),
+    }
+}
+
+/// What no line is broken within: words, and the parts of schemes such as `int8+int8:token`.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive([' ', '+'])
+}
+
+/// Lines of at most so many characters, broken at spaces and within schemes.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    if length(text) <= width {
+        return vec![text.to_owned()];
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for piece in pieces(text) {
+        match lines.last_mut() {
+            Some(line) if length(line) + length(piece.trim_end()) <= width => line.push_str(piece),
+            _ => lines.push(piece.to_owned()),
+        }
+    }
+    lines.iter_mut().for_each(|line| line.truncate(line.trim_end().len()));
+    lines
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn plain(table: &Table, width: usize) -> String {
+        anstream::adapter::strip_str(&table.render(width)).to_string()
+    }
+
     #[test]
     fn cells_may_be_of_any_length() {
         let mut table = Table::new(&[("name", Align::Left), ("size", Align::Right)]);
         table.push(["x".repeat(70_000), "1".to_owned()]);
-        assert!(table.render().len() > 140_000);
+        assert!(table.render(80).len() > 140_000);
     }
 
     #[test]
@@ -79,7 +199,30 @@ mod tests {
         let mut table = Table::new(&[("name", Align::Left), ("size", Align::Right), ("", Align::Left)]);
         table.push(["a", "1 B", ""]);
         table.push(["größe\u{7}", "12 MB", "x"]);
-        let plain = anstream::adapter::strip_str(&table.render()).to_string();
-        assert_eq!(plain, "name         size\na             1 B\ngröße\\u{7}  12 MB  x");
+        assert_eq!(plain(&table, 80), "name         size\na             1 B\ngröße\\u{7}  12 MB  x");
+    }
+
+    #[test]
+    fn schemes_are_broken_between_their_parts() {
+        assert_eq!(wrap("e4m3:channel+e4m3:token!dynamic", 24), ["e4m3:channel+", "e4m3:token!dynamic"]);
+        assert_eq!(wrap("a + b", 3), ["a +", "b"]);
+        assert_eq!(wrap("long_name", 3), ["long_name"]);
+    }
+
+    #[test]
+    fn prose_is_wrapped_and_folded_and_names_stay_whole() {
+        let mut table = Table::new(&["where", "what", "way out"].map(|title| (title, Align::Left)));
+        let (place, what) = ("model.layers.0.mlp.down_proj", "groups of 128 input channels straddle shards of 48");
+        table.push([place, what, "take fewer devices, or quantize with smaller groups"]);
+        let wide = plain(&table, usize::MAX);
+        assert_eq!(wide.lines().count(), 2);
+        let wrapped = plain(&table, 100);
+        assert!(wrapped.lines().all(|line| line.chars().count() <= 100) && wrapped.lines().count() == 4, "{wrapped}");
+        let folded = plain(&table, 60);
+        assert!(folded.lines().all(|line| line.chars().count() <= 60), "{folded}");
+        assert!(folded.contains("\n    way out: take fewer devices"), "{folded}");
+        let words =
+            |text: &str| text.split_whitespace().filter(|word| !["way", "out:", "out", "what:"].contains(word)).count();
+        assert!(folded.contains(place) && words(&folded) >= words(&wide) - 1, "{folded}");
     }
 }

@@ -1,6 +1,11 @@
-//! The directory that a file lies in. No access to the system.
+//! The directory that a file lies in.
 
 use std::path::Path;
+
+/// Where the files of a model lie that is named by its directory or by one of them.
+pub fn model_directory(model: &Path) -> &Path {
+    if model.is_file() { directory_of(model) } else { model }
+}
 
 /// The directory of a file, which is `.` where the path is a name alone.
 pub fn directory_of(path: &Path) -> &Path {

@@ -47,6 +47,7 @@ mod geometry;
 pub mod gguf;
 mod json;
 pub mod mmap;
+mod new_file;
 pub mod onnx;
 pub mod positioned;
 pub mod python_json;
@@ -59,10 +60,13 @@ pub use self::safetensors::{
     Header, HeaderError, Layout, LayoutError, MAX_HEADER_LEN, SafetensorsFile, Shard, TensorDeclaration, TensorEntry,
     TensorView,
 };
-pub use checkpoint::{Checkpoint, CheckpointError, LeftOutFile, LeftOutReason};
-pub use directory::directory_of;
+pub use checkpoint::{
+    AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MANIFEST_FILE, MissingCode,
+};
+pub use directory::{directory_of, model_directory};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
 pub use error::{Error, ErrorKind, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
 pub use mmap::MappedFile;
+pub use new_file::{behind_links, new_file_for, write_file};
 pub use writer::{Durability, Writer, WriterError};

@@ -60,21 +60,18 @@ pub fn file_system(path: &Path) -> Option<u64> {
     }
 }
 
-/// Lets the owner write to a file, such as a copy of a read-only one.
-#[allow(clippy::permissions_set_readonly_false)] // outside Unix, where there are no others to give the right to
-pub fn make_writable(path: &Path) -> io::Result<()> {
-    let mut permissions = fs::metadata(path)?.permissions();
-    if !permissions.readonly() {
-        return Ok(());
-    }
+/// What tells a file that exists from all others, whatever its name; nothing where the system does not say.
+pub fn file_id(path: &Path) -> Option<(u64, u64)> {
     #[cfg(unix)]
     {
-        use std::os::unix::fs::PermissionsExt;
-        permissions.set_mode(permissions.mode() | 0o200);
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
     }
     #[cfg(not(unix))]
-    permissions.set_readonly(false);
-    fs::set_permissions(path, permissions)
+    {
+        let _ = path;
+        None
+    }
 }
 
 /// Makes the names of a directory durable: files created in it and renames into it. Only the files' bytes are synced by
@@ -172,18 +169,6 @@ mod portable;
 
 #[cfg(not(any(unix, windows)))]
 use portable as system;
-
-/// Temporary files are private to their user; a model should have the permissions of an ordinary new file.
-#[cfg(unix)]
-pub(crate) fn readable_by_others(file: &File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(std::fs::Permissions::from_mode(0o644))
-}
-
-#[cfg(not(unix))]
-pub(crate) fn readable_by_others(_: &File) -> io::Result<()> {
-    Ok(())
-}
 
 #[cfg(test)]
 mod tests {

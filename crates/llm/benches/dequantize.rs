@@ -8,7 +8,7 @@
 mod common;
 
 use kvant_container::Checkpoint;
-use kvant_llm::config_json::compressed_tensors::{self, Targets};
+use kvant_llm::config_json::compressed_tensors;
 use kvant_llm::config_json::quark::{self, WeightFormat};
 use kvant_llm::export::{Export, LayerSpec};
 use kvant_llm::import::{self, Stored};
@@ -84,7 +84,7 @@ fn checkpoint(export: Export, text: &str) -> (tempfile::TempDir, Checkpoint) {
     let layers = [("m.up", scheme)];
     let quantization = match export {
         Export::Quark => quark::quantization_config(&layers, &[], NibbleOrder::Awq, WeightFormat::Real),
-        _ => compressed_tensors::quantization_config(&layers, &[], Targets::Class, false),
+        _ => compressed_tensors::quantization_config(&layers, &[], &[], false),
     };
     let dir = tempfile::tempdir().unwrap();
     let config = json!({"quantization_config": quantization.unwrap()});

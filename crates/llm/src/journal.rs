@@ -3,16 +3,22 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::sync::Mutex;
 
-/// The first line: which plan the work belongs to.
+/// The options of a run by name, as the user spells them.
+pub type Options = BTreeMap<String, String>;
+
+/// The first line: which plan the work belongs to, none as long as it is not known, and the options of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     kvant_journal: u32,
     plan: String,
+    #[serde(default)]
+    options: Options,
 }
 
 /// The version of the lines' meaning.
@@ -55,52 +61,84 @@ enum Line {
     Whole {
         whole: bool,
     },
+    /// The process that has it open.
+    Process {
+        process: u32,
+    },
 }
 
-/// What an existing journal says of a plan.
+/// What an existing journal says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The jobs that are done; none where the journal is new, of another plan, or cannot be read.
+    /// The plan that it is of; none where the journal is new, or cannot be read.
+    pub plan: Option<String>,
+    /// The options of the run.
+    pub options: Options,
+    /// The process that had it open last.
+    pub process: Option<u32>,
+    /// The jobs that are done.
     pub entries: Vec<Entry>,
     /// Whether the output was whole: only its naming may be missing.
     pub whole: bool,
-    /// Whether it records work on another plan.
-    pub other: bool,
     /// Bytes of the lines that count, up to the last job.
     end: u64,
+    /// The same up to the word that the output is whole, if it is there.
+    whole_end: u64,
+}
+
+impl Found {
+    /// Whether the output of this very plan was whole.
+    pub fn is_whole(&self, plan: &str) -> bool {
+        self.whole && self.plan.as_deref() == Some(plan)
+    }
 }
 
 impl Journal {
-    /// Opens or creates the journal at `path`, and says what it records for the plan with this fingerprint.
+    /// Opens or creates the journal at `path`, and says what it records.
     ///
     /// # Errors
     /// The system's; [`io::ErrorKind::WouldBlock`] where another process has the journal open.
-    pub fn open(path: &Path, plan: &str) -> io::Result<(Journal, Found)> {
-        let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-        file.try_lock().map_err(io::Error::from)?;
-        let found = read(&file, Some(plan))?;
-        Ok((Journal { file: Mutex::new(file) }, found))
+    pub fn open(path: &Path) -> io::Result<(Journal, Found)> {
+        loop {
+            let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+            file.try_lock().map_err(io::Error::from)?;
+            // Who had it before may have removed it meanwhile, and its name may be another journal's.
+            if is_named(&file, path) {
+                let found = read(&file)?;
+                return Ok((Journal { file: Mutex::new(file) }, found));
+            }
+        }
     }
 
-    /// What the journal at `path` says of the plan, without opening it for writing; nothing where there is none.
-    pub fn peek(path: &Path, plan: &str) -> Found {
-        File::open(path).and_then(|file| read(&file, Some(plan))).unwrap_or_default()
+    /// What the journal at `path` says, without opening it for writing; nothing where there is none.
+    pub fn peek(path: &Path) -> Found {
+        File::open(path).and_then(|file| read(&file)).unwrap_or_default()
     }
 
-    /// Whether the journal at `path` says that an output was whole, of whatever plan.
-    pub fn is_whole(path: &Path) -> bool {
-        File::open(path).and_then(|file| read(&file, None)).is_ok_and(|found| found.whole)
+    /// Whether there is a file at `path` that is no journal: neither empty nor with the first line of one.
+    pub fn is_foreign(path: &Path) -> bool {
+        let is_empty = path.metadata().is_ok_and(|found| found.is_file() && found.len() == 0);
+        path.exists() && !is_empty && Journal::peek(path).plan.is_none()
     }
 
     /// Forgets everything and begins the record of a plan.
     ///
     /// # Errors
     /// The system's.
-    pub fn begin(&self, plan: &str) -> io::Result<()> {
-        let head = Head { kvant_journal: VERSION, plan: plan.to_owned() };
+    pub fn begin(&self, plan: &str, options: &Options) -> io::Result<()> {
+        let head = Head { kvant_journal: VERSION, plan: plan.to_owned(), options: options.clone() };
         let mut file = self.lock()?;
         file.set_len(0)?;
-        write_line(&mut file, &head)
+        write_line(&mut file, &head)?;
+        write_line(&mut file, &Line::Process { process: std::process::id() })
+    }
+
+    /// Holds on to all that was found, without a change to what it says.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn hold(&self, found: &Found) -> io::Result<()> {
+        self.cut(found.whole_end)
     }
 
     /// Goes on with what was found: further jobs are recorded behind it. Nothing that counts is taken away, so that a run that is
@@ -109,7 +147,13 @@ impl Journal {
     /// # Errors
     /// The system's.
     pub fn go_on(&self, found: &Found) -> io::Result<()> {
-        self.lock()?.set_len(found.end)
+        self.cut(found.end)
+    }
+
+    fn cut(&self, end: u64) -> io::Result<()> {
+        let mut file = self.lock()?;
+        file.set_len(end)?;
+        write_line(&mut file, &Line::Process { process: std::process::id() })
     }
 
     /// Records a finished job. The line is with the system when this returns: it survives the end of the process.
@@ -140,23 +184,39 @@ fn write_line(file: &mut File, value: &impl Serialize) -> io::Result<()> {
     file.write_all(&line)
 }
 
-/// What a file says of the plan, or of the one that it is of.
-fn read(file: &File, plan: Option<&str>) -> io::Result<Found> {
-    let mut lines = Lines { file: BufReader::new(file), end: 0 };
-    let mut found = Found::default();
-    let Some(head) = lines.next::<Head>()?.filter(|head| head.kvant_journal == VERSION) else { return Ok(found) };
-    if plan.is_some_and(|plan| head.plan != plan) {
-        found.other = lines.next::<Line>()?.is_some();
-        return Ok(found);
+/// Whether a file that is open still has its name.
+fn is_named(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let open = file.metadata().map(|found| (found.dev(), found.ino())).ok();
+        open.is_some() && open == kvant_container::positioned::file_id(path)
     }
-    found.end = lines.end;
+    #[cfg(not(unix))]
+    {
+        let _ = file;
+        path.exists()
+    }
+}
+
+fn read(file: &File) -> io::Result<Found> {
+    let mut lines = Lines { file: BufReader::new(file), end: 0 };
+    let Some(head) = lines.next::<Head>()?.filter(|head| head.kvant_journal == VERSION) else {
+        return Ok(Found::default());
+    };
+    let mut found = Found { plan: Some(head.plan), options: head.options, end: lines.end, ..Found::default() };
+    found.whole_end = found.end;
     while let Some(line) = lines.next()? {
         match line {
             Line::Job(entry) => {
                 found.entries.push(entry);
-                found.end = lines.end;
+                (found.end, found.whole_end) = (lines.end, lines.end);
             }
-            Line::Whole { whole } => found.whole = whole,
+            Line::Whole { whole } => {
+                found.whole = whole;
+                found.whole_end = lines.end;
+            }
+            Line::Process { process } => found.process = Some(process),
         }
     }
     Ok(found)
@@ -194,44 +254,59 @@ mod tests {
     fn records_survive_and_a_torn_line_does_not_count() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let (journal, found) = Journal::open(&path, "p").unwrap();
+        let (journal, found) = Journal::open(&path).unwrap();
         assert_eq!(found, Found::default());
-        journal.begin("p").unwrap();
+        let options: Options = [("--seed".to_owned(), "1".to_owned())].into();
+        journal.begin("p", &options).unwrap();
         journal.record(&entry(1)).unwrap();
         journal.record(&entry(2)).unwrap();
         drop(journal);
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"job\":3,\"pie").unwrap();
-        let (journal, found) = Journal::open(&path, "p").unwrap();
-        assert_eq!((&found.entries[..], found.whole, found.other), (&[entry(1), entry(2)][..], false, false));
-        let other = Journal::peek(&path, "q");
-        assert!(other.other && other.entries.is_empty());
+        let (journal, found) = Journal::open(&path).unwrap();
+        assert_eq!((&found.entries[..], found.whole), (&[entry(1), entry(2)][..], false));
+        assert_eq!(
+            (found.plan.as_deref(), &found.options, found.process),
+            (Some("p"), &options, Some(std::process::id()))
+        );
         journal.go_on(&found).unwrap();
-        assert_eq!(Journal::peek(&path, "p").entries, found.entries, "nothing is lost by a run that begins");
+        assert_eq!(Journal::peek(&path).entries, found.entries, "nothing is lost by a run that begins");
         journal.record(&entry(4)).unwrap();
-        assert_eq!(Journal::peek(&path, "p").entries, [entry(1), entry(2), entry(4)], "the torn line is gone");
+        assert_eq!(Journal::peek(&path).entries, [entry(1), entry(2), entry(4)], "the torn line is gone");
     }
 
     #[test]
     fn a_whole_output_is_told_by_its_last_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        assert_eq!(Journal::peek(&path, "p"), Found::default());
-        let (journal, _) = Journal::open(&path, "p").unwrap();
-        journal.begin("p").unwrap();
+        assert_eq!(Journal::peek(&path), Found::default());
+        let (journal, _) = Journal::open(&path).unwrap();
+        journal.begin("p", &Options::new()).unwrap();
         journal.record(&entry(1)).unwrap();
         journal.record_whole().unwrap();
-        let found = Journal::peek(&path, "p");
-        assert_eq!((&found.entries[..], found.whole), (&[entry(1)][..], true));
-        assert!(Journal::is_whole(&path) && !Journal::peek(&path, "q").whole);
+        let found = Journal::peek(&path);
+        assert_eq!((&found.entries[..], found.is_whole("p"), found.is_whole("q")), (&[entry(1)][..], true, false));
+        journal.hold(&found).unwrap();
+        assert!(Journal::peek(&path).whole);
         journal.go_on(&found).unwrap();
-        assert!(!Journal::is_whole(&path), "who goes on has more to do");
+        assert!(!Journal::peek(&path).whole, "who goes on has more to do");
     }
 
     #[test]
     fn a_second_run_is_kept_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let _first = Journal::open(&path, "p").unwrap();
-        assert_eq!(Journal::open(&path, "p").unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let _first = Journal::open(&path).unwrap();
+        assert_eq!(Journal::open(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn other_files_are_no_journals() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        assert!(!Journal::is_foreign(&path));
+        std::fs::write(&path, "").unwrap();
+        assert!(!Journal::is_foreign(&path), "as a kill between two calls leaves it");
+        std::fs::write(&path, "dear diary\n").unwrap();
+        assert!(Journal::is_foreign(&path));
     }
 }

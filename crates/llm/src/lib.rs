@@ -3,6 +3,7 @@
 //! The flow, in the order of the modules:
 //!
 //! * [`model_config`], [`family`], [`network`]: a checkpoint's headers and config.json, seen as a model,
+//! * [`adapter`]: LoRA adapters that are merged into its weights,
 //! * [`recipe`]: what the user asks,
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
 //! * [`calibration`]: what must be found in data before the doing, if anything,
@@ -41,6 +42,7 @@
 #[cfg(test)]
 extern crate self as kvant_llm;
 
+pub mod adapter;
 pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;
@@ -50,6 +52,7 @@ pub mod engine;
 pub mod evaluation;
 pub mod export;
 pub mod family;
+pub mod finite;
 mod float_file;
 pub mod folding;
 pub mod forward;
@@ -57,6 +60,7 @@ pub mod gguf;
 pub use kvant_quant::glob;
 pub mod import;
 pub mod journal;
+mod loader_names;
 pub mod model_config;
 pub mod network;
 pub mod onnx;

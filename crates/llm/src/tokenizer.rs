@@ -3,8 +3,8 @@
 
 use crate::gguf::restore::tokenizer_json;
 use crate::import::ImportError;
-use kvant_container::ErrorKind;
 use kvant_container::gguf::{self, GgufFile};
+use kvant_container::{ErrorKind, model_directory};
 use std::path::{Path, PathBuf};
 use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 
@@ -67,7 +67,7 @@ impl ModelTokenizer {
             let json = tokenizer_json(&GgufFile::open(model).map_err(ImportError::from)?)?;
             return ModelTokenizer::of(Tokenizer::from_bytes(json.to_string()).map_err(unusable(model))?, model);
         }
-        let file = model.join("tokenizer.json");
+        let file = model_directory(model).join("tokenizer.json");
         if !file.is_file() {
             return Err(TokenizerError::Missing { file });
         }

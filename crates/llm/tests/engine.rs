@@ -5,7 +5,9 @@ mod common;
 
 use common::{encoded, files, llama, llama_config, plan, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability, Geometry, OutputFile};
-use kvant_llm::engine::{self, Acceptance, Begun, Deliverable, EngineError, Output, OutputError, Progress, Silent};
+use kvant_llm::engine::{
+    self, Acceptance, Begun, Claim, Deliverable, EngineError, Output, OutputError, Progress, Silent,
+};
 use kvant_llm::plan::{Plan, PlanError, Treatment};
 use kvant_llm::recipe::{Recipe, Settings};
 use std::path::{Path, PathBuf};
@@ -313,6 +315,10 @@ fn work_of_another_plan_is_not_continued() {
     let whole = dir.path().join("whole");
     quantize(&source, &whole, &scheme("int4:g64"), 2).unwrap();
     stop_after(4, &plan(&source, &scheme("int4:g32")).unwrap(), &source, &target);
+    let refused = quantize(&source, &target, &scheme("int4:g64"), 2).unwrap_err();
+    assert!(matches!(refused, EngineError::Output(OutputError::OtherRun(_))), "{refused}");
+    assert!(dir.path().join("target.partial").exists(), "hours of work are not thrown away");
+    Claim::discard(&target, false).unwrap();
     assert_eq!(quantize(&source, &target, &scheme("int4:g64"), 2).unwrap().resumed, 0);
     assert_eq!(files(&whole), files(&target));
 }
@@ -365,12 +371,13 @@ fn existing_outputs_and_strangers_are_left_alone() {
     assert!(error.hint().unwrap().contains("--overwrite"), "{error}");
     let mine = plan(&source, &scheme("int4:g32")).unwrap();
     let refused = |target: &Path| Output::check(&mine, &source, target, true).unwrap_err().to_string();
-    assert!(refused(&target).contains("other things"));
+    assert!(refused(&target).contains("thesis.txt"));
     assert!(refused(&target.join("thesis.txt")).contains("not a directory"));
-    std::fs::write(target.join("config.json"), "{}").unwrap();
+    std::fs::remove_dir_all(&target).unwrap();
+    quantize(&source, &target, &scheme("int4:g32"), 1).unwrap();
     Output::check(&mine, &source, &target, true).unwrap();
     std::fs::create_dir(target.join(".git")).unwrap();
-    assert!(refused(&target).contains("other things"));
+    assert!(refused(&target).contains(".git"));
     std::fs::remove_dir_all(&target).unwrap();
     std::fs::create_dir(dir.path().join("target.partial")).unwrap();
     let error = quantize(&source, &target, &scheme("int4:g32"), 1).unwrap_err();
@@ -408,8 +415,10 @@ fn room_is_asked_for_all_outputs_of_a_disk_together() {
     let large = Large(free / 10 * 6);
     let (one, two) = (dir.path().join("one"), dir.path().join("two"));
     let both: [(&dyn Deliverable, &Path); 2] = [(&large, &one), (&large, &two)];
-    Output::check_room(&both[..1]).unwrap();
-    let error = Output::check_room(&both).unwrap_err();
+    Output::check_room(&both[..1], &[]).unwrap();
+    let error = Output::check_room(&both[..1], &[(one.as_path(), free / 2)]).unwrap_err();
+    assert!(error.to_string().contains("for activations"), "{error}");
+    let error = Output::check_room(&both, &[]).unwrap_err();
     assert!(matches!(error, OutputError::NoRoom { others: 1, needed, .. } if needed == large.0 * 2), "{error}");
     // What an earlier run has made needs no more.
     std::fs::write(&one, "whole").unwrap();
@@ -418,7 +427,7 @@ fn room_is_asked_for_all_outputs_of_a_disk_together() {
         "{\"kvant_journal\":1,\"plan\":\"large\"}\n{\"whole\":true}\n",
     )
     .unwrap();
-    Output::check_room(&both).unwrap();
+    Output::check_room(&both, &[]).unwrap();
 }
 
 /// Begins an output of which one job is done and another torn, as a kill leaves it, and gives it up at once.
@@ -436,13 +445,17 @@ fn a_run_that_is_killed_when_it_begins_loses_no_work() {
     std::fs::write(&journal, format!("{whole}{{\"job\":")).unwrap();
     for _ in 0..2 {
         let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
-        assert!((0..plan.jobs().len()).all(|job| output.is_adopted(job)) && output.discarded().is_none());
+        assert!((0..plan.jobs().len()).all(|job| output.is_adopted(job)));
         drop(output);
-        assert_eq!(std::fs::read_to_string(&journal).unwrap(), whole, "nothing is written anew");
+        let now = std::fs::read_to_string(&journal).unwrap();
+        let behind = now.strip_prefix(&whole).unwrap();
+        assert!(
+            behind.starts_with("{\"process\":") && behind.lines().count() == 1,
+            "nothing is written anew: {behind}"
+        );
     }
     let other = common::plan(&source, &scheme("int8:channel")).unwrap();
-    let Begun::Working(output) = Output::begin(&other, &source, &target, false).unwrap() else { panic!() };
-    assert!(output.discarded().is_some_and(|path| path.ends_with("target.partial")));
+    assert!(Output::begin(&other, &source, &target, false).unwrap_err().to_string().contains("unfinished run"));
 }
 
 #[test]

@@ -385,7 +385,7 @@ fn headers_that_llama_cpp_stops_at() {
     assert_eq!((sound.family, loads(&sound, "llama.cpp")), (Some("llama"), Loads::Yes));
     let unknown = report(architecture, b"xxxxx");
     assert_eq!(
-        (unknown.family, loads(&unknown, "llama.cpp"), loads(&unknown, "vllm")),
+        (unknown.family, loads(&unknown, "llama.cpp"), loads(&unknown, "sglang")),
         (None, Loads::Unknown, Loads::Unknown)
     );
     let fewer = report(behind(b"llama.block_count", 4), &0u32.to_le_bytes());

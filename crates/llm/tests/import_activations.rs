@@ -5,7 +5,7 @@ mod common;
 
 use common::{Tensor, encoded, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::config_json::compressed_tensors::{self, Targets};
+use kvant_llm::config_json::compressed_tensors;
 use kvant_llm::config_json::quark::{self, WeightFormat};
 use kvant_llm::import::{self, Import, StoredActivation};
 use kvant_quant::scheme::LayerScheme;
@@ -131,7 +131,7 @@ fn quarks_cache_is_quantized_where_keys_are_made_or_behind_the_rotary_embedding(
 fn the_cache_of_compressed_tensors_and_its_reciprocal_scales() {
     let scheme: LayerScheme = "e4m3:tensor+e2m1:g16:e4m3:f32!local".parse().unwrap();
     let layers = [(K_PROJ, scheme), (Q_PROJ, scheme)];
-    let mut config = compressed_tensors::quantization_config(&layers, &[], Targets::Class, false).unwrap();
+    let mut config = compressed_tensors::quantization_config(&layers, &[], &[], false).unwrap();
     config["kv_cache_scheme"] =
         json!({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false, "symmetric": true});
     let tensors = [

@@ -11,8 +11,14 @@ use kvant_llm::plan::{CalibrationSize, Plan, PlanError, PlannedStage};
 use kvant_llm::recipe::{Recipe, Settings};
 use serde_json::{Value, json};
 
-const SIZE: CalibrationSize =
-    CalibrationSize { sequences: 8, length: 16, memory: 1 << 30, tokenizing: 0, precision: Precision::F32 };
+const SIZE: CalibrationSize = CalibrationSize {
+    sequences: 8,
+    held_out: 0,
+    length: 16,
+    memory: 1 << 30,
+    tokenizing: 0,
+    precision: Precision::F32,
+};
 
 fn with(scheme_name: &str, algorithms: &str) -> Settings {
     scheme(scheme_name).with_algorithms(&[algorithms.to_owned()]).unwrap()

@@ -9,7 +9,9 @@ use kvant_llm::calibration::{Parameters, ResolveError, Resolved, Statistics, res
 use kvant_llm::engine::{self, Begun, EngineError, Output, Silent};
 use kvant_llm::plan::{Plan, PlanError, Site};
 use kvant_llm::recipe::{Recipe, Settings};
+use kvant_llm::verify::{Options, verify};
 use kvant_numeric::simd::Isa;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
@@ -175,7 +177,106 @@ fn kept_layers_may_own_the_cache() {
 }
 
 #[test]
-fn without_data_static_schemes_are_refused_and_floats_need_none() {
+fn static_outputs_are_stored_beside_quantized_layers_alone() {
+    let (_dir, source, target) = small(Dtype::BF16);
+    made(&source, &target, &scheme("int8:tensor+int8:tensor!static+int8:tensor!static"));
+    let checkpoint = Checkpoint::open(&target).unwrap();
+    let with = |suffix: &str| checkpoint.tensors().filter(|tensor| tensor.name().ends_with(suffix)).count();
+    assert_eq!((with(".output_scale"), with(".output_zero_point")), (7, 7));
+    let import = kvant_llm::import::open(&checkpoint).unwrap();
+    for module in ["model.embed_tokens", "model.norm", "model.layers.0.input_layernorm", "lm_head"] {
+        assert!(import.activations(module).is_none(), "{module}");
+    }
+    assert_eq!(import.activations(UP).unwrap().output.as_ref().unwrap().scheme.to_string(), "int8:tensor!static");
+    let errors = |dir: &Path| {
+        let report = verify(dir, &Options::default()).unwrap();
+        report
+            .errors()
+            .filter(|error| error.check == "activations")
+            .map(|error| error.place.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(errors(&target), [""; 0]);
+    // A quantized layer without the scale that config.json promises is still an error.
+    let tensors: Vec<_> = checkpoint.tensors().filter(|tensor| tensor.name() != format!("{UP}.output_scale")).collect();
+    let tensors: Vec<common::Tensor> = tensors
+        .iter()
+        .map(|tensor| (tensor.name().to_owned(), tensor.dtype(), tensor.shape().to_vec(), tensor.bytes().to_vec()))
+        .collect();
+    let damaged = target.with_extension("damaged");
+    write(&damaged, &checkpoint.config().unwrap().unwrap(), &tensors);
+    assert_eq!(errors(&damaged), [format!("{UP}.output_scale")]);
+}
+
+#[test]
+fn layouts_without_output_scales_refuse_them() {
+    let (_dir, source, _) = small(Dtype::BF16);
+    let schemes = [
+        ("awq", "uint4:g32:zp+-+int8:tensor!static"),
+        ("gptq", "int4:g32+-+int8:tensor!static"),
+        ("gptq_v2", "int4:g32+-+int8:tensor!static"),
+        ("fp8", "e4m3:tensor+e4m3:tensor!static+e4m3:tensor!static"),
+    ];
+    for (format, text) in schemes {
+        let settings = Settings { format: Some(format.parse().unwrap()), ..scheme(text) };
+        let error = plan(&source, &settings).unwrap_err();
+        assert!(matches!(error, PlanError::Export { .. }) && error.hint().is_some(), "{format}: {error}");
+    }
+}
+
+#[test]
+fn fake_quantization_records_the_static_scales_of_activations() {
+    let (_dir, source, target) = small(Dtype::BF16);
+    let settings = |format: &str, after| Settings {
+        format: Some(format.parse().unwrap()),
+        kv_cache: Some("fp8".to_owned()),
+        kv_cache_post_rope: Some(after),
+        ..scheme("int8:tensor+uint8:tensor:zp!static")
+    };
+    for after in [false, true] {
+        let [fake, quark] = ["fake", "quark"].map(|format| target.with_extension(format!("{format}-{after}")));
+        made(&source, &fake, &settings("fake", after));
+        made(&source, &quark, &settings("quark", after));
+        let (fake, quark) = (Checkpoint::open(&fake).unwrap(), Checkpoint::open(&quark).unwrap());
+        assert!(fake.tensors().all(|tensor| tensor.name().ends_with(".weight") && tensor.dtype() == Dtype::BF16));
+        let (fake, quark) = (kvant_llm::import::open(&fake).unwrap(), kvant_llm::import::open(&quark).unwrap());
+        for leaf in ["mlp.up_proj", "mlp.down_proj", "self_attn.k_proj", "self_attn.v_proj"] {
+            let module = format!("model.layers.0.{leaf}");
+            assert_eq!(fake.activations(&module), quark.activations(&module), "{module}");
+            assert!(fake.activations(&module).unwrap().input.as_ref().unwrap().parameters.is_some());
+        }
+        assert_eq!(fake.attention(0), quark.attention(0));
+        assert_eq!(fake.attention(0).is_some(), after);
+        assert!(fake.activations("model.norm").is_none());
+    }
+}
+
+#[test]
+fn damaged_records_of_fake_quantization_are_found() {
+    let (_dir, source, target) = small(Dtype::BF16);
+    made(&source, &target, &Settings { format: Some("fake".parse().unwrap()), ..scheme("int8") });
+    let intact: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(target.join("config.json")).unwrap()).unwrap();
+    let error_of = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut config = intact.clone();
+        change(&mut config["kvant_fake_quantization"]);
+        std::fs::write(target.join("config.json"), config.to_string()).unwrap();
+        let report = verify(&target, &Options::default()).unwrap();
+        let errors = report.errors().filter(|error| error.check == "activations");
+        let found = errors.map(|error| error.reason.clone()).collect::<Vec<_>>().join(" ");
+        let opened = kvant_llm::import::open(&Checkpoint::open(&target).unwrap()).err();
+        assert_eq!(opened.map(|error| error.to_string().contains(&found)), (!found.is_empty()).then_some(true));
+        found
+    };
+    assert_eq!(error_of(&|_| ()), "");
+    assert!(error_of(&|fake| fake["static"] = json!({})).contains("no static scale for input:"));
+    assert!(error_of(&|fake| fake["layers"][0]["modules"] = json!(["*.other"])).contains("names `*.other`"));
+    assert!(error_of(&|fake| fake["version"] = json!(2)).contains("version 2"));
+    assert!(error_of(&|fake| fake["layers"] = json!(3)).contains("invalid type"));
+}
+
+#[test]
+fn without_data_static_schemes_are_refused_for_floats_too() {
     let (_dir, source, target) = small(Dtype::BF16);
     let cached = Settings { kv_cache: Some("fp8".to_owned()), ..scheme("int4:g32") };
     for settings in [scheme("int8"), scheme("nvfp4"), scheme("int4:g32+-+e4m3:tensor!static"), cached] {
@@ -188,9 +289,13 @@ fn without_data_static_schemes_are_refused_and_floats_need_none() {
         assert!(matches!(plan(&source, &scheme(text)).unwrap_err(), PlanError::Activation { .. }), "{text}");
     }
     let floats = Settings { format: Some("fake".parse().unwrap()), ..scheme("int8") };
+    assert!(matches!(common::plan(&source, &floats).unwrap_err(), PlanError::Calibration { .. }));
+    let floats = Settings { weights_only: Some(true), ..floats };
     let planned = common::plan(&source, &floats).unwrap();
-    assert!(planned.sites.is_empty() && planned.notices.iter().any(|notice| notice.contains("does not quantize")));
+    assert!(planned.sites.is_empty() && planned.notices.is_empty());
     common::quantize(&source, &target, &floats, 1).unwrap();
+    let config = Checkpoint::open(&target).unwrap().config().unwrap().unwrap();
+    assert_eq!(config, llama_config());
 }
 
 #[test]

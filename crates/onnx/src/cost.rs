@@ -1,18 +1,16 @@
 //! What a run will make and take, from the plan alone: bytes of the output, arithmetic and memory of calibration. Estimates, since
 //! shapes may be open and engines have buffers of their own.
 
-use std::collections::BTreeSet;
-
-use kvant_container::onnx::{
-    DataType, GraphProto, NodeProto, TensorProto, data_type, data_type_bits, element_count, tensor_bytes,
-};
+use kvant_container::onnx::{DataType, NodeProto, TensorProto, data_type, data_type_bits, element_count};
 use serde::Serialize;
 
+use crate::count::{ConstantBytes, constants, size};
 use crate::element::Element;
 use crate::graph::{int_attribute, is, is_standard};
 use crate::quantize::Prepared;
-use crate::recipe::{Layout, Recipe};
+use crate::recipe::Layout;
 use crate::shape::Types;
+use crate::writing::{Blocks, block_placement};
 
 /// Bytes of a histogram as it usually is: some thousand counts and edges.
 const HISTOGRAM: u64 = 64 << 10;
@@ -20,10 +18,8 @@ const HISTOGRAM: u64 = 64 << 10;
 /// What a run will make and take.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cost {
-    /// Bytes of the constants of the simplified model.
-    pub bytes_before: u64,
-    /// Bytes of the constants of the quantized model.
-    pub bytes_after: u64,
+    /// Bytes of constants.
+    pub constants: ConstantBytes,
     /// Tensors observed while the model runs over data.
     pub observed: usize,
     /// Values of them in one sample; `None` where shapes are open.
@@ -42,14 +38,13 @@ impl Cost {
         let values = sum(observed.iter().map(|name| elements(&prepared.types, name)));
         let all = graph.node.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty());
         let largest = all.filter_map(|name| elements(&prepared.types, name)).max().unwrap_or(0);
-        let bytes_before = constants(graph, |_, tensor| size(tensor));
+        let source_bytes = constants(graph, size);
         // Observed tensors live to the end of a run, the others while they are read; kernels keep weights in an order of theirs.
-        let session = |values: u64| 4 * (values + 2 * largest) + bytes_before;
+        let session = |values: u64| 4 * (values + 2 * largest) + source_bytes;
         let statistics = HISTOGRAM * observed.len() as u64;
         let multiplications = sum(graph.node.iter().filter_map(|node| multiplications(&prepared.types, node)));
         Self {
-            bytes_before,
-            bytes_after: constants(graph, |name, tensor| after(prepared, name, tensor)),
+            constants: ConstantBytes { source_bytes, output_bytes: output_bytes(prepared) },
             observed: observed.len(),
             observed_values: values,
             multiplications: multiplications.filter(|_| !observed.is_empty()),
@@ -68,13 +63,15 @@ fn elements(types: &Types, name: &str) -> Option<u64> {
     types.known_shape(name)?.into_iter().try_fold(1u64, |n, d| n.checked_mul(d as u64))
 }
 
-fn constants(graph: &GraphProto, size: impl Fn(&str, &TensorProto) -> u64) -> u64 {
-    let mut seen = BTreeSet::new();
-    graph.initializer.iter().filter(|t| seen.insert(t.name())).map(|t| size(t.name(), t)).sum()
-}
-
-fn size(tensor: &TensorProto) -> u64 {
-    tensor_bytes(tensor).map_or(0, |bytes| bytes.len() as u64)
+/// Bytes of the constants that a run will write.
+fn output_bytes(prepared: &Prepared) -> u64 {
+    let Prepared { model, recipe, placement, .. } = prepared;
+    match recipe.layout {
+        Layout::MatMulNBits { bits, block, accuracy } => {
+            block_placement::constant_bytes(&model.graph, placement, Blocks::of(recipe, bits, block, accuracy))
+        }
+        _ => constants(&model.graph, |tensor| after(prepared, tensor.name(), tensor)),
+    }
 }
 
 /// Bytes of what a constant becomes, its scales and zero points included.
@@ -87,23 +84,14 @@ fn after(prepared: &Prepared, name: &str, tensor: &TensorProto) -> u64 {
         return count * 4 + 8;
     }
     let Some(weight) = prepared.placement.weights.get(name) else { return size(tensor) };
-    match (recipe.layout, weight.scheme.element) {
-        (Layout::MatMulNBits { bits, block, .. }, _) => blocks(recipe, count, bits, block),
-        (_, Element::Block(_)) => size(tensor),
-        (_, element) => {
+    match weight.scheme.element {
+        Element::Block(_) => size(tensor),
+        element => {
             let channels = weight.axis.and_then(|axis| tensor.dims.get(axis)).map_or(1, |&d| d.max(0) as u64);
             let bits = element.data_type().and_then(data_type_bits).unwrap_or(32);
             (count * bits).div_ceil(8) + channels * (4 + bits.div_ceil(8))
         }
     }
-}
-
-/// Codes of so many bits with a scale for each block, and a zero point unless they are symmetric.
-fn blocks(recipe: &Recipe, count: u64, bits: u8, block: usize) -> u64 {
-    let bits = recipe.weight.element.integer_bits().map_or(u64::from(bits), u64::from);
-    let groups = count.div_ceil(block.max(1) as u64);
-    let zero_points = if recipe.weight.symmetric { 0 } else { (groups * bits).div_ceil(8) };
-    (count * bits).div_ceil(8) + groups * 4 + zero_points
 }
 
 /// Multiplications of a product; `None` for other nodes, and inside where shapes are open.
@@ -152,7 +140,7 @@ mod tests {
     #[test]
     fn sizes_and_arithmetic_follow_from_shapes() {
         let int8 = cost("A8W8");
-        assert_eq!((int8.bytes_before, int8.bytes_after), (8192, 2048 + 5));
+        assert_eq!(int8.constants, ConstantBytes { source_bytes: 8192, output_bytes: 2048 + 5 });
         assert_eq!(
             (int8.observed, int8.observed_values, int8.multiplications),
             (2, Some(4 * 64 + 4 * 32), Some(4 * 64 * 32))
@@ -160,7 +148,8 @@ mod tests {
         let memory = 2 * (4 * (384 + 2 * 128) + 8192) + 2 * HISTOGRAM;
         assert_eq!(int8.memory, Some(memory));
         let int4 = cost("MATMUL_NBITS");
-        assert_eq!((int4.bytes_after, int4.observed, int4.memory), (1024 + 16 * 4, 0, None));
-        assert_eq!(cost("FP16_MODEL").bytes_after, 4096);
+        // Blocks are whole: 64 inputs take the bytes of 128.
+        assert_eq!((int4.constants.output_bytes, int4.observed, int4.memory), (2048 + 32 * 4, 0, None));
+        assert_eq!(cost("FP16_MODEL").constants.output_bytes, 4096);
     }
 }

@@ -78,11 +78,13 @@ pub enum QuantizeError {
     #[error("no node of the model is quantized by this recipe")]
     NothingToDo,
     /// A type is asked for tensors that there are none of.
-    #[error("no tensor matches `{pattern}`, which a type of its own is asked for")]
+    #[error("{word}")]
     IdleOverride {
-        /// The pattern.
-        pattern: String,
-        /// Some tensors that there are.
+        /// What is said, and of what it names nothing.
+        word: String,
+        /// Names that are like it.
+        nearest: Vec<String>,
+        /// Some names that there are.
         some: Vec<String>,
     },
     /// The nodes do not make a graph.
@@ -127,6 +129,9 @@ impl QuantizeError {
             Self::Pass(problem) => return problem.hint(),
             Self::Container(problem) => return problem.hint(),
             Self::Algorithm(problem) => return problem.hint(),
+            Self::IdleOverride { nearest, .. } if !nearest.is_empty() => {
+                return Some(format!("did you mean {}? `kvant plan MODEL` shows all", nearest.join(" or ")));
+            }
             Self::IdleOverride { some, .. } => {
                 return Some(format!("there are {}; `kvant plan MODEL` shows all", some.join(", ")));
             }
@@ -135,7 +140,7 @@ impl QuantizeError {
             Self::NoOperator { .. } => "choose --form quark, whose operators need Quark's library to run",
             Self::NotInLayout { .. } => "choose one of the types it has, or the layout qdq",
             Self::ChannelActivations { .. } => {
-                "leave --per-channel-activations out (--per-channel is for weights), or choose an integer preset with the layout qdq"
+                "leave --per-channel-activations out (--per-channel is for weights), or choose int8 or int16 activations with the layout qdq"
             }
             Self::ChannelCount { .. } => {
                 "leave --per-channel-activations out, or give the tensor one scale with --override 'NAME=TYPE:tensor'"

@@ -18,6 +18,7 @@ pub mod algorithm;
 pub mod calibration;
 pub mod constant;
 pub mod cost;
+pub mod count;
 pub mod data;
 pub mod element;
 pub mod error;

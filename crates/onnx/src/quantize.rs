@@ -14,6 +14,7 @@ use crate::algorithm::{
     Unlimited, transform, transform_with_data, tune,
 };
 use crate::calibration::{Method, Observation, Observed, Settings, Watched};
+use crate::count::{constants, size};
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
@@ -21,12 +22,14 @@ use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{Named, Placement, assign_channels, check_channels, place, unmatched};
 use crate::quantization::Range;
-use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Recipe};
+use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Override, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
 use crate::solution::{Ranges, Solution, refuse_nan, solve, values};
 use crate::verify::Saturation;
-use crate::writing::{Blocks, Dialect, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs};
+use crate::writing::{
+    Blocks, Dialect, block_placement, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs,
+};
 
 /// A simplified model and what will become of it.
 #[derive(Debug)]
@@ -110,7 +113,8 @@ fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), 
     let data_type = |name: &str| types.get(name).map(|t| t.data_type);
     let placed = |graph: &GraphProto| match recipe.layout {
         Layout::Dynamic => dynamic::place(graph, recipe, &data_type),
-        Layout::Float(_) => Ok(Placement::default()),
+        Layout::Float(to) => float16::place(model, to),
+        Layout::MatMulNBits { block, .. } => Ok(block_placement::place(graph, recipe, block, &data_type)),
         _ => Ok(place(graph, recipe, &data_type)),
     };
     let mut placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
@@ -328,6 +332,7 @@ impl Prepared {
             simulate_hardware(&mut self.model, &self.types, &self.placement);
         }
         self.write(&solution, spill, &mut report)?;
+        report.constants.output_bytes = constants(&self.model.graph, size);
         report.saturation = Saturation::of(&self.model.graph);
         sign(&mut self.model);
         check(&self.model)?;
@@ -338,13 +343,7 @@ impl Prepared {
         match self.recipe.layout {
             Layout::MatMulNBits { bits, block, accuracy } => {
                 let blocks = Blocks::of(&self.recipe, bits, block, accuracy);
-                match write_blocks(&mut self.model, blocks, &self.placement, solution, spill)? {
-                    0 => Err(QuantizeError::NothingToDo),
-                    written => {
-                        report.quantized_nodes = written;
-                        Ok(())
-                    }
-                }
+                write_blocks(&mut self.model, blocks, &self.placement, solution, spill)
             }
             Layout::Float(to) => {
                 report.converted(float16::write(&mut self.model, to, spill)?);
@@ -390,6 +389,20 @@ impl Prepared {
         Ok(adjusted)
     }
 
+    /// Which activations an override gives a scale for each channel in vain.
+    fn keeps_one_scale(&self, said: &Override) -> Option<String> {
+        let activations = self.placement.activations.iter().filter(|_| said.per_channel == Some(true));
+        let kept = activations.filter(|(name, a)| said.tensors.matches(name) && a.channels.is_none());
+        let kept: Vec<&String> = kept.map(|(name, _)| name).collect();
+        let first = kept.first()?.escape_debug();
+        let more =
+            if kept.len() > 1 { format!(" and {} more tensors keep", kept.len() - 1) } else { " keeps".to_owned() };
+        Some(format!(
+            "--override {}: `{first}`{more} one scale: an operator that reads or makes it takes no more, or its channels are not known",
+            said.tensors.pattern().escape_debug()
+        ))
+    }
+
     /// What a user should know before the work begins.
     pub fn notices(&self) -> Vec<String> {
         let blocks = |scheme: &crate::recipe::TensorScheme| matches!(scheme.element, Element::Block(_));
@@ -404,6 +417,7 @@ impl Prepared {
         if self.recipe.algorithms.iter().any(|algorithm| matches!(algorithm, Algorithm::Quarot(_))) {
             notices.extend(self.rotations.notice());
         }
+        notices.extend(self.recipe.overrides.iter().filter_map(|said| self.keeps_one_scale(said)));
         if self.placement.activations.values().any(|a| a.channels.is_some()) {
             notices.push(
                 "scales for each channel of an activation are computed in float: no integer kernel takes them"
@@ -412,7 +426,10 @@ impl Prepared {
         }
         let is_float8 = |a: &crate::recipe::TensorScheme| a.element.is_float8();
         if self.recipe.activation.as_ref().is_some_and(is_float8) {
-            notices.push("onnxruntime runs 8-bit floats only with its graph optimizations switched off".to_owned());
+            notices.push(
+                "onnxruntime opens 8-bit floats only with its graph optimizations switched off (ORT_DISABLE_ALL)"
+                    .to_owned(),
+            );
         }
         if plug_in {
             notices.push(

@@ -239,6 +239,14 @@ impl Recipe {
         self.layout != Layout::Dynamic && self.activation.is_some_and(|a| ranged(a.element))
     }
 
+    /// Whether activations and weights are bytes of two types. Kernels of integers take codes of one type, but for the weights of
+    /// products: other constants get the activations' type then.
+    pub fn has_two_byte_types(&self) -> bool {
+        let byte = |element: Element| element.integer_bits() == Some(8);
+        let activation = self.activation.map(|activation| activation.element);
+        activation.is_some_and(|element| byte(element) && byte(self.weight.element) && element != self.weight.element)
+    }
+
     /// The passes that suit the recipe: those that always run, and those that its rules expect.
     pub fn passes(&self) -> pass::Selection {
         let integers = self.activation.is_some_and(|a| a.element.is_integer()) && self.layout != Layout::Dynamic;

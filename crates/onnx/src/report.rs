@@ -6,6 +6,8 @@ use serde::Serialize;
 
 use crate::algorithm::{EqualizedPair, LayerGain, LeftStream, LimitedWeight, RotatedStream, ScaledInput};
 use crate::calibration::Method;
+use crate::count::{ConstantBytes, Counts, constants, size};
+use crate::element::Element;
 use crate::quantization::Range;
 use crate::quantize::Prepared;
 use crate::solution::{Ranges, Solution};
@@ -20,12 +22,13 @@ pub struct TensorReport {
     /// `activation`, `weight` or `bias`.
     pub role: &'static str,
     /// The element type.
+    #[serde(rename = "dtype")]
     pub element: String,
     /// The first scale.
     pub scale: Option<f32>,
     /// The first zero point.
     pub zero_point: Option<i64>,
-    /// Number of scales.
+    /// Number of scales; none of a bias, whose scales are those of its product.
     pub scales: usize,
     /// The range the scale was made from.
     pub range: Option<Range>,
@@ -38,10 +41,11 @@ pub struct TensorReport {
 /// What a run did.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Nodes whose tensors are quantized.
-    pub quantized_nodes: usize,
-    /// Nodes of the simplified model.
-    pub nodes: usize,
+    /// How much is quantized.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Bytes of constants.
+    pub constants: ConstantBytes,
     /// Samples that ranges come from.
     pub samples: usize,
     /// Rewrites by each pass that made any.
@@ -107,11 +111,22 @@ impl Report {
                 shares: None,
             }
         });
+        let biases = placement.biases.keys().map(|name| TensorReport {
+            name: name.clone(),
+            role: "bias",
+            element: Element::Int32.to_string(),
+            scale: None,
+            zero_point: None,
+            scales: 0,
+            range: None,
+            method: None,
+            shares: None,
+        });
         let skipped = placement.skipped.iter().map(|s| (s.node.clone(), s.reason.to_owned()));
         let passes = prepared.passes.iter().filter(|(_, count)| *count > 0);
         Self {
-            quantized_nodes: placement.nodes,
-            nodes: prepared.model.graph.node.len(),
+            counts: Counts::of(prepared),
+            constants: ConstantBytes { source_bytes: constants(&prepared.model.graph, size), output_bytes: 0 },
             samples,
             passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             algorithms: prepared.recipe.algorithms.iter().map(ToString::to_string).collect(),
@@ -126,7 +141,7 @@ impl Report {
             limited: Vec::new(),
             not_numbers: Vec::new(),
             saturation: None,
-            tensors: activations.chain(weights).collect(),
+            tensors: activations.chain(weights).chain(biases).collect(),
         }
     }
 
@@ -139,9 +154,6 @@ impl Report {
 
     /// Takes in what a conversion to another float type did.
     pub fn converted(&mut self, done: Converted) {
-        self.quantized_nodes = done.nodes;
         self.limited = done.limited.into_iter().collect();
-        let left = done.left.into_iter().map(|node| (node, "it computes in f32, between casts".to_owned()));
-        self.left_in_float.extend(left);
     }
 }

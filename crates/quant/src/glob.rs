@@ -1,8 +1,16 @@
 //! Patterns on names of modules, nodes and tensors with the meaning of Python's `fnmatch.fnmatchcase`: `*` any run of characters, dots
 //! included; `?` one character; `[abc]`, `[a-z]`, `[!abc]` one character of a set. The pattern must match the whole
-//! name. No brace expansion, no path semantics, no regular expressions.
+//! name. No brace expansion, no path semantics.
+//!
+//! A pattern that begins with `re:` is a regular expression, as in llm-compressor: with the meaning of Python's `re.match`, it
+//! matches names that begin with what it describes.
 
+use fancy_regex::Regex;
+use std::collections::BTreeSet;
 use std::fmt;
+
+/// What a pattern begins with that is a regular expression.
+const REGEX: &str = "re:";
 
 /// A compiled pattern.
 ///
@@ -12,12 +20,30 @@ use std::fmt;
 /// let glob = Glob::new("*self_attn*");
 /// assert!(glob.matches("model.layers.0.self_attn.q_proj"));
 /// assert!(!Glob::new("lm_head").matches("language_model.lm_head"));
+/// assert!(Glob::new("re:.*(q|k|v)_proj$").matches("model.layers.0.self_attn.q_proj"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Glob {
     pattern: String,
-    tokens: Vec<Token>,
+    form: Form,
 }
+
+#[derive(Clone, Debug)]
+enum Form {
+    Tokens(Vec<Token>),
+    Regex(Box<Regex>),
+    /// A regular expression with a mistake: it matches nothing.
+    Broken(String),
+}
+
+/// What is written decides.
+impl PartialEq for Glob {
+    fn eq(&self, other: &Glob) -> bool {
+        self.pattern == other.pattern
+    }
+}
+
+impl Eq for Glob {}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
@@ -28,8 +54,18 @@ enum Token {
 }
 
 impl Glob {
-    /// Compiles a pattern. Every string is a pattern; a `[` without its `]` stands for itself.
+    /// Compiles a pattern. Every string is one; a `[` without its `]` stands for itself, and a regular expression with a mistake
+    /// matches nothing: see [`problem`](Self::problem).
     pub fn new(pattern: &str) -> Glob {
+        let form = match pattern.strip_prefix(REGEX) {
+            Some(regex) => Regex::new(&format!("^(?:{regex})"))
+                .map_or_else(|error| Form::Broken(error.to_string()), |regex| Form::Regex(Box::new(regex))),
+            None => Form::Tokens(Glob::tokens(pattern)),
+        };
+        Glob { pattern: pattern.to_owned(), form }
+    }
+
+    fn tokens(pattern: &str) -> Vec<Token> {
         let chars: Vec<char> = pattern.chars().collect();
         let mut tokens = Vec::new();
         let mut at = 0;
@@ -40,7 +76,15 @@ impl Glob {
                 tokens.push(token);
             }
         }
-        Glob { pattern: pattern.to_owned(), tokens }
+        tokens
+    }
+
+    /// What is wrong with a regular expression.
+    pub fn problem(&self) -> Option<&str> {
+        match &self.form {
+            Form::Broken(problem) => Some(problem),
+            Form::Tokens(_) | Form::Regex(_) => None,
+        }
     }
 
     /// A pattern that matches one name and no other, whatever characters it has.
@@ -51,7 +95,11 @@ impl Glob {
     /// The pattern that a name alone matches: `*`, `?` and `[` stand in sets of their own.
     pub fn escape(name: &str) -> String {
         let one = |c: char| if matches!(c, '*' | '?' | '[') { format!("[{c}]") } else { c.to_string() };
-        name.chars().map(one).collect()
+        let escaped: String = name.chars().map(one).collect();
+        match escaped.strip_prefix(REGEX) {
+            Some(rest) => format!("[r]e:{rest}"),
+            None => escaped,
+        }
     }
 
     /// The pattern as it was written.
@@ -61,36 +109,66 @@ impl Glob {
 
     /// Whether the pattern contains a wildcard, so that it can match more than one name.
     pub fn has_wildcard(&self) -> bool {
-        self.tokens.iter().any(|token| !matches!(token, Token::Literal(_)))
+        match &self.form {
+            Form::Tokens(tokens) => tokens.iter().any(|token| !matches!(token, Token::Literal(_))),
+            Form::Regex(_) | Form::Broken(_) => true,
+        }
     }
 
-    /// Whether the pattern matches the whole of `name`, in time `O(len(pattern) * len(name))` at worst.
+    /// Whether the pattern matches: the whole of `name`, in time `O(len(pattern) * len(name))` at worst; a regular expression
+    /// what it begins with, as far as the steps suffice that are allowed.
     pub fn matches(&self, name: &str) -> bool {
-        let name: Vec<char> = name.chars().collect();
-        let (mut token, mut at) = (0, 0);
-        // Where the last `*` stands, and how far into the name it reaches: the only point worth returning to.
-        let mut star: Option<(usize, usize)> = None;
-        while at < name.len() {
-            match self.tokens.get(token) {
-                Some(Token::AnyRun) => {
-                    star = Some((token, at));
-                    token += 1;
-                }
-                Some(one) if one.accepts(name[at]) => {
-                    token += 1;
-                    at += 1;
-                }
-                _ => {
-                    let Some((star_token, reach)) = star else { return false };
-                    star = Some((star_token, reach + 1));
-                    token = star_token + 1;
-                    at = reach + 1;
-                }
-            }
+        match &self.form {
+            Form::Tokens(tokens) => matches(tokens, name),
+            Form::Regex(regex) => regex.is_match(name).unwrap_or(false),
+            Form::Broken(_) => false,
         }
-        self.tokens[token..].iter().all(|rest| *rest == Token::AnyRun)
     }
 }
+
+fn matches(tokens: &[Token], name: &str) -> bool {
+    let name: Vec<char> = name.chars().collect();
+    let (mut token, mut at) = (0, 0);
+    // Where the last `*` stands, and how far into the name it reaches: the only point worth returning to.
+    let mut star: Option<(usize, usize)> = None;
+    while at < name.len() {
+        match tokens.get(token) {
+            Some(Token::AnyRun) => {
+                star = Some((token, at));
+                token += 1;
+            }
+            Some(one) if one.accepts(name[at]) => {
+                token += 1;
+                at += 1;
+            }
+            _ => {
+                let Some((star_token, reach)) = star else { return false };
+                star = Some((star_token, reach + 1));
+                token = star_token + 1;
+                at = reach + 1;
+            }
+        }
+    }
+    tokens[token..].iter().all(|rest| *rest == Token::AnyRun)
+}
+
+/// The names that are most like a pattern which matches none of them, at most three: their ends where it has wildcards.
+pub fn nearest_names<'n>(pattern: &Glob, names: impl IntoIterator<Item = &'n str>) -> Vec<String> {
+    let whole = !pattern.has_wildcard();
+    let end = |name: &str| name.rsplit(['.', '/']).find(|part| !part.is_empty()).unwrap_or_default().to_owned();
+    let plain: String = pattern.pattern().trim_start_matches(REGEX).replace(|c: char| "*?[]^$()\\|+!".contains(c), "");
+    let wanted = if whole { plain } else { end(&plain) };
+    let candidates: BTreeSet<String> =
+        names.into_iter().map(|name| if whole { name.to_owned() } else { end(name) }).collect();
+    let likeness = |name: &str| strsim::normalized_damerau_levenshtein(&wanted, name);
+    let rated = candidates.into_iter().map(|name| (likeness(&name), name));
+    let mut rated: Vec<(f64, String)> = rated.filter(|(likeness, _)| *likeness >= ALIKE).collect();
+    rated.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    rated.into_iter().take(3).map(|(_, name)| name).collect()
+}
+
+/// From here on names are alike.
+const ALIKE: f64 = 0.5;
 
 impl fmt::Display for Glob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,6 +269,35 @@ mod tests {
         ("model.*", "modelxlayers", false),
         ("*é?", "caféx", true),
     ];
+
+    #[test]
+    fn regular_expressions_match_beginnings_as_those_of_python_do() {
+        for (pattern, name, expected) in [
+            ("re:.*lm_head", "model.lm_head", true),
+            ("re:.*lm_head", "lm_heads", true),
+            ("re:lm_head$", "lm_heads", false),
+            ("re:lm_head", "model.lm_head", false),
+            ("re:a|b", "xb", false),
+            (r"re:.*\.layers\.[0-3]\.(?!mlp)", "model.layers.2.self_attn", true),
+            (r"re:.*\.layers\.[0-3]\.(?!mlp)", "model.layers.2.mlp", false),
+        ] {
+            assert_eq!(Glob::new(pattern).matches(name), expected, "{pattern:?} on {name:?}");
+        }
+        let broken = Glob::new("re:(");
+        assert!(broken.problem().is_some() && !broken.matches("("));
+        assert!(Glob::literal("re:x").matches("re:x") && !Glob::literal("re:x").matches("x"));
+    }
+
+    #[test]
+    fn names_like_a_misspelt_pattern_are_found() {
+        let names = ["model.layers.0.mlp.down_proj", "model.layers.0.mlp.up_proj", "lm_head"];
+        let nearest = |pattern: &str| nearest_names(&Glob::new(pattern), names);
+        assert_eq!(nearest("*.down_porj")[0], "down_proj");
+        assert_eq!(nearest("re:.*down_porj$")[0], "down_proj");
+        assert_eq!(nearest("lm_haed"), ["lm_head"]);
+        assert_eq!(nearest("model.layers.0.mlp.donw_proj")[0], "model.layers.0.mlp.down_proj");
+        assert!(nearest("*xyz").is_empty());
+    }
 
     #[test]
     fn agrees_with_python() {

@@ -6,6 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::conversion::{FloatType, Target};
+use kvant_llm::engine::Options;
 use std::path::PathBuf;
 
 const CONVERT: &str = "\
@@ -36,12 +37,18 @@ pub struct ConvertArgs {
     /// The layout to write (`kvant list exports`), float, gguf, or onnx: a graph with a cache of keys and values
     #[arg(long, value_name = "TARGET", value_parser = target_parser())]
     pub to: ConvertTo,
+    /// A LoRA adapter (a folder as PEFT saves it) to merge into the weights as they are read, for --to float; may be given often
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    pub lora: Vec<PathBuf>,
     /// The type of floats: bf16, f16 or f32 [default: the one that config.json states]
     #[arg(long, value_name = "TYPE", value_parser = float_type_parser())]
     pub dtype: Option<FloatType>,
     /// Quantize to the nearest scheme what the target does not hold exactly, and tell the error
     #[arg(long)]
     pub requantize: bool,
+    /// Leave quantized activations in float: for --to onnx, whose graphs do not hold all of them
+    #[arg(long)]
+    pub weights_only: bool,
     /// The most bytes of tensors in one file [default: 5GB]
     #[arg(long, value_name = "SIZE")]
     pub max_shard_size: Option<ByteSize>,
@@ -51,6 +58,9 @@ pub struct ConvertArgs {
     /// Say what would be done, and stop
     #[arg(long, help_heading = "Run")]
     pub dry_run: bool,
+    /// The options by name.
+    #[arg(skip)]
+    pub typed: Options,
     /// How the output gets its name.
     #[command(flatten)]
     pub finish: FinishArgs,

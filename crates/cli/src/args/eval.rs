@@ -30,6 +30,9 @@ pub struct EvalArgs {
     /// A Hugging Face directory, a GGUF file, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
+    /// A LoRA adapter (a folder as PEFT saves it) to merge into the weights as they are read; may be given often
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    pub lora: Vec<PathBuf>,
     /// A text file in UTF-8; for an ONNX graph .npz, .npy, .safetensors, a directory of them or of images
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub data: PathBuf,

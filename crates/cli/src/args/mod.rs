@@ -5,6 +5,7 @@ mod calibration;
 mod convert;
 mod eval;
 mod format;
+mod gate;
 mod gguf;
 mod inspect;
 mod list;
@@ -15,6 +16,7 @@ mod quantize;
 mod recipe;
 mod run;
 mod sensitivity;
+mod typed;
 mod verify;
 
 pub use calibration::CalibrationArgs;
@@ -29,9 +31,11 @@ pub use quantize::QuantizeArgs;
 pub use recipe::RecipeArgs;
 pub use run::{FinishArgs, RunArgs};
 pub use sensitivity::SensitivityArgs;
+pub use typed::typed;
 pub use verify::VerifyArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kvant_llm::engine::Options;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +45,7 @@ Examples:
   kvant verify Llama-3.2-1B-int4 --for vllm
   kvant list schemes
 
-Exit status: 0 done; 1 the model or the recipe cannot be done, or a check failed; 2 wrong usage, such as no --calib where it is needed, or a bug; 130 stopped with Ctrl-C.";
+Exit status: 0 done; 1 the model or the recipe cannot be done, or a check failed; 2 wrong usage, such as an unknown scheme or a missing data file, or a bug; 130 stopped with Ctrl-C, 143 by SIGTERM.";
 
 /// Quantizes deep-learning models: from a checkpoint to a smaller one that loads.
 #[derive(Debug, Parser)]
@@ -62,6 +66,9 @@ pub struct GlobalArgs {
     /// Print JSON on stdout, errors included
     #[arg(long, global = true)]
     pub json: bool,
+    /// Do not fit tables to the width of the terminal
+    #[arg(long, global = true)]
+    pub wide: bool,
     /// Say nothing on stderr but errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
@@ -120,6 +127,38 @@ pub enum Command {
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS)]
     Completions(CompletionsArgs),
+    /// Open a graph in ONNX Runtime as programs do. Kvant runs this in a process of its own, which may crash
+    #[command(name = "open-graph", hide = true)]
+    OpenGraph(OpenGraphArgs),
+}
+
+impl Command {
+    /// The same with the options as they were typed, for commands whose runs go on with the work of others.
+    #[must_use]
+    pub fn with_typed(mut self, typed: Options) -> Command {
+        match &mut self {
+            Command::Quantize(args) => args.recipe.typed = typed,
+            Command::Convert(args) => args.typed = typed,
+            _ => {}
+        }
+        self
+    }
+
+    /// The word that it is typed as.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Quantize(_) => "quantize",
+            Command::Convert(_) => "convert",
+            Command::Plan(_) => "plan",
+            Command::Inspect(_) => "inspect",
+            Command::Verify(_) => "verify",
+            Command::Eval(_) => "eval",
+            Command::Sensitivity(_) => "sensitivity",
+            Command::List(_) => "list",
+            Command::Completions(_) => "completions",
+            Command::OpenGraph(_) => "open-graph",
+        }
+    }
 }
 
 const COMPLETIONS: &str = "\
@@ -133,6 +172,16 @@ Examples:
 pub struct CompletionsArgs {
     /// The shell
     pub shell: clap_complete::Shell,
+}
+
+/// `kvant open-graph`.
+#[derive(Debug, Args)]
+pub struct OpenGraphArgs {
+    /// The graph
+    pub model: std::path::PathBuf,
+    /// ONNX Runtime's library
+    #[arg(long)]
+    pub runtime_library: Option<std::path::PathBuf>,
 }
 
 /// The first option that was given, of several with whether they were.

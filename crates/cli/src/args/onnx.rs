@@ -1,6 +1,7 @@
 //! Options that only ONNX graphs have.
 
 use super::first_given;
+use super::number::decibels;
 use clap::{Args, ValueEnum, ValueHint};
 use kvant_onnx::calibration::Method;
 use kvant_onnx::element::Element;
@@ -81,6 +82,9 @@ pub struct OnnxArgs {
     /// Write what became of every tensor to a file too: the object that --json prints
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report: Option<PathBuf>,
+    /// Fail and write only the report if an output's SQNR is lower
+    #[arg(long, value_name = "DB", allow_negative_numbers = true, value_parser = decibels)]
+    pub min_sqnr: Option<f64>,
     /// When weights go to a file beside the model: auto (above 1.9 GB), always or never
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     pub external_data: ExternalWhen,
@@ -116,6 +120,7 @@ impl OnnxArgs {
             (!self.disable_pass.is_empty(), "--disable-pass"),
             (self.preprocess.is_some(), "--preprocess"),
             (self.report.is_some(), "--report"),
+            (self.min_sqnr.is_some(), "--min-sqnr"),
             (self.external_data != ExternalWhen::Auto, "--external-data"),
             (self.engine.runtime != RuntimeChoice::Auto, "--runtime"),
             (self.engine.runtime_library.is_some(), "--runtime-library"),

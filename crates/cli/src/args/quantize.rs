@@ -1,5 +1,6 @@
 //! `kvant quantize`: what can be typed behind it.
 
+use super::gate::GateArgs;
 use super::recipe::RecipeArgs;
 use super::run::{FinishArgs, RunArgs};
 use clap::{Args, ValueHint};
@@ -24,6 +25,9 @@ Examples:
   kvant quantize resnet50.onnx --preset A8W8 --data calib.npz -o resnet50.int8.onnx
       an ONNX graph, its activations calibrated on samples (`kvant list presets`)
 
+Each of MX6, MX9, BFP16, MXINT8, MX with e5m2 elements and int16 is for evaluation only: no loader supports it, and --format fake \
+is its format.
+
 A run that was stopped or killed goes on where it was when the same command is given again. \
 stdout carries the path of the output and nothing else; with --json, one object.";
 
@@ -40,6 +44,9 @@ pub struct QuantizeArgs {
     /// Show the plan and stop, as `kvant plan` does
     #[arg(long, help_heading = "Run")]
     pub dry_run: bool,
+    /// What the result must measure up to.
+    #[command(flatten)]
+    pub gate: GateArgs,
     /// How the output gets its name.
     #[command(flatten)]
     pub finish: FinishArgs,

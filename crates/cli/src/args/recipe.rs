@@ -8,6 +8,7 @@ use super::onnx::OnnxArgs;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant_llm::byte_size::ByteSize;
+use kvant_llm::engine::Options;
 use kvant_llm::export::Export;
 use kvant_llm::recipe::{OverrideText, PackMethod};
 use std::path::PathBuf;
@@ -19,6 +20,9 @@ pub struct RecipeArgs {
     /// A Hugging Face directory, a .safetensors or .gguf file, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath, help_heading = None::<&'static str>)]
     pub model: PathBuf,
+    /// A LoRA adapter (a folder as PEFT saves it) to merge into the weights as they are read; may be given often
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    pub lora: Vec<PathBuf>,
     /// How to quantize: a name (`kvant list schemes`; for ONNX graphs `kvant list presets`) or a spelling such as int4:g128
     #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present = "recipe")]
     pub scheme: Option<String>,
@@ -80,6 +84,9 @@ pub struct RecipeArgs {
     /// What is said of ONNX graphs only.
     #[command(flatten)]
     pub onnx: OnnxArgs,
+    /// The options by name.
+    #[arg(skip)]
+    pub typed: Options,
 }
 
 impl RecipeArgs {

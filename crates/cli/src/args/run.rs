@@ -5,9 +5,12 @@ use clap::Args;
 /// How an output gets its name.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct FinishArgs {
-    /// Replace the output if it exists
+    /// Replace files that exist, and a directory of which Kvant wrote everything
     #[arg(long, help_heading = "Run")]
     pub overwrite: bool,
+    /// Discard the work of an unfinished run with other options, and begin anew
+    #[arg(long, help_heading = "Run")]
+    pub restart: bool,
     /// Wait until the output is on disk, not only with the system
     #[arg(long, help_heading = "Run")]
     pub sync: bool,

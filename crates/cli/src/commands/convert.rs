@@ -1,16 +1,16 @@
 //! `kvant convert`: plans, checks, works, and says what became of the codes.
 
 use crate::args::{ConvertArgs, ConvertTo, FinishArgs, RunArgs};
-use crate::delivery::{Delivery, foresee};
+use crate::delivery::{Delivery, check_runs, claim, foresee};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::outputs::{OutputKind, check_name};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{gguf, interrupt, loading, model, onnx, size};
+use crate::{counts, gguf, interrupt, loading, model, onnx, size};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
-use kvant_llm::engine::{self, Done, Output, Placed};
+use kvant_llm::engine::{self, Claim, Done, Options, Output, Placed};
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::MAX_SHARD_SIZE;
 use serde_json::json;
@@ -31,10 +31,16 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     };
     args.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Directory, "--to"))?;
     let begun = Instant::now();
-    let checkpoint = model::open(&args.model)?;
+    if !args.lora.is_empty() && !matches!(target, Target::Float(_)) {
+        let failure = Failure::new(Kind::Usage, "--lora has a meaning for --to float only");
+        let hint = "an adapter changes values, so that codes no longer stand for them: quantize the model with --lora";
+        return Err(failure.with_hint(Some(hint.to_owned())));
+    }
+    let checkpoint = model::open_with(&args.model, &args.lora)?;
     let plan = Plan::convert(&checkpoint, &conversion(args, target)?)?;
     foresee(&plan, &checkpoint, args.finish)?;
     if let Some(output) = &args.output {
+        check_runs([output.as_path()], &args.typed, args.finish)?;
         Output::check(&plan, &args.model, output, args.finish.overwrite)?;
     }
     plan.notices.iter().for_each(|notice| printer.note(notice));
@@ -47,12 +53,12 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     let work = Work {
         checkpoint: &checkpoint,
         source: &args.model,
-        target,
         threads: model::threads(&args.run),
         finish: args.finish,
         cancelled: &cancelled,
     };
-    let (output, done) = work.carry_out(&plan, printer)?;
+    let claim = claim(target, &args.typed, args.finish)?;
+    let (output, done) = work.carry_out(&plan, claim, printer)?;
     let output = output.acknowledge()?;
     let errors = match args.requantize {
         true => {
@@ -75,6 +81,7 @@ fn refuse_graph(model: &Path) -> Result<(), Failure> {
 }
 
 fn conversion(args: &ConvertArgs, target: Target) -> Result<Conversion, Failure> {
+    refuse_weights_only(args)?;
     let target = match (target, args.dtype) {
         (Target::Float(_), dtype) => Target::Float(dtype),
         (target, None) => target,
@@ -87,6 +94,18 @@ fn conversion(args: &ConvertArgs, target: Target) -> Result<Conversion, Failure>
     Ok(Conversion { target, requantize: args.requantize, max_shard_size })
 }
 
+/// Refuses the option that only graphs have.
+///
+/// # Errors
+/// Where it is given.
+pub fn refuse_weights_only(args: &ConvertArgs) -> Result<(), Failure> {
+    if !args.weights_only {
+        return Ok(());
+    }
+    let failure = Failure::new(Kind::Usage, "--weights-only has a meaning for --to onnx only");
+    Err(failure.with_hint(Some("leave it out: other formats keep what the source says of activations".to_owned())))
+}
+
 /// Refuses options that mean nothing where the output is one file.
 ///
 /// # Errors
@@ -94,6 +113,7 @@ fn conversion(args: &ConvertArgs, target: Target) -> Result<Conversion, Failure>
 pub fn refuse_for_one_file(args: &ConvertArgs) -> Result<(), Failure> {
     let given = [
         (args.dtype.is_some(), "--dtype", "--to float"),
+        (!args.lora.is_empty(), "--lora", "--to float"),
         (args.max_shard_size.is_some(), "--max-shard-size", "checkpoints"),
     ];
     let Some((_, option, meant)) = given.into_iter().find(|(given, ..)| *given) else { return Ok(()) };
@@ -113,6 +133,8 @@ pub struct Request<'a> {
     pub run: &'a RunArgs,
     /// How it gets its name.
     pub finish: FinishArgs,
+    /// The options of the command.
+    pub options: &'a Options,
     /// Set when the user wants it to stop.
     pub cancelled: &'a AtomicBool,
 }
@@ -122,14 +144,15 @@ pub struct Request<'a> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn make(source: &Path, target: &Path, request: &Request<'_>, printer: &Printer) -> Result<Placed, Failure> {
+pub fn make(source: &Path, target: &Path, request: &Request<'_>, printer: &Printer) -> Result<(Placed, Plan), Failure> {
     let checkpoint = model::open(source)?;
     let conversion = Conversion { target: request.target, requantize: true, max_shard_size: request.max_shard_size };
     let plan = Plan::convert(&checkpoint, &conversion)?;
     plan.notices.iter().for_each(|notice| printer.note(notice));
-    let Request { run, finish, cancelled, .. } = *request;
-    let work = Work { checkpoint: &checkpoint, source, target, threads: model::threads(run), finish, cancelled };
-    let (placed, _) = work.carry_out(&plan, printer)?;
+    let Request { run, finish, options, cancelled, .. } = *request;
+    let claim = claim(target, options, finish)?;
+    let work = Work { checkpoint: &checkpoint, source, threads: model::threads(run), finish, cancelled };
+    let (placed, _) = work.carry_out(&plan, claim, printer)?;
     if plan.layers.iter().any(|layer| !layer.is_recoded()) {
         let made = model::open(placed.path())?;
         let errors = model::pool(run)?.install(|| measure(&plan, &checkpoint, &made))?;
@@ -138,7 +161,7 @@ pub fn make(source: &Path, target: &Path, request: &Request<'_>, printer: &Print
             printer.note(&format!("{shown}: values were quantized once more for it: {}", said(worst)));
         }
     }
-    Ok(placed)
+    Ok((placed, plan))
 }
 
 /// The layer with the largest relative error, where there is any error.
@@ -155,16 +178,15 @@ pub fn said(worst: &LayerError) -> String {
 struct Work<'a> {
     checkpoint: &'a Checkpoint,
     source: &'a Path,
-    target: &'a Path,
     threads: usize,
     finish: FinishArgs,
     cancelled: &'a AtomicBool,
 }
 
 impl Work<'_> {
-    fn carry_out(&self, plan: &Plan, printer: &Printer) -> Result<(Placed, Done), Failure> {
-        let Work { checkpoint, source, target, finish, .. } = *self;
-        Delivery { plan, checkpoint, source, target, finish }.make(plan.jobs().len(), printer, |output| {
+    fn carry_out(&self, plan: &Plan, claim: Claim, printer: &Printer) -> Result<(Placed, Done), Failure> {
+        let Work { checkpoint, source, finish, .. } = *self;
+        Delivery { plan, checkpoint, source, finish }.make(claim, plan.jobs().len(), |output| {
             let progress = Progress::new(printer, Unit::Bytes);
             engine::run(plan, checkpoint, output, self.threads, self.cancelled, &progress)
         })
@@ -186,7 +208,7 @@ impl Report<'_> {
     fn show(&self, printer: &Printer) -> Result<(), Failure> {
         printer.summary(&printable(&self.text()));
         match (&self.output, printer.is_json()) {
-            (_, true) => printer.json(&self.json()),
+            (_, true) => printer.json("convert", &self.json()),
             (Some(output), false) => printer.data(&output.display().to_string()),
             (None, false) => Ok(()),
         }
@@ -200,16 +222,15 @@ impl Report<'_> {
 
     fn text(&self) -> String {
         let (taken, anew) = self.counts();
-        let (before, after) = (self.plan.source_bytes, self.plan.layout.total_size());
         let mut lines = vec![("to", self.target.to_string())];
         if taken > 0 {
             lines.push(("layers", format!("{taken} with the codes that they have")));
         }
         if anew > 0 {
-            lines.push(("quantized anew", format!("{anew} layers")));
+            lines.push(("quantized anew", counts::number(anew, "layer")));
         }
         lines.extend(worst(&self.errors).map(|worst| ("largest error", said(worst))));
-        lines.push(("size", format!("{} to {}", size::bytes(before), size::bytes(after))));
+        lines.push(counts::sizes(self.plan.source_bytes, self.plan.layout.total_size()));
         lines.extend(self.time.map(|time| ("time", size::duration(time))));
         loading::summary(lines, &self.plan.loaders(), self.place())
     }
@@ -218,7 +239,7 @@ impl Report<'_> {
         let (taken, anew) = self.counts();
         json!({
             "output": self.output.as_ref().map(|path| path.display().to_string()),
-            "target": self.target.to_string(),
+            "format": self.target.to_string(),
             "architecture": self.plan.architecture,
             "layers": taken,
             "layers_quantized_anew": anew,

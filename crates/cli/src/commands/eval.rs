@@ -20,7 +20,7 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
         return onnx::eval::run(args, printer);
     }
     refuse_foreign(args)?;
-    let checkpoint = model::open(&args.model)?;
+    let checkpoint = model::open_with(&args.model, &args.lora)?;
     let decoder = Decoder::open(&checkpoint)?;
     let original = args.reference.as_deref().map(model::open).transpose()?;
     let reference = original.as_ref().map(Decoder::open).transpose()?;
@@ -42,7 +42,11 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     let work = || evaluate(&decoder, reference.as_ref(), &ops, &tokens, options, watch);
     let found = model::pool(&args.run)?.install(work)?;
     drop(progress);
-    if printer.is_json() { printer.json(&object(&found)) } else { printer.data(&text(&found)) }
+    let activations = decoder.quantized_activations();
+    match printer.is_json() {
+        true => printer.json("eval", &object(&found, &activations)),
+        false => printer.data(&text(&found, &activations, printer.width())),
+    }
 }
 
 /// Refuses what only graphs have, so that no option is silently without effect.
@@ -59,7 +63,7 @@ fn refuse_foreign(args: &EvalArgs) -> Result<(), Failure> {
     }
 }
 
-fn object(found: &Evaluation) -> Value {
+fn object(found: &Evaluation, activations: &[String]) -> Value {
     let mut object = json!({
         "perplexity": found.perplexity,
         "tokens": found.tokens,
@@ -67,6 +71,7 @@ fn object(found: &Evaluation) -> Value {
         "seq_len": found.window,
         "seconds": found.seconds,
         "tokens_per_second": found.tokens_per_second(),
+        "quantized_activations": activations,
     });
     if let (Some(comparison), Value::Object(object)) = (&found.comparison, &mut object) {
         object.extend(compared(comparison));
@@ -91,11 +96,12 @@ fn compared(comparison: &Comparison) -> impl Iterator<Item = (String, Value)> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value))
 }
 
-fn text(found: &Evaluation) -> String {
-    let summary = summary(found).render();
+fn text(found: &Evaluation, activations: &[String], width: usize) -> String {
+    let activations = activations.iter().map(|line| format!("\nquantized activations: {line}"));
+    let summary = format!("{}{}", summary(found).render(width), activations.collect::<String>());
     match &found.comparison {
         Some(comparison) => {
-            format!("{summary}\n\n{}\n\n{}", distance(comparison).render(), blocks(comparison).render())
+            format!("{summary}\n\n{}\n\n{}", distance(comparison).render(width), blocks(comparison).render(width))
         }
         None => summary,
     }

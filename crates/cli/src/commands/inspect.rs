@@ -32,7 +32,8 @@ pub fn run(args: &InspectArgs, printer: &Printer) -> Result<(), Failure> {
         return printer.data(&found.json_text());
     }
     let tensors = if args.all { found.table_of_all() } else { found.table_of_groups() };
-    printer.data(&format!("{}\n\n{}\n\n{}", found.head(), found.table_of_types().render(), tensors.render()))?;
+    let (width, types) = (printer.width(), found.table_of_types());
+    printer.data(&format!("{}\n\n{}\n\n{}", found.head(), types.render(width), tensors.render(width)))?;
     found.notices().iter().for_each(|notice| printer.note(notice));
     Ok(())
 }
@@ -189,7 +190,7 @@ impl<'a> Found<'a> {
                 "bytes": tensor.byte_len(), "file": tensor.file().display().to_string(),
             })
         });
-        json_lines::object(&head, "tensors", tensors)
+        json_lines::object("inspect", &head, "tensors", tensors)
     }
 }
 

@@ -4,16 +4,17 @@ use crate::args::{ListArgs, Topic};
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
+use clap::ValueEnum;
 use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::family::FAMILIES;
 use kvant_llm::gguf::recipe::IMATRIX;
 use kvant_llm::gguf::{MIXES, MixRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
 use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
-use kvant_numeric::format::FORMATS;
+use kvant_numeric::format::{FORMATS, FormatRow};
 use kvant_onnx::algorithm::{ALGORITHMS, Stage};
 use kvant_quant::observer::OBSERVERS;
-use kvant_quant::scheme::{PRESETS, Preset};
+use kvant_quant::scheme::{EVALUATION_ONLY, PRESETS, Preset, is_for_evaluation_only};
 use serde_json::{Map, Value, json};
 
 /// Prints a table.
@@ -22,7 +23,10 @@ use serde_json::{Map, Value, json};
 /// When stdout cannot be written.
 pub fn run(args: &ListArgs, printer: &Printer) -> Result<(), Failure> {
     let list = list(args.topic);
-    if printer.is_json() { printer.json(&list.objects()) } else { printer.data(&list.table().render()) }
+    let topic = args.topic.to_possible_value();
+    let topic = topic.as_ref().map_or("", |topic| topic.get_name());
+    let object = json!({ "topic": topic, "rows": list.objects() });
+    if printer.is_json() { printer.json("list", &object) } else { printer.data(&list.table().render(printer.width())) }
 }
 
 /// A table whose cells are JSON values: strings, numbers, or arrays of strings.
@@ -158,11 +162,19 @@ fn scheme_row(preset: &Preset) -> Vec<Value> {
     let export = Recipe::resolve(&settings, &Settings::default()).map(|recipe| recipe.export().to_string());
     let needs_data = preset.scheme().is_ok_and(|scheme| scheme.needs_calibration());
     let export = json!(export.unwrap_or_default());
-    vec![json!(preset.name), json!(preset.spelling), export, json!(needs_data), json!(preset.about)]
+    let is_evaluated = preset.scheme().is_ok_and(|scheme| scheme.weight.is_for_evaluation_only());
+    let about = about(preset.about, is_evaluated);
+    vec![json!(preset.name), json!(preset.spelling), export, json!(needs_data), json!(about)]
+}
+
+/// A description, and that no loader supports what it describes.
+fn about(text: &str, is_for_evaluation_only: bool) -> String {
+    if is_for_evaluation_only { format!("{text}; {EVALUATION_ONLY}") } else { text.to_owned() }
 }
 
 fn formats() -> List {
-    let rows = FORMATS.iter().map(|row| vec![json!(row.name), json!(row.format.bits()), json!(row.about)]);
+    let of_row = |row: &FormatRow| about(row.about, is_for_evaluation_only(row.format));
+    let rows = FORMATS.iter().map(|row| vec![json!(row.name), json!(row.format.bits()), json!(of_row(row))]);
     List { columns: &[("name", Align::Left), ("bits", Align::Right), ("about", Align::Left)], rows: rows.collect() }
 }
 
@@ -270,7 +282,6 @@ fn pairs(rows: &[(&str, &str)]) -> List {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::ValueEnum;
 
     #[test]
     fn rows_fill_their_columns() {

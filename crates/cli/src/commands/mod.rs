@@ -12,6 +12,7 @@ mod verify;
 
 use crate::args::Command;
 use crate::failure::Failure;
+use crate::outputs::{check_conversion, check_plan, check_quantization, check_sensitivity, follow, refuse_missing};
 use crate::printer::Printer;
 
 /// Carries out a command line.
@@ -20,14 +21,33 @@ use crate::printer::Printer;
 /// Whatever keeps the command from being done.
 pub fn run(command: Command, printer: &Printer) -> Result<(), Failure> {
     match command {
-        Command::Quantize(args) => quantize::run(args, printer),
-        Command::Convert(args) => convert::run(&args, printer),
-        Command::Plan(args) => plan::run(args, printer),
+        Command::Quantize(mut args) => {
+            args.output = follow(args.output)?;
+            check_quantization(&args)?;
+            quantize::run(args, printer)
+        }
+        Command::Convert(mut args) => {
+            args.output = follow(args.output)?;
+            check_conversion(&args)?;
+            convert::run(&args, printer)
+        }
+        Command::Plan(mut args) => {
+            args.output = follow(args.output)?;
+            check_plan(&args.recipe, args.output.as_deref(), args.overwrite)?;
+            plan::run(args, printer)
+        }
         Command::Inspect(args) => inspect::run(&args, printer),
         Command::Verify(args) => verify::run(&args, printer),
-        Command::Eval(args) => eval::run(&args, printer),
-        Command::Sensitivity(args) => sensitivity::run(&args, printer),
+        Command::Eval(args) => {
+            refuse_missing([("--data", args.data.as_path())])?;
+            eval::run(&args, printer)
+        }
+        Command::Sensitivity(args) => {
+            check_sensitivity(&args)?;
+            sensitivity::run(&args, printer)
+        }
         Command::List(args) => list::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),
+        Command::OpenGraph(args) => crate::onnx::opening::run(&args, printer),
     }
 }

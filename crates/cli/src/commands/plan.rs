@@ -9,8 +9,10 @@ use crate::outputs::Outputs;
 use crate::pattern;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
-use crate::{gguf, json_lines, memory, model, onnx, size};
+use crate::{counts, gguf, json_lines, memory, model, onnx, size};
 use kvant_container::Checkpoint;
+use kvant_llm::calibration::data::Options;
+use kvant_llm::export::Export;
 use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedSite};
 use serde_json::{Value, json};
 
@@ -27,9 +29,9 @@ pub fn run(mut args: PlanArgs, printer: &Printer) -> Result<(), Failure> {
     if let Some(recipe) = gguf::recipe(&args.recipe)? {
         return gguf::plan::run(args, recipe, printer);
     }
-    let finish = FinishArgs { overwrite: args.overwrite, sync: false, no_verify: false };
+    let finish = FinishArgs { overwrite: args.overwrite, restart: false, sync: false, no_verify: false };
     let outputs = args.output.as_deref().map(|output| Outputs::of(&args.recipe, finish, &args.run, output));
-    let planned = model::plan(&args.recipe, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
+    let planned = model::outline(&args.recipe, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
     planned.foresee()?;
     if let Some(outputs) = &outputs {
         outputs.check(&planned)?;
@@ -58,8 +60,21 @@ impl View<'_> {
     fn size(&self, plan: &Plan) -> CalibrationSize {
         let options = options(self.calibration, plan.longest);
         let (sequences, length) = (options.samples as u64, options.sequence_length as u64);
+        let held_out = Options::tenth(options.samples) as u64;
         let (memory, tokenizing) = (self.calibration.max_memory.0, options.tokenizer_memory());
-        CalibrationSize { sequences, length, memory, tokenizing, precision: self.calibration.precision.of_pass() }
+        CalibrationSize {
+            sequences,
+            held_out,
+            length,
+            memory,
+            tokenizing,
+            precision: self.calibration.precision.of_pass(),
+        }
+    }
+
+    /// Whether the run needs data of which none are named.
+    fn lacks_data(&self, plan: &Plan) -> bool {
+        self.calibration.calib.is_empty() && (plan.needs_calibration() || !plan.blocks.is_empty())
     }
 
     /// Tells where this machine may have too little memory for the algorithms.
@@ -69,7 +84,7 @@ impl View<'_> {
     }
 
     /// What running algorithms takes.
-    fn cost(&self, plan: &Plan) -> Option<CalibrationCost> {
+    pub fn cost(&self, plan: &Plan) -> Option<CalibrationCost> {
         plan.calibration_cost(self.size(plan), self.threads)
     }
 }
@@ -84,6 +99,9 @@ pub fn show(planned: &Planned, recipe: &RecipeArgs, view: &View<'_>, printer: &P
     view.note_shortage(plan, printer);
     match file.as_ref().filter(|_| recipe.format.len() == 1) {
         Some(file) => {
+            if view.lacks_data(plan) {
+                printer.note(&format!("the run needs {NEEDS_DATA}"));
+            }
             let codes = Some(Codes { plan, view });
             let view = gguf::plan::View { plan: file, codes, all: view.all, threads: view.threads };
             gguf::plan::show(&view, checkpoint, printer)
@@ -113,16 +131,19 @@ fn show_checkpoint(plan: &Plan, checkpoint: &Checkpoint, view: &View<'_>, printe
     if printer.is_json() {
         return printer.data(&json_text(plan, checkpoint, &fates, view));
     }
-    let table = table(plan, &fates, view.all).render();
+    let table = table(plan, &fates, view.all).render(printer.width());
     printer.data(&format!("{}\n\n{table}\n\n{}", title(plan), totals(plan, view)))?;
-    plan.notices.iter().for_each(|notice| printer.note(notice));
+    // What stays in floats stands at the top already.
+    let notes = plan.notices.iter().filter(|notice| Some(*notice) != plan.float_share.as_ref());
+    notes.for_each(|notice| printer.note(notice));
     Ok(())
 }
 
-/// The model, the scheme and the export in a line.
+/// The model, the scheme and the export in a line, and in another what stays in floats where that is much.
 fn title(plan: &Plan) -> String {
     let family = plan.family.map_or("no family that is known".to_owned(), |family| format!("family {family}"));
-    format!("{} ({family}) to {}, export {}", plan.architecture, plan.recipe.scheme_name(), plan.export)
+    let share = plan.float_share.as_ref().map(|share| format!("\n{share}")).unwrap_or_default();
+    format!("{} ({family}) to {}, export {}{share}", plan.architecture, plan.recipe.scheme_name(), plan.export)
 }
 
 fn table(plan: &Plan, fates: &[Fate<'_>], all: bool) -> Table {
@@ -158,22 +179,23 @@ fn shape_of(fate: &Fate<'_>) -> String {
 }
 
 fn totals(plan: &Plan, view: &View<'_>) -> String {
-    let (before, after) = (plan.source_bytes, plan.layout.total_size());
     let cost = view.cost(plan);
     let memory = match &cost {
         Some(cost) => format!("about {} at most, {} threads", size::bytes(cost.peak_memory), view.threads),
         None => format!("{} at most with {} threads", size::bytes(plan.peak_memory(view.threads)), view.threads),
     };
+    let needs = view.lacks_data(plan).then(|| ("needs", NEEDS_DATA.to_owned()));
     let lines = [
-        ("layers", format!("{} quantized, {} tensors kept", plan.layers.len(), plan.kept.len())),
-        ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
-        ("bits per weight", format!("{:.2} in quantized layers, scales included", plan.bits_per_weight())),
+        counts::layers(plan),
+        counts::sizes(plan.source_bytes, plan.layout.total_size()),
+        counts::bits(plan.bits_per_weight(), "layers"),
         ("memory", memory),
         ("loads with", loaders(plan)),
     ];
     let attention = plan.recipe.attention_words();
     let observed = format!("{} places of activations are observed", plan.sites.len());
     let more = [
+        needs,
         (!attention.is_empty()).then(|| ("attention", attention.join(", "))),
         (!plan.sites.is_empty()).then_some(("calibration", observed)),
     ];
@@ -181,6 +203,9 @@ fn totals(plan: &Plan, view: &View<'_>) -> String {
     let all = lines.into_iter().chain(more.into_iter().flatten()).chain(costs);
     all.map(|(name, value)| format!("{name:<15}  {value}")).collect::<Vec<_>>().join("\n")
 }
+
+/// What is said of a plan without data.
+const NEEDS_DATA: &str = "calibration data, which the run is given with --calib FILE";
 
 /// What algorithms take, estimated.
 fn cost_lines(plan: &Plan, view: &View<'_>, cost: &CalibrationCost) -> [(&'static str, String); 4] {
@@ -200,6 +225,9 @@ fn cost_lines(plan: &Plan, view: &View<'_>, cost: &CalibrationCost) -> [(&'stati
 }
 
 fn loaders(plan: &Plan) -> String {
+    if plan.export == Export::Tensors {
+        return "no runtime, as a model: codes and scales of single tensors, described in their files".to_owned();
+    }
     let loaders = plan.loaders();
     if loaders.is_empty() { "nothing that is known of".to_owned() } else { loaders.join(", ") }
 }
@@ -212,7 +240,7 @@ fn json_text(plan: &Plan, checkpoint: &Checkpoint, fates: &[Fate<'_>], view: &Vi
         "architecture": plan.architecture,
         "family": plan.family,
         "recipe": plan.recipe,
-        "export": plan.export.row().name,
+        "format": plan.export.row().name,
         "loaders": plan.loaders(),
         "source_bytes": plan.source_bytes,
         "output_bytes": plan.layout.total_size(),
@@ -224,9 +252,10 @@ fn json_text(plan: &Plan, checkpoint: &Checkpoint, fates: &[Fate<'_>], view: &Vi
         "threads": view.threads,
         "peak_memory": cost.map_or_else(|| plan.peak_memory(view.threads), |cost| cost.peak_memory),
         "calibration": cost,
+        "needs_data": view.lacks_data(plan),
         "notices": plan.notices,
     });
-    json_lines::object(&head, "tensors", fates.iter().map(|fate| json_of(plan, fate)))
+    json_lines::object("plan", &head, "tensors", fates.iter().map(|fate| json_of(plan, fate)))
 }
 
 /// A place whose activations are observed.

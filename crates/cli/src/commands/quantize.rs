@@ -5,17 +5,22 @@ use crate::args::QuantizeArgs;
 use crate::calibration::{Calibration, clear_away};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use crate::gate::Gate;
 use crate::model::Planned;
-use crate::outputs::{Delivered, Outputs};
+use crate::outputs::{self, Delivered, Outputs};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{delivery, gguf, interrupt, layer_table, loading, model, onnx, size};
+use crate::{counts, delivery, gate, gguf, interrupt, layer_table, loading, model, onnx, size};
 use kvant_container::Checkpoint;
 use kvant_llm::blockwise::BlockwiseReport;
-use kvant_llm::engine::{self, Begun, Done, EngineError, Output, Placed};
+use kvant_llm::calibration::data::Options;
+use kvant_llm::engine::{self, Begun, Claim, Done, EngineError, Output, Placed};
+use kvant_llm::export::Export;
+use kvant_llm::finite;
 use kvant_llm::forward::Decoder;
 use kvant_llm::plan::Plan;
-use serde_json::json;
+use kvant_quant::scheme::EVALUATION_ONLY;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -27,6 +32,7 @@ use std::time::{Duration, Instant};
 pub fn run(mut args: QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     model::complete(&mut args.recipe)?;
     let args = &args;
+    gate::check(args, onnx::is_graph(&args.recipe.model))?;
     if onnx::is_graph(&args.recipe.model) {
         return onnx::quantize::run(args, printer);
     }
@@ -35,7 +41,8 @@ pub fn run(mut args: QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let begun = Instant::now();
     let outputs = args.output.as_deref().map(|output| Outputs::of(&args.recipe, args.finish, &args.run, output));
-    let planned = model::plan(&args.recipe, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
+    let file = gguf::file_name(outputs.as_ref().and_then(Outputs::file));
+    let planned = if args.dry_run { model::outline(&args.recipe, &file)? } else { model::plan(&args.recipe, &file)? };
     if !args.finish.no_verify {
         planned.foresee()?;
     }
@@ -59,15 +66,29 @@ pub fn run(mut args: QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
                 run: &args.run,
                 cancelled: &cancelled,
             };
-            let work =
-                Work { args, target, outputs, checkpoint: &checkpoint, calibration: &source, cancelled: &cancelled };
+            if !args.finish.no_verify || plan.needs_calibration() || !plan.blocks.is_empty() {
+                finite::check_kept(&plan, &checkpoint)?;
+            }
+            let calibrates = plan.needs_calibration() || !plan.blocks.is_empty();
+            let claim = outputs.claim()?;
+            let gate = Gate::open(args, &checkpoint, target, calibrates, printer)?;
+            let work = Work {
+                args,
+                target,
+                outputs,
+                checkpoint: &checkpoint,
+                calibration: &source,
+                gate: gate.as_ref(),
+                cancelled: &cancelled,
+            };
             let made = match plan.blocks.is_empty() {
-                true => work.band_by_band(plan, printer)?,
-                false => work.block_by_block(plan, printer)?,
+                true => work.band_by_band(plan, claim, printer)?,
+                false => work.block_by_block(plan, claim, printer)?,
             };
             let Made { plan, output, done, blocks } = made;
             let delivered = outputs.deliver(&plan, output, &cancelled, printer)?;
-            conclude(&Report { plan, delivered, done, blocks, time: begun.elapsed() }, printer)
+            let measured = gate.and_then(|gate| gate.measured());
+            conclude(&Report { plan, delivered, done, blocks, measured, time: begun.elapsed() }, printer)
         }
         None => {
             Err(Failure::new(Kind::Usage, "no output directory is given")
@@ -92,12 +113,13 @@ struct Work<'a> {
     outputs: &'a Outputs<'a>,
     checkpoint: &'a Checkpoint,
     calibration: &'a Calibration<'a>,
+    gate: Option<&'a Gate<'a>>,
     cancelled: &'a AtomicBool,
 }
 
 impl Work<'_> {
     /// Rounds to nearest; where activations have static scales, those are found before.
-    fn band_by_band(&self, plan: Plan, printer: &Printer) -> Result<Made, Failure> {
+    fn band_by_band(&self, plan: Plan, claim: Claim, printer: &Printer) -> Result<Made, Failure> {
         let data = &self.args.recipe.calibration;
         let plan = match plan.needs_calibration() {
             true => self.calibration.complete(plan, printer)?,
@@ -106,7 +128,7 @@ impl Work<'_> {
         if plan.sites.is_empty() && !data.calib.is_empty() {
             printer.note("nothing in this recipe needs calibration data: they are not read");
         }
-        let output = match self.begin(&plan, printer)? {
+        let output = match self.begin(&plan, claim)? {
             Begun::Working(output) => output,
             Begun::Finished(output) => return self.finished(plan, output),
         };
@@ -114,11 +136,12 @@ impl Work<'_> {
     }
 
     /// Runs the recipe's algorithms block by block, then does what is left.
-    fn block_by_block(&self, plan: Plan, printer: &Printer) -> Result<Made, Failure> {
+    fn block_by_block(&self, plan: Plan, claim: Claim, printer: &Printer) -> Result<Made, Failure> {
         let decoder = Decoder::open(self.checkpoint)?;
-        let loaded = self.calibration.load(&decoder, printer)?;
+        let held_out = Options::tenth(self.args.recipe.calibration.num_samples);
+        let loaded = self.calibration.load(&decoder, held_out, printer)?;
         let plan = self.calibration.plan_for(plan, &loaded);
-        let output = match self.begin(&plan, printer)? {
+        let output = match self.begin(&plan, claim)? {
             Begun::Working(output) => output,
             Begun::Finished(output) => return self.finished(plan, output),
         };
@@ -135,9 +158,9 @@ impl Work<'_> {
         }
     }
 
-    fn begin(&self, plan: &Plan, printer: &Printer) -> Result<Begun, Failure> {
+    fn begin(&self, plan: &Plan, claim: Claim) -> Result<Begun, Failure> {
         self.outputs.check_others(plan)?;
-        delivery::begin(plan, (&self.args.recipe.model, self.target), self.args.finish, printer)
+        Ok(Output::begin_claimed(plan, &self.args.recipe.model, claim, self.args.finish.overwrite)?)
     }
 
     fn finished(&self, plan: Plan, output: Placed) -> Result<Made, Failure> {
@@ -156,15 +179,16 @@ impl Work<'_> {
     ) -> Result<Made, Failure> {
         let threads = model::threads(&self.args.run);
         printer.detail(&format!(
-            "{} layers in {} units of work, {threads} threads",
-            plan.layers.len(),
-            plan.jobs().len()
+            "{} in {} of work, {threads} threads",
+            counts::number(plan.layers.len(), "layer"),
+            counts::number(plan.jobs().len(), "unit")
         ));
         let progress = Progress::new(printer, Unit::Bytes);
         let run = engine::run(&plan, self.checkpoint, &output, threads, self.cancelled, &progress);
         drop(progress);
         let gone = run.as_ref().is_err_and(EngineError::is_final);
-        let settled = delivery::settle(output, run, (&plan, self.checkpoint), self.args.finish);
+        let judge = |made: &Path| self.gate.map_or(Ok(()), |gate| gate.judge(made, printer));
+        let settled = delivery::settle_if(output, run, (&plan, self.checkpoint), self.args.finish, judge);
         if gone || settled.is_ok() {
             clear_away(self.target)?;
         }
@@ -179,53 +203,65 @@ struct Report {
     delivered: Delivered,
     done: Done,
     blocks: Option<BlockwiseReport>,
+    /// How far the output is from its source, where that was asked for.
+    measured: Option<Value>,
     time: Duration,
 }
 
 /// The path on stdout, or one object; the summary on stderr.
 fn conclude(report: &Report, printer: &Printer) -> Result<(), Failure> {
-    if let Some(table) = report.blocks.as_ref().and_then(layer_table::text) {
+    if let Some(table) = report.blocks.as_ref().and_then(|blocks| layer_table::text(blocks, printer.width())) {
         printer.summary(&table);
     }
+    report.blocks.iter().flat_map(layer_table::warnings).for_each(|warning| printer.warning(&warning));
     printer.summary(&printable(&report.text()));
     if printer.is_json() {
-        printer.json(&report.json())
+        printer.json("quantize", &report.json())
     } else {
-        let outputs = std::iter::once(&report.delivered.main.output).chain(&report.delivered.also);
-        printer.data(&outputs.map(|output| output.display().to_string()).collect::<Vec<_>>().join("\n"))
+        let outputs = report.delivered.all().map(|made| made.output.display().to_string());
+        printer.data(&outputs.collect::<Vec<_>>().join("\n"))
     }
 }
 
 impl Report {
     fn text(&self) -> String {
-        let (before, after) = self.sizes();
-        let lines = [
-            ("layers", format!("{} to {}", self.plan.layers.len(), self.plan.recipe.scheme_name())),
-            ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
-            (
-                "bits per weight",
-                format!("{:.2} in quantized layers, scales included", self.delivered.main.bits_per_weight),
-            ),
-            ("time", size::duration(self.time)),
-        ];
-        let made = &self.delivered.main;
-        loading::summary(lines, &made.loaders, &made.output)
+        let head = [counts::layers(&self.plan)];
+        let is_evaluated = self.plan.layers.iter().any(|layer| layer.scheme.weight.is_for_evaluation_only());
+        let tail = [("time", size::duration(self.time))].into_iter();
+        let tail = tail.chain(is_evaluated.then(|| ("use", EVALUATION_ONLY.to_owned())));
+        let tail = tail.chain(self.measured.as_ref().map(gate::line));
+        if self.delivered.also.is_empty() {
+            let made = &self.delivered.main;
+            let lines = head.into_iter().chain(self.output_lines(made)).chain(tail).chain(bare(made));
+            return loading::summary(lines, &made.loaders, &made.output);
+        }
+        let outputs = self.delivered.all().map(|made| {
+            let lines = [("format", made.format.to_owned())].into_iter().chain(self.output_lines(made));
+            loading::summary(lines.chain(bare(made)), &made.loaders, &made.output)
+        });
+        let head = loading::summary(head.into_iter().chain(tail), &[], Path::new(""));
+        std::iter::once(head).chain(outputs).collect::<Vec<_>>().join("\n\n")
+    }
+
+    /// What differs from output to output.
+    fn output_lines(&self, made: &outputs::Made) -> [counts::Line; 2] {
+        [counts::sizes(self.plan.source_bytes, made.bytes), counts::bits(made.bits_per_weight, "layers")]
     }
 
     fn json(&self) -> serde_json::Value {
-        let (before, after) = self.sizes();
         let made = &self.delivered.main;
         json!({
             "output": made.output.display().to_string(),
-            "also": self.delivered.also.iter().map(|output| output.display().to_string()).collect::<Vec<_>>(),
-            "export": made.format,
+            "also": self.delivered.also.iter().map(|made| made.output.display().to_string()).collect::<Vec<_>>(),
+            "outputs": self.delivered.all().map(output_json).collect::<Vec<_>>(),
+            "format": made.format,
             "recipe": self.plan.recipe,
             "architecture": self.plan.architecture,
             "family": self.plan.family,
             "quantized_layers": self.plan.layers.len(),
             "kept_tensors": self.plan.kept.len(),
-            "source_bytes": before,
-            "output_bytes": after,
+            "source_bytes": self.plan.source_bytes,
+            "output_bytes": made.bytes,
             "bits_per_weight": made.bits_per_weight,
             "seconds": self.time.as_secs_f64(),
             "jobs": self.done.jobs,
@@ -233,10 +269,23 @@ impl Report {
             "loading": loading::json(&made.loaders, &made.output),
             "notices": self.plan.notices,
             "calibration": self.plan.record,
+            "evaluation": self.measured,
         })
     }
+}
 
-    fn sizes(&self) -> (u64, u64) {
-        (self.plan.source_bytes, self.delivered.main.bytes)
-    }
+/// That no runtime loads an output, where that is so.
+fn bare(made: &outputs::Made) -> Option<counts::Line> {
+    (made.format == Export::Tensors.row().name).then(|| ("load it with", loading::NO_RUNTIME.to_owned()))
+}
+
+/// One of the outputs.
+fn output_json(made: &outputs::Made) -> serde_json::Value {
+    json!({
+        "output": made.output.display().to_string(),
+        "format": made.format,
+        "output_bytes": made.bytes,
+        "bits_per_weight": made.bits_per_weight,
+        "loading": loading::json(&made.loaders, &made.output),
+    })
 }

@@ -1,6 +1,7 @@
 //! `kvant verify`: whether a finished model loads, and whether it is sane.
 
 use crate::args::VerifyArgs;
+use crate::counts;
 use crate::failure::{Failure, Kind};
 use crate::findings;
 use crate::onnx;
@@ -19,8 +20,8 @@ pub fn run(args: &VerifyArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let report = verify(&args.model, &options(args))?;
     match printer.is_json() {
-        true => printer.json(&object(&report))?,
-        false => printer.data(&text(&report, args.all))?,
+        true => printer.json("verify", &object(&report))?,
+        false => printer.data(&text(&report, args, printer.width()))?,
     }
     if report.passes() { Ok(()) } else { Err(unfit(args, &report)) }
 }
@@ -72,12 +73,12 @@ fn object(report: &Report) -> Value {
     })
 }
 
-fn text(report: &Report, all: bool) -> String {
+fn text(report: &Report, args: &VerifyArgs, width: usize) -> String {
     let mut parts = vec![head(report)];
     if !report.findings.is_empty() {
-        parts.push(findings::table(&report.findings, all).render());
+        parts.push(findings::table(&report.findings, args.all).render(width));
     }
-    parts.push(table_of_loaders(&report.verdicts).render());
+    parts.push(table_of_loaders(report, args.loader.as_deref()).render(width));
     parts.join("\n\n")
 }
 
@@ -85,16 +86,17 @@ fn head(report: &Report) -> String {
     let family = report.family.map_or("no family that is known".to_owned(), |family| format!("family {family}"));
     let layers = match report.quantized_layers {
         0 => "not quantized".to_owned(),
-        layers => format!("{layers} layers quantized ({})", report.method),
+        layers => format!("{} quantized ({})", counts::number(layers, "layer"), report.method),
     };
-    let tensors = format!("{} tensors, {family}, {layers}", report.tensors);
+    let tensors = format!("{}, {family}, {layers}", counts::number(report.tensors, "tensor"));
     format!("{tensors}: {}", findings::count(&report.findings))
 }
 
-fn table_of_loaders(verdicts: &[Verdict]) -> Table {
+/// Every loader, or the one that was asked for.
+fn table_of_loaders(report: &Report, asked: Option<&str>) -> Table {
     let titles = ["loader", "version", "loads", "devices", "why"].map(|title| (title, Align::Left));
     let mut table = Table::new(&titles);
-    for verdict in verdicts {
+    for verdict in report.verdicts.iter().filter(|verdict| asked.is_none_or(|id| verdict.id == id)) {
         let loads = match verdict.loads {
             Loads::Yes => "yes",
             Loads::No => "no",

@@ -2,13 +2,13 @@
 
 use super::{file_name, open, work};
 use crate::args::ConvertArgs;
-use crate::commands::convert::{refuse_for_one_file, said, worst};
-use crate::delivery::{Delivery, foresee};
+use crate::commands::convert::{refuse_for_one_file, refuse_weights_only, said, worst};
+use crate::delivery::{Delivery, check_runs, claim, foresee};
 use crate::escape::printable;
 use crate::failure::Failure;
 use crate::outputs::{OutputKind, check_name, tell_of_name};
 use crate::printer::Printer;
-use crate::{interrupt, loading, model, size};
+use crate::{counts, interrupt, loading, model, size};
 use kvant_llm::conversion::LayerError;
 use kvant_llm::engine::{Done, Output};
 use kvant_llm::gguf::{Accepted, GgufPlan, measure};
@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 /// What no type holds, before anything is written; then what the system or the weights say.
 pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     refuse_for_one_file(args)?;
+    refuse_weights_only(args)?;
     args.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Gguf, "--to"))?;
     let begun = Instant::now();
     let checkpoint = open(&args.model)?;
@@ -29,6 +30,7 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
         GgufPlan::convert(&checkpoint, Accepted::requantizing(args.requantize), &file_name(args.output.as_deref()))?;
     foresee(&plan, &checkpoint, args.finish)?;
     if let Some(output) = &args.output {
+        check_runs([output.as_path()], &args.typed, args.finish)?;
         Output::check(&plan, &args.model, output, args.finish.overwrite)?;
     }
     plan.notices.iter().for_each(|notice| printer.note(notice));
@@ -37,8 +39,9 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
         return report.show(printer);
     };
     tell_of_name(target, printer);
-    let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: &args.model, target, finish: args.finish };
-    let (output, done) = work(&delivery, &args.run, &interrupt::flag(), printer)?;
+    let claim = claim(target, &args.typed, args.finish)?;
+    let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: &args.model, finish: args.finish };
+    let (output, done) = work(&delivery, claim, &args.run, &interrupt::flag(), printer)?;
     let output = output.acknowledge()?;
     let errors = match args.requantize {
         true => model::pool(&args.run)?.install(|| measure(&plan, &checkpoint, &output))?,
@@ -61,7 +64,7 @@ impl Report<'_> {
     fn show(&self, printer: &Printer) -> Result<(), Failure> {
         printer.summary(&printable(&self.text()));
         match (&self.output, printer.is_json()) {
-            (_, true) => printer.json(&self.json()),
+            (_, true) => printer.json("convert", &self.json()),
             (Some(output), false) => printer.data(&output.display().to_string()),
             (None, false) => Ok(()),
         }
@@ -77,11 +80,10 @@ impl Report<'_> {
         let (taken, anew) = self.counts();
         let mut lines = vec![("to", "gguf".to_owned()), ("tensors", format!("{taken} with the codes that they have"))];
         if anew > 0 {
-            lines.push(("quantized anew", format!("{anew} tensors")));
+            lines.push(("quantized anew", counts::number(anew, "tensor")));
         }
         lines.extend(worst(&self.errors).map(|worst| ("largest error", said(worst))));
-        let (before, after) = (self.plan.source_bytes, self.plan.layout.file_len());
-        lines.push(("size", format!("{} to {}", size::bytes(before), size::bytes(after))));
+        lines.push(counts::sizes(self.plan.source_bytes, self.plan.layout.file_len()));
         lines.extend(self.time.map(|time| ("time", size::duration(time))));
         loading::summary(lines, &self.plan.loaders(), self.place())
     }
@@ -90,7 +92,7 @@ impl Report<'_> {
         let (taken, anew) = self.counts();
         json!({
             "output": self.output.as_ref().map(|path| path.display().to_string()),
-            "target": "gguf",
+            "format": "gguf",
             "architecture": self.plan.architecture,
             "layers": taken,
             "layers_quantized_anew": anew,

@@ -26,7 +26,9 @@ pub fn run(path: &Path, all: bool, printer: &Printer) -> Result<(), Failure> {
         return printer.data(&json_text(&file));
     }
     let tensors = if all { table_of_all(&file) } else { table_of_groups(&file) };
-    let parts = [head(&file), metadata(&file).render(), types(&file).render(), tensors.render()];
+    let width = printer.width();
+    let tables = [metadata(&file), types(&file), tensors].map(|table| table.render(width));
+    let parts: Vec<String> = std::iter::once(head(&file)).chain(tables).collect();
     printer.data(&parts.join("\n\n"))
 }
 
@@ -181,7 +183,7 @@ fn json_text(file: &GgufFile) -> String {
         "types": types,
     });
     let tensors = file.tensors().map(|tensor| {
-        json!({"name": tensor.name(), "type": tensor.kind().name(), "shape": tensor.shape(), "bytes": tensor.byte_len()})
+        json!({"name": tensor.name(), "dtype": tensor.kind().name(), "shape": tensor.shape(), "bytes": tensor.byte_len()})
     });
-    json_lines::object(&head, "tensors", tensors)
+    json_lines::object("inspect", &head, "tensors", tensors)
 }

@@ -12,7 +12,7 @@ use crate::model;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use kvant_container::Checkpoint;
-use kvant_llm::engine::{Done, Placed};
+use kvant_llm::engine::{Claim, Done, Output, Placed};
 use kvant_llm::export::Export;
 use kvant_llm::gguf::run::run as carry_out;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix, restore};
@@ -79,14 +79,35 @@ fn open(path: &Path) -> Result<Checkpoint, Failure> {
 /// # Errors
 /// Whatever can be refused before weights are read.
 fn plan_for(args: &RecipeArgs, recipe: GgufRecipe, output: Option<&Path>) -> Result<(Checkpoint, GgufPlan), Failure> {
-    let checkpoint = open(&args.model)?;
-    if recipe.needs_importance() && args.calibration.calib.is_empty() {
-        let failure = Failure::new(Kind::Usage, "imatrix: needs calibration data, and none is given");
-        let hint = "give a text with --calib FILE, or a file of llama.cpp's with --imatrix";
-        return Err(failure.with_hint(Some(hint.to_owned())));
-    }
+    let checkpoint = kvant_llm::adapter::open(open(&args.model)?, &args.lora)?;
     let plan = GgufPlan::new(&checkpoint, recipe, &file_name(output))?;
     Ok((checkpoint, plan))
+}
+
+/// Whether the run needs calibration data of which none are named.
+fn lacks_data(args: &RecipeArgs, recipe: &GgufRecipe) -> bool {
+    recipe.needs_importance() && args.calibration.calib.is_empty()
+}
+
+/// Refuses a run that needs calibration data, without any.
+///
+/// # Errors
+/// See above.
+fn check_data(args: &RecipeArgs, recipe: &GgufRecipe) -> Result<(), Failure> {
+    if !lacks_data(args, recipe) {
+        return Ok(());
+    }
+    let failure = Failure::new(Kind::Usage, "imatrix: needs calibration data, and none is given");
+    let hint = "give a text with --calib FILE, or a file of llama.cpp's with --imatrix";
+    Err(failure.with_hint(Some(hint.to_owned())))
+}
+
+/// Says of a plan that the run will need data.
+fn note_data(args: &RecipeArgs, recipe: &GgufRecipe, printer: &Printer) {
+    if lacks_data(args, recipe) {
+        printer
+            .note("the run needs calibration data: a text with --calib FILE, or a file of llama.cpp's with --imatrix");
+    }
 }
 
 /// Carries out a plan.
@@ -95,15 +116,32 @@ fn plan_for(args: &RecipeArgs, recipe: GgufRecipe, output: Option<&Path>) -> Res
 /// What the system or the weights say.
 pub fn work(
     delivery: &Delivery<'_, GgufPlan>,
+    claim: Claim,
     run: &RunArgs,
     cancelled: &AtomicBool,
     printer: &Printer,
 ) -> Result<(Placed, Done), Failure> {
+    work_if(delivery, claim, run, cancelled, printer, |_| Ok(()))
+}
+
+/// The same where `gate` accepts the file.
+///
+/// # Errors
+/// As [`work`], and those of the gate.
+pub fn work_if(
+    delivery: &Delivery<'_, GgufPlan>,
+    claim: Claim,
+    run: &RunArgs,
+    cancelled: &AtomicBool,
+    printer: &Printer,
+    gate: impl FnOnce(&Path) -> Result<(), Failure>,
+) -> Result<(Placed, Done), Failure> {
     let Delivery { plan, checkpoint, .. } = *delivery;
-    delivery.make(plan.tensors.len(), printer, |output| {
+    let work = |output: &Output| {
         let progress = Progress::new(printer, Unit::Weights);
         carry_out(plan, checkpoint, output, model::threads(run), cancelled, &progress)
-    })
+    };
+    delivery.make_if(claim, plan.tensors.len(), work, gate)
 }
 
 /// The name of a file, which its parts have too.

@@ -1,13 +1,13 @@
 //! `kvant plan` where the output is a GGUF file: what would become of every tensor.
 
-use super::plan_for;
+use super::{note_data, plan_for};
 use crate::args::PlanArgs;
 use crate::commands::plan::Codes;
 use crate::failure::Failure;
 use crate::outputs::{OutputKind, check_name};
 use crate::printer::Printer;
 use crate::table::{Align, Table};
-use crate::{json_lines, model, pattern, size};
+use crate::{counts, json_lines, model, pattern, size};
 use kvant_container::Checkpoint;
 use kvant_llm::engine::{Deliverable, Output};
 use kvant_llm::gguf::plan::PlannedTensor;
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 /// # Errors
 /// Whatever `kvant quantize` would refuse.
 pub fn run(args: &PlanArgs, recipe: GgufRecipe, printer: &Printer) -> Result<(), Failure> {
+    note_data(&args.recipe, &recipe, printer);
     let (checkpoint, plan) = plan_for(&args.recipe, recipe, args.output.as_deref())?;
     plan.foresee(&checkpoint)?;
     if let Some(output) = &args.output {
@@ -65,7 +66,7 @@ pub fn show(view: &View<'_>, checkpoint: &Checkpoint, printer: &Printer) -> Resu
     let table = if view.all { table_of_all(plan) } else { table_of_groups(plan) };
     let family = plan.family.unwrap_or("unknown");
     let title = format!("family {family} to {}, export gguf ({})", view.scheme(), plan.architecture);
-    printer.data(&format!("{title}\n\n{}\n\n{}", table.render(), totals(view)))?;
+    printer.data(&format!("{title}\n\n{}\n\n{}", table.render(printer.width()), totals(view)))?;
     view.notices().for_each(|notice| printer.note(notice));
     Ok(())
 }
@@ -120,12 +121,11 @@ fn table_of_groups(plan: &GgufPlan) -> Table {
 
 fn totals(view: &View<'_>) -> String {
     let View { plan, threads, .. } = *view;
-    let (before, after) = (plan.source_bytes, plan.layout.file_len());
-    let (made, coded) = (plan.tensors.len(), plan.quantized());
+    let (title, tensors) = counts::tensors(plan);
     let lines = [
-        ("tensors", format!("{made}, {coded} of them quantized; {} of the source left out", plan.dropped.len())),
-        ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after))),
-        ("bits per weight", format!("{:.2} in quantized tensors, scales included", plan.bits_per_weight())),
+        (title, format!("{tensors}; {} of the source left out", plan.dropped.len())),
+        counts::sizes(plan.source_bytes, plan.layout.file_len()),
+        counts::bits(plan.bits_per_weight(), "tensors"),
         ("memory", format!("{} at most with {threads} threads", size::bytes(plan.peak_memory(threads)))),
         ("loads with", plan.loaders().join(", ")),
     ];
@@ -142,11 +142,11 @@ fn json_text(view: &View<'_>, checkpoint: &Checkpoint) -> String {
         "family": plan.family,
         "architecture": plan.architecture,
         "recipe": recipe,
-        "export": "gguf",
+        "format": "gguf",
         "loaders": plan.loaders(),
         "source_bytes": plan.source_bytes,
         "output_bytes": plan.layout.file_len(),
-        "quantized_tensors": plan.quantized(),
+        "quantized_layers": plan.quantized(),
         "bits_per_weight": plan.bits_per_weight(),
         "threads": threads,
         "peak_memory": plan.peak_memory(threads),
@@ -156,13 +156,13 @@ fn json_text(view: &View<'_>, checkpoint: &Checkpoint) -> String {
         "notices": view.notices().collect::<Vec<_>>(),
     });
     let tensors = plan.tensors.iter().zip(plan.layout.places());
-    json_lines::object(&head, "tensors", tensors.map(|(tensor, place)| json_of(plan, tensor, place.len)))
+    json_lines::object("plan", &head, "tensors", tensors.map(|(tensor, place)| json_of(plan, tensor, place.len)))
 }
 
 fn json_of(plan: &GgufPlan, tensor: &PlannedTensor, bytes: u64) -> Value {
     json!({
         "name": tensor.name,
-        "type": tensor.kind.name(),
+        "dtype": tensor.kind.name(),
         "shape": tensor.shape,
         "bytes": bytes,
         "reason": tensor.reason.text(),

@@ -14,13 +14,21 @@ pub(super) use super::runtime as runtime_of;
 /// # Errors
 /// No data, or such as do not fit the graph.
 pub fn calibration(args: &RecipeArgs, graph: &GraphProto, printer: &Printer) -> Result<(Samples, Source), Failure> {
-    let path = one_source(&args.calibration.calib)?.ok_or_else(no_data)?;
-    let source: Source = path.to_string_lossy().parse().unwrap_or(Source::Path(path.to_path_buf()));
-    let samples = opened(&source, args, graph, args.calibration.num_samples, None)?;
+    let source = source(args)?.ok_or_else(no_data)?;
+    let samples = opened(&source, args, graph, Some(args.calibration.num_samples), None)?;
     if samples.random() {
         printer.note("the calibration data are made up: ranges will not fit real inputs, and accuracy will suffer");
     }
     Ok((samples, source))
+}
+
+/// Where the data are; `None` where there are none.
+///
+/// # Errors
+/// Several of them.
+pub fn source(args: &RecipeArgs) -> Result<Option<Source>, Failure> {
+    let path = one_source(&args.calibration.calib)?;
+    Ok(path.map(|path| path.to_string_lossy().parse().unwrap_or(Source::Path(path.to_path_buf()))))
 }
 
 /// Opens data for the inputs of a graph; `labels` is the array among them that is for none.
@@ -31,11 +39,11 @@ pub fn opened(
     source: &Source,
     args: &RecipeArgs,
     graph: &GraphProto,
-    num_samples: usize,
+    num_samples: Option<usize>,
     labels: Option<String>,
 ) -> Result<Samples, Failure> {
     let preprocessing = args.onnx.preprocess.as_deref().map(str::parse).transpose()?;
-    let options = DataOptions { num_samples: Some(num_samples), preprocessing, seed: args.calibration.seed, labels };
+    let options = DataOptions { num_samples, preprocessing, seed: args.calibration.seed, labels };
     Ok(source.open(&inputs(graph), &options)?)
 }
 

@@ -4,19 +4,20 @@ use super::quantize::{check_output, model_size, no_output};
 use super::verify::accept;
 use crate::args::{ConvertArgs, FinishArgs, RunArgs};
 use crate::commands::convert::refuse_for_one_file;
+use crate::delivery::claim;
 use crate::failure::{Failure, Kind};
 use crate::outputs::full_path;
 use crate::printer::Printer;
-use crate::{interrupt, model, size};
+use crate::{counts, interrupt, model, size};
 use kvant_container::directory_of;
 use kvant_container::onnx::{ExternalData, Spill, sync_written, write_unless};
 use kvant_llm::forward::Decoder;
 use kvant_llm::onnx::{Exported, check, export};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Writes the graph.
 ///
@@ -30,32 +31,39 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let begun = Instant::now();
     if let Some(output) = &args.output {
-        check_output(output, &args.model, args.finish.overwrite)?;
+        check_output(output, args.finish.overwrite)?;
     }
     let checkpoint = model::open(&args.model)?;
     let decoder = Decoder::open(&checkpoint)?;
-    check(&decoder)?;
+    check(&decoder, args.weights_only)?;
     if args.dry_run {
         printer.summary("a graph of this decoder, which is not written");
-        return Ok(());
+        return if printer.is_json() { printer.json("convert", &object(None, None)) } else { Ok(()) };
     }
     let output = args.output.as_deref().ok_or_else(no_output)?;
-    let task = Task { output, finish: args.finish, run: &args.run, cancelled: &interrupt::flag() };
-    let Graph { nodes, bytes, widened } = task.make(&decoder, printer)?;
-    let seconds = begun.elapsed();
-    printer.summary(&format!("{nodes} nodes, {}, {}", size::bytes(bytes), size::duration(seconds)));
+    let (cancelled, weights_only) = (interrupt::flag(), args.weights_only);
+    let _claim = claim(output, &args.typed, args.finish)?;
+    let task = Task { output, finish: args.finish, run: &args.run, weights_only, cancelled: &cancelled };
+    let graph = task.make(&decoder, printer)?;
+    let (nodes, bytes, seconds) = (graph.nodes, graph.bytes, begun.elapsed());
+    printer.summary(&format!("{}, {}, {}", counts::number(nodes, "node"), size::bytes(bytes), size::duration(seconds)));
     let output = full_path(output).display().to_string();
     match printer.is_json() {
-        true => printer.json(&json!({
-            "output": output,
-            "target": "onnx",
-            "output_bytes": bytes,
-            "nodes": nodes,
-            "layers_stored_as_floats": widened,
-            "seconds": seconds.as_secs_f64(),
-        })),
+        true => printer.json("convert", &object(Some(&output), Some((&graph, seconds)))),
         false => printer.data(&output),
     }
+}
+
+/// What was done; of a graph that is not written, nothing is known but its format.
+fn object(output: Option<&str>, made: Option<(&Graph, Duration)>) -> Value {
+    json!({
+        "output": output,
+        "format": "onnx",
+        "output_bytes": made.map(|(graph, _)| graph.bytes),
+        "nodes": made.map(|(graph, _)| graph.nodes),
+        "layers_stored_as_floats": made.map(|(graph, _)| &graph.widened),
+        "seconds": made.map(|(_, time)| time.as_secs_f64()),
+    })
 }
 
 /// How a graph is written.
@@ -66,6 +74,8 @@ pub struct Task<'a> {
     pub finish: FinishArgs,
     /// How to run it.
     pub run: &'a RunArgs,
+    /// Whether activations stay in float.
+    pub weights_only: bool,
     /// Set when the user wants it to stop.
     pub cancelled: &'a Arc<AtomicBool>,
 }
@@ -88,12 +98,13 @@ impl Task<'_> {
     pub fn make(&self, decoder: &Decoder<'_>, printer: &Printer) -> Result<Graph, Failure> {
         let directory = directory_of(self.output);
         let spill = Spill::new(directory)?.cancelled_by(self.cancelled.clone());
-        let made = model::pool(self.run)?.install(|| export(decoder, Some(&spill)))?;
-        notes(&made, printer);
+        let made = model::pool(self.run)?.install(|| export(decoder, Some(&spill), self.weights_only))?;
+        notes(&made, self.weights_only, printer);
         if !self.finish.no_verify {
             accept(&made.model, self.output)?;
         }
         let nodes = made.model.graph.node.len();
+        check_output(self.output, self.finish.overwrite)?;
         write_unless(made.model, self.output, ExternalData::Auto, self.cancelled)?;
         if self.finish.sync {
             sync_written(self.output)?;
@@ -102,14 +113,15 @@ impl Task<'_> {
     }
 }
 
-fn notes(made: &Exported, printer: &Printer) {
+fn notes(made: &Exported, weights_only: bool, printer: &Printer) {
     if let Some(first) = made.widened.first() {
         let count = made.widened.len();
         printer.note(&format!(
-            "{count} quantized layers ({first} ...) are stored as the floats that they stand for: no ONNX operator has their codes"
+            "stored as the floats that they stand for, since no ONNX operator has their codes: {} ({first} ...)",
+            counts::number(count, "quantized layer")
         ));
     }
-    if made.float_activations {
+    if made.float_activations || weights_only {
         printer.note("activations stay in float: the graph holds the quantized weights alone");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{read, runtime};
 use crate::args::EvalArgs;
+use crate::counts;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
@@ -36,7 +37,7 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     let runtime = runtime(&args.engine, &args.run);
     let report = compare(&reference, &quantized, &mut samples, labels.as_deref(), &runtime, printer)?;
     tell_worse(&report, printer);
-    if printer.is_json() { printer.json(&report) } else { printer.data(&text(&report)) }
+    if printer.is_json() { printer.json("eval", &report) } else { printer.data(&text(&report, printer.width())) }
 }
 
 fn compare(
@@ -59,8 +60,8 @@ fn no_reference() -> Failure {
     failure.with_hint(Some("name that with --reference".to_owned()))
 }
 
-fn text(report: &Report) -> String {
-    let mut parts = vec![table("output", &report.outputs).render()];
+fn text(report: &Report, width: usize) -> String {
+    let mut parts = vec![table("output", &report.outputs).render(width)];
     let share = |name: &str, value: Option<f64>| value.map(|v| format!("{name} {:.2} %", v * 100.0));
     let classes = [
         share("top-1", report.top1),
@@ -74,10 +75,16 @@ fn text(report: &Report) -> String {
         parts.push(classes.join(", "));
     }
     if !report.tensors.is_empty() {
-        parts.push(table("tensor", &report.tensors[..report.tensors.len().min(SHOWN)]).render());
+        parts.push(table("tensor", &report.tensors[..report.tensors.len().min(SHOWN)]).render(width));
     }
     if report.tensors.len() > SHOWN {
         parts.push(format!("{} further tensors are less damaged; --json has them all", report.tensors.len() - SHOWN));
+    }
+    if report.scaled_tensors > 0 {
+        parts.push(format!(
+            "{} tensors are left out: an algorithm, such as equalization, has scaled their channels",
+            report.scaled_tensors
+        ));
     }
     parts.extend(
         report
@@ -85,7 +92,7 @@ fn text(report: &Report) -> String {
             .as_ref()
             .map(|problem| format!("onnxruntime does not run it with its graph optimizations: {}", printable(problem))),
     );
-    parts.push(format!("{} samples on {}", report.samples, report.engine));
+    parts.push(format!("{} on {}", counts::number(report.samples, "sample"), report.engine));
     parts.join("\n\n")
 }
 

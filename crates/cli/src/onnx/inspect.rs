@@ -20,8 +20,8 @@ pub fn run(path: &Path, all: bool, printer: &Printer) -> Result<(), Failure> {
     let model = read(path)?;
     let checked = kvant_onnx::graph::check(&model);
     match printer.is_json() {
-        true => printer.json(&object(&model))?,
-        false => printer.data(&text(&model, all))?,
+        true => printer.json("inspect", &object(path, &model))?,
+        false => printer.data(&text(&model, all, printer.width()))?,
     }
     if let Err(problem) = checked {
         printer.note(&format!("{problem}; {}", problem.hint()));
@@ -64,27 +64,27 @@ fn values(graph: &GraphProto) -> Vec<[String; 4]> {
     inputs.chain(outputs).collect()
 }
 
-fn object(model: &ModelProto) -> Value {
+fn object(path: &Path, model: &ModelProto) -> Value {
     let graph = &model.graph;
     let opsets: BTreeMap<&str, i64> = model.opset_import.iter().map(|o| (o.domain(), o.version())).collect();
     let values = values(graph)
         .into_iter()
-        .map(|[role, name, element, axes]| json!({"role": role, "name": name, "type": element, "axes": axes}));
-    let types = types(graph)
-        .into_iter()
-        .map(|(name, (tensors, bytes))| json!({"type": name, "tensors": tensors, "bytes": bytes}));
+        .map(|[role, name, element, axes]| json!({"role": role, "name": name, "dtype": element, "axes": axes}));
+    let types =
+        types(graph).into_iter().map(|(name, (tensors, bytes))| (name, json!({"tensors": tensors, "bytes": bytes})));
     json!({
+        "model": path.display().to_string(),
         "producer": model.producer_name(),
         "ir_version": model.ir_version(),
         "opsets": opsets,
         "nodes": graph.node.len(),
         "operators": operators(graph),
         "values": values.collect::<Vec<_>>(),
-        "initializers": types.collect::<Vec<_>>(),
+        "types": types.collect::<BTreeMap<_, _>>(),
     })
 }
 
-fn text(model: &ModelProto, all: bool) -> String {
+fn text(model: &ModelProto, all: bool, width: usize) -> String {
     let graph = &model.graph;
     let opsets: Vec<String> = model
         .opset_import
@@ -104,13 +104,13 @@ fn text(model: &ModelProto, all: bool) -> String {
     types(graph).into_iter().for_each(|(name, (n, bytes))| weights.push([name, n.to_string(), size::bytes(bytes)]));
     let mut nodes = Table::new(&[("operator", Align::Left), ("nodes", Align::Right)]);
     operators(graph).into_iter().for_each(|(name, n)| nodes.push([printable(&name).to_string(), n.to_string()]));
-    let mut parts = vec![head, io.render(), weights.render(), nodes.render()];
+    let mut parts = vec![head, io.render(width), weights.render(width), nodes.render(width)];
     if all {
         let mut tensors = Table::new(&["initializer", "type", "shape"].map(|t| (t, Align::Left)));
         for t in &graph.initializer {
             tensors.push([printable(t.name()).to_string(), data_type_name(data_type(t)), format!("{:?}", t.dims)]);
         }
-        parts.push(tensors.render());
+        parts.push(tensors.render(width));
     }
     parts.join("\n\n")
 }

@@ -4,10 +4,13 @@ mod data;
 pub mod decoder;
 pub mod eval;
 pub mod inspect;
+mod measure;
+pub mod opening;
 pub mod plan;
 pub mod quantize;
 mod recipe;
 pub mod sensitivity;
+mod staged;
 pub mod verify;
 
 use std::path::Path;
@@ -16,6 +19,7 @@ use crate::args::{EngineArgs, RunArgs};
 use crate::failure::{Failure, Kind};
 use crate::model;
 use kvant_container::onnx::ModelProto;
+use kvant_onnx::data::Source;
 use kvant_onnx::runtime::RuntimeOptions;
 
 /// Whether a path means an ONNX graph.
@@ -26,6 +30,11 @@ pub fn is_graph(path: &Path) -> bool {
 /// Reads a graph and its external data.
 fn read(path: &Path) -> Result<ModelProto, Failure> {
     Ok(kvant_container::onnx::read(path)?)
+}
+
+/// Whether data are made up.
+fn is_random(source: &Source) -> bool {
+    matches!(source, Source::Random(_))
 }
 
 fn runtime(args: &EngineArgs, run: &RunArgs) -> RuntimeOptions {

@@ -6,12 +6,16 @@ use crate::escape::printable;
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
-use crate::{model, size};
+use crate::{counts, model, size};
 use kvant_onnx::calibration::sessions;
 use kvant_onnx::cost::Cost;
+use kvant_onnx::count::{ConstantBytes, Counts};
+use kvant_onnx::placement::Skipped;
 use kvant_onnx::quantize::{Prepared, prepare};
 use kvant_onnx::settings::Resolved;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Plans and prints the plan.
 ///
@@ -23,8 +27,8 @@ pub fn show(args: &RecipeArgs, run: &RunArgs, printer: &Printer) -> Result<(), F
     let samples = args.calibration.num_samples;
     let cost = Cost::of(&prepared, sessions(Some(model::threads(run))).min(samples));
     match printer.is_json() {
-        true => printer.json(&object(&prepared, &cost))?,
-        false => printer.data(&format!("{}\n{}", text(&prepared), totals(&cost, samples)))?,
+        true => printer.json("plan", &object(&args.model, &prepared, &cost))?,
+        false => printer.data(&format!("{}\n{}", text(&prepared, printer.width()), totals(&cost, samples)))?,
     }
     prepared.notices().iter().for_each(|notice| printer.note(notice));
     Ok(())
@@ -32,7 +36,7 @@ pub fn show(args: &RecipeArgs, run: &RunArgs, printer: &Printer) -> Result<(), F
 
 /// Sizes, and what calibration takes, estimated.
 fn totals(cost: &Cost, samples: usize) -> String {
-    let (before, after) = (cost.bytes_before, cost.bytes_after);
+    let ConstantBytes { source_bytes: before, output_bytes: after } = cost.constants;
     let size = format!("constants: {} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after));
     if cost.observed == 0 {
         return size;
@@ -40,7 +44,10 @@ fn totals(cost: &Cost, samples: usize) -> String {
     let work = cost.multiplications.map(|n| 2.0 * n as f64 * samples as f64);
     let work = work.map_or_else(|| "unknown, shapes are open".to_owned(), |n| format!("about {}", size::operations(n)));
     let memory = cost.memory.map_or_else(|| "unknown".to_owned(), |bytes| format!("about {}", size::bytes(bytes)));
-    format!("{size}\ncalibration on {samples} samples, if there are as many: arithmetic {work}, memory {memory}")
+    format!(
+        "{size}\ncalibration on {}, if there are as many: arithmetic {work}, memory {memory}",
+        counts::number(samples, "sample")
+    )
 }
 
 /// One line for each quantized tensor: role, name, type, what its scale is of.
@@ -62,36 +69,51 @@ fn rows(prepared: &Prepared) -> Vec<[String; 4]> {
     activations.chain(weights).chain(biases).collect()
 }
 
-fn object(prepared: &Prepared, cost: &Cost) -> Value {
+fn object(model: &Path, prepared: &Prepared, cost: &Cost) -> Value {
+    let counts = Counts::of(prepared);
     let tensors = rows(prepared)
         .into_iter()
-        .map(|[role, name, element, scale]| json!({"role": role, "name": name, "element": element, "scale": scale}));
+        .map(|[role, name, element, scale]| json!({"role": role, "name": name, "dtype": element, "scale": scale}));
     let skipped = prepared.placement.skipped.iter().map(|s| json!({"node": s.node, "reason": s.reason}));
     let passes = prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(name, n)| json!({"pass": name, "rewrites": n}));
     json!({
-        "nodes": prepared.model.graph.node.len(),
-        "quantized_nodes": prepared.placement.nodes,
+        "model": model.display().to_string(),
+        "format": "onnx",
+        "nodes": counts.nodes,
+        "quantized_nodes": counts.quantized_nodes,
+        "quantized_tensors": counts.quantized_tensors,
         "needs_data": prepared.needs_data(),
         "cost": cost,
         "passes": passes.collect::<Vec<_>>(),
+        "notices": prepared.notices(),
         "tensors": tensors.collect::<Vec<_>>(),
         "left_in_float": skipped.collect::<Vec<_>>(),
     })
 }
 
-fn text(prepared: &Prepared) -> String {
+/// How many nodes stay in float although a recipe means them, by the reason.
+fn left_in_float(skipped: &[Skipped]) -> String {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    skipped.iter().for_each(|skipped| reasons.entry(skipped.reason).or_default().push(&skipped.node));
+    let line = |(reason, nodes): (&str, Vec<&str>)| {
+        let first = printable(nodes.first().copied().unwrap_or_default());
+        format!("\n{} left in float, `{first}` for one: {reason}", counts::number(nodes.len(), "node"))
+    };
+    reasons.into_iter().map(line).collect()
+}
+
+fn text(prepared: &Prepared, width: usize) -> String {
     let mut table = Table::new(&["role", "tensor", "type", "scale"].map(|title| (title, Align::Left)));
     for row in rows(prepared) {
         table.push(row.map(|cell| printable(&cell).to_string()));
     }
     let passes: Vec<String> = prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(p, n)| format!("{p} {n}")).collect();
     let passes = if passes.is_empty() { "none".to_owned() } else { passes.join(", ") };
-    let placement = &prepared.placement;
+    let left = left_in_float(&prepared.placement.skipped);
     format!(
-        "{}\n\n{} of {} nodes, {} tensors to observe on data\nrewrites: {passes}",
-        table.render(),
-        placement.nodes,
-        prepared.model.graph.node.len(),
+        "{}\n\n{}, {} to observe on data\nrewrites: {passes}{left}",
+        table.render(width),
+        Counts::of(prepared),
         prepared.observation().tensors().len(),
     )
 }

@@ -1,23 +1,28 @@
 //! `kvant quantize model.onnx`.
 
 use super::data::calibration;
+use super::measure::{Channels, Measured, Subject, measure, note_channels};
+use super::opening::{self, Opening};
+use super::staged::Staged;
 use super::verify::accept;
 use super::{is_graph, read, recipe, runtime};
 use crate::args::{ExternalWhen, QuantizeArgs};
+use crate::delivery::claim;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
-use crate::outputs::{check_writable, full_path};
+use crate::json_lines::versioned;
+use crate::outputs::{full_path, refuse_existing, refuse_stray_data};
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use crate::{interrupt, model, size};
-use kvant_container::directory_of;
-use kvant_container::onnx::{ExternalData, Spill, external_data_path, external_files, sync_written, write_unless};
+use crate::{counts, interrupt, model, size};
+use kvant_container::onnx::{ExternalData, Spill, external_files, sync_written};
+use kvant_container::{directory_of, write_file};
 use kvant_onnx::algorithm::{Data, LayerGain};
 use kvant_onnx::calibration::{Observation, observe};
 use kvant_onnx::data::Samples;
 use kvant_onnx::quantize::{Prepared, prepare};
 use kvant_onnx::report::{Report, TensorReport};
-use kvant_onnx::runtime::RuntimeOptions;
+use kvant_onnx::runtime::{RuntimeChoice, RuntimeOptions};
 use kvant_onnx::settings::Resolved;
 use kvant_onnx::verify::SATURATION_HINT;
 use serde_json::{Value, json};
@@ -36,11 +41,14 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let begun = Instant::now();
     let output = args.output.as_deref().ok_or_else(no_output)?;
-    check_output(output, &args.recipe.model, args.finish.overwrite)?;
-    args.recipe.onnx.report.as_deref().map_or(Ok(()), check_writable)?;
+    check_output(output, args.finish.overwrite)?;
     let cancelled = interrupt::flag();
+    // Nothing is gone on with here, but two runs at once would replace each other's graph.
+    let _claim = claim(output, &args.recipe.typed, args.finish)?;
     let directory = directory_of(output);
     let spill = Spill::new(directory)?.cancelled_by(cancelled.clone());
+    let least = args.recipe.onnx.min_sqnr;
+    check_measurable(args)?;
     let mut prepared = plan(args, &spill)?;
     prepared.notices().iter().for_each(|notice| printer.note(notice));
     let mut samples = samples(args, &prepared, printer)?;
@@ -52,31 +60,92 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     let mut quiet = |_, _| {};
     let mut seen = data(samples.as_mut(), &runtime, &cancelled, &mut quiet);
     pool.install(|| prepared.transform(seen.as_mut(), Some(&spill)))?;
+    let (float, recipe) = (prepared.model.clone(), prepared.recipe.clone());
     let mut observation = prepared.observation();
     let engine = calibrate(&prepared, &mut observation, seen.as_mut(), printer)?;
-    let (quantized, report) = {
+    let (mut quantized, report) = {
         let progress = Progress::new(printer, Unit::Layers);
         let mut watch = progress.watch();
         let mut seen = data(samples.as_mut(), &runtime, &cancelled, &mut watch);
         pool.install(|| prepared.finish(&observation, seen.as_mut(), Some(&spill)))?
     };
-    if !args.finish.no_verify {
-        accept(&quantized, output)?;
-    }
+    let runs = args.finish.no_verify || accept(&quantized, output)?;
     let external = match args.recipe.onnx.external_data {
         ExternalWhen::Auto => ExternalData::Auto,
         ExternalWhen::Always => ExternalData::Always,
         ExternalWhen::Never => ExternalData::Never,
     };
-    write_unless(quantized, output, external, &cancelled)?;
-    if args.finish.sync {
-        sync_written(output)?;
+    let channels = Channels { args: &args.recipe, recipe: &recipe, float: &float, runtime: &runtime };
+    pool.install(|| note_channels(&mut quantized, &channels));
+    let staged = Staged::write(quantized, output, external, &cancelled)?;
+    let opening = open(args, &staged, runs)?;
+    let quality = {
+        let quantized = read(staged.path())?;
+        let subject = Subject {
+            args: &args.recipe,
+            recipe: &recipe,
+            float: &float,
+            quantized: &quantized,
+            runtime: &runtime,
+            spill: &spill,
+            cancelled: &cancelled,
+        };
+        match args.finish.no_verify && least.is_none() {
+            true => Measured::Not("--no-verify is given".to_owned()),
+            false => pool.install(|| measure(&subject, printer))?,
+        }
+    };
+    let refused = least.and_then(|least| quality.require(least).err());
+    let bytes = model_size(staged.path());
+    if refused.is_none() {
+        // Hours may have passed since the first look.
+        check_output(output, args.finish.overwrite)?;
+        staged.persist(output)?;
+        if args.finish.sync {
+            sync_written(output)?;
+        }
     }
-    let made = Made { source: &args.recipe.model, output, engine, report, seconds: begun.elapsed().as_secs_f64() };
+    let seconds = begun.elapsed().as_secs_f64();
+    let is_written = refused.is_none();
+    let made =
+        Made { source: &args.recipe.model, output, is_written, bytes, engine, report, opening, quality, seconds };
     if let Some(path) = &args.recipe.onnx.report {
+        refuse_existing(path, args.finish.overwrite)?;
         made.write(path)?;
     }
-    made.tell(printer)
+    made.tell(printer)?;
+    refused.map_or(Ok(()), |problem| {
+        let failure =
+            Failure::new(Kind::Unfit, format!("{problem}: {} is not written", printable(&output.to_string_lossy())));
+        Err(failure.with_hint(Some("quantize less, by one of the ways above, or ask for less".to_owned())))
+    })
+}
+
+/// Refuses to promise an SQNR of which nothing would be known.
+fn check_measurable(args: &QuantizeArgs) -> Result<(), Failure> {
+    if args.recipe.onnx.min_sqnr.is_none() || !args.recipe.calibration.calib.is_empty() {
+        return Ok(());
+    }
+    let failure = Failure::new(Kind::Usage, "--min-sqnr needs samples to measure the result on");
+    Err(failure.with_hint(Some("give some with --data".to_owned())))
+}
+
+/// Opens the graph in ONNX Runtime, where that should run it: not with `--runtime rten`, nor where it is known that it does not.
+///
+/// # Errors
+/// ONNX Runtime refuses it.
+fn open(args: &QuantizeArgs, staged: &Staged, runs: bool) -> Result<Opening, Failure> {
+    let engine = &args.recipe.onnx.engine;
+    if args.finish.no_verify || !runs || engine.runtime == RuntimeChoice::Rten {
+        return Ok(Opening::Unknown);
+    }
+    match opening::ask(staged.path(), engine.runtime_library.as_deref()) {
+        Opening::Refuses { engine, problem } => {
+            let failure = Failure::new(Kind::Invalid, format!("{engine} does not open the result: {problem}"));
+            Err(failure.with_hint(Some("the same command with --no-verify writes it all the same".to_owned())))
+        }
+        opening => Ok(opening),
+    }
 }
 
 pub(super) fn no_output() -> Failure {
@@ -84,34 +153,21 @@ pub(super) fn no_output() -> Failure {
         .with_hint(Some("give one with -o, e.g. -o model.int8.onnx".to_owned()))
 }
 
-/// Refuses an output that exists, that is the source, or that is no file to be.
-pub fn check_output(output: &Path, source: &Path, overwrite: bool) -> Result<(), Failure> {
+/// Refuses an output that exists, or that is no file to be.
+pub fn check_output(output: &Path, overwrite: bool) -> Result<(), Failure> {
     let shown = printable(&output.to_string_lossy());
     let usage = |message: String, hint: &str| Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned()));
     if !is_graph(output) {
         return Err(usage(format!("{shown} is no name of an ONNX graph"), "end it with .onnx"));
     }
-    let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
-    if same(output, source) {
-        let failure = Failure::new(Kind::Invalid, format!("{shown} is the source"));
-        return Err(failure.with_hint(Some("give another name with -o".to_owned())));
-    }
     if output.is_dir() {
         return Err(usage(format!("{shown} is a directory"), "name a file in it"));
     }
-    let data = external_data_path(output);
-    if data.exists() && is_graph(source) && external_files(source)?.iter().any(|file| same(file, &data)) {
-        let message = format!("{} holds weights of the source", printable(&data.to_string_lossy()));
-        return Err(usage(message, "give another name with -o"));
+    if output.exists() && !output.is_file() {
+        return Err(usage(format!("{shown} is no regular file"), "choose another name with -o"));
     }
-    let existing = [output.to_path_buf(), data].into_iter().find(|path| path.exists());
-    match existing {
-        Some(path) if !overwrite => {
-            let message = format!("{} exists", printable(&path.to_string_lossy()));
-            Err(Failure::new(Kind::Invalid, message).with_hint(Some("replace it with --overwrite".to_owned())))
-        }
-        _ => Ok(()),
-    }
+    refuse_existing(output, overwrite)?;
+    refuse_stray_data(output)
 }
 
 fn plan(args: &QuantizeArgs, spill: &Spill) -> Result<Prepared, Failure> {
@@ -124,7 +180,7 @@ fn plan(args: &QuantizeArgs, spill: &Spill) -> Result<Prepared, Failure> {
 fn samples(args: &QuantizeArgs, prepared: &Prepared, printer: &Printer) -> Result<Option<Samples>, Failure> {
     if !prepared.needs_data() {
         if !args.recipe.calibration.calib.is_empty() {
-            printer.note("nothing in this recipe needs calibration data: they are not read");
+            printer.note("nothing in this recipe needs calibration data: the result is measured on them");
         }
         return Ok(None);
     }
@@ -160,8 +216,13 @@ fn calibrate(
 struct Made<'a> {
     source: &'a Path,
     output: &'a Path,
+    /// Whether it got its name.
+    is_written: bool,
+    bytes: u64,
     engine: Option<String>,
     report: Report,
+    opening: Opening,
+    quality: Measured,
     seconds: f64,
 }
 
@@ -174,7 +235,8 @@ fn tell_gains(gains: &[LayerGain], printer: &Printer) {
     }
     let better = gains.iter().filter(|gain| gain.loss_after < gain.loss_before).count();
     if !gains.is_empty() {
-        printer.note(&format!("the error of {better} of {} layers fell; --verbose tells of each", gains.len()));
+        let layers = counts::number(gains.len(), "layer");
+        printer.note(&format!("the error of {better} of {layers} fell; --verbose tells of each"));
     }
 }
 
@@ -191,39 +253,44 @@ fn tell_methods(tensors: &[TensorReport], printer: &Printer) {
     }
 }
 
-/// Bytes of a model, its external data included.
+/// Bytes of a model: its file, and those that its tensors lie in.
 pub(super) fn model_size(path: &Path) -> u64 {
-    let files: [PathBuf; 2] = [path.to_path_buf(), external_data_path(path)];
-    files.iter().filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum()
+    let external = external_files(path).unwrap_or_default();
+    let files = std::iter::once(path).chain(external.iter().map(PathBuf::as_path));
+    files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
 }
 
 impl Made<'_> {
     fn object(&self) -> Value {
         json!({
-            "output": full_path(self.output).to_string_lossy(),
-            "bytes_before": model_size(self.source),
-            "bytes_after": model_size(self.output),
+            "output": self.is_written.then(|| full_path(self.output).to_string_lossy().into_owned()),
+            "format": "onnx",
+            "source_bytes": model_size(self.source),
+            "output_bytes": self.bytes,
             "seconds": self.seconds,
             "engine": self.engine,
             "report": self.report,
+            "onnxruntime": self.opening.object(),
+            "quality": self.quality.object(),
         })
     }
 
     /// Writes the object that `--json` prints to a file.
     fn write(&self, path: &Path) -> Result<(), Failure> {
-        let text = serde_json::to_string_pretty(&self.object()).map_err(|e| Failure::internal(e.to_string()))?;
+        let text = serde_json::to_string_pretty(&versioned("quantize", self.object()))
+            .map_err(|e| Failure::internal(e.to_string()))?;
         let shown = printable(&path.to_string_lossy()).to_string();
-        std::fs::write(path, text + "\n").map_err(|e| Failure::system(format!("cannot write {shown}: {e}")))
+        write_file(path, (text + "\n").as_bytes()).map_err(|e| Failure::system(format!("cannot write {shown}: {e}")))
     }
 
     fn tell(&self, printer: &Printer) -> Result<(), Failure> {
-        let (before, after) = (model_size(self.source), model_size(self.output));
+        let (before, after) = (model_size(self.source), self.bytes);
         let report = &self.report;
         if printer.is_json() {
-            return printer.json(&self.object());
+            return printer.json("quantize", &self.object());
         }
         for (name, count) in &report.limited {
-            printer.detail(&format!("`{}`: {count} values are limited", printable(name)));
+            printer.detail(&format!("`{}`: {} limited", printable(name), counts::number(count, "value")));
         }
         if !report.limited.is_empty() {
             let values: usize = report.limited.iter().map(|(_, count)| count).sum();
@@ -234,7 +301,8 @@ impl Made<'_> {
         }
         if let [first, ..] = &report.not_numbers[..] {
             let (count, first) = (report.not_numbers.len(), printable(first));
-            printer.note(&format!("the float model computes NaN in {count} tensors, `{first}` for one, on these data"));
+            let count = counts::number(count, "tensor");
+            printer.note(&format!("the float model computes NaN in {count}, `{first}` for one, on these data"));
         }
         tell_methods(&report.tensors, printer);
         tell_gains(&report.gains, printer);
@@ -248,16 +316,19 @@ impl Made<'_> {
         if let Some(saturation) = &report.saturation {
             printer.note(&format!("{saturation}: {SATURATION_HINT}"));
         }
-        let engine = self.engine.as_ref().map_or_else(String::new, |e| format!(", {} samples on {e}", report.samples));
+        let samples = counts::number(report.samples, "sample");
+        let engine = self.engine.as_ref().map_or_else(String::new, |engine| format!(", {samples} on {engine}"));
         printer.summary(&format!(
-            "{} of {} nodes quantized, {} tensors; {} to {}{engine}; {:.1} s",
-            report.quantized_nodes,
-            report.nodes,
-            report.tensors.len(),
+            "{}; {} to {}{engine}; {:.1} s",
+            report.counts,
             size::bytes(before),
             size::bytes(after),
             self.seconds,
         ));
-        printer.data(&full_path(self.output).to_string_lossy())
+        self.quality.tell(printer);
+        match self.is_written {
+            true => printer.data(&full_path(self.output).to_string_lossy()),
+            false => Ok(()),
+        }
     }
 }

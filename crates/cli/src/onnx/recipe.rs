@@ -29,6 +29,7 @@ pub fn settings(args: &RecipeArgs) -> Result<Settings, Failure> {
 fn refuse_foreign(args: &RecipeArgs) -> Result<(), Failure> {
     let foreign = [
         (!args.format.is_empty(), "--format"),
+        (!args.lora.is_empty(), "--lora"),
         (args.pack_method.is_some(), "--pack-method"),
         (args.kv_cache.is_some(), "--kv-cache"),
         (args.attention.is_some(), "--attention"),

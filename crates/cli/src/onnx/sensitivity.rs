@@ -5,12 +5,13 @@ use super::{read, recipe};
 use crate::args::{ExternalWhen, SensitivityArgs, first_given};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
-use crate::outputs::check_writable;
+use crate::outputs::refuse_existing;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
 use crate::table::{Align, Table};
 use crate::{interrupt, model, size};
 use kvant_container::onnx::{GraphProto, Spill};
+use kvant_container::write_file;
 use kvant_onnx::data::Source;
 use kvant_onnx::evaluation::Quality;
 use kvant_onnx::sensitivity::{Bench, Candidate, Data, Outcome, Row, Target, candidates, plan, search, sensitivities};
@@ -51,7 +52,10 @@ pub fn run(args: &SensitivityArgs, printer: &Printer) -> Result<(), Failure> {
     };
     let outcome = pool.install(work)?;
     // What was measured is told even where the recipe cannot be written.
-    let written = args.output.as_deref().map_or(Ok(()), |output| write(output, settings, &outcome));
+    let written = args.output.as_deref().map_or(Ok(()), |output| {
+        refuse_existing(output, args.overwrite)?;
+        write(output, settings, &outcome)
+    });
     tell(&outcome, args.output.as_deref().filter(|_| written.is_ok()), printer)?;
     written
 }
@@ -59,7 +63,11 @@ pub fn run(args: &SensitivityArgs, printer: &Printer) -> Result<(), Failure> {
 /// Refuses what only a written graph has, so that no option is silently without effect.
 fn refuse_unread(args: &SensitivityArgs) -> Result<(), Failure> {
     let onnx = &args.recipe.onnx;
-    let given = [(onnx.report.is_some(), "--report"), (onnx.external_data != ExternalWhen::Auto, "--external-data")];
+    let given = [
+        (onnx.report.is_some(), "--report"),
+        (onnx.min_sqnr.is_some(), "--min-sqnr"),
+        (onnx.external_data != ExternalWhen::Auto, "--external-data"),
+    ];
     match first_given(&given) {
         Some(option) => Err(Failure::new(Kind::Usage, format!("{option} has no meaning here: no graph is written"))
             .with_hint(Some("leave it out; --json prints all that was measured".to_owned()))),
@@ -76,21 +84,13 @@ fn target(args: &SensitivityArgs) -> Result<Option<Target>, Failure> {
     Ok(args.target_sqnr.map(Target::Sqnr).or(args.target_size.map(Target::Size)).or(drop))
 }
 
-/// Refuses a recipe that nothing would be written to, or that exists.
+/// Refuses a recipe that nothing would be written to.
 fn check_output(args: &SensitivityArgs, target: Option<&Target>) -> Result<(), Failure> {
-    let Some(output) = &args.output else { return Ok(()) };
-    if target.is_none() {
-        let failure = Failure::new(Kind::Usage, "a recipe is written for a target only");
-        return Err(failure.with_hint(Some("name one: --target-sqnr, --target-size or --max-drop".to_owned())));
+    if args.output.is_none() || target.is_some() {
+        return Ok(());
     }
-    check_writable(output)?;
-    match output.exists() && !args.overwrite {
-        true => {
-            let failure = Failure::new(Kind::Invalid, format!("{} exists", printable(&output.to_string_lossy())));
-            Err(failure.with_hint(Some("replace it with --overwrite".to_owned())))
-        }
-        false => Ok(()),
-    }
+    let failure = Failure::new(Kind::Usage, "a recipe is written for a target only");
+    Err(failure.with_hint(Some("name one: --target-sqnr, --target-size or --max-drop".to_owned())))
 }
 
 /// The candidates, those that suit the recipe where none are given.
@@ -111,7 +111,7 @@ fn data(args: &SensitivityArgs, graph: &GraphProto, printer: &Printer) -> Result
         }
     };
     let labels = args.labels.as_deref().map(|name| held_out.labels(name)).transpose()?;
-    let held_out = opened(&held_out, &args.recipe, graph, args.test_samples, args.labels.clone())?;
+    let held_out = opened(&held_out, &args.recipe, graph, Some(args.test_samples), args.labels.clone())?;
     Ok(Data { calibration, held_out, labels })
 }
 
@@ -119,22 +119,15 @@ fn write(output: &Path, settings: Settings, outcome: &Outcome) -> Result<(), Fai
     let mut mixed = settings;
     mixed.overrides.extend(outcome.overrides.iter().cloned());
     let shown = printable(&output.to_string_lossy()).to_string();
-    let failed = |e: std::io::Error| Failure::system(format!("cannot write {shown}: {e}"));
-    let mut partial = output.as_os_str().to_owned();
-    partial.push(format!(".{}.partial", std::process::id()));
-    let partial = Path::new(&partial);
-    let done = std::fs::write(partial, mixed.to_toml()).and_then(|()| std::fs::rename(partial, output));
-    done.map_err(|error| {
-        let _ = std::fs::remove_file(partial);
-        failed(error)
-    })
+    let written = write_file(output, mixed.to_toml().as_bytes());
+    written.map_err(|cause| Failure::system(format!("cannot write {shown}: {cause}")))
 }
 
 fn tell(outcome: &Outcome, output: Option<&Path>, printer: &Printer) -> Result<(), Failure> {
     if printer.is_json() {
-        return printer.json(outcome);
+        return printer.json("sensitivity", outcome);
     }
-    printer.data(&text(outcome))?;
+    printer.data(&text(outcome, printer.width()))?;
     let [float, _, bytes] = outcome.bytes;
     let quality = outcome.mix.as_ref().map_or_else(String::new, |mix| {
         let raised = outcome.layers.iter().filter(|row| row.chosen.is_some()).count();
@@ -159,7 +152,7 @@ fn spelled(quality: &Quality) -> String {
     format!("{:.2} dB{accuracy}", quality.sqnr_db)
 }
 
-fn text(outcome: &Outcome) -> String {
+fn text(outcome: &Outcome, width: usize) -> String {
     let without = outcome.layers.iter().any(|row| row.without.is_some());
     let count = outcome.layers.first().map_or(0, |row| row.alone.len());
     // A candidate of floats has no column: nothing is lost with it.
@@ -186,7 +179,7 @@ fn text(outcome: &Outcome) -> String {
     } else {
         String::new()
     };
-    format!("SQNR with one layer alone quantized\n\n{}{more}", table.render())
+    format!("SQNR with one layer alone quantized\n\n{}{more}", table.render(width))
 }
 
 fn sqnr(row: &Row) -> f64 {

@@ -3,15 +3,19 @@
 //! Not how each is made.
 
 mod name;
+mod paths;
 mod record;
-mod writable;
 
 pub use name::{OutputKind, check_name, full_path, tell_of_name};
-pub use writable::check_writable;
+pub use paths::{
+    check_conversion, check_plan, check_quantization, check_sensitivity, follow, refuse_existing, refuse_missing,
+    refuse_stray_data,
+};
 
 use crate::args::{FinishArgs, Format, RecipeArgs, RunArgs};
 use crate::commands::convert::{self, Request};
-use crate::delivery::Delivery;
+use crate::commands::plan::View;
+use crate::delivery::{Delivery, check_runs, claim};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::model::Planned;
@@ -22,7 +26,7 @@ use crate::{gguf, model};
 use kvant_container::directory_of;
 use kvant_container::onnx::{PRODUCER, producer};
 use kvant_llm::conversion::Target;
-use kvant_llm::engine::{Deliverable, Output, OutputError, Placed};
+use kvant_llm::engine::{Claim, Deliverable, Output, OutputError, Placed};
 use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::{Accepted, GgufPlan};
@@ -56,7 +60,14 @@ pub struct Delivered {
     /// The first output.
     pub main: Made,
     /// The others.
-    pub also: Vec<PathBuf>,
+    pub also: Vec<Made>,
+}
+
+impl Delivered {
+    /// Every output, the first one first.
+    pub fn all(&self) -> impl Iterator<Item = &Made> {
+        std::iter::once(&self.main).chain(&self.also)
+    }
 }
 
 /// One of the outputs.
@@ -112,6 +123,24 @@ impl<'a> Outputs<'a> {
         (self.file.is_some() || self.graph.is_some()) && self.recipe.checkpoints().is_empty()
     }
 
+    /// Every output, with the checkpoint that all others are made of first.
+    fn targets(&self) -> impl Iterator<Item = &Path> {
+        let others = self.others.iter().map(|(_, path)| path.as_path());
+        std::iter::once(self.checkpoint.as_path()).chain(others).chain(self.single_files())
+    }
+
+    /// Takes hold of the checkpoint before the work. Where unfinished work is to be discarded, that of all outputs is.
+    ///
+    /// # Errors
+    /// Another run's work; the system's.
+    pub fn claim(&self) -> Result<Claim, Failure> {
+        if self.finish.restart {
+            let discard = |target: &Path| Claim::discard(target, self.is_passing() && target == self.checkpoint);
+            self.targets().try_for_each(discard)?;
+        }
+        Ok(Claim::take(&self.checkpoint, &self.recipe.typed)?)
+    }
+
     /// The file and the graph.
     fn single_files(&self) -> impl Iterator<Item = &Path> {
         self.file.iter().chain(&self.graph).map(PathBuf::as_path)
@@ -123,6 +152,7 @@ impl<'a> Outputs<'a> {
     /// What is in the way.
     pub fn check(&self, planned: &Planned) -> Result<(), Failure> {
         check_name(&self.output, self.kind, "--format")?;
+        check_runs(self.targets(), &self.recipe.typed, self.finish)?;
         let (source, overwrite, plan) = (self.recipe.model.as_path(), self.finish.overwrite, &planned.plan);
         if let Some((file, codes)) = self.file.as_ref().zip(planned.file.as_ref()) {
             // It is made last: before the checkpoint is whole none that is there can be its own.
@@ -135,7 +165,8 @@ impl<'a> Outputs<'a> {
         Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), overwrite)?;
         self.check_graph()?;
         if self.is_passing() && plan.needs_calibration() {
-            self.single_files().try_for_each(record::check)?;
+            let overwrite = self.finish.overwrite || Output::is_made(plan, &self.checkpoint)?;
+            self.single_files().try_for_each(|output| record::check(output, overwrite))?;
         }
         self.check_room(planned)
     }
@@ -144,7 +175,7 @@ impl<'a> Outputs<'a> {
     /// directory alone, what is in it may be replaced if Kvant has made it.
     fn check_graph(&self) -> Result<(), Failure> {
         let Some(graph) = &self.graph else { return Ok(()) };
-        check_output(graph, &self.recipe.model, self.finish.overwrite)?;
+        check_output(graph, self.finish.overwrite)?;
         let is_named = self.recipe.format.len() < 2;
         if is_named || !graph.exists() || producer(graph).is_ok_and(|producer| producer == PRODUCER) {
             return Ok(());
@@ -154,13 +185,15 @@ impl<'a> Outputs<'a> {
         Err(Failure::new(Kind::Invalid, message).with_hint(Some(hint.to_owned())))
     }
 
-    /// Asks for room for all outputs together; a graph is about as large as the checkpoint.
+    /// Asks for room for all outputs and the activations between blocks together; a graph is about as large as the checkpoint.
     fn check_room(&self, planned: &Planned) -> Result<(), Failure> {
         let plan: &dyn Deliverable = &planned.plan;
         let others = self.others.iter().map(|(_, path)| path).chain(&self.graph);
         let all = std::iter::once(&self.checkpoint).chain(others).map(|path| (plan, path.as_path()));
         let file = self.file().zip(planned.file.as_ref()).map(|(path, codes)| (codes as &dyn Deliverable, path));
-        Ok(Output::check_room(&all.chain(file).collect::<Vec<_>>())?)
+        let cost = View::usual(self.run, &self.recipe.calibration).cost(&planned.plan);
+        let activations = [(self.checkpoint.as_path(), cost.map_or(0, |cost| cost.disk))];
+        Ok(Output::check_room(&all.chain(file).collect::<Vec<_>>(), &activations)?)
     }
 
     /// Refuses further outputs that are of another plan, before anything is done for this one: they are made last, so that none
@@ -208,7 +241,7 @@ impl<'a> Outputs<'a> {
         let file = self.file().map(|file| self.write_file(first.path(), file, cancelled, printer)).transpose()?;
         let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, cancelled, printer));
         let graph = graph.transpose()?.zip(self.graph.clone());
-        let of_plan = |output: PathBuf| Made {
+        let of_plan = |output: PathBuf, plan: &Plan| Made {
             output,
             format: plan.export.row().name,
             bytes: plan.layout.total_size(),
@@ -223,21 +256,21 @@ impl<'a> Outputs<'a> {
         // What nobody asked for goes last: a run that is killed before finds it whole.
         match self.is_passing() {
             true => first.remove()?,
-            false => made.push(of_plan(first.acknowledge()?)),
+            false => made.push(of_plan(first.acknowledge()?, plan)),
         }
-        for other in others {
-            made.push(of_plan(other.acknowledge()?));
+        for (other, plan) in others {
+            made.push(of_plan(other.acknowledge()?, &plan));
         }
         made.extend(file);
         made.extend(graph.map(|(graph, output)| Made {
             format: Format::Onnx.name(),
             bytes: graph.bytes,
             loaders: vec!["onnxruntime"],
-            ..of_plan(full_path(&output))
+            ..of_plan(full_path(&output), plan)
         }));
-        let also = made.iter().skip(1).map(|made| made.output.clone()).collect();
-        let main = made.into_iter().next().unwrap_or_else(|| of_plan(self.checkpoint.clone()));
-        Ok(Delivered { main, also })
+        let mut made = made.into_iter();
+        let main = made.next().unwrap_or_else(|| of_plan(self.checkpoint.clone(), plan));
+        Ok(Delivered { main, also: made.collect() })
     }
 
     /// A GGUF file of the codes that were made.
@@ -255,8 +288,9 @@ impl<'a> Outputs<'a> {
             GgufPlan::convert_of(&checkpoint, &self.recipe.model, Accepted::Rounding, &gguf::file_name(Some(output)))?;
         plan.notices.iter().for_each(|notice| printer.note(notice));
         let finish = self.finish;
-        let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: made, target: output, finish };
-        let (placed, _) = gguf::work(&delivery, self.run, cancelled, printer)?;
+        let claim = claim(output, &self.recipe.typed, finish)?;
+        let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: made, finish };
+        let (placed, _) = gguf::work(&delivery, claim, self.run, cancelled, printer)?;
         let made = Made {
             output: placed.path().to_owned(),
             format: Export::Gguf.row().name,
@@ -274,10 +308,11 @@ impl<'a> Outputs<'a> {
         output: &Path,
         cancelled: &AtomicBool,
         printer: &Printer,
-    ) -> Result<Placed, Failure> {
-        let target = if export == Export::Fake { Target::Float(None) } else { Target::Codes(export) };
+    ) -> Result<(Placed, Plan), Failure> {
+        let target = if export == Export::Fake { Target::Fake } else { Target::Codes(export) };
         let max_shard_size = self.recipe.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
-        let request = Request { target, max_shard_size, run: self.run, finish: self.finish, cancelled };
+        let options = &self.recipe.typed;
+        let request = Request { target, max_shard_size, run: self.run, finish: self.finish, options, cancelled };
         convert::make(made, output, &request, printer)
     }
 
@@ -293,7 +328,8 @@ impl<'a> Outputs<'a> {
         self.check_graph()?;
         let checkpoint = model::open(made)?;
         let decoder = Decoder::open(&checkpoint)?;
-        let task = Task { output, finish: self.finish, run: self.run, cancelled };
+        let weights_only = self.recipe.weights_only;
+        let task = Task { output, finish: self.finish, run: self.run, weights_only, cancelled };
         task.make(&decoder, printer)
     }
 }

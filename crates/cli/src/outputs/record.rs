@@ -1,6 +1,7 @@
 //! What calibration found, kept beside a file or a graph that has no directory of its own: `model.gguf` has
 //! `model.calibration.json`. A checkpoint holds it as `calibration.json`.
 
+use super::paths::refuse_existing;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use serde_json::Value;
@@ -12,18 +13,21 @@ use std::path::{Path, PathBuf};
 const IN_CHECKPOINT: &str = "calibration.json";
 
 /// Its name beside an output.
-fn beside(output: &Path) -> PathBuf {
+pub(super) fn beside(output: &Path) -> PathBuf {
     output.with_extension(IN_CHECKPOINT)
 }
 
-/// Refuses a file of another kind in its place: an older record is replaced with the output that it is of.
+/// Refuses a file of another kind in its place, and a record where nothing is to be replaced.
 ///
 /// # Errors
 /// Names the file.
-pub fn check(output: &Path) -> Result<(), Failure> {
+pub fn check(output: &Path, overwrite: bool) -> Result<(), Failure> {
     let path = beside(output);
-    if path.symlink_metadata().is_err() || is_record(&path) {
+    if path.symlink_metadata().is_err() {
         return Ok(());
+    }
+    if is_record(&path) {
+        return refuse_existing(&path, overwrite);
     }
     let message = format!("{} is in the way: it is no record of a calibration", printable(&path.to_string_lossy()));
     Err(Failure::new(Kind::Invalid, message).with_hint(Some("move it away, or choose another name with -o".to_owned())))
@@ -63,8 +67,9 @@ mod tests {
         assert!(!beside(&output).exists(), "nothing was calibrated");
         fs::write(checkpoint.join(IN_CHECKPOINT), r#"{"data": {}, "report": {}}"#).unwrap();
         keep(&checkpoint, &output).unwrap();
-        assert!(dir.path().join("model.calibration.json").is_file() && check(&output).is_ok());
+        assert!(dir.path().join("model.calibration.json").is_file() && check(&output, true).is_ok());
+        assert!(check(&output, false).unwrap_err().message.contains("exists already"));
         fs::write(beside(&output), "notes").unwrap();
-        assert!(check(&output).unwrap_err().message.contains("no record"));
+        assert!(check(&output, true).unwrap_err().message.contains("no record"));
     }
 }

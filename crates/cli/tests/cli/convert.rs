@@ -41,7 +41,8 @@ fn codes_go_to_gguf_alone_or_beside_checkpoints() {
     place.succeed(&["convert", "both/awq", "--to", "gguf", "-o", "converted.gguf"]);
     let compare = ["eval", "alone.gguf", "--reference", "both/awq", "--data", "text.txt", "--seq-len", "64", "--json"];
     let found: serde_json::Value = serde_json::from_str(&place.succeed(&compare).stdout).unwrap();
-    assert_eq!(found["kl_mean"], 0.0);
+    // The same products, which processors with AMX sum in another order where weights are stored in another type.
+    assert!(found["kl_mean"].as_f64().unwrap() < 1e-6, "{found}");
 }
 
 #[test]

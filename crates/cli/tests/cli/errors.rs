@@ -9,26 +9,25 @@ fn messages() {
     place.write("short.safetensors", "\u{8}");
     place.write("recipe.toml", "version = 1\nscheme = \"mxfp4\"\nexcludes = [\"lm_head\"]\n");
     let quantize = |more: &[&str]| place.show(&[&["quantize", "nano_llama", "-o", "out"], more].concat());
-    for (name, text) in [
-        ("unknown_scheme", quantize(&["--scheme", "int4_wo_12"])),
-        ("misspelt_scheme", quantize(&["--scheme", "int4:g128:zq"])),
-        ("algorithm_as_scheme", quantize(&["--scheme", "awq"])),
-        ("unknown_algorithm", quantize(&["--scheme", "int4_wo_128", "--algorithm", "gptp"])),
-        ("algorithm_option", quantize(&["--scheme", "int4_wo_128", "--algorithm", "awq,gptq:damp=0.1"])),
-        ("two_roundings", quantize(&["--scheme", "int4_wo_128", "--quant-algo", "gptq", "--quant_algo", "qronos"])),
-        ("group_does_not_divide", quantize(&["--scheme", "int4:g96"])),
-        ("no_place_in_the_export", quantize(&["--scheme", "mx9", "--format", "quark"])),
-        ("siblings", quantize(&["--scheme", "mxfp4", "--override", "*.q_proj=int8:channel"])),
-        ("nothing_left", quantize(&["--scheme", "mxfp4", "--exclude", "*"])),
-        ("unknown_field", quantize(&["--recipe", "recipe.toml"])),
-        ("no_recipe_file", quantize(&["--recipe", "nowhere.toml"])),
-        ("onnx", place.show(&["quantize", "model.onnx", "--preset", "A8W8", "-o", "out.onnx"])),
-        ("no_model", place.show(&["plan", "nowhere", "--scheme", "mxfp4"])),
-        ("damaged_file", place.show(&["inspect", "short.safetensors"])),
-        ("output_is_source", place.show(&["quantize", "nano_llama", "-s", "mxfp4", "-o", "nano_llama", "--overwrite"])),
+    for (name, code, text) in [
+        ("unknown_scheme", 2, quantize(&["--scheme", "int4_wo_12"])),
+        ("misspelt_scheme", 2, quantize(&["--scheme", "int4:g128:zq"])),
+        ("algorithm_as_scheme", 2, quantize(&["--scheme", "awq"])),
+        ("unknown_algorithm", 2, quantize(&["--scheme", "int4_wo_128", "--algorithm", "gptp"])),
+        ("algorithm_option", 2, quantize(&["--scheme", "int4_wo_128", "--algorithm", "awq,gptq:damp=0.1"])),
+        ("two_roundings", 2, quantize(&["--scheme", "int4_wo_128", "--quant-algo", "gptq", "--quant_algo", "qronos"])),
+        ("group_does_not_divide", 1, quantize(&["--scheme", "int4:g96"])),
+        ("no_place_in_the_export", 1, quantize(&["--scheme", "mx9", "--format", "quark"])),
+        ("siblings", 1, quantize(&["--scheme", "mxfp4", "--override", "*.q_proj=int8:channel"])),
+        ("nothing_left", 1, quantize(&["--scheme", "mxfp4", "--exclude", "*"])),
+        ("unknown_field", 2, quantize(&["--recipe", "recipe.toml"])),
+        ("no_recipe_file", 2, quantize(&["--recipe", "nowhere.toml"])),
+        ("onnx", 1, place.show(&["quantize", "model.onnx", "--preset", "A8W8", "-o", "out.onnx"])),
+        ("no_model", 1, place.show(&["plan", "nowhere", "--scheme", "mxfp4"])),
+        ("damaged_file", 1, place.show(&["inspect", "short.safetensors"])),
     ] {
         insta::assert_snapshot!(format!("error_{name}"), text);
-        assert!(text.contains("exit code: 1\n"), "{text}");
+        assert!(text.contains(&format!("exit code: {code}\n")), "{text}");
     }
     assert_eq!(names(&place.path("")), ["model.onnx", "nano_llama", "recipe.toml", "short.safetensors"]);
 }
@@ -43,10 +42,17 @@ fn wrong_usage() {
         ("unknown_command", &["quantise", "nano_llama"]),
         ("bad_override", &["plan", "nano_llama", "--scheme", "mxfp4", "--override", "int8:channel"]),
         ("calibration_needed", &["quantize", "nano_llama", "-o", "out", "--scheme", "int8"]),
-        ("algorithm_without_data", &["plan", "nano_llama", "--scheme", "int4_wo_128", "--algorithm", "gptq"]),
-        ("importance_without_data", &["plan", "nano_llama", "--scheme", "Q4_0", "--algorithm", "imatrix"]),
+        (
+            "algorithm_without_data",
+            &["quantize", "nano_llama", "-o", "out", "--scheme", "int4_wo_128", "--algorithm", "gptq"],
+        ),
+        (
+            "importance_without_data",
+            &["quantize", "nano_llama", "-o", "out", "--scheme", "Q4_0", "--algorithm", "imatrix"],
+        ),
         ("bad_size", &["plan", "nano_llama", "--scheme", "mxfp4", "--max-shard-size", "5 apples"]),
         ("bad_format", &["plan", "nano_llama", "--scheme", "mxfp4", "--format", "quarks"]),
+        ("output_is_source", &["quantize", "nano_llama", "-s", "mxfp4", "-o", "nano_llama", "--overwrite"]),
         ("no_threads", &["plan", "nano_llama", "--scheme", "mxfp4", "--threads", "0"]),
     ] {
         let text = place.show(args);
@@ -64,16 +70,16 @@ fn ways_out_are_those_of_the_command() {
     fn quantize<'a>(more: &[&'a str]) -> Vec<&'a str> {
         [&["quantize", "nano_llama", "-o", "out"], more].concat()
     }
-    for (args, told, untold) in [
-        (["convert", "notes.txt", "--to", "gguf", "-o", "out"].to_vec(), ".safetensors or .gguf file", "damaged"),
-        (["convert", "graph.onnx", "--to", "float", "-o", "out"].to_vec(), "is an ONNX graph", "damaged"),
-        (quantize(&["--scheme", "Q4_K_M", "--format", "awq"]), "scheme of GGUF files alone", "unknown"),
-        (quantize(&["--scheme", "int4:g3x", "--format", "gguf"]), "g3x", "no type of GGUF"),
-        (quantize(&["--scheme", "Q4_K_X", "--format", "gguf"]), "no type of GGUF", "unknown scheme"),
-        (quantize(&["--scheme", "Q4_0", "--override", "*.dawn=Q8_0"]), "ffn_down", "note"),
+    for (code, args, told, untold) in [
+        (1, ["convert", "notes.txt", "--to", "gguf", "-o", "out"].to_vec(), ".safetensors or .gguf file", "damaged"),
+        (1, ["convert", "graph.onnx", "--to", "float", "-o", "out"].to_vec(), "is an ONNX graph", "damaged"),
+        (2, quantize(&["--scheme", "Q4_K_M", "--format", "awq"]), "scheme of GGUF files alone", "unknown"),
+        (2, quantize(&["--scheme", "int4:g3x", "--format", "gguf"]), "g3x", "no type of GGUF"),
+        (2, quantize(&["--scheme", "Q4_K_X", "--format", "gguf"]), "no type of GGUF", "unknown scheme"),
+        (1, quantize(&["--scheme", "Q4_0", "--override", "*.dawn=Q8_0"]), "ffn_down", "note"),
     ] {
         let run = place.run(&args);
-        assert_eq!(run.code, Some(1), "{args:?}: {run:?}");
+        assert_eq!(run.code, Some(code), "{args:?}: {run:?}");
         assert!(run.stderr.contains(told) && !run.stderr.contains(untold), "{args:?}: {}", run.stderr);
     }
     place.write("out.gguf", "mine");
@@ -105,8 +111,8 @@ fn a_weight_of_a_gguf_file_that_is_no_number_is_told_with_its_file() {
 fn json_errors_are_objects_on_stdout_too() {
     let place = Place::new();
     for (args, code, kind) in [
-        (&["plan", "nano_llama", "--scheme", "int4_wo_12", "--json"][..], 1, "invalid"),
-        (&["plan", "nano_llama", "--scheme", "fp8", "--json"], 2, "usage"),
+        (&["plan", "nano_llama", "--scheme", "int4_wo_12", "--json"][..], 2, "usage"),
+        (&["quantize", "nano_llama", "--scheme", "fp8", "-o", "out", "--json"], 2, "usage"),
         (&["plan", "nano_llama", "--scheme", "mx6", "--format", "quark", "--json"], 1, "unsupported"),
         (&["inspect", "nowhere", "--json"], 1, "system"),
         (&["inspect", "--json"], 2, "usage"),
@@ -117,5 +123,33 @@ fn json_errors_are_objects_on_stdout_too() {
         let message = error["message"].as_str().unwrap();
         assert!(!message.is_empty() && !message.contains('\n'), "{message}");
         assert!(run.stderr.starts_with("error: "), "{run:?}");
+    }
+}
+
+#[test]
+fn patterns_that_match_nothing_are_refused_with_the_nearest_names() {
+    let place = Place::new();
+    place.write("recipe.toml", "version = 1\nscheme = \"int4:g32\"\nexclude = [\"*.down_porj\"]\n");
+    let int4 = ["--scheme", "int4:g32"];
+    for options in [
+        &["--scheme", "int4:g32", "-x", "*.down_porj"][..],
+        &["--scheme", "int4:g32", "-x", "re:.*down_porj$"],
+        &["--scheme", "int4:g32", "--override", "*.down_porj=int8:channel"],
+        &["--scheme", "int4:g32", "--override", "*.down_porj=keep"],
+        &["--recipe", "recipe.toml"],
+        &["--scheme", "Q8_0", "-x", "*.down_porj"],
+        &["--scheme", "Q8_0", "--override", "re:.*down_porj=Q4_0"],
+    ] {
+        let run = place.run(&[&["quantize", "nano_llama", "-o", "out"], options].concat());
+        assert_eq!(run.code, Some(1), "{options:?}: {run:?}");
+        assert!(run.stderr.contains("down_porj") && run.stderr.contains("did you mean down_proj"), "{}", run.stderr);
+        assert!(!place.path("out").exists());
+    }
+    let run = place.run(&[&["plan", "nano_llama", "-x", "re:(q|k"][..], &int4].concat());
+    assert!(run.code == Some(2) && run.stderr.contains("no regular expression"), "{run:?}");
+    // What is never quantized can be named, and regular expressions take layers out.
+    for (pattern, kept) in [("lm_head", 0), ("model.norm", 0), ("re:.*(gate|up|down)_proj$", 12), ("*.o_proj", 4)] {
+        let plan = place.succeed(&[&["plan", "nano_llama", "--json", "-x", pattern][..], &int4].concat()).json();
+        assert_eq!(plan["quantized_layers"], 28 - kept, "{pattern}");
     }
 }

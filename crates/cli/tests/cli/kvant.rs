@@ -42,6 +42,10 @@ impl Place {
         for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"] {
             command.env_remove(variable);
         }
+        // Tables are as wide as they are, so that what is looked for in them stands in one line; help is wrapped by it too.
+        if !args.iter().any(|arg| ["--help", "-h", "help"].contains(arg)) {
+            command.env("COLUMNS", "10000");
+        }
         command
     }
 

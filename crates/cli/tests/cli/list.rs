@@ -19,9 +19,9 @@ fn tables() {
 fn json_has_the_rows_of_the_table() {
     let place = Place::empty();
     for topic in TOPICS {
-        let table = place.succeed(&["list", topic]).stdout;
+        let table = place.succeed(&["list", topic, "--wide"]).stdout;
         let json = place.succeed(&["list", topic, "--json"]).json();
-        let names = json.as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap());
+        let names = json["rows"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap());
         let rows: Vec<&str> = table.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
         assert!(names.eq(rows), "{topic}");
     }
@@ -30,7 +30,7 @@ fn json_has_the_rows_of_the_table() {
 #[test]
 fn all_schemes_of_quark_are_listed() {
     let json = Place::empty().succeed(&["list", "schemes", "--json"]).json();
-    let rows: Vec<&Value> = json.as_array().unwrap().iter().collect();
+    let rows: Vec<&Value> = json["rows"].as_array().unwrap().iter().collect();
     let calibrated = rows.iter().filter(|row| row["calibrated"] == true).count();
     assert!(rows.len() >= 28 && calibrated >= 3 && calibrated < rows.len());
 }

@@ -5,16 +5,21 @@
 mod algorithms;
 mod calibrate;
 mod convert;
+mod counts;
 mod errors;
 mod foreseen;
 mod help;
 mod inspect;
+mod json;
 mod kvant;
 mod list;
+mod lora;
 mod made_model;
 mod many_outputs;
 mod onnx;
+mod paths;
 mod plan;
+mod quality;
 mod quantize;
 #[cfg(unix)]
 mod resume;

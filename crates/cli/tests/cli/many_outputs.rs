@@ -1,7 +1,9 @@
 //! Outputs beside a checkpoint, or in place of one: what is planned, replaced, kept and told of them.
 
 use crate::kvant::{Place, names};
+use kvant_container::onnx;
 use std::fs;
+use std::process::Stdio;
 
 const CODES: [&str; 3] = ["nano_llama", "--scheme", "int4:g32"];
 
@@ -11,13 +13,13 @@ fn the_plan_of_a_file_of_codes_is_that_of_the_file() {
     for scheme in ["int4:g32", "nvfp4"] {
         let options = ["nano_llama", "--scheme", scheme, "--weights-only", "--format", "gguf", "--json"];
         let plan = place.succeed(&[&["plan"], &options[..]].concat()).json();
-        assert_eq!((plan["export"].as_str(), plan["recipe"]["format"].as_str()), (Some("gguf"), Some("quark")));
+        assert_eq!((plan["format"].as_str(), plan["recipe"]["format"].as_str()), (Some("gguf"), Some("quark")));
         place.succeed(&[&["quantize"], &options[..], &["-o", "out.gguf", "--overwrite"]].concat());
         let made = place.succeed(&["inspect", "out.gguf", "--json"]).json();
         let types = |value: &serde_json::Value| -> Vec<(String, String)> {
             let tensors = value["tensors"].as_array().unwrap().iter();
             let text = |tensor: &serde_json::Value, key: &str| tensor[key].as_str().unwrap().to_owned();
-            let mut all: Vec<_> = tensors.map(|tensor| (text(tensor, "name"), text(tensor, "type"))).collect();
+            let mut all: Vec<_> = tensors.map(|tensor| (text(tensor, "name"), text(tensor, "dtype"))).collect();
             all.sort();
             all
         };
@@ -38,7 +40,52 @@ fn a_recipe_file_asks_for_gguf_by_itself() {
     let bytes = |name: &str| fs::read(place.path(name)).unwrap();
     assert!(bytes("by_file.gguf") == bytes("by_options.gguf"));
     let plan = place.succeed(&["plan", "nano_llama", "--recipe", "recipe.toml", "--json"]).json();
-    assert_eq!(plan["export"], "gguf");
+    assert_eq!(plan["format"], "gguf");
+}
+
+#[test]
+fn graphs_quantize_activations_or_are_refused_before_the_work() {
+    let place = Place::new();
+    place.write("text.txt", &"The tower stood where the river turns, and nobody asked who had built it. ".repeat(40));
+    let data = ["--calib", "text.txt", "--num-samples", "4", "--seq-len", "64"];
+    let quantize = |options: &[&str], output: &str| {
+        place.run(&[&["quantize", "nano_llama", "-s"], options, &data, &["-o", output, "--overwrite"]].concat())
+    };
+    let operators = |name: &str, operator: &str| {
+        let graph = onnx::read(&place.path(name)).unwrap().graph;
+        graph.node.iter().filter(|node| node.op_type.as_deref() == Some(operator)).count()
+    };
+    for (options, hint) in [
+        (&["ptpc_fp8"][..], "--weights-only"),
+        (&["int8:channel+int8:channel!dynamic"], "--weights-only"),
+        (&["int8", "--kv-cache", "fp8"], "--kv-cache"),
+    ] {
+        let run = quantize(&[options, &["-f", "onnx"]].concat(), "no.onnx");
+        assert!(run.code == Some(1) && run.stderr.contains(hint), "{options:?}: {run:?}");
+        let plan = place.run(&[&["plan", "nano_llama", "-f", "onnx", "-s"], options, &data].concat());
+        assert_eq!((plan.code, plan.stderr), (run.code, run.stderr), "{options:?}");
+        assert_eq!(names(&place.path("")), ["nano_llama", "text.txt"]);
+    }
+    // Four blocks, in each of which q, k and v read the same, and gate and up.
+    for (scheme, operator) in [
+        ("int8", "QuantizeLinear"),
+        ("int4:g32+uint8:tensor:zp!dynamic", "DynamicQuantizeLinear"),
+        ("fp8", "QuantizeLinear"),
+    ] {
+        assert_eq!(quantize(&[scheme, "-f", "onnx"], "out.onnx").code, Some(0), "{scheme}");
+        assert_eq!(operators("out.onnx", operator), 16, "{scheme}");
+    }
+    let run = quantize(&["int8", "-f", "onnx", "--weights-only"], "out.onnx");
+    assert!(run.code == Some(0) && run.stderr.contains("activations stay in float"), "{run:?}");
+    assert_eq!(operators("out.onnx", "QuantizeLinear"), 0);
+    assert_eq!(quantize(&["int8", "--kv-cache", "fp8"], "cached").code, Some(0));
+    let convert = ["convert", "cached", "--to", "onnx", "-o", "converted.onnx"];
+    let run = place.run(&convert);
+    assert!(run.code == Some(1) && run.stderr.contains("--weights-only"), "{run:?}");
+    place.succeed(&[&convert[..], &["--weights-only"]].concat());
+    assert_eq!(operators("converted.onnx", "QuantizeLinear"), 0);
+    let other = place.run(&["convert", "cached", "--to", "float", "-o", "floats", "--weights-only"]);
+    assert!(other.code == Some(2) && other.stderr.contains("--to onnx only"), "{other:?}");
 }
 
 #[test]
@@ -81,35 +128,70 @@ fn what_calibration_found_stands_beside_a_file_and_a_graph() {
 #[test]
 fn a_checkpoint_that_is_left_behind_is_named() {
     let place = Place::new();
-    let quantize = [&["quantize"], &CODES[..], &["--format", "gguf", "-o", "out.gguf"]].concat();
-    // Somebody else writes the file: that is found when the codes have been made.
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
+    let data = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "16", "--seq-len", "64"];
+    let quantize = [&["quantize"], &CODES[..], &data, &["--format", "gguf", "-o", "out.gguf"]].concat();
+    let child = place.command(&quantize).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // While codes are made somebody else begins the file: that is found when it is its turn.
+    while !place.path(".out.gguf.kvant-checkpoint.partial.journal").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let journal = fs::File::create(place.path("out.gguf.partial.journal")).unwrap();
     journal.lock().unwrap();
-    let run = place.run(&quantize);
-    assert_eq!(run.code, Some(1), "{run:?}");
-    assert!(names(&place.path("")).contains(&".out.gguf.kvant-checkpoint".to_owned()), "{run:?}");
-    assert!(run.stderr.contains("the same command goes on from"), "{}", run.stderr);
-    assert!(run.stderr.contains(".out.gguf.kvant-checkpoint"), "{}", run.stderr);
+    let run = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(1), "{stderr}");
+    assert!(names(&place.path("")).contains(&".out.gguf.kvant-checkpoint".to_owned()), "{stderr}");
+    assert!(stderr.contains("the same command goes on from"), "{stderr}");
+    assert!(stderr.contains(".out.gguf.kvant-checkpoint"), "{stderr}");
     drop(journal);
     place.succeed(&quantize);
-    assert_eq!(names(&place.path("")), ["nano_llama", "out.gguf"]);
+    assert_eq!(names(&place.path("")), ["nano_llama", "out.calibration.json", "out.gguf", "text.txt"]);
 }
 
 #[test]
-fn an_output_of_another_recipe_that_is_given_up_is_told() {
+fn unfinished_work_with_other_options_is_kept_until_it_is_discarded() {
     let place = Place::new();
-    let journal = "{\"kvant_journal\":1,\"plan\":\"another\"}\n{\"job\":0,\"pieces\":[]}\n";
-    for (name, args) in [("out", &[][..]), ("out.gguf", &["--format", "gguf"][..])] {
-        let hidden = if args.is_empty() { name.to_owned() } else { format!(".{name}.kvant-checkpoint") };
-        fs::create_dir(place.path(&format!("{hidden}.partial"))).unwrap();
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(40));
+    let journal = "{\"kvant_journal\":1,\"plan\":\"another\",\"options\":{\"--num-samples\":\"64\",\"--scheme\":\"int4:g32\"}}\n\
+                   {\"job\":0,\"pieces\":[]}\n";
+    let gptq = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "2", "--seq-len", "32"];
+    let int4 = ["--scheme", "int4:g32"];
+    // What is being made while another output is worked on: itself, the checkpoint that a file is made of, a folder.
+    let cases: [(&str, &str, Vec<&str>); 4] = [
+        ("out", "out", [&int4[..], &gptq].concat()),
+        ("out.gguf", ".out.gguf.kvant-checkpoint", [&int4[..], &gptq, &["--format", "gguf"]].concat()),
+        ("two", "two/awq", [&int4[..], &gptq, &["--format", "quark", "--format", "awq"]].concat()),
+        ("q4.gguf", "q4.gguf", [&["--scheme", "Q4_0", "--algorithm", "imatrix"], &gptq[2..]].concat()),
+    ];
+    for (out, hidden, options) in cases {
+        fs::create_dir_all(place.path(&format!("{hidden}.partial"))).unwrap();
         fs::create_dir(place.path(&format!("{hidden}.partial.blocks"))).unwrap();
         place.write(&format!("{hidden}.partial.journal"), journal);
-        let run = place.succeed(&[&["quantize"], &CODES[..], args, &["-o", name]].concat());
-        let told = run.stderr.lines().filter(|line| line.contains("is discarded")).collect::<Vec<_>>();
-        assert_eq!(told.len(), 1, "{}", run.stderr);
-        assert!(told[0].contains(&format!("{hidden}.partial.blocks and {hidden}.partial")), "{told:?}");
+        let line = [&["quantize", "nano_llama", "-o", out], &options[..]].concat();
+        let refused = place.run(&line);
+        assert_eq!(refused.code, Some(1), "{line:?}: {refused:?}");
+        for told in ["--num-samples 64, now --num-samples 2", "--restart"] {
+            assert!(refused.stderr.contains(told), "{line:?}: {}", refused.stderr);
+        }
+        assert!(place.path(&format!("{hidden}.partial.blocks")).exists() && !place.path(out).is_file());
+        place.succeed(&[&line[..], &["--restart"]].concat());
+        assert!(!place.path(&format!("{hidden}.partial.blocks")).exists());
     }
-    assert_eq!(names(&place.path("")), ["nano_llama", "out", "out.gguf"]);
-    let again = place.succeed(&[&["quantize"], &CODES[..], &["-o", "out", "--overwrite"]].concat());
-    assert!(!again.stderr.contains("discarded"), "{}", again.stderr);
+    let left = names(&place.path(""));
+    assert_eq!(left, ["nano_llama", "out", "out.calibration.json", "out.gguf", "q4.gguf", "text.txt", "two"]);
+}
+
+#[test]
+fn two_runs_do_not_write_one_graph() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);
+    let line = ["convert", "codes", "--to", "onnx", "-o", "out.onnx"];
+    let journal = fs::File::create(place.path("out.onnx.partial.journal")).unwrap();
+    journal.lock().unwrap();
+    let refused = place.run(&line);
+    assert!(refused.code == Some(1) && refused.stderr.contains("another run is writing"), "{refused:?}");
+    drop(journal);
+    place.succeed(&line);
+    assert_eq!(names(&place.path("")), ["codes", "nano_llama", "out.onnx"]);
 }

@@ -2,7 +2,8 @@
 
 use crate::kvant::{Place, names};
 use kvant_container::onnx::{self, DataType, ExternalData, ValueInfoProto};
-use kvant_onnx::graph::node;
+use kvant_onnx::graph::{add_opset, node};
+use kvant_onnx::shape::{Dim, ValueType};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -41,22 +42,23 @@ fn the_weights_of_the_source_are_never_replaced() {
     std::fs::rename(place.path("out.onnx"), place.path("b.onnx")).unwrap();
     let run = place.run(&["quantize", "b.onnx", "--preset", "BF16_MODEL", "-o", "out.onnx", "--overwrite"]);
     assert_eq!(run.code, Some(2), "{run:?}");
-    assert!(run.stderr.contains("out.onnx.data holds weights of the source"), "{run:?}");
+    assert!(run.stderr.contains("out.onnx.data, which -o out.onnx needs, is weights of the source"), "{run:?}");
     assert!(place.path("out.onnx.data").exists());
 }
 
 #[test]
 fn patterns_without_effect_are_told() {
-    let run = place().succeed(&quantize(&["-x", "nothing*", "--override", "nil=keep", "--exclude-op-types", "Conw"]));
-    for told in ["--exclude nothing* matches no node", "--override nil matches no tensor", "--exclude-op-types Conw"] {
-        assert!(run.stderr.contains(told), "{run:?}");
+    let run = place().succeed(&quantize(&["--exclude-op-types", "Conw"]));
+    assert!(run.stderr.contains("--exclude-op-types Conw"), "{run:?}");
+    for (options, told) in [
+        (["-x", "nothing*"], "--exclude nothing* matches no node"),
+        (["--override", "nil=keep"], "--override nil matches no tensor"),
+        (["--override", "nil=int16"], "--override nil matches no tensor"),
+    ] {
+        let refused = place().run(&quantize(&options));
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains(told) && refused.stderr.contains("hint: "), "{refused:?}");
     }
-    let refused = place().run(&quantize(&["--override", "nil=int16"]));
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(
-        refused.stderr.contains("no tensor matches `nil`") && refused.stderr.contains("hint: there are"),
-        "{refused:?}"
-    );
 }
 
 #[test]
@@ -140,7 +142,7 @@ fn a_recipe_of_a_graph_says_what_options_say() {
     let place = place();
     std::fs::write(
         place.path("r.toml"),
-        "version = 1\npreset = \"A8W8\"\nper_channel = true\nexclude = [\"nothing\"]\n",
+        "version = 1\npreset = \"A8W8\"\nper_channel = true\nexclude_op_types = [\"Nothing\"]\n",
     )
     .unwrap();
     let rest = ["--data", "calib.npz", "--runtime", "rten", "--overwrite", "-o", "out.onnx"];
@@ -153,7 +155,7 @@ fn a_recipe_of_a_graph_says_what_options_say() {
     assert_ne!(bytes(&["--recipe", "r.toml", "--weight", "int4"]), by_options);
     std::fs::write(place.path("r.toml"), "version = 1\nscheme = \"A8W8\"\n").unwrap();
     let run = place.run(&["quantize", "float.onnx", "--recipe", "r.toml", "-o", "no.onnx"]);
-    assert!(run.code == Some(1) && run.stderr.contains("r.toml: ") && run.stderr.contains("hint:"), "{run:?}");
+    assert!(run.code == Some(2) && run.stderr.contains("r.toml: ") && run.stderr.contains("hint:"), "{run:?}");
 }
 
 /// Whether this process was started, as by `nohup`, with one of these signals ignored, which its children inherit: all of them
@@ -174,7 +176,7 @@ fn signals_leave_nothing() {
     if ignores_signals() {
         return;
     }
-    for signal in ["-TERM", "-HUP", "-INT"] {
+    for (signal, code) in [("-TERM", 143), ("-HUP", 129), ("-INT", 130)] {
         let place = place();
         let mut args = quantize(&["--num-samples", "100000000"]);
         args[5] = "random";
@@ -182,7 +184,7 @@ fn signals_leave_nothing() {
         // Long enough to have come to the samples, of which there are too many to end, on a busy machine too.
         std::thread::sleep(std::time::Duration::from_millis(6000));
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
-        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert_eq!(child.wait().unwrap().code(), Some(code));
         assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx"]);
     }
 }
@@ -242,4 +244,114 @@ fn tensors_that_have_the_names_of_what_is_written_stay() {
             assert!(free.is_some() || layout[1] != "A8W8", "{model} is evaluated");
         }
     }
+}
+
+#[test]
+fn results_are_measured_before_they_get_their_name() {
+    let place = place();
+    let run = place.succeed(&quantize(&["--num-samples", "3", "--report", "r.json"]));
+    assert!(run.stderr.contains("measured on 1 sample that were not calibrated on"), "{run:?}");
+    assert!(run.stderr.contains("SQNR") && run.stderr.contains("cosine") && !run.stderr.contains("warning"), "{run:?}");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(place.path("r.json")).unwrap()).unwrap();
+    let quality = &report["quality"];
+    assert_eq!((quality["samples_from"].as_str(), quality["samples"].as_u64()), (Some("held-out"), Some(1)));
+    assert!(quality["outputs"][0]["sqnr_db"].as_f64().unwrap() > 20.0, "{quality}");
+    let all = place.succeed(&quantize(&["--json"])).json();
+    assert_eq!(all["quality"]["samples_from"], "calibration");
+    assert_eq!(all["quality"]["samples"], 4);
+    assert!(all["quality"]["warnings"].as_array().unwrap().is_empty(), "{all}");
+    let blind = ["quantize", "float.onnx", "--preset", "WEIGHTS_INT8", "-o", "w.onnx", "--runtime", "rten"];
+    assert!(place.succeed(&blind).stderr.contains("was not measured: there are no data"));
+    let given =
+        place.succeed(&[&blind[..6], &["--overwrite", "--data", "calib.npz", "--runtime", "rten", "--json"]].concat());
+    assert_eq!(given.json()["quality"]["samples_from"], "given");
+}
+
+#[test]
+fn bad_results_are_warned_of_with_ways_out() {
+    let place = place();
+    // Half of all values are cut.
+    let run = place.succeed(&quantize(&["--weight", "int4", "--percentile", "50", "--quiet"]));
+    assert!(run.stderr.contains("warning: output `"), "{run:?}");
+    assert!(run.stderr.contains("below 15 dB") && run.stderr.contains("the most damaged tensors"), "{run:?}");
+    // No two layers of it can be equalized, and adaround is dearer than the first three.
+    assert!(run.stderr.contains("  --per-channel: a scale") && run.stderr.contains("bias-correction"), "{run:?}");
+    assert!(!run.stderr.contains("--cle") && !run.stderr.contains("adaround"), "{run:?}");
+}
+
+#[test]
+fn an_sqnr_that_is_asked_for_is_kept_or_nothing_is_written() {
+    let place = place();
+    let run = place.run(&quantize(&["--min-sqnr", "90", "--report", "r.json"]));
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stderr.contains("--min-sqnr asks for 90") && run.stdout.is_empty(), "{run:?}");
+    assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx", "r.json"]);
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(place.path("r.json")).unwrap()).unwrap();
+    assert!(report["output"].is_null() && report["quality"]["outputs"][0]["sqnr_db"].is_number(), "{report}");
+    place.succeed(&quantize(&["--min-sqnr", "10"]));
+    let run = place.run(&["quantize", "float.onnx", "--preset", "WEIGHTS_INT8", "-o", "w.onnx", "--min-sqnr", "9"]);
+    assert!(run.code == Some(2) && run.stderr.contains("--min-sqnr needs samples"), "{run:?}");
+}
+
+#[test]
+fn a_graph_that_onnxruntime_does_not_open_is_no_success() {
+    let place = place();
+    let run = place.run(&["verify", "float.onnx", "--for", "onnxruntime"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let brain = ["quantize", "float.onnx", "--preset", "BF16_MODEL", "-o", "brain.onnx"];
+    let run = place.succeed(&brain);
+    assert!(run.stderr.contains("bfloat16"), "{run:?}");
+    let run = place.run(&["verify", "brain.onnx", "--json"]);
+    assert_eq!(run.code, Some(0), "other runtimes take it: {run:?}");
+    let verdict = run.json()["loaders"].as_array().unwrap().iter().find(|l| l["id"] == "onnxruntime").cloned();
+    assert_eq!(verdict.unwrap()["loads"], "no", "{run:?}");
+    assert_eq!(place.run(&["verify", "brain.onnx", "--for", "onnxruntime"]).code, Some(1));
+}
+
+/// Two convolutions with a Relu between them, the channels of the first of very different size.
+fn uneven() -> onnx::ModelProto {
+    let floats = |name: &str, shape: &[usize], values: &[f32]| {
+        onnx::tensor(name, DataType::FLOAT, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
+    };
+    let graph = onnx::GraphProto {
+        name: Some("uneven".to_owned()),
+        node: vec![
+            node("Conv", "a", &["x", "v"], &["h"]),
+            node("Relu", "r", &["h"], &["p"]),
+            node("Conv", "b", &["p", "w"], &["y"]),
+        ],
+        initializer: vec![
+            floats("v", &[2, 2, 1, 1], &[40.0, -30.0, 0.02, 0.03]),
+            floats("w", &[2, 2, 1, 1], &[0.02, 25.0, -0.01, 30.0]),
+        ],
+        input: vec![typed("x", &[1, 2, 4, 4])],
+        output: vec![typed("y", &[1, 2, 4, 4])],
+        ..onnx::GraphProto::default()
+    };
+    let mut model = onnx::ModelProto { ir_version: Some(8), graph: Some(graph).into(), ..onnx::ModelProto::default() };
+    add_opset(&mut model, "", 17);
+    model
+}
+
+fn typed(name: &str, shape: &[usize]) -> ValueInfoProto {
+    let dims = shape.iter().map(|&size| Dim::Known(size)).collect();
+    ValueType::new(DataType::FLOAT, dims).to_proto(name).unwrap()
+}
+
+#[test]
+fn tensors_whose_channels_were_scaled_are_not_taken_for_damaged() {
+    let place = Place::empty();
+    onnx::write(uneven(), &place.path("float.onnx"), ExternalData::Never).unwrap();
+    let damaged = |options: &[&str]| {
+        let random = ["--preset", "A16W8", "--data", "random", "--runtime", "rten", "--overwrite", "-o", "out.onnx"];
+        place.succeed(&[&["quantize", "float.onnx"], &random[..], options].concat());
+        let eval = ["eval", "out.onnx", "--reference", "float.onnx", "--data", "random", "--runtime", "rten", "--json"];
+        let report = place.succeed(&eval).json();
+        let tensors = report["tensors"].as_array().unwrap().iter().map(|t| t["sqnr_db"].as_f64().unwrap_or(99.0));
+        (report["scaled_tensors"].as_u64().unwrap(), tensors.fold(f64::INFINITY, f64::min))
+    };
+    let (none, plain) = damaged(&[]);
+    let (scaled, equalized) = damaged(&["--cle"]);
+    assert_eq!((none, scaled), (0, 2), "h and p");
+    assert!(equalized > plain - 6.0, "{equalized} dB, {plain} without equalization");
 }

@@ -16,6 +16,22 @@ fn tables() {
 }
 
 #[test]
+fn tables_fit_the_terminal_unless_they_are_to_be_wide() {
+    let place = Place::new();
+    let widest = |columns: &str, more: &[&str]| {
+        let args = [&["plan", "nano_llama", "--scheme", "FP8_DYNAMIC"], more].concat();
+        let output = place.command(&args).env("COLUMNS", columns).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let table = text.split("\n\n").nth(1).unwrap();
+        assert!(table.contains("model.layers.{0..3}.post_attention_layernorm.weight"), "{table}");
+        table.lines().map(|line| line.chars().count()).max().unwrap()
+    };
+    assert!(widest("80", &[]) <= 80 && widest("", &[]) <= 100);
+    let wide = widest("80", &["--wide"]);
+    assert!(wide > 100 && widest("300", &[]) == wide, "{wide}");
+}
+
+#[test]
 fn algorithms_cost_what_is_estimated() {
     let place = Place::new();
     place.write("text.txt", "A text.");
@@ -25,8 +41,8 @@ fn algorithms_cost_what_is_estimated() {
     let json = |more: &[&str]| place.succeed(&[&args, more, &["--json"]].concat()).json()["calibration"].clone();
     let (usual, short) = (json(&[]), json(&["--num-samples", "4", "--seq-len", "64"]));
     assert_eq!((usual["tokens"].as_u64(), short["tokens"].as_u64()), (Some(128 * 512), Some(4 * 64)));
-    // What a block reads and puts out, what attention leaves, and hidden activations.
-    assert_eq!(usual["disk"].as_u64(), Some(128 * 512 * (3 * 128 + 384) * 4));
+    // What a block reads and puts out, what attention leaves, and hidden activations; a tenth more sequences are held out.
+    assert_eq!(usual["disk"].as_u64(), Some((128 + 13) * 512 * (3 * 128 + 384) * 4));
     assert!(usual["peak_memory"].as_u64() > short["peak_memory"].as_u64());
     let plain = place.succeed(&["plan", "nano_llama", "--scheme", "uint4_wo_128", "--json"]).json();
     assert!(plain["calibration"].is_null());
@@ -38,10 +54,12 @@ fn algorithms_cost_what_is_estimated() {
 fn data_that_cannot_be_are_refused_by_plans_too() {
     let place = Place::new();
     place.write("text.txt", "A text.");
-    for (data, length, word) in [("text.txt", "100000", "100000 tokens"), ("nowhere.txt", "64", "nowhere.txt")] {
+    for (data, length, word, code) in
+        [("text.txt", "100000", "100000 tokens", 1), ("nowhere.txt", "64", "nowhere.txt", 2)]
+    {
         let more = ["--scheme", "int8", "--algorithm", "gptq", "--calib", data, "--seq-len", length];
         let run = place.run(&[&["plan", "nano_llama"], &more[..]].concat());
-        assert!(run.code == Some(1) && run.stderr.contains(word), "{run:?}");
+        assert!(run.code == Some(code) && run.stderr.contains(word), "{run:?}");
     }
 }
 
@@ -89,4 +107,26 @@ fn the_output_has_the_planned_size() {
     assert_eq!(plan["output_bytes"], done["output_bytes"]);
     assert_eq!(plan["output_bytes"], found["bytes"]);
     assert_eq!(plan["bits_per_weight"], done["bits_per_weight"]);
+}
+
+#[test]
+fn plans_need_no_data_and_tell_that_the_run_does() {
+    let place = Place::new();
+    for options in [
+        &["--scheme", "fp8"][..],
+        &["--scheme", "int4:g32", "--algorithm", "gptq"],
+        &["--scheme", "int4:g32", "--kv-cache", "fp8"],
+        &["--scheme", "int4:g32", "--algorithm", "gptq", "--format", "gguf"],
+        &["--scheme", "Q4_0", "--algorithm", "imatrix"],
+    ] {
+        let run = place.succeed(&[&["plan", "nano_llama"], options].concat());
+        let said = format!("{}{}", run.stdout, run.stderr);
+        assert!(said.contains("calibration data") && said.contains("--calib"), "{options:?}: {said}");
+    }
+    let needs = |more: &[&str]| {
+        place.succeed(&[&["plan", "nano_llama", "--json"], more].concat()).json()["needs_data"].as_bool().unwrap()
+    };
+    assert!(needs(&["--scheme", "fp8"]) && !needs(&["--scheme", "int4:g32"]));
+    place.write("text.txt", "A text.");
+    assert!(!needs(&["--scheme", "fp8", "--calib", "text.txt"]));
 }

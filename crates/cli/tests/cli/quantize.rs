@@ -2,10 +2,18 @@
 
 use crate::kvant::{Place, contents, names};
 use crate::made_model::MadeModel;
+use crate::verify::replace;
+use kvant_quant::scheme::EVALUATION_ONLY;
 use std::fs;
 
-const FILES: [&str; 5] =
-    ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+const FILES: [&str; 6] = [
+    "config.json",
+    "generation_config.json",
+    "kvant_manifest.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
 
 #[test]
 fn the_whole_dialogue() {
@@ -22,10 +30,54 @@ fn the_whole_dialogue() {
 }
 
 #[test]
+fn evaluation_only_schemes_are_described_in_the_same_words_everywhere() {
+    let place = Place::new();
+    let said = |args: &[&str]| {
+        let run = place.run(args);
+        (run.stdout + &run.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for args in [
+        &["quantize", "--help"][..],
+        &["list", "schemes"],
+        &["list", "formats"],
+        &["plan", "nano_llama", "-s", "e5m2:g32:e8m0"],
+        &["quantize", "nano_llama", "-s", "mx9", "-o", "mx9", "--json"],
+    ] {
+        assert!(said(args).contains(EVALUATION_ONLY), "{args:?}: {}", said(args));
+    }
+    let end = place.succeed(&["quantize", "nano_llama", "-s", "int16:channel", "-o", "int16"]).stderr;
+    assert!(end.contains(&format!("use              {EVALUATION_ONLY}\n")), "{end}");
+    assert!(include_str!("../../../../docs/formats.md").contains(EVALUATION_ONLY));
+    // No format points to another that has no place either.
+    for format in ["quark", "compressed-tensors", "awq", "gptq", "fp8"] {
+        let run = place.run(&["plan", "nano_llama", "-s", "mxint8", "--format", format]);
+        assert!(run.code == Some(1) && run.stderr.contains(EVALUATION_ONLY), "{format}: {run:?}");
+        assert!(run.stderr.ends_with("hint: use --format fake\n"), "{format}: {run:?}");
+    }
+}
+
+#[test]
+fn one_scale_for_a_whole_weight_of_few_bits_is_pointed_out() {
+    let place = Place::new();
+    for (scheme, finer) in
+        [("int4", "int4:g128"), ("uint4:tensor:zp", "uint4:g128:zp"), ("e2m1:tensor", "e2m1:g32:e8m0")]
+    {
+        let plan = place.succeed(&["plan", "nano_llama", "-s", scheme, "--format", "fake"]).stderr;
+        assert!(plan.contains("single scale") && plan.contains(&format!("`{finer}`")), "{scheme}: {plan}");
+    }
+    let run = place.succeed(&["quantize", "nano_llama", "-s", "int4", "-o", "out"]).stderr;
+    assert!(run.contains("`int4:tensor` gives each weight a single scale") && run.contains("`int4:g128`"), "{run}");
+    for scheme in ["int4:g128", "int4:channel", "int8", "e4m3"] {
+        let plan = place.succeed(&["plan", "nano_llama", "-s", scheme, "--weights-only"]).stderr;
+        assert!(!plan.contains("single scale"), "{scheme}: {plan}");
+    }
+}
+
+#[test]
 fn every_scheme_ends_well_or_is_refused_for_want_of_data() {
     let place = Place::new();
     let schemes = place.succeed(&["list", "schemes", "--json"]).json();
-    for row in schemes.as_array().unwrap() {
+    for row in schemes["rows"].as_array().unwrap() {
         let name = row["name"].as_str().unwrap();
         let run = place.run(&["quantize", "nano_llama", "--scheme", name, "-o", name, "--json"]);
         if row["calibrated"] == true {
@@ -40,9 +92,9 @@ fn every_scheme_ends_well_or_is_refused_for_want_of_data() {
         };
         assert_eq!(run.code, Some(0), "{name}: {run:?}");
         let done = run.json();
-        assert_eq!(done["export"], row["export"], "{name}");
+        assert_eq!(done["format"], row["export"], "{name}");
         if row["export"] == "gguf" {
-            assert!(place.path(name).is_file() && done["quantized_tensors"].is_number(), "{name}: {done}");
+            assert!(place.path(name).is_file() && done["quantized_layers"].is_number(), "{name}: {done}");
             continue;
         }
         assert_eq!((&done["quantized_layers"], &done["kept_tensors"]), (&28.into(), &11.into()), "{name}");
@@ -71,7 +123,6 @@ fn an_output_is_replaced_only_when_asked() {
     let place = Place::new();
     let quantize = |more: &[&str]| place.run(&[&["quantize", "nano_llama", "-o", "out", "--scheme"], more].concat());
     assert_eq!(quantize(&["mxfp4"]).code, Some(0));
-    place.write("out/mine.txt", "kept until it is replaced");
     let before = contents(&place.path("out"));
     let refused = quantize(&["ptpc_fp8"]);
     assert_eq!(refused.code, Some(1));
@@ -95,8 +146,8 @@ fn a_file_in_place_of_a_parent_is_reported() {
     let place = Place::new();
     place.write("file", "");
     let run = place.run(&["quantize", "nano_llama", "--scheme", "mxfp4", "-o", "file/out"]);
-    assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
-    assert!(run.stderr.starts_with("error: cannot ") && run.stderr.contains("file"), "{}", run.stderr);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
+    assert!(run.stderr.starts_with("error: cannot ") && run.stderr.contains("not a directory"), "{}", run.stderr);
 }
 
 #[cfg(unix)]
@@ -152,10 +203,71 @@ fn the_configuration_of_an_output_is_a_recipe() {
 }
 
 #[test]
-fn a_single_file_is_a_checkpoint() {
+fn a_single_file_is_quantized_with_the_files_beside_it() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama/model.safetensors", "--scheme", "W4A16", "-o", "out", "--quiet"]);
-    assert_eq!(names(&place.path("out")), ["model.safetensors"]);
+    place.succeed(&["quantize", "nano_llama", "--scheme", "W4A16", "-o", "of_directory", "--quiet"]);
+    assert_eq!(contents(&place.path("out")), contents(&place.path("of_directory")));
+    assert!(names(&place.path("out")).contains(&"tokenizer.json".to_owned()));
+}
+
+#[test]
+fn tensors_without_a_configuration_are_no_model() {
+    let place = Place::new();
+    std::fs::rename(place.path("nano_llama/model.safetensors"), place.path("bare.safetensors")).unwrap();
+    let refused = place.run(&["quantize", "bare.safetensors", "--scheme", "W4A16", "--format", "quark", "-o", "out"]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("--format quark needs a config.json"), "{refused:?}");
+    assert!(refused.stderr.contains("--format tensors"), "{refused:?}");
+
+    let options = ["bare.safetensors", "--scheme", "W4A16"];
+    let plan = place.succeed(&[&["plan"], &options[..]].concat());
+    assert!(plan.stdout.contains("export tensors") && plan.stdout.contains("no runtime, as a model"), "{plan:?}");
+    let run = place.succeed(&[&["quantize", "-o", "out"], &options[..]].concat());
+    assert_eq!(run.stderr.matches("no runtime loads").count(), 2, "{run:?}");
+    assert_eq!(names(&place.path("out")), ["kvant_manifest.json", "model.safetensors"]);
+    let verified = place.succeed(&["verify", "out"]);
+    assert!(verified.stdout.contains("no runtime loads them as a model"), "{verified:?}");
+    let found = place.succeed(&["inspect", "out", "--json"]).json();
+    let layer = &found["quantization"]["config"]["layers"]["model.layers.0.mlp.up_proj"];
+    assert_eq!((&layer["scheme"], &layer["dtype"]), (&"int4:g128".into(), &"int4".into()));
+    assert_eq!((&layer["shape"], &layer["group"]), (&serde_json::json!([384, 128]), &serde_json::json!([1, 128])));
+
+    // The codes stand for the values that plain floats would have.
+    place.succeed(&["convert", "out", "--to", "float", "-o", "floats"]);
+    place.succeed(&[&["quantize", "--format", "fake", "-o", "fake"], &options[..]].concat());
+    assert_eq!(contents(&place.path("floats")), contents(&place.path("fake")));
+    place.succeed(&["verify", "floats"]);
+}
+
+#[test]
+fn code_that_configurations_name_goes_along() {
+    let place = Place::new();
+    let map = "\"auto_map\": {\"AutoModelForCausalLM\": \"modeling_x.X\"}, \"vocab_size\": 2048";
+    replace(&place, "nano_llama/config.json", "\"vocab_size\": 2048", map);
+    let args = ["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out"];
+    for command in [&args[..], &["plan", "nano_llama", "--scheme", "int4_wo_128"]] {
+        let refused = place.run(command);
+        assert_eq!(refused.code, Some(1));
+        assert!(
+            refused.stderr.contains("modeling_x.py") && refused.stderr.contains("config.json names it"),
+            "{refused:?}"
+        );
+    }
+    assert!(!place.path("out").exists());
+    place.write("nano_llama/modeling_x.py", "from .parts.norm import Norm\n");
+    std::fs::create_dir(place.path("nano_llama/parts")).unwrap();
+    place.write("nano_llama/parts/norm.py", "raise SystemExit\n");
+    let run = place.succeed(&args);
+    assert!(run.stderr.contains("trust_remote_code"), "{run:?}");
+    for file in ["modeling_x.py", "parts/norm.py"] {
+        let read = |model: &str| std::fs::read(place.path(&format!("{model}/{file}"))).unwrap();
+        assert_eq!(read("out"), read("nano_llama"));
+    }
+    std::fs::remove_file(place.path("out/parts/norm.py")).unwrap();
+    let verified = place.run(&["verify", "out"]);
+    assert_eq!(verified.code, Some(1));
+    assert!(verified.stdout.contains("parts/norm.py"), "{verified:?}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn spawn(place: &Place, out: &str) -> Child {
 fn wait_for_work(place: &Place, out: &str) {
     let journal = place.path(&format!("{out}.partial.journal"));
     let begun = Instant::now();
-    while journal.metadata().map_or(0, |metadata| metadata.len()) < 300 {
+    while std::fs::read_to_string(&journal).unwrap_or_default().matches("\"job\"").count() < 2 {
         assert!(begun.elapsed() < Duration::from_secs(20), "no work on {out}");
         sleep(Duration::from_millis(1));
     }
@@ -93,9 +93,23 @@ fn unfinished_work_of_another_recipe_is_not_mixed_in() {
     wait_for_work(&place, "out");
     child.kill().unwrap();
     child.wait().unwrap();
-    let other = |out| place.succeed(&["quantize", "model", "--scheme", "mxfp4", "--json", "-o", out]).json();
-    assert_eq!(other("out")["resumed_jobs"], 0);
-    other("fresh");
+    let other = |out: &'static str, more: &[&'static str]| {
+        let line =
+            [&["quantize", "model"], &OPTIONS[..], &["--max-shard-size", "5MB", "--json", "-o", out], more].concat();
+        place.run(&line)
+    };
+    let before = names(&place.path("out.partial"));
+    for more in [&[][..], &["--overwrite"]] {
+        let refused = other("out", more);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let told = "unfinished run with other options: --max-shard-size 4MB, now --max-shard-size 5MB";
+        assert!(refused.stderr.contains(told) && refused.stderr.contains("--restart"), "{}", refused.stderr);
+        assert!(!refused.stderr.contains("--scheme"), "options that agree are not told: {}", refused.stderr);
+        assert_eq!(names(&place.path("out.partial")), before);
+    }
+    let restarted = other("out", &["--restart"]);
+    assert_eq!((restarted.code, &restarted.json()["resumed_jobs"]), (Some(0), &0.into()));
+    other("fresh", &[]);
     assert!(contents(&place.path("out")) == contents(&place.path("fresh")));
 }
 
@@ -108,6 +122,7 @@ fn two_runs_do_not_write_one_output() {
     let second = place.run(&args("out"));
     signal(&child, "-CONT");
     assert_eq!((second.code, second.json()["error"]["kind"].as_str()), (Some(1), Some("system")), "{second:?}");
+    assert!(second.stderr.contains(&format!("another run (process {}) is writing", child.id())), "{}", second.stderr);
     assert!(child.wait().unwrap().success());
 }
 
@@ -117,16 +132,21 @@ fn ctrl_c_stops_cleanly() {
         return;
     }
     let place = place();
-    let child = place.command(&args("out")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for_work(&place, "out");
-    ["-STOP", "-INT", "-CONT"].iter().for_each(|name| signal(&child, name));
-    let output = child.wait_with_output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!((output.status.code(), stderr.as_ref()), (Some(130), "stopped; the same command goes on from here\n"));
-    assert!(!place.path("out").exists());
-    assert!(place.succeed(&args("out")).json()["resumed_jobs"].as_u64().unwrap() > 0);
     place.succeed(&args("whole"));
-    assert!(contents(&place.path("out")) == contents(&place.path("whole")));
+    for (out, name, code) in [("out", "-INT", 130), ("other", "-TERM", 143)] {
+        let child = place.command(&args(out)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_work(&place, out);
+        ["-STOP", name, "-CONT"].iter().for_each(|name| signal(&child, name));
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            (output.status.code(), stderr.as_ref()),
+            (Some(code), "stopped; the same command goes on from here\n")
+        );
+        assert!(!place.path(out).exists());
+        assert!(place.succeed(&args(out)).json()["resumed_jobs"].as_u64().unwrap() > 0);
+        assert!(contents(&place.path(out)) == contents(&place.path("whole")));
+    }
 }
 
 /// Shells start background jobs so; then the signal does nothing, as it should.

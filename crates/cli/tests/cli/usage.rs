@@ -72,6 +72,29 @@ fn the_help_of_sensitivity_has_what_graphs_have() {
 }
 
 #[test]
+fn names_of_nothing_are_wrong_usage() {
+    let place = Place::new();
+    let quantize = |more: &[&'static str]| [&["quantize", "nano_llama", "-o", "out"], more].concat();
+    for line in [
+        quantize(&["-s", "int5x"]),
+        quantize(&["-s", "int4:g32", "--algorithm", "gptp"]),
+        quantize(&["-s", "int4:g32", "--format", "quarks"]),
+        quantize(&["-s", "int4:g32", "--algorithm", "gptq", "--calib", "nowhere.txt"]),
+        quantize(&["-s", "Q4_0", "--imatrix", "nowhere.gguf"]),
+        quantize(&["--recipe", "nowhere.toml"]),
+        vec!["plan", "nano_llama", "-s", "Q4_K_X"],
+        vec!["eval", "nano_llama", "--data", "nowhere.txt"],
+        vec!["quantize", "a.onnx", "--preset", "A7W9", "-o", "out.onnx"],
+        vec!["quantize", "a.onnx", "--preset", "A8W8", "--data", "nowhere.npz", "-o", "out.onnx"],
+        vec!["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "random", "--test", "nowhere.npz"],
+    ] {
+        let run = place.run(&line);
+        assert_eq!(run.code, Some(2), "{line:?}: {run:?}");
+    }
+    assert_eq!(names(&place.path("")), ["nano_llama"]);
+}
+
+#[test]
 fn values_that_lose_digits_are_told_of() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);
@@ -89,13 +112,13 @@ fn graphs_are_told_with_their_whole_path_and_are_not_their_own_source() {
     let run = place.succeed(&["quantize", "float.onnx", "--preset", "FP16_MODEL", "-o", "half.onnx"]);
     assert!(Path::new(run.stdout.trim()).is_absolute() && run.stdout.trim().ends_with("half.onnx"), "{run:?}");
     let run = place.run(&["quantize", "float.onnx", "--preset", "FP16_MODEL", "-o", "float.onnx", "--overwrite"]);
-    assert!(run.code == Some(1) && run.stderr.contains("is the source"), "{run:?}");
+    assert!(run.code == Some(2) && run.stderr.contains("is the source"), "{run:?}");
     for options in
         [&["--layout", "qoperator", "--activation", "uint16"][..], &["--layout", "qoperator", "--form", "quark"]]
     {
         let line = ["quantize", "float.onnx", "--preset", "A8W8", "--data", "random", "-o", "out.onnx"];
         let run = place.run(&[&line[..], options].concat());
-        assert!(run.code == Some(1) && run.stderr.contains("layout qoperator and"), "{run:?}");
+        assert!(run.code == Some(2) && run.stderr.contains("layout qoperator and"), "{run:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 
 /// Replaces a text in a file of text.
-fn replace(place: &Place, file: &str, from: &str, to: &str) {
+pub fn replace(place: &Place, file: &str, from: &str, to: &str) {
     let text = fs::read_to_string(place.path(file)).unwrap();
     assert!(text.contains(from), "{file}");
     place.write(file, &text.replace(from, to));
@@ -88,15 +88,21 @@ fn an_output_that_would_not_pass_is_not_made_unless_nobody_looks() {
     let args = ["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out"];
     insta::assert_snapshot!("quantize_unfit", place.show(&args));
     assert_eq!(names(&place.path("")), ["nano_llama"]);
+    // `kvant plan` refuses it too, and has no such option to name.
+    let plan = place.run(&["plan", "nano_llama", "--scheme", "int4_wo_128"]);
+    assert!(plan.code == Some(1) && !plan.stderr.contains("--no-verify"), "{plan:?}");
     place.succeed(&[&args[..], &["--no-verify"]].concat());
     assert_eq!(names(&place.path("")), ["nano_llama", "out"]);
 }
 
 #[test]
-fn a_model_without_a_configuration_is_quantized_all_the_same() {
+fn tensors_without_a_configuration_are_judged_by_what_describes_them() {
     let place = Place::new();
-    place.succeed(&["quantize", "nano_llama/model.safetensors", "--scheme", "int4_wo_128", "-o", "out"]);
+    std::fs::remove_file(place.path("nano_llama/config.json")).unwrap();
+    place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g128:bf16", "-o", "out"]);
+    place.succeed(&["verify", "out"]);
+    overwrite(&place, "out/model.safetensors", "model.layers.2.mlp.up_proj.weight_scale", &[0xFF, 0xFF]);
     let run = place.run(&["verify", "out"]);
     assert_eq!(run.code, Some(1));
-    assert!(run.stderr.contains("config.json"), "{run:?}");
+    assert!(run.stdout.contains("model.layers.2.mlp.up_proj.weight_scale"), "{run:?}");
 }

@@ -28,6 +28,18 @@ pub enum CheckpointError {
         /// One of the files.
         file: PathBuf,
     },
+    /// The tensors are those of an adapter.
+    #[error("this is a LoRA adapter, not a model{}", base.as_ref().map(|base| format!(": it was trained on {}", Quoted(base))).unwrap_or_default())]
+    Adapter {
+        /// The model that it was trained on, as it says.
+        base: Option<String>,
+    },
+    /// A folder is none of an adapter.
+    #[error("there is no {missing} here, which every adapter has")]
+    NoAdapter {
+        /// The file.
+        missing: &'static str,
+    },
     /// There are several indices, and none has the usual name.
     #[error("{} and {} are both indices; which is meant?", first.display(), second.display())]
     TwoIndices {
@@ -119,6 +131,10 @@ impl CheckpointError {
             Self::NotSafetensors => "name the directory of a model, or one .safetensors or .gguf file",
             Self::Pickle { .. } => "convert the weights to safetensors first; Kvant never runs pickles",
             Self::Gguf { .. } => "start from the original safetensors checkpoint",
+            Self::Adapter { .. } => "name the model that it was trained on, and give the adapter with --lora DIR",
+            Self::NoAdapter { .. } => {
+                "give --lora the folder that holds adapter_config.json and adapter_model.safetensors, as PEFT saves them"
+            }
             Self::NoWeights => "give the directory that holds config.json and the *.safetensors files",
             Self::MissingShard { .. } => "the download may be incomplete; fetch the missing file",
             Self::TwoIndices { .. } => {

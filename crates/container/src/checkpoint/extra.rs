@@ -1,15 +1,21 @@
 //! The files of a directory that are not the checkpoint's tensors: which go along with a copy, and which do not.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::code;
+use super::modules;
 use super::sources::PICKLE_EXTENSIONS;
 use crate::error::Error;
 
 /// The model's description, which a copy rewrites.
 pub(super) const CONFIG_FILE: &str = "config.json";
+
+/// What tells which files of a directory Kvant wrote: true of that directory alone.
+pub const MANIFEST_FILE: &str = "kvant_manifest.json";
 
 /// Weights in formats of other frameworks.
 const FOREIGN_EXTENSIONS: &[&str] = &["h5", "msgpack", "gguf", "onnx", "ot"];
@@ -32,7 +38,7 @@ pub enum LeftOutReason {
     Directory,
     /// A broken link, a socket, a device.
     NotAFile,
-    /// Code is not copied, so that a copy never runs code that nobody looked at.
+    /// Code that no configuration names.
     Code,
     /// A safetensors file that is not part of the checkpoint.
     OtherSafetensors,
@@ -48,7 +54,7 @@ impl fmt::Display for LeftOutReason {
             Self::Hidden => "hidden file",
             Self::Directory => "directory",
             Self::NotAFile => "not a regular file",
-            Self::Code => "code",
+            Self::Code => "code that no configuration names",
             Self::OtherSafetensors => "safetensors file that is not part of the checkpoint",
             Self::OtherWeights => "weights in another format",
             Self::OtherIndex => "index of other weights",
@@ -74,19 +80,26 @@ pub(super) fn has_extension(name: &str, extensions: &[&str]) -> bool {
 }
 
 /// Splits a directory into the files to carry along and those to leave, both sorted. The checkpoint's `own` files and its
-/// `config.json` are neither.
+/// `config.json` are neither, and neither is a manifest.
 pub(super) fn sort_files(dir: &Path, own: &[&Path]) -> Result<(Vec<PathBuf>, Vec<LeftOutFile>), Error> {
     let (mut extra, mut left_out) = (vec![], vec![]);
+    // A file that was given by its name alone lies in `.`.
+    let is_own = |path: &Path| own.iter().any(|own| dir.join(own.strip_prefix(dir).unwrap_or(own)) == *path);
+    let named: BTreeSet<PathBuf> = code::find(dir).files.into_iter().chain(modules::find(dir)).collect();
     for name in list_dir(dir)? {
         let path = dir.join(&name);
-        if name == CONFIG_FILE || own.contains(&path.as_path()) {
+        if name == CONFIG_FILE || name == MANIFEST_FILE || is_own(&path) {
             continue;
         }
         match reason_to_leave(&path, &name.to_string_lossy()) {
+            Some(LeftOutReason::Code) if named.iter().any(|file| *file == *name) => {}
+            Some(LeftOutReason::Directory) if named.iter().any(|file| file.starts_with(&name)) => {}
             Some(reason) => left_out.push(LeftOutFile { name: name.into(), reason }),
             None => extra.push(name.into()),
         }
     }
+    extra.extend(named);
+    extra.sort();
     Ok((extra, left_out))
 }
 

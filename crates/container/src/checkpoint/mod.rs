@@ -1,16 +1,21 @@
 //! A checkpoint as it lies on disk: a directory with one or more safetensors files, or a single file; or a GGUF file, seen as
 //! one. Nothing about what the tensors mean.
 
+mod adapter;
+mod code;
 mod error;
 mod extra;
 mod index;
+mod modules;
 mod sources;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+pub use adapter::AdapterSource;
+pub use code::{CustomCode, MissingCode};
 pub use error::CheckpointError;
-pub use extra::{LeftOutFile, LeftOutReason};
+pub use extra::{LeftOutFile, LeftOutReason, MANIFEST_FILE};
 
 use crate::error::Error;
 use crate::gguf::GgufFile;
@@ -25,13 +30,17 @@ const MAX_CONFIG_LEN: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    is_dir: bool,
+    /// Where the files beside the tensors lie, config.json among them; `None` for tensors alone.
+    directory: Option<PathBuf>,
     index: Option<PathBuf>,
     shards: Vec<SafetensorsFile>,
     /// Shard and position in it of every tensor.
     positions: HashMap<String, (usize, usize)>,
     unindexed: Vec<String>,
     gguf: Option<GgufSource>,
+    adapters: Vec<AdapterSource>,
+    /// Tensors that take the place of those of the same names.
+    replaced: Option<SafetensorsFile>,
 }
 
 /// A GGUF file behind a checkpoint, and what was made of it.
@@ -46,7 +55,8 @@ impl Checkpoint {
     /// Opens a directory or a single `.safetensors` file.
     ///
     /// In a directory, `model.safetensors.index.json` names the shards; without one `model.safetensors` is the checkpoint,
-    /// then the only other index, then all `*.safetensors` files together.
+    /// then the only other index, then all `*.safetensors` files together. A single file with a `config.json` beside it is the
+    /// model of that directory, unless it is one shard of several.
     ///
     /// # Errors
     ///
@@ -56,17 +66,20 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let sources = Sources::find(path)?;
         let shards = sources.open_shards()?;
+        adapter::refuse_alone(path, &shards)?;
         let positions = unique_positions(path, &shards)?;
         let unindexed = sources.check_index(&shards, &positions)?;
-        let Sources { is_dir, index, .. } = sources;
+        let Sources { directory, index, .. } = sources;
         Ok(Self {
             path: path.to_path_buf(),
-            is_dir,
+            directory,
             index: index.map(|i| i.path),
             shards,
             positions,
             unindexed,
             gguf: None,
+            adapters: Vec::new(),
+            replaced: None,
         })
     }
 
@@ -84,7 +97,19 @@ impl Checkpoint {
         let (path, shards) = (file.path().to_path_buf(), vec![small]);
         let positions = unique_positions(&path, &shards)?;
         let gguf = Some(GgufSource { file, files });
-        Ok(Checkpoint { path, is_dir: false, index: None, shards, positions, unindexed: Vec::new(), gguf })
+        let unindexed = Vec::new();
+        let adapters = Vec::new();
+        Ok(Checkpoint {
+            path,
+            directory: None,
+            index: None,
+            shards,
+            positions,
+            unindexed,
+            gguf,
+            adapters,
+            replaced: None,
+        })
     }
 
     /// The GGUF file behind it, if it is one.
@@ -103,6 +128,12 @@ impl Checkpoint {
         &self.path
     }
 
+    /// Where config.json, tokenizer and the like lie: the directory that was opened, or that of a single file with a config.json
+    /// beside it. `None` for tensors alone.
+    pub fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
+    }
+
     /// The files that hold the tensors, sorted by name.
     pub fn shards(&self) -> &[SafetensorsFile] {
         &self.shards
@@ -110,11 +141,20 @@ impl Checkpoint {
 
     /// All tensors, sorted by shard and then by the order of their bytes.
     pub fn tensors(&self) -> impl Iterator<Item = TensorView<'_>> {
-        self.shards.iter().flat_map(SafetensorsFile::tensors)
+        let tensors = self.shards.iter().flat_map(SafetensorsFile::tensors);
+        tensors.map(|tensor| self.replaced(tensor.name()).unwrap_or(tensor))
+    }
+
+    /// What takes the place of a tensor.
+    fn replaced(&self, name: &str) -> Option<TensorView<'_>> {
+        self.replaced.as_ref()?.tensors().find(|tensor| tensor.name() == name)
     }
 
     /// The tensor of a name.
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        if let Some(replaced) = self.replaced(name) {
+            return Some(replaced);
+        }
         let &(shard, position) = self.positions.get(name)?;
         self.shards.get(shard)?.get(position)
     }
@@ -143,7 +183,7 @@ impl Checkpoint {
         metadata
     }
 
-    /// The contents of `config.json`; `None` if there is none, or if the checkpoint is a single file.
+    /// The contents of `config.json`; `None` if there is none.
     ///
     /// # Errors
     ///
@@ -152,25 +192,27 @@ impl Checkpoint {
         self.json(extra::CONFIG_FILE)
     }
 
-    /// The contents of a JSON file of the directory itself, as [`Self::config`] reads them.
+    /// The contents of a JSON file of the [directory](Self::directory) itself, as [`Self::config`] reads them.
     ///
     /// # Errors
     ///
     /// As for [`Self::config`].
     pub fn json(&self, name: &str) -> Result<Option<serde_json::Value>, Error> {
-        let path = self.path.join(name);
         if let Some(bytes) = self.gguf.as_ref().and_then(|source| source.files.get(name)) {
             let parsed = serde_json::from_slice(bytes);
-            return parsed.map(Some).map_err(|error| Error::Json { file: path, message: error.to_string() });
+            let file = self.path.join(name);
+            return parsed.map(Some).map_err(|error| Error::Json { file, message: error.to_string() });
         }
-        match self.is_dir && path.try_exists().map_err(|e| Error::io("open", &path, None, e))? {
+        let Some(path) = self.directory.as_ref().map(|directory| directory.join(name)) else { return Ok(None) };
+        match path.try_exists().map_err(|e| Error::io("open", &path, None, e))? {
             true => read_python_json(&path, MAX_CONFIG_LEN).map(Some),
             false => Ok(None),
         }
     }
 
     /// The names of the files to carry along to a copy of the checkpoint, sorted: tokenizer, chat template, generation
-    /// config, licence, whatever lies in the directory itself and is neither weights, index, `config.json` nor code.
+    /// config, licence, whatever lies in the directory itself and is neither weights, index nor `config.json`, and of code what
+    /// configurations name, folders included.
     ///
     /// # Errors
     ///
@@ -188,13 +230,15 @@ impl Checkpoint {
         Ok(self.sort_files()?.1)
     }
 
+    /// The code that configurations name.
+    pub fn custom_code(&self) -> CustomCode {
+        self.directory.as_deref().map(code::find).unwrap_or_default()
+    }
+
     fn sort_files(&self) -> Result<(Vec<PathBuf>, Vec<LeftOutFile>), Error> {
         let shards = self.shards.iter().map(SafetensorsFile::path);
         let own: Vec<&Path> = shards.chain(self.index.as_deref()).collect();
-        match self.is_dir {
-            true => extra::sort_files(&self.path, &own),
-            false => Ok((vec![], vec![])),
-        }
+        self.directory.as_ref().map_or(Ok((vec![], vec![])), |directory| extra::sort_files(directory, &own))
     }
 }
 

@@ -6,8 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::CheckpointError;
-use super::extra::{has_extension, list_dir};
+use super::extra::{CONFIG_FILE, has_extension, list_dir};
 use super::index::ShardIndex;
+use crate::directory::directory_of;
 use crate::error::Error;
 use crate::safetensors::SafetensorsFile;
 
@@ -21,7 +22,8 @@ pub(super) const PICKLE_EXTENSIONS: &[&str] = &["bin", "pt", "pth", "ckpt", "pkl
 /// The files of a checkpoint, found but not opened.
 #[derive(Debug)]
 pub(super) struct Sources {
-    pub is_dir: bool,
+    /// Where the files beside the shards lie; `None` for a single file without a model around it.
+    pub directory: Option<PathBuf>,
     pub index: Option<ShardIndex>,
     /// The shards, sorted by name.
     shards: Vec<PathBuf>,
@@ -32,11 +34,14 @@ impl Sources {
     /// Looks at a directory or a single file, and reads the index if there is one.
     pub fn find(path: &Path) -> Result<Self, Error> {
         let metadata = fs::metadata(path).map_err(|e| cannot_open(path, e))?;
-        let (index, shards) = match metadata.is_dir() {
-            true => find_in_dir(path)?,
-            false => (None, vec![check_single_file(path)?]),
+        let (index, shards, directory) = match metadata.is_dir() {
+            true => {
+                let (index, shards) = find_in_dir(path)?;
+                (index, shards, Some(path.to_path_buf()))
+            }
+            false => (None, vec![check_single_file(path)?], directory_around(path)),
         };
-        Ok(Self { is_dir: metadata.is_dir(), index, shards, path: path.to_path_buf() })
+        Ok(Self { directory, index, shards, path: path.to_path_buf() })
     }
 
     /// Maps all shards and checks their headers.
@@ -107,6 +112,27 @@ fn check_single_file(path: &Path) -> Result<PathBuf, Error> {
     }
 }
 
+/// The directory of a single file, where that is a model's: there is a config.json, and the file is not one shard of several.
+fn directory_around(file: &Path) -> Option<PathBuf> {
+    let directory = directory_of(file);
+    let is_model = directory.join(CONFIG_FILE).is_file();
+    (is_model && !is_one_of_several(directory, file)).then(|| directory.to_path_buf())
+}
+
+/// Whether an index in the directory names the file beside others. One that cannot be read says nothing.
+fn is_one_of_several(directory: &Path, file: &Path) -> bool {
+    let names = list_dir(directory).unwrap_or_default();
+    let indices = names.iter().map(|name| directory.join(name)).filter(|path| is_index(path));
+    indices.filter_map(|path| ShardIndex::read(&path).ok()).any(|index| {
+        let shards = index.shards();
+        shards.len() > 1 && shards.keys().any(|shard| file.file_name().is_some_and(|name| name == *shard))
+    })
+}
+
+fn is_index(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(INDEX_SUFFIX)
+}
+
 /// The index, if any, and the shards of a directory.
 fn find_in_dir(dir: &Path) -> Result<(Option<ShardIndex>, Vec<PathBuf>), Error> {
     let files: Vec<PathBuf> =
@@ -139,7 +165,7 @@ fn choose_index(dir: &Path, files: &[PathBuf]) -> Result<Option<PathBuf>, Error>
     if files.contains(&dir.join(SINGLE_FILE)) {
         return Ok(None);
     }
-    let others: Vec<&PathBuf> = files.iter().filter(|path| path.to_string_lossy().ends_with(INDEX_SUFFIX)).collect();
+    let others: Vec<&PathBuf> = files.iter().filter(|path| is_index(path)).collect();
     match others[..] {
         [first, second, ..] => {
             let problem = CheckpointError::TwoIndices { first: first.clone(), second: second.clone() };

@@ -100,14 +100,25 @@ fn an_index_with_another_name_is_found_if_it_is_the_only_one() {
 }
 
 #[test]
-fn a_single_file_is_a_checkpoint_without_config_and_extras() {
-    let dir = dir_with(&[("config.json", "{}"), ("tokenizer.json", "{}")]);
+fn a_single_file_has_the_files_beside_it_where_they_make_a_model() {
+    let dir = dir_with(&[("tokenizer.json", "{}")]);
     shard(&dir, "x.safetensors", &["x"]);
-    let checkpoint = Checkpoint::open(&dir.path().join("x.safetensors")).unwrap();
-    assert_eq!(names(&checkpoint), ["x"]);
-    assert_eq!(checkpoint.config().unwrap(), None);
-    assert_eq!(checkpoint.extra_files().unwrap(), Vec::<PathBuf>::new());
-    assert_eq!(checkpoint.left_out_files().unwrap(), []);
+    let open = || Checkpoint::open(&dir.path().join("x.safetensors")).unwrap();
+    let bare = open();
+    assert_eq!((names(&bare), bare.directory()), (vec!["x"], None));
+    assert_eq!(bare.config().unwrap(), None);
+    assert_eq!(bare.extra_files().unwrap(), Vec::<PathBuf>::new());
+    assert_eq!(bare.left_out_files().unwrap(), []);
+    fs::write(dir.path().join("config.json"), r#"{"model_type":"x"}"#).unwrap();
+    let model = open();
+    assert_eq!((names(&model), model.directory()), (vec!["x"], Some(dir.path())));
+    assert_eq!(model.config().unwrap().unwrap()["model_type"], "x");
+    assert_eq!(model.extra_files().unwrap(), [PathBuf::from("tokenizer.json")]);
+    assert_eq!(model.left_out_files().unwrap(), []);
+    // One shard of several is not the model of the directory.
+    shard(&dir, "y.safetensors", &["y"]);
+    index(&dir, r#"{"x":"x.safetensors","y":"y.safetensors"}"#);
+    assert_eq!(open().config().unwrap(), None);
 }
 
 #[test]
@@ -264,4 +275,14 @@ fn links_are_followed_as_in_download_caches() {
     assert_eq!(names(&checkpoint), ["x"]);
     assert_eq!(checkpoint.extra_files().unwrap(), [PathBuf::from("tokenizer.json")]);
     assert_eq!(checkpoint.left_out_files().unwrap()[0].reason, LeftOutReason::NotAFile);
+}
+
+#[test]
+fn an_adapter_alone_is_no_model() {
+    let dir = dir_with(&[]);
+    shard(&dir, "adapter_model.safetensors", &["a.lora_A.weight", "a.lora_B.weight"]);
+    assert!(matches!(problem(dir.path()), CheckpointError::Adapter { base: None }));
+    // A model may hold adapters beside its weights, and lie beside one.
+    shard(&dir, "model.safetensors", &["a.weight", "a.lora_A.speech.weight"]);
+    assert_eq!(names(&Checkpoint::open(dir.path()).unwrap()), ["a.weight", "a.lora_A.speech.weight"]);
 }

@@ -1,7 +1,7 @@
 //! Writing a model: one protobuf file, and one file of external data beside it where asked for or needed.
 
 use crate::directory::directory_of;
-use crate::positioned::readable_by_others;
+use crate::new_file::new_file_for;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -203,13 +203,10 @@ fn refer(tensor: &mut TensorProto, location: &str, offset: u64, length: usize) {
 }
 
 fn temporary(path: &Path) -> Result<tempfile::NamedTempFile, Error> {
-    let directory = directory_of(path);
-    let made = tempfile::Builder::new().prefix(".kvant-").tempfile_in(directory);
-    made.map_err(|e| Error::io("create a file in", directory, None, e))
+    new_file_for(path).map_err(|e| Error::io("create a file in", directory_of(path), None, e))
 }
 
 fn persist(file: tempfile::NamedTempFile, path: &Path) -> Result<(), Error> {
-    readable_by_others(file.as_file()).map_err(|e| Error::io("set the permissions of", path, None, e))?;
     file.persist(path).map(drop).map_err(|e| Error::io("rename to", path, None, e.error))
 }
 

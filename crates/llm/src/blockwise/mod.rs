@@ -6,9 +6,11 @@
 //! Weights are not copied to be changed: what a transform does is folded in when they are read. Not the formulas, which are
 //! in `kvant_quant`, nor the choice of what is quantized, which is the plan's.
 
+mod by_columns;
 mod capture;
 mod error;
 mod inputs;
+mod loss;
 mod meter;
 mod nearest;
 mod reached;
@@ -23,8 +25,9 @@ mod trial;
 mod work;
 
 pub use error::BlockwiseError;
+pub use meter::{BlockProgress, BlockStage};
 pub use report::{BlockwiseReport, LayerReport, LinkReport, Starved};
 pub use run::{Carry, Settings, Sources, run};
-pub(crate) use search::{SEARCH_ROWS, SEARCH_TOKENS};
+pub(crate) use search::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 pub use state::{Found, State};
 pub(crate) use streams::StreamShape;

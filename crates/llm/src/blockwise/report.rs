@@ -1,10 +1,11 @@
 //! What a calibrated run tells of every layer and link: part of `calibration.json` beside the checkpoint, and of the table
 //! at the end of a run. Computes nothing but totals.
 
+use crate::calibration::data::HeldOut;
 use serde::{Deserialize, Serialize};
 
-/// What became of one layer. Losses are squared errors of the layer's outputs over all calibration tokens,
-/// `tr((W - Q) H (W - Q)^T)`.
+/// What became of one layer. Losses are squared errors of the layer's outputs over all tokens that are held out, or over all
+/// calibration tokens where none are, `tr((W - Q) H (W - Q)^T)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerReport {
     /// Its name in the output.
@@ -13,6 +14,9 @@ pub struct LayerReport {
     pub algorithm: String,
     /// Calibration tokens that reached it.
     pub tokens: u64,
+    /// Held-out tokens that reached it, over which the losses are taken; none where they are those of calibration tokens, which
+    /// say little of other text.
+    pub held_out: Option<u64>,
     /// The loss of what there would be without any algorithm: the source's weights rounded to nearest, scales moved afterwards,
     /// for the same outputs. Of weights with more than a thousand rows, as every second, third, ... of them tells.
     pub loss_rtn: Option<f64>,
@@ -57,14 +61,16 @@ pub struct LinkReport {
     pub note: Option<String>,
 }
 
-/// A layer that too few tokens reached, and what was done instead.
+/// A layer that too few tokens reached, and what was done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Starved {
     /// Its name in the output.
     pub layer: String,
     /// Calibration tokens that reached it.
     pub tokens: u64,
-    /// What was done instead.
+    /// Its inputs: with fewer tokens than these an algorithm knows less than it decides.
+    pub inputs: usize,
+    /// What was done.
     pub treatment: String,
 }
 
@@ -77,6 +83,9 @@ pub struct BlockwiseReport {
     pub links: Vec<LinkReport>,
     /// The layers that too few tokens reached.
     pub starved: Vec<Starved>,
+    /// The sequences on which losses are measured; none where the data had no more than what calibration took.
+    #[serde(default)]
+    pub held_out: Option<HeldOut>,
 }
 
 impl BlockwiseReport {
@@ -104,6 +113,7 @@ mod tests {
             layer: "fc".to_owned(),
             algorithm: "gptq".to_owned(),
             tokens: 3,
+            held_out: None,
             loss_rtn,
             loss,
             damping: None,
@@ -123,11 +133,13 @@ mod tests {
     fn reports_add_up_and_read_back() {
         let mut report = BlockwiseReport { layers: vec![layer(Some(4.0), Some(1.0))], ..BlockwiseReport::default() };
         assert_eq!(BlockwiseReport::default().mean_share(), None);
-        let starved = Starved { layer: "fc".to_owned(), tokens: 0, treatment: "rounded to nearest".to_owned() };
+        let treatment = "rounded to nearest".to_owned();
+        let starved = Starved { layer: "fc".to_owned(), tokens: 0, inputs: 4, treatment };
         report.extend(BlockwiseReport {
             layers: vec![layer(Some(1.0), Some(1.0))],
             links: vec![],
             starved: vec![starved],
+            held_out: None,
         });
         assert_eq!((report.layers.len(), report.starved.len(), report.mean_share()), (2, 1, Some(0.5)));
         let json = serde_json::to_string(&report).unwrap();

@@ -1,20 +1,22 @@
 //! Rounding the layers of a block, stage by stage: what a stage reads is computed from the stages that are rounded already.
 
+use super::by_columns::{ByColumns, scarce};
 use super::capture::{HessianTap, RowsTap};
 use super::error::BlockwiseError;
-use super::report::LayerReport;
+use super::inputs::{Inputs, InputsTap};
+use super::loss::Losses;
+use super::report::{LayerReport, Starved};
 use super::run::Blockwise;
 use super::work::Work;
 use crate::engine::EngineError;
 use crate::family::Role;
-use crate::forward::{Depth, Overlay, Routing, Variation};
+use crate::forward::{Depth, Overlay, Routing, Tap, Variation};
 use crate::plan::{PlannedLayer, PlannedStage};
 use crate::weight::{Band, WeightMatrix};
 use kvant_numeric::kernel::Range;
 use kvant_quant::hessian::{Hessian, HessianError};
-use kvant_quant::rounding::{Feedback, Gptq, Groups, Needs, Rounded, Rounding, TensorContext};
+use kvant_quant::rounding::{Damping, Feedback, Gptq, Groups, Needs, Rounding, TensorContext};
 use rayon::prelude::*;
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 /// Layers that read the same rows: they share a Hessian.
@@ -69,7 +71,8 @@ impl<'a> Blockwise<'_, 'a> {
     ) -> Result<(), BlockwiseError> {
         let drift = gptq.needs() == Needs::Drift;
         let readers = self.routers_last(readers);
-        for batch in batches(readers, self.memory, drift) {
+        let bytes = |readers: &Readers| Hessian::bytes(readers.features, drift) + self.held_out_bytes(readers.features);
+        for batch in batches(readers, self.memory, bytes) {
             let mut hessians = match drift {
                 true => self.drifted_hessians(work, depth, &batch)?,
                 false => self.hessians(work, depth, &batch)?,
@@ -101,10 +104,16 @@ impl<'a> Blockwise<'_, 'a> {
         let tap = HessianTap::new(modules, self.precision());
         let (until, next) = (Some(depth), self.room(work, depth)?);
         let variation = Variation { overlay: Some(&work.rounded), tap: Some(&tap), until, ..Variation::default() };
-        for chunk in 0..self.chunks.len() {
+        for chunk in self.calibration() {
+            self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
+        }
+        let held_out = self.held_out_tap(work, batch);
+        let variation = Variation { tap: Some(&held_out), ..variation };
+        for chunk in self.held_out() {
             self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
         }
         self.runner.rest();
+        work.held_out.extend(held_out.into_inputs());
         work.reach(next);
         Ok(tap.into_hessians())
     }
@@ -122,22 +131,35 @@ impl<'a> Blockwise<'_, 'a> {
         let mut hessians: HashMap<String, Hessian> =
             batch.iter().map(|readers| (readers.module.clone(), empty(readers))).collect();
         let (until, next) = (Some(depth), self.room(work, depth)?);
+        let held_out = self.held_out_tap(work, batch);
         for chunk in 0..self.chunks.len() {
             let (routing, overlay) = (Routing::record(), Some(&work.rounded));
+            let is_seen = self.calibration().contains(&chunk);
+            let looks: &dyn Tap = if is_seen { &tap } else { &held_out };
             let variation =
-                Variation { overlay, tap: Some(&tap), until, routing: Some(&routing), ..Variation::default() };
+                Variation { overlay, tap: Some(looks), until, routing: Some(&routing), ..Variation::default() };
             self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
             let (routing, overlay) = (routing.replay(), Some(&work.float));
-            let variation =
-                Variation { overlay, tap: Some(&float_tap), until, routing: Some(&routing), ..Variation::default() };
+            let looks = is_seen.then_some(&float_tap as &dyn Tap);
+            let variation = Variation { overlay, tap: looks, until, routing: Some(&routing), ..Variation::default() };
             self.runner.give(self.go_on(work, variation, (1, chunk), next.as_ref())?);
             for (module, hessian) in &mut hessians {
                 hessian.add_drifted(&tap.take(module), &mut float_tap.take(module));
             }
         }
         self.runner.rest();
+        work.held_out.extend(held_out.into_inputs());
         work.reach(next);
         Ok(hessians)
+    }
+
+    /// Looks at what the layers of a batch read of the sequences that are held out.
+    fn held_out_tap(&self, work: &Work<'_, '_, 'a>, batch: &[Readers]) -> InputsTap {
+        let inputs = |readers: &Readers| {
+            let keep = self.held_out_rows(work.block, &readers.module);
+            (readers.module.clone(), Inputs::new(readers.features, keep))
+        };
+        InputsTap::new(batch.iter().map(inputs))
     }
 
     fn round_readers(
@@ -148,53 +170,79 @@ impl<'a> Blockwise<'_, 'a> {
         gptq: &Gptq,
     ) -> Result<(), BlockwiseError> {
         let hessian = hessian.unwrap_or_else(|| Hessian::new(readers.features));
-        match gptq.prepare(&hessian) {
-            Ok(feedback) => {
-                let by_columns = ByColumns {
-                    hessian: &hessian,
-                    feedback: &feedback,
-                    dynamic: gptq.order.groups() == Groups::Dynamic,
-                };
-                readers.layers.iter().try_for_each(|layer| self.by_columns(work, *layer, &by_columns))
+        let asked = match gptq.prepare(&hessian) {
+            Ok(feedback) => feedback,
+            Err(HessianError::NotFinite) => return Err(self.not_finite(work.block.index, &readers.module)),
+            Err(problem) => return self.starved(work, readers, &hessian, problem.to_string()),
+        };
+        let mut feedbacks = vec![asked];
+        let scarce = scarce(&hessian);
+        if let Some(scarce) = &scarce {
+            if !Self::is_measurable(work, &readers.module) {
+                return self.starved(work, readers, &hessian, format!("{scarce}, and too few held out to measure by"));
             }
-            Err(HessianError::NotFinite) => Err(self.not_finite(work.block.index, &readers.module)),
-            Err(problem) => {
-                let starved = (hessian.tokens(), problem.to_string());
-                readers.layers.iter().try_for_each(|layer| self.to_nearest(work, readers, *layer, Some(&starved)))
-            }
+            // As much damping as the Hessian of so few tokens has in the directions that it knows.
+            let share = hessian.features() as f64 / hessian.tokens() as f64;
+            let damped = Gptq { damping: Damping::OfMeanDiagonal(share), ..*gptq };
+            feedbacks.extend(damped.prepare(&hessian));
         }
+        let by = ByColumns {
+            hessian: &hessian,
+            feedbacks: &feedbacks,
+            dynamic: gptq.order.groups() == Groups::Dynamic,
+            scarce,
+        };
+        readers.layers.iter().try_for_each(|layer| self.by_columns(work, readers, *layer, &by))
     }
 
-    fn by_columns(&self, work: &mut Work<'_, '_, 'a>, index: usize, by: &ByColumns<'_>) -> Result<(), BlockwiseError> {
+    /// Rounds layers to nearest whose inputs say too little.
+    fn starved(
+        &self,
+        work: &mut Work<'_, '_, 'a>,
+        readers: &Readers,
+        hessian: &Hessian,
+        problem: String,
+    ) -> Result<(), BlockwiseError> {
+        let starved = (hessian.tokens(), problem);
+        readers.layers.iter().try_for_each(|layer| self.to_nearest(work, readers, *layer, Some(&starved)))
+    }
+
+    fn by_columns(
+        &self,
+        work: &mut Work<'_, '_, 'a>,
+        readers: &Readers,
+        index: usize,
+        by: &ByColumns<'_>,
+    ) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
-        let (matrix, context) = self.to_round(work, index)?;
-        let values = self.values(&matrix);
-        let weights = match work.foldings.folding(&layer.module).is_some_and(|folding| folding.limits.is_some()) {
-            true => Cow::Owned(self.values(&self.matrix(&work.float, work.block.index, layer)?)),
-            false => Cow::Borrowed(values.as_slice()),
+        let chosen = self.choose_codes(work, readers, index, by)?;
+        let losses = match self.losses(work, &readers.module, index, &chosen.tensor)? {
+            Some(losses) if losses.held_out.is_some() => losses,
+            _ => {
+                Losses { nearest: self.loss_of_nearest(work, index, by.hessian)?, chosen: chosen.loss, held_out: None }
+            }
         };
-        let scheme = layer.scheme.weight;
-        // Scales that are found as columns are reached are those of the weights as they come.
-        let rounded = match by.dynamic {
-            true => by.feedback.round(&values, layer.rows, scheme, context),
-            false => by.feedback.round_to(&weights, &values, layer.rows, scheme, context),
-        };
-        let Rounded { tensor, loss } =
-            rounded.map_err(|problem| self.engine.rounding_error(layer, &matrix, problem))?;
-        let loss_rtn = self.loss_of_nearest(work, index, by.hessian, &weights)?;
+        if by.scarce.is_some() {
+            work.report.starved.push(Starved {
+                layer: layer.name.clone(),
+                tokens: by.hessian.tokens(),
+                inputs: layer.columns,
+                treatment: chosen.treatment.to_owned(),
+            });
+        }
         let report = LayerReport {
             layer: layer.name.clone(),
-            algorithm: self.rounding_name().to_owned(),
+            algorithm: chosen.feedback.map_or("rtn", |_| self.rounding_name()).to_owned(),
             tokens: by.hessian.tokens(),
-            loss_rtn: Some(loss_rtn),
-            loss: Some(loss),
-            damping: Some(by.feedback.damping()),
-            dead_columns: by.feedback.dead_columns(),
-            note: scarce(by.hessian),
+            held_out: losses.held_out,
+            loss_rtn: Some(losses.nearest),
+            loss: Some(losses.chosen),
+            damping: chosen.feedback.map(Feedback::damping),
+            dead_columns: chosen.feedback.map_or(0, Feedback::dead_columns),
+            note: by.scarce.as_ref().map(|scarce| format!("{scarce}: {}", chosen.treatment)),
         };
-        drop(weights);
-        Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
+        Ok(work.finish(&self.engine, &self.jobs, index, chosen.tensor, report)?)
     }
 
     /// The weight that a rounding finds its scales from, and what it must know of the tensor.
@@ -259,28 +307,14 @@ impl<'a> Blockwise<'_, 'a> {
     }
 }
 
-/// What rounding by columns knows of the inputs.
-struct ByColumns<'h> {
-    hessian: &'h Hessian,
-    feedback: &'h Feedback,
-    /// Whether scales are found as columns are reached: then they are those of the weights as they come.
-    dynamic: bool,
-}
-
-/// What is to be said where the damping decides as much as the data.
-fn scarce(hessian: &Hessian) -> Option<String> {
-    let (tokens, inputs) = (hessian.tokens(), hessian.features());
-    (tokens < inputs as u64).then(|| format!("few calibration tokens: {tokens} for {inputs} inputs"))
-}
-
 /// Elements that one thread reads at a time.
 pub(super) const STRIP: usize = 256 << 10;
 
-/// Groups in their order, as many at a time as `memory` bytes hold Hessians of; at least one.
-fn batches(groups: Vec<Readers>, memory: u64, drift: bool) -> Vec<Vec<Readers>> {
+/// Groups in their order, as many at a time as `memory` bytes hold what is gathered of; at least one.
+fn batches(groups: Vec<Readers>, memory: u64, bytes: impl Fn(&Readers) -> u64) -> Vec<Vec<Readers>> {
     let mut batches: Vec<(u64, Vec<Readers>)> = Vec::new();
     for readers in groups {
-        let bytes = Hessian::bytes(readers.features, drift);
+        let bytes = bytes(&readers);
         match batches.last_mut() {
             Some((held, batch)) if *held + bytes <= memory => {
                 *held += bytes;
@@ -301,7 +335,10 @@ mod tests {
         let readers = |features| Readers { module: String::new(), features, layers: vec![] };
         let sizes = |memory| {
             let groups = [64, 64, 128, 64].map(readers).to_vec();
-            batches(groups, memory, false).iter().map(Vec::len).collect::<Vec<_>>()
+            batches(groups, memory, |readers| Hessian::bytes(readers.features, false))
+                .iter()
+                .map(Vec::len)
+                .collect::<Vec<_>>()
         };
         assert_eq!(sizes(u64::MAX), [4]);
         assert_eq!(sizes(2 * Hessian::bytes(64, false)), [2, 1, 1]);

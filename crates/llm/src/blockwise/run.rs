@@ -1,11 +1,12 @@
 //! The way through the blocks: input from one file, output into another, what was found made durable after each.
 
 use super::error::BlockwiseError;
-use super::meter::Meter;
+use super::meter::{BlockProgress, BlockStage, Meter};
 use super::reached::{Reached, Recording};
 use super::state::{Found, State};
 use super::streams::{StreamFile, StreamShape};
 use super::work::{Jobs, Work};
+use crate::calibration::data::HeldOut;
 use crate::calibration::{Statistics, Watcher};
 use crate::engine::{Engine, Output, Silent};
 use crate::folding::Foldings;
@@ -16,6 +17,7 @@ use kvant_container::Checkpoint;
 use kvant_numeric::linalg::Precision;
 use kvant_quant::rounding::Needs;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -67,6 +69,8 @@ pub struct Sources<'r, 'a> {
     pub ops: &'r dyn Ops,
     /// The calibration data.
     pub sequences: &'r [Vec<u32>],
+    /// Further sequences, on which losses are measured: no algorithm sees them.
+    pub held_out: &'r [Vec<u32>],
     /// The output that was begun.
     pub output: &'r Output,
 }
@@ -79,8 +83,14 @@ pub(super) struct Blockwise<'r, 'a> {
     pub(super) runner: Runner<'r, 'a>,
     pub(super) engine: Engine<'r>,
     pub(super) jobs: Jobs,
+    /// The calibration data, and behind them what is held out.
     pub(super) chunks: Vec<Chunk>,
+    /// How many of the chunks are calibration data.
+    calibration_chunks: usize,
+    /// Calibration tokens.
     pub(super) tokens: u64,
+    /// Tokens that are held out.
+    pub(super) held_out_tokens: u64,
     pub(super) memory: u64,
     pub(super) meter: Meter<'r>,
     carry: Carry,
@@ -90,8 +100,7 @@ pub(super) struct Blockwise<'r, 'a> {
 /// [`engine::run`](crate::engine::run) with the same output; so is the rest of a run that was killed after the last block.
 ///
 /// After an error, a cancellation or a kill the same call goes on with the block in which it stopped, and gives the same
-/// bytes: `resumes` is told how many blocks are done then. `watch` is told of the work done and the work in all, in tokens
-/// through one pass of a block.
+/// bytes: `resumes` is told how many blocks are done then. `watch` is told where the run is.
 ///
 /// # Errors
 /// See [`BlockwiseError`].
@@ -99,12 +108,14 @@ pub fn run(
     sources: &Sources<'_, '_>,
     settings: Settings<'_>,
     cancelled: &AtomicBool,
-    watch: &(dyn Fn(u64, u64) + Sync),
+    watch: &(dyn Fn(BlockProgress) + Sync),
     resumes: &(dyn Fn(usize) + Sync),
 ) -> Result<Found, BlockwiseError> {
-    let Sources { plan, checkpoint, decoder, ops, sequences, output } = *sources;
-    let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
-    let tokens = chunks.iter().map(|chunk| chunk.tokens.len() as u64).sum();
+    let Sources { plan, checkpoint, decoder, ops, sequences, held_out, output } = *sources;
+    let [mut all, behind] = [sequences, held_out].map(|data| chunks(decoder, data.iter().map(Vec::as_slice)));
+    let [tokens, held_out_tokens] = [&all, &behind].map(|chunks| chunks.iter().map(|c| c.tokens.len() as u64).sum());
+    let calibration_chunks = all.len();
+    all.extend(behind);
     let blockwise = Blockwise {
         plan,
         decoder,
@@ -112,13 +123,17 @@ pub fn run(
         runner: Runner::new(decoder, ops),
         engine: Engine::new(plan, checkpoint, output, cancelled, &Silent)?,
         jobs: Jobs::new(plan),
-        chunks,
+        chunks: all,
+        calibration_chunks,
         tokens,
+        held_out_tokens,
         memory: settings.memory,
-        meter: Meter::new(watch),
+        meter: Meter::new(watch, plan.blocks.len(), tokens),
         carry: settings.carry,
     };
-    blockwise.run(settings, resumes)
+    let mut found = blockwise.run(settings, resumes)?;
+    found.report.held_out = HeldOut::of(held_out);
+    Ok(found)
 }
 
 impl<'r, 'a> Blockwise<'r, 'a> {
@@ -166,6 +181,16 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             && state.found.changed.iter().all(|job| self.engine.is_finished(*job))
     }
 
+    /// What algorithms see.
+    pub(super) fn calibration(&self) -> Range<usize> {
+        0..self.calibration_chunks
+    }
+
+    /// What losses are measured on.
+    pub(super) fn held_out(&self) -> Range<usize> {
+        self.calibration_chunks..self.chunks.len()
+    }
+
     fn lanes(&self) -> usize {
         if self.needs() == Needs::Drift { 2 } else { 1 }
     }
@@ -182,15 +207,19 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// Quantizes a block; gives its outputs, and what is found so far.
     fn block(&self, index: usize, state: &State) -> Result<(StreamFile, Found), BlockwiseError> {
+        self.decoder.check_block(index)?;
         let foldings = self.foldings(index);
         let mut work = Work::new(&self.plan.blocks[index], &state.current, foldings);
+        self.meter.enter(index, BlockStage::Scales);
         self.transform(&mut work)?;
+        self.meter.enter(index, BlockStage::Rounding);
         self.round(&mut work)?;
         self.check_finished(index)?;
         let changed = self.write_changed(&work)?;
         let watcher = Watcher::new(state.found.statistics.clone());
         let next = state.next().map_err(BlockwiseError::streams("make room for"))?;
         if index + 1 < self.plan.blocks.len() || !self.plan.sites.is_empty() {
+            self.meter.enter(index, BlockStage::Outputs);
             self.lead_on(&work, &watcher, &next)?;
         }
         let mut found = state.found.clone();
@@ -221,7 +250,6 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// One more pass of the block, as it is now, gives what the next one reads.
     fn lead_on(&self, work: &Work<'_, '_, 'a>, watcher: &Watcher, next: &StreamFile) -> Result<(), BlockwiseError> {
-        let tap: Option<&dyn Tap> = Some(watcher);
         let carried = match self.carry {
             Carry::Quantized => &work.rounded,
             Carry::Float => &work.float,
@@ -229,6 +257,8 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         // What the runs have come to is the quantized model's, and past what a watcher wants to see.
         let from_start = self.carry == Carry::Float || !self.plan.sites.is_empty();
         for chunk in 0..self.chunks.len() {
+            let watcher: &dyn Tap = watcher;
+            let tap = self.calibration().contains(&chunk).then_some(watcher);
             let variation = Variation { overlay: Some(carried), tap, ..Variation::default() };
             let x = match from_start {
                 true => self.run_chunk(work, variation, 0, chunk)?,
@@ -334,7 +364,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let watcher = Watcher::new(state.found.statistics.clone());
         let head = &self.decoder.blueprint().head.module;
         if watcher.wants(crate::forward::Site::Input(head)) {
-            for (index, chunk) in self.chunks.iter().enumerate() {
+            for (index, chunk) in self.chunks[self.calibration()].iter().enumerate() {
                 let x = self.read(&state.current, 0, index)?;
                 self.runner.hidden(Variation { tap: Some(&watcher), ..Variation::default() }, chunk.length, &x);
                 self.runner.give(x);
@@ -350,7 +380,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let by_columns = self.needs() != Needs::Nothing;
         let of = |block: &PlannedBlock| {
             let stages = if by_columns { block.stages.len() as u64 * lanes } else { 0 };
-            (stages + lanes) * self.tokens + self.search_work(block)
+            (stages + lanes) * (self.tokens + self.held_out_tokens) + self.search_work(block)
         };
         let sums = self.plan.blocks.iter().scan(0, |sum, block| {
             *sum += of(block);

@@ -21,6 +21,7 @@ use kvant_quant::transform::{
     Awq, Candidate, ChannelStatistic, Clip, Loss, SmoothQuant, Transform, TransformError, WeightStatistic, best,
 };
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// Tokens, about, on which scales are tried where attention mixes those of a sequence: few whole ones.
 pub(crate) const SEARCH_TOKENS: usize = 2048;
@@ -30,6 +31,9 @@ pub(crate) const SEARCH_ROWS: usize = 1024;
 
 /// Rows of inputs, about, on which losses are taken, and limits searched unless more are asked for.
 const SAMPLED_TOKENS: usize = 512;
+
+/// Rows of inputs, about, that are kept of the sequences that are held out.
+pub(crate) const HELD_OUT_ROWS: u64 = 512;
 
 /// Scales for a link.
 struct Chosen {
@@ -58,13 +62,16 @@ impl<'a> Blockwise<'_, 'a> {
             let targets: Vec<Target<'_>> = links.iter().map(|link| Target::new(self.decoder.network(), link)).collect();
             let is_last = index + 1 == transforms.len();
             let read = if is_last { self.read_by_layers(work.block, rows) } else { BTreeMap::new() };
-            let [inputs, read] = self.look(work, [self.sites(work.block, &targets), read])?;
+            let held_out = read.keys().map(|module| (module.clone(), self.held_out_rows(work.block, module))).collect();
+            let [inputs, read] = self.look(work, [self.sites(work.block, &targets), read], self.calibration())?;
+            let [held_out, _] = self.look(work, [held_out, BTreeMap::new()], self.held_out())?;
             let found = targets.iter().map(|target| self.choose(work, target, transform, &inputs));
             let found = found.collect::<Result<Vec<_>, BlockwiseError>>()?;
             for (target, found) in targets.iter().zip(found) {
                 self.apply(work, target, transform, found);
             }
             work.inputs = rescaled(read, &before, &work.foldings);
+            work.held_out = rescaled(held_out, &before, &work.foldings);
         }
         self.runner.rest();
         work.fold();
@@ -89,7 +96,17 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// About so many rows: no fewer, and less than twice as many.
     fn rows(&self, block: &PlannedBlock, module: &str, tokens: usize) -> Keep {
-        Keep::Rows((self.expected(block, module) / tokens).max(1))
+        Keep::Rows((self.expected(block, module, self.tokens) / tokens).max(1))
+    }
+
+    /// The same of what is held out.
+    pub(super) fn held_out_rows(&self, block: &PlannedBlock, module: &str) -> Keep {
+        Keep::Rows((self.expected(block, module, self.held_out_tokens) / HELD_OUT_ROWS as usize).max(1))
+    }
+
+    /// Bytes of what is kept of the sequences that are held out, of a module that reads so many features: at most.
+    pub(super) fn held_out_bytes(&self, features: usize) -> u64 {
+        self.held_out_tokens.min(2 * HELD_OUT_ROWS) * features as u64 * 4
     }
 
     /// The rows on which a link's scales are tried, about.
@@ -97,16 +114,20 @@ impl<'a> Blockwise<'_, 'a> {
         if target.inspects_attention() {
             return self.tokens.min(SEARCH_TOKENS as u64);
         }
-        let of_site = |site: &String| self.expected(block, site).min(SEARCH_ROWS) as u64;
+        let of_site = |site: &String| self.expected(block, site, self.tokens).min(SEARCH_ROWS) as u64;
         target.sites().iter().map(of_site).sum()
     }
 
-    /// One pass of the block in floats, with two who look.
+    /// One pass of some chunks through the block in floats, with two who look.
     fn look(
         &self,
         work: &Work<'_, '_, 'a>,
         wanted: [BTreeMap<String, Keep>; 2],
+        chunks: Range<usize>,
     ) -> Result<[AllInputs; 2], BlockwiseError> {
+        if wanted.iter().all(BTreeMap::is_empty) {
+            return Ok(Default::default());
+        }
         let features = self.features(work.block.index);
         let taps = wanted.map(|wanted| {
             let known = wanted.into_iter().filter_map(|(module, keep)| {
@@ -115,7 +136,7 @@ impl<'a> Blockwise<'_, 'a> {
             });
             InputsTap::new(known)
         });
-        for chunk in 0..self.chunks.len() {
+        for chunk in chunks {
             // All inputs of layers are known there; what the last layers put out is not looked at.
             let until = Some(Depth::Hidden);
             let variation = Variation { overlay: Some(&work.float), tap: Some(&taps), until, ..Variation::default() };
@@ -125,14 +146,14 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Input features of all layers of a block, by module.
-    fn features(&self, block: usize) -> HashMap<&str, usize> {
+    pub(super) fn features(&self, block: usize) -> HashMap<&str, usize> {
         let layers = self.decoder.blueprint().blocks[block].layers();
         layers.into_iter().map(|layer| (layer.module.as_str(), layer.columns)).collect()
     }
 
-    /// How many rows will pass a module, about: experts get their share.
-    fn expected(&self, block: &PlannedBlock, module: &str) -> usize {
-        let tokens = self.tokens as usize;
+    /// How many rows of so many tokens will pass a module, about: experts get their share.
+    fn expected(&self, block: &PlannedBlock, module: &str, tokens: u64) -> usize {
+        let tokens = tokens as usize;
         let FeedForward::Mixture(mixture) = &self.decoder.blueprint().blocks[block.index].feed_forward else {
             return tokens;
         };
@@ -328,7 +349,8 @@ impl<'a> Blockwise<'_, 'a> {
         let targets = block.links.iter().map(|link| Target::new(self.decoder.network(), link));
         let rows: u64 = targets.map(|target| self.tried_rows(block, &target)).sum();
         let transforms = &self.plan.recipe.algorithms().transforms;
-        transforms.iter().map(|transform| self.tokens + u64::from(transform.trials()) * rows).sum()
+        let trials: u64 = transforms.iter().map(|transform| self.tokens + u64::from(transform.trials()) * rows).sum();
+        trials + if transforms.is_empty() { 0 } else { self.held_out_tokens }
     }
 }
 

@@ -28,6 +28,9 @@ pub(super) struct Work<'w, 'n, 'a> {
     pub(super) clipped: Overlay<'a>,
     /// What layers read once all scales are moved, by module; empty where there are no transforms.
     pub(super) inputs: HashMap<String, Inputs>,
+    /// Some of what layers read of the sequences that are held out, by module: in floats where scales are moved, and as the
+    /// layers that are rounded so far leave it where columns are rounded one by one.
+    pub(super) held_out: HashMap<String, Inputs>,
     /// The block with the layers that are rounded so far.
     pub(super) rounded: Overlay<'a>,
     /// How far its runs have come.
@@ -54,6 +57,7 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
             float: Overlay::default(),
             clipped: Overlay::default(),
             inputs: HashMap::new(),
+            held_out: HashMap::new(),
             rounded: Overlay::default(),
             reached: None,
             report: BlockwiseReport::default(),

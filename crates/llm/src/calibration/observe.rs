@@ -47,8 +47,8 @@ impl ObserveError {
 
 /// Statistics of `sequences`, added to `statistics` in their order: the same at any number of threads.
 ///
-/// Activations that exceed `memory` bytes are kept in a temporary file. `watch` is told of tokens done and tokens in all; a
-/// token in one of `n` blocks is `1 / n` done.
+/// Activations that exceed `memory` bytes are kept in a temporary file. `watch` is told of the block, of tokens done and of
+/// tokens in all; a token in one of `n` blocks is `1 / n` done.
 ///
 /// # Errors
 ///
@@ -60,7 +60,7 @@ pub fn observe(
     statistics: Statistics,
     memory: u64,
     cancelled: &AtomicBool,
-    mut watch: impl FnMut(u64, u64),
+    mut watch: impl FnMut(usize, u64, u64),
 ) -> Result<Statistics, ObserveError> {
     let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
     let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
@@ -73,13 +73,14 @@ pub fn observe(
     let blocks = decoder.blueprint().blocks.len();
     let mut done = 0;
     for block in 0..blocks {
+        decoder.check_block(block)?;
         for (index, chunk) in chunks.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(ObserveError::Cancelled);
             }
             pass.block(block, index, |_| {})?;
             done += chunk.tokens.len();
-            watch((done / blocks) as u64, tokens as u64);
+            watch(block, (done / blocks) as u64, tokens as u64);
         }
     }
     if watcher.wants(forward::Site::Input(head)) {

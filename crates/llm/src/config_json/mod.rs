@@ -3,6 +3,7 @@
 
 pub mod awq;
 pub mod compressed_tensors;
+pub(crate) mod fake;
 pub mod fp8;
 pub mod gptq;
 mod grouped;
@@ -10,18 +11,18 @@ pub mod mxfp4;
 mod pattern;
 pub mod quark;
 mod selector;
+pub mod tensors;
 
 pub use pattern::Pattern;
 
 use crate::export::{CannotHold, Export};
 use crate::recipe::Recipe;
-use compressed_tensors::Targets;
 use kvant_quant::scheme::{ActivationScheme, LayerScheme, TensorScheme};
 use quark::AttentionModules;
 use serde_json::{Map, Value};
 
 /// What a checkpoint says of the tensors of a module that is quantized already.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ModuleScheme {
     /// The weight.
     pub weight: Option<TensorScheme>,
@@ -38,8 +39,8 @@ pub struct Described<'a> {
     pub layers: &'a [(String, LayerScheme)],
     /// The linear modules that stay as they are.
     pub exclude: &'a [String],
-    /// How compressed-tensors shall name the former.
-    pub targets: Targets,
+    /// The quantized modules whose names in a model that transformers has loaded differ, under those names.
+    pub aliases: &'a [(String, LayerScheme)],
     /// The modules that make queries, keys and values.
     pub attention: &'a AttentionModules,
     /// Whether input channels are grouped otherwise than as they stand.
@@ -71,9 +72,8 @@ fn quantization_config(
     recipe: &Recipe,
     described: &Described<'_>,
 ) -> Result<Option<Value>, CannotHold> {
-    let &Described { targets, attention, ordered, .. } = described;
-    let layers: Vec<(&str, LayerScheme)> =
-        described.layers.iter().map(|(name, scheme)| (name.as_str(), *scheme)).collect();
+    let &Described { attention, ordered, .. } = described;
+    let (layers, aliases) = (borrowed(described.layers), borrowed(described.aliases));
     let exclude: Vec<&str> = described.exclude.iter().map(String::as_str).collect();
     let quantization = match export {
         Export::Quark => {
@@ -84,7 +84,7 @@ fn quantization_config(
             config
         }
         Export::CompressedTensors => {
-            let mut config = compressed_tensors::quantization_config(&layers, &exclude, targets, ordered)?;
+            let mut config = compressed_tensors::quantization_config(&layers, &exclude, &aliases, ordered)?;
             if let Some(cache) = recipe.attention().key_value {
                 config["kv_cache_scheme"] = compressed_tensors::kv_cache_scheme(cache.scheme)?;
             }
@@ -95,10 +95,15 @@ fn quantization_config(
         Export::GptqV2 => gptq::quantization_config(&layers, &exclude, "gptq_v2", ordered)?,
         Export::Fp8 => fp8::quantization_config(&layers, &exclude)?,
         Export::Mxfp4 => mxfp4::quantization_config(&exclude),
+        Export::Tensors => tensors::reference(),
         Export::Fake => return Ok(None),
         Export::Gguf => return Err(CannotHold::gguf()),
     };
     Ok(Some(quantization))
+}
+
+fn borrowed(layers: &[(String, LayerScheme)]) -> Vec<(&str, LayerScheme)> {
+    layers.iter().map(|(name, scheme)| (name.as_str(), *scheme)).collect()
 }
 
 /// A model's config.json that says that its weights are floats of a type (`bfloat16`), and nothing of quantization.
@@ -119,7 +124,7 @@ pub(crate) fn can_say(export: Export, recipe: &Recipe, module: &str, scheme: Lay
     let described = Described {
         layers: &[(module.to_owned(), scheme)],
         exclude: &[],
-        targets: Targets::Modules,
+        aliases: &[],
         attention: &AttentionModules::default(),
         ordered: false,
     };
@@ -131,6 +136,7 @@ fn forget_quantization(config: &mut Value) {
     let forget = |fields: &mut Map<String, Value>| {
         fields.shift_remove("quantization_config");
         fields.shift_remove("compression_config");
+        fields.shift_remove(fake::FAKE_QUANTIZATION);
     };
     if let Some(fields) = config.as_object_mut() {
         forget(fields);
@@ -156,13 +162,8 @@ mod tests {
         });
         let layers = [("model.fc".to_owned(), "int4:g128".parse().unwrap())];
         let (exclude, attention) = (["lm_head".to_owned()], AttentionModules::default());
-        let described = Described {
-            layers: &layers,
-            exclude: &exclude,
-            targets: Targets::Class,
-            attention: &attention,
-            ordered: false,
-        };
+        let described =
+            Described { layers: &layers, exclude: &exclude, aliases: &[], attention: &attention, ordered: false };
         with_quantization(config, recipe.export(), &recipe, &described).unwrap()
     }
 

@@ -21,6 +21,8 @@ use std::str::FromStr;
 pub enum Target {
     /// Plain floats; in the type that config.json states where none is given.
     Float(Option<FloatType>),
+    /// The same floats in the type of config.json, with what the source says of activations: `--format fake` beside other formats.
+    Fake,
     /// A layout with codes.
     Codes(Export),
 }
@@ -100,6 +102,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Float(_) => f.write_str(FLOAT),
+            Target::Fake => Export::Fake.fmt(f),
             Target::Codes(export) => export.fmt(f),
         }
     }

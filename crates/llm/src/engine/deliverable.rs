@@ -1,7 +1,7 @@
 //! What an output must know of a plan: which files there will be, and how runs of the same plan are told from others.
 
 use super::EngineError;
-use super::acceptance::{accept_but, refuse_foreseen};
+use super::acceptance::{accept, refuse_foreseen};
 use super::output::write_files;
 use crate::plan::Plan;
 use crate::verify;
@@ -51,7 +51,7 @@ pub trait Deliverable {
     /// # Errors
     /// [`EngineError::Unfit`] where a check finds an error.
     fn accept(&self, output: &Path) -> Result<(), EngineError> {
-        accept_but(output, |_| false)
+        accept(output)
     }
 }
 
@@ -66,10 +66,5 @@ impl Deliverable for Plan {
 
     fn write_files(&self, checkpoint: &Checkpoint, staging: &Path, journal: &Path) -> Result<(), EngineError> {
         write_files(self, checkpoint, staging, journal)
-    }
-
-    fn accept(&self, output: &Path) -> Result<(), EngineError> {
-        // A file alone has no config.json, and neither has what is made of it.
-        accept_but(output, |error| self.config.is_none() && error.check == "config")
     }
 }

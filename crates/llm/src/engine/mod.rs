@@ -2,8 +2,10 @@
 //! No decisions: those are the plan's.
 
 mod acceptance;
+mod claim;
 mod deliverable;
 mod layer;
+mod manifest;
 mod output;
 mod output_check;
 mod output_error;
@@ -11,11 +13,14 @@ mod output_paths;
 mod packed;
 mod turns;
 
+pub use crate::journal::Options;
 pub use acceptance::Acceptance;
 pub(crate) use acceptance::refuse_foreseen;
+pub use claim::Claim;
 pub use deliverable::{Deliverable, Form};
 pub use output::{Begun, Output, Placed};
-pub use output_error::OutputError;
+pub use output_error::{Differing, OutputError};
+pub use output_paths::paths_beside;
 pub(crate) use turns::take_turns;
 
 use crate::export::{Piece, ScaleEncoding, encode};

@@ -1,12 +1,14 @@
 //! The output directory while it is made: a staging directory beside it, a journal beside that, and one rename at the
 //! end. Nothing appears under the final name before it is whole.
 
+use super::claim::{Claim, Held};
+use super::manifest::{self, Look};
 use super::output_check::{check_beside, check_room, check_source, check_target};
 use super::output_error::OutputError;
 use super::output_paths::Paths;
 use super::{Acceptance, Deliverable, EngineError, Form};
 use crate::import::SIDE_FILES;
-use crate::journal::{Entry, Journal, Written};
+use crate::journal::{Entry, Journal, Options, Written};
 use crate::plan::Plan;
 use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json};
 use std::collections::BTreeSet;
@@ -71,8 +73,6 @@ pub struct Output {
     finished: Mutex<BTreeSet<usize>>,
     /// Those of them that an earlier run has done.
     adopted: BTreeSet<usize>,
-    /// What was in its place, of another plan.
-    discarded: Option<PathBuf>,
     overwrite: bool,
 }
 
@@ -82,14 +82,24 @@ impl Output {
     /// # Errors
     /// [`OutputError::Exists`], [`OutputError::IsSource`], [`OutputError::InTheWay`], [`OutputError::NoRoom`].
     pub fn check(plan: &dyn Deliverable, source: &Path, target: &Path, overwrite: bool) -> Result<(), OutputError> {
+        Self::look(plan, source, target, overwrite, Look::Bytes)
+    }
+
+    fn look(
+        plan: &dyn Deliverable,
+        source: &Path,
+        target: &Path,
+        overwrite: bool,
+        look: Look,
+    ) -> Result<(), OutputError> {
         let paths = Paths::of(target)?;
         check_source(&paths.target, source)?;
         if is_placed(plan, &paths) {
             return Ok(());
         }
-        check_target(&paths.target, &plan.form(), overwrite)?;
+        check_target(&paths.target, &plan.form(), overwrite, look)?;
         check_beside(&paths)?;
-        check_room(&[(plan, paths)])
+        check_room(&[(plan, paths)], &[])
     }
 
     /// The same for several outputs of about the plan's size, before any of them is begun. One that an interrupted run has made is
@@ -107,26 +117,33 @@ impl Output {
             let paths = Paths::of(target)?;
             check_source(&paths.target, source)?;
             if !Self::is_unacknowledged(target)? {
-                check_target(&paths.target, &plan.form(), overwrite)?;
+                check_target(&paths.target, &plan.form(), overwrite, Look::Bytes)?;
                 check_beside(&paths)?;
             }
         }
         let all: Vec<(&dyn Deliverable, &Path)> = targets.iter().map(|target| (plan, target.as_path())).collect();
-        Self::check_room(&all)
+        Self::check_room(&all, &[])
     }
 
-    /// Refuses outputs that a disk has no room for together, besides those that an earlier run has made.
+    /// Refuses outputs that a disk has no room for together, besides those that an earlier run has made; `activations` are bytes that
+    /// lie beside outputs while these are made.
     ///
     /// # Errors
     /// [`OutputError::NoRoom`], [`OutputError::NoName`].
-    pub fn check_room(outputs: &[(&dyn Deliverable, &Path)]) -> Result<(), OutputError> {
+    pub fn check_room(outputs: &[(&dyn Deliverable, &Path)], activations: &[(&Path, u64)]) -> Result<(), OutputError> {
         let mut missing = Vec::with_capacity(outputs.len());
         for (plan, target) in outputs {
             if !Self::is_unacknowledged(target)? {
                 missing.push((*plan, Paths::of(target)?));
             }
         }
-        check_room(&missing)
+        let mut beside = Vec::with_capacity(activations.len());
+        for (target, bytes) in activations {
+            if !Self::is_unacknowledged(target)? {
+                beside.push((Paths::of(target)?, *bytes));
+            }
+        }
+        check_room(&missing, &beside)
     }
 
     /// Whether an earlier run of this very plan has made the output, and was interrupted before it could say so.
@@ -140,31 +157,38 @@ impl Output {
     /// The same of whatever plan.
     fn is_unacknowledged(target: &Path) -> Result<bool, OutputError> {
         let paths = Paths::of(target)?;
-        Ok(paths.target.exists() && Journal::is_whole(&paths.journal))
+        Ok(paths.target.exists() && Journal::peek(&paths.journal).whole)
     }
 
     /// Begins an output, or goes on with one that was interrupted: what its journal records is believed where the bytes
     /// in the files have the recorded hashes.
     ///
     /// # Errors
-    /// As [`check`](Self::check), and whatever the system says.
+    /// As [`check`](Self::check) and [`Claim::take`], and whatever the system says; [`OutputError::OtherRun`].
     pub fn begin(plan: &dyn Deliverable, source: &Path, target: &Path, overwrite: bool) -> Result<Begun, EngineError> {
-        Self::check(plan, source, target, overwrite)?;
-        let paths = Paths::of(target)?;
-        if let Some(parent) = paths.target.parent() {
-            fs::create_dir_all(parent).map_err(OutputError::io("create", parent))?;
-        }
-        let opened = Journal::open(&paths.journal, plan.fingerprint());
-        let (journal, found) = opened.map_err(|cause| match cause.kind() {
-            io::ErrorKind::WouldBlock => OutputError::Busy(paths.target.clone()),
-            _ => OutputError::Io { action: "open", path: paths.journal.clone(), cause },
-        })?;
+        Self::look(plan, source, target, overwrite, Look::Names)?;
+        Self::begin_claimed(plan, source, Claim::take(target, &Options::new())?, overwrite)
+    }
+
+    /// The same of an output that the run has taken hold of already.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn begin_claimed(
+        plan: &dyn Deliverable,
+        source: &Path,
+        claim: Claim,
+        overwrite: bool,
+    ) -> Result<Begun, EngineError> {
+        // All bytes are looked at before the work, and when the output is replaced.
+        Self::look(plan, source, claim.target(), overwrite, Look::Names)?;
+        claim.refuse_other_plan(plan.fingerprint(), overwrite)?;
+        let Held { paths, journal, found, options } = claim.into_held();
         if is_placed(plan, &paths) {
             clear_beside(&paths)?;
             return Ok(Begun::Finished(Placed { paths, _journal: journal }));
         }
         let failed = |cause| OutputError::Io { action: "write", path: paths.journal.clone(), cause };
-        let discarded = (found.other && paths.staging.exists()).then(|| paths.staging.clone());
         let (writer, adopted) = match Writer::reopen(&paths.staging, plan.geometry()) {
             Ok(writer) if !found.entries.is_empty() => {
                 journal.go_on(&found).map_err(failed)?;
@@ -173,17 +197,12 @@ impl Output {
             }
             _ => {
                 let writer = fresh_writer(plan, &paths)?;
-                journal.begin(plan.fingerprint()).map_err(failed)?;
+                journal.begin(plan.fingerprint(), &options).map_err(failed)?;
                 (writer, BTreeSet::new())
             }
         };
         let finished = Mutex::new(adopted.clone());
-        Ok(Begun::Working(Box::new(Output { paths, journal, writer, finished, adopted, discarded, overwrite })))
-    }
-
-    /// The unfinished output of another plan that was in its place, and has been removed.
-    pub fn discarded(&self) -> Option<&Path> {
-        self.discarded.as_deref()
+        Ok(Begun::Working(Box::new(Output { paths, journal, writer, finished, adopted, overwrite })))
     }
 
     /// Whether the job is done, in this run or an earlier one.
@@ -248,11 +267,57 @@ impl Output {
         durability: Durability,
         acceptance: Acceptance,
     ) -> Result<Placed, EngineError> {
+        self.place_if(plan, checkpoint, durability, acceptance, |_| Ok(()))
+    }
+
+    /// The same where `gate` accepts what was made, which it is given the path of.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place), and those of the gate.
+    pub fn place_if<E: From<EngineError>>(
+        self,
+        plan: &dyn Deliverable,
+        checkpoint: &Checkpoint,
+        durability: Durability,
+        acceptance: Acceptance,
+        gate: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<Placed, E> {
+        let made = self.paths.made(&plan.form());
+        let complete = self.complete(plan, checkpoint, durability, acceptance)?;
+        gate(&made)?;
+        Ok(complete.give_name(plan, durability)?)
+    }
+
+    /// Writes what is beside the tensors, and verifies the whole where that is asked.
+    fn complete(
+        self,
+        plan: &dyn Deliverable,
+        checkpoint: &Checkpoint,
+        durability: Durability,
+        acceptance: Acceptance,
+    ) -> Result<Complete, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
         plan.write_files(checkpoint, &paths.staging, &paths.journal)?;
         writer.finish(durability)?;
         if acceptance == Acceptance::Verified {
             plan.accept(&paths.made(&plan.form()))?;
+        }
+        Ok(Complete { paths, journal, overwrite })
+    }
+}
+
+/// An output that lacks nothing but its name.
+struct Complete {
+    paths: Paths,
+    journal: Journal,
+    overwrite: bool,
+}
+
+impl Complete {
+    fn give_name(self, plan: &dyn Deliverable, durability: Durability) -> Result<Placed, EngineError> {
+        let Complete { paths, journal, overwrite } = self;
+        if plan.form() == Form::Directory {
+            manifest::write(&paths.staging, durability)?;
         }
         journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
         put_in_place(&paths, &plan.form(), overwrite)?;
@@ -271,7 +336,7 @@ fn is_placed(plan: &dyn Deliverable, paths: &Paths) -> bool {
         // The directory that it was made in is left empty where the end came before it was removed.
         Form::File(name) => paths.target.is_file() && !paths.staging.join(name).exists(),
     };
-    placed && Journal::peek(&paths.journal, plan.fingerprint()).whole
+    placed && Journal::peek(&paths.journal).is_whole(plan.fingerprint())
 }
 
 /// Removes what was replaced and what the output was made in.
@@ -281,7 +346,7 @@ fn clear_beside(paths: &Paths) -> Result<(), OutputError> {
 }
 
 /// The same, and at last the journal.
-fn clear_away(paths: &Paths) -> Result<(), OutputError> {
+pub(super) fn clear_away(paths: &Paths) -> Result<(), OutputError> {
     clear_beside(paths)?;
     fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
 }
@@ -322,43 +387,53 @@ pub(super) fn write_files(
     staging: &Path,
     journal: &Path,
 ) -> Result<(), EngineError> {
-    let source = checkpoint.path();
+    let source = checkpoint.directory().unwrap_or_else(|| checkpoint.path());
     // Where the output lies inside the source, its journal is no file of the model.
     let own = |name: &Path| journal.file_name() == name.file_name();
     // What these say of the source's quantization holds no longer.
     let stale = |name: &Path| SIDE_FILES.iter().any(|(file, _)| name == Path::new(file));
     for name in checkpoint.extra_files()?.into_iter().filter(|name| !own(name) && !stale(name)) {
         let (from, to) = (source.join(&name), staging.join(&name));
-        fs::copy(&from, &to).map_err(OutputError::io("copy", &from))?;
-        // The source may be read-only; the copy is the user's own.
-        positioned::make_writable(&to).map_err(OutputError::io("make writable", &to))?;
+        copy_anew(&from, &to).map_err(OutputError::io("copy", &from))?;
     }
     for (name, bytes) in checkpoint.made_files().filter(|(name, _)| *name != "config.json") {
         let path = staging.join(name);
         fs::write(&path, bytes).map_err(OutputError::io("write", &path))?;
     }
-    for (name, value) in [("config.json", &plan.config), ("calibration.json", &plan.record)] {
+    for (name, value) in [("config.json", plan.config_with_parameters()), ("calibration.json", plan.record.clone())] {
         let Some(value) = value else { continue };
         let path = staging.join(name);
-        let text = python_json::to_text(value).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
+        let text = python_json::to_text(&value).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
         fs::write(&path, text + "\n").map_err(OutputError::io("write", &path))?;
     }
     Ok(())
+}
+
+/// Copies what a file holds and not its permissions, which may be those of a download or of a read-only disk. Folders are made where
+/// there are none.
+fn copy_anew(from: &Path, to: &Path) -> io::Result<()> {
+    to.parent().map_or(Ok(()), fs::create_dir_all)?;
+    io::copy(&mut fs::File::open(from)?, &mut fs::File::create(to)?).map(drop)
 }
 
 /// Gives what was made its final name: the staging directory, or the one file in it. What was there is set aside first, and
 /// removed when that is done.
 fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), OutputError> {
     let made = paths.made(form);
-    check_target(&paths.target, form, overwrite)?;
+    check_target(&paths.target, form, overwrite, Look::Bytes)?;
     if paths.target.symlink_metadata().is_ok() {
         remove_dir(&paths.replaced)?;
         fs::rename(&paths.target, &paths.replaced).map_err(OutputError::io("set aside", &paths.target))?;
     }
-    fs::rename(&made, &paths.target).map_err(OutputError::io("rename", &made))
+    let placed = fs::rename(&made, &paths.target);
+    if placed.is_err() && paths.target.symlink_metadata().is_err() {
+        // What was there is there again.
+        let _ = fs::rename(&paths.replaced, &paths.target);
+    }
+    placed.map_err(OutputError::io("rename", &made))
 }
 
-fn remove_dir(path: &Path) -> Result<(), OutputError> {
+pub(super) fn remove_dir(path: &Path) -> Result<(), OutputError> {
     let removed = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => Err(error),

@@ -1,41 +1,40 @@
 //! Whether an output can be made where it is wanted: what stands under its name and beside it, and the room on its disk. Changes
 //! nothing.
 
+use super::manifest::{self, Look};
 use super::output_error::OutputError;
 use super::output_paths::Paths;
 use super::{Deliverable, Form};
+use crate::journal::Journal;
 use kvant_container::{gguf, positioned};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What stands under the output's name: nothing, an empty directory, or a model to be replaced.
-pub(super) fn check_target(target: &Path, form: &Form, overwrite: bool) -> Result<(), OutputError> {
+/// What stands under the output's name: nothing, an empty directory, or what Kvant wrote and may replace.
+pub(super) fn check_target(target: &Path, form: &Form, overwrite: bool, look: Look) -> Result<(), OutputError> {
     if target.symlink_metadata().is_err() || *form == Form::Directory && is_empty_dir(target) {
         return Ok(());
     }
-    if let Some(reason) = reason_to_keep(target, form)? {
+    let look = if overwrite { look } else { Look::Names };
+    if let Some(reason) = reason_to_keep(target, form, look)? {
         return Err(OutputError::NotReplaceable { path: target.to_owned(), reason });
     }
     if overwrite { Ok(()) } else { Err(OutputError::Exists(target.to_owned())) }
 }
 
-/// Why what stands under the output's name is not to be replaced; nothing where it is a model.
-fn reason_to_keep(target: &Path, form: &Form) -> Result<Option<&'static str>, OutputError> {
+/// Why what stands under the output's name is not to be replaced; nothing where Kvant wrote all of it.
+fn reason_to_keep(target: &Path, form: &Form, look: Look) -> Result<Option<String>, OutputError> {
     if let Form::File(_) = form {
-        return Ok((!gguf::is_gguf(target)).then_some("it is no GGUF file"));
+        return Ok((!gguf::is_gguf(target)).then(|| "it is no GGUF file".to_owned()));
     }
     if !target.is_dir() {
-        return Ok(Some("it is not a directory"));
+        return Ok(Some("it is not a directory".to_owned()));
     }
     if std::env::current_dir().is_ok_and(|current| holds(target, &current)) {
-        return Ok(Some("it is or holds the current directory"));
+        return Ok(Some("it is or holds the current directory".to_owned()));
     }
-    let names = fs::read_dir(target).map_err(OutputError::io("read", target))?;
-    let names: Vec<String> = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    let model = names.iter().any(|name| name == "config.json" || name.ends_with(".safetensors"));
-    let is_kept = !model || names.iter().any(|name| name == ".git");
-    Ok(is_kept.then_some("it holds other things than a model"))
+    manifest::strangers(target, look).map_err(OutputError::io("read", target))
 }
 
 /// A source may hold the output, which is made beside its files, but not the other way round.
@@ -54,37 +53,62 @@ fn holds(target: &Path, source: &Path) -> bool {
 
 /// What is in the way without a journal is not ours to remove.
 pub(super) fn check_beside(paths: &Paths) -> Result<(), OutputError> {
-    let mut strangers = [&paths.staging, &paths.replaced].into_iter().filter(|path| path.symlink_metadata().is_ok());
+    if Journal::is_foreign(&paths.journal) {
+        return Err(OutputError::InTheWay(paths.journal.clone()));
+    }
+    let mut strangers = paths.beside().into_iter().filter(|path| path.symlink_metadata().is_ok());
     match strangers.next().filter(|_| !paths.journal.exists()) {
-        Some(stranger) => Err(OutputError::InTheWay(stranger.clone())),
+        Some(stranger) => Err(OutputError::InTheWay(stranger)),
         None => Ok(()),
     }
 }
 
-/// Room for outputs, for those together that lie on one disk.
-pub(super) fn check_room(outputs: &[(&dyn Deliverable, Paths)]) -> Result<(), OutputError> {
-    let mut disks: BTreeMap<Option<u64>, Vec<&(&dyn Deliverable, Paths)>> = BTreeMap::new();
-    for output in outputs {
-        disks.entry(positioned::file_system(&output.1.target)).or_default().push(output);
+/// Room for outputs, for those together that lie on one disk, and for what lies beside some while they are made.
+pub(super) fn check_room(outputs: &[(&dyn Deliverable, Paths)], beside: &[(Paths, u64)]) -> Result<(), OutputError> {
+    let mut disks: BTreeMap<Option<u64>, Needed<'_>> = BTreeMap::new();
+    for (plan, paths) in outputs {
+        let needed = disks.entry(positioned::file_system(&paths.target)).or_insert_with(|| Needed::of(&paths.target));
+        // An unfinished output has its room already.
+        needed.outputs =
+            needed.outputs.saturating_add(plan.geometry().disk_size().saturating_sub(size(&paths.staging)));
+        needed.count += 1;
     }
-    disks.values().try_for_each(|outputs| check_room_on_one_disk(outputs))
+    for (paths, bytes) in beside {
+        let needed = disks.entry(positioned::file_system(&paths.target)).or_insert_with(|| Needed::of(&paths.target));
+        let [_, _, blocks, _, _] = paths.beside();
+        needed.beside = needed.beside.saturating_add(bytes.saturating_sub(size(&blocks)));
+    }
+    disks.values().try_for_each(Needed::check)
 }
 
-fn check_room_on_one_disk(outputs: &[&(&dyn Deliverable, Paths)]) -> Result<(), OutputError> {
-    let Some((_, first)) = outputs.first() else { return Ok(()) };
-    // An unfinished output has its room already.
-    let reserved = |paths: &Paths| -> u64 {
-        let entries = fs::read_dir(&paths.staging).into_iter().flatten();
-        entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
-    };
-    let missing =
-        |(plan, paths): &&(&dyn Deliverable, Paths)| plan.geometry().disk_size().saturating_sub(reserved(paths));
-    let needed = outputs.iter().map(missing).fold(0, u64::saturating_add);
-    match positioned::available_space(&first.target) {
-        Ok(available) if available < needed => {
-            Err(OutputError::NoRoom { path: first.target.clone(), others: outputs.len() - 1, needed, available })
-        }
-        // A system that cannot tell lets the work begin; a full disk is reported then.
-        _ => Ok(()),
+/// What a disk must have room for.
+struct Needed<'a> {
+    first: &'a Path,
+    count: usize,
+    outputs: u64,
+    beside: u64,
+}
+
+impl Needed<'_> {
+    fn of(first: &Path) -> Needed<'_> {
+        Needed { first, count: 0, outputs: 0, beside: 0 }
     }
+
+    fn check(&self) -> Result<(), OutputError> {
+        let (path, needed) = (self.first.to_owned(), self.outputs.saturating_add(self.beside));
+        match positioned::available_space(self.first) {
+            Ok(available) if available < needed => {
+                let others = self.count.saturating_sub(1);
+                Err(OutputError::NoRoom { path, others, needed, activations: self.beside, available })
+            }
+            // A system that cannot tell lets the work begin; a full disk is reported then.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes of the files in a directory.
+fn size(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
 }

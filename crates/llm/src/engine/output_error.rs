@@ -16,7 +16,7 @@ pub enum OutputError {
         /// The path.
         path: PathBuf,
         /// What it is.
-        reason: &'static str,
+        reason: String,
     },
     /// The output would overwrite its own source (*invalid*).
     #[error("the output {} is the source or holds it", .0.display())]
@@ -25,13 +25,34 @@ pub enum OutputError {
     #[error("{} does not end in a name", .0.display())]
     NoName(PathBuf),
     /// Another process is making it.
-    #[error("another run is writing {}", .0.display())]
-    Busy(PathBuf),
+    #[error("another run{} is writing {}", by(*process), path.display())]
+    Busy {
+        /// The output.
+        path: PathBuf,
+        /// The process, where it has said which it is.
+        process: Option<u32>,
+    },
+    /// An interrupted run with other options has done work on it (*invalid*).
+    #[error("{} has an unfinished run with other options: {}", path.display(), told(differing))]
+    OtherOptions {
+        /// The output.
+        path: PathBuf,
+        /// The options that differ.
+        differing: Vec<Differing>,
+    },
+    /// An interrupted run with the same options has done work on another plan (*invalid*).
+    #[error("{} has an unfinished run of another source, recipe file, data or version of Kvant", .0.display())]
+    OtherRun(PathBuf),
     /// The staging directory is not of Kvant's making (*invalid*).
     #[error("{} is in the way: it is no unfinished output of Kvant", .0.display())]
     InTheWay(PathBuf),
     /// The disk has no room.
-    #[error("{}{} needs {needed} bytes of disk space, and {available} are free", path.display(), beside(*others))]
+    #[error(
+        "{}{} needs {needed} bytes of disk space{}, and {available} are free",
+        path.display(),
+        beside(*others),
+        of_these(*activations)
+    )]
     NoRoom {
         /// The first output.
         path: PathBuf,
@@ -39,6 +60,8 @@ pub enum OutputError {
         others: usize,
         /// Bytes that they take together.
         needed: u64,
+        /// Those of them for activations between blocks, while the first output is made.
+        activations: u64,
         /// Bytes that are free.
         available: u64,
     },
@@ -54,6 +77,33 @@ pub enum OutputError {
     },
 }
 
+/// An option of two runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Differing {
+    /// Its name, as the user spells it.
+    pub name: String,
+    /// Its value in the unfinished run, none where it was not given.
+    pub then: Option<String>,
+    /// Its value in this one.
+    pub now: Option<String>,
+}
+
+/// The options that differ, with both values, as a part of a sentence.
+fn told(differing: &[Differing]) -> String {
+    let one = |Differing { name, then, now }: &Differing| {
+        let value = |value: &Option<String>| {
+            value.as_ref().map_or_else(|| format!("no {name}"), |value| format!("{name} {}", value.escape_debug()))
+        };
+        format!("{}, now {}", value(then), value(now))
+    };
+    differing.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Who it is, as a part of a sentence.
+fn by(process: Option<u32>) -> String {
+    process.map_or_else(String::new, |process| format!(" (process {process})"))
+}
+
 impl OutputError {
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
@@ -62,8 +112,10 @@ impl OutputError {
             | OutputError::NotReplaceable { .. }
             | OutputError::IsSource(_)
             | OutputError::NoName(_)
+            | OutputError::OtherOptions { .. }
+            | OutputError::OtherRun(_)
             | OutputError::InTheWay(_) => ErrorKind::Invalid,
-            OutputError::Busy(_) | OutputError::NoRoom { .. } | OutputError::Io { .. } => ErrorKind::Io,
+            OutputError::Busy { .. } | OutputError::NoRoom { .. } | OutputError::Io { .. } => ErrorKind::Io,
         }
     }
 
@@ -72,11 +124,22 @@ impl OutputError {
         match self {
             OutputError::Exists(_) => Some("choose another output with -o, or replace it with --overwrite".to_owned()),
             OutputError::NotReplaceable { .. } => Some(
-                "--overwrite replaces models alone; choose another output with -o, or remove it yourself".to_owned(),
+                "--overwrite removes what Kvant wrote and nobody has changed, nothing else: move the rest away, or choose another \
+                 output with -o"
+                    .to_owned(),
             ),
             OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another output with -o".to_owned()),
-            OutputError::Busy(_) => Some("wait for it, or stop it".to_owned()),
+            OutputError::Busy { .. } => Some("wait for it, or stop it".to_owned()),
+            OutputError::OtherOptions { .. } | OutputError::OtherRun(_) => Some(
+                "what the unfinished run was given goes on with it, and --restart discards it and begins anew; or choose another \
+                 output with -o"
+                    .to_owned(),
+            ),
             OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
+            OutputError::NoRoom { activations: 1.., .. } => Some(
+                "free some space, choose a directory on another disk, or take less data with --num-samples or --seq-len"
+                    .to_owned(),
+            ),
             OutputError::NoRoom { .. } => Some("free some space, or choose a directory on another disk".to_owned()),
             OutputError::Io { cause, .. } => io_hint(cause).map(str::to_owned),
         }
@@ -86,6 +149,11 @@ impl OutputError {
         let path = path.to_owned();
         move |cause| OutputError::Io { action, path, cause }
     }
+}
+
+/// What goes to activations, as a part of a sentence.
+fn of_these(activations: u64) -> String {
+    if activations == 0 { String::new() } else { format!(", {activations} of them for activations while it is made") }
 }
 
 /// How many outputs there are beside the first, as a part of a sentence.

@@ -2,8 +2,15 @@
 
 use super::Form;
 use super::output_error::OutputError;
+use crate::blockwise::State;
+use crate::calibration::StatisticsFile;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+/// Every path beside an output that is in use while it is made. What else lies there under one of these names is in the way.
+pub fn paths_beside(target: &Path) -> Vec<PathBuf> {
+    Paths::of(target).map(|paths| paths.beside().to_vec()).unwrap_or_default()
+}
 
 /// The paths of an output: `name`, `name.partial/`, `name.partial.journal`, and `name.partial.replaced/` for what was there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +35,13 @@ impl Paths {
         let (staging, journal, replaced) =
             (beside(".partial"), beside(".partial.journal"), beside(".partial.replaced"));
         Ok(Paths { target, staging, journal, replaced })
+    }
+
+    /// All names beside the target's that are in use while it is made, the journal last.
+    pub(super) fn beside(&self) -> [PathBuf; 5] {
+        let statistics = StatisticsFile::beside(&self.target, String::new()).path().to_owned();
+        let blocks = State::directory(&self.target);
+        [self.staging.clone(), self.replaced.clone(), blocks, statistics, self.journal.clone()]
     }
 
     /// What will be renamed.

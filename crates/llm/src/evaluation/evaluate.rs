@@ -82,9 +82,47 @@ pub fn evaluate(
     ops: &dyn Ops,
     tokens: &[u32],
     options: Options,
-    mut watch: impl FnMut(u64, u64),
+    watch: impl FnMut(u64, u64),
 ) -> Result<Evaluation, EvaluationError> {
     let windows = windows(tokens.len(), options.window, options.stride)?;
+    evaluate_windows((decoder, reference), ops, tokens, &windows, options, watch)
+}
+
+/// The same on sequences of any lengths, each a window of its own: those of one token, which predict nothing, are left out.
+///
+/// # Errors
+///
+/// As [`evaluate`]; [`EvaluationError::TooShort`] where no sequence predicts anything.
+pub fn evaluate_sequences(
+    decoder: &Decoder<'_>,
+    reference: Option<&Decoder<'_>>,
+    ops: &dyn Ops,
+    sequences: &[Vec<u32>],
+    memory: u64,
+    watch: impl FnMut(u64, u64),
+) -> Result<Evaluation, EvaluationError> {
+    let (mut tokens, mut windows) = (Vec::new(), Vec::new());
+    for sequence in sequences.iter().filter(|sequence| sequence.len() > 1) {
+        let start = tokens.len();
+        tokens.extend_from_slice(sequence);
+        windows.push(Window { tokens: start..tokens.len(), scored: sequence.len() - 1 });
+    }
+    let window = windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0);
+    if windows.is_empty() {
+        return Err(EvaluationError::TooShort { tokens: tokens.len(), window: 2 });
+    }
+    let options = Options { memory, ..Options::windows_of(window) };
+    evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
+}
+
+fn evaluate_windows(
+    (decoder, reference): (&Decoder<'_>, Option<&Decoder<'_>>),
+    ops: &dyn Ops,
+    tokens: &[u32],
+    windows: &[Window],
+    options: Options,
+    mut watch: impl FnMut(u64, u64),
+) -> Result<Evaluation, EvaluationError> {
     if let Some(reference) = reference {
         fit(decoder, reference)?;
     }
@@ -98,15 +136,15 @@ pub fn evaluate(
         watch((done / steps) as u64, passed as u64);
     };
     let (scores, comparison) = match reference {
-        None => (alone(decoder, ops, &chunks, &windows, options.memory, &mut step)?, None),
+        None => (alone(decoder, ops, &chunks, windows, options.memory, &mut step)?, None),
         Some(reference) => {
-            let mut beside = Beside { chunks: &chunks, windows: &windows, step: &mut step };
+            let mut beside = Beside { chunks: &chunks, windows, step: &mut step };
             let (scores, comparison) = beside.run((decoder, reference), ops, options.memory / 2)?;
             (scores, Some(comparison))
         }
     };
     Ok(Evaluation {
-        perplexity: perplexity(&scores, &windows)?,
+        perplexity: perplexity(&scores, windows)?,
         tokens: scores.len(),
         windows: windows.len(),
         window: options.window,

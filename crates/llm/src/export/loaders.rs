@@ -8,8 +8,8 @@ use kvant_quant::scheme::{AttentionScheme, LayerScheme};
 /// What of a model makes loaders stumble, whatever the scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelTraits {
-    /// The architecture has a description; of others it is not known which modules loaders take for linear layers.
-    pub described: bool,
+    /// The name of the architecture's description; of those without one it is not known which modules loaders take for linear layers.
+    pub family: Option<&'static str>,
     /// There are vision towers or the like beside the language model.
     pub other_modalities: bool,
     /// There is a mixture of experts.
@@ -48,7 +48,7 @@ pub(crate) fn loaders(
     let facts = ModelFacts::of_traits(model);
     let layers: Vec<(LayerFacts, Extent)> =
         layers.map(|(scheme, extent)| (LayerFacts::of_scheme(scheme).stored_in(export), extent)).collect();
-    let rows = known_loaders().iter().filter_map(|loader| loader.of_method(method)).filter(|_| model.described);
+    let rows = known_loaders().iter().filter_map(|loader| loader.of_method(method)).filter(|_| model.family.is_some());
     let takes = |layout, (layer, extent): &(LayerFacts, Extent)| {
         refusal(layout, layer, &facts).is_none() && size_refusal(layout, layer, *extent).is_none()
     };
@@ -62,7 +62,7 @@ mod tests {
     use kvant_quant::scheme::{KvCacheScheme, MinScale, Rotary};
 
     const DENSE: ModelTraits = ModelTraits {
-        described: true,
+        family: Some("llama"),
         other_modalities: false,
         experts: false,
         fused_experts: false,
@@ -125,7 +125,7 @@ mod tests {
         assert!(!quark("int4:g128", EXPERTS).contains(&"transformers with amd-quark"));
         assert!(quark("int4:g128", DENSE).contains(&"transformers with amd-quark"));
         assert!(!quark("int3:channel", DENSE).contains(&"amd-quark"));
-        assert!(quark("int4:g128", ModelTraits { described: false, ..DENSE }).is_empty());
+        assert!(quark("int4:g128", ModelTraits { family: None, ..DENSE }).is_empty());
         let packed = |text, model| found(Export::CompressedTensors, text, model);
         assert_eq!(packed("e2m1:g16:e4m3:f32", EXPERTS), ["vLLM", "SGLang"]);
         assert_eq!(packed("e2m1:g32:e8m0", ModelTraits { bf16: false, ..DENSE }), ["vLLM", "SGLang"]);
@@ -133,8 +133,14 @@ mod tests {
         let fused = ModelTraits { fused_experts: true, ..EXPERTS };
         assert!(packed("int4:g128", fused).is_empty());
         assert_eq!(quark("e2m1:g32:e8m0", fused), ["amd-quark"]);
+        let mixtral = ModelTraits { family: Some("mixtral"), ..EXPERTS };
+        assert!(
+            quark("e2m1:g32:e8m0", EXPERTS).contains(&"vLLM") && !quark("e2m1:g32:e8m0", mixtral).contains(&"vLLM")
+        );
+        assert_eq!(packed("int4:g32+e4m3:channel!dynamic", DENSE), ["transformers with compressed-tensors", "SGLang"]);
+        assert_eq!(packed("e2m3:g32:e8m0", DENSE), ["transformers with compressed-tensors", "SGLang"]);
         assert_eq!(found(Export::Gptq, "int4:g128", DENSE), ["transformers with gptqmodel", "vLLM", "SGLang"]);
         assert!(!found(Export::Fp8, "e4m3:tensor", DENSE).contains(&"transformers"));
-        assert_eq!(found(Export::Fake, "mx9", ModelTraits { described: false, ..EXPERTS }).len(), 1);
+        assert_eq!(found(Export::Fake, "mx9", ModelTraits { family: None, ..EXPERTS }).len(), 1);
     }
 }

@@ -14,6 +14,7 @@ mod packer;
 mod packing;
 mod part;
 mod quark;
+mod tensors;
 
 pub use activations::{ActivationSpec, AttentionSpec, Owner, ParameterContent, ParameterPart, Side};
 pub(crate) use compressed_tensors::parts_as as compressed_tensors_parts;
@@ -29,7 +30,8 @@ use kvant_container::Dtype;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{
-    Axis, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, ScaleType, TensorScheme, ZeroPoint,
+    Axis, EVALUATION_ONLY, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, ScaleType, TensorScheme,
+    ZeroPoint,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -56,6 +58,8 @@ pub enum Export {
     Mxfp4,
     /// Floats that lie on the grid of the codes, in the source's type: loads wherever the source loads.
     Fake,
+    /// Codes and scales of tensors that no config.json makes a model of, described in the metadata of their files.
+    Tensors,
     /// One file with blocks of llama.cpp's types. It has a plan of its own: see [`crate::gguf`].
     Gguf,
 }
@@ -114,7 +118,13 @@ pub const EXPORTS: &[ExportRow] = &[
     ExportRow {
         name: "fake",
         export: Export::Fake,
-        about: "quantized values as plain floats, to judge a scheme without its kernels",
+        about: "fake quantization: floats on the grid of the codes, and for `kvant eval` how activations are quantized",
+        scale: None,
+    },
+    ExportRow {
+        name: "tensors",
+        export: Export::Tensors,
+        about: "codes and scales of files without a config.json, described in their metadata: no runtime loads them as a model",
         scale: None,
     },
     ExportRow {
@@ -124,6 +134,9 @@ pub const EXPORTS: &[ExportRow] = &[
         scale: Some(ScaleType::F16),
     },
 ];
+
+/// The `quant_method` of [`Export::Tensors`].
+pub(crate) const TENSORS_METHOD: &str = "kvant-tensors";
 
 impl Export {
     /// The row of the table.
@@ -135,7 +148,12 @@ impl Export {
     /// Whether checkpoints are converted to it: plain floats have a name of their own there, and GGUF files a plan of
     /// their own.
     pub(crate) fn is_target(self) -> bool {
-        !matches!(self, Export::Fake | Export::Gguf)
+        !matches!(self, Export::Fake | Export::Gguf | Export::Tensors)
+    }
+
+    /// Whether it says how weights are quantized, or what model they are, in config.json alone.
+    pub(crate) fn needs_config(self) -> bool {
+        !matches!(self, Export::Fake | Export::Tensors)
     }
 
     /// Its `quant_method` in config.json, or what stands for it in the rules of loaders; `None` for plain floats.
@@ -148,6 +166,7 @@ impl Export {
             Export::Fp8 => Some("fp8"),
             Export::Mxfp4 => Some("mxfp4"),
             Export::Gguf => Some("gguf"),
+            Export::Tensors => Some(TENSORS_METHOD),
             Export::Fake => None,
         }
     }
@@ -162,6 +181,10 @@ impl Export {
     /// # Errors
     /// [`CannotHold`] where the convention has no place for the scheme or the shape.
     pub fn parts(self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+        let weight = layer.scheme.weight;
+        if weight.is_for_evaluation_only() && !matches!(self, Export::Fake | Export::Gguf) {
+            return Err(CannotHold::new(format!("`{weight}` is {EVALUATION_ONLY}"), "use --format fake"));
+        }
         match self {
             Export::Quark => quark::parts(layer),
             Export::CompressedTensors => compressed_tensors::parts(layer),
@@ -171,6 +194,7 @@ impl Export {
             Export::Fp8 => fp8::parts(layer),
             Export::Mxfp4 => mxfp4::parts(layer),
             Export::Fake => fake::parts(layer),
+            Export::Tensors => tensors::parts(layer),
             Export::Gguf => Err(CannotHold::gguf()),
         }
     }
@@ -194,9 +218,9 @@ impl Export {
         matches!(self, Export::CompressedTensors | Export::Gptq | Export::GptqV2)
     }
 
-    /// Whether the layout can say that activations are quantized; plain floats have them as they are.
+    /// Whether the layout can say that activations are quantized; plain floats say it to evaluation alone.
     pub fn holds_activations(self) -> bool {
-        matches!(self, Export::Quark | Export::CompressedTensors | Export::Fp8 | Export::Fake)
+        matches!(self, Export::Quark | Export::CompressedTensors | Export::Fp8 | Export::Fake | Export::Tensors)
     }
 
     /// Whether only experts that are one tensor are quantized, and all else is kept.

@@ -116,6 +116,17 @@ pub fn of_config(config: &ModelConfig) -> Option<&'static Family> {
     })
 }
 
+/// A `model_type` and one of `architectures` that name different families. Families without architectures of their own share those
+/// of another.
+pub(crate) fn conflict(config: &ModelConfig) -> Option<(&str, &str)> {
+    let mut types = config.model_types.iter();
+    let (model_type, family) = types.find_map(|name| Some((name, having(name, |family| family.model_types)?)))?;
+    let mut classes = config.architectures.iter();
+    let (class, other) = classes.find_map(|name| Some((name, having(name, |family| family.architectures)?)))?;
+    let agree = family.architectures.is_empty() || family.architectures.contains(&class.as_str());
+    (!agree && family.name != other.name).then_some((model_type, class))
+}
+
 fn having(name: &str, list: fn(&Family) -> &'static [&'static str]) -> Option<&'static Family> {
     FAMILIES.iter().find(|family| list(family).contains(&name))
 }

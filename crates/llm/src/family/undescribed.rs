@@ -145,15 +145,31 @@ const KEPT: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The modules to keep by default in an architecture without a description, if any are known.
+/// Architectures that have the same layers as one of the table: with experts, or beside other modalities.
+const ALIKE: &[(&str, &str)] = &[("lfm2_moe", "lfm2"), ("lfm2_vl", "lfm2")];
+
+/// The modules to keep by default in an architecture without a description, if any are known. The language model of a multimodal
+/// architecture (`qwen3_5_moe_text`) keeps the same layers alone as inside it.
 pub(crate) fn kept_by_default(model_type: &str) -> Option<&'static [&'static str]> {
-    KEPT.iter().find(|(name, _)| *name == model_type).map(|(_, globs)| *globs)
+    let row = |name: &str| KEPT.iter().find(|(row, _)| *row == name).map(|(_, globs)| *globs);
+    let alike = || ALIKE.iter().find(|(name, _)| *name == model_type).and_then(|(_, alike)| row(alike));
+    row(model_type).or_else(alike).or_else(|| row(model_type.strip_suffix("_text")?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::family::FAMILIES;
+
+    #[test]
+    fn a_language_model_alone_keeps_what_it_keeps_beside_other_modalities() {
+        for (alone, whole) in
+            [("qwen3_5_moe_text", "qwen3_5_moe"), ("minimax_m3_vl_text", "minimax_m3_vl"), ("lfm2_moe", "lfm2")]
+        {
+            assert!(kept_by_default(alone).is_some_and(|kept| Some(kept) == kept_by_default(whole)), "{alone}");
+        }
+        assert!(kept_by_default("unheard_of_text").is_none());
+    }
 
     #[test]
     fn the_table_is_sorted_and_has_no_described_family() {

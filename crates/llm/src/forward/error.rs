@@ -41,6 +41,20 @@ pub enum ForwardError {
         /// What was expected, and where that comes from.
         expected: String,
     },
+    /// A weight is NaN or infinite.
+    #[error("tensor `{tensor}`: the weight of output {output}, input {input} of `{module}` is {value}")]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+        /// The layer.
+        module: String,
+        /// The output.
+        output: usize,
+        /// The input.
+        input: usize,
+        /// What it is.
+        value: f32,
+    },
     /// A token is not in the vocabulary.
     #[error("token {token} is not in the vocabulary of {vocabulary}")]
     Token {
@@ -96,10 +110,14 @@ impl ForwardError {
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         let text = match self {
-            ForwardError::Unsupported { .. } => "`kvant quantize` may still do this model: it needs no forward pass",
+            ForwardError::Unsupported { .. } => {
+                "nothing that runs the model works for it: evaluation, calibration, graphs and algorithms that look at data do \
+                 not; `kvant plan` shows whether schemes without calibration fit its layers"
+            }
             ForwardError::Missing { .. } | ForwardError::Shape { .. } => {
                 "config.json and the tensors are not of the same model; `kvant inspect --all` lists what is there"
             }
+            ForwardError::NotFinite { .. } => "download the file again, or make it again from the original model",
             ForwardError::Token { .. } => "the tokenizer is not that of the model",
             ForwardError::TooLong { .. } => "use shorter sequences, e.g. with --seq-len",
             ForwardError::Spill(_) => {

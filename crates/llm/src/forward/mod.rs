@@ -68,6 +68,7 @@ pub struct Decoder<'a> {
     network: Network,
     blueprint: Blueprint,
     quantizers: Quantizers,
+    quantizes_cache: bool,
 }
 
 impl<'a> Decoder<'a> {
@@ -83,7 +84,7 @@ impl<'a> Decoder<'a> {
         let network = Network::recognise(&ModelConfig::from_json(&config)?, tensors.meta());
         let blueprint = Blueprint::new(&config, &tensors)?;
         let quantizers = Quantizers::of(&import, &blueprint)?;
-        Ok(Decoder { tensors, network, blueprint, quantizers })
+        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache: import.quantizes_cache() })
     }
 
     /// What the tensors are.
@@ -101,6 +102,26 @@ impl<'a> Decoder<'a> {
         self.blueprint.blocks.get(block)?.layers().into_iter().find(|layer| layer.module == module)
     }
 
+    /// Refuses a block of which a weight holds NaN or infinite values, before anything is computed with it.
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError::NotFinite`].
+    pub fn check_block(&self, block: usize) -> Result<(), ForwardError> {
+        let layers = self.blueprint.blocks.get(block).map(|block| block.layers()).unwrap_or_default();
+        let mut broken = layers.into_iter().filter_map(|layer| Some((layer, self.tensors.first_not_finite(layer)?)));
+        match broken.next() {
+            None => Ok(()),
+            Some((layer, (tensor, [output, input], value))) => Err(ForwardError::NotFinite {
+                tensor: tensor.to_owned(),
+                module: layer.module.clone(),
+                output,
+                input,
+                value,
+            }),
+        }
+    }
+
     /// The number of tokens that there are.
     pub fn vocabulary(&self) -> usize {
         self.blueprint.head.rows
@@ -114,6 +135,21 @@ impl<'a> Decoder<'a> {
     /// Whether the checkpoint quantizes activations.
     pub fn quantizes_activations(&self) -> bool {
         !self.quantizers.is_empty()
+    }
+
+    /// Which activations the checkpoint quantizes and how, a line for each kind of place and scheme; none in a float model.
+    pub fn quantized_activations(&self) -> Vec<String> {
+        self.quantizers.summary()
+    }
+
+    /// Whether the checkpoint quantizes what attention works on, the KV cache included.
+    pub fn quantizes_attention(&self) -> bool {
+        self.quantizes_cache || (0..self.blueprint.blocks.len()).any(|block| self.quantizers.attention(block).is_some())
+    }
+
+    /// The quantizers of its activations.
+    pub(crate) fn quantizers(&self) -> &Quantizers {
+        &self.quantizers
     }
 
     /// The tensors that it reads.

@@ -9,10 +9,13 @@ use kvant_numeric::Arithmetic;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
 use rayon::prelude::*;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Elements that one thread quantizes at a time where rows do not depend on each other.
 const STRIP: usize = 64 << 10;
+
+/// The places where activations are quantized, of layers and of blocks, in the order of summaries.
+const KINDS: [&str; 6] = ["inputs", "outputs", "queries", "keys", "values", "attention probabilities"];
 
 /// The quantizers of a model's activations.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +87,32 @@ impl Quantizers {
     /// Those of a block's attention.
     pub fn attention(&self, block: usize) -> Option<&AttentionQuantizers> {
         self.blocks.get(&block)
+    }
+
+    /// What is quantized, a line for each kind of place and scheme: `inputs of 28 layers: int8:tensor!static`.
+    pub fn summary(&self) -> Vec<String> {
+        let mut counts: BTreeMap<(usize, String), usize> = BTreeMap::new();
+        let mut count = |kind: usize, quantizer: &Option<ActivationQuantizer>| {
+            if let Some(quantizer) = quantizer {
+                *counts.entry((kind, quantizer.scheme().to_string())).or_default() += 1;
+            }
+        };
+        for layer in self.layers.values() {
+            count(0, &layer.input);
+            count(1, &layer.output);
+        }
+        for block in self.blocks.values() {
+            count(2, &block.query);
+            count(3, &block.key);
+            count(4, &block.value);
+            count(5, &block.probabilities);
+        }
+        let line = |((kind, scheme), count): ((usize, String), usize)| {
+            let place = if kind < 2 { "layer" } else { "block" };
+            let plural = if count == 1 { "" } else { "s" };
+            format!("{} of {count} {place}{plural}: {scheme}", KINDS[kind])
+        };
+        counts.into_iter().map(line).collect()
     }
 
     /// Whether there are none.

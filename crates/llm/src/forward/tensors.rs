@@ -2,6 +2,7 @@
 //! widened. What was found fit when the model was opened is read without further questions.
 
 use super::error::ForwardError;
+use crate::finite;
 use crate::import::{ImportedTensor, PackedMatrix, Stored};
 use crate::network::{Linear, TensorMeta};
 use crate::weight::WeightMatrix;
@@ -203,6 +204,22 @@ impl<'a> Tensors<'a> {
             MatrixPlace::Plain { source, .. } => Some(source),
             MatrixPlace::Packed(_) => None,
         }
+    }
+
+    /// The first element of a layer's weight that is NaN or infinite: the tensor, output and input, and the value. Weights that
+    /// are quantized are looked at by who reads them.
+    pub fn first_not_finite(&self, layer: &Projection) -> Option<(&str, [usize; 2], f32)> {
+        let (MatrixPlace::Plain { bytes, source, input_major }, Stored::Plain(view)) =
+            (&layer.place, &self.stored[layer.tensor])
+        else {
+            return None;
+        };
+        let (index, value) = finite::first_not_finite(&view.bytes()[bytes.clone()], *source)?;
+        let place = match input_major {
+            true => [index % layer.rows, index / layer.rows],
+            false => [index / layer.columns, index % layer.columns],
+        };
+        Some((&self.meta[layer.tensor].name, place, value))
     }
 
     /// The bias of a layer.

@@ -5,7 +5,7 @@ use super::imatrix::Importance;
 use super::mix::{MIXES, Mix};
 use crate::export::Export;
 use crate::glob::Glob;
-use crate::recipe::{NamedScheme, RecipeError, Settings, quoted};
+use crate::recipe::{NamedScheme, RecipeError, Settings, glob, quoted};
 use kvant_container::gguf::TensorType;
 use serde::Serialize;
 use std::sync::Arc;
@@ -15,10 +15,12 @@ pub const IMATRIX: &str = "imatrix";
 
 /// What is said of tensors by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Rule {
-    tensors: Glob,
+pub(super) struct Rule {
+    pub(super) tensors: Glob,
     /// The type, or `None` to keep that of the source.
-    kind: Option<TensorType>,
+    pub(super) kind: Option<TensorType>,
+    /// Whether there need be none of them: another tool has listed what it keeps of many models.
+    pub(super) may_be_idle: bool,
 }
 
 /// What is known of the importance of inputs.
@@ -59,8 +61,16 @@ pub enum Said {
 struct Shown {
     scheme: &'static str,
     format: &'static str,
-    overrides: Vec<(String, &'static str)>,
+    #[serde(rename = "override")]
+    overrides: Vec<ShownRule>,
     importance: bool,
+}
+
+/// A rule of an override, as other recipes have it.
+#[derive(Serialize)]
+struct ShownRule {
+    layers: String,
+    scheme: &'static str,
 }
 
 impl GgufRecipe {
@@ -91,8 +101,8 @@ impl GgufRecipe {
         };
         refuse_others(line)?;
         refuse_others(file)?;
-        let mut rules = rules(line, "--override")?;
-        rules.extend(self::rules(file, "override")?);
+        let mut rules = rules(file, "override")?;
+        rules.extend(self::rules(line, "--override")?);
         let weighing = if asks_for_imatrix(line, file)? { Weighing::Asked } else { Weighing::Uniform };
         let requantizes = line.requantize.or(file.requantize).unwrap_or(false);
         Ok(Some(GgufRecipe { mix, rules, weighing, requantizes }))
@@ -136,25 +146,23 @@ impl GgufRecipe {
         }
     }
 
-    /// What is said of a tensor, by its name in the file or those of the modules it is made of; the first rule wins.
+    /// What is said of a tensor, by its name in the file or those of the modules it is made of; the last rule wins.
     pub fn said_of(&self, name: &str, modules: &[String]) -> Said {
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         let matches = |rule: &&Rule| {
             [name, stem].iter().any(|name| rule.tensors.matches(name))
                 || modules.iter().any(|module| rule.tensors.matches(module))
         };
-        match self.rules.iter().find(matches) {
+        match self.rules.iter().rev().find(matches) {
             None => Said::Nothing,
             Some(rule) => rule.kind.map_or(Said::Keep, Said::Type),
         }
     }
 
-    /// The patterns that match none of these tensors, each given by all its names, and whether they ask for a type: those are
-    /// mistakes, while tensors to keep may be missing.
-    pub fn idle_rules(&self, tensors: &[Vec<&str>]) -> Vec<(&str, bool)> {
+    /// The rules that match none of these tensors, each given by all its names: most likely mistakes.
+    pub(super) fn idle_rules(&self, tensors: &[Vec<&str>]) -> Vec<&Rule> {
         let matches = |rule: &Rule| tensors.iter().flatten().any(|name| rule.tensors.matches(name));
-        let idle = self.rules.iter().filter(|rule| !matches(rule));
-        idle.map(|rule| (rule.tensors.pattern(), rule.kind.is_some())).collect()
+        self.rules.iter().filter(|rule| !matches(rule)).collect()
     }
 
     /// All of it as text: recipes that ask for the same have the same.
@@ -166,7 +174,10 @@ impl GgufRecipe {
 
 impl Serialize for GgufRecipe {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let rule = |rule: &Rule| (rule.tensors.pattern().to_owned(), rule.kind.map_or("keep", TensorType::name));
+        let rule = |rule: &Rule| ShownRule {
+            layers: rule.tensors.pattern().to_owned(),
+            scheme: rule.kind.map_or("keep", TensorType::name),
+        };
         let overrides = self.rules.iter().map(rule).collect();
         let importance = self.has_importance();
         Shown { scheme: self.mix.row().name, format: "gguf", overrides, importance }.serialize(serializer)
@@ -207,11 +218,14 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
 }
 
 fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
-    let kept = settings.exclude.iter().map(|glob| Rule { tensors: Glob::new(glob), kind: None });
-    let mut rules: Vec<Rule> = kept.collect();
+    let mut rules = Vec::with_capacity(settings.overrides.len() + settings.exclude.len());
     for said in &settings.overrides {
         let place = format!("{option} {}", quoted(&said.layers));
-        rules.push(Rule { tensors: Glob::new(&said.layers), kind: type_of(&place, &said.scheme)? });
+        let (tensors, kind) = (glob(option, &said.layers)?, type_of(&place, &said.scheme)?);
+        rules.push(Rule { tensors, kind, may_be_idle: settings.foreign && kind.is_none() });
+    }
+    for text in &settings.exclude {
+        rules.push(Rule { tensors: glob("exclude", text)?, kind: None, may_be_idle: settings.foreign });
     }
     Ok(rules)
 }
@@ -278,8 +292,8 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_wins_by_any_name() {
-        let overrides = vec!["*down_proj=F16".parse().unwrap(), "blk.0.*=q8_0".parse().unwrap()];
+    fn the_last_rule_wins_by_any_name() {
+        let overrides = vec!["blk.0.*=q8_0".parse().unwrap(), "*down_proj=F16".parse().unwrap()];
         let settings = Settings { exclude: vec!["output".into()], overrides, ..line("Q4_0") };
         let recipe = recipe(&settings).unwrap().unwrap();
         let said = |name: &str, module: &str| recipe.said_of(name, &[module.to_owned()]);
@@ -287,7 +301,8 @@ mod tests {
         assert_eq!(said("blk.0.ffn_up.weight", "model.layers.0.mlp.up_proj"), Said::Type(TensorType::Q8_0));
         assert_eq!(said("output.weight", "lm_head"), Said::Keep);
         assert_eq!(said("blk.1.ffn_up.weight", "model.layers.1.mlp.up_proj"), Said::Nothing);
-        assert_eq!(recipe.idle_rules(&[vec!["output"], vec!["blk.0.x"]]), [("*down_proj", true)]);
+        let idle = recipe.idle_rules(&[vec!["output"], vec!["blk.0.x"]]);
+        assert_eq!(idle.iter().map(|rule| rule.tensors.pattern()).collect::<Vec<_>>(), ["*down_proj"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::scalars;
 use super::{Method, Weight, fp8};
 use crate::config_json::compressed_tensors::{Format, ModuleClass, StoredCompressedTensors};
 use crate::export::{LayerSpec, Packing, compressed_tensors_parts};
+use crate::network::is_embedding_name;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use serde_json::Value;
@@ -96,8 +97,7 @@ fn is_quantized(module: &Module<'_, '_>) -> bool {
 
 /// The class of a module, from its name.
 fn class(module: &str) -> ModuleClass {
-    let leaf = module.rsplit('.').next().unwrap_or(module);
-    if leaf.contains("embed") || leaf == "wte" { ModuleClass::Embedding } else { ModuleClass::Linear }
+    if is_embedding_name(module) { ModuleClass::Embedding } else { ModuleClass::Linear }
 }
 
 fn layout(module: &Module<'_, '_>, format: Format, scheme: TensorScheme) -> Result<Layout, ImportError> {

@@ -13,10 +13,12 @@ mod catalog;
 mod codes;
 mod compressed_tensors;
 mod error;
+mod fake;
 mod fp8;
 mod gptq;
 mod layout;
 mod matrix;
+mod merged;
 mod modelopt;
 mod mxfp4;
 mod packed;
@@ -24,17 +26,23 @@ mod quark;
 mod recode;
 pub(crate) mod scalars;
 pub(crate) mod survey;
+mod tensors;
 
 pub use activations::{StoredActivation, StoredActivations, StoredAttention};
 pub use blocks::BlockMatrix;
 pub(crate) use blocks::BlockPiece;
 pub use error::ImportError;
+pub(crate) use fake::is_fake_quantized;
 pub(crate) use fp8::{scale_block, stated_block};
 pub use matrix::CodeMatrix;
 pub(crate) use matrix::decode_scales;
+pub use merged::MergedMatrix;
+pub(crate) use merged::{LowRank, MergedBase};
 pub use packed::PackedMatrix;
 pub(crate) use recode::{RecodedParameters, integers};
 
+use crate::config_json::tensors::described;
+use crate::export::TENSORS_METHOD;
 use crate::network::{TensorMeta, modality_part};
 use catalog::{Catalog, Module};
 use kvant_container::{Checkpoint, TensorView};
@@ -53,6 +61,11 @@ trait Method {
 
     /// What the tensors of a module say of the attention that it is, or is a part of.
     fn attention(&self, module: &Module<'_, '_>) -> Result<StoredAttention, ImportError>;
+
+    /// Whether outputs of layers are quantized because they enter the KV cache.
+    fn quantizes_cache(&self) -> bool {
+        false
+    }
 }
 
 /// A float tensor that is stored as something else.
@@ -92,6 +105,7 @@ const METHODS: &[MethodRow] = &[
     MethodRow { name: "fbgemm_fp8", reader: fp8::fbgemm_reader },
     MethodRow { name: "mxfp4", reader: mxfp4::reader },
     MethodRow { name: "modelopt", reader: modelopt::reader },
+    MethodRow { name: TENSORS_METHOD, reader: tensors::reader },
 ];
 
 /// Files in which tools said, or say, what config.json leaves unsaid, and the method that they mean.
@@ -127,7 +141,8 @@ pub struct ImportedTensor<'a> {
 pub enum Stored<'a> {
     /// As it is.
     Plain(TensorView<'a>),
-    /// Codes and scales, or blocks, of as many matrices as the tensor has: one, or one an expert.
+    /// Codes and scales, or blocks, of as many matrices as the tensor has: one, or one an expert. A weight that adapters change,
+    /// too.
     Packed(Vec<Arc<PackedMatrix<'a>>>),
 }
 
@@ -137,6 +152,7 @@ pub struct Import<'a> {
     tensors: Vec<ImportedTensor<'a>>,
     activations: HashMap<String, StoredActivations>,
     attention: HashMap<usize, StoredAttention>,
+    quantizes_cache: bool,
 }
 
 impl<'a> Import<'a> {
@@ -153,6 +169,11 @@ impl<'a> Import<'a> {
     /// Whether anything but weights is quantized.
     pub fn quantizes_activations(&self) -> bool {
         !self.activations.is_empty() || !self.attention.is_empty()
+    }
+
+    /// Whether keys and values are quantized for the cache, as attention or as outputs of the layers that make them.
+    pub fn quantizes_cache(&self) -> bool {
+        self.quantizes_cache || self.attention.values().any(|found| found.key.is_some() || found.value.is_some())
     }
 
     /// What the attention of a decoder block quantizes; `None` where it does not.
@@ -188,11 +209,37 @@ pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
         return Err(ImportError::invalid("config.json", "its quantization_config is no object"));
     }
-    let method = match config.as_ref().and_then(quantization_config) {
-        Some(stated) => method(stated)?,
-        None => side_method(checkpoint)?,
-    };
-    Builder { catalog: &catalog, method: &*method, parts: HashMap::new(), import: Import::default() }.build()
+    let method = method_of(checkpoint, config.as_ref())?;
+    let builder = Builder { catalog: &catalog, method: &*method, parts: HashMap::new(), import: Import::default() };
+    let mut import = builder.build()?;
+    let described = fake::activations(config.as_ref(), import.tensors.iter().map(|tensor| &tensor.meta))?;
+    import.activations.extend(described.activations);
+    import.attention.extend(described.attention);
+    import.quantizes_cache = method.quantizes_cache() || described.quantizes_cache;
+    if !checkpoint.adapters().is_empty() {
+        crate::adapter::merge(checkpoint, &mut import.tensors)?;
+    }
+    Ok(import)
+}
+
+/// The reader of a checkpoint's layout.
+fn method_of(checkpoint: &Checkpoint, config: Option<&Value>) -> Result<Box<dyn Method>, ImportError> {
+    if let Some(described) = described_tensors(checkpoint, config) {
+        return tensors::reader(&described);
+    }
+    match config.and_then(quantization_config) {
+        Some(stated) => method(stated),
+        None => side_method(checkpoint),
+    }
+}
+
+/// What the metadata of files says of codes that belong to no model: where there is no config.json, or one that refers to it.
+fn described_tensors(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Value> {
+    let stated = config.and_then(quantization_config).and_then(|stated| stated.get("quant_method")?.as_str());
+    if config.is_some() && stated != Some(TENSORS_METHOD) {
+        return None;
+    }
+    described(checkpoint)
 }
 
 /// The method that a file beside config.json tells. Where none does, there may still be fp8 weights with scales.
@@ -208,6 +255,9 @@ fn side_method(checkpoint: &Checkpoint) -> Result<Box<dyn Method>, ImportError> 
 
 /// What a checkpoint says of its quantization, and the method: in config.json, or in a file beside it.
 pub(crate) fn stated(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<(String, Value)> {
+    if let Some(described) = described_tensors(checkpoint, config) {
+        return Some((TENSORS_METHOD.to_owned(), described));
+    }
     if let Some(stated) = config.and_then(quantization_config) {
         let name = stated.get("quant_method").and_then(Value::as_str).unwrap_or_default();
         return Some((name.to_owned(), stated.clone()));

@@ -1,9 +1,10 @@
-//! A quantized matrix as it lies in files, whichever way: codes with scales in tensors of their own, or blocks that hold both.
-//! What can be asked of either; how, they know themselves.
+//! A matrix that is more than floats in a file, whichever way: codes with scales in tensors of their own, blocks that hold both,
+//! or a weight that adapters change. What can be asked of either; how, they know themselves.
 
-use super::{BlockMatrix, CodeMatrix};
+use super::{BlockMatrix, CodeMatrix, MergedMatrix};
 use crate::export::ScaleEncoding;
 use crate::weight::Band;
+use kvant_container::Dtype;
 use kvant_numeric::ggml::GgmlType;
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
@@ -16,14 +17,28 @@ pub enum PackedMatrix<'a> {
     Apart(CodeMatrix<'a>),
     /// Blocks of a GGUF file; plain floats, too, whose rows stand in another order there.
     Blocks(BlockMatrix<'a>),
+    /// A weight with what adapters add to it.
+    Merged(MergedMatrix<'a>),
 }
 
-/// The same of either.
-macro_rules! of_either {
+/// The same of all.
+macro_rules! of_each {
     ($self:ident, $matrix:ident => $result:expr) => {
         match $self {
             PackedMatrix::Apart($matrix) => $result,
             PackedMatrix::Blocks($matrix) => $result,
+            PackedMatrix::Merged($matrix) => $result,
+        }
+    };
+}
+
+/// The same of either kind of codes, and what holds of a weight that adapters change: no codes stand for its values.
+macro_rules! of_either {
+    ($self:ident, $matrix:ident => $result:expr, $without:expr) => {
+        match $self {
+            PackedMatrix::Apart($matrix) => $result,
+            PackedMatrix::Blocks($matrix) => $result,
+            PackedMatrix::Merged(_) => $without,
         }
     };
 }
@@ -31,17 +46,17 @@ macro_rules! of_either {
 impl<'a> PackedMatrix<'a> {
     /// Output channels.
     pub fn rows(&self) -> usize {
-        of_either!(self, matrix => matrix.rows())
+        of_each!(self, matrix => matrix.rows())
     }
 
     /// Input channels.
     pub fn columns(&self) -> usize {
-        of_either!(self, matrix => matrix.columns())
+        of_each!(self, matrix => matrix.columns())
     }
 
     /// The name of the tensor that its codes are in.
     pub fn tensor_name(&self) -> Option<&'a str> {
-        of_either!(self, matrix => matrix.tensor_name())
+        of_each!(self, matrix => matrix.tensor_name())
     }
 
     /// Whether it is plain floats.
@@ -49,6 +64,7 @@ impl<'a> PackedMatrix<'a> {
         match self {
             PackedMatrix::Apart(_) => false,
             PackedMatrix::Blocks(matrix) => matrix.is_float(),
+            PackedMatrix::Merged(matrix) => matrix.is_float(),
         }
     }
 
@@ -57,12 +73,21 @@ impl<'a> PackedMatrix<'a> {
         match self {
             PackedMatrix::Apart(_) => None,
             PackedMatrix::Blocks(matrix) => matrix.float_type(),
+            PackedMatrix::Merged(matrix) => matrix.float_type(),
+        }
+    }
+
+    /// The type of its values, where that is its own and not that of the model's floats.
+    pub fn own_type(&self) -> Option<Dtype> {
+        match self {
+            PackedMatrix::Merged(matrix) if matrix.is_float() => Some(matrix.dtype()),
+            _ => None,
         }
     }
 
     /// The values of a band, row-major, appended to `out`: those of codes are `(code - zero point) * scale` in `f32`.
     pub fn read(&self, isa: Isa, band: &Band, out: &mut Vec<f32>) {
-        of_either!(self, matrix => matrix.read(isa, band, out));
+        of_each!(self, matrix => matrix.read(isa, band, out));
     }
 
     /// What the codes are, in the terms of schemes: integers are signed, with a zero point unless zero has the middle code
@@ -71,13 +96,13 @@ impl<'a> PackedMatrix<'a> {
     /// `usual` is what [`PackedMatrix::cut`] is for most matrices: it tells groups that are as long as the axis from channels, and
     /// blocks that are as large as the matrix from the whole of it.
     pub fn scheme(&self, symmetric: bool, usual: Option<(usize, usize)>) -> Option<TensorScheme> {
-        of_either!(self, matrix => matrix.scheme(symmetric, usual))
+        of_either!(self, matrix => matrix.scheme(symmetric, usual), None)
     }
 
     /// The nearest scheme where [`PackedMatrix::scheme`] has none.
     pub fn like(&self) -> Option<TensorScheme> {
         match self {
-            PackedMatrix::Apart(_) => None,
+            PackedMatrix::Apart(_) | PackedMatrix::Merged(_) => None,
             PackedMatrix::Blocks(matrix) => matrix.like(),
         }
     }
@@ -86,6 +111,9 @@ impl<'a> PackedMatrix<'a> {
     pub fn unlike(&self) -> String {
         match self {
             PackedMatrix::Apart(_) => "no scheme describes its codes".to_owned(),
+            PackedMatrix::Merged(_) => {
+                "an adapter changes its values, so that its codes no longer stand for them".to_owned()
+            }
             PackedMatrix::Blocks(matrix) if matrix.coded().is_some() => {
                 format!("minima of its {} blocks are no whole multiples of their scales", matrix.kinds())
             }
@@ -95,58 +123,58 @@ impl<'a> PackedMatrix<'a> {
 
     /// Rows and columns that share a scale, where there are several such tiles in a row, or a matrix of them.
     pub fn cut(&self) -> Option<(usize, usize)> {
-        of_either!(self, matrix => matrix.cut())
+        of_either!(self, matrix => matrix.cut(), None)
     }
 
     /// How scales are stored.
     pub fn scale_encoding(&self) -> ScaleEncoding {
-        of_either!(self, matrix => matrix.scale_encoding())
+        of_either!(self, matrix => matrix.scale_encoding(), ScaleEncoding::F32)
     }
 
     /// All scales as they are stored, without that of the tensor.
     pub fn scales(&self, isa: Isa) -> Vec<f32> {
-        of_either!(self, matrix => matrix.scales(isa))
+        of_either!(self, matrix => matrix.scales(isa), Vec::new())
     }
 
     /// Whether codes are integers.
     pub fn is_integer(&self) -> bool {
-        of_either!(self, matrix => matrix.is_integer())
+        of_either!(self, matrix => matrix.is_integer(), false)
     }
 
     /// Whether zero has the middle code for all scales.
     pub fn is_symmetric(&self, isa: Isa) -> bool {
-        of_either!(self, matrix => matrix.is_symmetric(isa))
+        of_either!(self, matrix => matrix.is_symmetric(isa), true)
     }
 
     /// How far the code of zero is from the lowest code, for every scale.
     pub fn lowest_to_zero(&self, isa: Isa) -> Vec<u8> {
-        of_either!(self, matrix => matrix.lowest_to_zero(isa))
+        of_either!(self, matrix => matrix.lowest_to_zero(isa), Vec::new())
     }
 
     /// The group of every input channel, where groups are not runs of them.
     pub fn groups(&self) -> Option<&[u32]> {
         match self {
             PackedMatrix::Apart(matrix) => matrix.groups(),
-            PackedMatrix::Blocks(_) => None,
+            PackedMatrix::Blocks(_) | PackedMatrix::Merged(_) => None,
         }
     }
 
     /// The scale of the tensor: what multiplies block scales, or values.
     pub fn tensor_scale(&self) -> Option<f32> {
-        of_either!(self, matrix => matrix.tensor_scale())
+        of_either!(self, matrix => matrix.tensor_scale(), None)
     }
 
     /// What block scales are divided by, where that is what is stored.
     pub fn divisor(&self) -> Option<f32> {
         match self {
             PackedMatrix::Apart(matrix) => matrix.divisor(),
-            PackedMatrix::Blocks(_) => None,
+            PackedMatrix::Blocks(_) | PackedMatrix::Merged(_) => None,
         }
     }
 
     /// Bytes of codes, scales and zero points.
     pub fn stored_bytes(&self) -> u64 {
-        of_either!(self, matrix => matrix.stored_bytes())
+        of_each!(self, matrix => matrix.stored_bytes())
     }
 
     /// A band of the codes in the form of a scheme that stands for the same values: [`PackedMatrix::scheme`], or that of
@@ -165,11 +193,12 @@ impl<'a> PackedMatrix<'a> {
         match self {
             PackedMatrix::Apart(matrix) => matrix.recoded(isa, band, scheme, memory),
             PackedMatrix::Blocks(matrix) => matrix.recoded(isa, band, scheme),
+            PackedMatrix::Merged(_) => Err(SchemeError::Combination { text: scheme.to_string() }),
         }
     }
 
     /// Gives the pages of its bytes back to the system.
     pub fn release(&self) {
-        of_either!(self, matrix => matrix.release());
+        of_each!(self, matrix => matrix.release());
     }
 }

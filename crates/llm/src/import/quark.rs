@@ -43,10 +43,13 @@ impl Method for Quark {
 
     fn activations(&self, module: &Module<'_, '_>) -> Result<StoredActivations, ImportError> {
         let scheme = self.config.scheme(module.name);
-        let is_quantized = module.tensor("weight").is_some() && module.tensor("weight_scale").is_some();
-        let input = scheme.input.filter(|_| is_quantized).map(|input| INPUT.read(module, input)).transpose()?;
+        let input = scheme.input.filter(|_| is_quantized(module)).map(|input| INPUT.read(module, input)).transpose()?;
         let output = if self.cached(module).is_some() { None } else { self.output(module)? };
         Ok(StoredActivations { input, output })
+    }
+
+    fn quantizes_cache(&self) -> bool {
+        self.config.quantizes_cache()
     }
 
     fn attention(&self, module: &Module<'_, '_>) -> Result<StoredAttention, ImportError> {
@@ -58,13 +61,13 @@ impl Method for Quark {
     }
 }
 
-const INPUT: Places = Places {
+pub(super) const INPUT: Places = Places {
     scale: "input_scale",
     zero_point: "input_zero_point",
     tensor_scale: TensorScalePlace::Multiplier("input_scale_2"),
 };
 
-const OUTPUT: Places = Places {
+pub(super) const OUTPUT: Places = Places {
     scale: "output_scale",
     zero_point: "output_zero_point",
     tensor_scale: TensorScalePlace::Multiplier("output_scale_2"),
@@ -76,6 +79,11 @@ const PROBABILITIES: Places = Places {
     tensor_scale: TensorScalePlace::Multiplier("prob_output_scale_2"),
 };
 
+/// Whether the weight of a module is quantized.
+fn is_quantized(module: &Module<'_, '_>) -> bool {
+    module.tensor("weight").is_some() && module.tensor("weight_scale").is_some()
+}
+
 impl Quark {
     /// The name of a module whose output is quantized as it enters the cache, and not before.
     fn cached(&self, module: &Module<'_, '_>) -> Option<&'static str> {
@@ -84,9 +92,12 @@ impl Quark {
         known.filter(|_| self.config.cache_behind_rotary && module.tensor("weight").is_some())
     }
 
+    /// The output of a module: of one whose weight is quantized, of one that the configuration names for its output alone, or of one
+    /// that has a scale for it.
     fn output(&self, module: &Module<'_, '_>) -> Result<Option<StoredActivation>, ImportError> {
-        let has_weight = module.tensor("weight").is_some();
-        let scheme = self.config.scheme(module.name).output.filter(|_| has_weight);
+        let is_quantized = is_quantized(module) || self.config.names_output_alone(module.name);
+        let has_output = module.tensor("weight").is_some() && (is_quantized || module.tensor(OUTPUT.scale).is_some());
+        let scheme = self.config.scheme(module.name).output.filter(|_| has_output);
         scheme.map(|scheme| OUTPUT.read(module, scheme)).transpose()
     }
 

@@ -6,7 +6,7 @@ use super::catalog::{Catalog, Module};
 use super::error::ImportError;
 use super::layout::{Element, Layout, found_encoding};
 use super::scalars::integers;
-use super::{Method, PARAMETERS, Weight, quantization_config, side_method};
+use super::{Method, PARAMETERS, Weight, fake};
 use crate::export::{Content, ScaleEncoding};
 use crate::network::TensorMeta;
 use kvant_container::{Checkpoint, TensorView};
@@ -105,15 +105,14 @@ impl StoredWeight<'_> {
 pub(crate) fn survey<'a>(checkpoint: &'a Checkpoint, config: Option<&Value>) -> Survey<'a> {
     let catalog = Catalog::new(checkpoint);
     let mut surveyor = Surveyor { catalog: &catalog, survey: Survey::default(), taken: HashSet::new() };
-    let method = match config.and_then(quantization_config) {
-        Some(stated) => super::method(stated),
-        None => side_method(checkpoint),
-    };
-    match method {
+    match super::method_of(checkpoint, config) {
         Ok(method) => surveyor.modules(&*method),
         Err(error) => surveyor.problem(Subject::Configuration, "", error),
     }
     surveyor.rest();
+    if let Err(error) = fake::activations(config, surveyor.survey.tensors.iter()) {
+        surveyor.problem(Subject::Activations, "", error);
+    }
     surveyor.survey
 }
 

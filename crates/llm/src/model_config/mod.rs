@@ -213,7 +213,7 @@ fn merged(outer: &Map<String, Value>, inner: &Map<String, Value>) -> Map<String,
 fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) -> Result<ModelConfig, ConfigError> {
     Ok(ModelConfig {
         model_types: model_types(inner, outer)?,
-        architectures: outer.texts(&["architectures"])?,
+        architectures: architectures(outer)?,
         hidden_size: inner.size(&["hidden_size", "n_embd", "d_model"])?,
         intermediate_sizes: inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?,
         num_layers: inner.size(&["num_hidden_layers", "n_layer", "num_layers", "n_layers"])?,
@@ -243,6 +243,15 @@ fn model_types(inner: Fields<'_, '_>, outer: Fields<'_, '_>) -> Result<Vec<Strin
     let mut types: Vec<String> = both.into_iter().flatten().collect();
     types.dedup();
     Ok(types)
+}
+
+/// Components of diffusers name their class otherwise.
+fn architectures(outer: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
+    let stated = outer.texts(&["architectures"])?;
+    match stated.is_empty() {
+        true => Ok(outer.text(&["_class_name"])?.into_iter().collect()),
+        false => Ok(stated),
+    }
 }
 
 fn dtype(fields: Fields<'_, '_>) -> Result<Option<String>, ConfigError> {

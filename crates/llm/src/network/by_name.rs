@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::names::{self, Entry, Named, Names, Suffix};
+use super::names::{Entry, Named, Names, Suffix};
+use super::surroundings::Surroundings;
 use super::{
     ExpertsId, ExpertsStorage, FusedExperts, Linear, LinearId, Network, Norm, NormId, Notice, Place, Reason, Slot,
     TensorMeta, links, siblings,
@@ -28,6 +29,7 @@ struct Builder<'t> {
     tensors: &'t [TensorMeta],
     keep: Vec<Glob>,
     layers: usize,
+    surroundings: Surroundings,
     named: Vec<Result<Named, Reason>>,
     places: Vec<Place>,
     linears: Vec<Linear>,
@@ -43,6 +45,7 @@ impl<'t> Builder<'t> {
             tensors,
             keep: family.keep.iter().map(|pattern| Glob::new(pattern)).collect(),
             layers: config.num_layers.unwrap_or(usize::MAX),
+            surroundings: Surroundings::of(config, tensors),
             named: Vec::with_capacity(tensors.len()),
             places: vec![Place::Other(Reason::Unrecognised); tensors.len()],
             linears: Vec::new(),
@@ -58,7 +61,7 @@ impl<'t> Builder<'t> {
             let past_the_end = names.block_index(trunk, &tensor.name).is_some_and(|block| block >= self.layers);
             let named = match past_the_end {
                 true => Err(Reason::ExtraLayer),
-                false => names.understand(trunk, &tensor.name).ok_or_else(|| names::reason(tensor)),
+                false => names.understand(trunk, &tensor.name).ok_or_else(|| self.surroundings.reason(tensor)),
             };
             self.named.push(named);
         }
@@ -86,7 +89,7 @@ impl<'t> Builder<'t> {
             _ => None,
         };
         let Some(place) = place else {
-            return Place::Other(names::reason(&self.tensors[at]));
+            return Place::Other(self.surroundings.reason(&self.tensors[at]));
         };
         self.by_module.insert(named.module.clone(), place);
         place

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use super::names::{self, parse_index};
+use super::names::parse_index;
+use super::surroundings::Surroundings;
+use super::tables::is_embedding_name;
 use super::{Linear, LinearId, Network, Notice, Place, Reason, Slot, TensorMeta, links, siblings};
 use crate::family::{Family, Orientation, Part, Role, RowOrder, kept_by_default, leaf};
 use crate::glob::Glob;
@@ -28,15 +30,47 @@ const LEAVES: &[(Role, &[&str])] = &[
 ];
 
 /// Last parts of the names of output heads.
-const HEADS: &[&str] = &["lm_head", "embed_out", "output_layer", "output", "head", "unembed", "score", "classifier"];
+const HEADS: &[&str] = &[
+    "lm_head",
+    "embed_out",
+    "output_layer",
+    "output",
+    "output_projection",
+    "head",
+    "unembed",
+    "score",
+    "classifier",
+    "proj_out",
+];
+
+/// Parts of names under which a head stands: what is deeper is a layer of the model.
+const ABOVE_HEADS: &[&str] = &["model", "language_model", "transformer", "thinker"];
+
+/// Last words of the names of what makes classes, boxes or scores out of the last hidden state.
+const PREDICTORS: &[&str] = &["classifier", "head", "heads", "predictor", "scorer"];
+
+/// Parts of names that say the same.
+const PREDICTIONS: &[&str] = &["bbox_embed", "class_embed", "qa_outputs"];
 
 /// Last parts of the names of routers, if the output is narrow.
 const ROUTERS: &[&str] = &["gate", "router", "wg", "shared_expert_gate"];
 
+/// Last parts of the names of small layers that make decay rates, step sizes and gates of recurrent and sparse attention.
+const GATES: &[&str] =
+    &["a_proj", "b_proj", "dt_proj", "in_proj_a", "in_proj_b", "in_proj_ba", "weights_proj", "x_proj"];
+
+/// The most outputs of a layer of unknown purpose that is taken for a gate of heads.
+const GATE_ROWS: usize = 128;
+
+/// Fewer inputs or outputs than these make a layer of unknown purpose too small to be worth a scale.
+const FEW: usize = 8;
+
 pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, tensors: &[TensorMeta]) -> Network {
     let mut linears = Vec::new();
+    let surroundings = Surroundings::of(config, tensors);
     let numbered = tensors.iter().enumerate();
-    let places = numbered.map(|(at, tensor)| place_weight(at, tensor, config, &mut linears)).collect();
+    let place = |(at, tensor)| place_weight(at, tensor, config, &surroundings, &mut linears);
+    let places = numbered.map(place).collect();
     let places = attach_rest(tensors, places, &mut linears);
     keep(&mut linears, config);
     let siblings = siblings::assign(&mut linears);
@@ -60,8 +94,14 @@ pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, t
 }
 
 /// The place of a tensor, which becomes a layer if it is the weight of one.
-fn place_weight(at: usize, tensor: &TensorMeta, config: &ModelConfig, linears: &mut Vec<Linear>) -> Place {
-    let reason = names::reason(tensor);
+fn place_weight(
+    at: usize,
+    tensor: &TensorMeta,
+    config: &ModelConfig,
+    surroundings: &Surroundings,
+    linears: &mut Vec<Linear>,
+) -> Place {
+    let reason = surroundings.reason(tensor);
     if reason != Reason::Unrecognised {
         return Place::Other(reason);
     }
@@ -75,7 +115,7 @@ fn place_weight(at: usize, tensor: &TensorMeta, config: &ModelConfig, linears: &
     if is_embedding(module, out_features, config) {
         return Place::Embedding;
     }
-    if module.split('.').any(is_norm) {
+    if is_norm(leaf(module)) {
         return Place::Other(Reason::NotLinear);
     }
     linears.push(linear(at, module, out_features, in_features, config));
@@ -102,20 +142,45 @@ fn linear(at: usize, module: &str, out_features: usize, in_features: usize, conf
     }
 }
 
-/// Marks the layers to keep: by role, by what is known of the architecture, and those with a single output, which are
-/// gates or scores and not worth a scale.
+/// Marks the layers to keep: by role, by what is known of the architecture, and those that decide much with few weights.
 fn keep(linears: &mut [Linear], config: &ModelConfig) {
     let known = config.model_types.iter().find_map(|name| kept_by_default(name));
     let globs: Vec<Glob> = known.unwrap_or_default().iter().map(|glob| Glob::new(glob)).collect();
     for linear in linears {
         let by_name = globs.iter().any(|glob| glob.matches(&linear.module));
-        linear.kept = linear.role.is_kept_by_default() || linear.out_features == 1 || by_name;
+        linear.kept = linear.role.is_kept_by_default() || by_name || is_delicate(linear, config);
     }
+}
+
+/// Gates, scores, predictions, and what scales and shifts behind norms: errors there cost most, and there is little to gain.
+fn is_delicate(linear: &Linear, config: &ModelConfig) -> bool {
+    let module = linear.module.as_str();
+    linear.out_features == 1
+        || is_gate(linear, config)
+        || is_prediction(module)
+        || module.split('.').any(is_norm)
+        || (linear.role == Role::Unknown && linear.out_features.min(linear.in_features) < FEW)
+}
+
+/// Named like a gate, or inside a block with a few outputs, as many as there are heads.
+fn is_gate(linear: &Linear, config: &ModelConfig) -> bool {
+    let heads = config.num_heads == Some(linear.out_features);
+    let narrow = linear.out_features <= GATE_ROWS && linear.out_features * 16 <= linear.in_features;
+    let unknown = linear.role == Role::Unknown && linear.block.is_some();
+    GATES.contains(&leaf(&linear.module))
+        || (unknown && (narrow || (heads && linear.out_features < linear.in_features)))
+}
+
+/// Named like what makes the model's predictions, outside of its blocks.
+fn is_prediction(module: &str) -> bool {
+    let mut outside = module.split('.').take_while(|part| parse_index(part).is_none());
+    let predicts = |part: &str| part.rsplit_once('_').is_some_and(|(_, word)| PREDICTORS.contains(&word));
+    outside.any(|part| PREDICTIONS.contains(&part) || predicts(part))
 }
 
 fn role(module: &str, out_features: usize, in_features: usize, config: &ModelConfig) -> Role {
     let leaf = leaf(module);
-    if index_after(module, |_| true).is_none() && HEADS.contains(&leaf) {
+    if is_head(module) {
         return Role::Head;
     }
     if is_router(module, out_features, in_features, config) {
@@ -125,22 +190,29 @@ fn role(module: &str, out_features: usize, in_features: usize, config: &ModelCon
     known.map_or(Role::Unknown, |(role, _)| *role)
 }
 
-/// Named like a router, with as many outputs as there are experts, or few if their number is not known.
+/// Named like a head, outside of the blocks and not deep inside the model.
+fn is_head(module: &str) -> bool {
+    let above = module.rsplit_once('.').map_or("", |(above, _)| above);
+    HEADS.contains(&leaf(module)) && (above.is_empty() || above.split('.').all(|part| ABOVE_HEADS.contains(&part)))
+}
+
+/// A layer of what is called a router, or named like one, with as many outputs as there are experts (or some more, which stand for
+/// none), or few if their number is not known.
 fn is_router(module: &str, out_features: usize, in_features: usize, config: &ModelConfig) -> bool {
-    let named = ROUTERS.contains(&leaf(module)) || module.split('.').any(|part| part == "router");
+    let says_router = |part: &str| part.split('_').any(|word| word == "router");
     let experts = config.experts.as_ref().map(|experts| experts.count);
-    let narrow = out_features == 1 || experts.map_or(out_features <= in_features / 4, |count| out_features == count);
-    named && narrow
+    let few = experts.is_none_or(|count| out_features <= 2 * count) && out_features <= in_features / 4;
+    let narrow = out_features == 1 || few || experts == Some(out_features);
+    module.split('.').any(says_router) || (ROUTERS.contains(&leaf(module)) && narrow)
 }
 
 /// Named like an embedding, or outside the blocks with a row per token and not named like a head.
 fn is_embedding(module: &str, out_features: usize, config: &ModelConfig) -> bool {
     let leaf = leaf(module);
-    let is_head = HEADS.contains(&leaf);
-    let named = module.split('.').any(|part| part.contains("embed") || part.contains("embd"));
-    let short = matches!(leaf, "wte" | "wpe" | "relative_attention_bias");
+    let named = is_embedding_name(module) || leaf == "relative_attention_bias";
     let outside = index_after(module, |_| true).is_none();
-    !is_head && (named || short || (outside && config.vocab_size == Some(out_features)))
+    let has_row_per_token = outside && config.vocab_size == Some(out_features);
+    !HEADS.contains(&leaf) && !is_prediction(module) && (named || has_row_per_token)
 }
 
 fn is_norm(part: &str) -> bool {

@@ -8,6 +8,8 @@ mod links;
 mod names;
 mod notice;
 mod siblings;
+mod surroundings;
+mod tables;
 
 use std::collections::BTreeSet;
 
@@ -18,6 +20,7 @@ pub use links::{Consumer, Input, Link, Source, Stage, Through};
 pub(crate) use names::modality_part;
 pub use notice::Notice;
 pub use siblings::Siblings;
+pub(crate) use tables::is_embedding_name;
 
 /// A tensor of the source, as the file's header tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,7 +259,13 @@ impl Network {
     pub fn recognise(config: &ModelConfig, tensors: &[TensorMeta]) -> Network {
         let family = crate::family::of_config(config);
         let named = family.and_then(|family| by_name::recognise(family, config, tensors));
-        named.unwrap_or_else(|| by_shape::recognise(family, config, tensors))
+        let mut network = named.unwrap_or_else(|| by_shape::recognise(family, config, tensors));
+        let conflict = crate::family::conflict(config);
+        network.notices.extend(conflict.map(|(model_type, class)| Notice::Conflict {
+            model_type: model_type.to_owned(),
+            architecture: class.to_owned(),
+        }));
+        network
     }
 
     /// The family, or `None` if linear layers were recognised by shape and name.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::{Reason, Slot, TensorMeta};
+use super::{Slot, TensorMeta};
 use crate::family::{ExpertStorage, Family, NormSite, Orientation, Part, Role, RowOrder, Trunk};
 
 /// What a module is.
@@ -285,24 +285,8 @@ pub(super) fn parse_index(part: &str) -> Option<usize> {
     is_number.then(|| part.parse().ok()).flatten()
 }
 
-/// Why a tensor that no description accounts for is copied through.
-pub(super) fn reason(tensor: &TensorMeta) -> Reason {
-    let name = &tensor.name;
-    if is_buffer(tensor) {
-        Reason::Buffer
-    } else if modality_part(name).is_some() {
-        Reason::Modality
-    } else if name.split('.').any(|part| part == "mtp") {
-        Reason::ExtraLayer
-    } else if is_quantization_parameter(name) || !tensor.is_float() {
-        Reason::Quantized
-    } else {
-        Reason::Unrecognised
-    }
-}
-
 /// Buffers that old versions of transformers saved. Masks are named like biases, but have four dimensions or none.
-fn is_buffer(tensor: &TensorMeta) -> bool {
+pub(super) fn is_buffer(tensor: &TensorMeta) -> bool {
     let last = tensor.name.rsplit('.').next().unwrap_or_default();
     let is_mask = last == "bias" && (tensor.shape.len() == 4 || tensor.dtype == "BOOL" || tensor.dtype == "U8");
     is_mask

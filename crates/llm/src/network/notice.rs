@@ -16,6 +16,13 @@ pub enum Notice {
         /// The family that config.json speaks of.
         family: &'static str,
     },
+    /// config.json names two families.
+    Conflict {
+        /// The `model_type`, which decides.
+        model_type: String,
+        /// The class among `architectures`.
+        architecture: String,
+    },
     /// The checkpoint has layers past the decoder's last block.
     ExtraLayers {
         /// Number of tensors in them.
@@ -65,6 +72,11 @@ impl fmt::Display for Notice {
                 f,
                 "config.json says `{family}`, but the tensors are named otherwise: linear layers are recognised by \
                  shape and name"
+            ),
+            Notice::Conflict { model_type, architecture } => write!(
+                f,
+                "config.json says model_type `{model_type}` and architectures `{architecture}`, which are different models: \
+                 `{model_type}` is used, as transformers does; vLLM and SGLang go by `architectures`, so correct the one that is wrong"
             ),
             Notice::ExtraLayers { tensors } => write!(
                 f,

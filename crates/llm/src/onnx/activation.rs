@@ -11,9 +11,9 @@ pub(super) fn plain(builder: &mut Builder, activation: Activation, x: &Value) ->
         Activation::QuickGelu => times_sigmoid(builder, x, 1.702),
         Activation::Gelu => builder.node("Gelu", &[x], &[("approximate", Attribute::Text("none"))]),
         Activation::GeluTanh => builder.node("Gelu", &[x], &[("approximate", Attribute::Text("tanh"))]),
-        Activation::Relu => builder.unary("Relu", x),
+        Activation::Relu => builder.relu(x),
         Activation::ReluSquared => {
-            let x = builder.unary("Relu", x);
+            let x = builder.relu(x);
             builder.binary("Mul", &x, &x)
         }
         Activation::ClampedSwiglu | Activation::Unknown => {

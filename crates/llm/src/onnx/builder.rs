@@ -31,6 +31,8 @@ pub(super) struct Builder {
     graph: GraphProto,
     scope: String,
     made: usize,
+    /// Whether activations become fp8.
+    pub(super) quantizes_to_fp8: bool,
     /// Small constants, by type, shape and contents: each is stored once.
     constants: HashMap<(i32, Vec<usize>, Vec<u8>), Value>,
 }
@@ -95,7 +97,8 @@ impl Builder {
         Value(name.to_owned())
     }
 
-    fn constant(&mut self, data_type: DataType, shape: &[usize], contents: Vec<u8>) -> Value {
+    /// A small constant; those of the same type, shape and contents are one.
+    pub(super) fn constant(&mut self, data_type: DataType, shape: &[usize], contents: Vec<u8>) -> Value {
         let key = (data_type as i32, shape.to_vec(), contents);
         if let Some(known) = self.constants.get(&key) {
             return known.clone();
@@ -133,6 +136,16 @@ impl Builder {
     /// `op a`, elementwise.
     pub(super) fn unary(&mut self, operator: &str, a: &Value) -> Value {
         self.node(operator, &[a], &[])
+    }
+
+    /// The larger of `a` and 0. Not Relu where what follows is quantized to fp8: onnxruntime takes such a Relu away, as if the codes had
+    /// no negative values.
+    pub(super) fn relu(&mut self, a: &Value) -> Value {
+        if !self.quantizes_to_fp8 {
+            return self.unary("Relu", a);
+        }
+        let zero = self.number(0.0);
+        self.binary("Max", a, &zero)
     }
 
     /// `a * factor`; `a` where the factor is 1.

@@ -9,6 +9,7 @@ use crate::forward::Decoder;
 use crate::forward::blueprint::{Block, NormLayer};
 use kvant_container::onnx::{DataType, ModelProto, OperatorSetIdProto, PRODUCER, Spill};
 use kvant_numeric::simd::Isa;
+use kvant_quant::activation::ActivationQuantizer;
 use std::collections::HashMap;
 
 /// The first opset with 4-bit integers and blocks in DequantizeLinear, and the version of the format that goes with it.
@@ -22,7 +23,7 @@ pub struct Exported {
     pub model: ModelProto,
     /// Quantized layers that no operator holds the codes of: their values are stored as floats.
     pub widened: Vec<String>,
-    /// Whether the checkpoint quantizes activations, which the graph leaves in float.
+    /// Whether the checkpoint quantizes activations, which the graph leaves in float as was asked.
     pub float_activations: bool,
 }
 
@@ -48,29 +49,39 @@ pub(super) struct Writer<'w, 'a> {
     /// Tables that rows are looked up in, as floats.
     pub(super) tables: HashMap<String, (Value, DataType)>,
     pub(super) widened: Vec<String>,
+    /// Whether activations stay in float.
+    pub(super) weights_only: bool,
+    /// Values that are quantized, and what they become.
+    pub(super) quantized: Vec<(Value, ActivationQuantizer, Value)>,
     positions: Positions,
     masks: HashMap<Option<usize>, Value>,
 }
 
-/// The graph of a decoder. Large constants go to `spill`, so that one layer at a time is in memory.
+/// The graph of a decoder. Large constants go to `spill`, so that one layer at a time is in memory. With `weights_only`, quantized
+/// activations are left in float.
 ///
 /// # Errors
 ///
-/// *Unsupported* for rules that have no graph, *invalid* for weights that are not what they should be.
-pub fn export(decoder: &Decoder<'_>, spill: Option<&Spill>) -> Result<Exported, OnnxExportError> {
-    write(decoder, spill, false)
+/// *Unsupported* for rules and for quantized activations that have no graph, *invalid* for weights that are not what they should be.
+pub fn export(decoder: &Decoder<'_>, spill: Option<&Spill>, weights_only: bool) -> Result<Exported, OnnxExportError> {
+    write(decoder, spill, false, weights_only)
 }
 
 /// Whether [`export`] has a graph for every rule of a decoder; reads no weight.
 ///
 /// # Errors
 ///
-/// *Unsupported* for rules that have no graph.
-pub fn check(decoder: &Decoder<'_>) -> Result<(), OnnxExportError> {
-    write(decoder, None, true).map(drop)
+/// *Unsupported* for rules and for quantized activations that have no graph.
+pub fn check(decoder: &Decoder<'_>, weights_only: bool) -> Result<(), OnnxExportError> {
+    write(decoder, None, true, weights_only).map(drop)
 }
 
-fn write(decoder: &Decoder<'_>, spill: Option<&Spill>, outline: bool) -> Result<Exported, OnnxExportError> {
+fn write(
+    decoder: &Decoder<'_>,
+    spill: Option<&Spill>,
+    outline: bool,
+    weights_only: bool,
+) -> Result<Exported, OnnxExportError> {
     let mut builder = Builder::default();
     builder.enter("inputs");
     let rows = [Extent::Named("batch"), Extent::Named("sequence")];
@@ -89,9 +100,13 @@ fn write(decoder: &Decoder<'_>, spill: Option<&Spill>, outline: bool) -> Result<
         weights: HashMap::new(),
         tables: HashMap::new(),
         widened: Vec::new(),
+        weights_only,
+        quantized: Vec::new(),
         positions,
         masks: HashMap::new(),
     };
+    writer.check_attention()?;
+    writer.builder.quantizes_to_fp8 = writer.quantizes_to_fp8();
     writer.rotaries(&places)?;
     writer.decoder(&tokens, &places)?;
     let Writer { builder, widened, .. } = writer;
@@ -108,7 +123,7 @@ fn write(decoder: &Decoder<'_>, spill: Option<&Spill>, outline: bool) -> Result<
         graph: Some(builder.finish("decoder")).into(),
         ..ModelProto::default()
     };
-    Ok(Exported { model, widened, float_activations: decoder.quantizes_activations() })
+    Ok(Exported { model, widened, float_activations: weights_only && decoder.quantizes_activations() })
 }
 
 impl Writer<'_, '_> {

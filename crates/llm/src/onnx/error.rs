@@ -29,6 +29,19 @@ pub enum OnnxExportError {
         /// A weight, or a scale.
         what: &'static str,
     },
+    /// The activations of a layer are quantized in a way that has no nodes.
+    #[error("layer `{layer}`: an ONNX graph has no nodes that quantize an {side} as `{scheme}`")]
+    Activations {
+        /// The layer.
+        layer: String,
+        /// `input` or `output`.
+        side: &'static str,
+        /// The scheme.
+        scheme: String,
+    },
+    /// The KV cache or attention is quantized.
+    #[error("an ONNX graph keeps keys, values and queries in float, and here attention is quantized")]
+    Attention,
     /// A rule of the model has no graph yet.
     #[error("the ONNX export has no {what}")]
     Unsupported {
@@ -48,7 +61,9 @@ impl OnnxExportError {
             OnnxExportError::Forward(error) => error.kind(),
             OnnxExportError::File(error) => error.kind(),
             OnnxExportError::Codes { .. } | OnnxExportError::NotFinite { .. } => ErrorKind::Invalid,
-            OnnxExportError::Unsupported { .. } => ErrorKind::Unsupported,
+            OnnxExportError::Activations { .. } | OnnxExportError::Attention | OnnxExportError::Unsupported { .. } => {
+                ErrorKind::Unsupported
+            }
         }
     }
 
@@ -60,8 +75,17 @@ impl OnnxExportError {
             OnnxExportError::Codes { .. } | OnnxExportError::NotFinite { .. } => {
                 Some("`kvant verify` tells what is wrong with the checkpoint".to_owned())
             }
+            OnnxExportError::Activations { .. } => Some(
+                "--weights-only writes the quantized weights and leaves activations in float; graphs hold static int8, int16 and fp8 \
+                 (`int8:tensor!static`), and dynamic uint8 (`uint8:tensor:zp!dynamic`)"
+                    .to_owned(),
+            ),
+            OnnxExportError::Attention => Some(
+                "--weights-only leaves all activations in float; or leave --kv-cache and --attention out"
+                    .to_owned(),
+            ),
             OnnxExportError::Unsupported { .. } => {
-                Some("convert to another format: `kvant list formats` names them".to_owned())
+                Some("convert to another format: `kvant list exports` names them".to_owned())
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Weights as constants of the graph, and the products with them. Codes of integers go to `com.microsoft.MatMulNBits` where it holds
 //! them, else to DequantizeLinear, as fp8 codes do; what neither holds is stored as the floats that it stands for. Behind
 //! DequantizeLinear onnxruntime rounds activations to 8 bits on its own account (`session.qdq_matmulnbits_accuracy_level`), which is
-//! why MatMulNBits comes first.
+//! why MatMulNBits comes first. Where activations are 8-bit integers with one scale, codes of 8-bit weights stand behind DequantizeLinear:
+//! onnxruntime then multiplies integers.
 //!
 //! `MatMulNBits` takes a weight of K inputs and N outputs as `[N, K / block, block * bits / 8]`, the first code of a byte in its low
 //! half, scales `[N * K / block]` and zero points packed like codes, a row of bytes an output; without zero points zero is the
@@ -40,6 +41,7 @@ pub(super) enum Weight {
 impl Writer<'_, '_> {
     /// `x W^T + b` for rows `x`.
     pub(super) fn linear(&mut self, layer: &Projection, x: &Value) -> Result<Value, OnnxExportError> {
+        let x = &self.quantized_input(layer, x)?;
         let out = match self.weight(layer)? {
             Weight::Matrix(matrix) => self.builder.binary("MatMul", x, &matrix),
             Weight::Blocks { inputs, bits, block } => {
@@ -54,9 +56,14 @@ impl Writer<'_, '_> {
                 out
             }
         };
-        let Some(bias) = self.decoder.tensors().bias(layer) else { return Ok(out) };
-        let bias = self.builder.numbers(&bias, &[bias.len()]);
-        Ok(self.builder.binary("Add", &out, &bias))
+        let out = match self.decoder.tensors().bias(layer) {
+            Some(bias) => {
+                let bias = self.builder.numbers(&bias, &[bias.len()]);
+                self.builder.binary("Add", &out, &bias)
+            }
+            None => out,
+        };
+        self.quantized_output(layer, out)
     }
 
     /// A table `[rows, columns]` whose rows are looked up, and the value of row numbers `rows`.
@@ -123,9 +130,10 @@ impl Writer<'_, '_> {
         let scheme = matrix.scheme(matrix.is_symmetric(self.isa), None).filter(|_| matrix.groups().is_none());
         match scheme {
             Some(TensorScheme::Int(int)) if !matches!(int.granularity, Granularity::Block { .. }) => {
+                let is_byte = int.format.bits() == 8 && !matches!(int.granularity, Granularity::Group { .. });
                 match block_of(int, layer) {
-                    Some(block) => self.blocks(layer, matrix, int, block),
-                    None => self.dequantized(layer, matrix, int),
+                    Some(block) if !(is_byte && self.multiplies_codes(layer)) => self.blocks(layer, matrix, int, block),
+                    _ => self.dequantized(layer, matrix, int),
                 }
             }
             Some(TensorScheme::Float(float)) if is_plain_fp8(float) => self.dequantized_fp8(layer, matrix, float),
@@ -217,7 +225,21 @@ impl Writer<'_, '_> {
     ) -> Result<Weight, OnnxExportError> {
         let tensor = self.recoded(layer, matrix, TensorScheme::Float(float))?;
         let codes = turned(tensor.code_bytes().unwrap_or_default(), layer.rows, layer.columns);
+        if self.has_quantizers(layer) {
+            return self.cast_fp8(layer, codes, tensor.scales());
+        }
         self.behind_dequantize(layer, (DataType::FLOAT8E4M3FN, codes), &tensor, float.granularity, None)
+    }
+
+    /// Codes behind Cast and Mul, which onnxruntime does not fuse with what quantizes the input: its integer product refuses fp8.
+    fn cast_fp8(&mut self, layer: &Projection, codes: Vec<u8>, scales: &[f32]) -> Result<Weight, OnnxExportError> {
+        let name = |what: &str| format!("{}.{what}", layer.module);
+        let contents = keep(self.spill, codes)?;
+        let shape = [layer.columns, layer.rows];
+        let codes = self.builder.initializer(&name("weight_codes"), DataType::FLOAT8E4M3FN, &shape, contents);
+        let scales = self.scales(&name("weight_scale"), scales, &[scales.len()])?;
+        let values = self.builder.cast(&codes, DataType::FLOAT);
+        Ok(Weight::Matrix(self.builder.binary("Mul", &values, &scales)))
     }
 
     fn behind_dequantize(

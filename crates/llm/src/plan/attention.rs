@@ -33,7 +33,7 @@ impl Builder<'_> {
     pub(super) fn plan_attention(&mut self) -> Result<(), PlanError> {
         let scheme = self.recipe.attention();
         self.check_attention(&scheme)?;
-        if scheme.is_empty() || self.leaves_activations() {
+        if scheme.is_empty() {
             return Ok(());
         }
         for block in self.network.blocks().to_vec() {

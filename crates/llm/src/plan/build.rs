@@ -5,13 +5,12 @@ use super::fingerprint::{fingerprint, source_bytes};
 use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{
-    DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite,
-    SourceWeight, names,
+    DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite, names,
 };
+use crate::config_json::tensors::{DescribedLayer, METADATA_KEY, description};
 use crate::conversion::FloatType;
 use crate::export::{Export, Fused, LayerSpec, ModelTraits, Part};
-use crate::family::Orientation;
-use crate::import;
+use crate::import::{self, Import};
 use crate::model_config::ModelConfig;
 use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta};
 use crate::recipe::{Decision, Recipe};
@@ -29,16 +28,27 @@ impl Plan {
     pub fn new(checkpoint: &Checkpoint, recipe: Recipe) -> Result<Plan, PlanError> {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
-        let tensors = match recipe.requantizes() || checkpoint.gguf().is_some() {
-            true => imported(checkpoint, &config)?,
-            false => SourceTensor::plain(checkpoint),
+        let recipe = if json.is_some() { recipe } else { without_config(recipe)? };
+        let merges = !checkpoint.adapters().is_empty();
+        let import = match recipe.requantizes() || merges || checkpoint.gguf().is_some() {
+            true => Some(import::open(checkpoint)?),
+            false => None,
         };
-        if checkpoint.gguf().is_some() && !recipe.requantizes() {
-            refuse_blocks(&tensors)?;
+        let tensors = match &import {
+            Some(import) => imported(checkpoint, import, &config),
+            None => SourceTensor::plain(checkpoint),
+        };
+        if !recipe.requantizes() && (merges || checkpoint.gguf().is_some()) {
+            refuse_codes(&tensors, if merges { None } else { Some("gguf") })?;
         }
-        let mut builder = Builder::new(tensors, config, recipe)?;
+        let fake = import::is_fake_quantized(json.as_ref()) && !recipe.requantizes();
+        let mut builder = Builder { import, ..Builder::new(tensors, config, recipe)? };
+        if fake {
+            return Err(builder.already_fake());
+        }
         builder.plan_linears()?;
         builder.plan_experts()?;
+        builder.settle_codes()?;
         builder.plan_attention()?;
         builder.keep_the_rest()?;
         builder.drop_parts(checkpoint);
@@ -47,18 +57,29 @@ impl Plan {
     }
 }
 
-/// The tensors of a checkpoint that may be quantized, as floats.
-fn imported<'a>(checkpoint: &'a Checkpoint, config: &ModelConfig) -> Result<Vec<SourceTensor<'a>>, PlanError> {
-    let tensors = import::open(checkpoint)?.into_tensors();
-    Ok(SourceTensor::imported(checkpoint, tensors, float_type(config).dtype()))
+/// The recipe for tensors that no config.json makes a model of.
+fn without_config(recipe: Recipe) -> Result<Recipe, PlanError> {
+    let recipe = recipe.without_config();
+    refuse_without_config(recipe.export())?;
+    Ok(recipe)
 }
 
-/// Blocks of a GGUF file are quantized again only where that is accepted.
-fn refuse_blocks(tensors: &[SourceTensor<'_>]) -> Result<(), PlanError> {
+/// Refuses formats that say in config.json how weights are quantized, where there is none.
+pub(super) fn refuse_without_config(export: Export) -> Result<(), PlanError> {
+    if export.needs_config() { Err(PlanError::NeedsConfig { format: export.to_string() }) } else { Ok(()) }
+}
+
+/// The tensors of a checkpoint that may be quantized, as floats.
+fn imported<'a>(checkpoint: &'a Checkpoint, import: &Import<'a>, config: &ModelConfig) -> Vec<SourceTensor<'a>> {
+    SourceTensor::imported(checkpoint, import.tensors().to_vec(), float_type(config).dtype())
+}
+
+/// Blocks of a GGUF file, and codes beside which adapters are merged, are quantized again only where that is accepted.
+fn refuse_codes(tensors: &[SourceTensor<'_>], method: Option<&str>) -> Result<(), PlanError> {
     let mut quantized = tensors.iter().filter(|tensor| tensor.has_codes());
     let Some(first) = quantized.next() else { return Ok(()) };
     let (first, tensors) = (first.name().to_owned(), 1 + quantized.count());
-    Err(PlanError::AlreadyQuantized { tensors, first, method: Some("gguf".to_owned()) })
+    Err(PlanError::AlreadyQuantized { tensors, first, method: method.map(str::to_owned) })
 }
 
 /// The type of a model's floats, as config.json states it.
@@ -95,10 +116,18 @@ pub(super) struct Builder<'a> {
     pub(super) excluded: Vec<String>,
     /// Layers whose shapes do not fit their schemes.
     misfits: Vec<(String, LayerScheme, SchemeError)>,
+    /// Modules that stay in floats because they cannot be what the rest becomes, and why.
+    pub(super) odd: BTreeMap<String, &'static str>,
     /// Positions of tensors that have found their place.
     pub(super) taken: BTreeSet<usize>,
     /// Whether input channels of layers whose codes are taken over are grouped otherwise than as they stand.
     pub(super) ordered: bool,
+    /// The source as it is quantized, where its values are quantized anew.
+    pub(super) import: Option<Import<'a>>,
+    /// Excluded layers that keep their codes.
+    pub(super) kept_codes: Vec<String>,
+    /// Excluded weights whose codes have no place, and why.
+    pub(super) lost_codes: Vec<(String, String)>,
     /// What the user should know, besides what every plan tells.
     pub(super) notices: Vec<String>,
 }
@@ -129,21 +158,35 @@ impl<'a> Builder<'a> {
             declarations: vec![],
             excluded: vec![],
             misfits: vec![],
+            odd: BTreeMap::new(),
             taken: BTreeSet::new(),
             ordered: false,
+            import: None,
+            kept_codes: vec![],
+            lost_codes: vec![],
             notices: vec![],
         })
     }
 }
 
+/// Why a layer stays that the family keeps.
+const KEPT_BY_DEFAULT: &str = "kept by default";
+
 impl Builder<'_> {
+    /// That the source's weights lie on the grid of other codes.
+    fn already_fake(&self) -> PlanError {
+        let linears = || self.network.linears().iter().filter(|linear| !linear.kept);
+        let first = linears().next().map(|linear| linear.module.clone()).unwrap_or_default();
+        PlanError::AlreadyQuantized { tensors: linears().count(), first, method: Some("fake".to_owned()) }
+    }
+
     /// The scheme of a module, or why it is kept.
     pub(super) fn decide(&self, module: &str, family_keeps: bool) -> Result<LayerScheme, &'static str> {
         let scheme = match self.recipe.decide(module) {
             Decision::Excluded => Err("excluded"),
             Decision::Override(scheme) => Ok(scheme),
-            Decision::Default(_) if family_keeps && self.recipe.keep_defaults() => Err("kept by default"),
-            Decision::Default(scheme) => Ok(scheme),
+            Decision::Default(_) if family_keeps && self.recipe.keep_defaults() => Err(KEPT_BY_DEFAULT),
+            Decision::Default(scheme) => self.odd.get(module).map_or(Ok(scheme), |reason| Err(*reason)),
         };
         scheme.map(|scheme| self.recipe.fitted(scheme))
     }
@@ -162,12 +205,14 @@ impl Builder<'_> {
     }
 
     fn plan_linears(&mut self) -> Result<(), PlanError> {
+        self.set_odd_layers_aside()?;
         let linears = self.network.linears().to_vec();
         self.check_siblings(&linears)?;
         for linear in &linears {
             match self.decide(&linear.module, linear.kept) {
                 Ok(_) if self.export.is_for_fused_experts() => self.keep_linear(linear, "no tensor of all experts")?,
                 Ok(scheme) => self.plan_linear(linear, scheme)?,
+                Err(reason) if self.keep_codes(linear, reason)? => {}
                 Err(reason) => self.keep_linear(linear, reason)?,
             }
         }
@@ -205,27 +250,7 @@ impl Builder<'_> {
         if rows == 0 || columns == 0 {
             return self.keep_linear(linear, "empty");
         }
-        let source = SourceWeight {
-            tensor: self.tensors[linear.weight].stored_name(),
-            position: self.tensors[linear.weight].position,
-            expert: None,
-            input_major: linear.orientation == Orientation::InOut,
-            dtype: self.source_type(linear.weight)?,
-            storage: self.storage(linear)?,
-        };
-        let shares = has_tensor_scale(scheme.weight);
-        let layer = PlannedLayer {
-            name: self.output_name(&linear.module),
-            module: linear.module.clone(),
-            role: linear.role.name(),
-            rows,
-            columns,
-            scheme,
-            source,
-            shares_scale: linear.siblings.filter(|_| shares).map(|group| group.index()),
-            is_fused: linear.siblings.is_some(),
-            output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
-        };
+        let layer = self.planned(linear, scheme)?;
         self.take(linear.weight);
         if let Some(scale) = self.scale_of(linear) {
             self.drop_tensor(scale, "scales of a weight that is quantized anew");
@@ -315,14 +340,41 @@ impl Builder<'_> {
         if !self.layers.is_empty() {
             return Ok(());
         }
-        let reason = if self.network.linears().is_empty() && self.network.experts().is_empty() {
-            "no linear layers are found in the checkpoint"
-        } else if self.export.is_for_fused_experts() && self.network.experts().is_empty() {
-            "there are no experts in one tensor, which are all that this format quantizes"
-        } else {
-            "every linear layer is excluded or kept by default"
-        };
-        Err(PlanError::Nothing { reason: reason.to_owned() })
+        let (reason, hint) = self.nothing_left();
+        Err(PlanError::Nothing { reason, hint })
+    }
+
+    /// Why no layer is quantized, and the way out of just that.
+    fn nothing_left(&self) -> (&'static str, &'static str) {
+        if self.network.linears().is_empty() && self.network.experts().is_empty() {
+            let hint = "look at the tensors with `kvant inspect`: weights of linear layers are matrices of floats";
+            return ("no linear layers are found in the checkpoint", hint);
+        }
+        if self.export.is_for_fused_experts() && self.network.experts().is_empty() {
+            let reason = "there are no experts in one tensor, which are all that this format quantizes";
+            return (reason, "choose another format (`kvant list exports`)");
+        }
+        let mut linears = self.network.linears().iter().map(|linear| self.decide(&linear.module, linear.kept));
+        let kept_experts = self.recipe.keep_defaults() && self.network.experts().iter().any(|experts| experts.kept);
+        let kept = linears.any(|decided| decided == Err(KEPT_BY_DEFAULT)) || kept_experts;
+        match kept {
+            false => {
+                ("the recipe excludes every linear layer", "leave out an --exclude, or an --override that keeps layers")
+            }
+            true => (
+                "every linear layer is excluded or kept by default",
+                "--no-keep-defaults quantizes layers that are kept by default, --override gives some of them a scheme",
+            ),
+        }
+    }
+
+    /// The layers with codes, for the metadata of files.
+    fn described(&self) -> impl Iterator<Item = DescribedLayer<'_>> {
+        self.layers.iter().filter_map(|layer| {
+            let LayerOutput::Parts { parts, .. } = &layer.output else { return None };
+            let (shape, scheme) = ((layer.rows, layer.columns), layer.scheme);
+            Some(DescribedLayer { name: &layer.name, shape, scheme, parts })
+        })
     }
 
     /// What loaders stumble over.
@@ -332,7 +384,7 @@ impl Builder<'_> {
         let kept = |linear: &&Linear| expert(linear) && !quantized.contains(&self.tensors[linear.weight].position);
         let fused = !self.network.experts().is_empty();
         ModelTraits {
-            described: self.network.family().is_some(),
+            family: self.network.family().map(|family| family.name),
             other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
             experts: fused || self.network.linears().iter().any(expert),
             fused_experts: fused,
@@ -343,22 +395,27 @@ impl Builder<'_> {
     }
 
     pub(super) fn finish(self, checkpoint: &Checkpoint, json: Option<Value>) -> Result<Plan, PlanError> {
-        let (exclude, traits) = (self.exclude_list(), self.traits());
+        let (exclude, traits, float_share) = (self.exclude_list(), self.traits(), self.float_share());
         let blocks = if self.recipe.algorithms().is_plain() { Vec::new() } else { self.blocks() };
         self.check_algorithms(checkpoint, &blocks)?;
         let outside = self.outside(&blocks);
+        let is_described = self.export == Export::Tensors || json.is_none();
         let config = json.map(|json| self.quantized_config(json, &exclude)).transpose()?;
         let mut metadata: BTreeMap<String, String> = checkpoint.metadata();
+        metadata.remove(METADATA_KEY);
+        metadata.extend(is_described.then(|| (METADATA_KEY.to_owned(), description(self.described()).to_string())));
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
         let layout = Layout::new(self.declarations, self.recipe.max_shard_size(), metadata)
             .map_err(kvant_container::Error::from)?;
         let fingerprint = fingerprint(checkpoint, &self.recipe, &layout, config.as_ref(), &self.layers);
-        names::refuse_idle_overrides(&self.network, &self.recipe)?;
+        let stored: Vec<String> = self.tensors.iter().map(|tensor| tensor.stored_name()).collect();
+        names::refuse_idle_rules(&self.network, &self.recipe, stored.iter().map(String::as_str))?;
         let of_plan = names::notices(&self.network, &self.recipe, &self.layers, &outside, checkpoint);
-        let notices = self.notices.into_iter().chain(of_plan).collect();
+        let notices = float_share.iter().cloned().chain(self.notices).chain(of_plan).collect();
         Ok(Plan {
             traits,
             notices,
+            float_share,
             family: self.network.family().map(|family| family.name),
             architecture: architecture(&self.config),
             longest: self.config.max_positions,

@@ -2,12 +2,14 @@
 
 use super::build::Builder;
 use super::error::PlanError;
-use super::names;
-use crate::config_json::compressed_tensors::Targets;
+use super::{PlannedAttention, Site, names};
+use crate::config_json::fake::FakeQuantization;
 use crate::config_json::quark::AttentionModules;
-use crate::config_json::{Described, with_quantization};
+use crate::config_json::{Described, ModuleScheme, with_quantization};
 use crate::export::Export;
+use crate::loader_names::LoaderNames;
 use crate::network::{Place, Reason, modality_part};
+use kvant_quant::scheme::{ActivationScheme, LayerScheme};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -15,33 +17,58 @@ impl Builder<'_> {
     /// Modules that are not quantized, for the configuration, since loaders do not infer them: under their names on disk
     /// and under those that transformers gives them in memory.
     pub(super) fn exclude_list(&self) -> Vec<String> {
-        let weights = self.layers.iter().map(|layer| layer.source.tensor.as_str());
-        let quantized: BTreeSet<&str> = weights.map(|name| name.strip_suffix(".weight").unwrap_or(name)).collect();
+        let quantized = self.quantized_modules();
         let kept = self.network.kept_modules().into_iter().filter(|module| !quantized.contains(module));
-        let on_disk = self.excluded.iter().map(String::as_str).chain(kept).chain(self.heads());
+        let heads = self.heads(&quantized);
+        let on_disk = self.excluded.iter().map(String::as_str).chain(kept).chain(heads.iter().map(String::as_str));
         let patterns = self.modality_patterns();
         // Beside other modalities transformers takes the head out of the language model: `language_model.lm_head` is `lm_head`.
         let bare = |module: &str| {
             let last = module.rsplit('.').next().filter(|last| names::USUAL_HEADS.contains(last));
             last.filter(|_| !patterns.is_empty()).map(str::to_owned)
         };
-        let both =
-            on_disk.flat_map(|module| [module.to_owned(), self.in_memory_name(module)].into_iter().chain(bare(module)));
+        let loader = LoaderNames::of(&self.config);
+        let both = on_disk.flat_map(|module| {
+            let names = [module.to_owned(), self.in_memory_name(module)].into_iter();
+            names.chain(bare(module)).chain(loader.of_module(module))
+        });
         let all: BTreeSet<String> = both.chain(patterns.iter().cloned()).collect();
         all.into_iter().collect()
     }
 
+    /// The modules of the source whose weights are quantized.
+    fn quantized_modules(&self) -> BTreeSet<&str> {
+        let weights = self.layers.iter().map(|layer| layer.source.tensor.as_str());
+        weights.map(|name| name.strip_suffix(".weight").unwrap_or(name)).collect()
+    }
+
     /// Heads that the checkpoint has no tensor for, or whose part is not known.
-    fn heads(&self) -> Vec<&str> {
+    fn heads(&self, quantized: &BTreeSet<&str>) -> Vec<String> {
+        if self.network.family().is_some() {
+            let tied = self.network.is_tied().then(|| names::head(&self.network).to_owned());
+            return tied.into_iter().collect();
+        }
         let embeddings =
             self.tensors.iter().zip(self.network.places()).filter(|(_, place)| **place == Place::Embedding);
-        match self.network.family() {
-            Some(_) if self.network.is_tied() => vec![names::head(&self.network)],
-            Some(_) => vec![],
-            None => {
-                embeddings.filter_map(|(t, _)| t.name().strip_suffix(".weight")).chain(names::USUAL_HEADS).collect()
-            }
-        }
+        let embeddings = embeddings.filter_map(|(tensor, _)| tensor.name().strip_suffix(".weight"));
+        let usual = names::USUAL_HEADS.iter().copied();
+        let all = embeddings.chain(usual).map(str::to_owned).chain(self.tied_modules());
+        all.filter(|module| !self.reaches(module, quantized)).collect()
+    }
+
+    /// Modules that have a bias and no weight, outside of blocks, and their decoders: heads whose weight is the embedding's.
+    fn tied_modules(&self) -> Vec<String> {
+        let names: BTreeSet<&str> = self.tensors.iter().map(|tensor| tensor.name()).collect();
+        let modules = self.tensors.iter().filter_map(|tensor| tensor.name().strip_suffix(".bias"));
+        let in_block = |module: &str| module.split('.').any(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+        let tied = modules.filter(|module| !in_block(module) && !names.contains(format!("{module}.weight").as_str()));
+        tied.flat_map(|module| [module.to_owned(), format!("{module}.decoder")]).collect()
+    }
+
+    /// Whether an entry of the list would name a quantized module too.
+    fn reaches(&self, entry: &str, quantized: &BTreeSet<&str>) -> bool {
+        let by_part = matches!(self.export, Export::Awq | Export::Fp8 | Export::Mxfp4);
+        quantized.contains(entry) || (by_part && quantized.iter().any(|module| module.contains(entry)))
     }
 
     /// Patterns for vision towers and the like, whose prefixes differ between disk and memory.
@@ -53,7 +80,7 @@ impl Builder<'_> {
             Export::CompressedTensors | Export::Gptq | Export::GptqV2 => format!("re:.*{part}\\..*"),
             // These are looked for inside of names.
             Export::Awq | Export::Fp8 | Export::Mxfp4 => part.to_owned(),
-            Export::Quark | Export::Fake | Export::Gguf => format!("*{part}.*"),
+            Export::Quark | Export::Fake | Export::Tensors | Export::Gguf => format!("*{part}.*"),
         };
         parts.map(pattern).collect()
     }
@@ -66,9 +93,51 @@ impl Builder<'_> {
             let (layer, scheme) = first.unwrap_or_default();
             PlanError::Export { layer, scheme, problem }
         };
-        let targets = if self.network.family().is_some() { Targets::Class } else { Targets::Modules };
+        let loader = LoaderNames::of(&self.config);
+        let renamed = self
+            .layers
+            .iter()
+            .flat_map(|layer| loader.of_module(&layer.module).into_iter().map(|name| (name, layer.scheme)));
+        let aliases: Vec<_> = renamed.collect();
         let attention = self.network.family().map(AttentionModules::of).unwrap_or_default();
-        let described = Described { layers: &layers, exclude, targets, attention: &attention, ordered: self.ordered };
-        with_quantization(json, self.export, &self.recipe, &described).map_err(error)
+        let described =
+            Described { layers: &layers, exclude, aliases: &aliases, attention: &attention, ordered: self.ordered };
+        let mut config = with_quantization(json, self.export, &self.recipe, &described).map_err(error)?;
+        if let Some(fake) = (self.export == Export::Fake).then(|| self.fake_quantization()).flatten() {
+            fake.insert_into(&mut config);
+        }
+        Ok(config)
+    }
+
+    /// How the layers and the attention of a fake-quantized checkpoint quantize activations, by the names in its files.
+    fn fake_quantization(&self) -> Option<FakeQuantization> {
+        let scheme = |scheme: LayerScheme| ModuleScheme {
+            weight: Some(scheme.weight),
+            input: scheme.input,
+            output: scheme.output,
+        };
+        let layers: Vec<(&str, ModuleScheme)> =
+            self.layers.iter().map(|layer| (layer.module.as_str(), scheme(layer.scheme))).collect();
+        FakeQuantization::new(&layers, &self.other_modules(&layers), &self.sites_of_attention())
+    }
+
+    /// The modules of the source's tensors that are none of these layers.
+    pub(super) fn other_modules(&self, layers: &[(&str, ModuleScheme)]) -> Vec<&str> {
+        let quantized: BTreeSet<&str> = layers.iter().map(|(name, _)| *name).collect();
+        let modules = self.tensors.iter().map(|tensor| tensor.name.rsplit_once('.').map_or("", |(module, _)| module));
+        modules.filter(|module| !quantized.contains(module)).collect()
+    }
+
+    fn sites_of_attention(&self) -> Vec<(Site, ActivationScheme)> {
+        let scheme = self.recipe.attention();
+        let of_block = |block: &PlannedAttention| {
+            let cache = scheme.key_value.map(|cache| cache.scheme);
+            let keys = block.key_value.iter().flatten().zip(std::iter::repeat(cache));
+            let others = [(&block.query, scheme.query), (&block.probabilities, scheme.probabilities)];
+            let others = others.into_iter().filter_map(|(site, scheme)| Some((site.as_ref()?, scheme)));
+            let all = keys.chain(others).filter_map(|(site, scheme)| Some((site.clone(), scheme?)));
+            all.collect::<Vec<_>>()
+        };
+        self.attention.iter().flat_map(of_block).collect()
     }
 }

@@ -2,7 +2,7 @@
 //! the large terms alone.
 
 use super::{Plan, PlannedBlock, PlannedStage};
-use crate::blockwise::{SEARCH_ROWS, SEARCH_TOKENS};
+use crate::blockwise::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 use crate::float_file;
 use crate::forward::{Depth, LONG, WIDE};
 use kvant_numeric::linalg::Precision;
@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 pub struct CalibrationSize {
     /// Sequences.
     pub sequences: u64,
+    /// Further sequences, on which losses are measured.
+    pub held_out: u64,
     /// Tokens of one.
     pub length: u64,
     /// Bytes of Hessians that are kept at a time. Inputs that a search looks at are those of so many tokens, whatever the budget.
@@ -112,8 +114,13 @@ impl Estimate<'_> {
         self.size.tokens() as f64
     }
 
+    /// Tokens that pass, with those that are held out.
+    fn all_tokens(&self) -> u64 {
+        self.size.sequences.saturating_add(self.size.held_out).saturating_mul(self.size.length)
+    }
+
     fn run(&self, block: &PlannedBlock, until: Option<Depth>) -> f64 {
-        2.0 * self.tokens() * block.work.of_run(until, self.size.length) as f64
+        2.0 * self.all_tokens() as f64 * block.work.of_run(until, self.size.length) as f64
     }
 
     /// A look for each transform, and runs up to each stage of a rounding by columns and to the end, whose outputs the next
@@ -139,7 +146,7 @@ impl Estimate<'_> {
         let widest = layers.map(|layer| self.plan.layers[layer].columns).max().unwrap_or(0);
         let reached = if self.needs == Needs::Nothing { 0 } else { width + widest };
         self.lanes()
-            * self.size.tokens()
+            * self.all_tokens()
             * (FILES * width as u64 + reached as u64)
             * float_file::size(self.size.precision) as u64
     }
@@ -213,7 +220,11 @@ impl Estimate<'_> {
         let Rounding::ByColumns(gptq) = self.plan.recipe.algorithms().rounding else { return 0 };
         let drift = self.lanes() == 2;
         let readers = self.readers(block);
-        let bytes: Vec<u64> = readers.iter().map(|readers| Hessian::bytes(readers.features as usize, drift)).collect();
+        let held_out = (self.size.held_out.saturating_mul(self.size.length)).min(2 * HELD_OUT_ROWS);
+        let bytes = |readers: &Readers| {
+            Hessian::bytes(readers.features as usize, drift) + held_out * readers.features as u64 * FLOAT
+        };
+        let bytes: Vec<u64> = readers.iter().map(bytes).collect();
         let largest = bytes.iter().copied().max().unwrap_or(0);
         let layers = block.layers().map(|index| &self.plan.layers[index]);
         let factors = layers.map(|layer| gptq.peak_bytes(layer.columns, layer.rows)).max().unwrap_or(0);

@@ -40,11 +40,31 @@ pub enum PlanError {
     /// There is nothing that says how the source is quantized, if it is (*invalid*).
     #[error("the source has no config.json, which would say how its weights are quantized")]
     Unsaid,
-    /// A scheme is asked for layers that there are none of (*invalid*).
-    #[error("no linear layer matches `{pattern}`, which a scheme of its own is asked for")]
+    /// The format cannot be written without config.json (*invalid*).
+    #[error("--format {format} needs a config.json, which says what model the tensors are, and the source has none")]
+    NeedsConfig {
+        /// The format.
+        format: String,
+    },
+    /// Excluded layers are quantized in the source, and the format does not hold their codes beside the others (*unsupported*).
+    #[error("`{}`{} excluded, and --format {format} does not hold the codes that they have: {reason}", .layers.first().map_or("", String::as_str), and_more(.layers.len()))]
+    ExcludedCodes {
+        /// The layers.
+        layers: Vec<String>,
+        /// The format.
+        format: String,
+        /// Why, of the first.
+        reason: String,
+    },
+    /// Something is said of layers that there are none of (*invalid*).
+    #[error("no {} matches `{pattern}`, {}", idle_what(*excludes), idle_why(*excludes))]
     IdleOverride {
         /// The pattern.
         pattern: String,
+        /// Whether they are to be kept, and not of a scheme of their own.
+        excludes: bool,
+        /// Names that are like it.
+        nearest: Vec<String>,
         /// What the names of layers end in.
         ends: Vec<String>,
     },
@@ -158,7 +178,9 @@ pub enum PlanError {
     #[error("no layer is left to quantize: {reason}")]
     Nothing {
         /// Why.
-        reason: String,
+        reason: &'static str,
+        /// The way out.
+        hint: &'static str,
     },
 }
 
@@ -220,6 +242,14 @@ impl AlgorithmProblem {
     }
 }
 
+fn and_more(layers: usize) -> String {
+    match layers {
+        0 | 1 => " is".to_owned(),
+        2 => " and one more layer are".to_owned(),
+        layers => format!(" and {} more layers are", layers - 1),
+    }
+}
+
 fn more_text(others: usize) -> String {
     if others == 0 { String::new() } else { format!(" (and {others} more layers)") }
 }
@@ -238,6 +268,14 @@ fn method_text(method: &Option<String>) -> String {
     method.as_ref().map_or_else(String::new, |method| format!(" ({method})"))
 }
 
+fn idle_what(excludes: bool) -> &'static str {
+    if excludes { "layer" } else { "linear layer" }
+}
+
+fn idle_why(excludes: bool) -> &'static str {
+    if excludes { "which is to be excluded" } else { "which a scheme of its own is asked for" }
+}
+
 impl PlanError {
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
@@ -248,6 +286,7 @@ impl PlanError {
             PlanError::Config(_)
             | PlanError::NotQuantized
             | PlanError::Unsaid
+            | PlanError::NeedsConfig { .. }
             | PlanError::IdleOverride { .. }
             | PlanError::Shape { .. }
             | PlanError::Siblings { .. }
@@ -257,6 +296,7 @@ impl PlanError {
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
             PlanError::Export { .. }
             | PlanError::Conversion { .. }
+            | PlanError::ExcludedCodes { .. }
             | PlanError::Activation { .. }
             | PlanError::Attention { .. }
             | PlanError::AlreadyQuantized { .. }
@@ -275,11 +315,24 @@ impl PlanError {
             PlanError::Container(error) => error.hint(),
             PlanError::Import(error) => error.hint(),
             PlanError::Conversion { hint, .. } => Some(hint.clone()),
-            PlanError::IdleOverride { ends, .. } => {
+            PlanError::ExcludedCodes { .. } => Some(
+                "give them a scheme with --override, choose a format that holds several schemes (quark, compressed-tensors), or, to \
+                 have them in floats, run `kvant convert --to float` first and quantize the result"
+                    .to_owned(),
+            ),
+            PlanError::IdleOverride { nearest, ends, .. } if nearest.is_empty() => {
                 Some(format!("layers end in {}; `kvant inspect MODEL` shows all", ends.join(", ")))
+            }
+            PlanError::IdleOverride { nearest, .. } => {
+                Some(format!("did you mean {}? `kvant inspect MODEL` shows all", nearest.join(" or ")))
             }
             PlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             PlanError::Unsaid => Some("put the config.json beside it that it was written with".to_owned()),
+            PlanError::NeedsConfig { .. } => Some(
+                "put the model's config.json beside its weights, or leave --format out: codes are then written with --format \
+                 tensors, which describes them in the files themselves"
+                    .to_owned(),
+            ),
             PlanError::Algorithm { problem, .. } => problem.hint(),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
@@ -306,10 +359,7 @@ impl PlanError {
             }
             PlanError::SourceScales { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
             PlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
-            PlanError::Nothing { .. } => Some(
-                "look at the tensors with `kvant inspect`; --no-keep-defaults and --override reach layers that are kept by \
-                 default".to_owned(),
-            ),
+            PlanError::Nothing { hint, .. } => Some((*hint).to_owned()),
         }
     }
 }

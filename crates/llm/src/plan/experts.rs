@@ -26,6 +26,7 @@ impl Builder<'_> {
             let schemes: Vec<_> = (0..experts.experts).map(|expert| self.decide_expert(&experts, expert)).collect();
             match schemes.iter().find_map(|scheme| scheme.err()) {
                 None => self.plan_fused(&experts, weight, &schemes)?,
+                Some(reason) if self.keep_expert_codes(&experts, weight, reason)? => {}
                 // The tensor is one: if one expert is kept, all are.
                 Some(reason) => {
                     self.excluded.push(experts.module.clone());

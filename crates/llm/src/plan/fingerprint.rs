@@ -16,6 +16,12 @@ pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
         // The name alone: the same checkpoint may be called by several paths.
         text.push_str(&format!("{:?} {} {modified:?}\n", shard.path().file_name(), shard.map().len()));
     }
+    for adapter in checkpoint.adapters() {
+        let file = adapter.file();
+        let modified = file.path().metadata().and_then(|m| m.modified()).ok();
+        text.push_str(&format!("adapter {} {} {modified:?}\n", file.map().len(), adapter.config()));
+        file.tensors().for_each(|tensor| text.push_str(&format!("{} {:?}\n", tensor.name(), tensor.shape())));
+    }
     let blocks = checkpoint.gguf().into_iter().flat_map(|file| file.tensors());
     blocks.for_each(|tensor| text.push_str(&format!("{} {} {:?}\n", tensor.name(), tensor.kind(), tensor.shape())));
     for tensor in checkpoint.tensors() {

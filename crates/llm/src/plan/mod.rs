@@ -11,9 +11,11 @@ mod cost;
 mod error;
 mod experts;
 mod fingerprint;
+mod float_share;
 mod keep;
 mod layer;
 mod names;
+mod odd;
 mod site;
 mod sites;
 mod source;
@@ -25,7 +27,7 @@ pub use cost::{CalibrationCost, CalibrationSize};
 pub use error::{AlgorithmProblem, PlanError};
 pub(crate) use fingerprint::{source_bytes, source_text};
 pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage, SourceWeight};
-pub(crate) use names::of_expert as expert_module;
+pub(crate) use names::{in_memory as in_memory_module, of_expert as expert_module};
 pub use site::{PlannedSite, Site, UnknownSite};
 pub use tensor::{DroppedTensor, KeptTensor, Treatment};
 
@@ -79,6 +81,8 @@ pub struct Plan {
     pub traits: ModelTraits,
     /// What the user should know.
     pub notices: Vec<String>,
+    /// What stays in floats by default, where that is more than a tenth of the weights; the first of the notices.
+    pub float_share: Option<String>,
     /// Bytes of all tensors of the source.
     pub source_bytes: u64,
     /// Identifies source, recipe, output layout and parameters: a journal of another plan is not continued.
@@ -156,6 +160,15 @@ impl Plan {
         sites::check_parameters(&self.parameter_tensors, &parameters)?;
         self.parameters = Some(parameters);
         Ok(self)
+    }
+
+    /// The output's config.json as it is written: with the static scales of fake-quantized activations.
+    pub(crate) fn config_with_parameters(&self) -> Option<Value> {
+        let config = self.config.clone()?;
+        Some(match &self.parameters {
+            Some(parameters) => crate::config_json::fake::with_parameters(config, parameters),
+            None => config,
+        })
     }
 
     /// The plan with a record of its calibration, which is written beside the tensors.

@@ -7,8 +7,9 @@ use crate::gguf::restore::unread_tokenizer;
 use crate::network::{Network, Notice, Place, Reason, Slot};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
-use kvant_quant::scheme::TensorScheme;
-use std::collections::BTreeSet;
+use kvant_quant::glob::{Glob, nearest_names};
+use kvant_quant::scheme::EVALUATION_ONLY;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names that transformers gives modules in memory where they differ from those on disk, by family. AMD Quark writes and
 /// reads the former.
@@ -21,7 +22,7 @@ const IN_MEMORY: &[(&str, &[(&str, &str)])] = &[
 pub(super) const USUAL_HEADS: [&str; 4] = ["embed_out", "lm_head", "output_projection", "proj_out"];
 
 /// A module's name as transformers has it in memory.
-pub(super) fn in_memory(family: &Family, module: &str) -> String {
+pub(crate) fn in_memory(family: &Family, module: &str) -> String {
     let Some((_, names)) = IN_MEMORY.iter().find(|(name, _)| *name == family.name) else {
         return module.to_owned();
     };
@@ -94,18 +95,32 @@ fn modules(network: &Network) -> Vec<String> {
     linears.chain(each).chain(fused().map(|fused| fused.module.clone())).collect()
 }
 
-/// Refuses a scheme for layers that there are none of: whoever spells such a pattern means others. Layers to keep may be missing, as
-/// recipes name those of several models.
+/// Refuses what is said of layers that there are none of: whoever spells such a pattern means others. Layers that are kept may also
+/// be tensors that are never quantized, the head of a model whose head is its embedding, or those of other models where another
+/// tool has listed them.
 ///
 /// # Errors
 /// The first such pattern.
-pub(super) fn refuse_idle_overrides(network: &Network, recipe: &Recipe) -> Result<(), PlanError> {
+pub(super) fn refuse_idle_rules<'t>(
+    network: &Network,
+    recipe: &Recipe,
+    tensors: impl Iterator<Item = &'t str> + Clone,
+) -> Result<(), PlanError> {
     let modules = modules(network);
-    let idle = recipe.idle_rules(modules.iter().map(String::as_str));
-    let Some(rule) = idle.into_iter().find(|rule| rule.choice.scheme().is_some()) else { return Ok(()) };
+    let of_tensors =
+        tensors.flat_map(|tensor| [Some(tensor), tensor.rsplit_once('.').map(|(module, _)| module)]).flatten();
+    let kept = |glob: &Glob| of_tensors.clone().chain([head(network)]).any(|name| glob.matches(name));
+    let idle = recipe.idle_rules(modules.iter().map(String::as_str)).into_iter();
+    let mut wrong = idle.filter(|rule| match rule.choice.scheme() {
+        Some(_) => true,
+        None => !rule.may_be_idle && !kept(&rule.layers),
+    });
+    let Some(rule) = wrong.next() else { return Ok(()) };
     let ends: BTreeSet<&str> = modules.iter().filter_map(|module| module.rsplit('.').next()).collect();
     Err(PlanError::IdleOverride {
         pattern: rule.layers.pattern().to_owned(),
+        excludes: rule.choice.scheme().is_none(),
+        nearest: nearest_names(&rule.layers, modules.iter().map(String::as_str)),
         ends: ends.into_iter().map(str::to_owned).collect(),
     })
 }
@@ -131,30 +146,76 @@ pub(super) fn notices(
             recipe.algorithms()
         ));
     }
-    let simulated = layers.iter().find(|layer| matches!(layer.scheme.weight, TensorScheme::Block(_)));
-    if let Some(layer) = simulated {
-        notices.push(format!("no loader reads codes of `{}`: its values are stored as floats", layer.scheme.weight));
+    let weights: BTreeSet<String> = layers
+        .iter()
+        .filter(|layer| layer.scheme.weight.is_for_evaluation_only())
+        .map(|layer| layer.scheme.weight.to_string())
+        .collect();
+    notices.extend(weights.iter().map(|weight| format!("`{weight}` is {EVALUATION_ONLY}")));
+    let coarse: BTreeMap<String, String> = layers
+        .iter()
+        .filter_map(|layer| Some((layer.scheme.weight.to_string(), layer.scheme.weight.finer_spelling()?)))
+        .collect();
+    notices.extend(coarse.iter().map(|(scheme, finer)| {
+        format!("`{scheme}` gives each weight a single scale, which costs accuracy: `{finer}` gives each group its own")
+    }));
+    if recipe.export() == Export::Fake {
+        notices.extend(left_to_evaluation(recipe, layers));
     }
-    if let Some(input) = layers.iter().find_map(|layer| layer.scheme.input).filter(|_| recipe.export() == Export::Fake)
-    {
-        notices.push(format!("a loader of plain floats does not quantize inputs (`{input}`)"));
+    if recipe.export() == Export::Tensors {
+        notices.push(
+            "no runtime loads the result as a model: it is codes and scales, described in the metadata of their files \
+             (`kvant verify` checks them, `kvant convert --to float` gives their values)"
+                .to_owned(),
+        );
     }
-    if !recipe.attention().is_empty() && recipe.export() == Export::Fake {
-        notices.push("a loader of plain floats does not quantize the KV cache or attention".to_owned());
-    }
-    if network.family().is_none() && recipe.export() != Export::Fake {
+    if network.family().is_none() && !matches!(recipe.export(), Export::Fake | Export::Tensors) {
         notices
             .push("what loads the result is not known for this architecture: try it before you rely on it".to_owned());
     }
     let modules = modules(network);
     for rule in recipe.idle_rules(modules.iter().map(String::as_str)) {
-        notices.push(format!("no linear layer matches `{}`", rule.layers));
+        notices.push(format!("`{}` names no linear layer, nothing changes", rule.layers));
     }
     notices.extend(unread_tokenizer(checkpoint));
+    notices.extend(crate::adapter::notices(checkpoint));
+    notices.extend(code_notice(checkpoint));
+    notices.extend(name_for_diffusers(checkpoint));
     for file in checkpoint.left_out_files().unwrap_or_default() {
         notices.push(format!("{} is not carried along: {}", file.name.display(), file.reason));
     }
     notices
+}
+
+/// That code goes along which nobody has looked at.
+fn code_notice(checkpoint: &Checkpoint) -> Option<String> {
+    let files = checkpoint.custom_code().files;
+    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let subject =
+        if let [name] = names.as_slice() { format!("{name} is") } else { format!("{} are", names.join(", ")) };
+    let text = "copied, as the configuration names the model's own code: Kvant does not run it, loaders do \
+                (trust_remote_code)";
+    (!names.is_empty()).then(|| format!("{subject} {text}"))
+}
+
+/// Components of diffusers have files of another name.
+fn name_for_diffusers(checkpoint: &Checkpoint) -> Option<String> {
+    let config = checkpoint.config().ok().flatten()?;
+    config.get("_class_name")?;
+    let name =
+        "diffusers looks for diffusion_pytorch_model.safetensors: rename model.safetensors to load the result with it";
+    Some(name.to_owned())
+}
+
+/// That loaders of plain floats leave out what evaluation applies.
+fn left_to_evaluation(recipe: &Recipe, layers: &[PlannedLayer]) -> Option<String> {
+    let schemes = layers.iter().flat_map(|layer| [layer.scheme.input, layer.scheme.output]).flatten();
+    let schemes: BTreeSet<String> = schemes.map(|scheme| format!("`{scheme}`")).collect();
+    let attention = (!recipe.attention().is_empty()).then(|| "attention".to_owned());
+    let all: Vec<String> = schemes.into_iter().chain(attention).collect();
+    let what = all.join(", ");
+    (!all.is_empty())
+        .then(|| format!("loaders of plain floats leave activations in float ({what}); `kvant eval` quantizes them"))
 }
 
 #[cfg(test)]

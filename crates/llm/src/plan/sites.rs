@@ -5,7 +5,7 @@ use super::error::PlanError;
 use super::site::{PlannedSite, Site};
 use super::{ParameterTensor, PlannedLayer};
 use crate::calibration::Parameters;
-use crate::export::{ActivationSpec, Export, ParameterPart, Side};
+use crate::export::{ActivationSpec, ParameterPart, Side};
 use crate::family::Role;
 use crate::network::{FusedExperts, Linear};
 use kvant_numeric::Arithmetic;
@@ -40,19 +40,11 @@ fn kin_of_expert(block: usize, role: Role) -> String {
 }
 
 impl Builder<'_> {
-    /// Whether nothing of activations reaches the output: loaders of plain floats do not quantize them.
-    pub(super) fn leaves_activations(&self) -> bool {
-        self.export == Export::Fake
-    }
-
     /// The places and tensors of a layer's inputs and outputs.
     pub(super) fn plan_activations(&mut self, layer: &PlannedLayer, origin: &Origin) -> Result<(), PlanError> {
         for (side, scheme) in [(Side::Input, layer.scheme.input), (Side::Output, layer.scheme.output)] {
             let Some(scheme) = scheme else { continue };
             self.check_activation(&format!("layer `{}`", layer.name), scheme)?;
-            if self.leaves_activations() {
-                continue;
-            }
             let site = match side {
                 Side::Input => Site::Input(origin.module.clone()),
                 Side::Output => Site::Output(origin.module.clone()),
@@ -90,7 +82,7 @@ impl Builder<'_> {
             return activation::check(scheme).map_err(problem);
         }
         ActivationStatistic::new(scheme).map_err(problem)?;
-        if self.recipe.is_calibrated() || self.leaves_activations() {
+        if self.recipe.is_calibrated() {
             return Ok(());
         }
         Err(PlanError::Calibration { place: place.to_owned(), scheme: scheme.to_string() })

@@ -47,7 +47,10 @@ impl<'a> SourceTensor<'a> {
         let tensor = |(index, ImportedTensor { meta, stored }): (usize, ImportedTensor<'a>)| {
             let (dtype, part) = match &stored {
                 Stored::Plain(view) => (view.dtype(), Some(view.name())),
-                Stored::Packed(matrices) => (float, matrices.first().and_then(|matrix| matrix.tensor_name())),
+                Stored::Packed(matrices) => (
+                    matrices.first().and_then(|matrix| matrix.own_type()).unwrap_or(float),
+                    matrices.first().and_then(|matrix| matrix.tensor_name()),
+                ),
             };
             // What lies in a GGUF file stands behind what was made of it.
             let position = part.and_then(|part| positions.get(part).copied()).unwrap_or(positions.len() + index);

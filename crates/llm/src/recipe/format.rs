@@ -7,6 +7,12 @@ use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, Axis, Dialect, Granularity, LayerScheme};
 
+/// The same for tensors that no config.json makes a model of.
+pub(super) fn fitting_without_config(choices: impl Iterator<Item = Choice> + Clone) -> Export {
+    let holds_all = |export: &Export| choices.clone().filter_map(Choice::scheme).all(|scheme| holds(*export, scheme));
+    [Export::Tensors, Export::Fake].into_iter().find(holds_all).unwrap_or(Export::Tensors)
+}
+
 /// The first export that holds all schemes, beginning with that of the tool by whose name the first was asked for. If none
 /// does, that one: the plan will say what it cannot hold.
 pub(super) fn fitting(choices: impl Iterator<Item = Choice> + Clone) -> Export {

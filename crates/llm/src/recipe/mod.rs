@@ -33,6 +33,8 @@ pub struct Rule {
     pub layers: Glob,
     /// What becomes of them.
     pub choice: Choice,
+    /// Whether there need be none of them: another tool has listed what it keeps of many models.
+    pub may_be_idle: bool,
 }
 
 /// What the user asked for, complete and checked as far as it can be without a model.
@@ -101,8 +103,8 @@ impl Recipe {
         let weights_only = line.weights_only.or(file.weights_only).unwrap_or(false);
         let drop_inputs = |choice: Choice| if weights_only { choice.weights_only() } else { choice };
         let default = drop_inputs(default_choice(line, file)?);
-        let mut rules = rules(line, "--override")?;
-        rules.extend(self::rules(file, "override")?);
+        let mut rules = rules(file, "override")?;
+        rules.extend(self::rules(line, "--override")?);
         rules.iter_mut().for_each(|rule| rule.choice = drop_inputs(rule.choice));
         let choices = || std::iter::once(default).chain(rules.iter().map(|rule| rule.choice));
         if choices().all(|choice| choice == Choice::Keep) {
@@ -196,7 +198,7 @@ impl Recipe {
 
     /// What becomes of a linear layer, by its full module name.
     pub fn decide(&self, module: &str) -> Decision {
-        match self.rules.iter().find(|rule| rule.layers.matches(module)) {
+        match self.rules.iter().rev().find(|rule| rule.layers.matches(module)) {
             Some(rule) => rule.choice.scheme().map_or(Decision::Excluded, Decision::Override),
             None => self.default.scheme().map_or(Decision::Excluded, Decision::Default),
         }
@@ -212,7 +214,7 @@ impl Recipe {
         self.default.to_string()
     }
 
-    /// What is said of layers by name; the first match wins.
+    /// What is said of layers by name; the last match wins.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -226,6 +228,12 @@ impl Recipe {
     /// A scheme as it is quantized to: its scales have a type that the export, and all to which the result is converted, store.
     pub fn fitted(&self, scheme: LayerScheme) -> LayerScheme {
         self.also.iter().fold(self.export().fitted(scheme), |scheme, export| export.fitted(scheme))
+    }
+
+    /// The recipe for a source without config.json: its default is an export that needs none.
+    pub(crate) fn without_config(self) -> Recipe {
+        let export = self.asked_export.unwrap_or_else(|| format::fitting_without_config(self.choices()));
+        Recipe { asked_export: Some(export), ..self }
     }
 
     /// The order of 4-bit codes in Quark's layout.
@@ -285,6 +293,7 @@ impl Serialize for Recipe {
             also: self.also.clone(),
             pack_method: Some(self.pack_method),
             exclude: vec![],
+            foreign: false,
             overrides: self.rules.iter().map(rule).collect(),
             keep_defaults: Some(self.keep_defaults),
             weights_only: Some(self.weights_only),
@@ -324,13 +333,28 @@ fn algorithms(line: &Settings, file: &Settings) -> Result<Algorithms, RecipeErro
     }
 }
 
-/// The exclusions and then the overrides.
+/// The overrides and then the exclusions, which win over them.
 fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
-    let kept = settings.exclude.iter().map(|glob| Rule { layers: Glob::new(glob), choice: Choice::Keep });
-    let mut rules: Vec<Rule> = kept.collect();
+    let mut rules = Vec::with_capacity(settings.overrides.len() + settings.exclude.len());
+    let may_be_idle = settings.foreign;
     for OverrideText { layers, scheme } in &settings.overrides {
         let choice = Choice::find(&format!("{option} {}", quoted(layers)), scheme)?;
-        rules.push(Rule { layers: Glob::new(layers), choice });
+        rules.push(Rule { layers: glob(option, layers)?, choice, may_be_idle: may_be_idle && choice == Choice::Keep });
+    }
+    for pattern in &settings.exclude {
+        rules.push(Rule { layers: glob("exclude", pattern)?, choice: Choice::Keep, may_be_idle });
     }
     Ok(rules)
+}
+
+/// A pattern; a regular expression with a mistake is refused.
+pub(crate) fn glob(option: &str, pattern: &str) -> Result<Glob, RecipeError> {
+    let glob = Glob::new(pattern);
+    match glob.problem() {
+        None => Ok(glob),
+        Some(problem) => {
+            let reason = format!("{} is no regular expression: {problem}", quoted(pattern));
+            Err(RecipeError::invalid(option, reason, "what stands behind re: is a regular expression as in Python"))
+        }
+    }
 }

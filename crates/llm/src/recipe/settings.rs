@@ -104,7 +104,7 @@ impl std::str::FromStr for OverrideText {
 ///     max_shard_size = "5GB"
 ///     seed = 0
 ///
-///     [[override]]                   # the first that matches wins
+///     [[override]]                   # the last that matches wins
 ///     layers = "*.down_proj"
 ///     scheme = "int8:channel"
 /// "#)?;
@@ -129,7 +129,10 @@ pub struct Settings {
     /// Globs on full module names of layers that stay as they are.
     #[serde(default)]
     pub exclude: Vec<String>,
-    /// Schemes of layers by glob; the first that matches wins.
+    /// Whether another tool has written it, whose lists of layers to keep name those of many models.
+    #[serde(skip)]
+    pub foreign: bool,
+    /// Schemes of layers by glob; the last that matches wins.
     #[serde(default, rename = "override")]
     pub overrides: Vec<OverrideText>,
     /// Whether the layers that the family keeps by default are kept.
@@ -304,7 +307,9 @@ impl From<QuarkConfig> for Settings {
             algorithm: (!config.algorithms.is_plain()).then(|| config.algorithms.spellings()),
             notes: config.notes,
             exclude: config.exclude,
-            overrides: config.layers.into_iter().map(rule).collect(),
+            foreign: true,
+            // Quark's first match wins.
+            overrides: config.layers.into_iter().rev().map(rule).collect(),
             ..Settings::default()
         }
     }

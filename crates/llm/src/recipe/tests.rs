@@ -48,8 +48,23 @@ fn a_file_says_all() {
     assert_eq!((recipe.max_shard_size(), recipe.seed()), (500_000_000, 7));
     let rules: Vec<(&str, String)> =
         recipe.rules().iter().map(|rule| (rule.layers.pattern(), rule.choice.spelling())).collect();
-    let expected = [("*.gate", "keep"), ("a", "keep"), ("*.down_proj", "int8:tensor"), ("*.3.*", "keep")];
+    let expected = [("*.down_proj", "int8:tensor"), ("*.3.*", "keep"), ("*.gate", "keep"), ("a", "keep")];
     assert_eq!(rules, expected.map(|(glob, scheme)| (glob, scheme.to_owned())));
+}
+
+#[test]
+fn the_last_match_wins_the_command_line_is_behind_the_file_and_exclusions_are_last() {
+    let of = |overrides: &[&str]| overrides.iter().map(|text| text.parse().unwrap()).collect::<Vec<OverrideText>>();
+    let overrides = of(&["*=int8:tensor", "*.up=int4:g64"]);
+    let file = Settings { overrides, exclude: vec!["*.gate".into()], ..scheme("int4:g32") };
+    let line = Settings { overrides: of(&["x.*=int4:g128", "x.down=keep"]), ..Settings::default() };
+    let recipe = Recipe::resolve(&line, &file).unwrap();
+    let said = |module: &str| match recipe.decide(module) {
+        Decision::Override(scheme) => scheme.to_string(),
+        other => format!("{other:?}"),
+    };
+    assert_eq!([said("y.down"), said("y.up"), said("y.gate")], ["int8:tensor", "int4:g64", "Excluded"]);
+    assert_eq!([said("x.up"), said("x.gate"), said("x.down")], ["int4:g128", "int4:g128", "Excluded"]);
 }
 
 #[test]
@@ -108,9 +123,9 @@ fn the_command_line_wins() {
 }
 
 #[test]
-fn exclusions_come_before_overrides_and_first_matches_win() {
+fn exclusions_win_over_overrides_and_the_last_match_wins() {
     let line = Settings {
-        overrides: ["*.a=int8:channel", "*.a=int4:g32", "*=int2:g32"].map(|text| text.parse().unwrap()).to_vec(),
+        overrides: ["*=int2:g32", "*.a=int4:g32", "*.a=int8:channel"].map(|text| text.parse().unwrap()).to_vec(),
         exclude: vec!["x.*".to_owned()],
         ..scheme("int4:g128")
     };

@@ -4,9 +4,11 @@
 use crate::config_json::Pattern;
 use crate::config_json::compressed_tensors::{ModuleClass, StoredCompressedTensors};
 use crate::config_json::quark::StoredQuark;
+use crate::export::TENSORS_METHOD;
 use crate::import::stated;
 use kvant_container::Checkpoint;
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// A `quantization_config`, or what stands for it.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ enum Names {
 enum Rule {
     Quark(Box<StoredQuark>),
     CompressedTensors(Box<StoredCompressedTensors>),
+    /// Those that the metadata of files describes are.
+    Tensors(HashSet<String>),
     /// Those that are not listed are.
     Others,
 }
@@ -67,6 +71,10 @@ impl Statement {
             "compressed-tensors" => {
                 StoredCompressedTensors::read(&config).ok().map(|read| Rule::CompressedTensors(Box::new(read)))
             }
+            TENSORS_METHOD => {
+                let layers = config.get("layers").and_then(Value::as_object).into_iter().flatten();
+                Some(Rule::Tensors(layers.map(|(name, _)| name.clone()).collect()))
+            }
             _ => None,
         };
         let (listed, symmetries) = (listed(&method, &config), symmetries(&config));
@@ -80,8 +88,18 @@ impl Statement {
             Rule::CompressedTensors(config) => {
                 config.group(module, ModuleClass::Linear).is_some_and(|group| group.scheme.weight.is_some())
             }
+            Rule::Tensors(described) => described.contains(module),
             Rule::Others => !self.lists(module),
         }
+    }
+
+    /// The modules that the metadata of files describes one by one.
+    pub fn described(&self) -> impl Iterator<Item = &str> {
+        let described = match &self.rule {
+            Rule::Tensors(described) => Some(described),
+            _ => None,
+        };
+        described.into_iter().flatten().map(String::as_str)
     }
 
     /// Whether a module is among those that stay as they are.

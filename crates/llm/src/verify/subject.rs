@@ -8,7 +8,7 @@ use crate::family::ExpertStorage;
 use crate::import::survey::{StoredWeight, Survey, survey};
 use crate::import::{StoredActivations, StoredAttention};
 use crate::model_config::ModelConfig;
-use crate::network::{Linear, Network, modality_part};
+use crate::network::{Linear, Network, Place, Reason};
 use kvant_container::Checkpoint;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -129,10 +129,11 @@ impl<'a> Subject<'a> {
         let floats = self.survey.plain.iter().map(|(_, view)| view.dtype().to_string());
         ModelFacts {
             described: self.network.family().is_some(),
+            family: self.network.family().map(|family| family.name),
             experts: fused || experts().next().is_some(),
             fused_experts: experts().next().is_some() && self.has_only_fused_experts(),
             kept_experts: experts().any(|expert| self.weight(&expert.module).is_none()),
-            other_modalities: self.survey.tensors.iter().any(|tensor| modality_part(&tensor.name).is_some()),
+            other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
             bf16: !floats.into_iter().any(|dtype| is_float(&dtype)),
             attention: Attention::of(self.attention_schemes()),
             probabilities: self.survey.attention.iter().any(|(_, found)| found.probabilities.is_some()),

@@ -111,9 +111,7 @@ fn rows_of_no_use_are_counted_and_told() {
 
 #[test]
 fn data_of_no_use_at_all_are_refused_with_the_reasons() {
-    for (name, bytes) in
-        [("a.jsonl", ""), ("a.json", "[]"), ("a.txt", ""), ("a.jsonl", "{}\n{}\nx"), ("a.txt", "short")]
-    {
+    for (name, bytes) in [("a.jsonl", ""), ("a.json", "[]"), ("a.txt", ""), ("a.jsonl", "{}\n{}\nx")] {
         let error = samples(name, bytes).unwrap_err();
         assert!(matches!(error, CalibrationDataError::NoSample { .. }) && error.hint().is_some(), "{name}: {error}");
     }

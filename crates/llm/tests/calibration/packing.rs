@@ -54,6 +54,28 @@ fn rows_can_be_documents_and_a_text_a_sample() {
 }
 
 #[test]
+fn documents_shorter_than_a_window_are_used_as_they_are_where_none_fills_one() {
+    let files = Files::new();
+    let (first, second) = (files.add("a.txt", "Hello, how are you?"), files.add("b.txt", "Fine."));
+    for packing in [None, Some(Packing::Concatenate), Some(Packing::Random)] {
+        let options = Options { packing, held_out: 1, ..Options::new([&first, &second], 4, 512) };
+        let data = load(&options).unwrap();
+        let expected = encoded(&["Hello, how are you?", "Fine."]);
+        let expected = if packing.is_none() { expected } else { vec![expected.concat()] };
+        assert_eq!(data.sequences, expected, "{packing:?}");
+        let (tokens, count) = (expected.iter().map(Vec::len).sum::<usize>(), expected.len());
+        let said = data.provenance.warnings().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains(&format!("{tokens} tokens in {count} document")), "{said:?}");
+        assert!(data.held_out.is_empty() && data.provenance.files[0].skipped.is_empty());
+    }
+    let long = files.add("c.txt", text());
+    let data = load(&Options::new([&first, &long], 2, 16)).unwrap();
+    assert!(data.sequences.iter().all(|sequence| sequence.len() == 16), "short ones are left out beside others");
+    assert_eq!(data.provenance.files[0].skipped[&Skip::TooShort], 1);
+}
+
+#[test]
 fn random_windows_and_shuffled_rows_depend_on_the_seed_alone() {
     let files = Files::new();
     let text_file = files.add("a.txt", text());

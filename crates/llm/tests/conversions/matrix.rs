@@ -133,7 +133,7 @@ fn cell(from: &Path, dir: &Path, target: Target) -> (Cell, Option<String>) {
         Ok(plan) => {
             let (source, made) = (open(from), Checkpoint::open(&out).unwrap());
             match target {
-                Target::Float(_) => assert_floats(&source, &made),
+                Target::Float(_) | Target::Fake => assert_floats(&source, &made),
                 Target::Codes(_) => {
                     let errors = measure(&plan, &source, &made).unwrap();
                     assert!(!errors.is_empty() && errors.iter().all(|error| error.max == 0.0), "{target}: {errors:?}");

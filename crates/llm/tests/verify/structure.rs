@@ -267,7 +267,9 @@ fn what_the_index_does_not_name() {
 fn a_file_alone_is_verified_as_far_as_it_goes() {
     let dir = tempfile::tempdir().unwrap();
     common::write(dir.path(), &common::llama_config(), &common::llama(Dtype::BF16));
-    let report = verify(&dir.path().join("model.safetensors"), &Options::default()).unwrap();
-    assert!(report.passes() && report.family.is_none());
+    let alone = || verify(&dir.path().join("model.safetensors"), &Options::default()).unwrap();
+    assert!(alone().passes() && alone().family == Some("llama"), "config.json is used where it lies beside the file");
+    std::fs::remove_file(dir.path().join("config.json")).unwrap();
+    assert!(alone().passes() && alone().family.is_none());
     assert!(verify(&dir.path().join("nothing"), &Options::default()).is_err());
 }

@@ -26,7 +26,8 @@ impl Isa {
         *BEST.get_or_init(|| Self::available().last().copied().unwrap_or(Self::BASELINE))
     }
 
-    /// Every instruction set of this CPU, slowest first.
+    /// Every instruction set of this CPU, slowest first, but for those that `KVANT_DISABLE_AVX512` and `KVANT_DISABLE_AVX2` switch off,
+    /// if these variables of the environment are set to anything but nothing or 0. What needs AVX-512 is off with it, and AVX-512 with AVX2.
     pub fn available() -> Vec<Isa> {
         let mut found = vec![Self::BASELINE];
         found.extend(detect());
@@ -52,8 +53,13 @@ impl Isa {
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Vec<Isa> {
     use std::arch::is_x86_feature_detected as has;
-    let avx2 = has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2");
-    let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+    let avx2 = !is_switched_off("KVANT_DISABLE_AVX2") && has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2");
+    let avx512 = avx2
+        && !is_switched_off("KVANT_DISABLE_AVX512")
+        && has!("avx512f")
+        && has!("avx512bw")
+        && has!("avx512dq")
+        && has!("avx512vl");
     let levels = [(avx2, Level::Avx2), (avx512, Level::Avx512)];
     levels.into_iter().filter(|(found, _)| *found).map(|(_, level)| Isa(level)).collect()
 }
@@ -61,6 +67,11 @@ fn detect() -> Vec<Isa> {
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> Vec<Isa> {
     Vec::new()
+}
+
+/// Whether a variable of the environment says that something is not to be used.
+pub(super) fn is_switched_off(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 #[cfg(test)]

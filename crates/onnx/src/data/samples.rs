@@ -11,6 +11,8 @@ pub type Sample<'a> = Vec<(&'a str, Array<'a>)>;
 /// All samples. What is in memory is one of them, whatever their number.
 pub struct Samples {
     columns: Vec<(Input, Box<dyn Column>)>,
+    /// The place of the first of them in the data.
+    first: usize,
     count: usize,
     random: bool,
 }
@@ -29,8 +31,15 @@ impl Samples {
         }
         match limit.unwrap_or(usize::MAX).min(count) {
             0 => Err(DataError::Empty),
-            count => Ok(Self { columns, count, random }),
+            count => Ok(Self { columns, first: 0, count, random }),
         }
+    }
+
+    /// The samples of the data behind the first `used`, at most so many of them; `None` where there are none.
+    pub fn behind(self, used: usize, most: usize) -> Option<Self> {
+        let rest = self.columns.first().map_or(0, |(_, column)| column.len()).saturating_sub(used);
+        let count = rest.min(most);
+        (count > 0 && !self.random).then_some(Self { first: used, count, ..self })
     }
 
     /// Number of samples.
@@ -50,6 +59,7 @@ impl Samples {
 
     /// The arrays of one sample, of the types and shapes the model takes. Reading in order is cheapest.
     pub fn sample(&mut self, index: usize) -> Result<Sample<'_>, DataError> {
+        let index = self.first + index;
         self.columns.iter_mut().map(|(input, column)| one(input, column.as_mut(), index)).collect()
     }
 }

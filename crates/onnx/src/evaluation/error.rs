@@ -44,6 +44,9 @@ pub enum EvaluationError {
         /// Number of samples.
         samples: usize,
     },
+    /// The user asked to stop.
+    #[error("stopped while the models ran over the samples")]
+    Cancelled,
 }
 
 impl EvaluationError {
@@ -52,8 +55,14 @@ impl EvaluationError {
         match self {
             Self::Data(error) => error.kind(),
             Self::Runtime { error, .. } => error.kind(),
+            Self::Cancelled => ErrorKind::Cancelled,
             _ => ErrorKind::Invalid,
         }
+    }
+
+    /// Whether an engine does not run the float model.
+    pub fn is_of_reference(&self) -> bool {
+        matches!(self, Self::Runtime { which, .. } if *which == super::REFERENCE)
     }
 
     /// What to do about it.
@@ -66,6 +75,7 @@ impl EvaluationError {
             Self::NoCodes { .. } => Some(
                 "quantize the model anew with --boundary pairs and compare that, or insert a QuantizeLinear behind the input",
             ),
+            Self::Cancelled => None,
             Self::Labels { .. } => Some("labels have one class per sample, in the order of the samples"),
         }
     }

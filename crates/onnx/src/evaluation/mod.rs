@@ -5,6 +5,7 @@
 
 mod classes;
 mod codes;
+mod concern;
 mod error;
 mod fake_quantization;
 mod folding;
@@ -12,7 +13,9 @@ mod kept;
 mod optimized;
 mod pairs;
 mod quantizer;
+mod remedy;
 mod report;
+mod scaled;
 mod segments;
 mod statistics;
 mod turned;
@@ -23,9 +26,12 @@ use std::ops::ControlFlow;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto};
 
+pub use concern::{Concern, LOW_SQNR_DB};
 pub use error::EvaluationError;
 pub use kept::{KeptOutputs, Quality};
+pub use remedy::{Remedy, remedies};
 pub use report::{Report, TensorReport};
+pub use scaled::{note_scaled, scaled_tensors};
 pub use widened::widened;
 
 use crate::data::{Array, DataError, Sample, Samples, Values, inputs};
@@ -73,12 +79,46 @@ pub fn evaluate(
     options: &RuntimeOptions,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Report, EvaluationError> {
-    let mut comparison = Comparison::new(reference, quantized, options)?;
+    let mut progress = |done| {
+        progress(done);
+        ControlFlow::Continue(())
+    };
+    run(Comparison::new(reference, quantized, Compared::All, options)?, samples, labels, &mut progress)
+}
+
+/// The same of the outputs alone, which is much cheaper: engines keep what they fuse. `progress` may end it.
+pub fn evaluate_outputs(
+    reference: &ModelProto,
+    quantized: &ModelProto,
+    samples: &mut Samples,
+    options: &RuntimeOptions,
+    progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
+) -> Result<Report, EvaluationError> {
+    run(Comparison::new(reference, quantized, Compared::Outputs, options)?, samples, None, progress)
+}
+
+fn run(
+    mut comparison: Comparison,
+    samples: &mut Samples,
+    labels: Option<&[i64]>,
+    progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
+) -> Result<Report, EvaluationError> {
     for number in 0..samples.len() {
         comparison.sample(samples.sample(number)?, labels)?;
-        progress(number + 1);
+        if progress(number + 1).is_break() {
+            return Err(EvaluationError::Cancelled);
+        }
     }
     comparison.report(samples.len(), labels)
+}
+
+/// Which tensors are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compared {
+    /// Outputs, and those inside that both graphs have.
+    All,
+    /// Outputs.
+    Outputs,
 }
 
 /// Both models and what was found so far.
@@ -92,6 +132,8 @@ struct Comparison {
     turned: HashSet<String>,
     /// What the quantized model takes and gives in place of floats.
     codes: EndCodes,
+    /// Tensors in common whose channels were scaled.
+    scaled: usize,
     /// The outputs, then the tensors in common.
     pairs: Vec<(Pair, Statistics)>,
     outputs: usize,
@@ -103,15 +145,25 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn new(reference: &ModelProto, quantized: &ModelProto, options: &RuntimeOptions) -> Result<Self, EvaluationError> {
+    fn new(
+        reference: &ModelProto,
+        quantized: &ModelProto,
+        compared: Compared,
+        options: &RuntimeOptions,
+    ) -> Result<Self, EvaluationError> {
         let outputs = outputs(&reference.graph, &quantized.graph);
         if outputs.is_empty() {
             let (reference, quantized) = (output_names(&reference.graph), output_names(&quantized.graph));
             return Err(EvaluationError::NoCommonOutput { reference, quantized });
         }
         let (count, turned) = (outputs.len(), turned(&reference.graph, &quantized.graph));
-        let inside = pairs(&reference.graph, &quantized.graph).into_iter();
-        let inside = inside.filter(|pair| !turned.contains(&pair.reference));
+        let inside = match compared {
+            Compared::All => pairs(&reference.graph, &quantized.graph),
+            Compared::Outputs => Vec::new(),
+        };
+        let scaled = scaled::noted(quantized);
+        let inside = inside.into_iter().filter(|pair| !turned.contains(&pair.reference));
+        let (left, inside): (Vec<Pair>, Vec<Pair>) = inside.partition(|pair| scaled.contains(pair.reference.as_str()));
         let both: Vec<Pair> = outputs.into_iter().chain(inside).collect();
         // The tensors of a group are in memory twice: kept of the reference, and in the engine's.
         let options = RuntimeOptions { budget: options.budget / 2, ..options.clone() };
@@ -128,6 +180,7 @@ impl Comparison {
             inputs: inputs(&quantized.graph),
             turned,
             codes: EndCodes::of(&quantized.graph),
+            scaled: left.len(),
             pairs: both.into_iter().map(|pair| (pair, Statistics::default())).collect(),
             outputs: count,
             sizes: HashMap::new(),
@@ -197,9 +250,7 @@ impl Comparison {
         let mut kept: HashMap<String, Array<'static>> = HashMap::new();
         let run = reference.run(sample, &wanted, &mut |name, array| {
             sizes.insert(name.to_owned(), array.len() as u64 * 4);
-            if array.f32s().is_some() {
-                kept.insert(name.to_owned(), array.clone().into_owned());
-            }
+            kept.extend(in_f32(array).map(|floats| (name.to_owned(), floats.into_owned())));
             ControlFlow::Continue(())
         });
         run.map_err(|error| EvaluationError::Runtime { which: REFERENCE, error })?;
@@ -212,6 +263,7 @@ impl Comparison {
             let array = values.as_ref().unwrap_or(array);
             for (at, (pair, statistics)) in pairs[group.clone()].iter_mut().enumerate() {
                 let Some(of_reference) = kept.get(&pair.reference).filter(|_| pair.quantized == name) else { continue };
+                let Some(array) = in_f32(array) else { continue };
                 let (Some(r), Some(q)) = (of_reference.f32s(), array.f32s()) else { continue };
                 if r.len() != q.len() {
                     continue;
@@ -242,6 +294,7 @@ impl Comparison {
         let tensors = self.pairs.split_off(self.outputs);
         let engines = (self.reference.name(), self.quantized.name());
         let mut report = Report::new(engines, samples, self.pairs, tensors, &self.classes);
+        report.scaled_tensors = self.scaled;
         if let Some(optimized) = self.optimized {
             optimized.tell(&mut report);
         }
@@ -255,6 +308,12 @@ const QUANTIZED: &str = "the quantized model";
 fn is_float(data_type: DataType) -> bool {
     use DataType::*;
     matches!(data_type, FLOAT | DOUBLE | FLOAT16 | BFLOAT16 | UNDEFINED)
+}
+
+/// An array of floats of any width in single precision; `None` of integers.
+fn in_f32<'a>(array: &'a Array<'_>) -> Option<Array<'a>> {
+    let float = array.data_type() != DataType::UNDEFINED && is_float(array.data_type());
+    float.then(|| array.view().cast(DataType::FLOAT)).flatten()
 }
 
 /// Whether an output has rows of classes.

@@ -39,6 +39,8 @@ pub struct Report {
     /// Why ONNX Runtime does not run the quantized model with its graph optimizations, which programs load models with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimized_fails: Option<String>,
+    /// Tensors both models have that are not compared: an algorithm has scaled or rotated their channels.
+    pub scaled_tensors: usize,
     /// The tensors both models have, the most damaged first.
     pub tensors: Vec<TensorReport>,
 }
@@ -92,6 +94,7 @@ impl Report {
             top1_agreement,
             top5_agreement,
             optimized_fails: None,
+            scaled_tensors: 0,
             tensors,
         }
     }

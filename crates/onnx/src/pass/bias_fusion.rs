@@ -6,6 +6,7 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto};
 use super::weights::Floats;
 use super::{Context, PassError};
 use crate::graph::{Edit, Index, float_attribute, int_attribute, is, node, positional_input};
+use crate::placement::masks::may_mask;
 use crate::shape::{Types, infer};
 
 pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {
@@ -37,6 +38,9 @@ fn found(add: &NodeProto, graph: &GraphProto, index: &Index, types: &Types) -> O
     let producer = &graph.node[position];
     let (channels, rank, channel_axis) = channels(producer, graph, index, types)?;
     let added = for_channels(Floats::of(index, graph, constant)?, channels, rank, channel_axis)?;
+    if may_mask(added.values.iter().copied()) {
+        return None;
+    }
     let bias = match positional_input(producer, 2) {
         None => added,
         Some(name) => {
@@ -111,6 +115,17 @@ mod tests {
         assert_eq!(bias(&[2], false), None);
         assert_eq!(bias(&[2, 1, 1, 1], false), None);
         assert_eq!(bias(&[1, 1, 2, 1, 1], false), None);
+    }
+
+    #[test]
+    fn a_mask_is_no_bias() {
+        for far in [f32::NEG_INFINITY, f32::MIN, -1e4] {
+            let nodes = vec![node("MatMul", "m", &["x", "w"], &["h"]), node("Add", "a", &["h", "k"], &["y"])];
+            let constants = vec![floats("w", &[1, 2], &[1.0, 2.0]), floats("k", &[2], &[0.0, far])];
+            let mut masked = model(17, nodes, constants, &[], &["y"]);
+            masked.graph.as_mut().unwrap().input = vec![typed("x", &[5, 1])];
+            assert_eq!(run(&mut masked, &Context::default()).unwrap(), 0, "{far}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use kvant_container::onnx::{DataType, ModelProto, NodeProto, TensorProto};
 use super::{Context, PassError};
 use crate::constant::Value;
 use crate::graph::{Edit, Index, is, node, set_attribute};
+use crate::placement::masks::may_mask;
 use crate::shape::{Types, infer};
 
 pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {
@@ -55,6 +56,7 @@ impl<'g> Product<'g> {
         let input = types.known_shape(&matmul.input[0]).filter(|shape| shape.len() >= 2)?;
         let fits = broadcasts(&constant(bias)?.dims, &input[..input.len() - 1], matrix.dims[1]);
         let float = kvant_container::onnx::data_type(matrix) == DataType::FLOAT;
+        let fits = fits && !may_mask(Value::of_tensor(constant(bias)?)?.as_floats()?);
         (fits && float && left != right).then_some(Self { position, matmul, matrix, bias, input })
     }
 
@@ -169,6 +171,17 @@ mod tests {
         assert!(graph.initializer.contains(&floats("h_weight", &[3, 2], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0])));
         assert!(graph.initializer.contains(&integers("h_pre_reshape_in", &[-1, 2])));
         assert!(graph.initializer.contains(&integers("h_post_reshape_in", &[1, 4, 3])));
+    }
+
+    #[test]
+    fn a_mask_is_no_bias() {
+        for mask in [f32::NEG_INFINITY, f32::MIN] {
+            let nodes = vec![node("MatMul", "mm", &["x", "w"], &["h"]), node("Add", "a", &["h", "b"], &["y"])];
+            let initializers = vec![floats("w", &[2, 3], &[0.5; 6]), floats("b", &[3], &[0.0, mask, 0.0])];
+            let mut model = model(17, nodes, initializers, &[], &["y"]);
+            model.graph.as_mut().unwrap().input = vec![typed("x", &[1, 4, 2])];
+            assert_eq!(run(&mut model, &Context::default()).unwrap(), 0);
+        }
     }
 
     #[test]

@@ -26,6 +26,15 @@ const CHANNELS_FIRST: &[&str] = &[
 /// Operators whose data have channels last.
 const CHANNELS_LAST: &[&str] = &["Gemm", "LayerNormalization", "MatMul", "RMSNormalization"];
 
+/// Operators of which ONNX Runtime makes kernels for codes that take one scale for each activation, and that it puts in place of
+/// Q/DQ pairs with several without a look: it does not open the graph then, or does not run it. Tried with 1.31.1, each with
+/// scales for each channel before it, behind it, and on both sides; int8 and uint8 are alike but for [`FLOAT_WITH_INT8`].
+pub const ONE_SCALE: &[&str] =
+    &["Add", "AveragePool", "Conv", "GlobalAveragePool", "LeakyRelu", "MatMul", "Mul", "Sigmoid", "Softmax"];
+
+/// Those of them that stay in float where activations are int8.
+pub const FLOAT_WITH_INT8: &[&str] = &["Conv", "MatMul"];
+
 /// Refuses what has one scale for each activation.
 pub fn check(recipe: &Recipe, placement: &Placement) -> Result<(), QuantizeError> {
     let asked = recipe.activation.filter(|a| a.per_channel);
@@ -35,6 +44,9 @@ pub fn check(recipe: &Recipe, placement: &Placement) -> Result<(), QuantizeError
         true if recipe.layout != Layout::Qdq => refused("the layout is not that of QuantizeLinear/DequantizeLinear"),
         true if recipe.npu => refused("an NPU shifts by one number for each tensor"),
         true if asked.is_some_and(|a| !has_scale(a.element)) => refused("the element type has no scale"),
+        true if placement.activations.values().any(|a| a.channels.is_some() && a.scheme.element == Element::UInt8) => {
+            refused("ONNX Runtime's kernels for uint8 activations take one scale; those of int8 and int16 are float")
+        }
         _ => Ok(()),
     }
 }
@@ -46,11 +58,21 @@ pub fn assign(placement: &mut Placement, graph: &GraphProto, types: &Types) {
     let providers: BTreeSet<String> = placement.activations.values().filter_map(|a| a.provider.clone()).collect();
     for (name, activation) in placement.activations.iter_mut().filter(|(_, a)| a.scheme.per_channel) {
         let alone = activation.provider.is_none() && activation.range.is_none() && !providers.contains(name);
+        let alone = alone && !needs_one_scale(graph, &index, name, activation.scheme.element);
         activation.channels = if alone { channels(graph, &index, types, name) } else { None };
         activation.scheme.per_channel = activation.channels.is_some();
     }
     let Placement { activations, biases, .. } = placement;
     biases.retain(|_, bias| activations.get(&bias.input).is_none_or(|a| a.channels.is_none()));
+}
+
+/// Whether an operator that reads or makes a tensor takes one scale for it.
+fn needs_one_scale(graph: &GraphProto, index: &Index, name: &str, element: Element) -> bool {
+    let nodes = index.consumers(name).iter().copied().chain(index.producer(name)).map(|at| &graph.node[at]);
+    // There are no such kernels of 16-bit codes.
+    let narrow = matches!(element, Element::Int8 | Element::UInt8);
+    let takes_one = |op: &str| ONE_SCALE.contains(&op) && !FLOAT_WITH_INT8.contains(&op);
+    narrow && nodes.filter(|node| is_standard(node)).any(|node| takes_one(node.op_type()))
 }
 
 fn channels(graph: &GraphProto, index: &Index, types: &Types, name: &str) -> Option<Channels> {
@@ -114,9 +136,32 @@ mod tests {
         let passes = recipe.passes();
         let placement = prepare(model, recipe, &passes, None).unwrap().placement;
         let found = |name: &str| placement.activations[name].channels.map(|c| (c.axis, c.number));
-        assert_eq!([found("x"), found("y"), found("v"), found("z")], [(1, 3), (1, 2), (2, 4), (2, 5)].map(Some));
-        assert_eq!([found("p"), found("f"), found("r")], [None; 3]);
+        assert_eq!([found("x"), found("y"), found("v")], [(1, 3), (1, 2), (2, 4)].map(Some));
+        assert_eq!([found("p"), found("f"), found("r"), found("z")], [None; 4], "a Softmax reads z");
         assert!(!placement.activations["p"].scheme.per_channel && placement.biases.is_empty());
+    }
+
+    #[test]
+    fn one_scale_is_kept_where_kernels_take_one() {
+        let nodes = vec![
+            node("Conv", "c", &["x", "w"], &["a"]),
+            node("Sigmoid", "s", &["a"], &["b"]),
+            node("Conv", "d", &["b", "w"], &["y"]),
+        ];
+        let mut model = model(17, nodes, vec![floats("w", &[3, 3, 1, 1], &[0.5; 9])], &[], &["y"]);
+        model.graph.as_mut().unwrap().input = vec![typed("x", &[1, 3, 8, 8])];
+        let placed = |preset: &str| {
+            let recipe = recipe(preset);
+            prepare(model.clone(), recipe.clone(), &recipe.passes(), None)
+                .map(|prepared| prepared.placement.activations)
+        };
+        let several = |preset: &str| {
+            let placed = placed(preset).unwrap();
+            placed.iter().filter(|(_, a)| a.channels.is_some()).map(|(name, _)| name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(several("A8W8"), ["x", "y"]);
+        assert_eq!(several("A16W8"), ["a", "b", "x", "y"]);
+        assert!(matches!(placed("U8S8_AAWS"), Err(QuantizeError::ChannelActivations { .. })));
     }
 
     #[test]

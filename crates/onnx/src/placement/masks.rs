@@ -16,6 +16,11 @@ const LARGEST_SEARCHED: usize = 1 << 24;
 /// A constant at least so far below zero is a mask where what it is added to goes into a Softmax.
 const FAR: f32 = -9e3;
 
+/// Whether a constant that is added may be a mask: no pass makes a bias of it, whose product could not be quantized then.
+pub fn may_mask(values: impl IntoIterator<Item = f64>) -> bool {
+    values.into_iter().any(|value| value.abs() >= f64::from(HUGE) || value <= f64::from(FAR))
+}
+
 /// The tensors that hold mask values, constants among them.
 pub fn masked(graph: &GraphProto, index: &Index) -> HashSet<String> {
     let scores = before_softmax(graph);

@@ -12,7 +12,7 @@ mod select;
 mod settle;
 mod unmatched;
 
-pub(crate) use channels::{assign as assign_channels, check as check_channels};
+pub(crate) use channels::{FLOAT_WITH_INT8, ONE_SCALE, assign as assign_channels, check as check_channels};
 pub(crate) use fusion::{clip_bounds, scalar};
 pub use place::place;
 pub use placed::{Activation, Bias, Channels, Placement, Skipped, Weight};

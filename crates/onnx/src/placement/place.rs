@@ -143,8 +143,8 @@ impl<'a> Placer<'a> {
     }
 
     fn tensors(&mut self, node: &NodeProto, names: &[String]) {
-        let aligned =
-            self.recipe.align.elementwise && matches!(node.op_type(), "Mul" | "Add" | "Sub" | "Div" | "Min" | "Max");
+        let arithmetic = matches!(node.op_type(), "Mul" | "Add" | "Sub" | "Div" | "Min" | "Max");
+        let aligned = self.recipe.align.elementwise && arithmetic || self.recipe.has_two_byte_types();
         for name in names.iter().filter(|name| !name.is_empty()) {
             match self.is_constant(name) {
                 true if aligned => self.constant_like_activation(name),
@@ -280,5 +280,44 @@ fn apply(scheme: TensorScheme, overridden: Option<&Override>) -> TensorScheme {
         method: o.method.unwrap_or(scheme.method),
         per_channel: o.per_channel.unwrap_or(scheme.per_channel),
         ..scheme
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::node;
+    use crate::preset::Preset;
+    use crate::quantize::prepare;
+    use crate::shape::ValueType;
+    use crate::test_models::{floats, model, typed};
+
+    #[test]
+    fn constants_beside_activations_have_their_type_where_bytes_are_of_two() {
+        let nodes = vec![
+            node("Gather", "rows", &["table", "ids"], &["e"]),
+            node("Mul", "scaled", &["e", "c"], &["h"]),
+            node("MatMul", "product", &["h", "w"], &["y"]),
+        ];
+        let constants = vec![
+            floats("table", &[4, 2], &[0.5; 8]),
+            floats("c", &[2], &[1.0, 2.0]),
+            floats("w", &[2, 2], &[1.0, 0.0, 0.5, 2.0]),
+        ];
+        let mut model = model(17, nodes, constants, &[], &["y"]);
+        let graph = model.graph.as_mut().unwrap();
+        graph.input = vec![ValueType::any(DataType::INT64).to_proto("ids").unwrap()];
+        graph.output = vec![typed("y", &[3, 2])];
+        let placed = |preset: &str| {
+            let recipe = Preset::find(preset).unwrap().recipe();
+            prepare(model.clone(), recipe.clone(), &recipe.passes(), None).unwrap().placement
+        };
+        let elements = |placed: &Placement| ["table", "c", "w"].map(|name| placed.weights[name].scheme.element);
+        let mixed = placed("U8S8_AAWS");
+        assert_eq!(elements(&mixed), [Element::UInt8, Element::UInt8, Element::Int8]);
+        assert_eq!(mixed.activations["e"].provider.as_deref(), Some("table"), "rows keep the table's codes");
+        assert_eq!(elements(&placed("A8W8")), [Element::Int8; 3]);
+        // As the incumbents have it.
+        assert_eq!(elements(&placed("A16W8")), [Element::Int8, Element::Int16, Element::Int8]);
     }
 }

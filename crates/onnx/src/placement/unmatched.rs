@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kvant_container::onnx::GraphProto;
-use kvant_quant::glob::Glob;
+use kvant_quant::glob::{Glob, nearest_names};
 
 use crate::error::QuantizeError;
 use crate::recipe::{Override, Recipe};
@@ -24,10 +24,10 @@ impl Named {
         named
     }
 
-    /// The first names of tensors, for a message.
-    fn some_tensors(&self) -> Vec<String> {
-        let named = self.tensors.iter().filter(|name| !name.is_empty());
-        named.take(SHOWN).map(|name| name.escape_debug().to_string()).collect()
+    /// The names of nodes, or of tensors.
+    fn names(&self, of_nodes: bool) -> impl Iterator<Item = &str> {
+        let names = if of_nodes { &self.nodes } else { &self.tensors };
+        names.iter().map(String::as_str).filter(|name| !name.is_empty())
     }
 
     fn add(&mut self, graph: &GraphProto) {
@@ -62,6 +62,23 @@ impl Word<'_> {
     }
 }
 
+impl Word<'_> {
+    /// The refusal of a word that names nothing, unless it is one of a list of operators, which may be that of many graphs.
+    fn refused(&self, named: &Named) -> Option<QuantizeError> {
+        let (pattern, of_nodes) = match self {
+            Self::Node(_, glob) => ((*glob).clone(), true),
+            Self::ExactNode(name) => (Glob::literal(name), true),
+            Self::Tensor(said) => (said.tensors.clone(), false),
+            Self::Operator(..) => return None,
+        };
+        let shown = |names: Vec<String>| names.iter().map(|name| name.escape_debug().to_string()).collect();
+        let some = named.names(of_nodes).take(SHOWN).map(str::to_owned).collect();
+        let nearest = shown(nearest_names(&pattern, named.names(of_nodes)));
+        let problem = pattern.problem().map(|problem| format!(": {}", problem.escape_debug())).unwrap_or_default();
+        Some(QuantizeError::IdleOverride { word: format!("{self}{problem}"), nearest, some: shown(some) })
+    }
+}
+
 impl std::fmt::Display for Word<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -78,16 +95,12 @@ impl std::fmt::Display for Word<'_> {
 /// A sentence for each word of a recipe that names nothing of the simplified graph, and whether it did in the source.
 ///
 /// # Errors
-/// [`QuantizeError::IdleOverride`] for a type that is asked for tensors which neither has.
+/// [`QuantizeError::IdleOverride`] for names and patterns of nodes and tensors which neither has.
 pub fn unmatched(recipe: &Recipe, source: &Named, simplified: &Named) -> Result<Vec<String>, QuantizeError> {
     let idle = words(recipe).into_iter().filter(|word| !word.names_any_of(simplified));
-    let sentence = |word: Word<'_>| match (word.names_any_of(source), &word) {
-        (true, _) => Ok(format!("{word}: passes have merged or removed what it names (--disable-pass keeps it)")),
-        (false, Word::Tensor(Override { tensors, float: false, .. })) => {
-            let pattern = tensors.pattern().escape_debug().to_string();
-            Err(QuantizeError::IdleOverride { pattern, some: simplified.some_tensors() })
-        }
-        (false, _) => Ok(word.to_string()),
+    let sentence = |word: Word<'_>| match word.names_any_of(source) {
+        true => Ok(format!("{word}: passes have merged or removed what it names (--disable-pass keeps it)")),
+        false => word.refused(simplified).map_or_else(|| Ok(word.to_string()), Err),
     };
     idle.map(sentence).collect()
 }
@@ -127,24 +140,34 @@ mod tests {
         let simplified = Named::of(&graph(vec![conv]));
         let mut recipe = Preset::find("A8W8").unwrap().recipe();
         let tensors = |glob| Override { float: true, ..Override::of(Glob::new(glob)) };
-        recipe.overrides = vec![tensors("c"), tensors("d*")];
-        recipe.selection.excluded_nodes = vec![Glob::new("conv*"), Glob::new("norm1"), Glob::new("cnov*")];
+        recipe.overrides = vec![tensors("c")];
+        recipe.selection.excluded_nodes = vec![Glob::new("conv*"), Glob::new("norm1")];
         recipe.selection.excluded_op_types = vec!["Conv".to_owned(), "Gem".to_owned()];
-        recipe.selection.excluded_subgraphs = vec![Subgraph { from: vec!["conv1".into()], to: vec!["end".into()] }];
         let told = unmatched(&recipe, &source, &simplified).unwrap();
-        let starts = [
-            "--exclude norm1 matches no node: passes have merged",
-            "--exclude cnov* matches no node",
-            "--exclude-subgraph: there is no node end",
-            "--exclude-op-types Gem: there is no such node",
-            "--override d* matches no tensor",
-        ];
+        let starts =
+            ["--exclude norm1 matches no node: passes have merged", "--exclude-op-types Gem: there is no such node"];
         assert_eq!(told.len(), starts.len(), "{told:?}");
         assert!(told.iter().zip(starts).all(|(told, start)| told.starts_with(start)), "{told:?}");
-        recipe.overrides = vec![Override::of(Glob::new("d*"))];
-        let refused = unmatched(&recipe, &source, &simplified).unwrap_err();
-        assert!(
-            refused.to_string().contains("`d*`") && refused.hint().is_some_and(|hint| hint.starts_with("there are c;"))
-        );
+        let refused = |recipe: &Recipe| {
+            let refused = unmatched(recipe, &source, &simplified).unwrap_err();
+            format!("{refused}; {}", refused.hint().unwrap())
+        };
+        let plain = Preset::find("A8W8").unwrap().recipe();
+        for overridden in [tensors("d*"), Override::of(Glob::new("d*"))] {
+            let said = refused(&Recipe { overrides: vec![overridden], ..plain.clone() });
+            assert!(said.starts_with("--override d* matches no tensor; there are c;"), "{said}");
+        }
+        for (pattern, start) in [
+            ("cnov1", "--exclude cnov1 matches no node; did you mean conv1?"),
+            ("re:cnov.*", "--exclude re:cnov.* matches no node; did you mean conv1?"),
+            ("re:(", "--exclude re:( matches no node: "),
+        ] {
+            let mut recipe = plain.clone();
+            recipe.selection.excluded_nodes = vec![Glob::new(pattern)];
+            assert!(refused(&recipe).starts_with(start), "{}", refused(&recipe));
+        }
+        let mut recipe = plain.clone();
+        recipe.selection.excluded_subgraphs = vec![Subgraph { from: vec!["conv1".into()], to: vec!["end".into()] }];
+        assert!(refused(&recipe).starts_with("--exclude-subgraph: there is no node end"));
     }
 }

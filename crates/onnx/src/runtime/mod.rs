@@ -17,6 +17,7 @@ mod rten_model;
 mod session;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use kvant_container::onnx::{GraphProto, ModelProto, data_type_bits};
@@ -135,6 +136,14 @@ pub fn found(options: &RuntimeOptions) -> Result<(RuntimeChoice, String), Runtim
         Err(_) if options.choice == RuntimeChoice::Auto && options.library.is_none() => Ok(embedded),
         Err(error) => Err(error),
     }
+}
+
+/// Opens the file of a model in ONNX Runtime as programs do by default, with all its graph optimizations. Its name and version.
+/// The library may end the process over a file that is damaged: call this in one of its own.
+///
+/// Errors: the library is not there; [`RuntimeError::Load`], with what it says, where it refuses the model.
+pub fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeError> {
+    ort_engine::open_file(path, library)
 }
 
 fn refuse_plug_ins(graph: &GraphProto) -> Result<(), RuntimeError> {

@@ -1,6 +1,7 @@
 //! ONNX Runtime as an engine.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -56,6 +57,17 @@ impl OrtModel {
         let kept = MAPS_NEED_NAMES.then(|| Arc::clone(&self.file));
         Ok(OrtEngine { session: session.map_err(refused)?, name, _file: kept })
     }
+}
+
+/// Opens a file with the settings that sessions have by default; the engine's name.
+pub(super) fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeError> {
+    let runtime = load(library, Some(1))?;
+    let name = format!("onnxruntime {}", runtime.version);
+    let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string() };
+    let builder = OrtSession::builder(&runtime.environment).map_err(refused)?;
+    let mut builder = configured(builder, true, true, None).map_err(refused)?;
+    builder.commit_from_file(path).map_err(refused)?;
+    Ok(name)
 }
 
 /// A model loaded by ONNX Runtime.

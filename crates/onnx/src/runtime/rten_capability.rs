@@ -10,12 +10,14 @@ use crate::data::{Values, from_bytes, type_of};
 use crate::graph::{
     Index, domain, float_attribute, int_attribute, ints_attribute, opset, positional_input, string_attribute,
 };
+use crate::shape::{Types, infer};
 
 /// What a check may look at.
 struct Context<'g> {
     graph: &'g GraphProto,
     index: Index,
     opset: i64,
+    types: &'g Types,
 }
 
 /// Why a node is refused.
@@ -88,7 +90,7 @@ pub(super) fn check(model: &ModelProto) -> Result<(), RuntimeError> {
     let mut refused = Vec::new();
     let opset = opset(model, "").unwrap_or(1);
     if let Some(graph) = model.graph.as_ref() {
-        check_graph(graph, opset, &mut refused);
+        check_graph(graph, opset, &infer(model), &mut refused);
     }
     if !model.functions.is_empty() {
         refused.push("functions of the model's own".to_owned());
@@ -109,8 +111,8 @@ fn shortened(mut refused: Vec<String>) -> Vec<String> {
     refused
 }
 
-fn check_graph(graph: &GraphProto, opset: i64, refused: &mut Vec<String>) {
-    let context = Context { graph, index: Index::new(graph), opset };
+fn check_graph(graph: &GraphProto, opset: i64, types: &Types, refused: &mut Vec<String>) {
+    let context = Context { graph, index: Index::new(graph), opset, types };
     for input in &graph.input {
         let (data_type, _) = type_of(input);
         if !is_held(data_type) {
@@ -129,7 +131,7 @@ fn check_graph(graph: &GraphProto, opset: i64, refused: &mut Vec<String>) {
         for attribute in &node.attribute {
             let tensors = attribute.t.iter().filter_map(|t| constant(&context, node.output.first()?, t));
             refused.extend(tensors);
-            attribute.g.iter().chain(&attribute.graphs).for_each(|graph| check_graph(graph, opset, refused));
+            attribute.g.iter().chain(&attribute.graphs).for_each(|graph| check_graph(graph, opset, types, refused));
         }
     }
 }
@@ -229,13 +231,9 @@ fn is_false(context: &Context<'_>, name: &str) -> bool {
 }
 
 impl Context<'_> {
-    /// Number of axes of a tensor, where the graph says it.
+    /// Number of axes of a tensor, where it follows from the model.
     fn rank(&self, name: &str) -> Option<usize> {
-        if let Some(constant) = self.index.constant(self.graph, name) {
-            return Some(constant.dims.len());
-        }
-        let mut stated = self.graph.input.iter().chain(&self.graph.output).chain(&self.graph.value_info);
-        let value = stated.find(|value| value.name() == name)?;
-        type_of(value).1.map(|axes| axes.len())
+        let constant = self.index.constant(self.graph, name).map(|constant| constant.dims.len());
+        constant.or_else(|| self.types.rank(name))
     }
 }

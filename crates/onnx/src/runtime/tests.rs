@@ -240,3 +240,21 @@ fn integers_beyond_32_bits_are_refused_by_rten_as_inputs() {
     let error = session.run(&inputs, &["p".to_owned()], &mut |_, _| ControlFlow::Continue(())).unwrap_err();
     assert!(matches!(error, RuntimeError::Input { input, .. } if input == "ids"));
 }
+
+#[test]
+fn ranks_that_follow_from_the_graph_are_known_to_the_embedded_engine() {
+    let mut softmax = node("Softmax", "s", &["h"], &["y"]);
+    set_attribute(&mut softmax, "axis", 2i64);
+    let graph = GraphProto {
+        name: Some("old".to_owned()),
+        node: vec![node("Add", "a", &["x", "x"], &["h"]), softmax],
+        input: vec![value("x", DataType::FLOAT, &[1, 2, 2])],
+        output: vec![ValueInfoProto { name: Some("y".to_owned()), ..ValueInfoProto::default() }],
+        ..GraphProto::default()
+    };
+    let mut old = model(graph);
+    old.opset_import[0].version = Some(11);
+    let x = Array::of(vec![1, 2, 2], vec![0.5f32; 4]).unwrap();
+    let seen = run(&old, &["y"], &[("x", x.view())], &options(RuntimeChoice::Rten));
+    assert_eq!(seen[0].2, [0.5; 4]);
+}

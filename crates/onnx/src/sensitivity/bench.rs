@@ -91,7 +91,8 @@ impl Bench {
         let Data { mut calibration, mut held_out, labels } = data;
         let (layers, parts) = layers(&base);
         if layers.is_empty() {
-            return Err(SensitivityError::NoLayers);
+            let overridden = !base.recipe.overrides.is_empty();
+            return Err(if overridden { SensitivityError::NoLayers } else { SensitivityError::OnlyInBodies });
         }
         let kept = KeptOutputs::new(&base.model, &mut held_out, labels, &options)?;
         let scratch = options.scratch.clone().unwrap_or_else(std::env::temp_dir);
@@ -238,7 +239,7 @@ impl Bench {
     /// Bytes of the constants of the float model and of an assignment's.
     pub(super) fn bytes(&self, assignment: &Assignment) -> Result<(u64, u64), SensitivityError> {
         let cost = Cost::of(&self.prepared(assignment)?, 1);
-        Ok((cost.bytes_before, cost.bytes_after))
+        Ok((cost.constants.source_bytes, cost.constants.output_bytes))
     }
 
     /// Bits of a part in a choice, and of its constants alone.

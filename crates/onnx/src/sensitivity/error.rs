@@ -28,6 +28,11 @@ pub enum SensitivityError {
     /// All layers are as the recipe's overrides say.
     #[error("the overrides of the recipe leave no layer to choose types for")]
     NoLayers,
+    /// No override is given, and what is quantized lies inside of nodes.
+    #[error(
+        "no layer of the graph itself is quantized: those inside of If, Loop and Scan cannot be measured one by one"
+    )]
+    OnlyInBodies,
     /// No mix of the candidates reaches the target.
     #[error("no mix of {candidates} reaches the target: the best found has {best}")]
     Unreachable {
@@ -67,9 +72,11 @@ impl SensitivityError {
             Self::Evaluation(error) => error.kind(),
             Self::Layout => ErrorKind::Unsupported,
             Self::Cancelled => ErrorKind::Cancelled,
-            Self::NoLayers | Self::OnlyFloat { .. } | Self::Unreachable { .. } | Self::TooLarge { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::NoLayers
+            | Self::OnlyInBodies
+            | Self::OnlyFloat { .. }
+            | Self::Unreachable { .. }
+            | Self::TooLarge { .. } => ErrorKind::Invalid,
         }
     }
 
@@ -82,6 +89,9 @@ impl SensitivityError {
             Self::Evaluation(error) => return error.hint().map(str::to_owned),
             Self::Layout => "choose a preset with static codes, e.g. A8W8",
             Self::NoLayers => "leave some overrides out",
+            Self::OnlyInBodies => {
+                "quantize it as it is: `kvant quantize` does what the preset says inside of nodes too"
+            }
             Self::Unreachable { .. } => {
                 "add a candidate with more bits, or float (--candidates A16W8,float), or ask for less"
             }

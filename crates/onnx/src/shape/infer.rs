@@ -24,6 +24,16 @@ pub fn infer(model: &ModelProto) -> Types {
     walk.types
 }
 
+/// Operators whose outputs are all of the type of the first input.
+const OF_ONE_TYPE: &[&str] = &["Attention", "Split"];
+
+/// The types of what a node makes where nothing is known of shapes.
+fn types_alone(known: &Known<'_>) -> Vec<ValueType> {
+    let of_one = graph::is_standard(known.node) && OF_ONE_TYPE.contains(&known.node.op_type());
+    let count = if of_one { known.node.output.len() } else { 0 };
+    vec![ValueType::any(known.data_type(0)); count]
+}
+
 struct Walk {
     opset: i64,
     types: Types,
@@ -64,7 +74,7 @@ impl Walk {
             return;
         }
         let known = self.known(node);
-        let types = rule(node).map(|rule| rule(&known)).unwrap_or_default().unwrap_or_default();
+        let types = rule(node).and_then(|rule| rule(&known)).unwrap_or_else(|| types_alone(&known));
         let contents = contents(&known).filter(|elements| elements.len() <= MOST_ELEMENTS);
         for (name, new) in node.output.iter().zip(types).filter(|(name, _)| !name.is_empty()) {
             self.types.add(name, new);
@@ -124,5 +134,25 @@ impl Walk {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{node, set_attribute};
+    use crate::test_models::{floats, model};
+
+    #[test]
+    fn types_are_known_without_shapes() {
+        let mut lstm = node("LSTM", "l", &["x", "w", "r"], &["all", "last", "cell"]);
+        set_attribute(&mut lstm, "hidden_size", 4i64);
+        let nodes = vec![lstm, node("Split", "s", &["all"], &["a", "b"])];
+        let weights = vec![floats("w", &[1, 16, 3], &[0.5; 48]), floats("r", &[1, 16, 4], &[0.5; 64])];
+        let types = infer(&model(15, nodes, weights, &["x"], &["a"]));
+        for name in ["all", "last", "cell", "b"] {
+            assert_eq!(types.data_type(name), Some(DataType::FLOAT), "{name}");
+        }
+        assert_eq!((types.rank("all"), types.rank("cell")), (Some(4), Some(3)));
     }
 }

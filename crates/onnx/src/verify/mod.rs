@@ -2,6 +2,7 @@
 //! operators and file, the parameters of QuantizeLinear and DequantizeLinear, and operators that ONNX Runtime does not have.
 //! Reads the graph alone; runs nothing.
 
+mod kernels;
 mod known_operators;
 mod operators;
 mod pairs;
@@ -47,6 +48,11 @@ pub const CHECKS: &[Check] = &[
     },
     Check { id: "operators", about: "ONNX Runtime has the operators and their attributes", run: operators::run },
     Check { id: "versions", about: "ONNX Runtime takes the opsets and the version of the file", run: versions::run },
+    Check {
+        id: "kernels",
+        about: "ONNX Runtime has kernels on CPUs for the types, and those it makes of Q/DQ take their scales",
+        run: kernels::run,
+    },
     Check { id: "values", about: "constants are numbers, and weights finite", run: values::run },
     Check {
         id: "saturation",
@@ -81,9 +87,10 @@ pub fn verify(model: &ModelProto) -> Vec<Finding> {
 }
 
 /// Checks that stop ONNX Runtime whatever the severity: other runtimes may take what they find.
-const OF_RUNTIME: [&str; 2] = ["operators", "versions"];
+const OF_RUNTIME: [&str; 3] = ["operators", "versions", "kernels"];
 
-/// Whether ONNX Runtime runs it, as far as is known: errors stop it, and so do operators and versions that it does not have.
+/// Whether ONNX Runtime runs it with its graph optimizations, as far as is known: errors stop it, and so do operators, versions
+/// and kernels that it does not have.
 pub fn runs(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Error && !OF_RUNTIME.contains(&finding.check))
 }
@@ -238,6 +245,46 @@ mod tests {
         let mut newest = healthy();
         newest.ir_version = Some(13);
         assert!(runs(&verify(&newest)));
+    }
+
+    /// x -> Q/DQ -> Sigmoid -> Q/DQ -> y with codes of a type, and so many scales.
+    fn sigmoid(codes: DataType, scales: [usize; 2]) -> ModelProto {
+        let nodes = vec![
+            node("QuantizeLinear", "q", &["x", "s", "z"], &["xq"]),
+            node("DequantizeLinear", "d", &["xq", "s", "z"], &["xf"]),
+            node("Sigmoid", "m", &["xf"], &["h"]),
+            node("QuantizeLinear", "r", &["h", "t", "u"], &["hq"]),
+            node("DequantizeLinear", "e", &["hq", "t", "u"], &["y"]),
+        ];
+        let of = |name: &str, count: usize| floats(name, &[count], &vec![0.5; count]);
+        let zeros = |name: &str, count: usize| tensor(name, codes, &[count], vec![0u8; count]);
+        let constants = vec![of("s", scales[0]), zeros("z", scales[0]), of("t", scales[1]), zeros("u", scales[1])];
+        let mut made = model(21, nodes, constants, &["x"], &["y"]);
+        made.ir_version = Some(10);
+        made
+    }
+
+    #[test]
+    fn kernels_take_one_scale_and_integers() {
+        use DataType::*;
+        let refused = |model: &ModelProto| found(model).iter().any(|(check, _)| *check == "kernels");
+        for (codes, scales, expected) in [
+            (UINT8, [1, 1], false),
+            (UINT8, [3, 1], true),
+            (INT8, [1, 1], false),
+            (INT8, [3, 1], false),
+            (INT8, [3, 3], true),
+            (FLOAT8E4M3FN, [1, 1], true),
+        ] {
+            let model = sigmoid(codes, scales);
+            assert_eq!(refused(&model), expected, "{codes:?} {scales:?}: {:?}", found(&model));
+            assert_eq!(runs(&verify(&model)), !expected);
+        }
+        let mut brain = model(17, vec![node("Relu", "r", &["x"], &["y"])], vec![], &["x"], &["y"]);
+        brain.graph.as_mut().unwrap().input[0] = crate::shape::ValueType::any(BFLOAT16).to_proto("x").unwrap();
+        assert!(refused(&brain));
+        brain.graph.as_mut().unwrap().node[0].op_type = Some("Identity".to_owned());
+        assert!(!refused(&brain));
     }
 
     #[test]

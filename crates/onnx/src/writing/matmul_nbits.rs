@@ -8,9 +8,10 @@
 
 use std::collections::BTreeSet;
 
-use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, keep, shape, tensor};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, keep, tensor};
 use rayon::prelude::*;
 
+use super::block_placement::blocks_of;
 use super::operators::MICROSOFT;
 use super::tensor_names::TensorNames;
 use crate::algorithm::{Algorithm, HqqSettings};
@@ -47,6 +48,18 @@ impl Blocks {
             _ => None,
         });
         Self { bits, block, accuracy, symmetric: scheme.symmetric, hqq }
+    }
+
+    /// Bytes of a weight: codes, scales and zero points.
+    pub(super) fn bytes(&self, map: BlockMap) -> u64 {
+        let (rows, outputs) = (map.inputs.div_ceil(self.block), map.outputs as u64);
+        let packed = |codes: usize| (codes * usize::from(self.bits)).div_ceil(8) as u64;
+        let zero_points = match (self.hqq, self.symmetric) {
+            (Some(_), _) => rows as u64 * 4,
+            (None, true) => 0,
+            (None, false) => packed(rows),
+        };
+        outputs * (rows as u64 * (packed(self.block) + 4) + zero_points)
     }
 
     /// The type of the codes as algorithms see them.
@@ -126,27 +139,26 @@ enum ZeroPoints {
     Floats(Vec<f32>),
 }
 
-/// Replaces MatMul and Gemm nodes whose weight is placed. Returns their number.
+/// Replaces MatMul and Gemm nodes whose weight is placed.
 pub fn write_blocks(
     model: &mut ModelProto,
     blocks: Blocks,
     placement: &Placement,
     solution: &Solution,
     spill: Option<&Spill>,
-) -> Result<usize, QuantizeError> {
-    let Some(graph) = model.graph.as_mut() else { return Ok(0) };
+) -> Result<(), QuantizeError> {
+    let Some(graph) = model.graph.as_mut() else { return Ok(()) };
     let names = TensorNames::of(graph);
     let mut nodes = std::mem::take(&mut graph.node);
     let index = Index::new(graph);
     let made = BTreeSet::new();
-    let mut writer = Writer { graph, index, blocks, placement, solution, spill, names, made, written: 0 };
+    let mut writer = Writer { graph, index, blocks, placement, solution, spill, names, made };
     writer.nodes(&mut nodes)?;
-    let written = writer.written;
     graph.node = nodes;
     let index = Index::new(graph);
     graph.initializer.retain(|t| index.is_read(t.name()) || index.is_input(t.name()));
     add_opset(model, MICROSOFT, 1);
-    Ok(written)
+    Ok(())
 }
 
 struct Writer<'a> {
@@ -160,7 +172,6 @@ struct Writer<'a> {
     names: TensorNames,
     /// The stored weights.
     made: BTreeSet<String>,
-    written: usize,
 }
 
 impl Writer<'_> {
@@ -179,17 +190,15 @@ impl Writer<'_> {
 
     /// What a node becomes; `None` where it stays.
     fn replaced(&mut self, old: &NodeProto) -> Result<Option<Vec<NodeProto>>, QuantizeError> {
-        let weight = old.input.get(1).filter(|w| self.placement.weights.contains_key(*w));
-        let Some(weight) = weight else { return Ok(None) };
+        let taken = blocks_of(old, self.graph, &self.index, self.placement, self.blocks.block);
+        let Some((weight, map)) = taken else { return Ok(None) };
         let Some(source) = self.index.constant(self.graph, weight) else { return Ok(None) };
-        let Some(map) = BlockMap::of(old, &shape(source)?, self.blocks.block) else { return Ok(None) };
         let suffix = format!("_Q{}{}", self.blocks.bits, if map.transposed { "_t" } else { "" });
         let stored = self.names.of_tensor(weight, &suffix);
         if self.made.insert(stored.clone()) {
             let source = values(source)?;
             self.store(weight, &stored, &source, map)?;
         }
-        self.written += 1;
         Ok(Some(self.replacement(old, &stored, map)))
     }
 

@@ -1,5 +1,6 @@
 //! From a placement and its solution to a quantized graph. Nothing is decided here.
 
+pub mod block_placement;
 mod boundary;
 mod constants;
 pub mod dynamic;
@@ -8,6 +9,7 @@ mod matmul_nbits;
 mod operators;
 mod pairs;
 mod qoperator;
+mod tables;
 mod tensor_names;
 
 pub use constants::lift_constants;

@@ -10,6 +10,7 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, 
 
 use super::boundary;
 use super::operators::{Dialect, MICROSOFT, Operators, QUARK, linear_node};
+use super::tables;
 use super::tensor_names::TensorNames;
 use crate::element::Element;
 use crate::error::QuantizeError;
@@ -41,6 +42,10 @@ pub fn write_pairs(
     writer.activations()?;
     let Writer { made, .. } = writer;
     made.apply(graph, placement);
+    // Codes of 16 bits have no kernels that the tables could be read with.
+    if recipe.activation.is_none_or(|activation| activation.element.integer_bits() == Some(8)) {
+        tables::dequantize_rows(graph);
+    }
     boundary::apply(graph, recipe.boundary);
     for domain in [MICROSOFT, QUARK] {
         if model.graph.node.iter().any(|node| node.domain() == domain) {

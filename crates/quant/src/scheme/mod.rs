@@ -14,4 +14,4 @@ pub use granularity::{Axis, Granularity};
 pub use layer::{ActivationScheme, LayerScheme, Timing};
 pub use preset::{Dialect, PRESETS, Preset};
 pub use scale::{FloatScale, ScaleType, ZeroPoint};
-pub use tensor::{BlockFormat, Cast, FloatScheme, IntScheme, TensorScheme};
+pub use tensor::{BlockFormat, Cast, EVALUATION_ONLY, FloatScheme, IntScheme, TensorScheme, is_for_evaluation_only};

@@ -92,7 +92,47 @@ pub enum TensorScheme {
     Cast(Cast),
 }
 
+/// What is said of a scheme that no loader supports, wherever it is named: in lists, plans, errors and at the end of a run.
+pub const EVALUATION_ONLY: &str = "for evaluation only: no loader supports it, and --format fake is its format";
+
+/// Whether no loader supports weights of these elements, whatever their scales: MX6, MX9, BFP16, MXINT8 and integers of more than
+/// 8 bits. [`EVALUATION_ONLY`] says so.
+pub fn is_for_evaluation_only(format: Format) -> bool {
+    match format {
+        Format::MicroExponent(_) | Format::Bfp16 | Format::MxInt8 => true,
+        Format::Int(int) => int.bits() > 8,
+        _ => false,
+    }
+}
+
 impl TensorScheme {
+    /// Whether no loader supports such weights: besides those of [`is_for_evaluation_only`], MX blocks of e5m2.
+    pub fn is_for_evaluation_only(self) -> bool {
+        let is_e5m2_block =
+            |float: FloatScheme| float.format == MiniFloat::E5M2 && matches!(float.scale, FloatScale::E8m0(_));
+        is_for_evaluation_only(self.format()) || matches!(self, TensorScheme::Float(float) if is_e5m2_block(float))
+    }
+
+    /// Whether a whole weight of fewer than 8 bits shares one scale, which costs much accuracy, and the spelling that gives each
+    /// group of input channels one of its own.
+    pub fn finer_spelling(self) -> Option<String> {
+        let format = self.format();
+        match self {
+            TensorScheme::Int(int) if format.bits() < 8 && int.granularity == Granularity::Tensor => {
+                let zero_point = match int.zero_point {
+                    ZeroPoint::Zero => "",
+                    ZeroPoint::Integer => ":zp",
+                    ZeroPoint::Float => ":fzp",
+                };
+                Some(format!("{format}:g128{zero_point}"))
+            }
+            TensorScheme::Float(float) if format.bits() < 8 && float.granularity == Granularity::Tensor => {
+                Some(format!("{format}:g32:e8m0"))
+            }
+            _ => None,
+        }
+    }
+
     /// The format of the stored elements.
     pub fn format(self) -> Format {
         match self {

@@ -4,7 +4,7 @@ use super::document::{Document, Row, Skip};
 use super::encoder::{Encoder, Unusable};
 use super::files::{DataFile, Reading};
 use super::selection::{Origin, Selection};
-use super::{CalibrationData, CalibrationDataError, FileProvenance, Options, Packing, Provenance, stream};
+use super::{CalibrationData, CalibrationDataError, FileProvenance, HeldOut, Options, Packing, Provenance, stream};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -22,6 +22,7 @@ pub(super) fn load(
         options,
         encoder: Encoder::new(model, vocabulary, options, is_text)?,
         selection: Selection::new(options),
+        short: Vec::new(),
         files: Vec::new(),
         watch: &mut watch,
     };
@@ -38,6 +39,8 @@ struct Loader<'a> {
     options: &'a Options,
     encoder: Encoder,
     selection: Selection,
+    /// Documents that fill no window, as many as could be used: where none does, they are used as they are.
+    short: Vec<(Origin, Vec<u32>)>,
     files: Vec<FileProvenance>,
     watch: &'a mut dyn FnMut(usize, usize),
 }
@@ -51,10 +54,11 @@ impl Loader<'_> {
         if first < most && is_short(self) {
             self.files.pop();
             self.selection.forget(self.files.len());
+            self.short.retain(|(origin, _)| origin.file < self.files.len());
             self.read_up_to(file, record, most)?;
         }
         // What comes behind the samples that were asked for would not have been taken.
-        let is_cut = self.options.is_drawn() || is_short(self);
+        let is_cut = self.options.is_drawn() || (!self.selection.has_samples() && is_short(self));
         if let Some(record) = self.files.last_mut() {
             record.cut &= is_cut;
         }
@@ -113,6 +117,9 @@ impl Loader<'_> {
         }
         let length = self.options.sequence_length;
         if tokens.len() < length {
+            if self.short.len() < self.options.samples {
+                self.short.push((origin, tokens));
+            }
             return Err(Unusable::Skip(Skip::TooShort));
         }
         for (window, tokens) in (0..).zip(tokens.chunks_exact(length)) {
@@ -136,10 +143,27 @@ impl Loader<'_> {
         if self.selection.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
+    /// Takes documents that fill no window as they are, where no document does.
+    fn use_short(&mut self) -> usize {
+        if self.selection.filled() > 0 {
+            return 0;
+        }
+        for (origin, tokens) in std::mem::take(&mut self.short) {
+            let skipped = &mut self.files[origin.file].skipped;
+            if let Some(count) = skipped.get_mut(&Skip::TooShort) {
+                *count -= 1;
+            }
+            skipped.retain(|_, count| *count > 0);
+            self.selection.put(origin, tokens);
+        }
+        self.selection.filled_short()
+    }
+
     fn finish(mut self) -> Result<CalibrationData, CalibrationDataError> {
+        let short_documents = self.use_short();
         let used = self.selection.rows_used(self.files.len());
         self.files.iter_mut().zip(used).for_each(|(file, used)| file.rows_used = used);
-        let sequences = self.selection.finish();
+        let [sequences, held_out] = self.selection.finish();
         let length = self.options.sequence_length;
         if sequences.is_empty() {
             let reasons = reasons(&self.files);
@@ -152,13 +176,15 @@ impl Loader<'_> {
             samples: sequences.len(),
             samples_asked: self.options.samples,
             tokens: sequences.iter().map(Vec::len).sum(),
+            held_out: HeldOut::of(&held_out),
+            short_documents,
             sequence_length: length,
             seed: self.options.seed,
             shuffled: self.options.shuffle,
             chat_template: self.encoder.template_hash(),
             conversations_without_template: self.encoder.untemplated,
         };
-        Ok(CalibrationData { sequences, provenance })
+        Ok(CalibrationData { sequences, held_out, provenance })
     }
 }
 

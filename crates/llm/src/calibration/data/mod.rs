@@ -25,7 +25,7 @@ mod stream;
 pub use document::Skip;
 pub use error::CalibrationDataError;
 pub use options::{Options, Packing};
-pub use provenance::{FileProvenance, Provenance, Warning};
+pub use provenance::{FileProvenance, HeldOut, Provenance, Warning};
 
 use std::path::Path;
 
@@ -34,6 +34,8 @@ use std::path::Path;
 pub struct CalibrationData {
     /// The sequences, none of them empty.
     pub sequences: Vec<Vec<u32>>,
+    /// Further sequences, which are not among the first: at most as many as were to be held out, none where the data have no more.
+    pub held_out: Vec<Vec<u32>>,
     /// Where they come from.
     pub provenance: Provenance,
 }

@@ -57,6 +57,8 @@ pub struct Options {
     pub files: Vec<PathBuf>,
     /// How many sequences are asked for; at least 1.
     pub samples: usize,
+    /// How many further sequences are held out, where the data have them: for measuring what the others have led to.
+    pub held_out: usize,
     /// The longest sequence in tokens, and the length of every window; at least 1. Whether a model can take that many is
     /// for the caller to check.
     pub sequence_length: usize,
@@ -76,8 +78,8 @@ impl Options {
     /// The first `samples` sequences of at most `sequence_length` tokens of the given files.
     pub fn new(files: impl IntoIterator<Item = impl Into<PathBuf>>, samples: usize, sequence_length: usize) -> Options {
         let files = files.into_iter().map(Into::into).collect();
-        let (seed, shuffle, packing, column, max_bytes) = (0, false, None, None, 64 << 30);
-        Options { files, samples, sequence_length, seed, shuffle, packing, column, max_bytes }
+        let (held_out, seed, shuffle, packing, column, max_bytes) = (0, 0, false, None, None, 64 << 30);
+        Options { files, samples, held_out, sequence_length, seed, shuffle, packing, column, max_bytes }
     }
 
     /// The most memory, about, that tokenizing the files takes at a time: that of the longest text, if its tokens are not far longer
@@ -90,7 +92,9 @@ impl Options {
 
     /// The most bytes that are read of a text at first, and where these have too few tokens.
     pub(super) fn document_bytes(&self) -> (u64, u64) {
-        let tokens = (self.samples as u64).saturating_mul(self.sequence_length as u64);
+        // Windows that are drawn from a text are the same with and without others that are held out.
+        let samples = if self.is_drawn() { self.samples } else { self.samples.saturating_add(self.held_out) };
+        let tokens = (samples as u64).saturating_mul(self.sequence_length as u64);
         let usual = tokens.saturating_mul(BYTES_PER_TOKEN);
         let most = usual.max(MIN_DRAWN_DOCUMENT);
         (if self.is_drawn() { most } else { usual.max(MIN_DOCUMENT) }, most)
@@ -99,6 +103,11 @@ impl Options {
     /// Whether samples come from all over a text, and not from its beginning.
     pub(super) fn is_drawn(&self) -> bool {
         self.shuffle || self.packing == Some(Packing::Random)
+    }
+
+    /// The share of `samples` that is held out beside them: a tenth, and at least one.
+    pub fn tenth(samples: usize) -> usize {
+        samples.div_ceil(10)
     }
 
     /// Refuses what cannot be asked for, and files that are not there or of no known format.

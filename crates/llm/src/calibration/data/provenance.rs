@@ -2,7 +2,7 @@
 //! of.
 
 use super::{Packing, Skip};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -17,6 +17,12 @@ pub struct Provenance {
     pub samples_asked: usize,
     /// Tokens in all sequences.
     pub tokens: usize,
+    /// What is held out beside them, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<HeldOut>,
+    /// Sequences that are shorter than a window, where no document fills one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub short_documents: usize,
     /// The longest sequence allowed, and the length of windows.
     pub sequence_length: usize,
     /// What the order of shuffled rows and random windows were drawn from.
@@ -27,6 +33,23 @@ pub struct Provenance {
     pub chat_template: Option<String>,
     /// Conversations that were joined by blank lines, because the model has no chat template.
     pub conversations_without_template: u64,
+}
+
+/// Sequences on which what the others have led to is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldOut {
+    /// How many there are.
+    pub samples: usize,
+    /// Tokens in all of them.
+    pub tokens: usize,
+}
+
+impl HeldOut {
+    /// That of sequences, if there are any.
+    pub(crate) fn of(sequences: &[Vec<u32>]) -> Option<HeldOut> {
+        let tokens = sequences.iter().map(Vec::len).sum();
+        (!sequences.is_empty()).then_some(HeldOut { samples: sequences.len(), tokens })
+    }
 }
 
 /// One file.
@@ -62,6 +85,15 @@ pub enum Warning {
         /// How many were asked for.
         asked: usize,
     },
+    /// No document fills a window: they are used as they are.
+    Short {
+        /// How many there are.
+        documents: usize,
+        /// Tokens in all of them.
+        tokens: usize,
+        /// Tokens of a window.
+        length: usize,
+    },
     /// Rows were of no use.
     Skipped {
         /// The file's name.
@@ -87,6 +119,15 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Warning::Fewer { found, asked } => write!(f, "{found} calibration samples, where {asked} were asked for"),
+            Warning::Short { documents, tokens, length } => {
+                let documents =
+                    if *documents == 1 { "1 document".to_owned() } else { format!("{documents} documents") };
+                write!(
+                    f,
+                    "the calibration data are {tokens} tokens in {documents}, too few to fill a sequence of {length} tokens; they \
+                     are used as they are"
+                )
+            }
             Warning::Skipped { file, rows: 1, why } => write!(f, "{file}: 1 row is {why}"),
             Warning::Skipped { file, rows, why } => write!(f, "{file}: {rows} rows are {why}"),
             Warning::Cut { file } => write!(f, "{file} is very long; only its beginning was read"),
@@ -101,10 +142,18 @@ impl Provenance {
     /// What a user should know.
     pub fn warnings(&self) -> Vec<Warning> {
         let (found, asked, conversations) = (self.samples, self.samples_asked, self.conversations_without_template);
-        let fewer = (found < asked).then_some(Warning::Fewer { found, asked });
+        let (documents, tokens, length) = (self.short_documents, self.tokens, self.sequence_length);
+        let fewer = match documents {
+            0 => (found < asked).then_some(Warning::Fewer { found, asked }),
+            _ => Some(Warning::Short { documents, tokens, length }),
+        };
         let bare = (conversations > 0).then_some(Warning::NoTemplate { conversations });
         fewer.into_iter().chain(self.files.iter().flat_map(FileProvenance::warnings)).chain(bare).collect()
     }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl FileProvenance {

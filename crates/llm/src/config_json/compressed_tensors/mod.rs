@@ -24,35 +24,28 @@ pub(crate) fn can_describe(scheme: ActivationScheme) -> Result<(), CannotHold> {
 /// The version of the library whose layout is written.
 const VERSION: &str = "0.20.0";
 
-/// How quantized modules are named where there is one scheme.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Targets {
-    /// By their class: what other tools write, and right where every linear module that is kept is known by name.
-    Class,
-    /// One by one, or by last names that no kept module has.
-    Modules,
-}
-
 /// The whole object, with a group for every scheme among `layers`, which are all quantized modules.
 ///
-/// A single scheme targets the class `Linear` where [`Targets`] say so. Several target modules by name or pattern, all of them: vLLM would take a
-/// class before it looked at the parts of a fused layer. `ignore` are the full names of the linear modules that stay as they
-/// are. `ordered` says that a list beside each weight tells the groups of input channels.
+/// A single scheme targets the class `Linear`, whatever names loaders give to modules. Several target modules by name or pattern, all of
+/// them: vLLM would take a class before it looked at the parts of a fused layer. `aliases` are the same modules under the names that
+/// transformers gives them where those differ. `ignore` are the full names of the linear modules that stay as they are. `ordered`
+/// says that a list beside each weight tells the groups of input channels.
 ///
 /// # Errors
 /// [`CannotHold`] for schemes without a place in compressed-tensors.
 pub fn quantization_config(
     layers: &[(&str, LayerScheme)],
     ignore: &[&str],
-    targets: Targets,
+    aliases: &[(&str, LayerScheme)],
     ordered: bool,
 ) -> Result<Value, CannotHold> {
-    let schemes = select(layers, ignore);
+    let named: Vec<(&str, LayerScheme)> = layers.iter().chain(aliases).copied().collect();
+    let schemes = select(&named, ignore);
     let (mut groups, mut formats) = (Map::new(), Vec::new());
     for (index, (scheme, selectors)) in schemes.iter().enumerate() {
         let format = format_of(scheme)?;
-        let targets = match (schemes.len(), targets) {
-            (1, Targets::Class) => vec!["Linear".to_owned()],
+        let targets = match schemes.len() {
+            1 => vec!["Linear".to_owned()],
             _ => selectors.iter().map(Selector::regex).collect(),
         };
         groups.insert(format!("group_{index}"), group(scheme, format, targets, ordered)?);

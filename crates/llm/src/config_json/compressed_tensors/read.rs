@@ -254,7 +254,7 @@ impl StoredArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config_json::compressed_tensors::{Targets, quantization_config};
+    use crate::config_json::compressed_tensors::quantization_config;
     use serde_json::json;
 
     #[test]
@@ -273,14 +273,14 @@ mod tests {
         let layers: Vec<_> =
             modules.iter().zip(texts).map(|(name, text)| (name.as_str(), text.parse().unwrap())).collect();
         let read = |config: &Value| StoredCompressedTensors::read(config).unwrap();
-        let config = read(&quantization_config(&layers, &["lm_head"], Targets::Class, false).unwrap());
+        let config = read(&quantization_config(&layers, &["lm_head"], &[], false).unwrap());
         for (module, layer) in &layers {
             let group = config.group(module, ModuleClass::Linear).unwrap();
             assert_eq!((group.scheme.weight, group.scheme.input), (Some(layer.weight), layer.input), "{module}");
             assert_eq!(group.format, crate::config_json::compressed_tensors::format_of(layer).ok());
         }
         assert!(config.group("lm_head", ModuleClass::Linear).is_none());
-        let one = read(&quantization_config(&layers[..1], &["lm_head"], Targets::Class, false).unwrap());
+        let one = read(&quantization_config(&layers[..1], &["lm_head"], &[], false).unwrap());
         assert!(
             one.group("a.q_proj", ModuleClass::Linear).is_some() && one.group("lm_head", ModuleClass::Linear).is_none()
         );

@@ -67,8 +67,25 @@ impl StoredQuark {
             let output = self.cache.iter().find(|(pattern, _)| pattern.matches(module)).and_then(|(_, output)| *output);
             return ModuleScheme { output, ..ModuleScheme::default() };
         }
-        let found = self.layers.iter().find(|(pattern, _)| pattern.matches(module));
-        found.map_or(self.default, |(_, scheme)| *scheme)
+        self.entry(module).unwrap_or(self.default)
+    }
+
+    /// Whether it quantizes the output of a module whose weight stays in float, by naming the module: the entries for keys,
+    /// values and queries do. The default configuration also matches embeddings and norms, which have no output scales.
+    pub fn names_output_alone(&self, module: &str) -> bool {
+        let is_excluded = self.exclude.iter().any(|pattern| pattern.matches(module));
+        let of_entry = || self.entry(module).is_some_and(|scheme| scheme.weight.is_none());
+        self.scheme(module).output.is_some() && (is_excluded || of_entry())
+    }
+
+    /// Whether it quantizes keys and values for the cache.
+    pub fn quantizes_cache(&self) -> bool {
+        !self.cache_modules.is_empty() || self.cache.iter().any(|(_, output)| output.is_some())
+    }
+
+    /// The entry of `layer_quant_config` for a module.
+    fn entry(&self, module: &str) -> Option<ModuleScheme> {
+        self.layers.iter().find(|(pattern, _)| pattern.matches(module)).map(|(_, scheme)| *scheme)
     }
 }
 

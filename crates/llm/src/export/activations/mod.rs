@@ -77,15 +77,15 @@ pub struct AttentionSpec {
 }
 
 impl Export {
-    /// The tensors with the static parameters of a layer's activations; none for [`Export::Fake`], whose loaders do not
-    /// quantize activations, and where scales are found anew.
+    /// The tensors with the static parameters of a layer's activations; none where scales are dynamic, and for [`Export::Fake`],
+    /// which keeps them in config.json.
     ///
     /// # Errors
     /// [`CannotHold`] where the convention has no place for the scheme.
     pub fn activation_parts(self, spec: &ActivationSpec<'_>) -> Result<Vec<ParameterPart>, CannotHold> {
         match self {
             _ if !spec.scheme.needs_calibration() => Ok(vec![]),
-            Export::Quark => quark::activation_parts(spec),
+            Export::Quark | Export::Tensors => quark::activation_parts(spec),
             Export::CompressedTensors => compressed_tensors::activation_parts(spec),
             Export::Fp8 => fp8::activation_parts(spec),
             Export::Awq | Export::Gptq | Export::GptqV2 | Export::Mxfp4 => Err(self.no_activations()),
@@ -101,6 +101,10 @@ impl Export {
     pub fn attention_parts(self, spec: &AttentionSpec) -> Result<Vec<ParameterPart>, CannotHold> {
         match self {
             Export::Quark => quark::attention_parts(spec),
+            Export::Tensors => Err(CannotHold::new(
+                "the format tensors describes single weights, not attention",
+                "leave --kv-cache and --attention out, or put config.json beside the weights for another format",
+            )),
             Export::CompressedTensors => compressed_tensors::attention_parts(spec),
             Export::Fp8 => fp8::attention_parts(spec),
             Export::Awq | Export::Gptq | Export::GptqV2 | Export::Mxfp4 => Err(self.no_activations()),

@@ -45,6 +45,7 @@ pub fn collect(
     let blocks = decoder.blueprint().blocks.len();
     let mut done = kept.blocks() * tokens;
     for block in kept.blocks()..blocks {
+        decoder.check_block(block)?;
         for (index, chunk) in chunks.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(ImatrixError::Cancelled);

@@ -3,10 +3,9 @@
 use super::read::{COUNTS, SQUARES};
 use super::{ImatrixError, InputSums, Provenance, legacy};
 use kvant_container::Geometry;
-use kvant_container::directory_of;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType, Text};
+use kvant_container::write_file;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 /// Writes sums to a file: GGUF, or the older format where the name ends in `.dat`. It appears when it is complete.
@@ -16,11 +15,7 @@ use std::path::Path;
 pub fn write(path: &Path, sums: &BTreeMap<String, InputSums>, provenance: &Provenance) -> Result<(), ImatrixError> {
     let is_legacy = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("dat"));
     let bytes = if is_legacy { legacy::encode(sums, provenance) } else { encode(sums, provenance)? };
-    let failure = |cause| ImatrixError::Write { file: path.to_path_buf(), cause };
-    let directory = directory_of(path);
-    let mut beside = tempfile::Builder::new().prefix(".kvant-").tempfile_in(directory).map_err(failure)?;
-    beside.write_all(&bytes).map_err(failure)?;
-    beside.persist(path).map(drop).map_err(|error| failure(error.error))
+    write_file(path, &bytes).map_err(|cause| ImatrixError::Write { file: path.to_path_buf(), cause })
 }
 
 fn encode(sums: &BTreeMap<String, InputSums>, provenance: &Provenance) -> Result<Vec<u8>, ImatrixError> {

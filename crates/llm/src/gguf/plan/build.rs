@@ -33,7 +33,7 @@ impl GgufPlan {
         let network = Network::recognise(&opened.config, &opened.metas);
         let builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
         builder.check_sources(&opened.tensors)?;
-        let names = Names { file: file_name, model: checkpoint.path() };
+        let names = Names { file: file_name, model: checkpoint.directory().unwrap_or_else(|| checkpoint.path()) };
         let mix = recipe.mix();
         let plan = builder.finish(&opened.tensors, checkpoint, recipe, None, names)?;
         match mix.is_float() || plan.quantized() > 0 {

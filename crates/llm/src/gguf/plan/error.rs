@@ -134,11 +134,15 @@ pub enum GgufPlanError {
         /// The type.
         kind: TensorType,
     },
-    /// A type is asked for tensors that there are none of (*invalid*).
-    #[error("no tensor matches `{pattern}`, which a type of its own is asked for")]
+    /// Something is said of tensors that there are none of (*invalid*).
+    #[error("no tensor matches `{pattern}`, which {}", if *excludes { "is to be excluded" } else { "a type of its own is asked for" })]
     IdleOverride {
         /// The pattern.
         pattern: String,
+        /// Whether they are to be kept, and not of a type of their own.
+        excludes: bool,
+        /// Names that are like it.
+        nearest: Vec<String>,
         /// What the names of tensors, and of the modules that they are made of, end in.
         ends: Vec<String>,
     },
@@ -216,6 +220,9 @@ impl GgufPlanError {
             GgufPlanError::Type { .. } => Some("`kvant list schemes` shows what is".to_owned()),
             GgufPlanError::Columns { .. } => {
                 Some("ask for a type with smaller blocks, such as Q8_0, or F16".to_owned())
+            }
+            GgufPlanError::IdleOverride { nearest, .. } if !nearest.is_empty() => {
+                Some(format!("did you mean {}? `kvant plan MODEL --all` shows all names", nearest.join(" or ")))
             }
             GgufPlanError::IdleOverride { ends, .. } => {
                 Some(format!("names end in {}; `kvant plan MODEL --all` shows them", ends.join(", ")))

@@ -43,6 +43,7 @@ impl Builder<'_> {
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
         notices.extend(self.notices(&recipe)?);
+        notices.extend(crate::adapter::notices(checkpoint));
         notices.extend(windows_notice(&facts, &metadata).into_iter().chain(scale_notice(&facts)));
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);

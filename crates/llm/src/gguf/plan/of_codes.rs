@@ -34,7 +34,7 @@ impl GgufPlan {
         let fits = builder.fits_of_plan(plan)?;
         builder.add_scales_to_come(&fits);
         let recipe = GgufRecipe::plain(mix_of(&builder.drafts, &fits));
-        let names = Names { file: file_name, model: checkpoint.path() };
+        let names = Names { file: file_name, model: checkpoint.directory().unwrap_or_else(|| checkpoint.path()) };
         // No tensor is there to be looked at: all types are known.
         builder.finish(&[], checkpoint, recipe, Some(&fits), names)
     }

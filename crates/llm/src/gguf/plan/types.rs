@@ -5,6 +5,7 @@ use crate::gguf::codec;
 use crate::gguf::mix::{Category, Mix, Model, Subject, choose, fitting};
 use crate::gguf::recipe::{GgufRecipe, Said};
 use kvant_container::gguf::TensorType;
+use kvant_quant::glob::nearest_names;
 use std::collections::BTreeSet;
 
 /// What decides the type of a tensor.
@@ -23,19 +24,24 @@ pub(super) struct Candidate<'a> {
     pub fixed: bool,
 }
 
-/// Words about patterns that match none of these tensors, each given by all its names.
+/// Refuses patterns that match none of these tensors, each given by all its names; only one that another tool has written of
+/// tensors to keep may do so, and those are told.
 ///
 /// # Errors
-/// [`GgufPlanError::IdleOverride`] for one that a type is asked for.
+/// [`GgufPlanError::IdleOverride`].
 pub(super) fn idle_notices(recipe: &GgufRecipe, names: &[Vec<&str>]) -> Result<Vec<String>, GgufPlanError> {
     let idle = recipe.idle_rules(names);
-    if let Some((pattern, _)) = idle.iter().find(|(_, asks)| *asks) {
-        let stems = names.iter().flatten().map(|name| name.strip_suffix(".weight").unwrap_or(name));
-        let ends: BTreeSet<&str> = stems.filter_map(|stem| stem.rsplit('.').next()).collect();
-        let ends = ends.into_iter().map(str::to_owned).collect();
-        return Err(GgufPlanError::IdleOverride { pattern: (*pattern).to_owned(), ends });
-    }
-    Ok(idle.into_iter().map(|(pattern, _)| format!("no tensor matches `{pattern}`")).collect())
+    let Some(wrong) = idle.iter().find(|rule| !rule.may_be_idle) else {
+        return Ok(idle.into_iter().map(|rule| format!("no tensor matches `{}`", rule.tensors)).collect());
+    };
+    let stems = || names.iter().flatten().map(|name| name.strip_suffix(".weight").unwrap_or(name));
+    let ends: BTreeSet<&str> = stems().filter_map(|stem| stem.rsplit('.').next()).collect();
+    Err(GgufPlanError::IdleOverride {
+        pattern: wrong.tensors.pattern().to_owned(),
+        excludes: wrong.kind.is_none(),
+        nearest: nearest_names(&wrong.tensors, stems()),
+        ends: ends.into_iter().map(str::to_owned).collect(),
+    })
 }
 
 /// The type of a tensor, and why.

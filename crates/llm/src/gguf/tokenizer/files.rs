@@ -33,8 +33,9 @@ impl Files {
     /// Reads what is there.
     pub fn read(checkpoint: &Checkpoint) -> Result<Files, TokenizerProblem> {
         let json = |name: &str| checkpoint.json(name);
+        let place = checkpoint.directory().unwrap_or_else(|| checkpoint.path());
         let tokenizer = json("tokenizer.json")?;
-        let pieces = pieces(&checkpoint.path().join("tokenizer.model"), tokenizer.is_some())?;
+        let pieces = pieces(&place.join("tokenizer.model"), tokenizer.is_some())?;
         if tokenizer.is_none() && pieces.is_none() {
             checkpoint.gguf().map(tokenizer_json).transpose()?;
             return Err(TokenizerProblem::Missing);
@@ -45,7 +46,7 @@ impl Files {
             config: json("tokenizer_config.json")?,
             model: checkpoint.config()?,
             generation: json("generation_config.json")?,
-            template: template(&checkpoint.path().join("chat_template.jinja")),
+            template: template(&place.join("chat_template.jinja")),
         })
     }
 

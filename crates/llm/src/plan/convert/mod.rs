@@ -1,12 +1,14 @@
 //! Planning a conversion: every weight that is quantized in the source gets the form of its codes that the target holds, or is
 //! refused, or, where loss is accepted, quantized anew. All else is carried over.
 
+mod excluded;
+mod fake;
 mod fit;
 mod siblings;
 
 use self::fit::{Fit, Fitted};
 use self::siblings::CommonSchemes;
-use super::build::{Builder, float_type, has_tensor_scale};
+use super::build::{Builder, float_type, has_tensor_scale, refuse_without_config};
 use super::error::PlanError;
 use super::experts::expert_storage;
 use super::sites::Origin;
@@ -15,6 +17,7 @@ use super::{
     DroppedTensor, LayerOutput, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight, names,
 };
 use crate::calibration::Parameters;
+use crate::config_json::fake::FakeQuantization;
 use crate::config_json::without_quantization;
 use crate::conversion::{Conversion, FloatType, Target, loss_of_parameter};
 use crate::export::{Export, Fused};
@@ -46,29 +49,33 @@ impl Plan {
     pub fn convert(checkpoint: &Checkpoint, conversion: &Conversion) -> Result<Plan, PlanError> {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
+        if let (Target::Codes(export), None) = (conversion.target, &json) {
+            refuse_without_config(export)?;
+        }
         let import = import::open(checkpoint)?;
         let float = match conversion.target {
             Target::Float(Some(float)) => float,
             _ => float_type(&config),
         };
         let tensors = SourceTensor::imported(checkpoint, import.tensors().to_vec(), float.dtype());
-        // A GGUF file of floats has another layout all the same.
-        let is_converted = checkpoint.gguf().is_some() && matches!(conversion.target, Target::Float(_));
+        // A GGUF file of floats has another layout all the same, and a model with adapters other weights.
+        let is_changed = checkpoint.gguf().is_some() || !checkpoint.adapters().is_empty();
+        let is_converted = is_changed && matches!(conversion.target, Target::Float(_) | Target::Fake);
         let coded = Usual::of(&tensors);
         let nothing = if json.is_some() { PlanError::NotQuantized } else { PlanError::Unsaid };
         let usual = coded.or(is_converted.then_some(Usual::NONE)).ok_or(nothing)?;
         let (export, attention) = match conversion.target {
-            Target::Float(_) => (Export::Fake, AttentionScheme::default()),
+            Target::Float(_) | Target::Fake => (Export::Fake, AttentionScheme::default()),
             Target::Codes(export) if conversion.leaves_activations() => (export, AttentionScheme::default()),
             Target::Codes(export) => (export, stored_attention(&import)),
         };
         let recipe = Recipe::carrying(export, attention, conversion.max_shard_size);
         let mut builder = Builder::new(tensors, config, recipe)?;
         match conversion.target {
-            Target::Float(_) => {
+            Target::Float(_) | Target::Fake => {
                 builder.keep_the_rest()?;
                 builder.note_parted_experts();
-                if coded.is_some() && conversion.target == Target::Float(None) && float != FloatType::F32 {
+                if coded.is_some() && conversion.target != Target::Float(Some(float)) && float != FloatType::F32 {
                     builder.note_rounding(float);
                 }
             }
@@ -83,6 +90,8 @@ impl Plan {
         }
         builder.drop_parts(checkpoint);
         let parameters = builder.stored_parameters(&import, conversion)?;
+        let fake =
+            (conversion.target == Target::Fake).then(|| builder.stored_fake_quantization(&import, usual)).flatten();
         let plan = builder.finish(checkpoint, json)?;
         let plan = if plan.sites.is_empty() && plan.parameter_tensors.is_empty() {
             plan
@@ -90,14 +99,17 @@ impl Plan {
             plan.with_parameters(parameters)?
         };
         Ok(match conversion.target {
-            Target::Float(_) => plan.into_floats(float),
+            Target::Float(_) | Target::Fake => plan.into_floats(float, fake),
             Target::Codes(_) => plan,
         })
     }
 
-    /// Says in config.json that there are floats of a type.
-    fn into_floats(self, float: FloatType) -> Plan {
-        let config = self.config.map(|config| without_quantization(config, float.config_name()));
+    /// Says in config.json that there are floats of a type, and how activations are quantized where that is kept.
+    fn into_floats(self, float: FloatType, fake: Option<FakeQuantization>) -> Plan {
+        let mut config = self.config.map(|config| without_quantization(config, float.config_name()));
+        if let (Some(config), Some(fake)) = (&mut config, fake) {
+            fake.insert_into(config);
+        }
         Plan { config, ..self }
     }
 }

@@ -1,6 +1,7 @@
 //! config.json: there, readable, of an architecture that is known.
 
 use super::{DAMAGED, stated_values};
+use crate::export::TENSORS_METHOD;
 use crate::import::survey::Subject as About;
 use crate::verify::subject::Subject;
 use kvant_container::ErrorKind;
@@ -56,7 +57,8 @@ pub(super) fn unnamed(subject: &Subject<'_>, findings: &mut Findings) {
 /// A byte order mark before config.json, which Python's parser refuses.
 fn marked(subject: &Subject<'_>, findings: &mut Findings) {
     let mut first = [0; 3];
-    let file = std::fs::File::open(subject.checkpoint.path().join("config.json"));
+    let Some(directory) = subject.checkpoint.directory() else { return };
+    let file = std::fs::File::open(directory.join("config.json"));
     let is_read = file.and_then(|mut file| file.read_exact(&mut first)).is_ok();
     if is_read && first == *b"\xEF\xBB\xBF" {
         let reason = "begins with a byte order mark: transformers refuses to parse it";
@@ -64,12 +66,16 @@ fn marked(subject: &Subject<'_>, findings: &mut Findings) {
     }
 }
 
-/// A file alone has none; a directory must have one.
+/// A file alone has none, and neither have tensors that say of themselves that they are no model; a directory must have one.
 fn missing(subject: &Subject<'_>, findings: &mut Findings) {
+    if subject.method() == TENSORS_METHOD {
+        let reason = "there is none: these tensors are described in their files, and no runtime loads them as a model";
+        return findings.note("config.json", reason, "");
+    }
     if subject.checkpoint.path().is_dir() {
         findings.error("config.json", "is missing", "copy it from the original model");
     } else {
-        let hint = "give the directory to have names, shapes and loaders checked";
-        findings.note("config.json", "is not looked at: a file alone was given", hint);
+        let hint = "put config.json beside it, or give the directory, to have names, shapes and loaders checked";
+        findings.note("config.json", "there is none: a file alone was given", hint);
     }
 }

@@ -9,6 +9,11 @@ use kvant_container::ErrorKind;
 use kvant_quant::finding::{Findings, Severity};
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+    for name in subject.statement.iter().flat_map(|statement| statement.described()) {
+        if subject.weight(name).is_none() && !subject.is_unread(name) {
+            findings.error(name, "is described in the metadata of the files, and its codes are missing", DAMAGED);
+        }
+    }
     for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Weight) {
         let is_unread = problem.error.kind() == ErrorKind::Unsupported;
         let severity = if is_unread { Severity::Warning } else { Severity::Error };

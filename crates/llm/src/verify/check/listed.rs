@@ -2,6 +2,7 @@
 //! does not exist.
 
 use crate::family::Role;
+use crate::loader_names::LoaderNames;
 use crate::network::Linear;
 use crate::verify::statement::{Listed, Statement};
 use crate::verify::subject::Subject;
@@ -56,6 +57,9 @@ fn modules(subject: &Subject<'_>) -> HashSet<String> {
         }
         modules.insert(tensor.name.clone());
     }
+    let names = LoaderNames::of(&subject.config);
+    let renamed: Vec<String> = modules.iter().flat_map(|module| names.of_module(module)).collect();
+    modules.extend(renamed);
     // A tied head has no tensor.
     let heads = subject.network.family().map_or(&["lm_head"][..], |family| family.trunk.heads);
     modules.extend(heads.iter().map(|head| (*head).to_owned()));

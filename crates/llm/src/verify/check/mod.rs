@@ -4,6 +4,7 @@
 mod activations;
 mod codes;
 mod config;
+mod custom_code;
 mod files;
 mod floats;
 mod fused;
@@ -11,6 +12,7 @@ mod groups;
 mod kv_cache;
 mod layout;
 mod listed;
+mod loader_names;
 mod names;
 mod scales;
 mod shapes;
@@ -97,6 +99,7 @@ pub const CHECKS: &[Check] = &[
         "the index and the shards belong together: every tensor in exactly one, none missing",
     ),
     structure("config", config::run, "config.json can be read, and names an architecture and functions that are known"),
+    structure("custom-code", custom_code::run, "the files of code that configurations name (auto_map) are there"),
     structure("names", names::run, "every weight of the model is there, and no tensor that no loader asks for"),
     structure("shapes", shapes::run, "shapes are those that config.json's sizes give"),
     structure(
@@ -127,6 +130,11 @@ pub const CHECKS: &[Check] = &[
         listed::run,
         "the layers that stay in floats are those that config.json lists, and what it lists exists",
     ),
+    statement(
+        "loader-names",
+        loader_names::run,
+        "what config.json targets and ignores is named as in the model that transformers loads",
+    ),
     statement("activations", activations::run, "static scales of inputs and outputs are there where they are promised"),
     statement("kv-cache", kv_cache::run, "scales of keys and values are there where they are promised"),
     Check {
@@ -149,9 +157,10 @@ pub const CHECKS: &[Check] = &[
 ];
 
 /// What of the checks is told of a source before anything is made of it, from headers and config.json: outputs inherit it.
-const OF_SOURCES: [(&str, Run); 6] = [
+const OF_SOURCES: [(&str, Run); 7] = [
     ("config", config::unnamed),
     ("config", stated_values::run),
+    ("custom-code", custom_code::run),
     ("names", names::run),
     ("shapes", shapes::run),
     ("tied", tied::missing),

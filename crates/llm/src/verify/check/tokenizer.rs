@@ -9,10 +9,7 @@ const FILES: [&str; 6] =
     ["tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model"];
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
-    let dir = subject.checkpoint.path();
-    if !dir.is_dir() || subject.json.is_none() {
-        return;
-    }
+    let Some(dir) = subject.checkpoint.directory().filter(|_| subject.json.is_some()) else { return };
     if !FILES.iter().any(|file| dir.join(file).is_file()) {
         let hint = "copy tokenizer.json, tokenizer_config.json and their like from the original model";
         return findings.warning("tokenizer.json", "there is no tokenizer beside the weights", hint);

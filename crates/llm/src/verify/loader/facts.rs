@@ -103,6 +103,8 @@ pub(crate) struct LayerFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelFacts {
     pub described: bool,
+    /// The name of its description.
+    pub family: Option<&'static str>,
     pub experts: bool,
     pub fused_experts: bool,
     pub kept_experts: bool,
@@ -217,7 +219,8 @@ impl ModelFacts {
         let attention = traits.attention;
         let key_value = attention.key_value.map(|cache| cache.scheme);
         ModelFacts {
-            described: traits.described,
+            described: traits.family.is_some(),
+            family: traits.family,
             experts: traits.experts,
             fused_experts: traits.fused_experts,
             kept_experts: traits.kept_experts,

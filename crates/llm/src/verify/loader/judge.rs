@@ -128,7 +128,8 @@ fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {
     case.stops.iter().for_each(|finding| reasons.add(&finding.place, finding.reason.clone()));
     match layout {
         None => {
-            reasons.add("quantization_config.quant_method", format!("it does not read the layout `{}`", case.method))
+            let (place, reason) = unread(case.method);
+            reasons.add(place, reason);
         }
         Some(layout) => refusals(layout, case, &mut reasons),
     }
@@ -149,6 +150,15 @@ fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {
         reasons: reasons.list,
         slow: slow(limits, case),
         tensor_parallel: case.ways.iter().copied().filter(fits).collect(),
+    }
+}
+
+/// Why a loader that has no rules for a layout does not take a model, and where that is stated.
+fn unread(method: &str) -> (&'static str, String) {
+    match method {
+        "float" => ("weights", "it does not read checkpoints of plain floats".to_owned()),
+        "gguf" => ("file", "it does not read GGUF files".to_owned()),
+        method => ("quantization_config.quant_method", format!("it does not read the layout `{method}`")),
     }
 }
 

@@ -137,6 +137,7 @@ pub(super) struct Condition {
     output: Option<bool>,
     act_order: Option<bool>,
     attention: Vec<Attention>,
+    family: Vec<String>,
     experts: Option<bool>,
     fused_experts: Option<bool>,
     kept_experts: Option<bool>,
@@ -171,8 +172,9 @@ impl Condition {
 
     /// Whether what it says of a model holds.
     pub fn holds_for_model(&self, model: &ModelFacts) -> bool {
-        let architecture = model.architecture.map(str::to_owned);
+        let (architecture, family) = (model.architecture.map(str::to_owned), model.family.map(str::to_owned));
         one_of(&self.attention, Some(&model.attention))
+            && one_of(&self.family, family.as_ref())
             && one_of(&self.architecture, architecture.as_ref())
             && one_of(&self.head_size, model.head_size.as_ref())
             && is(self.scaled_rope, model.scaled_rope)
@@ -229,6 +231,15 @@ mod tests {
         for condition in conditions {
             assert!(condition.weight.iter().chain(&condition.input).all(is_known), "{condition:?}");
         }
+    }
+
+    #[test]
+    fn families_are_those_that_are_described() {
+        let rules = parse(TEXT).unwrap();
+        let layouts = rules.loader.iter().flat_map(|loader| &loader.layout);
+        let refused = layouts.flat_map(|layout| layout.refuse.iter().flat_map(|refusal| &refusal.when.family));
+        let names: Vec<&String> = refused.collect();
+        assert!(!names.is_empty() && names.iter().all(|name| crate::family::by_name(name).is_some()), "{names:?}");
     }
 
     #[test]

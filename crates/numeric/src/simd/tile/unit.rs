@@ -101,8 +101,3 @@ impl Tiles {
         }
     }
 }
-
-/// Whether a variable of the environment says that something is not to be used.
-pub(super) fn is_switched_off(variable: &str) -> bool {
-    std::env::var_os(variable).is_some_and(|value| !value.is_empty() && value != "0")
-}

@@ -2,9 +2,9 @@
 //! Intel in servers since Cooper Lake.
 #![allow(unsafe_code)]
 
-use super::unit::is_switched_off;
 use super::{SIDE, Start, Tile, terms};
 use crate::simd::Isa;
+use crate::simd::isa::is_switched_off;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 

@@ -24,6 +24,7 @@ use crate::graph::{
     take_attribute,
 };
 use crate::pass::{Context, Pass};
+use crate::placement::{Placement, Skipped};
 use crate::recipe::FloatType;
 use crate::shape::{self, Types};
 
@@ -45,6 +46,36 @@ const SMALL: usize = 1024;
 ///
 /// Errors: a node that must stay in f32 and whose tensors' types are not known.
 pub fn write(model: &mut ModelProto, to: FloatType, spill: Option<&Spill>) -> Result<Converted, QuantizeError> {
+    let done = convert(model, to, spill, Contents::Narrow)?;
+    // Casts that nobody reads, and constants that all read in f32.
+    Pass::named("dead-nodes")?.run(model, &Context::default())?;
+    Ok(done)
+}
+
+/// The nodes that a conversion reaches, and those that it leaves in f32. No value is converted for it.
+///
+/// Errors: those of [`write()`].
+pub fn place(model: &ModelProto, to: FloatType) -> Result<Placement, QuantizeError> {
+    let done = convert(&mut model.clone(), to, None, Contents::Keep)?;
+    let left = done.left.into_iter().map(|node| Skipped { node, reason: "it computes in f32, between casts" });
+    Ok(Placement { nodes: done.nodes, skipped: left.collect(), ..Placement::default() })
+}
+
+/// What becomes of the contents of constants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    /// They are converted.
+    Narrow,
+    /// They stay, since nobody reads the model that is made.
+    Keep,
+}
+
+fn convert(
+    model: &mut ModelProto,
+    to: FloatType,
+    spill: Option<&Spill>,
+    contents: Contents,
+) -> Result<Converted, QuantizeError> {
     let types = shape::infer(model);
     let version = opset(model, STANDARD_DOMAIN).unwrap_or(1);
     let Some(graph) = model.graph.as_mut() else { return Ok(Converted::default()) };
@@ -52,6 +83,7 @@ pub fn write(model: &mut ModelProto, to: FloatType, spill: Option<&Spill>) -> Re
         to,
         opset: version,
         spill,
+        contents,
         types,
         names: Names::of(graph),
         angles: HashSet::new(),
@@ -62,16 +94,14 @@ pub fn write(model: &mut ModelProto, to: FloatType, spill: Option<&Spill>) -> Re
     };
     converter.angles = angles::angles(graph, &|name| converter.types.data_type(name));
     converter.main(graph)?;
-    let done = converter.done;
-    // Casts that nobody reads, and constants that all read in f32.
-    Pass::named("dead-nodes")?.run(model, &Context::default())?;
-    Ok(done)
+    Ok(converter.done)
 }
 
 struct Converter<'a> {
     to: FloatType,
     opset: i64,
     spill: Option<&'a Spill>,
+    contents: Contents,
     types: Types,
     names: Names,
     /// First outputs of the nodes that compute angles.
@@ -169,6 +199,9 @@ impl Converter<'_> {
     }
 
     fn narrow(&mut self, source: &TensorProto) -> Result<TensorProto, QuantizeError> {
+        if self.contents == Contents::Keep {
+            return Ok(source.clone());
+        }
         let (made, limited) = contents::narrow(source, self.to, self.spill)?;
         if limited > 0 {
             self.done.limited.insert(source.name().to_owned(), limited);

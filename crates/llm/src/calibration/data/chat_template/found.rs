@@ -4,6 +4,7 @@ use super::super::CalibrationDataError;
 use crate::gguf::restore::tokenizer_config;
 use crate::import::ImportError;
 use kvant_container::gguf::{self, GgufFile};
+use kvant_container::model_directory;
 use serde_json::{Map, Value as Json};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,6 +30,7 @@ pub(super) fn find(model: &Path) -> Result<Option<Found>, CalibrationDataError> 
     if gguf::is_gguf(model) {
         return of_gguf(model);
     }
+    let model = model_directory(model);
     let config = object(&model.join("tokenizer_config.json"))?;
     let special = object(&model.join("special_tokens_map.json"))?;
     let alone = model.join("chat_template.jinja");

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::simd::Isa;
-use crate::simd::tile::unit::is_switched_off;
+use crate::simd::isa::is_switched_off;
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;

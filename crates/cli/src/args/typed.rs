@@ -1,0 +1,69 @@
+//! The options of a command line by name, as they were typed: what tells a run from one that would go on with its work. Not what they
+//! mean.
+
+use clap::{ArgAction, ArgMatches, Command};
+use kvant_llm::engine::Options;
+
+/// Options on which the bytes of the output do not depend.
+const OF_THE_RUN: &[&str] = &[
+    "output",
+    "overwrite",
+    "restart",
+    "sync",
+    "no_verify",
+    "dry_run",
+    "threads",
+    "max_memory",
+    "save_imatrix",
+    "report",
+    "max_kl",
+    "max_perplexity_increase",
+    "eval",
+    "json",
+    "quiet",
+    "verbose",
+    "progress",
+    "color",
+];
+
+/// The options of a command line, those with usual values included, by name.
+pub fn typed(command: &Command, matches: &ArgMatches) -> Options {
+    let Some((name, given)) = matches.subcommand() else { return Options::new() };
+    let Some(command) = command.find_subcommand(name) else { return Options::new() };
+    let options = command.get_arguments().filter(|arg| !OF_THE_RUN.contains(&arg.get_id().as_str()));
+    let typed = options.filter_map(|arg| {
+        let name = arg.get_long().map_or_else(|| "the source".to_owned(), |long| format!("--{long}"));
+        let values = given.try_get_raw(arg.get_id().as_str()).ok().flatten()?;
+        let values: Vec<_> = values.map(|value| value.to_string_lossy().into_owned()).collect();
+        let is_unset = matches!(arg.get_action(), ArgAction::SetTrue) && values == ["false"];
+        (!is_unset).then(|| (name, values.join(",")))
+    });
+    typed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn options_are_told_by_name_with_the_values_that_hold() {
+        let typed = |more: &[&str]| {
+            let mut command = Cli::command();
+            let line = ["kvant", "quantize", "model", "-s", "int4:g32", "-o", "out", "--data", "a.txt", "--json"];
+            let matches = command.try_get_matches_from_mut([&line[..], more].concat()).unwrap();
+            typed(&command, &matches)
+        };
+        let usual = typed(&["--threads", "3"]);
+        for (name, value) in
+            [("the source", "model"), ("--scheme", "int4:g32"), ("--calib", "a.txt"), ("--num-samples", "128")]
+        {
+            assert_eq!(usual.get(name).map(String::as_str), Some(value), "{usual:?}");
+        }
+        assert!(!usual.contains_key("--threads") && !usual.contains_key("--output") && !usual.contains_key("--json"));
+        assert!(!usual.contains_key("--shuffle"));
+        let other = typed(&["--shuffle", "-x", "a", "--exclude", "b"]);
+        assert_eq!((other["--shuffle"].as_str(), other["--exclude"].as_str()), ("true", "a,b"));
+    }
+}

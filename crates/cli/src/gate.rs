@@ -1,0 +1,245 @@
+//! Whether a language model that was made is near enough to its source to get its name: both are run on text that no
+//! algorithm has seen.
+
+use crate::args::QuantizeArgs;
+use crate::calibration::Calibration;
+use crate::escape::printable;
+use crate::failure::{Failure, Kind};
+use crate::model;
+use crate::printer::Printer;
+use crate::progress::{Progress, Unit};
+use kvant_container::Checkpoint;
+use kvant_llm::calibration::data;
+use kvant_llm::evaluation::{Comparison, Evaluation, EvaluationError, default_window, evaluate_sequences, tokenize};
+use kvant_llm::forward::Decoder;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+/// The limits of a run, and what they are measured on.
+pub struct Gate<'a> {
+    args: &'a QuantizeArgs,
+    target: &'a Path,
+    source: &'a Checkpoint,
+    sequences: Vec<Vec<u32>>,
+    /// Where the sequences come from.
+    data: String,
+    /// What is told of the result once it is measured.
+    measured: RefCell<Option<Value>>,
+}
+
+/// Refuses limits that nothing could be measured on, and those of graphs.
+///
+/// # Errors
+/// Names the option.
+pub fn check(args: &QuantizeArgs, is_graph: bool) -> Result<(), Failure> {
+    let Some(option) = args.gate.given() else { return Ok(()) };
+    let refused =
+        |message: String, hint: &str| Err(Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned())));
+    if is_graph {
+        return refused(format!("{option} has a meaning for language models only"), "leave it out for ONNX graphs");
+    }
+    if args.gate.eval.is_none() && args.recipe.calibration.calib.is_empty() {
+        return refused(format!("{option} is measured on text, and none is given"), "give a text with --eval FILE");
+    }
+    Ok(())
+}
+
+impl<'a> Gate<'a> {
+    /// Reads what the result will be measured on; nothing where nobody asks. `calibrates` says whether the run takes the
+    /// calibration data for itself, so that only what is held out is left.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the source, the text or the tokenizer; data that have nothing to hold out.
+    pub fn open(
+        args: &'a QuantizeArgs,
+        source: &'a Checkpoint,
+        target: &'a Path,
+        calibrates: bool,
+        printer: &Printer,
+    ) -> Result<Option<Gate<'a>>, Failure> {
+        if args.gate.given().is_none() {
+            return Ok(None);
+        }
+        let decoder = Decoder::open(source)?;
+        let (sequences, data) = match &args.gate.eval {
+            Some(text) => (windows(args, &decoder, text)?, text.display().to_string()),
+            None => (held_out(args, source, &decoder, target, calibrates, printer)?, "held-out sequences".to_owned()),
+        };
+        Ok(Some(Gate { args, target, source, sequences, data, measured: RefCell::new(None) }))
+    }
+
+    /// Measures a result that is whole but for its name.
+    ///
+    /// # Errors
+    /// Limits that it does not keep; whatever keeps it from being run.
+    pub fn judge(&self, made: &Path, printer: &Printer) -> Result<(), Failure> {
+        let found = self.measure(made, printer)?;
+        let Some(comparison) = &found.comparison else { return Ok(()) };
+        let exceeded = self.exceeded(&found, comparison);
+        let report = self.report(&found, comparison, exceeded.is_empty());
+        self.measured.replace(Some(report.clone()));
+        if exceeded.is_empty() {
+            return Ok(());
+        }
+        let kept = report_path(self.target);
+        let text = serde_json::to_string_pretty(&report).map_err(|e| Failure::internal(e.to_string()))?;
+        fs::write(&kept, text + "\n")
+            .map_err(|cause| Failure::system(format!("cannot write {}: {cause}", kept.display())))?;
+        let message = format!("{}, on {} tokens of {}", exceeded.join("; "), found.tokens, self.data);
+        let hint = format!(
+            "{}; the report is {}; the same command with other limits, or without them, accepts what is kept in {}",
+            self.ways(comparison),
+            printable(&kept.to_string_lossy()),
+            printable(&made.to_string_lossy())
+        );
+        Err(Failure::new(Kind::Invalid, message).with_hint(Some(hint)))
+    }
+
+    /// What was measured, for the report of the run.
+    pub fn measured(&self) -> Option<Value> {
+        self.measured.borrow().clone()
+    }
+
+    fn measure(&self, made: &Path, printer: &Printer) -> Result<Evaluation, Failure> {
+        let checkpoint = model::open(made)?;
+        let (decoder, reference) = (Decoder::open(&checkpoint)?, Decoder::open(self.source)?);
+        let (ops, memory) = (self.args.recipe.calibration.precision.ops(), self.args.recipe.calibration.max_memory.0);
+        let progress = Progress::new(printer, Unit::Tokens);
+        let watch = progress.watch();
+        let sequences = &self.sequences;
+        let work = || evaluate_sequences(&decoder, Some(&reference), &ops, sequences, memory, watch);
+        Ok(model::pool(&self.args.run)?.install(work)?)
+    }
+
+    /// The limits that are not kept, in words.
+    fn exceeded(&self, found: &Evaluation, comparison: &Comparison) -> Vec<String> {
+        let (kl, increase) = (comparison.kl_mean.value, increase(comparison));
+        let above = |limit: Option<f64>, value: f64| limit.filter(|limit| value.is_nan() || value > *limit);
+        let of_kl = above(self.args.gate.max_kl, kl)
+            .map(|limit| format!("the KL divergence from the source, {kl:.6} nats, is above --max-kl {limit}"));
+        let of_perplexity = above(self.args.gate.max_perplexity_increase, increase).map(|limit| {
+            format!(
+                "the perplexity, {:.4} beside {:.4} of the source, is {increase:.3} % larger, above \
+                 --max-perplexity-increase {limit}",
+                found.perplexity, comparison.reference_perplexity
+            )
+        });
+        of_kl.into_iter().chain(of_perplexity).collect()
+    }
+
+    fn report(&self, found: &Evaluation, comparison: &Comparison, accepted: bool) -> Value {
+        json!({
+            "accepted": accepted,
+            "data": self.data,
+            "tokens": found.tokens,
+            "kl_mean": comparison.kl_mean.value,
+            "kl_mean_error": comparison.kl_mean.error,
+            "max_kl": self.args.gate.max_kl,
+            "perplexity": found.perplexity,
+            "reference_perplexity": comparison.reference_perplexity,
+            "perplexity_increase_percent": increase(comparison),
+            "max_perplexity_increase_percent": self.args.gate.max_perplexity_increase,
+            "top1_agreement": comparison.top1_agreement,
+            "blocks_sqnr_db": comparison.blocks,
+        })
+    }
+
+    /// What is likely to help.
+    fn ways(&self, comparison: &Comparison) -> String {
+        let algorithm = match self.args.recipe.algorithm.is_empty() {
+            true => "try --algorithm gptq with --calib FILE, ",
+            false => "try more calibration data, ",
+        };
+        let blocks = comparison.blocks.iter().enumerate().filter(|(_, decibels)| decibels.is_finite());
+        let drops = blocks.min_by(|(_, a), (_, b)| a.total_cmp(b));
+        let worst =
+            drops.map(|(block, decibels)| format!(" (the noise is largest behind block {block}: {decibels:.1} dB)"));
+        format!(
+            "{algorithm}a scheme with smaller groups, or more bits for some layers with --override{}",
+            worst.unwrap_or_default()
+        )
+    }
+}
+
+/// A line of the summary for what was measured.
+pub fn line(measured: &Value) -> (&'static str, String) {
+    let number = |key: &str| measured[key].as_f64().unwrap_or(f64::NAN);
+    let text = format!(
+        "KL divergence {:.6} nats, perplexity {:.4} beside {:.4} of the source ({:+.2} %)",
+        number("kl_mean"),
+        number("perplexity"),
+        number("reference_perplexity"),
+        number("perplexity_increase_percent"),
+    );
+    ("beside source", text)
+}
+
+/// By how many percent the perplexity has grown.
+fn increase(comparison: &Comparison) -> f64 {
+    100.0 * (comparison.perplexity_ratio.value - 1.0)
+}
+
+/// The report of a result that was refused, beside the unfinished output.
+fn report_path(target: &Path) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(".partial.report.json");
+    target.with_file_name(name)
+}
+
+/// Removes the report that an earlier run has left, if any.
+///
+/// # Errors
+/// The system's.
+pub fn clear_away(target: &Path) -> Result<(), Failure> {
+    let path = report_path(target);
+    match fs::remove_file(&path) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::system(format!("cannot remove {}: {cause}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A text in windows, as `kvant eval` cuts it.
+fn windows(args: &QuantizeArgs, decoder: &Decoder<'_>, text: &Path) -> Result<Vec<Vec<u32>>, Failure> {
+    let tokens = tokenize(&args.recipe.model, text)?;
+    let window = args.recipe.calibration.seq_len.unwrap_or_else(|| default_window(decoder)).min(tokens.len());
+    if window < 2 {
+        return Err(EvaluationError::TooShort { tokens: tokens.len(), window: 2 }.into());
+    }
+    Ok(tokens.chunks_exact(window).map(<[u32]>::to_vec).collect())
+}
+
+/// What calibration leaves of its data.
+fn held_out(
+    args: &QuantizeArgs,
+    source: &Checkpoint,
+    decoder: &Decoder<'_>,
+    target: &Path,
+    calibrates: bool,
+    printer: &Printer,
+) -> Result<Vec<Vec<u32>>, Failure> {
+    let data = &args.recipe.calibration;
+    let never = AtomicBool::new(false);
+    let calibration = Calibration {
+        checkpoint: source,
+        model: &args.recipe.model,
+        target,
+        args: data,
+        run: &args.run,
+        cancelled: &never,
+    };
+    let loaded = calibration.load(decoder, data::Options::tenth(data.num_samples), printer)?;
+    let sequences = if calibrates { loaded.held_out() } else { loaded.sequences() };
+    if sequences.iter().any(|sequence| sequence.len() > 1) {
+        return Ok(sequences.to_vec());
+    }
+    let option = args.gate.given().unwrap_or_default();
+    let message =
+        format!("the calibration data have no sequences beyond those that calibration takes, to measure {option} on");
+    let hint = "give a text with --eval FILE, or calibrate on fewer sequences with --num-samples";
+    Err(Failure::new(Kind::Invalid, message).with_hint(Some(hint.to_owned())))
+}

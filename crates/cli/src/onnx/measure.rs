@@ -1,0 +1,303 @@
+//! How good a quantized graph is: it runs beside its float graph, one sample at a time, before it gets its name.
+
+use super::data::{opened, source};
+use super::{is_random, read};
+use crate::args::RecipeArgs;
+use crate::escape::printable;
+use crate::failure::{Failure, Kind};
+use crate::printer::Printer;
+use crate::progress::{Progress, Unit};
+use kvant_container::onnx::{ModelProto, Spill};
+use kvant_onnx::algorithm::{Algorithm, Stage};
+use kvant_onnx::data::{Distribution, Samples, Source};
+use kvant_onnx::evaluation::{
+    Concern, EvaluationError, Remedy, Report, TensorReport, evaluate, evaluate_outputs, note_scaled, remedies,
+    scaled_tensors, widened,
+};
+use kvant_onnx::recipe::Recipe;
+use kvant_onnx::runtime::RuntimeOptions;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A tenth as many samples are measured on as were calibrated on, but at least so many, if the data have them.
+const LEAST: usize = 32;
+/// Samples on which tensors inside are compared, where outputs are bad.
+const INSIDE: usize = 8;
+/// The worst tensors that are named.
+const WORST: usize = 3;
+/// Outputs that are told of; the others are in the report.
+const SHOWN: usize = 8;
+
+/// What is measured.
+pub struct Subject<'a> {
+    pub args: &'a RecipeArgs,
+    pub recipe: &'a Recipe,
+    /// The float graph as it was quantized: simplified, its channels scaled.
+    pub float: &'a ModelProto,
+    pub quantized: &'a ModelProto,
+    pub runtime: &'a RuntimeOptions,
+    pub spill: &'a Spill,
+    pub cancelled: &'a AtomicBool,
+}
+
+/// Where the samples are from that a graph was measured on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// Behind those that it was calibrated on.
+    HeldOut,
+    /// The same: the data have no others.
+    Calibration,
+    /// It was not calibrated.
+    Given,
+}
+
+impl Origin {
+    fn words(self) -> &'static str {
+        match self {
+            Self::HeldOut => "that were not calibrated on",
+            Self::Calibration => "that were calibrated on, as the data have no others",
+            Self::Given => "of the data",
+        }
+    }
+}
+
+/// How good a graph is.
+#[derive(Debug, Serialize)]
+pub struct Quality {
+    pub samples: usize,
+    pub samples_from: Origin,
+    pub engine: String,
+    pub outputs: Vec<TensorReport>,
+    pub top1_agreement: Option<f64>,
+    /// Why ONNX Runtime does not run it with its graph optimizations.
+    pub optimized_fails: Option<String>,
+    pub warnings: Vec<String>,
+    /// The most damaged tensors inside, where there are warnings.
+    pub worst_tensors: Vec<TensorReport>,
+    pub suggestions: Vec<Remedy>,
+}
+
+/// What came of measuring.
+#[derive(Debug)]
+pub enum Measured {
+    Done(Box<Quality>),
+    /// Why there is nothing to tell.
+    Not(String),
+}
+
+/// Measures. What keeps it from being done is told, and no error: the graph is there.
+///
+/// # Errors
+/// A user who asks to stop.
+pub fn measure(subject: &Subject<'_>, printer: &Printer) -> Result<Measured, Failure> {
+    let Some(source) = source(subject.args)? else { return Ok(Measured::Not("there are no data".to_owned())) };
+    match quality(subject, &source, printer) {
+        Ok(quality) => Ok(Measured::Done(Box::new(quality))),
+        Err(failure) if failure.kind == Kind::Interrupted => Err(failure),
+        Err(failure) => Ok(Measured::Not(failure.message)),
+    }
+}
+
+fn quality(subject: &Subject<'_>, source: &Source, printer: &Printer) -> Result<Quality, Failure> {
+    let reference = widened(read(&subject.args.model)?).map_err(kvant_onnx::error::QuantizeError::from)?;
+    let (report, origin) = match outputs(subject, &reference, source, printer) {
+        // An engine may not have the types of the source: those of the simplified graph it ran already.
+        Err(Unmeasured::Evaluation(error)) if error.is_of_reference() => {
+            outputs(subject, subject.float, source, printer)
+        }
+        other => other,
+    }?;
+    let concerns = Concern::of(&report);
+    let (worst_tensors, suggestions) = match concerns.is_empty() {
+        true => (Vec::new(), Vec::new()),
+        false => (worst(subject, source), remedies(subject.recipe, subject.float, Some(subject.spill))),
+    };
+    Ok(Quality {
+        samples: report.samples,
+        samples_from: origin,
+        engine: report.engine,
+        outputs: report.outputs,
+        top1_agreement: report.top1_agreement,
+        optimized_fails: report.optimized_fails,
+        warnings: concerns.iter().map(ToString::to_string).collect(),
+        worst_tensors,
+        suggestions,
+    })
+}
+
+/// Why outputs were not compared.
+enum Unmeasured {
+    Evaluation(EvaluationError),
+    Data(Failure),
+}
+
+impl From<Unmeasured> for Failure {
+    fn from(error: Unmeasured) -> Failure {
+        match error {
+            Unmeasured::Evaluation(error) => error.into(),
+            Unmeasured::Data(failure) => failure,
+        }
+    }
+}
+
+fn outputs(
+    subject: &Subject<'_>,
+    reference: &ModelProto,
+    source: &Source,
+    printer: &Printer,
+) -> Result<(Report, Origin), Unmeasured> {
+    let (mut samples, origin) = samples(subject, reference, source).map_err(Unmeasured::Data)?;
+    let all = samples.len() as u64;
+    let progress = Progress::new(printer, Unit::Samples);
+    let mut watch = progress.watch();
+    watch(0, all);
+    let mut done = |number: usize| {
+        watch(number as u64, all);
+        match subject.cancelled.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    let report = evaluate_outputs(reference, subject.quantized, &mut samples, subject.runtime, &mut done);
+    report.map(|report| (report, origin)).map_err(Unmeasured::Evaluation)
+}
+
+/// Samples behind those that ranges come from, where there are any; else the same ones.
+fn samples(subject: &Subject<'_>, graph: &ModelProto, source: &Source) -> Result<(Samples, Origin), Failure> {
+    let (args, used) = (subject.args, subject.args.calibration.num_samples);
+    let calibrated = subject.recipe.needs_data() || subject.recipe.algorithms.need_data();
+    if calibrated && !is_random(source) {
+        let rest = opened(source, args, &graph.graph, None, None)?.behind(used, LEAST.max(used / 10));
+        if let Some(rest) = rest {
+            return Ok((rest, Origin::HeldOut));
+        }
+    }
+    let origin = if calibrated { Origin::Calibration } else { Origin::Given };
+    Ok((opened(source, args, &graph.graph, Some(used), None)?, origin))
+}
+
+/// Notes in a quantized graph which of its tensors are not those of the source, because an algorithm has scaled their channels.
+/// Without data made-up ones show it, where the graph takes any; what cannot be found out is left.
+pub fn note_channels(quantized: &mut ModelProto, subject: &Channels<'_>) {
+    let changes = |algorithm: &Algorithm| algorithm.row().stage == Stage::Float;
+    if !subject.recipe.algorithms.iter().any(changes) {
+        return;
+    }
+    let found = || -> Result<Vec<String>, Failure> {
+        let reference = widened(read(&subject.args.model)?).map_err(kvant_onnx::error::QuantizeError::from)?;
+        let source = source(subject.args)?.unwrap_or(Source::Random(Distribution::Normal));
+        let mut samples = opened(&source, subject.args, &reference.graph, Some(1), None)?;
+        Ok(scaled_tensors(&reference, subject.float, &mut samples, subject.runtime)?)
+    };
+    note_scaled(quantized, &found().unwrap_or_default());
+}
+
+/// What [`note_channels`] compares.
+pub struct Channels<'a> {
+    pub args: &'a RecipeArgs,
+    pub recipe: &'a Recipe,
+    pub float: &'a ModelProto,
+    pub runtime: &'a RuntimeOptions,
+}
+
+/// The most damaged tensors inside, against the float graph whose channels have the same scales.
+fn worst(subject: &Subject<'_>, source: &Source) -> Vec<TensorReport> {
+    let Ok(mut samples) = opened(source, subject.args, &subject.float.graph, Some(INSIDE), None) else {
+        return Vec::new();
+    };
+    // Here they can be compared.
+    let mut quantized = subject.quantized.clone();
+    note_scaled(&mut quantized, &[]);
+    let found = evaluate(subject.float, &quantized, &mut samples, None, subject.runtime, &mut |_| ());
+    let outputs = |name: &str| subject.float.graph.output.iter().any(|value| value.name() == name);
+    let tensors = found.map_or_else(|_| Vec::new(), |report| report.tensors);
+    tensors.into_iter().filter(|tensor| !outputs(&tensor.name) && tensor.sqnr_db.is_finite()).take(WORST).collect()
+}
+
+impl Measured {
+    /// As data.
+    pub fn object(&self) -> Value {
+        match self {
+            Self::Done(quality) => json!(quality),
+            Self::Not(reason) => json!({ "not_measured": reason }),
+        }
+    }
+
+    /// Whether the worst output reaches an SQNR.
+    ///
+    /// # Errors
+    /// It does not, or nobody knows.
+    pub fn require(&self, least: f64) -> Result<(), String> {
+        let Self::Done(quality) = self else {
+            return Err(format!("--min-sqnr {least}: the SQNR of the outputs is not known"));
+        };
+        let low = |output: &&TensorReport| output.sqnr_db.is_nan() || output.sqnr_db < least;
+        match quality.outputs.iter().find(low) {
+            Some(output) => Err(format!(
+                "output `{}` has an SQNR of {:.2} dB, and --min-sqnr asks for {least}",
+                output.name, output.sqnr_db
+            )),
+            None if quality.outputs.is_empty() => Err("no output is of floats: --min-sqnr has no SQNR".to_owned()),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the user.
+    pub fn tell(&self, printer: &Printer) {
+        match self {
+            Self::Done(quality) => quality.tell(printer),
+            Self::Not(reason) => printer.note(&format!("how good the result is was not measured: {reason}")),
+        }
+    }
+}
+
+impl Quality {
+    fn tell(&self, printer: &Printer) {
+        let count = if self.samples == 1 { "1 sample".to_owned() } else { format!("{} samples", self.samples) };
+        let same = self.top1_agreement.map(|share| format!("; the same top class in {:.1} %", share * 100.0));
+        printer.summary(&format!(
+            "measured on {count} {}, on {}{}:",
+            self.samples_from.words(),
+            printable(&self.engine),
+            same.unwrap_or_default()
+        ));
+        for output in self.outputs.iter().take(SHOWN) {
+            printer.summary(&format!("  {}", spelled(output)));
+        }
+        if self.outputs.len() > SHOWN {
+            printer.summary(&format!("  and {} further outputs; --json has them all", self.outputs.len() - SHOWN));
+        }
+        if let Some(problem) = &self.optimized_fails {
+            printer.warning(&format!("onnxruntime does not run it with its graph optimizations: {problem}"));
+        }
+        if self.warnings.is_empty() {
+            return;
+        }
+        for warning in self.warnings.iter().take(SHOWN) {
+            printer.warning(warning);
+        }
+        if !self.worst_tensors.is_empty() {
+            let worst: Vec<String> =
+                self.worst_tensors.iter().map(|t| format!("`{}` {:.1} dB", t.name, t.sqnr_db)).collect();
+            printer.warning(&format!("the most damaged tensors: {}; `kvant eval` shows more", worst.join(", ")));
+        }
+        if !self.suggestions.is_empty() {
+            printer.warning("what may help, the cheapest first:");
+            for Remedy { option, about } in &self.suggestions {
+                printer.message(&format!("  {option}: {about}"));
+            }
+        }
+    }
+}
+
+/// An output with its numbers.
+fn spelled(output: &TensorReport) -> String {
+    let name = printable(&output.name);
+    match output.sqnr_db == f64::INFINITY {
+        true => format!("output `{name}`: exact"),
+        false => format!("output `{name}`: SQNR {:.2} dB, cosine {:.6}", output.sqnr_db, output.cosine),
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether ONNX Runtime opens a graph as programs open it, with its graph optimizations: asked in a process of its own, because
+//! the library may crash over a graph, and would take Kvant with it.
+
+use crate::args::OpenGraphArgs;
+use crate::failure::Failure;
+use crate::printer::Printer;
+use kvant_onnx::runtime::{RuntimeError, open_file};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// What ONNX Runtime says to a graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opening {
+    /// It opens it; its name and version.
+    Opens(String),
+    /// It does not.
+    Refuses {
+        /// Its name and version.
+        engine: String,
+        /// What it says.
+        problem: String,
+    },
+    /// It could not be asked: the library was not found, or is not wanted.
+    Unknown,
+}
+
+/// How a graph is opened without ONNX Runtime's library: what follows from its rules alone.
+pub const BY_RULES: &str = "as far as is known of its rules";
+
+impl Opening {
+    /// As data; `null` where nobody was asked.
+    pub fn object(&self) -> Value {
+        match self {
+            Self::Opens(engine) => json!({ "engine": engine, "opens": true }),
+            Self::Refuses { engine, problem } => json!({ "engine": engine, "opens": false, "problem": problem }),
+            Self::Unknown => Value::Null,
+        }
+    }
+}
+
+/// Asks the library that is named, else the one that is found.
+pub fn ask(model: &Path, library: Option<&Path>) -> Opening {
+    let Ok(program) = std::env::current_exe() else { return Opening::Unknown };
+    let mut command = Command::new(program);
+    command.arg("open-graph").arg(model).arg("--json");
+    if let Some(library) = library {
+        command.arg("--runtime-library").arg(library);
+    }
+    match command.stdin(Stdio::null()).stderr(Stdio::null()).output() {
+        Ok(output) => answer(&output),
+        Err(_) => Opening::Unknown,
+    }
+}
+
+/// What the process said; one that said nothing has crashed.
+fn answer(output: &Output) -> Opening {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let said: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+    match said {
+        Some(said) => match (text(&said["engine"]), text(&said["problem"])) {
+            (Some(engine), Some(problem)) => Opening::Refuses { engine, problem },
+            (Some(engine), None) => Opening::Opens(engine),
+            _ => Opening::Unknown,
+        },
+        None => {
+            let problem = format!("it ended the process that opened the graph ({})", output.status);
+            Opening::Refuses { engine: "onnxruntime".to_owned(), problem }
+        }
+    }
+}
+
+/// Opens a graph and says what came of it.
+///
+/// # Errors
+/// The system's, where nothing can be said.
+pub fn run(args: &OpenGraphArgs, printer: &Printer) -> Result<(), Failure> {
+    let opening = match open_file(&args.model, args.runtime_library.as_deref()) {
+        Ok(engine) => Opening::Opens(engine),
+        Err(RuntimeError::Load { engine, problem }) => Opening::Refuses { engine, problem },
+        Err(_) => Opening::Unknown,
+    };
+    printer.json("open-graph", &opening.object())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn a_process_that_says_nothing_has_crashed() {
+        let said = |text: &str| answer(&Output { status: ExitStatus::default(), stdout: text.into(), stderr: vec![] });
+        for opening in [
+            Opening::Opens("onnxruntime 1.31".to_owned()),
+            Opening::Refuses { engine: "onnxruntime 1.31".to_owned(), problem: "no".to_owned() },
+            Opening::Unknown,
+        ] {
+            assert_eq!(said(&opening.object().to_string()), opening);
+        }
+        assert!(matches!(said(""), Opening::Refuses { problem, .. } if problem.contains("ended the process")));
+    }
+}

@@ -1,0 +1,60 @@
+//! A graph that is written and has no name yet: it is opened and measured as it will be found, and gets its name if it passes.
+
+use crate::failure::Failure;
+use kvant_container::directory_of;
+use kvant_container::onnx::{ExternalData, ModelProto, external_data_path, write_unless};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use tempfile::TempDir;
+
+/// A graph and its external data in a directory of their own, beside where they will be. Both go with it.
+pub struct Staged {
+    directory: TempDir,
+    path: PathBuf,
+}
+
+impl Staged {
+    /// Writes a graph for a path.
+    ///
+    /// # Errors
+    /// The system's; a graph that is too large for one file; a user who asks to stop.
+    pub fn write(
+        model: ModelProto,
+        output: &Path,
+        external: ExternalData,
+        cancelled: &AtomicBool,
+    ) -> Result<Self, Failure> {
+        let beside = directory_of(output);
+        let directory = tempfile::Builder::new().prefix(".kvant-").tempdir_in(beside);
+        let refused = |e: std::io::Error| Failure::system(format!("cannot write in {}: {e}", beside.display()));
+        let directory = directory.map_err(refused)?;
+        // External data are found by the name of the graph: both have the names they will have.
+        let path = directory.path().join(output.file_name().unwrap_or_default());
+        write_unless(model, &path, external, cancelled)?;
+        Ok(Self { directory, path })
+    }
+
+    /// Where the graph is for now.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it its name: data first, so that the graph never stands without them.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn persist(self, output: &Path) -> Result<(), Failure> {
+        let (data, own) = (external_data_path(output), external_data_path(&self.path));
+        let failed = |e: std::io::Error| Failure::system(format!("cannot rename to {}: {e}", output.display()));
+        let apart = own.exists();
+        if apart {
+            std::fs::rename(&own, &data).map_err(failed)?;
+        }
+        std::fs::rename(&self.path, output).map_err(failed)?;
+        // Of the graph that was replaced.
+        if !apart && data.exists() {
+            std::fs::remove_file(&data).map_err(failed)?;
+        }
+        self.directory.close().map_err(failed)
+    }
+}

@@ -1,0 +1,430 @@
+//! The one rule for every path that a run writes, applied before the work: it is, holds and lies inside nothing that the run reads and
+//! nothing else that it writes; a file that exists is replaced with `--overwrite` alone; and the place can be written to. What a
+//! directory that exists may lose is for the engine to tell, which knows the manifest.
+
+use crate::args::{ConvertArgs, QuantizeArgs, RecipeArgs, SensitivityArgs};
+use crate::escape::printable;
+use crate::failure::{Failure, Kind};
+use crate::onnx::is_graph;
+use kvant_container::onnx::{external_data_path, external_files};
+use kvant_container::positioned::file_id;
+use kvant_container::{behind_links, directory_of};
+use kvant_llm::engine::paths_beside;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Checks the paths of `kvant plan`, which does not try whether it could write.
+///
+/// # Errors
+/// The first path that breaks the rule.
+pub fn check_plan(recipe: &RecipeArgs, output: Option<&Path>, overwrite: bool) -> Result<(), Failure> {
+    check_recipe(recipe, None, output, Paths::new(overwrite, false))
+}
+
+/// The same for `kvant quantize`, which tries whether it could write.
+///
+/// # Errors
+/// The first path that breaks the rule.
+pub fn check_quantization(args: &QuantizeArgs) -> Result<(), Failure> {
+    let paths = Paths::new(args.finish.overwrite, !args.dry_run);
+    check_recipe(&args.recipe, args.gate.eval.as_deref(), args.output.as_deref(), paths)
+}
+
+fn check_recipe(
+    recipe: &RecipeArgs,
+    evaluated: Option<&Path>,
+    output: Option<&Path>,
+    mut paths: Paths,
+) -> Result<(), Failure> {
+    paths.reads_recipe(recipe);
+    paths.reads("the evaluation text", evaluated);
+    paths.writes_model(output);
+    let (report, importance) = (recipe.onnx.report.as_deref(), recipe.gguf.save_imatrix.as_deref());
+    paths.writes_file("--report", report);
+    paths.writes_file("--save-imatrix", importance);
+    refuse_missing(named(recipe))?;
+    paths.check()
+}
+
+/// Checks those of `kvant convert`.
+///
+/// # Errors
+/// The first path that breaks the rule.
+pub fn check_conversion(args: &ConvertArgs) -> Result<(), Failure> {
+    let mut paths = Paths::new(args.finish.overwrite, !args.dry_run);
+    paths.reads_model(&args.model);
+    paths.reads_adapters(&args.lora);
+    paths.writes_model(args.output.as_deref());
+    paths.check()
+}
+
+/// Checks those of `kvant sensitivity`.
+///
+/// # Errors
+/// The first path that breaks the rule.
+pub fn check_sensitivity(args: &SensitivityArgs) -> Result<(), Failure> {
+    let mut paths = Paths::new(args.overwrite, true);
+    paths.reads_recipe(&args.recipe);
+    paths.reads("the test data", args.test.as_deref());
+    paths.writes_file("-o", args.output.as_deref());
+    refuse_missing(named(&args.recipe).chain(args.test.iter().map(|path| ("--test", path.as_path()))))?;
+    paths.check()
+}
+
+/// Refuses data, recipes and other files that were named and are not there. What graphs are calibrated on may be no file: `random`.
+///
+/// # Errors
+/// The first that is missing.
+pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Path)>) -> Result<(), Failure> {
+    let is_made_up = |path: &Path| path.to_string_lossy().split(':').next() == Some("random");
+    let missing = files.into_iter().find(|(_, path)| !path.exists() && !is_made_up(path));
+    let Some((option, path)) = missing else { return Ok(()) };
+    let failure = Failure::new(Kind::Usage, format!("cannot read {}: there is no such file", shown(path)));
+    Err(failure.with_hint(Some(format!("check the path behind {option}"))))
+}
+
+/// The files that a recipe names, with the options that name them.
+fn named(recipe: &RecipeArgs) -> impl Iterator<Item = (&'static str, &Path)> {
+    let data = recipe.calibration.calib.iter().map(|path| ("--calib", path.as_path()));
+    let recipes = recipe.recipe.iter().map(|path| ("--recipe", path.as_path()));
+    data.chain(recipes).chain(recipe.gguf.imatrix.iter().map(|path| ("--imatrix", path.as_path())))
+}
+
+/// The path behind a link that was given as an output: what is made goes to where the link leads.
+///
+/// # Errors
+/// A link that leads nowhere.
+pub fn follow(output: Option<PathBuf>) -> Result<Option<PathBuf>, Failure> {
+    let follow = |path: PathBuf| {
+        behind_links(&path).map_err(|cause| {
+            let message = format!("{} is a link that leads nowhere: {cause}", shown(&path));
+            Failure::new(Kind::Usage, message).with_hint(Some("remove it, or choose another output with -o".to_owned()))
+        })
+    };
+    output.map(follow).transpose()
+}
+
+/// Refuses a file that is there and is not to be replaced.
+///
+/// # Errors
+/// Names it.
+pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Failure> {
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    if overwrite || !is_file {
+        return Ok(());
+    }
+    let failure = Failure::new(Kind::Invalid, format!("{} exists already", shown(path)));
+    Err(failure.with_hint(Some("name another file, or replace it with --overwrite".to_owned())))
+}
+
+/// Refuses external data that no graph in their place refers to: those that a graph replaces go with it, others are somebody's own.
+///
+/// # Errors
+/// Names the file.
+pub fn refuse_stray_data(graph: &Path) -> Result<(), Failure> {
+    let data = external_data_path(graph);
+    if data.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let is_empty = fs::metadata(&data).is_ok_and(|found| found.is_file() && found.len() == 0);
+    let is_referred = external_files(graph).is_ok_and(|files| files.iter().any(|file| real(file) == real(&data)));
+    if is_referred || is_empty {
+        return Ok(());
+    }
+    let message = format!("{} is in the way: no graph beside it refers to it", shown(&data));
+    Err(Failure::new(Kind::Invalid, message)
+        .with_hint(Some(format!("move {} away, or choose another name with -o", shown(&data)))))
+}
+
+fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy()).to_string()
+}
+
+/// What a run reads and writes.
+struct Paths {
+    overwrite: bool,
+    tries: bool,
+    read: Vec<Place>,
+    written: Vec<Written>,
+}
+
+/// A path, and what it is to the run.
+struct Place {
+    what: String,
+    path: PathBuf,
+}
+
+/// A path that is written.
+struct Written {
+    option: &'static str,
+    path: PathBuf,
+    /// Names beside it that are in use while it is made, or belong to it.
+    beside: Vec<PathBuf>,
+    /// Whether it is the model: its parents are made, and whether it can be replaced the engine tells.
+    is_model: bool,
+}
+
+impl Paths {
+    fn new(overwrite: bool, tries: bool) -> Paths {
+        Paths { overwrite, tries, read: Vec::new(), written: Vec::new() }
+    }
+
+    fn reads(&mut self, what: &str, path: Option<&Path>) {
+        self.read.extend(path.map(|path| Place { what: what.to_owned(), path: path.to_owned() }));
+    }
+
+    fn reads_model(&mut self, model: &Path) {
+        self.reads("the source", Some(model));
+        let weights = if is_graph(model) { external_files(model).unwrap_or_default() } else { Default::default() };
+        weights.iter().for_each(|file| self.reads("weights of the source,", Some(file)));
+    }
+
+    fn reads_adapters(&mut self, adapters: &[PathBuf]) {
+        adapters.iter().for_each(|adapter| self.reads("an adapter", Some(adapter)));
+    }
+
+    fn reads_recipe(&mut self, recipe: &RecipeArgs) {
+        self.reads_model(&recipe.model);
+        self.reads_adapters(&recipe.lora);
+        recipe.calibration.calib.iter().for_each(|path| self.reads("the calibration data", Some(path)));
+        self.reads("the recipe", recipe.recipe.as_deref());
+        self.reads("the importance of inputs,", recipe.gguf.imatrix.as_deref());
+    }
+
+    fn writes_model(&mut self, output: Option<&Path>) {
+        let Some(path) = output else { return };
+        let mut beside = paths_beside(path);
+        if is_graph(path) {
+            beside.push(external_data_path(path));
+        }
+        beside.push(super::beside(path));
+        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) || is_graph(path) {
+            beside.push(super::record::beside(path));
+        }
+        self.written.push(Written { option: "-o", path: path.to_owned(), beside, is_model: true });
+    }
+
+    fn writes_file(&mut self, option: &'static str, path: Option<&Path>) {
+        let written = |path: &Path| Written { option, path: path.to_owned(), beside: Vec::new(), is_model: false };
+        self.written.extend(path.map(written));
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        for (at, written) in self.written.iter().enumerate() {
+            self.read.iter().try_for_each(|read| written.refuse_overlap(read))?;
+            let others = self.written[..at].iter().flat_map(Written::places);
+            others.collect::<Vec<_>>().iter().try_for_each(|other| written.refuse_overlap(other))?;
+            match written.is_model {
+                true => written.refuse_unreachable()?,
+                false => written.refuse_file(self.overwrite)?,
+            }
+            if self.tries {
+                written.try_writing()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Written {
+    /// The path and the names beside it, each with what it is to others.
+    fn places(&self) -> Vec<Place> {
+        let own = Place { what: self.option.to_owned(), path: self.path.clone() };
+        let beside = self
+            .beside
+            .iter()
+            .map(|path| Place { what: format!("a file that {} needs,", self.option), path: path.clone() });
+        std::iter::once(own).chain(beside).collect()
+    }
+
+    fn refuse_overlap(&self, other: &Place) -> Result<(), Failure> {
+        let told = |path: &Path, relation: &str| {
+            let place = if *path == self.path {
+                format!("{} {}", self.option, shown(path))
+            } else {
+                format!("{}, which {} {} needs,", shown(path), self.option, shown(&self.path))
+            };
+            let message = format!("{place} {relation} {} {}", other.what, shown(&other.path));
+            let hint = format!(
+                "name another path behind {}: nothing is written over or into what a run reads or writes otherwise",
+                self.option
+            );
+            Err(Failure::new(Kind::Usage, message).with_hint(Some(hint)))
+        };
+        for path in std::iter::once(&self.path).chain(&self.beside) {
+            if let Some(relation) = relation(path, &other.path) {
+                return told(path, relation);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a file that cannot be made or may not be replaced.
+    fn refuse_file(&self, overwrite: bool) -> Result<(), Failure> {
+        match fs::metadata(directory_of(&self.path)) {
+            _ if self.path.is_dir() => return Err(self.unwritable("it is a directory", "name a file in it")),
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => return Err(self.unwritable("its parent is not a directory", "name another place")),
+            Err(_) => {
+                let hint = "make the directory first, or name another place";
+                return Err(self.unwritable("its directory is missing", hint));
+            }
+        }
+        follow(Some(self.path.clone()))?;
+        refuse_existing(&self.path, overwrite)
+    }
+
+    /// Refuses a model below what is no directory.
+    fn refuse_unreachable(&self) -> Result<(), Failure> {
+        let found = existing_directory(&self.path);
+        match found.is_dir() {
+            true => Ok(()),
+            false => Err(self.unwritable(&format!("{} is not a directory", shown(&found)), "name another place")),
+        }
+    }
+
+    fn unwritable(&self, reason: &str, hint: &str) -> Failure {
+        let message = format!("cannot write {}: {reason}", shown(&self.path));
+        Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned()))
+    }
+
+    /// Makes and removes a file where this one will be: permissions alone do not tell, since the owner, the file system and the device
+    /// have a say too.
+    fn try_writing(&self) -> Result<(), Failure> {
+        let failed = |cause: io::Error| {
+            let message = format!("cannot write {}: {cause}", shown(&self.path));
+            Failure::system(message).with_hint(Some("name another place, or change its permissions".to_owned()))
+        };
+        let is_special = fs::metadata(&self.path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+        if is_special && !self.is_model {
+            return Ok(());
+        }
+        let probe = existing_directory(&self.path).join(format!(".kvant.{}.probe", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).open(&probe) {
+            // Left by a process that was killed just there.
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(cause) => Err(failed(cause)),
+            Ok(_) => fs::remove_file(&probe).map_err(failed),
+        }
+    }
+}
+
+/// The closest parent of a path that exists.
+fn existing_directory(path: &Path) -> PathBuf {
+    let real = real(path);
+    let found = real.ancestors().skip(1).find(|parent| parent.symlink_metadata().is_ok());
+    found.unwrap_or(Path::new(".")).to_owned()
+}
+
+/// How a path that is written lies to another, links and second names of files seen through; nothing where they are apart.
+fn relation(written: &Path, other: &Path) -> Option<&'static str> {
+    let (here, there) = (real(written), real(other));
+    if here == there || file_id(&here).is_some_and(|id| file_id(&there) == Some(id)) {
+        return Some("is");
+    }
+    if here.starts_with(&there) {
+        return Some("lies inside");
+    }
+    if there.starts_with(&here) {
+        return Some("holds");
+    }
+    is_file_in(&here, &there).then_some("is also a file of")
+}
+
+/// Whether a file has a second name in a directory, as links of both kinds give it.
+fn is_file_in(file: &Path, directory: &Path) -> bool {
+    let Some(id) = file_id(file).filter(|_| file.is_file() && directory.is_dir()) else { return false };
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => left.push(path),
+                _ if file_id(&path) == Some(id) => return true,
+                _ => {}
+            }
+        }
+    }
+    false
+}
+
+/// A path without links and `..`, as far as it exists.
+fn real(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut real = PathBuf::new();
+    for component in absolute.components() {
+        match component {
+            Component::ParentDir => _ = real.pop(),
+            Component::CurDir => {}
+            component => {
+                real.push(component);
+                real = real.canonicalize().unwrap_or(real);
+            }
+        }
+    }
+    real
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(path: &Path) -> Written {
+        Written { option: "--report", path: path.to_owned(), beside: Vec::new(), is_model: false }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |name: &str| {
+            let written = written(&folder.path().join(name));
+            written.refuse_file(false).and_then(|()| written.try_writing())
+        };
+        assert!(check("report.json").is_ok());
+        for (path, reason) in [("none/report.json", "missing"), ("", "a directory")] {
+            let failure = check(path).unwrap_err();
+            assert!(failure.kind == Kind::Usage && failure.message.contains(reason), "{}", failure.message);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// Not even its owner, with all permissions, makes files there.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_directory_that_only_looks_writable_is_refused() {
+        let directory = Path::new("/sys/kernel");
+        if directory.is_dir() {
+            let failure = written(&directory.join("report.json")).try_writing().unwrap_err();
+            assert!(failure.message.contains("/sys/kernel/report.json: "), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn paths_are_compared_as_what_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("model/inner")).unwrap();
+        fs::write(path("model/inner/weights"), "w").unwrap();
+        fs::write(path("other ü"), "o").unwrap();
+        for (a, b, expected) in [
+            ("out", "model", None),
+            ("modelling", "model", None),
+            ("model/../model", "model", Some("is")),
+            ("new/../model/./out", "model", Some("lies inside")),
+            ("model", "model/inner/weights", Some("holds")),
+            ("other ü", "./other ü", Some("is")),
+        ] {
+            assert_eq!(relation(&path(a), &path(b)), expected, "{a} {b}");
+        }
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(path("model"), path("link")).unwrap();
+            fs::hard_link(path("model/inner/weights"), path("second")).unwrap();
+            assert_eq!(relation(&path("link/out"), &path("model")), Some("lies inside"));
+            assert_eq!(relation(&path("model"), &path("link")), Some("is"));
+            assert_eq!(relation(&path("second"), &path("model/inner/weights")), Some("is"));
+            assert_eq!(relation(&path("second"), &path("model")), Some("is also a file of"));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What plans announce and summaries report: the same counts, of what is really written.
+
+use crate::kvant::{Place, Run};
+use std::path::Path;
+
+/// A file of the graphs that tests of `kvant-onnx` use.
+fn graph_data(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data").join(name)
+}
+
+/// The line of a summary with this title.
+fn line<'a>(text: &'a str, title: &str) -> &'a str {
+    text.lines().find(|line| line.starts_with(title)).unwrap_or_else(|| panic!("{title}: {text}"))
+}
+
+#[test]
+fn every_format_has_its_size_and_its_loaders() {
+    let place = Place::new();
+    let formats = ["--format", "awq", "--format", "compressed-tensors", "--format", "gguf", "--format", "onnx"];
+    let options = ["quantize", "nano_llama", "--scheme", "int4:g32", "-o", "out"];
+    let run = place.succeed(&[&options[..], &formats, &["--overwrite"]].concat());
+    for told in
+        ["vllm serve", "out/awq", "out/compressed-tensors", "llama-cli -m", "out/gguf/model.gguf", "onnxruntime"]
+    {
+        assert!(run.stderr.contains(told), "{told}: {}", run.stderr);
+    }
+    assert_eq!(run.stderr.lines().filter(|line| line.starts_with("size ")).count(), 4, "{}", run.stderr);
+    let json = place.succeed(&[&options[..], &formats, &["--overwrite", "--json"]].concat()).json();
+    let outputs = json["outputs"].as_array().unwrap();
+    let bytes = |path: &str| std::fs::metadata(place.path(path)).unwrap().len();
+    assert_eq!(outputs[2]["output_bytes"].as_u64(), Some(bytes("out/gguf/model.gguf")));
+    assert!(outputs.iter().all(|output| !output["loading"].as_array().unwrap().is_empty()), "{json}");
+}
+
+#[test]
+fn types_are_named_that_tensors_really_have() {
+    let place = Place::new();
+    let options = ["nano_llama", "--scheme", "Q4_K_M"];
+    let plan = place.succeed(&[&["plan"], &options[..]].concat());
+    let run = place.succeed(&[&["quantize"], &options[..], &["-o", "out.gguf"]].concat());
+    // No weight of this model has a multiple of 256 columns.
+    let told = line(&run.stderr, "tensors");
+    assert!(!told.contains("to Q4_K") && told.contains("to Q5_0") && told.contains("Q4_K_M was asked for"), "{told}");
+    let counted = told.split(", ").next().unwrap().to_owned();
+    assert!(plan.stdout.contains(&counted), "{counted}: {}", plan.stdout);
+    let mixed = ["nano_llama", "--scheme", "int4:g32", "--override", "*.down_proj=int8:channel"];
+    let run = place.succeed(&[&["quantize"], &mixed[..], &["-o", "out"]].concat());
+    assert!(line(&run.stderr, "layers").contains("28 quantized: 24 to int4:g32, 4 to int8:channel"), "{}", run.stderr);
+}
+
+#[test]
+fn plan_and_run_of_a_graph_count_alike() {
+    let place = Place::empty();
+    for (preset, model) in [("MATMUL_NBITS", "tinytransformer.float.onnx"), ("FP16_MODEL", "tinycnn.float.onnx")] {
+        std::fs::copy(graph_data(model), place.path("float.onnx")).unwrap();
+        let options = ["float.onnx", "--preset", preset, "--more-op-types", "Gather"];
+        let plan = place.succeed(&[&["plan"], &options[..], &["--json"]].concat()).json();
+        let run = [&["quantize"], &options[..], &["-o", "out.onnx", "--overwrite"]].concat();
+        let report = place.succeed(&[&run[..], &["--json"]].concat()).json()["report"].clone();
+        for key in ["nodes", "quantized_nodes", "quantized_tensors"] {
+            assert_eq!(plan[key], report[key], "{preset} {key}");
+        }
+        assert_eq!(plan["cost"]["constants"]["source_bytes"], report["constants"]["source_bytes"], "{preset}");
+        if preset == "MATMUL_NBITS" {
+            assert_eq!(plan["cost"]["constants"], report["constants"]);
+        }
+        let shown = place.succeed(&[&["plan"], &options[..]].concat()).stdout;
+        let done: Run = place.succeed(&run);
+        let counts =
+            done.stderr.lines().find(|line| line.contains("nodes quantized")).unwrap().split(';').next().unwrap();
+        assert!(counts.contains("nodes quantized") && shown.contains(counts), "{counts}: {shown}");
+    }
+}
+
+#[test]
+fn sizes_include_external_data_and_one_sample_is_no_plural() {
+    let place = Place::empty();
+    std::fs::copy(graph_data("tinycnn.float.onnx"), place.path("float.onnx")).unwrap();
+    std::fs::copy(graph_data("tinycnn.calib.npz"), place.path("calib.npz")).unwrap();
+    place.succeed(&[
+        "quantize",
+        "float.onnx",
+        "--preset",
+        "FP16_MODEL",
+        "--external-data",
+        "always",
+        "-o",
+        "half.onnx",
+    ]);
+    // Files are found by what the tensors name, whatever that is.
+    std::fs::rename(place.path("half.onnx"), place.path("renamed.onnx")).unwrap();
+    let run = place.succeed(&[
+        "quantize",
+        "float.onnx",
+        "--preset",
+        "A8W8",
+        "--data",
+        "calib.npz",
+        "--num-samples",
+        "1",
+        "--runtime",
+        "rten",
+        "-o",
+        "q.onnx",
+    ]);
+    assert!(run.stderr.contains("1 sample on"), "{}", run.stderr);
+    let json = place.succeed(&["quantize", "renamed.onnx", "--preset", "BF16_MODEL", "-o", "b.onnx", "--json"]).json();
+    let bytes = |name: &str| std::fs::metadata(place.path(name)).unwrap().len();
+    assert_eq!(json["source_bytes"].as_u64(), Some(bytes("renamed.onnx") + bytes("half.onnx.data")), "{json}");
+}

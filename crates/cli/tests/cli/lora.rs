@@ -1,0 +1,56 @@
+//! LoRA adapters at the command line.
+
+use crate::kvant::Place;
+use kvant_container::{Dtype, Durability, Layout, TensorDeclaration, Writer};
+use std::fs;
+
+/// Writes an adapter of a layer of the small model, of rank 2.
+fn adapter(place: &Place, name: &str) {
+    let module = "base_model.model.model.layers.1.mlp.up_proj";
+    let declarations = vec![
+        TensorDeclaration::new(format!("{module}.lora_A.weight"), Dtype::F32, [2, 128]),
+        TensorDeclaration::new(format!("{module}.lora_B.weight"), Dtype::F32, [384, 2]),
+    ];
+    let layout = Layout::new(declarations, u64::MAX, Default::default()).unwrap();
+    let writer = Writer::create(&place.path(name), layout).unwrap();
+    for (tensor, count) in [(0, 256), (1, 768)] {
+        let values = (0..count).flat_map(|at| ((at % 7) as f32 * 0.01 - 0.02).to_le_bytes());
+        writer.write_at(tensor, 0, &values.collect::<Vec<u8>>()).unwrap();
+    }
+    writer.finish(Durability::Process).unwrap();
+    fs::rename(
+        place.path(&format!("{name}/model.safetensors")),
+        place.path(&format!("{name}/adapter_model.safetensors")),
+    )
+    .unwrap();
+    place.write(&format!("{name}/adapter_config.json"), r#"{"peft_type": "LORA", "lora_alpha": 64, "r": 2}"#);
+}
+
+#[test]
+fn an_adapter_is_merged_and_is_no_model() {
+    let place = Place::new();
+    adapter(&place, "lora");
+    let refused = place.run(&["quantize", "lora", "--scheme", "int4:g128", "-o", "out"]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("LoRA adapter") && refused.stderr.contains("--lora"), "{refused:?}");
+    let onto = place.run(&["quantize", "nano_llama", "--lora", "lora", "-s", "int4:g128", "-o", "lora", "--overwrite"]);
+    assert_eq!(onto.code, Some(2), "{onto:?}");
+
+    let plan = place.succeed(&["plan", "nano_llama", "--lora", "lora", "--scheme", "int4:g128"]);
+    assert!(plan.stderr.contains("lora is merged into 1 weight"), "{plan:?}");
+    place.succeed(&["quantize", "nano_llama", "--lora", "lora", "--scheme", "int4:g128", "-o", "at_once"]);
+    place.succeed(&["convert", "nano_llama", "--to", "float", "--lora", "lora", "-o", "merged"]);
+    place.succeed(&["quantize", "merged", "--scheme", "int4:g128", "-o", "one_by_one"]);
+    place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g128", "-o", "without"]);
+    let read = |model: &str| fs::read(place.path(&format!("{model}/model.safetensors"))).unwrap();
+    assert!(read("at_once") == read("one_by_one"));
+    assert!(read("at_once") != read("without"));
+
+    place.write("text.txt", &"Every word counts, and the same word again. ".repeat(40));
+    let perplexity = |model: &[&str]| {
+        let run = place.succeed(&[&["eval", "--data", "text.txt", "--seq-len", "64", "--json"], model].concat());
+        run.json()["perplexity"].as_f64().unwrap()
+    };
+    assert_eq!(perplexity(&["nano_llama", "--lora", "lora"]), perplexity(&["merged"]));
+    assert_ne!(perplexity(&["nano_llama"]), perplexity(&["merged"]));
+}

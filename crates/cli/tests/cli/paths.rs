@@ -1,0 +1,231 @@
+//! No file of the user's is lost, whatever the paths: what a run reads, writes and replaces.
+
+use crate::kvant::{Place, Run, contents, names};
+use std::fs;
+use std::path::Path;
+
+const TEXT: &str = "The iterator yields every element of the slice, in order. ";
+
+/// Text to calibrate with, and the options for little of it.
+fn with_text() -> Place {
+    let place = Place::new();
+    place.write("text.txt", &TEXT.repeat(40));
+    fs::create_dir(place.path("texts")).unwrap();
+    place.write("texts/a.txt", &TEXT.repeat(40));
+    place
+}
+
+const IMATRIX: [&str; 12] = [
+    "quantize",
+    "nano_llama",
+    "-s",
+    "Q4_0",
+    "--algorithm",
+    "imatrix",
+    "--calib",
+    "text.txt",
+    "--num-samples",
+    "2",
+    "--seq-len",
+    "32",
+];
+
+fn refused(place: &Place, line: &[&str], code: i32, told: &str) -> Run {
+    let run = place.run(line);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(code), ""), "{line:?}: {run:?}");
+    assert!(run.stderr.contains(told) && run.stderr.contains("hint: "), "{line:?}: {}", run.stderr);
+    run
+}
+
+#[test]
+fn nothing_is_written_over_or_into_what_is_read_or_written_otherwise() {
+    let place = with_text();
+    place.write("here ü.txt", &TEXT.repeat(40));
+    #[cfg(unix)]
+    {
+        fs::hard_link(place.path("nano_llama/model.safetensors"), place.path("second")).unwrap();
+        std::os::unix::fs::symlink("nano_llama", place.path("link")).unwrap();
+    }
+    let model = contents(&place.path("nano_llama"));
+    let all = names(&place.path(""));
+    let imatrix = |more: &[&'static str]| [&IMATRIX[..], more].concat();
+    let int4 = |more: &[&'static str]| [&["quantize", "nano_llama", "-s", "int4:g32"], more].concat();
+    for (line, told) in [
+        (
+            imatrix(&["-o", "o.gguf", "--save-imatrix", "nano_llama/model.safetensors"]),
+            "lies inside the source nano_llama",
+        ),
+        (imatrix(&["-o", "o.gguf", "--save-imatrix", "link/new.gguf"]), "lies inside the source"),
+        (imatrix(&["-o", "o.gguf", "--save-imatrix", "second"]), "is also a file of the source"),
+        (imatrix(&["-o", "o.gguf", "--save-imatrix", "text.txt"]), "is the calibration data text.txt"),
+        (imatrix(&["-o", "o.gguf", "--save-imatrix", "./none/../o.gguf"]), "is -o o.gguf"),
+        (imatrix(&["-o", "o.gguf", "--save-imatrix", "o.gguf.partial.journal"]), "is a file that -o needs"),
+        (int4(&["-o", "nano_llama"]), "is the source"),
+        (int4(&["-o", "nano_llama/int4"]), "lies inside the source"),
+        (int4(&["-o", "link/int4"]), "lies inside the source"),
+        (int4(&["-o", "."]), "holds the source"),
+        (int4(&["--algorithm", "gptq", "--calib", "texts", "-o", "texts/out"]), "lies inside the calibration data"),
+        (
+            int4(&["--algorithm", "gptq", "--calib", "here ü.txt", "-f", "gguf", "-o", "here ü.txt"]),
+            "is the calibration",
+        ),
+        (vec!["convert", "nano_llama", "--to", "float", "-o", "nano_llama/out"], "lies inside the source"),
+        (vec!["plan", "nano_llama", "-s", "int4:g32", "-o", "nano_llama/out"], "lies inside the source"),
+    ] {
+        for overwrite in [&[][..], &["--overwrite"]] {
+            if cfg!(unix) || !told.contains("also") && !line.iter().any(|word| word.contains("link")) {
+                refused(&place, &[&line[..], overwrite].concat(), 2, told);
+            }
+        }
+    }
+    assert_eq!(names(&place.path("")), all);
+    assert!(contents(&place.path("nano_llama")) == model, "the source is as it was");
+}
+
+#[test]
+fn files_that_exist_are_replaced_when_asked_and_before_the_work() {
+    let place = with_text();
+    place.write("kept.gguf", "mine");
+    let line = [&IMATRIX[..], &["-o", "o.gguf", "--save-imatrix", "kept.gguf"]].concat();
+    refused(&place, &line, 1, "kept.gguf exists already");
+    refused(&place, &[&IMATRIX[..], &["-o", "o.gguf", "--save-imatrix", "none/i.gguf"]].concat(), 2, "is missing");
+    assert_eq!(fs::read(place.path("kept.gguf")).unwrap(), b"mine");
+    assert!(!place.path("o.gguf").exists());
+    place.succeed(&[&line[..], &["--overwrite"]].concat());
+    assert!(fs::read(place.path("kept.gguf")).unwrap().starts_with(b"GGUF"));
+}
+
+#[test]
+fn only_what_kvant_wrote_is_removed() {
+    let place = Place::new();
+    let quantize = |out: &str, more: &[&str]| {
+        place.run(&[&["quantize", "nano_llama", "-s", "int4:g32", "-o", out], more].concat())
+    };
+    assert_eq!(quantize("out", &[]).code, Some(0));
+    assert_eq!(quantize("out", &["--overwrite"]).code, Some(0));
+    fs::create_dir(place.path("out/logs")).unwrap();
+    place.write("out/logs/run.txt", "notes");
+    place.write("out/README.md", "mine");
+    let config = fs::read_to_string(place.path("out/config.json")).unwrap();
+    place.write("out/config.json", &config.replace('1', "2"));
+    let before = (names(&place.path("out")), fs::read(place.path("out/config.json")).unwrap());
+    let run = quantize("out", &["--overwrite"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    for told in ["README.md, config.json (changed), logs/run.txt", "hint: ", "another output with -o"] {
+        assert!(run.stderr.contains(told), "{told}: {}", run.stderr);
+    }
+    assert_eq!((names(&place.path("out")), fs::read(place.path("out/config.json")).unwrap()), before);
+    crate::kvant::copy_dir(&place.path("nano_llama"), &place.path("another model"));
+    let run = quantize("another model", &["--overwrite"]);
+    assert!(run.code == Some(1) && run.stderr.contains("no kvant_manifest.json"), "{run:?}");
+    assert_eq!(names(&place.path("another model")), names(&place.path("nano_llama")));
+}
+
+#[test]
+fn the_manifest_of_a_source_does_not_go_along() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);
+    place.succeed(&["convert", "codes", "--to", "float", "-o", "floats"]);
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&fs::read(place.path("floats/kvant_manifest.json")).unwrap()).unwrap();
+    let recorded: Vec<&String> = manifest["files"].as_object().unwrap().keys().collect();
+    let mut found = names(&place.path("floats"));
+    found.retain(|name| name != "kvant_manifest.json");
+    assert_eq!(recorded, found.iter().collect::<Vec<_>>());
+    place.succeed(&["convert", "codes", "--to", "float", "-o", "floats", "--overwrite"]);
+}
+
+/// A graph and its data.
+fn with_graph() -> Place {
+    let place = Place::empty();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    for (from, to) in [("tinycnn.float.onnx", "float.onnx"), ("tinycnn.calib.npz", "calib.npz")] {
+        fs::copy(data.join(from), place.path(to)).unwrap();
+    }
+    place
+}
+
+#[test]
+fn reports_of_graphs_replace_nothing_unasked() {
+    let place = with_graph();
+    place.write("report.json", "mine");
+    place.write("stray.onnx.data", "mine");
+    let quantize = |more: &[&'static str]| {
+        [&["quantize", "float.onnx", "--preset", "A8W8", "--data", "calib.npz", "--runtime", "rten"], more].concat()
+    };
+    let before = contents(&place.path(""));
+    for (more, code, told) in [
+        (&["-o", "dd.onnx", "--report", "dd.onnx"][..], 2, "--report dd.onnx is -o dd.onnx"),
+        (&["-o", "dd.onnx", "--report", "dd.onnx", "--overwrite"], 2, "--report dd.onnx is -o dd.onnx"),
+        (&["-o", "dd.onnx", "--report", "dd.onnx.data"], 2, "is a file that -o needs"),
+        (&["-o", "dd.onnx", "--report", "float.onnx", "--overwrite"], 2, "is the source"),
+        (&["-o", "dd.onnx", "--report", "calib.npz", "--overwrite"], 2, "is the calibration data"),
+        (&["-o", "float.onnx", "--overwrite"], 2, "is the source"),
+        (&["-o", "dd.onnx", "--report", "report.json"], 1, "report.json exists already"),
+        (&["-o", "stray.onnx", "--overwrite"], 1, "stray.onnx.data is in the way"),
+    ] {
+        refused(&place, &quantize(more), code, told);
+    }
+    assert!(contents(&place.path("")) == before);
+    place.succeed(&quantize(&["-o", "dd.onnx", "--report", "report.json", "--overwrite"]));
+    assert!(fs::read_to_string(place.path("report.json")).unwrap().starts_with('{'));
+}
+
+#[cfg(unix)]
+#[test]
+fn permissions_follow_the_umask() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = with_graph();
+    crate::kvant::copy_dir(&crate::kvant::nano_llama(), &place.path("nano_llama"));
+    place.write("text.txt", &TEXT.repeat(40));
+    fs::set_permissions(place.path("nano_llama/tokenizer.json"), fs::Permissions::from_mode(0o400)).unwrap();
+    let lines: [&[&str]; 3] = [
+        &["quantize", "nano_llama", "-s", "int4:g32", "-o", "out"],
+        &[&IMATRIX[..], &["-o", "o.gguf", "--save-imatrix", "i.gguf"]].concat(),
+        &[
+            "quantize",
+            "float.onnx",
+            "--preset",
+            "A8W8",
+            "--data",
+            "calib.npz",
+            "--runtime",
+            "rten",
+            "-o",
+            "q.onnx",
+            "--report",
+            "r.json",
+            "--external-data",
+            "always",
+        ],
+    ];
+    for line in lines {
+        let kvant = place.command(line);
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "umask 027; exec \"$0\" \"$@\""]).arg(kvant.get_program()).args(kvant.get_args());
+        let done = shell.current_dir(place.path("")).output().unwrap();
+        assert!(done.status.success(), "{line:?}: {done:?}");
+    }
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&place.path("out")), 0o750);
+    let inner = names(&place.path("out")).into_iter().map(|name| format!("out/{name}"));
+    let files = ["o.gguf", "i.gguf", "q.onnx", "q.onnx.data", "r.json"].map(str::to_owned);
+    for file in inner.chain(files) {
+        assert_eq!(mode(&place.path(&file)), 0o640, "{file}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_directory_stays_and_leads_to_the_output() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("disk/empty")).unwrap();
+    std::os::unix::fs::symlink("disk/empty", place.path("out put")).unwrap();
+    std::os::unix::fs::symlink("disk/gone", place.path("nowhere")).unwrap();
+    let line = |out| ["quantize", "nano_llama", "-s", "int4:g32", "-o", out, "--overwrite"];
+    place.succeed(&line("out put"));
+    place.succeed(&line("out put"));
+    assert!(place.path("out put").is_symlink() && place.path("disk/empty/config.json").is_file());
+    refused(&place, &line("nowhere"), 2, "is a link that leads nowhere");
+    assert_eq!(names(&place.path("disk")), ["empty"]);
+}

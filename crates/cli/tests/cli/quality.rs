@@ -1,0 +1,154 @@
+//! How good a result is said to be, and what it has to be: held-out losses, few tokens, limits, weights that are no numbers.
+
+use crate::kvant::{Place, names};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+const TEXT: &str = "The tower stood where the river turns. Nobody had seen who built it, and nobody asked any more. ";
+
+fn place() -> Place {
+    let place = Place::new();
+    let sentences = (0..120).map(|i| format!("{TEXT}In year {i} a flood took {} houses and the bridge. ", i * 7 % 13));
+    place.write("text.txt", &sentences.collect::<String>());
+    place
+}
+
+fn record(place: &Place, out: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(place.path(out).join("calibration.json")).unwrap()).unwrap()
+}
+
+fn divergence(place: &Place, out: &str) -> f64 {
+    let eval = ["eval", out, "--reference", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--json"];
+    place.succeed(&eval).json()["kl_mean"].as_f64().unwrap()
+}
+
+#[test]
+fn gptq_of_three_tokens_is_no_worse_than_rounding_to_nearest_and_says_so() {
+    let place = place();
+    place.succeed(&["quantize", "nano_llama", "-s", "int3:g64", "-o", "rtn"]);
+    let few = ["--calib", "text.txt", "--num-samples", "1", "--seq-len", "3", "-q"];
+    let run = place.succeed(
+        &[&["quantize", "nano_llama", "-s", "int3:g64", "--algorithm", "gptq", "-o", "few"], &few[..]].concat(),
+    );
+    assert!(run.stderr.contains("28 of 28 layers saw fewer calibration tokens than they have inputs"), "{run:?}");
+    assert!(divergence(&place, "few") <= divergence(&place, "rtn") * 1.000_001);
+    let record = record(&place, "few");
+    assert_eq!(record["starved"].as_array().unwrap().len(), 28);
+    assert!(record["layers"].as_array().unwrap().iter().all(|layer| layer["algorithm"] == "rtn"), "{record}");
+}
+
+#[test]
+fn losses_are_of_sequences_that_no_algorithm_has_seen() {
+    let place = place();
+    let run = |out: &str, algorithm: &str, samples: &str| {
+        let args = ["-s", "int3:g64", "--algorithm", algorithm, "-o", out, "--calib", "text.txt", "--seq-len", "64"];
+        let run = place.succeed(&[&["quantize", "nano_llama", "--num-samples", samples], &args[..]].concat());
+        (record(&place, out), run.stderr)
+    };
+    let (record, said) = run("gptq", "gptq", "11");
+    assert_eq!(record["held_out"], serde_json::json!({"samples": 2, "tokens": 128}));
+    assert_eq!((&record["data"]["samples"], &record["data"]["held_out"]["samples"]), (&11.into(), &2.into()));
+    assert!(record["layers"].as_array().unwrap().iter().all(|layer| layer["held_out"] == 128), "{record}");
+    assert!(said.contains("2 held-out sequences, 128 tokens"), "{said}");
+    let (scaled, _) = run("awq", "awq", "11");
+    assert!(scaled["layers"].as_array().unwrap().iter().all(|layer| layer["held_out"] == 128), "{scaled}");
+    // All of the text is asked for.
+    place.write("text.txt", &TEXT.repeat(8));
+    let (whole, said) = run("all", "gptq", "1000");
+    assert!(whole["held_out"].is_null() && whole["layers"][0]["held_out"].is_null(), "{whole}");
+    assert!(said.contains("calibration data themselves"), "{said}");
+}
+
+#[test]
+fn one_sentence_is_calibration_data_with_a_warning() {
+    let place = Place::new();
+    place.write("hello.txt", "Hello, how are you?");
+    let run =
+        |more: &[&str]| place.succeed(&[&["quantize", "nano_llama", "--calib", "hello.txt"], more].concat()).stderr;
+    let said = run(&["-s", "int8", "-o", "static"]);
+    assert!(said.contains("tokens in 1 document, too few to fill a sequence of 512"), "{said}");
+    let said = run(&["-s", "int8", "--weights-only", "--algorithm", "smoothquant", "-o", "smooth"]);
+    assert!(said.contains("too few to fill a sequence"), "{said}");
+    run(&["-s", "int8", "--weights-only", "-o", "weights"]);
+}
+
+#[test]
+fn a_result_beyond_its_limits_gets_no_name() {
+    let place = place();
+    let gptq = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "6", "--seq-len", "64"];
+    for (out, options) in [
+        ("rtn", &["-s", "int2:g64", "--eval", "text.txt"][..]),
+        ("gptq", &[&["-s", "int2:g64"], &gptq[..]].concat()),
+        ("gguf.gguf", &["-s", "Q2_K", "--eval", "text.txt"]),
+    ] {
+        let line = [&["quantize", "nano_llama", "-o", out], options].concat();
+        let run = place.run(&[&line[..], &["--max-kl", "0.0001", "--max-perplexity-increase", "0.1"]].concat());
+        assert_eq!(run.code, Some(1), "{run:?}");
+        assert!(
+            run.stderr.contains("--max-kl 0.0001") && run.stderr.contains("--max-perplexity-increase 0.1"),
+            "{run:?}"
+        );
+        assert!(!place.path(out).exists(), "{out}");
+        let kept = std::fs::read(place.path(&format!("{out}.partial.report.json"))).unwrap();
+        let report: Value = serde_json::from_slice(&kept).unwrap();
+        assert!(report["accepted"] == false && report["kl_mean"].as_f64().unwrap() > 0.0001, "{report}");
+        // The same with limits that it keeps, of what is there.
+        let run = place.succeed(&[&line[..], &["--max-kl", "50", "--json"]].concat());
+        let found = run.json()["evaluation"].clone();
+        assert!(found["accepted"] == true && found["kl_mean"] == report["kl_mean"], "{found} {report}");
+        let left: BTreeSet<_> = names(&place.path("")).into_iter().filter(|name| name.contains(".partial")).collect();
+        assert!(left.is_empty() && place.path(out).exists(), "{left:?}");
+    }
+}
+
+#[test]
+fn limits_that_nothing_can_be_measured_on_are_refused_first() {
+    let place = place();
+    let run = place.run(&["quantize", "nano_llama", "-s", "int4:g64", "--max-kl", "0.1", "-o", "out"]);
+    assert!(run.code == Some(2) && run.stderr.contains("--eval"), "{run:?}");
+    let all = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "1000", "--seq-len", "64"];
+    place.write("text.txt", &TEXT.repeat(8));
+    let run =
+        place.run(&[&["quantize", "nano_llama", "-s", "int4:g64", "--max-kl", "0.1", "-o", "out"], &all[..]].concat());
+    assert!(run.code == Some(1) && run.stderr.contains("no sequences beyond"), "{run:?}");
+    assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")));
+}
+
+/// Puts a NaN into a tensor of the model.
+fn damage(place: &Place, tensor: &str, element: usize) {
+    let file = place.path("nano_llama").join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let start = 8 + length + header[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    assert_eq!(header[tensor]["dtype"], "BF16");
+    bytes[start + 2 * element..][..2].copy_from_slice(&0x7fc0_u16.to_le_bytes());
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_named_before_anything_is_computed_with_them() {
+    let data = ["--calib", "text.txt", "--num-samples", "2", "--seq-len", "32", "-o", "out"];
+    let flows = [
+        &["-s", "int8"][..],
+        &["-s", "int4:g64", "--algorithm", "gptq"],
+        &["-s", "int8", "--algorithm", "smoothquant"],
+    ];
+    for (tensor, element, words) in [
+        ("model.layers.1.self_attn.o_proj.weight", 131, "output 1, input 3"),
+        ("model.layers.2.input_layernorm.weight", 7, "[7]"),
+        ("model.embed_tokens.weight", 128 * 5 + 2, "[5, 2]"),
+    ] {
+        let place = place();
+        damage(&place, tensor, element);
+        let without_data = [&["quantize", "nano_llama", "-s", "int4:g64", "-o", "out"][..]];
+        let with_data = flows.iter().map(|flow| [&["quantize", "nano_llama"], *flow, &data].concat());
+        for line in without_data.iter().map(|line| line.to_vec()).chain(with_data) {
+            let run = place.run(&line);
+            assert_eq!(run.code, Some(1), "{line:?}: {run:?}");
+            let is_named = run.stderr.contains(&format!("tensor `{tensor}`")) && run.stderr.contains(words);
+            assert!(is_named && run.stderr.contains("NaN"), "{line:?}: {}", run.stderr);
+            assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")), "{line:?}");
+        }
+    }
+}

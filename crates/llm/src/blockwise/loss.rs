@@ -1,0 +1,158 @@
+//! How far the outputs of a layer are from those of its float weights: with the codes that were chosen, and with those of
+//! rounding to nearest. Measured on sequences that no algorithm has seen, where there are any.
+
+use super::error::BlockwiseError;
+use super::inputs::Inputs;
+use super::run::Blockwise;
+use super::work::Work;
+use crate::forward::Overlay;
+use crate::weight::{Band, Folding, WeightMatrix};
+use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
+use kvant_numeric::simd::Isa;
+use kvant_quant::QuantTensor;
+use kvant_quant::hessian::Hessian;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Squared errors of a layer's outputs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Losses {
+    /// Without any algorithm.
+    pub(super) nearest: f64,
+    /// With the codes that were chosen.
+    pub(super) chosen: f64,
+    /// Held-out tokens over which both are taken; none where they are of calibration tokens.
+    pub(super) held_out: Option<u64>,
+}
+
+/// Rows, at least, whose losses stand for all, where a weight has as many.
+const LOSS_ROWS: usize = 512;
+
+/// Rows of weights that one thread takes at a time.
+const BAND: usize = 64;
+
+/// Held-out tokens below which codes are not compared.
+const COMPARABLE: u64 = 8;
+
+impl<'a> Blockwise<'_, 'a> {
+    /// Whether enough of what is held out has reached a module to tell codes of its layers apart.
+    pub(super) fn is_measurable(work: &Work<'_, '_, 'a>, module: &str) -> bool {
+        work.held_out.get(module).is_some_and(|inputs| inputs.statistic.tokens() >= COMPARABLE)
+    }
+
+    /// The losses of a layer that reads what `module` does, as rows of its inputs tell: of sequences that are held out, else of
+    /// what transforms have looked at, if any has.
+    pub(super) fn losses(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        module: &str,
+        index: usize,
+        tensor: &QuantTensor,
+    ) -> Result<Option<Losses>, BlockwiseError> {
+        let seen = |all: &HashMap<String, Inputs>| all.get(module).is_some_and(|inputs| !inputs.rows.is_empty());
+        let (all, is_held_out) = if seen(&work.held_out) { (&work.held_out, true) } else { (&work.inputs, false) };
+        let Some(inputs) = all.get(module).filter(|inputs| !inputs.rows.is_empty()) else { return Ok(None) };
+        let nearest = self.loss_on(work, index, inputs, &self.unchanged(work, index)?)?;
+        let chosen = self.loss_on(work, index, inputs, &quantized(tensor))?;
+        let held_out = is_held_out.then(|| inputs.statistic.tokens());
+        Ok(Some(Losses { nearest, chosen, held_out }))
+    }
+
+    /// The loss of codes on what is held out, if any of it has reached the layer.
+    pub(super) fn held_out_loss(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        module: &str,
+        index: usize,
+        tensor: &QuantTensor,
+    ) -> Result<Option<f64>, BlockwiseError> {
+        let inputs = work.held_out.get(module).filter(|inputs| !inputs.rows.is_empty());
+        inputs.map(|inputs| self.loss_on(work, index, inputs, &quantized(tensor))).transpose()
+    }
+
+    /// The squared errors of the outputs over all tokens of some inputs, as rows of inputs and of outputs at even distances tell.
+    fn loss_on(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        index: usize,
+        inputs: &Inputs,
+        quantized: &WeightMatrix<'a>,
+    ) -> Result<f64, BlockwiseError> {
+        let float = self.matrix(&work.float, work.block.index, &self.plan.layers[index])?;
+        let (columns, isa) = (float.columns, self.engine.isa);
+        let rows: Vec<usize> = loss_rows(float.rows).collect();
+        let of_rows = |rows: &[usize]| {
+            let (of_float, of_quantized) = (rows_of(isa, &float, rows), rows_of(isa, quantized, rows));
+            let errors: Vec<f32> = of_float.iter().zip(of_quantized).map(|(w, q)| w - q).collect();
+            error_of_outputs(&errors, &inputs.rows, columns)
+        };
+        let sums: Vec<f64> = rows.par_chunks(BAND).map(of_rows).collect();
+        let share = (rows.len() * inputs.rows.len()) as f64 / (float.rows * columns) as f64;
+        Ok(sums.iter().sum::<f64>() * inputs.statistic.tokens() as f64 / share)
+    }
+
+    /// The loss of rounding to nearest over all calibration tokens, as rows at even distances tell: of all of them it would take
+    /// as long as all codes.
+    pub(super) fn loss_of_nearest(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        index: usize,
+        hessian: &Hessian,
+    ) -> Result<f64, BlockwiseError> {
+        let (nearest, float) =
+            (self.unchanged(work, index)?, self.matrix(&work.float, work.block.index, &self.plan.layers[index])?);
+        let (rows, isa): (Vec<usize>, _) = (loss_rows(nearest.rows).collect(), self.engine.isa);
+        let loss = hessian.loss(&rows_of(isa, &float, &rows), &rows_of(isa, &nearest, &rows));
+        Ok(loss * nearest.rows as f64 / rows.len() as f64)
+    }
+
+    /// The source's weight rounded to nearest, with the scales that were moved since: what there would be without any
+    /// algorithm, for the same outputs.
+    fn unchanged(&self, work: &Work<'_, '_, 'a>, index: usize) -> Result<WeightMatrix<'a>, BlockwiseError> {
+        let (layer, block, none) = (&self.plan.layers[index], work.block.index, Overlay::default());
+        let context = self.context(&none, block, index)?;
+        let nearest = quantized(&self.nearest(layer, &self.matrix(&none, block, layer)?, context)?);
+        Ok(match work.foldings.folding(&layer.module) {
+            Some(folding) => nearest.folded(Arc::new(Folding { limits: None, ..folding })),
+            None => nearest,
+        })
+    }
+}
+
+fn rows_of(isa: Isa, matrix: &WeightMatrix<'_>, rows: &[usize]) -> Vec<f32> {
+    let mut values = Vec::new();
+    for row in rows {
+        matrix.read(isa, &Band { rows: *row..row + 1, columns: 0..matrix.columns }, &mut values);
+    }
+    values
+}
+
+fn quantized<'a>(tensor: &QuantTensor) -> WeightMatrix<'a> {
+    WeightMatrix::quantized(Arc::new(tensor.clone()))
+}
+
+fn loss_rows(rows: usize) -> impl Iterator<Item = usize> {
+    (0..rows).step_by((rows / LOSS_ROWS).max(1))
+}
+
+/// The squares of all products of rows of errors and of inputs, summed.
+fn error_of_outputs(errors: &[f32], inputs: &[f32], columns: usize) -> f64 {
+    let (rows, tokens) = (errors.len() / columns.max(1), inputs.len() / columns.max(1));
+    let mut outputs = vec![0.0; rows * tokens];
+    let right = Matrix::new(inputs, tokens, columns, columns).transposed();
+    let left = Matrix::new(errors, rows, columns, columns);
+    multiply(MatrixMut::new(&mut outputs, rows, tokens, tokens), left, right, 1.0, Threads::One);
+    outputs.iter().map(|output| f64::from(*output).powi(2)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::error_of_outputs;
+
+    #[test]
+    fn errors_of_outputs_are_squared_and_summed() {
+        // Two rows of errors, three tokens, two inputs.
+        assert_eq!(error_of_outputs(&[1.0, 0.0, 1.0, -1.0], &[1.0, 2.0, 3.0, 3.0, 0.0, 1.0], 2), 12.0);
+    }
+}

@@ -1,0 +1,238 @@
+//! A run's hold on an output: the lock that keeps other runs out, and what an earlier run has left there. Work that was done with
+//! other options is neither gone on with nor thrown away: the run is refused.
+
+use super::output_check::check_beside;
+use super::output_error::{Differing, OutputError};
+use super::output_paths::Paths;
+use crate::blockwise::State;
+use crate::calibration::StatisticsFile;
+use crate::journal::{Found, Journal, Options};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// An output that no other run can take up while this is held. Dropped before anything was done for the output, it leaves nothing.
+#[derive(Debug)]
+pub struct Claim {
+    // Dropped before the journal, whose lock keeps others out meanwhile.
+    guard: Guard,
+    held: Held,
+}
+
+/// Removes a journal of nothing.
+#[derive(Debug)]
+struct Guard(Option<Paths>);
+
+/// What is held.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) paths: Paths,
+    pub(super) journal: Journal,
+    pub(super) found: Found,
+    pub(super) options: Options,
+}
+
+impl Claim {
+    /// Refuses an output that another run is writing, or on which an interrupted run has done work with other options, without
+    /// touching anything. Where one of the runs states no options they are not compared.
+    ///
+    /// # Errors
+    /// [`OutputError::Busy`], [`OutputError::OtherOptions`], [`OutputError::InTheWay`].
+    pub fn check(target: &Path, options: &Options) -> Result<(), OutputError> {
+        let paths = Paths::of(target)?;
+        if !paths.journal.exists() {
+            return Ok(());
+        }
+        check_beside(&paths)?;
+        let (_, found) = open(&paths)?;
+        refuse_other_options(&paths, &found, options)
+    }
+
+    /// Takes hold of an output.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), and the system's.
+    pub fn take(target: &Path, options: &Options) -> Result<Claim, OutputError> {
+        let paths = Paths::of(target)?;
+        // Whatever has a name of these and no journal is not ours, and would seem to be once there is one.
+        check_beside(&paths)?;
+        if let Some(parent) = paths.target.parent() {
+            fs::create_dir_all(parent).map_err(OutputError::io("create", parent))?;
+        }
+        let (journal, found) = open(&paths)?;
+        refuse_other_options(&paths, &found, options)?;
+        let claimed = if has_work(&paths, &found) { journal.hold(&found) } else { journal.begin("", options) };
+        claimed.map_err(OutputError::io("write", &paths.journal))?;
+        let guard = Guard(Some(paths.clone()));
+        Ok(Claim { guard, held: Held { paths, journal, found, options: options.clone() } })
+    }
+
+    /// The output.
+    pub fn target(&self) -> &Path {
+        &self.held.paths.target
+    }
+
+    pub(super) fn into_held(self) -> Held {
+        let Claim { mut guard, held } = self;
+        guard.0 = None;
+        held
+    }
+
+    /// Refuses to go on with, or to throw away, what was made for another plan.
+    pub(super) fn refuse_other_plan(&self, plan: &str, overwrite: bool) -> Result<(), OutputError> {
+        let Held { paths, found, .. } = &self.held;
+        let is_other = found.plan.as_deref().is_some_and(|other| !other.is_empty() && other != plan);
+        // What is whole under its name is replaced as any other output is.
+        let is_replaced = overwrite && found.whole && paths.target.exists() && !paths.staging.exists();
+        if is_other && !is_replaced && has_output(paths, found) {
+            Err(OutputError::OtherRun(paths.target.clone()))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Removes what an interrupted run has left, if anything: unfinished work, and with `made` a whole output that it could not
+    /// acknowledge any more. What it had set aside comes back.
+    ///
+    /// # Errors
+    /// [`OutputError::Busy`], [`OutputError::InTheWay`], the system's.
+    pub fn discard(target: &Path, made: bool) -> Result<(), OutputError> {
+        let paths = Paths::of(target)?;
+        if !paths.journal.exists() {
+            return Ok(());
+        }
+        check_beside(&paths)?;
+        let (_journal, found) = open(&paths)?;
+        let is_placed = found.whole && paths.target.exists();
+        if !paths.target.exists() && paths.replaced.exists() {
+            fs::rename(&paths.replaced, &paths.target).map_err(OutputError::io("restore", &paths.target))?;
+        }
+        if is_placed && made {
+            super::output::remove_dir(&paths.target)?;
+        }
+        State::remove(&paths.target).map_err(OutputError::io("remove", &State::directory(&paths.target)))?;
+        let statistics = StatisticsFile::beside(&paths.target, String::new());
+        statistics.remove().map_err(OutputError::io("remove", statistics.path()))?;
+        super::output::clear_away(&paths)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let Some(paths) = &self.0 else { return };
+        let [beside @ .., journal] = paths.beside();
+        let is_placed = Journal::peek(&journal).whole && paths.target.exists();
+        if !is_placed && !beside.iter().any(|path| path.exists()) {
+            // One that cannot be removed does no harm.
+            let _ = fs::remove_file(&journal);
+        }
+    }
+}
+
+fn open(paths: &Paths) -> Result<(Journal, Found), OutputError> {
+    Journal::open(&paths.journal).map_err(|cause| match cause.kind() {
+        io::ErrorKind::WouldBlock => {
+            let process = Journal::peek(&paths.journal).process;
+            OutputError::Busy { path: paths.target.clone(), process }
+        }
+        _ => OutputError::Io { action: "open", path: paths.journal.clone(), cause },
+    })
+}
+
+/// Whether there is anything that a run could go on with.
+fn has_work(paths: &Paths, found: &Found) -> bool {
+    let [_, _, blocks, statistics, _] = paths.beside();
+    has_output(paths, found) || blocks.exists() || statistics.exists()
+}
+
+/// Whether there are tensors of a plan, or all that is made of it.
+fn has_output(paths: &Paths, found: &Found) -> bool {
+    !found.entries.is_empty() && paths.staging.exists()
+        || found.whole && (paths.staging.exists() || paths.target.exists())
+}
+
+fn refuse_other_options(paths: &Paths, found: &Found, options: &Options) -> Result<(), OutputError> {
+    if !has_work(paths, found) || found.options.is_empty() || options.is_empty() {
+        return Ok(());
+    }
+    let names: BTreeSet<&String> = found.options.keys().chain(options.keys()).collect();
+    let differing = names.into_iter().filter_map(|name| {
+        let (then, now) = (found.options.get(name), options.get(name));
+        let differ = !is_same(then.map(String::as_str), now.map(String::as_str));
+        differ.then(|| Differing { name: name.clone(), then: then.cloned(), now: now.cloned() })
+    });
+    match differing.collect::<Vec<_>>() {
+        none if none.is_empty() => Ok(()),
+        differing => Err(OutputError::OtherOptions { path: paths.target.clone(), differing }),
+    }
+}
+
+/// Whether two values are the same, or name the same file.
+fn is_same(then: Option<&str>, now: Option<&str>) -> bool {
+    let real = |value: Option<&str>| value.and_then(|value| Path::new(value).canonicalize().ok());
+    then == now || real(then).is_some_and(|then| Some(then) == real(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(samples: &str) -> Options {
+        [("--num-samples".to_owned(), samples.to_owned())].into()
+    }
+
+    #[test]
+    fn work_with_other_options_is_kept_until_it_is_discarded() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("new/out");
+        drop(Claim::take(&target, &options("64")).unwrap());
+        assert_eq!(fs::read_dir(dir.path().join("new")).unwrap().count(), 0, "nothing was done");
+        let claim = Claim::take(&target, &options("64")).unwrap();
+        let busy = Claim::check(&target, &options("64")).unwrap_err().to_string();
+        assert!(busy.contains(&format!("process {}", std::process::id())), "{busy}");
+        fs::create_dir(dir.path().join("new/out.partial.blocks")).unwrap();
+        drop(claim);
+        Claim::check(&target, &options("64")).unwrap();
+        Claim::check(&target, &Options::new()).unwrap();
+        for refused in [Claim::check(&target, &options("63")), Claim::take(&target, &options("63")).map(drop)] {
+            let told = refused.unwrap_err().to_string();
+            assert!(told.contains("--num-samples 64, now --num-samples 63"), "{told}");
+        }
+        Claim::discard(&target, false).unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("new")).unwrap().count(), 0);
+        Claim::check(&target, &options("63")).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_kvants_is_in_the_way() {
+        for (name, is_dir) in [
+            ("out.partial", true),
+            ("out.partial.blocks", true),
+            ("out.partial.statistics", false),
+            ("out.partial.journal", false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let (target, stranger) = (dir.path().join("out"), dir.path().join(name));
+            if is_dir { fs::create_dir(&stranger) } else { fs::write(&stranger, "mine") }.unwrap();
+            let refused = Claim::take(&target, &options("1")).unwrap_err();
+            assert!(matches!(&refused, OutputError::InTheWay(path) if *path == stranger), "{refused}");
+            let _ = Claim::discard(&target, true);
+            assert!(stranger.exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_set_aside_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        let claim = Claim::take(&target, &options("1")).unwrap();
+        fs::create_dir(dir.path().join("out.partial")).unwrap();
+        fs::create_dir(dir.path().join("out.partial.replaced")).unwrap();
+        fs::write(dir.path().join("out.partial.replaced/config.json"), "old").unwrap();
+        drop(claim);
+        Claim::discard(&target, true).unwrap();
+        assert_eq!(fs::read(target.join("config.json")).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,187 @@
+//! What Kvant wrote into a directory: `kvant_manifest.json`, with the size and the hash of every file. By it an output that is
+//! replaced is told from what somebody else has put there.
+
+use super::output_error::OutputError;
+use kvant_container::{Durability, MANIFEST_FILE, positioned, write_file};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The version of the fields' meaning.
+const VERSION: u32 = 1;
+
+/// Bytes that are hashed at a time: the hash of a file is that of the hashes of such pieces.
+const PIECE: u64 = 4 << 20;
+
+/// Names that a message tells before it counts.
+const TOLD: usize = 5;
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    kvant_manifest: u32,
+    files: BTreeMap<String, Recorded>,
+}
+
+#[derive(PartialEq, Serialize, Deserialize)]
+struct Recorded {
+    bytes: u64,
+    /// XXH3 (64 bits) of the little-endian XXH3 of each piece of 4 MiB, in hexadecimal.
+    xxh3_of_4mib: String,
+}
+
+/// How closely a directory is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Names and sizes.
+    Names,
+    /// All bytes.
+    Bytes,
+}
+
+/// Writes the manifest of a directory that is complete.
+pub(super) fn write(dir: &Path, durability: Durability) -> Result<(), OutputError> {
+    let path = dir.join(MANIFEST_FILE);
+    let failed = |cause| OutputError::Io { action: "write", path: path.clone(), cause };
+    let mut files = BTreeMap::new();
+    for name in names(dir).map_err(failed)? {
+        let file = dir.join(&name);
+        let recorded = recorded(&file).map_err(OutputError::io("read", &file))?;
+        files.insert(name, recorded);
+    }
+    let text = serde_json::to_string_pretty(&Manifest { kvant_manifest: VERSION, files });
+    let text = text.map_err(io::Error::from).map_err(failed)?;
+    write_file(&path, (text + "\n").as_bytes()).map_err(failed)?;
+    match durability {
+        Durability::Process => Ok(()),
+        Durability::Disk => File::open(&path).and_then(|file| file.sync_all()).map_err(failed),
+    }
+}
+
+/// What of a directory is not as Kvant wrote it, in words; nothing where all of it is.
+pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
+    let found = names(dir)?;
+    let stored = fs::read(dir.join(MANIFEST_FILE)).unwrap_or_default();
+    let stored: Option<Manifest> = serde_json::from_slice(&stored).ok();
+    let Some(manifest) = stored.filter(|manifest| manifest.kvant_manifest == VERSION) else {
+        let all = found.into_iter().map(|name| (name, false)).collect::<Vec<_>>();
+        return Ok(Some(format!("it has no {MANIFEST_FILE}, which tells what Kvant wrote, and holds {}", told(&all))));
+    };
+    let mut strangers = Vec::new();
+    for name in found {
+        match manifest.files.get(&name) {
+            None => strangers.push((name, false)),
+            Some(recorded) if !is_unchanged(&dir.join(&name), recorded, look)? => strangers.push((name, true)),
+            Some(_) => {}
+        }
+    }
+    Ok((!strangers.is_empty()).then(|| format!("it holds what Kvant did not write: {}", told(&strangers))))
+}
+
+/// The first names, those of changed files marked, and how many more there are.
+fn told(strangers: &[(String, bool)]) -> String {
+    let first = strangers.iter().take(TOLD);
+    let names =
+        first.map(|(name, changed)| format!("{}{}", name.escape_debug(), if *changed { " (changed)" } else { "" }));
+    let names = names.collect::<Vec<_>>().join(", ");
+    match strangers.len().saturating_sub(TOLD) {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    }
+}
+
+fn is_unchanged(file: &Path, expected: &Recorded, look: Look) -> io::Result<bool> {
+    // A link is somebody else's, whatever it leads to.
+    let found = file.symlink_metadata()?;
+    if !found.is_file() || found.len() != expected.bytes {
+        return Ok(false);
+    }
+    Ok(look == Look::Names || recorded(file)? == *expected)
+}
+
+fn recorded(path: &Path) -> io::Result<Recorded> {
+    let file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let hashes = (0..bytes.div_ceil(PIECE)).into_par_iter().map(|piece| {
+        let start = piece * PIECE;
+        let mut buffer = vec![0; PIECE.min(bytes - start) as usize];
+        positioned::read_exact_at(&file, &mut buffer, start)?;
+        Ok(xxh3_64(&buffer).to_le_bytes())
+    });
+    let hashes = hashes.collect::<io::Result<Vec<_>>>()?;
+    Ok(Recorded { bytes, xxh3_of_4mib: format!("{:016x}", xxh3_64(hashes.as_flattened())) })
+}
+
+/// All files below a directory but the manifest, and folders without any, sorted, with `/` between folders.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    let mut left = vec![PathBuf::new()];
+    while let Some(folder) = left.pop() {
+        let entries = fs::read_dir(dir.join(&folder))?.collect::<io::Result<Vec<_>>>()?;
+        if entries.is_empty() && folder != Path::new("") {
+            names.push(folder);
+            continue;
+        }
+        for entry in entries {
+            let name = folder.join(entry.file_name());
+            match entry.file_type()?.is_dir() {
+                true => left.push(name),
+                false => names.push(name),
+            }
+        }
+    }
+    let text = |name: PathBuf| {
+        let parts = name.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
+        parts.collect::<Vec<_>>().join("/")
+    };
+    let mut names: Vec<String> = names.into_iter().map(text).filter(|name| name != MANIFEST_FILE).collect();
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_changed_or_added_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let look = |look| strangers(dir.path(), look).unwrap();
+        fs::write(path("config.json"), "{}").unwrap();
+        fs::create_dir(path("inner")).unwrap();
+        fs::write(path("inner/weights"), "w").unwrap();
+        assert!(look(Look::Names).unwrap().contains("no kvant_manifest.json"));
+        write(dir.path(), Durability::Process).unwrap();
+        let first = fs::read(path(MANIFEST_FILE)).unwrap();
+        write(dir.path(), Durability::Process).unwrap();
+        assert_eq!(fs::read(path(MANIFEST_FILE)).unwrap(), first);
+        assert_eq!((look(Look::Names), look(Look::Bytes)), (None, None));
+        fs::write(path("config.json"), "[]").unwrap();
+        assert_eq!(look(Look::Names), None, "the size is the same");
+        assert!(look(Look::Bytes).unwrap().ends_with(": config.json (changed)"));
+        fs::remove_file(path("config.json")).unwrap();
+        assert_eq!(look(Look::Bytes), None, "what is gone is nobody's loss");
+        fs::create_dir(path("logs")).unwrap();
+        (0..6).for_each(|n| fs::write(path(&format!("note{n}")), "").unwrap());
+        let told = look(Look::Names).unwrap();
+        assert!(told.ends_with(": logs, note0, note1, note2, note3 and 2 more"), "{told}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_place_of_a_file_is_a_stranger() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("a"), "same").unwrap();
+        write(dir.path(), Durability::Process).unwrap();
+        let elsewhere = tempfile::NamedTempFile::new().unwrap();
+        fs::write(elsewhere.path(), "same").unwrap();
+        fs::remove_file(path("a")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), path("a")).unwrap();
+        assert!(strangers(dir.path(), Look::Bytes).unwrap().is_some());
+    }
+}

@@ -1,0 +1,76 @@
+//! Embeddings by their names: tables whose rows are looked up are no linear layers, though they are matrices.
+
+use super::names::parse_index;
+
+/// Words of names that say that a module is a table of which rows are looked up.
+const TABLES: [&str; 12] = [
+    "codebook",
+    "embd",
+    "embed",
+    "embedding",
+    "embeddings",
+    "embeds",
+    "emb",
+    "lookup",
+    "table",
+    "tables",
+    "wpe",
+    "wte",
+];
+
+/// Last words of names of linear layers that work on what was looked up.
+const WORKS_ON_TABLES: [&str; 10] =
+    ["dense", "fc", "in", "layer", "layers", "linear", "mapping", "proj", "project", "projection"];
+
+/// Whether a module is an embedding by its name. The last part decides, word by word: `time_text_embed.linear_1` is a linear layer.
+pub(crate) fn is_embedding_name(module: &str) -> bool {
+    let mut parts = module.rsplit('.');
+    let leaf = parts.next().unwrap_or(module);
+    // Lists of tables: `embed_tokens.0`. Other lists have layers in them: `time_embed.0`.
+    if parse_index(leaf).is_some() {
+        let list = parts.next().unwrap_or_default();
+        return list.ends_with("embeddings") || list.ends_with("embed_tokens");
+    }
+    if leaf == "embed_in" {
+        return true;
+    }
+    let last = leaf.rsplit('_').next().unwrap_or(leaf);
+    let is_table = leaf.split('_').any(|word| TABLES.contains(&word)) || matches!(last, "token" | "tokens");
+    is_table && !WORKS_ON_TABLES.contains(&last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_last_part_tell_embeddings_from_layers() {
+        for table in [
+            "model.embed_tokens",
+            "embeddings.word_embeddings",
+            "user_table",
+            "item_lookup",
+            "emb",
+            "decoder.freq_emb",
+            "mask_decoder.mask_tokens",
+            "gpt_neox.embed_in",
+            "decoder.embed_tokens.2",
+            "transformer.wte",
+        ] {
+            assert!(is_embedding_name(table), "{table}");
+        }
+        for layer in [
+            "time_text_embed.timestep_embedder.linear_1",
+            "context_embedder",
+            "x_embedder",
+            "time_embedding.linear_2",
+            "time_embed.0",
+            "down_blocks.0.resnets.0.time_emb_proj",
+            "embeddings_project",
+            "encoder.embedding_hidden_mapping_in",
+            "remembering",
+        ] {
+            assert!(!is_embedding_name(layer), "{layer}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a conversion to plain floats keeps of the source's quantized activations, where evaluation shall apply it.
+
+use super::Usual;
+use crate::config_json::ModuleScheme;
+use crate::config_json::fake::FakeQuantization;
+use crate::import::{Import, StoredActivation};
+use crate::network::Linear;
+use crate::plan::Site;
+use crate::plan::build::Builder;
+use kvant_quant::activation::StaticParameters;
+use kvant_quant::scheme::TensorScheme;
+use std::collections::BTreeSet;
+
+impl Builder<'_> {
+    /// How the source quantizes activations, by the names that the output has; `None` where it does not.
+    pub(super) fn stored_fake_quantization(&self, import: &Import<'_>, usual: Usual) -> Option<FakeQuantization> {
+        let mut parameters: Vec<(Site, StaticParameters)> = Vec::new();
+        let mut scheme_at = |site: Site, stored: &Option<StoredActivation>| {
+            let stored = stored.as_ref()?;
+            parameters.extend(stored.parameters.clone().map(|found| (site, found)));
+            Some(stored.scheme)
+        };
+        let mut layers: Vec<(String, ModuleScheme)> = Vec::new();
+        for linear in self.network.linears() {
+            let Some(stored) = import.activations(&linear.module) else { continue };
+            let name = self.output_name(&linear.module);
+            let input = scheme_at(Site::Input(name.clone()), &stored.input);
+            let output = scheme_at(Site::Output(name.clone()), &stored.output);
+            layers.push((name, ModuleScheme { weight: self.stored_scheme(linear, usual), input, output }));
+        }
+        let mut attention = Vec::new();
+        for block in self.network.blocks() {
+            let Some(stored) = import.attention(*block) else { continue };
+            let sites = [
+                (Site::Key(*block), &stored.key),
+                (Site::Value(*block), &stored.value),
+                (Site::Query(*block), &stored.query),
+                (Site::Probabilities(*block), &stored.probabilities),
+            ];
+            for (site, stored) in sites {
+                attention.extend(scheme_at(site.clone(), stored).map(|scheme| (site, scheme)));
+            }
+        }
+        let layers: Vec<(&str, ModuleScheme)> = layers.iter().map(|(name, scheme)| (name.as_str(), *scheme)).collect();
+        let others: Vec<String> = self.other_modules(&[]).into_iter().map(|module| self.output_name(module)).collect();
+        let quantized: BTreeSet<&str> = layers.iter().map(|(name, _)| *name).collect();
+        let others: Vec<&str> = others.iter().map(String::as_str).filter(|name| !quantized.contains(name)).collect();
+        let described = FakeQuantization::new(&layers, &others, &attention)?;
+        Some(described.with_parameters(parameters.iter().map(|(site, found)| (site, found))))
+    }
+
+    fn stored_scheme(&self, linear: &Linear, usual: Usual) -> Option<TensorScheme> {
+        match self.tensors[linear.weight].packed()? {
+            [matrix] => usual.scheme_of(matrix),
+            _ => None,
+        }
+    }
+}

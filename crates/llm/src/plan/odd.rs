@@ -1,0 +1,173 @@
+//! Layers that cannot be what the rest becomes: one of them does not refuse a model. They stay in floats, and the plan says why. Schemes
+//! that do not fit a large part of the model are refused, and so are those that were asked for by name.
+
+use super::build::{Builder, has_tensor_scale};
+use super::{LayerOutput, PlanError, PlannedLayer, SourceWeight};
+use crate::export::{CannotHold, Export};
+use crate::family::Orientation;
+use crate::network::{Linear, Notice};
+use crate::recipe::Decision;
+use kvant_container::Dtype;
+use kvant_quant::scheme::LayerScheme;
+use std::collections::BTreeMap;
+
+/// Why the plan keeps them, in its table.
+const DOES_NOT_FIT: &str = "does not fit the scheme";
+const READ_AS_FLOAT: &str = "read as a float";
+
+/// Of the weights that are to be quantized, one part in so many may be left in floats because a scheme does not fit.
+const TOLERATED_PART: usize = 4;
+
+/// Architectures whose forward pass in transformers casts its activations to the type of the weight of `wo`: in Quark's layout that is
+/// one of packed integers.
+const CASTS_TO_WO: &[&str] =
+    &["kosmos-2.5", "longt5", "mt5", "pix2struct", "pop2piano", "switch_transformers", "t5", "udop", "umt5"];
+
+/// Architectures whose experts transformers takes apart before it loads compressed-tensors.
+const UNFUSES_EXPERTS: &[&str] = &["llama4", "llama4_text"];
+
+impl Builder<'_> {
+    /// Finds the layers that stay in floats although their scheme is the default one.
+    pub(super) fn set_odd_layers_aside(&mut self) -> Result<(), PlanError> {
+        self.refuse_experts_that_do_not_load()?;
+        self.set_casting_layers_aside()?;
+        let mut problems: BTreeMap<usize, String> = BTreeMap::new();
+        let (mut misfits, mut all) = (0, 0);
+        for (index, linear) in self.network.linears().iter().enumerate() {
+            let Some(scheme) = self.by_default(linear) else { continue };
+            let elements = linear.out_features.saturating_mul(linear.in_features);
+            all += elements;
+            if let Some(problem) = self.problem(linear, scheme) {
+                misfits += elements;
+                problems.insert(index, problem);
+            }
+        }
+        if misfits.saturating_mul(TOLERATED_PART) <= all {
+            self.keep_with_siblings(&problems);
+        }
+        Ok(())
+    }
+
+    /// The scheme of a layer that nothing is said of by name.
+    fn by_default(&self, linear: &Linear) -> Option<LayerScheme> {
+        let unnamed = matches!(self.recipe.decide(&linear.module), Decision::Default(_));
+        self.decide(&linear.module, linear.kept).ok().filter(|_| unnamed)
+    }
+
+    /// Why a layer cannot be what its scheme says.
+    fn problem(&self, linear: &Linear, scheme: LayerScheme) -> Option<String> {
+        let (rows, columns) = (linear.out_features, linear.in_features);
+        if rows == 0 || columns == 0 || self.export.is_for_fused_experts() {
+            return None;
+        }
+        if let Err(problem) = scheme.weight.check_shape(rows, columns) {
+            return Some(problem.to_string());
+        }
+        if self.export == Export::Fake {
+            return None;
+        }
+        match self.parts(&self.planned(linear, scheme).ok()?, None) {
+            Err(PlanError::Export { problem, .. }) => Some(problem.reason),
+            _ => None,
+        }
+    }
+
+    /// A layer with its scheme, before its tensors are declared.
+    pub(super) fn planned(&self, linear: &Linear, scheme: LayerScheme) -> Result<PlannedLayer, PlanError> {
+        let source = SourceWeight {
+            tensor: self.tensors[linear.weight].stored_name(),
+            position: self.tensors[linear.weight].position,
+            expert: None,
+            input_major: linear.orientation == Orientation::InOut,
+            dtype: self.source_type(linear.weight)?,
+            storage: self.storage(linear)?,
+        };
+        let shares = has_tensor_scale(scheme.weight);
+        Ok(PlannedLayer {
+            name: self.output_name(&linear.module),
+            module: linear.module.clone(),
+            role: linear.role.name(),
+            rows: linear.out_features,
+            columns: linear.in_features,
+            scheme,
+            source,
+            shares_scale: linear.siblings.filter(|_| shares).map(|group| group.index()),
+            is_fused: linear.siblings.is_some(),
+            output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
+        })
+    }
+
+    /// Loaders fuse siblings, which therefore stay together; a note for each reason.
+    fn keep_with_siblings(&mut self, problems: &BTreeMap<usize, String>) {
+        let mut notes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (index, problem) in problems {
+            let linear = &self.network.linears()[*index];
+            let group = linear.siblings.map(|group| &self.network.siblings()[group.index()].members);
+            let members = group.into_iter().flatten().map(|id| self.network.linear(*id).module.clone());
+            let together: Vec<String> = members.chain([linear.module.clone()]).collect();
+            notes.entry(problem).or_default().push(linear.module.clone());
+            self.odd.extend(together.into_iter().map(|module| (module, DOES_NOT_FIT)));
+        }
+        let notes = notes.into_iter().map(|(problem, modules)| format!("{} in floats: {problem}", stays(&modules)));
+        self.notices.extend(notes);
+    }
+
+    /// In Quark's layout, the layers whose weight a loader reads as a float.
+    fn set_casting_layers_aside(&mut self) -> Result<(), PlanError> {
+        let casts = self.config.model_types.iter().any(|name| CASTS_TO_WO.contains(&name.as_str()));
+        if self.export != Export::Quark || !casts {
+            return Ok(());
+        }
+        let linears = self.network.linears().iter().filter(|linear| linear.module.ends_with(".wo"));
+        let modules: Vec<String> = linears.map(|linear| linear.module.clone()).collect();
+        for module in &modules {
+            if let Decision::Override(scheme) = self.recipe.decide(module) {
+                let problem = CannotHold {
+                    reason:
+                        "transformers casts activations to the type of this weight, which Quark's layout makes integers"
+                            .to_owned(),
+                    hint: "leave it in floats, or use --format compressed-tensors".to_owned(),
+                };
+                return Err(PlanError::Export { layer: module.clone(), scheme: scheme.to_string(), problem });
+            }
+        }
+        if !modules.is_empty() {
+            self.notices.push(format!(
+                "{} in floats: transformers casts activations to the type of this weight; --format compressed-tensors quantizes it",
+                stays(&modules)
+            ));
+        }
+        self.odd.extend(modules.into_iter().map(|module| (module, READ_AS_FLOAT)));
+        Ok(())
+    }
+
+    /// Experts in one tensor that transformers looks for one by one where the rest is in compressed-tensors' layout.
+    fn refuse_experts_that_do_not_load(&self) -> Result<(), PlanError> {
+        let unfuses = self.config.model_types.iter().any(|name| UNFUSES_EXPERTS.contains(&name.as_str()));
+        let experts = self.network.notices().iter().find_map(|notice| match notice {
+            Notice::UnknownExperts { first, .. } => Some(first.clone()),
+            _ => None,
+        });
+        let Some(layer) = experts.filter(|_| unfuses && self.export == Export::CompressedTensors) else {
+            return Ok(());
+        };
+        let problem = CannotHold {
+            reason: "transformers looks for the experts of this architecture one by one in compressed-tensors' layout, and would start \
+                     them at random: Kvant does not take them apart"
+                .to_owned(),
+            hint: "use --format quark or fake, in which they stay one tensor of floats".to_owned(),
+        };
+        let scheme = self.recipe.scheme_name();
+        Err(PlanError::Export { layer, scheme, problem })
+    }
+}
+
+/// The first of some layers, and how many more there are.
+fn stays(modules: &[String]) -> String {
+    let first = modules.first().map_or("", String::as_str);
+    match modules.len() {
+        1 => format!("`{first}` stays"),
+        2 => format!("`{first}` and one more layer stay"),
+        count => format!("`{first}` and {} more layers stay", count - 1),
+    }
+}

@@ -1,0 +1,121 @@
+//! What would most likely make a quantized model better: options that its recipe does not use and could, the cheapest first.
+
+use kvant_container::onnx::{ModelProto, Spill};
+use serde::Serialize;
+
+use crate::algorithm::{self, Algorithm, Equalization, equalize};
+use crate::calibration::Method;
+use crate::recipe::{Layout, Recipe};
+
+/// Options that are named at most: the dearer ones come after these were tried.
+const MOST: usize = 3;
+
+/// An option that may help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Remedy {
+    /// As it is typed.
+    pub option: &'static str,
+    /// What it does.
+    pub about: &'static str,
+}
+
+/// Whether a recipe can still use a remedy.
+type Applies = fn(&Recipe, &ModelProto, Option<&Spill>) -> bool;
+
+/// In the order of what they cost.
+const REMEDIES: &[(Remedy, Applies)] = &[
+    (
+        Remedy { option: "--cle", about: "scales channels of consecutive layers so that both use their range" },
+        |recipe, float, spill| takes(recipe, "cle") && has_pairs(float, spill),
+    ),
+    (Remedy { option: "--per-channel", about: "a scale for each output channel of a weight" }, |recipe, _, _| {
+        let layout = !matches!(recipe.layout, Layout::MatMulNBits { .. } | Layout::Float(_));
+        layout && !recipe.npu && !recipe.weight.per_channel && recipe.weight.element.is_integer()
+    }),
+    (
+        Remedy { option: "--calibration-method auto", about: "the method that loses least, for each tensor" },
+        |recipe, _, _| {
+            let observed = recipe.activation.filter(|_| recipe.needs_data());
+            observed.is_some_and(|activation| activation.method != Method::Auto)
+        },
+    ),
+    (
+        Remedy { option: "--algorithm bias-correction", about: "biases that make up for the mean error of a layer" },
+        |recipe, _, _| takes(recipe, "bias-correction"),
+    ),
+    (
+        Remedy { option: "--algorithm adaround", about: "trains whether each weight is rounded up or down; minutes" },
+        |recipe, _, _| takes(recipe, "adaround"),
+    ),
+    (
+        Remedy {
+            option: "kvant sensitivity --target-sqnr DB -o mixed.toml",
+            about: "finds the layers that need more bits, and writes a recipe of mixed types",
+        },
+        |recipe, _, _| matches!(recipe.layout, Layout::Qdq | Layout::QOperator) && recipe.needs_data(),
+    ),
+];
+
+/// The cheapest options that a recipe does not use yet and that the model, simplified and in float, has something for.
+pub fn remedies(recipe: &Recipe, float: &ModelProto, spill: Option<&Spill>) -> Vec<Remedy> {
+    let applies = |(_, applies): &&(Remedy, Applies)| applies(recipe, float, spill);
+    REMEDIES.iter().filter(applies).take(MOST).map(|(remedy, _)| *remedy).collect()
+}
+
+/// Whether an algorithm can be added to a recipe.
+fn takes(recipe: &Recipe, name: &str) -> bool {
+    let Some(algorithm) = Algorithm::named(name) else { return false };
+    let mut more = recipe.clone();
+    let quantized = recipe.activation.is_some_and(|activation| activation.element.is_integer());
+    quantized && more.algorithms.add_new(algorithm).is_ok() && algorithm::check(&more).is_ok()
+}
+
+/// Whether there are layers to equalize.
+fn has_pairs(float: &ModelProto, spill: Option<&Spill>) -> bool {
+    equalize(&mut float.clone(), Equalization::USUAL, spill).is_ok_and(|pairs| !pairs.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::node;
+    use crate::preset::Preset;
+    use crate::test_models::{floats, model};
+
+    fn options(preset: &str, nodes: &[&str]) -> Vec<&'static str> {
+        let mut input = "x".to_owned();
+        let nodes = nodes.iter().enumerate().map(|(at, op)| {
+            let output = format!("t{at}");
+            let weight = if *op == "Conv" { vec![input.as_str(), "w"] } else { vec![input.as_str()] };
+            let made = node(op, &output, &weight, &[&output]);
+            input = output;
+            made
+        });
+        let nodes: Vec<_> = nodes.collect();
+        let weights = vec![floats("w", &[2, 2, 1, 1], &[1.0, 8.0, 0.1, 2.0])];
+        let mut model = model(17, nodes, weights, &["x"], &[&input]);
+        // Layers that share a weight are none that could be scaled apart.
+        let graph = model.graph.as_mut().unwrap();
+        for (at, node) in graph.node.iter_mut().enumerate().filter(|(_, node)| node.op_type() == "Conv") {
+            let own = format!("w{at}");
+            graph.initializer.push(floats(&own, &[2, 2, 1, 1], &[1.0, 8.0, 0.1, 2.0]));
+            node.input[1] = own;
+        }
+        let recipe = Preset::resolve(preset).unwrap().unwrap();
+        remedies(&recipe, &model, None).iter().map(|remedy| remedy.option).collect()
+    }
+
+    #[test]
+    fn the_cheapest_that_apply_are_named_and_none_that_is_used() {
+        const PAIR: &[&str] = &["Conv", "Relu", "Conv"];
+        assert_eq!(options("A8W8", PAIR), ["--cle", "--per-channel", "--calibration-method auto"]);
+        assert_eq!(
+            options("A8W8_CLE", PAIR),
+            ["--per-channel", "--calibration-method auto", "--algorithm bias-correction"]
+        );
+        assert_eq!(options("A8W8", &["Conv"])[0], "--per-channel");
+        assert_eq!(options("WEIGHTS_INT8", PAIR), [""; 0]);
+        assert_eq!(options("INT8_DYNAMIC_QUANT", PAIR), ["--cle"]);
+        assert!(options("A8W4_CLE_ADAROUND", PAIR).contains(&"--algorithm bias-correction"));
+    }
+}
