@@ -15,6 +15,8 @@ import sys
 # torch's bf16 products end in an illegal instruction where the processor names AMX and the system does not grant it;
 # kvant asks before it uses AMX. oneDNN reads this when torch is loaded.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# Tables are not wrapped: what tests look for in them stands in one line.
+os.environ["COLUMNS"] = "10000"
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -27,6 +29,15 @@ sys.path.insert(0, str(HERE))
 import models  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    # Processes that run tests for another have no terminal.
+    if config.pluginmanager.has_plugin("terminalreporter"):
+        config.get_terminal_writer().fullwidth = 140
+
+
 transformers.utils.logging.disable_progress_bar()
 
 

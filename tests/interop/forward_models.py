@@ -104,13 +104,13 @@ def scaled(name, shape, generator):
     return noise * shape[-1] ** -0.5 * (2 if "q_" in name or "k_" in name else 1)
 
 
-def save(name, out):
-    """The directory of a model, made on first use."""
+def save(name, out, **changes):
+    """The directory of a model, some arguments of its configuration changed, made on first use."""
     out = pathlib.Path(out)
     if (out / "config.json").exists():
         return out
     kind, arguments = MODELS[name]
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **arguments), dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **{**arguments, **changes}), dtype=torch.float32)
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
     corrections = [(n, b) for n, b in model.named_buffers() if n.endswith("correction_bias")]
     with torch.no_grad():

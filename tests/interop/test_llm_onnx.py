@@ -102,6 +102,43 @@ def test_codes(name, scheme, kvant, logits, tmp_path):  # noqa: F811
     assert_same(logits, quantized, graph, tokens_for(graph, 96), tmp_path)
 
 
+# Inputs of layers, and nodes that quantize them in a block of Llama: q, k and v read the same, and gate and up.
+ACTIVATIONS = {
+    "int8": ("QuantizeLinear", 4),
+    "int8:channel+uint8:tensor:zp!static": ("QuantizeLinear", 4),
+    "int8:channel+uint8:channel@1:zp!static": ("QuantizeLinear", 4),
+    "int8:tensor+int8:tensor!static+int8:tensor!static": ("QuantizeLinear", 4 + 7),
+    "int4:g32+int8:tensor!static": ("QuantizeLinear", 4),
+    "int4:g32+int16:tensor!static": ("QuantizeLinear", 4),
+    "fp8": ("QuantizeLinear", 4),
+    "int4:g32+e4m3:tensor!static": ("QuantizeLinear", 4),
+    "int8:channel+uint8:tensor:zp!dynamic": ("DynamicQuantizeLinear", 4),
+    "e4m3:channel+int8:tensor:zp!dynamic": ("DynamicQuantizeLinear", 4),
+}
+
+
+@pytest.mark.parametrize("scheme", ACTIVATIONS)
+@pytest.mark.parametrize("name", ("nano_llama", "nano_opt", "nano_mixtral"))
+def test_activations(name, scheme, kvant, logits, tmp_path):  # noqa: F811
+    quantized, text = tmp_path / "quantized", tmp_path / "text.txt"
+    text.write_text("The tower stood where the river turns, and nobody asked who had built it. " * 60)
+    data = ("--calib", text, "--num-samples", "8", "--seq-len", "64")
+    # int16 has no codes in a checkpoint: the graph is made of a fake-quantized one.
+    done = kvant("quantize", trained(name), "--scheme", scheme, *data, "-o", quantized)
+    assert done.returncode == 0, done.stderr
+    graph = export(kvant, quantized, tmp_path / "model.onnx")
+    made = onnx.load(graph, load_external_data=False).graph
+    operator, count = ACTIVATIONS[scheme]
+    found = sum(node.op_type == operator for node in made.node)
+    assert found == 4 * count if name == "nano_llama" else found > 0
+    tokens = tokens_for(graph, 64)[:1]
+    expected, plain = logits(quantized, tokens, tmp_path), logits(trained(name), tokens, tmp_path)
+    ours, _ = run(graph, tokens)
+    # Mostly equal to the last digits; a value near the middle of two codes may go to either, which is still far from no quantization.
+    error = lambda a, b: float(np.square(a - b).sum() / np.square(b).sum())
+    assert error(ours, expected) < 0.2 * error(plain, expected)
+
+
 def test_padding_on_the_left_changes_nothing(kvant, tmp_path):
     graph = export(kvant, trained("nano_llama"), tmp_path / "model.onnx")
     tokens = tokens_for(graph, 12)

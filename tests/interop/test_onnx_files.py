@@ -142,7 +142,7 @@ def test_data_of_another_shape_is_refused(kvant, tmp_path):
 
 def test_unknown_preset_is_refused(kvant, four, tmp_path):
     done = kvant("quantize", relu_model(tmp_path / "m.onnx"), "--preset", "A7W9", "--data", four, "-o", tmp_path / "q.onnx")
-    assert done.returncode == 1 and "A7W9" in done.stderr
+    assert done.returncode == 2 and "A7W9" in done.stderr
 
 
 def test_output_is_not_overwritten_unasked(kvant, kvant_onnx, onnx_model, tmp_path):

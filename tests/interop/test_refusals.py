@@ -1,4 +1,4 @@
-"""What kvant must refuse: exit status 1 (2 where data are missing), a message with a hint, and nothing left behind."""
+"""What kvant must refuse: exit status 1 (2 for wrong usage: missing data, unknown names), a message with a hint, and nothing left behind."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_group_that_does_not_divide(kvant, model_dir, tmp_path):
 
 
 def test_unknown_scheme(kvant, model_dir, tmp_path):
-    assert "int4_wo_127" in refused(kvant, tmp_path, model_dir("nano_llama"), "--scheme", "int4_wo_127")
+    assert "int4_wo_127" in refused(kvant, tmp_path, model_dir("nano_llama"), "--scheme", "int4_wo_127", status=2)
 
 
 @pytest.mark.parametrize("scheme", ("amdfp4", "uint4_wo_128", "int4_fp8", "mxfp6_e3m2"))

@@ -1,6 +1,7 @@
 """Layouts of Quark that no scheme name stands for: the same tensors as Quark's export of the same specification."""
 
 import pytest
+import safetensors
 import torch
 
 import checkpoint
@@ -39,6 +40,11 @@ def test_fp8_blocks(quantized):
         assert torch.equal(weight, expected.to(weight.dtype)), name
 
 
-def test_fp8_blocks_that_do_not_divide_are_refused(kvant, model_dir, tmp_path):
+def test_layers_that_fp8_blocks_do_not_divide_stay_in_floats(kvant, model_dir, tmp_path):
     done = kvant("quantize", model_dir("nano_llama"), "--scheme", "e4m3:b128x128", "--format", "quark", "-o", tmp_path / "out")
-    assert done.returncode == 1 and "hint:" in done.stderr
+    assert done.returncode == 0 and "`model.layers.0.self_attn.k_proj` and 7 more layers stay in floats" in done.stderr
+    with safetensors.safe_open(tmp_path / "out" / "model.safetensors", "pt") as written:
+        dtypes = {name: written.get_slice(f"model.layers.0.self_attn.{name}.weight").get_dtype() for name in ("k_proj", "o_proj")}
+    assert dtypes == {"k_proj": "BF16", "o_proj": "F8_E4M3"}
+    none_fits = kvant("quantize", model_dir("nano_llama"), "--scheme", "e4m3:b100x100", "--format", "quark", "-o", tmp_path / "none")
+    assert none_fits.returncode == 1 and "hint:" in none_fits.stderr and not (tmp_path / "none").exists()

@@ -4,6 +4,7 @@ for tensor and in config.json; and the layouts load, in compressed-tensors too.
 `$KVANT_CALIBRATED` names the example binary that takes observed ranges; default target/release/examples/calibrated.
 """
 
+import copy
 import json
 import os
 import pathlib
@@ -31,6 +32,7 @@ CASES = {
     "int4_kv": ("int4_wo_64", dict(FP8_KV, min_kv_scale=0.05), dict(kv_cache="fp8", min_kv_scale=0.05)),
     "fp8_attention": ("fp8", dict(FP8_KV, attention_scheme="fp8"), dict(kv_cache="fp8", queries="fp8", probabilities="fp8")),
     "nvfp4_kv": ("nvfp4", FP8_KV, dict(kv_cache="fp8")),
+    "int8_outputs": ("int8", dict(outputs=True), dict(scheme="int8:tensor+int8:tensor!static+int8:tensor!static")),
 }
 MODELS = [("nano_llama", case) for case in CASES] + [("nano_mixtral", c) for c in ("fp8", "nvfp4", "int8")] + [
     ("nano_opt", "int8"), ("nano_qwen3", "fp8_kv"), ("phi3", "fp8"), ("llama_f32", "int8"), ("llama_f16", "fp8")]  # fmt: skip
@@ -90,10 +92,14 @@ def observed(model, rename):
 def reference(source, case, out, batches=BATCHES):
     """The incumbent's export and the ranges that it saw."""
     scheme, arguments, _ = CASES[case]
+    arguments = dict(arguments)
+    outputs = arguments.pop("outputs", False)
     more = dict(attn_implementation="eager") if "attention_scheme" in arguments else {}
     model = AutoModelForCausalLM.from_pretrained(source, dtype="auto", **more).eval()
     preprocess_for_quantization(model)
     config = quark_oracle.template(model.config.model_type).get_config(scheme=scheme, **arguments)
+    if outputs:
+        config.global_quant_config.output_tensors = copy.deepcopy(config.global_quant_config.input_tensors)
     model = ModelQuantizer(config).quantize_model(model, batches)
     rename = on_disk if model.config.model_type == "mixtral" else lambda name: name
     ranges = observed(model, rename)

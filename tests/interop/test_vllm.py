@@ -1,0 +1,96 @@
+"""What Kvant writes, loaded by vLLM, beside what `kvant verify --for vllm` says of it.
+
+vLLM's loaders are run and its kernels are not: see vllm_load.py. `.ci/vllm` makes the environment, $KVANT_VLLM names its Python. Importing
+vLLM takes longer than all loads, so one process loads all checkpoints.
+"""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+import forward_models
+import models
+from conftest import HERE, REPO
+from schemes import COMPRESSED_TENSORS, DATA_FREE, MORE_COMPRESSED_TENSORS, STATIC
+
+STATIC_ACTIVATIONS = (*STATIC, "FP8", "NVFP4")
+TEXT = "The iterator yields every element of the slice, in order, and the borrow ends with it. " * 200
+
+# (model, scheme, options): every named scheme in its own layout, then what the other layouts hold.
+NAMED = [("nano_llama", scheme) for scheme in (*DATA_FREE, *STATIC_ACTIVATIONS, *COMPRESSED_TENSORS, *MORE_COMPRESSED_TENSORS)]
+OTHER_LAYOUTS = [("nano_llama", scheme, "--format", layout) for layout, schemes in {
+    "awq": ("int4:g32", "uint4:g128:zp"),
+    "gptq": ("int4:g32", "uint4:g128:zp", "int4:channel", "int8:g32", "int8:channel", "int2:g32"),
+    "gptq_v2": ("int4:g128", "int3:g32"),
+    "fp8": ("e4m3:tensor", "e4m3:tensor+e4m3:tensor!static", "e4m3:tensor+e4m3:tensor!dynamic", "e4m3:b64x64", "e4m3:b32x32+e4m3:g32!dynamic"),
+    "quark": ("int3:channel", "int8:channel", "int8:channel+int8:channel!dynamic", "e4m3:tensor", "e4m3:channel", "e4m3:g32:e8m0",
+              "e4m3:tensor+e4m3:channel!dynamic", "e4m3:b128x128+e4m3:g128!dynamic", "e2m1:g16:e4m3:f32", "e2m1:g32:e8m0+e4m3:g32:e8m0!dynamic"),
+    "compressed-tensors": ("int8:g32:zp", "int4:tensor", "int8:tensor+int8:tensor!static", "e4m3:tensor", "e4m3:channel", "e4m3:b128x128",
+                           "e5m2:channel", "int4:g32+int4:channel!dynamic", "int8:channel:zp", "e3m2:g32:e8m0"),
+    "fake": ("int4:g32",),
+}.items() for scheme in schemes]  # fmt: skip
+CACHES = [("nano_llama", scheme, "--kv-cache", cache, "--format", layout)
+          for scheme in ("fp8", "int4:g32") for cache in ("fp8", "int8") for layout in ("quark", "compressed-tensors")]  # fmt: skip
+MIXED = [("nano_llama", "int4:g32", "--override", f"*.{layer}=int8:channel", "--format", layout)
+         for layer in ("down_proj", "q_proj") for layout in ("quark", "compressed-tensors", "gptq")]  # fmt: skip
+EXCLUDED = [("nano_llama", "int4:g32", "--exclude", pattern, "--format", layout)
+            for pattern in ("*.layers.1.*", "*.mlp.*") for layout in ("quark", "compressed-tensors", "awq", "gptq")]  # fmt: skip
+# One of each layout and kind of kernel.
+FEW = [("int4:g32", "--format", "quark"), ("ptpc_fp8",), ("mxfp4",), ("int4:g32", "--format", "compressed-tensors"), ("W8A8",), ("FP8_DYNAMIC",),
+       ("NVFP4A16",), ("MXFP4A16",), ("int4:g32", "--format", "awq"), ("int4:g32", "--format", "gptq")]  # fmt: skip
+TRAINED = [(model, *case) for model in models.SHARED if model != "nano_llama" for case in FEW]
+# One model of each family, in the layouts where names matter.
+OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_models.MODELS)}
+FAMILIES = [(name, *case) for name in sorted(OF_KIND.values())
+            for case in (("int4:g32", "--format", "quark"), ("int4:g32", "--format", "compressed-tensors"), ("ptpc_fp8",))]  # fmt: skip
+FAMILIES += [("gpt_oss", "mxfp4_weight_only", "--format", "mxfp4")]
+# vLLM has attention for heads of these sizes alone, and windows in all layers alone.
+LATENT = dict(qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
+CHANGES = {"deepseek_v2": LATENT, "deepseek_v3": dict(LATENT, topk_method="noaux_tc"), "qwen2": dict(use_sliding_window=False)}
+# What loads although Kvant does not say so: it has no rule that tells these from what does not.
+UNSAID = [("gpt_oss", "ptpc_fp8")]
+CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *TRAINED, *FAMILIES])]
+
+
+def source(name, root):
+    if name in models.SHARED:
+        return models.find_shared(name, REPO, os.environ.get("KVANT_MODELS"))
+    return forward_models.save(name, root / name, **CHANGES.get(name, {}))
+
+
+@pytest.fixture(scope="module")
+def answers(kvant, module_path):
+    """case -> (what vLLM says, what Kvant says of vLLM), for what Kvant writes of the models that are at hand."""
+    python = os.environ.get("KVANT_VLLM") or pytest.skip("$KVANT_VLLM does not name the Python of an environment with vLLM")
+    root = module_path("vllm")
+    (root / "text.txt").write_text(TEXT)
+    written = {}
+    for number, (name, scheme, *options) in enumerate(CASES):
+        model, out = source(name, root), root / f"out-{number}"
+        static = scheme in STATIC_ACTIVATIONS or "!static" in scheme or "--kv-cache" in options
+        data = ["--calib", root / "text.txt", "--num-samples", "4", "--seq-len", "32"] if static else []
+        if model and kvant("quantize", model, "--scheme", scheme, *options, *data, "-o", out).returncode == 0:
+            written[CASES[number]] = out
+    done = subprocess.run([python, HERE / "vllm_load.py", *written.values()], capture_output=True, text=True, timeout=900)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(lines) == len(written), done.stderr[-4000:]
+    said = {line["checkpoint"]: line for line in lines}
+
+    def ours(out):
+        report = json.loads(kvant("verify", out, "--for", "vllm", "--json").stdout)
+        return next(row for row in report["loaders"] if row["id"] == "vllm")
+
+    return {case: (said[str(out)], ours(out)) for case, out in written.items()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+def test_vllm_takes_what_kvant_says_that_it_takes(case, answers):
+    vllm, kvant = answers.get(case) or pytest.skip("Kvant refuses to write it, or the model is not at hand")
+    assert vllm["ok"] == (kvant["loads"] == "yes" or case in UNSAID), (vllm, kvant)
+
+
+def test_most_load_and_some_do_not(answers):
+    loaded = [vllm["ok"] for vllm, _ in answers.values()]
+    assert sum(loaded) > 100 and not all(loaded), loaded
