@@ -51,7 +51,7 @@ class Files:
     def all(self):
         for mix in ("Q4_0", "Q4_1", "Q4_K_M"):
             yield mix, "Kvant", self.kvant(mix, self.model, "--scheme", mix)
-            weighed = ("--algorithm", "imatrix", *self.data, "--save-imatrix", self.importance)
+            weighed = ("--algorithm", "imatrix", *self.data, "--save-imatrix", self.importance, "--overwrite")
             yield f"{mix}, importance", "Kvant", self.kvant(f"{mix}-weighed", self.model, "--scheme", mix, *weighed)
             if self.a.llama_quantize:
                 yield mix, "llama.cpp", self.llama(f"{mix}-llama", mix)
