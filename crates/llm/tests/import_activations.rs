@@ -67,16 +67,18 @@ fn static_inputs_come_with_their_scales() {
 }
 
 #[test]
-fn zero_points_are_kept_where_they_are_not_zero() {
-    let one = |point: u8| {
+fn zero_points_are_kept_where_the_scheme_has_them_or_one_is_not_zero() {
+    let one = |input: &str, point: u8| {
         let scales = [K_PROJ, Q_PROJ].map(|module| scalar(&format!("{module}.input_scale"), Dtype::F32, 0.25));
         let points =
             [K_PROJ, Q_PROJ].map(|module| (format!("{module}.input_zero_point"), Dtype::I8, vec![], vec![point]));
         let (_dir, checkpoint) =
-            checkpoint(quark_config("e4m3:tensor+int8:tensor:zp!static", |_| ()), &[scales, points].concat());
+            checkpoint(quark_config(&format!("e4m3:tensor+{input}"), |_| ()), &[scales, points].concat());
         input(&import::open(&checkpoint).unwrap(), K_PROJ).unwrap().2
     };
-    assert_eq!((one(0xFE), one(0)), (vec![-2.0], vec![]));
+    // The least input of a layer behind ReLU is 0, and so is its zero point.
+    assert_eq!((one("int8:tensor:zp!static", 0xFE), one("int8:tensor:zp!static", 0)), (vec![-2.0], vec![0.0]));
+    assert_eq!(one("int8:tensor!static", 0), Vec::<f32>::new());
 }
 
 #[test]

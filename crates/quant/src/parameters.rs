@@ -18,6 +18,11 @@ pub struct Affine {
 }
 
 impl IntScheme {
+    /// Whether zero points are stored: the code of zero can differ from 0.
+    pub fn has_zero_points(&self) -> bool {
+        self.zero_point != ZeroPoint::Zero || !self.format.is_signed()
+    }
+
     /// Scale and zero point for a range, in the model's `arithmetic` where the scheme's scale has the model's type.
     ///
     /// With `N` steps between the least code `qmin` and the greatest `qmax`, `min` and `max` extended to include zero:

@@ -303,8 +303,3 @@ impl QuantTensor {
         Ok(())
     }
 }
-
-/// Whether zero points are kept: where some code of zero is not 0.
-pub(crate) fn has_zero_points(scheme: IntScheme) -> bool {
-    scheme.zero_point != ZeroPoint::Zero || !scheme.format.is_signed()
-}

@@ -1,6 +1,8 @@
 //! `kvant convert MODEL --to onnx` and `kvant quantize MODEL --format onnx`: a decoder as an ONNX graph.
 
+use super::opening;
 use super::quantize::{check_output, model_size, no_output};
+use super::staged::Staged;
 use super::verify::accept;
 use crate::args::{ConvertArgs, FinishArgs, RunArgs};
 use crate::commands::convert::refuse_for_one_file;
@@ -10,7 +12,7 @@ use crate::outputs::full_path;
 use crate::printer::Printer;
 use crate::{counts, interrupt, model, size};
 use kvant_container::directory_of;
-use kvant_container::onnx::{ExternalData, Spill, sync_written, write_unless};
+use kvant_container::onnx::{ExternalData, Spill, sync_written};
 use kvant_llm::forward::Decoder;
 use kvant_llm::onnx::{Exported, check, export};
 use serde_json::{Value, json};
@@ -100,12 +102,14 @@ impl Task<'_> {
         let spill = Spill::new(directory)?.cancelled_by(self.cancelled.clone());
         let made = model::pool(self.run)?.install(|| export(decoder, Some(&spill), self.weights_only))?;
         notes(&made, self.weights_only, printer);
-        if !self.finish.no_verify {
-            accept(&made.model, self.output)?;
-        }
+        let opens = !self.finish.no_verify && accept(&made.model, self.output)?;
         let nodes = made.model.graph.node.len();
+        let staged = Staged::write(made.model, self.output, ExternalData::Auto, self.cancelled)?;
+        if opens {
+            opening::accept(staged.path(), None)?;
+        }
         check_output(self.output, self.finish.overwrite)?;
-        write_unless(made.model, self.output, ExternalData::Auto, self.cancelled)?;
+        staged.persist(self.output)?;
         if self.finish.sync {
             sync_written(self.output)?;
         }

@@ -2,7 +2,7 @@
 //! the library may crash over a graph, and would take Kvant with it.
 
 use crate::args::OpenGraphArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
 use kvant_onnx::runtime::{RuntimeError, open_file};
 use serde_json::{Value, json};
@@ -67,6 +67,20 @@ fn answer(output: &Output) -> Opening {
             let problem = format!("it ended the process that opened the graph ({})", output.status);
             Opening::Refuses { engine: "onnxruntime".to_owned(), problem }
         }
+    }
+}
+
+/// Refuses a graph that was written and that ONNX Runtime does not open.
+///
+/// # Errors
+/// Says why.
+pub fn accept(model: &Path, library: Option<&Path>) -> Result<Opening, Failure> {
+    match ask(model, library) {
+        Opening::Refuses { engine, problem } => {
+            let failure = Failure::new(Kind::Invalid, format!("{engine} does not open the result: {problem}"));
+            Err(failure.with_hint(Some("use --no-verify to write it anyway".to_owned())))
+        }
+        opening => Ok(opening),
     }
 }
 

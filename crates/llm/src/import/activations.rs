@@ -89,18 +89,23 @@ impl Places {
             Timing::Dynamic => None,
             _ if is_self_scaled => None,
             Timing::Local => Some(self.tensor_scale.read(module)?),
-            Timing::Static => Some(self.read_static(module)?),
+            Timing::Static => Some(self.read_static(module, scheme.scheme)?),
         };
         Ok(StoredActivation { scheme, parameters })
     }
 
-    fn read_static(self, module: &Module<'_, '_>) -> Result<StaticParameters, ImportError> {
+    fn read_static(self, module: &Module<'_, '_>, scheme: TensorScheme) -> Result<StaticParameters, ImportError> {
         let view = need(module, self.scale)?;
         let scales = positive(view)?;
-        let zero_points = module.tensor(self.zero_point).map(zero_points).transpose()?.unwrap_or_default();
+        let mut zero_points = module.tensor(self.zero_point).map(zero_points).transpose()?.unwrap_or_default();
         if !zero_points.is_empty() && zero_points.len() != scales.len() {
             let reason = format!("has {} zero points for {} scales", zero_points.len(), scales.len());
             return Err(ImportError::invalid(module.tensor_name(self.zero_point), reason));
+        }
+        // Files of symmetric schemes may have zero points all the same.
+        let is_asymmetric = matches!(scheme, TensorScheme::Int(int) if int.has_zero_points());
+        if !is_asymmetric && zero_points.iter().all(|point| *point == 0.0) {
+            zero_points.clear();
         }
         Ok(StaticParameters { scales, zero_points })
     }
@@ -138,11 +143,9 @@ fn positive(view: TensorView<'_>) -> Result<Vec<f32>, ImportError> {
     }
 }
 
-/// Zero points; none where all are 0.
 fn zero_points(view: TensorView<'_>) -> Result<Vec<f32>, ImportError> {
-    let points: Vec<f32> = match view.dtype() {
-        Dtype::F32 | Dtype::F16 | Dtype::BF16 => scalars::floats(view)?,
-        _ => scalars::integers(view)?.into_iter().map(|point| point as f32).collect(),
-    };
-    Ok(if points.iter().all(|point| *point == 0.0) { Vec::new() } else { points })
+    match view.dtype() {
+        Dtype::F32 | Dtype::F16 | Dtype::BF16 => scalars::floats(view),
+        _ => Ok(scalars::integers(view)?.into_iter().map(|point| point as f32).collect()),
+    }
 }

@@ -15,10 +15,14 @@ use kvant_quant::scheme::{
     ActivationScheme, AttentionScheme, Axis, FloatScale, Granularity, LayerScheme, TensorScheme, Timing, ZeroPoint,
 };
 
+/// What unsigned codes of a byte are more than signed ones.
+const MIDDLE_OF_BYTE: i64 = 128;
+
 /// How a scheme of activations is expressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nodes {
-    /// QuantizeLinear to codes of a type.
+    /// QuantizeLinear to codes of a type. Signed bytes are stored as unsigned ones, moved by half of the range: onnxruntime converts
+    /// them itself on x86, and the conversion fails where a Reshape follows DequantizeLinear.
     Static { codes: DataType },
     /// DynamicQuantizeLinear, whose codes are unsigned bytes.
     Dynamic,
@@ -32,8 +36,7 @@ impl Nodes {
         match (scheme.timing, scheme.scheme) {
             (Timing::Static, TensorScheme::Int(int)) if has_axis && int.zero_point != ZeroPoint::Float => {
                 let codes = match int.format {
-                    Int::INT8 => DataType::INT8,
-                    Int::UINT8 => DataType::UINT8,
+                    Int::INT8 | Int::UINT8 => DataType::UINT8,
                     Int::INT16 => DataType::INT16,
                     Int::UINT16 => DataType::UINT16,
                     _ => return None,
@@ -112,13 +115,13 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Whether onnxruntime multiplies the codes of a layer's input with int8 codes of its weight, if those stand behind
-    /// DequantizeLinear: where the input has 8-bit integers with one scale. What is rounded behind the product keeps it in float.
+    /// Whether onnxruntime multiplies the codes of a layer's input with 8-bit codes of its weight, if those come out of
+    /// DequantizeLinear: where the input has 8-bit integers with one scale. Rounding behind the product keeps it in float.
     pub(super) fn multiplies_codes(&self, layer: &Projection) -> bool {
         let is_byte = |quantizer: &ActivationQuantizer| {
             let one = quantizer.scheme().scheme.granularity() == Some(Granularity::Tensor);
             let nodes = Nodes::of(quantizer.scheme()).filter(|_| one);
-            matches!(nodes, Some(Nodes::Dynamic | Nodes::Static { codes: DataType::INT8 | DataType::UINT8 }))
+            matches!(nodes, Some(Nodes::Dynamic | Nodes::Static { codes: DataType::UINT8 }))
         };
         self.input_quantizer(layer).is_some_and(is_byte) && self.output_quantizer(layer).is_none()
     }
@@ -169,7 +172,9 @@ impl Writer<'_, '_> {
         let axis = [("axis", Attribute::Int(-1))];
         let attributes = if per_feature { &axis[..] } else { &[] };
         let wide = matches!(codes, DataType::INT16 | DataType::UINT16);
-        let point = |at: usize| parameters.zero_points.get(at).map_or(0, |point| *point as i64);
+        let is_signed_byte = matches!(quantizer.scheme().scheme, TensorScheme::Int(int) if int.format == Int::INT8);
+        let shift = if is_signed_byte { MIDDLE_OF_BYTE } else { 0 };
+        let point = |at: usize| shift + parameters.zero_points.get(at).map_or(0, |point| *point as i64);
         let bytes = |at: usize| point(at).to_le_bytes().into_iter().take(if wide { 2 } else { 1 });
         let scale = self.builder.numbers(&parameters.scales, &shape);
         let points = self.builder.constant(codes, &shape, (0..count).flat_map(bytes).collect());
@@ -187,7 +192,7 @@ mod tests {
     fn schemes_without_nodes_are_refused_by_name() {
         let nodes = |text: &str| Nodes::of(text.parse().unwrap());
         for (text, codes) in [
-            ("int8:tensor!static", DataType::INT8),
+            ("int8:tensor!static", DataType::UINT8),
             ("uint8:channel@1:zp!static", DataType::UINT8),
             ("int16:tensor!static", DataType::INT16),
             ("e4m3:tensor!static", DataType::FLOAT8E4M3FN),

@@ -71,7 +71,7 @@ impl StaticParameters {
 
 fn int_parameters(scheme: IntScheme, ranges: &[Range], arithmetic: Arithmetic) -> StaticParameters {
     let affines = || ranges.iter().map(|range| scheme.parameters(*range, arithmetic));
-    let kept = crate::quant_tensor::has_zero_points(scheme);
+    let kept = scheme.has_zero_points();
     StaticParameters {
         scales: affines().map(|affine| finite(affine.scale, arithmetic)).collect(),
         zero_points: affines().filter(|_| kept).map(|affine| affine.zero_point as f32).collect(),

@@ -84,7 +84,7 @@ fn smallest_normal(arithmetic: Arithmetic) -> f32 {
 
 fn check_count(scheme: ActivationScheme, spread: Spread, parameters: &StaticParameters) -> Result<(), ActivationError> {
     let (found, zero_points) = (parameters.scales.len(), parameters.zero_points.len());
-    let asymmetric = matches!(scheme.scheme, TensorScheme::Int(int) if crate::quant_tensor::has_zero_points(int));
+    let asymmetric = matches!(scheme.scheme, TensorScheme::Int(int) if int.has_zero_points());
     let (expected, fits) = match (scheme.timing, spread) {
         (Timing::Dynamic, _) => ("no parameters", found == 0),
         (Timing::Static, Spread::Features) => ("a scale a feature", found > 0),

@@ -3,7 +3,7 @@
 use super::{Groups, RoundingError, Rtn, Strip, grown};
 use crate::observer::Observer;
 use crate::parameters::{Affine, quantize};
-use crate::quant_tensor::{Codes, QuantTensor, has_zero_points};
+use crate::quant_tensor::{Codes, QuantTensor};
 use crate::rounding::batch::{Affines, Steps};
 use crate::rounding::tiles::Tiles;
 use crate::scheme::{Granularity, IntScheme, ScaleType, ZeroPoint};
@@ -29,7 +29,7 @@ impl Rtn {
         }
         if scheme.granularity != Granularity::Tensor || out.scales.is_empty() {
             out.scales.extend(groups.affines.iter().map(|a| a.scale));
-            out.zero_points.extend(groups.affines.iter().filter(|_| has_zero_points(scheme)).map(|a| a.zero_point));
+            out.zero_points.extend(groups.affines.iter().filter(|_| scheme.has_zero_points()).map(|a| a.zero_point));
         }
         Ok(())
     }
