@@ -5,7 +5,9 @@ import collections
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 
 import onnx_oracle
@@ -96,11 +98,76 @@ def test_bfloat16_is_valid(made, onnx_model, name):
     assert large and set(large) == {onnx.TensorProto.BFLOAT16}
 
 
-def test_a_float16_model_is_left(made, kvant, tmp_path):
-    again = tmp_path / "again.onnx"
-    done = kvant("quantize", made("unet", "FP16_MODEL"), "--preset", "FP16_MODEL", "-o", again)
+def half(model, out):
+    """The model with all floats of 16 bits, its inputs and outputs too."""
+    graph = (loaded := onnx.load(model)).graph
+    narrow = TensorProto.FLOAT16
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    for value in [*graph.input, *graph.output, *graph.value_info]:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = narrow
+    onnx.save(loaded, out)
+    return out
+
+
+def test_a_model_of_the_type_is_refused(kvant, onnx_model, tmp_path):
+    model = half(onnx_model("unet"), tmp_path / "half.onnx")
+    for command in ("plan", "quantize"):
+        done = kvant(command, model, "--preset", "FP16_MODEL", *(["-o", tmp_path / "x.onnx"] if command == "quantize" else []))
+        assert done.returncode == 1 and "nothing would be converted to float16" in done.stderr, done.stderr
+
+
+def test_a_float16_model_becomes_one_of_bfloat16(kvant, onnx_model, tmp_path):
+    model, out = half(onnx_model("unet"), tmp_path / "half.onnx"), tmp_path / "brain.onnx"
+    done = kvant("quantize", model, "--preset", "BF16_MODEL", "-o", out)
     assert done.returncode == 0, done.stderr
-    assert operators(again) == operators(made("unet", "FP16_MODEL"))
+    check(out, model)
+    large = {t.data_type for t in onnx.load(out).graph.initializer if np.prod(t.dims) > 1024}
+    assert large == {TensorProto.BFLOAT16}
+
+
+def test_a_float64_model_becomes_one_of_float16(kvant, tmp_path):
+    rng = np.random.default_rng(0)
+    first, second = (numpy_helper.from_array(rng.standard_normal((64, 64)), name) for name in ("w1", "w2"))
+    nodes = [helper.make_node("MatMul", ["x", "w1"], ["h"]), helper.make_node("Relu", ["h"], ["r"]), helper.make_node("MatMul", ["r", "w2"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["n", 64]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "double", ends[:1], ends[1:], [first, second])
+    model, out = tmp_path / "double.onnx", tmp_path / "half.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    done = kvant("quantize", model, "--preset", "FP16_MODEL", "-o", out)
+    assert done.returncode == 0, done.stderr
+    check(out, model)
+    assert {t.data_type for t in onnx.load(out).graph.initializer} == {TensorProto.FLOAT16}
+    x = {"x": rng.standard_normal((4, 64))}
+    a, b = (onnxruntime.InferenceSession(p, providers=["CPUExecutionProvider"]).run(None, x)[0] for p in (model, out))
+    assert np.abs(a - b).max() < 0.02 * np.abs(a).max()
+
+
+@pytest.mark.parametrize("activation", ["int4", "uint4"])
+@pytest.mark.parametrize("weight", ["int4", "uint4", "int8", "uint8", "int16"])
+def test_activations_of_4_bits_are_refused_by_the_plan_or_run(kvant, onnx_model, tmp_path, activation, weight):
+    """ONNX Runtime makes QLinearConv of 4-bit data with 8-bit weights and a MaxPool of 4-bit codes, for which it has no kernels."""
+    for name in ("unet", "yolo", "bert"):
+        model = onnx_model(name)
+        options = [model, "--preset", "A8W8", "--activation", activation, "--weight", weight]
+        planned = kvant("plan", *options)
+        found = {node.op_type for node in onnx.load(model).graph.node}
+        refused = "Conv" in found and weight.endswith("int8") or bool(found & {"MaxPool", "Clip"})
+        assert (planned.returncode, "has no kernel for" in planned.stderr) == ((1, True) if refused else (0, False)), planned.stderr
+        if not refused:
+            done = kvant("quantize", *options, "--data", model.with_suffix(".calib.npz"), "--num-samples", 2, "-o", tmp_path / f"{name}.onnx")
+            assert done.returncode == 0, done.stderr
+
+
+def test_types_of_4_bits_raise_the_version_of_the_file(kvant, onnx_model, tmp_path):
+    model, out = onnx_model("bert"), tmp_path / "out.onnx"
+    options = ["--preset", "A8W4", "--form", "microsoft", "--data", model.with_suffix(".calib.npz"), "--num-samples", 2]
+    done = kvant("quantize", model, *options, "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert onnx.load(out).ir_version >= 10
+    onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("preset", ["A8W8", "U8S8_AAWS", "U8U8_AAWA"])

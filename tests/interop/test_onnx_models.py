@@ -131,7 +131,7 @@ def test_evaluation_says_the_same(kvant, quantized, onnx_model, name, preset):
     test = model.with_suffix(".test.npz")
     done = kvant("eval", path, "--reference", model, "--data", test, "--runtime", "ort", "--json")
     assert done.returncode == 0, done.stderr
-    said = {o["name"]: o["sqnr_db"] for o in json.loads(done.stdout)["outputs"]}
+    said = {o["name"]: o["unoptimized_sqnr_db"] for o in json.loads(done.stdout)["outputs"]}
     assert said == pytest.approx(onnx_oracle.sqnr(model, path, test), abs=0.05)
 
 

@@ -2,7 +2,6 @@
 
 use crate::args::{CalibrationArgs, RunArgs};
 use crate::failure::{Failure, Kind};
-use crate::gate;
 use crate::model;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
@@ -67,7 +66,7 @@ impl Calibration<'_> {
     /// Whatever is wrong with the data or the tokenizer.
     pub fn load(&self, decoder: &Decoder<'_>, held_out: usize, printer: &Printer) -> Result<Loaded, Failure> {
         let data = self.data(decoder, held_out)?;
-        data.provenance.warnings().iter().for_each(|warning| printer.note(&warning.to_string()));
+        data.provenance.warnings().iter().for_each(|warning| printer.warning(&warning.to_string()));
         let provenance = serde_json::to_value(&data.provenance).map_err(|e| Failure::internal(e.to_string()))?;
         Ok(Loaded { data, provenance })
     }
@@ -130,8 +129,8 @@ impl Calibration<'_> {
         let blocks = plan.blocks.len();
         let resumes = |done: usize| {
             printer.note(&match done < blocks {
-                true => format!("going on with block {} of {blocks}, where an earlier run stopped", done + 1),
-                false => "going on behind the last block, where an earlier run stopped".to_owned(),
+                true => format!("resuming at block {} of {blocks}", done + 1),
+                false => "resuming after the last block".to_owned(),
             })
         };
         let work = || blockwise::run(&sources, settings, self.cancelled, &watch, &resumes);
@@ -150,12 +149,12 @@ impl Calibration<'_> {
         let kept = file.read();
         let statistics = match &kept {
             Some(statistics) => {
-                printer.note("going on with the statistics that an earlier run gathered");
+                printer.note("resuming with the statistics of an interrupted run");
                 statistics
             }
             None => {
                 if file.is_of_another() {
-                    return Err(OutputError::OtherRun(self.target.to_owned()).into());
+                    return Err(OutputError::other_run(self.target).into());
                 }
                 &self.observe(&plan, &decoder, &data, printer)?
             }
@@ -236,7 +235,6 @@ pub fn clear_away(target: &Path) -> Result<(), Failure> {
     let blocks = State::directory(target);
     let failure = |cause| Failure::system(format!("cannot remove {}: {cause}", blocks.display()));
     State::remove(target).map_err(failure)?;
-    gate::clear_away(target)?;
     let file = StatisticsFile::beside(target, String::new());
     file.remove().map_err(|cause| Failure::system(format!("cannot remove {}: {cause}", file.path().display())))
 }

@@ -1,21 +1,15 @@
 //! Counts of layers, tensors and bytes in words. Plans and summaries of runs print the same lines, and these lines are made here;
 //! those of ONNX graphs are counted by `kvant_onnx::count`.
 
+pub use kvant_quant::counts::number;
+
 use crate::size;
 use kvant_llm::gguf::GgufPlan;
 use kvant_llm::plan::Plan;
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 /// A line of a summary: its title and what it says.
 pub type Line = (&'static str, String);
-
-/// `1 sample`, `2 samples`.
-pub fn number(count: impl Display, noun: &str) -> String {
-    let count = count.to_string();
-    let plural = if count == "1" { "" } else { "s" };
-    format!("{count} {noun}{plural}")
-}
 
 /// Layers of a checkpoint by their schemes, and the tensors that are kept.
 pub fn layers(plan: &Plan) -> Line {
@@ -56,6 +50,12 @@ pub fn sizes(before: u64, after: u64) -> Line {
     ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after)))
 }
 
+/// Bytes before, and about how many after.
+pub fn about_sizes(before: u64, after: u64) -> Line {
+    let (title, _) = sizes(before, after);
+    (title, format!("{} to about {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after)))
+}
+
 /// Bits of a weight in what is quantized: `layers` or `tensors`.
 pub fn bits(bits_per_weight: f64, what: &str) -> Line {
     ("bits per weight", format!("{bits_per_weight:.2} in quantized {what}, scales included"))
@@ -64,14 +64,6 @@ pub fn bits(bits_per_weight: f64, what: &str) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_is_not_plural() {
-        assert_eq!(
-            [number(1, "sample"), number(0, "sample"), number(12, "layer")],
-            ["1 sample", "0 samples", "12 layers"]
-        );
-    }
 
     #[test]
     fn each_type_is_counted() {

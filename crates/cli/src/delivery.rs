@@ -45,7 +45,7 @@ impl<P: Deliverable> Delivery<'_, P> {
         gate: impl FnOnce(&Path) -> Result<(), Failure>,
     ) -> Result<(Placed, Done), Failure> {
         match Output::begin_claimed(self.plan, self.source, claim, self.finish.overwrite)? {
-            Begun::Finished(placed) => Ok((placed, Done { jobs, resumed: jobs })),
+            Begun::Finished(placed) => Ok((placed.keep_if(&self.plan.form(), gate)?, Done { jobs, resumed: jobs })),
             Begun::Working(output) => {
                 let done = work(&output);
                 settle_if(*output, done, (self.plan, self.checkpoint), self.finish, gate)

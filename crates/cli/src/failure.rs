@@ -132,7 +132,11 @@ impl From<kvant_onnx::sensitivity::SensitivityError> for Failure {
 
 impl From<kvant_onnx::data::DataError> for Failure {
     fn from(error: kvant_onnx::data::DataError) -> Failure {
-        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint().map(str::to_owned))
+        let kind = match &error {
+            kvant_onnx::data::DataError::IdlePreprocessing { .. } => Kind::Usage,
+            error => error.kind().into(),
+        };
+        Failure::new(kind, error.to_string()).with_hint(error.hint().map(str::to_owned))
     }
 }
 
@@ -214,7 +218,11 @@ impl From<EvaluationError> for Failure {
 
 impl From<CalibrationDataError> for Failure {
     fn from(error: CalibrationDataError) -> Failure {
-        Failure::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+        let kind = match &error {
+            CalibrationDataError::NoFields { .. } => Kind::Usage,
+            error => error.kind().into(),
+        };
+        Failure::new(kind, error.to_string()).with_hint(error.hint())
     }
 }
 

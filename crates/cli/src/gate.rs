@@ -8,14 +8,16 @@ use crate::failure::{Failure, Kind};
 use crate::model;
 use crate::printer::Printer;
 use crate::progress::{Progress, Unit};
-use kvant_container::Checkpoint;
+use kvant_container::{Checkpoint, write_file};
 use kvant_llm::calibration::data;
-use kvant_llm::evaluation::{Comparison, Evaluation, EvaluationError, default_window, evaluate_sequences, tokenize};
+use kvant_llm::engine::rejection_report;
+use kvant_llm::evaluation::{
+    Comparison, Evaluation, EvaluationError, check_text, default_window, evaluate_sequences, tokenize,
+};
 use kvant_llm::forward::Decoder;
 use serde_json::{Value, json};
 use std::cell::RefCell;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 /// The limits of a run, and what they are measured on.
@@ -39,12 +41,40 @@ pub fn check(args: &QuantizeArgs, is_graph: bool) -> Result<(), Failure> {
     let refused =
         |message: String, hint: &str| Err(Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned())));
     if is_graph {
-        return refused(format!("{option} has a meaning for language models only"), "leave it out for ONNX graphs");
+        return refused(format!("{option} applies only to language models"), "leave it out for ONNX graphs");
+    }
+    if let Some(text) = &args.gate.eval {
+        refuse_directory("--eval", text)?;
     }
     if args.gate.eval.is_none() && args.recipe.calibration.calib.is_empty() {
         return refused(format!("{option} is measured on text, and none is given"), "give a text with --eval FILE");
     }
     Ok(())
+}
+
+/// Refuses a directory where one text is to be named.
+///
+/// # Errors
+/// Names the option.
+pub fn refuse_directory(option: &str, text: &Path) -> Result<(), Failure> {
+    if !text.is_dir() {
+        return Ok(());
+    }
+    let message = format!("{option} {} is a directory", printable(&text.to_string_lossy()));
+    Err(Failure::new(Kind::Usage, message).with_hint(Some("name one text file, in UTF-8".to_owned())))
+}
+
+/// Refuses, for a run that is planned only, limits that could not be measured: of a model that does not run here, or on a file
+/// that holds no text.
+///
+/// # Errors
+/// What [`Gate::open`] would report, as far as headers and the beginning of the text tell.
+pub fn foresee(args: &QuantizeArgs, source: &Checkpoint) -> Result<(), Failure> {
+    if args.gate.given().is_none() {
+        return Ok(());
+    }
+    Decoder::open(source)?;
+    Ok(args.gate.eval.as_deref().map_or(Ok(()), check_text)?)
 }
 
 impl<'a> Gate<'a> {
@@ -84,16 +114,15 @@ impl<'a> Gate<'a> {
         if exceeded.is_empty() {
             return Ok(());
         }
-        let kept = report_path(self.target);
+        let kept = rejection_report(self.target)?;
         let text = serde_json::to_string_pretty(&report).map_err(|e| Failure::internal(e.to_string()))?;
-        fs::write(&kept, text + "\n")
+        write_file(&kept, (text + "\n").as_bytes())
             .map_err(|cause| Failure::system(format!("cannot write {}: {cause}", kept.display())))?;
         let message = format!("{}, on {} tokens of {}", exceeded.join("; "), found.tokens, self.data);
         let hint = format!(
-            "{}; the report is {}; the same command with other limits, or without them, accepts what is kept in {}",
+            "{}; the report is {}; run again with looser limits, or without limits, to accept the result",
             self.ways(comparison),
             printable(&kept.to_string_lossy()),
-            printable(&made.to_string_lossy())
         );
         Err(Failure::new(Kind::Invalid, message).with_hint(Some(hint)))
     }
@@ -122,7 +151,7 @@ impl<'a> Gate<'a> {
             .map(|limit| format!("the KL divergence from the source, {kl:.6} nats, is above --max-kl {limit}"));
         let of_perplexity = above(self.args.gate.max_perplexity_increase, increase).map(|limit| {
             format!(
-                "the perplexity, {:.4} beside {:.4} of the source, is {increase:.3} % larger, above \
+                "the perplexity, {:.4}, is {increase:.3} % above that of the source, {:.4}: more than \
                  --max-perplexity-increase {limit}",
                 found.perplexity, comparison.reference_perplexity
             )
@@ -156,7 +185,7 @@ impl<'a> Gate<'a> {
         let blocks = comparison.blocks.iter().enumerate().filter(|(_, decibels)| decibels.is_finite());
         let drops = blocks.min_by(|(_, a), (_, b)| a.total_cmp(b));
         let worst =
-            drops.map(|(block, decibels)| format!(" (the noise is largest behind block {block}: {decibels:.1} dB)"));
+            drops.map(|(block, decibels)| format!(" (the error is largest after block {block}: {decibels:.1} dB)"));
         format!(
             "{algorithm}a scheme with smaller groups, or more bits for some layers with --override{}",
             worst.unwrap_or_default()
@@ -168,39 +197,18 @@ impl<'a> Gate<'a> {
 pub fn line(measured: &Value) -> (&'static str, String) {
     let number = |key: &str| measured[key].as_f64().unwrap_or(f64::NAN);
     let text = format!(
-        "KL divergence {:.6} nats, perplexity {:.4} beside {:.4} of the source ({:+.2} %)",
+        "KL divergence {:.6} nats, perplexity {:.4} (source: {:.4}, {:+.2} %)",
         number("kl_mean"),
         number("perplexity"),
         number("reference_perplexity"),
         number("perplexity_increase_percent"),
     );
-    ("beside source", text)
+    ("vs. source", text)
 }
 
 /// By how many percent the perplexity has grown.
 fn increase(comparison: &Comparison) -> f64 {
     100.0 * (comparison.perplexity_ratio.value - 1.0)
-}
-
-/// The report of a result that was refused, beside the unfinished output.
-fn report_path(target: &Path) -> PathBuf {
-    let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(".partial.report.json");
-    target.with_file_name(name)
-}
-
-/// Removes the report that an earlier run has left, if any.
-///
-/// # Errors
-/// The system's.
-pub fn clear_away(target: &Path) -> Result<(), Failure> {
-    let path = report_path(target);
-    match fs::remove_file(&path) {
-        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-            Err(Failure::system(format!("cannot remove {}: {cause}", path.display())))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// A text in windows, as `kvant eval` cuts it.
@@ -239,7 +247,7 @@ fn held_out(
     }
     let option = args.gate.given().unwrap_or_default();
     let message =
-        format!("the calibration data have no sequences beyond those that calibration takes, to measure {option} on");
+        format!("calibration takes all sequences of the calibration data: none are left to measure {option} on");
     let hint = "give a text with --eval FILE, or calibrate on fewer sequences with --num-samples";
     Err(Failure::new(Kind::Invalid, message).with_hint(Some(hint.to_owned())))
 }

@@ -48,10 +48,10 @@ fn row(layer: &LayerReport) -> [String; 6] {
 
 fn mean(report: &BlockwiseReport) -> Option<String> {
     let percent = 100.0 * report.mean_share()?;
-    let mean = format!("{:<15}  {percent:.1} % of that of rounding to nearest, on average of the layers", "loss");
+    let mean = format!("{:<15}  {percent:.1} % of that of rounding to nearest, layer average", "loss");
     let on = match report.held_out {
         Some(HeldOut { samples, tokens }) => format!("{samples} held-out sequences, {tokens} tokens"),
-        None => "the calibration data themselves, which have no more sequences to hold out".to_owned(),
+        None => "the calibration data (no sequences left to hold out)".to_owned(),
     };
     Some(format!("{mean}\n{:<15}  {on}", "measured on"))
 }
@@ -96,7 +96,8 @@ fn starved(report: &BlockwiseReport) -> Option<String> {
 
 /// Links that a transform was asked for and not applied to.
 fn unscaled(report: &BlockwiseReport) -> Option<String> {
-    let left = report.links.iter().filter_map(|link| Some((link, link.note.as_ref()?)));
+    let left = report.links.iter().filter(|link| link.largest_scale.is_none());
+    let left = left.filter_map(|link| Some((link, link.note.as_ref()?)));
     let (first, reason) = left.clone().next()?;
     let text = format!(
         "{} of {}, the first by {} from `{}` in block {}: {reason}",
@@ -140,8 +141,8 @@ mod tests {
             "layer              tokens  loss rtn      loss  share",
             "model.layers.0.fc     100  4.000e-2  1.000e-2  0.250",
             "model.layers.1.fc     100         -         -      -",
-            "loss             25.0 % of that of rounding to nearest, on average of the layers",
-            "measured on      the calibration data themselves, which have no more sequences to hold out",
+            "loss             25.0 % of that of rounding to nearest, layer average",
+            "measured on      the calibration data (no sequences left to hold out)",
         ];
         assert_eq!(plain(&report), expected.join("\n"));
     }

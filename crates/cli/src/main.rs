@@ -29,6 +29,8 @@ mod size;
 mod table;
 
 use args::{Cli, ColorWhen, GlobalArgs, ProgressWhen, typed};
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, ValueEnum};
 use failure::{Failure, Kind};
 use printer::Printer;
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
             let result = crash::catch(|| commands::run(command, &printer));
             conclude(&printer, result.map_err(|failure| failure.for_command(name)))
         }
-        Err(error) => refuse(&error),
+        Err(error) => refuse(&without_idle_tips(error)),
     }
 }
 
@@ -65,6 +67,23 @@ fn conclude(printer: &Printer, result: Result<(), Failure>) -> ExitCode {
             failure.kind.exit_code().into()
         }
     }
+}
+
+/// Takes away the tip to put an argument behind `--`: no command takes values there.
+fn without_idle_tips(mut error: clap::Error) -> clap::Error {
+    let kind = ContextKind::Suggested;
+    match error.remove(kind) {
+        Some(ContextValue::StyledStrs(tips)) => {
+            let helps = |tip: &StyledStr| !tip.to_string().contains("as a value, use '--");
+            let tips: Vec<StyledStr> = tips.into_iter().filter(helps).collect();
+            if !tips.is_empty() {
+                error.insert(kind, ContextValue::StyledStrs(tips));
+            }
+        }
+        Some(other) => _ = error.insert(kind, other),
+        None => {}
+    }
+    error
 }
 
 /// Answers a command line that is not to be carried out: help, version or wrong usage.

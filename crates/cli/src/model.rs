@@ -99,13 +99,17 @@ fn plan_with(args: &RecipeArgs, file: &str, calibrated: bool) -> Result<Planned,
     if args.wants_graph() {
         check_graph(&checkpoint, &plan)?;
     }
+    if plan.needs_calibration() || !plan.blocks.is_empty() {
+        // Whether the model runs here is told by its headers.
+        Decoder::open(&checkpoint)?;
+    }
     Ok(Planned { checkpoint, plan, file })
 }
 
-/// Refuses what a graph of the quantized decoder would not hold: rules of the model, and quantized activations.
+/// Refuses what a graph of the quantized decoder would not hold: rules of the model, weights and quantized activations.
 fn check_graph(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Failure> {
     let layers = plan.layers.iter().map(|layer| (layer.name.as_str(), layer.scheme));
-    kvant_llm::onnx::check_activations(layers, &plan.recipe.attention())?;
+    kvant_llm::onnx::check_schemes(layers, &plan.recipe.attention())?;
     Ok(kvant_llm::onnx::check(&Decoder::open(checkpoint)?, true)?)
 }
 
@@ -146,7 +150,7 @@ fn plan_for(
 /// The first that was given.
 pub fn refuse_onnx(args: &RecipeArgs) -> Result<(), Failure> {
     let Some(option) = args.onnx.given() else { return Ok(()) };
-    let failure = Failure::new(Kind::Usage, format!("{option} has a meaning for ONNX graphs only"));
+    let failure = Failure::new(Kind::Usage, format!("{option} applies only to ONNX graphs"));
     Err(failure.with_hint(Some("leave it out, or name an .onnx file".to_owned())))
 }
 

@@ -4,6 +4,7 @@
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::config_json::tensors::described;
 use kvant_llm::recipe::{Recipe, Settings};
+use kvant_quant::counts::number;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -124,7 +125,7 @@ fn tensor_details(config: &Value) -> Vec<String> {
     for scheme in layers.filter_map(|(_, layer)| layer.get("scheme")?.as_str()) {
         *counts.entry(scheme).or_default() += 1;
     }
-    let line = |(scheme, count): (&str, usize)| format!("{count} layer{} {scheme}", if count == 1 { "" } else { "s" });
+    let line = |(scheme, count): (&str, usize)| format!("{} {scheme}", number(count, "layer"));
     counts.into_iter().map(line).collect()
 }
 

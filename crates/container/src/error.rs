@@ -187,6 +187,9 @@ impl Error {
             Self::GgufLayout(_) => None,
             Self::Writer { problem, .. } => problem.hint(),
             Self::Io { cause, .. } => io_hint(cause).map(str::to_owned),
+            Self::NotAFile { file } if file.extension().is_some_and(|found| found.eq_ignore_ascii_case("onnx")) => {
+                Some("name a file that ends with .onnx: a graph is one file".into())
+            }
             Self::NotAFile { .. } => Some("name the directory of a checkpoint, or one .safetensors file".into()),
             Self::TooLarge { .. } => {
                 Some("such a file is no description of a model: look at where it came from".into())

@@ -68,5 +68,5 @@ pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
 pub use error::{Error, ErrorKind, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
 pub use mmap::MappedFile;
-pub use new_file::{behind_links, new_file_for, write_file};
+pub use new_file::{TEMPORARY, behind_links, new_file_for, write_file};
 pub use writer::{Durability, Writer, WriterError};

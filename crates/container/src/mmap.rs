@@ -4,11 +4,12 @@
 use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 
 use crate::error::Error;
-use crate::positioned::open_regular;
+use crate::positioned::{file_id, open_regular};
 
 /// A whole file mapped read-only, or bytes in memory that stand for one; dereferences to its bytes.
 ///
@@ -20,6 +21,8 @@ pub struct MappedFile {
     /// What is not mapped: nothing, unless the file exists in memory only.
     owned: Vec<u8>,
     path: PathBuf,
+    /// Which file it was when it was mapped, and its last change.
+    mapped: Option<(Option<(u64, u64)>, SystemTime)>,
 }
 
 impl MappedFile {
@@ -37,12 +40,22 @@ impl MappedFile {
             // this type, which no program can enforce; all offsets used on the bytes are checked against the mapped length.
             _ => Some(unsafe { Mmap::map(file) }.map_err(|e| Error::io("map", path, None, e))?),
         };
-        Ok(Self { map, owned: Vec::new(), path: path.to_path_buf() })
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        let mapped = modified.map(|modified| (file_id(path), modified));
+        Ok(Self { map, owned: Vec::new(), path: path.to_path_buf(), mapped })
     }
 
     /// Bytes that were made of the file at `path` and are to be read like one. Advice about them does nothing.
     pub(crate) fn in_memory(owned: Vec<u8>, path: &Path) -> Self {
-        Self { map: None, owned, path: path.to_path_buf() }
+        Self { map: None, owned, path: path.to_path_buf(), mapped: None }
+    }
+
+    /// Whether the file was written to since it was mapped. One that another file took the place of, or that was removed, was not: its
+    /// bytes are still there.
+    pub fn has_changed(&self) -> bool {
+        let (Some((id, then)), Ok(now)) = (&self.mapped, self.path.metadata()) else { return false };
+        let is_same_file = file_id(&self.path) == *id;
+        is_same_file && (now.len() != self.len() as u64 || now.modified().is_ok_and(|now| now != *then))
     }
 
     /// The path it was opened with.

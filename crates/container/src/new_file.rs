@@ -9,13 +9,16 @@ use tempfile::NamedTempFile;
 
 use crate::directory::directory_of;
 
+/// What names of temporary files begin with.
+pub const TEMPORARY: &str = ".kvant-";
+
 /// A file without its final name yet, in the directory of `path`; it goes away where it is dropped.
 ///
 /// # Errors
 /// The system's.
 pub fn new_file_for(path: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".kvant-");
+    builder.prefix(TEMPORARY);
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;

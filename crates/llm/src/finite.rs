@@ -71,7 +71,7 @@ fn check<'a>(checkpoint: &Checkpoint, tensors: impl Iterator<Item = TensorView<'
 }
 
 /// An element's indices, outermost first.
-fn place(index: usize, shape: &[usize]) -> Vec<usize> {
+pub(crate) fn place(index: usize, shape: &[usize]) -> Vec<usize> {
     let (mut rest, mut place) = (index, Vec::with_capacity(shape.len()));
     for size in shape.iter().rev() {
         place.push(rest % size.max(&1));

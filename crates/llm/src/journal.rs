@@ -12,13 +12,38 @@ use std::sync::Mutex;
 /// The options of a run by name, as the user spells them.
 pub type Options = BTreeMap<String, String>;
 
-/// The first line: which plan the work belongs to, none as long as it is not known, and the options of the run.
+/// What a run was given, which tells it from one that would go on with its work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Given {
+    /// Its options.
+    pub options: Options,
+    /// The directory that relative paths among them start from.
+    pub directory: String,
+    /// The files and folders among them.
+    pub inputs: Vec<Input>,
+    /// The version of Kvant.
+    pub version: String,
+}
+
+/// A file or folder that a run was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// The option that names it.
+    pub option: String,
+    /// Its path as it was given.
+    pub path: String,
+    /// Its size and the time of its last change, in whatever form.
+    pub state: String,
+}
+
+/// The first line: which plan the work belongs to, none as long as it is not known, and what the run was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     kvant_journal: u32,
     plan: String,
-    #[serde(default)]
-    options: Options,
+    #[serde(flatten)]
+    given: Given,
 }
 
 /// The version of the lines' meaning.
@@ -72,8 +97,8 @@ enum Line {
 pub struct Found {
     /// The plan that it is of; none where the journal is new, or cannot be read.
     pub plan: Option<String>,
-    /// The options of the run.
-    pub options: Options,
+    /// What the run was given.
+    pub given: Given,
     /// The process that had it open last.
     pub process: Option<u32>,
     /// The jobs that are done.
@@ -125,8 +150,8 @@ impl Journal {
     ///
     /// # Errors
     /// The system's.
-    pub fn begin(&self, plan: &str, options: &Options) -> io::Result<()> {
-        let head = Head { kvant_journal: VERSION, plan: plan.to_owned(), options: options.clone() };
+    pub fn begin(&self, plan: &str, given: &Given) -> io::Result<()> {
+        let head = Head { kvant_journal: VERSION, plan: plan.to_owned(), given: given.clone() };
         let mut file = self.lock()?;
         file.set_len(0)?;
         write_line(&mut file, &head)?;
@@ -204,7 +229,7 @@ fn read(file: &File) -> io::Result<Found> {
     let Some(head) = lines.next::<Head>()?.filter(|head| head.kvant_journal == VERSION) else {
         return Ok(Found::default());
     };
-    let mut found = Found { plan: Some(head.plan), options: head.options, end: lines.end, ..Found::default() };
+    let mut found = Found { plan: Some(head.plan), given: head.given, end: lines.end, ..Found::default() };
     found.whole_end = found.end;
     while let Some(line) = lines.next()? {
         match line {
@@ -257,17 +282,15 @@ mod tests {
         let (journal, found) = Journal::open(&path).unwrap();
         assert_eq!(found, Found::default());
         let options: Options = [("--seed".to_owned(), "1".to_owned())].into();
-        journal.begin("p", &options).unwrap();
+        let given = Given { options, directory: "/here".to_owned(), ..Given::default() };
+        journal.begin("p", &given).unwrap();
         journal.record(&entry(1)).unwrap();
         journal.record(&entry(2)).unwrap();
         drop(journal);
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"job\":3,\"pie").unwrap();
         let (journal, found) = Journal::open(&path).unwrap();
         assert_eq!((&found.entries[..], found.whole), (&[entry(1), entry(2)][..], false));
-        assert_eq!(
-            (found.plan.as_deref(), &found.options, found.process),
-            (Some("p"), &options, Some(std::process::id()))
-        );
+        assert_eq!((found.plan.as_deref(), &found.given, found.process), (Some("p"), &given, Some(std::process::id())));
         journal.go_on(&found).unwrap();
         assert_eq!(Journal::peek(&path).entries, found.entries, "nothing is lost by a run that begins");
         journal.record(&entry(4)).unwrap();
@@ -280,7 +303,7 @@ mod tests {
         let path = dir.path().join("journal");
         assert_eq!(Journal::peek(&path), Found::default());
         let (journal, _) = Journal::open(&path).unwrap();
-        journal.begin("p", &Options::new()).unwrap();
+        journal.begin("p", &Given::default()).unwrap();
         journal.record(&entry(1)).unwrap();
         journal.record_whole().unwrap();
         let found = Journal::peek(&path);
@@ -289,6 +312,14 @@ mod tests {
         assert!(Journal::peek(&path).whole);
         journal.go_on(&found).unwrap();
         assert!(!Journal::peek(&path).whole, "who goes on has more to do");
+    }
+
+    #[test]
+    fn journals_of_versions_that_said_less_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        std::fs::write(&path, "{\"kvant_journal\":1,\"plan\":\"p\"}\n").unwrap();
+        assert_eq!((Journal::peek(&path).plan.as_deref(), Journal::peek(&path).given), (Some("p"), Given::default()));
     }
 
     #[test]

@@ -316,7 +316,7 @@ fn work_of_another_plan_is_not_continued() {
     quantize(&source, &whole, &scheme("int4:g64"), 2).unwrap();
     stop_after(4, &plan(&source, &scheme("int4:g32")).unwrap(), &source, &target);
     let refused = quantize(&source, &target, &scheme("int4:g64"), 2).unwrap_err();
-    assert!(matches!(refused, EngineError::Output(OutputError::OtherRun(_))), "{refused}");
+    assert!(matches!(refused, EngineError::Output(OutputError::OtherRun { .. })), "{refused}");
     assert!(dir.path().join("target.partial").exists(), "hours of work are not thrown away");
     Claim::discard(&target, false).unwrap();
     assert_eq!(quantize(&source, &target, &scheme("int4:g64"), 2).unwrap().resumed, 0);
@@ -363,6 +363,30 @@ fn an_output_of_several_is_found_done_until_it_is_acknowledged() {
 }
 
 #[test]
+fn a_finished_output_that_a_gate_rejects_is_unfinished_again() {
+    let (dir, source, target) = small(Dtype::BF16);
+    let plan = plan(&source, &scheme("int4:g32")).unwrap();
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let begin = || Output::begin(&plan, &source, &target, false).unwrap();
+    let finish = |output: Output| {
+        let done = engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
+        (output.place(&plan, &checkpoint, Durability::Process, Acceptance::Verified).unwrap(), done)
+    };
+    let Begun::Working(output) = begin() else { panic!("finished") };
+    drop(finish(*output));
+    let made = files(&target);
+    let Begun::Finished(placed) = begin() else { panic!("not finished") };
+    let rejected = placed.keep_if(&plan.form(), |_| Err(OutputError::NoName(target.clone())));
+    assert!(matches!(rejected, Err(OutputError::NoName(_))) && !target.exists());
+    let Begun::Working(output) = begin() else { panic!("finished") };
+    let (placed, done) = finish(*output);
+    assert!(done.resumed == done.jobs && files(&target) == made);
+    let accepted: Result<_, OutputError> = placed.keep_if(&plan.form(), |_| Ok(()));
+    accepted.unwrap().acknowledge().unwrap();
+    assert!(!dir.path().join("target.partial.journal").exists());
+}
+
+#[test]
 fn existing_outputs_and_strangers_are_left_alone() {
     let (dir, source, target) = small(Dtype::BF16);
     std::fs::create_dir(&target).unwrap();
@@ -381,10 +405,10 @@ fn existing_outputs_and_strangers_are_left_alone() {
     std::fs::remove_dir_all(&target).unwrap();
     std::fs::create_dir(dir.path().join("target.partial")).unwrap();
     let error = quantize(&source, &target, &scheme("int4:g32"), 1).unwrap_err();
-    assert!(error.to_string().contains("in the way"), "{error}");
+    assert!(error.to_string().contains("not an unfinished output"), "{error}");
     std::fs::rename(dir.path().join("target.partial"), dir.path().join("target.partial.replaced")).unwrap();
     let error = quantize(&source, &target, &scheme("int4:g32"), 1).unwrap_err();
-    assert!(error.to_string().contains("in the way"), "{error}");
+    assert!(error.to_string().contains("not an unfinished output"), "{error}");
     let error = quantize(&source, &dir.path().join("new/.."), &scheme("int4:g32"), 1).unwrap_err();
     assert!(error.to_string().contains("does not end in a name") && !dir.path().join("new").exists(), "{error}");
     let checkpoint = Checkpoint::open(&source).unwrap();

@@ -68,12 +68,12 @@ fn static_inputs_come_with_their_scales() {
 
 #[test]
 fn zero_points_are_kept_where_the_scheme_has_them_or_one_is_not_zero() {
-    let one = |input: &str, point: u8| {
+    let one = |scheme: &str, point: u8| {
         let scales = [K_PROJ, Q_PROJ].map(|module| scalar(&format!("{module}.input_scale"), Dtype::F32, 0.25));
         let points =
             [K_PROJ, Q_PROJ].map(|module| (format!("{module}.input_zero_point"), Dtype::I8, vec![], vec![point]));
         let (_dir, checkpoint) =
-            checkpoint(quark_config(&format!("e4m3:tensor+{input}"), |_| ()), &[scales, points].concat());
+            checkpoint(quark_config(&format!("e4m3:tensor+{scheme}"), |_| ()), &[scales, points].concat());
         input(&import::open(&checkpoint).unwrap(), K_PROJ).unwrap().2
     };
     // The least input of a layer behind ReLU is 0, and so is its zero point.

@@ -188,6 +188,15 @@ fn what_does_not_fit_is_named() {
         [&factors(Q, (64, 64), 4)[..], &[weight(&format!("{Q}.lora_magnitude_vector"), Dtype::F32, &[64])]].concat();
     assert!(refused(config, &dora).contains("lora_magnitude_vector"));
     assert!(refused(json!({"peft_type": "IA3"}), &factors(Q, (64, 64), 4)).contains("IA3"));
+    let config = json!({"lora_alpha": 4});
+    let named_twice = weight(&format!("{Q}.lora_A.default.weight"), Dtype::F32, &[4, 64]);
+    let twice = refused(config.clone(), &[&factors(Q, (64, 64), 4)[..], &[named_twice]].concat());
+    assert!(twice.contains("the same factor"), "{twice}");
+    let changed_twice = [factors(Q, (64, 64), 4), factors(&format!("model.{Q}"), (64, 64), 4)].concat();
+    assert!(refused(config.clone(), &changed_twice).contains("changes the same weight"));
+    let kinds = [weight(&format!("{Q}.lora_embedding_B"), Dtype::F32, &[64, 4]), factors(Q, (64, 64), 4)[0].clone()];
+    assert!(refused(config, &kinds).contains("no partner"));
+    assert!(refused(json!({"lora_alpha": 1e300}), &factors(Q, (64, 64), 4)).contains("lora_alpha"));
 
     // An adapter is no model.
     adapter_in(
@@ -198,6 +207,83 @@ fn what_does_not_fit_is_named() {
     let error = Checkpoint::open(&path("lora")).unwrap_err();
     assert!(error.to_string().contains("LoRA adapter") && error.to_string().contains("org/base"), "{error}");
     assert!(error.hint().unwrap().contains("--lora"));
+}
+
+#[test]
+fn a_configuration_of_another_adapter_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    write(&base, &llama_config(), &llama(Dtype::BF16));
+    let tensors = [&factors(Q, (64, 64), 4)[..], &factors(DOWN, (64, 128), 8)].concat();
+    let opened = |more: Value| {
+        let lora = tempfile::tempdir().unwrap();
+        let mut config = json!({"lora_alpha": 4, "r": 4, "rank_pattern": {"down_proj": 8}});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        adapter_in(lora.path(), &config, &tensors);
+        adapter::open(Checkpoint::open(&base).unwrap(), &[lora.path().to_owned()]).map(drop)
+    };
+    for agrees in [
+        json!({}),
+        json!({"r": 4.0, "target_modules": ["q_proj", "mlp.down_proj", "gate_proj"], "modules_to_save": null}),
+        json!({"target_modules": ".*(q|down)_proj", "modules_to_save": ["classifier", "score"]}),
+        json!({"target_modules": "all-linear", "modules_to_save": []}),
+    ] {
+        assert!(opened(agrees.clone()).is_ok(), "{agrees}");
+    }
+    for (differs, words) in [
+        (json!({"r": 16}), ["rank 4", "r in adapter_config.json says 16"]),
+        (json!({"r": 0}), ["rank 4", "says 0"]),
+        (json!({"rank_pattern": {}}), ["rank 8", "says 4"]),
+        (json!({"rank_pattern": {"down_proj": 2}}), ["rank 8", "rank_pattern in adapter_config.json says 2"]),
+        (json!({"target_modules": ["v_proj", "down_proj"]}), ["q_proj", "v_proj, down_proj"]),
+        (json!({"target_modules": ".*(v|down)_proj"}), ["q_proj", ".*(v|down)_proj"]),
+        (json!({"modules_to_save": ["lm_head"]}), ["`lm_head`", "adapter_model.safetensors has no tensor"]),
+    ] {
+        let error = opened(differs.clone()).unwrap_err();
+        assert!(words.iter().all(|word| error.to_string().contains(word)), "{differs}: {error}");
+        assert!(error.hint().unwrap().contains("files"), "{:?}", error.hint());
+    }
+}
+
+#[test]
+fn values_that_are_no_numbers_are_the_adapters() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    write(&path("base"), &llama_config(), &llama(Dtype::F16));
+    let opened = |tensors: &[Tensor]| {
+        let _ = std::fs::remove_dir_all(path("lora"));
+        adapter_in(&path("lora"), &json!({"lora_alpha": 4}), tensors);
+        adapter::open(Checkpoint::open(&path("base")).unwrap(), &[path("lora")])
+    };
+    let with = |tensor: &Tensor, at: usize, value: f32| {
+        let mut values = floats(tensor);
+        values[at] = value;
+        (tensor.0.clone(), tensor.1, tensor.2.clone(), encoded(tensor.1, &values))
+    };
+    let [a, b] = factors(Q, (64, 64), 4);
+    let norm = weight("model.norm.weight", Dtype::F32, &[64]);
+    for (tensors, told) in [
+        ([a.clone(), with(&b, 9, f32::NAN)], ".lora_B.weight` in "),
+        ([with(&a, 9, f32::INFINITY), b.clone()], "the value at [0, 9] is inf"),
+        ([with(&norm, 9, f32::NAN), norm.clone()], "model.norm.weight` in "),
+        ([with(&norm, 9, 1e30), norm.clone()], "is beyond what F16 holds"),
+    ] {
+        let tensors = if tensors[0].0 == norm.0 { &tensors[..1] } else { &tensors[..] };
+        let error = opened(tensors).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(told) && text.contains("lora/adapter_model.safetensors"), "{text}");
+        assert!(error.hint().unwrap().contains("the adapter is damaged"), "{:?}", error.hint());
+    }
+    // All numbers, and none of the model's: the sum alone is too large.
+    let checkpoint = opened(&[with(&a, 0, 1e4), with(&b, 0, 1e4)]).unwrap();
+    let recipe = Recipe::resolve(&scheme("int4:g32"), &Settings::default()).unwrap();
+    let plan = Plan::new(&checkpoint, recipe).unwrap();
+    let target = path("out");
+    let Begun::Working(output) = Output::begin(&plan, &path("base"), &target, false).unwrap() else {
+        panic!("finished")
+    };
+    let error = engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap_err().to_string();
+    assert!(error.contains("model.safetensors with ") && error.contains("lora merged into it"), "{error}");
 }
 
 #[test]
@@ -227,18 +313,29 @@ fn layers_of_gpt2_stand_the_other_way_round() {
         vector("h.0.mlp.c_proj.bias", 32),
         vector("ln_f.weight", 32),
         vector("ln_f.bias", 32),
+        // Beyond the last block: not known as a layer.
+        matrix("h.1.mlp.c_fc.weight", 32, 128),
     ];
     write(&path("base"), &config, &tensors);
     // Square, so that its shape does not tell which way it stands.
-    let factors = factors("transformer.h.0.attn.c_proj", (32, 32), 2);
-    adapter_in(&path("lora"), &json!({"lora_alpha": 2, "fan_in_fan_out": true}), &factors);
+    let square = factors("transformer.h.0.attn.c_proj", (32, 32), 2);
+    let unknown = factors("transformer.h.1.mlp.c_fc", (128, 32), 2);
+    let whole = matrix("transformer.h.0.mlp.c_fc.weight", 32, 128);
+    let all = [&square[..], &unknown[..], std::slice::from_ref(&whole)].concat();
+    adapter_in(&path("lora"), &json!({"lora_alpha": 2, "fan_in_fan_out": true}), &all);
     let mut merged = tensors;
-    let base = find(&mut merged, "h.0.attn.c_proj.weight");
-    let mut turned = (String::new(), Dtype::F32, vec![32, 32], Vec::new());
-    let turn = |values: &[f32]| (0..32 * 32).map(|at| values[at % 32 * 32 + at / 32]).collect::<Vec<f32>>();
-    turned.3 = encoded(Dtype::F32, &turn(&floats(base)));
-    merged_by_hand(&mut turned, &factors, 1.0);
-    base.3 = encoded(Dtype::F32, &turn(&floats(&turned)));
+    for (name, factors) in [("h.0.attn.c_proj.weight", &square), ("h.1.mlp.c_fc.weight", &unknown)] {
+        let base = find(&mut merged, name);
+        let turned = |tensor: &Tensor| {
+            let (rows, columns, values) = (tensor.2[0], tensor.2[1], floats(tensor));
+            let turned: Vec<f32> = (0..rows * columns).map(|at| values[at % rows * columns + at / rows]).collect();
+            (String::new(), Dtype::F32, vec![columns, rows], encoded(Dtype::F32, &turned))
+        };
+        let mut stands_otherwise = turned(base);
+        merged_by_hand(&mut stands_otherwise, factors, 1.0);
+        base.3 = turned(&stands_otherwise).3;
+    }
+    find(&mut merged, "h.0.mlp.c_fc.weight").3 = whole.3;
     write(&path("merged"), &config, &merged);
     let settings = Settings { format: Some("fake".parse().unwrap()), ..scheme("int8:channel") };
     quantize_with(&path("base"), &[path("lora")], &path("ours"), &settings);

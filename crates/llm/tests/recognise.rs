@@ -371,6 +371,26 @@ fn a_missing_block_is_noticed() {
 }
 
 #[test]
+fn tensors_without_elements_are_no_layers() {
+    const MANY: usize = 4_000_000_000;
+    for fixture in ["gpt_oss", "granitemoe", "llama"] {
+        let mut checkpoint = Checkpoint::read(fixture);
+        let whole = checkpoint.network();
+        for tensor in &mut checkpoint.tensors {
+            match tensor.shape.as_mut_slice() {
+                [first, second] => (*first, *second) = (MANY, 0),
+                [first, .., last] => (*first, *last) = (MANY, 0),
+                _ => {}
+            }
+        }
+        let network = checkpoint.network();
+        assert!(whole.blocks().len() == 2 && network.experts().is_empty() && network.linears().is_empty(), "{fixture}");
+        assert!(!network.places().contains(&Place::Embedding), "{fixture}");
+        assert!(network.blocks().iter().all(|block| network.links(*block).is_empty()), "{fixture}");
+    }
+}
+
+#[test]
 fn an_unknown_architecture_is_recognised_by_shape_and_name() {
     for fixture in ["llama", "qwen2_moe", "mixtral", "deepseek_v2", "opt", "phi3", "gemma3_text"] {
         let known = Checkpoint::read(fixture).network();

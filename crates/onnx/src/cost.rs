@@ -1,16 +1,17 @@
 //! What a run will make and take, from the plan alone: bytes of the output, arithmetic and memory of calibration. Estimates, since
 //! shapes may be open and engines have buffers of their own.
 
-use kvant_container::onnx::{DataType, NodeProto, TensorProto, data_type, data_type_bits, element_count};
+use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, TensorProto, data_type_bits, element_count};
 use serde::Serialize;
 
 use crate::count::{ConstantBytes, constants, size};
 use crate::element::Element;
-use crate::graph::{int_attribute, is, is_standard};
-use crate::quantize::Prepared;
+use crate::graph::{Index, for_each_node, int_attribute, is, is_standard};
+use crate::placement::Weight;
+use crate::quantize::{Prepared, simulate_hardware};
 use crate::recipe::Layout;
 use crate::shape::Types;
-use crate::writing::{Blocks, block_placement};
+use crate::writing::{Blocks, Dialect, Operators, block_placement, float16};
 
 /// Bytes of a histogram as it usually is: some thousand counts and edges.
 const HISTOGRAM: u64 = 64 << 10;
@@ -70,28 +71,77 @@ fn output_bytes(prepared: &Prepared) -> u64 {
         Layout::MatMulNBits { bits, block, accuracy } => {
             block_placement::constant_bytes(&model.graph, placement, Blocks::of(recipe, bits, block, accuracy))
         }
-        _ => constants(&model.graph, |tensor| after(prepared, tensor.name(), tensor)),
+        // That it can be converted was found when it was placed.
+        Layout::Float(to) => float16::constant_bytes(model, to).unwrap_or_default(),
+        Layout::Dynamic => constants(&model.graph, |tensor| after(prepared, tensor.name(), tensor)),
+        Layout::Qdq | Layout::QOperator if recipe.npu => {
+            let mut model = model.clone();
+            simulate_hardware(&mut model, &prepared.types, placement);
+            pair_bytes(prepared, &model.graph)
+        }
+        Layout::Qdq | Layout::QOperator => pair_bytes(prepared, &model.graph),
     }
+}
+
+/// Bytes of the constants of a graph with Q/DQ pairs: what its own become, and scales and zero points of activations.
+fn pair_bytes(prepared: &Prepared, graph: &GraphProto) -> u64 {
+    let (dialect, index) = (Dialect::of(&prepared.recipe), Index::new(graph));
+    let own = prepared.placement.activations.iter().filter(|(name, activation)| {
+        let is_made = index.producer(name).is_some() || index.is_input(name);
+        let stored = dialect.operators(activation.scheme.element, false);
+        is_made
+            && activation.provider.is_none()
+            && stored.is_ok_and(|operators| matches!(operators, Operators::Linear(_) | Operators::Extended))
+    });
+    let scales =
+        own.map(|(_, a)| parameters(a.channels.map_or(1, |channels| channels.number as u64), bits(a.scheme.element)));
+    scales.sum::<u64>() + constants(graph, |tensor| after(prepared, tensor.name(), tensor))
+}
+
+fn bits(element: Element) -> u64 {
+    element.data_type().and_then(data_type_bits).unwrap_or(32)
+}
+
+/// Bytes of scales in f32 and of zero points.
+fn parameters(count: u64, bits: u64) -> u64 {
+    4 * count + (count * bits).div_ceil(8)
+}
+
+/// Number of scales that a constant of these dimensions has.
+fn scales(weight: &Weight, dims: &[i64]) -> u64 {
+    let channels = weight.axis.filter(|_| weight.range.is_none()).and_then(|axis| dims.get(axis));
+    channels.map_or(1, |&channels| channels.max(0) as u64)
 }
 
 /// Bytes of what a constant becomes, its scales and zero points included.
 fn after(prepared: &Prepared, name: &str, tensor: &TensorProto) -> u64 {
-    let (recipe, count) = (&prepared.recipe, element_count(tensor).unwrap_or(0) as u64);
-    if let Layout::Float(_) = recipe.layout {
-        return if data_type(tensor) == DataType::FLOAT { count * 2 } else { size(tensor) };
+    let Prepared { recipe, placement, model, .. } = prepared;
+    let count = element_count(tensor).unwrap_or(0) as u64;
+    if let Some(bias) = placement.biases.get(name) {
+        let dims = Index::new(&model.graph).constant(&model.graph, &bias.weight).map_or(&[][..], |weight| &weight.dims);
+        let scales = placement.weights.get(&bias.weight).map_or(1, |weight| scales(weight, dims));
+        // One that is broadcast stays.
+        let fits = scales == 1 || scales == count;
+        let bits = bits(bias.element);
+        return if fits { (count * bits).div_ceil(8) + parameters(scales, bits) } else { size(tensor) };
     }
-    if prepared.placement.biases.contains_key(name) {
-        return count * 4 + 8;
+    let Some(weight) = placement.weights.get(name) else { return size(tensor) };
+    let (bits, count_of_scales) = (bits(weight.scheme.element), scales(weight, &tensor.dims));
+    let codes = (count * bits).div_ceil(8);
+    match Dialect::of(recipe).operators(weight.scheme.element, true) {
+        Ok(Operators::Cast) => codes,
+        Ok(Operators::Extended) => size(tensor) + parameters(count_of_scales, bits),
+        Ok(Operators::Block(_)) => size(tensor),
+        _ if recipe.layout == Layout::Dynamic && is_convolved(model, name) => codes + 4 * count_of_scales + 1,
+        _ => codes + parameters(count_of_scales, bits),
     }
-    let Some(weight) = prepared.placement.weights.get(name) else { return size(tensor) };
-    match weight.scheme.element {
-        Element::Block(_) => size(tensor),
-        element => {
-            let channels = weight.axis.and_then(|axis| tensor.dims.get(axis)).map_or(1, |&d| d.max(0) as u64);
-            let bits = element.data_type().and_then(data_type_bits).unwrap_or(32);
-            (count * bits).div_ceil(8) + channels * (4 + bits.div_ceil(8))
-        }
-    }
+}
+
+/// Whether a constant is the weight of a convolution, whose integer operator takes one zero point.
+fn is_convolved(model: &ModelProto, name: &str) -> bool {
+    let mut found = false;
+    for_each_node(&model.graph, &mut |node| found |= is(node, "Conv") && node.input.get(1).is_some_and(|w| w == name));
+    found
 }
 
 /// Multiplications of a product; `None` for other nodes, and inside where shapes are open.
@@ -140,7 +190,8 @@ mod tests {
     #[test]
     fn sizes_and_arithmetic_follow_from_shapes() {
         let int8 = cost("A8W8");
-        assert_eq!(int8.constants, ConstantBytes { source_bytes: 8192, output_bytes: 2048 + 5 });
+        // A weight and two activations, each with a scale and a zero point.
+        assert_eq!(int8.constants, ConstantBytes { source_bytes: 8192, output_bytes: 2048 + 3 * 5 });
         assert_eq!(
             (int8.observed, int8.observed_values, int8.multiplications),
             (2, Some(4 * 64 + 4 * 32), Some(4 * 64 * 32))

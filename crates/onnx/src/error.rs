@@ -9,11 +9,13 @@ pub enum QuantizeError {
     /// The file is wrong.
     #[error("{0}")]
     Model(#[from] OnnxError),
-    /// A weight is not a number.
-    #[error("the weight `{tensor}` has NaN at element {position}")]
-    NotANumber {
+    /// A weight that is no finite number.
+    #[error("the weight `{tensor}` has {value} at element {position}")]
+    NotFinite {
         /// The weight.
         tensor: String,
+        /// `NaN` or `an infinite value`.
+        value: &'static str,
         /// Where.
         position: usize,
     },
@@ -42,6 +44,20 @@ pub enum QuantizeError {
         layout: &'static str,
         /// What it has.
         only: &'static str,
+    },
+    /// ONNX Runtime makes an integer operator of a product that has no kernel for its types.
+    #[error(
+        "the {operator} `{node}` would have {types}: ONNX Runtime makes an integer operator of it that it has no kernel for, and does not open the model"
+    )]
+    NoKernel {
+        /// The operator.
+        operator: String,
+        /// The node.
+        node: String,
+        /// The types of its data and weights.
+        types: String,
+        /// Other types that there are kernels for.
+        way_out: &'static str,
     },
     /// Activations cannot have a scale for each channel.
     #[error("activations cannot have a scale for each channel here: {because}")]
@@ -75,8 +91,17 @@ pub enum QuantizeError {
         operator: String,
     },
     /// Nothing in the graph is quantized by the recipe.
-    #[error("no node of the model is quantized by this recipe")]
-    NothingToDo,
+    #[error("no node of the model is quantized by this recipe{left}")]
+    NothingToDo {
+        /// Why nodes stay in float that the recipe means, as the rest of the sentence.
+        left: String,
+    },
+    /// Nothing in the graph can be converted to another float type.
+    #[error("no node of the model computes in float32: nothing would be converted to {to}")]
+    NothingToConvert {
+        /// The type.
+        to: &'static str,
+    },
     /// A type is asked for tensors that there are none of.
     #[error("{word}")]
     IdleOverride {
@@ -86,6 +111,8 @@ pub enum QuantizeError {
         nearest: Vec<String>,
         /// Some names that there are.
         some: Vec<String>,
+        /// The command that shows all.
+        command: &'static str,
     },
     /// The nodes do not make a graph.
     #[error("{0}")]
@@ -113,11 +140,14 @@ impl QuantizeError {
             Self::NoOperator { .. }
             | Self::AlreadyQuantized { .. }
             | Self::NotInLayout { .. }
+            | Self::NoKernel { .. }
             | Self::UnknownType { .. } => ErrorKind::Unsupported,
             Self::NoIntegerBoundary | Self::ChannelActivations { .. } | Self::ChannelCount { .. } => ErrorKind::Invalid,
-            Self::NotANumber { .. } | Self::NoRange { .. } | Self::NothingToDo | Self::IdleOverride { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::NotFinite { .. }
+            | Self::NoRange { .. }
+            | Self::NothingToDo { .. }
+            | Self::NothingToConvert { .. }
+            | Self::IdleOverride { .. } => ErrorKind::Invalid,
         }
     }
 
@@ -129,16 +159,20 @@ impl QuantizeError {
             Self::Pass(problem) => return problem.hint(),
             Self::Container(problem) => return problem.hint(),
             Self::Algorithm(problem) => return problem.hint(),
-            Self::IdleOverride { nearest, .. } if !nearest.is_empty() => {
-                return Some(format!("did you mean {}? `kvant plan MODEL` shows all", nearest.join(" or ")));
+            Self::IdleOverride { nearest, command, .. } if !nearest.is_empty() => {
+                return Some(format!("did you mean {}? `kvant {command} MODEL` shows all", nearest.join(" or ")));
             }
-            Self::IdleOverride { some, .. } => {
-                return Some(format!("there are {}; `kvant plan MODEL` shows all", some.join(", ")));
+            Self::IdleOverride { some, command, .. } => {
+                return Some(format!("there are {}; `kvant {command} MODEL` shows all", some.join(", ")));
             }
-            Self::NotANumber { .. } => "the model is damaged or its training failed: such a weight has no scale",
+            Self::NotFinite { .. } => "the model is damaged or its training failed: such a weight has no scale",
+            Self::NothingToConvert { .. } => {
+                "the model has this type already, or no floats; `kvant inspect` shows its types"
+            }
             Self::NoRange { .. } => "give calibration data that reach every branch, or exclude the node",
             Self::NoOperator { .. } => "choose --form quark, whose operators need Quark's library to run",
             Self::NotInLayout { .. } => "choose one of the types it has, or the layout qdq",
+            Self::NoKernel { way_out, .. } => way_out,
             Self::ChannelActivations { .. } => {
                 "leave --per-channel-activations out (--per-channel is for weights), or choose int8 or int16 activations with the layout qdq"
             }
@@ -150,7 +184,7 @@ impl QuantizeError {
                 "write the tensor's type to the model's value_info, as onnx.shape_inference does"
             }
             Self::AlreadyQuantized { .. } => "give the float model it was made from",
-            Self::NothingToDo => {
+            Self::NothingToDo { .. } => {
                 "see `kvant inspect` for its operators and types: float32 is quantized, and --op-types names further operators"
             }
         };

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, PRODUCER, Spill};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, PRODUCER, Spill, data_type};
 use kvant_quant::glob::Glob;
 use rayon::prelude::*;
 
@@ -17,16 +17,18 @@ use crate::calibration::{Method, Observation, Observed, Settings, Watched};
 use crate::count::{constants, size};
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, STANDARD_DOMAIN, check, is, opset};
+use crate::graph::{Index, STANDARD_DOMAIN, check, for_each_node, is, opset};
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
-use crate::placement::{Named, Placement, assign_channels, check_channels, place, unmatched};
+use crate::placement::{
+    Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, unfit_pools, unmatched,
+};
 use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Override, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
-use crate::solution::{Ranges, Solution, refuse_nan, solve, values};
-use crate::verify::Saturation;
+use crate::solution::{Ranges, Solution, refuse_nan, refuse_not_finite, solve, values};
+use crate::verify::{Saturation, least_version};
 use crate::writing::{
     Blocks, Dialect, block_placement, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs,
 };
@@ -71,7 +73,7 @@ pub fn prepare(
     refuse_quantized(&model)?;
     let source = Named::of(&model.graph);
     lift_constants(&mut model);
-    let context = Context { spill, ..Context::default() };
+    let context = Context { spill, kept: kept_type(&recipe), ..Context::default() };
     let passes = pass::simplify(&mut model, passes, &context)?;
     check(&model)?;
     raise_opset(&mut model, &recipe)?;
@@ -80,8 +82,8 @@ pub fn prepare(
     }
     algorithm::check(&recipe)?;
     let Transformed { equalized, rotations } = transform(&mut model, &recipe, spill)?;
-    let (types, placement) = place_all(&model, &recipe)?;
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
+    let (types, placement) = place_all(&model, &recipe)?;
     Ok(Prepared {
         model,
         recipe,
@@ -120,12 +122,37 @@ fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), 
     let mut placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
     assign_channels(&mut placement, &model.graph, &types);
     check_channels(recipe, &placement)?;
-    let converted = matches!(recipe.layout, Layout::Float(_));
-    if !converted && placement.activations.is_empty() && placement.weights.is_empty() {
-        return Err(QuantizeError::NothingToDo);
+    let idle = match recipe.layout {
+        Layout::Float(_) => placement.nodes == 0 && placement.skipped.is_empty(),
+        _ => placement.activations.is_empty() && placement.weights.is_empty(),
+    };
+    match recipe.layout {
+        Layout::Float(to) if idle => return Err(QuantizeError::NothingToConvert { to: to.name() }),
+        _ if idle => return Err(QuantizeError::NothingToDo { left: left(&placement.skipped) }),
+        _ => {}
     }
     check_operators(recipe, &placement)?;
+    check_kernels(recipe, &placement, &model.graph)?;
     Ok((types, placement))
+}
+
+/// The type of floats that stays where a model is converted to it.
+fn kept_type(recipe: &Recipe) -> Option<DataType> {
+    match recipe.layout {
+        Layout::Float(FloatType::Float16) => Some(DataType::FLOAT16),
+        Layout::Float(FloatType::BFloat16) => Some(DataType::BFLOAT16),
+        _ => None,
+    }
+}
+
+/// Why nodes that a recipe means stay in float, as the rest of a sentence: the most frequent reason.
+fn left(skipped: &[Skipped]) -> String {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    skipped.iter().for_each(|skipped| reasons.entry(skipped.reason).or_default().push(&skipped.node));
+    let Some((reason, nodes)) = reasons.into_iter().max_by_key(|(_, nodes)| nodes.len()) else { return String::new() };
+    let first = nodes.first().copied().unwrap_or_default().escape_debug();
+    let count = if nodes.len() == 1 { "1 node stays".to_owned() } else { format!("{} nodes stay", nodes.len()) };
+    format!(": {count} in float, `{first}` for one, because {reason}")
 }
 
 /// A second layer of quantization would only add its errors to those of the first.
@@ -319,13 +346,31 @@ impl Prepared {
         self.keep_clamps();
         let ranges = self.ranges(&observed.ranges);
         let mut solution = solve(self.graph(), &self.placement, &ranges, spill)?;
-        let adjusted = self.adjust(&mut solution)?;
+        let mut adjusted = self.adjust(&mut solution)?;
+        let mut unfit = BTreeSet::new();
+        // Scales may move where a neighbour has none any more.
+        loop {
+            let found = unfit_pools(self.graph(), &self.types, &self.placement, &solution);
+            let found: BTreeSet<String> = found.into_iter().filter(|name| !unfit.contains(name)).collect();
+            if found.is_empty() {
+                break;
+            }
+            self.placement.remove(&found);
+            self.keep_clamps();
+            solution = solve(self.graph(), &self.placement, &ranges, spill)?;
+            adjusted = self.adjust(&mut solution)?;
+            unfit.extend(found);
+        }
         let gains = tune(&mut self, &mut solution, data)?;
+        let wide_biases = self.widen_biases(&solution)?;
         go_on()?;
         let mut report = Report::new(&self, &solution, &ranges, observed.samples);
         report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
+        let beyond = "the ratio of the scales around its pooling is beyond what ONNX Runtime's kernel takes";
+        report.left_in_float.extend(unfit.into_iter().map(|name| (name, beyond.to_owned())));
         report.methods(&self.methods(observed, &ranges));
         report.adjusted = adjusted;
+        report.wide_biases = wide_biases;
         report.gains = gains;
         report.not_numbers = observed.odd.iter().cloned().collect();
         if self.recipe.npu {
@@ -335,6 +380,7 @@ impl Prepared {
         report.constants.output_bytes = constants(&self.model.graph, size);
         report.saturation = Saturation::of(&self.model.graph);
         sign(&mut self.model);
+        raise_version(&mut self.model);
         check(&self.model)?;
         Ok((self.model, report))
     }
@@ -372,7 +418,7 @@ impl Prepared {
         self.placement.activations.keys().filter(huge).cloned().collect()
     }
 
-    fn adjust(&mut self, solution: &mut Solution) -> Result<Vec<String>, QuantizeError> {
+    fn adjust(&self, solution: &mut Solution) -> Result<Vec<String>, QuantizeError> {
         let (graph, align) = (self.graph(), self.recipe.align);
         let mut adjusted = match self.recipe.npu {
             true => npu::refine(graph, &self.placement, align, solution),
@@ -381,12 +427,21 @@ impl Prepared {
                 Vec::new()
             }
         };
-        if self.recipe.bias == BiasKind::Int32 {
-            let room = solution.make_room_for_biases(&self.model.graph, &self.placement)?;
-            room.float.iter().for_each(|name| drop(self.placement.biases.remove(name)));
-            adjusted.extend(room.raised);
-        }
+        adjusted.extend(solution.make_room_for_biases(&self.model.graph, &self.placement)?);
         Ok(adjusted)
+    }
+
+    /// Gives biases that int32 cannot hold with the scale of their product int16 codes with a scale of their own. In float they
+    /// would be cut: ONNX Runtime makes int32 codes of them.
+    fn widen_biases(&mut self, solution: &Solution) -> Result<Vec<String>, QuantizeError> {
+        let wide = solution.wide_biases(&self.model.graph, &self.placement)?;
+        let Placement { biases, float_biases, .. } = &mut self.placement;
+        for name in &wide {
+            if let Some(bias) = biases.remove(name).or_else(|| float_biases.remove(name)) {
+                biases.insert(name.clone(), Bias { element: Element::Int16, ..bias });
+            }
+        }
+        Ok(wide)
     }
 
     /// Which activations an override gives a scale for each channel in vain.
@@ -445,17 +500,36 @@ impl Prepared {
         notices
     }
 
-    /// Refuses weights that are no numbers, which would otherwise be found after the data were run.
+    /// Refuses weights that are no numbers or infinite, which would otherwise be found after the data were run. One of a product that
+    /// is infinite has no codes, and is refused all the same.
     ///
     /// # Errors
     /// The first such weight.
     pub fn check_weights(&self) -> Result<(), QuantizeError> {
         let (graph, index) = (self.graph(), Index::new(self.graph()));
-        let names: Vec<&String> = self.placement.weights.keys().collect();
+        let mut of_products: BTreeSet<&String> = BTreeSet::new();
+        for_each_node(graph, &mut |node| {
+            let is_product = ["Conv", "ConvTranspose", "Gemm", "MatMul"].iter().any(|op| is(node, op));
+            of_products.extend(node.input.iter().skip(1).filter(|_| is_product));
+        });
+        // A conversion keeps what it can.
+        of_products.retain(|_| !matches!(self.recipe.layout, Layout::Float(_)));
+        let placed = self.placement.weights.keys().chain(self.placement.biases.keys());
+        let names: BTreeSet<&String> = placed.chain(of_products.iter().copied()).collect();
         names.par_iter().try_for_each(|name| {
-            let Some(tensor) = index.constant(graph, name) else { return Ok(()) };
-            refuse_nan(name, &values(tensor)?)
+            let tensor = index.constant(graph, name).filter(|tensor| data_type(tensor) == DataType::FLOAT);
+            let Some(values) = tensor.map(values).transpose()? else { return Ok(()) };
+            // Others, such as masks, may be infinite on purpose.
+            let check = if of_products.contains(name) && values.len() > 1 { refuse_not_finite } else { refuse_nan };
+            check(name, &values)
         })
+    }
+
+    /// Whether counts and sizes of the result are known only when it is made: algorithms insert nodes where data ask for them, and
+    /// integer operators are made of the pairs that have some.
+    pub fn is_estimate(&self) -> bool {
+        let inserts = |a: &Algorithm| a.row().stage == algorithm::Stage::Float && a.row().needs_data;
+        self.recipe.algorithms.iter().any(inserts) || self.recipe.layout == Layout::QOperator
     }
 
     /// Whether the model has to be run over data: for ranges, or for algorithms.
@@ -472,6 +546,12 @@ pub(crate) fn simulate_hardware(model: &mut ModelProto, types: &Types, placement
     if let Some(graph) = model.graph.as_mut() {
         npu::simulate(graph, &dims, &quantized);
     }
+}
+
+/// Raises the version of the file to what the types of its constants need.
+fn raise_version(model: &mut ModelProto) {
+    let needed = model.graph.initializer.iter().filter_map(|tensor| least_version(data_type(tensor))).max();
+    model.ir_version = model.ir_version.max(needed);
 }
 
 /// Writes who made the model.

@@ -91,6 +91,16 @@ pub enum FloatType {
     BFloat16,
 }
 
+impl FloatType {
+    /// The name of the type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Float16 => "float16",
+            Self::BFloat16 => "bfloat16",
+        }
+    }
+}
+
 /// What the graph's inputs and outputs become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Boundary {
@@ -254,8 +264,8 @@ impl Recipe {
         let converted = matches!(self.layout, Layout::Float(_));
         let extended = self.rules == RuleSet::Extended && !converted;
         let wanted = [
-            // Only float32 is calibrated and quantized.
-            ("float-sources", !converted),
+            // Only float32 is calibrated, quantized and converted.
+            ("float-sources", true),
             ("lift-body-weights", !converted),
             ("float-ends", self.boundary == Boundary::Integer),
             // A product with its bias in one node, so that the bias is added to integer sums.

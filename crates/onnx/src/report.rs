@@ -7,7 +7,6 @@ use serde::Serialize;
 use crate::algorithm::{EqualizedPair, LayerGain, LeftStream, LimitedWeight, RotatedStream, ScaledInput};
 use crate::calibration::Method;
 use crate::count::{ConstantBytes, Counts, constants, size};
-use crate::element::Element;
 use crate::quantization::Range;
 use crate::quantize::Prepared;
 use crate::solution::{Ranges, Solution};
@@ -68,6 +67,8 @@ pub struct Report {
     pub left_in_float: Vec<(String, String)>,
     /// Tensors whose scale was changed for the hardware or for a bias.
     pub adjusted: Vec<String>,
+    /// Biases with int16 codes because int32 codes with the scale of the product cannot hold them.
+    pub wide_biases: Vec<String>,
     /// Constants of a model converted to 16 bits that had values beyond the type's range, and how many: they are limited.
     pub limited: Vec<(String, usize)>,
     /// Tensors in which the float model computed NaN on the calibration data. Their ranges are those of the other values.
@@ -111,10 +112,10 @@ impl Report {
                 shares: None,
             }
         });
-        let biases = placement.biases.keys().map(|name| TensorReport {
+        let biases = placement.biases.iter().map(|(name, bias)| TensorReport {
             name: name.clone(),
             role: "bias",
-            element: Element::Int32.to_string(),
+            element: bias.element.to_string(),
             scale: None,
             zero_point: None,
             scales: 0,
@@ -138,6 +139,7 @@ impl Report {
             gains: Vec::new(),
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),
+            wide_biases: Vec::new(),
             limited: Vec::new(),
             not_numbers: Vec::new(),
             saturation: None,

@@ -7,8 +7,8 @@ use kvant_container::onnx::{GraphProto, Spill, TensorProto, shape, tensor_bytes}
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::Index;
-use crate::placement::{Placement, Weight};
-use crate::quantization::{Affine, Range, WeightMethod, affine, weight_parameters};
+use crate::placement::{Bias, Placement, Weight};
+use crate::quantization::{Affine, Range, ScaleKind, WeightMethod, affine, weight_parameters};
 use crate::recipe::{Align, TensorScheme};
 use crate::writing::BlockMap;
 
@@ -56,6 +56,13 @@ pub fn unit(product: &kvant_container::onnx::NodeProto) -> f32 {
     if product.op_type() == "Gemm" { factor("alpha") / factor("beta") } else { 1.0 }
 }
 
+/// Whether a bias is that of a product whose data have 8 bits.
+fn reads_bytes(placement: &Placement, bias: &Bias) -> bool {
+    let activation = placement.activations.get(&bias.input).map(|a| a.scheme.element);
+    let element = activation.or_else(|| placement.weights.get(&bias.input).map(|w| w.scheme.element));
+    element.and_then(Element::integer_bits).is_some_and(|bits| bits <= 8)
+}
+
 /// Solves for all tensors.
 ///
 /// `ranges` holds what calibration observed; `spill` tells whether to go on. Errors: a tensor that must have a range and has
@@ -93,8 +100,20 @@ pub fn solve(
 
 /// Refuses a weight that holds what is no number.
 pub(crate) fn refuse_nan(name: &str, values: &[f32]) -> Result<(), QuantizeError> {
-    match values.iter().position(|value| value.is_nan()) {
-        Some(position) => Err(QuantizeError::NotANumber { tensor: name.to_owned(), position }),
+    refuse(name, values, f32::is_nan)
+}
+
+/// Refuses a weight that holds what is no number, or infinite.
+pub(crate) fn refuse_not_finite(name: &str, values: &[f32]) -> Result<(), QuantizeError> {
+    refuse(name, values, |value| !value.is_finite())
+}
+
+fn refuse(name: &str, values: &[f32], wrong: impl Fn(f32) -> bool) -> Result<(), QuantizeError> {
+    match values.iter().position(|&value| wrong(value)) {
+        Some(position) => {
+            let value = if values[position].is_nan() { "NaN" } else { "an infinite value" };
+            Err(QuantizeError::NotFinite { tensor: name.to_owned(), value, position })
+        }
         None => Ok(()),
     }
 }
@@ -110,49 +129,90 @@ fn solve_weight(name: &str, tensor: &TensorProto, weight: &Weight) -> Result<Vec
     Ok(weight_parameters(&values, &shape, weight.axis, weight.method()))
 }
 
-/// How often larger a weight's scale may become for a bias. Beyond it the weight would lose more than the bias is worth.
+/// How often larger the scale of a weight may become for a bias where the product reads more than 8 bits. Beyond it the bias
+/// has codes of its own. Where a product reads 8 bits there is no limit: the step of the weight stays far below that of the
+/// data, and integer kernels take no other bias.
 const LARGEST_RAISE: f64 = 4.0;
-
-/// What was done for biases that int32 cannot hold.
-#[derive(Debug, Default)]
-pub struct Room {
-    /// The weights whose scale was raised.
-    pub raised: Vec<String>,
-    /// The biases that are better left in float.
-    pub float: Vec<String>,
-}
 
 /// Bias codes beyond this are not representable in int32, with room for the rounding of the scale.
 const LARGEST_BIAS_CODE: f64 = 2147483647.0 / 1.0001;
 
 impl Solution {
-    /// Raises the scales of weights so that every int32 bias has codes: where `s_input * s_weight` is so small that
-    /// `bias / (s_input * s_weight)` leaves int32. The weight's codes are computed from the raised scale.
-    pub fn make_room_for_biases(&mut self, graph: &GraphProto, placement: &Placement) -> Result<Room, QuantizeError> {
+    /// Raises the scales of weights so that every bias has int32 codes: where `s_input * s_weight` is so small that
+    /// `bias / (s_input * s_weight)` leaves int32. The weight's codes are computed from the raised scale. Biases that stay in
+    /// float count as well, because ONNX Runtime makes such codes of them.
+    ///
+    /// Returns the weights whose scale was raised. What still does not fit: [`Self::wide_biases`].
+    pub fn make_room_for_biases(
+        &mut self,
+        graph: &GraphProto,
+        placement: &Placement,
+    ) -> Result<Vec<String>, QuantizeError> {
         let index = Index::new(graph);
-        let (mut raised, mut float) = (Vec::new(), Vec::new());
-        for (name, bias) in &placement.biases {
-            let Some(tensor) = index.constant(graph, name) else { continue };
-            let input =
-                self.activations.get(&bias.input).or_else(|| self.weights.get(&bias.input).and_then(|w| w.first()));
-            let (Some(input), values) = (input.map(|a| f64::from(a.scale)), values(tensor)?) else { continue };
-            let unit = graph.node.get(bias.node).map_or(1.0, |node| f64::from(unit(node)));
+        let mut raised = Vec::new();
+        for (name, bias) in placement.biases.iter().chain(&placement.float_biases) {
+            let Some(least) = self.least_scales(graph, &index, name, bias)? else { continue };
+            let powers = placement.weights.get(&bias.weight).is_some_and(|w| w.scheme.scale == ScaleKind::PowerOfTwo);
             let Some(weights) = self.weights.get_mut(&bias.weight) else { continue };
-            let one = weights.len() == 1;
-            let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
-            for (channel, weight) in weights.iter_mut().enumerate() {
-                let bound = f64::from(if one { largest } else { values.get(channel).map_or(0.0, |v| v.abs()) });
-                let least = bound / LARGEST_BIAS_CODE / (input * unit);
-                if f64::from(weight.scale) * LARGEST_RAISE < least {
-                    float.push(name.clone());
-                } else if f64::from(weight.scale) < least {
-                    weight.scale = least as f32;
-                    raised.push(bias.weight.clone());
+            let most = weights.iter().zip(&least).map(|(w, least)| least / f64::from(w.scale)).fold(0.0, f64::max);
+            let of_bytes = reads_bytes(placement, bias);
+            let is_wanted = bias.element == Element::Int32 && (of_bytes || !placement.float_biases.contains_key(name));
+            if !is_wanted || most <= 1.0 || !of_bytes && most > LARGEST_RAISE {
+                continue;
+            }
+            for (weight, least) in weights.iter_mut().zip(least) {
+                if f64::from(weight.scale) < least {
+                    weight.scale = if powers { least.log2().ceil().exp2() as f32 } else { least as f32 };
                 }
             }
+            raised.push(bias.weight.clone());
         }
         raised.dedup();
-        Ok(Room { raised, float })
+        Ok(raised)
+    }
+
+    /// The biases that int32 codes with the scale of the product cannot hold, where a product reads more than 8 bits. ONNX
+    /// Runtime would cut them, those in float too.
+    pub fn wide_biases(&self, graph: &GraphProto, placement: &Placement) -> Result<Vec<String>, QuantizeError> {
+        let index = Index::new(graph);
+        let mut wide = Vec::new();
+        for (name, bias) in placement.biases.iter().chain(&placement.float_biases) {
+            if bias.element != Element::Int32 || reads_bytes(placement, bias) {
+                continue;
+            }
+            let Some(least) = self.least_scales(graph, &index, name, bias)? else { continue };
+            let weights = self.weights.get(&bias.weight).map_or(&[][..], Vec::as_slice);
+            // A scale that was raised is a rounded one.
+            if weights.iter().zip(&least).any(|(w, least)| f64::from(w.scale) * 1.00005 < *least) {
+                wide.push(name.clone());
+            }
+        }
+        Ok(wide)
+    }
+
+    /// The least scales of a product's weight with which a bias has int32 codes, one for each scale that the weight has.
+    fn least_scales(
+        &self,
+        graph: &GraphProto,
+        index: &Index,
+        name: &str,
+        bias: &Bias,
+    ) -> Result<Option<Vec<f64>>, QuantizeError> {
+        let input = self.activations.get(&bias.input).or_else(|| self.weights.get(&bias.input).and_then(|w| w.first()));
+        let (Some(input), Some(weights), Some(tensor)) =
+            (input, self.weights.get(&bias.weight), index.constant(graph, name))
+        else {
+            return Ok(None);
+        };
+        let values = values(tensor)?;
+        let unit = graph.node.get(bias.node).map_or(1.0, |node| f64::from(unit(node)));
+        let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let bound = |channel: usize| match weights.len() {
+            1 => largest,
+            _ => values.get(channel).map_or(0.0, |v| v.abs()),
+        };
+        let least = |channel| f64::from(bound(channel)) / LARGEST_BIAS_CODE / (f64::from(input.scale) * unit);
+        Ok(Some((0..weights.len()).map(least).collect()))
     }
 
     /// Makes the scales at joints equal: those of Concat and Pad the largest of inputs and output, so that nothing is cut; the
@@ -197,5 +257,133 @@ impl Solution {
                 self.activations.insert(name.clone(), affine);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvant_container::onnx::{DataType, ModelProto, data_type, tensor_bytes};
+    use kvant_quant::glob::Glob;
+
+    use crate::calibration::Observed;
+    use crate::graph::{Index, node};
+    use crate::preset::Preset;
+    use crate::quantization::Range;
+    use crate::quantize::prepare;
+    use crate::recipe::{BiasKind, Override, Recipe};
+    use crate::report::Report;
+    use crate::solution::values;
+    use crate::test_models::{floats, model, typed};
+
+    /// A convolution of data from -0.06 to 0.06 with weights up to 1, and its bias.
+    fn made(recipe: Recipe, bias: [f32; 2]) -> (ModelProto, Report) {
+        let constants = vec![floats("w", &[2, 1, 1, 1], &[1.0, -0.5]), floats("b", &[2], &bias)];
+        let mut float = model(17, vec![node("Conv", "conv", &["x", "w", "b"], &["y"])], constants, &[], &[]);
+        let graph = float.graph.as_mut().unwrap();
+        (graph.input, graph.output) = (vec![typed("x", &[1, 1, 2, 2])], vec![typed("y", &[1, 2, 2, 2])]);
+        let mut observed = Observed { samples: 1, ..Observed::default() };
+        let largest = bias[0].abs().max(bias[1].abs()) + 0.06;
+        for (name, high) in [("x", 0.06), ("y", largest)] {
+            observed.ranges.whole.insert(name.to_owned(), Range { low: -high, high });
+        }
+        let passes = recipe.passes();
+        prepare(float, recipe, &passes, None).unwrap().finish_with(&observed, None, None).unwrap()
+    }
+
+    fn recipe(preset: &str, bias: BiasKind) -> Recipe {
+        Recipe { bias, ..Preset::find(preset).unwrap().recipe() }
+    }
+
+    fn numbers(model: &ModelProto, name: &str) -> Vec<f32> {
+        values(Index::new(&model.graph).constant(&model.graph, name).unwrap()).unwrap()
+    }
+
+    /// The type of a bias's codes and the values that they stand for.
+    fn bias(model: &ModelProto) -> (DataType, Vec<f64>) {
+        let codes = Index::new(&model.graph).constant(&model.graph, "b_quantized").unwrap().clone();
+        let scales = numbers(model, "b_quantized_scale");
+        let bytes = tensor_bytes(&codes).unwrap();
+        let codes_of: Vec<i64> = match data_type(&codes) {
+            DataType::INT16 => bytes.chunks(2).map(|b| i16::from_le_bytes([b[0], b[1]]).into()).collect(),
+            _ => bytes.chunks(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]).into()).collect(),
+        };
+        let value = |(i, code): (usize, i64)| code as f64 * f64::from(scales[i % scales.len()]);
+        (data_type(&codes), codes_of.into_iter().enumerate().map(value).collect())
+    }
+
+    fn is_near(found: &[f64], expected: [f32; 2]) -> bool {
+        found.iter().zip(expected).all(|(f, e)| (f - f64::from(e)).abs() < 1e-4 * 3.0)
+    }
+
+    #[test]
+    fn biases_that_int32_cannot_hold_have_codes_of_16_bits() {
+        let kept = Override { float: true, ..Override::of(Glob::literal("b")) };
+        for preset in ["A16W16", "INT16_CNN"] {
+            for (kind, overrides) in
+                [(BiasKind::Int32, vec![]), (BiasKind::Float, vec![]), (BiasKind::Int32, vec![kept.clone()])]
+            {
+                let (made, report) = made(Recipe { overrides, ..recipe(preset, kind) }, [3.0, -0.25]);
+                let (element, found) = bias(&made);
+                assert_eq!((element, &report.wide_biases[..]), (DataType::INT16, &["b".to_owned()][..]), "{preset}");
+                assert!(is_near(&found, [3.0, -0.25]) && report.adjusted.is_empty(), "{preset}: {found:?}");
+                let stored = report.tensors.iter().find(|tensor| tensor.name == "b").unwrap();
+                assert_eq!(stored.element, "int16");
+            }
+        }
+    }
+
+    #[test]
+    fn biases_that_nearly_fit_raise_a_scale_and_those_that_fit_nothing() {
+        let (made_, report) = made(recipe("A16W16", BiasKind::Int32), [0.15, 0.1]);
+        let (element, found) = bias(&made_);
+        assert_eq!((element, &report.adjusted[..]), (DataType::INT32, &["w".to_owned()][..]));
+        assert!(is_near(&found, [0.15, 0.1]), "{found:?}");
+        let (made_, report) = made(recipe("A16W16", BiasKind::Int32), [0.05, 0.01]);
+        assert_eq!((bias(&made_).0, report.adjusted.len()), (DataType::INT32, 0));
+        let (made_, report) = made(recipe("A16W16", BiasKind::Float), [0.05, 0.01]);
+        assert_eq!((numbers(&made_, "b"), report.wide_biases.len()), (vec![0.05, 0.01], 0), "float is float");
+    }
+
+    #[test]
+    fn bytes_raise_a_scale_whatever_it_takes() {
+        for kind in [BiasKind::Int32, BiasKind::Float] {
+            let (made, report) = made(recipe("A8W8", kind), [9e4, 1.0]);
+            assert_eq!((&report.adjusted[..], report.wide_biases.len()), (&["w".to_owned()][..], 0));
+            // What ONNX Runtime multiplies, whatever is written.
+            let product = f64::from(numbers(&made, "x_scale")[0]) * f64::from(numbers(&made, "w_scale")[0]);
+            assert!(9e4 / product < f64::from(i32::MAX), "{kind:?}: {product:e}");
+        }
+    }
+
+    #[test]
+    fn poolings_with_scales_that_no_kernel_takes_stay_in_float() {
+        let made = |high: f32| {
+            let nodes = vec![
+                node("Relu", "relu", &["x"], &["r"]),
+                node("GlobalAveragePool", "pool", &["r"], &["p"]),
+                node("Flatten", "flat", &["p"], &["f"]),
+                node("Gemm", "gemm", &["f", "w", "b"], &["y"]),
+            ];
+            let constants = vec![floats("w", &[2, 2], &[1.0; 4]), floats("b", &[2], &[1.0; 2])];
+            let mut float = model(17, nodes, constants, &[], &[]);
+            let graph = float.graph.as_mut().unwrap();
+            (graph.input, graph.output) = (vec![typed("x", &[1, 2, 2, 2])], vec![typed("y", &[1, 2])]);
+            let mut observed = Observed { samples: 1, ..Observed::default() };
+            for (name, high) in [("x", 1.0), ("r", 1.0), ("p", high), ("f", high), ("y", 1.0)] {
+                observed.ranges.whole.insert(name.to_owned(), Range { low: -high, high });
+            }
+            let recipe = recipe("A8W8", BiasKind::Int32);
+            let passes = recipe.passes();
+            prepare(float, recipe, &passes, None).unwrap().finish_with(&observed, None, None).unwrap()
+        };
+        let quantizes = |model: &ModelProto, name: &str| {
+            model.graph.node.iter().any(|node| node.op_type() == "QuantizeLinear" && node.input[0] == name)
+        };
+        let (good, report) = made(1.0 / 1000.0);
+        assert!(quantizes(&good, "p") && report.left_in_float.is_empty(), "{:?}", report.left_in_float);
+        let (made, report) = made(1.0 / 1100.0);
+        assert!(!quantizes(&made, "p") && quantizes(&made, "r"));
+        assert!(report.left_in_float.iter().any(|(name, reason)| name == "p" && reason.contains("kernel")));
+        assert!(crate::verify::runs(&crate::verify::verify(&made)) && !crate::verify::fails_in_a_run(&made));
     }
 }

@@ -18,6 +18,7 @@
 //! ```
 
 pub mod activation;
+pub mod counts;
 mod dequantize;
 pub mod fake;
 pub mod finding;

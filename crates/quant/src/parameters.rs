@@ -72,14 +72,24 @@ impl ScaleType {
         if self == ScaleType::Model { model } else { Arithmetic::F32 }
     }
 
-    /// The scale as it is stored, within the numbers of the type: one of zero could not be divided by.
+    /// The scale as it is stored, at least the smallest number of the type: one of zero could not be divided by. A scale that the
+    /// type does not hold stays as it is, beyond [`largest`](Self::largest), for roundings to refuse.
     #[inline(always)]
     pub(crate) fn stored(self, scale: f32) -> f32 {
         match self {
-            ScaleType::F16 => Arithmetic::F16.round(scale).clamp(5.960_464_5e-8, 65_504.0),
+            ScaleType::F16 => {
+                let rounded = Arithmetic::F16.round(scale).max(5.960_464_5e-8);
+                if rounded <= self.largest() { rounded } else { scale }
+            }
             ScaleType::Bf16 => Arithmetic::Bf16.round(scale),
             ScaleType::Model | ScaleType::F32 | ScaleType::PowerOfTwo => scale,
         }
+    }
+
+    /// The largest scale that can be stored.
+    #[inline(always)]
+    pub fn largest(self) -> f32 {
+        if self == ScaleType::F16 { 65_504.0 } else { f32::MAX }
     }
 }
 

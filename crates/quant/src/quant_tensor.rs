@@ -2,7 +2,7 @@
 //! know no packing, exports pack it and know no rounding.
 
 use crate::parameters::{Affine, dequantize};
-use crate::scheme::{FloatScheme, Granularity, IntScheme, SchemeError, TensorScheme, ZeroPoint};
+use crate::scheme::{FloatScheme, Granularity, IntScheme, SchemeError, TensorScheme};
 
 /// Unpacked codes, row-major.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,27 +2,30 @@
 
 use super::number::count_from;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 use kvant_llm::blockwise::Carry;
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::calibration::data::Packing;
 use kvant_llm::forward::cpu::{self, Cpu};
 use std::path::PathBuf;
 
+/// The options that name text, of which windows are taken.
+pub(super) const TEXT: &str = "text";
+
 /// Data to run through the model, for what is found with data: static scales of activations, and what algorithms need.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Calibration")]
+#[command(next_help_heading = "Calibration", group(ArgGroup::new(TEXT).multiple(true)))]
 pub struct CalibrationArgs {
     /// Calibration data: .txt, .json, .jsonl, .parquet, .npy or .safetensors, also .gz and .zst, or a directory; may be given often
     ///
     /// For ONNX graphs: .npz, .npy, .safetensors, a directory of them or of images, or `random`.
-    #[arg(long, visible_alias = "data", value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    #[arg(long, visible_alias = "data", value_name = "FILE", value_hint = ValueHint::AnyPath, group = TEXT)]
     pub calib: Vec<PathBuf>,
     /// Sequences or samples to take
     #[arg(long, value_name = "N", default_value = "128", requires = "calib", value_parser = count_from(1))]
     pub num_samples: usize,
     /// Tokens of a window, and of the longest sequence [default: the smaller of 512 and the model's longest context]
-    #[arg(long, value_name = "N", requires = "calib", value_parser = count_from(1))]
+    #[arg(long, value_name = "N", requires = TEXT, value_parser = count_from(1))]
     pub seq_len: Option<usize>,
     /// How documents become sequences: document, sample, concatenate or random [default: what suits the file]
     #[arg(long, value_name = "METHOD", requires = "calib", hide_possible_values = true, value_parser = packing_parser())]

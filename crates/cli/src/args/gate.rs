@@ -1,5 +1,6 @@
 //! What a result must measure up to before it gets its name.
 
+use super::calibration::TEXT;
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ pub struct GateArgs {
     #[arg(long, value_name = "PERCENT", value_parser = limit())]
     pub max_perplexity_increase: Option<f64>,
     /// The text on which the result is compared with the source; without limits it is reported only
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = TEXT)]
     pub eval: Option<PathBuf>,
 }
 

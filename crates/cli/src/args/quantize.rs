@@ -25,10 +25,9 @@ Examples:
   kvant quantize resnet50.onnx --preset A8W8 --data calib.npz -o resnet50.int8.onnx
       an ONNX graph, its activations calibrated on samples (`kvant list presets`)
 
-Each of MX6, MX9, BFP16, MXINT8, MX with e5m2 elements and int16 is for evaluation only: no loader supports it, and --format fake \
-is its format.
+Each of MX6, MX9, BFP16, MXINT8, MX with e5m2 elements and int16 is for evaluation only: no loader supports it; use --format fake.
 
-A run that was stopped or killed goes on where it was when the same command is given again. \
+Interrupted runs resume when the same command is given again. \
 stdout carries the path of the output and nothing else; with --json, one object.";
 
 /// `kvant quantize`.

@@ -5,10 +5,10 @@ use clap::Args;
 /// How an output gets its name.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct FinishArgs {
-    /// Replace files that exist, and a directory of which Kvant wrote everything
+    /// Replace existing files, and directories that contain only Kvant's output
     #[arg(long, help_heading = "Run")]
     pub overwrite: bool,
-    /// Discard the work of an unfinished run with other options, and begin anew
+    /// Discard the unfinished work of an earlier run and start over
     #[arg(long, help_heading = "Run")]
     pub restart: bool,
     /// Wait until the output is on disk, not only with the system

@@ -32,7 +32,7 @@ pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     args.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Directory, "--to"))?;
     let begun = Instant::now();
     if !args.lora.is_empty() && !matches!(target, Target::Float(_)) {
-        let failure = Failure::new(Kind::Usage, "--lora has a meaning for --to float only");
+        let failure = Failure::new(Kind::Usage, "--lora applies only to --to float");
         let hint = "an adapter changes values, so that codes no longer stand for them: quantize the model with --lora";
         return Err(failure.with_hint(Some(hint.to_owned())));
     }
@@ -86,7 +86,7 @@ fn conversion(args: &ConvertArgs, target: Target) -> Result<Conversion, Failure>
         (Target::Float(_), dtype) => Target::Float(dtype),
         (target, None) => target,
         (_, Some(_)) => {
-            let failure = Failure::new(Kind::Usage, "--dtype has a meaning for --to float only");
+            let failure = Failure::new(Kind::Usage, "--dtype applies only to --to float");
             return Err(failure.with_hint(Some("leave it out, or convert --to float".to_owned())));
         }
     };
@@ -102,7 +102,7 @@ pub fn refuse_weights_only(args: &ConvertArgs) -> Result<(), Failure> {
     if !args.weights_only {
         return Ok(());
     }
-    let failure = Failure::new(Kind::Usage, "--weights-only has a meaning for --to onnx only");
+    let failure = Failure::new(Kind::Usage, "--weights-only applies only to --to onnx");
     Err(failure.with_hint(Some("leave it out: other formats keep what the source says of activations".to_owned())))
 }
 
@@ -117,7 +117,7 @@ pub fn refuse_for_one_file(args: &ConvertArgs) -> Result<(), Failure> {
         (args.max_shard_size.is_some(), "--max-shard-size", "checkpoints"),
     ];
     let Some((_, option, meant)) = given.into_iter().find(|(given, ..)| *given) else { return Ok(()) };
-    let failure = Failure::new(Kind::Usage, format!("{option} has a meaning for {meant} only"));
+    let failure = Failure::new(Kind::Usage, format!("{option} applies only to {meant}"));
     Err(failure.with_hint(Some(
         "leave it out: a graph or a GGUF file is written as one, in the types of the source".to_owned(),
     )))

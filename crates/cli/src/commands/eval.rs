@@ -2,6 +2,7 @@
 
 use crate::args::{EvalArgs, first_given};
 use crate::failure::{Failure, Kind};
+use crate::gate::refuse_directory;
 use crate::model;
 use crate::onnx;
 use crate::printer::Printer;
@@ -20,6 +21,7 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
         return onnx::eval::run(args, printer);
     }
     refuse_foreign(args)?;
+    refuse_directory("--data", &args.data)?;
     let checkpoint = model::open_with(&args.model, &args.lora)?;
     let decoder = Decoder::open(&checkpoint)?;
     let original = args.reference.as_deref().map(model::open).transpose()?;
@@ -57,7 +59,7 @@ fn refuse_foreign(args: &EvalArgs) -> Result<(), Failure> {
         (args.preprocess.is_some(), "--preprocess"),
     ];
     match first_given(&given) {
-        Some(option) => Err(Failure::new(Kind::Usage, format!("{option} has a meaning for ONNX graphs only"))
+        Some(option) => Err(Failure::new(Kind::Usage, format!("{option} applies only to ONNX graphs"))
             .with_hint(Some("leave it out: all windows of the text are evaluated".to_owned()))),
         None => Ok(()),
     }

@@ -12,6 +12,7 @@ use kvant_container::gguf::means_gguf;
 use kvant_container::{Checkpoint, TensorView};
 use kvant_llm::model_config::ModelConfig;
 use kvant_llm::network::{Network, Notice, TensorMeta};
+use kvant_quant::counts::number;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -104,7 +105,7 @@ impl<'a> Found<'a> {
     fn head(&self) -> String {
         let files = self.checkpoint.shards().len();
         let tied = self.tied().map(|tied| if tied { "yes" } else { "no" });
-        let size = format!("{} in {files} file{}", size::bytes(self.bytes()), if files == 1 { "" } else { "s" });
+        let size = format!("{} in {}", size::bytes(self.bytes()), number(files, "file"));
         let lines = [
             ("architecture", self.architecture().unwrap_or("unknown").to_owned()),
             ("family", self.family().unwrap_or("unknown").to_owned()),

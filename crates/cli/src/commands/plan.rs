@@ -1,6 +1,6 @@
 //! `kvant plan`: what would become of every tensor.
 
-use crate::args::{CalibrationArgs, FinishArgs, PlanArgs, RecipeArgs, RunArgs};
+use crate::args::{CalibrationArgs, FinishArgs, Format, PlanArgs, RecipeArgs, RunArgs};
 use crate::calibration::{self, options};
 use crate::failure::Failure;
 use crate::fate::{Fate, fates};
@@ -48,12 +48,14 @@ pub struct View<'a> {
     pub threads: usize,
     /// The data that algorithms would see.
     pub calibration: &'a CalibrationArgs,
+    /// Whether what is made is a graph of the checkpoint, which alone is not kept.
+    pub is_graph: bool,
 }
 
 impl View<'_> {
     /// The usual view.
     pub fn usual<'a>(run: &RunArgs, calibration: &'a CalibrationArgs) -> View<'a> {
-        View { all: false, threads: model::threads(run), calibration }
+        View { all: false, threads: model::threads(run), calibration, is_graph: false }
     }
 
     /// How much data there will be, unless they run out.
@@ -97,6 +99,7 @@ pub fn show(planned: &Planned, recipe: &RecipeArgs, view: &View<'_>, printer: &P
     let Planned { checkpoint, plan, file } = planned;
     calibration::check(&recipe.calibration, plan.longest)?;
     view.note_shortage(plan, printer);
+    let view = &View { is_graph: recipe.format == [Format::Onnx], ..*view };
     match file.as_ref().filter(|_| recipe.format.len() == 1) {
         Some(file) => {
             if view.lacks_data(plan) {
@@ -132,7 +135,7 @@ fn show_checkpoint(plan: &Plan, checkpoint: &Checkpoint, view: &View<'_>, printe
         return printer.data(&json_text(plan, checkpoint, &fates, view));
     }
     let table = table(plan, &fates, view.all).render(printer.width());
-    printer.data(&format!("{}\n\n{table}\n\n{}", title(plan), totals(plan, view)))?;
+    printer.data(&format!("{}\n\n{table}\n\n{}", title(plan, view), totals(plan, view)))?;
     // What stays in floats stands at the top already.
     let notes = plan.notices.iter().filter(|notice| Some(*notice) != plan.float_share.as_ref());
     notes.for_each(|notice| printer.note(notice));
@@ -140,10 +143,16 @@ fn show_checkpoint(plan: &Plan, checkpoint: &Checkpoint, view: &View<'_>, printe
 }
 
 /// The model, the scheme and the export in a line, and in another what stays in floats where that is much.
-fn title(plan: &Plan) -> String {
+fn title(plan: &Plan, view: &View<'_>) -> String {
     let family = plan.family.map_or("no family that is known".to_owned(), |family| format!("family {family}"));
     let share = plan.float_share.as_ref().map(|share| format!("\n{share}")).unwrap_or_default();
-    format!("{} ({family}) to {}, export {}{share}", plan.architecture, plan.recipe.scheme_name(), plan.export)
+    let (scheme, export) = (plan.recipe.scheme_name(), format_of(plan, view));
+    format!("{} ({family}) to {scheme}, export {export}{share}", plan.architecture)
+}
+
+/// The name of the format that is made.
+fn format_of(plan: &Plan, view: &View<'_>) -> &'static str {
+    if view.is_graph { Format::Onnx.name() } else { plan.export.row().name }
 }
 
 fn table(plan: &Plan, fates: &[Fate<'_>], all: bool) -> Table {
@@ -187,10 +196,14 @@ fn totals(plan: &Plan, view: &View<'_>) -> String {
     let needs = view.lacks_data(plan).then(|| ("needs", NEEDS_DATA.to_owned()));
     let lines = [
         counts::layers(plan),
-        counts::sizes(plan.source_bytes, plan.layout.total_size()),
+        match view.is_graph {
+            // Weights are most of it, and take about as much room in both.
+            true => counts::about_sizes(plan.source_bytes, plan.layout.total_size()),
+            false => counts::sizes(plan.source_bytes, plan.layout.total_size()),
+        },
         counts::bits(plan.bits_per_weight(), "layers"),
         ("memory", memory),
-        ("loads with", loaders(plan)),
+        ("loads with", loaders(plan, view)),
     ];
     let attention = plan.recipe.attention_words();
     let observed = format!("{} places of activations are observed", plan.sites.len());
@@ -224,12 +237,15 @@ fn cost_lines(plan: &Plan, view: &View<'_>, cost: &CalibrationCost) -> [(&'stati
     [("algorithms", plan.recipe.algorithms().to_string()), ("calibration", data), ("arithmetic", work), ("disk", disk)]
 }
 
-fn loaders(plan: &Plan) -> String {
+fn loaders(plan: &Plan, view: &View<'_>) -> String {
+    if view.is_graph {
+        return "ONNX Runtime".to_owned();
+    }
     if plan.export == Export::Tensors {
         return "no runtime, as a model: codes and scales of single tensors, described in their files".to_owned();
     }
     let loaders = plan.loaders();
-    if loaders.is_empty() { "nothing that is known of".to_owned() } else { loaders.join(", ") }
+    if loaders.is_empty() { "no known loader".to_owned() } else { loaders.join(", ") }
 }
 
 /// One object, with a line for every tensor.
@@ -240,8 +256,8 @@ fn json_text(plan: &Plan, checkpoint: &Checkpoint, fates: &[Fate<'_>], view: &Vi
         "architecture": plan.architecture,
         "family": plan.family,
         "recipe": plan.recipe,
-        "format": plan.export.row().name,
-        "loaders": plan.loaders(),
+        "format": format_of(plan, view),
+        "loaders": if view.is_graph { vec!["onnxruntime"] } else { plan.loaders() },
         "source_bytes": plan.source_bytes,
         "output_bytes": plan.layout.total_size(),
         "files": plan.layout.shards().len(),

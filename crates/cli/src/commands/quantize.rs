@@ -14,7 +14,7 @@ use crate::{counts, delivery, gate, gguf, interrupt, layer_table, loading, model
 use kvant_container::Checkpoint;
 use kvant_llm::blockwise::BlockwiseReport;
 use kvant_llm::calibration::data::Options;
-use kvant_llm::engine::{self, Begun, Claim, Done, EngineError, Output, Placed};
+use kvant_llm::engine::{self, Begun, Claim, Deliverable, Done, EngineError, Output, Placed};
 use kvant_llm::export::Export;
 use kvant_llm::finite;
 use kvant_llm::forward::Decoder;
@@ -48,6 +48,9 @@ pub fn run(mut args: QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     }
     if let Some(outputs) = &outputs {
         outputs.check(&planned)?;
+    }
+    if args.dry_run {
+        gate::foresee(args, &planned.checkpoint)?;
     }
     match &outputs {
         _ if args.dry_run => show(&planned, &args.recipe, &View::usual(&args.run, &args.recipe.calibration), printer),
@@ -126,11 +129,16 @@ impl Work<'_> {
             false => plan,
         };
         if plan.sites.is_empty() && !data.calib.is_empty() {
-            printer.note("nothing in this recipe needs calibration data: they are not read");
+            printer.note(match self.gate {
+                Some(_) if self.args.gate.eval.is_none() => {
+                    "this recipe does not need calibration data: the result is measured on them"
+                }
+                _ => "calibration data ignored: this recipe does not need any",
+            });
         }
         let output = match self.begin(&plan, claim)? {
             Begun::Working(output) => output,
-            Begun::Finished(output) => return self.finished(plan, output),
+            Begun::Finished(output) => return self.finished(plan, output, printer),
         };
         self.rest(plan, *output, None, printer)
     }
@@ -143,7 +151,7 @@ impl Work<'_> {
         let plan = self.calibration.plan_for(plan, &loaded);
         let output = match self.begin(&plan, claim)? {
             Begun::Working(output) => output,
-            Begun::Finished(output) => return self.finished(plan, output),
+            Begun::Finished(output) => return self.finished(plan, output, printer),
         };
         match self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, printer) {
             Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks), printer),
@@ -163,10 +171,15 @@ impl Work<'_> {
         Ok(Output::begin_claimed(plan, &self.args.recipe.model, claim, self.args.finish.overwrite)?)
     }
 
-    fn finished(&self, plan: Plan, output: Placed) -> Result<Made, Failure> {
+    fn finished(&self, plan: Plan, output: Placed, printer: &Printer) -> Result<Made, Failure> {
+        let output = output.keep_if(&plan.form(), |made| self.judge(made, printer))?;
         clear_away(self.target)?;
         let jobs = plan.jobs().len();
         Ok(Made { plan, output, done: Done { jobs, resumed: jobs }, blocks: None })
+    }
+
+    fn judge(&self, made: &Path, printer: &Printer) -> Result<(), Failure> {
+        self.gate.map_or(Ok(()), |gate| gate.judge(made, printer))
     }
 
     /// Does what is left of a plan, and gives the output its name.
@@ -187,7 +200,7 @@ impl Work<'_> {
         let run = engine::run(&plan, self.checkpoint, &output, threads, self.cancelled, &progress);
         drop(progress);
         let gone = run.as_ref().is_err_and(EngineError::is_final);
-        let judge = |made: &Path| self.gate.map_or(Ok(()), |gate| gate.judge(made, printer));
+        let judge = |made: &Path| self.judge(made, printer);
         let settled = delivery::settle_if(output, run, (&plan, self.checkpoint), self.args.finish, judge);
         if gone || settled.is_ok() {
             clear_away(self.target)?;
@@ -214,6 +227,10 @@ fn conclude(report: &Report, printer: &Printer) -> Result<(), Failure> {
         printer.summary(&table);
     }
     report.blocks.iter().flat_map(layer_table::warnings).for_each(|warning| printer.warning(&warning));
+    report.unloadable().for_each(|made| {
+        let output = made.output.display();
+        printer.warning(&format!("no known loader takes {output}: `kvant verify {output}` says why"));
+    });
     printer.summary(&printable(&report.text()));
     if printer.is_json() {
         printer.json("quantize", &report.json())
@@ -241,6 +258,12 @@ impl Report {
         });
         let head = loading::summary(head.into_iter().chain(tail), &[], Path::new(""));
         std::iter::once(head).chain(outputs).collect::<Vec<_>>().join("\n\n")
+    }
+
+    /// Outputs that no loader takes although the family is known.
+    fn unloadable(&self) -> impl Iterator<Item = &outputs::Made> {
+        let is_bare = |made: &outputs::Made| made.format == Export::Tensors.row().name;
+        self.delivered.all().filter(move |made| self.plan.family.is_some() && made.loaders.is_empty() && !is_bare(made))
     }
 
     /// What differs from output to output.

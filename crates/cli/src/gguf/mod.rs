@@ -6,6 +6,7 @@ pub mod plan;
 pub mod quantize;
 
 use crate::args::{RecipeArgs, RunArgs, first_given};
+use crate::calibration;
 use crate::delivery::Delivery;
 use crate::failure::{Failure, Kind};
 use crate::model;
@@ -14,6 +15,7 @@ use crate::progress::{Progress, Unit};
 use kvant_container::Checkpoint;
 use kvant_llm::engine::{Claim, Done, Output, Placed};
 use kvant_llm::export::Export;
+use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::run::run as carry_out;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix, restore};
 use std::path::Path;
@@ -33,7 +35,7 @@ pub fn recipe(args: &RecipeArgs) -> Result<Option<GgufRecipe>, Failure> {
     let Some(recipe) = GgufRecipe::of(&line, &file)? else {
         return match args.gguf.given() {
             None => Ok(None),
-            Some(option) => Err(Failure::new(Kind::Usage, format!("{option} has a meaning for GGUF files only"))
+            Some(option) => Err(Failure::new(Kind::Usage, format!("{option} applies only to GGUF files"))
                 .with_hint(Some("leave it out, or name one of their schemes, e.g. --scheme Q4_K_M".to_owned()))),
         };
     };
@@ -81,6 +83,9 @@ fn open(path: &Path) -> Result<Checkpoint, Failure> {
 fn plan_for(args: &RecipeArgs, recipe: GgufRecipe, output: Option<&Path>) -> Result<(Checkpoint, GgufPlan), Failure> {
     let checkpoint = kvant_llm::adapter::open(open(&args.model)?, &args.lora)?;
     let plan = GgufPlan::new(&checkpoint, recipe, &file_name(output))?;
+    if plan.recipe.needs_importance() {
+        calibration::check(&args.calibration, Decoder::open(&checkpoint)?.longest())?;
+    }
     Ok((checkpoint, plan))
 }
 

@@ -46,6 +46,9 @@ pub fn run(args: &QuantizeArgs, recipe: GgufRecipe, printer: &Printer) -> Result
         check_runs([output.as_path()], &args.recipe.typed, args.finish)?;
         Output::check(&plan, &args.recipe.model, output, args.finish.overwrite)?;
     }
+    if args.dry_run {
+        gate::foresee(args, &checkpoint)?;
+    }
     match &args.output {
         _ if args.dry_run => show(
             &View { plan: &plan, codes: None, all: false, threads: model::threads(&args.run) },
@@ -105,7 +108,7 @@ impl Work<'_> {
         let (watch, ops, memory) = (progress.watch(), data.precision.ops(), data.max_memory.0);
         let key = format!("{} {}", plan.fingerprint, loaded.key(data.precision.name()));
         if State::is_of_another(self.target, &key) {
-            return Err(OutputError::OtherRun(self.target.to_owned()).into());
+            return Err(OutputError::other_run(self.target).into());
         }
         let keep = Keep { target: self.target, key: &key, every: KEPT_EVERY };
         let work = || imatrix::collect(&plan, &decoder, &ops, sequences, memory, keep, self.cancelled, watch);

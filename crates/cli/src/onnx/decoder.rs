@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 pub fn run(args: &ConvertArgs, printer: &Printer) -> Result<(), Failure> {
     refuse_for_one_file(args)?;
     if args.requantize {
-        let failure = Failure::new(Kind::Usage, "--requantize has no meaning for --to onnx");
+        let failure = Failure::new(Kind::Usage, "--requantize does not apply to --to onnx");
         return Err(failure.with_hint(Some("leave it out: codes and values are taken over as they are".to_owned())));
     }
     let begun = Instant::now();
@@ -106,7 +106,7 @@ impl Task<'_> {
         let nodes = made.model.graph.node.len();
         let staged = Staged::write(made.model, self.output, ExternalData::Auto, self.cancelled)?;
         if opens {
-            opening::accept(staged.path(), None)?;
+            opening::accept(staged.path(), None, self.cancelled)?;
         }
         check_output(self.output, self.finish.overwrite)?;
         staged.persist(self.output)?;

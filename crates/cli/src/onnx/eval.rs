@@ -1,6 +1,6 @@
 //! `kvant eval model.onnx --reference float.onnx`.
 
-use super::{read, runtime};
+use super::{read, refuse_idle_library, runtime};
 use crate::args::EvalArgs;
 use crate::counts;
 use crate::escape::printable;
@@ -13,7 +13,7 @@ use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
 use kvant_onnx::evaluation::{Report, TensorReport, evaluate, widened};
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeOptions;
-use kvant_onnx::verify::SATURATION_HINT;
+use kvant_onnx::verify::SATURATION_WAYS;
 
 /// Tensors shown of all there are, the most damaged first.
 const SHOWN: usize = 20;
@@ -24,6 +24,7 @@ const SHOWN: usize = 20;
 /// Whatever is wrong with the graphs or the data.
 pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     let reference = args.reference.as_deref().ok_or_else(no_reference)?;
+    refuse_idle_library(&args.engine)?;
     let (quantized, reference) = (read(&args.model)?, read(reference)?);
     for graph in [&quantized, &reference] {
         check(graph).map_err(kvant_onnx::error::QuantizeError::from)?;
@@ -96,25 +97,22 @@ fn text(report: &Report, width: usize) -> String {
     parts.join("\n\n")
 }
 
-/// SQNR in dB by which kernels for integers may be worse than the same in float before that is told.
-const WORSE: f64 = 1.0;
-
 /// Outputs that onnxruntime's integer kernels compute worse on this processor than their codes allow.
 fn tell_worse(report: &Report, printer: &Printer) {
     for output in &report.outputs {
-        if let Some(optimized) = output.optimized_sqnr_db.filter(|db| *db < output.sqnr_db - WORSE) {
+        if let Some(better) = output.much_better_db() {
             let name = printable(&output.name);
-            let told = format!(
-                "onnxruntime's integer kernels give output `{name}` with {optimized:.1} dB on this processor in place of {:.1}",
+            printer.note(&format!(
+                "output `{name}` has {:.1} dB with onnxruntime's integer kernels on this processor and {better:.1} dB without them; \
+                 if `kvant verify` reports that sums can saturate, {SATURATION_WAYS}",
                 output.sqnr_db
-            );
-            printer.note(&format!("{told}; `kvant verify` tells whether they saturate: {SATURATION_HINT}"));
+            ));
         }
     }
 }
 
 fn table(title: &'static str, rows: &[TensorReport]) -> Table {
-    let optimized = rows.iter().any(|row| row.optimized_sqnr_db.is_some());
+    let unoptimized = rows.iter().any(|row| row.unoptimized_sqnr_db.is_some());
     let mut columns = vec![
         (title, Align::Left),
         ("made by", Align::Left),
@@ -122,8 +120,8 @@ fn table(title: &'static str, rows: &[TensorReport]) -> Table {
         ("cosine", Align::Right),
         ("largest error", Align::Right),
     ];
-    if optimized {
-        columns.push(("optimized dB", Align::Right));
+    if unoptimized {
+        columns.push(("unoptimized dB", Align::Right));
     }
     let mut table = Table::new(&columns);
     for row in rows {
@@ -134,8 +132,8 @@ fn table(title: &'static str, rows: &[TensorReport]) -> Table {
             format!("{:.6}", row.cosine),
             format!("{:.3e}", row.max_error),
         ];
-        if optimized {
-            cells.push(row.optimized_sqnr_db.map_or_else(String::new, |db| format!("{db:.2}")));
+        if unoptimized {
+            cells.push(row.unoptimized_sqnr_db.map_or_else(String::new, |db| format!("{db:.2}")));
         }
         table.push(cells);
     }

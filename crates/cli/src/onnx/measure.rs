@@ -3,6 +3,7 @@
 use super::data::{opened, source};
 use super::{is_random, read};
 use crate::args::RecipeArgs;
+use crate::counts;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
 use crate::printer::Printer;
@@ -11,11 +12,12 @@ use kvant_container::onnx::{ModelProto, Spill};
 use kvant_onnx::algorithm::{Algorithm, Stage};
 use kvant_onnx::data::{Distribution, Samples, Source};
 use kvant_onnx::evaluation::{
-    Concern, EvaluationError, Remedy, Report, TensorReport, evaluate, evaluate_outputs, note_scaled, remedies,
+    Concern, EvaluationError, Loss, Remedy, Report, TensorReport, evaluate, evaluate_outputs, note_scaled, remedies,
     scaled_tensors, widened,
 };
 use kvant_onnx::recipe::Recipe;
 use kvant_onnx::runtime::RuntimeOptions;
+use kvant_onnx::verify::Saturation;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
@@ -37,6 +39,10 @@ pub struct Subject<'a> {
     /// The float graph as it was quantized: simplified, its channels scaled.
     pub float: &'a ModelProto,
     pub quantized: &'a ModelProto,
+    /// Whether it is known that ONNX Runtime does not run it on CPUs: it is meant for others.
+    pub elsewhere: bool,
+    /// The SQNR that is asked for.
+    pub least: Option<f64>,
     pub runtime: &'a RuntimeOptions,
     pub spill: &'a Spill,
     pub cancelled: &'a AtomicBool,
@@ -55,11 +61,11 @@ pub enum Origin {
 }
 
 impl Origin {
-    fn words(self) -> &'static str {
+    fn samples(self, count: usize) -> String {
         match self {
-            Self::HeldOut => "that were not calibrated on",
-            Self::Calibration => "that were calibrated on, as the data have no others",
-            Self::Given => "of the data",
+            Self::HeldOut => counts::number(count, "held-out sample"),
+            Self::Calibration => format!("{} of calibration (no others available)", counts::number(count, "sample")),
+            Self::Given => counts::number(count, "sample"),
         }
     }
 }
@@ -74,6 +80,9 @@ pub struct Quality {
     pub top1_agreement: Option<f64>,
     /// Why ONNX Runtime does not run it with its graph optimizations.
     pub optimized_fails: Option<String>,
+    /// Whether nothing else was to run it.
+    #[serde(skip)]
+    is_useless: bool,
     pub warnings: Vec<String>,
     /// The most damaged tensors inside, where there are warnings.
     pub worst_tensors: Vec<TensorReport>,
@@ -110,10 +119,21 @@ fn quality(subject: &Subject<'_>, source: &Source, printer: &Printer) -> Result<
         }
         other => other,
     }?;
-    let concerns = Concern::of(&report);
-    let (worst_tensors, suggestions) = match concerns.is_empty() {
-        true => (Vec::new(), Vec::new()),
-        false => (worst(subject, source), remedies(subject.recipe, subject.float, Some(subject.spill))),
+    let saturates = Saturation::of(&subject.quantized.graph).is_some();
+    let concerns = Concern::of(&report, saturates, subject.elsewhere);
+    let is_low = subject.least.is_some_and(|least| report.outputs.iter().any(|output| is_below(output, least)));
+    let lost = report.outputs.iter().any(|output| output.much_better_db().is_some());
+    let loss = match report.optimized_fails.as_deref().filter(|_| !subject.elsewhere) {
+        Some(problem) => Loss::Run(problem),
+        None if saturates && lost => Loss::Saturation,
+        None => Loss::None,
+    };
+    let is_useless = matches!(loss, Loss::Run(_));
+    let suggested = || remedies(subject.recipe, subject.float, Some(subject.spill), loss);
+    let (worst_tensors, suggestions) = match (concerns.is_empty() && !is_low, is_useless) {
+        (true, _) => (Vec::new(), Vec::new()),
+        (false, true) => (Vec::new(), suggested()),
+        (false, false) => (worst(subject, source), suggested()),
     };
     Ok(Quality {
         samples: report.samples,
@@ -121,6 +141,7 @@ fn quality(subject: &Subject<'_>, source: &Source, printer: &Printer) -> Result<
         engine: report.engine,
         outputs: report.outputs,
         top1_agreement: report.top1_agreement,
+        is_useless,
         optimized_fails: report.optimized_fails,
         warnings: concerns.iter().map(ToString::to_string).collect(),
         worst_tensors,
@@ -234,12 +255,19 @@ impl Measured {
         let Self::Done(quality) = self else {
             return Err(format!("--min-sqnr {least}: the SQNR of the outputs is not known"));
         };
-        let low = |output: &&TensorReport| output.sqnr_db.is_nan() || output.sqnr_db < least;
-        match quality.outputs.iter().find(low) {
-            Some(output) => Err(format!(
-                "output `{}` has an SQNR of {:.2} dB, and --min-sqnr asks for {least}",
-                output.name, output.sqnr_db
-            )),
+        if let Some(problem) = quality.optimized_fails.as_ref().filter(|_| quality.is_useless) {
+            return Err(format!("--min-sqnr {least}: onnxruntime fails to run the result: {problem}"));
+        }
+        match quality.outputs.iter().find(|output| is_below(output, least)) {
+            Some(output) => {
+                let better = output.much_better_db().map(|db| format!(" ({db:.2} dB without graph optimizations)"));
+                Err(format!(
+                    "output `{}` has an SQNR of {:.2} dB{}, and --min-sqnr asks for {least}",
+                    output.name,
+                    output.sqnr_db,
+                    better.unwrap_or_default()
+                ))
+            }
             None if quality.outputs.is_empty() => Err("no output is of floats: --min-sqnr has no SQNR".to_owned()),
             None => Ok(()),
         }
@@ -249,18 +277,17 @@ impl Measured {
     pub fn tell(&self, printer: &Printer) {
         match self {
             Self::Done(quality) => quality.tell(printer),
-            Self::Not(reason) => printer.note(&format!("how good the result is was not measured: {reason}")),
+            Self::Not(reason) => printer.note(&format!("the quality of the result was not measured: {reason}")),
         }
     }
 }
 
 impl Quality {
     fn tell(&self, printer: &Printer) {
-        let count = if self.samples == 1 { "1 sample".to_owned() } else { format!("{} samples", self.samples) };
         let same = self.top1_agreement.map(|share| format!("; the same top class in {:.1} %", share * 100.0));
         printer.summary(&format!(
-            "measured on {count} {}, on {}{}:",
-            self.samples_from.words(),
+            "measured on {}, with {}{}:",
+            self.samples_from.samples(self.samples),
             printable(&self.engine),
             same.unwrap_or_default()
         ));
@@ -270,11 +297,8 @@ impl Quality {
         if self.outputs.len() > SHOWN {
             printer.summary(&format!("  and {} further outputs; --json has them all", self.outputs.len() - SHOWN));
         }
-        if let Some(problem) = &self.optimized_fails {
+        if let Some(problem) = self.optimized_fails.as_ref().filter(|_| !self.is_useless) {
             printer.warning(&format!("onnxruntime does not run it with its graph optimizations: {problem}"));
-        }
-        if self.warnings.is_empty() {
-            return;
         }
         for warning in self.warnings.iter().take(SHOWN) {
             printer.warning(warning);
@@ -293,11 +317,20 @@ impl Quality {
     }
 }
 
+/// Whether an output does not reach an SQNR.
+fn is_below(output: &TensorReport, least: f64) -> bool {
+    output.sqnr_db.is_nan() || output.sqnr_db < least
+}
+
 /// An output with its numbers.
 fn spelled(output: &TensorReport) -> String {
     let name = printable(&output.name);
     match output.sqnr_db == f64::INFINITY {
         true => format!("output `{name}`: exact"),
-        false => format!("output `{name}`: SQNR {:.2} dB, cosine {:.6}", output.sqnr_db, output.cosine),
+        false => {
+            let better = output.much_better_db().map(|db| format!(" ({db:.2} dB without graph optimizations)"));
+            let better = better.unwrap_or_default();
+            format!("output `{name}`: SQNR {:.2} dB{better}, cosine {:.6}", output.sqnr_db, output.cosine)
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::failure::{Failure, Kind};
 use crate::model;
 use kvant_container::onnx::ModelProto;
 use kvant_onnx::data::Source;
-use kvant_onnx::runtime::RuntimeOptions;
+use kvant_onnx::runtime::{RuntimeChoice, RuntimeOptions};
 
 /// Whether a path means an ONNX graph.
 pub fn is_graph(path: &Path) -> bool {
@@ -44,6 +44,15 @@ fn runtime(args: &EngineArgs, run: &RunArgs) -> RuntimeOptions {
         library: args.runtime_library.clone(),
         ..RuntimeOptions::default()
     }
+}
+
+/// Refuses a library of an engine that is not asked for.
+fn refuse_idle_library(args: &EngineArgs) -> Result<(), Failure> {
+    if args.runtime != RuntimeChoice::Rten || args.runtime_library.is_none() {
+        return Ok(());
+    }
+    let failure = Failure::new(Kind::Usage, "--runtime-library and --runtime rten exclude each other");
+    Err(failure.with_hint(Some("leave one of them out: the library is that of ONNX Runtime".to_owned())))
 }
 
 /// The one path of data that a graph takes.

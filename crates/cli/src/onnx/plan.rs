@@ -28,16 +28,21 @@ pub fn show(args: &RecipeArgs, run: &RunArgs, printer: &Printer) -> Result<(), F
     let cost = Cost::of(&prepared, sessions(Some(model::threads(run))).min(samples));
     match printer.is_json() {
         true => printer.json("plan", &object(&args.model, &prepared, &cost))?,
-        false => printer.data(&format!("{}\n{}", text(&prepared, printer.width()), totals(&cost, samples)))?,
+        false => {
+            let totals = totals(&cost, samples, prepared.is_estimate());
+            printer.data(&format!("{}\n{totals}", text(&prepared, printer.width())))?;
+        }
     }
     prepared.notices().iter().for_each(|notice| printer.note(notice));
     Ok(())
 }
 
 /// Sizes, and what calibration takes, estimated.
-fn totals(cost: &Cost, samples: usize) -> String {
+fn totals(cost: &Cost, samples: usize, is_estimate: bool) -> String {
     let ConstantBytes { source_bytes: before, output_bytes: after } = cost.constants;
-    let size = format!("constants: {} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after));
+    let about = if is_estimate { "about " } else { "" };
+    let (from, to) = (size::bytes(before), size::bytes(after));
+    let size = format!("constants: {from} to {about}{to}, {}", size::ratio(before, after));
     if cost.observed == 0 {
         return size;
     }
@@ -64,7 +69,7 @@ fn rows(prepared: &Prepared) -> Vec<[String; 4]> {
         ["weight".to_owned(), name.clone(), w.scheme.element.to_string(), scale]
     });
     let biases = placement.biases.iter().map(|(name, b)| {
-        ["bias".to_owned(), name.clone(), "int32".to_owned(), format!("{} times {}", b.input, b.weight)]
+        ["bias".to_owned(), name.clone(), b.element.to_string(), format!("{} times {}", b.input, b.weight)]
     });
     activations.chain(weights).chain(biases).collect()
 }
@@ -82,6 +87,7 @@ fn object(model: &Path, prepared: &Prepared, cost: &Cost) -> Value {
         "nodes": counts.nodes,
         "quantized_nodes": counts.quantized_nodes,
         "quantized_tensors": counts.quantized_tensors,
+        "is_estimate": prepared.is_estimate(),
         "needs_data": prepared.needs_data(),
         "cost": cost,
         "passes": passes.collect::<Vec<_>>(),
@@ -110,8 +116,9 @@ fn text(prepared: &Prepared, width: usize) -> String {
     let passes: Vec<String> = prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(p, n)| format!("{p} {n}")).collect();
     let passes = if passes.is_empty() { "none".to_owned() } else { passes.join(", ") };
     let left = left_in_float(&prepared.placement.skipped);
+    let about = if prepared.is_estimate() { "about " } else { "" };
     format!(
-        "{}\n\n{}, {} to observe on data\nrewrites: {passes}{left}",
+        "{}\n\n{about}{}, {} to observe on data\nrewrites: {passes}{left}",
         table.render(width),
         Counts::of(prepared),
         prepared.observation().tensors().len(),

@@ -53,9 +53,7 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     prepared.notices().iter().for_each(|notice| printer.note(notice));
     let mut samples = samples(args, &prepared, printer)?;
     let pool = model::pool(&args.run)?;
-    if samples.is_some() {
-        pool.install(|| prepared.check_weights())?;
-    }
+    pool.install(|| prepared.check_weights())?;
     let runtime = runtime(&args.recipe.onnx.engine, &args.run);
     let mut quiet = |_, _| {};
     let mut seen = data(samples.as_mut(), &runtime, &cancelled, &mut quiet);
@@ -78,7 +76,7 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     let channels = Channels { args: &args.recipe, recipe: &recipe, float: &float, runtime: &runtime };
     pool.install(|| note_channels(&mut quantized, &channels));
     let staged = Staged::write(quantized, output, external, &cancelled)?;
-    let opening = open(args, &staged, runs)?;
+    let opening = open(args, &staged, runs, &cancelled)?;
     let quality = {
         let quantized = read(staged.path())?;
         let subject = Subject {
@@ -86,6 +84,8 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
             recipe: &recipe,
             float: &float,
             quantized: &quantized,
+            elsewhere: !kvant_onnx::verify::runs(&kvant_onnx::verify::verify(&quantized)),
+            least,
             runtime: &runtime,
             spill: &spill,
             cancelled: &cancelled,
@@ -97,27 +97,30 @@ pub fn run(args: &QuantizeArgs, printer: &Printer) -> Result<(), Failure> {
     };
     let refused = least.and_then(|least| quality.require(least).err());
     let bytes = model_size(staged.path());
-    if refused.is_none() {
+    let seconds = begun.elapsed().as_secs_f64();
+    let is_written = refused.is_none();
+    let made =
+        Made { source: &args.recipe.model, output, is_written, bytes, engine, report, opening, quality, seconds };
+    if is_written {
         // Hours may have passed since the first look.
         check_output(output, args.finish.overwrite)?;
+    }
+    // Before the graph has its name: a report that cannot be written leaves nothing.
+    if let Some(path) = &args.recipe.onnx.report {
+        refuse_existing(path, args.finish.overwrite)?;
+        made.write(path)?;
+    }
+    if is_written {
         staged.persist(output)?;
         if args.finish.sync {
             sync_written(output)?;
         }
     }
-    let seconds = begun.elapsed().as_secs_f64();
-    let is_written = refused.is_none();
-    let made =
-        Made { source: &args.recipe.model, output, is_written, bytes, engine, report, opening, quality, seconds };
-    if let Some(path) = &args.recipe.onnx.report {
-        refuse_existing(path, args.finish.overwrite)?;
-        made.write(path)?;
-    }
     made.tell(printer)?;
     refused.map_or(Ok(()), |problem| {
         let failure =
             Failure::new(Kind::Unfit, format!("{problem}: {} is not written", printable(&output.to_string_lossy())));
-        Err(failure.with_hint(Some("quantize less, by one of the ways above, or ask for less".to_owned())))
+        Err(failure.with_hint(Some("try one of the options above, or a lower --min-sqnr".to_owned())))
     })
 }
 
@@ -134,12 +137,12 @@ fn check_measurable(args: &QuantizeArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 /// ONNX Runtime refuses it.
-fn open(args: &QuantizeArgs, staged: &Staged, runs: bool) -> Result<Opening, Failure> {
+fn open(args: &QuantizeArgs, staged: &Staged, runs: bool, cancelled: &AtomicBool) -> Result<Opening, Failure> {
     let engine = &args.recipe.onnx.engine;
     if args.finish.no_verify || !runs || engine.runtime == RuntimeChoice::Rten {
         return Ok(Opening::Unknown);
     }
-    opening::accept(staged.path(), engine.runtime_library.as_deref())
+    opening::accept(staged.path(), engine.runtime_library.as_deref(), cancelled)
 }
 
 pub(super) fn no_output() -> Failure {
@@ -174,7 +177,7 @@ fn plan(args: &QuantizeArgs, spill: &Spill) -> Result<Prepared, Failure> {
 fn samples(args: &QuantizeArgs, prepared: &Prepared, printer: &Printer) -> Result<Option<Samples>, Failure> {
     if !prepared.needs_data() {
         if !args.recipe.calibration.calib.is_empty() {
-            printer.note("nothing in this recipe needs calibration data: the result is measured on them");
+            printer.note("this recipe does not need calibration data: the result is measured on them");
         }
         return Ok(None);
     }
@@ -304,8 +307,23 @@ impl Made<'_> {
             printer.detail(&format!("`{}` stays in float: {reason}", printable(name)));
         }
         if !report.left_in_float.is_empty() {
-            printer
-                .note(&format!("{} tensors or nodes stay in float; --verbose names them", report.left_in_float.len()));
+            let left = match report.left_in_float.len() {
+                1 => "1 tensor or node stays".to_owned(),
+                count => format!("{count} tensors or nodes stay"),
+            };
+            printer.note(&format!("{left} in float; --verbose lists names and reasons"));
+        }
+        for name in &report.wide_biases {
+            printer.detail(&format!("`{}`: int16 codes with a scale of their own", printable(name)));
+        }
+        if !report.wide_biases.is_empty() {
+            let biases = match report.wide_biases.len() {
+                1 => "1 bias does".to_owned(),
+                count => format!("{count} biases do"),
+            };
+            printer.note(&format!(
+                "{biases} not fit int32 codes with the scale of the product: stored as int16; --verbose lists names"
+            ));
         }
         if let Some(saturation) = &report.saturation {
             printer.note(&format!("{saturation}: {SATURATION_HINT}"));

@@ -1,5 +1,6 @@
 //! From options to the recipe of an ONNX graph.
 
+use super::refuse_idle_library;
 use crate::args::{OnnxArgs, OnnxLayout, RecipeArgs, first_given};
 use crate::failure::{Failure, Kind};
 use kvant_onnx::settings::{OverrideText, PairLayout, Resolved, Settings};
@@ -18,6 +19,7 @@ pub fn recipe(args: &RecipeArgs) -> Result<Resolved, Failure> {
 /// Options that belong to checkpoints, a file that is no recipe.
 pub fn settings(args: &RecipeArgs) -> Result<Settings, Failure> {
     refuse_foreign(args)?;
+    refuse_idle_library(&args.onnx.engine)?;
     let said = options(args);
     match &args.recipe {
         Some(file) => Ok(said.over(Settings::read(file)?)),
@@ -44,7 +46,7 @@ fn refuse_foreign(args: &RecipeArgs) -> Result<(), Failure> {
         (args.requantize, "--requantize"),
     ];
     match first_given(&foreign).or_else(|| args.gguf.given()) {
-        Some(option) => Err(Failure::new(Kind::Usage, format!("{option} has no meaning for an ONNX graph"))
+        Some(option) => Err(Failure::new(Kind::Usage, format!("{option} does not apply to an ONNX graph"))
             .with_hint(Some("`kvant quantize --help` lists what ONNX graphs have".to_owned()))),
         None => Ok(()),
     }

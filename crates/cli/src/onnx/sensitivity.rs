@@ -1,7 +1,7 @@
 //! `kvant sensitivity model.onnx`.
 
 use super::data::{calibration, opened, runtime_of};
-use super::{read, recipe};
+use super::{is_graph, read, recipe};
 use crate::args::{ExternalWhen, SensitivityArgs, first_given};
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
@@ -86,6 +86,11 @@ fn target(args: &SensitivityArgs) -> Result<Option<Target>, Failure> {
 
 /// Refuses a recipe that nothing would be written to.
 fn check_output(args: &SensitivityArgs, target: Option<&Target>) -> Result<(), Failure> {
+    if let Some(output) = args.output.as_deref().filter(|output| is_graph(output)) {
+        let shown = printable(&output.to_string_lossy()).to_string();
+        let failure = Failure::new(Kind::Usage, format!("{shown} is the name of an ONNX graph, and a recipe is TOML"));
+        return Err(failure.with_hint(Some("end the name with .toml".to_owned())));
+    }
     if args.output.is_none() || target.is_some() {
         return Ok(());
     }

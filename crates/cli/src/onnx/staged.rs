@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use kvant_container::directory_of;
 use kvant_container::onnx::{ExternalData, ModelProto, external_data_path, write_unless};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
@@ -29,7 +30,7 @@ impl Staged {
         let refused = |e: std::io::Error| Failure::system(format!("cannot write in {}: {e}", beside.display()));
         let directory = directory.map_err(refused)?;
         // External data are found by the name of the graph: both have the names they will have.
-        let path = directory.path().join(output.file_name().unwrap_or_default());
+        let path = directory.path().join(name_of(output));
         write_unless(model, &path, external, cancelled)?;
         Ok(Self { directory, path })
     }
@@ -39,22 +40,36 @@ impl Staged {
         &self.path
     }
 
-    /// Gives it its name: data first, so that the graph never stands without them.
+    /// Gives it its name. A graph and external data that it replaces are taken away first: at no moment does a graph refer to data of
+    /// another. If that fails they come back.
     ///
     /// # Errors
     /// The system's.
     pub fn persist(self, output: &Path) -> Result<(), Failure> {
         let (data, own) = (external_data_path(output), external_data_path(&self.path));
         let failed = |e: std::io::Error| Failure::system(format!("cannot rename to {}: {e}", output.display()));
-        let apart = own.exists();
-        if apart {
-            std::fs::rename(&own, &data).map_err(failed)?;
+        let replaced = [output, &data].map(|path| (path, self.directory.path().join("replaced").join(name_of(path))));
+        if own.exists() || data.exists() {
+            std::fs::create_dir(self.directory.path().join("replaced")).map_err(failed)?;
+            for (path, aside) in replaced.iter().filter(|(path, _)| path.exists()) {
+                std::fs::rename(path, aside).map_err(failed)?;
+            }
         }
-        std::fs::rename(&self.path, output).map_err(failed)?;
-        // Of the graph that was replaced.
-        if !apart && data.exists() {
-            std::fs::remove_file(&data).map_err(failed)?;
+        let named = match own.exists() {
+            true => std::fs::rename(&own, &data),
+            false => Ok(()),
+        };
+        let named = named.and_then(|()| std::fs::rename(&self.path, output));
+        if named.is_err() {
+            for (path, aside) in replaced.iter().filter(|(_, aside)| aside.exists()) {
+                std::fs::rename(aside, path).map_err(failed)?;
+            }
         }
+        named.map_err(failed)?;
         self.directory.close().map_err(failed)
     }
+}
+
+fn name_of(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
 }

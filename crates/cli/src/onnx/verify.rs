@@ -8,6 +8,7 @@ use crate::findings;
 use crate::printer::Printer;
 use kvant_container::onnx::ModelProto;
 use kvant_llm::verify::{Loader, loaders};
+use kvant_onnx::verify::fails_in_a_run;
 use kvant_quant::finding::{Finding, Severity};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -20,14 +21,14 @@ const LAYOUT: &str = "onnx";
 /// # Errors
 /// [`Kind::Unfit`] for a graph that does not pass; whatever keeps it from being read.
 pub fn run(args: &VerifyArgs, printer: &Printer) -> Result<(), Failure> {
-    let (nodes, mut findings) = match kvant_container::onnx::read(&args.model) {
-        Ok(model) => (model.graph.node.len(), kvant_onnx::verify::verify(&model)),
-        Err(error) => (0, vec![kvant_onnx::verify::unread(error)?]),
+    let (nodes, mut findings, fails) = match kvant_container::onnx::read(&args.model) {
+        Ok(model) => (model.graph.node.len(), kvant_onnx::verify::verify(&model), fails_in_a_run(&model)),
+        Err(error) => (0, vec![kvant_onnx::verify::unread(error)?], false),
     };
     // A file that cannot be read is not given to a library that may crash over it.
     let opening = if nodes == 0 { Opening::Unknown } else { opening::ask(&args.model, None) };
     refusal(&opening, &args.model, &mut findings);
-    let runs = runs(&opening, &findings);
+    let runs = !fails && runs(&opening, &findings);
     let passes = passes(args, &findings, runs);
     let path = args.model.display().to_string();
     match printer.is_json() {
@@ -51,7 +52,7 @@ fn runs(opening: &Opening, findings: &[Finding]) -> bool {
 
 /// Adds what ONNX Runtime refuses and no rule has found. What the rules explain may run elsewhere, and is told once.
 fn refusal(opening: &Opening, model: &Path, findings: &mut Vec<Finding>) {
-    let Opening::Refuses { engine, problem } = opening else { return };
+    let Opening::Refuses { engine, problem, .. } = opening else { return };
     if !kvant_onnx::verify::runs(findings) {
         return;
     }
@@ -70,7 +71,7 @@ pub fn accept(model: &ModelProto, output: &Path) -> Result<bool, Failure> {
         return Ok(kvant_onnx::verify::runs(&found));
     }
     let failure = Failure::new(Kind::Invalid, findings::failing(&output.display().to_string(), &found));
-    Err(failure.with_hint(Some("the same command with --no-verify writes it all the same".to_owned())))
+    Err(failure.with_hint(Some("use --no-verify to write it anyway".to_owned())))
 }
 
 fn reads_graphs(loader: &Loader) -> bool {
@@ -125,7 +126,8 @@ fn object((path, nodes): (&str, usize), passes: bool, findings: &[Finding], open
 
 fn text(nodes: usize, (found, all): (&[Finding], bool), opening: &Opening, runs: bool, width: usize) -> String {
     let said = match (opening, runs) {
-        (Opening::Opens(engine), _) => format!("{engine} opens it"),
+        (Opening::Opens(engine), true) => format!("{engine} opens it"),
+        (Opening::Opens(engine), false) => format!("{engine} opens it and does not run it"),
         (Opening::Refuses { engine, .. }, _) => format!("{engine} does not open it"),
         (Opening::Unknown, true) => format!("ONNX Runtime runs it, {BY_RULES}"),
         (Opening::Unknown, false) => "ONNX Runtime does not run it".to_owned(),

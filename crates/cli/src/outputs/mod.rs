@@ -23,10 +23,10 @@ use crate::onnx::decoder::{Graph, Task};
 use crate::onnx::quantize::check_output;
 use crate::printer::Printer;
 use crate::{gguf, model};
-use kvant_container::directory_of;
-use kvant_container::onnx::{PRODUCER, producer};
+use kvant_container::onnx::external_data_path;
+use kvant_container::{Durability, directory_of};
 use kvant_llm::conversion::Target;
-use kvant_llm::engine::{Claim, Deliverable, Output, OutputError, Placed};
+use kvant_llm::engine::{Claim, Deliverable, Output, OutputError, Placed, is_recorded, record_files};
 use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::{Accepted, GgufPlan};
@@ -160,6 +160,7 @@ impl<'a> Outputs<'a> {
                 true => Output::check_all(codes, source, std::slice::from_ref(file), overwrite)?,
                 false => Output::check(codes, source, file, overwrite)?,
             }
+            self.refuse_unrecorded(file)?;
         }
         let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
         Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), overwrite)?;
@@ -171,18 +172,37 @@ impl<'a> Outputs<'a> {
         self.check_room(planned)
     }
 
-    /// Nothing tells a graph that an interrupted run has written from one that came from elsewhere. Where the user has named a
-    /// directory alone, what is in it may be replaced if Kvant has made it.
     fn check_graph(&self) -> Result<(), Failure> {
         let Some(graph) = &self.graph else { return Ok(()) };
         check_output(graph, self.finish.overwrite)?;
-        let is_named = self.recipe.format.len() < 2;
-        if is_named || !graph.exists() || producer(graph).is_ok_and(|producer| producer == PRODUCER) {
+        self.refuse_unrecorded(graph)
+    }
+
+    /// Where the user has named a directory for several formats, a file in it is replaced only if Kvant wrote it.
+    fn refuse_unrecorded(&self, file: &Path) -> Result<(), Failure> {
+        if !self.has_folders() || !file.exists() || is_recorded(file) || Output::is_unacknowledged(file)? {
             return Ok(());
         }
-        let message = format!("{} was not made by Kvant", printable(&graph.to_string_lossy()));
-        let hint = "--overwrite replaces what Kvant has made: move it away, or choose another directory with -o";
+        let message =
+            format!("{} was changed since Kvant wrote it, or is not Kvant's", printable(&file.to_string_lossy()));
+        let hint = "move it away, or choose another directory with -o";
         Err(Failure::new(Kind::Invalid, message).with_hint(Some(hint.to_owned())))
+    }
+
+    /// Whether the output is a directory with a folder for each of several formats.
+    fn has_folders(&self) -> bool {
+        self.recipe.format.len() > 1
+    }
+
+    /// Notes a file in such a folder as written by Kvant.
+    fn record(&self, file: &Path) -> Result<(), Failure> {
+        if !self.has_folders() {
+            return Ok(());
+        }
+        let durability = if self.finish.sync { Durability::Disk } else { Durability::Process };
+        let data = external_data_path(file);
+        let files = std::iter::once(file).chain(data.exists().then_some(data.as_path()));
+        Ok(record_files(directory_of(file), files, durability)?)
     }
 
     /// Asks for room for all outputs and the activations between blocks together; a graph is about as large as the checkpoint.
@@ -241,6 +261,7 @@ impl<'a> Outputs<'a> {
         let file = self.file().map(|file| self.write_file(first.path(), file, cancelled, printer)).transpose()?;
         let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, cancelled, printer));
         let graph = graph.transpose()?.zip(self.graph.clone());
+        self.single_files().try_for_each(|file| self.record(file))?;
         let of_plan = |output: PathBuf, plan: &Plan| Made {
             output,
             format: plan.export.row().name,
@@ -249,7 +270,7 @@ impl<'a> Outputs<'a> {
             loaders: plan.loaders(),
         };
         if self.is_passing() {
-            self.single_files().try_for_each(|output| record::keep(first.path(), output))?;
+            self.single_files().try_for_each(|output| record::keep(first.path(), output, self.finish.overwrite))?;
         }
         let file = file.map(|(placed, file)| placed.acknowledge().map(|_| file)).transpose()?;
         let mut made = Vec::new();

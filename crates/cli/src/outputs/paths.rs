@@ -14,7 +14,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Checks the paths of `kvant plan`, which does not try whether it could write.
+/// Checks the paths of `kvant plan`, which leaves no trace: whether it could write is tried with a file without a name.
 ///
 /// # Errors
 /// The first path that breaks the rule.
@@ -43,7 +43,7 @@ fn check_recipe(
     let (report, importance) = (recipe.onnx.report.as_deref(), recipe.gguf.save_imatrix.as_deref());
     paths.writes_file("--report", report);
     paths.writes_file("--save-imatrix", importance);
-    refuse_missing(named(recipe))?;
+    refuse_missing(named(recipe).chain(evaluated.map(|path| ("--eval", path))))?;
     paths.check()
 }
 
@@ -86,9 +86,11 @@ pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Pat
 
 /// The files that a recipe names, with the options that name them.
 fn named(recipe: &RecipeArgs) -> impl Iterator<Item = (&'static str, &Path)> {
-    let data = recipe.calibration.calib.iter().map(|path| ("--calib", path.as_path()));
+    let option = if is_graph(&recipe.model) { "--data" } else { "--calib" };
+    let data = recipe.calibration.calib.iter().map(move |path| (option, path.as_path()));
     let recipes = recipe.recipe.iter().map(|path| ("--recipe", path.as_path()));
-    data.chain(recipes).chain(recipe.gguf.imatrix.iter().map(|path| ("--imatrix", path.as_path())))
+    let adapters = recipe.lora.iter().map(|path| ("--lora", path.as_path()));
+    data.chain(recipes).chain(adapters).chain(recipe.gguf.imatrix.iter().map(|path| ("--imatrix", path.as_path())))
 }
 
 /// The path behind a link that was given as an output: what is made goes to where the link leads.
@@ -118,21 +120,30 @@ pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Failure> {
     Err(failure.with_hint(Some("name another file, or replace it with --overwrite".to_owned())))
 }
 
-/// Refuses external data that no graph in their place refers to: those that a graph replaces go with it, others are somebody's own.
+/// Refuses to replace external data that the graph in their place does not use, or that another graph beside it uses too: only those of
+/// a graph that is replaced go with it.
 ///
 /// # Errors
-/// Names the file.
+/// Names the file, and the graph.
 pub fn refuse_stray_data(graph: &Path) -> Result<(), Failure> {
     let data = external_data_path(graph);
     if data.symlink_metadata().is_err() {
         return Ok(());
     }
     let is_empty = fs::metadata(&data).is_ok_and(|found| found.is_file() && found.len() == 0);
-    let is_referred = external_files(graph).is_ok_and(|files| files.iter().any(|file| real(file) == real(&data)));
-    if is_referred || is_empty {
+    let uses =
+        |graph: &Path| external_files(graph).is_ok_and(|files| files.iter().any(|file| real(file) == real(&data)));
+    if is_empty {
         return Ok(());
     }
-    let message = format!("{} is in the way: no graph beside it refers to it", shown(&data));
+    if uses(graph) {
+        let others = fs::read_dir(directory_of(graph)).into_iter().flatten().flatten().map(|entry| entry.path());
+        let other = others.filter(|other| is_graph(other) && real(other) != real(graph)).find(|other| uses(other));
+        let Some(other) = other else { return Ok(()) };
+        let message = format!("{} cannot be replaced: {} uses it too", shown(&data), shown(&other));
+        return Err(Failure::new(Kind::Invalid, message).with_hint(Some("choose another name with -o".to_owned())));
+    }
+    let message = format!("{} exists, and the graph next to it does not use it", shown(&data));
     Err(Failure::new(Kind::Invalid, message)
         .with_hint(Some(format!("move {} away, or choose another name with -o", shown(&data)))))
 }
@@ -171,13 +182,19 @@ impl Paths {
     }
 
     fn reads(&mut self, what: &str, path: Option<&Path>) {
-        self.read.extend(path.map(|path| Place { what: what.to_owned(), path: path.to_owned() }));
+        let place = |path: &Path| Place { what: format!("{what} {}", shown(path)), path: path.to_owned() };
+        self.read.extend(path.map(place));
     }
 
     fn reads_model(&mut self, model: &Path) {
         self.reads("the source", Some(model));
         let weights = if is_graph(model) { external_files(model).unwrap_or_default() } else { Default::default() };
         weights.iter().for_each(|file| self.reads("weights of the source,", Some(file)));
+        // Files of a model may be links to anywhere, as in the cache of a hub.
+        let entries = fs::read_dir(model).into_iter().flatten().flatten();
+        for link in entries.map(|entry| entry.path()).filter(|path| path.is_symlink()) {
+            self.reads("a file of the source,", Some(&link));
+        }
     }
 
     fn reads_adapters(&mut self, adapters: &[PathBuf]) {
@@ -219,8 +236,10 @@ impl Paths {
                 true => written.refuse_unreachable()?,
                 false => written.refuse_file(self.overwrite)?,
             }
-            if self.tries {
-                written.try_writing()?;
+            written.refuse_long_name()?;
+            match self.tries {
+                true => written.try_writing(self.overwrite)?,
+                false => written.try_without_name()?,
             }
         }
         Ok(())
@@ -230,11 +249,9 @@ impl Paths {
 impl Written {
     /// The path and the names beside it, each with what it is to others.
     fn places(&self) -> Vec<Place> {
-        let own = Place { what: self.option.to_owned(), path: self.path.clone() };
-        let beside = self
-            .beside
-            .iter()
-            .map(|path| Place { what: format!("a file that {} needs,", self.option), path: path.clone() });
+        let own = Place { what: format!("{} {}", self.option, shown(&self.path)), path: self.path.clone() };
+        let reserved = format!("a path reserved for {}", own.what);
+        let beside = self.beside.iter().map(|path| Place { what: reserved.clone(), path: path.clone() });
         std::iter::once(own).chain(beside).collect()
     }
 
@@ -243,11 +260,11 @@ impl Written {
             let place = if *path == self.path {
                 format!("{} {}", self.option, shown(path))
             } else {
-                format!("{}, which {} {} needs,", shown(path), self.option, shown(&self.path))
+                format!("{}, reserved for {} {},", shown(path), self.option, shown(&self.path))
             };
-            let message = format!("{place} {relation} {} {}", other.what, shown(&other.path));
+            let message = format!("{place} {relation} {}", other.what);
             let hint = format!(
-                "name another path behind {}: nothing is written over or into what a run reads or writes otherwise",
+                "choose another path for {}: a run never writes over or into its own inputs or outputs",
                 self.option
             );
             Err(Failure::new(Kind::Usage, message).with_hint(Some(hint)))
@@ -284,6 +301,31 @@ impl Written {
         }
     }
 
+    /// Refuses names that are too long for the file system, those beside the output included.
+    fn refuse_long_name(&self) -> Result<(), Failure> {
+        let is_too_long =
+            |path: &PathBuf| path.symlink_metadata().is_err_and(|cause| cause.kind() == io::ErrorKind::InvalidFilename);
+        match std::iter::once(&self.path).chain(&self.beside).any(is_too_long) {
+            true => Err(self.unwritable("its name is too long", "choose a shorter name")),
+            false => Ok(()),
+        }
+    }
+
+    /// Tries whether a file could be made, with one that has no name where the system has such.
+    fn try_without_name(&self) -> Result<(), Failure> {
+        match self.path.is_dir() || !existing_directory(&self.path).is_dir() {
+            true => Ok(()),
+            false => {
+                tempfile::tempfile_in(existing_directory(&self.path)).map(drop).map_err(|cause| self.failed(&cause))
+            }
+        }
+    }
+
+    fn failed(&self, cause: &io::Error) -> Failure {
+        let message = format!("cannot write {}: {cause}", shown(&self.path));
+        Failure::system(message).with_hint(Some("name another place, or change its permissions".to_owned()))
+    }
+
     fn unwritable(&self, reason: &str, hint: &str) -> Failure {
         let message = format!("cannot write {}: {reason}", shown(&self.path));
         Failure::new(Kind::Usage, message).with_hint(Some(hint.to_owned()))
@@ -291,16 +333,16 @@ impl Written {
 
     /// Makes and removes a file where this one will be: permissions alone do not tell, since the owner, the file system and the device
     /// have a say too.
-    fn try_writing(&self) -> Result<(), Failure> {
-        let failed = |cause: io::Error| {
-            let message = format!("cannot write {}: {cause}", shown(&self.path));
-            Failure::system(message).with_hint(Some("name another place, or change its permissions".to_owned()))
-        };
+    fn try_writing(&self, overwrite: bool) -> Result<(), Failure> {
+        let failed = |cause: io::Error| self.failed(&cause);
         let is_special = fs::metadata(&self.path).is_ok_and(|found| !found.is_file() && !found.is_dir());
         if is_special && !self.is_model {
             return Ok(());
         }
-        let probe = existing_directory(&self.path).join(format!(".kvant.{}.probe", std::process::id()));
+        // What is in a directory that is replaced is removed at the end.
+        let directory =
+            if overwrite && self.path.is_dir() { self.path.clone() } else { existing_directory(&self.path) };
+        let probe = directory.join(format!(".kvant.{}.probe", std::process::id()));
         match OpenOptions::new().write(true).create_new(true).open(&probe) {
             // Left by a process that was killed just there.
             Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -379,7 +421,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let check = |name: &str| {
             let written = written(&folder.path().join(name));
-            written.refuse_file(false).and_then(|()| written.try_writing())
+            written.refuse_file(false).and_then(|()| written.try_writing(false))
         };
         assert!(check("report.json").is_ok());
         for (path, reason) in [("none/report.json", "missing"), ("", "a directory")] {
@@ -395,7 +437,7 @@ mod tests {
     fn a_directory_that_only_looks_writable_is_refused() {
         let directory = Path::new("/sys/kernel");
         if directory.is_dir() {
-            let failure = written(&directory.join("report.json")).try_writing().unwrap_err();
+            let failure = written(&directory.join("report.json")).try_writing(false).unwrap_err();
             assert!(failure.message.contains("/sys/kernel/report.json: "), "{}", failure.message);
         }
     }

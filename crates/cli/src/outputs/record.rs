@@ -4,6 +4,7 @@
 use super::paths::refuse_existing;
 use crate::escape::printable;
 use crate::failure::{Failure, Kind};
+use kvant_container::write_file;
 use serde_json::Value;
 use std::fs;
 use std::io;
@@ -29,7 +30,7 @@ pub fn check(output: &Path, overwrite: bool) -> Result<(), Failure> {
     if is_record(&path) {
         return refuse_existing(&path, overwrite);
     }
-    let message = format!("{} is in the way: it is no record of a calibration", printable(&path.to_string_lossy()));
+    let message = format!("{} exists and is not a record of calibration", printable(&path.to_string_lossy()));
     Err(Failure::new(Kind::Invalid, message).with_hint(Some("move it away, or choose another name with -o".to_owned())))
 }
 
@@ -42,16 +43,19 @@ fn is_record(path: &Path) -> bool {
 /// Copies the record of a checkpoint, if it has one, to where it stands beside an output that was made of it.
 ///
 /// # Errors
-/// The system's.
-pub fn keep(checkpoint: &Path, output: &Path) -> Result<(), Failure> {
+/// A file that has come to be there since [`check`], unless it is this very record; the system's.
+pub fn keep(checkpoint: &Path, output: &Path, overwrite: bool) -> Result<(), Failure> {
     let (from, to) = (checkpoint.join(IN_CHECKPOINT), beside(output));
-    let unfinished = to.with_extension("json.partial");
-    let copied = fs::copy(&from, &unfinished).and_then(|_| fs::rename(&unfinished, &to));
-    match copied {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound && !from.exists() => Ok(()),
-        Err(cause) => Err(Failure::system(format!("cannot write {}: {cause}", printable(&to.to_string_lossy())))),
-        Ok(()) => Ok(()),
+    let failed = |cause| Failure::system(format!("cannot write {}: {cause}", printable(&to.to_string_lossy())));
+    let record = match fs::read(&from) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
+        record => record.map_err(failed)?,
+    };
+    if fs::read(&to).is_ok_and(|there| there == record) {
+        return Ok(());
     }
+    check(output, overwrite)?;
+    write_file(&to, &record).map_err(failed)
 }
 
 #[cfg(test)]
@@ -63,13 +67,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (checkpoint, output) = (dir.path().join("checkpoint"), dir.path().join("model.gguf"));
         fs::create_dir(&checkpoint).unwrap();
-        keep(&checkpoint, &output).unwrap();
+        keep(&checkpoint, &output, false).unwrap();
         assert!(!beside(&output).exists(), "nothing was calibrated");
         fs::write(checkpoint.join(IN_CHECKPOINT), r#"{"data": {}, "report": {}}"#).unwrap();
-        keep(&checkpoint, &output).unwrap();
+        keep(&checkpoint, &output, false).unwrap();
+        keep(&checkpoint, &output, false).unwrap();
         assert!(dir.path().join("model.calibration.json").is_file() && check(&output, true).is_ok());
         assert!(check(&output, false).unwrap_err().message.contains("exists already"));
         fs::write(beside(&output), "notes").unwrap();
-        assert!(check(&output, true).unwrap_err().message.contains("no record"));
+        assert!(check(&output, true).unwrap_err().message.contains("not a record"));
+        assert!(keep(&checkpoint, &output, true).is_err());
+        assert_eq!(fs::read(beside(&output)).unwrap(), b"notes");
     }
 }

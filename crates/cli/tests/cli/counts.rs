@@ -51,9 +51,11 @@ fn types_are_named_that_tensors_really_have() {
 #[test]
 fn plan_and_run_of_a_graph_count_alike() {
     let place = Place::empty();
-    for (preset, model) in [("MATMUL_NBITS", "tinytransformer.float.onnx"), ("FP16_MODEL", "tinycnn.float.onnx")] {
+    for (preset, model, more) in
+        [("MATMUL_NBITS", "tinytransformer.float.onnx", "Gather"), ("FP16_MODEL", "tinycnn.float.onnx", "Conv")]
+    {
         std::fs::copy(graph_data(model), place.path("float.onnx")).unwrap();
-        let options = ["float.onnx", "--preset", preset, "--more-op-types", "Gather"];
+        let options = ["float.onnx", "--preset", preset, "--more-op-types", more];
         let plan = place.succeed(&[&["plan"], &options[..], &["--json"]].concat()).json();
         let run = [&["quantize"], &options[..], &["-o", "out.onnx", "--overwrite"]].concat();
         let report = place.succeed(&[&run[..], &["--json"]].concat()).json()["report"].clone();
@@ -69,6 +71,39 @@ fn plan_and_run_of_a_graph_count_alike() {
         let counts =
             done.stderr.lines().find(|line| line.contains("nodes quantized")).unwrap().split(';').next().unwrap();
         assert!(counts.contains("nodes quantized") && shown.contains(counts), "{counts}: {shown}");
+    }
+}
+
+#[test]
+fn the_plan_of_a_graph_has_the_bytes_that_are_written() {
+    let recipes: [&[&str]; 12] = [
+        &["A8W8"],
+        &["A8W4"],
+        &["U8S8_AAWS", "--per-channel"],
+        &["A16W8", "--per-channel-activations"],
+        &["A8W8", "--bias", "int16"],
+        &["XINT8"],
+        &["FP8"],
+        &["BF16"],
+        &["FP16_MODEL"],
+        &["BF16_MODEL"],
+        &["INT8_DYNAMIC_QUANT"],
+        &["WEIGHTS_INT8"],
+    ];
+    for model in ["tinycnn", "tinytransformer"] {
+        let place = Place::empty();
+        for (from, to) in [("float.onnx", "float.onnx"), ("calib.npz", "calib.npz")] {
+            std::fs::copy(graph_data(&format!("{model}.{from}")), place.path(to)).unwrap();
+        }
+        for recipe in recipes {
+            let options = [&["float.onnx", "--preset"], recipe, &["--json", "--data", "calib.npz"]].concat();
+            let plan = place.succeed(&[&["plan"], &options[..]].concat()).json();
+            let written = ["--runtime", "rten", "-o", "out.onnx", "--overwrite", "--no-verify"];
+            let run = place.succeed(&[&["quantize"], &options[..], &written].concat()).json();
+            assert_eq!(plan["is_estimate"], false, "{model} {recipe:?}");
+            assert_eq!(plan["cost"]["constants"], run["report"]["constants"], "{model} {recipe:?}");
+            assert_eq!(plan["quantized_tensors"], run["report"]["quantized_tensors"], "{model} {recipe:?}");
+        }
     }
 }
 

@@ -54,3 +54,24 @@ fn an_adapter_is_merged_and_is_no_model() {
     assert_eq!(perplexity(&["nano_llama", "--lora", "lora"]), perplexity(&["merged"]));
     assert_ne!(perplexity(&["nano_llama"]), perplexity(&["merged"]));
 }
+
+#[test]
+fn values_of_an_adapter_that_are_no_numbers_are_not_blamed_on_the_model() {
+    let place = Place::new();
+    adapter(&place, "lora");
+    let weights = place.path("lora/adapter_model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&weights, bytes).unwrap();
+    for args in [
+        &["quantize", "--scheme", "int4:g128", "-o", "out"][..],
+        &["quantize", "--scheme", "Q8_0", "-o", "out.gguf"],
+        &["convert", "--to", "float", "-o", "out"],
+    ] {
+        let refused = place.run(&[&args[..1], &["nano_llama", "--lora", "lora"], &args[1..]].concat());
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let told = "up_proj.lora_B.weight` in lora/adapter_model.safetensors: the value at [383, 1] is NaN";
+        assert!(refused.stderr.contains(told), "{}", refused.stderr);
+    }
+}

@@ -1,6 +1,7 @@
 //! No file of the user's is lost, whatever the paths: what a run reads, writes and replaces.
 
 use crate::kvant::{Place, Run, contents, names};
+use kvant_container::onnx;
 use std::fs;
 use std::path::Path;
 
@@ -59,7 +60,11 @@ fn nothing_is_written_over_or_into_what_is_read_or_written_otherwise() {
         (imatrix(&["-o", "o.gguf", "--save-imatrix", "second"]), "is also a file of the source"),
         (imatrix(&["-o", "o.gguf", "--save-imatrix", "text.txt"]), "is the calibration data text.txt"),
         (imatrix(&["-o", "o.gguf", "--save-imatrix", "./none/../o.gguf"]), "is -o o.gguf"),
-        (imatrix(&["-o", "o.gguf", "--save-imatrix", "o.gguf.partial.journal"]), "is a file that -o needs"),
+        (imatrix(&["-o", "o.gguf", "--save-imatrix", "o.gguf.partial.journal"]), "is a path reserved for -o o.gguf"),
+        (
+            imatrix(&["-o", "o.gguf", "--save-imatrix", "o.gguf.partial.report.json"]),
+            "is a path reserved for -o o.gguf",
+        ),
         (int4(&["-o", "nano_llama"]), "is the source"),
         (int4(&["-o", "nano_llama/int4"]), "lies inside the source"),
         (int4(&["-o", "link/int4"]), "lies inside the source"),
@@ -82,6 +87,28 @@ fn nothing_is_written_over_or_into_what_is_read_or_written_otherwise() {
     assert!(contents(&place.path("nano_llama")) == model, "the source is as it was");
 }
 
+/// As in the cache of a hub, whose models are links to files elsewhere.
+#[cfg(unix)]
+#[test]
+fn outputs_that_hold_what_links_of_the_source_lead_to_are_refused() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);
+    place.succeed(&["convert", "codes", "--to", "float", "-o", "files"]);
+    fs::create_dir(place.path("view")).unwrap();
+    for name in names(&place.path("files")) {
+        std::os::unix::fs::symlink(format!("../files/{name}"), place.path(&format!("view/{name}"))).unwrap();
+    }
+    let before = contents(&place.path("files"));
+    for line in [
+        &["quantize", "view", "-s", "int8:channel", "-o", "files"][..],
+        &["plan", "view", "-s", "int8:channel", "-o", "files"],
+        &["convert", "view", "--to", "float", "-o", "files"],
+    ] {
+        refused(&place, &[line, &["--overwrite"]].concat(), 2, "-o files holds a file of the source");
+    }
+    assert!(contents(&place.path("files")) == before);
+}
+
 #[test]
 fn files_that_exist_are_replaced_when_asked_and_before_the_work() {
     let place = with_text();
@@ -93,6 +120,24 @@ fn files_that_exist_are_replaced_when_asked_and_before_the_work() {
     assert!(!place.path("o.gguf").exists());
     place.succeed(&[&line[..], &["--overwrite"]].concat());
     assert!(fs::read(place.path("kept.gguf")).unwrap().starts_with(b"GGUF"));
+}
+
+#[test]
+fn a_file_under_the_name_of_a_rejection_report_is_kept() {
+    let place = with_text();
+    place.write("out.partial.report.json", "mine");
+    place.write("o.gguf.partial.report.json", "mine");
+    let gate = ["--max-kl", "0", "--eval", "text.txt"];
+    let int4 = ["quantize", "nano_llama", "-s", "int4:g32", "-o", "out"];
+    let gguf = ["quantize", "nano_llama", "-s", "Q4_0", "-o", "o.gguf"];
+    for line in [&int4[..], &gguf] {
+        for gate in [&[][..], &gate] {
+            refused(&place, &[line, gate].concat(), 1, ".partial.report.json exists and is not");
+        }
+    }
+    for kept in ["out.partial.report.json", "o.gguf.partial.report.json"] {
+        assert_eq!(fs::read(place.path(kept)).unwrap(), b"mine");
+    }
 }
 
 #[test]
@@ -157,17 +202,31 @@ fn reports_of_graphs_replace_nothing_unasked() {
     for (more, code, told) in [
         (&["-o", "dd.onnx", "--report", "dd.onnx"][..], 2, "--report dd.onnx is -o dd.onnx"),
         (&["-o", "dd.onnx", "--report", "dd.onnx", "--overwrite"], 2, "--report dd.onnx is -o dd.onnx"),
-        (&["-o", "dd.onnx", "--report", "dd.onnx.data"], 2, "is a file that -o needs"),
+        (&["-o", "dd.onnx", "--report", "dd.onnx.data"], 2, "is a path reserved for -o dd.onnx"),
         (&["-o", "dd.onnx", "--report", "float.onnx", "--overwrite"], 2, "is the source"),
         (&["-o", "dd.onnx", "--report", "calib.npz", "--overwrite"], 2, "is the calibration data"),
         (&["-o", "float.onnx", "--overwrite"], 2, "is the source"),
         (&["-o", "dd.onnx", "--report", "report.json"], 1, "report.json exists already"),
-        (&["-o", "stray.onnx", "--overwrite"], 1, "stray.onnx.data is in the way"),
+        (&["-o", "stray.onnx", "--overwrite"], 1, "stray.onnx.data exists, and the graph next to it does not use it"),
     ] {
         refused(&place, &quantize(more), code, told);
     }
     assert!(contents(&place.path("")) == before);
     place.succeed(&quantize(&["-o", "dd.onnx", "--report", "report.json", "--overwrite"]));
+    // Two graphs may share external data: those of the second are not taken away with the first.
+    let mut model = onnx::read(&place.path("float.onnx")).unwrap();
+    let graph = model.graph.as_mut().unwrap();
+    graph.initializer.push(onnx::tensor("table", onnx::DataType::FLOAT, &[4096], vec![7; 4 * 4096]));
+    onnx::write(model, &place.path("a.onnx"), onnx::ExternalData::Always).unwrap();
+    fs::copy(place.path("a.onnx"), place.path("b.onnx")).unwrap();
+    let data = fs::read(place.path("a.onnx.data")).unwrap();
+    refused(&place, &quantize(&["-o", "a.onnx", "--overwrite"]), 1, "b.onnx uses it too");
+    assert!(fs::read(place.path("a.onnx.data")).unwrap() == data);
+    fs::remove_file(place.path("b.onnx")).unwrap();
+    place.succeed(&quantize(&["-o", "a.onnx", "--overwrite"]));
+    assert!(
+        !place.path("a.onnx.data").exists() && !names(&place.path("")).iter().any(|name| name.starts_with(".kvant"))
+    );
     assert!(fs::read_to_string(place.path("report.json")).unwrap().starts_with('{'));
 }
 

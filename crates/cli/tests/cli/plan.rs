@@ -64,6 +64,86 @@ fn data_that_cannot_be_are_refused_by_plans_too() {
 }
 
 #[test]
+fn what_runs_would_refuse_plans_refuse() {
+    let place = Place::new();
+    place.write("text.txt", "A text, of a few words.");
+    place.write("empty.txt", "");
+    std::fs::write(place.path("noise.txt"), [0xff, 0xfe, 0x00, 0x80]).unwrap();
+    place.write("rows.jsonl", "{}");
+    std::fs::create_dir(place.path("texts")).unwrap();
+    let config = std::fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
+    std::fs::rename(place.path("nano_llama"), place.path("bert")).unwrap();
+    place.write("bert/config.json", &config.replace("LlamaForCausalLM", "BertModel").replace("\"llama\"", "\"bert\""));
+    crate::kvant::copy_dir(&crate::kvant::nano_llama(), &place.path("nano_llama"));
+    let long = "a".repeat(300);
+    let long = ["nano_llama", "-s", "int8:channel", "-o", &long];
+    for (options, words) in [
+        (&["bert", "-s", "fp8", "--calib", "text.txt"][..], "BertModel"),
+        (&["nano_llama", "-s", "fp8", "--calib", "empty.txt"], "no sample"),
+        (&["nano_llama", "-s", "fp8", "--calib", "noise.txt"], "UTF-8"),
+        (&["nano_llama", "-s", "fp8", "--calib", "rows.jsonl"], "known field"),
+        (&["nano_llama", "-s", "Q4_0", "-a", "imatrix", "--calib", "empty.txt"], "no sample"),
+        (&["nano_llama", "-s", "fp8", "--calib", "text.txt", "--column", "nope"], "`nope`"),
+        (&long, "name is too long"),
+    ] {
+        let run = place.run(&[&["plan"], options].concat());
+        assert!(run.code.is_some_and(|code| code != 0) && run.stderr.contains(words), "{options:?}: {run:?}");
+        assert!(run.stderr.contains("hint: "), "{options:?}: {run:?}");
+    }
+    for (options, words) in [
+        (&["bert", "-s", "int8:channel", "--max-kl", "1", "--eval", "text.txt"][..], "BertModel"),
+        (&["nano_llama", "-s", "int8:channel", "--max-kl", "1", "--eval", "noise.txt"], "UTF-8"),
+        (&["nano_llama", "-s", "Q4_0", "--max-kl", "1", "--eval", "empty.txt"], "0 tokens"),
+        (&["nano_llama", "-s", "int8:channel", "--max-kl", "1", "--eval", "texts"], "is a directory"),
+    ] {
+        let run = place.run(&[&["quantize", "--dry-run"], options].concat());
+        assert!(run.code.is_some_and(|code| code != 0) && run.stderr.contains(words), "{options:?}: {run:?}");
+    }
+    let run = place.run(&["eval", "nano_llama", "--data", "texts"]);
+    assert!(run.code == Some(2) && run.stderr.contains("hint: name one text file"), "{run:?}");
+}
+
+/// Not for root, who may write everywhere.
+#[cfg(unix)]
+#[test]
+fn a_place_that_cannot_be_written_is_refused_by_plans_too() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    std::fs::create_dir(place.path("locked")).unwrap();
+    std::fs::set_permissions(place.path("locked"), std::fs::Permissions::from_mode(0o555)).unwrap();
+    if std::fs::write(place.path("locked/probe"), "").is_ok() {
+        return;
+    }
+    let run = place.run(&["plan", "nano_llama", "-s", "int8:channel", "-o", "locked/out"]);
+    assert!(run.code == Some(1) && run.stderr.contains("cannot write"), "{run:?}");
+}
+
+#[test]
+fn the_plan_of_a_graph_is_one_of_a_graph() {
+    let place = Place::new();
+    let options = ["plan", "nano_llama", "-s", "int8:channel", "-f", "onnx"];
+    let plan = place.succeed(&[&options[..], &["--json"]].concat()).json();
+    assert_eq!((plan["format"].as_str(), &plan["loaders"]), (Some("onnx"), &serde_json::json!(["onnxruntime"])));
+    let made = place
+        .succeed(&["quantize", "nano_llama", "-s", "int8:channel", "-f", "onnx", "-o", "graph.onnx", "--json"])
+        .json();
+    let ratio = plan["output_bytes"].as_f64().unwrap() / made["output_bytes"].as_f64().unwrap();
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
+    let text = place.succeed(&options).stdout;
+    assert!(text.contains("export onnx") && text.contains("to about") && text.contains("ONNX Runtime"), "{text}");
+    assert!(!text.contains("quark"), "{text}");
+}
+
+#[test]
+fn no_tip_tells_to_put_options_behind_dashes() {
+    let place = Place::new();
+    for options in [&["--num-samples", "-1"][..], &["--max-kl", "1"]] {
+        let run = place.run(&[&["plan", "nano_llama", "-s", "int8"], options].concat());
+        assert!(run.code == Some(2) && !run.stderr.contains("tip:"), "{run:?}");
+    }
+}
+
+#[test]
 fn json_has_every_tensor_once_and_on_its_line() {
     let place = Place::new();
     let run = place.succeed(&["plan", "nano_llama", "--scheme", "int4_wo_128", "--json"]);

@@ -1,6 +1,6 @@
 //! How good a result is said to be, and what it has to be: held-out losses, few tokens, limits, weights that are no numbers.
 
-use crate::kvant::{Place, names};
+use crate::kvant::{Place, copy_dir, names};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -37,6 +37,148 @@ fn gptq_of_three_tokens_is_no_worse_than_rounding_to_nearest_and_says_so() {
     assert!(record["layers"].as_array().unwrap().iter().all(|layer| layer["algorithm"] == "rtn"), "{record}");
 }
 
+/// Quantizes the small model to nearest and with an algorithm, on the same data, and looks at what the second run tells: the
+/// divergence of both, what became of layers with few tokens, and the warnings of a quiet run.
+fn beside_nearest(place: &Place, scheme: &str, algorithm: &str, data: &[&str]) -> (f64, f64, Vec<Value>, String) {
+    let run = |out: &str, more: &[&str]| {
+        let line = [&["quantize", "nano_llama", "-s", scheme, "-q", "--overwrite", "-o", out], more].concat();
+        let run = place.succeed(&line);
+        (divergence(place, out), run.stderr)
+    };
+    // Scales of weights alone need no data.
+    let (nearest, _) = run("nearest", if scheme == "int8" { data } else { &[] });
+    let (found, said) = run("found", &[&["--algorithm", algorithm], data].concat());
+    let starved = record(place, "found")["starved"].as_array().unwrap().clone();
+    (nearest, found, starved, said)
+}
+
+#[test]
+fn a_sentence_moves_no_scales_and_the_run_says_so() {
+    let place = place();
+    place.write("hello.txt", "Hello, how are you?");
+    for (scheme, algorithm, treatment) in [
+        ("int8", "smoothquant", "28 not scaled by smoothquant;"),
+        ("int8", "autosmoothquant", "28 not scaled by autosmoothquant;"),
+        ("int4:g32", "awq", "8 not scaled by awq, 20 not scaled by awq and not clipped;"),
+        ("int4:g32", "awq,gptq", "20 not scaled by awq and not clipped and rounded to nearest;"),
+    ] {
+        let (nearest, found, starved, said) = beside_nearest(&place, scheme, algorithm, &["--calib", "hello.txt"]);
+        assert!(found <= 1.02 * nearest, "{scheme} {algorithm}: {found} beside {nearest}");
+        assert!(said.contains("28 of 28 layers saw fewer calibration tokens than they have inputs"), "{said}");
+        assert!(said.contains(treatment) && said.contains("give more calibration data"), "{said}");
+        assert!(!said.contains("lose more than rounded to nearest"), "{said}");
+        let record = record(&place, "found");
+        assert_eq!((starved.len(), record["held_out"].is_null()), (28, true), "{record}");
+        let layers = record["layers"].as_array().unwrap();
+        let is_told =
+            |layer: &Value| layer["note"].as_str().is_some_and(|note| note.contains("few calibration tokens"));
+        assert!(layers.iter().all(|layer| is_told(layer) && layer["loss"] == layer["loss_rtn"]), "{record}");
+        let links = record["links"].as_array().unwrap();
+        assert!(links.iter().all(|link| is_told(link) && link["largest_scale"].is_null()), "{record}");
+    }
+}
+
+#[test]
+fn scales_of_few_tokens_need_held_out_ones_that_speak_for_them() {
+    let place = place();
+    for (scheme, algorithm, samples, length) in [
+        ("int8", "smoothquant", "2", "24"),
+        ("int8", "autosmoothquant", "5", "64"),
+        ("int4:g32", "awq", "1", "16"),
+        ("int3:g64", "awq,gptq", "2", "24"),
+    ] {
+        let data = ["--calib", "text.txt", "--num-samples", samples, "--seq-len", length];
+        let (nearest, found, starved, said) = beside_nearest(&place, scheme, algorithm, &data);
+        assert!(found <= 1.05 * nearest, "{scheme} {algorithm}: {found} beside {nearest}");
+        assert!(said.contains("saw fewer calibration tokens than they have inputs"), "{said}");
+        let down = starved.iter().filter(|layer| layer["layer"].as_str().unwrap().ends_with("down_proj"));
+        assert_eq!(down.count(), 4, "{starved:?}");
+    }
+    // Where they speak for scales, these are moved.
+    let data = ["--calib", "text.txt", "--num-samples", "2", "--seq-len", "60"];
+    let (nearest, found, starved, _) = beside_nearest(&place, "int3:g64", "awq", &data);
+    let is_scaled = |layer: &Value| layer["treatment"].as_str().unwrap().starts_with("scaled by awq");
+    assert!(starved.len() == 28 && starved.iter().any(is_scaled), "{starved:?}");
+    assert!(found < nearest, "{found} beside {nearest}");
+    let links = record(&place, "found")["links"].clone();
+    let is_confirmed = |link: &Value| link["loss_after"].as_f64() < link["loss_before"].as_f64();
+    let mut moved = links.as_array().unwrap().iter().filter(|link| link["largest_scale"].is_number());
+    assert!(
+        moved.all(|link| is_confirmed(link) && link["note"].as_str().unwrap().contains("scaled by awq")),
+        "{links}"
+    );
+}
+
+const EXPERTS: usize = 8;
+
+/// The small model with its feed-forward networks many times over, as experts of which each token is sent to one: `mixture`.
+fn write_mixture(place: &Place) {
+    let dir = place.path("mixture");
+    copy_dir(&place.path("nano_llama"), &dir);
+    let mut config: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
+    config["model_type"] = "mixtral".into();
+    config["architectures"] = serde_json::json!(["MixtralForCausalLM"]);
+    config["num_local_experts"] = EXPERTS.into();
+    config["num_experts_per_tok"] = 1.into();
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+
+    let bytes = std::fs::read(dir.join("model.safetensors")).unwrap();
+    let (length, rest) = bytes.split_at(8);
+    let (header, source) = rest.split_at(u64::from_le_bytes(length.try_into().unwrap()) as usize);
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(header).unwrap();
+    let (mut tensors, mut data) = (serde_json::Map::new(), Vec::new());
+    let mut add = |name: String, shape: &Value, values: &[u8]| {
+        let offsets = [data.len(), data.len() + values.len()];
+        data.extend_from_slice(values);
+        tensors.insert(name, serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": offsets}));
+    };
+    for (name, tensor) in header.iter().filter(|(name, _)| *name != "__metadata__") {
+        let offset = |at: usize| tensor["data_offsets"][at].as_u64().unwrap() as usize;
+        let (shape, values) = (&tensor["shape"], &source[offset(0)..offset(1)]);
+        let projections = [("mlp.gate_proj", "w1"), ("mlp.down_proj", "w2"), ("mlp.up_proj", "w3")];
+        match projections.iter().find(|(dense, _)| name.contains(dense)) {
+            None => add(name.clone(), shape, values),
+            Some((dense, routed)) => (0..EXPERTS).for_each(|expert| {
+                let routed = format!("block_sparse_moe.experts.{expert}.{routed}");
+                add(name.replace(dense, &routed), shape, values);
+            }),
+        }
+        // Rows of keys send tokens one way and another.
+        if name.contains("k_proj") {
+            let (router, width) = (name.replace("self_attn.k_proj", "block_sparse_moe.gate"), &shape[1]);
+            let row = 2 * width.as_u64().unwrap() as usize;
+            add(router, &serde_json::json!([EXPERTS, width]), &values[..EXPERTS * row]);
+        }
+    }
+    let header = Value::Object(tensors).to_string();
+    let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+    std::fs::write(dir.join("model.safetensors"), file).unwrap();
+}
+
+#[test]
+fn experts_that_few_tokens_reach_are_told_of() {
+    let place = place();
+    write_mixture(&place);
+    let data = ["--calib", "text.txt", "--num-samples", "3", "--seq-len", "64", "-q"];
+    for (scheme, algorithm, is_starved) in [
+        ("int8", "smoothquant", &["w2"][..]),
+        ("int4:g64", "awq", &["w1", "w2", "w3"]),
+        ("int4:g64", "awq,gptq", &["w1", "w2", "w3"]),
+    ] {
+        let line = ["quantize", "mixture", "-s", scheme, "--algorithm", algorithm, "--overwrite", "-o", "out"];
+        let said = place.succeed(&[&line[..], &data].concat()).stderr;
+        assert!(said.contains("saw fewer calibration tokens than they have inputs"), "{said}");
+        let record = record(&place, "out");
+        let starved: BTreeSet<&str> =
+            record["starved"].as_array().unwrap().iter().map(|layer| layer["layer"].as_str().unwrap()).collect();
+        // Attention has read 192 tokens, more than it has inputs; each expert a share of them, or none.
+        assert!(starved.iter().all(|layer| layer.contains(".experts.")), "{starved:?}");
+        assert_eq!(starved.len(), record["starved"].as_array().unwrap().len(), "once each: {record}");
+        let last_words: BTreeSet<&str> = starved.iter().map(|layer| layer.rsplit('.').next().unwrap()).collect();
+        assert_eq!(last_words.into_iter().collect::<Vec<_>>(), is_starved, "{algorithm}");
+    }
+}
+
 #[test]
 fn losses_are_of_sequences_that_no_algorithm_has_seen() {
     let place = place();
@@ -56,7 +198,7 @@ fn losses_are_of_sequences_that_no_algorithm_has_seen() {
     place.write("text.txt", &TEXT.repeat(8));
     let (whole, said) = run("all", "gptq", "1000");
     assert!(whole["held_out"].is_null() && whole["layers"][0]["held_out"].is_null(), "{whole}");
-    assert!(said.contains("calibration data themselves"), "{said}");
+    assert!(said.contains("no sequences left to hold out"), "{said}");
 }
 
 #[test]
@@ -110,7 +252,7 @@ fn limits_that_nothing_can_be_measured_on_are_refused_first() {
     place.write("text.txt", &TEXT.repeat(8));
     let run =
         place.run(&[&["quantize", "nano_llama", "-s", "int4:g64", "--max-kl", "0.1", "-o", "out"], &all[..]].concat());
-    assert!(run.code == Some(1) && run.stderr.contains("no sequences beyond"), "{run:?}");
+    assert!(run.code == Some(1) && run.stderr.contains("none are left to measure"), "{run:?}");
     assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")));
 }
 

@@ -311,6 +311,45 @@ fn weights_that_are_no_numbers_are_refused_by_name() {
     assert!(!place.path("out").exists());
 }
 
+#[test]
+fn scales_that_f16_does_not_hold_are_refused() {
+    let place = Place::new();
+    let path = place.path("nano_llama/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let name = "model.layers.2.mlp.down_proj.weight";
+    let at = 8 + header + json[name]["data_offsets"][0].as_u64().unwrap() as usize;
+    // 1e6 and -3e6 in bfloat16: beyond f16 as they are, and with 4 bits so are their scales.
+    bytes[at..at + 2].copy_from_slice(&0x4974u16.to_le_bytes());
+    bytes[at + 768..at + 770].copy_from_slice(&0xCA37u16.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    place.write("text.txt", &"Every word counts, and the same word again. ".repeat(40));
+    let calibrated = ["--calib", "text.txt", "--num-samples", "4", "--seq-len", "32"];
+    for options in [
+        &["-s", "int4:g32", "-f", "awq", "-o", "out"][..],
+        &["-s", "int4:g32", "-f", "gptq", "-o", "out"],
+        &["-s", "int4:g32:f16", "-o", "out"],
+        &["-s", "int4:g32:f16", "-f", "fake", "-o", "out"],
+        &[&["-s", "int4:g32", "-f", "awq", "-a", "awq,gptq", "-o", "out"], &calibrated[..]].concat(),
+        &["-s", "F16", "-o", "out.gguf"],
+        &["-s", "Q4_0", "-o", "out.gguf"],
+    ] {
+        let run = place.run(&[&["quantize", "nano_llama"], options].concat());
+        assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{options:?}: {run:?}");
+        assert!(
+            run.stderr.contains(name) && run.stderr.contains("e6") | run.stderr.contains("e5"),
+            "{options:?}: {run:?}"
+        );
+        assert!(run.stderr.contains("--exclude"), "{options:?}: {run:?}");
+        assert!(!place.path("out").exists() && !place.path("out.gguf").exists(), "{options:?}");
+    }
+    let excluded = ["-x", "*.layers.2.mlp.down_proj"];
+    place.succeed(&[&["quantize", "nano_llama", "-s", "int4:g32", "-f", "awq", "-o", "awq"], &excluded[..]].concat());
+    place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "quark"]);
+    place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "q8.gguf"]);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn paths_need_not_be_text() {

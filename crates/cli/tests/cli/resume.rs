@@ -114,6 +114,75 @@ fn unfinished_work_of_another_recipe_is_not_mixed_in() {
 }
 
 #[test]
+fn files_of_the_user_among_unfinished_work_are_not_taken_for_kvants() {
+    let place = place();
+    let mut child = spawn(&place, "out");
+    wait_for_work(&place, "out");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.write("out.partial/mine.txt", "mine");
+    let refused = place.run(&args("out"));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("mine.txt") && refused.stderr.contains("hint: move"), "{}", refused.stderr);
+    assert!(!place.path("out").exists());
+    std::fs::rename(place.path("out.partial/mine.txt"), place.path("mine.txt")).unwrap();
+    place.succeed(&args("out"));
+    assert!(!names(&place.path("out")).iter().any(|name| name == "mine.txt"));
+}
+
+#[test]
+fn a_source_that_is_written_to_while_it_is_read_is_noticed() {
+    use std::io::{Seek, SeekFrom, Write};
+    let place = place();
+    let child = place.command(&args("out")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_work(&place, "out");
+    signal(&child, "-STOP");
+    let shard = names(&place.path("model")).into_iter().find(|name| name.ends_with(".safetensors")).unwrap();
+    let mut file = std::fs::OpenOptions::new().write(true).open(place.path("model").join(&shard)).unwrap();
+    file.seek(SeekFrom::End(-64)).unwrap();
+    file.write_all(&[0x11; 64]).unwrap();
+    drop(file);
+    signal(&child, "-CONT");
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && stderr.contains(&format!("{shard} has changed")), "{stderr}");
+    assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")), "a mixture is of no use");
+    place.succeed(&args("out"));
+}
+
+#[test]
+fn a_killed_run_goes_on_from_another_directory_and_not_with_another_source() {
+    let place = place();
+    let mut child = spawn(&place, "out");
+    wait_for_work(&place, "out");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::create_dir(place.path("elsewhere")).unwrap();
+    let from_elsewhere = || {
+        let line: Vec<&str> =
+            args("../out").into_iter().map(|arg| if arg == "model" { "../model" } else { arg }).collect();
+        place.command(&line).current_dir(place.path("elsewhere")).output().unwrap()
+    };
+    for entry in std::fs::read_dir(place.path("model")).unwrap() {
+        let file = std::fs::File::options().append(true).open(entry.unwrap().path()).unwrap();
+        file.set_modified(SystemTime::now() + Duration::from_secs(9)).unwrap();
+    }
+    let refused = from_elsewhere();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && told.contains("because the source model has changed"), "{told}");
+    place.succeed(&[&args("out")[..], &["--restart"]].concat());
+    std::fs::remove_dir_all(place.path("out")).unwrap();
+    let mut child = spawn(&place, "out");
+    wait_for_work(&place, "out");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let resumed = from_elsewhere();
+    assert!(resumed.status.success(), "{resumed:?}");
+    let resumed: serde_json::Value = serde_json::from_slice(&resumed.stdout).unwrap();
+    assert!(resumed["resumed_jobs"].as_u64().unwrap() > 0, "{resumed}");
+}
+
+#[test]
 fn two_runs_do_not_write_one_output() {
     let place = place();
     let mut child = spawn(&place, "out");
@@ -141,7 +210,7 @@ fn ctrl_c_stops_cleanly() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(
             (output.status.code(), stderr.as_ref()),
-            (Some(code), "stopped; the same command goes on from here\n")
+            (Some(code), "Interrupted. Run the same command again to resume.\n")
         );
         assert!(!place.path(out).exists());
         assert!(place.succeed(&args(out)).json()["resumed_jobs"].as_u64().unwrap() > 0);

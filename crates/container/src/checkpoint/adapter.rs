@@ -1,6 +1,7 @@
 //! An adapter: a folder with what was trained on top of a model. Which tensors there are and what its configuration says; what
 //! they mean is not known here.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -10,7 +11,7 @@ use super::{Checkpoint, MAX_CONFIG_LEN};
 use crate::directory::model_directory;
 use crate::error::Error;
 use crate::json::read_python_json;
-use crate::safetensors::SafetensorsFile;
+use crate::safetensors::{SafetensorsFile, TensorView};
 
 pub(super) const ADAPTER_CONFIG: &str = "adapter_config.json";
 pub(super) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
@@ -66,11 +67,30 @@ impl AdapterSource {
     }
 }
 
+/// Tensors that take the place of those of the same names.
+#[derive(Debug)]
+pub(super) struct Replaced {
+    file: SafetensorsFile,
+    positions: HashMap<String, usize>,
+}
+
+impl Replaced {
+    fn of(file: SafetensorsFile) -> Replaced {
+        let positions = file.tensors().enumerate().map(|(at, tensor)| (tensor.name().to_owned(), at)).collect();
+        Replaced { file, positions }
+    }
+
+    /// The tensor that takes the place of the one of this name, if any does.
+    pub(super) fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        self.file.get(*self.positions.get(name)?)
+    }
+}
+
 impl Checkpoint {
     /// The checkpoint with adapters, which whoever reads its weights merges into them. `replaced` holds small tensors that take the
     /// place of those of the same names.
     pub fn with_adapters(self, adapters: Vec<AdapterSource>, replaced: SafetensorsFile) -> Checkpoint {
-        Checkpoint { adapters, replaced: Some(replaced), ..self }
+        Checkpoint { adapters, replaced: Some(Replaced::of(replaced)), ..self }
     }
 
     /// The adapters that are to be merged, in this order.

@@ -1,7 +1,7 @@
 //! Code that came with a model: which Python files its configurations name, and which of those are there. The files are read for
 //! the names of what they import, and never run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::MAX_CONFIG_LEN;
-use super::extra::{has_extension, list_dir};
+use super::extra::{has_extension, is_hidden, list_dir};
 use crate::json::read_python_json;
 
 /// The files whose `auto_map` names classes in code beside them.
@@ -49,7 +49,7 @@ pub struct MissingCode {
 
 /// Finds the code of the model in a directory.
 pub(super) fn find(dir: &Path) -> CustomCode {
-    let mut search = Search { dir, found: BTreeSet::new(), missing: BTreeSet::new() };
+    let mut search = Search::new(dir);
     let mut named = false;
     for config in CONFIG_FILES {
         for module in modules_of(dir, config) {
@@ -57,10 +57,11 @@ pub(super) fn find(dir: &Path) -> CustomCode {
             search.add(&module, Path::new(""), config);
         }
     }
+    search.follow_imports();
     if named {
         // Code finds other files beside it in more ways than can be told from its text.
-        let names = list_dir(dir).unwrap_or_default();
-        let top_level = names.into_iter().map(PathBuf::from).filter(|name| is_code(name) && dir.join(name).is_file());
+        let names = list_dir(dir).unwrap_or_default().into_iter().filter(|name| !is_hidden(name));
+        let top_level = names.map(PathBuf::from).filter(|name| is_code(name) && dir.join(name).is_file());
         search.found.extend(top_level);
     }
     CustomCode { files: search.found.into_iter().collect(), missing: search.missing.into_iter().collect() }
@@ -110,10 +111,18 @@ struct Search<'a> {
     dir: &'a Path,
     found: BTreeSet<PathBuf>,
     missing: BTreeSet<MissingCode>,
+    /// Files whose imports have not been read. A list: imports lead as deep as there are files, and the stack does not.
+    unread: Vec<PathBuf>,
+    /// Files and folders by the folders that they really lie in: through a link to a folder above, one file has any number of paths.
+    seen: HashSet<PathBuf>,
 }
 
-impl Search<'_> {
-    /// Adds a module that is named from a package (a folder of the directory), with all that it imports from beside it.
+impl<'a> Search<'a> {
+    fn new(dir: &'a Path) -> Search<'a> {
+        Search { dir, found: BTreeSet::new(), missing: BTreeSet::new(), unread: Vec::new(), seen: HashSet::new() }
+    }
+
+    /// Adds a module that is named from a package (a folder of the directory).
     fn add(&mut self, module: &str, package: &Path, named_by: &str) {
         let is_name =
             |part: &str| !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
@@ -134,19 +143,33 @@ impl Search<'_> {
     }
 
     fn add_file(&mut self, file: PathBuf) {
-        if !self.found.insert(file.clone()) {
-            return;
+        let folder = self.dir.join(file.parent().unwrap_or(Path::new("")));
+        // Files themselves may be links to one file: a hub cache keeps one for all that are empty.
+        let place = folder.canonicalize().unwrap_or(folder).join(file.file_name().unwrap_or_default());
+        if self.seen.insert(place) {
+            self.found.insert(file.clone());
+            self.unread.push(file);
         }
-        let package = file.parent().unwrap_or(Path::new("")).to_path_buf();
-        let name = file.display().to_string();
-        for module in relative_imports(&self.dir.join(&file)) {
-            self.add(&module, &package, &name);
+    }
+
+    /// Adds all that the files import from beside them.
+    fn follow_imports(&mut self) {
+        while let Some(file) = self.unread.pop() {
+            let package = file.parent().unwrap_or(Path::new("")).to_path_buf();
+            let name = file.display().to_string();
+            for module in relative_imports(&self.dir.join(&file)) {
+                self.add(&module, &package, &name);
+            }
         }
     }
 
     /// All code of a package.
     fn add_package(&mut self, package: &Path, depth: usize) {
-        for name in list_dir(&self.dir.join(package)).unwrap_or_default() {
+        let folder = self.dir.join(package);
+        if !self.seen.insert(folder.canonicalize().unwrap_or_else(|_| folder.clone())) {
+            return;
+        }
+        for name in list_dir(&folder).unwrap_or_default().into_iter().filter(|name| !is_hidden(name)) {
             let path = package.join(name);
             match self.dir.join(&path) {
                 full if full.is_file() && is_code(&path) => self.add_file(path),
@@ -163,7 +186,7 @@ fn is_code(path: &Path) -> bool {
 
 /// The modules that a file imports from beside it, as transformers looks for them: `from .module import ...`. What is imported
 /// from packages above is left.
-fn relative_imports(file: &Path) -> Vec<String> {
+fn relative_imports(file: &Path) -> BTreeSet<String> {
     let mut text = Vec::new();
     let is_read = File::open(file).and_then(|file| file.take(MAX_CODE_LEN).read_to_end(&mut text));
     let text = if is_read.is_ok() { String::from_utf8_lossy(&text).into_owned() } else { String::new() };
@@ -223,6 +246,41 @@ mod tests {
     fn code_that_no_configuration_names_stays() {
         let dir = dir_with(&[("config.json", r#"{"auto_map": {"AutoModel": "a/b--c.D"}}"#), ("train.py", "")]);
         assert_eq!(find(dir.path()), CustomCode::default());
+    }
+
+    #[test]
+    fn imports_are_followed_as_deep_as_they_lead() {
+        const FILES: usize = 10_000;
+        let dir = dir_with(&[("config.json", r#"{"auto_map": {"AutoModel": "m0.X"}}"#)]);
+        for file in 0..FILES {
+            let next = format!("from .m{} import X\n", file + 1);
+            fs::write(dir.path().join(format!("m{file}.py")), next).unwrap();
+        }
+        let code = find(dir.path());
+        assert_eq!(code.files.len(), FILES);
+        assert_eq!(code.missing.len(), 1, "{:?}", code.missing.first());
+        let begun = std::time::Instant::now();
+        assert_eq!(super::super::extra::sort_files(dir.path(), &[]).unwrap().0.len(), FILES);
+        assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_to_folders_above_are_not_followed_round_and_round() {
+        let dir = dir_with(&[
+            ("config.json", r#"{"auto_map": {"AutoConfig": "m.X", "AutoModel": "package.X"}}"#),
+            ("m.py", "from .a.m import X\nfrom .b.m import X\nfrom .c.m import X\n"),
+            ("package/__init__.py", ""),
+            ("package/.hidden.py", ""),
+            (".hidden.py", ""),
+        ]);
+        for name in ["a", "b", "c"] {
+            std::os::unix::fs::symlink(".", dir.path().join(name)).unwrap();
+            std::os::unix::fs::symlink(".", dir.path().join("package").join(name)).unwrap();
+        }
+        let code = find(dir.path());
+        assert_eq!(code.files, ["m.py", "package/__init__.py"].map(PathBuf::from));
+        assert_eq!(code.missing, []);
     }
 
     #[test]

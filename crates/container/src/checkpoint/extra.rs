@@ -1,7 +1,7 @@
 //! The files of a directory that are not the checkpoint's tensors: which go along with a copy, and which do not.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,6 +74,11 @@ pub(super) fn list_dir(dir: &Path) -> Result<Vec<OsString>, Error> {
     Ok(names)
 }
 
+/// Whether the name of a file or folder begins with a dot.
+pub(super) fn is_hidden(name: &OsStr) -> bool {
+    name.to_string_lossy().starts_with('.')
+}
+
 /// Whether a name ends in a dot and one of the extensions, in whatever case.
 pub(super) fn has_extension(name: &str, extensions: &[&str]) -> bool {
     name.rsplit_once('.').is_some_and(|(_, end)| extensions.iter().any(|e| end.eq_ignore_ascii_case(e)))
@@ -84,16 +89,17 @@ pub(super) fn has_extension(name: &str, extensions: &[&str]) -> bool {
 pub(super) fn sort_files(dir: &Path, own: &[&Path]) -> Result<(Vec<PathBuf>, Vec<LeftOutFile>), Error> {
     let (mut extra, mut left_out) = (vec![], vec![]);
     // A file that was given by its name alone lies in `.`.
-    let is_own = |path: &Path| own.iter().any(|own| dir.join(own.strip_prefix(dir).unwrap_or(own)) == *path);
+    let own: HashSet<PathBuf> = own.iter().map(|own| dir.join(own.strip_prefix(dir).unwrap_or(own))).collect();
     let named: BTreeSet<PathBuf> = code::find(dir).files.into_iter().chain(modules::find(dir)).collect();
+    let folders: HashSet<&OsStr> = named.iter().filter_map(|file| file.iter().next()).collect();
     for name in list_dir(dir)? {
         let path = dir.join(&name);
-        if name == CONFIG_FILE || name == MANIFEST_FILE || is_own(&path) {
+        if name == CONFIG_FILE || name == MANIFEST_FILE || own.contains(&path) {
             continue;
         }
-        match reason_to_leave(&path, &name.to_string_lossy()) {
-            Some(LeftOutReason::Code) if named.iter().any(|file| *file == *name) => {}
-            Some(LeftOutReason::Directory) if named.iter().any(|file| file.starts_with(&name)) => {}
+        match reason_to_leave(&path, &name) {
+            Some(LeftOutReason::Code) if named.contains(Path::new(&name)) => {}
+            Some(LeftOutReason::Directory) if folders.contains(name.as_os_str()) => {}
             Some(reason) => left_out.push(LeftOutFile { name: name.into(), reason }),
             None => extra.push(name.into()),
         }
@@ -103,8 +109,8 @@ pub(super) fn sort_files(dir: &Path, own: &[&Path]) -> Result<(Vec<PathBuf>, Vec
     Ok((extra, left_out))
 }
 
-fn reason_to_leave(path: &Path, name: &str) -> Option<LeftOutReason> {
-    if name.starts_with('.') {
+fn reason_to_leave(path: &Path, name: &OsStr) -> Option<LeftOutReason> {
+    if is_hidden(name) {
         return Some(LeftOutReason::Hidden);
     }
     if path.is_dir() {
@@ -113,7 +119,7 @@ fn reason_to_leave(path: &Path, name: &str) -> Option<LeftOutReason> {
     if !path.is_file() {
         return Some(LeftOutReason::NotAFile);
     }
-    reason_by_name(name)
+    reason_by_name(&name.to_string_lossy())
 }
 
 fn reason_by_name(name: &str) -> Option<LeftOutReason> {

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 pub use adapter::AdapterSource;
+use adapter::Replaced;
 pub use code::{CustomCode, MissingCode};
 pub use error::CheckpointError;
 pub use extra::{LeftOutFile, LeftOutReason, MANIFEST_FILE};
@@ -20,6 +21,7 @@ pub use extra::{LeftOutFile, LeftOutReason, MANIFEST_FILE};
 use crate::error::Error;
 use crate::gguf::GgufFile;
 use crate::json::read_python_json;
+use crate::mmap::MappedFile;
 use crate::safetensors::{SafetensorsFile, TensorView};
 use sources::Sources;
 
@@ -39,8 +41,7 @@ pub struct Checkpoint {
     unindexed: Vec<String>,
     gguf: Option<GgufSource>,
     adapters: Vec<AdapterSource>,
-    /// Tensors that take the place of those of the same names.
-    replaced: Option<SafetensorsFile>,
+    replaced: Option<Replaced>,
 }
 
 /// A GGUF file behind a checkpoint, and what was made of it.
@@ -139,6 +140,14 @@ impl Checkpoint {
         &self.shards
     }
 
+    /// The first file that was written to since the checkpoint was opened.
+    pub fn changed_file(&self) -> Option<&Path> {
+        let shards = self.shards.iter().map(SafetensorsFile::map);
+        let adapters = self.adapters().iter().map(|adapter| adapter.file().map());
+        let mut files = shards.chain(adapters).chain(self.gguf().map(GgufFile::map));
+        files.find(|file| file.has_changed()).map(MappedFile::path)
+    }
+
     /// All tensors, sorted by shard and then by the order of their bytes.
     pub fn tensors(&self) -> impl Iterator<Item = TensorView<'_>> {
         let tensors = self.shards.iter().flat_map(SafetensorsFile::tensors);
@@ -147,7 +156,7 @@ impl Checkpoint {
 
     /// What takes the place of a tensor.
     fn replaced(&self, name: &str) -> Option<TensorView<'_>> {
-        self.replaced.as_ref()?.tensors().find(|tensor| tensor.name() == name)
+        self.replaced.as_ref()?.tensor(name)
     }
 
     /// The tensor of a name.

@@ -6,8 +6,14 @@ use crate::error::{ErrorKind, Quoted};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OnnxError {
     /// The bytes are no protobuf message of an ONNX model.
-    #[error("not an ONNX model: {0}")]
+    #[error("not an ONNX model")]
+    NotAModel,
+    /// A model that cannot be written as a protobuf message.
+    #[error("no protobuf message of an ONNX model: {0}")]
     Protobuf(String),
+    /// The bytes begin as an ONNX model and end too early.
+    #[error("an ONNX model that is cut short: the file ends after {0} bytes")]
+    CutShort(usize),
     /// A message without a graph.
     #[error("the model has no graph")]
     NoGraph,
@@ -63,6 +69,8 @@ impl OnnxError {
     /// What to do, where it is not to get the file anew.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
+            Self::NotAModel => Some("name the file of an ONNX graph, or export the model again"),
+            Self::CutShort(_) => Some("copy or download the file again, all of it"),
             Self::OutsideDirectory { .. } => {
                 Some("put the data file beside the model, or get the model from elsewhere")
             }

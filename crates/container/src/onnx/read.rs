@@ -28,15 +28,6 @@ pub fn read(path: &Path) -> Result<ModelProto, Error> {
     Ok(model)
 }
 
-/// What a model says it was made by. Nothing beside the file is opened.
-///
-/// Errors: a file that cannot be read or is no model with a graph.
-pub fn producer(path: &Path) -> Result<String, Error> {
-    let model = parse(&Bytes::from_owner(MappedFile::open(path)?));
-    let named = |problem| Error::Onnx { file: path.to_path_buf(), problem };
-    Ok(model.map_err(named)?.producer_name().to_owned())
-}
-
 /// The files that hold a model's external data, as the model names them. They are not opened.
 ///
 /// Errors: a file that cannot be read or is no model with a graph.
@@ -55,16 +46,60 @@ pub fn external_files(path: &Path) -> Result<BTreeSet<PathBuf>, Error> {
 
 /// Parses the bytes of one file. External data are left alone.
 pub fn parse(bytes: &Bytes) -> Result<ModelProto, OnnxError> {
+    // What the stream says of such ends is about its own limits.
+    let unread = |_: protobuf::Error| match cut_short(bytes) {
+        true => OnnxError::CutShort(bytes.len()),
+        false => OnnxError::NotAModel,
+    };
     let mut input = CodedInputStream::from_tokio_bytes(bytes);
     // Without a limit of its own the stream takes the end of a truncated file for the end of the messages that it cuts.
-    let _ = input.push_limit(bytes.len() as u64).map_err(|e| OnnxError::Protobuf(e.to_string()))?;
+    let _ = input.push_limit(bytes.len() as u64).map_err(unread)?;
     let mut model = ModelProto::new();
-    model.merge_from(&mut input).map_err(|e| OnnxError::Protobuf(e.to_string()))?;
-    input.check_eof().map_err(|e| OnnxError::Protobuf(e.to_string()))?;
+    model.merge_from(&mut input).map_err(unread)?;
+    input.check_eof().map_err(unread)?;
     match model.graph.is_some() {
         true => Ok(model),
         false => Err(OnnxError::NoGraph),
     }
+}
+
+/// Whether bytes begin as a model does, with fields that it has and their types, and end within one of them.
+fn cut_short(bytes: &[u8]) -> bool {
+    /// The largest number of a field of [`ModelProto`].
+    const LAST_FIELD: u64 = 26;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let Some(key) = varint(&mut rest) else { return true };
+        if !(1..=LAST_FIELD).contains(&(key >> 3)) {
+            return false;
+        }
+        let length = match key & 7 {
+            0 => varint(&mut rest).map(|_| 0),
+            1 => Some(8),
+            2 => varint(&mut rest),
+            5 => Some(4),
+            _ => return false,
+        };
+        let left = length.and_then(|length| usize::try_from(length).ok()).and_then(|length| rest.get(length..));
+        match left {
+            Some(left) => rest = left,
+            None => return true,
+        }
+    }
+    false
+}
+
+/// The number that bytes begin with, which are then those behind it; `None` where they end within it.
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for (at, byte) in bytes.iter().enumerate().take(10) {
+        value |= u64::from(byte & 0x7f).checked_shl(7 * at as u32).unwrap_or(0);
+        if byte & 0x80 == 0 {
+            *bytes = &bytes[at + 1..];
+            return Some(value);
+        }
+    }
+    None
 }
 
 fn bring_in(tensor: &mut TensorProto, files: &mut ExternalFiles<'_>) -> Result<(), OnnxError> {
@@ -119,5 +154,7 @@ mod tests {
         let whole = Bytes::from(serialize(&model).unwrap());
         assert_eq!(parse(&whole).unwrap(), model);
         assert!((0..whole.len()).all(|n| parse(&whole.slice(..n)).is_err()));
+        assert_eq!(parse(&whole.slice(..whole.len() - 1)), Err(OnnxError::CutShort(whole.len() - 1)));
+        assert_eq!(parse(&Bytes::from_static(b"not a model at all")), Err(OnnxError::NotAModel));
     }
 }

@@ -20,6 +20,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("arrow_config", "Arrow routing"),
 ];
 
+/// The most patterns of an adapter, each of which is compiled: more than models have layers.
+const MOST_PATTERNS: usize = 10_000;
+
 /// Initializations that change the weights of the model too, unless the adapter was converted when it was saved.
 const CHANGED_BASES: &[&str] = &["pissa", "olora", "corda", "loftq", "lora_ga"];
 
@@ -47,10 +50,14 @@ impl LoraConfig {
             return Err(unsupported("init_lora_weights", &format!("{start} changes the weights of the model too")));
         }
         let flag = |field: &str| config.get(field).and_then(Value::as_bool).unwrap_or(false);
-        let alpha = number(config, "lora_alpha").ok_or_else(|| ImportError::invalid(FILE, "has no lora_alpha"))?;
+        let alpha =
+            number(config, "lora_alpha").ok_or_else(|| ImportError::adapter(FILE, "lora_alpha is no number"))?;
         let stated = config.get("alpha_pattern").and_then(Value::as_object);
+        if let Some(many) = stated.map(Map::len).filter(|count| *count > MOST_PATTERNS) {
+            return Err(unsupported("alpha_pattern", &format!("{many} patterns are more than {MOST_PATTERNS}")));
+        }
         let alphas = stated.into_iter().flat_map(Map::iter).map(|(pattern, value)| {
-            let wrong = || ImportError::invalid(FILE, format!("alpha_pattern: `{pattern}` is no number"));
+            let wrong = || ImportError::adapter(FILE, format!("alpha_pattern: `{pattern}` is no number"));
             let expression = format!("re:(?:.*\\.)?(?:{pattern})$");
             let unread = |_| unsupported("alpha_pattern", &format!("the expression `{pattern}` is not understood"));
             Ok((Pattern::new(FILE, &expression).map_err(unread)?, value.as_f64().ok_or_else(wrong)?))
@@ -110,6 +117,8 @@ mod tests {
         assert!(refused(json!({"lora_alpha": 1, "use_dora": true})).contains("DoRA"));
         assert!(refused(json!({"lora_alpha": 1, "init_lora_weights": "PiSSA_niter_4"})).contains("pissa"));
         assert!(refused(json!({"peft_type": "LORA"})).contains("lora_alpha"));
+        let many: Map<String, Value> = (0..=MOST_PATTERNS).map(|at| (format!("m{at}"), json!(1))).collect();
+        assert!(refused(json!({"lora_alpha": 1, "alpha_pattern": many})).contains("patterns"));
         assert!(LoraConfig::read(&json!({"lora_alpha": 1, "use_dora": false, "target_parameters": null})).is_ok());
     }
 }

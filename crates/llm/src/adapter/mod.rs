@@ -1,10 +1,12 @@
 //! LoRA adapters as PEFT saves them, merged into the weights of the model that they were trained on, as these are read: no weight is
 //! copied to be changed. What is small, a bias or a norm, is replaced when the adapter is opened. Other kinds of adapters are refused.
 
+mod agreement;
 mod config;
 mod names;
 mod resolve;
 
+use crate::finite::{first_not_finite, place};
 use crate::import::{self, ImportError, ImportedTensor, LowRank, MergedBase, MergedMatrix, PackedMatrix, Stored};
 use crate::model_config::ModelConfig;
 use crate::network::{Network, TensorMeta};
@@ -14,7 +16,7 @@ use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;
 use resolve::{Change, Factors, Resolved, resolve};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A checkpoint with the adapters in some folders, merged in this order.
@@ -32,7 +34,9 @@ pub fn open(model: Checkpoint, folders: &[PathBuf]) -> Result<Checkpoint, Import
     let adapters = folders.iter().map(|folder| AdapterSource::open(folder)).collect::<Result<Vec<_>, _>>()?;
     let replaced = {
         let tensors = import::open(&model)?.into_tensors();
-        replaced(&tensors, &resolve_all(&model, &adapters, &tensors)?, &adapters)?
+        let resolved = resolve_all(&model, &adapters, &tensors)?;
+        check_finite(&adapters)?;
+        replaced(&tensors, &resolved, &adapters)?
     };
     Ok(model.with_adapters(adapters, replaced))
 }
@@ -61,6 +65,29 @@ pub(crate) fn merge<'a>(checkpoint: &'a Checkpoint, tensors: &mut [ImportedTenso
     }
     for (tensor, matrix) in merged {
         tensors[tensor].stored = Stored::Packed(vec![Arc::new(PackedMatrix::Merged(matrix))]);
+    }
+    Ok(())
+}
+
+/// The folders of the adapters that have a part in a tensor of the model, for messages.
+pub(crate) fn folders_of<'c>(checkpoint: &'c Checkpoint, tensor: &str) -> Vec<&'c Path> {
+    let module = tensor.strip_suffix("weight").unwrap_or(tensor);
+    let has_part = |adapter: &&AdapterSource| adapter.file().tensors().any(|view| view.name().contains(module));
+    checkpoint.adapters().iter().filter(has_part).map(AdapterSource::path).collect()
+}
+
+/// An error of a tensor of an adapter.
+fn wrong(view: TensorView<'_>, reason: impl Into<String>) -> ImportError {
+    ImportError::adapter(format!("tensor `{}` in {}", view.name(), view.file().display()), reason)
+}
+
+/// Refuses adapters with values that are no numbers. In the sums that are read later they would seem to be the model's.
+fn check_finite(adapters: &[AdapterSource]) -> Result<(), ImportError> {
+    for view in adapters.iter().flat_map(|adapter| adapter.file().tensors()) {
+        if let Some((index, value)) = first_not_finite(view.bytes(), float_source(view)?) {
+            return Err(wrong(view, format!("the value at {:?} is {value}", place(index, view.shape()))));
+        }
+        view.release();
     }
     Ok(())
 }
@@ -110,13 +137,13 @@ fn replaced(
     for Resolved { tensor, change, .. } in resolved {
         let Change::Vector(view) = change else { continue };
         let Stored::Plain(base) = &tensors[*tensor].stored else {
-            return Err(ImportError::invalid(view.name(), "would replace a tensor that is quantized"));
+            return Err(wrong(*view, "would replace a tensor that is quantized"));
         };
         declarations.push(TensorDeclaration::new(base.name(), base.dtype(), base.shape().to_vec()));
         contents.push(cast(*view, base.dtype())?);
     }
     let layout = Layout::new(declarations, u64::MAX, BTreeMap::new()).map_err(kvant_container::Error::from)?;
-    let path = adapters.first().map(|adapter| adapter.file().path()).unwrap_or(std::path::Path::new(""));
+    let path = adapters.first().map(|adapter| adapter.file().path()).unwrap_or(Path::new(""));
     Ok(SafetensorsFile::in_memory(&layout, &contents, path)?)
 }
 
@@ -125,10 +152,14 @@ fn cast(view: TensorView<'_>, dtype: Dtype) -> Result<Vec<u8>, ImportError> {
     let mut values = vec![0.0; view.bytes().len() / source.size()];
     widen(Isa::best(), source, view.bytes(), &mut values);
     let encoding = crate::export::ScaleEncoding::of_float(dtype);
-    let encoding = encoding.ok_or_else(|| {
-        ImportError::invalid(view.name(), format!("would replace a tensor of type {dtype}, which is not a float"))
-    })?;
-    Ok(crate::export::encode(encoding, &values))
+    let encoding =
+        encoding.ok_or_else(|| wrong(view, format!("would replace a tensor of type {dtype}, which is not a float")))?;
+    let encoded = crate::export::encode(encoding, &values);
+    let source = source_of(dtype).unwrap_or(Source::F32);
+    match first_not_finite(&encoded, source) {
+        Some((index, _)) => Err(wrong(view, format!("{} is beyond what {dtype} holds", values[index]))),
+        None => Ok(encoded),
+    }
 }
 
 /// The weight that an adapter changes, as a matrix of output and input channels.
@@ -187,19 +218,23 @@ fn matrix_of<'a>(
     let source = float_source(view)?;
     let length = rows.checked_mul(columns).and_then(|count| count.checked_mul(source.size()));
     if length != Some(view.bytes().len()) {
-        return Err(ImportError::invalid(view.name(), format!("shape {:?} is not {rows} x {columns}", view.shape())));
+        return Err(wrong(view, format!("shape {:?} is not {rows} x {columns}", view.shape())));
     }
     Ok(WeightMatrix::plain(view.bytes(), source, (rows, columns), input_major))
 }
 
 fn float_source(view: TensorView<'_>) -> Result<Source, ImportError> {
-    match view.dtype() {
-        Dtype::F32 => Ok(Source::F32),
-        Dtype::F16 => Ok(Source::F16),
-        Dtype::BF16 => Ok(Source::Bf16),
-        dtype => {
-            let hint = "adapters are merged in F32, F16 and BF16: convert the weights to one of these";
-            Err(ImportError::unsupported(view.name(), format!("is {dtype}"), hint))
-        }
+    source_of(view.dtype()).ok_or_else(|| {
+        let hint = "adapters are merged in F32, F16 and BF16: convert the weights to one of these";
+        ImportError::unsupported(view.name(), format!("is {}", view.dtype()), hint)
+    })
+}
+
+fn source_of(dtype: Dtype) -> Option<Source> {
+    match dtype {
+        Dtype::F32 => Some(Source::F32),
+        Dtype::F16 => Some(Source::F16),
+        Dtype::BF16 => Some(Source::Bf16),
+        _ => None,
     }
 }

@@ -1,7 +1,9 @@
 //! Which weight of the model each tensor of an adapter belongs to, and whether it fits.
 
+use super::agreement::{Agreement, is_named};
 use super::config::LoraConfig;
 use super::names::{Part, parse};
+use super::wrong;
 use crate::family::Orientation;
 use crate::import::ImportError;
 use crate::network::{Network, Place, Slot, TensorMeta};
@@ -17,8 +19,8 @@ pub(super) struct Resolved<'a> {
     /// Whether its matrix stands as `[in, out]`.
     pub input_major: bool,
     pub change: Change<'a>,
-    /// The tensor of the adapter, for messages.
-    name: String,
+    /// A tensor of the adapter that the change is made of, for messages.
+    view: TensorView<'a>,
 }
 
 /// A change.
@@ -50,8 +52,10 @@ pub(super) struct Factors<'a> {
 struct Pair<'a> {
     left: Option<TensorView<'a>>,
     right: Option<TensorView<'a>>,
-    embedding: bool,
 }
+
+/// Factors by module, those that are named as an embedding's apart from others.
+type Pairs<'a> = BTreeMap<(String, bool), Pair<'a>>;
 
 /// What an adapter does to the tensors of a model.
 pub(super) fn resolve<'a>(
@@ -60,8 +64,10 @@ pub(super) fn resolve<'a>(
     network: &Network,
 ) -> Result<Vec<Resolved<'a>>, ImportError> {
     let config = LoraConfig::read(adapter.config())?;
+    let stated = Agreement::read(adapter.config());
     let model = Model::new(tensors, network);
-    let (mut resolved, mut pairs): (Vec<Resolved<'a>>, BTreeMap<String, Pair<'a>>) = Default::default();
+    let mut saved: Vec<String> = Vec::new();
+    let (mut resolved, mut pairs): (Vec<Resolved<'a>>, Pairs<'a>) = Default::default();
     for view in adapter.file().tensors() {
         let hint = "merge it with PEFT (merge_and_unload), and quantize the result";
         let Some((module, part)) = parse(view.name()) else {
@@ -71,31 +77,51 @@ pub(super) fn resolve<'a>(
             Part::Other(what) => {
                 return Err(ImportError::unsupported(view.name(), format!("{what} is not merged"), hint));
             }
-            Part::Whole(leaf) => resolved.push(model.whole(view, &format!("{module}.{leaf}"))?),
-            Part::Left => pairs.entry(module).or_default().left = Some(view),
-            Part::Right => pairs.entry(module).or_default().right = Some(view),
-            Part::EmbeddingLeft | Part::EmbeddingRight => {
-                let pair = pairs.entry(module).or_default();
-                pair.embedding = true;
-                *(if part == Part::EmbeddingLeft { &mut pair.left } else { &mut pair.right }) = Some(view);
+            Part::Whole(leaf) => {
+                resolved.push(model.whole(view, &format!("{module}.{leaf}"))?);
+                saved.push(module);
+            }
+            Part::Left | Part::Right | Part::EmbeddingLeft | Part::EmbeddingRight => {
+                let embedding = matches!(part, Part::EmbeddingLeft | Part::EmbeddingRight);
+                let pair = pairs.entry((module, embedding)).or_default();
+                let left = matches!(part, Part::Left | Part::EmbeddingLeft);
+                let factor = if left { &mut pair.left } else { &mut pair.right };
+                if let Some(first) = factor.replace(view) {
+                    return Err(wrong(view, format!("is the same factor as `{}`", first.name())));
+                }
             }
         }
     }
-    for (module, pair) in pairs {
-        resolved.push(model.product(&module, &pair, &config)?);
+    let mut products: HashMap<usize, TensorView<'a>> = HashMap::new();
+    for ((module, embedding), pair) in pairs {
+        let product = model.product(&module, embedding, &pair, &config)?;
+        if let Change::Product(factors) = &product.change {
+            stated.check_product(&module, factors.rank, product.view)?;
+        }
+        if let Some(first) = products.insert(product.tensor, product.view) {
+            return Err(wrong(product.view, format!("changes the same weight as `{}`", first.name())));
+        }
+        resolved.push(product);
     }
+    stated.check_saved(
+        &adapter.file().path().display().to_string(),
+        |name| saved.iter().any(|module| is_named(module, name)),
+        |name| {
+            tensors.iter().filter_map(|tensor| tensor.name.rsplit_once('.')).any(|(module, _)| is_named(module, name))
+        },
+    )?;
     if resolved.is_empty() {
-        return Err(ImportError::invalid(adapter.path().display().to_string(), "the adapter has no tensors"));
+        return Err(ImportError::adapter(adapter.path().display().to_string(), "the adapter has no tensors"));
     }
     Ok(resolved)
 }
 
-/// Refuses tensors that two adapters replace.
+/// Refuses tensors that are replaced twice, by one adapter or by two.
 pub(super) fn refuse_twice(resolved: &[Resolved<'_>]) -> Result<(), ImportError> {
     let mut seen = HashSet::new();
     let mut replaced = resolved.iter().filter(|one| !matches!(one.change, Change::Product(_)));
     match replaced.find(|one| !seen.insert(one.tensor)) {
-        Some(twice) => Err(ImportError::invalid(&twice.name, "replaces a tensor that another adapter replaces too")),
+        Some(twice) => Err(wrong(twice.view, "replaces a tensor of the model that is replaced already")),
         None => Ok(()),
     }
 }
@@ -104,40 +130,37 @@ pub(super) fn refuse_twice(resolved: &[Resolved<'_>]) -> Result<(), ImportError>
 struct Model<'m> {
     tensors: &'m [TensorMeta],
     network: &'m Network,
-    names: HashMap<String, Vec<usize>>,
+    names: HashMap<&'m str, usize>,
+    aliases: HashMap<String, Vec<usize>>,
 }
 
 impl<'m> Model<'m> {
     fn new(tensors: &'m [TensorMeta], network: &'m Network) -> Model<'m> {
-        let mut names: HashMap<String, Vec<usize>> = HashMap::new();
+        let names = tensors.iter().enumerate().map(|(position, tensor)| (tensor.name.as_str(), position)).collect();
+        let mut by_alias: HashMap<String, Vec<usize>> = HashMap::new();
         for (position, tensor) in tensors.iter().enumerate() {
             let known = aliases(&tensor.name, network);
-            known.into_iter().for_each(|name| names.entry(name).or_default().push(position));
+            known.into_iter().for_each(|name| by_alias.entry(name).or_default().push(position));
         }
-        Model { tensors, network, names }
+        Model { tensors, network, names, aliases: by_alias }
     }
 
-    /// The tensor of this name; the name may have one part more or less in front, as models wrap one another.
-    fn find(&self, name: &str, of: &str) -> Result<usize, ImportError> {
-        let exact = self.tensors.iter().position(|tensor| tensor.name == name);
+    /// The tensor of this name, which a tensor of the adapter is of; the name may have one part more or less in front, as models
+    /// wrap one another.
+    fn find(&self, name: &str, of: TensorView<'_>) -> Result<usize, ImportError> {
         let shorter = name.split_once('.').map_or("", |(_, rest)| rest);
-        let by_alias = || self.names.get(name).cloned();
-        let by_rest = || {
-            let found: Vec<usize> =
-                self.tensors.iter().enumerate().filter(|(_, t)| t.name == shorter).map(|(at, _)| at).collect();
-            (!found.is_empty()).then_some(found)
-        };
-        let found = exact.map(|at| vec![at]).or_else(by_alias).or_else(by_rest).unwrap_or_default();
-        match found.as_slice() {
+        let named = |name: &str| self.names.get(name).map(|at| vec![*at]);
+        let found = named(name).or_else(|| self.aliases.get(name).cloned()).or_else(|| named(shorter));
+        match found.unwrap_or_default().as_slice() {
             [one] => Ok(*one),
-            [] if self.network.is_tied() && self.is_head(name) => Err(ImportError::invalid(
+            [] if self.network.is_tied() && self.is_head(name) => Err(wrong(
                 of,
                 "is of the head, which the model shares with its embedding: untie them, or merge with PEFT first",
             )),
-            [] => Err(ImportError::invalid(of, format!("belongs to no weight of the model: it has no `{name}`"))),
+            [] => Err(wrong(of, format!("belongs to no weight of the model: it has no `{name}`"))),
             several => {
                 let names: Vec<&str> = several.iter().map(|at| self.tensors[*at].name.as_str()).collect();
-                Err(ImportError::invalid(of, format!("may belong to {}", names.join(" or "))))
+                Err(wrong(of, format!("may belong to {}", names.join(" or "))))
             }
         }
     }
@@ -148,11 +171,10 @@ impl<'m> Model<'m> {
     }
 
     fn whole<'a>(&self, view: TensorView<'a>, name: &str) -> Result<Resolved<'a>, ImportError> {
-        let tensor = self.find(name, view.name())?;
+        let tensor = self.find(name, view)?;
         let shape = &self.tensors[tensor].shape;
         if view.shape() != shape.as_slice() {
-            let reason = format!("is {:?}, and `{name}` of the model {shape:?}", view.shape());
-            return Err(ImportError::invalid(view.name(), reason));
+            return Err(wrong(view, format!("is {:?}, and `{name}` of the model {shape:?}", view.shape())));
         }
         let change = match shape.len() {
             0 | 1 => Change::Vector(view),
@@ -162,45 +184,66 @@ impl<'m> Model<'m> {
                 return Err(ImportError::unsupported(view.name(), "is no matrix", hint));
             }
         };
-        Ok(Resolved { tensor, input_major: false, change, name: view.name().to_owned() })
+        Ok(Resolved { tensor, input_major: self.is_input_major(tensor), change, view })
     }
 
-    fn product<'a>(&self, module: &str, pair: &Pair<'a>, config: &LoraConfig) -> Result<Resolved<'a>, ImportError> {
-        let any = pair.left.or(pair.right).map_or(module, |view| view.name()).to_owned();
-        let (Some(left), Some(right)) = (pair.left, pair.right) else {
-            return Err(ImportError::invalid(any, "has no partner: a product has two factors"));
+    fn product<'a>(
+        &self,
+        module: &str,
+        embedding: bool,
+        pair: &Pair<'a>,
+        config: &LoraConfig,
+    ) -> Result<Resolved<'a>, ImportError> {
+        let (left, right) = match (pair.left, pair.right) {
+            (Some(left), Some(right)) => (left, right),
+            (Some(alone), None) | (None, Some(alone)) => {
+                return Err(wrong(alone, "has no partner: a product has two factors"));
+            }
+            (None, None) => return Err(ImportError::adapter(module, "has no factors")),
         };
-        let tensor = self.find(&format!("{module}.weight"), &any)?;
+        let tensor = self.find(&format!("{module}.weight"), left)?;
         let stored = &self.tensors[tensor].shape;
-        let input_major = !pair.embedding && self.input_major(tensor, config);
+        let input_major = self.is_input_major(tensor);
+        // `(B A)^T = A^T B^T`: a weight that stands as `[in, out]`, and is not known to, is read as it stands.
+        let turned = !embedding && !input_major && !self.is_layer(tensor) && config.fan_in_fan_out;
+        let (left, right) = if turned { (right, left) } else { (left, right) };
         // Both factors of an embedding are stored transposed.
-        let (rows, columns) = match (left.shape(), right.shape(), pair.embedding) {
+        let transposed = embedding || turned;
+        let (rows, columns, rank) = match (left.shape(), right.shape(), transposed) {
             (&[rows, rank], &[other, columns], false) | (&[rank, rows], &[columns, other], true)
                 if rank == other && rank > 0 =>
             {
-                (rows, columns)
+                (rows, columns, rank)
             }
-            (a, b, _) => {
-                return Err(ImportError::invalid(left.name(), format!("{a:?} and {b:?} do not make a product")));
-            }
+            (a, b, _) => return Err(wrong(left, format!("{a:?} and {b:?} do not make a product"))),
         };
-        let rank = if pair.embedding { left.shape()[0] } else { left.shape()[1] };
         let expected = if input_major { [columns, rows] } else { [rows, columns] };
         if stored.as_slice() != expected {
             let reason =
                 format!("makes {expected:?} with its partner, and `{module}.weight` of the model is {stored:?}");
-            return Err(ImportError::invalid(left.name(), reason));
+            return Err(wrong(left, reason));
         }
         let scale = config.scale(module, rank);
-        let factors = Factors { left, right, transposed: pair.embedding, rank, shape: (rows, columns), scale };
-        Ok(Resolved { tensor, input_major, change: Change::Product(factors), name: any })
+        if !scale.is_finite() {
+            return Err(wrong(
+                left,
+                format!("is scaled by {scale}, which follows from lora_alpha and the rank {rank}"),
+            ));
+        }
+        let factors = Factors { left, right, transposed, rank, shape: (rows, columns), scale };
+        Ok(Resolved { tensor, input_major, change: Change::Product(factors), view: left })
     }
 
-    /// Whether a weight stands as `[in, out]`: the network knows it of its layers, the adapter says it of others.
-    fn input_major(&self, tensor: usize, config: &LoraConfig) -> bool {
+    /// Whether a tensor is the weight of a layer that the network knows.
+    fn is_layer(&self, tensor: usize) -> bool {
+        matches!(self.network.places().get(tensor), Some(Place::Linear(_, Slot::Weight)))
+    }
+
+    /// Whether a weight stands as `[in, out]`, and is read the other way round.
+    fn is_input_major(&self, tensor: usize) -> bool {
         match self.network.places().get(tensor) {
             Some(Place::Linear(id, Slot::Weight)) => self.network.linear(*id).orientation == Orientation::InOut,
-            _ => config.fan_in_fan_out,
+            _ => false,
         }
     }
 }

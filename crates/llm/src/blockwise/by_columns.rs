@@ -16,8 +16,8 @@ pub(super) struct ByColumns<'h> {
     pub(super) feedbacks: &'h [Feedback],
     /// Whether scales are found as columns are reached: then they are those of the weights as they come.
     pub(super) dynamic: bool,
-    /// Set where there are fewer tokens than inputs.
-    pub(super) scarce: Option<String>,
+    /// Whether there are fewer tokens than inputs.
+    pub(super) is_scarce: bool,
 }
 
 /// Codes of a layer.
@@ -28,12 +28,6 @@ pub(super) struct Codes<'f> {
     /// What they follow from; nothing where they are rounded to nearest.
     pub(super) feedback: Option<&'f Feedback>,
     pub(super) treatment: &'static str,
-}
-
-/// What is to be said where the damping decides as much as the data.
-pub(super) fn scarce(hessian: &Hessian) -> Option<String> {
-    let (tokens, inputs) = (hessian.tokens(), hessian.features());
-    (tokens < inputs as u64).then(|| format!("few calibration tokens ({tokens} for {inputs} inputs)"))
 }
 
 impl<'a> Blockwise<'_, 'a> {
@@ -51,7 +45,7 @@ impl<'a> Blockwise<'_, 'a> {
             let Rounded { tensor, loss } = self.codes(work, index, feedback, by.dynamic)?;
             candidates.push(Codes { tensor, loss, feedback: Some(feedback), treatment });
         }
-        if by.scarce.is_some() {
+        if by.is_scarce {
             let (matrix, context) = self.to_round(work, index)?;
             let tensor = self.nearest(&self.plan.layers[index], &matrix, context)?;
             let loss = self.loss_of_nearest(work, index, by.hessian)?;

@@ -32,8 +32,8 @@ const LOSS_ROWS: usize = 512;
 /// Rows of weights that one thread takes at a time.
 const BAND: usize = 64;
 
-/// Held-out tokens below which codes are not compared.
-const COMPARABLE: u64 = 8;
+/// Held-out tokens below which codes, scales and limits are not compared.
+pub(super) const COMPARABLE: u64 = 8;
 
 impl<'a> Blockwise<'_, 'a> {
     /// Whether enough of what is held out has reached a module to tell codes of its layers apart.

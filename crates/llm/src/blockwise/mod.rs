@@ -17,6 +17,7 @@ mod reached;
 mod report;
 mod rounding;
 mod run;
+mod scarcity;
 mod search;
 mod state;
 mod streams;

@@ -1,7 +1,7 @@
 //! Rounding layers of a block to nearest: where nothing else is asked for, and where an algorithm has too little to go by.
 
 use super::error::BlockwiseError;
-use super::report::{LayerReport, Starved};
+use super::report::LayerReport;
 use super::rounding::{Readers, STRIP};
 use super::run::Blockwise;
 use super::work::Work;
@@ -26,9 +26,7 @@ impl<'a> Blockwise<'_, 'a> {
         let (matrix, context) = self.to_round(work, index)?;
         let tensor = self.nearest(layer, &matrix, context)?;
         if let Some((tokens, _)) = starved {
-            let treatment = "rounded to nearest".to_owned();
-            let (layer, inputs) = (layer.name.clone(), layer.columns);
-            work.report.starved.push(Starved { layer, tokens: *tokens, inputs, treatment });
+            work.starve(layer, *tokens, "rounded to nearest");
         }
         let seen = work.inputs.get(&readers.module).map(|inputs| inputs.statistic.tokens());
         let losses = self.losses(work, &readers.module, index, &tensor)?;
@@ -41,7 +39,10 @@ impl<'a> Blockwise<'_, 'a> {
             loss: losses.map(|losses| losses.chosen),
             damping: None,
             dead_columns: 0,
-            note: starved.map(|(_, problem)| format!("rounded to nearest: {problem}")),
+            note: match starved {
+                Some((_, problem)) => Some(format!("rounded to nearest: {problem}")),
+                None => work.report.scarcity(&layer.name),
+            },
         };
         Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
     }

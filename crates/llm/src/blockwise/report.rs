@@ -51,13 +51,13 @@ pub struct LinkReport {
     pub transform: String,
     /// The exponent that was chosen, where one was searched for.
     pub ratio: Option<f32>,
-    /// The loss without the transform.
+    /// The loss without the transform: over the tokens on which it is searched for, or held-out ones where those are few.
     pub loss_before: Option<f64>,
     /// The loss with it.
     pub loss_after: Option<f64>,
     /// The largest scale.
     pub largest_scale: Option<f32>,
-    /// Why nothing was done, or not all.
+    /// Why nothing was done, or on how few tokens it rests.
     pub note: Option<String>,
 }
 
@@ -70,8 +70,15 @@ pub struct Starved {
     pub tokens: u64,
     /// Its inputs: with fewer tokens than these an algorithm knows less than it decides.
     pub inputs: usize,
-    /// What was done.
+    /// What was done: by each transform and by the rounding, joined by `and`.
     pub treatment: String,
+}
+
+impl Starved {
+    /// What is noted of the layer.
+    pub(super) fn words(&self) -> String {
+        format!("few calibration tokens ({} for {} inputs): {}", self.tokens, self.inputs, self.treatment)
+    }
 }
 
 /// What a calibrated run tells, in the order of its work.
@@ -94,6 +101,22 @@ impl BlockwiseReport {
         self.layers.extend(later.layers);
         self.links.extend(later.links);
         self.starved.extend(later.starved);
+    }
+
+    /// Tells of a layer that too few tokens reached; what was done to one that is told of already is added to that.
+    pub(super) fn starve(&mut self, starved: Starved) {
+        match self.starved.iter_mut().find(|known| known.layer == starved.layer) {
+            Some(known) => {
+                known.tokens = known.tokens.min(starved.tokens);
+                known.treatment = format!("{} and {}", known.treatment, starved.treatment);
+            }
+            None => self.starved.push(starved),
+        }
+    }
+
+    /// What is noted of a layer, if too few tokens reached it.
+    pub(super) fn scarcity(&self, layer: &str) -> Option<String> {
+        self.starved.iter().find(|starved| starved.layer == layer).map(Starved::words)
     }
 
     /// The geometric mean of the layers' [shares](LayerReport::share): losses of different layers do not add up.
@@ -127,6 +150,23 @@ mod tests {
         let shares = [(Some(4.0), Some(1.0)), (Some(0.0), Some(0.0)), (None, Some(1.0)), (Some(1.0), None)];
         let shares: Vec<_> = shares.map(|(nearest, loss)| layer(nearest, loss).share()).to_vec();
         assert_eq!(shares, [Some(0.25), None, None, None]);
+    }
+
+    #[test]
+    fn a_layer_is_told_of_once_with_all_that_was_done() {
+        let starved = |layer: &str, tokens, treatment: &str| Starved {
+            layer: layer.to_owned(),
+            tokens,
+            inputs: 128,
+            treatment: treatment.to_owned(),
+        };
+        let mut report = BlockwiseReport::default();
+        report.starve(starved("fc", 7, "not scaled by awq"));
+        report.starve(starved("other", 7, "scaled by awq"));
+        report.starve(starved("fc", 5, "rounded to nearest"));
+        let words = "few calibration tokens (5 for 128 inputs): not scaled by awq and rounded to nearest";
+        assert_eq!((report.starved.len(), report.scarcity("fc").as_deref()), (2, Some(words)));
+        assert_eq!(report.scarcity("third"), None);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Rounding the layers of a block, stage by stage: what a stage reads is computed from the stages that are rounded already.
 
-use super::by_columns::{ByColumns, scarce};
+use super::by_columns::ByColumns;
 use super::capture::{HessianTap, RowsTap};
 use super::error::BlockwiseError;
 use super::inputs::{Inputs, InputsTap};
 use super::loss::Losses;
-use super::report::{LayerReport, Starved};
+use super::report::LayerReport;
 use super::run::Blockwise;
+use super::scarcity::{UNMEASURABLE, scarce};
 use super::work::Work;
 use crate::engine::EngineError;
 use crate::family::Role;
@@ -176,10 +177,11 @@ impl<'a> Blockwise<'_, 'a> {
             Err(problem) => return self.starved(work, readers, &hessian, problem.to_string()),
         };
         let mut feedbacks = vec![asked];
-        let scarce = scarce(&hessian);
+        // Where there are fewer tokens than inputs, the damping decides as much as the data.
+        let scarce = scarce(hessian.tokens(), hessian.features());
         if let Some(scarce) = &scarce {
             if !Self::is_measurable(work, &readers.module) {
-                return self.starved(work, readers, &hessian, format!("{scarce}, and too few held out to measure by"));
+                return self.starved(work, readers, &hessian, format!("{scarce}, and {UNMEASURABLE}"));
             }
             // As much damping as the Hessian of so few tokens has in the directions that it knows.
             let share = hessian.features() as f64 / hessian.tokens() as f64;
@@ -190,7 +192,7 @@ impl<'a> Blockwise<'_, 'a> {
             hessian: &hessian,
             feedbacks: &feedbacks,
             dynamic: gptq.order.groups() == Groups::Dynamic,
-            scarce,
+            is_scarce: scarce.is_some(),
         };
         readers.layers.iter().try_for_each(|layer| self.by_columns(work, readers, *layer, &by))
     }
@@ -223,13 +225,8 @@ impl<'a> Blockwise<'_, 'a> {
                 Losses { nearest: self.loss_of_nearest(work, index, by.hessian)?, chosen: chosen.loss, held_out: None }
             }
         };
-        if by.scarce.is_some() {
-            work.report.starved.push(Starved {
-                layer: layer.name.clone(),
-                tokens: by.hessian.tokens(),
-                inputs: layer.columns,
-                treatment: chosen.treatment.to_owned(),
-            });
+        if by.is_scarce {
+            work.starve(layer, by.hessian.tokens(), chosen.treatment);
         }
         let report = LayerReport {
             layer: layer.name.clone(),
@@ -240,7 +237,7 @@ impl<'a> Blockwise<'_, 'a> {
             loss: Some(losses.chosen),
             damping: chosen.feedback.map(Feedback::damping),
             dead_columns: chosen.feedback.map_or(0, Feedback::dead_columns),
-            note: by.scarce.as_ref().map(|scarce| format!("{scarce}: {}", chosen.treatment)),
+            note: work.report.scarcity(&layer.name),
         };
         Ok(work.finish(&self.engine, &self.jobs, index, chosen.tensor, report)?)
     }

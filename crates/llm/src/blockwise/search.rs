@@ -5,6 +5,7 @@ use super::error::BlockwiseError;
 use super::inputs::{Inputs, InputsTap, Keep};
 use super::report::LinkReport;
 use super::run::Blockwise;
+use super::scarcity::{Comparison, is_shown, scarce, statistic};
 use super::target::Target;
 use super::trial::Trial;
 use super::work::Work;
@@ -16,6 +17,7 @@ use crate::network::Source;
 use crate::plan::{PlannedBlock, PlannedLayer};
 use crate::weight::Limits;
 use kvant_numeric::kernel::group_abs_max;
+use kvant_quant::rounding::RoundingError;
 use kvant_quant::scheme::{Axis, Granularity};
 use kvant_quant::transform::{
     Awq, Candidate, ChannelStatistic, Clip, Loss, SmoothQuant, Transform, TransformError, WeightStatistic, best,
@@ -43,6 +45,13 @@ struct Chosen {
     loss_after: Option<f64>,
 }
 
+/// What is seen of the inputs of links: of calibration data, and of what is held out where those are few.
+#[derive(Clone, Copy)]
+struct Seen<'s> {
+    inputs: &'s AllInputs,
+    held_out: &'s AllInputs,
+}
+
 /// The inputs of a block by the module that reads them.
 type AllInputs = HashMap<String, Inputs>;
 
@@ -62,13 +71,16 @@ impl<'a> Blockwise<'_, 'a> {
             let targets: Vec<Target<'_>> = links.iter().map(|link| Target::new(self.decoder.network(), link)).collect();
             let is_last = index + 1 == transforms.len();
             let read = if is_last { self.read_by_layers(work.block, rows) } else { BTreeMap::new() };
-            let held_out = read.keys().map(|module| (module.clone(), self.held_out_rows(work.block, module))).collect();
+            let held_out = read.keys().map(|module| (module.clone(), self.held_out_rows(work.block, module)));
+            let mut held_out: BTreeMap<String, Keep> = held_out.collect();
             let [inputs, read] = self.look(work, [self.sites(work.block, &targets), read], self.calibration())?;
+            held_out.extend(self.scarce_sites(work.block, &targets, &inputs));
             let [held_out, _] = self.look(work, [held_out, BTreeMap::new()], self.held_out())?;
-            let found = targets.iter().map(|target| self.choose(work, target, transform, &inputs));
+            let seen = Seen { inputs: &inputs, held_out: &held_out };
+            let found = targets.iter().map(|target| self.choose(work, target, transform, seen));
             let found = found.collect::<Result<Vec<_>, BlockwiseError>>()?;
             for (target, found) in targets.iter().zip(found) {
-                self.apply(work, target, transform, found);
+                self.apply(work, target, transform, &inputs, found);
             }
             work.inputs = rescaled(read, &before, &work.foldings);
             work.held_out = rescaled(held_out, &before, &work.foldings);
@@ -161,14 +173,16 @@ impl<'a> Blockwise<'_, 'a> {
         if of_expert { tokens * mixture.per_token / mixture.experts.len().max(1) } else { tokens }
     }
 
-    /// The scales of a link; what keeps it from having any is an error in words.
+    /// The scales of a link; what keeps it from having any is an error in words. Of scales that few tokens speak for, what is held
+    /// out must show that they lose less than none.
     fn choose(
         &self,
         work: &Work<'_, '_, 'a>,
         target: &Target<'_>,
         transform: &Transform,
-        inputs: &AllInputs,
+        seen: Seen<'_>,
     ) -> Result<Result<Chosen, String>, BlockwiseError> {
+        let Seen { inputs, held_out } = seen;
         let planned = self.planned(work, target);
         if planned.is_empty() {
             return Ok(Err("none of the layers that read it is quantized".to_owned()));
@@ -176,11 +190,34 @@ impl<'a> Blockwise<'_, 'a> {
         let Some(statistic) = statistic(target, inputs).filter(|statistic| statistic.tokens() > 0) else {
             return Ok(Err("no token reached it".to_owned()));
         };
+        let scarce = scarce(statistic.tokens(), statistic.channels());
+        if let Some(scarce) = &scarce {
+            if let Some(reason) = self.incomparable(target, &planned, held_out) {
+                return Ok(Err(format!("{scarce}, and {reason}")));
+            }
+        }
         let trial = Trial { blockwise: self, work, target, planned: &planned, inputs };
+        let found = self.find(&trial, transform, &statistic)?;
+        match (scarce, found) {
+            (Some(scarce), Ok(chosen)) => {
+                self.confirm(&Trial { inputs: held_out, ..trial }, transform, chosen, &scarce)
+            }
+            (_, found) => Ok(found),
+        }
+    }
+
+    /// The scales that a transform finds in calibration data.
+    fn find(
+        &self,
+        trial: &Trial<'_, '_, 'a>,
+        transform: &Transform,
+        statistic: &ChannelStatistic,
+    ) -> Result<Result<Chosen, String>, BlockwiseError> {
+        let Trial { work, target, planned, .. } = *trial;
         match transform {
             Transform::SmoothQuant(smooth) => {
                 let rows = self.shared_rows(work, target)?;
-                let scales = smooth_scales(*smooth, &statistic, &self.weight_statistic(work, &planned)?);
+                let scales = smooth_scales(*smooth, statistic, &self.weight_statistic(work, planned)?);
                 Ok(scales.map(|chosen| Chosen { scales: within(chosen.scales, &rows), ..chosen }))
             }
             Transform::AutoSmoothQuant(auto) => {
@@ -189,19 +226,34 @@ impl<'a> Blockwise<'_, 'a> {
                 let limited = |all: Candidate| Candidate { scales: within(all.scales, &rows), ..all };
                 candidates.map_or_else(
                     |problem| Ok(Err(problem)),
-                    |all| self.search(&trial, all.map(limited), auto.loss, true),
+                    |all| self.search(trial, all.map(limited), auto.loss, true),
                 )
             }
             Transform::Awq(awq) => {
                 let relative = match awq.duo_scaling {
-                    true => self.weight_statistic(work, &planned)?.relative_mean(),
+                    true => self.weight_statistic(work, planned)?.relative_mean(),
                     false => Vec::new(),
                 };
                 let means = statistic.abs_mean();
                 let candidates = awq.candidates(&means, &relative).map_err(|problem| problem.to_string());
-                candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(&trial, all, Awq::LOSS, false))
+                candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(trial, all, Awq::LOSS, false))
             }
         }
+    }
+
+    /// The same scales, if the inputs of a trial show that they lose less than none.
+    fn confirm(
+        &self,
+        trial: &Trial<'_, '_, 'a>,
+        transform: &Transform,
+        chosen: Chosen,
+        scarce: &str,
+    ) -> Result<Result<Chosen, String>, BlockwiseError> {
+        let losses = self.compare(trial, transform, &chosen.scales)?;
+        Ok(losses.and_then(|Comparison { unscaled, scaled }| match is_shown(scaled, unscaled, trial.tokens()) {
+            true => Ok(Chosen { loss_before: Some(unscaled), loss_after: Some(scaled), ..chosen }),
+            false => Err(format!("{scarce}, and held-out data do not show that scales lose less")),
+        }))
     }
 
     /// The candidate whose trial is nearest to the float model.
@@ -231,12 +283,13 @@ impl<'a> Blockwise<'_, 'a> {
         Ok(Ok(Chosen { scales, ratio: Some(ratio), loss_before, loss_after }))
     }
 
-    /// Folds what was found, or says why nothing was.
+    /// Folds what was found, or says why nothing was; in any case, which layers few tokens have reached.
     fn apply(
         &self,
         work: &mut Work<'_, '_, 'a>,
         target: &Target<'_>,
         transform: &Transform,
+        inputs: &AllInputs,
         found: Result<Chosen, String>,
     ) {
         let mut report = LinkReport {
@@ -254,6 +307,15 @@ impl<'a> Blockwise<'_, 'a> {
             let applied = work.foldings.apply(target.link, &chosen.scales).map_err(|problem| problem.to_string())?;
             Ok((chosen, applied))
         });
+        let tokens = statistic(target, inputs).map_or(0, |statistic| statistic.tokens());
+        let done = format!("{} by {}", if applied.is_ok() { "scaled" } else { "not scaled" }, transform.name());
+        for layer in self.planned(work, target).into_iter().map(|index| &self.plan.layers[index]) {
+            let scarce = scarce(tokens, layer.columns);
+            if let Some(scarce) = scarce {
+                work.starve(layer, tokens, &done);
+                report.note = Some(format!("{scarce}: {done}"));
+            }
+        }
         match applied {
             Ok((chosen, applied)) => {
                 report.ratio = chosen.ratio;
@@ -307,12 +369,19 @@ impl<'a> Blockwise<'_, 'a> {
     /// Finds limits for the weights of a block, those of queries and keys left out: their errors meet in products.
     fn clip(&self, work: &mut Work<'_, '_, 'a>, clip: Clip) -> Result<(), BlockwiseError> {
         for readers in work.block.stages.iter().flat_map(|stage| self.readers(stage)) {
-            let inputs = work.inputs.get(&readers.module).filter(|inputs| !inputs.rows.is_empty());
-            let Some(rows) = inputs.map(|inputs| sampled(inputs, clip.tokens)) else { continue };
-            for index in readers.layers {
+            let Some(inputs) = work.inputs.get(&readers.module) else { continue };
+            let (tokens, rows) = (inputs.statistic.tokens(), sampled(inputs, clip.tokens));
+            let is_scarce = scarce(tokens, readers.features).is_some();
+            for index in readers.layers.iter().copied().filter(|index| is_clipped(self.plan.layers[*index].role)) {
                 let layer = &self.plan.layers[index];
-                if is_clipped(layer.role) {
-                    let limits = self.limits(work, index, &rows, clip)?;
+                let limits = match is_scarce {
+                    true => self.confirmed_limits(work, &readers.module, index, &rows, clip)?,
+                    false => Some(self.limits(work, index, &rows, clip)?),
+                };
+                if is_scarce {
+                    work.starve(layer, tokens, if limits.is_some() { "clipped" } else { "not clipped" });
+                }
+                if let Some(limits) = limits {
                     let weight_error = |problem: FoldingError| self.engine.weight_error(layer, problem.to_string());
                     work.foldings.clip(&layer.module, limits).map_err(weight_error)?;
                 }
@@ -320,6 +389,22 @@ impl<'a> Blockwise<'_, 'a> {
         }
         work.clip();
         Ok(())
+    }
+
+    /// Limits that few tokens speak for, if what is held out shows that the layer loses less with them.
+    fn confirmed_limits(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        module: &str,
+        index: usize,
+        rows: &[f32],
+        clip: Clip,
+    ) -> Result<Option<Limits>, BlockwiseError> {
+        if rows.is_empty() || !Self::is_measurable(work, module) {
+            return Ok(None);
+        }
+        let limits = self.limits(work, index, rows, clip)?;
+        Ok(self.gains_by(work, module, index, &limits)?.then_some(limits))
     }
 
     fn limits(
@@ -336,6 +421,9 @@ impl<'a> Blockwise<'_, 'a> {
         let failed = |problem: TransformError| -> BlockwiseError {
             match problem {
                 TransformError::NotFinite { .. } => self.not_finite(block, &layer.module),
+                TransformError::Rounding(RoundingError::ScaleTooLarge { scale, largest }) => {
+                    self.engine.scale_error(layer, scale, largest).into()
+                }
                 problem => self.engine.weight_error(layer, problem.to_string()).into(),
             }
         };
@@ -352,14 +440,6 @@ impl<'a> Blockwise<'_, 'a> {
         let trials: u64 = transforms.iter().map(|transform| self.tokens + u64::from(transform.trials()) * rows).sum();
         trials + if transforms.is_empty() { 0 } else { self.held_out_tokens }
     }
-}
-
-/// What is known of the inputs that a link scales.
-fn statistic(target: &Target<'_>, inputs: &AllInputs) -> Option<ChannelStatistic> {
-    let mut all = target.sites().iter().filter_map(|site| inputs.get(site)).map(|inputs| inputs.statistic.clone());
-    let mut first = all.next()?;
-    all.for_each(|other| first.merge(&other));
-    Some(first)
 }
 
 /// Inputs that were seen before scales were moved, as layers read them since.

@@ -6,6 +6,7 @@ use super::inputs::{Inputs, Keep};
 use super::run::Blockwise;
 use super::target::{Inspected, Target};
 use super::work::Work;
+use crate::engine::EngineError;
 use crate::forward::{Overlay, Variation};
 use crate::plan::PlannedLayer;
 use crate::weight::WeightMatrix;
@@ -69,7 +70,13 @@ impl<'a> Trial<'_, '_, 'a> {
         for (index, context) in self.planned.iter().zip(contexts) {
             let layer = &self.blockwise.plan.layers[*index];
             let matrix = self.blockwise.matrix(&overlay, block, layer)?;
-            let tensor = self.blockwise.nearest(layer, &matrix, context)?;
+            let tensor = match self.blockwise.nearest(layer, &matrix, context) {
+                Ok(tensor) => tensor,
+                Err(BlockwiseError::Engine(problem @ EngineError::TooLarge { .. })) => {
+                    return Ok(Err(problem.to_string()));
+                }
+                Err(problem) => return Err(problem),
+            };
             overlay.set_weight(&layer.module, WeightMatrix::quantized(Arc::new(tensor)));
             if let (true, Some(input)) = (with_inputs, self.input_quantizer(layer, &scales)) {
                 overlay.set_input(&layer.module, input);

@@ -4,7 +4,7 @@ use crate::engine::{Engine, EngineError};
 use crate::folding::Foldings;
 use crate::forward::Overlay;
 use crate::journal::Written;
-use crate::plan::{Job, PlannedBlock};
+use crate::plan::{Job, PlannedBlock, PlannedLayer};
 use crate::weight::WeightMatrix;
 use kvant_quant::QuantTensor;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::inputs::Inputs;
 use super::reached::Reached;
-use super::report::{BlockwiseReport, LayerReport};
+use super::report::{BlockwiseReport, LayerReport, Starved};
 use super::streams::StreamFile;
 
 /// A block in the making. Its weights stay in the mapped file; here is what has become of them.
@@ -86,6 +86,12 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
     /// The runs of later stages go on from there, if they can.
     pub(super) fn reach(&mut self, next: Option<Reached>) {
         self.reached = next.or(self.reached.take());
+    }
+
+    /// Too few tokens reached a layer: tells what was done.
+    pub(super) fn starve(&mut self, layer: &PlannedLayer, tokens: u64, treatment: &str) {
+        let (name, treatment) = (layer.name.clone(), treatment.to_owned());
+        self.report.starve(Starved { layer: name, tokens, inputs: layer.columns, treatment });
     }
 
     /// A layer is rounded: writes it, and lets the passes that follow see it.

@@ -2,7 +2,8 @@
 
 use super::report::{Filled, Report};
 use super::statistics::Statistics;
-use crate::plan::{Plan, PlannedSite, Site};
+use crate::export::{ParameterContent, ScaleEncoding};
+use crate::plan::{ParameterTensor, Plan, PlannedSite, Site};
 use kvant_container::ErrorKind;
 use kvant_numeric::kernel::Range;
 use kvant_quant::activation::StaticParameters;
@@ -69,6 +70,14 @@ pub enum ResolveError {
         /// How many there were.
         count: u64,
     },
+    /// A place needs a scale that the type in which it is stored does not hold (*unsupported* by the format).
+    #[error("the activations of {site} need a scale of {scale:e}, beyond what its type in the output holds")]
+    TooLarge {
+        /// The place.
+        site: Site,
+        /// The scale.
+        scale: f32,
+    },
     /// The statistics lack a place of the plan (*invalid*).
     #[error("the statistics have nothing of {0}")]
     Missing(Site),
@@ -77,7 +86,10 @@ pub enum ResolveError {
 impl ResolveError {
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
-        ErrorKind::Invalid
+        match self {
+            ResolveError::TooLarge { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
     }
 
     /// The way out.
@@ -86,6 +98,9 @@ impl ResolveError {
             ResolveError::Unseen(_) => "calibrate with more or other data",
             ResolveError::NotFinite { .. } => {
                 "the checkpoint may be damaged: `kvant eval` shows whether it computes anything"
+            }
+            ResolveError::TooLarge { .. } => {
+                "quantize these activations with scales of another type, or leave them in floats"
             }
             ResolveError::Missing(_) => "calibrate again: the statistics are of another plan",
         }
@@ -111,7 +126,9 @@ pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, Resolve
     let mut parameters = BTreeMap::new();
     for place in &observed {
         let ranges = kin.ranges(place, &mut report).ok_or_else(|| place.unseen())?;
-        parameters.insert(place.planned.site.clone(), place.parameters(&ranges, &mut report));
+        let found = place.parameters(&ranges, &mut report);
+        place.check_scales(plan, &found)?;
+        parameters.insert(place.planned.site.clone(), found);
         if place.not_finite > 0 {
             report.not_finite.push((place.planned.site.clone(), place.not_finite));
         }
@@ -151,6 +168,19 @@ impl<'a> Observed<'a> {
             tokens: statistic.tokens(),
             not_finite: statistic.not_finite(),
         })
+    }
+
+    /// Refuses scales that would be stored as infinity.
+    fn check_scales(&self, plan: &Plan, found: &StaticParameters) -> Result<(), ResolveError> {
+        let site = &self.planned.site;
+        let is_half = |tensor: &ParameterTensor| {
+            tensor.part.site == *site && tensor.part.content == ParameterContent::Scales(ScaleEncoding::F16)
+        };
+        let largest = if plan.parameter_tensors.iter().any(is_half) { f32::from(half::f16::MAX) } else { f32::MAX };
+        match found.scales.iter().find(|scale| !(**scale <= largest)) {
+            Some(scale) => Err(ResolveError::TooLarge { site: site.clone(), scale: *scale }),
+            None => Ok(()),
+        }
     }
 
     fn parameters(&self, ranges: &[Range], report: &mut Report) -> StaticParameters {

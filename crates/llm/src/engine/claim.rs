@@ -1,13 +1,13 @@
 //! A run's hold on an output: the lock that keeps other runs out, and what an earlier run has left there. Work that was done with
 //! other options is neither gone on with nor thrown away: the run is refused.
 
+use super::given::{changed, differing, given};
 use super::output_check::check_beside;
-use super::output_error::{Differing, OutputError};
+use super::output_error::OutputError;
 use super::output_paths::Paths;
 use crate::blockwise::State;
 use crate::calibration::StatisticsFile;
-use crate::journal::{Found, Journal, Options};
-use std::collections::BTreeSet;
+use crate::journal::{Found, Given, Journal, Options};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) struct Held {
     pub(super) paths: Paths,
     pub(super) journal: Journal,
     pub(super) found: Found,
-    pub(super) options: Options,
+    pub(super) given: Given,
 }
 
 impl Claim {
@@ -62,10 +62,11 @@ impl Claim {
         }
         let (journal, found) = open(&paths)?;
         refuse_other_options(&paths, &found, options)?;
-        let claimed = if has_work(&paths, &found) { journal.hold(&found) } else { journal.begin("", options) };
+        let given = given(options);
+        let claimed = if has_work(&paths, &found) { journal.hold(&found) } else { journal.begin("", &given) };
         claimed.map_err(OutputError::io("write", &paths.journal))?;
         let guard = Guard(Some(paths.clone()));
-        Ok(Claim { guard, held: Held { paths, journal, found, options: options.clone() } })
+        Ok(Claim { guard, held: Held { paths, journal, found, given } })
     }
 
     /// The output.
@@ -86,7 +87,7 @@ impl Claim {
         // What is whole under its name is replaced as any other output is.
         let is_replaced = overwrite && found.whole && paths.target.exists() && !paths.staging.exists();
         if is_other && !is_replaced && has_output(paths, found) {
-            Err(OutputError::OtherRun(paths.target.clone()))
+            Err(OutputError::OtherRun { path: paths.target.clone(), changed: changed(&found.given) })
         } else {
             Ok(())
         }
@@ -142,8 +143,7 @@ fn open(paths: &Paths) -> Result<(Journal, Found), OutputError> {
 
 /// Whether there is anything that a run could go on with.
 fn has_work(paths: &Paths, found: &Found) -> bool {
-    let [_, _, blocks, statistics, _] = paths.beside();
-    has_output(paths, found) || blocks.exists() || statistics.exists()
+    has_output(paths, found) || paths.blocks().exists() || paths.statistics().exists()
 }
 
 /// Whether there are tensors of a plan, or all that is made of it.
@@ -153,25 +153,13 @@ fn has_output(paths: &Paths, found: &Found) -> bool {
 }
 
 fn refuse_other_options(paths: &Paths, found: &Found, options: &Options) -> Result<(), OutputError> {
-    if !has_work(paths, found) || found.options.is_empty() || options.is_empty() {
+    if !has_work(paths, found) {
         return Ok(());
     }
-    let names: BTreeSet<&String> = found.options.keys().chain(options.keys()).collect();
-    let differing = names.into_iter().filter_map(|name| {
-        let (then, now) = (found.options.get(name), options.get(name));
-        let differ = !is_same(then.map(String::as_str), now.map(String::as_str));
-        differ.then(|| Differing { name: name.clone(), then: then.cloned(), now: now.cloned() })
-    });
-    match differing.collect::<Vec<_>>() {
+    match differing(&found.given, options) {
         none if none.is_empty() => Ok(()),
         differing => Err(OutputError::OtherOptions { path: paths.target.clone(), differing }),
     }
-}
-
-/// Whether two values are the same, or name the same file.
-fn is_same(then: Option<&str>, now: Option<&str>) -> bool {
-    let real = |value: Option<&str>| value.and_then(|value| Path::new(value).canonicalize().ok());
-    then == now || real(then).is_some_and(|then| Some(then) == real(now))
 }
 
 #[cfg(test)]

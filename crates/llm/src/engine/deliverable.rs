@@ -6,7 +6,7 @@ use super::output::write_files;
 use crate::plan::Plan;
 use crate::verify;
 use kvant_container::{Checkpoint, Geometry};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What the output is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,12 +30,18 @@ pub trait Deliverable {
         Form::Directory
     }
 
-    /// Writes the files beside the tensors into the directory that is being made; `journal` lies where the source may too.
+    /// Writes the files beside the tensors into the directory that is being made, and returns their names; `journal` lies where the
+    /// source may too.
     ///
     /// # Errors
     /// The system's.
-    fn write_files(&self, _checkpoint: &Checkpoint, _staging: &Path, _journal: &Path) -> Result<(), EngineError> {
-        Ok(())
+    fn write_files(
+        &self,
+        _checkpoint: &Checkpoint,
+        _staging: &Path,
+        _journal: &Path,
+    ) -> Result<Vec<PathBuf>, EngineError> {
+        Ok(Vec::new())
     }
 
     /// Looks for what verification would find of the output and headers tell already, before anything is made.
@@ -64,7 +70,12 @@ impl Deliverable for Plan {
         self.layout.clone().into()
     }
 
-    fn write_files(&self, checkpoint: &Checkpoint, staging: &Path, journal: &Path) -> Result<(), EngineError> {
+    fn write_files(
+        &self,
+        checkpoint: &Checkpoint,
+        staging: &Path,
+        journal: &Path,
+    ) -> Result<Vec<PathBuf>, EngineError> {
         write_files(self, checkpoint, staging, journal)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::packed::recode_layer;
 use super::{Engine, EngineError, file_of};
-use crate::export::{Coded, Content, Packer, Part, Piece, ScaleEncoding, Whole, encode};
+use crate::export::{Coded, Content, Export, Packer, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::import::{CodeMatrix, PackedMatrix};
 use crate::journal::Written;
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
@@ -94,7 +94,9 @@ impl LayerTask<'_> {
                 self.engine.write_parts(self.layer, parts, (&self.round(band)?).into(), band, &whole)
             }
             LayerOutput::Values { tensor, offset, dtype } => {
-                let piece = stored_values(self.layer, band, self.values(band)?, *offset, *dtype);
+                let values = self.values(band)?;
+                self.engine.check_values(self.layer, &values, *dtype)?;
+                let piece = stored_values(self.layer, band, values, *offset, *dtype);
                 Ok(vec![self.engine.write(*tensor, &piece)?])
             }
         }
@@ -156,7 +158,9 @@ impl Engine<'_> {
                 self.write_parts(layer, parts, tensor.into(), &whole, &(layer.rows, layer.columns).into())
             }
             LayerOutput::Values { tensor: place, offset, dtype } => {
-                let piece = stored_values(layer, &whole, tensor.dequantize(), *offset, *dtype);
+                let values = tensor.dequantize();
+                self.check_values(layer, &values, *dtype)?;
+                let piece = stored_values(layer, &whole, values, *offset, *dtype);
                 Ok(vec![self.write(*place, &piece)?])
             }
         }
@@ -200,9 +204,29 @@ impl Engine<'_> {
         let is_half = |part: &Part| matches!(part.content, Content::Scales { encoding: ScaleEncoding::F16, .. });
         let fits = |scale: &f32| scale.abs() <= f32::from(half::f16::MAX);
         let found = parts.iter().any(is_half).then(|| tensor.scales().iter().find(|scale| !fits(scale))).flatten();
-        found.map_or(Ok(()), |_| {
-            Err(self.weight_error(layer, "a scale is beyond 65504, the most that f16 holds".to_owned()))
-        })
+        found.map_or(Ok(()), |scale| Err(self.scale_error(layer, *scale, half::f16::MAX.into())))
+    }
+
+    /// Refuses values that would be stored as infinity.
+    fn check_values(&self, layer: &PlannedLayer, values: &[f32], dtype: Dtype) -> Result<(), EngineError> {
+        // What is half a step or more beyond the largest number of a type is rounded to infinity.
+        let (kind, first_beyond) = match dtype {
+            Dtype::F16 => ("F16", 65_520.0),
+            Dtype::BF16 => ("BF16", 3.396_177_5e38),
+            _ => ("its type", f32::INFINITY),
+        };
+        let magnitude = values.iter().map(|value| value.to_bits() & 0x7fff_ffff).max().map_or(0.0, f32::from_bits);
+        if magnitude < first_beyond {
+            return Ok(());
+        }
+        let (tensor, file) = self.source_of(layer);
+        let reason = match magnitude.is_finite() {
+            true => format!("what its values are rounded to reaches {magnitude:e}, beyond what {kind} holds"),
+            false => format!("`{}` does not hold the largest of its values", layer.scheme.weight),
+        };
+        let way_out =
+            format!("choose a scheme of a wider type, or leave the layer as it is with --exclude '{}'", layer.name);
+        Err(EngineError::TooLarge { tensor, file, reason, way_out })
     }
 
     /// A tensor of the source.
@@ -281,15 +305,46 @@ impl Engine<'_> {
     ) -> EngineError {
         let reason = match error {
             RoundingError::NotFinite => not_finite(self, layer, matrix),
+            RoundingError::ScaleTooLarge { scale, largest } => return self.scale_error(layer, scale, largest),
             other => other.to_string(),
         };
         self.weight_error(layer, reason)
     }
 
-    pub(crate) fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {
+    /// That a layer needs a scale that the type of its scales does not hold.
+    pub(crate) fn scale_error(&self, layer: &PlannedLayer, scale: f32, largest: f32) -> EngineError {
+        let is_half = largest == f32::from(half::f16::MAX);
+        let kind = if is_half { "f16" } else { "the type of scales" };
+        let reason = format!("its values need a scale of {scale:e}, and {kind} holds {largest} at most");
+        let wider = match self.plan.export {
+            _ if !is_half => None,
+            Export::Awq | Export::Gptq | Export::GptqV2 => {
+                Some("store scales in a wider type, with --format quark or compressed-tensors".to_owned())
+            }
+            _ => Some("choose a scheme whose scales have a wider type, without `:f16`".to_owned()),
+        };
+        let excluded = (!self.plan.recipe.is_conversion()).then(|| {
+            format!(
+                "leave the layer as it is, and with it those that loaders fuse with it (q, k and v; gate and up): \
+                 --exclude '{}'",
+                layer.name
+            )
+        });
+        let ways: Vec<String> = wider.into_iter().chain(excluded).collect();
+        let (tensor, file) = self.source_of(layer);
+        EngineError::TooLarge { tensor, file, reason, way_out: ways.join("; or ") }
+    }
+
+    /// The tensor that a layer is made of, and its file.
+    fn source_of(&self, layer: &PlannedLayer) -> (String, String) {
         let tensor = layer.source.tensor.clone();
         let part = self.packed(&tensor, 0).ok().and_then(|packed| packed.tensor_name());
         let file = file_of(self.checkpoint, &tensor, part);
+        (tensor, file)
+    }
+
+    pub(crate) fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {
+        let (tensor, file) = self.source_of(layer);
         let excludable = (!self.plan.recipe.is_conversion()).then(|| layer.name.clone());
         EngineError::Weight { tensor, excludable, file, reason }
     }

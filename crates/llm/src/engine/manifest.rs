@@ -2,10 +2,10 @@
 //! replaced is told from what somebody else has put there.
 
 use super::output_error::OutputError;
-use kvant_container::{Durability, MANIFEST_FILE, positioned, write_file};
+use kvant_container::{Durability, MANIFEST_FILE, TEMPORARY, directory_of, positioned, write_file};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,10 +44,40 @@ pub(super) enum Look {
 
 /// Writes the manifest of a directory that is complete.
 pub(super) fn write(dir: &Path, durability: Durability) -> Result<(), OutputError> {
+    let names = names(dir).map_err(OutputError::io("read", dir))?;
+    write_for(dir, names, durability)
+}
+
+/// Writes the manifest of files in a directory that Kvant chose for them, so that a later run may replace them.
+///
+/// # Errors
+/// The system's.
+pub fn record_files<'p>(
+    dir: &Path,
+    files: impl IntoIterator<Item = &'p Path>,
+    durability: Durability,
+) -> Result<(), OutputError> {
+    let names = files.into_iter().filter_map(|file| Some(text(file.strip_prefix(dir).ok()?.to_owned()))).collect();
+    write_for(dir, names, durability)
+}
+
+/// Whether a file is as the manifest beside it says. Reads all of it.
+pub fn is_recorded(file: &Path) -> bool {
+    let (dir, name) = (directory_of(file), file.file_name().unwrap_or_default().to_string_lossy());
+    let recorded = read(dir).and_then(|mut manifest| manifest.files.remove(name.as_ref()));
+    recorded.is_some_and(|recorded| is_unchanged(file, &recorded, Look::Bytes).unwrap_or(false))
+}
+
+fn read(dir: &Path) -> Option<Manifest> {
+    let stored = fs::read(dir.join(MANIFEST_FILE)).ok()?;
+    serde_json::from_slice(&stored).ok().filter(|manifest: &Manifest| manifest.kvant_manifest == VERSION)
+}
+
+fn write_for(dir: &Path, names: Vec<String>, durability: Durability) -> Result<(), OutputError> {
     let path = dir.join(MANIFEST_FILE);
     let failed = |cause| OutputError::Io { action: "write", path: path.clone(), cause };
     let mut files = BTreeMap::new();
-    for name in names(dir).map_err(failed)? {
+    for name in names {
         let file = dir.join(&name);
         let recorded = recorded(&file).map_err(OutputError::io("read", &file))?;
         files.insert(name, recorded);
@@ -61,14 +91,30 @@ pub(super) fn write(dir: &Path, durability: Durability) -> Result<(), OutputErro
     }
 }
 
+/// Refuses to give a directory its name while it holds anything but what the run wrote: that is somebody's, and would later be taken
+/// for Kvant's own. A temporary file of an interrupted run is removed.
+pub(super) fn refuse_others(dir: &Path, written: impl IntoIterator<Item = PathBuf>) -> Result<(), OutputError> {
+    let written: BTreeSet<String> = written.into_iter().map(text).collect();
+    for name in names(dir).map_err(OutputError::io("read", dir))? {
+        let path = dir.join(&name);
+        if name.starts_with(TEMPORARY) {
+            fs::remove_file(&path).map_err(OutputError::io("remove", &path))?;
+        } else if !written.contains(&name) {
+            return Err(OutputError::InTheWay(path));
+        }
+    }
+    Ok(())
+}
+
 /// What of a directory is not as Kvant wrote it, in words; nothing where all of it is.
 pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
     let found = names(dir)?;
-    let stored = fs::read(dir.join(MANIFEST_FILE)).unwrap_or_default();
-    let stored: Option<Manifest> = serde_json::from_slice(&stored).ok();
-    let Some(manifest) = stored.filter(|manifest| manifest.kvant_manifest == VERSION) else {
+    let Some(manifest) = read(dir) else {
         let all = found.into_iter().map(|name| (name, false)).collect::<Vec<_>>();
-        return Ok(Some(format!("it has no {MANIFEST_FILE}, which tells what Kvant wrote, and holds {}", told(&all))));
+        return Ok(Some(format!(
+            "it has no {MANIFEST_FILE}, which would list Kvant's own files, and contains {}",
+            told(&all)
+        )));
     };
     let mut strangers = Vec::new();
     for name in found {
@@ -78,7 +124,7 @@ pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
             Some(_) => {}
         }
     }
-    Ok((!strangers.is_empty()).then(|| format!("it holds what Kvant did not write: {}", told(&strangers))))
+    Ok((!strangers.is_empty()).then(|| format!("it contains what Kvant did not write: {}", told(&strangers))))
 }
 
 /// The first names, those of changed files marked, and how many more there are.
@@ -133,13 +179,14 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
             }
         }
     }
-    let text = |name: PathBuf| {
-        let parts = name.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
-        parts.collect::<Vec<_>>().join("/")
-    };
     let mut names: Vec<String> = names.into_iter().map(text).filter(|name| name != MANIFEST_FILE).collect();
     names.sort();
     Ok(names)
+}
+
+fn text(name: PathBuf) -> String {
+    let parts = name.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
+    parts.collect::<Vec<_>>().join("/")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod acceptance;
 mod claim;
 mod deliverable;
+mod given;
 mod layer;
 mod manifest;
 mod output;
@@ -18,11 +19,13 @@ pub use acceptance::Acceptance;
 pub(crate) use acceptance::refuse_foreseen;
 pub use claim::Claim;
 pub use deliverable::{Deliverable, Form};
+pub use manifest::{is_recorded, record_files};
 pub use output::{Begun, Output, Placed};
 pub use output_error::{Differing, OutputError};
-pub use output_paths::paths_beside;
+pub use output_paths::{paths_beside, rejection_report};
 pub(crate) use turns::take_turns;
 
+use crate::adapter;
 use crate::export::{Piece, ScaleEncoding, encode};
 use crate::import::ImportError;
 use crate::journal::{Entry, Written};
@@ -76,6 +79,21 @@ pub enum EngineError {
         /// Why.
         reason: String,
     },
+    /// A file of the source was written to while it was read.
+    #[error("{} has changed while it was read: the output would mix both versions", .0.display())]
+    SourceChanged(PathBuf),
+    /// A number that the type in which it is stored does not hold is needed for a weight (*unsupported* by the format).
+    #[error("tensor `{tensor}` in {file}: {reason}")]
+    TooLarge {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        file: String,
+        /// Which number.
+        reason: String,
+        /// What to do about it.
+        way_out: String,
+    },
     /// The source is not what the plan was made from.
     #[error("tensor `{0}` has gone from the source since the plan was made")]
     Vanished(String),
@@ -110,7 +128,7 @@ pub enum EngineError {
     #[error("cannot start {0} threads")]
     Threads(usize),
     /// The user asked to stop.
-    #[error("stopped; the same command goes on from here")]
+    #[error("Interrupted. Run the same command again to resume.")]
     Cancelled,
 }
 
@@ -121,18 +139,19 @@ impl EngineError {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
             EngineError::Import(error) => error.kind(),
+            EngineError::TooLarge { .. } => ErrorKind::Unsupported,
             EngineError::Weight { .. }
             | EngineError::Uncalibrated
             | EngineError::Unfit { .. }
             | EngineError::Foreseen { .. } => ErrorKind::Invalid,
-            EngineError::Vanished(_) | EngineError::Threads(_) => ErrorKind::Io,
+            EngineError::SourceChanged(_) | EngineError::Vanished(_) | EngineError::Threads(_) => ErrorKind::Io,
             EngineError::Cancelled => ErrorKind::Cancelled,
         }
     }
 
     /// Whether what was begun is of no use to a later run: with such a weight none could finish it.
     pub fn is_final(&self) -> bool {
-        matches!(self, EngineError::Weight { .. })
+        matches!(self, EngineError::Weight { .. } | EngineError::TooLarge { .. } | EngineError::SourceChanged(_))
     }
 
     /// The way out.
@@ -145,18 +164,21 @@ impl EngineError {
                 Some("download the file again, or make it again from the original model".to_owned())
             }
             EngineError::Weight { excludable: Some(layer), .. } => Some(format!(
-                "download the file again; to carry the layer over as it is, exclude it, and with it what loaders fuse \
-                 with it (q, k and v; gate and up): --exclude '{layer}'"
+                "download the file again, or make it again from the original model; --exclude '{layer}' with --no-verify keeps \
+                 the layer as it is, NaN included (exclude the layers that loaders fuse with it too: q, k and v; gate and up)"
             )),
-            EngineError::Vanished(_) => Some("do not change the source while it is read".to_owned()),
+            EngineError::SourceChanged(_) | EngineError::Vanished(_) => {
+                Some("run again, and do not change the source while it is read".to_owned())
+            }
+            EngineError::TooLarge { way_out, .. } => Some(way_out.clone()),
             EngineError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             EngineError::Unfit { output, .. } => Some(format!(
-                "`kvant verify {}` tells all; the same command with --no-verify gives the output its name all the same",
+                "`kvant verify {}` tells all; use --no-verify to keep the output anyway",
                 output.display()
             )),
             EngineError::Foreseen { way_out, .. } => {
                 let way_out = way_out.iter().map(String::as_str);
-                let ways: Vec<&str> = way_out.chain(["--no-verify makes it all the same"]).collect();
+                let ways: Vec<&str> = way_out.chain(["use --no-verify to continue anyway"]).collect();
                 Some(ways.join("; "))
             }
             EngineError::Threads(_) => Some("ask for fewer with --threads".to_owned()),
@@ -209,7 +231,19 @@ pub fn run(
     let done = bytes(&|job| output.is_adopted(job));
     progress.begin(done + bytes(&|job| !output.is_finished(job)), done);
     take_turns(threads, &left, |job| engine.finish_job(job, &jobs[job]))?;
+    refuse_changed(checkpoint)?;
     Ok(Done { jobs: jobs.len(), resumed })
+}
+
+/// Refuses a source that was written to since it was opened.
+///
+/// # Errors
+/// [`EngineError::SourceChanged`].
+pub(crate) fn refuse_changed(checkpoint: &Checkpoint) -> Result<(), EngineError> {
+    match checkpoint.changed_file() {
+        Some(file) => Err(EngineError::SourceChanged(file.to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// What every job needs.
@@ -369,7 +403,12 @@ pub(crate) fn file_of(checkpoint: &Checkpoint, tensor: &str, part: Option<&str>)
         (None, Some(file)) => file.path(),
         (None, None) => checkpoint.path(),
     };
-    path.display().to_string()
+    let merged: Vec<String> =
+        adapter::folders_of(checkpoint, tensor).iter().map(|folder| folder.display().to_string()).collect();
+    match merged.is_empty() {
+        true => path.display().to_string(),
+        false => format!("{} with {} merged into it", path.display(), merged.join(" and ")),
+    }
 }
 
 /// Bytes that are copied at a time.

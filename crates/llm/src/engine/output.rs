@@ -54,6 +54,24 @@ impl Placed {
         clear_away(&self.paths)
     }
 
+    /// Asks `gate` about an output that an earlier run made. One that it rejects loses its name and becomes unfinished again.
+    ///
+    /// # Errors
+    /// Those of the gate; the system's.
+    pub fn keep_if<E: From<OutputError>>(
+        self,
+        form: &Form,
+        gate: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<Placed, E> {
+        let Err(rejected) = gate(&self.paths.target) else { return Ok(self) };
+        let Paths { target, staging, .. } = &self.paths;
+        if let Form::File(_) = form {
+            fs::create_dir_all(staging).map_err(OutputError::io("create", staging))?;
+        }
+        fs::rename(target, self.paths.made(form)).map_err(OutputError::io("move", target))?;
+        Err(rejected)
+    }
+
     /// Ends it: a rerun finds an output that is in its way.
     ///
     /// # Errors
@@ -155,7 +173,10 @@ impl Output {
     }
 
     /// The same of whatever plan.
-    fn is_unacknowledged(target: &Path) -> Result<bool, OutputError> {
+    ///
+    /// # Errors
+    /// [`OutputError::NoName`].
+    pub fn is_unacknowledged(target: &Path) -> Result<bool, OutputError> {
         let paths = Paths::of(target)?;
         Ok(paths.target.exists() && Journal::peek(&paths.journal).whole)
     }
@@ -183,7 +204,7 @@ impl Output {
         // All bytes are looked at before the work, and when the output is replaced.
         Self::look(plan, source, claim.target(), overwrite, Look::Names)?;
         claim.refuse_other_plan(plan.fingerprint(), overwrite)?;
-        let Held { paths, journal, found, options } = claim.into_held();
+        let Held { paths, journal, found, given } = claim.into_held();
         if is_placed(plan, &paths) {
             clear_beside(&paths)?;
             return Ok(Begun::Finished(Placed { paths, _journal: journal }));
@@ -197,7 +218,7 @@ impl Output {
             }
             _ => {
                 let writer = fresh_writer(plan, &paths)?;
-                journal.begin(plan.fingerprint(), &options).map_err(failed)?;
+                journal.begin(plan.fingerprint(), &given).map_err(failed)?;
                 (writer, BTreeSet::new())
             }
         };
@@ -297,8 +318,12 @@ impl Output {
         acceptance: Acceptance,
     ) -> Result<Complete, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
-        plan.write_files(checkpoint, &paths.staging, &paths.journal)?;
+        let beside = plan.write_files(checkpoint, &paths.staging, &paths.journal)?;
         writer.finish(durability)?;
+        let geometry = plan.geometry();
+        let tensors =
+            geometry.files.iter().map(|file| file.name.as_str()).chain(geometry.index.iter().map(|(name, _)| *name));
+        manifest::refuse_others(&paths.staging, beside.into_iter().chain(tensors.map(PathBuf::from)))?;
         if acceptance == Acceptance::Verified {
             plan.accept(&paths.made(&plan.form()))?;
         }
@@ -339,10 +364,16 @@ fn is_placed(plan: &dyn Deliverable, paths: &Paths) -> bool {
     placed && Journal::peek(&paths.journal).is_whole(plan.fingerprint())
 }
 
-/// Removes what was replaced and what the output was made in.
+/// Removes what was replaced, what the output was made in, and why it had no name before.
 fn clear_beside(paths: &Paths) -> Result<(), OutputError> {
     remove_dir(&paths.replaced)?;
-    remove_dir(&paths.staging)
+    remove_dir(&paths.staging)?;
+    match fs::remove_file(&paths.report) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+            Err(OutputError::Io { action: "remove", path: paths.report.clone(), cause })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The same, and at last the journal.
@@ -386,7 +417,8 @@ pub(super) fn write_files(
     checkpoint: &Checkpoint,
     staging: &Path,
     journal: &Path,
-) -> Result<(), EngineError> {
+) -> Result<Vec<PathBuf>, EngineError> {
+    let mut written = Vec::new();
     let source = checkpoint.directory().unwrap_or_else(|| checkpoint.path());
     // Where the output lies inside the source, its journal is no file of the model.
     let own = |name: &Path| journal.file_name() == name.file_name();
@@ -395,18 +427,21 @@ pub(super) fn write_files(
     for name in checkpoint.extra_files()?.into_iter().filter(|name| !own(name) && !stale(name)) {
         let (from, to) = (source.join(&name), staging.join(&name));
         copy_anew(&from, &to).map_err(OutputError::io("copy", &from))?;
+        written.push(name);
     }
     for (name, bytes) in checkpoint.made_files().filter(|(name, _)| *name != "config.json") {
         let path = staging.join(name);
         fs::write(&path, bytes).map_err(OutputError::io("write", &path))?;
+        written.push(name.into());
     }
     for (name, value) in [("config.json", plan.config_with_parameters()), ("calibration.json", plan.record.clone())] {
         let Some(value) = value else { continue };
         let path = staging.join(name);
         let text = python_json::to_text(&value).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
         fs::write(&path, text + "\n").map_err(OutputError::io("write", &path))?;
+        written.push(name.into());
     }
-    Ok(())
+    Ok(written)
 }
 
 /// Copies what a file holds and not its permissions, which may be those of a download or of a read-only disk. Folders are made where

@@ -75,8 +75,7 @@ pub(super) fn check_room(outputs: &[(&dyn Deliverable, Paths)], beside: &[(Paths
     }
     for (paths, bytes) in beside {
         let needed = disks.entry(positioned::file_system(&paths.target)).or_insert_with(|| Needed::of(&paths.target));
-        let [_, _, blocks, _, _] = paths.beside();
-        needed.beside = needed.beside.saturating_add(bytes.saturating_sub(size(&blocks)));
+        needed.beside = needed.beside.saturating_add(bytes.saturating_sub(size(&paths.blocks())));
     }
     disks.values().try_for_each(Needed::check)
 }

@@ -1,5 +1,8 @@
 //! What keeps an output from being made.
 
+use super::given::changed;
+use super::output_paths::Paths;
+use crate::journal::Journal;
 use kvant_container::{ErrorKind, io_hint};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,10 +44,15 @@ pub enum OutputError {
         differing: Vec<Differing>,
     },
     /// An interrupted run with the same options has done work on another plan (*invalid*).
-    #[error("{} has an unfinished run of another source, recipe file, data or version of Kvant", .0.display())]
-    OtherRun(PathBuf),
+    #[error("{} has an unfinished run {}", path.display(), of_other(changed))]
+    OtherRun {
+        /// The output.
+        path: PathBuf,
+        /// What has changed since it began, where that is known.
+        changed: Vec<String>,
+    },
     /// The staging directory is not of Kvant's making (*invalid*).
-    #[error("{} is in the way: it is no unfinished output of Kvant", .0.display())]
+    #[error("{} exists and is not an unfinished output of Kvant", .0.display())]
     InTheWay(PathBuf),
     /// The disk has no room.
     #[error(
@@ -99,12 +107,29 @@ fn told(differing: &[Differing]) -> String {
     differing.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
+/// What an unfinished run is of, as a part of a sentence.
+fn of_other(changed: &[String]) -> String {
+    match changed {
+        [] => "of another source, recipe file, data or version of Kvant".to_owned(),
+        [one] => format!("that cannot be resumed, because {one} has changed since it started"),
+        [first @ .., last] => {
+            format!("that cannot be resumed, because {} and {last} have changed since it started", first.join(", "))
+        }
+    }
+}
+
 /// Who it is, as a part of a sentence.
 fn by(process: Option<u32>) -> String {
     process.map_or_else(String::new, |process| format!(" (process {process})"))
 }
 
 impl OutputError {
+    /// That the output has unfinished work of another plan; what has changed since then is looked up.
+    pub fn other_run(target: &Path) -> OutputError {
+        let found = Paths::of(target).map(|paths| Journal::peek(&paths.journal)).unwrap_or_default();
+        OutputError::OtherRun { path: target.to_owned(), changed: changed(&found.given) }
+    }
+
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -113,7 +138,7 @@ impl OutputError {
             | OutputError::IsSource(_)
             | OutputError::NoName(_)
             | OutputError::OtherOptions { .. }
-            | OutputError::OtherRun(_)
+            | OutputError::OtherRun { .. }
             | OutputError::InTheWay(_) => ErrorKind::Invalid,
             OutputError::Busy { .. } | OutputError::NoRoom { .. } | OutputError::Io { .. } => ErrorKind::Io,
         }
@@ -124,14 +149,18 @@ impl OutputError {
         match self {
             OutputError::Exists(_) => Some("choose another output with -o, or replace it with --overwrite".to_owned()),
             OutputError::NotReplaceable { .. } => Some(
-                "--overwrite removes what Kvant wrote and nobody has changed, nothing else: move the rest away, or choose another \
+                "--overwrite removes only unmodified files that Kvant wrote: move the others away, or choose another \
                  output with -o"
                     .to_owned(),
             ),
             OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another output with -o".to_owned()),
             OutputError::Busy { .. } => Some("wait for it, or stop it".to_owned()),
-            OutputError::OtherOptions { .. } | OutputError::OtherRun(_) => Some(
-                "what the unfinished run was given goes on with it, and --restart discards it and begins anew; or choose another \
+            OutputError::OtherRun { .. } => Some(
+                "restore what has changed to resume, use --restart to discard the unfinished run, or choose another output with -o"
+                    .to_owned(),
+            ),
+            OutputError::OtherOptions { .. } => Some(
+                "repeat the original options to resume, use --restart to discard the unfinished run, or choose another \
                  output with -o"
                     .to_owned(),
             ),

@@ -12,13 +12,23 @@ pub fn paths_beside(target: &Path) -> Vec<PathBuf> {
     Paths::of(target).map(|paths| paths.beside().to_vec()).unwrap_or_default()
 }
 
-/// The paths of an output: `name`, `name.partial/`, `name.partial.journal`, and `name.partial.replaced/` for what was there.
+/// Where a run reports why it does not give an output its name. The report stays until the output gets its name or is discarded.
+///
+/// # Errors
+/// [`OutputError::NoName`].
+pub fn rejection_report(target: &Path) -> Result<PathBuf, OutputError> {
+    Ok(Paths::of(target)?.report)
+}
+
+/// The paths of an output: `name`, `name.partial/`, `name.partial.journal`, `name.partial.replaced/` for what was there, and
+/// `name.partial.report.json` if it was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Paths {
     pub(super) target: PathBuf,
     pub(super) staging: PathBuf,
     pub(super) journal: PathBuf,
     pub(super) replaced: PathBuf,
+    pub(super) report: PathBuf,
 }
 
 impl Paths {
@@ -32,16 +42,29 @@ impl Paths {
             name.push(suffix);
             target.with_file_name(name)
         };
-        let (staging, journal, replaced) =
-            (beside(".partial"), beside(".partial.journal"), beside(".partial.replaced"));
-        Ok(Paths { target, staging, journal, replaced })
+        let (staging, journal, replaced, report) = (
+            beside(".partial"),
+            beside(".partial.journal"),
+            beside(".partial.replaced"),
+            beside(".partial.report.json"),
+        );
+        Ok(Paths { target, staging, journal, replaced, report })
     }
 
     /// All names beside the target's that are in use while it is made, the journal last.
-    pub(super) fn beside(&self) -> [PathBuf; 5] {
-        let statistics = StatisticsFile::beside(&self.target, String::new()).path().to_owned();
-        let blocks = State::directory(&self.target);
-        [self.staging.clone(), self.replaced.clone(), blocks, statistics, self.journal.clone()]
+    pub(super) fn beside(&self) -> [PathBuf; 6] {
+        let (staging, replaced, report) = (self.staging.clone(), self.replaced.clone(), self.report.clone());
+        [staging, replaced, report, self.blocks(), self.statistics(), self.journal.clone()]
+    }
+
+    /// Where the activations between blocks are kept.
+    pub(super) fn blocks(&self) -> PathBuf {
+        State::directory(&self.target)
+    }
+
+    /// Where the statistics of calibration are kept.
+    pub(super) fn statistics(&self) -> PathBuf {
+        StatisticsFile::beside(&self.target, String::new()).path().to_owned()
     }
 
     /// What will be renamed.

@@ -10,5 +10,5 @@ mod windows;
 pub use comparison::{Comparison, Mean};
 pub use error::EvaluationError;
 pub use evaluate::{DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_sequences};
-pub use text::tokenize;
+pub use text::{check_text, tokenize};
 pub use windows::{Window, windows};

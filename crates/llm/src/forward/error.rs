@@ -23,6 +23,9 @@ pub enum ForwardError {
         /// The rule, naming the layer or key it comes from.
         rule: String,
     },
+    /// Nothing says which model the tensors are.
+    #[error("the checkpoint has no config.json, which describes the model to run")]
+    NoConfig,
     /// A tensor that the architecture needs is not there.
     #[error("{place} has no {what}")]
     Missing {
@@ -114,6 +117,7 @@ impl ForwardError {
                 "nothing that runs the model works for it: evaluation, calibration, graphs and algorithms that look at data do \
                  not; `kvant plan` shows whether schemes without calibration fit its layers"
             }
+            ForwardError::NoConfig => "put the model's config.json next to its weights",
             ForwardError::Missing { .. } | ForwardError::Shape { .. } => {
                 "config.json and the tensors are not of the same model; `kvant inspect --all` lists what is there"
             }

@@ -8,6 +8,7 @@ use crate::import::{Import, StoredActivation};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
+use kvant_quant::counts::number;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
@@ -109,8 +110,7 @@ impl Quantizers {
         }
         let line = |((kind, scheme), count): ((usize, String), usize)| {
             let place = if kind < 2 { "layer" } else { "block" };
-            let plural = if count == 1 { "" } else { "s" };
-            format!("{} of {count} {place}{plural}: {scheme}", KINDS[kind])
+            format!("{} of {}: {scheme}", KINDS[kind], number(count, place))
         };
         counts.into_iter().map(line).collect()
     }

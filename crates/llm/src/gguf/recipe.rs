@@ -211,7 +211,7 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
     ];
     match given.into_iter().find(|(given, ..)| *given) {
         Some((_, option, reason)) => {
-            Err(RecipeError::unsupported(option, format!("has no meaning for GGUF: {reason}"), "leave it out"))
+            Err(RecipeError::unsupported(option, format!("does not apply to GGUF: {reason}"), "leave it out"))
         }
         None => Ok(()),
     }
@@ -312,7 +312,7 @@ mod tests {
             change(&mut settings);
             recipe(&settings).unwrap_err().to_string()
         };
-        assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("--kv-cache: has no meaning"));
+        assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("--kv-cache: does not apply"));
         assert!(with(|s| s.algorithm = Some(vec!["gptq".into()])).contains("does not make blocks"));
         assert!(with(|s| s.overrides = vec!["*=int4".parse().unwrap()]).contains("no type of a tensor"));
         let settings = Settings { algorithm: Some(vec![IMATRIX.to_owned()]), ..line("Q4_0") };

@@ -8,6 +8,9 @@ use std::f64::consts::TAU;
 /// The base where config.json states none.
 const DEFAULT_BASE: f64 = 10_000.0;
 
+/// The most components of a head that turn. Sizes of heads come from config.json, and no tensor need be as large.
+const MOST_COMPONENTS: usize = 1 << 16;
+
 /// Factors that divide the frequencies, as tensors of their own: names and values.
 pub(super) type Factors = Vec<(&'static str, Vec<f32>)>;
 
@@ -81,6 +84,13 @@ pub(super) fn factors(facts: &Facts<'_>) -> Result<Factors, ConfigError> {
 /// Llama 3's scaling: component `i` of `d` has the wavelength `2 pi theta^(2i/d)`. Short ones are left alone, long ones are
 /// stretched by `factor`, between the two bounds the frequency is interpolated.
 fn llama3(facts: &Facts<'_>, rope: &RopeParameters, dim: usize) -> Result<Vec<f32>, ConfigError> {
+    if dim > MOST_COMPONENTS {
+        return Err(ConfigError::Invalid {
+            key: "head_dim".to_owned(),
+            expected: format!("at most {MOST_COMPONENTS} where rotary embeddings are scaled"),
+            found: dim.to_string(),
+        });
+    }
     let theta = rope.theta.unwrap_or(DEFAULT_BASE);
     let factor = rope.factor.unwrap_or(8.0);
     let (low, high) = (rope.low_freq_factor.unwrap_or(1.0), rope.high_freq_factor.unwrap_or(4.0));

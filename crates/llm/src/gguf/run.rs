@@ -5,12 +5,12 @@ use super::carried::{Carried, blocks};
 use super::codec;
 use super::plan::{Content, GgufPlan, PlannedTensor, Reason, Slab};
 use super::source::{SourceTensors, read};
-use crate::engine::{Done, EngineError, Output, Progress, file_of, take_turns};
+use crate::engine::{Done, EngineError, Output, Progress, file_of, refuse_changed, take_turns};
 use crate::import::PackedMatrix;
 use crate::journal::{Entry, Written};
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::Checkpoint;
-use kvant_numeric::ggml::{GgmlType, quantize};
+use kvant_numeric::ggml::{GgmlType, first_saturated, quantize};
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -51,11 +51,19 @@ pub fn run(
         progress.advance(&plan.tensors[job].name, plan.tensors[job].elements());
         Ok(())
     })?;
+    refuse_changed(checkpoint)?;
     Ok(Done { jobs: jobs.len(), resumed })
 }
 
 fn vanished(what: &str) -> EngineError {
     EngineError::Vanished(what.to_owned())
+}
+
+/// A weight that cannot be stored, in words.
+fn weight_in_words(task: &SlabTask<'_>, band: &Band, values: &[f32], at: usize) -> String {
+    let columns = task.slab.out_columns().max(1);
+    let (row, column) = (band.rows.start + at / columns, at % columns);
+    format!("the weight of output {row}, input {column} is {:e}", values[at])
 }
 
 /// What every tensor needs.
@@ -141,10 +149,13 @@ impl Work<'_> {
         }
         SCRATCH.with_borrow_mut(|(values, bytes)| {
             read(self.isa, &task.matrix, task.slab, band, values);
-            self.refuse_no_numbers(task, band, values)?;
+            let magnitude = self.magnitude(task, band, values)?;
             bytes.clear();
             bytes.resize(band.rows.len() * task.row_bytes, 0);
             quantize(self.isa, task.kind, task.slab.out_columns(), values, task.importance, bytes);
+            if magnitude >= task.kind.safe_magnitude() {
+                self.refuse_saturated(task, band, values, bytes)?;
+            }
             self.write(task.index, task.offset + band.rows.start * task.row_bytes, bytes)
         })
     }
@@ -163,23 +174,54 @@ impl Work<'_> {
         self.write(task.index, task.offset + band.rows.start * task.row_bytes, &bytes)
     }
 
-    /// Values that are no numbers have no code.
-    fn refuse_no_numbers(&self, task: &SlabTask<'_>, band: &Band, values: &[f32]) -> Result<(), EngineError> {
+    /// The largest magnitude of values. Those that are no numbers have no code, and are refused.
+    fn magnitude(&self, task: &SlabTask<'_>, band: &Band, values: &[f32]) -> Result<f32, EngineError> {
         // Without its sign a float's bits rise with its size, infinity and NaN last: a maximum of integers vectorises.
         const MAGNITUDE: u32 = 0x7fff_ffff;
-        if values.iter().map(|value| value.to_bits() & MAGNITUDE).max() < Some(f32::INFINITY.to_bits()) {
-            return Ok(());
+        let magnitude = f32::from_bits(values.iter().map(|value| value.to_bits() & MAGNITUDE).max().unwrap_or(0));
+        if magnitude.is_finite() {
+            return Ok(magnitude);
         }
-        let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
-        let columns = task.slab.out_columns().max(1);
-        let (row, column) = (band.rows.start + at / columns, at % columns);
-        Err(self.weight_error(task, format!("the weight of output {row}, input {column} is {}", values[at])))
+        let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
+        Err(self.weight_error(task, weight_in_words(task, band, values, at)))
     }
 
-    fn weight_error(&self, task: &SlabTask<'_>, reason: String) -> EngineError {
+    /// Refuses blocks that do not hold their values: a scale saturates.
+    fn refuse_saturated(
+        &self,
+        task: &SlabTask<'_>,
+        band: &Band,
+        values: &[f32],
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let Some(at) = first_saturated(task.kind, values, bytes) else { return Ok(()) };
+        let (tensor, file) = self.source_of(task);
+        let what = match task.kind {
+            GgmlType::F16 | GgmlType::Bf16 => "value",
+            _ => "scale",
+        };
+        let (kind, name) = (task.kind, &task.tensor.name);
+        let reason = format!(
+            "{}, which needs a {what} beyond the largest that {kind} can store",
+            weight_in_words(task, band, values, at)
+        );
+        let way_out = format!(
+            "store the tensor in another type, with --override '{name}=BF16', or keep that of the source, with \
+             --exclude '{name}'"
+        );
+        Err(EngineError::TooLarge { tensor, file, reason, way_out })
+    }
+
+    /// The tensor that a slab is made of, and its file.
+    fn source_of(&self, task: &SlabTask<'_>) -> (String, String) {
         let tensor = self.tensors.name(task.slab).to_owned();
         let part = self.tensors.packed(task.slab).and_then(PackedMatrix::tensor_name);
         let file = file_of(self.checkpoint, &tensor, part);
+        (tensor, file)
+    }
+
+    fn weight_error(&self, task: &SlabTask<'_>, reason: String) -> EngineError {
+        let (tensor, file) = self.source_of(task);
         // A type that a recipe or its mix chose can be left to the source.
         let chosen = matches!(task.tensor.reason, Reason::Mix | Reason::Override | Reason::FallBack { .. });
         EngineError::Weight { tensor, excludable: chosen.then(|| task.tensor.name.clone()), file, reason }

@@ -7,6 +7,10 @@ use kvant_container::ErrorKind;
 /// The hint for files that contradict themselves.
 const DAMAGED: &str = "the checkpoint is damaged, or not what its config.json says: download it again";
 
+/// The hint for adapters that contradict themselves or the model.
+const DAMAGED_ADAPTER: &str = "the adapter is damaged, its two files are not of one training, or it was trained on another model: download both files \
+     again, or name its own model";
+
 /// An error of reading a quantized checkpoint. Names the tensor, module or field.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
@@ -14,6 +18,14 @@ pub enum ImportError {
     #[error("{place}: {reason}")]
     Invalid {
         /// The tensor, module or field.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An adapter contradicts itself, or the model.
+    #[error("{place}: {reason}")]
+    Adapter {
+        /// The adapter, or the tensor and its file.
         place: String,
         /// What is wrong with it.
         reason: String,
@@ -38,6 +50,10 @@ impl ImportError {
         ImportError::Invalid { place: place.into(), reason: reason.into() }
     }
 
+    pub(crate) fn adapter(place: impl Into<String>, reason: impl Into<String>) -> ImportError {
+        ImportError::Adapter { place: place.into(), reason: reason.into() }
+    }
+
     pub(crate) fn unsupported(
         place: impl Into<String>,
         reason: impl Into<String>,
@@ -59,7 +75,7 @@ impl ImportError {
     /// Whether the input is wrong, or only not supported.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            ImportError::Invalid { .. } => ErrorKind::Invalid,
+            ImportError::Invalid { .. } | ImportError::Adapter { .. } => ErrorKind::Invalid,
             ImportError::Unsupported { .. } => ErrorKind::Unsupported,
             ImportError::File(error) => error.kind(),
         }
@@ -69,6 +85,7 @@ impl ImportError {
     pub fn hint(&self) -> Option<String> {
         match self {
             ImportError::Invalid { .. } => Some(DAMAGED.to_owned()),
+            ImportError::Adapter { .. } => Some(DAMAGED_ADAPTER.to_owned()),
             ImportError::Unsupported { hint, .. } => Some(hint.clone()),
             ImportError::File(error) => error.hint(),
         }

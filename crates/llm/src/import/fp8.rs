@@ -160,7 +160,8 @@ pub(crate) fn scale_block(
     stated: Option<(usize, usize)>,
 ) -> Option<(usize, usize)> {
     let (down, across) = match *shape {
-        [] | [1] => return Some((rows, columns)),
+        // The parts of a block are divided by, be the weight empty.
+        [] | [1] => return Some((rows.max(1), columns.max(1))),
         [down] => (down, 1),
         [down, across] => (down, across),
         _ => return None,
@@ -168,4 +169,17 @@ pub(crate) fn scale_block(
     let fits = |(r, c): &(usize, usize)| rows.div_ceil(*r) == down && columns.div_ceil(*c) == across;
     let even = (down > 0 && across > 0).then(|| (rows.div_ceil(down.max(1)), columns.div_ceil(across.max(1))));
     [stated, Some((128, 128)), even].into_iter().flatten().filter(|(r, c)| *r > 0 && *c > 0).find(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_never_empty() {
+        assert_eq!(scale_block(&[1], 0, 64, None), Some((1, 64)));
+        assert_eq!(scale_block(&[2, 3], 32, 40, Some((16, 16))), Some((16, 16)));
+        assert_eq!(scale_block(&[2, 3], 32, 40, None), Some((16, 14)));
+        assert_eq!(scale_block(&[2, 3], 0, 0, Some((16, 16))), None);
+    }
 }

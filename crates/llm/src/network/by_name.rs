@@ -13,6 +13,9 @@ use crate::family::{Family, Orientation, Role};
 use crate::glob::Glob;
 use crate::model_config::ModelConfig;
 
+/// The longest dimension that is believed of a tensor without data: more rows than any model has.
+const MOST_WITHOUT_DATA: usize = 1 << 24;
+
 /// The network, or `None` if no tensor is named as the family names its blocks.
 pub(super) fn recognise(family: &'static Family, config: &ModelConfig, tensors: &[TensorMeta]) -> Option<Network> {
     let names = Names::new(family);
@@ -78,6 +81,11 @@ impl<'t> Builder<'t> {
     }
 
     fn add_weight(&mut self, at: usize, named: &Named) -> Place {
+        // With a dimension of 0 no data bound the others: rows or experts of such a tensor must not be counted.
+        let shape = &self.tensors[at].shape;
+        if shape.contains(&0) && shape.iter().any(|length| *length > MOST_WITHOUT_DATA) {
+            return Place::Other(self.surroundings.reason(&self.tensors[at]));
+        }
         let place = match (named.entry, named.suffix) {
             (Entry::Embedding, Suffix::Slot(Slot::Weight)) => return Place::Embedding,
             (Entry::Positions, Suffix::Slot(Slot::Weight)) => return Place::Positions,

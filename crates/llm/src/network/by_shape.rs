@@ -265,7 +265,7 @@ fn notices(
     let name = config.model_types.first().or(config.architectures.first());
     let unknown = match family {
         Some(family) => Notice::ForeignNames { family: family.name },
-        None => Notice::UnknownArchitecture { name: name.cloned().unwrap_or_else(|| "?".to_owned()) },
+        None => name.map_or(Notice::NoArchitecture, |name| Notice::UnknownArchitecture { name: name.clone() }),
     };
     let mut notices = vec![unknown];
     notices.extend(super::common_notices(tensors, places));

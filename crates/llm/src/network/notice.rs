@@ -1,11 +1,14 @@
 //! What recognition has to tell the user. Notices are not errors: the model can be quantized, with the limits they
 //! state.
 
+use kvant_quant::counts::number;
 use std::fmt;
 
 /// Something about a checkpoint that the user should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
+    /// config.json is missing or names no architecture.
+    NoArchitecture,
     /// The architecture has no description.
     UnknownArchitecture {
         /// What config.json calls it.
@@ -68,6 +71,10 @@ impl fmt::Display for Notice {
                 "no description of the architecture `{name}`: linear layers are recognised by shape \
                  and name, and only data-free schemes are possible"
             ),
+            Notice::NoArchitecture => f.write_str(
+                "config.json is missing or names no architecture: linear layers are recognised by shape and name, and only \
+                 data-free schemes are possible",
+            ),
             Notice::ForeignNames { family } => write!(
                 f,
                 "config.json says `{family}`, but the tensors are named otherwise: linear layers are recognised by \
@@ -80,24 +87,25 @@ impl fmt::Display for Notice {
             ),
             Notice::ExtraLayers { tensors } => write!(
                 f,
-                "{tensors} tensors of layers past the last block (multi-token prediction) are kept as they are"
+                "{} of layers past the last block (multi-token prediction): kept unchanged",
+                number(*tensors, "tensor")
             ),
             Notice::BlockCount { found, stated } => {
                 write!(f, "config.json states {stated} blocks, the checkpoint has {found}")
             }
             Notice::NoHead => f.write_str("no output head: this looks like the checkpoint of a base model"),
             Notice::AlreadyQuantized { tensors, first } => {
-                write!(f, "{tensors} tensors are quantized already and kept as they are, the first is `{first}`")
+                write!(f, "{} already quantized: kept unchanged, starting with `{first}`", number(*tensors, "tensor"))
             }
             Notice::Unrecognised { tensors, first } => write!(
                 f,
-                "{tensors} tensors are not part of the family's description and kept as they are, the first is \
-                 `{first}`"
+                "{} not part of the family's description: kept unchanged, starting with `{first}`",
+                number(*tensors, "tensor")
             ),
             Notice::UnknownExperts { tensors, first } => write!(
                 f,
-                "{tensors} three-dimensional expert tensors are kept as they are, the first is `{first}`: their layout is \
-                 not known"
+                "{} of unknown layout: kept unchanged, starting with `{first}`",
+                number(*tensors, "three-dimensional expert tensor")
             ),
         }
     }

@@ -35,8 +35,15 @@ pub(crate) fn is_embedding_name(module: &str) -> bool {
         return true;
     }
     let last = leaf.rsplit('_').next().unwrap_or(leaf);
-    let is_table = leaf.split('_').any(|word| TABLES.contains(&word)) || matches!(last, "token" | "tokens");
+    let is_table = leaf.split('_').any(|word| TABLES.contains(&word)) || is_list_of_tokens(module, leaf);
     is_table && !WORKS_ON_TABLES.contains(&last)
+}
+
+/// Learned tokens, `mask_tokens`, stand outside of blocks. In them, and behind `to`, are layers that make tokens: `attn.to_tokens`.
+fn is_list_of_tokens(module: &str, leaf: &str) -> bool {
+    let (mut words, last) = (leaf.split('_'), leaf.rsplit('_').next());
+    let is_in_block = module.split('.').any(|part| parse_index(part).is_some());
+    matches!(last, Some("token" | "tokens")) && words.next() != Some("to") && !is_in_block
 }
 
 #[cfg(test)]
@@ -69,6 +76,8 @@ mod tests {
             "embeddings_project",
             "encoder.embedding_hidden_mapping_in",
             "remembering",
+            "blocks.3.attn.to_tokens",
+            "decoder.to_tokens",
         ] {
             assert!(!is_embedding_name(layer), "{layer}");
         }

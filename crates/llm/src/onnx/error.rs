@@ -29,6 +29,14 @@ pub enum OnnxExportError {
         /// A weight, or a scale.
         what: &'static str,
     },
+    /// No operator and no loader has codes of a layer's weight.
+    #[error("layer `{layer}`: an ONNX graph cannot store codes of `{scheme}`")]
+    Weight {
+        /// The layer.
+        layer: String,
+        /// The scheme.
+        scheme: String,
+    },
     /// The activations of a layer are quantized in a way that has no nodes.
     #[error("layer `{layer}`: an ONNX graph has no nodes that quantize an {side} as `{scheme}`")]
     Activations {
@@ -61,9 +69,10 @@ impl OnnxExportError {
             OnnxExportError::Forward(error) => error.kind(),
             OnnxExportError::File(error) => error.kind(),
             OnnxExportError::Codes { .. } | OnnxExportError::NotFinite { .. } => ErrorKind::Invalid,
-            OnnxExportError::Activations { .. } | OnnxExportError::Attention | OnnxExportError::Unsupported { .. } => {
-                ErrorKind::Unsupported
-            }
+            OnnxExportError::Weight { .. }
+            | OnnxExportError::Activations { .. }
+            | OnnxExportError::Attention
+            | OnnxExportError::Unsupported { .. } => ErrorKind::Unsupported,
         }
     }
 
@@ -75,6 +84,9 @@ impl OnnxExportError {
             OnnxExportError::Codes { .. } | OnnxExportError::NotFinite { .. } => {
                 Some("`kvant verify` tells what is wrong with the checkpoint".to_owned())
             }
+            OnnxExportError::Weight { .. } => Some(
+                "choose another scheme, such as int8:channel or int4:g32; --format fake writes floats for evaluation".to_owned(),
+            ),
             OnnxExportError::Activations { .. } => Some(
                 "--weights-only writes the quantized weights and leaves activations in float; graphs hold static int8, int16 and fp8 \
                  (`int8:tensor!static`), and dynamic uint8 (`uint8:tensor:zp!dynamic`)"

@@ -24,4 +24,4 @@ mod weights;
 
 pub use decoder::{Exported, check, export};
 pub use error::OnnxExportError;
-pub use quantizers::check_activations;
+pub use quantizers::check_schemes;

@@ -62,16 +62,19 @@ impl Nodes {
     }
 }
 
-/// Whether a graph can quantize activations as these schemes of layers and of attention do.
+/// Whether a graph can hold codes of weights, and quantize activations, as these schemes of layers and of attention do.
 ///
 /// # Errors
-/// [`OnnxExportError::Activations`] for the first that has no nodes, [`OnnxExportError::Attention`] for quantized attention, whose
-/// keys and values the graph keeps in float.
-pub fn check_activations<'l>(
+/// [`OnnxExportError::Weight`] for weights of a scheme for evaluation only, [`OnnxExportError::Activations`] for the first activation
+/// that has no nodes, [`OnnxExportError::Attention`] for quantized attention, whose keys and values the graph keeps in float.
+pub fn check_schemes<'l>(
     layers: impl IntoIterator<Item = (&'l str, LayerScheme)>,
     attention: &AttentionScheme,
 ) -> Result<(), OnnxExportError> {
     for (layer, scheme) in layers {
+        if scheme.weight.is_for_evaluation_only() {
+            return Err(OnnxExportError::Weight { layer: layer.to_owned(), scheme: scheme.weight.to_string() });
+        }
         for (side, scheme) in [("input", scheme.input), ("output", scheme.output)] {
             scheme.map_or(Ok(()), |scheme| nodes_of(layer, side, scheme).map(|_| ()))?;
         }
@@ -210,11 +213,16 @@ mod tests {
             assert_eq!(nodes(text), None, "{text}");
         }
         let layer = ("model.fc", "int8:channel+int8:channel!dynamic".parse().unwrap());
-        let error = check_activations([layer], &AttentionScheme::default()).unwrap_err();
+        let error = check_schemes([layer], &AttentionScheme::default()).unwrap_err();
         let hint = error.hint().unwrap();
         assert!(error.to_string().contains("`model.fc`") && hint.contains("--weights-only"), "{error}: {hint}");
+        for evaluated in ["int16:tensor", "mx6"] {
+            let error =
+                check_schemes([("model.fc", evaluated.parse().unwrap())], &AttentionScheme::default()).unwrap_err();
+            assert!(error.to_string().contains(&format!("`{evaluated}`")), "{error}");
+        }
         let query = Some("e4m3:tensor!static".parse().unwrap());
-        let error = check_activations([], &AttentionScheme { query, ..AttentionScheme::default() }).unwrap_err();
+        let error = check_schemes([], &AttentionScheme { query, ..AttentionScheme::default() }).unwrap_err();
         assert!(error.hint().unwrap().contains("--kv-cache"), "{error}");
     }
 }

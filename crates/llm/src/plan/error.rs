@@ -57,7 +57,7 @@ pub enum PlanError {
         reason: String,
     },
     /// Something is said of layers that there are none of (*invalid*).
-    #[error("no {} matches `{pattern}`, {}", idle_what(*excludes), idle_why(*excludes))]
+    #[error("no layer matches `{pattern}`, given with {}", idle_option(*excludes))]
     IdleOverride {
         /// The pattern.
         pattern: String,
@@ -268,12 +268,8 @@ fn method_text(method: &Option<String>) -> String {
     method.as_ref().map_or_else(String::new, |method| format!(" ({method})"))
 }
 
-fn idle_what(excludes: bool) -> &'static str {
-    if excludes { "layer" } else { "linear layer" }
-}
-
-fn idle_why(excludes: bool) -> &'static str {
-    if excludes { "which is to be excluded" } else { "which a scheme of its own is asked for" }
+fn idle_option(excludes: bool) -> &'static str {
+    if excludes { "--exclude" } else { "--override" }
 }
 
 impl PlanError {

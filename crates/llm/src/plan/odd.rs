@@ -8,6 +8,7 @@ use crate::family::Orientation;
 use crate::network::{Linear, Notice};
 use crate::recipe::Decision;
 use kvant_container::Dtype;
+use kvant_quant::counts::number;
 use kvant_quant::scheme::LayerScheme;
 use std::collections::BTreeMap;
 
@@ -167,7 +168,6 @@ fn stays(modules: &[String]) -> String {
     let first = modules.first().map_or("", String::as_str);
     match modules.len() {
         1 => format!("`{first}` stays"),
-        2 => format!("`{first}` and one more layer stay"),
-        count => format!("`{first}` and {} more layers stay", count - 1),
+        count => format!("`{first}` and {} stay", number(count - 1, "more layer")),
     }
 }

@@ -128,7 +128,7 @@ impl Recipe {
         };
         // Files have it whatever the export: what an output says of how it was made is a recipe too.
         if line.pack_method.is_some() && recipe.export() != Export::Quark && !recipe.also.contains(&Export::Quark) {
-            let reason = format!("has a meaning for the layout quark only, and {} is written", recipe.export());
+            let reason = format!("applies only to the layout quark, and {} is written", recipe.export());
             return Err(RecipeError::invalid("--pack-method", reason, "leave it out, or add --format quark"));
         }
         Ok(recipe)

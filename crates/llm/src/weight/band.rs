@@ -23,9 +23,13 @@ impl Band {
     }
 }
 
-/// Splits a matrix along one axis into bands of about `target` elements, each but the last a multiple of `unit` long.
+/// Splits a matrix along one axis into bands of about `target` elements, each but the last a multiple of `unit` long. A matrix without
+/// elements has none, whatever its other dimension.
 pub fn bands(rows: usize, columns: usize, axis: BandAxis, unit: usize, target: usize) -> Vec<Band> {
     let whole = Band { rows: 0..rows, columns: 0..columns };
+    if whole.is_empty() {
+        return Vec::new();
+    }
     let (length, other) = match axis {
         BandAxis::Rows => (rows, columns),
         BandAxis::Columns => (columns, rows),
@@ -66,6 +70,8 @@ mod tests {
                 assert!(part.rows.len() % unit == 0 || part.columns.len() % unit == 0);
             }
         }
-        assert_eq!(bands(0, 5, BandAxis::Rows, 1, 10), vec![]);
+        for axis in [BandAxis::Rows, BandAxis::Columns] {
+            assert_eq!((bands(0, 1 << 60, axis, 1, 10), bands(1 << 60, 0, axis, 1, 10)), (vec![], vec![]));
+        }
     }
 }

@@ -110,6 +110,47 @@ fn rows_of_no_use_are_counted_and_told() {
 }
 
 #[test]
+fn few_tokens_are_warned_of() {
+    let warned = |rows: usize| {
+        let files = Files::new();
+        let data = load(&Options::new([files.add("a.jsonl", "\"one\"\n".repeat(rows))], rows, 64)).unwrap();
+        data.provenance.warnings().iter().any(|warning| warning.to_string().contains("tokens in all"))
+    };
+    assert!(warned(10) && !warned(512));
+    let one = Warning::Scarce { tokens: 1 }.to_string();
+    assert!(one.contains("only 1 token in all"), "{one}");
+}
+
+#[test]
+fn the_beginning_tells_what_loading_would_refuse() {
+    let files = Files::new();
+    let options = |name: &str, bytes: &[u8]| Options::new([files.add(name, bytes)], 4, 16);
+    for (name, bytes) in [
+        ("a.jsonl", &b""[..]),
+        ("a.json", b"[]"),
+        ("a.txt", b""),
+        ("a.jsonl", b"{}"),
+        ("a.jsonl", b"{}\n{}\nx"),
+        ("a.txt", b"text \xff\xfe and more"),
+        ("a.txt.gz", b"no gzip"),
+        ("a.npy", b"no array"),
+    ] {
+        let options = options(name, bytes);
+        let (seen, loaded) = (options.check().unwrap_err(), load(&options).unwrap_err());
+        assert_eq!(seen.to_string(), loaded.to_string(), "{name}");
+    }
+    for (name, bytes) in [("b.txt", &b"A text."[..]), ("b.jsonl", b"{}\n{\"text\": \"a\"}\n"), ("b.json", b"[\"a\"]")] {
+        options(name, bytes).check().unwrap();
+    }
+    // A character that the look at the beginning cuts in two is no fault.
+    options("c.txt", "\u{e4}".repeat(100_000).as_bytes()).check().unwrap();
+    options("d.txt", format!("x{}", "\u{e4}".repeat(100_000)).as_bytes()).check().unwrap();
+    let named = Options { column: Some("nope".to_owned()), ..options("b.txt", b"A text.") };
+    assert!(matches!(named.check(), Err(CalibrationDataError::NoFields { .. })));
+    assert!(matches!(load(&named), Err(CalibrationDataError::NoFields { .. })));
+}
+
+#[test]
 fn data_of_no_use_at_all_are_refused_with_the_reasons() {
     for (name, bytes) in [("a.jsonl", ""), ("a.json", "[]"), ("a.txt", ""), ("a.jsonl", "{}\n{}\nx")] {
         let error = samples(name, bytes).unwrap_err();
@@ -182,5 +223,6 @@ fn provenance_names_what_was_read() {
     });
     assert_eq!((&json["files"][0], json["files"].as_array().unwrap().len()), (&first, 2));
     assert_eq!((json["samples"].as_u64(), json["files"][1]["rows_read"].as_u64()), (Some(3), Some(1)));
-    assert_eq!(data.provenance.warnings(), []);
+    let tokens = data.sequences.iter().map(Vec::len).sum();
+    assert_eq!(data.provenance.warnings(), [Warning::Scarce { tokens }]);
 }

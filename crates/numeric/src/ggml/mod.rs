@@ -24,6 +24,7 @@ mod q3_k;
 mod q4_k;
 mod q6_k;
 mod q8_0;
+mod saturation;
 mod scale;
 mod symmetric;
 mod symmetric_fit;
@@ -32,6 +33,7 @@ mod ternary;
 mod tile;
 
 pub use coded::{Coded, Parts, PartsMut};
+pub use saturation::first_saturated;
 
 use crate::simd::Isa;
 use block::{Layout, Rows};

@@ -77,6 +77,7 @@ fn without_integers(placement: &Placement) -> Placement {
     left.weights.retain(|_, weight| !weight.scheme.element.is_integer());
     left.activations.values_mut().for_each(|activation| activation.provider = None);
     left.biases.clear();
+    left.float_biases.clear();
     // They are superfluous before codes only.
     left.dropped.clear();
     left

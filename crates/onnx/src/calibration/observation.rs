@@ -175,7 +175,9 @@ impl Placement {
             tensors.contains(name) || provider.is_some_and(|p| tensors.contains(p))
         };
         self.activations.retain(|name, a| !gone(name, a.provider.as_deref()));
-        self.biases.retain(|_, bias| !tensors.contains(&bias.input));
+        for biases in [&mut self.biases, &mut self.float_biases] {
+            biases.retain(|_, bias| !tensors.contains(&bias.input));
+        }
     }
 }
 

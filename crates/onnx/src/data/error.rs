@@ -80,6 +80,12 @@ pub enum DataError {
     /// A text that describes no preprocessing.
     #[error("preprocessing: {0}")]
     Preprocessing(String),
+    /// Steps for images, and data that are none.
+    #[error("--preprocess and --data {data} exclude each other: there are no images")]
+    IdlePreprocessing {
+        /// What the data are.
+        data: String,
+    },
     /// No sample at all.
     #[error("the data have no samples")]
     Empty,
@@ -107,6 +113,17 @@ impl DataError {
                 "mend or leave out the sample; where it is an attention mask, write the type's lowest number in place of minus infinity",
             ),
             Self::NoRandom { .. } => Some("give real data: random values say little about ranges anyway"),
+            Self::IdlePreprocessing { .. } => {
+                Some("leave --preprocess out: arrays are given to the model as they are; or name a folder of images")
+            }
+            Self::Empty => Some("name data with one sample at least"),
+            Self::Invalid { file, .. } if file.is_dir() => Some("name the folder that the samples are in"),
+            Self::Invalid { .. } => {
+                Some("copy the file again if it was cut short, or write it again, e.g. with numpy.savez")
+            }
+            Self::Unsupported { .. } => Some(
+                "give an .npz, .npy or .safetensors file of plain numbers, e.g. numpy.savez('data.npz', x=x.astype('float32')), a folder of such files, or images where the model has one input",
+            ),
             Self::Preprocessing(_) => {
                 Some("for example size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,layout=nchw")
             }

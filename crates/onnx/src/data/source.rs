@@ -61,6 +61,9 @@ impl Source {
     /// Opens the data for a model's inputs. Names, shapes and numbers of samples are checked here; values are read later.
     pub fn open(&self, inputs: &[Input], options: &DataOptions) -> Result<Samples, DataError> {
         let (columns, random) = match self {
+            Self::Random(_) if options.preprocessing.is_some() => {
+                return Err(DataError::IdlePreprocessing { data: "random".to_owned() });
+            }
             Self::Random(distribution) => (random(inputs, *distribution, options)?, true),
             Self::Path(path) => (columns(path, inputs, options)?, false),
         };
@@ -109,6 +112,9 @@ fn columns(path: &Path, inputs: &[Input], options: &DataOptions) -> Result<Colum
     let images: Vec<PathBuf> = files.iter().filter(|file| is_image(file)).cloned().collect();
     if !images.is_empty() {
         return self::images(path, inputs, images, options);
+    }
+    if options.preprocessing.is_some() {
+        return Err(DataError::IdlePreprocessing { data: path.display().to_string() });
     }
     let mut arrays = arrays(&files)?;
     arrays.retain(|stored| Some(&stored.name) != options.labels.as_ref());

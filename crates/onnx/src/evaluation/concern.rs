@@ -7,6 +7,9 @@ use super::report::Report;
 /// An output below it has lost so much that few uses survive.
 pub const LOW_SQNR_DB: f64 = 15.0;
 
+/// What takes the rest where sums can saturate.
+const SATURATED: &str = "sums of products with int8 weights saturate in onnxruntime's kernels on this processor";
+
 /// Share of samples whose top class may change before that is told.
 const MOST_CHANGED: f64 = 0.1;
 
@@ -19,6 +22,13 @@ pub enum Concern {
         name: String,
         /// Its SQNR in dB; not a number where the quantized model computes none.
         sqnr_db: f64,
+        /// The SQNR without graph optimizations, where it is much better, and what takes the rest.
+        unoptimized: Option<(f64, Kernels)>,
+    },
+    /// ONNX Runtime opens it with its graph optimizations and does not run it.
+    Fails {
+        /// What ONNX Runtime says.
+        problem: String,
     },
     /// The class that scores highest changed often.
     Classes {
@@ -27,26 +37,50 @@ pub enum Concern {
     },
 }
 
+/// Why a session with graph optimizations is worse than one without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernels {
+    /// Sums of products saturate on this processor.
+    Saturate,
+    /// For another reason.
+    Differ,
+}
+
 impl Concern {
-    /// What is to be doubted of an evaluation.
-    pub fn of(report: &Report) -> Vec<Self> {
+    /// What is to be doubted of an evaluation of a model that ONNX Runtime should run, or that others should (`elsewhere`).
+    /// `saturates` tells whether the model has products that can saturate.
+    pub fn of(report: &Report, saturates: bool, elsewhere: bool) -> Vec<Self> {
         let low = |sqnr_db: f64| sqnr_db.is_nan() || sqnr_db < LOW_SQNR_DB;
         let outputs = report.outputs.iter().filter(|output| low(output.sqnr_db));
-        let outputs = outputs.map(|output| Self::Output { name: output.name.clone(), sqnr_db: output.sqnr_db });
+        let kernels = if saturates { Kernels::Saturate } else { Kernels::Differ };
+        let outputs = outputs.map(|output| Self::Output {
+            name: output.name.clone(),
+            sqnr_db: output.sqnr_db,
+            unoptimized: output.much_better_db().map(|db| (db, kernels)),
+        });
+        let fails = report.optimized_fails.iter().filter(|_| !elsewhere);
+        let fails = fails.map(|problem| Self::Fails { problem: problem.clone() });
         let changed = report.top1_agreement.map(|same| 1.0 - same).filter(|changed| *changed > MOST_CHANGED);
-        outputs.chain(changed.map(|changed| Self::Classes { changed })).collect()
+        fails.chain(outputs).chain(changed.map(|changed| Self::Classes { changed })).collect()
     }
 }
 
 impl fmt::Display for Concern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Output { name, sqnr_db } if sqnr_db.is_nan() => {
-                write!(f, "output `{name}` has NaN where the float model has numbers")
+            Self::Output { name, sqnr_db, unoptimized } => {
+                match sqnr_db.is_nan() {
+                    true => write!(f, "output `{name}` has NaN where the float model has numbers")?,
+                    false => write!(f, "output `{name}` has an SQNR of {sqnr_db:.1} dB, below {LOW_SQNR_DB:.0} dB")?,
+                }
+                let Some((better, kernels)) = unoptimized else { return Ok(()) };
+                write!(f, "; without graph optimizations it has {better:.1} dB: ")?;
+                match kernels {
+                    Kernels::Saturate => f.write_str(SATURATED),
+                    Kernels::Differ => f.write_str("onnxruntime's optimized kernels lose the rest"),
+                }
             }
-            Self::Output { name, sqnr_db } => {
-                write!(f, "output `{name}` has an SQNR of {sqnr_db:.1} dB, below {LOW_SQNR_DB:.0} dB")
-            }
+            Self::Fails { problem } => write!(f, "onnxruntime opens the result but fails to run it: {problem}"),
             Self::Classes { changed } => {
                 write!(f, "the top class differs from the float model's in {:.0} % of the samples", changed * 100.0)
             }
@@ -64,7 +98,7 @@ mod tests {
             name: "y".to_owned(),
             op: String::new(),
             sqnr_db,
-            optimized_sqnr_db: None,
+            unoptimized_sqnr_db: None,
             cosine: 1.0,
             max_error: 0.0,
         };
@@ -87,9 +121,28 @@ mod tests {
 
     #[test]
     fn low_outputs_numbers_that_are_none_and_changed_classes_are_told() {
-        assert_eq!(Concern::of(&report(&[15.0, f64::INFINITY], Some(0.9))), []);
-        assert_eq!(Concern::of(&report(&[14.9, 20.0], None)).len(), 1);
-        let told: Vec<String> = Concern::of(&report(&[f64::NAN], Some(0.75))).iter().map(ToString::to_string).collect();
+        let of = |report: &Report| Concern::of(report, true, false);
+        assert_eq!(of(&report(&[15.0, f64::INFINITY], Some(0.9))), []);
+        assert_eq!(of(&report(&[14.9, 20.0], None)).len(), 1);
+        let told: Vec<String> = of(&report(&[f64::NAN], Some(0.75))).iter().map(ToString::to_string).collect();
         assert!(told[0].contains("NaN") && told[1].contains("25 %"), "{told:?}");
+    }
+
+    #[test]
+    fn what_kernels_lose_is_told_apart() {
+        let mut saturated = report(&[11.0], None);
+        saturated.outputs[0].unoptimized_sqnr_db = Some(37.0);
+        let told = |saturates| Concern::of(&saturated, saturates, false)[0].to_string();
+        assert!(told(true).contains("11.0 dB") && told(true).contains("37.0 dB") && told(true).contains("saturate"));
+        assert!(!told(false).contains("saturate") && told(false).contains("37.0 dB"));
+    }
+
+    #[test]
+    fn a_run_that_fails_is_a_concern_where_it_should_not() {
+        let mut failed = report(&[40.0], None);
+        failed.optimized_fails = Some("out of computation range".to_owned());
+        let told: Vec<String> = Concern::of(&failed, false, false).iter().map(ToString::to_string).collect();
+        assert!(told.len() == 1 && told[0].contains("out of computation range"), "{told:?}");
+        assert_eq!(Concern::of(&failed, false, true), []);
     }
 }

@@ -26,10 +26,10 @@ use std::ops::ControlFlow;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto};
 
-pub use concern::{Concern, LOW_SQNR_DB};
+pub use concern::{Concern, Kernels, LOW_SQNR_DB};
 pub use error::EvaluationError;
 pub use kept::{KeptOutputs, Quality};
-pub use remedy::{Remedy, remedies};
+pub use remedy::{Loss, Remedy, remedies};
 pub use report::{Report, TensorReport};
 pub use scaled::{note_scaled, scaled_tensors};
 pub use widened::widened;
@@ -125,7 +125,7 @@ enum Compared {
 struct Comparison {
     reference: Box<dyn Session>,
     quantized: Box<dyn Session>,
-    /// The quantized model as programs load it, where ONNX Runtime is the engine.
+    /// The quantized model as programs load it, where ONNX Runtime is the engine and the other model is one of floats.
     optimized: Option<Optimized>,
     inputs: Vec<crate::data::Input>,
     /// Images that the quantized model takes with channels last.
@@ -176,7 +176,7 @@ impl Comparison {
         Ok(Self {
             reference: first.map_err(|error| EvaluationError::Runtime { which: REFERENCE, error })?,
             quantized: second.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })?,
-            optimized: Optimized::open(quantized, count, &options),
+            optimized: if is_quantized { None } else { Optimized::open(quantized, count, &options) },
             inputs: inputs(&quantized.graph),
             turned,
             codes: EndCodes::of(&quantized.graph),
@@ -281,8 +281,9 @@ impl Comparison {
         run.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })?;
         if let Some(optimized) = optimized {
             let of_group = pairs[..*outputs].iter().enumerate().skip(group.start).take(group.len());
-            let of_group = of_group.map(|(at, (pair, _))| (at, pair)).collect::<Vec<_>>();
-            optimized.compare(&of_group, recast, &kept, codes);
+            let outputs = &of_group.map(|(at, (pair, _))| (at, pair)).collect::<Vec<_>>();
+            optimized
+                .compare(recast, &optimized::Compared { outputs, classes: class_output, kept: &kept, codes, labels });
         }
         Ok(())
     }
@@ -293,11 +294,14 @@ impl Comparison {
         }
         let tensors = self.pairs.split_off(self.outputs);
         let engines = (self.reference.name(), self.quantized.name());
-        let mut report = Report::new(engines, samples, self.pairs, tensors, &self.classes);
+        let optimized = self.optimized.map(Optimized::finish).transpose();
+        let (optimized, fails) = match optimized {
+            Ok(found) => (found, None),
+            Err(problem) => (None, Some(problem)),
+        };
+        let mut report = Report::new(engines, samples, self.pairs, tensors, &self.classes, optimized.as_ref());
         report.scaled_tensors = self.scaled;
-        if let Some(optimized) = self.optimized {
-            optimized.tell(&mut report);
-        }
+        report.optimized_fails = fails;
         Ok(report)
     }
 }

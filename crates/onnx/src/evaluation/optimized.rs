@@ -7,19 +7,59 @@ use std::ops::ControlFlow;
 
 use kvant_container::onnx::ModelProto;
 
+use super::classes::Classes;
 use super::codes::EndCodes;
-use super::is_native;
 use super::pairs::Pair;
 use super::quantizer::Quantizer;
-use super::report::Report;
 use super::statistics::Statistics;
+use super::{in_f32, is_native};
 use crate::data::{Array, Sample};
 use crate::runtime::{self, RuntimeError, RuntimeOptions, Session};
 
 /// The model in such a session, and how far its outputs are from the float model's.
 pub(super) struct Optimized {
     session: Result<Box<dyn Session>, RuntimeError>,
-    outputs: Vec<Statistics>,
+    found: Found,
+}
+
+/// What is known of outputs.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Of each output.
+    pub outputs: Vec<Statistics>,
+    /// Of the first output with rows of classes.
+    pub classes: Classes,
+    /// Rows seen.
+    pub rows: usize,
+}
+
+impl Found {
+    /// Adds an output of a sample, with a label for each row of the data where there are labels.
+    pub fn add(&mut self, at: usize, reference: &Array<'_>, values: &[f32], classes: bool, labels: Option<&[i64]>) {
+        let Some(expected) = reference.f32s().filter(|expected| expected.len() == values.len()) else { return };
+        let Some(statistics) = self.outputs.get_mut(at) else { return };
+        statistics.add(expected, values);
+        if classes {
+            let labels = labels.map(|labels| labels.get(self.rows..).unwrap_or_default());
+            let count = reference.shape().last().copied().unwrap_or(1);
+            self.classes.add(count, expected, values, labels);
+            self.rows += expected.len() / count;
+        }
+    }
+}
+
+/// What is compared of a sample.
+pub(super) struct Compared<'a> {
+    /// Outputs, each with its place among all.
+    pub outputs: &'a [(usize, &'a Pair)],
+    /// The place of the output that has rows of classes.
+    pub classes: Option<usize>,
+    /// The float model's.
+    pub kept: &'a HashMap<String, Array<'static>>,
+    /// What the quantized model gives in place of floats.
+    pub codes: &'a EndCodes,
+    /// A class for each row of the data.
+    pub labels: Option<&'a [i64]>,
 }
 
 impl Optimized {
@@ -30,32 +70,24 @@ impl Optimized {
             return None;
         }
         let session = runtime::open(model, &[], &RuntimeOptions { optimize: true, ..options.clone() });
-        Some(Self { session, outputs: vec![Statistics::default(); outputs] })
+        Some(Self { session, found: Found { outputs: vec![Statistics::default(); outputs], ..Found::default() } })
     }
 
-    /// Compares some outputs, each with its place among all, with those that were kept of the float model.
-    pub fn compare(
-        &mut self,
-        outputs: &[(usize, &Pair)],
-        sample: &Sample<'_>,
-        kept: &HashMap<String, Array<'static>>,
-        codes: &EndCodes,
-    ) {
+    /// Compares some outputs with those that were kept of the float model.
+    pub fn compare(&mut self, sample: &Sample<'_>, compared: &Compared<'_>) {
         let Ok(session) = &mut self.session else { return };
-        let wanted: Vec<String> = outputs.iter().map(|(_, pair)| pair.quantized.clone()).collect();
+        let wanted: Vec<String> = compared.outputs.iter().map(|(_, pair)| pair.quantized.clone()).collect();
         if wanted.is_empty() {
             return;
         }
-        let statistics = &mut self.outputs;
+        let found = &mut self.found;
         let run = session.run(sample, &wanted, &mut |name, array| {
-            let values = codes.dequantized(name, array).and_then(Result::ok);
+            let values = compared.codes.dequantized(name, array).and_then(Result::ok);
             let array = values.as_ref().unwrap_or(array);
-            for (at, pair) in outputs.iter().filter(|(_, pair)| pair.quantized == name) {
-                let both = (kept.get(&pair.reference).and_then(Array::f32s), array.f32s());
-                if let (Some(r), Some(q)) = both
-                    && r.len() == q.len()
-                {
-                    statistics[*at].add(r, q);
+            let Some(floats) = in_f32(array) else { return ControlFlow::Continue(()) };
+            for &(at, pair) in compared.outputs.iter().filter(|(_, pair)| pair.quantized == name) {
+                if let (Some(reference), Some(values)) = (compared.kept.get(&pair.reference), floats.f32s()) {
+                    found.add(at, reference, values, compared.classes == Some(at), compared.labels);
                 }
             }
             ControlFlow::Continue(())
@@ -65,15 +97,11 @@ impl Optimized {
         }
     }
 
-    /// Adds what was found to the report.
-    pub fn tell(self, report: &mut Report) {
-        report.optimized_fails = self.session.err().map(|error| error.to_string());
-        if report.optimized_fails.is_some() {
-            return;
-        }
-        let found = self.outputs.iter().filter(|statistics| statistics.count() > 0);
-        for (output, statistics) in report.outputs.iter_mut().zip(found) {
-            output.optimized_sqnr_db = Some(statistics.sqnr_db());
-        }
+    /// What was found.
+    ///
+    /// # Errors
+    /// Why the session does not run.
+    pub fn finish(self) -> Result<Found, String> {
+        self.session.map(|_| self.found).map_err(|error| error.to_string())
     }
 }

@@ -1,65 +1,103 @@
 //! What would most likely make a quantized model better: options that its recipe does not use and could, the cheapest first.
 
+use std::borrow::Cow;
+
 use kvant_container::onnx::{ModelProto, Spill};
 use serde::Serialize;
 
 use crate::algorithm::{self, Algorithm, Equalization, equalize};
 use crate::calibration::Method;
+use crate::element::Element;
 use crate::recipe::{Layout, Recipe};
 
 /// Options that are named at most: the dearer ones come after these were tried.
 const MOST: usize = 3;
 
 /// An option that may help.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remedy {
     /// As it is typed.
-    pub option: &'static str,
+    pub option: Cow<'static, str>,
     /// What it does.
     pub about: &'static str,
 }
+
+/// What is lost besides what rounding takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss<'a> {
+    /// Nothing.
+    None,
+    /// Sums of products with int8 weights saturate on this processor.
+    Saturation,
+    /// ONNX Runtime does not run the model: what it says.
+    Run(&'a str),
+}
+
+const fn remedy(option: &'static str, about: &'static str) -> Remedy {
+    Remedy { option: Cow::Borrowed(option), about }
+}
+
+/// What keeps sums from saturating, in the order of what was measured: other remedies do nothing about it.
+const OF_SATURATION: &[(Remedy, Applies)] = &[
+    (remedy("--reduce-range", "half of the codes for weights: sums do not saturate"), |recipe, _, _| {
+        recipe.weight.element == Element::Int8 && !recipe.weight.reduce_range
+    }),
+    (remedy("--weight uint8", "weights of a type whose sums do not saturate"), |recipe, _, _| {
+        recipe.weight.element == Element::Int8 && !recipe.npu && recipe.products.is_none()
+    }),
+];
 
 /// Whether a recipe can still use a remedy.
 type Applies = fn(&Recipe, &ModelProto, Option<&Spill>) -> bool;
 
 /// In the order of what they cost.
 const REMEDIES: &[(Remedy, Applies)] = &[
-    (
-        Remedy { option: "--cle", about: "scales channels of consecutive layers so that both use their range" },
-        |recipe, float, spill| takes(recipe, "cle") && has_pairs(float, spill),
-    ),
-    (Remedy { option: "--per-channel", about: "a scale for each output channel of a weight" }, |recipe, _, _| {
+    (remedy("--cle", "scales channels of consecutive layers so that both use their range"), |recipe, float, spill| {
+        takes(recipe, "cle") && has_pairs(float, spill)
+    }),
+    (remedy("--per-channel", "a scale for each output channel of a weight"), |recipe, _, _| {
         let layout = !matches!(recipe.layout, Layout::MatMulNBits { .. } | Layout::Float(_));
         layout && !recipe.npu && !recipe.weight.per_channel && recipe.weight.element.is_integer()
     }),
+    (remedy("--calibration-method auto", "the method that loses least, for each tensor"), |recipe, _, _| {
+        let observed = recipe.activation.filter(|_| recipe.needs_data());
+        observed.is_some_and(|activation| activation.method != Method::Auto)
+    }),
+    (remedy("--algorithm bias-correction", "biases that make up for the mean error of a layer"), |recipe, _, _| {
+        takes(recipe, "bias-correction")
+    }),
+    (remedy("--algorithm adaround", "trains whether each weight is rounded up or down; minutes"), |recipe, _, _| {
+        takes(recipe, "adaround")
+    }),
     (
-        Remedy { option: "--calibration-method auto", about: "the method that loses least, for each tensor" },
-        |recipe, _, _| {
-            let observed = recipe.activation.filter(|_| recipe.needs_data());
-            observed.is_some_and(|activation| activation.method != Method::Auto)
-        },
-    ),
-    (
-        Remedy { option: "--algorithm bias-correction", about: "biases that make up for the mean error of a layer" },
-        |recipe, _, _| takes(recipe, "bias-correction"),
-    ),
-    (
-        Remedy { option: "--algorithm adaround", about: "trains whether each weight is rounded up or down; minutes" },
-        |recipe, _, _| takes(recipe, "adaround"),
-    ),
-    (
-        Remedy {
-            option: "kvant sensitivity --target-sqnr DB -o mixed.toml",
-            about: "finds the layers that need more bits, and writes a recipe of mixed types",
-        },
+        remedy(
+            "kvant sensitivity --target-sqnr DB -o mixed.toml",
+            "finds the layers that need more bits, and writes a recipe of mixed types",
+        ),
         |recipe, _, _| matches!(recipe.layout, Layout::Qdq | Layout::QOperator) && recipe.needs_data(),
     ),
 ];
 
-/// The cheapest options that a recipe does not use yet and that the model, simplified and in float, has something for.
-pub fn remedies(recipe: &Recipe, float: &ModelProto, spill: Option<&Spill>) -> Vec<Remedy> {
+/// The cheapest options that a recipe does not use yet and that the model, simplified and in float, has something for. What is lost
+/// otherwise comes first.
+pub fn remedies(recipe: &Recipe, float: &ModelProto, spill: Option<&Spill>, loss: Loss<'_>) -> Vec<Remedy> {
     let applies = |(_, applies): &&(Remedy, Applies)| applies(recipe, float, spill);
-    REMEDIES.iter().filter(applies).take(MOST).map(|(remedy, _)| *remedy).collect()
+    let first = match loss {
+        // Nothing else makes it run.
+        Loss::Run(problem) => return kept(float, problem).into_iter().collect(),
+        Loss::Saturation => OF_SATURATION,
+        Loss::None => &[],
+    };
+    first.iter().chain(REMEDIES).filter(applies).take(MOST).map(|(remedy, _)| remedy.clone()).collect()
+}
+
+/// Keeps in float what a node makes that ONNX Runtime does not run, if it names one of the model's.
+fn kept(float: &ModelProto, problem: &str) -> Option<Remedy> {
+    let named = |name: &str| !name.is_empty() && problem.contains(&format!("Name:'{name}'"));
+    let node = float.graph.node.iter().find(|node| named(node.name()))?;
+    let tensor = node.output.first()?;
+    let option = Cow::Owned(format!("--override '{tensor}=keep'"));
+    Some(Remedy { option, about: "keeps in float what the kernel refuses to make" })
 }
 
 /// Whether an algorithm can be added to a recipe.
@@ -82,7 +120,11 @@ mod tests {
     use crate::preset::Preset;
     use crate::test_models::{floats, model};
 
-    fn options(preset: &str, nodes: &[&str]) -> Vec<&'static str> {
+    fn options(preset: &str, nodes: &[&str]) -> Vec<String> {
+        options_of(preset, nodes, Loss::None)
+    }
+
+    fn options_of(preset: &str, nodes: &[&str], loss: Loss<'_>) -> Vec<String> {
         let mut input = "x".to_owned();
         let nodes = nodes.iter().enumerate().map(|(at, op)| {
             let output = format!("t{at}");
@@ -102,7 +144,17 @@ mod tests {
             node.input[1] = own;
         }
         let recipe = Preset::resolve(preset).unwrap().unwrap();
-        remedies(&recipe, &model, None).iter().map(|remedy| remedy.option).collect()
+        remedies(&recipe, &model, None, loss).into_iter().map(|remedy| remedy.option.into_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_lost_otherwise_comes_first() {
+        let saturated = |preset: &str| options_of(preset, &["Conv"], Loss::Saturation);
+        assert_eq!(saturated("A8W8"), ["--reduce-range", "--weight uint8", "--per-channel"]);
+        assert_eq!(saturated("U8U8_AAWA")[0], "--per-channel");
+        let failed = |problem: &str| options_of("A8W8", &["Conv", "Relu"], Loss::Run(problem));
+        assert_eq!(failed("node. Name:'t1' Status Message: out of range!"), ["--override 't1=keep'"]);
+        assert_eq!(failed("who knows"), [""; 0]);
     }
 
     #[test]
@@ -116,6 +168,6 @@ mod tests {
         assert_eq!(options("A8W8", &["Conv"])[0], "--per-channel");
         assert_eq!(options("WEIGHTS_INT8", PAIR), [""; 0]);
         assert_eq!(options("INT8_DYNAMIC_QUANT", PAIR), ["--cle"]);
-        assert!(options("A8W4_CLE_ADAROUND", PAIR).contains(&"--algorithm bias-correction"));
+        assert!(options("A8W4_CLE_ADAROUND", PAIR).contains(&"--algorithm bias-correction".to_owned()));
     }
 }

@@ -64,13 +64,15 @@ fn onnx_runtime_agrees() {
                 report(float, &name, &options(RuntimeChoice::Ort)),
                 report(float, &name, &options(RuntimeChoice::Rten)),
             );
-            let difference = (own.outputs[0].sqnr_db - embedded.outputs[0].sqnr_db).abs();
-            assert!((own.outputs[0].sqnr_db - expected).abs() < 0.02, "{name}: {}", own.outputs[0].sqnr_db);
+            // What its integer kernels lose depends on the processor.
+            let allowed = |found: &Report| found.outputs[0].unoptimized_sqnr_db.unwrap_or(found.outputs[0].sqnr_db);
+            let difference = (allowed(&own) - embedded.outputs[0].sqnr_db).abs();
+            assert!((allowed(&own) - expected).abs() < 0.02, "{name}: {}", allowed(&own));
             assert!(difference < 0.02, "{name}: {difference}");
             assert_eq!(own.tensors.len(), embedded.tensors.len());
             // Operators of Quark's library are not ONNX Runtime's to optimize.
-            assert_eq!(own.outputs[0].optimized_sqnr_db.is_some(), !preset.starts_with("BF"), "{name}");
-            assert!(embedded.outputs[0].optimized_sqnr_db.is_none() && own.optimized_fails.is_none());
+            assert_eq!(own.outputs[0].unoptimized_sqnr_db.is_some(), !preset.starts_with("BF"), "{name}");
+            assert!(embedded.outputs[0].unoptimized_sqnr_db.is_none() && own.optimized_fails.is_none());
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::data::type_of;
 use crate::graph::{Index, int_attribute, is, set_attribute};
 use crate::shape::{Types, infer};
 
-const SOURCES: Sources = Sources { double: true };
+const SOURCES: Sources = Sources { double: true, kept: None };
 
 pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, PassError> {
     let types = infer(model);

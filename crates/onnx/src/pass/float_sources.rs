@@ -33,7 +33,7 @@ const TYPED: &[(&str, &str)] = &[
 ];
 
 pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {
-    let sources = Sources { double: has_double_weights(&model.graph) };
+    let sources = Sources { double: has_double_weights(&model.graph), kept: context.kept };
     let types = infer(model);
     let mut converter = Converter { sources, context, rewrites: 0 };
     for node in model.functions.iter_mut().flat_map(|function| &mut function.node) {
@@ -53,11 +53,18 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
 pub(super) struct Sources {
     /// float64, too.
     pub(super) double: bool,
+    /// But not this one.
+    pub(super) kept: Option<DataType>,
 }
 
 impl Sources {
     pub(super) fn has(self, data_type: DataType) -> bool {
-        matches!(data_type, DataType::FLOAT16 | DataType::BFLOAT16) || self.double && data_type == DataType::DOUBLE
+        let converted = match data_type {
+            DataType::FLOAT16 | DataType::BFLOAT16 => true,
+            DataType::DOUBLE => self.double,
+            _ => false,
+        };
+        converted && self.kept != Some(data_type)
     }
 
     fn has_number(self, number: i64) -> bool {

@@ -35,7 +35,7 @@ mod split_large_pool;
 mod split_to_slice;
 mod weights;
 
-use kvant_container::onnx::{ModelProto, Spill};
+use kvant_container::onnx::{DataType, ModelProto, Spill};
 
 use crate::constant::Value;
 
@@ -225,11 +225,13 @@ pub struct Context<'a> {
     pub spill: Option<&'a Spill>,
     /// Most bytes that a folded constant may grow to beyond the constants it is made of.
     pub largest: usize,
+    /// A type of 16-bit floats that stays: the one that the model is to be converted to.
+    pub kept: Option<DataType>,
 }
 
 impl Default for Context<'_> {
     fn default() -> Self {
-        Self { spill: None, largest: 1 << 20 }
+        Self { spill: None, largest: 1 << 20, kept: None }
     }
 }
 

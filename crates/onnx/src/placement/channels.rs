@@ -27,13 +27,31 @@ const CHANNELS_FIRST: &[&str] = &[
 const CHANNELS_LAST: &[&str] = &["Gemm", "LayerNormalization", "MatMul", "RMSNormalization"];
 
 /// Operators of which ONNX Runtime makes kernels for codes that take one scale for each activation, and that it puts in place of
-/// Q/DQ pairs with several without a look: it does not open the graph then, or does not run it. Tried with 1.31.1, each with
-/// scales for each channel before it, behind it, and on both sides; int8 and uint8 are alike but for [`FLOAT_WITH_INT8`].
-pub const ONE_SCALE: &[&str] =
-    &["Add", "AveragePool", "Conv", "GlobalAveragePool", "LeakyRelu", "MatMul", "Mul", "Sigmoid", "Softmax"];
+/// Q/DQ pairs with several without a look: it does not open the graph then, does not run it, or computes something else (Concat,
+/// Where). Tried with 1.31.1, all operators that are ever quantized, each with scales for each channel before it, behind it, and
+/// on both sides; int8 and uint8 are alike but for [`FLOAT_WITH_INT8`].
+pub const ONE_SCALE: &[&str] = &[
+    "Add",
+    "AveragePool",
+    "Concat",
+    "Conv",
+    "GlobalAveragePool",
+    "LeakyRelu",
+    "MatMul",
+    "Mul",
+    "Sigmoid",
+    "Softmax",
+    "Where",
+];
 
-/// Those of them that stay in float where activations are int8.
-pub const FLOAT_WITH_INT8: &[&str] = &["Conv", "MatMul"];
+/// Those of them that stay in float where activations are int8; but for [the second operand of a product](is_second_operand).
+pub const FLOAT_WITH_INT8: &[&str] = &["Conv", "MatMul", "Where"];
+
+/// Whether a tensor takes the place of the weight in a MatMul. ONNX Runtime makes an integer kernel where it alone has several
+/// scales, with int8 codes too, and then refuses them.
+pub fn is_second_operand(node: &NodeProto, name: &str) -> bool {
+    is(node, "MatMul") && node.input.get(1).is_some_and(|second| second == name)
+}
 
 /// Refuses what has one scale for each activation.
 pub fn check(recipe: &Recipe, placement: &Placement) -> Result<(), QuantizeError> {
@@ -72,7 +90,8 @@ fn needs_one_scale(graph: &GraphProto, index: &Index, name: &str, element: Eleme
     // There are no such kernels of 16-bit codes.
     let narrow = matches!(element, Element::Int8 | Element::UInt8);
     let takes_one = |op: &str| ONE_SCALE.contains(&op) && !FLOAT_WITH_INT8.contains(&op);
-    narrow && nodes.filter(|node| is_standard(node)).any(|node| takes_one(node.op_type()))
+    let mut nodes = nodes.filter(|node| is_standard(node));
+    narrow && nodes.any(|node| takes_one(node.op_type()) || is_second_operand(node, name))
 }
 
 fn channels(graph: &GraphProto, index: &Index, types: &Types, name: &str) -> Option<Channels> {
@@ -162,6 +181,30 @@ mod tests {
         assert_eq!(several("A8W8"), ["x", "y"]);
         assert_eq!(several("A16W8"), ["a", "b", "x", "y"]);
         assert!(matches!(placed("U8S8_AAWS"), Err(QuantizeError::ChannelActivations { .. })));
+    }
+
+    #[test]
+    fn what_is_concatenated_and_second_operands_keep_one_scale() {
+        let mut concat = node("Concat", "k", &["a", "b"], &["c"]);
+        crate::graph::set_attribute(&mut concat, "axis", 1);
+        let nodes = vec![
+            node("Conv", "d", &["x", "w"], &["a"]),
+            node("Conv", "e", &["x", "u"], &["b"]),
+            concat,
+            node("Conv", "f", &["c", "v"], &["y"]),
+            node("MatMul", "m", &["y", "r"], &["z"]),
+        ];
+        let square = |name: &str, value: f32| floats(name, &[3, 3, 1, 1], &[value; 9]);
+        let weights = vec![square("w", 0.5), square("u", 0.25), floats("v", &[3, 6, 1, 1], &[0.5; 18])];
+        let mut model = model(17, nodes, weights, &[], &["z"]);
+        model.graph.as_mut().unwrap().input = vec![typed("x", &[1, 3, 8, 8]), typed("r", &[1, 3, 8, 8])];
+        let several = |preset: &str| {
+            let recipe = recipe(preset);
+            let placed = prepare(model.clone(), recipe.clone(), &recipe.passes(), None).unwrap().placement.activations;
+            placed.into_iter().filter(|(_, a)| a.channels.is_some()).map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        assert_eq!(several("A8W8"), ["x", "y", "z"]);
+        assert_eq!(several("A16W16"), ["a", "b", "c", "r", "x", "y", "z"]);
     }
 
     #[test]

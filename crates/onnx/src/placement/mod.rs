@@ -4,16 +4,22 @@
 
 mod channels;
 mod fusion;
+mod kernels;
 pub mod masks;
 mod place;
 mod placed;
+mod pools;
 pub mod rules;
 mod select;
 mod settle;
 mod unmatched;
 
-pub(crate) use channels::{FLOAT_WITH_INT8, ONE_SCALE, assign as assign_channels, check as check_channels};
+pub(crate) use channels::{
+    FLOAT_WITH_INT8, ONE_SCALE, assign as assign_channels, check as check_channels, is_second_operand,
+};
 pub(crate) use fusion::{clip_bounds, scalar};
+pub(crate) use kernels::check as check_kernels;
 pub use place::place;
 pub use placed::{Activation, Bias, Channels, Placement, Skipped, Weight};
+pub(crate) use pools::{averaged, fits_kernel, unfit_pools};
 pub use unmatched::{Named, unmatched};

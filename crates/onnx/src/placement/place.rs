@@ -7,10 +7,10 @@ use kvant_container::onnx::{DataType, GraphProto, NodeProto};
 use super::masks::masked;
 use super::placed::{Activation, Bias, Placement, Skipped, Weight};
 use super::rules::Rule;
-use super::select::{in_subgraphs, is_excluded, rule};
+use super::select::{in_subgraphs, is_excluded, rule, wanted};
 use crate::element::Element;
-use crate::graph::{Index, bodies, int_attribute, positional_input};
-use crate::recipe::{BiasKind, Boundary, Override, Recipe, TensorScheme};
+use crate::graph::{Index, bodies, int_attribute, is, positional_input};
+use crate::recipe::{BiasKind, Boundary, Layout, Override, Recipe, TensorScheme};
 
 /// Decides. `data_type` tells the element type of a tensor, where it is known.
 pub fn place(graph: &GraphProto, recipe: &Recipe, data_type: &dyn Fn(&str) -> Option<DataType>) -> Placement {
@@ -52,9 +52,12 @@ impl<'a> Placer<'a> {
                 continue;
             }
             self.bodies(node);
-            let Some(rule) = rule(node, self.recipe.rules, &self.recipe.selection) else { continue };
+            let Some(rule) = rule(node, self.recipe.rules, &self.recipe.selection) else {
+                self.made.skipped.extend(self.recurrent(node));
+                continue;
+            };
             match self.obstacle(node, rule) {
-                Some(reason) => self.made.skipped.push(Skipped { node: node.name().to_owned(), reason }),
+                Some(reason) => self.made.skipped.push(Skipped::new(node, reason)),
                 None => self.place_node(position, node, rule),
             }
         }
@@ -68,19 +71,35 @@ impl<'a> Placer<'a> {
 
     /// Leaves biases in float whose product has no integers on both sides: there is no scale of the product then.
     fn check_biases(&mut self) {
-        let Placement { activations, weights, biases, .. } = &mut self.made;
+        let Placement { activations, weights, biases, float_biases, .. } = &mut self.made;
         let integer = |name: &str| {
             let activation = activations.get(name).map(|a| a.scheme.element);
             activation.or_else(|| weights.get(name).map(|w| w.scheme.element)).is_some_and(Element::is_integer)
         };
-        biases.retain(|_, bias| integer(&bias.input) && integer(&bias.weight));
+        let has_scale = |bias: &Bias| integer(&bias.input) && integer(&bias.weight);
+        biases.retain(|_, bias| has_scale(bias));
+        float_biases.retain(|name, bias| has_scale(bias) && !biases.contains_key(name) && !weights.contains_key(name));
+    }
+
+    /// A recurrent layer, whose weights nobody would expect in float.
+    fn recurrent(&self, node: &NodeProto) -> Option<Skipped> {
+        const RECURRENT: &[(&str, &str)] = &[
+            ("LSTM", "the weights of LSTM layers are not quantized"),
+            ("GRU", "the weights of GRU layers are not quantized"),
+            ("RNN", "the weights of RNN layers are not quantized"),
+        ];
+        let (_, reason) = RECURRENT.iter().find(|(op, _)| is(node, op))?;
+        wanted(node, &self.recipe.selection).then(|| Skipped::new(node, reason))
     }
 
     /// Why a node must stay in float.
     fn obstacle(&self, node: &NodeProto, rule: Rule) -> Option<&'static str> {
         let masked = |names: &[String]| names.iter().any(|name| self.masked.contains(name));
-        if rule != Rule::Clamp && (masked(&node.input) || masked(&node.output)) {
-            return Some("it carries an attention mask");
+        // What stays in float may hold anything; a dynamic layout makes codes of it.
+        let in_float = self.recipe.activation.is_none() && self.recipe.layout != Layout::Dynamic;
+        let data_alone = rule == Rule::Product && in_float;
+        if rule != Rule::Clamp && !data_alone && (masked(&node.input) || masked(&node.output)) {
+            return Some("it carries an attention mask or other values beyond 1e30");
         }
         let variable = rule == Rule::Product && self.variable_product(node);
         (variable && self.recipe.activation.is_none()).then_some("no operand is constant")
@@ -169,18 +188,25 @@ impl<'a> Placer<'a> {
     fn bias(&mut self, position: usize, node: &NodeProto, bias: &str) {
         let scheme = self.recipe.weight;
         let integers = scheme.element.is_integer() && self.recipe.activation.is_some_and(|a| a.element.is_integer());
+        let (input, weight) = (node.input[0].clone(), node.input[1].clone());
+        let is_bias = self.is_float(bias) && self.is_constant(&weight);
+        let element = if self.recipe.bias == BiasKind::Int16 { Element::Int16 } else { Element::Int32 };
+        let made = Bias { input, weight, node: position, element };
         match self.recipe.bias {
             BiasKind::Float => {}
             BiasKind::Int32 | BiasKind::Int16 if integers => {
-                let (input, weight) = (node.input[0].clone(), node.input[1].clone());
                 let kept = self.overridden(bias).is_some_and(|o| o.float);
-                if !kept && self.is_float(bias) && !self.made.weights.contains_key(bias) && self.is_constant(&weight) {
-                    self.made.biases.insert(bias.to_owned(), Bias { input, weight, node: position });
+                if !kept && is_bias && !self.made.weights.contains_key(bias) {
+                    self.made.biases.insert(bias.to_owned(), made.clone());
                 }
             }
             // An 8-bit float has too few digits for a sum of many products.
             _ if self.recipe.activation.is_some() && !scheme.element.is_float8() => self.weight(bias, None),
             _ => {}
+        }
+        // Whether it stays in float is known once all nodes were seen.
+        if is_bias {
+            self.made.float_biases.insert(bias.to_owned(), made);
         }
     }
 
@@ -319,5 +345,33 @@ mod tests {
         assert_eq!(elements(&placed("A8W8")), [Element::Int8; 3]);
         // As the incumbents have it.
         assert_eq!(elements(&placed("A16W8")), [Element::Int8, Element::Int16, Element::Int8]);
+    }
+
+    #[test]
+    fn recurrent_layers_stay_in_float_with_a_reason() {
+        let nodes = vec![
+            node("GRU", "gru", &["x", "w", "r"], &["h"]),
+            node("Squeeze", "flat", &["h", "axes"], &["s"]),
+            node("MatMul", "product", &["s", "v"], &["y"]),
+        ];
+        let constants = vec![
+            floats("w", &[1, 6, 2], &[0.5; 12]),
+            floats("r", &[1, 6, 2], &[0.5; 12]),
+            floats("v", &[2, 2], &[1.0; 4]),
+            crate::test_models::integers("axes", &[1]),
+        ];
+        let mut model = model(17, nodes, constants, &[], &[]);
+        let graph = model.graph.as_mut().unwrap();
+        (graph.input, graph.output) = (vec![typed("x", &[3, 1, 2])], vec![typed("y", &[3, 1, 2])]);
+        let skipped = |preset: &str, excluded: &[&str]| {
+            let mut recipe = Preset::find(preset).unwrap().recipe();
+            recipe.selection.excluded_op_types = excluded.iter().map(|&op| op.to_owned()).collect();
+            prepare(model.clone(), recipe.clone(), &recipe.passes(), None).unwrap().placement.skipped
+        };
+        for preset in ["A8W8", "INT8_TRANSFORMER", "WEIGHTS_INT8", "DYNAMIC"] {
+            let [one] = &skipped(preset, &[])[..] else { panic!("{preset}: {:?}", skipped(preset, &[])) };
+            assert!(one.node == "gru" && one.reason.contains("GRU"), "{one:?}");
+        }
+        assert!(skipped("A8W8", &["GRU"]).is_empty(), "nobody wants it");
     }
 }

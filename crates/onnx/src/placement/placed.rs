@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use kvant_container::onnx::NodeProto;
+
+use crate::element::Element;
 use crate::quantization::Range;
 use crate::recipe::TensorScheme;
 
@@ -42,7 +45,7 @@ pub struct Weight {
     pub block_axis: i64,
 }
 
-/// A bias that gets the scale of its product.
+/// The bias of a product of quantized data with a quantized weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bias {
     /// The data that the product reads.
@@ -51,6 +54,8 @@ pub struct Bias {
     pub weight: String,
     /// Position of the node.
     pub node: usize,
+    /// The type of its codes: int32 ones have the scale of the product, int16 ones a scale of at least that.
+    pub element: Element,
 }
 
 /// A node that is left in float although its operator would be quantized, and why.
@@ -62,6 +67,15 @@ pub struct Skipped {
     pub reason: &'static str,
 }
 
+impl Skipped {
+    /// A node by its name, or by what it makes.
+    pub fn new(node: &NodeProto, reason: &'static str) -> Self {
+        let first = node.output.first().map_or("", String::as_str);
+        let name = if node.name().is_empty() { first } else { node.name() };
+        Self { node: name.to_owned(), reason }
+    }
+}
+
 /// What becomes of a graph.
 #[derive(Debug, Clone, Default)]
 pub struct Placement {
@@ -69,8 +83,10 @@ pub struct Placement {
     pub activations: BTreeMap<String, Activation>,
     /// Quantized constants by tensor.
     pub weights: BTreeMap<String, Weight>,
-    /// Biases with the scale of their product, by tensor.
+    /// Biases with codes of their own, by tensor.
     pub biases: BTreeMap<String, Bias>,
+    /// Biases that are to stay in float, by tensor. ONNX Runtime makes int32 codes of them with the scale of the product.
+    pub float_biases: BTreeMap<String, Bias>,
     /// Positions of Relu and Clip nodes that the codes' range makes superfluous.
     pub dropped: Vec<usize>,
     /// Nodes that are not quantized though they could be.

@@ -51,7 +51,8 @@ fn may_be_forced(op_type: &str) -> bool {
     !NEVER.contains(&op_type)
 }
 
-fn wanted(node: &NodeProto, selection: &Selection) -> bool {
+/// Whether a recipe's choice of nodes has a node in it.
+pub(super) fn wanted(node: &NodeProto, selection: &Selection) -> bool {
     let op_type = node.op_type();
     let only = selection.op_types.is_empty()
         || selection.op_types.iter().chain(&selection.more_op_types).any(|name| name == op_type);

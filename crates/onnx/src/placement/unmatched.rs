@@ -24,12 +24,6 @@ impl Named {
         named
     }
 
-    /// The names of nodes, or of tensors.
-    fn names(&self, of_nodes: bool) -> impl Iterator<Item = &str> {
-        let names = if of_nodes { &self.nodes } else { &self.tensors };
-        names.iter().map(String::as_str).filter(|name| !name.is_empty())
-    }
-
     fn add(&mut self, graph: &GraphProto) {
         let ends = graph.input.iter().chain(&graph.output).map(|value| value.name());
         let constants = graph.initializer.iter().map(|tensor| tensor.name());
@@ -63,19 +57,24 @@ impl Word<'_> {
 }
 
 impl Word<'_> {
-    /// The refusal of a word that names nothing, unless it is one of a list of operators, which may be that of many graphs.
-    fn refused(&self, named: &Named) -> Option<QuantizeError> {
-        let (pattern, of_nodes) = match self {
-            Self::Node(_, glob) => ((*glob).clone(), true),
-            Self::ExactNode(name) => (Glob::literal(name), true),
-            Self::Tensor(said) => (said.tensors.clone(), false),
-            Self::Operator(..) => return None,
+    /// The refusal of a word that names nothing.
+    fn refused(&self, named: &Named) -> QuantizeError {
+        let (pattern, names, command) = match self {
+            Self::Node(_, glob) => ((*glob).clone(), &named.nodes, "plan"),
+            Self::ExactNode(name) => (Glob::literal(name), &named.nodes, "plan"),
+            Self::Tensor(said) => (said.tensors.clone(), &named.tensors, "plan"),
+            Self::Operator(_, op_type) => (Glob::literal(op_type), &named.operators, "inspect"),
         };
-        let shown = |names: Vec<String>| names.iter().map(|name| name.escape_debug().to_string()).collect();
-        let some = named.names(of_nodes).take(SHOWN).map(str::to_owned).collect();
-        let nearest = shown(nearest_names(&pattern, named.names(of_nodes)));
+        let names = || names.iter().map(String::as_str).filter(|name| !name.is_empty());
+        let shown = |names: &[String]| names.iter().map(|name| name.escape_debug().to_string()).collect();
+        let mut some: Vec<String> = shown(&names().take(SHOWN).map(str::to_owned).collect::<Vec<_>>());
+        if let more @ 1.. = names().count().saturating_sub(SHOWN) {
+            some.push(format!("{more} more"));
+        }
+        let cased = names().find(|name| name.eq_ignore_ascii_case(pattern.pattern())).map(|name| vec![name.to_owned()]);
+        let nearest = shown(&cased.unwrap_or_else(|| nearest_names(&pattern, names())));
         let problem = pattern.problem().map(|problem| format!(": {}", problem.escape_debug())).unwrap_or_default();
-        Some(QuantizeError::IdleOverride { word: format!("{self}{problem}"), nearest, some: shown(some) })
+        QuantizeError::IdleOverride { word: format!("{self}{problem}"), nearest, some, command }
     }
 }
 
@@ -84,7 +83,9 @@ impl std::fmt::Display for Word<'_> {
         match self {
             Self::Node(option, glob) => write!(f, "{option} {} matches no node", glob.pattern().escape_debug()),
             Self::ExactNode(name) => write!(f, "--exclude-subgraph: there is no node {}", name.escape_debug()),
-            Self::Operator(option, op_type) => write!(f, "{option} {}: there is no such node", op_type.escape_debug()),
+            Self::Operator(option, op_type) => {
+                write!(f, "{option} {} names no operator of the model", op_type.escape_debug())
+            }
             Self::Tensor(said) => {
                 write!(f, "--override {} matches no tensor", said.tensors.pattern().escape_debug())
             }
@@ -95,12 +96,12 @@ impl std::fmt::Display for Word<'_> {
 /// A sentence for each word of a recipe that names nothing of the simplified graph, and whether it did in the source.
 ///
 /// # Errors
-/// [`QuantizeError::IdleOverride`] for names and patterns of nodes and tensors which neither has.
+/// [`QuantizeError::IdleOverride`] for operators, names and patterns of nodes and tensors which neither has.
 pub fn unmatched(recipe: &Recipe, source: &Named, simplified: &Named) -> Result<Vec<String>, QuantizeError> {
     let idle = words(recipe).into_iter().filter(|word| !word.names_any_of(simplified));
     let sentence = |word: Word<'_>| match word.names_any_of(source) {
         true => Ok(format!("{word}: passes have merged or removed what it names (--disable-pass keeps it)")),
-        false => word.refused(simplified).map_or_else(|| Ok(word.to_string()), Err),
+        false => Err(word.refused(simplified)),
     };
     idle.map(sentence).collect()
 }
@@ -142,10 +143,12 @@ mod tests {
         let tensors = |glob| Override { float: true, ..Override::of(Glob::new(glob)) };
         recipe.overrides = vec![tensors("c")];
         recipe.selection.excluded_nodes = vec![Glob::new("conv*"), Glob::new("norm1")];
-        recipe.selection.excluded_op_types = vec!["Conv".to_owned(), "Gem".to_owned()];
+        recipe.selection.excluded_op_types = vec!["Conv".to_owned(), "BatchNormalization".to_owned()];
         let told = unmatched(&recipe, &source, &simplified).unwrap();
-        let starts =
-            ["--exclude norm1 matches no node: passes have merged", "--exclude-op-types Gem: there is no such node"];
+        let starts = [
+            "--exclude norm1 matches no node: passes have merged",
+            "--exclude-op-types BatchNormalization names no operator of the model: passes have merged",
+        ];
         assert_eq!(told.len(), starts.len(), "{told:?}");
         assert!(told.iter().zip(starts).all(|(told, start)| told.starts_with(start)), "{told:?}");
         let refused = |recipe: &Recipe| {
@@ -165,6 +168,18 @@ mod tests {
             let mut recipe = plain.clone();
             recipe.selection.excluded_nodes = vec![Glob::new(pattern)];
             assert!(refused(&recipe).starts_with(start), "{}", refused(&recipe));
+        }
+        for (operator, hint) in
+            [("Cnov", "did you mean Conv?"), ("CONV", "did you mean Conv?"), ("Gru", "there are Conv;")]
+        {
+            let mut recipe = plain.clone();
+            recipe.selection.op_types = vec!["Conv".to_owned(), operator.to_owned()];
+            let said = refused(&recipe);
+            assert!(
+                said.starts_with(&format!("--op-types {operator} names no operator of the model; {hint}")),
+                "{said}"
+            );
+            assert!(said.contains("`kvant inspect MODEL`"), "{said}");
         }
         let mut recipe = plain.clone();
         recipe.selection.excluded_subgraphs = vec![Subgraph { from: vec!["conv1".into()], to: vec!["end".into()] }];

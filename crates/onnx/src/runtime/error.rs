@@ -95,6 +95,12 @@ impl RuntimeError {
                 "`pip install onnxruntime` for the python3 on PATH, or name the library with --runtime-library or ORT_DYLIB_PATH",
             ),
             Self::Library { .. } => Some("ONNX Runtime 1.18 or later is needed, built for this machine"),
+            Self::Load { engine, .. } | Self::Run { engine, .. } => Some(match engine.starts_with("onnxruntime") {
+                true => "the embedded engine may run it: `--runtime rten`",
+                false => {
+                    "ONNX Runtime may run it: `pip install onnxruntime`, then `--runtime ort` (or name its library with --runtime-library)"
+                }
+            }),
             _ => None,
         }
     }

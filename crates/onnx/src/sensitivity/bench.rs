@@ -174,7 +174,7 @@ impl Bench {
     /// The plan of an assignment; `None` where it leaves all in float.
     fn planned(&self, assignment: &Assignment) -> Result<Option<Prepared>, SensitivityError> {
         match self.prepared(assignment) {
-            Err(SensitivityError::Quantize(QuantizeError::NothingToDo)) => Ok(None),
+            Err(SensitivityError::Quantize(QuantizeError::NothingToDo { .. })) => Ok(None),
             prepared => prepared.map(Some),
         }
     }

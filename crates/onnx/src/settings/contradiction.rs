@@ -2,6 +2,7 @@
 //! has no place in a given graph for: that is found when the graph is known.
 
 use super::{PairLayout, Settings, SettingsError};
+use crate::calibration::Method;
 use crate::recipe::{Boundary, Form, Recipe};
 
 /// Refuses settings that contradict each other or the preset.
@@ -41,10 +42,29 @@ pub(super) fn refuse(settings: &Settings, recipe: &Recipe) -> Result<(), Setting
             "inputs and outputs have the type of activations",
         ),
     ];
+    idle_percentile(settings, recipe)?;
     match rules.into_iter().find(|(holds, ..)| *holds) {
         Some((_, one, other, because)) => Err(SettingsError::Contradiction { one, other, because }),
         None => Ok(()),
     }
+}
+
+/// Refuses a percentile that no tensor's range is found by.
+fn idle_percentile(settings: &Settings, recipe: &Recipe) -> Result<(), SettingsError> {
+    let reads = |method: Method| matches!(method, Method::Percentile | Method::Auto);
+    let activation = recipe.activation.map(|scheme| scheme.method);
+    let products = recipe.products.iter().flat_map(|products| [products.activation.method, products.weight.method]);
+    let overridden = recipe.overrides.iter().filter_map(|said| said.method);
+    let mut methods = activation.into_iter().chain([recipe.weight.method]).chain(products).chain(overridden);
+    if settings.percentile.is_none() || methods.any(reads) {
+        return Ok(());
+    }
+    let other = match activation {
+        Some(method) => format!("--calibration-method {method}"),
+        None => "float activations".to_owned(),
+    };
+    let because = "only the methods percentile and auto read it";
+    Err(SettingsError::Contradiction { one: "--percentile", other, because })
 }
 
 #[cfg(test)]
@@ -64,12 +84,17 @@ mod tests {
         assert_eq!(refused("A8W8", operators()), None);
         assert_eq!(refused("A8W8", ends()), None);
         assert_eq!(refused("A16W8", ends()), None);
+        assert_eq!(refused("A8W8", Settings { percentile: Some(99.0), ..Settings::default() }), None);
         let cases = [
             (refused("A8W8", Settings { form: Some(Form::Quark), ..operators() }), "form quark"),
             (refused("A8W8", Settings { activation: Some(Element::UInt16), ..operators() }), "uint16 activations"),
             (refused("A8W8", Settings { weight: Some(Element::Int4), ..operators() }), "int4 weights"),
             (refused("A8W8", Settings { weights_only: Some(true), ..operators() }), "float activations"),
             (refused("A8W8", Settings { activation: Some(Element::BFloat16), ..ends() }), "bfloat16 activations"),
+            (
+                refused("XINT8", Settings { percentile: Some(99.0), ..Settings::default() }),
+                "--percentile and --calibration-method minmse",
+            ),
         ];
         for (problem, other) in cases {
             assert!(problem.as_ref().is_some_and(|problem| problem.contains(other)), "{other}: {problem:?}");

@@ -1,9 +1,9 @@
-//! Graphs that are sound and that ONNX Runtime does not open all the same, with the graph optimizations that programs use: it has no
+//! Graphs that are sound and that ONNX Runtime does not open or run all the same, with the graph optimizations that programs use: it has no
 //! kernel on CPUs, or makes one of Q/DQ pairs that does not take their scales or types. Measured with 1.31.1.
 
 use super::types::name_of;
-use crate::graph::{Index, domain, is, is_standard};
-use crate::placement::{FLOAT_WITH_INT8, ONE_SCALE};
+use crate::graph::{Index, domain, is, is_standard, positional_input};
+use crate::placement::{FLOAT_WITH_INT8, ONE_SCALE, averaged, fits_kernel, is_second_operand};
 use crate::shape;
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, TensorProto, data_type};
 use kvant_quant::finding::Findings;
@@ -13,7 +13,14 @@ pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
     let pairs = Pairs { graph: &model.graph, index: &index };
     pairs.scales(findings);
     pairs.floats(findings);
+    pairs.pools(model, findings);
     brain_floats(model, findings);
+}
+
+/// Whether ONNX Runtime opens a graph and then fails over scales that a kernel does not take.
+pub fn fails_in_a_run(model: &ModelProto) -> bool {
+    let index = Index::new(&model.graph);
+    Pairs { graph: &model.graph, index: &index }.unfit_pool(model).is_some()
 }
 
 /// Standard operators that have kernels of bfloat16, because they move values and compute nothing.
@@ -49,6 +56,11 @@ fn brain_floats(model: &ModelProto, findings: &mut Findings) {
     }
 }
 
+/// Whether a node averages codes.
+fn is_linear_pool(node: &NodeProto) -> bool {
+    ["QLinearGlobalAveragePool", "QLinearAveragePool"].contains(&node.op_type())
+}
+
 /// Q/DQ pairs of a graph.
 struct Pairs<'g> {
     graph: &'g GraphProto,
@@ -79,6 +91,10 @@ impl<'g> Pairs<'g> {
         let grouped = !before.is_empty() && !behind.is_empty();
         match self.common_type(&all) {
             Some(DataType::UINT8) => grouped && count > 0,
+            Some(DataType::INT8) if grouped && count == 1 && is(node, "MatMul") => {
+                let second = |pair: &NodeProto| pair.output.first().is_some_and(|name| is_second_operand(node, name));
+                before.iter().any(|pair| self.scale_count(pair) > 1 && second(pair))
+            }
             // Codes with one scale become uint8, and no kernel takes both types.
             Some(DataType::INT8) => grouped && count == all.len() && !FLOAT_WITH_INT8.contains(&node.op_type()),
             _ => false,
@@ -113,6 +129,55 @@ impl<'g> Pairs<'g> {
         let mut types = pairs.iter().map(|pair| self.constant(pair, 2).map_or(DataType::UINT8, data_type));
         let first = types.next()?;
         types.all(|other| other == first).then_some(first)
+    }
+
+    /// Average pooling with scales that its kernel refuses when it runs.
+    fn pools(&self, model: &ModelProto, findings: &mut Findings) {
+        let Some((node, ratio)) = self.unfit_pool(model) else { return };
+        let reason = format!(
+            "the scale of what {} reads is {ratio:.1e} times that of what it makes: ONNX Runtime's kernel refuses that in a run",
+            node.op_type()
+        );
+        let made = node.output.first().map_or("TENSOR", String::as_str);
+        let hint = format!("keep its output in float: --override '{made}=keep'");
+        findings.warning(name_of(node), reason, &hint);
+    }
+
+    /// The first of such poolings, and the ratio of its scales.
+    fn unfit_pool(&self, model: &ModelProto) -> Option<(&'g NodeProto, f32)> {
+        let types = shape::infer(model);
+        self.graph.node.iter().find_map(|node| {
+            let (input, output) = self.pool_scales(node)?;
+            let values = averaged(node, &types)??;
+            (!fits_kernel(input, output, Some(values))).then_some((node, input / output))
+        })
+    }
+
+    /// The scales of what a pooling reads and makes, where both have codes of 8 bits.
+    fn pool_scales(&self, node: &'g NodeProto) -> Option<(f32, f32)> {
+        let scale = |name: &str| self.number(self.index.constant(self.graph, name)?);
+        if is_linear_pool(node) {
+            return Some((scale(positional_input(node, 1)?)?, scale(positional_input(node, 3)?)?));
+        }
+        if !is_standard(node) || !["GlobalAveragePool", "AveragePool"].contains(&node.op_type()) {
+            return None;
+        }
+        let before = self.made_by(node.input.first()?, "DequantizeLinear")?;
+        let mut made = node.output.first()?;
+        // A clamp between pooling and codes goes into the codes.
+        let reader = self.index.only_consumer(made).map(|at| &self.graph.node[at]);
+        if let Some(clamp) = reader.filter(|node| is(node, "Relu") || is(node, "Clip")) {
+            made = clamp.output.first()?;
+        }
+        let behind = self.read_by(made)?;
+        let bytes = matches!(self.common_type(&[before, behind])?, DataType::INT8 | DataType::UINT8);
+        let one = self.scale_count(before) == 1 && self.scale_count(behind) == 1;
+        (bytes && one).then_some((scale(before.input.get(1)?)?, scale(behind.input.get(1)?)?))
+    }
+
+    /// The value of a constant with one.
+    fn number(&self, tensor: &TensorProto) -> Option<f32> {
+        crate::solution::values(tensor).ok()?.first().copied()
     }
 
     /// Codes that are 8-bit floats, of which integer kernels are made.

@@ -11,7 +11,10 @@ mod types;
 mod values;
 mod versions;
 
-pub use saturation::{Saturation, WAY_OUT as SATURATION_HINT};
+pub use kernels::fails_in_a_run;
+pub(crate) use types::least_version;
+
+pub use saturation::{SATURATION_HINT, SATURATION_WAYS, Saturation};
 
 use crate::graph;
 use kvant_container::Error;
@@ -111,6 +114,7 @@ fn structure(model: &ModelProto, findings: &mut Findings) {
 mod tests {
     use super::*;
     use crate::graph::{add_opset, node, set_attribute};
+    use crate::shape::Dim;
     use crate::test_models::{floats, model};
     use kvant_container::onnx::{DataType, TensorProto, tensor};
 
@@ -285,6 +289,38 @@ mod tests {
         assert!(refused(&brain));
         brain.graph.as_mut().unwrap().node[0].op_type = Some("Identity".to_owned());
         assert!(!refused(&brain));
+    }
+
+    #[test]
+    fn pooling_kernels_bound_the_ratio_of_scales() {
+        let made = |op: &str, scale: f32| {
+            let mut pool = node(op, "m", &["xf"], &["h"]);
+            if op == "AveragePool" {
+                set_attribute(&mut pool, "kernel_shape", &[2i64, 2][..]);
+            }
+            let nodes = vec![
+                node("QuantizeLinear", "q", &["x", "s", "z"], &["xq"]),
+                node("DequantizeLinear", "d", &["xq", "s", "z"], &["xf"]),
+                pool,
+                node("QuantizeLinear", "r", &["h", "t", "z"], &["hq"]),
+                node("DequantizeLinear", "e", &["hq", "t", "z"], &["y"]),
+            ];
+            let point = tensor("z", DataType::INT8, &[], vec![0u8]);
+            let mut made = model(21, nodes, vec![scalar("s", 1.0), scalar("t", scale), point], &[], &["y"]);
+            // As many images as one likes.
+            let dims = [Dim::Unknown, Dim::Known(3), Dim::Known(2), Dim::Known(2)];
+            let input = crate::shape::ValueType::new(DataType::FLOAT, dims.into());
+            made.graph.as_mut().unwrap().input = vec![input.to_proto("x").unwrap()];
+            made.ir_version = Some(10);
+            made
+        };
+        for op in ["GlobalAveragePool", "AveragePool"] {
+            assert!(!fails_in_a_run(&made(op, 1.0 / 1000.0)), "{op}");
+            let broken = made(op, 1.0 / 1100.0);
+            assert!(fails_in_a_run(&broken) && !runs(&verify(&broken)), "{op}");
+            let finding = verify(&broken).into_iter().find(|finding| finding.check == "kernels").unwrap();
+            assert!(finding.hint.unwrap().contains("--override 'h=keep'"));
+        }
     }
 
     #[test]

@@ -17,8 +17,18 @@ use crate::graph::{Index, int_attribute, positional_input};
 /// The largest magnitude of a weight's code with which no sum of two products leaves 16 bits.
 const LARGEST: u8 = 64;
 
-/// What helps, in a line.
-pub const WAY_OUT: &str = "where such processors are to run it, quantize with --reduce-range or --weight uint8, or set onnxruntime's session option session.x64quantprecision to 1 (which fails on weights that several nodes share)";
+macro_rules! ways {
+    () => {
+        "quantize with --reduce-range or --weight uint8, or set onnxruntime's session option session.x64quantprecision to 1 \
+         (which fails on weights that several nodes share)"
+    };
+}
+
+/// What helps.
+pub const SATURATION_WAYS: &str = ways!();
+
+/// What helps, where it is not known whether it is needed.
+pub const SATURATION_HINT: &str = concat!("where such processors are to run it, ", ways!());
 
 /// Operators that multiply, with the positions of data, their zero point, weight; those of float operators have none.
 const PRODUCTS: &[(&str, usize, Option<usize>, usize)] = &[
@@ -67,7 +77,7 @@ impl fmt::Display for Saturation {
 
 pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
     if let Some(saturation) = Saturation::of(&model.graph) {
-        findings.note(saturation.weight.clone(), saturation.to_string(), WAY_OUT);
+        findings.note(saturation.weight.clone(), saturation.to_string(), SATURATION_HINT);
     }
 }
 

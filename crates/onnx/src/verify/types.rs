@@ -26,6 +26,11 @@ const TYPES: &[(DataType, i64, i64)] = &[
     (DataType::UINT2, 25, 13),
 ];
 
+/// The first version of the file format that has a type, where that matters.
+pub(crate) fn least_version(found: DataType) -> Option<i64> {
+    row(found).map(|(_, _, version)| *version)
+}
+
 pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
     files(model, findings);
     operators(model, findings);

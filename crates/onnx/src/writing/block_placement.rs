@@ -28,7 +28,7 @@ pub fn place(
         }
         None if node.input.iter().any(|name| placement.weights.contains_key(name)) => {
             let reason = "MatMulNBits computes products with one constant matrix only";
-            left.push(Skipped { node: node.name().to_owned(), reason });
+            left.push(Skipped::new(node, reason));
         }
         None => {}
     });

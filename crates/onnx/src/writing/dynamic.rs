@@ -41,7 +41,7 @@ pub fn place(
         let Some(weight) = placement.weights.get_mut(&node.input[1]) else { continue };
         suit(weight, node, rank(graph, &index, node));
         match obstacle(graph, &index, node, weight) {
-            Some(reason) => placement.skipped.push(Skipped { node: node.name().to_owned(), reason }),
+            Some(reason) => placement.skipped.push(Skipped::new(node, reason)),
             None => {
                 number += 1;
                 placed.insert(node.input[1].clone());

@@ -21,7 +21,7 @@ use crate::graph::{Index, add_opset, bodies_mut, float_attribute, int_attribute,
 use crate::placement::Placement;
 use crate::quantization::Affine;
 use crate::recipe::Recipe;
-use crate::solution::{Solution, values};
+use crate::solution::{Solution, refuse_not_finite, values};
 
 /// How weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,9 +203,7 @@ impl Writer<'_> {
     }
 
     fn store(&mut self, weight: &str, stored: &str, source: &[f32], map: BlockMap) -> Result<(), QuantizeError> {
-        if let Some(position) = source.iter().position(|v| !v.is_finite()) {
-            return Err(QuantizeError::NotANumber { tensor: weight.to_owned(), position });
-        }
+        refuse_not_finite(weight, source)?;
         let packed = match (self.solution.codes.get(weight), self.solution.weights.get(weight)) {
             (Some(codes), Some(parameters)) => pack_chosen(codes, parameters, map, self.blocks),
             _ => pack(source, map, self.blocks),

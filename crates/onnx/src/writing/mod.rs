@@ -15,6 +15,6 @@ mod tensor_names;
 pub use constants::lift_constants;
 pub(crate) use matmul_nbits::block_parameters;
 pub use matmul_nbits::{BlockMap, Blocks, write_blocks};
-pub use operators::Dialect;
+pub use operators::{Dialect, Operators};
 pub use pairs::write_pairs;
 pub use qoperator::fuse;

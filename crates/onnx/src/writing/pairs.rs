@@ -17,7 +17,7 @@ use crate::error::QuantizeError;
 use crate::graph::{Index, add_opset, bodies_mut, cast_node, set_attribute};
 use crate::placement::{Activation, Bias, Placement, Weight};
 use crate::quantization::{Affine, pack, weight_codes};
-use crate::recipe::{BiasKind, Recipe};
+use crate::recipe::Recipe;
 use crate::solution::{Solution, unit, values};
 
 /// Rewrites the graph. New contents that are large go to `spill`.
@@ -37,7 +37,7 @@ pub fn write_pairs(
     let index = Index::new(graph);
     let names = TensorNames::of(graph);
     let made = Made::default();
-    let mut writer = Writer { recipe, placement, solution, spill, dialect, index, units, names, made };
+    let mut writer = Writer { placement, solution, spill, dialect, index, units, names, made };
     writer.constants(graph)?;
     writer.activations()?;
     let Writer { made, .. } = writer;
@@ -90,7 +90,6 @@ struct Made {
 }
 
 struct Writer<'a> {
-    recipe: &'a Recipe,
     placement: &'a Placement,
     solution: &'a Solution,
     spill: Option<&'a Spill>,
@@ -129,7 +128,9 @@ impl Writer<'_> {
         let Some(parameters) = self.solution.weights.get(name) else { return Ok(()) };
         let operators = self.dialect.operators(weight.scheme.element, true)?;
         let output = self.names.of_tensor(name, "_DequantizeLinear_Output");
-        self.parameters(name, parameters, weight.scheme.element, weight.axis, source.dims.len());
+        if operators != Operators::Cast {
+            self.parameters(name, parameters, weight.scheme.element, weight.axis, source.dims.len());
+        }
         let axis = weight.axis.filter(|_| parameters.len() > 1 || source.dims.len() > 1);
         if operators == Operators::Extended {
             self.weight_pair(name, operators, axis, &output);
@@ -181,11 +182,12 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// `q = round(b / (s_input * s_weight))`, one scale for each channel of the weight.
+    /// `q = round(b / (s_input * s_weight))`, one scale for each channel of the weight; the scales of int16 codes are larger if the
+    /// bias asks for it.
     fn bias(&mut self, name: &str, source: &TensorProto, bias: &Bias) -> Result<(), QuantizeError> {
         let Some(weights) = self.solution.weights.get(&bias.weight) else { return Ok(()) };
         let Some(input) = self.input_affine(&bias.input) else { return Ok(()) };
-        let element = if self.recipe.bias == BiasKind::Int16 { Element::Int16 } else { Element::Int32 };
+        let element = bias.element;
         let unit = self.units.get(name).copied().unwrap_or(1.0);
         let scales: Vec<f32> = weights.iter().map(|w| input.scale * w.scale * unit).collect();
         let (source_values, source_shape) = (values(source)?, shape(source)?);

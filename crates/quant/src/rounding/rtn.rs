@@ -11,7 +11,7 @@ use crate::hessian::HessianError;
 use crate::observer::Observer;
 use crate::parameters::Affine;
 use crate::quant_tensor::QuantTensor;
-use crate::scheme::{Granularity, SchemeError, TensorScheme};
+use crate::scheme::{FloatScale, FloatScheme, Granularity, SchemeError, TensorScheme};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::kernel::{AffineStep, Elements, Range, widen_elements};
 use kvant_numeric::simd::Isa;
@@ -46,6 +46,14 @@ pub enum RoundingError {
     /// A weight is NaN or infinite (*invalid*).
     #[error("it holds NaN or infinite values")]
     NotFinite,
+    /// Its values need a scale that the type of its scales does not hold (*unsupported* by the scheme).
+    #[error("its values need a scale of {scale:e}, beyond {largest:?}, the largest number of the type of scales")]
+    ScaleTooLarge {
+        /// The scale.
+        scale: f32,
+        /// The largest that is stored.
+        largest: f32,
+    },
     /// What calibration knows of its inputs cannot be used.
     #[error(transparent)]
     Hessian(#[from] HessianError),
@@ -161,6 +169,7 @@ impl Rtn {
         out: &mut QuantTensor,
     ) -> Result<(), RoundingError> {
         let (_, columns) = weights.shape();
+        let known = out.scales.len();
         out.grow(rows)?;
         let step = self.strip_rows(rows, columns);
         for start in (0..rows).step_by(step) {
@@ -168,7 +177,20 @@ impl Rtn {
             let elements = weights.elements(self.isa, start..end, &mut scratch.values);
             self.append(Strip { elements, rows: end - start, columns }, &mut scratch.groups, out)?;
         }
-        Ok(())
+        self.check_scales(out.scales.get(known..).unwrap_or_default())
+    }
+
+    /// Refuses scales that are not stored as they are: codes would stand for other values.
+    fn check_scales(&self, scales: &[f32]) -> Result<(), RoundingError> {
+        let largest = match self.scheme {
+            TensorScheme::Int(scheme) | TensorScheme::Progressive { second: scheme, .. } => scheme.scale.largest(),
+            TensorScheme::Float(FloatScheme { scale: FloatScale::Plain(scale), .. }) => scale.largest(),
+            _ => f32::MAX,
+        };
+        match scales.iter().find(|scale| !(**scale <= largest)) {
+            Some(scale) => Err(RoundingError::ScaleTooLarge { scale: *scale, largest }),
+            None => Ok(()),
+        }
     }
 
     /// Rows that can be rounded on their own: whole tiles, all of them where something of the whole must be found.

@@ -73,6 +73,14 @@ pub enum CalibrationDataError {
         /// The names of its columns.
         columns: String,
     },
+    /// A field is named, and no file has fields.
+    #[error("{} has no fields, and `{column}` is to be one", file.display())]
+    NoFields {
+        /// The first file.
+        file: PathBuf,
+        /// The field.
+        column: String,
+    },
     /// A text is not UTF-8.
     #[error("{} is not UTF-8 text: byte {position}", file.display())]
     NotText {
@@ -139,6 +147,9 @@ impl CalibrationDataError {
             Self::UnknownFormat { .. } | Self::NoFiles { .. } => return Some(super::files::known_formats()),
             Self::Damaged { .. } => "the file is damaged, or not what calibration data of its kind hold",
             Self::NoColumn { .. } => "name the column that holds the text with --column",
+            Self::NoFields { .. } => {
+                "leave --column out: it applies only to files of rows, such as .jsonl and .parquet"
+            }
             Self::NotText { .. } => "give text files in UTF-8",
             Self::TooLarge { .. } => "give a part of it: calibration needs some hundred samples",
             Self::OutOfVocabulary { .. } => "the tokens were made with the tokenizer of another model",

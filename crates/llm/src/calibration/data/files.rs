@@ -84,6 +84,17 @@ impl DataFile {
         (self.format.ending == "txt").then(|| if is_compressed { u64::MAX } else { size() })
     }
 
+    /// Whether its rows have fields, or it has tensors with names.
+    pub(super) fn has_fields(&self) -> bool {
+        !["txt", "npy"].contains(&self.format.ending)
+    }
+
+    /// Whether more than the beginning may be read of it to hand out the first row.
+    pub(super) fn is_read_whole(&self) -> bool {
+        let rows = ["txt", "jsonl", "ndjson", "parquet"];
+        !rows.contains(&self.format.ending)
+    }
+
     /// The name without its directory.
     pub(super) fn name(&self) -> String {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()

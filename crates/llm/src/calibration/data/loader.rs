@@ -117,7 +117,7 @@ impl Loader<'_> {
         }
         let length = self.options.sequence_length;
         if tokens.len() < length {
-            if self.short.len() < self.options.samples {
+            if self.short.len() < self.options.samples.saturating_add(self.options.held_out) {
                 self.short.push((origin, tokens));
             }
             return Err(Unusable::Skip(Skip::TooShort));
@@ -166,10 +166,8 @@ impl Loader<'_> {
         let [sequences, held_out] = self.selection.finish();
         let length = self.options.sequence_length;
         if sequences.is_empty() {
-            let reasons = reasons(&self.files);
-            let most = reasons.iter().max_by_key(|(_, count)| **count).map(|(skip, _)| *skip);
-            let (why, column) = (why(&self.files, &reasons, self.encoder.refusal), self.options.column.clone());
-            return Err(CalibrationDataError::NoSample { length, why, most, column });
+            let rows = self.files.iter().map(|file| file.rows_read).sum();
+            return Err(no_sample(self.options, rows, &reasons(&self.files), self.encoder.refusal));
         }
         let provenance = Provenance {
             files: self.files,
@@ -213,10 +211,16 @@ fn reasons(files: &[FileProvenance]) -> BTreeMap<Skip, u64> {
     reasons
 }
 
-/// Why none of the rows is of use: how many there are for each reason, and what the chat template said.
-fn why(files: &[FileProvenance], reasons: &BTreeMap<Skip, u64>, refusal: Option<String>) -> String {
-    let rows: u64 = files.iter().map(|file| file.rows_read).sum();
+/// That none of the rows is of use: how many there are for each reason, and what the chat template said.
+pub(super) fn no_sample(
+    options: &Options,
+    rows: u64,
+    reasons: &BTreeMap<Skip, u64>,
+    refusal: Option<String>,
+) -> CalibrationDataError {
+    let most = reasons.iter().max_by_key(|(_, count)| **count).map(|(skip, _)| *skip);
     let reasons = reasons.iter().map(|(skip, count)| format!(", {count} {skip}")).collect::<String>();
     let refusal = refusal.map_or(String::new(), |refusal| format!(" ({refusal})"));
-    format!("{rows} rows read{reasons}{refusal}")
+    let why = format!("{rows} rows read{reasons}{refusal}");
+    CalibrationDataError::NoSample { length: options.sequence_length, why, most, column: options.column.clone() }
 }

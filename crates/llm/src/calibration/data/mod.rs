@@ -8,6 +8,7 @@
 //! The same files, options and model give the same sequences. Files are hostile: bytes are counted after decompression, rows
 //! are bounded, templates run on fuel, and nothing is executed.
 
+mod beginning;
 mod chat_template;
 mod conversation;
 mod document;

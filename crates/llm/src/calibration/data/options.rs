@@ -1,7 +1,7 @@
 //! What the user asks of calibration data: where it is, how much of it, and how it becomes sequences.
 
-use super::CalibrationDataError;
 use super::files::{self, DataFile};
+use super::{CalibrationDataError, beginning};
 use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 
@@ -110,12 +110,13 @@ impl Options {
         samples.div_ceil(10)
     }
 
-    /// Refuses what cannot be asked for, and files that are not there or of no known format.
+    /// Refuses what cannot be asked for, files that are not there or of no known format, and those whose beginning shows that they
+    /// hold nothing of the kind that their names say.
     ///
     /// # Errors
-    /// See above.
+    /// See above: all of them are errors of loading too.
     pub fn check(&self) -> Result<(), CalibrationDataError> {
-        self.resolve().map(drop)
+        beginning::check(self)
     }
 
     /// The files that are meant, of something that can be asked for.
@@ -124,7 +125,15 @@ impl Options {
             Options { files, .. } if files.is_empty() => "no file of calibration data is named",
             Options { samples: 0, .. } => "no sample is asked for",
             Options { sequence_length: 0, .. } => "sequences of no token are asked for",
-            _ => return files::resolve(&self.files),
+            _ => {
+                let files = files::resolve(&self.files)?;
+                return match (&self.column, files.first()) {
+                    (Some(column), Some(first)) if !files.iter().any(DataFile::has_fields) => {
+                        Err(CalibrationDataError::NoFields { file: first.path.clone(), column: column.clone() })
+                    }
+                    _ => Ok(files),
+                };
+            }
         };
         Err(CalibrationDataError::Options { what })
     }

@@ -2,9 +2,13 @@
 //! of.
 
 use super::{Packing, Skip};
+use kvant_quant::counts::number;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// Fewer tokens than this, one sequence of the usual length, are warned of.
+const FEW_TOKENS: usize = 512;
 
 /// What calibration data were made of; for the metadata of an output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -94,6 +98,11 @@ pub enum Warning {
         /// Tokens of a window.
         length: usize,
     },
+    /// There are so few tokens that statistics say little.
+    Scarce {
+        /// How many there are.
+        tokens: usize,
+    },
     /// Rows were of no use.
     Skipped {
         /// The file's name.
@@ -120,14 +129,19 @@ impl fmt::Display for Warning {
         match self {
             Warning::Fewer { found, asked } => write!(f, "{found} calibration samples, where {asked} were asked for"),
             Warning::Short { documents, tokens, length } => {
-                let documents =
-                    if *documents == 1 { "1 document".to_owned() } else { format!("{documents} documents") };
                 write!(
                     f,
-                    "the calibration data are {tokens} tokens in {documents}, too few to fill a sequence of {length} tokens; they \
-                     are used as they are"
+                    "the calibration data are {} in {}, too few to fill a sequence of {length} tokens; they \
+                     are used as they are",
+                    number(tokens, "token"),
+                    number(documents, "document"),
                 )
             }
+            Warning::Scarce { tokens } => write!(
+                f,
+                "the calibration data have only {} in all; results are unreliable with fewer than {FEW_TOKENS}",
+                number(tokens, "token"),
+            ),
             Warning::Skipped { file, rows: 1, why } => write!(f, "{file}: 1 row is {why}"),
             Warning::Skipped { file, rows, why } => write!(f, "{file}: {rows} rows are {why}"),
             Warning::Cut { file } => write!(f, "{file} is very long; only its beginning was read"),
@@ -147,8 +161,11 @@ impl Provenance {
             0 => (found < asked).then_some(Warning::Fewer { found, asked }),
             _ => Some(Warning::Short { documents, tokens, length }),
         };
+        let scarce = documents == 0 && tokens < FEW_TOKENS;
+        let scarce = scarce.then_some(Warning::Scarce { tokens });
         let bare = (conversations > 0).then_some(Warning::NoTemplate { conversations });
-        fewer.into_iter().chain(self.files.iter().flat_map(FileProvenance::warnings)).chain(bare).collect()
+        let of_files = self.files.iter().flat_map(FileProvenance::warnings);
+        fewer.into_iter().chain(of_files).chain(bare).chain(scarce).collect()
     }
 }
 

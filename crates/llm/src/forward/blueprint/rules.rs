@@ -72,7 +72,8 @@ fn check_tensors(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
 fn check_blocks(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let blocks = sources.network.blocks();
     let stated = sources.config.num_layers.unwrap_or(blocks.len());
-    let missing = (0..stated).find(|index| !blocks.contains(index));
+    // They ascend: the first that is not where its number says follows a gap.
+    let missing = (0..stated).find(|index| blocks.get(*index) != Some(index));
     match missing {
         Some(index) => Err(ForwardError::missing("the checkpoint", format!("block {index} of {stated}"))),
         None if blocks.len() > stated => {

@@ -135,7 +135,7 @@ pub enum GgufPlanError {
         kind: TensorType,
     },
     /// Something is said of tensors that there are none of (*invalid*).
-    #[error("no tensor matches `{pattern}`, which {}", if *excludes { "is to be excluded" } else { "a type of its own is asked for" })]
+    #[error("no tensor matches `{pattern}`, given with {}", if *excludes { "--exclude" } else { "--override" })]
     IdleOverride {
         /// The pattern.
         pattern: String,

@@ -5,7 +5,7 @@ use super::{TokenizerProblem, Vocabulary, pre_tokenizer};
 use serde_json::Value;
 
 /// The most tokens of a vocabulary; numbers beyond are not believed.
-const MAX_TOKENS: usize = 1 << 24;
+pub(super) const MAX_TOKENS: usize = 1 << 24;
 
 /// Whether text is turned into letters that stand for its bytes.
 pub(super) fn is_byte_level(tokenizer: &Value) -> bool {

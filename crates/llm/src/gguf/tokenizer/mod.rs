@@ -89,6 +89,9 @@ fn pad(tokens: &mut Vec<Token>, rows: usize) -> Result<(), TokenizerProblem> {
     if tokens.len() > rows {
         return Err(TokenizerProblem::TooMany { tokens: tokens.len(), rows });
     }
+    if rows > byte_level::MAX_TOKENS {
+        return Err(TokenizerProblem::Damaged(format!("the embedding has {rows} rows")));
+    }
     let unused = (tokens.len()..rows).map(Token::padding);
     tokens.extend(unused.collect::<Vec<_>>());
     Ok(())

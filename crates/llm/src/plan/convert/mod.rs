@@ -167,8 +167,7 @@ impl Builder<'_> {
     /// Says that values of codes lose digits in the type of floats that config.json states.
     fn note_rounding(&mut self, float: FloatType) {
         let name = float.config_name();
-        self.notices
-            .push(format!("values are rounded to {name}, the type of config.json; --dtype f32 keeps all their digits"));
+        self.notices.push(format!("values are rounded to {name}; --dtype f32 keeps all their digits"));
     }
 
     /// Says that experts stay apart which the family's class has in one tensor, and does not find.

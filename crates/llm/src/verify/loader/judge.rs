@@ -2,6 +2,7 @@
 
 use super::facts::{LayerFacts, ModelFacts};
 use super::rules::{Condition, Layout, Limit, Loader, loaders};
+use crate::export::TENSORS_METHOD;
 use crate::verify::parallel::Sharding;
 use kvant_quant::finding::Finding;
 use serde::Serialize;
@@ -157,6 +158,7 @@ fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {
 fn unread(method: &str) -> (&'static str, String) {
     match method {
         "float" => ("weights", "it does not read checkpoints of plain floats".to_owned()),
+        TENSORS_METHOD => ("weights", "it reads models, and these are codes and scales of single tensors".to_owned()),
         "gguf" => ("file", "it does not read GGUF files".to_owned()),
         method => ("quantization_config.quant_method", format!("it does not read the layout `{method}`")),
     }

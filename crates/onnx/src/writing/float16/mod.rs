@@ -15,9 +15,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use kvant_container::onnx::{
     AttributeProto, DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, TypeProto, TypeValue, data_type,
-    element_count, tensor,
+    data_type_bits, element_count, tensor,
 };
 
+use crate::count::{constants, size};
 use crate::error::QuantizeError;
 use crate::graph::{
     Edit, Names, STANDARD_DOMAIN, attribute, cast_node, for_each_read, int_attribute, is, opset, set_attribute,
@@ -56,9 +57,23 @@ pub fn write(model: &mut ModelProto, to: FloatType, spill: Option<&Spill>) -> Re
 ///
 /// Errors: those of [`write()`].
 pub fn place(model: &ModelProto, to: FloatType) -> Result<Placement, QuantizeError> {
-    let done = convert(&mut model.clone(), to, None, Contents::Keep)?;
+    let done = convert(&mut model.clone(), to, None, Contents::Drop)?;
     let left = done.left.into_iter().map(|node| Skipped { node, reason: "it computes in f32, between casts" });
     Ok(Placement { nodes: done.nodes, skipped: left.collect(), ..Placement::default() })
+}
+
+/// Bytes of the constants that a conversion writes. No value is converted for it.
+///
+/// Errors: those of [`write()`].
+pub fn constant_bytes(model: &ModelProto, to: FloatType) -> Result<u64, QuantizeError> {
+    let mut made = model.clone();
+    convert(&mut made, to, None, Contents::Drop)?;
+    Pass::named("dead-nodes")?.run(&mut made, &Context::default())?;
+    let bytes = |tensor: &TensorProto| {
+        let bits = data_type_bits(data_type(tensor)).zip(element_count(tensor).ok());
+        bits.map_or_else(|| size(tensor), |(bits, count)| (bits * count as u64).div_ceil(8))
+    };
+    Ok(constants(&made.graph, bytes))
 }
 
 /// What becomes of the contents of constants.
@@ -66,8 +81,8 @@ pub fn place(model: &ModelProto, to: FloatType) -> Result<Placement, QuantizeErr
 enum Contents {
     /// They are converted.
     Narrow,
-    /// They stay, since nobody reads the model that is made.
-    Keep,
+    /// They go, since nobody reads them of the model that is made.
+    Drop,
 }
 
 fn convert(
@@ -199,8 +214,10 @@ impl Converter<'_> {
     }
 
     fn narrow(&mut self, source: &TensorProto) -> Result<TensorProto, QuantizeError> {
-        if self.contents == Contents::Keep {
-            return Ok(source.clone());
+        if self.contents == Contents::Drop {
+            let data_type = Some(contents::data_type(self.to) as i32);
+            let (name, dims) = (source.name.clone(), source.dims.clone());
+            return Ok(TensorProto { name, dims, data_type, ..TensorProto::default() });
         }
         let (made, limited) = contents::narrow(source, self.to, self.spill)?;
         if limited > 0 {

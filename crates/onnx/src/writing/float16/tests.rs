@@ -140,3 +140,42 @@ fn casts_at_the_ends_are_not_doubled() {
     assert_eq!(operators(&model.graph), ["Cast", "Relu", "Relu", "Cast"]);
     assert_eq!((done.nodes, done.left), (0, vec![]));
 }
+
+/// `x w` in a type, prepared for a conversion to another.
+fn prepared(from: DataType, to: &str) -> Result<crate::quantize::Prepared, QuantizeError> {
+    let value = |name: &str| {
+        let shape = [1, 2].map(crate::shape::Dim::Known).to_vec();
+        crate::shape::ValueType::new(from, shape).to_proto(name).unwrap()
+    };
+    let bytes = data_type_bits(from).unwrap() as usize / 8;
+    let weight = tensor("w", from, &[2, 2], vec![0u8; 4 * bytes]);
+    let mut source = model(17, vec![node("MatMul", "m", &["x", "w"], &["y"])], vec![weight], &[], &[]);
+    let graph = source.graph.as_mut().unwrap();
+    (graph.input, graph.output) = (vec![value("x")], vec![value("y")]);
+    let recipe = crate::preset::Preset::find(to).unwrap().recipe();
+    let passes = recipe.passes();
+    crate::quantize::prepare(source, recipe, &passes, None)
+}
+
+#[test]
+fn other_floats_are_converted_and_the_type_itself_is_refused() {
+    let (half, brain, double) = (DataType::FLOAT16, DataType::BFLOAT16, DataType::DOUBLE);
+    for (from, to, made) in [
+        (double, "FP16_MODEL", half),
+        (brain, "FP16_MODEL", half),
+        (half, "BF16_MODEL", brain),
+        (double, "BF16_MODEL", brain),
+    ] {
+        let prepared = prepared(from, to).unwrap();
+        let foreseen = crate::cost::Cost::of(&prepared, 1).constants.output_bytes;
+        let observation = prepared.observation();
+        let (model, report) = prepared.finish(&observation, None, None).unwrap();
+        assert_eq!(type_of(&model.graph, "w"), made, "{from:?} {to}");
+        assert_eq!(foreseen, report.constants.output_bytes, "{from:?} {to}");
+        let ends = model.graph.input.iter().chain(&model.graph.output).map(|end| crate::data::type_of(end).0);
+        assert_eq!(ends.collect::<Vec<_>>(), [from; 2], "{to}");
+    }
+    for (from, to) in [(half, "FP16_MODEL"), (brain, "BF16_MODEL")] {
+        assert!(matches!(prepared(from, to), Err(QuantizeError::NothingToConvert { .. })), "{to}");
+    }
+}

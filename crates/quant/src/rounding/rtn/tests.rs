@@ -134,6 +134,20 @@ fn rows_are_appended_to_tensors_of_their_kind_only() {
 }
 
 #[test]
+fn scales_beyond_their_type_are_refused() {
+    let mut data = values(2, 4);
+    for text in ["int4:g4:f16", "uint4:g2:f16:zp", "int8:tensor:f16:mse", "e4m3:channel:f16", "uint4:g4:f16:fzp"] {
+        data[5] = 1e9;
+        let refused = rtn(text).round(&data, 2, 4);
+        assert!(matches!(refused, Err(RoundingError::ScaleTooLarge { scale, largest: 65_504.0 }) if scale > 65_504.0));
+        data[5] = 1e5;
+        assert!(rtn(text).round(&data, 2, 4).unwrap().scales().iter().all(|scale| *scale <= 65_504.0), "{text}");
+    }
+    data[5] = 1e9;
+    assert!(rtn("int4:g4").round(&data, 2, 4).is_ok() && rtn("int4:g4:bf16").round(&data, 2, 4).is_ok());
+}
+
+#[test]
 fn what_is_not_finite_is_refused() {
     for bad in [f32::NAN, f32::INFINITY] {
         for text in ["int4:g4", "e4m3:tensor", "e2m1:g2:e8m0", "uint8:channel@1:zp"] {

@@ -1,0 +1,153 @@
+//! Links and layers that fewer calibration tokens reach than they have inputs: what a transform finds for them is kept only where it
+//! loses less on sequences that are held out. Not the searches themselves, nor what rounding by columns does instead
+//! (`by_columns.rs`).
+
+use super::error::BlockwiseError;
+use super::inputs::{Inputs, Keep};
+use super::loss::COMPARABLE;
+use super::run::Blockwise;
+use super::target::Target;
+use super::trial::Trial;
+use super::work::Work;
+use crate::forward::Overlay;
+use crate::plan::PlannedBlock;
+use crate::weight::{Folding, Limits};
+use kvant_quant::transform::{Awq, ChannelStatistic, Loss, Transform};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// What is to be said where an algorithm decides more than so many tokens can tell it.
+pub(super) fn scarce(tokens: u64, inputs: usize) -> Option<String> {
+    (tokens < inputs as u64).then(|| format!("few calibration tokens ({tokens} for {inputs} inputs)"))
+}
+
+/// Why what few tokens give is not used at all, in words.
+pub(super) const UNMEASURABLE: &str = "too few held out to measure by";
+const STATIC: &str = "static scales of inputs need their extremes";
+
+/// What is known of the inputs that a link scales.
+pub(super) fn statistic(target: &Target<'_>, inputs: &HashMap<String, Inputs>) -> Option<ChannelStatistic> {
+    let mut all = target.sites().iter().filter_map(|site| inputs.get(site)).map(|inputs| inputs.statistic.clone());
+    let mut first = all.next()?;
+    all.for_each(|other| first.merge(&other));
+    Some(first)
+}
+
+/// Whether a link scales more inputs than there are tokens.
+fn is_scarce(target: &Target<'_>, inputs: &HashMap<String, Inputs>) -> bool {
+    statistic(target, inputs).is_some_and(|known| scarce(known.tokens(), known.channels()).is_some())
+}
+
+/// Whether so many rows of held-out inputs show that one loss is less than another: that of `n` rows is known to about one part
+/// in the root of `n`.
+pub(super) fn is_shown(less: f64, than: f64, rows: usize) -> bool {
+    less < than * (1.0 - 1.0 / (rows as f64).sqrt())
+}
+
+/// The losses of a link without scales and with some.
+pub(super) struct Comparison {
+    pub(super) unscaled: f64,
+    pub(super) scaled: f64,
+}
+
+impl<'a> Blockwise<'_, 'a> {
+    /// Where one looks at what is held out to judge the scales of links that few calibration tokens reach.
+    pub(super) fn scarce_sites(
+        &self,
+        block: &PlannedBlock,
+        targets: &[Target<'_>],
+        inputs: &HashMap<String, Inputs>,
+    ) -> BTreeMap<String, Keep> {
+        let scarce = targets.iter().filter(|target| is_scarce(target, inputs));
+        let sites = scarce.flat_map(|target| target.sites().iter().map(move |site| (target, site)));
+        let keep =
+            |target: &Target<'_>, site: &str| match (target.inspects_attention(), self.held_out_rows(block, site)) {
+                (true, Keep::Rows(step)) => Keep::Sequences(step),
+                (_, keep) => keep,
+            };
+        sites.map(|(target, site)| (site.clone(), keep(target, site))).collect()
+    }
+
+    /// What keeps scales that few tokens speak for from being compared with none, in words. Static scales of inputs are found
+    /// from the same few tokens: how much of other text lies beyond them depends on rare extremes, of which a few tokens more
+    /// that are held out show nothing.
+    pub(super) fn incomparable(
+        &self,
+        target: &Target<'_>,
+        planned: &[usize],
+        held_out: &HashMap<String, Inputs>,
+    ) -> Option<&'static str> {
+        let inputs = planned.iter().filter_map(|layer| self.plan.layers[*layer].scheme.input);
+        let is_static = inputs.into_iter().any(|scheme| scheme.needs_calibration());
+        let has_tokens = statistic(target, held_out).is_some_and(|known| known.tokens() >= COMPARABLE);
+        match (is_static, has_tokens) {
+            (true, _) => Some(STATIC),
+            (false, false) => Some(UNMEASURABLE),
+            (false, true) => None,
+        }
+    }
+
+    /// What some scales of a transform lose over the inputs of a trial, beside none; in words, why they cannot be tried.
+    pub(super) fn compare(
+        &self,
+        trial: &Trial<'_, '_, 'a>,
+        transform: &Transform,
+        scales: &[f32],
+    ) -> Result<Result<Comparison, String>, BlockwiseError> {
+        self.engine.check_cancelled()?;
+        // SmoothQuant searches nothing, and so has no loss of its own.
+        let (loss, with_inputs) = match transform {
+            Transform::SmoothQuant(_) => (Loss::Mse, true),
+            Transform::AutoSmoothQuant(auto) => (auto.loss, true),
+            Transform::Awq(_) => (Awq::LOSS, false),
+        };
+        let reference = trial.reference();
+        let unscaled = trial.loss(&vec![1.0; scales.len()], &reference, loss, with_inputs)?;
+        let scaled = trial.loss(scales, &reference, loss, with_inputs)?;
+        Ok(unscaled.and_then(|unscaled| Ok(Comparison { unscaled, scaled: scaled? })))
+    }
+
+    /// Whether what is held out shows that a layer that reads what `module` does, rounded to nearest, loses less with limits.
+    pub(super) fn gains_by(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        module: &str,
+        index: usize,
+        limits: &Limits,
+    ) -> Result<bool, BlockwiseError> {
+        let (layer, block) = (&self.plan.layers[index], work.block.index);
+        let folding = work.foldings.folding(&layer.module).unwrap_or_default();
+        let folding = Folding { limits: Some(limits.clone()), ..folding };
+        let source = self.matrix(&Overlay::default(), block, layer)?;
+        let mut limited = work.float.clone();
+        limited.set_weight(&layer.module, source.folded(Arc::new(folding)));
+        let loss = |weights: &Overlay<'a>| {
+            let context = self.context(weights, block, index)?;
+            let tensor = self.nearest(layer, &self.matrix(weights, block, layer)?, context)?;
+            self.held_out_loss(work, module, index, &tensor)
+        };
+        let rows = work.held_out.get(module).map_or(0, |inputs| inputs.rows.len() / inputs.columns.max(1));
+        Ok(match (loss(&limited)?, loss(&work.float)?) {
+            (Some(limited), Some(unlimited)) => is_shown(limited, unlimited, rows),
+            _ => false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_shown, scarce};
+
+    #[test]
+    fn fewer_tokens_than_inputs_are_few() {
+        assert_eq!(scarce(8, 9).unwrap(), "few calibration tokens (8 for 9 inputs)");
+        assert_eq!(scarce(9, 9), None);
+    }
+
+    #[test]
+    fn the_fewer_rows_the_more_must_be_gained() {
+        assert!(is_shown(0.74, 1.0, 16) && !is_shown(0.76, 1.0, 16));
+        assert!(is_shown(0.98, 1.0, 10_000) && !is_shown(1.0, 1.0, 10_000));
+        assert!(!is_shown(f64::NAN, 1.0, 100) && !is_shown(0.0, 0.0, 100) && !is_shown(0.1, 1.0, 0));
+    }
+}

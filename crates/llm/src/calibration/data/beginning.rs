@@ -1,0 +1,54 @@
+//! A look at the beginning of calibration data: whether they hold anything of the kind that the names of their files promise. Nothing
+//! is tokenized, and of long files little is read.
+
+use super::document::{Document, Row};
+use super::files::Reading;
+use super::{CalibrationDataError, Options, loader};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// Bytes of a text that are looked at.
+const TEXT: u64 = 64 << 10;
+/// Rows that are looked at: data in which so many are of no use may have others further on.
+const ROWS: u64 = 1000;
+/// Files that are read as a whole are not looked into where they are larger.
+const WHOLE: u64 = 16 << 20;
+
+/// Refuses data that loading would refuse, as far as their beginning tells.
+pub(super) fn check(options: &Options) -> Result<(), CalibrationDataError> {
+    let (mut rows, mut reasons) = (0, BTreeMap::new());
+    for file in options.resolve()? {
+        if file.is_read_whole() && std::fs::metadata(&file.path).is_ok_and(|found| found.len() > WHOLE) {
+            return Ok(());
+        }
+        let reading = Reading { max_bytes: options.max_bytes, max_document: TEXT, column: options.column.as_deref() };
+        let (before, mut may_be_used) = (rows, false);
+        (file.format.read)(&file, &reading, &mut |row| {
+            rows += 1;
+            let skip = match row {
+                Row::Skipped(skip) => Some(skip),
+                Row::Whole { document, cut } => skip_of(&document).filter(|_| !cut),
+                Row::Record(document) => skip_of(&document),
+            };
+            if let Some(skip) = skip {
+                *reasons.entry(skip).or_default() += 1;
+            }
+            may_be_used |= skip.is_none() || rows - before >= ROWS;
+            Ok(if may_be_used { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        if may_be_used {
+            return Ok(());
+        }
+    }
+    Err(loader::no_sample(options, rows, &reasons, None))
+}
+
+/// Why a document gives no tokens, whatever the tokenizer is.
+fn skip_of(document: &Document) -> Option<super::Skip> {
+    let is_empty = match document {
+        Document::Text(text) => text.is_empty(),
+        Document::Conversation(messages) => messages.is_empty(),
+        Document::Tokens(tokens) => tokens.is_empty(),
+    };
+    is_empty.then_some(super::Skip::Empty)
+}
