@@ -191,10 +191,10 @@ impl<'a> Blockwise<'_, 'a> {
             return Ok(Err("no token reached it".to_owned()));
         };
         let scarce = scarce(statistic.tokens(), statistic.channels());
-        if let Some(scarce) = &scarce {
-            if let Some(reason) = self.incomparable(target, &planned, held_out) {
-                return Ok(Err(format!("{scarce}, and {reason}")));
-            }
+        if let Some(scarce) = &scarce
+            && let Some(reason) = self.incomparable(target, &planned, held_out)
+        {
+            return Ok(Err(format!("{scarce}, and {reason}")));
         }
         let trial = Trial { blockwise: self, work, target, planned: &planned, inputs };
         let found = self.find(&trial, transform, &statistic)?;

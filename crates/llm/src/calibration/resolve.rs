@@ -177,7 +177,7 @@ impl<'a> Observed<'a> {
             tensor.part.site == *site && tensor.part.content == ParameterContent::Scales(ScaleEncoding::F16)
         };
         let largest = if plan.parameter_tensors.iter().any(is_half) { f32::from(half::f16::MAX) } else { f32::MAX };
-        match found.scales.iter().find(|scale| !(**scale <= largest)) {
+        match found.scales.iter().find(|scale| **scale > largest || scale.is_nan()) {
             Some(scale) => Err(ResolveError::TooLarge { site: site.clone(), scale: *scale }),
             None => Ok(()),
         }

@@ -78,7 +78,7 @@ impl<'a> Decoder<'a> {
     ///
     /// [`ForwardError::Unsupported`] for rules that are not computed here, and whatever is missing or does not fit.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Decoder<'a>, ForwardError> {
-        let config = checkpoint.config()?.ok_or_else(|| ForwardError::NoConfig)?;
+        let config = checkpoint.config()?.ok_or(ForwardError::NoConfig)?;
         let import = import::open(checkpoint)?;
         let tensors = Tensors::new(import.tensors().to_vec());
         let network = Network::recognise(&ModelConfig::from_json(&config)?, tensors.meta());

@@ -68,11 +68,10 @@ impl Modules {
         for tensor in tensors {
             let module = tensor.name.strip_suffix(".weight");
             match (tensor.shape.as_slice(), module) {
-                (&[experts, rows, columns], _) => {
-                    if rows > 0 && columns > 0 && experts <= MOST_EXPERTS {
-                        modules.experts.insert(module.unwrap_or(&tensor.name).to_owned(), experts);
-                    }
+                (&[experts, rows, columns], _) if rows > 0 && columns > 0 && experts <= MOST_EXPERTS => {
+                    modules.experts.insert(module.unwrap_or(&tensor.name).to_owned(), experts);
                 }
+                ([_, _, _], _) => {}
                 (_, Some(module)) => drop(modules.single.insert(module.to_owned())),
                 _ => {}
             }

@@ -187,7 +187,7 @@ impl Rtn {
             TensorScheme::Float(FloatScheme { scale: FloatScale::Plain(scale), .. }) => scale.largest(),
             _ => f32::MAX,
         };
-        match scales.iter().find(|scale| !(**scale <= largest)) {
+        match scales.iter().find(|scale| **scale > largest || scale.is_nan()) {
             Some(scale) => Err(RoundingError::ScaleTooLarge { scale: *scale, largest }),
             None => Ok(()),
         }
