@@ -28,7 +28,7 @@ pub struct Gate<'a> {
     sequences: Vec<Vec<u32>>,
     /// Where the sequences come from.
     data: String,
-    /// What is told of the result once it is measured.
+    /// The report of the result once it is measured.
     measured: RefCell<Option<Value>>,
 }
 

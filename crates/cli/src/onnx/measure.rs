@@ -29,7 +29,7 @@ const LEAST: usize = 32;
 const INSIDE: usize = 8;
 /// The worst tensors that are named.
 const WORST: usize = 3;
-/// Outputs that are told of; the others are in the report.
+/// Outputs that are printed; the report has all of them.
 const SHOWN: usize = 8;
 
 /// What is measured.
@@ -273,7 +273,7 @@ impl Measured {
         }
     }
 
-    /// Tells the user.
+    /// Prints what was measured.
     pub fn tell(&self, printer: &Printer) {
         match self {
             Self::Done(quality) => quality.tell(printer),

@@ -233,7 +233,7 @@ fn tell_gains(gains: &[LayerGain], printer: &Printer) {
     let better = gains.iter().filter(|gain| gain.loss_after < gain.loss_before).count();
     if !gains.is_empty() {
         let layers = counts::number(gains.len(), "layer");
-        printer.note(&format!("the error of {better} of {layers} fell; --verbose tells of each"));
+        printer.note(&format!("the error of {better} of {layers} fell; --verbose lists each"));
     }
 }
 

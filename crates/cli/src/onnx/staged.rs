@@ -1,8 +1,8 @@
 //! A graph that is written and has no name yet: it is opened and measured as it will be found, and gets its name if it passes.
 
 use crate::failure::Failure;
-use kvant_container::directory_of;
 use kvant_container::onnx::{ExternalData, ModelProto, external_data_path, write_unless};
+use kvant_container::{TEMPORARY, directory_of};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -26,7 +26,7 @@ impl Staged {
         cancelled: &AtomicBool,
     ) -> Result<Self, Failure> {
         let beside = directory_of(output);
-        let directory = tempfile::Builder::new().prefix(".kvant-").tempdir_in(beside);
+        let directory = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(beside);
         let refused = |e: std::io::Error| Failure::system(format!("cannot write in {}: {e}", beside.display()));
         let directory = directory.map_err(refused)?;
         // External data are found by the name of the graph: both have the names they will have.
@@ -48,9 +48,10 @@ impl Staged {
     pub fn persist(self, output: &Path) -> Result<(), Failure> {
         let (data, own) = (external_data_path(output), external_data_path(&self.path));
         let failed = |e: std::io::Error| Failure::system(format!("cannot rename to {}: {e}", output.display()));
-        let replaced = [output, &data].map(|path| (path, self.directory.path().join("replaced").join(name_of(path))));
+        let set_aside = self.directory.path().join("replaced");
+        let replaced = [output, &data].map(|path| (path, set_aside.join(name_of(path))));
         if own.exists() || data.exists() {
-            std::fs::create_dir(self.directory.path().join("replaced")).map_err(failed)?;
+            std::fs::create_dir(&set_aside).map_err(failed)?;
             for (path, aside) in replaced.iter().filter(|(path, _)| path.exists()) {
                 std::fs::rename(path, aside).map_err(failed)?;
             }

@@ -1,7 +1,6 @@
 //! `kvant quantize --algorithm`: what calibrated algorithms write, whatever the threads, the memory and the interruptions.
 
 use crate::kvant::{Place, contents, names};
-use serde_json::Value;
 
 const TEXT: &str = "The tower stood where the river turns. Nobody had seen who built it, and nobody asked any more. ";
 const DATA: [&str; 6] = ["--calib", "text.txt", "--num-samples", "6", "--seq-len", "64"];
@@ -15,15 +14,6 @@ fn place() -> Place {
 
 fn quantize<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["quantize", "nano_llama"], more, &DATA].concat()
-}
-
-fn record(place: &Place, out: &str) -> Value {
-    serde_json::from_slice(&std::fs::read(place.path(out).join("calibration.json")).unwrap()).unwrap()
-}
-
-fn divergence(place: &Place, out: &str) -> f64 {
-    let eval = ["eval", out, "--reference", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--json"];
-    place.succeed(&eval).json()["kl_mean"].as_f64().unwrap()
 }
 
 #[test]
@@ -44,9 +34,9 @@ fn every_algorithm_is_whole_and_evaluates() {
     ];
     for (out, scheme, algorithm) in runs {
         place.succeed(&quantize(&["-s", scheme, "--algorithm", algorithm, "-o", out]));
-        let found = divergence(&place, out);
+        let found = place.divergence(out);
         assert!(found > 1e-7 && found < 1.0, "{out}: {found}");
-        let record = record(&place, out);
+        let record = place.record(out);
         let layers = record["layers"].as_array().unwrap();
         assert_eq!(layers.len(), 28, "{out}");
         assert!(layers.iter().all(|layer| layer["loss"].is_number() && layer["loss_rtn"].is_number()), "{out}");
@@ -59,13 +49,13 @@ fn rounding_by_columns_loses_less_than_to_nearest() {
     let place = place();
     place.succeed(&quantize(&["-s", "int3:g128", "--algorithm", "gptq", "-o", "gptq"]));
     place.succeed(&["quantize", "nano_llama", "-s", "int3:g128", "-o", "rtn"]);
-    let record = record(&place, "gptq");
+    let record = place.record("gptq");
     for layer in record["layers"].as_array().unwrap() {
         let loss = |key: &str| layer[key].as_f64().unwrap();
         assert!(loss("loss") < loss("loss_rtn"), "{layer}");
         assert_eq!(layer["tokens"], 384, "{layer}");
     }
-    assert!(divergence(&place, "gptq") < divergence(&place, "rtn"));
+    assert!(place.divergence("gptq") < place.divergence("rtn"));
 }
 
 #[test]
@@ -73,16 +63,16 @@ fn layers_that_share_a_scale_and_limits_go_with_their_scales() {
     let place = place();
     let run = |out: &str, scheme: &str, algorithm: &str| {
         place.succeed(&quantize(&["-s", scheme, "--algorithm", algorithm, "-o", out]));
-        divergence(&place, out)
+        place.divergence(out)
     };
     place.succeed(&quantize(&["-s", "nvfp4", "-o", "nvfp4"]));
-    let nearest = divergence(&place, "nvfp4");
+    let nearest = place.divergence("nvfp4");
     for algorithm in ["smoothquant", "awq", "gptq"] {
         let found = run(&format!("nvfp4_{algorithm}"), "nvfp4", algorithm);
         assert!(found < 1.5 * nearest, "nvfp4 {algorithm}: {found} beside {nearest}");
     }
     place.succeed(&["quantize", "nano_llama", "-s", "int3:g64", "-o", "int3"]);
-    let nearest = divergence(&place, "int3");
+    let nearest = place.divergence("int3");
     for (out, algorithm) in [("first", "awq,smoothquant"), ("last", "smoothquant,awq")] {
         let found = run(out, "int3:g64", algorithm);
         assert!(found < 1.2 * nearest, "int3 {algorithm}: {found} beside {nearest}");

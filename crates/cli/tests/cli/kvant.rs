@@ -65,6 +65,17 @@ impl Place {
         run
     }
 
+    /// What calibration found, as it is kept in a checkpoint.
+    pub fn record(&self, out: &str) -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(self.path(out).join("calibration.json")).unwrap()).unwrap()
+    }
+
+    /// The KL divergence of a checkpoint from the small model on `text.txt`.
+    pub fn divergence(&self, out: &str) -> f64 {
+        let eval = ["eval", out, "--reference", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--json"];
+        self.succeed(&eval).json()["kl_mean"].as_f64().unwrap()
+    }
+
     /// A run as text, without what differs from run to run.
     pub fn show(&self, args: &[&str]) -> String {
         let run = self.run(args);

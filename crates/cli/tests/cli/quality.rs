@@ -13,15 +13,6 @@ fn place() -> Place {
     place
 }
 
-fn record(place: &Place, out: &str) -> Value {
-    serde_json::from_slice(&std::fs::read(place.path(out).join("calibration.json")).unwrap()).unwrap()
-}
-
-fn divergence(place: &Place, out: &str) -> f64 {
-    let eval = ["eval", out, "--reference", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--json"];
-    place.succeed(&eval).json()["kl_mean"].as_f64().unwrap()
-}
-
 #[test]
 fn gptq_of_three_tokens_is_no_worse_than_rounding_to_nearest_and_says_so() {
     let place = place();
@@ -31,8 +22,8 @@ fn gptq_of_three_tokens_is_no_worse_than_rounding_to_nearest_and_says_so() {
         &[&["quantize", "nano_llama", "-s", "int3:g64", "--algorithm", "gptq", "-o", "few"], &few[..]].concat(),
     );
     assert!(run.stderr.contains("28 of 28 layers saw fewer calibration tokens than they have inputs"), "{run:?}");
-    assert!(divergence(&place, "few") <= divergence(&place, "rtn") * 1.000_001);
-    let record = record(&place, "few");
+    assert!(place.divergence("few") <= place.divergence("rtn") * 1.000_001);
+    let record = place.record("few");
     assert_eq!(record["starved"].as_array().unwrap().len(), 28);
     assert!(record["layers"].as_array().unwrap().iter().all(|layer| layer["algorithm"] == "rtn"), "{record}");
 }
@@ -43,12 +34,12 @@ fn beside_nearest(place: &Place, scheme: &str, algorithm: &str, data: &[&str]) -
     let run = |out: &str, more: &[&str]| {
         let line = [&["quantize", "nano_llama", "-s", scheme, "-q", "--overwrite", "-o", out], more].concat();
         let run = place.succeed(&line);
-        (divergence(place, out), run.stderr)
+        (place.divergence(out), run.stderr)
     };
     // Scales of weights alone need no data.
     let (nearest, _) = run("nearest", if scheme == "int8" { data } else { &[] });
     let (found, said) = run("found", &[&["--algorithm", algorithm], data].concat());
-    let starved = record(place, "found")["starved"].as_array().unwrap().clone();
+    let starved = place.record("found")["starved"].as_array().unwrap().clone();
     (nearest, found, starved, said)
 }
 
@@ -67,7 +58,7 @@ fn a_sentence_moves_no_scales_and_the_run_says_so() {
         assert!(said.contains("28 of 28 layers saw fewer calibration tokens than they have inputs"), "{said}");
         assert!(said.contains(treatment) && said.contains("give more calibration data"), "{said}");
         assert!(!said.contains("lose more than rounded to nearest"), "{said}");
-        let record = record(&place, "found");
+        let record = place.record("found");
         assert_eq!((starved.len(), record["held_out"].is_null()), (28, true), "{record}");
         let layers = record["layers"].as_array().unwrap();
         let is_told =
@@ -100,7 +91,7 @@ fn scales_of_few_tokens_need_held_out_ones_that_speak_for_them() {
     let is_scaled = |layer: &Value| layer["treatment"].as_str().unwrap().starts_with("scaled by awq");
     assert!(starved.len() == 28 && starved.iter().any(is_scaled), "{starved:?}");
     assert!(found < nearest, "{found} beside {nearest}");
-    let links = record(&place, "found")["links"].clone();
+    let links = place.record("found")["links"].clone();
     let is_confirmed = |link: &Value| link["loss_after"].as_f64() < link["loss_before"].as_f64();
     let mut moved = links.as_array().unwrap().iter().filter(|link| link["largest_scale"].is_number());
     assert!(
@@ -168,7 +159,7 @@ fn experts_that_few_tokens_reach_are_told_of() {
         let line = ["quantize", "mixture", "-s", scheme, "--algorithm", algorithm, "--overwrite", "-o", "out"];
         let said = place.succeed(&[&line[..], &data].concat()).stderr;
         assert!(said.contains("saw fewer calibration tokens than they have inputs"), "{said}");
-        let record = record(&place, "out");
+        let record = place.record("out");
         let starved: BTreeSet<&str> =
             record["starved"].as_array().unwrap().iter().map(|layer| layer["layer"].as_str().unwrap()).collect();
         // Attention has read 192 tokens, more than it has inputs; each expert a share of them, or none.
@@ -185,7 +176,7 @@ fn losses_are_of_sequences_that_no_algorithm_has_seen() {
     let run = |out: &str, algorithm: &str, samples: &str| {
         let args = ["-s", "int3:g64", "--algorithm", algorithm, "-o", out, "--calib", "text.txt", "--seq-len", "64"];
         let run = place.succeed(&[&["quantize", "nano_llama", "--num-samples", samples], &args[..]].concat());
-        (record(&place, out), run.stderr)
+        (place.record(out), run.stderr)
     };
     let (record, said) = run("gptq", "gptq", "11");
     assert_eq!(record["held_out"], serde_json::json!({"samples": 2, "tokens": 128}));

@@ -36,6 +36,14 @@ fn wait_for_work(place: &Place, out: &str) {
     }
 }
 
+/// Leaves unfinished work on `out`.
+fn kill_at_work(place: &Place, out: &str) {
+    let mut child = spawn(place, out);
+    wait_for_work(place, out);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
@@ -89,10 +97,7 @@ fn a_killed_run_goes_on_to_the_same_bytes() {
 #[test]
 fn unfinished_work_of_another_recipe_is_not_mixed_in() {
     let place = place();
-    let mut child = spawn(&place, "out");
-    wait_for_work(&place, "out");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill_at_work(&place, "out");
     let other = |out: &'static str, more: &[&'static str]| {
         let line =
             [&["quantize", "model"], &OPTIONS[..], &["--max-shard-size", "5MB", "--json", "-o", out], more].concat();
@@ -116,10 +121,7 @@ fn unfinished_work_of_another_recipe_is_not_mixed_in() {
 #[test]
 fn files_of_the_user_among_unfinished_work_are_not_taken_for_kvants() {
     let place = place();
-    let mut child = spawn(&place, "out");
-    wait_for_work(&place, "out");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill_at_work(&place, "out");
     place.write("out.partial/mine.txt", "mine");
     let refused = place.run(&args("out"));
     assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -153,10 +155,7 @@ fn a_source_that_is_written_to_while_it_is_read_is_noticed() {
 #[test]
 fn a_killed_run_goes_on_from_another_directory_and_not_with_another_source() {
     let place = place();
-    let mut child = spawn(&place, "out");
-    wait_for_work(&place, "out");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill_at_work(&place, "out");
     std::fs::create_dir(place.path("elsewhere")).unwrap();
     let from_elsewhere = || {
         let line: Vec<&str> =
@@ -172,10 +171,7 @@ fn a_killed_run_goes_on_from_another_directory_and_not_with_another_source() {
     assert!(!refused.status.success() && told.contains("because the source model has changed"), "{told}");
     place.succeed(&[&args("out")[..], &["--restart"]].concat());
     std::fs::remove_dir_all(place.path("out")).unwrap();
-    let mut child = spawn(&place, "out");
-    wait_for_work(&place, "out");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill_at_work(&place, "out");
     let resumed = from_elsewhere();
     assert!(resumed.status.success(), "{resumed:?}");
     let resumed: serde_json::Value = serde_json::from_slice(&resumed.stdout).unwrap();
