@@ -54,35 +54,38 @@ UNSAID = [("gpt_oss", "ptpc_fp8")]
 CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *TRAINED, *FAMILIES])]
 
 
-def source(name, root):
+def source(name, root, changes):
     if name in models.SHARED:
         return models.find_shared(name, REPO, os.environ.get("KVANT_MODELS"))
-    return forward_models.save(name, root / name, **CHANGES.get(name, {}))
+    return forward_models.save(name, root / name, **changes.get(name, {}))
 
 
-@pytest.fixture(scope="module")
-def answers(kvant, module_path):
-    """case -> (what vLLM says, what Kvant says of vLLM), for what Kvant writes of the models that are at hand."""
-    python = os.environ.get("KVANT_VLLM") or pytest.skip("$KVANT_VLLM does not name the Python of an environment with vLLM")
-    root = module_path("vllm")
+def compared(loader, python, cases, changes, kvant, root):
+    """case -> (what the loader says, what Kvant says of the loader), for what Kvant writes of the models that are at hand."""
     (root / "text.txt").write_text(TEXT)
     written = {}
-    for number, (name, scheme, *options) in enumerate(CASES):
-        model, out = source(name, root), root / f"out-{number}"
+    for number, (name, scheme, *options) in enumerate(cases):
+        model, out = source(name, root, changes), root / f"out-{number}"
         static = scheme in STATIC_ACTIVATIONS or "!static" in scheme or "--kv-cache" in options
         data = ["--calib", root / "text.txt", "--num-samples", "4", "--seq-len", "32"] if static else []
         if model and kvant("quantize", model, "--scheme", scheme, *options, *data, "-o", out).returncode == 0:
-            written[CASES[number]] = out
-    done = subprocess.run([python, HERE / "vllm_load.py", *written.values()], capture_output=True, text=True, timeout=900)
+            written[cases[number]] = out
+    done = subprocess.run([python, HERE / f"{loader}_load.py", *written.values()], capture_output=True, text=True, timeout=900)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(lines) == len(written), done.stderr[-4000:]
     said = {line["checkpoint"]: line for line in lines}
 
     def ours(out):
-        report = json.loads(kvant("verify", out, "--for", "vllm", "--json").stdout)
-        return next(row for row in report["loaders"] if row["id"] == "vllm")
+        report = json.loads(kvant("verify", out, "--for", loader, "--json").stdout)
+        return next(row for row in report["loaders"] if row["id"] == loader)
 
     return {case: (said[str(out)], ours(out)) for case, out in written.items()}
+
+
+@pytest.fixture(scope="module")
+def answers(kvant, module_path):
+    python = os.environ.get("KVANT_VLLM") or pytest.skip("$KVANT_VLLM does not name the Python of an environment with vLLM")
+    return compared("vllm", python, CASES, CHANGES, kvant, module_path("vllm"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)

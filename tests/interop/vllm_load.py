@@ -146,6 +146,7 @@ from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # noqa: E402
 from vllm.model_executor.model_loader.utils import initialize_model  # noqa: E402
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl  # noqa: E402
+from watched import methods, observe  # noqa: E402
 
 
 class AttentionWithoutKernels(CPUAttentionBackendImpl):
@@ -161,47 +162,6 @@ class Attention(CPUAttentionBackend):
         return AttentionWithoutKernels
 
 
-class Watched(torch.Tensor):
-    """A tensor of a checkpoint that notices when it, or what is made of it, is written to another tensor."""
-
-    used = set()
-
-    @classmethod
-    def __torch_function__(cls, function, kinds, arguments=(), keywords=None):
-        result = super().__torch_function__(function, kinds, arguments, keywords or {})
-        sources = {a.source for a in leaves(arguments) if isinstance(a, Watched) and hasattr(a, "source")}
-        if function in (torch.Tensor.copy_, torch.Tensor.__setitem__, torch.Tensor.fill_, torch.Tensor.data.__set__):
-            cls.used |= sources
-        for made in leaves(result):
-            if isinstance(made, Watched) and sources:
-                made.source = next(iter(sources))
-        return result
-
-
-def leaves(value):
-    if isinstance(value, (tuple, list)):
-        return [leaf for part in value for leaf in leaves(part)]
-    return [value]
-
-
-def watched(weights):
-    for name, tensor in weights:
-        tensor = tensor.as_subclass(Watched)
-        tensor.source = name
-        yield name, tensor
-
-
-def fill(model, byte):
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.numel():
-                parameter.data.contiguous().view(-1).view(torch.uint8).fill_(byte)
-
-
-def contents(model):
-    return {name: p.data.contiguous().view(-1).view(torch.uint8).clone() for name, p in model.named_parameters() if p.numel()}
-
-
 def load(checkpoint):
     arguments = EngineArgs(model=checkpoint, skip_tokenizer_init=True, enforce_eager=True, max_model_len=64)
     config = arguments.create_engine_config()
@@ -215,25 +175,9 @@ def load(checkpoint):
         torch.set_default_dtype(config.model_config.dtype)
         with torch.device("cpu"):
             model = initialize_model(vllm_config=config, model_config=config.model_config)
-        loader, seen = DefaultModelLoader(config.load_config), []
-        Watched.used.clear()
-        found = []
-        # What the checkpoint fills is the same whatever was there before.
-        for byte in (0, 255):
-            fill(model, byte)
-            weights = list(watched(loader.get_all_weights(config.model_config, model)))
-            model.load_weights(iter(weights))
-            found.append(contents(model))
-            seen = [name for name, _ in weights]
-    missing = [name for name in found[0] if not torch.equal(found[0][name], found[1][name])]
-    missing = sorted(name for name in missing if name.rsplit(".", 1)[-1] not in OPTIONAL)
-    unused = sorted(name for name in set(seen) - Watched.used if name.rsplit(".", 1)[-1] not in UNREAD)
-    methods = {}
-    for layer in model.modules():
-        if getattr(layer, "quant_method", None) is not None:
-            kind = type(getattr(layer, "scheme", None) or layer.quant_method).__name__
-            methods[kind] = methods.get(kind, 0) + 1
-    return dict(ok=not missing and not unused, missing=missing, unused=unused, methods=methods, dtype=str(config.model_config.dtype))
+        loader = DefaultModelLoader(config.load_config)
+        missing, unused = observe(model, lambda: loader.get_all_weights(config.model_config, model), model.load_weights, OPTIONAL, UNREAD)
+    return dict(ok=not missing and not unused, missing=missing, unused=unused, methods=methods(model), dtype=str(config.model_config.dtype))
 
 
 def main():

@@ -128,7 +128,7 @@ mod tests {
         assert!(quark("int4:g128", ModelTraits { family: None, ..DENSE }).is_empty());
         let packed = |text, model| found(Export::CompressedTensors, text, model);
         assert_eq!(packed("e2m1:g16:e4m3:f32", EXPERTS), ["vLLM", "SGLang"]);
-        assert_eq!(packed("e2m1:g32:e8m0", ModelTraits { bf16: false, ..DENSE }), ["vLLM", "SGLang"]);
+        assert_eq!(packed("e2m1:g32:e8m0", ModelTraits { bf16: false, ..DENSE }), ["vLLM"]);
         assert_eq!(packed("int4:g128", ModelTraits { kept_experts: true, ..EXPERTS }), ["vLLM", "SGLang"]);
         let fused = ModelTraits { fused_experts: true, ..EXPERTS };
         assert!(packed("int4:g128", fused).is_empty());
@@ -137,8 +137,8 @@ mod tests {
         assert!(
             quark("e2m1:g32:e8m0", EXPERTS).contains(&"vLLM") && !quark("e2m1:g32:e8m0", mixtral).contains(&"vLLM")
         );
-        assert_eq!(packed("int4:g32+e4m3:channel!dynamic", DENSE), ["transformers with compressed-tensors", "SGLang"]);
-        assert_eq!(packed("e2m3:g32:e8m0", DENSE), ["transformers with compressed-tensors", "SGLang"]);
+        assert_eq!(packed("int4:g32+e4m3:channel!dynamic", DENSE), ["transformers with compressed-tensors"]);
+        assert_eq!(packed("e2m3:g32:e8m0", DENSE), ["transformers with compressed-tensors"]);
         assert_eq!(found(Export::Gptq, "int4:g128", DENSE), ["transformers with gptqmodel", "vLLM", "SGLang"]);
         assert!(!found(Export::Fp8, "e4m3:tensor", DENSE).contains(&"transformers"));
         assert_eq!(found(Export::Fake, "mx9", ModelTraits { family: None, ..EXPERTS }).len(), 1);

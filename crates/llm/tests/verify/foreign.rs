@@ -127,7 +127,7 @@ fn loaders_take_what_their_kernels_run() {
     let loads = |model: &Model, loader: &str| verdict(&model.verify(), loader).loads;
     assert_eq!((loads(&awq(32), "vllm"), loads(&awq(32), "amd-quark")), (Loads::Yes, Loads::No));
     assert_eq!((loads(&gptq(true), "vllm"), loads(&gptq(false), "vllm")), (Loads::Yes, Loads::No));
-    assert_eq!(loads(&gptq(false), "sglang"), Loads::Yes);
+    assert_eq!((loads(&gptq(true), "sglang"), loads(&gptq(false), "sglang")), (Loads::Yes, Loads::No));
     assert_eq!((loads(&fp8(32), "transformers"), loads(&fp8(32), "vllm")), (Loads::Yes, Loads::Yes));
     let report = awq(32).verify();
     assert_eq!(verdict(&report, "transformers").needs, Some("gptqmodel"));

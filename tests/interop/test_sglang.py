@@ -1,0 +1,79 @@
+"""What Kvant writes, loaded by SGLang, beside what `kvant verify --for sglang` says of it.
+
+SGLang's loaders are run and its kernels are not: see sglang_load.py. `.ci/sglang` makes the environment, $KVANT_SGLANG names its Python.
+"""
+
+import os
+
+import pytest
+
+import test_vllm
+from test_vllm import LATENT, OF_KIND, compared
+
+# What published configurations say and transformers does not write, and sizes that SGLang takes for granted: as many key/value heads as heads, an
+# intermediate size of four times the hidden size, no bias in the MLP, experts in each block.
+CHANGES = {
+    "deepseek_v2": dict(LATENT, moe_layer_freq=1, scoring_func="softmax"),
+    "deepseek_v3": dict(LATENT, moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc"),
+    "gemma2": dict(hidden_act="gelu_pytorch_tanh"),
+    "gpt_oss": dict(swiglu_limit=7.0),
+    "hunyuan": dict(use_qk_norm=True),
+    "llama_bias": dict(mlp_bias=False),
+    "olmo": dict(num_key_value_heads=4),
+    "phi": dict(num_key_value_heads=4, intermediate_size=512),
+    "qwen2": dict(use_sliding_window=False),
+    "qwen3_moe": dict(mlp_only_layers=[]),
+}
+BLOCKS = ("e4m3:b32x32+e4m3:g32!dynamic",)
+MORE = [
+    *(("nano_mixtral", scheme) for scheme in ("W4A16_ASYM", "W8A16", "FP8", "NVFP4", "mxfp4_weight_only")),
+    *(("nano_mixtral", scheme, "--format", "compressed-tensors") for scheme in ("e4m3:channel", "e4m3:tensor", *BLOCKS)),
+    ("nano_mixtral", "e4m3:tensor+e4m3:tensor!dynamic", "--format", "fp8"),
+    ("nano_mixtral", "int8:g32", "--format", "gptq"),
+    ("nano_mixtral", "uint4:g128:zp", "--format", "awq"),
+    ("glm", "int4:g32", "--format", "fake"),
+    *(("nano_llama", *BLOCKS, "--format", layout) for layout in ("quark", "compressed-tensors")),
+    *((name, *BLOCKS, "--format", "fp8") for name in sorted(OF_KIND.values())),
+    *((name, "int4:g32", "--format", layout) for name in sorted(OF_KIND.values()) for layout in ("awq", "gptq")),
+]
+# The configuration of nano_gemma2 lacks what SGLang asks for: see CHANGES.
+CASES = [case for case in dict.fromkeys([*test_vllm.CASES, *MORE]) if case[0] != "nano_gemma2"]
+# What does not load although Kvant says that it does, where no rule tells these from what loads, and why.
+FAMILY_CASES = ("int4:g32", "--format", "compressed-tensors"), ("ptpc_fp8",), (*BLOCKS, "--format", "fp8"), ("int4:g32", "--format", "awq"), \
+    ("int4:g32", "--format", "gptq")  # fmt: skip
+UNSAID = {
+    "layers that SGLang fuses (q, k, v; gate, up; shared experts with the others) are looked for under the name of the fused layer, in the lists "
+    "of layers in floats and of targets alike, unless its class of the architecture says what is fused": [
+        *(("nano_llama", "int4:g32", "--exclude", pattern, "--format", layout) for pattern in ("*.layers.1.*", "*.mlp.*")
+          for layout in ("compressed-tensors", "awq")),
+        ("nano_llama", "int4:g32", "--override", "*.down_proj=int8:channel", "--format", "compressed-tensors"),
+        *(("glm4_moe", *case) for case in FAMILY_CASES),
+        *((name, "int4:g32", "--format", layout) for name in ("deepseek_v2", "deepseek_v3") for layout in ("awq", "gptq")),
+    ],
+    "float32 models are run in float16, and biases of quantized layers are not rounded to it unless SGLANG_QUANT_ALLOW_DOWNCASTING is set": [
+        (name, "int4:g32", "--format", "compressed-tensors") for name in ("gptj", "opt", "phi", "starcoder2")
+    ],
+    "SGLang's class is named PhiMoEForCausalLM, as published; under transformers' name, PhimoeForCausalLM, a wrapper is taken that knows no such "
+    "experts": [("phimoe", *case) for case in FAMILY_CASES],
+    "rules are applied to quantized layers, and a model in floats has none": [("glm", "int4:g32", "--format", "fake")],
+}  # fmt: skip
+REASONS = {case: reason for reason, cases in UNSAID.items() for case in cases}
+
+
+@pytest.fixture(scope="module")
+def answers(kvant, module_path):
+    python = os.environ.get("KVANT_SGLANG") or pytest.skip("$KVANT_SGLANG does not name the Python of an environment with SGLang")
+    return compared("sglang", python, CASES, CHANGES, kvant, module_path("sglang"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+def test_sglang_takes_what_kvant_says_that_it_takes(case, answers):
+    sglang, kvant = answers.get(case) or pytest.skip("Kvant refuses to write it, or the model is not at hand")
+    assert sglang["ok"] == (kvant["loads"] == "yes" and case not in REASONS), (sglang, kvant)
+    if case in REASONS:
+        assert kvant["loads"] == "yes", f"Kvant says so now: {REASONS[case]}"
+
+
+def test_most_load_and_some_do_not(answers):
+    loaded = [sglang["ok"] for sglang, _ in answers.values()]
+    assert sum(loaded) > 100 and not all(loaded), loaded
