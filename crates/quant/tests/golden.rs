@@ -1,5 +1,5 @@
 //! Bit-for-bit agreement with the values that AMD Quark 0.13 computes, for every case whose behaviour there is sound.
-//! The files are made by `tests/golden/make_golden.py`; deliberate differences are listed in `docs/differences.md`.
+//! The files are made by `tests/golden/make_golden.py`; deliberate differences are listed in `docs/reference/differences.md`.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use kvant_numeric::Arithmetic;
@@ -122,7 +122,7 @@ impl Case<'_> {
         }
     }
 
-    /// Why a part of the case is not compared though its golden file calls it sound: a row of `docs/differences.md`.
+    /// Why a part of the case is not compared though its golden file calls it sound: a row of `docs/reference/differences.md`.
     fn deviates(&self) -> Option<&'static str> {
         let transform = self.0["input"]["transform"].as_str().unwrap_or_default();
         let extreme = transform.starts_with("pow") || transform.starts_with("peaks");

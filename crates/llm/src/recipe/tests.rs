@@ -78,7 +78,7 @@ fn one_algorithm_needs_no_list() {
 
 #[test]
 fn the_documented_recipe_is_one_and_every_field_is_told_of() {
-    let page = include_str!("../../../../docs/recipes.md");
+    let page = include_str!("../../../../docs/reference/recipes.md");
     let example: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("    ")).collect();
     let recipe = Recipe::resolve(&Settings::default(), &toml(&example.join("\n")).unwrap()).unwrap();
     assert_eq!((recipe.export(), recipe.rules().len()), (Export::Quark, 2));

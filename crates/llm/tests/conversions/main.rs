@@ -1,5 +1,5 @@
 //! Conversions between layouts: every cell of the matrix of sources and targets is exact, refused with a reason, or loses what
-//! is said. The matrix over the models at hand is printed into docs/formats.md.
+//! is said. The matrix over the models at hand is printed into docs/reference/conversions.md.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]

@@ -238,7 +238,7 @@ const END: &str = "<!-- end of matrix -->\n";
 
 /// The table in the docs is the one found here; some models alone have no table.
 fn check_docs(text: &str, is_whole: bool) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/conversions.md");
     let docs = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = docs.split_once(BEGIN).unwrap();
     let (found, after) = rest.split_once(END).unwrap();
@@ -248,5 +248,5 @@ fn check_docs(text: &str, is_whole: bool) {
     if std::env::var_os("KVANT_UPDATE_DOCS").is_some() {
         return std::fs::write(&path, format!("{before}{BEGIN}{text}{END}{after}")).unwrap();
     }
-    assert!(found == text, "docs/formats.md has another matrix; KVANT_UPDATE_DOCS=1 writes it anew:\n{text}");
+    assert!(found == text, "docs/reference/conversions.md has another matrix; KVANT_UPDATE_DOCS=1 writes it anew:\n{text}");
 }
