@@ -1,6 +1,6 @@
 //! Panics become errors like others: kept by a hook, told by the printer.
 
-use crate::failure::Failure;
+use kvant::Error;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Mutex;
 
@@ -10,10 +10,10 @@ static LAST: Mutex<Option<String>> = Mutex::new(None);
 ///
 /// # Errors
 /// Those of `work`, and the panic.
-pub fn catch<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+pub fn catch<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     panic::set_hook(Box::new(keep));
     // Nothing that `work` touched is used after it: the process only reports and ends.
-    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Failure::internal(take())))
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Error::internal(take())))
 }
 
 /// Keeps the first panic: later ones are usually its consequences.
@@ -37,12 +37,12 @@ fn take() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Kind;
+    use kvant::ErrorKind;
 
     #[test]
     fn panics_are_internal_errors() {
         let failure = catch::<()>(|| panic!("on purpose")).unwrap_err();
-        assert_eq!(failure.kind, Kind::Internal);
+        assert_eq!(failure.kind, ErrorKind::Internal);
         assert!(failure.message.starts_with("internal error: on purpose at "), "{}", failure.message);
         assert!(failure.hint.is_some());
     }

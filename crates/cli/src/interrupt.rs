@@ -1,8 +1,9 @@
 //! Ctrl-C, and the signals that a system or a closed terminal ends processes with: the first asks the run to stop, the second
 //! ends the process.
 
-use crate::failure::Kind;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::failure::exit_code;
+use kvant::{CancelToken, ErrorKind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 /// The number of Ctrl-C's signal.
@@ -11,21 +12,19 @@ const INTERRUPT: u8 = 2;
 /// The last signal that came.
 static SIGNAL: LazyLock<Arc<AtomicUsize>> = LazyLock::new(|| Arc::new(AtomicUsize::new(usize::from(INTERRUPT))));
 
-/// The flag that the first signal sets. Where one of them is ignored, as the hang-up under `nohup`, all stay as they are.
-pub fn flag() -> Arc<AtomicBool> {
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let set = cancelled.clone();
+/// Lets the first signal cancel a run. Where one of them is ignored, as the hang-up under `nohup`, all stay as they are.
+pub fn cancel_on_signal(token: &CancelToken) {
+    let token = token.clone();
     let watching = ctrlc::try_set_handler(move || {
-        if set.swap(true, Ordering::Relaxed) {
-            std::process::exit(Kind::Interrupted.exit_code().into());
+        if token.cancel() {
+            std::process::exit(exit_code(ErrorKind::Interrupted).into());
         }
     });
-    // Without a handler a signal kills at once: a run goes on from its journal all the same, and a graph's temporary files
+    // Without a handler a signal kills at once: a run resumes from its journal all the same, and a graph's temporary files
     // have no names.
     if watching.is_ok() {
         tell_signals_apart();
     }
-    cancelled
 }
 
 /// The signal that asked the run to stop: that of Ctrl-C where the system tells of none.

@@ -1,17 +1,16 @@
 //! The table at the end of a calibrated run: what became of each layer.
 
-use crate::escape::printable;
 use crate::table::{Align, Table};
+use kvant::text::printable;
 use kvant_llm::blockwise::{BlockwiseReport, LayerReport};
 use kvant_llm::calibration::data::HeldOut;
-use std::collections::BTreeMap;
 
 /// Layers that are shown; the rest is in the record.
 const MOST: usize = 60;
 
 /// The table, and what it says in all; nothing where no layer was worked on with data. Losses are squared errors of outputs,
 /// for each token, in a table of this width; `share` is what is left of the loss of rounding to nearest. What speaks against the
-/// result is in [`warnings`].
+/// result is among its warnings.
 pub fn text(report: &BlockwiseReport, width: usize) -> Option<String> {
     let with_loss = report.layers.iter().any(|layer| layer.loss.is_some());
     let parts = [with_loss.then(|| table(&report.layers, width)), mean(report), unscaled(report)];
@@ -56,44 +55,6 @@ fn mean(report: &BlockwiseReport) -> Option<String> {
     Some(format!("{mean}\n{:<15}  {on}", "measured on"))
 }
 
-/// What a user must know of the result, however little is to be said.
-pub fn warnings(report: &BlockwiseReport) -> Vec<String> {
-    [worse(report), starved(report)].into_iter().flatten().collect()
-}
-
-/// Layers that an algorithm has made worse.
-fn worse(report: &BlockwiseReport) -> Option<String> {
-    let worse =
-        || report.layers.iter().filter_map(|layer| Some((layer, layer.share()?))).filter(|(_, share)| *share > 1.0);
-    let (most, share) = worse().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
-    let (count, layers, on) = (
-        worse().count(),
-        report.layers.len(),
-        if most.held_out.is_some() { "held-out data" } else { "calibration data" },
-    );
-    Some(format!(
-        "{count} of {layers} layers lose more than rounded to nearest on {on}, `{}` the most: {share:.3} times; more data or other \
-         settings may help",
-        most.layer
-    ))
-}
-
-/// Layers of which the data say too little.
-fn starved(report: &BlockwiseReport) -> Option<String> {
-    let (first, count) = (report.starved.first()?, report.starved.len());
-    let mut treatments: BTreeMap<&str, usize> = BTreeMap::new();
-    report.starved.iter().for_each(|layer| *treatments.entry(&layer.treatment).or_default() += 1);
-    let treatments: Vec<String> = treatments.iter().map(|(treatment, count)| format!("{count} {treatment}")).collect();
-    Some(format!(
-        "{count} of {} layers saw fewer calibration tokens than they have inputs, `{}` {} for {}: {}; give more calibration data",
-        report.layers.len(),
-        first.layer,
-        first.tokens,
-        first.inputs,
-        treatments.join(", ")
-    ))
-}
-
 /// Links that a transform was asked for and not applied to.
 fn unscaled(report: &BlockwiseReport) -> Option<String> {
     let left = report.links.iter().filter(|link| link.largest_scale.is_none());
@@ -113,7 +74,6 @@ fn unscaled(report: &BlockwiseReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_llm::blockwise::Starved;
 
     fn layer(index: usize, loss: Option<f64>) -> LayerReport {
         LayerReport {
@@ -148,40 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_became_worse_are_told() {
-        let worse = |index, times| LayerReport { loss: Some(4.0 * times), ..layer(index, Some(1.0)) };
-        let report = BlockwiseReport {
-            layers: vec![layer(0, Some(1.0)), worse(1, 1.5), worse(2, 3.0)],
-            ..BlockwiseReport::default()
-        };
-        let warnings = warnings(&report);
-        assert_eq!(warnings.len(), 1);
-        assert!(
-            warnings[0].starts_with(
-                "2 of 3 layers lose more than rounded to nearest on calibration data, `model.layers.2.fc`"
-            )
-        );
-    }
-
-    #[test]
-    fn losses_on_held_out_tokens_and_layers_with_few_tokens_are_told() {
-        let starved = |treatment: &str| Starved {
-            layer: "e".to_owned(),
-            tokens: 3,
-            inputs: 128,
-            treatment: treatment.to_owned(),
-        };
+    fn losses_are_measured_on_held_out_tokens() {
         let report = BlockwiseReport {
             layers: vec![LayerReport { held_out: Some(50), ..layer(0, Some(1.0)) }; 3],
-            starved: vec![starved("rounded to nearest"), starved("rounded as asked"), starved("rounded to nearest")],
             held_out: Some(HeldOut { samples: 2, tokens: 64 }),
             ..BlockwiseReport::default()
         };
         assert!(plain(&report).contains("100  8.000e-2  2.000e-2  0.250"), "{}", plain(&report));
         assert!(plain(&report).contains("measured on      2 held-out sequences, 64 tokens"), "{}", plain(&report));
-        let expected = "3 of 3 layers saw fewer calibration tokens than they have inputs, `e` 3 for 128: 1 rounded as asked, \
-                        2 rounded to nearest; give more calibration data";
-        assert_eq!(warnings(&report), [expected]);
     }
 
     #[test]

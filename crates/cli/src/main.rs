@@ -1,38 +1,26 @@
 //! `kvant`, the command: arguments, printing, progress, exit codes. How models are quantized is in the libraries.
 
 mod args;
-mod calibration;
 mod commands;
-mod counts;
 mod crash;
-mod delivery;
-mod escape;
 mod failure;
-mod fate;
 mod findings;
-mod gate;
-mod gguf;
 mod hint;
 mod interrupt;
-mod json_lines;
 mod layer_table;
-mod loading;
-mod memory;
-mod model;
-mod onnx;
-mod outputs;
 mod pattern;
 mod printer;
 mod progress;
-mod quantization;
-mod size;
+mod request;
+mod summary;
 mod table;
 
 use args::{Cli, ColorWhen, GlobalArgs, ProgressWhen, typed};
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, ValueEnum};
-use failure::{Failure, Kind};
+use failure::{exit_code, for_command};
+use kvant::{Error, ErrorKind};
 use printer::Printer;
 use std::process::ExitCode;
 
@@ -53,18 +41,18 @@ fn main() -> ExitCode {
             let command = cli.command.with_typed(typed);
             let name = command.name();
             let result = crash::catch(|| commands::run(command, &printer));
-            conclude(&printer, result.map_err(|failure| failure.for_command(name)))
+            conclude(&printer, result.map_err(|error| for_command(error, name)))
         }
         Err(error) => refuse(&without_idle_tips(error)),
     }
 }
 
-fn conclude(printer: &Printer, result: Result<(), Failure>) -> ExitCode {
+fn conclude(printer: &Printer, result: Result<(), Error>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             printer.failure(&failure);
-            failure.kind.exit_code().into()
+            exit_code(failure.kind).into()
         }
     }
 }
@@ -105,7 +93,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     }
     printer.message(text.trim_end());
     printer.error_object(&usage_failure(&error.render().to_string()));
-    Kind::Usage.exit_code().into()
+    exit_code(ErrorKind::Usage).into()
 }
 
 /// What `--color` says in a command line that could not be read as a whole.
@@ -118,9 +106,9 @@ fn typed_color(args: impl Iterator<Item = String>) -> ColorWhen {
 }
 
 /// The message and the tip in what clap prints.
-fn usage_failure(text: &str) -> Failure {
+fn usage_failure(text: &str) -> Error {
     let message = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
     let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let tip = text.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
-    Failure::new(Kind::Usage, message).with_hint(tip.map(str::to_owned))
+    Error::new(ErrorKind::Usage, message).with_hint(tip.map(str::to_owned))
 }

@@ -1,12 +1,12 @@
 //! Everything that is printed goes through here: data to stdout, all else to stderr. The only file that writes to either.
 
 use crate::args::{ColorWhen, GlobalArgs, ProgressWhen};
-use crate::escape::printable;
-use crate::failure::{Failure, Kind};
-use crate::json_lines::versioned;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget};
+use kvant::json::versioned;
+use kvant::text::printable;
+use kvant::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -90,10 +90,10 @@ impl Printer {
     ///
     /// # Errors
     /// The system's, a full disk for example.
-    pub fn data(&self, text: &str) -> Result<(), Failure> {
+    pub fn data(&self, text: &str) -> Result<(), Error> {
         match writeln!(self.stream(io::stdout()), "{text}") {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Err(Failure::system(format!("cannot write to stdout: {error}")))
+                Err(Error::system(format!("cannot write to stdout: {error}")))
             }
             _ => Ok(()),
         }
@@ -103,8 +103,8 @@ impl Printer {
     ///
     /// # Errors
     /// As for [`data`](Self::data).
-    pub fn json(&self, command: &str, object: &impl Serialize) -> Result<(), Failure> {
-        let text = serde_json::to_string(&versioned(command, object)).map_err(|e| Failure::internal(e.to_string()))?;
+    pub fn json(&self, command: &str, object: &impl Serialize) -> Result<(), Error> {
+        let text = serde_json::to_string(&versioned(command, object)).map_err(|e| Error::internal(e.to_string()))?;
         self.data(&text)
     }
 
@@ -135,26 +135,26 @@ impl Printer {
     }
 
     /// An error and its hint; with --json an object on stdout too.
-    pub fn failure(&self, failure: &Failure) {
+    pub fn failure(&self, failure: &Error) {
         let message = printable(&failure.message);
         match failure.kind {
             // The user knows why.
-            Kind::Interrupted => self.message(&message),
+            ErrorKind::Interrupted => self.message(&message),
             _ => self.message(&format!("{ERROR}error:{ERROR:#} {message}")),
         }
         if let Some(hint) = &failure.hint {
             self.message(&format!("{HINT}hint:{HINT:#} {}", printable(hint)));
         }
         // What does not pass has been told in the object that says so.
-        if failure.kind != Kind::Unfit {
+        if failure.kind != ErrorKind::Unfit {
             self.error_object(failure);
         }
     }
 
     /// With --json, an error as data.
-    pub fn error_object(&self, failure: &Failure) {
+    pub fn error_object(&self, failure: &Error) {
         if self.json {
-            let Failure { kind, message, hint } = failure;
+            let Error { kind, message, hint, .. } = failure;
             // There is nobody left to tell.
             let _ = self.json("error", &json!({ "error": { "kind": kind, "message": message, "hint": hint } }));
         }

@@ -1,89 +1,157 @@
-//! How far a run is: a bar on a terminal, lines elsewhere.
+//! How far a run is: a bar on a terminal, lines elsewhere. What else a run reports goes to the printer.
 
-use crate::escape::printable;
+use crate::interrupt;
 use crate::printer::{Printer, ProgressTarget};
-use crate::size;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use kvant_llm::engine::{self, Progress as _};
+use kvant::text::{printable, size};
+use kvant::{CancelToken, Event, Events, Resumption, Unit};
 use std::fmt::Write;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Bytes of the source.
-    Bytes,
-    /// Tokens that passed the model.
-    Tokens,
-    /// Samples that passed the model.
-    Samples,
-    /// Weights that were quantized.
-    Weights,
-    /// Layers that algorithms have done.
-    Layers,
-    /// Models that were made and measured.
-    Models,
+/// Shows what a run reports, and lets signals cancel it once it works.
+pub struct Console<'p> {
+    printer: &'p Printer,
+    cancel: CancelToken,
+    view: View,
 }
 
-impl Unit {
-    /// How a bar looks.
-    fn style(self) -> ProgressStyle {
-        let template = "{bar:32} {percent:>3} %  {part}  {rate}  {eta} left  {wide_msg}";
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        // A bar that cannot be written is redrawn soon.
-        let part = move |state: &ProgressState, out: &mut dyn Write| {
-            let _ = out.write_str(&self.of(state.pos(), state.len().unwrap_or(0)));
+impl Console<'_> {
+    /// Shows events as the printer's settings say.
+    pub fn new(printer: &Printer) -> Console<'_> {
+        Console { printer, cancel: CancelToken::new(), view: View::Hidden }
+    }
+
+    /// What a signal cancels.
+    pub fn cancel(&self) -> CancelToken {
+        self.cancel.clone()
+    }
+
+    fn start_stage(&mut self, unit: Unit, total: u64, done: u64) {
+        self.view = match self.printer.progress_target() {
+            ProgressTarget::Hidden => View::Hidden,
+            ProgressTarget::Lines(at_once) => View::Lines(Lines { total, resumed: done, ..Lines::new(unit, at_once) }),
+            ProgressTarget::Terminal(target) => {
+                let bar = ProgressBar::with_draw_target(Some(total), target);
+                bar.set_style(style(unit));
+                bar.set_position(done);
+                bar.reset_eta();
+                self.printer.set_bar(Some(bar.clone()));
+                View::Bar(bar)
+            }
         };
-        let rate = move |state: &ProgressState, out: &mut dyn Write| {
-            let _ = out.write_str(&self.rate(state.per_sec()));
-        };
-        style.with_key("part", part).with_key("rate", rate)
-    }
-
-    /// What is counted, in the plural; bytes have units of their own.
-    fn noun(self) -> Option<&'static str> {
-        match self {
-            Unit::Bytes => None,
-            Unit::Tokens => Some("tokens"),
-            Unit::Samples => Some("samples"),
-            Unit::Layers => Some("layers"),
-            Unit::Weights => Some("weights"),
-            Unit::Models => Some("models"),
+        if let View::Lines(lines) = &mut self.view {
+            let line = lines.advance("", done, Instant::now());
+            line.iter().for_each(|line| self.printer.message(line));
         }
     }
 
-    /// `1 of 13 layers`.
-    fn of(self, done: u64, total: u64) -> String {
-        match self.noun() {
-            Some(noun) => format!("{done} of {total} {noun}"),
-            None => format!("{} of {}", size::bytes(done), size::bytes(total)),
+    fn advance(&mut self, place: &str, units: u64) {
+        match &mut self.view {
+            View::Hidden => {}
+            View::Bar(bar) => {
+                bar.set_message(printable(place));
+                bar.inc(units);
+            }
+            View::Lines(lines) => {
+                // Names of tensors, in a run that counts bytes, change too fast to be read.
+                let place = if lines.unit == Unit::Tokens { place } else { "" };
+                let line = lines.advance(place, units, Instant::now());
+                line.iter().for_each(|line| self.printer.message(line));
+            }
         }
     }
 
-    /// `20 layers/s`, and below one a second `0.25 layers/s`.
-    fn rate(self, rate: f64) -> String {
-        match self.noun() {
-            Some(noun) if rate < 1.0 => format!("{rate:.2} {noun}/s"),
-            Some(noun) => format!("{rate:.0} {noun}/s"),
-            None => format!("{}/s", size::bytes(rate as u64)),
+    fn end_stage(&mut self) {
+        if let View::Bar(bar) = std::mem::replace(&mut self.view, View::Hidden) {
+            bar.finish_and_clear();
+            self.printer.set_bar(None);
         }
+    }
+}
+
+impl Events for Console<'_> {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Started => interrupt::cancel_on_signal(&self.cancel),
+            Event::Note(text) => self.printer.note(text),
+            Event::Warning(text) => self.printer.warning(text),
+            Event::Detail(text) => self.printer.detail(text),
+            Event::Resumed(resumption) => self.printer.note(&resumed(resumption)),
+            Event::StageStarted { unit, total, done, .. } => self.start_stage(unit, total, done),
+            Event::Progress { place, units } => self.advance(place, units),
+            Event::StageEnded => self.end_stage(),
+        }
+    }
+}
+
+/// A run that fails leaves no bar behind.
+impl Drop for Console<'_> {
+    fn drop(&mut self) {
+        self.end_stage();
+    }
+}
+
+fn resumed(resumption: Resumption) -> String {
+    match resumption {
+        Resumption::Bytes { done, total } => {
+            format!("resuming an interrupted run at {} of {}", size::bytes(done), size::bytes(total))
+        }
+        Resumption::Blocks { done, total } if done < total => format!("resuming at block {} of {total}", done + 1),
+        Resumption::Blocks { .. } => "resuming after the last block".to_owned(),
+        Resumption::Statistics => "resuming with the statistics of an interrupted run".to_owned(),
+    }
+}
+
+/// How a bar looks.
+fn style(unit: Unit) -> ProgressStyle {
+    let template = "{bar:32} {percent:>3} %  {part}  {rate}  {eta} left  {wide_msg}";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    // A bar that cannot be written is redrawn soon.
+    let part = move |state: &ProgressState, out: &mut dyn Write| {
+        let _ = out.write_str(&part_of(unit, state.pos(), state.len().unwrap_or(0)));
+    };
+    let rate = move |state: &ProgressState, out: &mut dyn Write| {
+        let _ = out.write_str(&rate_of(unit, state.per_sec()));
+    };
+    style.with_key("part", part).with_key("rate", rate)
+}
+
+/// What is counted, in the plural; bytes have units of their own.
+fn noun(unit: Unit) -> Option<&'static str> {
+    match unit {
+        Unit::Bytes => None,
+        Unit::Tokens => Some("tokens"),
+        Unit::Samples => Some("samples"),
+        Unit::Layers => Some("layers"),
+        Unit::Weights => Some("weights"),
+        Unit::Models => Some("models"),
+    }
+}
+
+/// `1 of 13 layers`.
+fn part_of(unit: Unit, done: u64, total: u64) -> String {
+    match noun(unit) {
+        Some(noun) => format!("{done} of {total} {noun}"),
+        None => format!("{} of {}", size::bytes(done), size::bytes(total)),
+    }
+}
+
+/// `20 layers/s`, and below one a second `0.25 layers/s`.
+fn rate_of(unit: Unit, rate: f64) -> String {
+    match noun(unit) {
+        Some(noun) if rate < 1.0 => format!("{rate:.2} {noun}/s"),
+        Some(noun) => format!("{rate:.0} {noun}/s"),
+        None => format!("{}/s", size::bytes(rate as u64)),
     }
 }
 
 /// How often a line is printed.
 const LINE_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Shows the progress of a run until it is dropped.
-pub struct Progress<'a> {
-    printer: &'a Printer,
-    view: View,
-}
-
 enum View {
     Hidden,
     Bar(ProgressBar),
-    Lines(Mutex<Lines>),
+    Lines(Lines),
 }
 
 /// What the next line depends on.
@@ -91,119 +159,10 @@ struct Lines {
     unit: Unit,
     begun: Instant,
     next: Instant,
-    /// What an earlier run had done.
+    /// What an interrupted run had done.
     resumed: u64,
     done: u64,
     total: u64,
-}
-
-impl Progress<'_> {
-    /// Counts in `unit`; follows the printer's settings.
-    pub fn new(printer: &Printer, unit: Unit) -> Progress<'_> {
-        let view = match printer.progress_target() {
-            ProgressTarget::Hidden => View::Hidden,
-            ProgressTarget::Lines(at_once) => View::Lines(Mutex::new(Lines::new(unit, at_once))),
-            ProgressTarget::Terminal(target) => {
-                let bar = ProgressBar::with_draw_target(None, target);
-                bar.set_style(unit.style());
-                printer.set_bar(Some(bar.clone()));
-                View::Bar(bar)
-            }
-        };
-        Progress { printer, view }
-    }
-}
-
-impl Progress<'_> {
-    /// Takes what is done and what there is in all.
-    pub fn watch(&self) -> impl FnMut(u64, u64) + Send {
-        let mut watch = self.watch_places();
-        move |done: u64, all: u64| watch("", done, all)
-    }
-
-    /// The same, told where the work is.
-    pub fn watch_places(&self) -> impl FnMut(&str, u64, u64) + Send {
-        self.watch_after(|_| 0)
-    }
-
-    /// The same of a run that may go on with an earlier one: what is done when it is first told is that one's.
-    pub fn watch_resumed(&self) -> impl FnMut(&str, u64, u64) + Send {
-        self.watch_after(|done| done)
-    }
-
-    fn watch_after(&self, resumed: impl Fn(u64) -> u64 + Send) -> impl FnMut(&str, u64, u64) + Send {
-        let mut before = None;
-        move |place: &str, done: u64, all: u64| {
-            let earlier = before.replace(done).unwrap_or_else(|| {
-                let earlier = resumed(done);
-                self.start(all, earlier);
-                earlier
-            });
-            self.advance(place, done.saturating_sub(earlier));
-        }
-    }
-
-    /// Begins to count, at what an earlier run has done.
-    fn start(&self, total: u64, done: u64) {
-        match &self.view {
-            View::Hidden => {}
-            View::Bar(bar) => {
-                bar.set_length(total);
-                bar.set_position(done);
-                bar.reset_eta();
-            }
-            View::Lines(lines) => {
-                if let Ok(mut lines) = lines.lock() {
-                    (lines.total, lines.resumed) = (total, done);
-                    self.tell(lines.advance("", done, Instant::now()));
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Progress<'_> {
-    fn drop(&mut self) {
-        if let View::Bar(bar) = &self.view {
-            bar.finish_and_clear();
-            self.printer.set_bar(None);
-        }
-    }
-}
-
-impl engine::Progress for Progress<'_> {
-    fn begin(&self, total_bytes: u64, done_bytes: u64) {
-        if done_bytes > 0 {
-            let (done, total) = (size::bytes(done_bytes), size::bytes(total_bytes));
-            self.printer.note(&format!("going on where an earlier run stopped, at {done} of {total}"));
-        }
-        self.start(total_bytes, done_bytes);
-    }
-
-    fn advance(&self, name: &str, bytes: u64) {
-        match &self.view {
-            View::Hidden => {}
-            View::Bar(bar) => {
-                bar.set_message(printable(name));
-                bar.inc(bytes);
-            }
-            View::Lines(lines) => {
-                if let Ok(mut lines) = lines.lock() {
-                    // Names of tensors, in a run that counts bytes, change too fast to be read.
-                    let place = if lines.unit == Unit::Tokens { name } else { "" };
-                    self.tell(lines.advance(place, bytes, Instant::now()));
-                }
-            }
-        }
-    }
-}
-
-impl Progress<'_> {
-    fn tell(&self, line: Option<String>) {
-        if let Some(line) = line {
-            self.printer.message(&line);
-        }
-    }
 }
 
 impl Lines {
@@ -226,14 +185,14 @@ impl Lines {
     fn line(&self, place: &str, elapsed: Duration) -> String {
         let percent = self.done * 100 / self.total.max(1);
         let rate = self.done.saturating_sub(self.resumed) as f64 / elapsed.as_secs_f64().max(1e-3);
-        let part = self.unit.of(self.done, self.total);
+        let part = part_of(self.unit, self.done, self.total);
         let part = if place.is_empty() { part } else { format!("{place}  {part}") };
         if rate <= 0.0 {
             return format!("{percent} %  {part}");
         }
         let left = self.total.saturating_sub(self.done) as f64 / rate;
         let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
-        format!("{percent} %  {part}  {}  {} left", self.unit.rate(rate), size::duration(left))
+        format!("{percent} %  {part}  {}  {} left", rate_of(self.unit, rate), size::duration(left))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tables that fit the terminal: columns are aligned, prose is wrapped, and what does not fit beside the others goes below its row.
 //! Nothing is cut off. Where tables are printed is the printer's business.
 
-use crate::escape::printable;
 use anstyle::{AnsiColor, Style};
+use kvant::text::printable;
 
 /// How titles look.
 pub const TITLE: Style = AnsiColor::Green.on_default().bold();

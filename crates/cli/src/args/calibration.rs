@@ -2,11 +2,11 @@
 
 use super::number::count_from;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{ArgGroup, Args, ValueEnum, ValueHint};
+use clap::{ArgGroup, Args, ValueHint};
+use kvant::Precision;
 use kvant_llm::blockwise::Carry;
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::calibration::data::Packing;
-use kvant_llm::forward::cpu::{self, Cpu};
 use std::path::PathBuf;
 
 /// The options that name text, of which windows are taken.
@@ -40,51 +40,24 @@ pub struct CalibrationArgs {
     #[arg(long, value_name = "N", default_value = "0", requires = "calib")]
     pub seed: u64,
     /// The precision of activations while data run, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
-    #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true)]
+    #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true, value_parser = precision_parser())]
     pub precision: Precision,
     /// Activations and Hessians kept in memory; more activations go to a temporary file, more Hessians take more passes; the
     /// largest is held in any case
     #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "calib")]
     pub max_memory: ByteSize,
     /// What the next block is calibrated on: the output of the quantized block, or of the float one
-    #[arg(long, value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = carry_parser())]
-    pub carry: Carry,
+    #[arg(long, alias = "carry", value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = propagate_parser())]
+    pub propagate: Carry,
 }
 
-/// The precision of activations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Precision {
-    /// Everything in f32
-    F32,
-    /// Every operation rounds its result to bf16
-    Bf16,
+pub(super) fn precision_parser() -> impl TypedValueParser<Value = Precision> {
+    const ALL: [Precision; 2] = [Precision::F32, Precision::Bf16];
+    PossibleValuesParser::new(ALL.map(Precision::name))
+        .try_map(|name| ALL.into_iter().find(|precision| precision.name() == name).ok_or("no such precision"))
 }
 
-impl Precision {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::F32 => "f32",
-            Precision::Bf16 => "bf16",
-        }
-    }
-
-    /// What the forward pass calls it.
-    pub fn of_pass(self) -> cpu::Precision {
-        match self {
-            Precision::F32 => cpu::Precision::F32,
-            Precision::Bf16 => cpu::Precision::Bf16,
-        }
-    }
-
-    /// The operations of the forward pass in it.
-    pub fn ops(self) -> Cpu {
-        Cpu::with_precision(self.of_pass())
-    }
-}
-
-/// The outputs that can be carried on, by name.
-fn carry_parser() -> impl TypedValueParser<Value = Carry> {
+fn propagate_parser() -> impl TypedValueParser<Value = Carry> {
     PossibleValuesParser::new(Carry::ALL.map(Carry::name))
         .try_map(|name| Carry::ALL.into_iter().find(|carry| carry.name() == name).ok_or("no such output"))
 }

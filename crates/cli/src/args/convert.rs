@@ -1,9 +1,10 @@
 //! `kvant convert`: what can be typed behind it.
 
-use super::format::{GGUF, ONNX};
+use super::format::GGUF;
 use super::run::{FinishArgs, RunArgs};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
+use kvant::{ConvertTo, Format};
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::conversion::{FloatType, Target};
 use kvant_llm::engine::Options;
@@ -34,7 +35,7 @@ pub struct ConvertArgs {
     /// A Hugging Face directory, a .safetensors file or a GGUF file, quantized in a layout that is read
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// The layout to write (`kvant list exports`), float, gguf, or onnx: a graph with a cache of keys and values
+    /// The layout to write (`kvant list formats`), float, gguf, or onnx: a graph with a cache of keys and values
     #[arg(long, value_name = "TARGET", value_parser = target_parser())]
     pub to: ConvertTo,
     /// A LoRA adapter (a folder as PEFT saves it) to merge into the weights as they are read, for --to float; may be given often
@@ -69,21 +70,10 @@ pub struct ConvertArgs {
     pub run: RunArgs,
 }
 
-/// What `kvant convert` makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConvertTo {
-    /// A checkpoint.
-    Checkpoint(Target),
-    /// An ONNX graph.
-    Onnx,
-    /// A GGUF file.
-    Gguf,
-}
-
 fn target_parser() -> impl TypedValueParser<Value = ConvertTo> {
-    let names: Vec<&'static str> = Target::names().chain([ONNX, GGUF]).collect();
+    let names: Vec<&'static str> = Target::names().chain([Format::ONNX, GGUF]).collect();
     PossibleValuesParser::new(names).try_map(|name| match name.as_str() {
-        ONNX => Ok(ConvertTo::Onnx),
+        Format::ONNX => Ok(ConvertTo::Onnx),
         GGUF => Ok(ConvertTo::Gguf),
         name => name.parse::<Target>().map(ConvertTo::Checkpoint),
     })

@@ -1,10 +1,11 @@
 //! `kvant eval`: what can be typed behind it.
 
-use super::calibration::Precision;
+use super::calibration::precision_parser;
 use super::number::count_from;
 use super::onnx::EngineArgs;
 use super::run::RunArgs;
 use clap::{Args, ValueHint};
+use kvant::Precision;
 use kvant_llm::byte_size::ByteSize;
 use std::path::PathBuf;
 
@@ -49,7 +50,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "N", value_parser = count_from(1))]
     pub stride: Option<usize>,
     /// The precision of activations, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
-    #[arg(long, value_name = "PRECISION", default_value = "f32", hide_possible_values = true)]
+    #[arg(long, value_name = "PRECISION", default_value = "f32", hide_possible_values = true, value_parser = precision_parser())]
     pub precision: Precision,
     /// Activations kept in memory, e.g. 500MB; more go to a temporary file
     #[arg(long, value_name = "SIZE", default_value = "1GB")]

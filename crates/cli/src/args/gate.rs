@@ -23,18 +23,6 @@ pub struct GateArgs {
     pub eval: Option<PathBuf>,
 }
 
-impl GateArgs {
-    /// The first option that was given.
-    pub fn given(&self) -> Option<&'static str> {
-        let given = [
-            (self.max_kl.is_some(), "--max-kl"),
-            (self.max_perplexity_increase.is_some(), "--max-perplexity-increase"),
-            (self.eval.is_some(), "--eval"),
-        ];
-        super::first_given(&given)
-    }
-}
-
 /// A number that is not negative.
 fn limit() -> impl TypedValueParser<Value = f64> {
     clap::builder::StringValueParser::new().try_map(|text| {

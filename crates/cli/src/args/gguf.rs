@@ -1,6 +1,5 @@
 //! Options that only GGUF files have.
 
-use super::first_given;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
@@ -14,12 +13,4 @@ pub struct GgufArgs {
     /// Write what --algorithm imatrix measures to a file, as llama-imatrix does
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "calib")]
     pub save_imatrix: Option<PathBuf>,
-}
-
-impl GgufArgs {
-    /// The first option that was given.
-    pub fn given(&self) -> Option<&'static str> {
-        let given = [(self.imatrix.is_some(), "--imatrix"), (self.save_imatrix.is_some(), "--save-imatrix")];
-        first_given(&given)
-    }
 }

@@ -1,41 +1,22 @@
 //! `kvant list`: what can be typed behind it.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use kvant::catalog::{TOPICS, Topic};
 
 /// `kvant list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
     /// Which table
+    #[arg(value_parser = topic_parser())]
     pub topic: Topic,
+    /// Only the schemes whose default format this loader takes
+    #[arg(long = "for", value_name = "LOADER", value_parser = super::verify::loader_parser())]
+    pub loader: Option<String>,
 }
 
-/// A table that can be listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Topic {
-    /// Schemes with names, for --scheme and --override
-    Schemes,
-    /// Number formats, the first part of a scheme's spelling
-    Formats,
-    /// Layouts of the output, for --format
-    Exports,
-    /// Range statistics, a part of a scheme's spelling
-    Observers,
-    /// Algorithms that make quantized weights better, for --algorithm
-    Algorithms,
-    /// What can be set of algorithms, with the usual values
-    AlgorithmOptions,
-    /// Model architectures with a description
-    Families,
-    /// Recipes for ONNX graphs, for --preset
-    Presets,
-    /// Rewrites of ONNX graphs, for --enable-pass and --disable-pass
-    Passes,
-    /// Element types of ONNX graphs, for --activation and --weight
-    Elements,
-    /// Ways to ranges of ONNX activations, for --calibration-method
-    CalibrationMethods,
-    /// What `kvant verify` looks at
-    Checks,
-    /// Loaders that `kvant verify` knows, and the versions that its rules were read from
-    Loaders,
+fn topic_parser() -> impl TypedValueParser<Value = Topic> {
+    let value = |topic: &Topic| PossibleValue::new(topic.name).help(topic.about);
+    PossibleValuesParser::new(TOPICS.iter().map(value))
+        .try_map(|name| TOPICS.iter().find(|topic| topic.name == name).copied().ok_or("no such table"))
 }

@@ -20,12 +20,12 @@ mod typed;
 mod verify;
 
 pub use calibration::CalibrationArgs;
-pub use convert::{ConvertArgs, ConvertTo};
+pub use convert::ConvertArgs;
 pub use eval::EvalArgs;
-pub use format::Format;
+pub use gate::GateArgs;
 pub use inspect::InspectArgs;
-pub use list::{ListArgs, Topic};
-pub use onnx::{EngineArgs, ExternalWhen, OnnxArgs, OnnxLayout};
+pub use list::ListArgs;
+pub use onnx::{EngineArgs, OnnxArgs};
 pub use plan::PlanArgs;
 pub use quantize::QuantizeArgs;
 pub use recipe::RecipeArgs;
@@ -109,11 +109,11 @@ pub enum ColorWhen {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Quantize a model
-    Quantize(QuantizeArgs),
+    Quantize(Box<QuantizeArgs>),
     /// Convert a quantized model to another layout, without loss where that holds its codes
     Convert(ConvertArgs),
     /// Show what would become of every tensor, without reading or writing one
-    Plan(PlanArgs),
+    Plan(Box<PlanArgs>),
     /// Show what a checkpoint holds: architecture, tensors, sizes, quantization
     Inspect(InspectArgs),
     /// Tell whether a finished model loads, and whether it is sane, without a GPU and without its loader
@@ -121,8 +121,8 @@ pub enum Command {
     /// Measure how well a model predicts a text, or how far an ONNX graph is from its float graph
     Eval(EvalArgs),
     /// Tell which layers of an ONNX graph quantization hurts, and find a mix of types that is good enough
-    Sensitivity(SensitivityArgs),
-    /// List schemes, formats, exports, observers, algorithms, families; presets, passes, elements, methods of ONNX graphs
+    Sensitivity(Box<SensitivityArgs>),
+    /// List schemes, dtypes, formats, observers, algorithms, families; presets, passes, elements, methods of ONNX graphs
     List(ListArgs),
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS)]
@@ -182,11 +182,6 @@ pub struct OpenGraphArgs {
     /// ONNX Runtime's library
     #[arg(long)]
     pub runtime_library: Option<std::path::PathBuf>,
-}
-
-/// The first option that was given, of several with whether they were.
-pub fn first_given(options: &[(bool, &'static str)]) -> Option<&'static str> {
-    options.iter().find(|(given, _)| *given).map(|(_, option)| *option)
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! Options that only ONNX graphs have.
 
-use super::first_given;
 use super::number::decibels;
-use clap::{Args, ValueEnum, ValueHint};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueHint};
+use kvant_container::onnx::ExternalData;
 use kvant_onnx::calibration::Method;
 use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
 use kvant_onnx::runtime::RuntimeChoice;
+use kvant_onnx::settings::PairLayout;
 use std::path::PathBuf;
 
 /// Options that only ONNX graphs have.
@@ -47,13 +49,13 @@ pub struct OnnxArgs {
     #[arg(long, value_name = "KIND")]
     pub bias: Option<BiasKind>,
     /// The operators of the result: standard, microsoft or quark [default: standard where there is one]
-    #[arg(long, value_name = "FORM")]
+    #[arg(long = "op-domain", alias = "form", value_name = "DOMAIN")]
     pub form: Option<Form>,
     /// Q/DQ around float operators, or integer operators: qdq or qoperator
-    #[arg(long, value_name = "LAYOUT")]
-    pub layout: Option<OnnxLayout>,
+    #[arg(long = "graph-format", alias = "layout", value_name = "FORMAT", value_parser = layout_parser())]
+    pub layout: Option<PairLayout>,
     /// What the graph takes and gives: pairs (floats, quantized inside), float (not quantized) or integer
-    #[arg(long, value_name = "KIND")]
+    #[arg(long = "io-dtype", alias = "boundary", value_name = "KIND")]
     pub boundary: Option<Boundary>,
     /// Quantize these operators only, e.g. Conv,Gemm
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -86,47 +88,11 @@ pub struct OnnxArgs {
     #[arg(long, value_name = "DB", allow_negative_numbers = true, value_parser = decibels)]
     pub min_sqnr: Option<f64>,
     /// When weights go to a file beside the model: auto (above 1.9 GB), always or never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
-    pub external_data: ExternalWhen,
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true, value_parser = external_data_parser())]
+    pub external_data: ExternalData,
     /// What the float model is run with.
     #[command(flatten)]
     pub engine: EngineArgs,
-}
-
-impl OnnxArgs {
-    /// The first option that was given, of those without a usual value.
-    pub fn given(&self) -> Option<&'static str> {
-        let given = [
-            (self.activation.is_some(), "--activation"),
-            (self.weight.is_some(), "--weight"),
-            (self.symmetric.is_some(), "--symmetric"),
-            (self.per_channel, "--per-channel"),
-            (self.per_channel_activations, "--per-channel-activations"),
-            (self.equalize, "--equalize"),
-            (self.reduce_range, "--reduce-range"),
-            (self.calibration_method.is_some(), "--calibration-method"),
-            (self.weight_method.is_some(), "--weight-method"),
-            (self.percentile.is_some(), "--percentile"),
-            (self.bias.is_some(), "--bias"),
-            (self.form.is_some(), "--form"),
-            (self.layout.is_some(), "--layout"),
-            (self.boundary.is_some(), "--boundary"),
-            (!self.op_types.is_empty(), "--op-types"),
-            (!self.more_op_types.is_empty(), "--more-op-types"),
-            (!self.exclude_op_types.is_empty(), "--exclude-op-types"),
-            (!self.nodes.is_empty(), "--nodes"),
-            (!self.exclude_subgraph.is_empty(), "--exclude-subgraph"),
-            (!self.enable_pass.is_empty(), "--enable-pass"),
-            (!self.disable_pass.is_empty(), "--disable-pass"),
-            (self.preprocess.is_some(), "--preprocess"),
-            (self.report.is_some(), "--report"),
-            (self.min_sqnr.is_some(), "--min-sqnr"),
-            (self.external_data != ExternalWhen::Auto, "--external-data"),
-            (self.engine.runtime != RuntimeChoice::Auto, "--runtime"),
-            (self.engine.runtime_library.is_some(), "--runtime-library"),
-        ];
-        first_given(&given)
-    }
 }
 
 /// What an ONNX graph is run with.
@@ -141,24 +107,19 @@ pub struct EngineArgs {
     pub runtime_library: Option<PathBuf>,
 }
 
-/// When tensors go to a file of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExternalWhen {
-    /// When one file cannot hold them
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
+fn layout_parser() -> impl TypedValueParser<Value = PairLayout> {
+    let qdq = PossibleValue::new("qdq").help("QuantizeLinear and DequantizeLinear around float operators");
+    let qoperator = PossibleValue::new("qoperator").help("QLinearConv and other integer operators");
+    PossibleValuesParser::new([qdq, qoperator])
+        .map(|name| if name == "qdq" { PairLayout::Qdq } else { PairLayout::Qoperator })
 }
 
-/// How quantization is expressed in a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnnxLayout {
-    /// QuantizeLinear and DequantizeLinear around float operators
-    Qdq,
-    /// QLinearConv and other integer operators
-    Qoperator,
+fn external_data_parser() -> impl TypedValueParser<Value = ExternalData> {
+    PossibleValuesParser::new(["auto", "always", "never"]).map(|name| match name.as_str() {
+        "always" => ExternalData::Always,
+        "never" => ExternalData::Never,
+        _ => ExternalData::Auto,
+    })
 }
 
 fn yes_or_no(text: &str) -> Result<bool, &'static str> {

@@ -1,15 +1,15 @@
 //! What to make of which model: the options of every command that plans.
 
 use super::calibration::CalibrationArgs;
-use super::format::{Format, format_parser};
+use super::format::format_parser;
 use super::gguf::GgufArgs;
 use super::number::least_scale;
 use super::onnx::OnnxArgs;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
+use kvant::Format;
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::engine::Options;
-use kvant_llm::export::Export;
 use kvant_llm::recipe::{OverrideText, PackMethod};
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub struct RecipeArgs {
     /// A recipe: a TOML file, or a quantization_config in AMD Quark's JSON; options given beside it win
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub recipe: Option<PathBuf>,
-    /// The layout to write (`kvant list exports`), or onnx: a graph of the decoder; given more than once, each gets a folder in the
+    /// The layout to write (`kvant list formats`), or onnx: a graph of the decoder; given more than once, each gets a folder in the
     /// output directory [default: the one the scheme's name comes from]
     #[arg(short, long, value_name = "EXPORT", value_parser = format_parser())]
     pub format: Vec<Format>,
@@ -87,29 +87,6 @@ pub struct RecipeArgs {
     /// The options by name.
     #[arg(skip)]
     pub typed: Options,
-}
-
-impl RecipeArgs {
-    /// The formats that are checkpoints: all but graphs and GGUF files. Plain floats come last, since codes cannot be made of them.
-    pub fn checkpoints(&self) -> Vec<Export> {
-        let export = |format: &Format| match format {
-            Format::Onnx | Format::Export(Export::Gguf) => None,
-            Format::Export(export) => Some(*export),
-        };
-        let mut exports: Vec<Export> = self.format.iter().filter_map(export).collect();
-        exports.sort_by_key(|export| *export == Export::Fake);
-        exports
-    }
-
-    /// Whether a GGUF file is one of the formats.
-    pub fn wants_gguf(&self) -> bool {
-        self.format.contains(&Format::Export(Export::Gguf))
-    }
-
-    /// Whether an ONNX graph is one of the formats.
-    pub fn wants_graph(&self) -> bool {
-        self.format.contains(&Format::Onnx)
-    }
 }
 
 fn pack_method_parser() -> impl TypedValueParser<Value = PackMethod> {

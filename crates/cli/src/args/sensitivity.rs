@@ -80,7 +80,7 @@ const OF_OTHERS: &[&str] = &[
     "shuffle",
     "precision",
     "max_memory",
-    "carry",
+    "propagate",
     "imatrix",
     "save_imatrix",
     "report",

@@ -43,6 +43,6 @@ pub struct VerifyArgs {
     pub all: bool,
 }
 
-fn loader_parser() -> impl TypedValueParser<Value = String> {
+pub(super) fn loader_parser() -> impl TypedValueParser<Value = String> {
     PossibleValuesParser::new(kvant_llm::verify::loaders().iter().map(|loader| PossibleValue::new(loader.id.as_str())))
 }

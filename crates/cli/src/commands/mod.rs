@@ -1,53 +1,41 @@
-//! One command, one file. Commands read arguments, call the libraries and print what they answer.
+//! One command, one file. Commands read arguments, call the library and print what it answers.
 
 mod completions;
-pub mod convert;
+mod convert;
 mod eval;
+mod eval_graph;
 mod inspect;
+mod inspect_gguf;
+mod inspect_graph;
 mod list;
-pub mod plan;
+mod open_graph;
+mod plan;
+mod plan_gguf;
+mod plan_graph;
 mod quantize;
+mod quantize_graph;
 mod sensitivity;
 mod verify;
 
 use crate::args::Command;
-use crate::failure::Failure;
-use crate::outputs::{check_conversion, check_plan, check_quantization, check_sensitivity, follow, refuse_missing};
 use crate::printer::Printer;
+use kvant::Error;
 
 /// Carries out a command line.
 ///
 /// # Errors
 /// Whatever keeps the command from being done.
-pub fn run(command: Command, printer: &Printer) -> Result<(), Failure> {
+pub fn run(command: Command, printer: &Printer) -> Result<(), Error> {
     match command {
-        Command::Quantize(mut args) => {
-            args.output = follow(args.output)?;
-            check_quantization(&args)?;
-            quantize::run(args, printer)
-        }
-        Command::Convert(mut args) => {
-            args.output = follow(args.output)?;
-            check_conversion(&args)?;
-            convert::run(&args, printer)
-        }
-        Command::Plan(mut args) => {
-            args.output = follow(args.output)?;
-            check_plan(&args.recipe, args.output.as_deref(), args.overwrite)?;
-            plan::run(args, printer)
-        }
+        Command::Quantize(args) => quantize::run(*args, printer),
+        Command::Convert(args) => convert::run(args, printer),
+        Command::Plan(args) => plan::run(*args, printer),
         Command::Inspect(args) => inspect::run(&args, printer),
         Command::Verify(args) => verify::run(&args, printer),
-        Command::Eval(args) => {
-            refuse_missing([("--data", args.data.as_path())])?;
-            eval::run(&args, printer)
-        }
-        Command::Sensitivity(args) => {
-            check_sensitivity(&args)?;
-            sensitivity::run(&args, printer)
-        }
+        Command::Eval(args) => eval::run(args, printer),
+        Command::Sensitivity(args) => sensitivity::run(*args, printer),
         Command::List(args) => list::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),
-        Command::OpenGraph(args) => crate::onnx::opening::run(&args, printer),
+        Command::OpenGraph(args) => open_graph::run(&args, printer),
     }
 }

@@ -1,76 +1,27 @@
 //! `kvant verify`: whether a finished model loads, and whether it is sane.
 
 use crate::args::VerifyArgs;
-use crate::counts;
-use crate::failure::{Failure, Kind};
 use crate::findings;
-use crate::onnx;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
-use kvant_llm::verify::{Loads, Options, Reads, Reason, Report, Verdict, loaders, verify};
-use serde_json::{Value, json};
+use kvant::text::counts;
+use kvant::{Error, ErrorKind, GraphVerdict, Opening, Verification, VerificationReport, in_words};
+use kvant_llm::verify::{Loads, Report, Verdict};
 
 /// Verifies and prints what was found.
 ///
 /// # Errors
-/// [`Kind::Unfit`] for a model that does not pass; whatever keeps it from being read.
-pub fn run(args: &VerifyArgs, printer: &Printer) -> Result<(), Failure> {
-    if onnx::is_graph(&args.model) {
-        return onnx::verify::run(args, printer);
+/// [`ErrorKind::Unfit`] for a model that does not pass; whatever keeps it from being read.
+pub fn run(args: &VerifyArgs, printer: &Printer) -> Result<(), Error> {
+    let report = Verification::from(args).run()?;
+    match (&report, printer.is_json()) {
+        (_, true) => printer.json("verify", &report.to_json())?,
+        (VerificationReport::Checkpoint(found), false) => {
+            printer.data(&text(&found.report, args, printer.width()))?;
+        }
+        (VerificationReport::Graph(found), false) => printer.data(&graph_text(found, args.all, printer.width()))?,
     }
-    let report = verify(&args.model, &options(args))?;
-    match printer.is_json() {
-        true => printer.json("verify", &object(&report))?,
-        false => printer.data(&text(&report, args, printer.width()))?,
-    }
-    if report.passes() { Ok(()) } else { Err(unfit(args, &report)) }
-}
-
-fn options(args: &VerifyArgs) -> Options {
-    let loader = args.loader.as_deref().and_then(|id| loaders().iter().find(|loader| loader.id == id));
-    Options {
-        reads: if args.quick { Reads::Headers } else { Reads::Weights },
-        loader: loader.map(|loader| loader.id.as_str()),
-        tensor_parallel: args.tensor_parallel.map(usize::from),
-    }
-}
-
-fn unfit(args: &VerifyArgs, report: &Report) -> Failure {
-    let path = args.model.display();
-    let asked = args.loader.as_deref().and_then(|id| report.verdicts.iter().find(|verdict| verdict.id == id));
-    let message = match asked {
-        Some(verdict) => format!("{path} does not load in {}: {}", verdict.loader, why_not(verdict, args)),
-        None => findings::failing(&path.to_string(), &report.findings),
-    };
-    Failure::new(Kind::Unfit, message)
-}
-
-fn why_not(verdict: &Verdict, args: &VerifyArgs) -> String {
-    match (verdict.reasons.first(), args.tensor_parallel) {
-        (Some(reason), _) => in_words(reason),
-        (None, Some(ways)) => format!("it cannot be shared out over {ways} devices"),
-        (None, None) => "its rules do not say why".to_owned(),
-    }
-}
-
-fn in_words(reason: &Reason) -> String {
-    match reason.more {
-        0 => format!("{}: {}", reason.place, reason.reason),
-        more => format!("{} and {more} more: {}", reason.place, reason.reason),
-    }
-}
-
-fn object(report: &Report) -> Value {
-    json!({
-        "model": report.path.display().to_string(),
-        "passes": report.passes(),
-        "family": report.family,
-        "method": report.method,
-        "tensors": report.tensors,
-        "quantized_layers": report.quantized_layers,
-        "findings": report.findings,
-        "loaders": report.verdicts,
-    })
+    if report.passes() { Ok(()) } else { Err(Error::new(ErrorKind::Unfit, report.problem())) }
 }
 
 fn text(report: &Report, args: &VerifyArgs, width: usize) -> String {
@@ -118,5 +69,20 @@ fn why(verdict: &Verdict) -> String {
         (Some(first), _) => first,
         (None, Some(needs)) => format!("with {needs}"),
         (None, None) => verdict.slow.first().map(|reason| format!("slow: {}", in_words(reason))).unwrap_or_default(),
+    }
+}
+
+fn graph_text(found: &GraphVerdict, all: bool, width: usize) -> String {
+    let opening = match (&found.opening, found.runs) {
+        (Opening::Opens(engine), true) => format!("{engine} opens it"),
+        (Opening::Opens(engine), false) => format!("{engine} opens it and does not run it"),
+        (Opening::Refuses { engine, .. }, _) => format!("{engine} does not open it"),
+        (Opening::Unknown, true) => "ONNX Runtime runs it, as far as is known of its rules".to_owned(),
+        (Opening::Unknown, false) => "ONNX Runtime does not run it".to_owned(),
+    };
+    let head = format!("{}: {}; {opening}", counts::number(found.nodes, "node"), findings::count(&found.findings));
+    match found.findings.as_slice() {
+        [] => head,
+        findings => format!("{head}\n\n{}", findings::table(findings, all).render(width)),
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::process::Stdio;
 
 const TOPICS: [&str; 9] =
-    ["schemes", "formats", "exports", "observers", "algorithms", "algorithm-options", "families", "checks", "loaders"];
+    ["schemes", "dtypes", "formats", "observers", "algorithms", "algorithm-options", "families", "checks", "loaders"];
 
 #[test]
 fn tables() {

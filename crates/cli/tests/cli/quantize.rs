@@ -39,7 +39,7 @@ fn evaluation_only_schemes_are_described_in_the_same_words_everywhere() {
     for args in [
         &["quantize", "--help"][..],
         &["list", "schemes"],
-        &["list", "formats"],
+        &["list", "dtypes"],
         &["plan", "nano_llama", "-s", "e5m2:g32:e8m0"],
         &["quantize", "nano_llama", "-s", "mx9", "-o", "mx9", "--json"],
     ] {
@@ -47,7 +47,7 @@ fn evaluation_only_schemes_are_described_in_the_same_words_everywhere() {
     }
     let end = place.succeed(&["quantize", "nano_llama", "-s", "int16:channel", "-o", "int16"]).stderr;
     assert!(end.contains(&format!("use              {EVALUATION_ONLY}\n")), "{end}");
-    assert!(include_str!("../../../../docs/formats.md").contains(EVALUATION_ONLY));
+    assert!(include_str!("../../../../docs/reference/checkpoint-formats.md").contains(EVALUATION_ONLY));
     // No format points to another that has no place either.
     for format in ["quark", "compressed-tensors", "awq", "gptq", "fp8"] {
         let run = place.run(&["plan", "nano_llama", "-s", "mxint8", "--format", format]);

@@ -70,7 +70,7 @@ pub struct ExportRow {
     pub name: &'static str,
     /// The export.
     pub export: Export,
-    /// One line for `kvant list exports`.
+    /// One line for `kvant list formats`.
     pub about: &'static str,
     /// The type that plain scales of weights have, where the export leaves no choice.
     pub scale: Option<ScaleType>,

@@ -97,7 +97,7 @@ impl OnnxExportError {
                     .to_owned(),
             ),
             OnnxExportError::Unsupported { .. } => {
-                Some("convert to another format: `kvant list exports` names them".to_owned())
+                Some("convert to another format: `kvant list formats` names them".to_owned())
             }
         }
     }

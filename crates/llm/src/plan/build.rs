@@ -352,7 +352,7 @@ impl Builder<'_> {
         }
         if self.export.is_for_fused_experts() && self.network.experts().is_empty() {
             let reason = "there are no experts in one tensor, which are all that this format quantizes";
-            return (reason, "choose another format (`kvant list exports`)");
+            return (reason, "choose another format (`kvant list formats`)");
         }
         let mut linears = self.network.linears().iter().map(|linear| self.decide(&linear.module, linear.kept));
         let kept_experts = self.recipe.keep_defaults() && self.network.experts().iter().any(|experts| experts.kept);

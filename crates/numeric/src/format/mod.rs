@@ -47,7 +47,7 @@ pub struct FormatRow {
     pub name: &'static str,
     /// The format.
     pub format: Format,
-    /// One line for `kvant list formats`.
+    /// One line for `kvant list dtypes`.
     pub about: &'static str,
 }
 

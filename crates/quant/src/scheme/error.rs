@@ -41,7 +41,7 @@ impl SchemeError {
     /// The way out.
     pub fn hint(&self) -> &'static str {
         match self {
-            SchemeError::Format(_) => "`kvant list formats` shows the number formats",
+            SchemeError::Format(_) => "`kvant list dtypes` shows the number formats",
             SchemeError::Spelling { .. } | SchemeError::Combination { .. } => {
                 "a scheme is spelled format[:granularity][:scale][:zp][:observer], as in int4:g128, e4m3:channel or e2m1:g32:e8m0; `kvant list schemes` shows those with names"
             }

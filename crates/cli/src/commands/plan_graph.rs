@@ -1,0 +1,68 @@
+//! `kvant plan model.onnx`.
+
+use crate::printer::Printer;
+use crate::table::{Align, Table};
+use kvant::text::{counts, printable, size};
+use kvant::{Error, GraphPlan};
+use kvant_onnx::cost::Cost;
+use kvant_onnx::count::{ConstantBytes, Counts};
+use kvant_onnx::placement::Skipped;
+use std::collections::BTreeMap;
+
+/// Prints the plan of a graph.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn show(plan: &GraphPlan, printer: &Printer) -> Result<(), Error> {
+    let totals = totals(&plan.cost, plan.samples, plan.prepared.is_estimate());
+    printer.data(&format!("{}\n{totals}", text(plan, printer.width())))?;
+    plan.prepared.notices().iter().for_each(|notice| printer.note(notice));
+    Ok(())
+}
+
+/// Sizes, and what calibration takes, estimated.
+fn totals(cost: &Cost, samples: usize, is_estimate: bool) -> String {
+    let ConstantBytes { source_bytes: before, output_bytes: after } = cost.constants;
+    let about = if is_estimate { "about " } else { "" };
+    let (from, to) = (size::bytes(before), size::bytes(after));
+    let size = format!("constants: {from} to {about}{to}, {}", size::ratio(before, after));
+    if cost.observed == 0 {
+        return size;
+    }
+    let work = cost.multiplications.map(|n| 2.0 * n as f64 * samples as f64);
+    let work = work.map_or_else(|| "unknown, shapes are open".to_owned(), |n| format!("about {}", size::operations(n)));
+    let memory = cost.memory.map_or_else(|| "unknown".to_owned(), |bytes| format!("about {}", size::bytes(bytes)));
+    format!(
+        "{size}\ncalibration on {}, if there are as many: arithmetic {work}, memory {memory}",
+        counts::number(samples, "sample")
+    )
+}
+
+/// How many nodes stay in float although a recipe means them, by the reason.
+fn left_in_float(skipped: &[Skipped]) -> String {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    skipped.iter().for_each(|skipped| reasons.entry(skipped.reason).or_default().push(&skipped.node));
+    let line = |(reason, nodes): (&str, Vec<&str>)| {
+        let first = printable(nodes.first().copied().unwrap_or_default());
+        format!("\n{} left in float, `{first}` for one: {reason}", counts::number(nodes.len(), "node"))
+    };
+    reasons.into_iter().map(line).collect()
+}
+
+fn text(plan: &GraphPlan, width: usize) -> String {
+    let prepared = &plan.prepared;
+    let mut table = Table::new(&["role", "tensor", "type", "scale"].map(|title| (title, Align::Left)));
+    for row in plan.rows() {
+        table.push(row.map(|cell| printable(&cell).to_string()));
+    }
+    let passes: Vec<String> = prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(p, n)| format!("{p} {n}")).collect();
+    let passes = if passes.is_empty() { "none".to_owned() } else { passes.join(", ") };
+    let left = left_in_float(&prepared.placement.skipped);
+    let about = if prepared.is_estimate() { "about " } else { "" };
+    format!(
+        "{}\n\n{about}{}, {} to observe on data\nrewrites: {passes}{left}",
+        table.render(width),
+        Counts::of(prepared),
+        prepared.observation().tensors().len(),
+    )
+}

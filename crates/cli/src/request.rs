@@ -1,0 +1,204 @@
+//! From parsed arguments to the requests of the library.
+
+use crate::args::{
+    CalibrationArgs, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, OnnxArgs, PlanArgs, QuantizeArgs,
+    RecipeArgs, RunArgs, SensitivityArgs, VerifyArgs,
+};
+use crate::failure::usage;
+use kvant::{
+    Commit, Conversion, Data, Error, Evaluation, GraphEngine, GraphRecipe, Job, Limits, QualityLimits, Recipe,
+    Sensitivity, Sinks, Source, Verification,
+};
+use kvant_llm::byte_size::ByteSize;
+use kvant_onnx::sensitivity::Target;
+
+impl From<QuantizeArgs> for Job {
+    fn from(args: QuantizeArgs) -> Job {
+        let mut job = job(args.recipe, &args.run);
+        let GateArgs { max_kl, max_perplexity_increase, eval } = args.gate;
+        let quality = &mut job.limits.quality;
+        *quality = QualityLimits { max_kl, max_perplexity_increase, eval, min_sqnr: quality.min_sqnr };
+        job.sinks.output = args.output;
+        job.sinks.commit = commit(args.finish);
+        job
+    }
+}
+
+impl From<PlanArgs> for Job {
+    fn from(args: PlanArgs) -> Job {
+        let mut job = job(args.recipe, &args.run);
+        job.sinks.output = args.output;
+        job.sinks.commit.overwrite = args.overwrite;
+        job
+    }
+}
+
+impl TryFrom<SensitivityArgs> for Sensitivity {
+    type Error = Error;
+
+    fn try_from(args: SensitivityArgs) -> Result<Sensitivity, Error> {
+        if args.max_drop.is_some() && args.labels.is_none() {
+            let hint = "name their array in the data with --labels";
+            return Err(usage("--max-drop needs the classes of the held-out samples", hint));
+        }
+        let drop = args.max_drop.map(Target::Drop);
+        Ok(Sensitivity {
+            job: job(args.recipe, &args.run),
+            test: args.test,
+            test_samples: args.test_samples,
+            labels: args.labels,
+            candidates: args.candidates,
+            target: args.target_sqnr.map(Target::Sqnr).or(args.target_size.map(Target::Size)).or(drop),
+            leave_one_out: args.leave_one_out,
+            output: args.output,
+            overwrite: args.overwrite,
+        })
+    }
+}
+
+impl From<ConvertArgs> for Conversion {
+    fn from(args: ConvertArgs) -> Conversion {
+        let sinks = Sinks {
+            output: args.output,
+            max_shard_size: args.max_shard_size,
+            commit: commit(args.finish),
+            settings: args.typed,
+            ..Sinks::default()
+        };
+        Conversion {
+            dtype: args.dtype,
+            requantize: args.requantize,
+            weights_only: args.weights_only,
+            sinks,
+            limits: Limits { threads: args.run.threads, engine: default_engine(), ..Limits::default() },
+            ..Conversion::new(Source { model: args.model, adapters: args.lora }, args.to)
+        }
+    }
+}
+
+impl From<EvalArgs> for Evaluation {
+    fn from(args: EvalArgs) -> Evaluation {
+        Evaluation {
+            reference: args.reference,
+            tokenizer: args.tokenizer,
+            seq_len: args.seq_len,
+            stride: args.stride,
+            precision: args.precision,
+            labels: args.labels,
+            num_samples: args.num_samples,
+            preprocess: args.preprocess,
+            limits: limits(&args.run, args.max_memory, args.engine),
+            ..Evaluation::new(Source { model: args.model, adapters: args.lora }, args.data)
+        }
+    }
+}
+
+impl From<&VerifyArgs> for Verification {
+    fn from(args: &VerifyArgs) -> Verification {
+        Verification {
+            model: args.model.clone(),
+            loader: args.loader.clone(),
+            tensor_parallel: args.tensor_parallel,
+            quick: args.quick,
+            engine: default_engine(),
+        }
+    }
+}
+
+fn job(args: RecipeArgs, run: &RunArgs) -> Job {
+    let CalibrationArgs {
+        calib,
+        num_samples,
+        seq_len,
+        packing,
+        column,
+        shuffle,
+        seed,
+        precision,
+        max_memory,
+        propagate,
+    } = args.calibration;
+    let OnnxArgs { preprocess, report, min_sqnr, external_data, engine, .. } = args.onnx;
+    let mut limits = limits(run, max_memory, engine);
+    limits.quality.min_sqnr = min_sqnr;
+    Job {
+        source: Source { model: args.model, adapters: args.lora },
+        recipe: Recipe {
+            scheme: args.scheme,
+            file: args.recipe,
+            algorithm: args.algorithm,
+            exclude: args.exclude,
+            overrides: args.overrides,
+            pack_method: args.pack_method,
+            weights_only: args.weights_only,
+            kv_cache: args.kv_cache,
+            kv_cache_post_rope: args.kv_cache_post_rope,
+            min_kv_scale: args.min_kv_scale,
+            attention: args.attention,
+            no_keep_defaults: args.no_keep_defaults,
+            requantize: args.requantize,
+            imatrix: args.gguf.imatrix,
+            graph: GraphRecipe {
+                activation: args.onnx.activation,
+                weight: args.onnx.weight,
+                symmetric: args.onnx.symmetric,
+                per_channel: args.onnx.per_channel,
+                per_channel_activations: args.onnx.per_channel_activations,
+                equalize: args.onnx.equalize,
+                reduce_range: args.onnx.reduce_range,
+                calibration_method: args.onnx.calibration_method,
+                weight_method: args.onnx.weight_method,
+                percentile: args.onnx.percentile,
+                bias: args.onnx.bias,
+                form: args.onnx.form,
+                layout: args.onnx.layout,
+                boundary: args.onnx.boundary,
+                op_types: args.onnx.op_types,
+                more_op_types: args.onnx.more_op_types,
+                exclude_op_types: args.onnx.exclude_op_types,
+                nodes: args.onnx.nodes,
+                exclude_subgraph: args.onnx.exclude_subgraph,
+                enable_pass: args.onnx.enable_pass,
+                disable_pass: args.onnx.disable_pass,
+            },
+        },
+        data: Data {
+            files: calib,
+            num_samples,
+            seq_len,
+            packing,
+            column,
+            shuffle,
+            seed,
+            precision,
+            propagate,
+            preprocess,
+        },
+        sinks: Sinks {
+            output: None,
+            formats: args.format,
+            max_shard_size: args.max_shard_size,
+            commit: Commit::default(),
+            save_imatrix: args.gguf.save_imatrix,
+            report,
+            external_data,
+            settings: args.typed,
+        },
+        limits,
+    }
+}
+
+fn limits(run: &RunArgs, memory: ByteSize, engine: EngineArgs) -> Limits {
+    let engine = GraphEngine { choice: engine.runtime, library: engine.runtime_library, ..default_engine() };
+    Limits { threads: run.threads, memory, engine, quality: QualityLimits::default() }
+}
+
+/// Graphs are opened by another process of this program.
+fn default_engine() -> GraphEngine {
+    GraphEngine { prober: std::env::current_exe().ok(), ..GraphEngine::default() }
+}
+
+fn commit(args: FinishArgs) -> Commit {
+    let FinishArgs { overwrite, restart, sync, no_verify } = args;
+    Commit { overwrite, restart, sync, no_verify }
+}

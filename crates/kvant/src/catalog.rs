@@ -1,0 +1,302 @@
+//! Everything that can be chosen: schemes, formats, algorithms, families and the rest, as tables.
+
+use kvant_llm::export::{EXPORTS, Export};
+use kvant_llm::family::FAMILIES;
+use kvant_llm::gguf::recipe::IMATRIX;
+use kvant_llm::gguf::{MIXES, MixRow};
+use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
+use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
+use kvant_numeric::format::{FORMATS, FormatRow};
+use kvant_onnx::algorithm::{ALGORITHMS, Stage};
+use kvant_quant::observer::OBSERVERS;
+use kvant_quant::scheme::{EVALUATION_ONLY, PRESETS, Preset, is_for_evaluation_only};
+use serde_json::{Map, Value, json};
+
+/// A table. Cells are JSON values: strings, numbers, booleans, or arrays of strings.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// The columns.
+    pub columns: Vec<Column>,
+    /// The rows, with a cell for each column.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether its cells are numbers.
+    pub is_number: bool,
+}
+
+/// A table that can be listed.
+#[derive(Clone, Copy, Debug)]
+pub struct Topic {
+    /// Its name.
+    pub name: &'static str,
+    /// What it lists.
+    pub about: &'static str,
+    list: fn() -> Table,
+}
+
+impl Topic {
+    /// The table.
+    pub fn table(self) -> Table {
+        (self.list)()
+    }
+}
+
+impl Table {
+    /// The rows as objects.
+    pub fn objects(&self) -> Value {
+        let object = |row: &Vec<Value>| -> Map<String, Value> {
+            self.columns.iter().zip(row).map(|(column, value)| (column.name.to_owned(), value.clone())).collect()
+        };
+        self.rows.iter().map(object).collect()
+    }
+}
+
+const fn text(name: &'static str) -> Column {
+    Column { name, is_number: false }
+}
+
+const fn number(name: &'static str) -> Column {
+    Column { name, is_number: true }
+}
+
+const fn topic(name: &'static str, about: &'static str, list: fn() -> Table) -> Topic {
+    Topic { name, about, list }
+}
+
+/// All tables.
+pub const TOPICS: &[Topic] = &[
+    topic("schemes", "Schemes with names, for --scheme and --override", schemes),
+    topic("dtypes", "Number formats, the first part of a scheme's spelling", dtypes),
+    topic("formats", "Checkpoint formats and other outputs, for --format", formats),
+    topic("observers", "Range statistics, a part of a scheme's spelling", observers),
+    topic("algorithms", "Algorithms that make quantized weights better, for --algorithm", algorithms),
+    topic("algorithm-options", "The options of algorithms, with their defaults", algorithm_options),
+    topic("families", "Supported model architectures", families),
+    topic("presets", "Recipes for ONNX graphs, for --preset", presets),
+    topic("passes", "Rewrites of ONNX graphs, for --enable-pass and --disable-pass", passes),
+    topic("elements", "Element types of ONNX graphs, for --activation and --weight", elements),
+    topic(
+        "calibration-methods",
+        "Calibration methods for ONNX activations, for --calibration-method",
+        calibration_methods,
+    ),
+    topic("checks", "The checks of `kvant verify`", checks),
+    topic("loaders", "Loaders that `kvant verify` knows, and the versions that its rules were read from", loaders),
+];
+
+fn presets() -> Table {
+    let columns = vec![text("name"), text("aliases"), text("calibrated"), text("about")];
+    let row = |preset: &kvant_onnx::preset::Preset| {
+        let calibrated = preset.recipe().needs_data();
+        vec![json!(preset.name), json!(preset.aliases), json!(calibrated), json!(preset.about)]
+    };
+    Table { columns, rows: kvant_onnx::preset::PRESETS.iter().map(row).collect() }
+}
+
+fn passes() -> Table {
+    let columns = vec![text("name"), text("default"), text("about")];
+    let row = |pass: &kvant_onnx::pass::Pass| vec![json!(pass.name), json!(pass.default), json!(pass.about)];
+    Table { columns, rows: kvant_onnx::pass::ALL.iter().map(row).collect() }
+}
+
+fn elements() -> Table {
+    let columns = vec![text("name"), number("bits"), text("stored as")];
+    let row = |row: &kvant_onnx::element::Row| {
+        let stored = row.data_type.map_or_else(|| "floats".to_owned(), kvant_container::onnx::data_type_name);
+        let bits = row.element.integer_bits().map_or_else(|| json!(""), |bits| json!(bits));
+        vec![json!(row.name), bits, json!(stored)]
+    };
+    Table { columns, rows: kvant_onnx::element::ELEMENTS.iter().map(row).collect() }
+}
+
+fn calibration_methods() -> Table {
+    let columns = vec![text("name"), text("aliases"), text("about")];
+    let row = |row: &kvant_onnx::calibration::MethodRow| vec![json!(row.name), json!(row.aliases), json!(row.about)];
+    Table { columns, rows: kvant_onnx::calibration::METHODS.iter().map(row).collect() }
+}
+
+fn checks() -> Table {
+    let columns = vec![text("name"), text("subject"), text("reads"), text("about")];
+    let row =
+        |check: &Check| vec![json!(check.id), json!(check.subject), json!(check.reads.name()), json!(check.about)];
+    let file_row =
+        |check: &GgufCheck| vec![json!(check.id), json!("GGUF file"), json!(check.reads.name()), json!(check.about)];
+    // Graphs are read whole.
+    let graph_row = |check: &kvant_onnx::verify::Check| {
+        vec![json!(check.id), json!("ONNX graph"), json!(Reads::Weights.name()), json!(check.about)]
+    };
+    let graphs = kvant_onnx::verify::CHECKS.iter().map(graph_row);
+    Table { columns, rows: CHECKS.iter().map(row).chain(GGUF_CHECKS.iter().map(file_row)).chain(graphs).collect() }
+}
+
+fn loaders() -> Table {
+    let columns = vec![text("name"), text("loader"), text("version"), text("layouts"), text("source")];
+    let row = |loader: &Loader| {
+        let layouts: Vec<&str> = loader.layout.iter().map(|layout| layout.method.as_str()).collect();
+        [json!(loader.id), json!(loader.name), json!(loader.version), json!(layouts), json!(loader.source)].to_vec()
+    };
+    Table { columns, rows: kvant_llm::verify::loaders().iter().map(row).collect() }
+}
+
+fn schemes() -> Table {
+    let columns = vec![text("name"), text("spelling"), text("export"), text("calibrated"), text("about")];
+    let mixes = MIXES.iter().map(mix_row);
+    Table { columns, rows: PRESETS.iter().map(scheme_row).chain(mixes).collect() }
+}
+
+/// The schemes whose default format a loader takes.
+pub fn schemes_for(loader: &str) -> Table {
+    let mut table = schemes();
+    let name = kvant_llm::verify::loaders().iter().find(|known| known.id == loader).map_or(loader, |known| &known.name);
+    let takes = |format: &str| EXPORTS.iter().any(|row| row.name == format && row.export.loaders().contains(&name));
+    table.rows.retain(|row| row[2].as_str().is_some_and(takes));
+    table
+}
+
+/// A scheme of GGUF, which has no spelling but its name.
+fn mix_row(row: &MixRow) -> Vec<Value> {
+    vec![json!(row.name), json!(""), json!(Export::Gguf.row().name), json!(false), json!(row.about)]
+}
+
+fn scheme_row(preset: &Preset) -> Vec<Value> {
+    let settings = Settings { scheme: Some(preset.name.to_owned()), ..Settings::default() };
+    let export = Recipe::resolve(&settings, &Settings::default()).map(|recipe| recipe.export().to_string());
+    let needs_data = preset.scheme().is_ok_and(|scheme| scheme.needs_calibration());
+    let export = json!(export.unwrap_or_default());
+    let is_evaluated = preset.scheme().is_ok_and(|scheme| scheme.weight.is_for_evaluation_only());
+    let about = about(preset.about, is_evaluated);
+    vec![json!(preset.name), json!(preset.spelling), export, json!(needs_data), json!(about)]
+}
+
+/// A description, and that no loader supports what it describes.
+fn about(text: &str, is_for_evaluation_only: bool) -> String {
+    if is_for_evaluation_only { format!("{text}; {EVALUATION_ONLY}") } else { text.to_owned() }
+}
+
+fn dtypes() -> Table {
+    let of_row = |row: &FormatRow| about(row.about, is_for_evaluation_only(row.format));
+    let rows = FORMATS.iter().map(|row| vec![json!(row.name), json!(row.format.bits()), json!(of_row(row))]);
+    Table { columns: vec![text("name"), number("bits"), text("about")], rows: rows.collect() }
+}
+
+fn formats() -> Table {
+    let rows = EXPORTS.iter().map(|row| vec![json!(row.name), json!(row.about), json!(row.export.loaders())]);
+    let about = "an ONNX graph of the decoder with its cache: MatMulNBits, or DequantizeLinear";
+    let graph = vec![json!("onnx"), json!(about), json!(["onnxruntime"])];
+    let columns = vec![text("name"), text("about"), text("loaders")];
+    Table { columns, rows: rows.chain([graph]).collect() }
+}
+
+fn families() -> Table {
+    let columns = vec![text("name"), text("model_types"), text("about")];
+    let rows = FAMILIES.iter().map(|family| vec![json!(family.name), json!(family.model_types), json!(family.summary)]);
+    Table { columns, rows: rows.collect() }
+}
+
+fn algorithms() -> Table {
+    let columns = vec![
+        text("name"),
+        text("models"),
+        text("kind"),
+        text("paper"),
+        text("needs"),
+        text("cost"),
+        text("options"),
+        text("about"),
+    ];
+    let of_graphs = ALGORITHMS.iter().map(graph_algorithm_row);
+    let of_checkpoints = Algorithm::table().map(|row| algorithm_row(&row));
+    Table { columns, rows: of_checkpoints.chain([importance_row()]).chain(of_graphs).collect() }
+}
+
+/// What GGUF files have in place of algorithms that choose codes.
+fn importance_row() -> Vec<Value> {
+    let about = "errors of GGUF's own types weigh as much as the mean square of the input they meet";
+    [
+        json!(IMATRIX),
+        json!("gguf"),
+        json!("weighing"),
+        json!(""),
+        json!("mean squares of inputs"),
+        json!("a run of the float model"),
+        json!([]),
+        json!(about),
+    ]
+    .to_vec()
+}
+
+fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {
+    let kind = if matches!(row.algorithm, Algorithm::Transform(_)) { "transform" } else { "rounding" };
+    let options = row.algorithm.options().map(|(option, value)| json!(format!("{}={value}", option.name)));
+    let options: Vec<Value> = options.collect();
+    let paper = row.paper.unwrap_or_default();
+    let (needs, cost) = (row.algorithm.needs(), row.algorithm.cost());
+    [
+        json!(row.name),
+        json!("checkpoint"),
+        json!(kind),
+        json!(paper),
+        json!(needs),
+        json!(cost),
+        json!(options),
+        json!(row.about),
+    ]
+    .to_vec()
+}
+
+fn graph_algorithm_row(row: &kvant_onnx::algorithm::AlgorithmRow) -> Vec<Value> {
+    let kind = match row.stage {
+        Stage::Float => "transform",
+        Stage::Rounding => "rounding",
+        Stage::Correction => "correction",
+    };
+    let value = |option: &kvant_onnx::algorithm::AlgorithmOption| (option.get)(&row.usual).unwrap_or_default();
+    let options: Vec<Value> = row.options.iter().map(|o| json!(format!("{}={}", o.name, value(o)))).collect();
+    let (needs, cost) = (row.needs(), row.cost);
+    let cells = [json!(row.name), json!("onnx"), json!(kind), json!(row.paper), json!(needs), json!(cost)];
+    cells.into_iter().chain([json!(options), json!(row.about)]).collect()
+}
+
+/// One row for each option of each algorithm, spelled so that it can be copied.
+fn algorithm_options() -> Table {
+    let columns = vec![text("name"), text("models"), text("values"), text("about")];
+    let row = |algorithm: AlgorithmRow| {
+        let options = algorithm.algorithm.options();
+        options.map(move |(option, value)| {
+            let spelling = format!("{}:{}={value}", algorithm.name, option.name);
+            vec![json!(spelling), json!("checkpoint"), json!(option.values), json!(option.about)]
+        })
+    };
+    let of_graph = |row: &'static kvant_onnx::algorithm::AlgorithmRow| {
+        row.options.iter().map(|option| {
+            let spelling = format!("{}:{}={}", row.name, option.name, (option.get)(&row.usual).unwrap_or_default());
+            vec![json!(spelling), json!("onnx"), json!(option.values), json!(option.about)]
+        })
+    };
+    Table { columns, rows: Algorithm::table().flat_map(row).chain(ALGORITHMS.iter().flat_map(of_graph)).collect() }
+}
+
+fn observers() -> Table {
+    let rows = OBSERVERS.iter().map(|(name, about)| vec![json!(name), json!(about)]);
+    Table { columns: vec![text("name"), text("about")], rows: rows.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_fill_their_columns() {
+        for topic in TOPICS {
+            let table = topic.table();
+            let is_full = table.rows.iter().all(|row| row.len() == table.columns.len());
+            assert!(!table.rows.is_empty() && is_full, "{topic:?}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! From calibration data to a plan with parameters: loads the data and runs it through the source.
+
+use crate::error::{Error, ErrorKind};
+use crate::events::{Reporter, Resumption, Stage, Unit};
+use crate::job::{Data, Job};
+use kvant_container::Checkpoint;
+use kvant_llm::blockwise::{self, BlockProgress, BlockwiseReport, Found, Settings, Sources, State};
+use kvant_llm::calibration::data::{CalibrationData, Options};
+use kvant_llm::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
+use kvant_llm::engine::{Output, OutputError};
+use kvant_llm::forward::Decoder;
+use kvant_llm::plan::Plan;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The tokens of a sequence unless said otherwise, where the model can take them.
+const SEQUENCE: usize = 512;
+
+/// What calibration needs besides the plan.
+pub struct Calibration<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// Its source.
+    pub checkpoint: &'a Checkpoint,
+    /// The output.
+    pub target: &'a Path,
+}
+
+/// Calibration data, with what is told of them.
+pub struct Loaded {
+    data: CalibrationData,
+    provenance: Value,
+}
+
+impl Loaded {
+    /// The sequences.
+    pub fn sequences(&self) -> &[Vec<u32>] {
+        &self.data.sequences
+    }
+
+    /// The sequences that are held out.
+    pub fn held_out(&self) -> &[Vec<u32>] {
+        &self.data.held_out
+    }
+
+    /// What the output depends on besides the plan.
+    pub fn key(&self, precision: &str) -> String {
+        format!("{precision} {}", self.provenance)
+    }
+}
+
+impl Calibration<'_> {
+    /// Reads the data, and as many sequences more, where there are so many, to be held out.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the data or the tokenizer.
+    pub fn load(&self, decoder: &Decoder<'_>, held_out: usize, reporter: &Reporter<'_>) -> Result<Loaded, Error> {
+        let data = self.data(decoder, held_out)?;
+        data.provenance.warnings().iter().for_each(|warning| reporter.warning(&warning.to_string()));
+        let provenance = serde_json::to_value(&data.provenance).map_err(|e| Error::internal(e.to_string()))?;
+        Ok(Loaded { data, provenance })
+    }
+
+    /// The plan for data: a run with others does not go on with its output.
+    pub fn plan_for(&self, plan: Plan, loaded: &Loaded) -> Plan {
+        let carry = self.job.data.propagate.name();
+        plan.with_data(&format!("{} {carry}", loaded.key(self.job.data.precision.name())))
+    }
+
+    /// Quantizes the blocks of a plan into an output that was begun; the plan with what was found, for the rest.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the model or the system. The same command goes on with the block in which it stopped.
+    pub fn quantize_blocks(
+        &self,
+        decoder: &Decoder<'_>,
+        loaded: &Loaded,
+        plan: Plan,
+        output: &Output,
+        reporter: &Reporter<'_>,
+    ) -> Result<(Plan, BlockwiseReport), Error> {
+        let Found { statistics, report: blocks, .. } = self.run_blocks(decoder, loaded, &plan, output, reporter)?;
+        let Resolved { parameters, report } = resolve(&plan, &statistics)?;
+        report.notices().iter().for_each(|notice| reporter.note(notice));
+        let record = json!({
+            "data": loaded.provenance,
+            "precision": self.job.data.precision.name(),
+            "carry": self.job.data.propagate.name(),
+            "algorithms": plan.recipe.algorithms().to_string(),
+            "report": report,
+            "layers": blocks.layers,
+            "links": blocks.links,
+            "starved": blocks.starved,
+            "held_out": blocks.held_out,
+        });
+        Ok((plan.with_found(parameters)?.with_record(record), blocks))
+    }
+
+    fn run_blocks(
+        &self,
+        decoder: &Decoder<'_>,
+        loaded: &Loaded,
+        plan: &Plan,
+        output: &Output,
+        reporter: &Reporter<'_>,
+    ) -> Result<Found, Error> {
+        let progress = reporter.stage(Stage::Algorithms, Unit::Tokens);
+        let watch = Mutex::new(progress.watch_resumed());
+        let watch = |at: BlockProgress| {
+            let place = format!("block {} of {}, {}", at.block + 1, at.blocks, at.stage.words());
+            watch.lock().unwrap_or_else(PoisonError::into_inner)(&place, at.tokens, at.all_tokens);
+        };
+        let (checkpoint, ops) = (self.checkpoint, self.job.data.precision.ops());
+        let CalibrationData { sequences, held_out, .. } = &loaded.data;
+        let sources = Sources { plan, checkpoint, decoder, ops: &ops, sequences, held_out, output };
+        let key = loaded.key(self.job.data.precision.name());
+        let (memory, carry) = (self.job.limits.memory.0, self.job.data.propagate);
+        let settings = Settings { target: self.target, key: &key, memory, carry };
+        let blocks = plan.blocks.len();
+        let resumes = |done: usize| reporter.resumed(Resumption::Blocks { done, total: blocks });
+        let work = || blockwise::run(&sources, settings, reporter.cancel().flag(), &watch, &resumes);
+        Ok(self.job.limits.pool()?.install(work)?)
+    }
+
+    /// The plan with the parameters that the data give.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the data, the tokenizer or the model; before anything is written.
+    pub fn complete(&self, plan: Plan, reporter: &Reporter<'_>) -> Result<Plan, Error> {
+        let decoder = Decoder::open(self.checkpoint)?;
+        let Loaded { data, provenance } = self.load(&decoder, 0, reporter)?;
+        let precision = self.job.data.precision.name();
+        let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint));
+        let kept = file.read();
+        let statistics = match &kept {
+            Some(statistics) => {
+                reporter.resumed(Resumption::Statistics);
+                statistics
+            }
+            None => {
+                if file.is_of_another() {
+                    return Err(OutputError::other_run(self.target).into());
+                }
+                &self.observe(&plan, &decoder, &data, reporter)?
+            }
+        };
+        let Resolved { parameters, report } = resolve(&plan, statistics)?;
+        if kept.is_none() {
+            let failure = |cause| Error::system(format!("cannot write {}: {cause}", file.path().display()));
+            file.write(statistics).map_err(failure)?;
+        }
+        report.notices().iter().for_each(|notice| reporter.note(notice));
+        let record = json!({ "data": provenance, "precision": precision, "report": report });
+        Ok(plan.with_parameters(parameters)?.with_record(record))
+    }
+
+    fn data(&self, decoder: &Decoder<'_>, held_out: usize) -> Result<CalibrationData, Error> {
+        let options = Options { held_out, ..options(&self.job.data, decoder.longest()) };
+        check_length(&options, decoder.longest())?;
+        Ok(CalibrationData::load(&options, &self.job.source.model, decoder.vocabulary(), |_, _| {})?)
+    }
+
+    fn observe(
+        &self,
+        plan: &Plan,
+        decoder: &Decoder<'_>,
+        data: &CalibrationData,
+        reporter: &Reporter<'_>,
+    ) -> Result<Statistics, Error> {
+        let progress = reporter.stage(Stage::Calibration, Unit::Tokens);
+        let mut watch = progress.watch_places();
+        let blocks = decoder.blueprint().blocks.len();
+        let watch = |block: usize, done: u64, all: u64| {
+            watch(&format!("block {} of {blocks}, observing activations", block + 1), done, all);
+        };
+        let none = Statistics::new(plan)?;
+        let memory = self.job.limits.memory.0;
+        let ops = self.job.data.precision.ops();
+        let work = || observe(decoder, &ops, &data.sequences, none, memory, reporter.cancel().flag(), watch);
+        Ok(self.job.limits.pool()?.install(work)?)
+    }
+}
+
+/// What is asked of the data of a model that takes sequences of `longest` tokens, if that is known.
+pub fn options(data: &Data, longest: Option<usize>) -> Options {
+    let length = data.seq_len.unwrap_or(SEQUENCE.min(longest.unwrap_or(SEQUENCE)));
+    Options {
+        seed: data.seed,
+        shuffle: data.shuffle,
+        packing: data.packing,
+        column: data.column.clone(),
+        ..Options::new(data.files.iter(), data.num_samples, length)
+    }
+}
+
+/// Refuses data, where any are named, that are too long for the model or not there, without reading them.
+///
+/// # Errors
+/// What loading them would report.
+pub fn check(data: &Data, longest: Option<usize>) -> Result<(), Error> {
+    if data.files.is_empty() {
+        return Ok(());
+    }
+    let options = options(data, longest);
+    options.check()?;
+    check_length(&options, longest)
+}
+
+fn check_length(options: &Options, longest: Option<usize>) -> Result<(), Error> {
+    let (length, longest) = (options.sequence_length, longest.unwrap_or(usize::MAX));
+    if length <= longest {
+        return Ok(());
+    }
+    let message = format!("sequences of {length} tokens are longer than the {longest} that the model can take");
+    Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("give a smaller --seq-len".to_owned())))
+}
+
+/// Removes what was kept for a run that is now whole.
+pub fn clear_away(target: &Path) -> Result<(), Error> {
+    let blocks = State::directory(target);
+    let failure = |cause| Error::system(format!("cannot remove {}: {cause}", blocks.display()));
+    State::remove(target).map_err(failure)?;
+    let file = StatisticsFile::beside(target, String::new());
+    file.remove().map_err(|cause| Error::system(format!("cannot remove {}: {cause}", file.path().display())))
+}

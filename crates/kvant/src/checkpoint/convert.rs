@@ -1,0 +1,195 @@
+//! Converts a quantized checkpoint to another checkpoint format.
+
+use crate::convert::{Conversion as Request, said, worst};
+use crate::delivery::{Delivery, check_runs, claim, foresee};
+use crate::error::{Error, ErrorKind};
+use crate::events::{Reporter, Stage, Unit};
+use crate::job::{self, Limits, Sinks};
+use crate::loading;
+use crate::outputs::{OutputKind, check_name};
+use kvant_container::Checkpoint;
+use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
+use kvant_llm::engine::{self, Claim, Done, Output, Placed};
+use kvant_llm::plan::Plan;
+use kvant_llm::recipe::MAX_SHARD_SIZE;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Converts a checkpoint, or checks that it can be if nothing is to be written.
+///
+/// # Errors
+/// What the target does not hold, before anything is written; then what the system or the weights say.
+pub fn run(
+    request: &Request,
+    target: Target,
+    reporter: &Reporter<'_>,
+    writes: bool,
+) -> Result<CheckpointConversion, Error> {
+    let (sinks, limits) = (&request.sinks, &request.limits);
+    sinks.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Directory, "--to"))?;
+    let begun = Instant::now();
+    if !request.source.adapters.is_empty() && !matches!(target, Target::Float(_)) {
+        let error = Error::new(ErrorKind::Usage, "--lora applies only to --to float");
+        let hint = "an adapter changes values, so that codes no longer stand for them: quantize the model with --lora";
+        return Err(error.with_hint(Some(hint.to_owned())));
+    }
+    let checkpoint = request.source.open()?;
+    let plan = Plan::convert(&checkpoint, &conversion(request, target)?)?;
+    foresee(&plan, &checkpoint, sinks.commit)?;
+    if let Some(output) = &sinks.output {
+        check_runs([output.as_path()], &sinks.settings, sinks.commit)?;
+        Output::check(&plan, &request.source.model, output, sinks.commit.overwrite)?;
+    }
+    reporter.notes(&plan.notices);
+    let planned = CheckpointConversion {
+        target,
+        output: None,
+        intended: sinks.output.clone(),
+        done: Done::default(),
+        errors: Vec::new(),
+        time: None,
+        plan,
+    };
+    let Some(output) = sinks.output.as_deref().filter(|_| writes) else { return Ok(planned) };
+    reporter.started();
+    let claim = claim(output, &sinks.settings, sinks.commit)?;
+    let work = Work { checkpoint: &checkpoint, source: &request.source.model, sinks, limits };
+    let (output, done) = work.carry_out(&planned.plan, claim, reporter)?;
+    let output = output.acknowledge()?;
+    let errors = match request.requantize {
+        true => {
+            let made = job::open(&output)?;
+            limits.pool()?.install(|| measure(&planned.plan, &checkpoint, &made))?
+        }
+        false => Vec::new(),
+    };
+    Ok(CheckpointConversion { output: Some(output), done, errors, time: Some(begun.elapsed()), ..planned })
+}
+
+fn conversion(request: &Request, target: Target) -> Result<Conversion, Error> {
+    request.refuse_weights_only()?;
+    let target = match (target, request.dtype) {
+        (Target::Float(_), dtype) => Target::Float(dtype),
+        (target, None) => target,
+        (_, Some(_)) => {
+            let error = Error::new(ErrorKind::Usage, "--dtype applies only to --to float");
+            return Err(error.with_hint(Some("leave it out, or convert --to float".to_owned())));
+        }
+    };
+    let max_shard_size = request.sinks.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
+    Ok(Conversion { target, requantize: request.requantize, max_shard_size })
+}
+
+/// What converting a checkpoint made, or would make.
+pub struct CheckpointConversion {
+    /// The format that was asked for.
+    pub target: Target,
+    /// The plan.
+    pub plan: Plan,
+    /// The output; `None` where nothing was written.
+    pub output: Option<PathBuf>,
+    /// The path that was asked for.
+    pub intended: Option<PathBuf>,
+    /// How many jobs there were, and how many an interrupted run had done.
+    pub done: Done,
+    /// The errors of layers that were requantized.
+    pub errors: Vec<LayerError>,
+    /// How long the run took; `None` where nothing was written.
+    pub time: Option<Duration>,
+}
+
+impl CheckpointConversion {
+    /// How many layers keep their codes.
+    pub fn kept_codes(&self) -> usize {
+        self.plan.layers.iter().filter(|layer| layer.is_recoded()).count()
+    }
+
+    /// How many layers are requantized.
+    pub fn requantized(&self) -> usize {
+        self.plan.layers.len() - self.kept_codes()
+    }
+
+    /// Where the output is, or would be.
+    pub fn place(&self) -> &Path {
+        self.output.as_deref().or(self.intended.as_deref()).unwrap_or_else(|| Path::new("OUT"))
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "output": self.output.as_ref().map(|path| path.display().to_string()),
+            "format": self.target.to_string(),
+            "architecture": self.plan.architecture,
+            "layers": self.kept_codes(),
+            "layers_quantized_anew": self.requantized(),
+            "errors": self.errors,
+            "kept_tensors": self.plan.kept.len(),
+            "source_bytes": self.plan.source_bytes,
+            "output_bytes": self.plan.layout.total_size(),
+            "seconds": self.time.map(|time| time.as_secs_f64()),
+            "jobs": self.done.jobs,
+            "resumed_jobs": self.done.resumed,
+            "loading": loading::json(&self.plan.loaders(), self.place()),
+            "notices": self.plan.notices,
+        })
+    }
+}
+
+/// A conversion of a checkpoint that was just made.
+pub struct Further<'a> {
+    /// What to.
+    pub target: Target,
+    /// The most bytes of a file.
+    pub max_shard_size: u64,
+    /// How it is written.
+    pub sinks: &'a Sinks,
+    /// Resources.
+    pub limits: &'a Limits,
+}
+
+/// Converts a checkpoint that was just made. What the target does not hold exactly is requantized to what is nearest, with a note.
+///
+/// # Errors
+/// As [`run`].
+pub fn make(
+    source: &Path,
+    target: &Path,
+    further: &Further<'_>,
+    reporter: &Reporter<'_>,
+) -> Result<(Placed, Plan), Error> {
+    let Further { sinks, limits, max_shard_size, .. } = *further;
+    let checkpoint = job::open(source)?;
+    let conversion = Conversion { target: further.target, requantize: true, max_shard_size };
+    let plan = Plan::convert(&checkpoint, &conversion)?;
+    reporter.notes(&plan.notices);
+    let claim = claim(target, &sinks.settings, sinks.commit)?;
+    let work = Work { checkpoint: &checkpoint, source, sinks, limits };
+    let (placed, _) = work.carry_out(&plan, claim, reporter)?;
+    if plan.layers.iter().any(|layer| !layer.is_recoded()) {
+        let made = job::open(placed.path())?;
+        let errors = limits.pool()?.install(|| measure(&plan, &checkpoint, &made))?;
+        if let Some(worst) = worst(&errors) {
+            let shown = target.display();
+            reporter.note(&format!("{shown}: values were quantized once more for it: {}", said(worst)));
+        }
+    }
+    Ok((placed, plan))
+}
+
+/// What a run needs besides its plan.
+struct Work<'a> {
+    checkpoint: &'a Checkpoint,
+    source: &'a Path,
+    sinks: &'a Sinks,
+    limits: &'a Limits,
+}
+
+impl Work<'_> {
+    fn carry_out(&self, plan: &Plan, claim: Claim, reporter: &Reporter<'_>) -> Result<(Placed, Done), Error> {
+        let Work { checkpoint, source, .. } = *self;
+        Delivery { plan, checkpoint, source, commit: self.sinks.commit }.make(claim, plan.jobs().len(), |output| {
+            let progress = reporter.stage(Stage::Writing, Unit::Bytes);
+            engine::run(plan, checkpoint, output, self.limits.threads(), reporter.cancel().flag(), &progress)
+        })
+    }
+}

@@ -1,0 +1,12 @@
+//! Quantizing and converting checkpoints.
+
+pub mod calibration;
+pub mod convert;
+pub mod fate;
+pub mod plan;
+pub mod planning;
+pub mod quantize;
+mod warnings;
+
+pub use convert::CheckpointConversion;
+pub use plan::CheckpointPlan;

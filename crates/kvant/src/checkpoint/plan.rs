@@ -1,0 +1,186 @@
+//! Plans a checkpoint: what would become of every tensor, and what that would cost.
+
+use super::calibration::{self, options};
+use super::fate::{Fate, fates};
+use super::planning::{self, Planned};
+use crate::error::Error;
+use crate::events::Reporter;
+use crate::job::{Format, Job};
+use crate::outputs::Outputs;
+use crate::{gguf, memory, quality};
+use kvant_container::Checkpoint;
+use kvant_llm::calibration::data::Options;
+use kvant_llm::gguf::GgufPlan;
+use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer, PlannedSite};
+use serde_json::{Value, json};
+
+/// Plans a job, and notes where this machine may lack memory for it.
+///
+/// # Errors
+/// Whatever [`run`](super::quantize::run) would refuse.
+pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error> {
+    let outputs = job.sinks.output.as_deref().map(|output| Outputs::of(job, output));
+    let planned = planning::outline(job, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
+    if !job.sinks.commit.no_verify {
+        planned.foresee()?;
+    }
+    if let Some(outputs) = &outputs {
+        outputs.check(&planned)?;
+    }
+    quality::foresee(job, &planned.checkpoint)?;
+    let Planned { checkpoint, plan, file } = planned;
+    calibration::check(&job.data, plan.longest)?;
+    let cost = Cost::of(job, &plan);
+    cost.note_shortage(reporter);
+    let file = file.filter(|_| job.sinks.formats.len() == 1);
+    Ok(CheckpointPlan { checkpoint, plan, file, cost, is_graph: job.sinks.formats == [Format::Onnx] })
+}
+
+/// What quantizing a checkpoint would do.
+pub struct CheckpointPlan {
+    /// The source.
+    pub checkpoint: Checkpoint,
+    /// The checkpoint to make.
+    pub plan: Plan,
+    /// The GGUF file to make of its codes, where that alone is asked for.
+    pub file: Option<GgufPlan>,
+    /// What the run would take.
+    pub cost: Cost,
+    /// Whether an ONNX graph is made of the checkpoint, which alone is not kept.
+    pub is_graph: bool,
+}
+
+/// What running a plan takes.
+pub struct Cost {
+    /// Threads to work with.
+    pub threads: usize,
+    /// How much calibration data there is, unless they run out.
+    pub size: CalibrationSize,
+    /// What calibration and algorithms take; `None` where there are none.
+    pub estimate: Option<CalibrationCost>,
+    /// Whether the run needs data and none are named.
+    pub lacks_data: bool,
+}
+
+impl Cost {
+    /// The cost of a job with this plan.
+    pub(crate) fn of(job: &Job, plan: &Plan) -> Cost {
+        let options = options(&job.data, plan.longest);
+        let size = CalibrationSize {
+            sequences: options.samples as u64,
+            held_out: Options::tenth(options.samples) as u64,
+            length: options.sequence_length as u64,
+            memory: job.limits.memory.0,
+            tokenizing: options.tokenizer_memory(),
+            precision: job.data.precision.of_pass(),
+        };
+        let threads = job.limits.threads();
+        let needs_data = plan.needs_calibration() || !plan.blocks.is_empty();
+        let estimate = plan.calibration_cost(size, threads);
+        Cost { threads, size, estimate, lacks_data: job.data.files.is_empty() && needs_data }
+    }
+
+    /// Notes that this machine may have too little memory.
+    pub(crate) fn note_shortage(&self, reporter: &Reporter<'_>) {
+        let needed = self.estimate.as_ref().map(|cost| cost.peak_memory);
+        reporter.notes(needed.and_then(|needed| memory::shortage(needed, memory::available())));
+    }
+}
+
+impl CheckpointPlan {
+    /// What becomes of each tensor of the source.
+    pub fn fates(&self) -> Vec<Fate<'_>> {
+        fates(&self.plan, &self.checkpoint)
+    }
+
+    /// The name of the format that is made.
+    pub fn format(&self) -> &'static str {
+        if self.is_graph { Format::ONNX } else { self.plan.export.row().name }
+    }
+
+    /// Bytes of memory that a run takes at most.
+    pub fn peak_memory(&self) -> u64 {
+        self.cost.estimate.as_ref().map_or_else(|| self.plan.peak_memory(self.cost.threads), |cost| cost.peak_memory)
+    }
+
+    /// The plan as JSON, without its tensors.
+    pub(crate) fn to_json(&self) -> Value {
+        match &self.file {
+            Some(file) => self.file_json(file),
+            None => self.checkpoint_json(),
+        }
+    }
+
+    /// The file, with the recipe and the cost of the codes that it is made of.
+    fn file_json(&self, file: &GgufPlan) -> Value {
+        let mut object = gguf::plan::to_json(file, &self.checkpoint, self.cost.threads);
+        object["recipe"] = json!(self.plan.recipe);
+        object["calibration"] = json!(self.cost.estimate);
+        object["notices"] = json!(self.plan.notices.iter().chain(&file.notices).collect::<Vec<_>>());
+        object
+    }
+
+    fn checkpoint_json(&self) -> Value {
+        let plan = &self.plan;
+        json!({
+            "model": self.checkpoint.path().display().to_string(),
+            "architecture": plan.architecture,
+            "family": plan.family,
+            "recipe": plan.recipe,
+            "format": self.format(),
+            "loaders": if self.is_graph { vec!["onnxruntime"] } else { plan.loaders() },
+            "source_bytes": plan.source_bytes,
+            "output_bytes": plan.layout.total_size(),
+            "files": plan.layout.shards().len(),
+            "quantized_layers": plan.layers.len(),
+            "quantized_parameters": plan.quantized_parameters(),
+            "bits_per_weight": plan.bits_per_weight(),
+            "sites": plan.sites.iter().map(site_json).collect::<Vec<_>>(),
+            "threads": self.cost.threads,
+            "peak_memory": self.peak_memory(),
+            "calibration": self.cost.estimate,
+            "needs_data": self.cost.lacks_data,
+            "notices": plan.notices,
+        })
+    }
+
+    /// Each tensor of the source, or of the file, as JSON.
+    pub(crate) fn tensors_json(&self) -> Vec<Value> {
+        if let Some(file) = &self.file {
+            return gguf::plan::tensors_json(file).collect();
+        }
+        self.fates().iter().map(|fate| self.fate_json(fate)).collect()
+    }
+
+    fn fate_json(&self, fate: &Fate<'_>) -> Value {
+        let layer = |layer: &&PlannedLayer| {
+            json!({
+                "name": layer.name, "role": layer.role, "rows": layer.rows, "columns": layer.columns,
+                "scheme": layer.scheme, "shares_scale": layer.shares_scale,
+            })
+        };
+        let layout = &self.plan.layout;
+        let output = |tensor: &usize| {
+            let (declaration, place) = (&layout.declarations()[*tensor], &layout.places()[*tensor]);
+            json!({
+                "name": declaration.name, "dtype": declaration.dtype.to_string(), "shape": declaration.shape,
+                "bytes": place.len, "file": layout.shards()[place.shard].file_name(),
+            })
+        };
+        json!({
+            "name": fate.source.name(),
+            "dtype": fate.source.dtype().to_string(),
+            "shape": fate.source.shape(),
+            "bytes": fate.source.byte_len(),
+            "action": fate.action,
+            "reason": fate.reason,
+            "layers": fate.layers.iter().map(layer).collect::<Vec<_>>(),
+            "outputs": fate.outputs.iter().map(output).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A place whose activations are observed.
+fn site_json(planned: &PlannedSite) -> Value {
+    json!({ "site": planned.site, "scheme": planned.scheme, "features": planned.features })
+}

@@ -1,0 +1,230 @@
+//! Quantizes a checkpoint: plans, checks, works, and delivers every output.
+
+use super::calibration::{Calibration, clear_away};
+use super::plan::Cost;
+use super::planning::{self, Planned};
+use super::warnings;
+use crate::error::{Error, ErrorKind};
+use crate::events::{Reporter, Stage, Unit};
+use crate::job::Job;
+use crate::outputs::{Delivered, Output as Made, Outputs};
+use crate::quality::Gate;
+use crate::text::counts;
+use crate::{delivery, gguf, loading, outputs};
+use kvant_container::Checkpoint;
+use kvant_llm::blockwise::BlockwiseReport;
+use kvant_llm::calibration::data::Options;
+use kvant_llm::engine::{self, Begun, Claim, Deliverable, Done, EngineError, Output, Placed};
+use kvant_llm::export::Export;
+use kvant_llm::finite;
+use kvant_llm::forward::Decoder;
+use kvant_llm::plan::Plan;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Quantizes a checkpoint.
+///
+/// # Errors
+/// Whatever can be refused, before anything is written; then what the system or the weights say.
+pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, Error> {
+    let begun = Instant::now();
+    let output = job.sinks.output.as_deref().ok_or_else(outputs::no_directory)?;
+    let outputs = Outputs::of(job, output);
+    let planned = planning::plan(job, &gguf::file_name(outputs.file()))?;
+    if !job.sinks.commit.no_verify {
+        planned.foresee()?;
+    }
+    outputs.check(&planned)?;
+    let Planned { checkpoint, plan, .. } = planned;
+    reporter.notes(&plan.notices);
+    Cost::of(job, &plan).note_shortage(reporter);
+    reporter.started();
+    let target = outputs.checkpoint();
+    let calibrates = plan.needs_calibration() || !plan.blocks.is_empty();
+    if !job.sinks.commit.no_verify || calibrates {
+        finite::check_kept(&plan, &checkpoint)?;
+    }
+    let claim = outputs.claim()?;
+    let gate = Gate::open(job, &checkpoint, target, calibrates, reporter)?;
+    let calibration = Calibration { job, checkpoint: &checkpoint, target };
+    let run =
+        Run { job, target, outputs: &outputs, checkpoint: &checkpoint, calibration, gate: gate.as_ref(), reporter };
+    let work = match plan.blocks.is_empty() {
+        true => run.band_by_band(plan, claim)?,
+        false => run.block_by_block(plan, claim)?,
+    };
+    let Work { plan, output, done, blocks } = work;
+    let delivered = outputs.deliver(&plan, output, reporter)?;
+    let measured = gate.and_then(|gate| gate.measured());
+    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, time: begun.elapsed() }))
+}
+
+/// The work on the checkpoint that all outputs are made of.
+struct Work {
+    plan: Plan,
+    output: Placed,
+    done: Done,
+    /// What became of layers, where that depended on data.
+    blocks: Option<BlockwiseReport>,
+}
+
+/// What a run needs besides its plan.
+struct Run<'a, 'e> {
+    job: &'a Job,
+    target: &'a Path,
+    outputs: &'a Outputs<'a>,
+    checkpoint: &'a Checkpoint,
+    calibration: Calibration<'a>,
+    gate: Option<&'a Gate<'a>>,
+    reporter: &'a Reporter<'e>,
+}
+
+impl Run<'_, '_> {
+    /// Rounds to nearest; where activations have static scales, those are found before.
+    fn band_by_band(&self, plan: Plan, claim: Claim) -> Result<Work, Error> {
+        let plan = match plan.needs_calibration() {
+            true => self.calibration.complete(plan, self.reporter)?,
+            false => plan,
+        };
+        if plan.sites.is_empty() && !self.job.data.files.is_empty() {
+            self.reporter.note(match self.gate {
+                Some(_) if self.job.limits.quality.eval.is_none() => {
+                    "this recipe does not need calibration data: the result is measured on them"
+                }
+                _ => "calibration data ignored: this recipe does not need any",
+            });
+        }
+        let output = match self.begin(&plan, claim)? {
+            Begun::Working(output) => output,
+            Begun::Finished(output) => return self.finished(plan, output),
+        };
+        self.rest(plan, *output, None)
+    }
+
+    /// Runs the recipe's algorithms block by block, then does what is left.
+    fn block_by_block(&self, plan: Plan, claim: Claim) -> Result<Work, Error> {
+        let decoder = Decoder::open(self.checkpoint)?;
+        let held_out = Options::tenth(self.job.data.num_samples);
+        let loaded = self.calibration.load(&decoder, held_out, self.reporter)?;
+        let plan = self.calibration.plan_for(plan, &loaded);
+        let output = match self.begin(&plan, claim)? {
+            Begun::Working(output) => output,
+            Begun::Finished(output) => return self.finished(plan, output),
+        };
+        match self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, self.reporter) {
+            Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks)),
+            Err(error) => {
+                // With such a model no rerun could finish what was begun.
+                if error.kind == ErrorKind::Invalid {
+                    output.discard()?;
+                    clear_away(self.target)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(&self, plan: &Plan, claim: Claim) -> Result<Begun, Error> {
+        self.outputs.check_others(plan)?;
+        Ok(Output::begin_claimed(plan, &self.job.source.model, claim, self.job.sinks.commit.overwrite)?)
+    }
+
+    fn finished(&self, plan: Plan, output: Placed) -> Result<Work, Error> {
+        let output = output.keep_if(&plan.form(), |made| self.judge(made))?;
+        clear_away(self.target)?;
+        let jobs = plan.jobs().len();
+        Ok(Work { plan, output, done: Done { jobs, resumed: jobs }, blocks: None })
+    }
+
+    fn judge(&self, made: &Path) -> Result<(), Error> {
+        self.gate.map_or(Ok(()), |gate| gate.judge(made, self.reporter))
+    }
+
+    /// Does what is left of a plan, and gives the output its name.
+    fn rest(&self, plan: Plan, output: Output, blocks: Option<BlockwiseReport>) -> Result<Work, Error> {
+        let threads = self.job.limits.threads();
+        self.reporter.detail(&format!(
+            "{} in {} of work, {threads} threads",
+            counts::number(plan.layers.len(), "layer"),
+            counts::number(plan.jobs().len(), "unit")
+        ));
+        let progress = self.reporter.stage(Stage::Writing, Unit::Bytes);
+        let run = engine::run(&plan, self.checkpoint, &output, threads, self.reporter.cancel().flag(), &progress);
+        drop(progress);
+        let gone = run.as_ref().is_err_and(EngineError::is_final);
+        let judge = |made: &Path| self.judge(made);
+        let settled = delivery::settle_if(output, run, (&plan, self.checkpoint), self.job.sinks.commit, judge);
+        if gone || settled.is_ok() {
+            clear_away(self.target)?;
+        }
+        let (output, done) = settled?;
+        Ok(Work { plan, output, done, blocks })
+    }
+}
+
+/// What quantizing a checkpoint made.
+pub struct CheckpointReport {
+    /// The plan of the checkpoint that all outputs are made of.
+    pub plan: Plan,
+    /// The outputs.
+    pub delivered: Delivered,
+    /// How many jobs there were, and how many an interrupted run had done.
+    pub done: Done,
+    /// What algorithms did, layer by layer.
+    pub blocks: Option<BlockwiseReport>,
+    /// How far the output is from its source, if that was measured.
+    pub measured: Option<Value>,
+    /// How long the run took.
+    pub time: Duration,
+}
+
+impl CheckpointReport {
+    /// What a user must know of the result: layers that the data say too little of, and outputs that no known loader takes.
+    pub fn warnings(&self) -> Vec<String> {
+        let is_bare = |made: &Made| made.format == Export::Tensors.row().name;
+        let is_unloadable = |made: &&Made| self.plan.family.is_some() && made.loaders.is_empty() && !is_bare(made);
+        let unloadable = self.delivered.all().filter(is_unloadable).map(|made| {
+            let path = made.path.display();
+            format!("no known loader takes {path}: `kvant verify {path}` says why")
+        });
+        self.blocks.iter().flat_map(warnings::warnings).chain(unloadable).collect()
+    }
+
+    /// The report as JSON.
+    pub fn to_json(&self) -> Value {
+        let made = &self.delivered.main;
+        json!({
+            "output": made.path.display().to_string(),
+            "also": self.delivered.also.iter().map(|made| made.path.display().to_string()).collect::<Vec<_>>(),
+            "outputs": self.delivered.all().map(output_json).collect::<Vec<_>>(),
+            "format": made.format,
+            "recipe": self.plan.recipe,
+            "architecture": self.plan.architecture,
+            "family": self.plan.family,
+            "quantized_layers": self.plan.layers.len(),
+            "kept_tensors": self.plan.kept.len(),
+            "source_bytes": self.plan.source_bytes,
+            "output_bytes": made.bytes,
+            "bits_per_weight": made.bits_per_weight,
+            "seconds": self.time.as_secs_f64(),
+            "jobs": self.done.jobs,
+            "resumed_jobs": self.done.resumed,
+            "loading": loading::json(&made.loaders, &made.path),
+            "notices": self.plan.notices,
+            "calibration": self.plan.record,
+            "evaluation": self.measured,
+        })
+    }
+}
+
+/// One of the outputs.
+fn output_json(made: &Made) -> Value {
+    json!({
+        "output": made.path.display().to_string(),
+        "format": made.format,
+        "output_bytes": made.bytes,
+        "bits_per_weight": made.bits_per_weight,
+        "loading": loading::json(&made.loaders, &made.path),
+    })
+}

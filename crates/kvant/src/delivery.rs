@@ -1,0 +1,113 @@
+//! From a plan to an output under its name, for every command that makes one. Not the work between.
+
+use crate::error::Error;
+use crate::job::Commit;
+use kvant_container::{Checkpoint, Durability};
+use kvant_llm::engine::{Acceptance, Begun, Claim, Deliverable, Done, EngineError, Options, Output, Placed};
+use std::path::Path;
+
+/// An output to be made of a checkpoint.
+pub struct Delivery<'a, P: Deliverable> {
+    /// The plan.
+    pub plan: &'a P,
+    /// What it is made of.
+    pub checkpoint: &'a Checkpoint,
+    /// Its path.
+    pub source: &'a Path,
+    /// How it gets its name.
+    pub commit: Commit,
+}
+
+impl<P: Deliverable> Delivery<'_, P> {
+    /// Begins the output or goes on with it, lets the work be done, and gives it its name. An output that an earlier run has
+    /// made is found done, with all its `jobs`.
+    ///
+    /// # Errors
+    /// What is in the way, and those of [`settle_if`].
+    pub fn make(
+        &self,
+        claim: Claim,
+        jobs: usize,
+        work: impl FnOnce(&Output) -> Result<Done, EngineError>,
+    ) -> Result<(Placed, Done), Error> {
+        self.make_if(claim, jobs, work, |_| Ok(()))
+    }
+
+    /// The same where `gate` accepts what was made.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make), and those of the gate.
+    pub fn make_if(
+        &self,
+        claim: Claim,
+        jobs: usize,
+        work: impl FnOnce(&Output) -> Result<Done, EngineError>,
+        gate: impl FnOnce(&Path) -> Result<(), Error>,
+    ) -> Result<(Placed, Done), Error> {
+        match Output::begin_claimed(self.plan, self.source, claim, self.commit.overwrite)? {
+            Begun::Finished(placed) => Ok((placed.keep_if(&self.plan.form(), gate)?, Done { jobs, resumed: jobs })),
+            Begun::Working(output) => {
+                let done = work(&output);
+                settle_if(*output, done, (self.plan, self.checkpoint), self.commit, gate)
+            }
+        }
+    }
+}
+
+/// Refuses outputs that another run is writing, or on which a run with other options has done work, unless that is to be discarded.
+///
+/// # Errors
+/// Names the run, or the options.
+pub fn check_runs<'p>(
+    targets: impl IntoIterator<Item = &'p Path>,
+    options: &Options,
+    commit: Commit,
+) -> Result<(), Error> {
+    let none = Options::new();
+    let options = if commit.restart { &none } else { options };
+    Ok(targets.into_iter().try_for_each(|target| Claim::check(target, options))?)
+}
+
+/// Takes hold of an output before the work, without what an unfinished run has left where that is to be discarded.
+///
+/// # Errors
+/// As [`check_runs`], and the system's.
+pub fn claim(target: &Path, options: &Options, commit: Commit) -> Result<Claim, Error> {
+    if commit.restart {
+        Claim::discard(target, false)?;
+    }
+    Ok(Claim::take(target, options)?)
+}
+
+/// Refuses what would not pass verification when it is made, unless nobody looks.
+///
+/// # Errors
+/// What is wrong with the source or its name.
+pub fn foresee(plan: &dyn Deliverable, checkpoint: &Checkpoint, commit: Commit) -> Result<(), Error> {
+    if commit.no_verify { Ok(()) } else { Ok(plan.foresee(checkpoint)?) }
+}
+
+/// Gives an output its name if `gate` accepts it, or removes what no rerun could use.
+///
+/// # Errors
+/// What the work ended with; those of the gate; a check that the output does not pass; the system's.
+pub fn settle_if(
+    output: Output,
+    work: Result<Done, EngineError>,
+    (plan, checkpoint): (&dyn Deliverable, &Checkpoint),
+    commit: Commit,
+    gate: impl FnOnce(&Path) -> Result<(), Error>,
+) -> Result<(Placed, Done), Error> {
+    let done = match work {
+        Ok(done) => done,
+        Err(error) => {
+            if error.is_final() {
+                output.discard()?;
+            }
+            return Err(error.into());
+        }
+    };
+    let durability = if commit.sync { Durability::Disk } else { Durability::Process };
+    let acceptance = if commit.no_verify { Acceptance::Unseen } else { Acceptance::Verified };
+    Ok((output.place_if(plan, checkpoint, durability, acceptance, gate)?, done))
+}

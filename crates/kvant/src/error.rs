@@ -1,0 +1,274 @@
+//! Errors as users meet them: a kind, a message, a hint. What the crates below report is turned into one here and nowhere else.
+
+use crate::report::Report;
+use kvant_container::ErrorKind as FileErrorKind;
+use kvant_llm::blockwise::BlockwiseError;
+use kvant_llm::calibration::data::CalibrationDataError;
+use kvant_llm::calibration::{ObserveError, ResolveError, StatisticsError};
+use kvant_llm::conversion::MeasureError;
+use kvant_llm::engine::{EngineError, OutputError};
+use kvant_llm::evaluation::EvaluationError;
+use kvant_llm::forward::ForwardError;
+use kvant_llm::gguf::GgufPlanError;
+use kvant_llm::gguf::imatrix::ImatrixError;
+use kvant_llm::import::ImportError;
+use kvant_llm::plan::PlanError;
+use kvant_llm::recipe::RecipeError;
+use kvant_onnx::calibration::CalibrationError;
+use serde::Serialize;
+use std::fmt;
+use std::sync::Arc;
+
+/// What kind of error it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ErrorKind {
+    /// The input is wrong.
+    Invalid,
+    /// The input may be right; Kvant does not handle it.
+    Unsupported,
+    /// The system refused: no such file, no permission, no space.
+    System,
+    /// The command line is wrong.
+    Usage,
+    /// The model does not pass; what is wrong with it has been told as data.
+    Unfit,
+    /// Kvant is wrong.
+    Internal,
+    /// The user asked to stop.
+    Interrupted,
+}
+
+/// An error for the user.
+#[derive(Clone)]
+pub struct Error {
+    /// What kind it is.
+    pub kind: ErrorKind,
+    /// What is wrong, naming the file, tensor or layer.
+    pub message: String,
+    /// The way out.
+    pub hint: Option<String>,
+    /// What was made and measured, where a result was rejected.
+    pub report: Option<Arc<Report>>,
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.kind)
+            .field("message", &self.message)
+            .field("hint", &self.hint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Error {
+    /// An error without a hint.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into(), hint: None, report: None }
+    }
+
+    /// The system refused something.
+    pub fn system(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::System, message)
+    }
+
+    /// A bug.
+    pub fn internal(message: impl Into<String>) -> Error {
+        let report = "this is a bug in Kvant: please report it with the command line and this message";
+        Error::new(ErrorKind::Internal, format!("internal error: {}", message.into()))
+            .with_hint(Some(report.to_owned()))
+    }
+
+    /// The same with what was made.
+    pub(crate) fn with_report(self, report: Report) -> Error {
+        Error { report: Some(Arc::new(report)), ..self }
+    }
+
+    /// The same with a hint.
+    pub fn with_hint(self, hint: Option<String>) -> Error {
+        Error { hint, ..self }
+    }
+}
+
+impl From<FileErrorKind> for ErrorKind {
+    fn from(kind: FileErrorKind) -> ErrorKind {
+        match kind {
+            FileErrorKind::Io => ErrorKind::System,
+            FileErrorKind::Invalid => ErrorKind::Invalid,
+            FileErrorKind::Unsupported => ErrorKind::Unsupported,
+            FileErrorKind::Cancelled => ErrorKind::Interrupted,
+        }
+    }
+}
+
+impl From<kvant_container::Error> for Error {
+    fn from(error: kvant_container::Error) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<kvant_onnx::error::QuantizeError> for Error {
+    fn from(error: kvant_onnx::error::QuantizeError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<kvant_onnx::settings::SettingsError> for Error {
+    fn from(error: kvant_onnx::settings::SettingsError) -> Error {
+        let kind = match error.kind() {
+            FileErrorKind::Invalid | FileErrorKind::Io => ErrorKind::Usage,
+            kind => kind.into(),
+        };
+        Error::new(kind, error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<kvant_onnx::sensitivity::SensitivityError> for Error {
+    fn from(error: kvant_onnx::sensitivity::SensitivityError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<kvant_onnx::data::DataError> for Error {
+    fn from(error: kvant_onnx::data::DataError) -> Error {
+        let kind = match &error {
+            kvant_onnx::data::DataError::IdlePreprocessing { .. } => ErrorKind::Usage,
+            error => error.kind().into(),
+        };
+        Error::new(kind, error.to_string()).with_hint(error.hint().map(str::to_owned))
+    }
+}
+
+impl From<CalibrationError> for Error {
+    fn from(error: CalibrationError) -> Error {
+        match error {
+            CalibrationError::Panicked(_) => Error::internal(error.to_string()),
+            error => Error::new(error.kind().into(), error.to_string()).with_hint(error.hint()),
+        }
+    }
+}
+
+impl From<kvant_onnx::evaluation::EvaluationError> for Error {
+    fn from(error: kvant_onnx::evaluation::EvaluationError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint().map(str::to_owned))
+    }
+}
+
+impl From<kvant_llm::onnx::OnnxExportError> for Error {
+    fn from(error: kvant_llm::onnx::OnnxExportError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<ImportError> for Error {
+    fn from(error: ImportError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<MeasureError> for Error {
+    fn from(error: MeasureError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<RecipeError> for Error {
+    fn from(error: RecipeError) -> Error {
+        // What was typed makes no recipe: a scheme, an algorithm or an option that there is none of.
+        let kind = match &error {
+            RecipeError::Invalid(_) | RecipeError::Read { .. } => ErrorKind::Usage,
+            RecipeError::Unsupported(_) => ErrorKind::Unsupported,
+        };
+        Error::new(kind, error.to_string()).with_hint(Some(error.hint().to_owned()))
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Error {
+        // Data are an option that is missing, as they are for graphs.
+        let kind = if error.lacks_data() { ErrorKind::Usage } else { error.kind().into() };
+        Error::new(kind, error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<GgufPlanError> for Error {
+    fn from(error: GgufPlanError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<ImatrixError> for Error {
+    fn from(error: ImatrixError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<ForwardError> for Error {
+    fn from(error: ForwardError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<EvaluationError> for Error {
+    fn from(error: EvaluationError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<CalibrationDataError> for Error {
+    fn from(error: CalibrationDataError) -> Error {
+        let kind = match &error {
+            CalibrationDataError::NoFields { .. } => ErrorKind::Usage,
+            error => error.kind().into(),
+        };
+        Error::new(kind, error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<ObserveError> for Error {
+    fn from(error: ObserveError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<BlockwiseError> for Error {
+    fn from(error: BlockwiseError) -> Error {
+        match error {
+            BlockwiseError::Engine(error) => error.into(),
+            error => Error::new(error.kind().into(), error.to_string()).with_hint(error.hint()),
+        }
+    }
+}
+
+impl From<StatisticsError> for Error {
+    fn from(error: StatisticsError) -> Error {
+        Error::new(ErrorKind::Unsupported, error.to_string())
+    }
+}
+
+impl From<ResolveError> for Error {
+    fn from(error: ResolveError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(Some(error.hint().to_owned()))
+    }
+}
+
+impl From<OutputError> for Error {
+    fn from(error: OutputError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+impl From<EngineError> for Error {
+    fn from(error: EngineError) -> Error {
+        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+    }
+}

@@ -1,0 +1,208 @@
+//! Measuring how well a model predicts a text, or how far a graph is from its float graph.
+
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind};
+use crate::events::{Events, Reporter, Stage, Unit};
+use crate::first_given;
+use crate::job::{self, Limits, Precision, Source, SourceKind};
+use crate::onnx::{read, refuse_idle_library};
+use crate::quality::refuse_directory;
+use kvant_llm::evaluation::{Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize};
+use kvant_llm::forward::Decoder;
+use kvant_onnx::data::{DataOptions, Source as Samples, inputs};
+use kvant_onnx::error::QuantizeError;
+use kvant_onnx::evaluation::{Report as GraphEvaluation, evaluate as evaluate_graph, widened};
+use kvant_onnx::graph::check;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// An evaluation of a model.
+#[derive(Clone, Debug)]
+pub struct Evaluation {
+    /// A float or quantized checkpoint, a GGUF file, or a quantized graph.
+    pub source: Source,
+    /// A text; for graphs arrays, images, or `random`.
+    pub data: PathBuf,
+    /// The model that this one was made of, to compare with. Graphs need one.
+    pub reference: Option<PathBuf>,
+    /// Where the tokenizer is; `None` is the model.
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a window; `None` is 2048, or as many as the model takes if these are fewer.
+    pub seq_len: Option<usize>,
+    /// Tokens from the start of one window to that of the next; `None` is as long as a window.
+    pub stride: Option<usize>,
+    /// The precision of activations.
+    pub precision: Precision,
+    /// The array of a graph's data with the class of each sample.
+    pub labels: Option<String>,
+    /// Samples of a graph's data to take; `None` is all.
+    pub num_samples: Option<usize>,
+    /// How images become inputs of a graph.
+    pub preprocess: Option<String>,
+    /// Resources.
+    pub limits: Limits,
+}
+
+/// What was measured.
+pub enum EvaluationReport {
+    /// Of a language model.
+    Text(Box<TextReport>),
+    /// Of a graph.
+    Graph(Box<GraphEvaluation>),
+}
+
+/// How well a language model predicts a text.
+pub struct TextReport {
+    /// The perplexity, and how far the model is from its reference.
+    pub found: TextEvaluation,
+    /// The activations that are quantized, in words.
+    pub activations: Vec<String>,
+}
+
+impl Evaluation {
+    /// An evaluation with defaults for everything but the model and the data.
+    pub fn new(source: Source, data: impl Into<PathBuf>) -> Evaluation {
+        Evaluation {
+            source,
+            data: data.into(),
+            reference: None,
+            tokenizer: None,
+            seq_len: None,
+            stride: None,
+            precision: Precision::F32,
+            labels: None,
+            num_samples: None,
+            preprocess: None,
+            limits: Limits::default(),
+        }
+    }
+
+    /// Runs the model over the data.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the model, its tokenizer or the data.
+    pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
+        crate::outputs::refuse_missing([("--data", self.data.as_path())])?;
+        let reporter = Reporter::new(events, cancel);
+        match self.source.kind() {
+            SourceKind::Graph => Ok(EvaluationReport::Graph(Box::new(self.graph(&reporter)?))),
+            _ => Ok(EvaluationReport::Text(Box::new(self.text(&reporter)?))),
+        }
+    }
+
+    fn text(&self, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
+        self.refuse_graph_settings()?;
+        refuse_directory("--data", &self.data)?;
+        let checkpoint = self.source.open()?;
+        let decoder = Decoder::open(&checkpoint)?;
+        let original = self.reference.as_deref().map(job::open).transpose()?;
+        let reference = original.as_ref().map(Decoder::open).transpose()?;
+        let tokens = tokenize(self.tokenizer.as_deref().unwrap_or(&self.source.model), &self.data)?;
+        let options = Options {
+            window: self.seq_len.unwrap_or_else(|| default_window(&decoder)),
+            stride: self.stride,
+            memory: self.limits.memory.0,
+        };
+        if let Some(longest) = decoder.longest().filter(|longest| options.window > *longest) {
+            reporter.note(&format!(
+                "windows of {} tokens are longer than the {longest} that the model was made for",
+                options.window
+            ));
+        }
+        let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
+        let watch = progress.watch();
+        let ops = self.precision.ops();
+        let work = || evaluate(&decoder, reference.as_ref(), &ops, &tokens, options, watch);
+        let found = self.limits.pool()?.install(work)?;
+        drop(progress);
+        Ok(TextReport { found, activations: decoder.quantized_activations() })
+    }
+
+    /// Refuses what only graphs have, so that no setting is silently without effect.
+    fn refuse_graph_settings(&self) -> Result<(), Error> {
+        let given = [
+            (self.num_samples.is_some(), "--num-samples"),
+            (self.labels.is_some(), "--labels"),
+            (self.preprocess.is_some(), "--preprocess"),
+        ];
+        match first_given(&given) {
+            Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} applies only to ONNX graphs"))
+                .with_hint(Some("leave it out: all windows of the text are evaluated".to_owned()))),
+            None => Ok(()),
+        }
+    }
+
+    fn graph(&self, reporter: &Reporter<'_>) -> Result<GraphEvaluation, Error> {
+        let reference = self.reference.as_deref().ok_or_else(no_reference)?;
+        refuse_idle_library(&self.limits.engine)?;
+        let (quantized, reference) = (read(&self.source.model)?, read(reference)?);
+        for graph in [&quantized, &reference] {
+            check(graph).map_err(QuantizeError::from)?;
+        }
+        let reference = widened(reference).map_err(QuantizeError::from)?;
+        let source: Samples = self.data.to_string_lossy().parse().unwrap_or(Samples::Path(self.data.clone()));
+        let preprocessing = self.preprocess.as_deref().map(str::parse).transpose()?;
+        let labels = self.labels.as_deref().map(|name| source.labels(name)).transpose()?;
+        let (num_samples, names) = (self.num_samples, self.labels.clone());
+        let options = DataOptions { num_samples, preprocessing, seed: 0, labels: names };
+        let mut samples = source.open(&inputs(&reference.graph), &options)?;
+        let runtime = self.limits.runtime();
+        let all = samples.len() as u64;
+        let progress = reporter.stage(Stage::Evaluation, Unit::Samples);
+        let mut watch = progress.watch();
+        watch(0, all);
+        let done = &mut |done| watch(done as u64, all);
+        Ok(evaluate_graph(&reference, &quantized, &mut samples, labels.as_deref(), &runtime, done)?)
+    }
+}
+
+fn no_reference() -> Error {
+    let error = Error::new(ErrorKind::Usage, "an ONNX graph is measured against the float graph it was made from");
+    error.with_hint(Some("name that with --reference".to_owned()))
+}
+
+impl EvaluationReport {
+    /// The report as an object of `docs/schemas/eval.schema.json`, without its `schema` key.
+    pub fn to_json(&self) -> Value {
+        match self {
+            EvaluationReport::Text(report) => report.to_json(),
+            EvaluationReport::Graph(report) => json!(report),
+        }
+    }
+}
+
+impl TextReport {
+    fn to_json(&self) -> Value {
+        let found = &self.found;
+        let mut object = json!({
+            "perplexity": found.perplexity,
+            "tokens": found.tokens,
+            "windows": found.windows,
+            "seq_len": found.window,
+            "seconds": found.seconds,
+            "tokens_per_second": found.tokens_per_second(),
+            "quantized_activations": self.activations,
+        });
+        if let (Some(comparison), Value::Object(object)) = (&found.comparison, &mut object) {
+            object.extend(compared(comparison));
+        }
+        object
+    }
+}
+
+fn compared(comparison: &Comparison) -> impl Iterator<Item = (String, Value)> {
+    // JSON has no infinity: a block without error has no ratio.
+    let blocks = comparison.blocks.iter().enumerate();
+    let blocks: Vec<Value> = blocks.map(|(block, decibels)| json!({"block": block, "sqnr_db": decibels})).collect();
+    let fields = [
+        ("reference_perplexity", json!(comparison.reference_perplexity)),
+        ("perplexity_ratio", json!(comparison.perplexity_ratio.value)),
+        ("perplexity_ratio_error", json!(comparison.perplexity_ratio.error)),
+        ("kl_mean", json!(comparison.kl_mean.value)),
+        ("kl_mean_error", json!(comparison.kl_mean.error)),
+        ("kl_p99", json!(comparison.kl_p99)),
+        ("top1_agreement", json!(comparison.top1_agreement)),
+        ("blocks", json!(blocks)),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value))
+}

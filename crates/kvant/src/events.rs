@@ -1,0 +1,236 @@
+//! What a run reports while it works: notes, progress, and where an interrupted run resumes.
+
+use crate::cancel::CancelToken;
+use kvant_llm::engine;
+use std::sync::{Mutex, PoisonError};
+
+/// Receives what a run reports. Events arrive one at a time, in order, from any thread of the run.
+///
+/// ```
+/// use kvant::{Event, Events};
+///
+/// struct Log(Vec<String>);
+///
+/// impl Events for Log {
+///     fn event(&mut self, event: Event<'_>) {
+///         if let Event::Warning(text) = event {
+///             self.0.push(text.to_owned());
+///         }
+///     }
+/// }
+/// ```
+pub trait Events: Send {
+    /// Called for each event.
+    fn event(&mut self, event: Event<'_>);
+}
+
+/// Ignores all events.
+impl Events for () {
+    fn event(&mut self, _event: Event<'_>) {}
+}
+
+/// Something that happens during a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// The job was accepted, and the work begins. From now on the run stops soon after its [`CancelToken`] is cancelled.
+    Started,
+    /// Something a user should know that is not an error.
+    Note(&'a str),
+    /// Something a user must know: the result may be worse than it looks.
+    Warning(&'a str),
+    /// Something only a curious user wants to know.
+    Detail(&'a str),
+    /// The run continues the work of an interrupted one.
+    Resumed(Resumption),
+    /// A stage of the run begins; the next [`Event::Progress`] belong to it.
+    StageStarted {
+        /// What is done.
+        stage: Stage,
+        /// What is counted.
+        unit: Unit,
+        /// How many units there are.
+        total: u64,
+        /// How many an interrupted run has done.
+        done: u64,
+    },
+    /// Some more units of the stage are done.
+    Progress {
+        /// The tensor, layer or block that was worked on; may be empty.
+        place: &'a str,
+        /// How many more units are done.
+        units: u64,
+    },
+    /// The stage ends, finished or not.
+    StageEnded,
+}
+
+/// Where an interrupted run resumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resumption {
+    /// Some of the output is there already.
+    Bytes {
+        /// Bytes of the source whose work is done.
+        done: u64,
+        /// Bytes of the source in all.
+        total: u64,
+    },
+    /// Some of the decoder's blocks are quantized already.
+    Blocks {
+        /// Blocks that are done.
+        done: usize,
+        /// Blocks in all.
+        total: usize,
+    },
+    /// The statistics of activations are there already.
+    Statistics,
+}
+
+/// What a run does at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Runs data through the float model and observes activations.
+    Calibration,
+    /// Runs algorithms over the decoder's blocks or the graph's layers.
+    Algorithms,
+    /// Quantizes weights and writes them.
+    Writing,
+    /// Runs the model or the result to measure it.
+    Evaluation,
+    /// Makes and measures one candidate after another.
+    Search,
+}
+
+/// What progress counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes of the source.
+    Bytes,
+    /// Tokens that passed the model.
+    Tokens,
+    /// Samples that passed the model.
+    Samples,
+    /// Weights that were quantized.
+    Weights,
+    /// Layers that algorithms have finished.
+    Layers,
+    /// Models that were made and measured.
+    Models,
+}
+
+/// Passes events on from all threads of a run, one at a time.
+pub(crate) struct Reporter<'e> {
+    events: Mutex<&'e mut dyn Events>,
+    cancel: CancelToken,
+}
+
+impl<'e> Reporter<'e> {
+    pub fn new(events: &'e mut dyn Events, cancel: &CancelToken) -> Reporter<'e> {
+        Reporter { events: Mutex::new(events), cancel: cancel.clone() }
+    }
+
+    /// What stops the run.
+    pub fn cancel(&self) -> &CancelToken {
+        &self.cancel
+    }
+
+    pub fn event(&self, event: Event<'_>) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).event(event);
+    }
+
+    pub fn started(&self) {
+        self.event(Event::Started);
+    }
+
+    pub fn note(&self, text: &str) {
+        self.event(Event::Note(text));
+    }
+
+    pub fn notes<T: AsRef<str>>(&self, texts: impl IntoIterator<Item = T>) {
+        texts.into_iter().for_each(|text| self.note(text.as_ref()));
+    }
+
+    pub fn warning(&self, text: &str) {
+        self.event(Event::Warning(text));
+    }
+
+    pub fn detail(&self, text: &str) {
+        self.event(Event::Detail(text));
+    }
+
+    pub fn resumed(&self, resumption: Resumption) {
+        self.event(Event::Resumed(resumption));
+    }
+
+    /// The progress of a stage, which ends when it is dropped.
+    pub fn stage(&self, stage: Stage, unit: Unit) -> Progress<'_, 'e> {
+        Progress { reporter: self, stage, unit, is_started: Mutex::new(false) }
+    }
+}
+
+/// The progress of one stage.
+pub(crate) struct Progress<'r, 'e> {
+    reporter: &'r Reporter<'e>,
+    stage: Stage,
+    unit: Unit,
+    is_started: Mutex<bool>,
+}
+
+impl Progress<'_, '_> {
+    /// A function that takes how many units are done, and how many there are.
+    pub fn watch(&self) -> impl FnMut(u64, u64) + Send {
+        let mut watch = self.watch_places();
+        move |done: u64, all: u64| watch("", done, all)
+    }
+
+    /// The same with the place of the work.
+    pub fn watch_places(&self) -> impl FnMut(&str, u64, u64) + Send {
+        self.watch_after(|_| 0)
+    }
+
+    /// The same for a run that may resume: what is done at the first call was done by the interrupted run.
+    pub fn watch_resumed(&self) -> impl FnMut(&str, u64, u64) + Send {
+        self.watch_after(|done| done)
+    }
+
+    fn watch_after(&self, resumed: impl Fn(u64) -> u64 + Send) -> impl FnMut(&str, u64, u64) + Send {
+        let mut before = None;
+        move |place: &str, done: u64, all: u64| {
+            let earlier = before.replace(done).unwrap_or_else(|| {
+                let earlier = resumed(done);
+                self.start(all, earlier);
+                earlier
+            });
+            self.advance(place, done.saturating_sub(earlier));
+        }
+    }
+
+    fn start(&self, total: u64, done: u64) {
+        *self.is_started.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.reporter.event(Event::StageStarted { stage: self.stage, unit: self.unit, total, done });
+    }
+
+    fn advance(&self, place: &str, units: u64) {
+        self.reporter.event(Event::Progress { place, units });
+    }
+}
+
+impl engine::Progress for Progress<'_, '_> {
+    fn begin(&self, total_bytes: u64, done_bytes: u64) {
+        if done_bytes > 0 {
+            self.reporter.resumed(Resumption::Bytes { done: done_bytes, total: total_bytes });
+        }
+        self.start(total_bytes, done_bytes);
+    }
+
+    fn advance(&self, name: &str, bytes: u64) {
+        self.advance(name, bytes);
+    }
+}
+
+impl Drop for Progress<'_, '_> {
+    fn drop(&mut self) {
+        if *self.is_started.lock().unwrap_or_else(PoisonError::into_inner) {
+            self.reporter.event(Event::StageEnded);
+        }
+    }
+}

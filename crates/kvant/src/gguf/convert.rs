@@ -1,0 +1,110 @@
+//! Converts the codes of a quantized checkpoint to a file for llama.cpp.
+
+use super::{file_name, open, work};
+use crate::convert::Conversion;
+use crate::delivery::{Delivery, check_runs, claim, foresee};
+use crate::error::Error;
+use crate::events::Reporter;
+use crate::loading;
+use crate::outputs::{OutputKind, check_name, tell_of_name};
+use kvant_llm::conversion::LayerError;
+use kvant_llm::engine::{Done, Output};
+use kvant_llm::gguf::{Accepted, GgufPlan, measure};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Writes a GGUF file of codes that are there already, or checks that it can be if nothing is to be written.
+///
+/// # Errors
+/// What no type holds, before anything is written; then what the system or the weights say.
+pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Result<GgufConversion, Error> {
+    let (sinks, limits) = (&request.sinks, &request.limits);
+    request.refuse_for_one_file()?;
+    request.refuse_weights_only()?;
+    sinks.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Gguf, "--to"))?;
+    let begun = Instant::now();
+    let checkpoint = open(&request.source.model)?;
+    let accepted = Accepted::requantizing(request.requantize);
+    let plan = GgufPlan::convert(&checkpoint, accepted, &file_name(sinks.output.as_deref()))?;
+    foresee(&plan, &checkpoint, sinks.commit)?;
+    if let Some(output) = &sinks.output {
+        check_runs([output.as_path()], &sinks.settings, sinks.commit)?;
+        Output::check(&plan, &request.source.model, output, sinks.commit.overwrite)?;
+    }
+    reporter.notes(&plan.notices);
+    let planned = GgufConversion {
+        output: None,
+        intended: sinks.output.clone(),
+        done: Done::default(),
+        errors: Vec::new(),
+        time: None,
+        plan,
+    };
+    let Some(target) = sinks.output.as_deref().filter(|_| writes) else { return Ok(planned) };
+    tell_of_name(target, reporter);
+    reporter.started();
+    let claim = claim(target, &sinks.settings, sinks.commit)?;
+    let (plan, source) = (&planned.plan, request.source.model.as_path());
+    let delivery = Delivery { plan, checkpoint: &checkpoint, source, commit: sinks.commit };
+    let (output, done) = work(&delivery, claim, limits, reporter)?;
+    let output = output.acknowledge()?;
+    let errors = match request.requantize {
+        true => limits.pool()?.install(|| measure(plan, &checkpoint, &output))?,
+        false => Vec::new(),
+    };
+    Ok(GgufConversion { output: Some(output), done, errors, time: Some(begun.elapsed()), ..planned })
+}
+
+/// What converting to a GGUF file made, or would make.
+pub struct GgufConversion {
+    /// The plan.
+    pub plan: GgufPlan,
+    /// The file; `None` where nothing was written.
+    pub output: Option<PathBuf>,
+    /// The path that was asked for.
+    pub intended: Option<PathBuf>,
+    /// How many jobs there were, and how many an interrupted run had done.
+    pub done: Done,
+    /// The errors of tensors that were requantized.
+    pub errors: Vec<LayerError>,
+    /// How long the run took; `None` where nothing was written.
+    pub time: Option<Duration>,
+}
+
+impl GgufConversion {
+    /// How many tensors keep their codes.
+    pub fn kept_codes(&self) -> usize {
+        self.plan.tensors.iter().filter(|tensor| tensor.keeps_codes()).count()
+    }
+
+    /// How many tensors are requantized.
+    pub fn requantized(&self) -> usize {
+        self.plan.quantized() - self.kept_codes()
+    }
+
+    /// Where the output is, or would be.
+    pub fn place(&self) -> &Path {
+        self.output.as_deref().or(self.intended.as_deref()).unwrap_or_else(|| Path::new("OUT.gguf"))
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let (taken, anew) = (self.kept_codes(), self.requantized());
+        json!({
+            "output": self.output.as_ref().map(|path| path.display().to_string()),
+            "format": "gguf",
+            "architecture": self.plan.architecture,
+            "layers": taken,
+            "layers_quantized_anew": anew,
+            "errors": self.errors,
+            "kept_tensors": self.plan.tensors.len() - taken - anew,
+            "source_bytes": self.plan.source_bytes,
+            "output_bytes": self.plan.layout.file_len(),
+            "seconds": self.time.map(|time| time.as_secs_f64()),
+            "jobs": self.done.jobs,
+            "resumed_jobs": self.done.resumed,
+            "loading": loading::json(&self.plan.loaders(), self.place()),
+            "notices": self.plan.notices,
+        })
+    }
+}

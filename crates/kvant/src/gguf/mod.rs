@@ -1,0 +1,159 @@
+//! Writing GGUF files.
+
+pub mod convert;
+pub mod plan;
+pub mod quantize;
+
+pub use convert::GgufConversion;
+pub use plan::GgufFilePlan;
+
+use crate::checkpoint::{calibration, planning};
+use crate::delivery::Delivery;
+use crate::error::{Error, ErrorKind};
+use crate::events::{Reporter, Stage, Unit};
+use crate::first_given;
+use crate::job::{self, Job, Limits, SourceKind};
+use kvant_container::Checkpoint;
+use kvant_llm::engine::{Claim, Done, Output, Placed};
+use kvant_llm::export::Export;
+use kvant_llm::forward::Decoder;
+use kvant_llm::gguf::run::run as carry_out;
+use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix, restore};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The name of a file that is planned and not written.
+const UNNAMED: &str = "model.gguf";
+
+/// The recipe for a GGUF file, where the job asks for one.
+///
+/// # Errors
+/// Whatever is wrong with the recipe, or with the file of importance.
+pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
+    let asked = if job.sinks.wants_gguf() { Some(Export::Gguf) } else { job.sinks.checkpoints().first().copied() };
+    let (line, file) = planning::settings(job, asked, &[])?;
+    let Some(recipe) = GgufRecipe::of(&line, &file)? else {
+        return match setting(job) {
+            None => Ok(None),
+            Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} applies only to GGUF files"))
+                .with_hint(Some("leave it out, or name one of their schemes, e.g. --scheme Q4_K_M".to_owned()))),
+        };
+    };
+    planning::refuse_graph_settings(job)?;
+    if job.sinks.formats.len() > 1 || job.sinks.wants_graph() {
+        let mix = recipe.mix();
+        let failure =
+            Error::new(ErrorKind::Usage, format!("--scheme {mix} is of GGUF alone, and other formats are asked for"));
+        let hint = "use a scheme whose codes all of them hold, e.g. int4:g32, or write the file in a run of its own";
+        return Err(failure.with_hint(Some(hint.to_owned())));
+    }
+    if let (Some(option), false) = (ignored(job), recipe.needs_importance()) {
+        let failure = Error::new(ErrorKind::Usage, format!("{option} has a meaning with --algorithm imatrix only"));
+        return Err(failure.with_hint(Some("add --algorithm imatrix, or leave it out".to_owned())));
+    }
+    let Some(path) = &job.recipe.imatrix else { return Ok(Some(recipe)) };
+    if recipe.needs_importance() {
+        let failure = Error::new(ErrorKind::Usage, "--imatrix and --algorithm imatrix exclude each other");
+        return Err(failure.with_hint(Some("read the importance of inputs from a file, or measure it".to_owned())));
+    }
+    Ok(Some(recipe.with_importance(Arc::new(imatrix::read(path)?))))
+}
+
+/// The first setting that only GGUF files have.
+pub(crate) fn setting(job: &Job) -> Option<&'static str> {
+    first_given(&[(job.recipe.imatrix.is_some(), "--imatrix"), (job.sinks.save_imatrix.is_some(), "--save-imatrix")])
+}
+
+/// A setting that only a measurement reads.
+fn ignored(job: &Job) -> Option<&'static str> {
+    let given = [(job.sinks.save_imatrix.is_some(), "--save-imatrix"), (!job.data.files.is_empty(), "--calib")];
+    first_given(&given)
+}
+
+/// A checkpoint, or a file of which another one is made.
+///
+/// # Errors
+/// Whatever is wrong with the files.
+fn open(path: &Path) -> Result<Checkpoint, Error> {
+    match SourceKind::of(path) {
+        SourceKind::Gguf => Ok(restore::open_any(path)?),
+        _ => job::open(path),
+    }
+}
+
+/// A checkpoint, and the plan for a file of it.
+///
+/// # Errors
+/// Whatever can be refused before weights are read.
+fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, GgufPlan), Error> {
+    let checkpoint = kvant_llm::adapter::open(open(&job.source.model)?, &job.source.adapters)?;
+    let plan = GgufPlan::new(&checkpoint, recipe, &file_name(job.sinks.output.as_deref()))?;
+    if plan.recipe.needs_importance() {
+        calibration::check(&job.data, Decoder::open(&checkpoint)?.longest())?;
+    }
+    Ok((checkpoint, plan))
+}
+
+/// Whether the run needs calibration data of which none are named.
+fn lacks_data(job: &Job, recipe: &GgufRecipe) -> bool {
+    recipe.needs_importance() && job.data.files.is_empty()
+}
+
+/// Refuses a run that needs calibration data, without any.
+///
+/// # Errors
+/// See above.
+fn check_data(job: &Job, recipe: &GgufRecipe) -> Result<(), Error> {
+    if !lacks_data(job, recipe) {
+        return Ok(());
+    }
+    let failure = Error::new(ErrorKind::Usage, "imatrix: needs calibration data, and none is given");
+    let hint = "give a text with --calib FILE, or a file of llama.cpp's with --imatrix";
+    Err(failure.with_hint(Some(hint.to_owned())))
+}
+
+/// Says of a plan that the run will need data.
+fn note_data(job: &Job, recipe: &GgufRecipe, reporter: &Reporter<'_>) {
+    if lacks_data(job, recipe) {
+        reporter
+            .note("the run needs calibration data: a text with --calib FILE, or a file of llama.cpp's with --imatrix");
+    }
+}
+
+/// Carries out a plan.
+///
+/// # Errors
+/// What the system or the weights say.
+pub fn work(
+    delivery: &Delivery<'_, GgufPlan>,
+    claim: Claim,
+    limits: &Limits,
+    reporter: &Reporter<'_>,
+) -> Result<(Placed, Done), Error> {
+    work_if(delivery, claim, limits, reporter, |_| Ok(()))
+}
+
+/// The same where `gate` accepts the file.
+///
+/// # Errors
+/// As [`work`], and those of the gate.
+pub fn work_if(
+    delivery: &Delivery<'_, GgufPlan>,
+    claim: Claim,
+    limits: &Limits,
+    reporter: &Reporter<'_>,
+    gate: impl FnOnce(&Path) -> Result<(), Error>,
+) -> Result<(Placed, Done), Error> {
+    let Delivery { plan, checkpoint, .. } = *delivery;
+    let work = |output: &Output| {
+        let progress = reporter.stage(Stage::Writing, Unit::Weights);
+        carry_out(plan, checkpoint, output, limits.threads(), reporter.cancel().flag(), &progress)
+    };
+    delivery.make_if(claim, plan.tensors.len(), work, gate)
+}
+
+/// The name of a file, which its parts have too.
+pub fn file_name(output: Option<&Path>) -> String {
+    let name = output.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| UNNAMED.to_owned())
+}

@@ -1,0 +1,81 @@
+//! Plans a GGUF file: what would become of every tensor.
+
+use super::{note_data, plan_for};
+use crate::delivery::check_runs;
+use crate::error::Error;
+use crate::events::Reporter;
+use crate::job::Job;
+use crate::outputs::{OutputKind, check_name};
+use crate::quality;
+use kvant_container::Checkpoint;
+use kvant_llm::engine::{Deliverable, Output};
+use kvant_llm::gguf::plan::PlannedTensor;
+use kvant_llm::gguf::{GgufPlan, GgufRecipe};
+use serde_json::{Value, json};
+
+/// Plans a job.
+///
+/// # Errors
+/// Whatever [`run`](super::quantize::run) would refuse.
+pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<GgufFilePlan, Error> {
+    note_data(job, &recipe, reporter);
+    let (checkpoint, plan) = plan_for(job, recipe)?;
+    if !job.sinks.commit.no_verify {
+        plan.foresee(&checkpoint)?;
+    }
+    if let Some(output) = &job.sinks.output {
+        check_name(output, OutputKind::Gguf, "--format")?;
+        check_runs([output.as_path()], &job.sinks.settings, job.sinks.commit)?;
+        Output::check(&plan, &job.source.model, output, job.sinks.commit.overwrite)?;
+    }
+    quality::foresee(job, &checkpoint)?;
+    Ok(GgufFilePlan { checkpoint, plan, threads: job.limits.threads() })
+}
+
+/// What writing a GGUF file would do.
+pub struct GgufFilePlan {
+    /// The source.
+    pub checkpoint: Checkpoint,
+    /// The file to make.
+    pub plan: GgufPlan,
+    /// Threads to work with.
+    pub threads: usize,
+}
+
+/// The plan of a file as JSON, without its tensors. Its recipe, its cost and its notices may be those of the codes it is made of.
+pub fn to_json(plan: &GgufPlan, checkpoint: &Checkpoint, threads: usize) -> Value {
+    json!({
+        "model": checkpoint.path().display().to_string(),
+        "family": plan.family,
+        "architecture": plan.architecture,
+        "recipe": plan.recipe,
+        "format": "gguf",
+        "loaders": plan.loaders(),
+        "source_bytes": plan.source_bytes,
+        "output_bytes": plan.layout.file_len(),
+        "quantized_layers": plan.quantized(),
+        "bits_per_weight": plan.bits_per_weight(),
+        "threads": threads,
+        "peak_memory": plan.peak_memory(threads),
+        "metadata": plan.metadata.entries().len(),
+        "dropped": plan.dropped.iter().map(|t| json!({"name": t.name, "reason": t.reason})).collect::<Vec<_>>(),
+        "calibration": Value::Null,
+        "notices": plan.notices,
+    })
+}
+
+/// Each tensor of a file as JSON.
+pub fn tensors_json(plan: &GgufPlan) -> impl Iterator<Item = Value> {
+    plan.tensors.iter().zip(plan.layout.places()).map(|(tensor, place)| tensor_json(plan, tensor, place.len))
+}
+
+fn tensor_json(plan: &GgufPlan, tensor: &PlannedTensor, bytes: u64) -> Value {
+    json!({
+        "name": tensor.name,
+        "dtype": tensor.kind.name(),
+        "shape": tensor.shape,
+        "bytes": bytes,
+        "reason": tensor.reason.text(),
+        "sources": plan.sources_of(tensor),
+    })
+}

@@ -1,0 +1,139 @@
+//! Quantizes a model to a GGUF file: plans, checks, measures the importance of inputs where that is asked, and works.
+
+use super::{check_data, file_name, plan_for};
+use crate::checkpoint::calibration::{Calibration, clear_away};
+use crate::delivery::{Delivery, check_runs, claim, foresee};
+use crate::error::Error;
+use crate::events::{Reporter, Stage, Unit};
+use crate::job::Job;
+use crate::loading;
+use crate::outputs::{OutputKind, check_name, no_file, refuse_existing, tell_of_name};
+use crate::quality::Gate;
+use kvant_container::Checkpoint;
+use kvant_llm::blockwise::State;
+use kvant_llm::engine::{Done, Output, OutputError};
+use kvant_llm::finite;
+use kvant_llm::forward::Decoder;
+use kvant_llm::gguf::imatrix::{self, Importance, Keep, Provenance};
+use kvant_llm::gguf::{GgufPlan, GgufRecipe};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The time of a measurement that a killed run may lose, besides that of a block.
+const KEPT_EVERY: Duration = Duration::from_secs(20);
+
+/// Writes a GGUF file.
+///
+/// # Errors
+/// Whatever can be refused, before anything is written; then what the system or the weights say.
+pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box<GgufReport>, Error> {
+    let begun = Instant::now();
+    check_data(job, &recipe)?;
+    let (checkpoint, plan) = plan_for(job, recipe)?;
+    let commit = job.sinks.commit;
+    foresee(&plan, &checkpoint, commit)?;
+    let target = job.sinks.output.as_deref().ok_or_else(no_file)?;
+    check_name(target, OutputKind::Gguf, "--format")?;
+    check_runs([target], &job.sinks.settings, commit)?;
+    Output::check(&plan, &job.source.model, target, commit.overwrite)?;
+    tell_of_name(target, reporter);
+    reporter.started();
+    let claim = claim(target, &job.sinks.settings, commit)?;
+    let measures = plan.recipe.needs_importance();
+    if !commit.no_verify || measures {
+        finite::check_vectors(&checkpoint)?;
+    }
+    let gate = Gate::open(job, &checkpoint, target, measures, reporter)?;
+    let plan = if measures { Measurement { job, target, checkpoint: &checkpoint }.run(plan, reporter)? } else { plan };
+    reporter.notes(&plan.notices);
+    let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: &job.source.model, commit };
+    let judge = |made: &Path| gate.as_ref().map_or(Ok(()), |gate| gate.judge(made, reporter));
+    let (output, done) = super::work_if(&delivery, claim, &job.limits, reporter, judge)?;
+    clear_away(target)?;
+    let measured = gate.and_then(|gate| gate.measured());
+    let output = output.acknowledge()?;
+    Ok(Box::new(GgufReport { plan, output, done, measured, time: begun.elapsed() }))
+}
+
+/// A measurement of the importance of inputs.
+struct Measurement<'a> {
+    job: &'a Job,
+    target: &'a Path,
+    checkpoint: &'a Checkpoint,
+}
+
+impl Measurement<'_> {
+    /// The plan with the importance of inputs, measured on the data.
+    fn run(&self, plan: GgufPlan, reporter: &Reporter<'_>) -> Result<GgufPlan, Error> {
+        let data = &self.job.data;
+        let decoder = Decoder::open(self.checkpoint)?;
+        let calibration = Calibration { job: self.job, checkpoint: self.checkpoint, target: self.target };
+        let loaded = calibration.load(&decoder, 0, reporter)?;
+        let sequences = loaded.sequences();
+        let progress = reporter.stage(Stage::Calibration, Unit::Tokens);
+        let (watch, ops, memory) = (progress.watch(), data.precision.ops(), self.job.limits.memory.0);
+        let key = format!("{} {}", plan.fingerprint, loaded.key(data.precision.name()));
+        if State::is_of_another(self.target, &key) {
+            return Err(OutputError::other_run(self.target).into());
+        }
+        let keep = Keep { target: self.target, key: &key, every: KEPT_EVERY };
+        let work = || imatrix::collect(&plan, &decoder, &ops, sequences, memory, keep, reporter.cancel().flag(), watch);
+        let sums = self.job.limits.pool()?.install(work)?;
+        drop(progress);
+        let names = data.files.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        let provenance = Provenance {
+            file: None,
+            datasets: names.collect(),
+            chunks: sequences.len() as u32,
+            chunk_size: sequences.iter().map(Vec::len).max().unwrap_or(0) as u32,
+        };
+        if let Some(path) = &self.job.sinks.save_imatrix {
+            // Hours may have passed since the first look.
+            refuse_existing(path, self.job.sinks.commit.overwrite)?;
+            imatrix::write(path, &sums, &provenance)?;
+        }
+        let importance = Arc::new(Importance::of_sums(&sums, provenance));
+        let recipe = plan.recipe.with_importance(importance);
+        Ok(GgufPlan::new(self.checkpoint, recipe, &file_name(Some(self.target)))?)
+    }
+}
+
+/// What quantizing to a GGUF file made.
+pub struct GgufReport {
+    /// The plan of the file.
+    pub plan: GgufPlan,
+    /// The file.
+    pub output: PathBuf,
+    /// How many jobs there were, and how many an interrupted run had done.
+    pub done: Done,
+    /// How far the file is from its source, if that was measured.
+    pub measured: Option<Value>,
+    /// How long the run took.
+    pub time: Duration,
+}
+
+impl GgufReport {
+    /// The report as JSON.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "output": self.output.display().to_string(),
+            "format": "gguf",
+            "recipe": self.plan.recipe,
+            "family": self.plan.family,
+            "architecture": self.plan.architecture,
+            "quantized_layers": self.plan.quantized(),
+            "kept_tensors": self.plan.tensors.len() - self.plan.quantized(),
+            "source_bytes": self.plan.source_bytes,
+            "output_bytes": self.plan.layout.file_len(),
+            "bits_per_weight": self.plan.bits_per_weight(),
+            "seconds": self.time.as_secs_f64(),
+            "jobs": self.done.jobs,
+            "resumed_jobs": self.done.resumed,
+            "loading": loading::json(&self.plan.loaders(), &self.output),
+            "notices": self.plan.notices,
+            "evaluation": self.measured,
+        })
+    }
+}

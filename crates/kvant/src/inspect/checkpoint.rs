@@ -1,0 +1,120 @@
+//! What a checkpoint holds: architecture, tensors, sizes and quantization, from its headers and config.json alone.
+
+use super::quantization::{self, Quantization};
+use crate::error::{Error, ErrorKind};
+use crate::job;
+use kvant_container::{Checkpoint, TensorView};
+use kvant_llm::model_config::ModelConfig;
+use kvant_llm::network::{Network, Notice, TensorMeta};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What is known of a checkpoint.
+pub struct CheckpointInspection {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// `None` without a config.json.
+    config: Option<ModelConfig>,
+    /// Its layers.
+    pub network: Network,
+    /// The quantization it has already.
+    pub quantization: Option<Quantization>,
+}
+
+/// Tensors of one type.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TypeShare {
+    /// How many there are.
+    pub tensors: usize,
+    /// Their elements.
+    pub elements: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl CheckpointInspection {
+    pub(crate) fn read(model: &Path) -> Result<CheckpointInspection, Error> {
+        let checkpoint = job::open(model)?;
+        let json = checkpoint.config()?;
+        let config = json.as_ref().map(ModelConfig::from_json).transpose();
+        let config = config.map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+        let meta = |tensor: TensorView<'_>| TensorMeta::new(tensor.name(), tensor.shape(), tensor.dtype().to_string());
+        let metas: Vec<TensorMeta> = checkpoint.tensors().map(meta).collect();
+        let network = Network::recognise(config.as_ref().unwrap_or(&ModelConfig::default()), &metas);
+        let quantization = quantization::find(&checkpoint, json.as_ref());
+        Ok(CheckpointInspection { checkpoint, config, network, quantization })
+    }
+
+    /// The architecture that config.json names.
+    pub fn architecture(&self) -> Option<&str> {
+        let config = self.config.as_ref()?;
+        config.architectures.first().or(config.model_types.first()).map(String::as_str)
+    }
+
+    /// The family of the architecture.
+    pub fn family(&self) -> Option<&'static str> {
+        self.network.family().map(|family| family.name)
+    }
+
+    /// Whether head and embedding share a weight; not known without a configuration.
+    pub fn tied(&self) -> Option<bool> {
+        self.config.as_ref().map(|_| self.network.is_tied())
+    }
+
+    /// Without a config.json there is nothing to compare names with; quantization has its own place.
+    pub fn notices(&self) -> Vec<String> {
+        let tells = |notice: &&Notice| self.config.is_some() && !matches!(notice, Notice::AlreadyQuantized { .. });
+        self.network.notices().iter().filter(tells).map(ToString::to_string).collect()
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.checkpoint.tensors().map(|tensor| tensor.byte_len()).sum()
+    }
+
+    /// Tensors by type.
+    pub fn shares(&self) -> BTreeMap<String, TypeShare> {
+        let mut shares: BTreeMap<String, TypeShare> = BTreeMap::new();
+        for tensor in self.checkpoint.tensors() {
+            let share = shares.entry(tensor.dtype().to_string()).or_default();
+            share.tensors += 1;
+            share.elements += elements(&tensor);
+            share.bytes += tensor.byte_len();
+        }
+        shares
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let share =
+            |share: &TypeShare| json!({"tensors": share.tensors, "elements": share.elements, "bytes": share.bytes});
+        let types: BTreeMap<String, Value> = self.shares().iter().map(|(dtype, s)| (dtype.clone(), share(s))).collect();
+        let files: Vec<_> = self.checkpoint.shards().iter().map(|shard| shard.path().display().to_string()).collect();
+        json!({
+            "model": self.checkpoint.path().display().to_string(),
+            "architecture": self.architecture(),
+            "family": self.family(),
+            "tied": self.tied(),
+            "bytes": self.bytes(),
+            "files": files,
+            "metadata": self.checkpoint.metadata(),
+            "quantization": self.quantization,
+            "types": types,
+            "notices": self.notices(),
+        })
+    }
+
+    pub(crate) fn tensors_json(&self) -> impl Iterator<Item = Value> {
+        self.checkpoint.tensors().map(|tensor: TensorView<'_>| {
+            json!({
+                "name": tensor.name(), "dtype": tensor.dtype().to_string(), "shape": tensor.shape(),
+                "bytes": tensor.byte_len(), "file": tensor.file().display().to_string(),
+            })
+        })
+    }
+}
+
+fn elements(tensor: &TensorView<'_>) -> u64 {
+    // The header's check bounds the product by the file's length.
+    tensor.byte_len().saturating_mul(8) / tensor.dtype().bitsize() as u64
+}

@@ -1,0 +1,74 @@
+//! Looking at models: what they hold, from headers and configurations alone.
+
+mod checkpoint;
+pub mod gguf;
+pub mod graph;
+mod quantization;
+
+pub use checkpoint::{CheckpointInspection, TypeShare};
+pub use quantization::Quantization;
+
+use crate::error::Error;
+use crate::job::SourceKind;
+use crate::onnx;
+use kvant_container::gguf::{GgufFile, means_gguf};
+use kvant_container::onnx::ModelProto;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// What a model holds.
+pub enum Inspection {
+    /// A checkpoint.
+    Checkpoint(Box<CheckpointInspection>),
+    /// A GGUF file.
+    Gguf(Box<GgufFile>),
+    /// An ONNX graph.
+    Graph(Box<GraphInspection>),
+}
+
+/// What is known of a graph.
+pub struct GraphInspection {
+    /// Its path.
+    pub path: PathBuf,
+    /// The graph.
+    pub model: ModelProto,
+    /// Why Kvant would not quantize it.
+    pub problem: Option<String>,
+}
+
+/// Looks at a model.
+///
+/// # Errors
+/// Whatever is wrong with its files.
+pub fn inspect(model: &Path) -> Result<Inspection, Error> {
+    if SourceKind::of(model) == SourceKind::Graph {
+        let graph = onnx::read(model)?;
+        let problem = kvant_onnx::graph::check(&graph).err().map(|problem| format!("{problem}; {}", problem.hint()));
+        let inspection = GraphInspection { path: model.to_owned(), model: graph, problem };
+        return Ok(Inspection::Graph(Box::new(inspection)));
+    }
+    match means_gguf(model) {
+        true => Ok(Inspection::Gguf(Box::new(GgufFile::open(model)?))),
+        false => Ok(Inspection::Checkpoint(Box::new(CheckpointInspection::read(model)?))),
+    }
+}
+
+impl Inspection {
+    /// The inspection as an object of `docs/schemas/inspect.schema.json`, without its `schema` key and without the tensors.
+    pub fn to_json(&self) -> Value {
+        match self {
+            Inspection::Checkpoint(found) => found.to_json(),
+            Inspection::Gguf(file) => gguf::to_json(file),
+            Inspection::Graph(found) => graph::to_json(&found.path, &found.model),
+        }
+    }
+
+    /// Each tensor as JSON; of graphs they are left out.
+    pub fn tensors_json(&self) -> Vec<Value> {
+        match self {
+            Inspection::Checkpoint(found) => found.tensors_json().collect(),
+            Inspection::Gguf(file) => gguf::tensors_json(file).collect(),
+            Inspection::Graph(_) => Vec::new(),
+        }
+    }
+}

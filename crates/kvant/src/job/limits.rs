@@ -1,0 +1,94 @@
+//! What a run may take, and what its result must measure up to.
+
+use crate::error::Error;
+use kvant_llm::byte_size::ByteSize;
+use kvant_onnx::runtime::{RuntimeChoice, RuntimeOptions};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+/// Resources of a run, and the quality of its result.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Threads to work with; `None` is one for each processor. The result does not depend on it.
+    pub threads: Option<u16>,
+    /// Activations and Hessians kept in memory; the result does not depend on it.
+    pub memory: ByteSize,
+    /// What runs ONNX graphs.
+    pub engine: GraphEngine,
+    /// The quality that the result must have.
+    pub quality: QualityLimits,
+}
+
+/// What runs ONNX graphs.
+#[derive(Clone, Debug, Default)]
+pub struct GraphEngine {
+    /// The engine.
+    pub choice: RuntimeChoice,
+    /// ONNX Runtime's library; `None` is looked for.
+    pub library: Option<PathBuf>,
+    /// A program that opens a graph in a process of its own (`PROGRAM open-graph GRAPH --json`), because ONNX Runtime may crash over a
+    /// graph. The `kvant` binary is one. Without it nobody asks ONNX Runtime whether it opens a graph.
+    pub prober: Option<PathBuf>,
+}
+
+/// The quality that a result must have to get its name.
+#[derive(Clone, Debug, Default)]
+pub struct QualityLimits {
+    /// The largest mean Kullback-Leibler divergence from the source, in nats.
+    pub max_kl: Option<f64>,
+    /// The largest increase of the perplexity, in percent.
+    pub max_perplexity_increase: Option<f64>,
+    /// A text on which the result is compared with the source.
+    pub eval: Option<PathBuf>,
+    /// The least signal-to-noise ratio of a graph's outputs, in dB.
+    pub min_sqnr: Option<f64>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            threads: None,
+            memory: ByteSize(1_000_000_000),
+            engine: GraphEngine::default(),
+            quality: QualityLimits::default(),
+        }
+    }
+}
+
+impl Limits {
+    /// How many threads to work with.
+    pub fn threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.threads.map_or_else(processors, usize::from)
+    }
+
+    /// The threads to work with.
+    pub(crate) fn pool(&self) -> Result<rayon::ThreadPool, Error> {
+        // Work that threads of an engine hand on goes to the global pool, which must be no larger. It may be there already.
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(self.threads()).build_global();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads()).build();
+        pool.map_err(|error| Error::system(format!("cannot start threads: {error}")))
+    }
+
+    /// How graphs are run.
+    pub(crate) fn runtime(&self) -> RuntimeOptions {
+        RuntimeOptions {
+            choice: self.engine.choice,
+            threads: Some(self.threads()),
+            library: self.engine.library.clone(),
+            ..RuntimeOptions::default()
+        }
+    }
+}
+
+impl QualityLimits {
+    /// The first setting that is given for language models.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let given = [
+            (self.max_kl.is_some(), "--max-kl"),
+            (self.max_perplexity_increase.is_some(), "--max-perplexity-increase"),
+            (self.eval.is_some(), "--eval"),
+        ];
+        crate::first_given(&given)
+    }
+}

@@ -1,0 +1,90 @@
+//! How a model is quantized.
+
+use kvant_llm::recipe::{OverrideText, PackMethod};
+use kvant_onnx::calibration::Method;
+use kvant_onnx::element::Element;
+use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
+use kvant_onnx::settings::PairLayout;
+use std::path::PathBuf;
+
+/// How a model is quantized. What is not set follows from the recipe file, and what that does not set from the scheme.
+#[derive(Clone, Debug, Default)]
+pub struct Recipe {
+    /// A named scheme, a spelling such as `int4:g128`, or for graphs a preset.
+    pub scheme: Option<String>,
+    /// A recipe file: TOML, or a `quantization_config` in AMD Quark's JSON.
+    pub file: Option<PathBuf>,
+    /// Algorithms with their options, e.g. `awq`, `gptq:damping=0.05`.
+    pub algorithm: Vec<String>,
+    /// Names of layers or nodes that are kept, with wildcards.
+    pub exclude: Vec<String>,
+    /// Other schemes for the layers or tensors whose names match.
+    pub overrides: Vec<OverrideText>,
+    /// The order of 4-bit codes in AMD Quark's layout.
+    pub pack_method: Option<PackMethod>,
+    /// Whether the activations of the scheme are left out.
+    pub weights_only: bool,
+    /// A scheme for keys and values.
+    pub kv_cache: Option<String>,
+    /// Whether keys and values are quantized after the rotary embedding.
+    pub kv_cache_post_rope: bool,
+    /// The least scale of keys and values.
+    pub min_kv_scale: Option<f32>,
+    /// A scheme for queries and the output of the softmax.
+    pub attention: Option<String>,
+    /// Whether output heads and routers are quantized too.
+    pub no_keep_defaults: bool,
+    /// Whether a source that is quantized already is accepted.
+    pub requantize: bool,
+    /// A file with the importance of inputs, for GGUF files.
+    pub imatrix: Option<PathBuf>,
+    /// Settings of ONNX graphs only.
+    pub graph: GraphRecipe,
+}
+
+/// Settings of ONNX graphs only.
+#[derive(Clone, Debug, Default)]
+pub struct GraphRecipe {
+    /// Another element type for activations.
+    pub activation: Option<Element>,
+    /// Another element type for weights.
+    pub weight: Option<Element>,
+    /// Whether the codes of activations are symmetric about zero.
+    pub symmetric: Option<bool>,
+    /// A scale for each output channel of a weight.
+    pub per_channel: bool,
+    /// A scale for each channel of an activation.
+    pub per_channel_activations: bool,
+    /// Cross-layer equalization.
+    pub equalize: bool,
+    /// Seven bits of weights only.
+    pub reduce_range: bool,
+    /// How ranges of activations are found.
+    pub calibration_method: Option<Method>,
+    /// How ranges of weights are found.
+    pub weight_method: Option<Method>,
+    /// The percentage of values inside the range, for percentile calibration.
+    pub percentile: Option<f64>,
+    /// What becomes of biases.
+    pub bias: Option<BiasKind>,
+    /// The domain of the quantization operators.
+    pub form: Option<Form>,
+    /// Q/DQ pairs or integer operators.
+    pub layout: Option<PairLayout>,
+    /// The types of the graph's inputs and outputs.
+    pub boundary: Option<Boundary>,
+    /// The only operators that are quantized.
+    pub op_types: Vec<String>,
+    /// Operators that are quantized too.
+    pub more_op_types: Vec<String>,
+    /// Operators that stay in float.
+    pub exclude_op_types: Vec<String>,
+    /// The only nodes that are quantized, with wildcards.
+    pub nodes: Vec<String>,
+    /// Nodes between two sets of nodes, which stay in float.
+    pub exclude_subgraph: Vec<Subgraph>,
+    /// Passes that run in addition.
+    pub enable_pass: Vec<String>,
+    /// Passes that do not run.
+    pub disable_pass: Vec<String>,
+}

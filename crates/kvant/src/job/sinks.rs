@@ -1,0 +1,66 @@
+//! What is written, and how it gets its name.
+
+use super::format::Format;
+use kvant_container::onnx::ExternalData;
+use kvant_llm::byte_size::ByteSize;
+use kvant_llm::engine::Options;
+use kvant_llm::export::Export;
+use std::path::PathBuf;
+
+/// The outputs of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Sinks {
+    /// The directory or file to write; a directory with a folder for each of several formats.
+    pub output: Option<PathBuf>,
+    /// The formats to write; none is the one that the scheme's name comes from.
+    pub formats: Vec<Format>,
+    /// The most bytes of tensors in one file; `None` is 5 GB.
+    pub max_shard_size: Option<ByteSize>,
+    /// How outputs get their names.
+    pub commit: Commit,
+    /// Where the importance of inputs is written, if it is measured.
+    pub save_imatrix: Option<PathBuf>,
+    /// Where a report on every tensor of a graph is written.
+    pub report: Option<PathBuf>,
+    /// When weights of a graph go to a file beside it.
+    pub external_data: ExternalData,
+    /// The settings of this job by name, as the user gave them. A run refuses to resume the work of a job with other settings, and
+    /// names those that differ.
+    pub settings: Options,
+}
+
+/// How outputs get their names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Commit {
+    /// Replace existing files, and directories that contain only Kvant's output.
+    pub overwrite: bool,
+    /// Discard the unfinished work of an earlier run.
+    pub restart: bool,
+    /// Flush the output to disk before it gets its name.
+    pub sync: bool,
+    /// Skip verification.
+    pub no_verify: bool,
+}
+
+impl Sinks {
+    /// The formats that are checkpoints. Plain floats come last, since codes cannot be made of them.
+    pub fn checkpoints(&self) -> Vec<Export> {
+        let export = |format: &Format| match format {
+            Format::Onnx | Format::Export(Export::Gguf) => None,
+            Format::Export(export) => Some(*export),
+        };
+        let mut exports: Vec<Export> = self.formats.iter().filter_map(export).collect();
+        exports.sort_by_key(|export| *export == Export::Fake);
+        exports
+    }
+
+    /// Whether a GGUF file is one of the formats.
+    pub fn wants_gguf(&self) -> bool {
+        self.formats.contains(&Format::Export(Export::Gguf))
+    }
+
+    /// Whether an ONNX graph is one of the formats.
+    pub fn wants_graph(&self) -> bool {
+        self.formats.contains(&Format::Onnx)
+    }
+}

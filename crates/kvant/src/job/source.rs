@@ -1,0 +1,62 @@
+//! What is quantized.
+
+use crate::error::Error;
+use kvant_container::Checkpoint;
+use std::path::{Path, PathBuf};
+
+/// A model, and adapters that are merged into its weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// A Hugging Face directory, a `.safetensors` or `.gguf` file, or an ONNX graph.
+    pub model: PathBuf,
+    /// LoRA adapters, as PEFT saves them. They are merged as weights are read.
+    pub adapters: Vec<PathBuf>,
+}
+
+/// What kind of model a path means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceKind {
+    /// A checkpoint of safetensors.
+    Checkpoint,
+    /// A GGUF file.
+    Gguf,
+    /// An ONNX graph.
+    Graph,
+}
+
+impl Source {
+    /// A model without adapters.
+    pub fn new(model: impl Into<PathBuf>) -> Source {
+        Source { model: model.into(), adapters: Vec::new() }
+    }
+
+    /// Which kind of model it is, by its name and its first bytes.
+    pub fn kind(&self) -> SourceKind {
+        SourceKind::of(&self.model)
+    }
+
+    /// Opens the model as a checkpoint, with its adapters.
+    pub(crate) fn open(&self) -> Result<Checkpoint, Error> {
+        Ok(kvant_llm::adapter::open(open(&self.model)?, &self.adapters)?)
+    }
+}
+
+impl SourceKind {
+    /// Which kind of model a path means. A file that claims to be a GGUF file counts as one: its reader says what is wrong with it.
+    pub fn of(model: &Path) -> SourceKind {
+        let ends = |ending: &str| model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
+        match () {
+            () if ends("onnx") => SourceKind::Graph,
+            () if kvant_container::gguf::is_gguf(model) || (model.is_file() && ends("gguf")) => SourceKind::Gguf,
+            () => SourceKind::Checkpoint,
+        }
+    }
+}
+
+/// Opens a checkpoint of safetensors, or a GGUF file as one.
+pub(crate) fn open(model: &Path) -> Result<Checkpoint, Error> {
+    match SourceKind::of(model) {
+        SourceKind::Gguf => Ok(kvant_llm::gguf::restore::open(model)?),
+        _ => Ok(Checkpoint::open(model)?),
+    }
+}

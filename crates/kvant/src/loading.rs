@@ -1,0 +1,101 @@
+//! How to load a result: a line to copy for each loader that an export names. Which loaders there are is the export's to say.
+
+use kvant_container::directory_of;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// What loads tensors that belong to no model.
+pub const NO_RUNTIME: &str = "no runtime loads it as a model: its files describe codes and scales of single tensors";
+
+/// Each loader, and the line that loads the checkpoint at `path`, where there is one.
+pub fn lines(loaders: &[&'static str], path: &Path) -> Vec<(&'static str, Option<String>)> {
+    loaders.iter().map(|loader| (*loader, line(loader, path))).collect()
+}
+
+/// The same as JSON.
+pub fn json(loaders: &[&'static str], path: &Path) -> Value {
+    lines(loaders, path).into_iter().map(|(loader, line)| json!({ "loader": loader, "line": line })).collect()
+}
+
+fn line(loader: &str, file: &Path) -> Option<String> {
+    let path = file.display().to_string();
+    match loader {
+        "vLLM" => Some(format!("vllm serve {}", shell(&path))),
+        "SGLang" => Some(format!("python -m sglang.launch_server --model-path {}", shell(&path))),
+        "llama.cpp" => Some(format!("llama-cli -m {}", shell(&path))),
+        "Ollama" => Some(format!("echo FROM {} > Modelfile && ollama create NAME", shell(&path))),
+        "LM Studio" => Some(format!("lms import {}", shell(&path))),
+        "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(&path))),
+        _ if loader.starts_with("transformers") => Some(transformers(file)),
+        _ => None,
+    }
+}
+
+/// A GGUF file is named apart from its directory; models with other modalities have a class of their own.
+fn transformers(path: &Path) -> String {
+    if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|extension| extension == "gguf")) {
+        let directory = directory_of(path);
+        let (directory, name) = (python(&directory.to_string_lossy()), python(&name.to_string_lossy()));
+        return format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})");
+    }
+    let class = if is_multimodal(path) { "AutoModelForImageTextToText" } else { "AutoModelForCausalLM" };
+    format!("{class}.from_pretrained({})", python(&path.to_string_lossy()))
+}
+
+/// Whether config.json names an architecture of more than text.
+fn is_multimodal(directory: &Path) -> bool {
+    let config = std::fs::read(directory.join("config.json")).unwrap_or_default();
+    let config: Value = serde_json::from_slice(&config).unwrap_or_default();
+    let architecture = config["architectures"][0].as_str().unwrap_or_default();
+    architecture.ends_with("ForConditionalGeneration") && config["vision_config"].is_object()
+}
+
+/// A word for a shell.
+fn shell(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./:@%+=".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// A string for Python.
+fn python(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_llm::export::EXPORTS;
+
+    #[test]
+    fn exports_with_codes_have_a_line_for_every_loader() {
+        for row in EXPORTS.iter().filter(|row| row.name != "fake") {
+            assert!(
+                lines(&row.export.loaders(), Path::new("out")).iter().all(|(_, line)| line.is_some()),
+                "{}",
+                row.name
+            );
+        }
+    }
+
+    #[test]
+    fn transformers_takes_files_and_other_modalities_by_calls_of_their_own() {
+        let call = |path: &Path| line("transformers", path).unwrap();
+        let files = [("m.gguf", "."), ("out/m.gguf", "out")];
+        for (path, directory) in files {
+            let expected = format!("AutoModelForCausalLM.from_pretrained(\"{directory}\", gguf_file=\"m.gguf\")");
+            assert_eq!(call(Path::new(path)), expected);
+        }
+        let model = tempfile::tempdir().unwrap();
+        let config = r#"{"architectures": ["Qwen2VLForConditionalGeneration"], "vision_config": {}}"#;
+        std::fs::write(model.path().join("config.json"), config).unwrap();
+        assert!(call(model.path()).starts_with("AutoModelForImageTextToText.from_pretrained("));
+    }
+
+    #[test]
+    fn odd_paths_are_quoted() {
+        let path = Path::new("my model's \"x\"");
+        let lines = lines(&["vLLM", "transformers"], path);
+        assert_eq!(lines[0].1.as_deref().unwrap(), "vllm serve 'my model'\\''s \"x\"'");
+        assert_eq!(lines[1].1.as_deref().unwrap(), "AutoModelForCausalLM.from_pretrained(\"my model's \\\"x\\\"\")");
+    }
+}

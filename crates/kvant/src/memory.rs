@@ -1,0 +1,48 @@
+//! The memory that may be had on this machine, where the system tells it in files, and what is said where that is too little.
+
+use crate::text::size;
+use std::fs;
+
+/// Bytes that may be had at most: of the machine, or of the container that this runs in. Unknown where no file tells it.
+pub fn available() -> Option<u64> {
+    let of_machine = kilobytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?.checked_mul(1024)?;
+    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let limit = limit.and_then(|limit| limit.trim().parse().ok());
+    Some(of_machine.min(limit.unwrap_or(u64::MAX)))
+}
+
+/// A line of `/proc/meminfo`.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+/// What to say before a calibrated run that may take `needed` bytes.
+pub fn shortage(needed: u64, available: Option<u64>) -> Option<String> {
+    let available = available.filter(|available| needed > *available)?;
+    Some(format!(
+        "this may take {} of memory, and no more than {} are to be had: a smaller --max-memory takes less and more passes, rtn and awq keep no \
+         Hessians",
+        size::bytes(needed),
+        size::bytes(available)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_s_lines_are_read() {
+        let text = "MemTotal:       24689412 kB\nMemAvailable:   22000000 kB\n";
+        assert_eq!(kilobytes(text, "MemAvailable:"), Some(22_000_000));
+        assert_eq!(kilobytes("MemAvailable: much", "MemAvailable:"), None);
+        assert_eq!(kilobytes(text, "SwapFree:"), None);
+    }
+
+    #[test]
+    fn only_a_shortage_is_told() {
+        assert_eq!(shortage(10, Some(10)), None);
+        assert_eq!(shortage(10, None), None);
+        assert!(shortage(3_000_000_000, Some(2_000_000_000)).unwrap().starts_with("this may take 3.0 GB"));
+    }
+}

@@ -1,0 +1,63 @@
+//! The samples of a job, opened for the inputs of a graph.
+
+use crate::error::{Error, ErrorKind};
+use crate::events::Reporter;
+use crate::job::{Data, Job};
+use kvant_container::onnx::GraphProto;
+use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
+use std::path::{Path, PathBuf};
+
+/// The calibration data, and where they are from.
+///
+/// # Errors
+/// No data, or such as do not fit the graph.
+pub fn calibration(job: &Job, graph: &GraphProto, reporter: &Reporter<'_>) -> Result<(Samples, Source), Error> {
+    let source = source(&job.data)?.ok_or_else(no_data)?;
+    let samples = opened(&source, &job.data, graph, Some(job.data.num_samples), None)?;
+    if samples.random() {
+        reporter.note("the calibration data are made up: ranges will not fit real inputs, and accuracy will suffer");
+    }
+    Ok((samples, source))
+}
+
+/// Where the data are; `None` where there are none.
+///
+/// # Errors
+/// Several of them.
+pub fn source(data: &Data) -> Result<Option<Source>, Error> {
+    let path = one_source(&data.files)?;
+    Ok(path.map(|path| path.to_string_lossy().parse().unwrap_or(Source::Path(path.to_path_buf()))))
+}
+
+/// Opens data for the inputs of a graph; `labels` is the array among them that is for none.
+///
+/// # Errors
+/// Data that do not fit the graph.
+pub fn opened(
+    source: &Source,
+    data: &Data,
+    graph: &GraphProto,
+    num_samples: Option<usize>,
+    labels: Option<String>,
+) -> Result<Samples, Error> {
+    let preprocessing = data.preprocess.as_deref().map(str::parse).transpose()?;
+    let options = DataOptions { num_samples, preprocessing, seed: data.seed, labels };
+    Ok(source.open(&inputs(graph), &options)?)
+}
+
+fn no_data() -> Error {
+    let hint = "give samples with --data: an .npz with one array for each input, a folder of .npy or images; or `--data random`";
+    Error::new(ErrorKind::Usage, "this recipe needs calibration data").with_hint(Some(hint.to_owned()))
+}
+
+/// The one path of data that a graph takes.
+fn one_source(paths: &[PathBuf]) -> Result<Option<&Path>, Error> {
+    match paths {
+        [] => Ok(None),
+        [path] => Ok(Some(path)),
+        _ => {
+            let error = Error::new(ErrorKind::Usage, "an ONNX graph is calibrated on one file or directory");
+            Err(error.with_hint(Some("put the files into one directory and give that".to_owned())))
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A decoder as an ONNX graph: converting a checkpoint to one, and the graph of a checkpoint that was just quantized.
+
+use super::opening;
+use super::quantize::{check_output, model_size, no_output};
+use super::staged::Staged;
+use super::verify::accept;
+use crate::convert::Conversion;
+use crate::delivery::claim;
+use crate::error::{Error, ErrorKind};
+use crate::events::Reporter;
+use crate::job::{self, Limits, Sinks};
+use crate::outputs::full_path;
+use crate::text::counts;
+use kvant_container::directory_of;
+use kvant_container::onnx::{ExternalData, Spill, sync_written};
+use kvant_llm::forward::Decoder;
+use kvant_llm::onnx::{Exported, check, export};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Writes the graph, or checks that it can be written.
+///
+/// # Errors
+/// What has no graph, before anything is written; then what the system or the weights say.
+pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Result<GraphConversion, Error> {
+    let (sinks, limits, weights_only) = (&request.sinks, &request.limits, request.weights_only);
+    request.refuse_for_one_file()?;
+    if request.requantize {
+        let error = Error::new(ErrorKind::Usage, "--requantize does not apply to --to onnx");
+        return Err(error.with_hint(Some("leave it out: codes and values are taken over as they are".to_owned())));
+    }
+    let begun = Instant::now();
+    if let Some(output) = &sinks.output {
+        check_output(output, sinks.commit.overwrite)?;
+    }
+    let checkpoint = job::open(&request.source.model)?;
+    let decoder = Decoder::open(&checkpoint)?;
+    check(&decoder, weights_only)?;
+    if !writes {
+        return Ok(GraphConversion { made: None });
+    }
+    let output = sinks.output.as_deref().ok_or_else(no_output)?;
+    reporter.started();
+    let _claim = claim(output, &sinks.settings, sinks.commit)?;
+    let graph = Task { output, sinks, limits, weights_only }.make(&decoder, reporter)?;
+    Ok(GraphConversion { made: Some(MadeGraph { output: full_path(output), graph, time: begun.elapsed() }) })
+}
+
+/// What converting to a graph made, or would make.
+pub struct GraphConversion {
+    /// `None` where nothing was written.
+    pub made: Option<MadeGraph>,
+}
+
+/// A graph that was written.
+pub struct MadeGraph {
+    /// Its path.
+    pub output: PathBuf,
+    /// What it holds.
+    pub graph: Graph,
+    /// How long the run took.
+    pub time: Duration,
+}
+
+impl GraphConversion {
+    pub(crate) fn to_json(&self) -> Value {
+        let made = self.made.as_ref();
+        json!({
+            "output": made.map(|made| made.output.display().to_string()),
+            "format": "onnx",
+            "output_bytes": made.map(|made| made.graph.bytes),
+            "nodes": made.map(|made| made.graph.nodes),
+            "layers_stored_as_floats": made.map(|made| &made.graph.widened),
+            "seconds": made.map(|made| made.time.as_secs_f64()),
+        })
+    }
+}
+
+/// How a graph is written.
+pub struct Task<'a> {
+    /// The file.
+    pub output: &'a Path,
+    /// How it is written.
+    pub sinks: &'a Sinks,
+    /// Resources.
+    pub limits: &'a Limits,
+    /// Whether activations stay in float.
+    pub weights_only: bool,
+}
+
+/// What was written.
+pub struct Graph {
+    /// Its nodes.
+    pub nodes: usize,
+    /// The bytes of its files.
+    pub bytes: u64,
+    /// Quantized layers that are floats in it.
+    pub widened: Vec<String>,
+}
+
+impl Task<'_> {
+    /// Writes the graph of a decoder.
+    ///
+    /// # Errors
+    /// What has no graph, and a graph that does not pass verification, before anything is written; then what the system says.
+    pub fn make(&self, decoder: &Decoder<'_>, reporter: &Reporter<'_>) -> Result<Graph, Error> {
+        let directory = directory_of(self.output);
+        let spill = Spill::new(directory)?.cancelled_by(reporter.cancel().flag().clone());
+        let made = self.limits.pool()?.install(|| export(decoder, Some(&spill), self.weights_only))?;
+        notes(&made, self.weights_only, reporter);
+        let opens = !self.sinks.commit.no_verify && accept(&made.model, self.output)?;
+        let nodes = made.model.graph.node.len();
+        let staged = Staged::write(made.model, self.output, ExternalData::Auto, reporter.cancel())?;
+        if opens {
+            opening::accept(staged.path(), &self.limits.engine, reporter.cancel())?;
+        }
+        check_output(self.output, self.sinks.commit.overwrite)?;
+        staged.persist(self.output)?;
+        if self.sinks.commit.sync {
+            sync_written(self.output)?;
+        }
+        Ok(Graph { nodes, bytes: model_size(self.output), widened: made.widened })
+    }
+}
+
+fn notes(made: &Exported, weights_only: bool, reporter: &Reporter<'_>) {
+    if let Some(first) = made.widened.first() {
+        let count = made.widened.len();
+        reporter.note(&format!(
+            "stored as the floats that they stand for, since no ONNX operator has their codes: {} ({first} ...)",
+            counts::number(count, "quantized layer")
+        ));
+    }
+    if made.float_activations || weights_only {
+        reporter.note("activations stay in float: the graph holds the quantized weights alone");
+    }
+}

@@ -1,0 +1,271 @@
+//! How good a quantized graph is: it runs beside its float graph, one sample at a time, before it gets its name.
+
+use super::data::{opened, source};
+use super::read;
+use crate::error::{Error, ErrorKind};
+use crate::events::{Reporter, Stage, Unit};
+use crate::job::Job;
+use kvant_container::onnx::{ModelProto, Spill};
+use kvant_onnx::algorithm::{Algorithm, Stage as AlgorithmStage};
+use kvant_onnx::data::{Distribution, Samples, Source};
+use kvant_onnx::evaluation::{
+    Concern, EvaluationError, Loss, Remedy, Report, TensorReport, evaluate, evaluate_outputs, note_scaled, remedies,
+    scaled_tensors, widened,
+};
+use kvant_onnx::recipe::Recipe;
+use kvant_onnx::runtime::RuntimeOptions;
+use kvant_onnx::verify::Saturation;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::ops::ControlFlow;
+
+/// A tenth as many samples are measured on as were calibrated on, but at least so many, if the data have them.
+const LEAST: usize = 32;
+/// Samples on which tensors inside are compared, where outputs are bad.
+const INSIDE: usize = 8;
+/// The worst tensors that are named.
+const WORST: usize = 3;
+
+/// What is measured.
+pub struct Subject<'a> {
+    pub job: &'a Job,
+    pub recipe: &'a Recipe,
+    /// The float graph as it was quantized: simplified, its channels scaled.
+    pub float: &'a ModelProto,
+    pub quantized: &'a ModelProto,
+    /// Whether it is known that ONNX Runtime does not run it on CPUs: it is meant for others.
+    pub elsewhere: bool,
+    /// The SQNR that is asked for.
+    pub least: Option<f64>,
+    pub runtime: &'a RuntimeOptions,
+    pub spill: &'a Spill,
+}
+
+/// Where the samples are from that a graph was measured on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// Behind those that it was calibrated on.
+    HeldOut,
+    /// The same: the data have no others.
+    Calibration,
+    /// It was not calibrated.
+    Given,
+}
+
+/// How good a graph is.
+#[derive(Debug, Serialize)]
+pub struct Quality {
+    /// Samples that it was measured on.
+    pub samples: usize,
+    /// Where they are from.
+    pub samples_from: Origin,
+    /// What ran it.
+    pub engine: String,
+    /// Each output beside that of the float graph.
+    pub outputs: Vec<TensorReport>,
+    /// How often both have the same top class.
+    pub top1_agreement: Option<f64>,
+    /// Why ONNX Runtime does not run it with its graph optimizations.
+    pub optimized_fails: Option<String>,
+    /// Whether nothing else was to run it.
+    #[serde(skip)]
+    pub is_useless: bool,
+    /// What is wrong with it.
+    pub warnings: Vec<String>,
+    /// The most damaged tensors inside, where there are warnings.
+    pub worst_tensors: Vec<TensorReport>,
+    /// What may help.
+    pub suggestions: Vec<Remedy>,
+}
+
+/// What came of measuring.
+#[derive(Debug)]
+pub enum Measured {
+    /// The result.
+    Done(Box<Quality>),
+    /// Why there is nothing to tell.
+    Not(String),
+}
+
+/// Measures. What keeps it from being done is told, and no error: the graph is there.
+///
+/// # Errors
+/// A user who asks to stop.
+pub fn measure(subject: &Subject<'_>, reporter: &Reporter<'_>) -> Result<Measured, Error> {
+    let Some(source) = source(&subject.job.data)? else { return Ok(Measured::Not("there are no data".to_owned())) };
+    match quality(subject, &source, reporter) {
+        Ok(quality) => Ok(Measured::Done(Box::new(quality))),
+        Err(failure) if failure.kind == ErrorKind::Interrupted => Err(failure),
+        Err(failure) => Ok(Measured::Not(failure.message)),
+    }
+}
+
+fn quality(subject: &Subject<'_>, source: &Source, reporter: &Reporter<'_>) -> Result<Quality, Error> {
+    let reference = widened(read(&subject.job.source.model)?).map_err(kvant_onnx::error::QuantizeError::from)?;
+    let (report, origin) = match outputs(subject, &reference, source, reporter) {
+        // An engine may not have the types of the source: those of the simplified graph it ran already.
+        Err(Unmeasured::Evaluation(error)) if error.is_of_reference() => {
+            outputs(subject, subject.float, source, reporter)
+        }
+        other => other,
+    }?;
+    let saturates = Saturation::of(&subject.quantized.graph).is_some();
+    let concerns = Concern::of(&report, saturates, subject.elsewhere);
+    let is_low = subject.least.is_some_and(|least| report.outputs.iter().any(|output| is_below(output, least)));
+    let lost = report.outputs.iter().any(|output| output.much_better_db().is_some());
+    let loss = match report.optimized_fails.as_deref().filter(|_| !subject.elsewhere) {
+        Some(problem) => Loss::Run(problem),
+        None if saturates && lost => Loss::Saturation,
+        None => Loss::None,
+    };
+    let is_useless = matches!(loss, Loss::Run(_));
+    let suggested = || remedies(subject.recipe, subject.float, Some(subject.spill), loss);
+    let (worst_tensors, suggestions) = match (concerns.is_empty() && !is_low, is_useless) {
+        (true, _) => (Vec::new(), Vec::new()),
+        (false, true) => (Vec::new(), suggested()),
+        (false, false) => (worst(subject, source), suggested()),
+    };
+    Ok(Quality {
+        samples: report.samples,
+        samples_from: origin,
+        engine: report.engine,
+        outputs: report.outputs,
+        top1_agreement: report.top1_agreement,
+        is_useless,
+        optimized_fails: report.optimized_fails,
+        warnings: concerns.iter().map(ToString::to_string).collect(),
+        worst_tensors,
+        suggestions,
+    })
+}
+
+/// Why outputs were not compared.
+enum Unmeasured {
+    Evaluation(EvaluationError),
+    Data(Error),
+}
+
+impl From<Unmeasured> for Error {
+    fn from(error: Unmeasured) -> Error {
+        match error {
+            Unmeasured::Evaluation(error) => error.into(),
+            Unmeasured::Data(failure) => failure,
+        }
+    }
+}
+
+fn outputs(
+    subject: &Subject<'_>,
+    reference: &ModelProto,
+    source: &Source,
+    reporter: &Reporter<'_>,
+) -> Result<(Report, Origin), Unmeasured> {
+    let (mut samples, origin) = samples(subject, reference, source).map_err(Unmeasured::Data)?;
+    let all = samples.len() as u64;
+    let progress = reporter.stage(Stage::Evaluation, Unit::Samples);
+    let mut watch = progress.watch();
+    watch(0, all);
+    let mut done = |number: usize| {
+        watch(number as u64, all);
+        match reporter.cancel().is_cancelled() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    let report = evaluate_outputs(reference, subject.quantized, &mut samples, subject.runtime, &mut done);
+    report.map(|report| (report, origin)).map_err(Unmeasured::Evaluation)
+}
+
+/// Samples behind those that ranges come from, where there are any; else the same ones.
+fn samples(subject: &Subject<'_>, graph: &ModelProto, source: &Source) -> Result<(Samples, Origin), Error> {
+    let (data, used) = (&subject.job.data, subject.job.data.num_samples);
+    let calibrated = subject.recipe.needs_data() || subject.recipe.algorithms.need_data();
+    if calibrated && !matches!(source, Source::Random(_)) {
+        let rest = opened(source, data, &graph.graph, None, None)?.behind(used, LEAST.max(used / 10));
+        if let Some(rest) = rest {
+            return Ok((rest, Origin::HeldOut));
+        }
+    }
+    let origin = if calibrated { Origin::Calibration } else { Origin::Given };
+    Ok((opened(source, data, &graph.graph, Some(used), None)?, origin))
+}
+
+/// Notes in a quantized graph which of its tensors are not those of the source, because an algorithm has scaled their channels.
+/// Without data made-up ones show it, where the graph takes any; what cannot be found out is left.
+pub fn note_channels(quantized: &mut ModelProto, subject: &Channels<'_>) {
+    let changes = |algorithm: &Algorithm| algorithm.row().stage == AlgorithmStage::Float;
+    if !subject.recipe.algorithms.iter().any(changes) {
+        return;
+    }
+    let found = || -> Result<Vec<String>, Error> {
+        let reference = widened(read(&subject.job.source.model)?).map_err(kvant_onnx::error::QuantizeError::from)?;
+        let source = source(&subject.job.data)?.unwrap_or(Source::Random(Distribution::Normal));
+        let mut samples = opened(&source, &subject.job.data, &reference.graph, Some(1), None)?;
+        Ok(scaled_tensors(&reference, subject.float, &mut samples, subject.runtime)?)
+    };
+    note_scaled(quantized, &found().unwrap_or_default());
+}
+
+/// What [`note_channels`] compares.
+pub struct Channels<'a> {
+    pub job: &'a Job,
+    pub recipe: &'a Recipe,
+    pub float: &'a ModelProto,
+    pub runtime: &'a RuntimeOptions,
+}
+
+/// The most damaged tensors inside, against the float graph whose channels have the same scales.
+fn worst(subject: &Subject<'_>, source: &Source) -> Vec<TensorReport> {
+    let Ok(mut samples) = opened(source, &subject.job.data, &subject.float.graph, Some(INSIDE), None) else {
+        return Vec::new();
+    };
+    // Here they can be compared.
+    let mut quantized = subject.quantized.clone();
+    note_scaled(&mut quantized, &[]);
+    let found = evaluate(subject.float, &quantized, &mut samples, None, subject.runtime, &mut |_| ());
+    let outputs = |name: &str| subject.float.graph.output.iter().any(|value| value.name() == name);
+    let tensors = found.map_or_else(|_| Vec::new(), |report| report.tensors);
+    tensors.into_iter().filter(|tensor| !outputs(&tensor.name) && tensor.sqnr_db.is_finite()).take(WORST).collect()
+}
+
+impl Measured {
+    /// As data.
+    pub fn object(&self) -> Value {
+        match self {
+            Self::Done(quality) => json!(quality),
+            Self::Not(reason) => json!({ "not_measured": reason }),
+        }
+    }
+
+    /// Whether the worst output reaches an SQNR.
+    ///
+    /// # Errors
+    /// It does not, or nobody knows.
+    pub fn require(&self, least: f64) -> Result<(), String> {
+        let Self::Done(quality) = self else {
+            return Err(format!("--min-sqnr {least}: the SQNR of the outputs is not known"));
+        };
+        if let Some(problem) = quality.optimized_fails.as_ref().filter(|_| quality.is_useless) {
+            return Err(format!("--min-sqnr {least}: onnxruntime fails to run the result: {problem}"));
+        }
+        match quality.outputs.iter().find(|output| is_below(output, least)) {
+            Some(output) => {
+                let better = output.much_better_db().map(|db| format!(" ({db:.2} dB without graph optimizations)"));
+                Err(format!(
+                    "output `{}` has an SQNR of {:.2} dB{}, and --min-sqnr asks for {least}",
+                    output.name,
+                    output.sqnr_db,
+                    better.unwrap_or_default()
+                ))
+            }
+            None if quality.outputs.is_empty() => Err("no output is of floats: --min-sqnr has no SQNR".to_owned()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether an output does not reach an SQNR.
+fn is_below(output: &TensorReport, least: f64) -> bool {
+    output.sqnr_db.is_nan() || output.sqnr_db < least
+}

@@ -1,0 +1,124 @@
+//! Whether ONNX Runtime opens a graph as programs open it, with its graph optimizations: asked in a process of its own, because
+//! the library may crash over a graph, and would take Kvant with it.
+
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind};
+use crate::job::GraphEngine;
+use kvant_onnx::runtime::{RuntimeError, open_file};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// What ONNX Runtime says to a graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opening {
+    /// It opens it; its name and version.
+    Opens(String),
+    /// It does not.
+    Refuses {
+        /// Its name and version.
+        engine: String,
+        /// What it says, or how it ended.
+        problem: String,
+        /// Whether it ended the process and said nothing.
+        is_crash: bool,
+    },
+    /// It could not be asked: the library was not found, or is not wanted.
+    Unknown,
+}
+
+/// The way out where ONNX Runtime crashes over a graph. Measured with 1.31.1 on a vision transformer in float16: of its levels of
+/// optimization the highest alone, which moves convolutions to channels last, does.
+const AFTER_CRASH: &str = "use --no-verify to write it anyway, and open it with fewer optimizations: sessions with graph_optimization_level ORT_ENABLE_EXTENDED, or ORT_DISABLE_ALL, may take it";
+
+impl Opening {
+    /// As data; `null` where nobody was asked.
+    pub fn object(&self) -> Value {
+        match self {
+            Self::Opens(engine) => json!({ "engine": engine, "opens": true }),
+            Self::Refuses { engine, problem, .. } => json!({ "engine": engine, "opens": false, "problem": problem }),
+            Self::Unknown => Value::Null,
+        }
+    }
+}
+
+/// Asks the library that is named, else the one that is found.
+pub fn ask(model: &Path, engine: &GraphEngine) -> Opening {
+    let Some(program) = &engine.prober else { return Opening::Unknown };
+    let mut command = Command::new(program);
+    command.arg("open-graph").arg(model).arg("--json");
+    if let Some(library) = &engine.library {
+        command.arg("--runtime-library").arg(library);
+    }
+    match command.stdin(Stdio::null()).stderr(Stdio::null()).output() {
+        Ok(output) => answer(&output),
+        Err(_) => Opening::Unknown,
+    }
+}
+
+/// What the process said; one that said nothing has crashed.
+fn answer(output: &Output) -> Opening {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let said: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+    match said {
+        Some(said) => match (text(&said["engine"]), text(&said["problem"])) {
+            (Some(engine), Some(problem)) => Opening::Refuses { engine, problem, is_crash: false },
+            (Some(engine), None) => Opening::Opens(engine),
+            _ => Opening::Unknown,
+        },
+        None => {
+            let problem = format!("it ended the process that opened the graph ({})", output.status);
+            Opening::Refuses { engine: "onnxruntime".to_owned(), problem, is_crash: true }
+        }
+    }
+}
+
+/// Refuses a graph that was written and that ONNX Runtime does not open.
+///
+/// # Errors
+/// Says why; a user who asks to stop.
+pub fn accept(model: &Path, engine: &GraphEngine, cancel: &CancelToken) -> Result<Opening, Error> {
+    let opening = ask(model, engine);
+    // Ctrl-C in a terminal ends the process that was asked, too.
+    if cancel.is_cancelled() {
+        return Err(kvant_container::Error::Cancelled.into());
+    }
+    match opening {
+        Opening::Refuses { engine, problem, is_crash } => {
+            let failure = Error::new(ErrorKind::Invalid, format!("{engine} does not open the result: {problem}"));
+            let hint = if is_crash { AFTER_CRASH } else { "use --no-verify to write it anyway" };
+            Err(failure.with_hint(Some(hint.to_owned())))
+        }
+        opening => Ok(opening),
+    }
+}
+
+/// Opens a graph in this process, which ONNX Runtime may crash.
+pub fn open(model: &Path, library: Option<&Path>) -> Opening {
+    match open_file(model, library) {
+        Ok(engine) => Opening::Opens(engine),
+        Err(RuntimeError::Load { engine, problem }) => Opening::Refuses { engine, problem, is_crash: false },
+        Err(_) => Opening::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn a_process_that_says_nothing_has_crashed() {
+        let said = |text: &str| answer(&Output { status: ExitStatus::default(), stdout: text.into(), stderr: vec![] });
+        for opening in [
+            Opening::Opens("onnxruntime 1.31".to_owned()),
+            Opening::Refuses { engine: "onnxruntime 1.31".to_owned(), problem: "no".to_owned(), is_crash: false },
+            Opening::Unknown,
+        ] {
+            assert_eq!(said(&opening.object().to_string()), opening);
+        }
+        assert!(
+            matches!(said(""), Opening::Refuses { problem, is_crash: true, .. } if problem.contains("ended the process"))
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! Plans a graph: what would become of every tensor.
+
+use super::{read, recipe};
+use crate::error::Error;
+use crate::job::Job;
+use kvant_onnx::calibration::sessions;
+use kvant_onnx::cost::Cost;
+use kvant_onnx::count::Counts;
+use kvant_onnx::quantize::{Prepared, prepare};
+use kvant_onnx::settings::Resolved;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Plans a job.
+///
+/// # Errors
+/// Whatever [`run`](super::quantize::run) would refuse before it reads data.
+pub fn plan(job: &Job) -> Result<GraphPlan, Error> {
+    let Resolved { recipe, passes } = recipe::recipe(job)?;
+    let prepared = prepare(read(&job.source.model)?, recipe, &passes, None)?;
+    let samples = job.data.num_samples;
+    let cost = Cost::of(&prepared, sessions(Some(job.limits.threads())).min(samples));
+    Ok(GraphPlan { model: job.source.model.clone(), prepared, cost, samples })
+}
+
+/// What quantizing a graph would do.
+pub struct GraphPlan {
+    /// The source.
+    pub model: PathBuf,
+    /// The graph with its passes run and its pairs placed.
+    pub prepared: Prepared,
+    /// What the run would take.
+    pub cost: Cost,
+    /// Samples to calibrate on, if there are as many.
+    pub samples: usize,
+}
+
+impl GraphPlan {
+    /// One line for each quantized tensor: role, name, type, what its scale is of.
+    pub fn rows(&self) -> Vec<[String; 4]> {
+        let placement = &self.prepared.placement;
+        let activations = placement.activations.iter().map(|(name, a)| {
+            let channels = a.channels.map_or_else(String::new, |c| format!(", per channel of axis {}", c.axis));
+            let own = || format!("{}{channels}", a.scheme.method);
+            let scale = a.provider.as_ref().map_or_else(own, |p| format!("that of {p}"));
+            ["activation".to_owned(), name.clone(), a.scheme.element.to_string(), scale]
+        });
+        let weights = placement.weights.iter().map(|(name, w)| {
+            let scale = w.axis.map_or_else(|| "per tensor".to_owned(), |axis| format!("per channel of axis {axis}"));
+            ["weight".to_owned(), name.clone(), w.scheme.element.to_string(), scale]
+        });
+        let biases = placement.biases.iter().map(|(name, b)| {
+            ["bias".to_owned(), name.clone(), b.element.to_string(), format!("{} times {}", b.input, b.weight)]
+        });
+        activations.chain(weights).chain(biases).collect()
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let prepared = &self.prepared;
+        let counts = Counts::of(prepared);
+        let tensors = self
+            .rows()
+            .into_iter()
+            .map(|[role, name, element, scale]| json!({"role": role, "name": name, "dtype": element, "scale": scale}));
+        let skipped = prepared.placement.skipped.iter().map(|s| json!({"node": s.node, "reason": s.reason}));
+        let passes =
+            prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(name, n)| json!({"pass": name, "rewrites": n}));
+        json!({
+            "model": self.model.display().to_string(),
+            "format": "onnx",
+            "nodes": counts.nodes,
+            "quantized_nodes": counts.quantized_nodes,
+            "quantized_tensors": counts.quantized_tensors,
+            "is_estimate": prepared.is_estimate(),
+            "needs_data": prepared.needs_data(),
+            "cost": self.cost,
+            "passes": passes.collect::<Vec<_>>(),
+            "notices": prepared.notices(),
+            "tensors": tensors.collect::<Vec<_>>(),
+            "left_in_float": skipped.collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,256 @@
+//! Quantizes a graph.
+
+use super::data::calibration;
+use super::measure::{Channels, Measured, Subject, measure, note_channels};
+use super::opening::{self, Opening};
+use super::staged::Staged;
+use super::verify::accept;
+use super::{read, recipe};
+use crate::cancel::CancelToken;
+use crate::delivery::claim;
+use crate::error::{Error, ErrorKind};
+use crate::events::{Reporter, Stage, Unit};
+use crate::job::{Job, SourceKind};
+use crate::json::versioned;
+use crate::outputs::{full_path, refuse_existing, refuse_stray_data};
+use crate::report::Report as JobReport;
+use crate::text::printable;
+use kvant_container::onnx::{Spill, external_files, sync_written};
+use kvant_container::{directory_of, write_file};
+use kvant_onnx::algorithm::Data;
+use kvant_onnx::calibration::{Observation, observe};
+use kvant_onnx::data::Samples;
+use kvant_onnx::quantize::{Prepared, prepare};
+use kvant_onnx::report::Report;
+use kvant_onnx::runtime::{RuntimeChoice, RuntimeOptions};
+use kvant_onnx::settings::Resolved;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// Quantizes a graph.
+///
+/// # Errors
+/// Whatever can be refused, before data are read; then what the data, the engine or the system say, and a result below the least
+/// SQNR, whose report the error carries.
+pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error> {
+    let begun = Instant::now();
+    let (sinks, commit) = (&job.sinks, job.sinks.commit);
+    let output = sinks.output.as_deref().ok_or_else(no_output)?;
+    check_output(output, commit.overwrite)?;
+    reporter.started();
+    let cancelled = reporter.cancel().flag();
+    // There is nothing to resume here, but two runs at once would replace each other's graph.
+    let _claim = claim(output, &sinks.settings, commit)?;
+    let spill = Spill::new(directory_of(output))?.cancelled_by(cancelled.clone());
+    let least = job.limits.quality.min_sqnr;
+    check_measurable(job)?;
+    let mut prepared = plan(job, &spill)?;
+    reporter.notes(prepared.notices());
+    let mut samples = samples(job, &prepared, reporter)?;
+    let pool = job.limits.pool()?;
+    pool.install(|| prepared.check_weights())?;
+    let runtime = job.limits.runtime();
+    let mut quiet = |_, _| {};
+    let mut seen = data(samples.as_mut(), &runtime, cancelled, &mut quiet);
+    pool.install(|| prepared.transform(seen.as_mut(), Some(&spill)))?;
+    let (float, recipe) = (prepared.model.clone(), prepared.recipe.clone());
+    let mut observation = prepared.observation();
+    let engine = calibrate(&prepared, &mut observation, seen.as_mut(), reporter)?;
+    let (mut quantized, report) = {
+        let progress = reporter.stage(Stage::Algorithms, Unit::Layers);
+        let mut watch = progress.watch();
+        let mut seen = data(samples.as_mut(), &runtime, cancelled, &mut watch);
+        pool.install(|| prepared.finish(&observation, seen.as_mut(), Some(&spill)))?
+    };
+    let runs = commit.no_verify || accept(&quantized, output)?;
+    let channels = Channels { job, recipe: &recipe, float: &float, runtime: &runtime };
+    pool.install(|| note_channels(&mut quantized, &channels));
+    let staged = Staged::write(quantized, output, sinks.external_data, reporter.cancel())?;
+    let opening = open(job, &staged, runs, reporter.cancel())?;
+    let quality = {
+        let quantized = read(staged.path())?;
+        let subject = Subject {
+            job,
+            recipe: &recipe,
+            float: &float,
+            quantized: &quantized,
+            elsewhere: !kvant_onnx::verify::runs(&kvant_onnx::verify::verify(&quantized)),
+            least,
+            runtime: &runtime,
+            spill: &spill,
+        };
+        match commit.no_verify && least.is_none() {
+            true => Measured::Not("--no-verify is given".to_owned()),
+            false => pool.install(|| measure(&subject, reporter))?,
+        }
+    };
+    let refused = least.and_then(|least| quality.require(least).err());
+    let made = GraphReport {
+        output: refused.is_none().then(|| full_path(output)),
+        source_bytes: model_size(&job.source.model),
+        output_bytes: model_size(staged.path()),
+        engine,
+        report,
+        opening,
+        quality,
+        seconds: begun.elapsed().as_secs_f64(),
+    };
+    if refused.is_none() {
+        // Hours may have passed since the first look.
+        check_output(output, commit.overwrite)?;
+    }
+    // Before the graph has its name: a report that cannot be written leaves nothing.
+    if let Some(path) = &sinks.report {
+        refuse_existing(path, commit.overwrite)?;
+        made.write(path)?;
+    }
+    if let Some(problem) = refused {
+        let message = format!("{problem}: {} is not written", printable(&output.to_string_lossy()));
+        let hint = "try one of the options above, or a lower --min-sqnr";
+        let error = Error::new(ErrorKind::Unfit, message).with_hint(Some(hint.to_owned()));
+        return Err(error.with_report(JobReport::Graph(Box::new(made))));
+    }
+    staged.persist(output)?;
+    if commit.sync {
+        sync_written(output)?;
+    }
+    Ok(Box::new(made))
+}
+
+/// Refuses to promise an SQNR of which nothing would be known.
+fn check_measurable(job: &Job) -> Result<(), Error> {
+    if job.limits.quality.min_sqnr.is_none() || !job.data.files.is_empty() {
+        return Ok(());
+    }
+    let failure = Error::new(ErrorKind::Usage, "--min-sqnr needs samples to measure the result on");
+    Err(failure.with_hint(Some("give some with --data".to_owned())))
+}
+
+/// Opens the graph in ONNX Runtime, where that should run it: not with `--runtime rten`, nor where it is known that it does not.
+///
+/// # Errors
+/// ONNX Runtime refuses it.
+fn open(job: &Job, staged: &Staged, runs: bool, cancel: &CancelToken) -> Result<Opening, Error> {
+    let engine = &job.limits.engine;
+    if job.sinks.commit.no_verify || !runs || engine.choice == RuntimeChoice::Rten {
+        return Ok(Opening::Unknown);
+    }
+    opening::accept(staged.path(), engine, cancel)
+}
+
+pub(super) fn no_output() -> Error {
+    Error::new(ErrorKind::Usage, "no output file is given")
+        .with_hint(Some("give one with -o, e.g. -o model.int8.onnx".to_owned()))
+}
+
+/// Refuses an output that exists, or that is no file to be.
+pub fn check_output(output: &Path, overwrite: bool) -> Result<(), Error> {
+    let shown = printable(&output.to_string_lossy());
+    let usage = |message: String, hint: &str| Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned()));
+    if SourceKind::of(output) != SourceKind::Graph {
+        return Err(usage(format!("{shown} is no name of an ONNX graph"), "end it with .onnx"));
+    }
+    if output.is_dir() {
+        return Err(usage(format!("{shown} is a directory"), "name a file in it"));
+    }
+    if output.exists() && !output.is_file() {
+        return Err(usage(format!("{shown} is no regular file"), "choose another name with -o"));
+    }
+    refuse_existing(output, overwrite)?;
+    refuse_stray_data(output)
+}
+
+fn plan(job: &Job, spill: &Spill) -> Result<Prepared, Error> {
+    let Resolved { recipe, passes } = recipe::recipe(job)?;
+    let model = read(&job.source.model)?;
+    Ok(job.limits.pool()?.install(|| prepare(model, recipe, &passes, Some(spill)))?)
+}
+
+/// Opens the data; `None` where nothing depends on them.
+fn samples(job: &Job, prepared: &Prepared, reporter: &Reporter<'_>) -> Result<Option<Samples>, Error> {
+    if !prepared.needs_data() {
+        if !job.data.files.is_empty() {
+            reporter.note("this recipe does not need calibration data: the result is measured on them");
+        }
+        return Ok(None);
+    }
+    let (samples, _) = calibration(job, &prepared.model.graph, reporter)?;
+    Ok(Some(samples))
+}
+
+/// What algorithms see, where there are data.
+fn data<'a>(
+    samples: Option<&'a mut Samples>,
+    runtime: &RuntimeOptions,
+    cancelled: &'a AtomicBool,
+    progress: &'a mut (dyn FnMut(u64, u64) + Send),
+) -> Option<Data<'a>> {
+    samples.map(|samples| Data { samples, runtime: runtime.clone(), cancelled, progress })
+}
+
+/// Runs the float model over the data. Returns the engine, none where no range depends on data.
+fn calibrate(
+    prepared: &Prepared,
+    observation: &mut Observation,
+    data: Option<&mut Data<'_>>,
+    reporter: &Reporter<'_>,
+) -> Result<Option<String>, Error> {
+    let Some(data) = data.filter(|_| !observation.tensors().is_empty()) else { return Ok(None) };
+    let progress = reporter.stage(Stage::Calibration, Unit::Samples);
+    let mut watch = progress.watch();
+    let (model, runtime) = (&prepared.model, &data.runtime);
+    Ok(Some(observe(model, observation, data.samples, runtime, &mut watch, data.cancelled)?))
+}
+
+/// What quantizing a graph made.
+pub struct GraphReport {
+    /// The graph; `None` where the result was rejected.
+    pub output: Option<PathBuf>,
+    /// Bytes of the source's files.
+    pub source_bytes: u64,
+    /// Bytes of the result's files.
+    pub output_bytes: u64,
+    /// What the float model was run with; `None` where no range depends on data.
+    pub engine: Option<String>,
+    /// What became of tensors.
+    pub report: Report,
+    /// Whether ONNX Runtime opens the result.
+    pub opening: Opening,
+    /// How good the result is.
+    pub quality: Measured,
+    /// How long the run took.
+    pub seconds: f64,
+}
+
+/// Bytes of a model: its file, and those that its tensors lie in.
+pub(super) fn model_size(path: &Path) -> u64 {
+    let external = external_files(path).unwrap_or_default();
+    let files = std::iter::once(path).chain(external.iter().map(PathBuf::as_path));
+    files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+}
+
+impl GraphReport {
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "output": self.output.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            "format": "onnx",
+            "source_bytes": self.source_bytes,
+            "output_bytes": self.output_bytes,
+            "seconds": self.seconds,
+            "engine": self.engine,
+            "report": self.report,
+            "onnxruntime": self.opening.object(),
+            "quality": self.quality.object(),
+        })
+    }
+
+    /// Writes the object that `--json` prints to a file.
+    fn write(&self, path: &Path) -> Result<(), Error> {
+        let text = serde_json::to_string_pretty(&versioned("quantize", self.to_json()))
+            .map_err(|e| Error::internal(e.to_string()))?;
+        let shown = printable(&path.to_string_lossy()).to_string();
+        write_file(path, (text + "\n").as_bytes()).map_err(|e| Error::system(format!("cannot write {shown}: {e}")))
+    }
+}

@@ -1,0 +1,98 @@
+//! From a job to the recipe of an ONNX graph.
+
+use super::refuse_idle_library;
+use crate::error::{Error, ErrorKind};
+use crate::job::Job;
+use crate::{first_given, gguf};
+use kvant_onnx::settings::{OverrideText, Resolved, Settings};
+
+/// The recipe that a preset, a file and options make together, and the passes that go with it.
+///
+/// # Errors
+/// A preset or type that does not exist, a file that is none, options that contradict each other or belong to checkpoints.
+pub fn recipe(job: &Job) -> Result<Resolved, Error> {
+    Ok(settings(job)?.resolve()?)
+}
+
+/// What is said: options, then the file.
+///
+/// # Errors
+/// Options that belong to checkpoints, a file that is no recipe.
+pub fn settings(job: &Job) -> Result<Settings, Error> {
+    refuse_foreign(job)?;
+    refuse_idle_library(&job.limits.engine)?;
+    let said = options(job);
+    match &job.recipe.file {
+        Some(file) => Ok(said.over(Settings::read(file)?)),
+        None => Ok(said),
+    }
+}
+
+/// Refuses what only checkpoints have, so that no option is silently without effect.
+fn refuse_foreign(job: &Job) -> Result<(), Error> {
+    let foreign = [
+        (!job.sinks.formats.is_empty(), "--format"),
+        (!job.source.adapters.is_empty(), "--lora"),
+        (job.recipe.pack_method.is_some(), "--pack-method"),
+        (job.recipe.kv_cache.is_some(), "--kv-cache"),
+        (job.recipe.attention.is_some(), "--attention"),
+        (job.data.seq_len.is_some(), "--seq-len"),
+        (job.data.packing.is_some(), "--packing"),
+        (job.data.column.is_some(), "--column"),
+        (job.data.shuffle, "--shuffle"),
+        (job.sinks.max_shard_size.is_some(), "--max-shard-size"),
+        (job.recipe.no_keep_defaults, "--no-keep-defaults"),
+        (job.recipe.min_kv_scale.is_some(), "--min-kv-scale"),
+        (job.recipe.kv_cache_post_rope, "--kv-cache-post-rope"),
+        (job.recipe.requantize, "--requantize"),
+    ];
+    match first_given(&foreign).or_else(|| gguf::setting(job)) {
+        Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} does not apply to an ONNX graph"))
+            .with_hint(Some("`kvant quantize --help` lists what ONNX graphs have".to_owned()))),
+        None => Ok(()),
+    }
+}
+
+/// A switch that is on, or nothing said.
+fn on(flag: bool) -> Option<bool> {
+    flag.then_some(true)
+}
+
+fn options(job: &Job) -> Settings {
+    let (recipe, graph) = (&job.recipe, &job.recipe.graph);
+    let overrides = recipe.overrides.iter();
+    Settings {
+        version: None,
+        preset: recipe.scheme.clone(),
+        weights_only: on(recipe.weights_only),
+        activation: graph.activation,
+        weight: graph.weight,
+        symmetric: graph.symmetric,
+        per_channel: on(graph.per_channel),
+        per_channel_activations: on(graph.per_channel_activations),
+        algorithm: algorithms(job),
+        reduce_range: on(graph.reduce_range),
+        calibration_method: graph.calibration_method,
+        weight_method: graph.weight_method,
+        percentile: graph.percentile,
+        bias: graph.bias,
+        form: graph.form,
+        layout: graph.layout,
+        boundary: graph.boundary,
+        op_types: graph.op_types.clone(),
+        more_op_types: graph.more_op_types.clone(),
+        exclude_op_types: graph.exclude_op_types.clone(),
+        nodes: graph.nodes.clone(),
+        exclude: recipe.exclude.clone(),
+        exclude_subgraph: graph.exclude_subgraph.iter().map(ToString::to_string).collect(),
+        enable_pass: graph.enable_pass.clone(),
+        disable_pass: graph.disable_pass.clone(),
+        overrides: overrides.map(|o| OverrideText { tensors: o.layers.clone(), scheme: o.scheme.clone() }).collect(),
+    }
+}
+
+/// Equalization is one of them.
+fn algorithms(job: &Job) -> Vec<String> {
+    let equalize = job.recipe.graph.equalize.then(|| "cle".to_owned());
+    equalize.into_iter().chain(job.recipe.algorithm.iter().cloned()).collect()
+}

@@ -1,0 +1,129 @@
+//! Whether a graph runs, and whether its quantization is sane.
+
+use super::opening::{self, Opening};
+use crate::error::{Error, ErrorKind};
+use crate::verify::{Verification, failing};
+use kvant_container::onnx::ModelProto;
+use kvant_llm::verify::{Loader, loaders};
+use kvant_onnx::verify::fails_in_a_run;
+use kvant_quant::finding::{Finding, Severity};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// The layout in the table of loaders.
+const LAYOUT: &str = "onnx";
+
+/// Verifies a graph.
+///
+/// # Errors
+/// Whatever keeps it from being read.
+pub fn run(request: &Verification) -> Result<GraphVerdict, Error> {
+    let (nodes, mut findings, fails) = match kvant_container::onnx::read(&request.model) {
+        Ok(model) => (model.graph.node.len(), kvant_onnx::verify::verify(&model), fails_in_a_run(&model)),
+        Err(error) => (0, vec![kvant_onnx::verify::unread(error)?], false),
+    };
+    // A file that cannot be read is not given to a library that may crash over it.
+    let opening = if nodes == 0 { Opening::Unknown } else { opening::ask(&request.model, &request.engine) };
+    refusal(&opening, &request.model, &mut findings);
+    let runs = !fails && runs(&opening, &findings);
+    let loader = loaders().iter().find(|loader| request.loader.as_ref() == Some(&loader.id));
+    Ok(GraphVerdict { model: request.model.clone(), nodes, findings, opening, runs, loader })
+}
+
+/// What was found of a graph.
+pub struct GraphVerdict {
+    /// The graph.
+    pub model: PathBuf,
+    /// Its nodes.
+    pub nodes: usize,
+    /// What the checks found.
+    pub findings: Vec<Finding>,
+    /// What ONNX Runtime says.
+    pub opening: Opening,
+    /// Whether ONNX Runtime runs it, as far as is known.
+    pub runs: bool,
+    loader: Option<&'static Loader>,
+}
+
+impl GraphVerdict {
+    /// Whether it passes: all checks, or where one loader alone is asked for, that loader.
+    pub fn passes(&self) -> bool {
+        match self.loader {
+            Some(loader) => reads_graphs(loader) && self.runs,
+            None => self.findings.iter().all(|finding| finding.severity != Severity::Error),
+        }
+    }
+
+    /// Why it does not pass.
+    pub fn problem(&self) -> String {
+        let path = self.model.display().to_string();
+        match self.loader {
+            Some(loader) if !reads_graphs(loader) => format!("{} does not read ONNX graphs", loader.name),
+            Some(loader) => match self.findings.first() {
+                Some(first) => format!("{path} does not run in {}: {}: {}", loader.name, first.place, first.reason),
+                None => format!("{path} does not run in {}", loader.name),
+            },
+            None => failing(&path, &self.findings),
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "model": self.model.display().to_string(),
+            "passes": self.passes(),
+            "method": LAYOUT,
+            "nodes": self.nodes,
+            "findings": self.findings,
+            "loaders": verdicts(self.runs),
+            "onnxruntime": self.opening.object(),
+        })
+    }
+}
+
+/// What ONNX Runtime says to a graph, or the rules where it is not there.
+fn runs(opening: &Opening, findings: &[Finding]) -> bool {
+    match opening {
+        Opening::Opens(_) => true,
+        Opening::Refuses { .. } => false,
+        Opening::Unknown => kvant_onnx::verify::runs(findings),
+    }
+}
+
+/// Adds what ONNX Runtime refuses and no rule has found. What the rules explain may run elsewhere, and is told once.
+fn refusal(opening: &Opening, model: &Path, findings: &mut Vec<Finding>) {
+    let Opening::Refuses { engine, problem, .. } = opening else { return };
+    if !kvant_onnx::verify::runs(findings) {
+        return;
+    }
+    let (place, reason) = (model.display().to_string(), format!("{engine} does not open it: {problem}"));
+    let hint = Some("quantize it again with other options; report it if Kvant has made it".to_owned());
+    findings.insert(0, Finding { check: "opening", severity: Severity::Error, place, reason, hint });
+}
+
+/// Refuses to give a graph its name that does not pass. Whether ONNX Runtime runs it, as far as is known.
+///
+/// # Errors
+/// What is wrong with it, and how to have it all the same.
+pub fn accept(model: &ModelProto, output: &Path) -> Result<bool, Error> {
+    let found = kvant_onnx::verify::verify(model);
+    if found.iter().all(|finding| finding.severity != Severity::Error) {
+        return Ok(kvant_onnx::verify::runs(&found));
+    }
+    let failure = Error::new(ErrorKind::Invalid, failing(&output.display().to_string(), &found));
+    Err(failure.with_hint(Some("use --no-verify to write it anyway".to_owned())))
+}
+
+fn reads_graphs(loader: &Loader) -> bool {
+    loader.layout.iter().any(|layout| layout.method == LAYOUT)
+}
+
+fn verdicts(runs: bool) -> Vec<Value> {
+    let verdict = |loader: &Loader| {
+        let loads = if reads_graphs(loader) && runs { "yes" } else { "no" };
+        json!({
+            "id": loader.id, "loader": loader.name, "version": loader.version, "loads": loads,
+            "needs": null, "reasons": [], "slow": [], "tensor_parallel": [],
+        })
+    };
+    loaders().iter().map(verdict).collect()
+}

@@ -1,0 +1,362 @@
+//! Where the outputs of one quantization go: a checkpoint, checkpoints in further layouts that are made of its codes, a GGUF file
+//! of them, a graph.
+//! Not how each is made.
+
+mod name;
+mod paths;
+mod record;
+
+pub use name::{OutputKind, check_name, full_path, tell_of_name};
+pub use paths::{
+    check_conversion, check_job, check_sensitivity, follow, refuse_existing, refuse_missing, refuse_stray_data,
+};
+
+use crate::checkpoint::convert::{self, Further};
+use crate::checkpoint::plan::Cost;
+use crate::checkpoint::planning::Planned;
+use crate::delivery::{Delivery, check_runs, claim};
+use crate::error::{Error, ErrorKind};
+use crate::events::Reporter;
+use crate::gguf;
+use crate::job::{self, Format, Job};
+use crate::onnx::decoder::{Graph, Task};
+use crate::onnx::quantize::check_output;
+use crate::text::printable;
+use kvant_container::onnx::external_data_path;
+use kvant_container::{Durability, directory_of};
+use kvant_llm::conversion::Target;
+use kvant_llm::engine::{self, Claim, Deliverable, OutputError, Placed, is_recorded, record_files};
+use kvant_llm::export::Export;
+use kvant_llm::forward::Decoder;
+use kvant_llm::gguf::{Accepted, GgufPlan};
+use kvant_llm::plan::Plan;
+use kvant_llm::recipe::MAX_SHARD_SIZE;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every output of a run.
+pub struct Outputs<'a> {
+    job: &'a Job,
+    /// What the user has named, and what is written there.
+    output: PathBuf,
+    kind: OutputKind,
+    /// What is quantized.
+    checkpoint: PathBuf,
+    /// What is converted from it.
+    others: Vec<(Export, PathBuf)>,
+    /// A GGUF file of its codes.
+    file: Option<PathBuf>,
+    /// A graph that is made of it.
+    graph: Option<PathBuf>,
+}
+
+/// What a run made.
+pub struct Delivered {
+    /// The first output.
+    pub main: Output,
+    /// The others.
+    pub also: Vec<Output>,
+}
+
+impl Delivered {
+    /// Every output, the first one first.
+    pub fn all(&self) -> impl Iterator<Item = &Output> {
+        std::iter::once(&self.main).chain(&self.also)
+    }
+}
+
+/// One of the outputs.
+pub struct Output {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its format.
+    pub format: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Bits that a weight takes on average where there are codes.
+    pub bits_per_weight: f64,
+    /// Who loads it.
+    pub loaders: Vec<&'static str>,
+}
+
+impl<'a> Outputs<'a> {
+    /// One output, or one for each format in a directory. Files and graphs without a checkpoint among the formats are made of one
+    /// beside them, which does not stay.
+    pub fn of(job: &'a Job, output: &Path) -> Outputs<'a> {
+        let sinks = &job.sinks;
+        let alone = sinks.formats.len() < 2;
+        let place = |format: Format| if alone { output.to_owned() } else { output.join(format.name()) };
+        let single = |format: Format, name: &str| if alone { output.to_owned() } else { place(format).join(name) };
+        let file = sinks.wants_gguf().then(|| single(Format::Export(Export::Gguf), "model.gguf"));
+        let graph = sinks.wants_graph().then(|| single(Format::Onnx, "model.onnx"));
+        let exports = sinks.checkpoints();
+        let checkpoint = match exports.first() {
+            Some(first) => place(Format::Export(*first)),
+            None if file.is_some() || graph.is_some() => beside(output),
+            None => output.to_owned(),
+        };
+        let others = exports.iter().skip(1).map(|export| (*export, place(Format::Export(*export)))).collect();
+        let kind = match (alone, &file, &graph) {
+            (true, Some(_), _) => OutputKind::Gguf,
+            (true, _, Some(_)) => OutputKind::Graph,
+            _ => OutputKind::Directory,
+        };
+        Outputs { job, output: output.to_owned(), kind, checkpoint, others, file, graph }
+    }
+
+    /// Where the checkpoint goes that all others are made of.
+    pub fn checkpoint(&self) -> &Path {
+        &self.checkpoint
+    }
+
+    /// Where a GGUF file goes.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Whether nobody asked for the checkpoint.
+    fn is_passing(&self) -> bool {
+        (self.file.is_some() || self.graph.is_some()) && self.job.sinks.checkpoints().is_empty()
+    }
+
+    /// Every output, with the checkpoint that all others are made of first.
+    fn targets(&self) -> impl Iterator<Item = &Path> {
+        let others = self.others.iter().map(|(_, path)| path.as_path());
+        std::iter::once(self.checkpoint.as_path()).chain(others).chain(self.single_files())
+    }
+
+    /// Takes hold of the checkpoint before the work. Where unfinished work is to be discarded, that of all outputs is.
+    ///
+    /// # Errors
+    /// Another run's work; the system's.
+    pub fn claim(&self) -> Result<Claim, Error> {
+        if self.job.sinks.commit.restart {
+            let discard = |target: &Path| Claim::discard(target, self.is_passing() && target == self.checkpoint);
+            self.targets().try_for_each(discard)?;
+        }
+        Ok(Claim::take(&self.checkpoint, &self.job.sinks.settings)?)
+    }
+
+    /// The file and the graph.
+    fn single_files(&self) -> impl Iterator<Item = &Path> {
+        self.file.iter().chain(&self.graph).map(PathBuf::as_path)
+    }
+
+    /// Refuses what cannot become an output, without touching anything.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn check(&self, planned: &Planned) -> Result<(), Error> {
+        check_name(&self.output, self.kind, "--format")?;
+        check_runs(self.targets(), &self.job.sinks.settings, self.job.sinks.commit)?;
+        let (source, overwrite, plan) =
+            (self.job.source.model.as_path(), self.job.sinks.commit.overwrite, &planned.plan);
+        if let Some((file, codes)) = self.file.as_ref().zip(planned.file.as_ref()) {
+            // It is made last: before the checkpoint is whole none that is there can be its own.
+            match engine::Output::is_made(plan, &self.checkpoint)? {
+                true => engine::Output::check_all(codes, source, std::slice::from_ref(file), overwrite)?,
+                false => engine::Output::check(codes, source, file, overwrite)?,
+            }
+            self.refuse_unrecorded(file)?;
+        }
+        let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
+        engine::Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), overwrite)?;
+        self.check_graph()?;
+        if self.is_passing() && plan.needs_calibration() {
+            let overwrite = self.job.sinks.commit.overwrite || engine::Output::is_made(plan, &self.checkpoint)?;
+            self.single_files().try_for_each(|output| record::check(output, overwrite))?;
+        }
+        self.check_room(planned)
+    }
+
+    fn check_graph(&self) -> Result<(), Error> {
+        let Some(graph) = &self.graph else { return Ok(()) };
+        check_output(graph, self.job.sinks.commit.overwrite)?;
+        self.refuse_unrecorded(graph)
+    }
+
+    /// Where the user has named a directory for several formats, a file in it is replaced only if Kvant wrote it.
+    fn refuse_unrecorded(&self, file: &Path) -> Result<(), Error> {
+        if !self.has_folders() || !file.exists() || is_recorded(file) || engine::Output::is_unacknowledged(file)? {
+            return Ok(());
+        }
+        let message =
+            format!("{} was changed since Kvant wrote it, or is not Kvant's", printable(&file.to_string_lossy()));
+        let hint = "move it away, or choose another directory with -o";
+        Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())))
+    }
+
+    /// Whether the output is a directory with a folder for each of several formats.
+    fn has_folders(&self) -> bool {
+        self.job.sinks.formats.len() > 1
+    }
+
+    /// Notes a file in such a folder as written by Kvant.
+    fn record(&self, file: &Path) -> Result<(), Error> {
+        if !self.has_folders() {
+            return Ok(());
+        }
+        let durability = if self.job.sinks.commit.sync { Durability::Disk } else { Durability::Process };
+        let data = external_data_path(file);
+        let files = std::iter::once(file).chain(data.exists().then_some(data.as_path()));
+        Ok(record_files(directory_of(file), files, durability)?)
+    }
+
+    /// Asks for room for all outputs and the activations between blocks together; a graph is about as large as the checkpoint.
+    fn check_room(&self, planned: &Planned) -> Result<(), Error> {
+        let plan: &dyn Deliverable = &planned.plan;
+        let others = self.others.iter().map(|(_, path)| path).chain(&self.graph);
+        let all = std::iter::once(&self.checkpoint).chain(others).map(|path| (plan, path.as_path()));
+        let file = self.file().zip(planned.file.as_ref()).map(|(path, codes)| (codes as &dyn Deliverable, path));
+        let cost = Cost::of(self.job, &planned.plan).estimate;
+        let activations = [(self.checkpoint.as_path(), cost.map_or(0, |cost| cost.disk))];
+        Ok(engine::Output::check_room(&all.chain(file).collect::<Vec<_>>(), &activations)?)
+    }
+
+    /// Refuses further outputs that are of another plan, before anything is done for this one: they are made last, so that none
+    /// can be its own unless the first is whole.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn check_others(&self, plan: &Plan) -> Result<(), Error> {
+        if engine::Output::is_made(plan, &self.checkpoint)? {
+            return Ok(());
+        }
+        let (source, overwrite) = (&self.job.source.model, self.job.sinks.commit.overwrite);
+        self.others.iter().try_for_each(|(_, path)| Ok(engine::Output::check(plan, source, path, overwrite)?))
+    }
+
+    /// Makes all other outputs of the first. Until the end a rerun finds each that is whole done.
+    ///
+    /// # Errors
+    /// See `kvant convert`.
+    pub fn deliver(&self, plan: &Plan, first: Placed, reporter: &Reporter<'_>) -> Result<Delivered, Error> {
+        let kept = self.is_passing().then(|| first.path().to_owned());
+        let delivered = self.deliver_all(plan, first, reporter);
+        delivered.map_err(|failure| match kept.filter(|kept| kept.exists()) {
+            Some(kept) => with_kept(failure, &kept),
+            None => failure,
+        })
+    }
+
+    fn deliver_all(&self, plan: &Plan, first: Placed, reporter: &Reporter<'_>) -> Result<Delivered, Error> {
+        let convert = |(export, output): &(Export, PathBuf)| self.converted(first.path(), *export, output, reporter);
+        let others = self.others.iter().map(convert).collect::<Result<Vec<_>, _>>()?;
+        let file = self.file().map(|file| self.write_file(first.path(), file, reporter)).transpose()?;
+        let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, reporter));
+        let graph = graph.transpose()?.zip(self.graph.clone());
+        self.single_files().try_for_each(|file| self.record(file))?;
+        let of_plan = |path: PathBuf, plan: &Plan| Output {
+            path,
+            format: plan.export.row().name,
+            bytes: plan.layout.total_size(),
+            bits_per_weight: plan.bits_per_weight(),
+            loaders: plan.loaders(),
+        };
+        if self.is_passing() {
+            self.single_files()
+                .try_for_each(|output| record::keep(first.path(), output, self.job.sinks.commit.overwrite))?;
+        }
+        let file = file.map(|(placed, file)| placed.acknowledge().map(|_| file)).transpose()?;
+        let mut made = Vec::new();
+        // What nobody asked for goes last: a run that is killed before finds it whole.
+        match self.is_passing() {
+            true => first.remove()?,
+            false => made.push(of_plan(first.acknowledge()?, plan)),
+        }
+        for (other, plan) in others {
+            made.push(of_plan(other.acknowledge()?, &plan));
+        }
+        made.extend(file);
+        made.extend(graph.map(|(graph, path)| Output {
+            format: Format::Onnx.name(),
+            bytes: graph.bytes,
+            loaders: vec!["onnxruntime"],
+            ..of_plan(full_path(&path), plan)
+        }));
+        let mut made = made.into_iter();
+        let main = made.next().unwrap_or_else(|| of_plan(self.checkpoint.clone(), plan));
+        Ok(Delivered { main, also: made.collect() })
+    }
+
+    /// A GGUF file of the codes that were made.
+    fn write_file(&self, made: &Path, output: &Path, reporter: &Reporter<'_>) -> Result<(Placed, Output), Error> {
+        make_directory_of(output)?;
+        tell_of_name(output, reporter);
+        let checkpoint = job::open(made)?;
+        let plan = GgufPlan::convert_of(
+            &checkpoint,
+            &self.job.source.model,
+            Accepted::Rounding,
+            &gguf::file_name(Some(output)),
+        )?;
+        reporter.notes(&plan.notices);
+        let commit = self.job.sinks.commit;
+        let claim = claim(output, &self.job.sinks.settings, commit)?;
+        let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: made, commit };
+        let (placed, _) = gguf::work(&delivery, claim, &self.job.limits, reporter)?;
+        let made = Output {
+            path: placed.path().to_owned(),
+            format: Export::Gguf.row().name,
+            bytes: plan.layout.file_len(),
+            bits_per_weight: plan.bits_per_weight(),
+            loaders: plan.loaders(),
+        };
+        Ok((placed, made))
+    }
+
+    fn converted(
+        &self,
+        made: &Path,
+        export: Export,
+        output: &Path,
+        reporter: &Reporter<'_>,
+    ) -> Result<(Placed, Plan), Error> {
+        let target = if export == Export::Fake { Target::Fake } else { Target::Codes(export) };
+        let max_shard_size = self.job.sinks.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
+        let further = Further { target, max_shard_size, sinks: &self.job.sinks, limits: &self.job.limits };
+        convert::make(made, output, &further, reporter)
+    }
+
+    fn write_graph(&self, made: &Path, output: &Path, reporter: &Reporter<'_>) -> Result<Graph, Error> {
+        make_directory_of(output)?;
+        // Hours may have passed since the first look.
+        self.check_graph()?;
+        let checkpoint = job::open(made)?;
+        let decoder = Decoder::open(&checkpoint)?;
+        let weights_only = self.job.recipe.weights_only;
+        let task = Task { output, sinks: &self.job.sinks, limits: &self.job.limits, weights_only };
+        task.make(&decoder, reporter)
+    }
+}
+
+fn make_directory_of(output: &Path) -> Result<(), OutputError> {
+    let directory = directory_of(output);
+    let failed = |cause| OutputError::Io { action: "create", path: directory.to_owned(), cause };
+    fs::create_dir_all(directory).map_err(failed)
+}
+
+/// The error with a word of the checkpoint that is whole and hidden.
+fn with_kept(error: Error, kept: &Path) -> Error {
+    let kept = format!("the same command goes on from {}, which holds the codes and can be removed", kept.display());
+    let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
+    error.with_hint(Some(hint))
+}
+
+/// The checkpoint that a file or a graph is made of, by a name that no user gives.
+fn beside(output: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(output.file_name().unwrap_or_default());
+    name.push(".kvant-checkpoint");
+    output.with_file_name(name)
+}
+
+/// That a job names no directory to write.
+pub fn no_directory() -> Error {
+    Error::new(ErrorKind::Usage, "no output directory is given").with_hint(Some("give one with -o".to_owned()))
+}
+
+/// That a job names no file to write.
+pub fn no_file() -> Error {
+    Error::new(ErrorKind::Usage, "no output file is given").with_hint(Some("give one with -o".to_owned()))
+}

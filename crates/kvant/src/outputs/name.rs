@@ -1,0 +1,82 @@
+//! What the name of an output says that it is: a directory, a GGUF file, a graph. A name that says another kind than what would be
+//! written is refused before the work. Not whether something is in the way: that is the engine's to tell.
+
+use crate::error::{Error, ErrorKind};
+use crate::events::Reporter;
+use crate::text::printable;
+use std::path::{Path, PathBuf};
+
+/// What is written under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputKind {
+    /// A directory: a checkpoint, or one folder for each of several formats.
+    Directory,
+    /// A GGUF file.
+    Gguf,
+    /// An ONNX graph.
+    Graph,
+}
+
+/// Endings, what they are the names of, and the way to what they promise behind `--format` or `--to`.
+const ENDINGS: &[(&str, Option<OutputKind>, &str)] = &[
+    ("gguf", Some(OutputKind::Gguf), "gguf writes a GGUF file, as its own schemes do, e.g. Q4_K_M"),
+    ("onnx", Some(OutputKind::Graph), "onnx writes a graph"),
+    ("safetensors", None, "quark or another layout of checkpoints writes a directory with .safetensors files in it"),
+];
+
+impl OutputKind {
+    fn words(self) -> &'static str {
+        match self {
+            OutputKind::Directory => "a directory",
+            OutputKind::Gguf => "a GGUF file",
+            OutputKind::Graph => "an ONNX graph",
+        }
+    }
+}
+
+/// Refuses a name that ends as that of another kind of output does. `option` is the one that chooses the kind: `--format` or
+/// `--to`.
+///
+/// # Errors
+/// Names the output, what it would be, and the way out.
+pub fn check_name(output: &Path, kind: OutputKind, option: &str) -> Result<(), Error> {
+    let ending = output.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let claimed = ENDINGS.iter().find(|(known, claimed, _)| *known == ending && *claimed != Some(kind));
+    let Some((ending, _, way)) = claimed else { return Ok(()) };
+    let shown = printable(&output.to_string_lossy()).to_string();
+    let failure =
+        Error::new(ErrorKind::Usage, format!("the output is {}, and {shown} ends in .{ending}", kind.words()));
+    Err(failure.with_hint(Some(format!("choose a name without .{ending}; {option} {way}"))))
+}
+
+/// The path of an output as it is told, from the root on: what is typed may be read in another directory.
+pub fn full_path(output: &Path) -> PathBuf {
+    std::path::absolute(output).unwrap_or_else(|_| output.to_owned())
+}
+
+/// Tells of a GGUF file whose name does not say so.
+pub fn tell_of_name(output: &Path, reporter: &Reporter<'_>) {
+    if !output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) {
+        let shown = printable(&output.to_string_lossy()).to_string();
+        reporter.note(&format!("{shown} is a GGUF file without .gguf behind its name, which many programs look for"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_another_kind_are_refused() {
+        use OutputKind::{Directory, Gguf, Graph};
+        for (name, kind) in [("out", Directory), ("v1.5", Directory), ("a.GGUF", Gguf), ("a", Gguf), ("a.onnx", Graph)]
+        {
+            assert!(check_name(Path::new(name), kind, "--format").is_ok(), "{name}");
+        }
+        for (name, kind) in [("a.gguf", Directory), ("a.ONNX", Directory), ("a.safetensors", Gguf), ("a.gguf", Graph)] {
+            let failure = check_name(Path::new(name), kind, "--format").unwrap_err();
+            assert!(failure.kind == ErrorKind::Usage && failure.message.contains(name), "{}", failure.message);
+            assert!(failure.hint.unwrap().contains("--format "), "{name}");
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! The one rule for every path that a run writes, applied before the work: it is, holds and lies inside nothing that the run reads and
+//! nothing else that it writes; a file that exists is replaced with `--overwrite` alone; and the place can be written to. What a
+//! directory that exists may lose is for the engine to tell, which knows the manifest.
+
+use crate::convert::Conversion;
+use crate::error::{Error, ErrorKind};
+use crate::job::{Job, SourceKind};
+use crate::sensitivity::Sensitivity;
+use crate::text::printable;
+use kvant_container::onnx::{external_data_path, external_files};
+use kvant_container::positioned::file_id;
+use kvant_container::{behind_links, directory_of};
+use kvant_llm::engine::paths_beside;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Checks the paths of a job. If it `writes`, whether its outputs can be written is tried; a plan leaves no trace and tries it with a
+/// file without a name.
+///
+/// # Errors
+/// The first path that breaks the rule.
+pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
+    let evaluated = job.limits.quality.eval.as_deref();
+    let mut paths = Paths::new(job.sinks.commit.overwrite, writes);
+    paths.reads_job(job);
+    paths.reads("the evaluation text", evaluated);
+    paths.writes_model(job.sinks.output.as_deref());
+    paths.writes_file("--report", job.sinks.report.as_deref());
+    paths.writes_file("--save-imatrix", job.sinks.save_imatrix.as_deref());
+    refuse_missing(named(job).chain(evaluated.map(|path| ("--eval", path))))?;
+    paths.check()
+}
+
+/// Checks those of a conversion. If it `writes`, as for a job.
+///
+/// # Errors
+/// The first path that breaks the rule.
+pub fn check_conversion(conversion: &Conversion, writes: bool) -> Result<(), Error> {
+    let mut paths = Paths::new(conversion.sinks.commit.overwrite, writes);
+    paths.reads_model(&conversion.source.model);
+    paths.reads_adapters(&conversion.source.adapters);
+    paths.writes_model(conversion.sinks.output.as_deref());
+    paths.check()
+}
+
+/// Checks those of a sensitivity analysis.
+///
+/// # Errors
+/// The first path that breaks the rule.
+pub fn check_sensitivity(analysis: &Sensitivity) -> Result<(), Error> {
+    let mut paths = Paths::new(analysis.overwrite, true);
+    paths.reads_job(&analysis.job);
+    paths.reads("the test data", analysis.test.as_deref());
+    paths.writes_file("-o", analysis.output.as_deref());
+    refuse_missing(named(&analysis.job).chain(analysis.test.iter().map(|path| ("--test", path.as_path()))))?;
+    paths.check()
+}
+
+/// Refuses data, recipes and other files that were named and are not there. What graphs are calibrated on may be no file: `random`.
+///
+/// # Errors
+/// The first that is missing.
+pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Path)>) -> Result<(), Error> {
+    let is_made_up = |path: &Path| path.to_string_lossy().split(':').next() == Some("random");
+    let missing = files.into_iter().find(|(_, path)| !path.exists() && !is_made_up(path));
+    let Some((option, path)) = missing else { return Ok(()) };
+    let failure = Error::new(ErrorKind::Usage, format!("cannot read {}: there is no such file", shown(path)));
+    Err(failure.with_hint(Some(format!("check the path behind {option}"))))
+}
+
+/// The files that a job reads besides its source, with the settings that name them.
+fn named(job: &Job) -> impl Iterator<Item = (&'static str, &Path)> {
+    let setting = if job.source.kind() == SourceKind::Graph { "--data" } else { "--calib" };
+    let data = job.data.files.iter().map(move |path| (setting, path.as_path()));
+    let recipes = job.recipe.file.iter().map(|path| ("--recipe", path.as_path()));
+    let adapters = job.source.adapters.iter().map(|path| ("--lora", path.as_path()));
+    data.chain(recipes).chain(adapters).chain(job.recipe.imatrix.iter().map(|path| ("--imatrix", path.as_path())))
+}
+
+fn is_graph(path: &Path) -> bool {
+    SourceKind::of(path) == SourceKind::Graph
+}
+
+/// The path behind a link that was given as an output: what is made goes to where the link leads.
+///
+/// # Errors
+/// A link that leads nowhere.
+pub fn follow(output: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
+    let follow = |path: PathBuf| {
+        behind_links(&path).map_err(|cause| {
+            let message = format!("{} is a link that leads nowhere: {cause}", shown(&path));
+            Error::new(ErrorKind::Usage, message)
+                .with_hint(Some("remove it, or choose another output with -o".to_owned()))
+        })
+    };
+    output.map(follow).transpose()
+}
+
+/// Refuses a file that is there and is not to be replaced.
+///
+/// # Errors
+/// Names it.
+pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Error> {
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    if overwrite || !is_file {
+        return Ok(());
+    }
+    let failure = Error::new(ErrorKind::Invalid, format!("{} exists already", shown(path)));
+    Err(failure.with_hint(Some("name another file, or replace it with --overwrite".to_owned())))
+}
+
+/// Refuses to replace external data that the graph in their place does not use, or that another graph beside it uses too: only those of
+/// a graph that is replaced go with it.
+///
+/// # Errors
+/// Names the file, and the graph.
+pub fn refuse_stray_data(graph: &Path) -> Result<(), Error> {
+    let data = external_data_path(graph);
+    if data.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let is_empty = fs::metadata(&data).is_ok_and(|found| found.is_file() && found.len() == 0);
+    let uses =
+        |graph: &Path| external_files(graph).is_ok_and(|files| files.iter().any(|file| real(file) == real(&data)));
+    if is_empty {
+        return Ok(());
+    }
+    if uses(graph) {
+        let others = fs::read_dir(directory_of(graph)).into_iter().flatten().flatten().map(|entry| entry.path());
+        let other = others.filter(|other| is_graph(other) && real(other) != real(graph)).find(|other| uses(other));
+        let Some(other) = other else { return Ok(()) };
+        let message = format!("{} cannot be replaced: {} uses it too", shown(&data), shown(&other));
+        return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("choose another name with -o".to_owned())));
+    }
+    let message = format!("{} exists, and the graph next to it does not use it", shown(&data));
+    Err(Error::new(ErrorKind::Invalid, message)
+        .with_hint(Some(format!("move {} away, or choose another name with -o", shown(&data)))))
+}
+
+fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy()).to_string()
+}
+
+/// What a run reads and writes.
+struct Paths {
+    overwrite: bool,
+    tries: bool,
+    read: Vec<Place>,
+    written: Vec<Written>,
+}
+
+/// A path, and what it is to the run.
+struct Place {
+    what: String,
+    path: PathBuf,
+}
+
+/// A path that is written.
+struct Written {
+    option: &'static str,
+    path: PathBuf,
+    /// Names beside it that are in use while it is made, or belong to it.
+    beside: Vec<PathBuf>,
+    /// Whether it is the model: its parents are made, and whether it can be replaced the engine tells.
+    is_model: bool,
+}
+
+impl Paths {
+    fn new(overwrite: bool, tries: bool) -> Paths {
+        Paths { overwrite, tries, read: Vec::new(), written: Vec::new() }
+    }
+
+    fn reads(&mut self, what: &str, path: Option<&Path>) {
+        let place = |path: &Path| Place { what: format!("{what} {}", shown(path)), path: path.to_owned() };
+        self.read.extend(path.map(place));
+    }
+
+    fn reads_model(&mut self, model: &Path) {
+        self.reads("the source", Some(model));
+        let weights = if is_graph(model) { external_files(model).unwrap_or_default() } else { Default::default() };
+        weights.iter().for_each(|file| self.reads("weights of the source,", Some(file)));
+        // Files of a model may be links to anywhere, as in the cache of a hub.
+        let entries = fs::read_dir(model).into_iter().flatten().flatten();
+        for link in entries.map(|entry| entry.path()).filter(|path| path.is_symlink()) {
+            self.reads("a file of the source,", Some(&link));
+        }
+    }
+
+    fn reads_adapters(&mut self, adapters: &[PathBuf]) {
+        adapters.iter().for_each(|adapter| self.reads("an adapter", Some(adapter)));
+    }
+
+    fn reads_job(&mut self, job: &Job) {
+        self.reads_model(&job.source.model);
+        self.reads_adapters(&job.source.adapters);
+        job.data.files.iter().for_each(|path| self.reads("the calibration data", Some(path)));
+        self.reads("the recipe", job.recipe.file.as_deref());
+        self.reads("the importance of inputs,", job.recipe.imatrix.as_deref());
+    }
+
+    fn writes_model(&mut self, output: Option<&Path>) {
+        let Some(path) = output else { return };
+        let mut beside = paths_beside(path);
+        if is_graph(path) {
+            beside.push(external_data_path(path));
+        }
+        beside.push(super::beside(path));
+        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) || is_graph(path) {
+            beside.push(super::record::beside(path));
+        }
+        self.written.push(Written { option: "-o", path: path.to_owned(), beside, is_model: true });
+    }
+
+    fn writes_file(&mut self, option: &'static str, path: Option<&Path>) {
+        let written = |path: &Path| Written { option, path: path.to_owned(), beside: Vec::new(), is_model: false };
+        self.written.extend(path.map(written));
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        for (at, written) in self.written.iter().enumerate() {
+            self.read.iter().try_for_each(|read| written.refuse_overlap(read))?;
+            let others = self.written[..at].iter().flat_map(Written::places);
+            others.collect::<Vec<_>>().iter().try_for_each(|other| written.refuse_overlap(other))?;
+            match written.is_model {
+                true => written.refuse_unreachable()?,
+                false => written.refuse_file(self.overwrite)?,
+            }
+            written.refuse_long_name()?;
+            match self.tries {
+                true => written.try_writing(self.overwrite)?,
+                false => written.try_without_name()?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Written {
+    /// The path and the names beside it, each with what it is to others.
+    fn places(&self) -> Vec<Place> {
+        let own = Place { what: format!("{} {}", self.option, shown(&self.path)), path: self.path.clone() };
+        let reserved = format!("a path reserved for {}", own.what);
+        let beside = self.beside.iter().map(|path| Place { what: reserved.clone(), path: path.clone() });
+        std::iter::once(own).chain(beside).collect()
+    }
+
+    fn refuse_overlap(&self, other: &Place) -> Result<(), Error> {
+        let told = |path: &Path, relation: &str| {
+            let place = if *path == self.path {
+                format!("{} {}", self.option, shown(path))
+            } else {
+                format!("{}, reserved for {} {},", shown(path), self.option, shown(&self.path))
+            };
+            let message = format!("{place} {relation} {}", other.what);
+            let hint = format!(
+                "choose another path for {}: a run never writes over or into its own inputs or outputs",
+                self.option
+            );
+            Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint)))
+        };
+        for path in std::iter::once(&self.path).chain(&self.beside) {
+            if let Some(relation) = relation(path, &other.path) {
+                return told(path, relation);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a file that cannot be made or may not be replaced.
+    fn refuse_file(&self, overwrite: bool) -> Result<(), Error> {
+        match fs::metadata(directory_of(&self.path)) {
+            _ if self.path.is_dir() => return Err(self.unwritable("it is a directory", "name a file in it")),
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => return Err(self.unwritable("its parent is not a directory", "name another place")),
+            Err(_) => {
+                let hint = "make the directory first, or name another place";
+                return Err(self.unwritable("its directory is missing", hint));
+            }
+        }
+        follow(Some(self.path.clone()))?;
+        refuse_existing(&self.path, overwrite)
+    }
+
+    /// Refuses a model below what is no directory.
+    fn refuse_unreachable(&self) -> Result<(), Error> {
+        let found = existing_directory(&self.path);
+        match found.is_dir() {
+            true => Ok(()),
+            false => Err(self.unwritable(&format!("{} is not a directory", shown(&found)), "name another place")),
+        }
+    }
+
+    /// Refuses names that are too long for the file system, those beside the output included.
+    fn refuse_long_name(&self) -> Result<(), Error> {
+        let is_too_long =
+            |path: &PathBuf| path.symlink_metadata().is_err_and(|cause| cause.kind() == io::ErrorKind::InvalidFilename);
+        match std::iter::once(&self.path).chain(&self.beside).any(is_too_long) {
+            true => Err(self.unwritable("its name is too long", "choose a shorter name")),
+            false => Ok(()),
+        }
+    }
+
+    /// Tries whether a file could be made, with one that has no name where the system has such.
+    fn try_without_name(&self) -> Result<(), Error> {
+        match self.path.is_dir() || !existing_directory(&self.path).is_dir() {
+            true => Ok(()),
+            false => {
+                tempfile::tempfile_in(existing_directory(&self.path)).map(drop).map_err(|cause| self.failed(&cause))
+            }
+        }
+    }
+
+    fn failed(&self, cause: &io::Error) -> Error {
+        let message = format!("cannot write {}: {cause}", shown(&self.path));
+        Error::system(message).with_hint(Some("name another place, or change its permissions".to_owned()))
+    }
+
+    fn unwritable(&self, reason: &str, hint: &str) -> Error {
+        let message = format!("cannot write {}: {reason}", shown(&self.path));
+        Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned()))
+    }
+
+    /// Makes and removes a file where this one will be: permissions alone do not tell, since the owner, the file system and the device
+    /// have a say too.
+    fn try_writing(&self, overwrite: bool) -> Result<(), Error> {
+        let failed = |cause: io::Error| self.failed(&cause);
+        let is_special = fs::metadata(&self.path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+        if is_special && !self.is_model {
+            return Ok(());
+        }
+        // What is in a directory that is replaced is removed at the end.
+        let directory =
+            if overwrite && self.path.is_dir() { self.path.clone() } else { existing_directory(&self.path) };
+        let probe = directory.join(format!(".kvant.{}.probe", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).open(&probe) {
+            // Left by a process that was killed just there.
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(cause) => Err(failed(cause)),
+            Ok(_) => fs::remove_file(&probe).map_err(failed),
+        }
+    }
+}
+
+/// The closest parent of a path that exists.
+fn existing_directory(path: &Path) -> PathBuf {
+    let real = real(path);
+    let found = real.ancestors().skip(1).find(|parent| parent.symlink_metadata().is_ok());
+    found.unwrap_or(Path::new(".")).to_owned()
+}
+
+/// How a path that is written lies to another, links and second names of files seen through; nothing where they are apart.
+fn relation(written: &Path, other: &Path) -> Option<&'static str> {
+    let (here, there) = (real(written), real(other));
+    if here == there || file_id(&here).is_some_and(|id| file_id(&there) == Some(id)) {
+        return Some("is");
+    }
+    if here.starts_with(&there) {
+        return Some("lies inside");
+    }
+    if there.starts_with(&here) {
+        return Some("holds");
+    }
+    is_file_in(&here, &there).then_some("is also a file of")
+}
+
+/// Whether a file has a second name in a directory, as links of both kinds give it.
+fn is_file_in(file: &Path, directory: &Path) -> bool {
+    let Some(id) = file_id(file).filter(|_| file.is_file() && directory.is_dir()) else { return false };
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => left.push(path),
+                _ if file_id(&path) == Some(id) => return true,
+                _ => {}
+            }
+        }
+    }
+    false
+}
+
+/// A path without links and `..`, as far as it exists.
+fn real(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut real = PathBuf::new();
+    for component in absolute.components() {
+        match component {
+            Component::ParentDir => _ = real.pop(),
+            Component::CurDir => {}
+            component => {
+                real.push(component);
+                real = real.canonicalize().unwrap_or(real);
+            }
+        }
+    }
+    real
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(path: &Path) -> Written {
+        Written { option: "--report", path: path.to_owned(), beside: Vec::new(), is_model: false }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |name: &str| {
+            let written = written(&folder.path().join(name));
+            written.refuse_file(false).and_then(|()| written.try_writing(false))
+        };
+        assert!(check("report.json").is_ok());
+        for (path, reason) in [("none/report.json", "missing"), ("", "a directory")] {
+            let failure = check(path).unwrap_err();
+            assert!(failure.kind == ErrorKind::Usage && failure.message.contains(reason), "{}", failure.message);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// Not even its owner, with all permissions, makes files there.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_directory_that_only_looks_writable_is_refused() {
+        let directory = Path::new("/sys/kernel");
+        if directory.is_dir() {
+            let failure = written(&directory.join("report.json")).try_writing(false).unwrap_err();
+            assert!(failure.message.contains("/sys/kernel/report.json: "), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn paths_are_compared_as_what_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("model/inner")).unwrap();
+        fs::write(path("model/inner/weights"), "w").unwrap();
+        fs::write(path("other ü"), "o").unwrap();
+        for (a, b, expected) in [
+            ("out", "model", None),
+            ("modelling", "model", None),
+            ("model/../model", "model", Some("is")),
+            ("new/../model/./out", "model", Some("lies inside")),
+            ("model", "model/inner/weights", Some("holds")),
+            ("other ü", "./other ü", Some("is")),
+        ] {
+            assert_eq!(relation(&path(a), &path(b)), expected, "{a} {b}");
+        }
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(path("model"), path("link")).unwrap();
+            fs::hard_link(path("model/inner/weights"), path("second")).unwrap();
+            assert_eq!(relation(&path("link/out"), &path("model")), Some("lies inside"));
+            assert_eq!(relation(&path("model"), &path("link")), Some("is"));
+            assert_eq!(relation(&path("second"), &path("model/inner/weights")), Some("is"));
+            assert_eq!(relation(&path("second"), &path("model")), Some("is also a file of"));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Whether a language model that was made is near enough to its source to get its name: both are run on text that no
+//! algorithm has seen.
+
+use crate::checkpoint::calibration::Calibration;
+use crate::error::{Error, ErrorKind};
+use crate::events::{Reporter, Stage, Unit};
+use crate::job::{self, Job, SourceKind};
+use crate::text::printable;
+use kvant_container::{Checkpoint, write_file};
+use kvant_llm::calibration::data;
+use kvant_llm::engine::rejection_report;
+use kvant_llm::evaluation::{
+    Comparison, Evaluation, EvaluationError, check_text, default_window, evaluate_sequences, tokenize,
+};
+use kvant_llm::forward::Decoder;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::path::Path;
+
+/// The limits of a run, and what they are measured on.
+pub struct Gate<'a> {
+    job: &'a Job,
+    target: &'a Path,
+    source: &'a Checkpoint,
+    sequences: Vec<Vec<u32>>,
+    /// Where the sequences come from.
+    data: String,
+    /// The report of the result once it is measured.
+    measured: RefCell<Option<Value>>,
+}
+
+/// Refuses limits that nothing could be measured on, and those of graphs.
+///
+/// # Errors
+/// Names the option.
+pub fn check(job: &Job) -> Result<(), Error> {
+    let Some(option) = job.limits.quality.given() else { return Ok(()) };
+    let refused =
+        |message: String, hint: &str| Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned())));
+    if job.source.kind() == SourceKind::Graph {
+        return refused(format!("{option} applies only to language models"), "leave it out for ONNX graphs");
+    }
+    if let Some(text) = &job.limits.quality.eval {
+        refuse_directory("--eval", text)?;
+    }
+    if job.limits.quality.eval.is_none() && job.data.files.is_empty() {
+        return refused(format!("{option} is measured on text, and none is given"), "give a text with --eval FILE");
+    }
+    Ok(())
+}
+
+/// Refuses a directory where one text is to be named.
+///
+/// # Errors
+/// Names the option.
+pub fn refuse_directory(option: &str, text: &Path) -> Result<(), Error> {
+    if !text.is_dir() {
+        return Ok(());
+    }
+    let message = format!("{option} {} is a directory", printable(&text.to_string_lossy()));
+    Err(Error::new(ErrorKind::Usage, message).with_hint(Some("name one text file, in UTF-8".to_owned())))
+}
+
+/// Refuses, for a run that is planned only, limits that could not be measured: of a model that does not run here, or on a file
+/// that holds no text.
+///
+/// # Errors
+/// What [`Gate::open`] would report, as far as headers and the beginning of the text tell.
+pub fn foresee(job: &Job, source: &Checkpoint) -> Result<(), Error> {
+    if job.limits.quality.given().is_none() {
+        return Ok(());
+    }
+    Decoder::open(source)?;
+    Ok(job.limits.quality.eval.as_deref().map_or(Ok(()), check_text)?)
+}
+
+impl<'a> Gate<'a> {
+    /// Reads what the result will be measured on; nothing where nobody asks. `calibrates` says whether the run takes the
+    /// calibration data for itself, so that only what is held out is left.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the source, the text or the tokenizer; data that have nothing to hold out.
+    pub fn open(
+        job: &'a Job,
+        source: &'a Checkpoint,
+        target: &'a Path,
+        calibrates: bool,
+        reporter: &Reporter<'_>,
+    ) -> Result<Option<Gate<'a>>, Error> {
+        if job.limits.quality.given().is_none() {
+            return Ok(None);
+        }
+        let decoder = Decoder::open(source)?;
+        let (sequences, data) = match &job.limits.quality.eval {
+            Some(text) => (windows(job, &decoder, text)?, text.display().to_string()),
+            None => (held_out(job, source, &decoder, target, calibrates, reporter)?, "held-out sequences".to_owned()),
+        };
+        Ok(Some(Gate { job, target, source, sequences, data, measured: RefCell::new(None) }))
+    }
+
+    /// Measures a result that is whole but for its name.
+    ///
+    /// # Errors
+    /// Limits that it does not keep; whatever keeps it from being run.
+    pub fn judge(&self, made: &Path, reporter: &Reporter<'_>) -> Result<(), Error> {
+        let found = self.measure(made, reporter)?;
+        let Some(comparison) = &found.comparison else { return Ok(()) };
+        let exceeded = self.exceeded(&found, comparison);
+        let report = self.report(&found, comparison, exceeded.is_empty());
+        self.measured.replace(Some(report.clone()));
+        if exceeded.is_empty() {
+            return Ok(());
+        }
+        let kept = rejection_report(self.target)?;
+        let text = serde_json::to_string_pretty(&report).map_err(|e| Error::internal(e.to_string()))?;
+        write_file(&kept, (text + "\n").as_bytes())
+            .map_err(|cause| Error::system(format!("cannot write {}: {cause}", kept.display())))?;
+        let message = format!("{}, on {} tokens of {}", exceeded.join("; "), found.tokens, self.data);
+        let hint = format!(
+            "{}; the report is {}; run again with looser limits, or without limits, to accept the result",
+            self.ways(comparison),
+            printable(&kept.to_string_lossy()),
+        );
+        Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint)))
+    }
+
+    /// What was measured, for the report of the run.
+    pub fn measured(&self) -> Option<Value> {
+        self.measured.borrow().clone()
+    }
+
+    fn measure(&self, made: &Path, reporter: &Reporter<'_>) -> Result<Evaluation, Error> {
+        let checkpoint = job::open(made)?;
+        let (decoder, reference) = (Decoder::open(&checkpoint)?, Decoder::open(self.source)?);
+        let (ops, memory) = (self.job.data.precision.ops(), self.job.limits.memory.0);
+        let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
+        let watch = progress.watch();
+        let sequences = &self.sequences;
+        let work = || evaluate_sequences(&decoder, Some(&reference), &ops, sequences, memory, watch);
+        Ok(self.job.limits.pool()?.install(work)?)
+    }
+
+    /// The limits that are not kept, in words.
+    fn exceeded(&self, found: &Evaluation, comparison: &Comparison) -> Vec<String> {
+        let (kl, increase) = (comparison.kl_mean.value, increase(comparison));
+        let above = |limit: Option<f64>, value: f64| limit.filter(|limit| value.is_nan() || value > *limit);
+        let of_kl = above(self.job.limits.quality.max_kl, kl)
+            .map(|limit| format!("the KL divergence from the source, {kl:.6} nats, is above --max-kl {limit}"));
+        let of_perplexity = above(self.job.limits.quality.max_perplexity_increase, increase).map(|limit| {
+            format!(
+                "the perplexity, {:.4}, is {increase:.3} % above that of the source, {:.4}: more than \
+                 --max-perplexity-increase {limit}",
+                found.perplexity, comparison.reference_perplexity
+            )
+        });
+        of_kl.into_iter().chain(of_perplexity).collect()
+    }
+
+    fn report(&self, found: &Evaluation, comparison: &Comparison, accepted: bool) -> Value {
+        json!({
+            "accepted": accepted,
+            "data": self.data,
+            "tokens": found.tokens,
+            "kl_mean": comparison.kl_mean.value,
+            "kl_mean_error": comparison.kl_mean.error,
+            "max_kl": self.job.limits.quality.max_kl,
+            "perplexity": found.perplexity,
+            "reference_perplexity": comparison.reference_perplexity,
+            "perplexity_increase_percent": increase(comparison),
+            "max_perplexity_increase_percent": self.job.limits.quality.max_perplexity_increase,
+            "top1_agreement": comparison.top1_agreement,
+            "blocks_sqnr_db": comparison.blocks,
+        })
+    }
+
+    /// What is likely to help.
+    fn ways(&self, comparison: &Comparison) -> String {
+        let algorithm = match self.job.recipe.algorithm.is_empty() {
+            true => "try --algorithm gptq with --calib FILE, ",
+            false => "try more calibration data, ",
+        };
+        let blocks = comparison.blocks.iter().enumerate().filter(|(_, decibels)| decibels.is_finite());
+        let drops = blocks.min_by(|(_, a), (_, b)| a.total_cmp(b));
+        let worst =
+            drops.map(|(block, decibels)| format!(" (the error is largest after block {block}: {decibels:.1} dB)"));
+        format!(
+            "{algorithm}a scheme with smaller groups, or more bits for some layers with --override{}",
+            worst.unwrap_or_default()
+        )
+    }
+}
+
+/// By how many percent the perplexity has grown.
+fn increase(comparison: &Comparison) -> f64 {
+    100.0 * (comparison.perplexity_ratio.value - 1.0)
+}
+
+/// A text in windows, as `kvant eval` cuts it.
+fn windows(job: &Job, decoder: &Decoder<'_>, text: &Path) -> Result<Vec<Vec<u32>>, Error> {
+    let tokens = tokenize(&job.source.model, text)?;
+    let window = job.data.seq_len.unwrap_or_else(|| default_window(decoder)).min(tokens.len());
+    if window < 2 {
+        return Err(EvaluationError::TooShort { tokens: tokens.len(), window: 2 }.into());
+    }
+    Ok(tokens.chunks_exact(window).map(<[u32]>::to_vec).collect())
+}
+
+/// What calibration leaves of its data.
+fn held_out(
+    job: &Job,
+    source: &Checkpoint,
+    decoder: &Decoder<'_>,
+    target: &Path,
+    calibrates: bool,
+    reporter: &Reporter<'_>,
+) -> Result<Vec<Vec<u32>>, Error> {
+    let calibration = Calibration { job, checkpoint: source, target };
+    let loaded = calibration.load(decoder, data::Options::tenth(job.data.num_samples), reporter)?;
+    let sequences = if calibrates { loaded.held_out() } else { loaded.sequences() };
+    if sequences.iter().any(|sequence| sequence.len() > 1) {
+        return Ok(sequences.to_vec());
+    }
+    let option = job.limits.quality.given().unwrap_or_default();
+    let message =
+        format!("calibration takes all sequences of the calibration data: none are left to measure {option} on");
+    let hint = "give a text with --eval FILE, or calibrate on fewer sequences with --num-samples";
+    Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())))
+}

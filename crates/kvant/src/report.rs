@@ -1,0 +1,37 @@
+//! What a run made, as values and as JSON.
+
+use crate::checkpoint::quantize::CheckpointReport;
+use crate::gguf::quantize::GgufReport;
+use crate::onnx::quantize::GraphReport;
+use serde_json::Value;
+use std::path::Path;
+
+/// What a job made.
+pub enum Report {
+    /// A checkpoint, or outputs that were made of one.
+    Checkpoint(Box<CheckpointReport>),
+    /// A GGUF file.
+    Gguf(Box<GgufReport>),
+    /// An ONNX graph.
+    Graph(Box<GraphReport>),
+}
+
+impl Report {
+    /// The outputs that have their names now, the first one first.
+    pub fn outputs(&self) -> Vec<&Path> {
+        match self {
+            Report::Checkpoint(report) => report.delivered.all().map(|output| output.path.as_path()).collect(),
+            Report::Gguf(report) => vec![&report.output],
+            Report::Graph(report) => report.output.as_deref().into_iter().collect(),
+        }
+    }
+
+    /// The report as an object of `docs/schemas/quantize.schema.json`, without its `schema` key.
+    pub fn to_json(&self) -> Value {
+        match self {
+            Report::Checkpoint(report) => report.to_json(),
+            Report::Gguf(report) => report.to_json(),
+            Report::Graph(report) => report.to_json(),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Checking that a quantized model from any tool is valid and loadable.
+
+use crate::error::Error;
+use crate::job::{GraphEngine, SourceKind};
+use crate::onnx::{self, verify::GraphVerdict};
+use kvant_llm::verify::{Options, Reads, Reason, Report, Verdict, loaders, verify};
+use kvant_quant::finding::{Finding, Severity};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// A check of a finished model, without a GPU and without its loader.
+#[derive(Clone, Debug)]
+pub struct Verification {
+    /// A Hugging Face directory, a `.safetensors` or `.gguf` file, or an ONNX graph.
+    pub model: PathBuf,
+    /// The loader whose rules alone decide.
+    pub loader: Option<String>,
+    /// The number of GPUs that the model must be split across.
+    pub tensor_parallel: Option<u16>,
+    /// Whether headers and configurations alone are read.
+    pub quick: bool,
+    /// What opens graphs.
+    pub engine: GraphEngine,
+}
+
+/// What was found of a model.
+pub enum VerificationReport {
+    /// A checkpoint or a GGUF file.
+    Checkpoint(Box<CheckpointVerdict>),
+    /// An ONNX graph.
+    Graph(Box<GraphVerdict>),
+}
+
+/// What was found of a checkpoint or a GGUF file.
+pub struct CheckpointVerdict {
+    /// Findings, and what each loader says.
+    pub report: Report,
+    loader: Option<String>,
+    tensor_parallel: Option<u16>,
+}
+
+impl Verification {
+    /// A check of everything, by all loaders.
+    pub fn new(model: impl Into<PathBuf>) -> Verification {
+        let engine = GraphEngine::default();
+        Verification { model: model.into(), loader: None, tensor_parallel: None, quick: false, engine }
+    }
+
+    /// Checks the model.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being read. A model that does not pass is no error: see [`VerificationReport::passes`].
+    pub fn run(&self) -> Result<VerificationReport, Error> {
+        if SourceKind::of(&self.model) == SourceKind::Graph {
+            return Ok(VerificationReport::Graph(Box::new(onnx::verify::run(self)?)));
+        }
+        let loader = self.loader.as_deref().and_then(|id| loaders().iter().find(|loader| loader.id == id));
+        let options = Options {
+            reads: if self.quick { Reads::Headers } else { Reads::Weights },
+            loader: loader.map(|loader| loader.id.as_str()),
+            tensor_parallel: self.tensor_parallel.map(usize::from),
+        };
+        let report = verify(&self.model, &options)?;
+        let (loader, tensor_parallel) = (self.loader.clone(), self.tensor_parallel);
+        Ok(VerificationReport::Checkpoint(Box::new(CheckpointVerdict { report, loader, tensor_parallel })))
+    }
+}
+
+impl VerificationReport {
+    /// Whether the model passes: all checks, or where one loader alone is asked for, that loader.
+    pub fn passes(&self) -> bool {
+        match self {
+            VerificationReport::Checkpoint(verdict) => verdict.report.passes(),
+            VerificationReport::Graph(verdict) => verdict.passes(),
+        }
+    }
+
+    /// Why the model does not pass.
+    pub fn problem(&self) -> String {
+        match self {
+            VerificationReport::Checkpoint(verdict) => verdict.problem(),
+            VerificationReport::Graph(verdict) => verdict.problem(),
+        }
+    }
+
+    /// The report as an object of `docs/schemas/verify.schema.json`, without its `schema` key.
+    pub fn to_json(&self) -> Value {
+        match self {
+            VerificationReport::Checkpoint(verdict) => verdict.to_json(),
+            VerificationReport::Graph(verdict) => verdict.to_json(),
+        }
+    }
+}
+
+impl CheckpointVerdict {
+    fn problem(&self) -> String {
+        let path = self.report.path.display();
+        let asked = self.loader.as_deref().and_then(|id| self.report.verdicts.iter().find(|verdict| verdict.id == id));
+        match asked {
+            Some(verdict) => format!("{path} does not load in {}: {}", verdict.loader, self.why_not(verdict)),
+            None => failing(&path.to_string(), &self.report.findings),
+        }
+    }
+
+    fn why_not(&self, verdict: &Verdict) -> String {
+        match (verdict.reasons.first(), self.tensor_parallel) {
+            (Some(reason), _) => in_words(reason),
+            (None, Some(ways)) => format!("it cannot be shared out over {ways} devices"),
+            (None, None) => "its rules do not say why".to_owned(),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let report = &self.report;
+        json!({
+            "model": report.path.display().to_string(),
+            "passes": report.passes(),
+            "family": report.family,
+            "method": report.method,
+            "tensors": report.tensors,
+            "quantized_layers": report.quantized_layers,
+            "findings": report.findings,
+            "loaders": report.verdicts,
+        })
+    }
+}
+
+/// A reason of a loader in words.
+pub fn in_words(reason: &Reason) -> String {
+    match reason.more {
+        0 => format!("{}: {}", reason.place, reason.reason),
+        more => format!("{} and {more} more: {}", reason.place, reason.reason),
+    }
+}
+
+/// That a model does not pass.
+pub(crate) fn failing(path: &str, findings: &[Finding]) -> String {
+    let errors: Vec<&Finding> = findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
+    match errors.as_slice() {
+        [] => format!("{path} does not pass"),
+        [first] => format!("{path} does not pass: {}: {}", first.place, first.reason),
+        [first, more @ ..] => {
+            format!("{path} does not pass: {}: {}, and {} more errors", first.place, first.reason, more.len())
+        }
+    }
+}
