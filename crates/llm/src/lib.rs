@@ -42,7 +42,10 @@
 #[cfg(test)]
 extern crate self as kvant_llm;
 
+mod activation_point;
 pub mod adapter;
+mod algorithm;
+mod band;
 pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;
@@ -56,6 +59,7 @@ pub mod finite;
 mod float_file;
 pub mod folding;
 pub mod forward;
+mod ftype;
 pub mod gguf;
 pub use kvant_quant::glob;
 pub mod import;
@@ -66,6 +70,7 @@ pub mod network;
 pub mod onnx;
 pub mod plan;
 pub mod recipe;
+mod recipe_error;
 mod removal;
 pub mod tokenizer;
 pub mod verify;

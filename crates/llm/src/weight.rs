@@ -1,10 +1,9 @@
 //! Reading a weight matrix: out of a checkpoint, in any float type, either orientation, one expert of many, or codes and
 //! scales; or out of what stands in for it, floats or codes in memory. Not quantizing it.
 
-mod band;
 mod folding;
 
-pub use band::{Band, BandAxis, bands};
+pub use crate::band::{Band, BandAxis, bands};
 pub use folding::{Folding, Limits};
 
 use crate::import::PackedMatrix;

@@ -6,8 +6,8 @@ use super::names::{Part, parse};
 use super::wrong;
 use crate::family::Orientation;
 use crate::import::ImportError;
+use crate::network::in_memory_module;
 use crate::network::{Network, Place, Slot, TensorMeta};
-use crate::plan::in_memory_module;
 use kvant_container::{AdapterSource, TensorView};
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -29,6 +29,5 @@ pub use error::BlockwiseError;
 pub use meter::{BlockProgress, BlockStage};
 pub use report::{BlockwiseReport, LayerReport, LinkReport, Starved};
 pub use run::{Carry, Settings, Sources, run};
-pub(crate) use search::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 pub use state::{Found, State};
 pub(crate) use streams::StreamShape;

@@ -14,7 +14,7 @@ use crate::folding::{FoldingError, Foldings};
 use crate::forward::blueprint::FeedForward;
 use crate::forward::{Depth, Variation};
 use crate::network::Source;
-use crate::plan::{PlannedBlock, PlannedLayer};
+use crate::plan::{HELD_OUT_ROWS, PlannedBlock, PlannedLayer, SEARCH_ROWS, SEARCH_TOKENS};
 use crate::weight::Limits;
 use kvant_numeric::kernel::group_abs_max;
 use kvant_quant::rounding::RoundingError;
@@ -25,17 +25,8 @@ use kvant_quant::transform::{
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-/// Tokens, about, on which scales are tried where attention mixes those of a sequence: few whole ones.
-pub(crate) const SEARCH_TOKENS: usize = 2048;
-
-/// Tokens, about, on which scales are tried elsewhere: half as many from all sequences tell as much.
-pub(crate) const SEARCH_ROWS: usize = 1024;
-
 /// Rows of inputs, about, on which losses are taken, and limits searched unless more are asked for.
 const SAMPLED_TOKENS: usize = 512;
-
-/// Rows of inputs, about, that are kept of the sequences that are held out.
-pub(crate) const HELD_OUT_ROWS: u64 = 512;
 
 /// Scales for a link.
 struct Chosen {

@@ -4,6 +4,7 @@
 use super::report::BlockwiseReport;
 use super::streams::{StreamFile, StreamShape};
 use crate::calibration::Statistics;
+use crate::engine::blocks_beside;
 use crate::removal::or_gone;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -50,9 +51,7 @@ struct Stored<T> {
 impl State {
     /// The directory of the output `target`.
     pub fn directory(target: &Path) -> PathBuf {
-        let mut name = target.file_name().unwrap_or_default().to_owned();
-        name.push(".partial.blocks");
-        target.with_file_name(name)
+        blocks_beside(target)
     }
 
     /// Whether what is kept beside an output is of another key: a run with this one begins anew in its place.

@@ -8,9 +8,10 @@ mod resolve;
 mod statistics;
 mod store;
 
+pub use crate::activation_point::Parameters;
 pub(crate) use observe::Watcher;
 pub use observe::{ObserveError, observe};
 pub use report::{Filled, Report};
-pub use resolve::{Parameters, ResolveError, Resolved, resolve};
+pub use resolve::{ResolveError, Resolved, resolve};
 pub use statistics::{Statistics, StatisticsError};
 pub use store::StatisticsFile;

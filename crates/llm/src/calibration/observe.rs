@@ -1,9 +1,9 @@
 //! Runs calibration data through the source model, in floats, while the statistics of a plan's places are gathered.
 
 use super::statistics::Statistics;
+use crate::activation_point::Site;
 use crate::forward::ops::Ops;
 use crate::forward::{self, Decoder, ForwardError, Pass, Rows, Tap, chunks};
-use crate::plan::Site;
 use kvant_container::ErrorKind;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationStatistic;

@@ -2,50 +2,13 @@
 
 use super::report::{Filled, Report};
 use super::statistics::Statistics;
+use crate::activation_point::Parameters;
 use crate::export::{ParameterContent, ScaleEncoding};
 use crate::plan::{ParameterTensor, Plan, PlannedSite, Site};
 use kvant_container::ErrorKind;
 use kvant_numeric::kernel::Range;
 use kvant_quant::activation::StaticParameters;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use xxhash_rust::xxh3::xxh3_128;
-
-/// The parameters of all places of a plan.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Parameters {
-    sites: BTreeMap<Site, StaticParameters>,
-}
-
-impl Parameters {
-    /// The parameters of these places.
-    pub fn new(sites: impl IntoIterator<Item = (Site, StaticParameters)>) -> Parameters {
-        Parameters { sites: sites.into_iter().collect() }
-    }
-
-    /// Those of a place.
-    pub fn get(&self, site: &Site) -> Option<&StaticParameters> {
-        self.sites.get(site)
-    }
-
-    /// All places with their parameters.
-    pub fn iter(&self) -> impl Iterator<Item = (&Site, &StaticParameters)> {
-        self.sites.iter()
-    }
-
-    /// A hash of all bits: what has another one gives another output.
-    pub fn hash(&self) -> u128 {
-        let mut bytes = Vec::new();
-        for (site, parameters) in &self.sites {
-            bytes.extend(site.to_string().into_bytes());
-            for values in [&parameters.scales, &parameters.zero_points] {
-                bytes.extend((values.len() as u64).to_le_bytes());
-                values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
-            }
-        }
-        xxh3_128(&bytes)
-    }
-}
 
 /// What calibration found.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,7 +96,7 @@ pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, Resolve
             report.not_finite.push((place.planned.site.clone(), place.not_finite));
         }
     }
-    Ok(Resolved { parameters: Parameters { sites: parameters }, report })
+    Ok(Resolved { parameters: Parameters::new(parameters), report })
 }
 
 fn extremes(observed: &[Observed<'_>]) -> (u64, u64) {

@@ -3,8 +3,8 @@
 
 use super::ModuleScheme;
 use super::selector::{Selector, select};
-use crate::calibration::Parameters;
-use crate::plan::Site;
+use crate::activation_point::Parameters;
+use crate::activation_point::Site;
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::ActivationScheme;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 //! behind `re:`. Not the patterns of users: see [`crate::glob`].
 
 use crate::glob::Glob;
-use crate::recipe::{RecipeError, quoted};
+use crate::recipe_error::{RecipeError, quoted};
 use fancy_regex::Regex;
 
 /// The most steps that matching one name may take; expressions come with the file.

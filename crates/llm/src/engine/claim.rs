@@ -5,9 +5,9 @@ use super::given::{changed, differing, given};
 use super::output_check::check_beside;
 use super::output_error::OutputError;
 use super::output_paths::Paths;
-use crate::blockwise::State;
 use crate::calibration::StatisticsFile;
 use crate::journal::{Found, Given, Journal, Options};
+use crate::removal::or_gone;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -112,7 +112,8 @@ impl Claim {
         if is_placed && made {
             super::output::remove_dir(&paths.target)?;
         }
-        State::remove(&paths.target).map_err(OutputError::io("remove", &State::directory(&paths.target)))?;
+        let blocks = paths.blocks();
+        or_gone(fs::remove_dir_all(&blocks)).map_err(OutputError::io("remove", &blocks))?;
         let statistics = StatisticsFile::beside(&paths.target, String::new());
         statistics.remove().map_err(OutputError::io("remove", statistics.path()))?;
         super::output::clear_away(&paths)

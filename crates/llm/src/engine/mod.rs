@@ -22,6 +22,7 @@ pub use deliverable::{Deliverable, Form};
 pub use manifest::{is_recorded, record_files};
 pub use output::{Begun, Output, Placed};
 pub use output_error::{Differing, OutputError};
+pub(crate) use output_paths::blocks_beside;
 pub use output_paths::{paths_beside, rejection_report};
 pub(crate) use turns::take_turns;
 

@@ -2,7 +2,6 @@
 
 use super::Form;
 use super::output_error::OutputError;
-use crate::blockwise::State;
 use crate::calibration::StatisticsFile;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,6 +17,13 @@ pub fn paths_beside(target: &Path) -> Vec<PathBuf> {
 /// [`OutputError::NoName`].
 pub fn rejection_report(target: &Path) -> Result<PathBuf, OutputError> {
     Ok(Paths::of(target)?.report)
+}
+
+/// The directory in which a block-wise run of the output `target` keeps what it needs to resume.
+pub(crate) fn blocks_beside(target: &Path) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(".partial.blocks");
+    target.with_file_name(name)
 }
 
 /// The paths of an output: `name`, `name.partial/`, `name.partial.journal`, `name.partial.replaced/` for what was there, and
@@ -59,7 +65,7 @@ impl Paths {
 
     /// Where the activations between blocks are kept.
     pub(super) fn blocks(&self) -> PathBuf {
-        State::directory(&self.target)
+        blocks_beside(&self.target)
     }
 
     /// Where the statistics of calibration are kept.

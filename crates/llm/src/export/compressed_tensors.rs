@@ -1,13 +1,19 @@
 //! The layout of the compressed-tensors library (0.20), which llm-compressor writes: matrices stay `[out, in]`, codes of
 //! fewer than eight bits are dense streams of words.
 
+mod args;
+mod format;
+
+pub(crate) use args::Args;
+pub use format::{Format, format_of};
+
 use super::part::{Content, Packing, Part, ScaleEncoding};
 use super::{CannotHold, LayerSpec};
 use kvant_container::Dtype;
 use kvant_numeric::format::MiniFloat;
-use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme, ZeroPoint};
-
-use crate::config_json::compressed_tensors::{Format, format_of};
+use kvant_quant::scheme::{
+    ActivationScheme, Axis, FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme, ZeroPoint,
+};
 
 pub(super) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
     parts_as(format_of(&layer.scheme)?, layer)
@@ -104,4 +110,12 @@ fn scale_matrix(layer: &LayerSpec<'_>, granularity: Granularity) -> Result<(usiz
             "use groups along the input channels, `channel` or `tensor`",
         )),
     }
+}
+
+/// Whether compressed-tensors has words for activations.
+///
+/// # Errors
+/// [`CannotHold`] where it has none.
+pub(crate) fn can_describe(scheme: ActivationScheme) -> Result<(), CannotHold> {
+    Args::of_input(scheme).map(|_| ())
 }

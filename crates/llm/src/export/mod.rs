@@ -3,7 +3,7 @@
 
 mod activations;
 mod awq;
-mod compressed_tensors;
+pub(crate) mod compressed_tensors;
 mod encoding;
 mod fake;
 mod fp8;

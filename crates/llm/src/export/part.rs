@@ -1,7 +1,7 @@
 //! How a layer's tensors are laid out in an export: data, from which sizes, order of work and bytes follow. Not the
 //! bytes, which [`super::packer`] makes.
 
-use crate::weight::BandAxis;
+use crate::band::BandAxis;
 use kvant_container::Dtype;
 use kvant_numeric::pack::{NibbleOrder, WordAxis, WordLayout};
 

@@ -2,8 +2,8 @@
 
 use crate::family::Orientation;
 use crate::forward::{ForwardError, Projection, Tensors};
+use crate::network::expert_module;
 use crate::network::{Consumer, ExpertsStorage, FusedExperts, Linear, Network};
-use crate::plan::expert_module;
 use std::collections::BTreeMap;
 
 /// A matrix, alone in its tensor or one of many.

@@ -119,7 +119,7 @@ impl<'a> Tensors<'a> {
             let start = all.bytes.start + index * step;
             Ok::<_, ForwardError>(Vector { bytes: start..start + step, length: size.0, ..all })
         });
-        let module = crate::plan::expert_module(module, index);
+        let module = crate::network::expert_module(module, index);
         Ok(Projection { module, bias: bias.transpose()?, ..self.matrix_at(tensor, index, count, size, input_major)? })
     }
 

@@ -1,10 +1,10 @@
 //! Codes that a source has already as blocks: which type holds them, what that loses, and the blocks. Nothing is quantized
 //! here; what no type holds is refused, or left to those who quantize values.
 
-use super::mix::fitting;
 use super::plan::Slab;
 use crate::conversion::loss_of_tensor_scale;
 use crate::export::{ScaleEncoding, encode};
+use crate::ftype::fitting;
 use crate::import::PackedMatrix;
 use crate::weight::Band;
 use half::f16;

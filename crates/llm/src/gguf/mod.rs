@@ -17,7 +17,6 @@ mod codec;
 pub mod imatrix;
 mod measure;
 mod metadata;
-mod mix;
 mod names;
 pub mod plan;
 pub mod recipe;
@@ -28,9 +27,9 @@ mod source;
 pub(crate) mod tokenizer;
 mod values;
 
+pub use crate::ftype::{MIXES, Mix, MixRow, UnknownMix};
 pub use carried::{Accepted, Carried};
 pub use measure::measure;
-pub use mix::{MIXES, Mix, MixRow, UnknownMix};
 pub use plan::{GgufPlan, GgufPlanError};
 pub use recipe::GgufRecipe;
 pub use tokenizer::TokenizerProblem;

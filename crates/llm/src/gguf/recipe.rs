@@ -2,16 +2,14 @@
 
 use super::codec;
 use super::imatrix::Importance;
-use super::mix::{MIXES, Mix};
 use crate::export::Export;
+pub use crate::ftype::IMATRIX;
+use crate::ftype::{MIXES, Mix};
 use crate::glob::Glob;
 use crate::recipe::{NamedScheme, RecipeError, Settings, glob, quoted};
 use kvant_container::gguf::TensorType;
 use serde::Serialize;
 use std::sync::Arc;
-
-/// The name of the algorithm that weighs inputs by how large they are.
-pub const IMATRIX: &str = "imatrix";
 
 /// What is said of tensors by name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ pub(super) fn reader(config: &Value) -> Result<Box<dyn Method>, ImportError> {
     match version.eq_ignore_ascii_case("gemm") {
         true => Ok(Box::new(Awq)),
         false => {
-            let reason = format!("the layout {} of AWQ is not read", crate::recipe::quoted(version));
+            let reason = format!("the layout {} of AWQ is not read", crate::recipe_error::quoted(version));
             Err(ImportError::unsupported(place("version"), reason, HINT))
         }
     }

@@ -1,7 +1,7 @@
 //! What keeps a quantized checkpoint from being read.
 
 use crate::export::CannotHold;
-use crate::recipe::RecipeError;
+use crate::recipe_error::RecipeError;
 use kvant_container::ErrorKind;
 
 /// The hint for files that contradict themselves.

@@ -3,10 +3,11 @@
 use super::activations::{StoredActivation, StoredActivations, StoredAttention};
 use super::error::ImportError;
 use super::quantization_config;
+use crate::activation_point::Site;
 use crate::config_json::fake::{FAKE_QUANTIZATION, FakeLayers, FakeQuantization, VERSION};
 use crate::glob::Glob;
 use crate::network::TensorMeta;
-use crate::plan::{Site, expert_module};
+use crate::network::expert_module;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use serde::Deserialize;
 use serde_json::Value;

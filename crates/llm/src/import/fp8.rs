@@ -25,7 +25,7 @@ pub(super) fn reader(config: &Value) -> Result<Box<dyn Method>, ImportError> {
         Some("dynamic") => Inputs::Dynamic,
         None => Inputs::Float,
         Some(other) => {
-            let reason = format!("{} is not read", crate::recipe::quoted(other));
+            let reason = format!("{} is not read", crate::recipe_error::quoted(other));
             let hint = "use a checkpoint with static or dynamic scales of activations";
             return Err(ImportError::unsupported("quantization_config.activation_scheme", reason, hint));
         }

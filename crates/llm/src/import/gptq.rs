@@ -18,7 +18,7 @@ pub(super) fn reader(config: &Value) -> Result<Box<dyn Method>, ImportError> {
         "gptq" => true,
         "gptq_v2" => false,
         other => {
-            let reason = format!("the layout {} of GPTQ is not read", crate::recipe::quoted(other));
+            let reason = format!("the layout {} of GPTQ is not read", crate::recipe_error::quoted(other));
             return Err(ImportError::unsupported("quantization_config.checkpoint_format", reason, HINT));
         }
     };
@@ -32,7 +32,7 @@ pub(super) fn auto_round_reader(config: &Value) -> Result<Box<dyn Method>, Impor
         Some("auto_round:auto_gptq") => reader(config),
         Some("auto_round:auto_awq") => super::awq::reader(config),
         other => {
-            let reason = format!("{} is not read", crate::recipe::quoted(other.unwrap_or("null")));
+            let reason = format!("{} is not read", crate::recipe_error::quoted(other.unwrap_or("null")));
             Err(ImportError::unsupported("quantization_config.packing_format", reason, HINT))
         }
     }

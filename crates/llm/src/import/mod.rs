@@ -282,7 +282,7 @@ fn method(config: &Value) -> Result<Box<dyn Method>, ImportError> {
         Some(row) => (row.reader)(config),
         None => {
             let names: Vec<&str> = METHODS.iter().map(|row| row.name).collect();
-            let reason = format!("{} is not read; these are: {}", crate::recipe::quoted(name), names.join(", "));
+            let reason = format!("{} is not read; these are: {}", crate::recipe_error::quoted(name), names.join(", "));
             let hint = "dequantize the checkpoint with the tool that made it";
             Err(ImportError::unsupported("quantization_config.quant_method", reason, hint))
         }

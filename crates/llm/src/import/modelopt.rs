@@ -21,7 +21,7 @@ pub(super) fn reader(config: &Value) -> Result<Box<dyn Method>, ImportError> {
     match algorithm {
         "FP8" | "NVFP4" | "W4A16_NVFP4" | "MIXED_PRECISION" => Ok(Box::new(ModelOpt)),
         other => {
-            let reason = format!("{} is not read; FP8 and NVFP4 are", crate::recipe::quoted(other));
+            let reason = format!("{} is not read; FP8 and NVFP4 are", crate::recipe_error::quoted(other));
             let hint = "dequantize the checkpoint with the tool that made it";
             Err(ImportError::unsupported("quantization_config.quant_algo", reason, hint))
         }

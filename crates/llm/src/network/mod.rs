@@ -5,6 +5,7 @@
 mod by_name;
 mod by_shape;
 mod links;
+mod module_names;
 mod names;
 mod notice;
 mod siblings;
@@ -17,6 +18,7 @@ use crate::family::{Family, NormKind, NormSite, Orientation, Part, Role, RowOrde
 use crate::model_config::ModelConfig;
 
 pub use links::{Consumer, Input, Link, Source, Stage, Through};
+pub(crate) use module_names::{expert_module, in_memory_module, on_disk_module};
 pub(crate) use names::modality_part;
 pub use notice::Notice;
 pub use siblings::Siblings;

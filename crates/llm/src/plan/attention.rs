@@ -3,7 +3,7 @@
 
 use super::build::Builder;
 use super::error::PlanError;
-use super::site::Site;
+use crate::activation_point::Site;
 use crate::export::{AttentionSpec, CannotHold, Owner};
 use crate::family::Role;
 use crate::network::{Linear, LinearId};

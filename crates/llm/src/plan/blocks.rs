@@ -2,9 +2,9 @@
 //! through which links scales may be moved. Derived from roles; decides nothing.
 
 use super::build::Builder;
-use super::expert_module;
 use crate::family::Residual;
 use crate::forward::Depth;
+use crate::network::expert_module;
 use crate::network::{Consumer, Input, Link, Source, Stage};
 use std::collections::{BTreeMap, HashMap};
 

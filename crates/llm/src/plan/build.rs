@@ -12,7 +12,7 @@ use crate::conversion::FloatType;
 use crate::export::{Export, Fused, LayerSpec, ModelTraits, Part};
 use crate::import::{self, Import};
 use crate::model_config::ModelConfig;
-use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta};
+use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta, in_memory_module, on_disk_module};
 use crate::recipe::{Decision, Recipe};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration};
 use kvant_numeric::kernel::Source;
@@ -194,14 +194,14 @@ impl Builder<'_> {
     /// A module's name in the output.
     pub(super) fn output_name(&self, module: &str) -> String {
         match self.network.family() {
-            Some(family) if self.export != Export::Quark => names::on_disk(family, module),
+            Some(family) if self.export != Export::Quark => on_disk_module(family, module),
             _ => self.in_memory_name(module),
         }
     }
 
     /// A module's name in a model that transformers has loaded.
     pub(super) fn in_memory_name(&self, module: &str) -> String {
-        self.network.family().map_or_else(|| module.to_owned(), |family| names::in_memory(family, module))
+        self.network.family().map_or_else(|| module.to_owned(), |family| in_memory_module(family, module))
     }
 
     fn plan_linears(&mut self) -> Result<(), PlanError> {

@@ -2,10 +2,11 @@
 
 use super::build::Builder;
 use super::error::PlanError;
+use super::quantization_config::{Described, with_quantization};
 use super::{PlannedAttention, Site, names};
+use crate::config_json::ModuleScheme;
 use crate::config_json::fake::FakeQuantization;
 use crate::config_json::quark::AttentionModules;
-use crate::config_json::{Described, ModuleScheme, with_quantization};
 use crate::export::Export;
 use crate::loader_names::LoaderNames;
 use crate::network::{Place, Reason, modality_part};

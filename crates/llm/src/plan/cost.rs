@@ -2,7 +2,6 @@
 //! the large terms alone.
 
 use super::{Plan, PlannedBlock, PlannedStage};
-use crate::blockwise::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 use crate::float_file;
 use crate::forward::{Depth, LONG, WIDE};
 use kvant_numeric::linalg::Precision;
@@ -10,6 +9,15 @@ use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{Needs, Rounding};
 use kvant_quant::transform::Transform;
 use std::collections::BTreeSet;
+
+/// Tokens, about, on which scales are tried where attention mixes those of a sequence: few whole ones.
+pub(crate) const SEARCH_TOKENS: usize = 2048;
+
+/// Tokens, about, on which scales are tried elsewhere: half as many from all sequences tell as much.
+pub(crate) const SEARCH_ROWS: usize = 1024;
+
+/// Rows of inputs, about, that are kept of the sequences that are held out.
+pub(crate) const HELD_OUT_ROWS: u64 = 512;
 
 /// How much calibration data there is, and how much memory it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What is refused before the work starts.
 
-use super::site::Site;
+use crate::activation_point::Site;
 use crate::export::CannotHold;
 use crate::forward::ForwardError;
 use crate::import::ImportError;

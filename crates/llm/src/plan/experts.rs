@@ -4,10 +4,10 @@ use super::build::{Builder, stored_type, values_type};
 use super::error::PlanError;
 use super::sites::Origin;
 use super::source::SourceTensor;
-use super::{KeptTensor, LayerOutput, PlannedLayer, Reuse, SourceStorage, SourceWeight, Treatment, names};
+use super::{KeptTensor, LayerOutput, PlannedLayer, Reuse, SourceStorage, SourceWeight, Treatment};
 use crate::export::{Export, Fused};
 use crate::family::{Orientation, Role};
-use crate::network::{ExpertsStorage, FusedExperts};
+use crate::network::{ExpertsStorage, FusedExperts, expert_module};
 use crate::recipe::Decision;
 use kvant_container::Dtype;
 use kvant_numeric::kernel::Source;
@@ -39,7 +39,7 @@ impl Builder<'_> {
 
     /// The scheme of one expert: what is said of it, else what is said of the tensor of all.
     fn decide_expert(&self, experts: &FusedExperts, expert: usize) -> Result<LayerScheme, &'static str> {
-        let own = names::of_expert(&experts.module, expert);
+        let own = expert_module(&experts.module, expert);
         let said_of_it = !matches!(self.recipe.decide(&own), Decision::Default(_));
         self.decide(if said_of_it { &own } else { &experts.module }, experts.kept)
     }
@@ -57,7 +57,7 @@ impl Builder<'_> {
         let mut shared = None;
         for (expert, scheme) in schemes.iter().enumerate() {
             let Ok(scheme) = *scheme else { continue };
-            let origin = Origin::of_expert(experts, names::of_expert(&experts.module, expert));
+            let origin = Origin::of_expert(experts, expert_module(&experts.module, expert));
             let layer = PlannedLayer {
                 name: self.output_name(&origin.module),
                 module: origin.module.clone(),
@@ -128,7 +128,7 @@ impl Builder<'_> {
         let view = self.tensors[bias].clone();
         let length = view.byte_len() as usize / experts.experts.max(1);
         for expert in 0..experts.experts {
-            let module = self.output_name(&names::of_expert(&experts.module, expert));
+            let module = self.output_name(&expert_module(&experts.module, expert));
             let tensor = self.declare(format!("{module}.bias"), view.dtype(), vec![experts.out_features]);
             let treatment = Treatment::Copy(expert * length..(expert + 1) * length);
             self.kept.push(KeptTensor {

@@ -1,7 +1,7 @@
 //! What identifies a plan: a journal of another plan is not continued.
 
 use super::PlannedLayer;
-use crate::calibration::Parameters;
+use crate::activation_point::Parameters;
 use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Layout};
 use serde_json::Value;

@@ -16,22 +16,22 @@ mod keep;
 mod layer;
 mod names;
 mod odd;
-mod site;
+mod quantization_config;
 mod sites;
 mod source;
 mod tensor;
 
+pub use crate::activation_point::{PlannedSite, Site, UnknownSite};
 pub use attention::PlannedAttention;
 pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
 pub use cost::{CalibrationCost, CalibrationSize};
+pub(crate) use cost::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 pub use error::{AlgorithmProblem, PlanError};
 pub(crate) use fingerprint::{source_bytes, source_text};
 pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage, SourceWeight};
-pub(crate) use names::{in_memory as in_memory_module, of_expert as expert_module};
-pub use site::{PlannedSite, Site, UnknownSite};
 pub use tensor::{DroppedTensor, KeptTensor, Treatment};
 
-use crate::calibration::Parameters;
+use crate::activation_point::Parameters;
 use crate::export::{Export, ModelTraits, ParameterPart, loaders};
 use crate::recipe::Recipe;
 use crate::verify::Extent;

@@ -2,56 +2,22 @@
 
 use super::{PlanError, PlannedLayer};
 use crate::export::{CannotHold, Export};
-use crate::family::Family;
 use crate::gguf::restore::unread_tokenizer;
-use crate::network::{Network, Notice, Place, Reason, Slot};
+use crate::network::{Network, Notice, Place, Reason, Slot, expert_module};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
 use kvant_quant::glob::{Glob, nearest_names};
 use kvant_quant::scheme::EVALUATION_ONLY;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names that transformers gives modules in memory where they differ from those on disk, by family. AMD Quark writes and
-/// reads the former.
-const IN_MEMORY: &[(&str, &[(&str, &str)])] = &[
-    ("gpt_neox", &[("embed_out", "lm_head")]),
-    ("mixtral", &[("block_sparse_moe", "mlp"), ("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")]),
-];
-
 /// What heads are called in architectures without a description, whose tied heads have no tensor to tell.
 pub(super) const USUAL_HEADS: [&str; 4] = ["embed_out", "lm_head", "output_projection", "proj_out"];
-
-/// A module's name as transformers has it in memory.
-pub(crate) fn in_memory(family: &Family, module: &str) -> String {
-    let Some((_, names)) = IN_MEMORY.iter().find(|(name, _)| *name == family.name) else {
-        return module.to_owned();
-    };
-    let rename = |part| names.iter().find(|(disk, _)| *disk == part).map_or(part, |(_, memory)| *memory);
-    module.split('.').map(rename).collect::<Vec<_>>().join(".")
-}
-
-/// A module's name as it is on disk, whichever it has.
-pub(super) fn on_disk(family: &Family, module: &str) -> String {
-    let Some((_, names)) = IN_MEMORY.iter().find(|(name, _)| *name == family.name) else {
-        return module.to_owned();
-    };
-    let rename = |part| names.iter().find(|(_, memory)| *memory == part).map_or(part, |(disk, _)| *disk);
-    module.split('.').map(rename).collect::<Vec<_>>().join(".")
-}
 
 /// A tensor's name with its module renamed.
 pub(super) fn of_tensor(tensor: &str, rename: impl Fn(&str) -> String) -> String {
     match tensor.rsplit_once('.') {
         Some((module, leaf)) => format!("{}.{leaf}", rename(module)),
         None => tensor.to_owned(),
-    }
-}
-
-/// The module of one expert: `experts.gate_up_proj` becomes `experts.3.gate_up_proj`.
-pub(crate) fn of_expert(module: &str, expert: usize) -> String {
-    match module.rsplit_once('.') {
-        Some((parent, leaf)) => format!("{parent}.{expert}.{leaf}"),
-        None => format!("{expert}.{module}"),
     }
 }
 
@@ -91,7 +57,7 @@ pub(super) fn reason(place: Place) -> &'static str {
 fn modules(network: &Network) -> Vec<String> {
     let linears = network.linears().iter().map(|linear| linear.module.clone());
     let fused = || network.experts().iter();
-    let each = fused().flat_map(|fused| (0..fused.experts).map(|e| of_expert(&fused.module, e)));
+    let each = fused().flat_map(|fused| (0..fused.experts).map(|e| expert_module(&fused.module, e)));
     linears.chain(each).chain(fused().map(|fused| fused.module.clone())).collect()
 }
 

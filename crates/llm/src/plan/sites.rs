@@ -2,9 +2,9 @@
 
 use super::build::Builder;
 use super::error::PlanError;
-use super::site::{PlannedSite, Site};
 use super::{ParameterTensor, PlannedLayer};
-use crate::calibration::Parameters;
+use crate::activation_point::Parameters;
+use crate::activation_point::{PlannedSite, Site};
 use crate::export::{ActivationSpec, ParameterPart, Side};
 use crate::family::Role;
 use crate::network::{FusedExperts, Linear};

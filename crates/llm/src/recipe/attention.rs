@@ -1,7 +1,7 @@
 //! What the settings say of attention, as a scheme.
 
 use super::Settings;
-use super::error::{RecipeError, quoted};
+use crate::recipe_error::{RecipeError, quoted};
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, KvCacheScheme, MinScale, Rotary};
 
 /// Names of static activations with one scale.

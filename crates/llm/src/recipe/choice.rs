@@ -2,8 +2,8 @@
 //! which layers: see [`Rule`](super::Rule).
 
 use super::Algorithm;
-use super::error::{RecipeError, quoted};
-use crate::gguf::Mix;
+use crate::ftype::Mix;
+use crate::recipe_error::{RecipeError, quoted};
 use kvant_numeric::format::FORMATS;
 use kvant_quant::scheme::{Dialect, LayerScheme, PRESETS, Preset, SchemeError};
 use std::fmt;

@@ -1,8 +1,8 @@
 //! The export that is chosen when none is asked for. Not what exports can hold: that is theirs to say.
 
 use super::Choice;
+use crate::activation_point::Site;
 use crate::export::{ActivationSpec, Export, LayerSpec, Side};
-use crate::plan::Site;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, Axis, Dialect, Granularity, LayerScheme};

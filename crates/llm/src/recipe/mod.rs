@@ -1,19 +1,17 @@
 //! What the user asked for: schemes, which layers get which, and how the result is written. Not what becomes of each
 //! tensor of a given model: that is the plan.
 
-mod algorithm;
 mod attention;
 mod choice;
-mod error;
 mod format;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use algorithm::{ALGORITHM_OPTIONS, Algorithm, AlgorithmOption, AlgorithmRow, Algorithms};
+pub use crate::algorithm::{ALGORITHM_OPTIONS, Algorithm, AlgorithmOption, AlgorithmRow, Algorithms};
+pub(crate) use crate::recipe_error::quoted;
+pub use crate::recipe_error::{Problem, RecipeError};
 pub use choice::{Choice, NamedScheme};
-pub(crate) use error::quoted;
-pub use error::{Problem, RecipeError};
 pub use settings::{OverrideText, PackMethod, Settings, VERSION};
 
 use crate::byte_size::ByteSize;

@@ -2,10 +2,10 @@
 //! that is [`Recipe::resolve`](super::Recipe::resolve).
 
 use super::Algorithms;
-use super::error::RecipeError;
 use crate::byte_size::ByteSize;
 use crate::config_json::quark::{QuarkConfig, WeightFormat, read_algorithms};
 use crate::export::Export;
+use crate::recipe_error::RecipeError;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{LayerScheme, Rotary};
 use serde::{Deserialize, Deserializer, Serialize};

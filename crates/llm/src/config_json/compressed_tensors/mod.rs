@@ -1,25 +1,15 @@
 //! The `quantization_config` of compressed-tensors 0.20, which llm-compressor writes and vLLM, SGLang and transformers read.
 
-mod args;
-mod format;
 mod read;
 
-pub use format::{Format, format_of};
+pub use crate::export::compressed_tensors::{Format, format_of};
 pub use read::{Group, ModuleClass, StoredCompressedTensors};
 
 use super::selector::{Selector, select};
 use crate::export::CannotHold;
-use args::Args;
+use crate::export::compressed_tensors::Args;
 use kvant_quant::scheme::{ActivationScheme, LayerScheme};
 use serde_json::{Map, Value, json};
-
-/// Whether compressed-tensors has words for activations.
-///
-/// # Errors
-/// [`CannotHold`] where it has none.
-pub(crate) fn can_describe(scheme: ActivationScheme) -> Result<(), CannotHold> {
-    Args::of_input(scheme).map(|_| ())
-}
 
 /// The version of the library whose layout is written.
 const VERSION: &str = "0.20.0";

@@ -1,9 +1,9 @@
 //! The `quantization_config` of compressed-tensors of a checkpoint that is quantized already. The inverse of what its
 //! neighbours write, and of what llm-compressor does.
 
-use super::format::Format;
 use crate::config_json::{ModuleScheme, Pattern};
-use crate::recipe::{RecipeError, quoted};
+use crate::export::compressed_tensors::Format;
+use crate::recipe_error::{RecipeError, quoted};
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use serde::Deserialize;
 use serde_json::{Map, Value};

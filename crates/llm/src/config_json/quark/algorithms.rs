@@ -2,7 +2,8 @@
 //! layers (pairs to smooth, modules to round, where blocks are) is left alone: it follows from the family here.
 
 use super::read::is_empty;
-use crate::recipe::{Algorithm, Algorithms, RecipeError, quoted};
+use crate::algorithm::{Algorithm, Algorithms};
+use crate::recipe_error::{RecipeError, quoted};
 use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Groups, Rounding, Variant};
 use kvant_quant::transform::{Loss, Transform};
 use serde_json::{Map, Value, json};

@@ -7,7 +7,7 @@ use super::write::{layer_config, output_config};
 use crate::export::CannotHold;
 use crate::family::{Family, Role, leaf};
 use crate::glob::Glob;
-use crate::recipe::RecipeError;
+use crate::recipe_error::RecipeError;
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, KvCacheScheme, LayerScheme, MinScale, Rotary};
 use serde_json::{Map, Value, json};
 

@@ -3,8 +3,8 @@
 
 use super::observer;
 use super::tensor_spec::TensorSpec;
-use crate::recipe::RecipeError;
-use crate::recipe::quoted;
+use crate::recipe_error::RecipeError;
+use crate::recipe_error::quoted;
 use kvant_quant::scheme::{ActivationScheme, LayerScheme, TensorScheme, Timing};
 use serde_json::Value;
 

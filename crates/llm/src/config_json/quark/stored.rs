@@ -4,7 +4,7 @@
 use super::read::{Place, is_empty, tensor_scheme};
 use super::write::WeightFormat;
 use crate::config_json::{ModuleScheme, Pattern};
-use crate::recipe::RecipeError;
+use crate::recipe_error::RecipeError;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, Timing};
 use serde_json::{Map, Value};

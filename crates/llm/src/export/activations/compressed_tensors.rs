@@ -2,7 +2,7 @@
 //! values in the attention module.
 
 use super::{ActivationSpec, AttentionSpec, Owner, ParameterContent, ParameterPart};
-use crate::config_json::compressed_tensors::can_describe;
+use crate::export::compressed_tensors::can_describe;
 use crate::export::{CannotHold, plain_encoding};
 use kvant_container::Dtype;
 use kvant_quant::scheme::{ActivationScheme, FloatScale, Granularity, ScaleType, TensorScheme, Timing, ZeroPoint};

@@ -28,7 +28,7 @@ pub(super) fn attention_parts(spec: &AttentionSpec) -> Result<Vec<ParameterPart>
     Ok(vec![scale("k_scale", key), scale("v_scale", value)])
 }
 
-fn scalar(name: String, site: &crate::plan::Site) -> ParameterPart {
+fn scalar(name: String, site: &crate::activation_point::Site) -> ParameterPart {
     ParameterPart::scales(name, ScaleEncoding::F32, vec![], site)
 }
 

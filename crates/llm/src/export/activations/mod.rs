@@ -8,7 +8,7 @@ mod quark;
 pub use part::{ParameterContent, ParameterPart};
 
 use super::{CannotHold, Export};
-use crate::plan::Site;
+use crate::activation_point::Site;
 use kvant_container::Dtype;
 use kvant_numeric::Format;
 use kvant_numeric::format::Int;

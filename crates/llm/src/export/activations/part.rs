@@ -1,8 +1,8 @@
 //! One tensor of scales or zero points, and its bytes.
 
+use crate::activation_point::Site;
 use crate::export::ScaleEncoding;
 use crate::export::encode;
-use crate::plan::Site;
 use kvant_container::Dtype;
 use kvant_quant::activation::StaticParameters;
 

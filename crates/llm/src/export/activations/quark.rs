@@ -108,7 +108,7 @@ fn output_parts(owner: &Owner, scheme: ActivationScheme, source: Source) -> Resu
 
 fn probability_part(
     spec: &AttentionSpec,
-    site: &crate::plan::Site,
+    site: &crate::activation_point::Site,
     scheme: ActivationScheme,
 ) -> Result<ParameterPart, CannotHold> {
     let encoding = match scheme.scheme {

@@ -7,7 +7,7 @@ use crate::blockwise::StreamShape;
 use crate::forward::ops::Ops;
 use crate::forward::{Decoder, Pass, Rows, Site, Tap, chunks};
 use crate::gguf::plan::{Content, GgufPlan, PlannedTensor};
-use crate::plan::expert_module;
+use crate::network::expert_module;
 use kvant_numeric::linalg::Precision;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};

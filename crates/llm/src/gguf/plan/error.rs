@@ -1,6 +1,6 @@
 //! What keeps a GGUF file from being planned: whatever can be refused before a weight is read.
 
-use crate::gguf::mix::Mix;
+use crate::ftype::Mix;
 use crate::gguf::tokenizer::TokenizerProblem;
 use crate::import::ImportError;
 use crate::model_config::ConfigError;

@@ -4,7 +4,7 @@
 use super::build::{Builder, Draft, Grouped};
 use super::{Content, GgufPlanError, RowMap, Slab};
 use crate::family::{NormSite, Orientation, Part, Role, RowOrder};
-use crate::gguf::mix::Category;
+use crate::ftype::Category;
 use crate::gguf::names;
 use crate::network::{ExpertsStorage, FusedExperts, Linear, Norm};
 

@@ -5,8 +5,8 @@
 use super::finish::{check_importance, declaration, fingerprint, importance_notice};
 use super::types::{Candidate, choose_type, idle_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason, RowMap, Slab};
+use crate::ftype::{Category, MIXES, Mix, Model, is_70b};
 use crate::gguf::metadata::QUANTIZATION_VERSION;
-use crate::gguf::mix::{Category, MIXES, Mix, Model, is_70b};
 use crate::gguf::recipe::{GgufRecipe, Said};
 use crate::gguf::restore::{self, Stated};
 use crate::gguf::{codec, names};

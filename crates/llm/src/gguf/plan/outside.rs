@@ -2,7 +2,7 @@
 
 use super::build::{Builder, Draft};
 use super::{Content, GgufPlanError, RowMap};
-use crate::gguf::mix::Category;
+use crate::ftype::Category;
 use crate::gguf::names;
 use crate::network::{Place, Reason as Unplaced, TensorMeta};
 

@@ -1,8 +1,8 @@
 //! Which type a tensor gets: by the mix, by what the user said of it, by what loaders take, by what divides its columns.
 
 use super::{GgufPlanError, Reason};
+use crate::ftype::{Category, Mix, Model, Subject, choose, fitting};
 use crate::gguf::codec;
-use crate::gguf::mix::{Category, Mix, Model, Subject, choose, fitting};
 use crate::gguf::recipe::{GgufRecipe, Said};
 use kvant_container::gguf::TensorType;
 use kvant_quant::glob::nearest_names;

@@ -94,7 +94,8 @@ pub(super) fn architecture(
         let mut known: Vec<&str> =
             ARCHITECTURES.iter().filter(|row| row.restoration.is_some()).map(|r| r.name).collect();
         known.dedup();
-        let reason = format!("models of the architecture {} are not read", crate::recipe::quoted(stated.architecture));
+        let reason =
+            format!("models of the architecture {} are not read", crate::recipe_error::quoted(stated.architecture));
         let hint = format!("use the checkpoint that the file was made of; read are {}", known.join(", "));
         ImportError::unsupported("general.architecture", reason, hint)
     })

@@ -58,7 +58,7 @@ fn scaling(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError>
         (_, Some(_)) if stated.has(FACTORS) => Err(unread("scaled, and divided by factors too")),
         ("linear", Some(factor)) => Ok(Some(json!({"rope_type": "linear", "factor": factor}))),
         ("yarn", Some(factor)) => yarn(stated, factor).map(Some),
-        _ => Err(unread(&format!("of the type {}", crate::recipe::quoted(kind)))),
+        _ => Err(unread(&format!("of the type {}", crate::recipe_error::quoted(kind)))),
     }
 }
 

@@ -37,7 +37,7 @@ pub fn tokenizer_json(file: &GgufFile) -> Result<Value, ImportError> {
         "gpt2" => vocabulary.byte_level(),
         "llama" => vocabulary.pieces(),
         other => {
-            let reason = format!("tokenizers of type {} are not read", crate::recipe::quoted(other));
+            let reason = format!("tokenizers of type {} are not read", crate::recipe_error::quoted(other));
             Err(ImportError::unsupported("tokenizer.ggml.model", reason, HINT))
         }
     }
@@ -144,7 +144,7 @@ impl<'a> Vocabulary<'a> {
     fn byte_level(&self) -> Result<Value, ImportError> {
         let name = self.text("pre").unwrap_or("default");
         let way = ways(name).ok_or_else(|| {
-            let reason = format!("the way {} to split text is not read", crate::recipe::quoted(name));
+            let reason = format!("the way {} to split text is not read", crate::recipe_error::quoted(name));
             ImportError::unsupported("tokenizer.ggml.pre", reason, HINT)
         })?;
         let merges = self.metadata.get("tokenizer.ggml.merges").and_then(Stored::as_array).and_then(Array::strings);

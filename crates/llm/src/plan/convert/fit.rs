@@ -1,13 +1,13 @@
 //! What becomes of a weight: the form of its codes that the target holds, or values that are quantized anew.
 
 use super::{ACCEPT, SMALL_LOSS, Task, way_out};
-use crate::config_json::can_say;
 use crate::conversion::{Loss, forms, loss_of_scales, nearest};
 use crate::export::{Fused, Part};
 use crate::import::PackedMatrix;
 use crate::network::Linear;
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
+use crate::plan::quantization_config::can_say;
 use crate::plan::{PlannedLayer, Reuse};
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::LayerScheme;

@@ -14,17 +14,17 @@ use super::experts::expert_storage;
 use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{
-    DroppedTensor, LayerOutput, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight, names,
+    DroppedTensor, LayerOutput, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight,
 };
-use crate::calibration::Parameters;
+use crate::activation_point::Parameters;
 use crate::config_json::fake::FakeQuantization;
-use crate::config_json::without_quantization;
 use crate::conversion::{Conversion, FloatType, Target, loss_of_parameter};
 use crate::export::{Export, Fused};
 use crate::family::{ExpertStorage, Role};
 use crate::import::{self, Import, PackedMatrix, StoredActivation};
 use crate::model_config::ModelConfig;
-use crate::network::{ExpertsStorage, FusedExperts, Linear};
+use crate::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
+use crate::plan::quantization_config::without_quantization;
 use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_numeric::simd::Isa;
@@ -286,7 +286,7 @@ impl Builder<'_> {
         let fused = self.export.is_for_fused_experts().then_some(Fused { module: &of_all, count: matrices.len() });
         let (dtype, mut shared) = (self.source_type(weight)?, None);
         for (expert, matrix) in matrices.iter().enumerate() {
-            let origin = Origin::of_expert(experts, names::of_expert(&experts.module, expert));
+            let origin = Origin::of_expert(experts, expert_module(&experts.module, expert));
             let layer = PlannedLayer {
                 name: self.output_name(&origin.module),
                 module: origin.module.clone(),

@@ -10,7 +10,10 @@ use kvant_container::gguf::TensorType;
 use std::fmt;
 use std::str::FromStr;
 
-pub(super) use rules::choose;
+/// The name of the algorithm that weighs inputs by how large they are.
+pub const IMATRIX: &str = "imatrix";
+
+pub(crate) use rules::choose;
 
 /// A named mix.
 #[allow(non_camel_case_types)]
@@ -140,7 +143,7 @@ impl FromStr for Mix {
 
 /// What kind of tensor the rules see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Category {
+pub(crate) enum Category {
     Embedding,
     Head,
     Query,
@@ -195,13 +198,13 @@ impl Category {
 }
 
 /// Whether a model is of the shape that llama.cpp calls 70B.
-pub(super) fn is_70b(architecture: &str, blocks: usize, heads: usize, groups: usize) -> bool {
+pub(crate) fn is_70b(architecture: &str, blocks: usize, heads: usize, groups: usize) -> bool {
     blocks == 80 && matches!(architecture, "llama" | "qwen2") && heads != groups
 }
 
 /// What the rules know of the model.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Model {
+pub(crate) struct Model {
     /// Decoder blocks.
     pub blocks: usize,
     /// Routed experts of a block; 0 where there are none.
@@ -220,7 +223,7 @@ pub(super) struct Model {
 
 /// What the rules know of a tensor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Subject {
+pub(crate) struct Subject {
     pub category: Category,
     /// Its position among tensors of the category [`Category::Value`].
     pub value: usize,
@@ -232,7 +235,7 @@ pub(super) struct Subject {
 }
 
 /// A type that divides the columns: the one that is wanted, or one that is near it.
-pub(super) fn fitting(wanted: TensorType, columns: usize) -> TensorType {
+pub(crate) fn fitting(wanted: TensorType, columns: usize) -> TensorType {
     let divides = |kind: TensorType| columns.is_multiple_of(kind.block_elements());
     if divides(wanted) {
         return wanted;

@@ -7,7 +7,7 @@ mod options;
 pub use one::{Algorithm, AlgorithmRow};
 pub use options::{ALGORITHM_OPTIONS, AlgorithmOption};
 
-use super::error::RecipeError;
+use crate::recipe_error::RecipeError;
 use kvant_quant::rounding::Rounding;
 use kvant_quant::transform::Transform;
 use std::fmt;

@@ -13,7 +13,7 @@ const E4M3: Option<&str> = Some("torch.float8_e4m3fn");
 
 /// One tensor's description; keys that the library leaves out where they do not apply are left out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[serde(skip_serializing_if = "Option::is_none")]
     actorder: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,13 +50,13 @@ impl Serialize for Dynamic {
 }
 
 /// The refusal of a tensor scheme.
-pub(super) fn no_words(scheme: TensorScheme) -> CannotHold {
+pub(crate) fn no_words(scheme: TensorScheme) -> CannotHold {
     CannotHold::new(format!("compressed-tensors has no `{scheme}`"), USE_OTHERS)
 }
 
 impl Args {
     /// The description of a weight.
-    pub(super) fn of_weight(scheme: TensorScheme) -> Result<Args, CannotHold> {
+    pub(crate) fn of_weight(scheme: TensorScheme) -> Result<Args, CannotHold> {
         match scheme {
             TensorScheme::Int(int) => weight_int(int),
             TensorScheme::Float(float) => float_args(float).ok_or_else(|| no_words(scheme)),
@@ -65,13 +65,13 @@ impl Args {
     }
 
     /// The same with a list of the groups of input channels beside the weight.
-    pub(super) fn ordered(self) -> Args {
+    pub(crate) fn ordered(self) -> Args {
         let grouped = self.strategy == "group";
         Args { actorder: grouped.then_some("group"), ..self }
     }
 
     /// The description of input activations.
-    pub(super) fn of_input(input: ActivationScheme) -> Result<Args, CannotHold> {
+    pub(crate) fn of_input(input: ActivationScheme) -> Result<Args, CannotHold> {
         let refuse = || CannotHold::new(format!("compressed-tensors has no inputs `{input}`"), USE_OTHERS);
         let args = match input.scheme {
             TensorScheme::Int(int) => int_args(int),

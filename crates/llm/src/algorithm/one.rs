@@ -1,8 +1,8 @@
 //! One algorithm with its settings, as it is spelled: `gptq:damping=0.05:order=stored`.
 
 use super::options::{ALGORITHM_OPTIONS, AlgorithmOption};
-use crate::gguf::recipe::IMATRIX;
-use crate::recipe::error::{RecipeError, quoted};
+use crate::ftype::IMATRIX;
+use crate::recipe_error::{RecipeError, quoted};
 use kvant_quant::rounding::{self, Rounding};
 use kvant_quant::transform::{self, Transform};
 use std::fmt;

@@ -5,7 +5,7 @@ use super::{Category, Mix, Model, Subject};
 use kvant_container::gguf::TensorType::{self, MXFP4, Q3_K, Q4_1, Q4_K, Q5_1, Q5_K, Q6_K, Q8_0};
 
 /// The type that a mix gives to a tensor, before it is asked whether it divides its columns.
-pub(in crate::gguf) fn choose(mix: Mix, model: &Model, subject: &Subject) -> TensorType {
+pub(crate) fn choose(mix: Mix, model: &Model, subject: &Subject) -> TensorType {
     let base = mix.row().base;
     if mix.is_float() {
         return base;

@@ -2,10 +2,13 @@
 //! [`crate::calibration`].
 
 use kvant_numeric::Arithmetic;
+use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::{ActivationScheme, MinScale};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// A place in the forward pass. Modules have the names of the source; experts that are one tensor there are
 /// `experts.3.gate_up_proj`.
@@ -97,6 +100,42 @@ pub struct PlannedSite {
     pub shares: bool,
     /// The least scale.
     pub min_scale: MinScale,
+}
+
+/// The parameters of all places of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    sites: BTreeMap<Site, StaticParameters>,
+}
+
+impl Parameters {
+    /// The parameters of these places.
+    pub fn new(sites: impl IntoIterator<Item = (Site, StaticParameters)>) -> Parameters {
+        Parameters { sites: sites.into_iter().collect() }
+    }
+
+    /// Those of a place.
+    pub fn get(&self, site: &Site) -> Option<&StaticParameters> {
+        self.sites.get(site)
+    }
+
+    /// All places with their parameters.
+    pub fn iter(&self) -> impl Iterator<Item = (&Site, &StaticParameters)> {
+        self.sites.iter()
+    }
+
+    /// A hash of all bits: what has another one gives another output.
+    pub fn hash(&self) -> u128 {
+        let mut bytes = Vec::new();
+        for (site, parameters) in &self.sites {
+            bytes.extend(site.to_string().into_bytes());
+            for values in [&parameters.scales, &parameters.zero_points] {
+                bytes.extend((values.len() as u64).to_le_bytes());
+                values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+            }
+        }
+        xxh3_128(&bytes)
+    }
 }
 
 #[cfg(test)]
