@@ -2,9 +2,11 @@
 //! scales; or out of what stands in for it, floats or codes in memory. Not quantizing it.
 
 mod folding;
+mod not_finite;
 
 pub use crate::band::{Band, BandAxis, bands};
 pub use folding::{Folding, Limits};
+pub(crate) use not_finite::{first_not_finite, place};
 
 use crate::import::PackedMatrix;
 use kvant_numeric::kernel::{Elements, Range, Source, element_ranges, group_ranges, widen};

@@ -6,11 +6,10 @@ mod config;
 mod names;
 mod resolve;
 
-use crate::finite::{first_not_finite, place};
 use crate::import::{self, ImportError, ImportedTensor, LowRank, MergedBase, MergedMatrix, PackedMatrix, Stored};
 use crate::model_config::ModelConfig;
 use crate::network::{Network, TensorMeta};
-use crate::weight::WeightMatrix;
+use crate::weight::{WeightMatrix, first_not_finite, place};
 use kvant_container::{AdapterSource, Checkpoint, Dtype, Layout, SafetensorsFile, TensorDeclaration, TensorView};
 use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;

@@ -8,7 +8,6 @@ mod encoding;
 mod fake;
 mod fp8;
 mod gptq;
-mod loaders;
 mod mxfp4;
 mod packer;
 mod packing;
@@ -19,8 +18,6 @@ mod tensors;
 pub use activations::{ActivationSpec, AttentionSpec, Owner, ParameterContent, ParameterPart, Side};
 pub(crate) use compressed_tensors::parts_as as compressed_tensors_parts;
 pub(crate) use encoding::encode;
-pub use loaders::ModelTraits;
-pub(crate) use loaders::loaders;
 pub(crate) use packer::KEPT_BYTES;
 pub use packer::{BandCodes, Coded, Packer, Piece, Whole};
 pub use part::{Content, Packing, Part, ScaleEncoding, band_axis};
@@ -169,11 +166,6 @@ impl Export {
             Export::Tensors => Some(TENSORS_METHOD),
             Export::Fake => None,
         }
-    }
-
-    /// What loads it, schemes permitting: [`Plan::loaders`](crate::plan::Plan::loaders) tells which takes a given plan.
-    pub fn loaders(self) -> Vec<&'static str> {
-        loaders::of_export(self)
     }
 
     /// The tensors that a layer becomes; none for [`Export::Fake`], which keeps the source's.

@@ -2,10 +2,9 @@
 //! widened. What was found fit when the model was opened is read without further questions.
 
 use super::error::ForwardError;
-use crate::finite;
 use crate::import::{ImportedTensor, PackedMatrix, Stored};
 use crate::network::{Linear, TensorMeta};
-use crate::weight::WeightMatrix;
+use crate::weight::{WeightMatrix, first_not_finite};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;
@@ -214,7 +213,7 @@ impl<'a> Tensors<'a> {
         else {
             return None;
         };
-        let (index, value) = finite::first_not_finite(&view.bytes()[bytes.clone()], *source)?;
+        let (index, value) = first_not_finite(&view.bytes()[bytes.clone()], *source)?;
         let place = match input_major {
             true => [index % layer.rows, index / layer.rows],
             false => [index / layer.columns, index % layer.columns],

@@ -2,10 +2,10 @@
 //! here; what no type holds is refused, or left to those who quantize values.
 
 use super::plan::Slab;
-use crate::conversion::loss_of_tensor_scale;
 use crate::export::{ScaleEncoding, encode};
 use crate::ftype::fitting;
 use crate::import::PackedMatrix;
+use crate::transcode::loss_of_tensor_scale;
 use crate::weight::Band;
 use half::f16;
 use kvant_container::gguf::TensorType;

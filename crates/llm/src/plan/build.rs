@@ -8,12 +8,13 @@ use super::{
     DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite, names,
 };
 use crate::config_json::tensors::{DescribedLayer, METADATA_KEY, description};
-use crate::conversion::FloatType;
-use crate::export::{Export, Fused, LayerSpec, ModelTraits, Part};
+use crate::export::{Export, Fused, LayerSpec, Part};
 use crate::import::{self, Import};
+use crate::loader_rules::ModelTraits;
 use crate::model_config::ModelConfig;
 use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta, in_memory_module, on_disk_module};
 use crate::recipe::{Decision, Recipe};
+use crate::transcode::FloatType;
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration};
 use kvant_numeric::kernel::Source;
 use kvant_quant::scheme::{Cast, LayerScheme, SchemeError, TensorScheme};

@@ -32,9 +32,9 @@ pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage,
 pub use tensor::{DroppedTensor, KeptTensor, Treatment};
 
 use crate::activation_point::Parameters;
-use crate::export::{Export, ModelTraits, ParameterPart, loaders};
+use crate::export::{Export, ParameterPart};
+use crate::loader_rules::{Extent, ModelTraits, loaders_of};
 use crate::recipe::Recipe;
-use crate::verify::Extent;
 use kvant_container::Layout;
 use kvant_quant::scheme::LayerScheme;
 use serde_json::Value;
@@ -202,7 +202,7 @@ impl Plan {
         };
         let distinct: HashSet<(LayerScheme, Extent)> =
             self.layers.iter().map(|layer| (layer.scheme, extent(layer))).collect();
-        loaders(self.export, self.traits, distinct.iter().copied())
+        loaders_of(self.export, self.traits, distinct.iter().copied())
     }
 
     /// An upper bound of the private memory of a run with so many threads, in bytes.

@@ -1,7 +1,7 @@
 //! Whether a finished checkpoint loads, and whether it is sane: checks of what is there against what it says of itself, and a
 //! table of what loaders take. Works on checkpoints of any maker; runs nothing, and changes nothing.
 //!
-//! One file a check and a row in [`CHECKS`], for GGUF files in [`GGUF_CHECKS`]; loaders are data (`loader_rules.toml`).
+//! One file a check and a row in [`CHECKS`], for GGUF files in [`GGUF_CHECKS`]; loaders are data (`loader_rules/loader_rules.toml`).
 //!
 //! ```
 //! use kvant_llm::verify::{Loads, Options, verify};
@@ -15,24 +15,20 @@
 
 mod check;
 mod gguf;
-mod loader;
-mod parallel;
 mod scan;
 mod statement;
 mod subject;
 
+pub use crate::loader_rules::{Loader, Loads, Reason, Verdict, loaders};
 pub use check::{CHECKS, Check, Reads};
 pub(crate) use gguf::{Declared as DeclaredInGguf, foreseen as foreseen_of_gguf, loaders as gguf_loaders};
 pub use gguf::{GGUF_CHECKS, GgufCheck};
-pub(crate) use loader::{Extent, LayerFacts, ModelFacts, refusal, size_refusal};
-pub use loader::{Loader, Loads, Reason, Verdict, loaders};
 
+use crate::loader_rules::{Attention, Case, ModelFacts, Sharding, judge};
 use check::opening;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::means_gguf;
 use kvant_quant::finding::{Finding, Findings, Severity};
-use loader::{Attention, Case, judge};
-use parallel::Sharding;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use subject::Subject;

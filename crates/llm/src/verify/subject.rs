@@ -1,12 +1,12 @@
 //! What is checked, gathered once: a checkpoint, its configuration, the model that it is, and what it holds of it.
 
-use super::loader::{Attention, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
-use super::parallel::Sharding;
 use super::statement::Statement;
 use crate::export::ScaleEncoding;
 use crate::family::ExpertStorage;
 use crate::import::survey::{StoredWeight, Survey, survey};
 use crate::import::{StoredActivations, StoredAttention};
+use crate::loader_rules::Sharding;
+use crate::loader_rules::{Attention, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
 use crate::model_config::ModelConfig;
 use crate::network::{Linear, Network, Place, Reason};
 use kvant_container::Checkpoint;

@@ -2,11 +2,11 @@
 //! the output holds, or the plan is refused.
 
 use super::{CommonSchemes, Fitted, Task, Usual, some_of};
-use crate::conversion::{Conversion, Target};
 use crate::export::Export;
 use crate::network::{FusedExperts, Linear};
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
+use crate::transcode::{Conversion, Target};
 use kvant_quant::scheme::ActivationScheme;
 
 const STATIC: &str = "its activations have static scales, which are not taken over beside what is calibrated anew";

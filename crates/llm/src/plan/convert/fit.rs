@@ -1,7 +1,6 @@
 //! What becomes of a weight: the form of its codes that the target holds, or values that are quantized anew.
 
 use super::{ACCEPT, SMALL_LOSS, Task, way_out};
-use crate::conversion::{Loss, forms, loss_of_scales, nearest};
 use crate::export::{Fused, Part};
 use crate::import::PackedMatrix;
 use crate::network::Linear;
@@ -9,6 +8,7 @@ use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
 use crate::plan::quantization_config::can_say;
 use crate::plan::{PlannedLayer, Reuse};
+use crate::transcode::{Loss, forms, loss_of_scales, nearest};
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::LayerScheme;
 

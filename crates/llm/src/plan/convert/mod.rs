@@ -18,7 +18,6 @@ use super::{
 };
 use crate::activation_point::Parameters;
 use crate::config_json::fake::FakeQuantization;
-use crate::conversion::{Conversion, FloatType, Target, loss_of_parameter};
 use crate::export::{Export, Fused};
 use crate::family::{ExpertStorage, Role};
 use crate::import::{self, Import, PackedMatrix, StoredActivation};
@@ -26,6 +25,7 @@ use crate::model_config::ModelConfig;
 use crate::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
 use crate::plan::quantization_config::without_quantization;
 use crate::recipe::Recipe;
+use crate::transcode::{Conversion, FloatType, Target, loss_of_parameter};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;

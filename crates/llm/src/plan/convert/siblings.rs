@@ -3,12 +3,12 @@
 
 use super::{Fit, Fitted, Task, way_out};
 use crate::import::PackedMatrix;
+use crate::loader_rules::LayerFacts;
 use crate::network::{Linear, Siblings, SiblingsId};
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
 use crate::plan::source::SourceTensor;
 use crate::plan::{PlannedLayer, Reuse};
-use crate::verify::LayerFacts;
 use kvant_quant::scheme::{IntScheme, LayerScheme, TensorScheme, ZeroPoint};
 use std::collections::HashMap;
 

@@ -3,8 +3,8 @@
 use crate::export::Content;
 use crate::import::scalars::floats;
 use crate::import::survey::StoredWeight;
+use crate::loader_rules::{Scale, Sharing};
 use crate::network::{Linear, Siblings};
-use crate::verify::loader::{Scale, Sharing};
 use crate::verify::subject::Subject;
 use kvant_quant::finding::Findings;
 

@@ -1,7 +1,7 @@
 //! Bits, group sizes and blocks: as config.json states them. Where the layout of a layer follows from config.json alone
 //! (AMD Quark, compressed-tensors) its shapes tell already; the others' files tell them twice.
 
-use crate::verify::loader::Sharing;
+use crate::loader_rules::Sharing;
 use crate::verify::subject::Subject;
 use kvant_quant::finding::Findings;
 

@@ -1,7 +1,7 @@
 //! What of a GGUF file makes loaders stumble that read GGUF, and which are left. The rules are in the table of loaders.
 
 use crate::gguf::architecture::ARCHITECTURES;
-use crate::verify::loader::{ModelFacts, file_refusal, loaders as known_loaders};
+use crate::loader_rules::{ModelFacts, file_refusal, loaders as known_loaders};
 use kvant_container::gguf::{Metadata, Value};
 
 /// The facts of a file with such metadata; `has` tells whether it has a tensor.

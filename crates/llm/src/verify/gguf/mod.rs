@@ -9,10 +9,10 @@ mod values;
 
 pub(crate) use facts::loaders;
 
-use super::loader::{Case, ModelFacts, judge};
-use super::parallel::Sharding;
 use super::{Options, Reads, Report, ways};
 use crate::gguf::architecture::ARCHITECTURES;
+use crate::loader_rules::Sharding;
+use crate::loader_rules::{Case, ModelFacts, judge};
 use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value};
 use kvant_container::{Error, ErrorKind};
 use kvant_quant::finding::{Finding, Findings, Severity};

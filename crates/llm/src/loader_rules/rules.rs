@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 static RULES: LazyLock<Rules> = LazyLock::new(|| parse(TEXT).unwrap_or_default());
 
-const TEXT: &str = include_str!("../loader_rules.toml");
+const TEXT: &str = include_str!("loader_rules.toml");
 
 fn parse(text: &str) -> Result<Rules, toml::de::Error> {
     toml::from_str(text)

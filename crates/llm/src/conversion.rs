@@ -1,6 +1,8 @@
 //! How far the weights of a converted checkpoint are from those of its source: both are read as values, band by band. The exact
 //! conversions have no error; this is for those that quantize anew, and for tests.
 
+pub use crate::transcode::{Conversion, FloatType, Target, UnknownTarget};
+
 use crate::import::{self, ImportError, ImportedTensor, PackedMatrix, Stored};
 use crate::plan::{LayerOutput, Plan, PlannedLayer};
 use crate::weight::{Band, BandAxis, bands};

@@ -3,12 +3,10 @@
 
 mod exact;
 mod forms;
-mod measure;
 mod nearest;
 
 pub(crate) use exact::{Loss, loss_of_parameter, loss_of_scales, loss_of_tensor_scale};
 pub(crate) use forms::forms;
-pub use measure::{LayerError, MeasureError, measure};
 pub(crate) use nearest::nearest;
 
 use crate::export::{EXPORTS, Export};

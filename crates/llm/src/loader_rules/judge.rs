@@ -1,9 +1,9 @@
 //! The judgement: which loaders take a checkpoint, which not, and why. The rules are not here, nor are the facts.
 
 use super::facts::{LayerFacts, ModelFacts};
+use super::parallel::Sharding;
 use super::rules::{Condition, Layout, Limit, Loader, loaders};
 use crate::export::TENSORS_METHOD;
-use crate::verify::parallel::Sharding;
 use kvant_quant::finding::Finding;
 use serde::Serialize;
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! What loads an export of which scheme, as plans tell it. The rules are those by which finished checkpoints are judged:
 //! see [`crate::verify`].
 
-use super::Export;
-use crate::verify::{Extent, LayerFacts, ModelFacts, loaders as known_loaders, refusal, size_refusal};
+use super::{Extent, LayerFacts, ModelFacts, loaders as known_loaders, refusal, size_refusal};
+use crate::export::Export;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme};
 
 /// What of a model makes loaders stumble, whatever the scheme.
@@ -27,13 +27,15 @@ pub struct ModelTraits {
 /// What loads plain floats.
 const OF_FLOATS: &str = "whatever loads the source";
 
-/// The loaders of an export.
-pub(super) fn of_export(export: Export) -> Vec<&'static str> {
-    match export.method() {
-        Some(method) => {
-            known_loaders().iter().filter_map(|loader| loader.of_method(method)).map(|(name, _)| name).collect()
+impl Export {
+    /// What loads it, schemes permitting: [`Plan::loaders`](crate::plan::Plan::loaders) tells which takes a given plan.
+    pub fn loaders(self) -> Vec<&'static str> {
+        match self.method() {
+            Some(method) => {
+                known_loaders().iter().filter_map(|loader| loader.of_method(method)).map(|(name, _)| name).collect()
+            }
+            None => vec![OF_FLOATS],
         }
-        None => vec![OF_FLOATS],
     }
 }
 

@@ -1,7 +1,8 @@
 //! What rules of loaders speak of: how a layer is quantized, and what of a model makes loaders stumble. Made from the
 //! schemes of a plan, or from what a checkpoint holds.
 
-use crate::export::{Export, ModelTraits};
+use super::exports::ModelTraits;
+use crate::export::Export;
 use crate::import::StoredActivation;
 use kvant_numeric::Format;
 use kvant_numeric::format::MiniFloat;
