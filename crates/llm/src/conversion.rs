@@ -3,9 +3,11 @@
 
 pub use crate::transcode::{Conversion, FloatType, Target, UnknownTarget};
 
-use crate::import::{self, ImportError, ImportedTensor, PackedMatrix, Stored};
+use crate::import;
+use crate::import_error::ImportError;
 use crate::plan::{LayerOutput, Plan, PlannedLayer};
 use crate::weight::{Band, BandAxis, bands};
+use crate::weight::{ImportedTensor, PackedMatrix, Stored};
 use kvant_container::{Checkpoint, ErrorKind};
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;

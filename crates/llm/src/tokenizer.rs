@@ -2,7 +2,7 @@
 //! text.
 
 use crate::gguf::restore::tokenizer_json;
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::gguf::{self, GgufFile};
 use kvant_container::{ErrorKind, model_directory};
 use std::path::{Path, PathBuf};

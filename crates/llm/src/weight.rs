@@ -1,14 +1,33 @@
 //! Reading a weight matrix: out of a checkpoint, in any float type, either orientation, one expert of many, or codes and
 //! scales; or out of what stands in for it, floats or codes in memory. Not quantizing it.
 
+mod block_codes;
+mod blocks;
+mod code_matrix;
+mod codes;
 mod folding;
+mod imported;
+mod merged;
 mod not_finite;
+mod packed;
+mod recode;
+mod row_map;
 
 pub use crate::band::{Band, BandAxis, bands};
+pub use blocks::BlockMatrix;
+pub(crate) use blocks::BlockPiece;
+pub use code_matrix::CodeMatrix;
+pub(crate) use code_matrix::{Factor, StoredScales, ZeroPoints, decode_scales};
+pub(crate) use codes::StoredCodes;
 pub use folding::{Folding, Limits};
+pub use imported::{ImportedTensor, Stored};
+pub use merged::MergedMatrix;
+pub(crate) use merged::{LowRank, MergedBase};
 pub(crate) use not_finite::{first_not_finite, place};
+pub use packed::PackedMatrix;
+pub(crate) use recode::{RecodedParameters, integers};
+pub use row_map::RowMap;
 
-use crate::import::PackedMatrix;
 use kvant_numeric::kernel::{Elements, Range, Source, element_ranges, group_ranges, widen};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;

@@ -26,10 +26,10 @@ pub(crate) use output_paths::blocks_beside;
 pub use output_paths::{paths_beside, rejection_report};
 pub(crate) use turns::take_turns;
 
-use crate::adapter;
 use crate::export::{Piece, ScaleEncoding, encode};
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use crate::journal::{Entry, Written};
+use crate::lora;
 use crate::plan::{Job, KeptTensor, ParameterTensor, Plan, Treatment};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::{Checkpoint, ErrorKind, Writer};
@@ -405,7 +405,7 @@ pub(crate) fn file_of(checkpoint: &Checkpoint, tensor: &str, part: Option<&str>)
         (None, None) => checkpoint.path(),
     };
     let merged: Vec<String> =
-        adapter::folders_of(checkpoint, tensor).iter().map(|folder| folder.display().to_string()).collect();
+        lora::folders_of(checkpoint, tensor).iter().map(|folder| folder.display().to_string()).collect();
     match merged.is_empty() {
         true => path.display().to_string(),
         false => format!("{} with {} merged into it", path.display(), merged.join(" and ")),

@@ -1,6 +1,6 @@
 //! What keeps a checkpoint from running, or a run from ending.
 
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
 use kvant_quant::activation::ActivationError;

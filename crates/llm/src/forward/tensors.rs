@@ -2,8 +2,8 @@
 //! widened. What was found fit when the model was opened is read without further questions.
 
 use super::error::ForwardError;
-use crate::import::{ImportedTensor, PackedMatrix, Stored};
 use crate::network::{Linear, TensorMeta};
+use crate::weight::{ImportedTensor, PackedMatrix, Stored};
 use crate::weight::{WeightMatrix, first_not_finite};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Source, widen};

@@ -4,9 +4,9 @@
 use super::plan::Slab;
 use crate::export::{ScaleEncoding, encode};
 use crate::ftype::fitting;
-use crate::import::PackedMatrix;
 use crate::transcode::loss_of_tensor_scale;
 use crate::weight::Band;
+use crate::weight::PackedMatrix;
 use half::f16;
 use kvant_container::gguf::TensorType;
 use kvant_numeric::format::MiniFloat;

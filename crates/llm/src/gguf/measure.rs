@@ -5,7 +5,8 @@ use super::plan::{Content, GgufPlan, PlannedTensor, RowMap, Slab};
 use super::restore::factors;
 use super::source::{SourceTensors, read};
 use crate::conversion::{LayerError, MeasureError};
-use crate::import::{self, BlockMatrix, BlockPiece};
+use crate::import_error::ImportError;
+use crate::weight::{BlockMatrix, BlockPiece};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufFile, GgufTensor};
 use kvant_numeric::simd::Isa;
@@ -17,7 +18,7 @@ use std::path::Path;
 /// # Errors
 /// [`MeasureError`].
 pub fn measure(plan: &GgufPlan, source: &Checkpoint, output: &Path) -> Result<Vec<LayerError>, MeasureError> {
-    let file = GgufFile::open(output).map_err(import::ImportError::from)?;
+    let file = GgufFile::open(output).map_err(ImportError::from)?;
     let tensors = SourceTensors::open(source)?;
     let has_codes = |tensor: &&PlannedTensor| match &tensor.content {
         Content::Slabs(slabs) => slabs.iter().any(|slab| tensors.packed(slab).is_some()),

@@ -2,9 +2,11 @@
 
 use super::codec;
 use super::plan::{RowMap, Slab};
-use crate::import::{self, BlockMatrix, BlockPiece, ImportError, ImportedTensor, PackedMatrix, Stored};
+use crate::import;
+use crate::import_error::ImportError;
 use crate::network::TensorMeta;
 use crate::weight::{Band, WeightMatrix};
+use crate::weight::{BlockMatrix, BlockPiece, ImportedTensor, PackedMatrix, Stored};
 use kvant_container::gguf::{GgufTensor, TensorType};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_numeric::ggml::GgmlType;

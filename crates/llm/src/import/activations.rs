@@ -2,8 +2,8 @@
 //! queries, keys, values and probabilities. Not the doing.
 
 use super::catalog::Module;
-use super::error::ImportError;
 use super::scalars;
+use crate::import_error::ImportError;
 use kvant_container::{Dtype, TensorView};
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};

@@ -2,10 +2,10 @@
 
 use super::activations::{StoredActivations, StoredAttention};
 use super::catalog::Module;
-use super::error::ImportError;
 use super::layout::{Element, Layout};
 use super::{Method, Weight};
 use crate::export::{Content, Packing, Part, ScaleEncoding};
+use crate::import_error::ImportError;
 use kvant_container::Dtype;
 use kvant_numeric::pack::NibbleOrder;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! The tensors of a checkpoint by module and suffix. Knows names, not what they mean.
 
-use super::error::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::{Checkpoint, TensorView};
 use std::collections::HashMap;
 

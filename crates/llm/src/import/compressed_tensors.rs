@@ -2,12 +2,12 @@
 
 use super::activations::{Places, StoredActivations, StoredAttention, TensorScalePlace};
 use super::catalog::Module;
-use super::error::ImportError;
 use super::layout::Layout;
 use super::scalars;
 use super::{Method, Weight, fp8};
 use crate::config_json::compressed_tensors::{Format, ModuleClass, StoredCompressedTensors};
 use crate::export::{LayerSpec, Packing, compressed_tensors_parts};
+use crate::import_error::ImportError;
 use crate::network::is_embedding_name;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};

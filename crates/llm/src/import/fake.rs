@@ -1,11 +1,11 @@
 //! Fake-quantized checkpoints of Kvant: the weights are plain floats, and a key in config.json says how activations are quantized.
 
 use super::activations::{StoredActivation, StoredActivations, StoredAttention};
-use super::error::ImportError;
 use super::quantization_config;
 use crate::activation_point::Site;
 use crate::config_json::fake::{FAKE_QUANTIZATION, FakeLayers, FakeQuantization, VERSION};
 use crate::glob::Glob;
+use crate::import_error::ImportError;
 use crate::network::TensorMeta;
 use crate::network::expert_module;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};

@@ -4,10 +4,10 @@
 
 use super::activations::{Places, StoredActivations, StoredAttention, TensorScalePlace};
 use super::catalog::Module;
-use super::error::ImportError;
 use super::layout::{Element, Layout};
 use super::{Method, Weight};
 use crate::export::{Content, Packing, Part, ScaleEncoding};
+use crate::import_error::ImportError;
 use kvant_container::Dtype;
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::{

@@ -2,11 +2,10 @@
 //! against the tensors that are there and puts the matrix together. Reads no codes.
 
 use super::catalog::Catalog;
-use super::codes::StoredCodes;
-use super::error::ImportError;
-use super::matrix::{CodeMatrix, Factor, StoredScales, ZeroPoints};
 use super::scalars;
 use crate::export::{Content, Packing, Part, ScaleEncoding};
+use crate::import_error::ImportError;
+use crate::weight::{CodeMatrix, Factor, StoredCodes, StoredScales, ZeroPoints};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::CodeKind;

@@ -7,39 +7,24 @@
 
 mod activations;
 mod awq;
-mod block_codes;
-mod blocks;
 mod catalog;
-mod codes;
 mod compressed_tensors;
-mod error;
 mod fake;
 mod fp8;
 mod gptq;
 mod layout;
-mod matrix;
-mod merged;
 mod modelopt;
 mod mxfp4;
-mod packed;
 mod quark;
-mod recode;
 pub(crate) mod scalars;
 pub(crate) mod survey;
 mod tensors;
 
+pub use crate::import_error::ImportError;
+pub use crate::weight::{BlockMatrix, CodeMatrix, ImportedTensor, MergedMatrix, PackedMatrix, Stored};
 pub use activations::{StoredActivation, StoredActivations, StoredAttention};
-pub use blocks::BlockMatrix;
-pub(crate) use blocks::BlockPiece;
-pub use error::ImportError;
 pub(crate) use fake::is_fake_quantized;
 pub(crate) use fp8::{scale_block, stated_block};
-pub use matrix::CodeMatrix;
-pub(crate) use matrix::decode_scales;
-pub use merged::MergedMatrix;
-pub(crate) use merged::{LowRank, MergedBase};
-pub use packed::PackedMatrix;
-pub(crate) use recode::{RecodedParameters, integers};
 
 use crate::config_json::tensors::described;
 use crate::export::TENSORS_METHOD;
@@ -127,25 +112,6 @@ const PARAMETERS: &[&str] = &[
     "prob_output_scale",
 ];
 
-/// A tensor of the checkpoint as if nothing were quantized.
-#[derive(Clone, Debug)]
-pub struct ImportedTensor<'a> {
-    /// Its name, its shape in the float model, and its type; packed weights count as `F32`.
-    pub meta: TensorMeta,
-    /// Where its values come from.
-    pub stored: Stored<'a>,
-}
-
-/// How a tensor is stored.
-#[derive(Clone, Debug)]
-pub enum Stored<'a> {
-    /// As it is.
-    Plain(TensorView<'a>),
-    /// Codes and scales, or blocks, of as many matrices as the tensor has: one, or one an expert. A weight that adapters change,
-    /// too.
-    Packed(Vec<Arc<PackedMatrix<'a>>>),
-}
-
 /// A checkpoint, seen as floats.
 #[derive(Clone, Debug, Default)]
 pub struct Import<'a> {
@@ -217,7 +183,7 @@ pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     import.attention.extend(described.attention);
     import.quantizes_cache = method.quantizes_cache() || described.quantizes_cache;
     if !checkpoint.adapters().is_empty() {
-        crate::adapter::merge(checkpoint, &mut import.tensors)?;
+        crate::lora::merge(checkpoint, &mut import.tensors)?;
     }
     Ok(import)
 }

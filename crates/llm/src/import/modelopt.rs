@@ -3,10 +3,10 @@
 
 use super::activations::{Places, StoredActivations, StoredAttention, TensorScalePlace};
 use super::catalog::Module;
-use super::error::ImportError;
 use super::layout::Layout;
 use super::{Method, Weight, fp8};
 use crate::export::{Export, LayerSpec, Packing};
+use crate::import_error::ImportError;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use serde_json::Value;

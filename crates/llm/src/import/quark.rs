@@ -2,11 +2,11 @@
 
 use super::activations::{Places, StoredActivation, StoredActivations, StoredAttention, TensorScalePlace};
 use super::catalog::Module;
-use super::error::ImportError;
 use super::layout::Layout;
 use super::{Method, Weight, fp8};
 use crate::config_json::quark::{StoredQuark, WeightFormat};
 use crate::export::{Export, LayerSpec, quark_code_layout};
+use crate::import_error::ImportError;
 use kvant_container::Dtype;
 use kvant_quant::scheme::TensorScheme;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Small tensors that are read when a checkpoint is opened: scales of whole tensors, shapes, groups.
 
-use super::error::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;

@@ -3,11 +3,11 @@
 
 use super::activations::{StoredActivations, StoredAttention};
 use super::catalog::{Catalog, Module};
-use super::error::ImportError;
 use super::layout::{Element, Layout, found_encoding};
 use super::scalars::integers;
 use super::{Method, PARAMETERS, Weight, fake};
 use crate::export::{Content, ScaleEncoding};
+use crate::import_error::ImportError;
 use crate::network::TensorMeta;
 use kvant_container::{Checkpoint, TensorView};
 use kvant_numeric::Format;

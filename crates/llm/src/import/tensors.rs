@@ -2,12 +2,12 @@
 
 use super::activations::{StoredActivations, StoredAttention};
 use super::catalog::Module;
-use super::error::ImportError;
 use super::layout::Layout;
 use super::quark::{INPUT, OUTPUT};
 use super::{Method, Weight};
 use crate::config_json::tensors::METADATA_KEY;
 use crate::export::{Export, LayerSpec};
+use crate::import_error::ImportError;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::LayerScheme;
 use serde_json::Value;

@@ -15,7 +15,7 @@ use super::decoder::Writer;
 use super::error::OnnxExportError;
 use crate::export::{ScaleEncoding, encode};
 use crate::forward::Projection;
-use crate::import::PackedMatrix;
+use crate::weight::PackedMatrix;
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::onnx::{DataType, keep};
 use kvant_numeric::format::MiniFloat;

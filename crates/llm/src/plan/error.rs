@@ -3,7 +3,7 @@
 use crate::activation_point::Site;
 use crate::export::CannotHold;
 use crate::forward::ForwardError;
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
 use kvant_quant::activation::ActivationError;

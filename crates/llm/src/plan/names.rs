@@ -144,7 +144,7 @@ pub(super) fn notices(
         notices.push(format!("`{}` names no linear layer, nothing changes", rule.layers));
     }
     notices.extend(unread_tokenizer(checkpoint));
-    notices.extend(crate::adapter::notices(checkpoint));
+    notices.extend(crate::lora::notices(checkpoint));
     notices.extend(code_notice(checkpoint));
     notices.extend(name_for_diffusers(checkpoint));
     for file in checkpoint.left_out_files().unwrap_or_default() {

@@ -4,8 +4,9 @@
 use super::build::Builder;
 use super::error::PlanError;
 use super::layer::{Reuse, ScalesOfSource, SourceStorage};
-use crate::import::{ImportedTensor, PackedMatrix, Stored, scale_block, stated_block};
+use crate::import::{scale_block, stated_block};
 use crate::network::{Linear, TensorMeta};
+use crate::weight::{ImportedTensor, PackedMatrix, Stored};
 use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_numeric::kernel::Source;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Whether the scales of stored codes are exact in the type of another layout. Not codes, which always are.
 
 use crate::export::{Content, ParameterContent, ParameterPart, Part, ScaleEncoding, encode};
-use crate::import::{PackedMatrix, decode_scales};
+use crate::weight::{PackedMatrix, decode_scales};
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;

@@ -1,7 +1,7 @@
 //! The schemes under which stored codes can be written: signed or unsigned, with or without zero points, under scales of
 //! another type. All stand for the same values, if the scales are exact in the type.
 
-use crate::import::integers;
+use crate::weight::integers;
 use kvant_quant::scheme::{FloatScale, FloatScheme, IntScheme, ScaleType, TensorScheme, ZeroPoint};
 
 /// Types of plain scales.

@@ -10,10 +10,11 @@ use crate::gguf::names;
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::rope;
 use crate::gguf::source::source_type;
-use crate::import::{self, ImportedTensor, Stored};
+use crate::import;
 use crate::model_config::ModelConfig;
 use crate::network::{Network, TensorMeta};
 use crate::plan::DroppedTensor;
+use crate::weight::{ImportedTensor, Stored};
 use kvant_container::Checkpoint;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,7 +2,7 @@
 
 use crate::ftype::Mix;
 use crate::gguf::tokenizer::TokenizerProblem;
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
 use kvant_container::gguf::TensorType;

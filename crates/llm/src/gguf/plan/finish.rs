@@ -11,9 +11,9 @@ use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::rope;
 use crate::gguf::source::kept_type;
 use crate::gguf::tokenizer::{self, Habits};
-use crate::import::ImportedTensor;
 use crate::network::Notice;
 use crate::plan::{source_bytes, source_text};
+use crate::weight::ImportedTensor;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
 use std::path::Path;
@@ -43,7 +43,7 @@ impl Builder<'_> {
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
         notices.extend(self.notices(&recipe)?);
-        notices.extend(crate::adapter::notices(checkpoint));
+        notices.extend(crate::lora::notices(checkpoint));
         notices.extend(windows_notice(&facts, &metadata).into_iter().chain(scale_notice(&facts)));
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);

@@ -10,13 +10,12 @@ mod layers;
 mod of_codes;
 mod of_file;
 mod outside;
-mod row_map;
 mod tensor;
 mod types;
 
+pub use crate::weight::RowMap;
 pub(in crate::gguf) use build::{Draft, drafts};
 pub use error::GgufPlanError;
-pub use row_map::RowMap;
 pub use tensor::{Content, PlannedTensor, Reason, Slab};
 
 use super::recipe::GgufRecipe;

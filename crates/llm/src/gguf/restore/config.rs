@@ -4,7 +4,7 @@
 use super::{Stated, names, rope};
 use crate::family::{Family, by_name};
 use crate::gguf::architecture::{ARCHITECTURES, Architecture, Restoration};
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use crate::network::TensorMeta;
 use kvant_container::gguf::{Array, GgufFile, Value as Stored};
 use serde_json::{Map, Value, json};

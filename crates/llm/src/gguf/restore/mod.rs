@@ -21,7 +21,7 @@ pub(crate) use tensors::tensors;
 pub(crate) use tokenizer::tokenizer_config;
 pub use tokenizer::tokenizer_json;
 
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::gguf::GgufFile;
 use kvant_container::{Checkpoint, ErrorKind, Layout, SafetensorsFile};
 use serde_json::Value;

@@ -6,7 +6,7 @@ use crate::family::{Family, Positions};
 use crate::gguf::architecture::Restoration;
 use crate::gguf::rope::long_attention_factor;
 use crate::gguf::values::values;
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::gguf::GgufTensor;
 use kvant_numeric::simd::Isa;
 use serde_json::{Map, Value, json};

@@ -3,7 +3,7 @@
 
 use super::config::Restored;
 use super::tensors::{Found, find};
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use crate::weight::Band;
 use kvant_container::gguf::GgufFile;
 use kvant_container::{Dtype, Layout, SafetensorsFile, TensorDeclaration};

@@ -1,6 +1,6 @@
 //! What the metadata of a file state, by the keys of its architecture.
 
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::gguf::{GgufFile, Metadata, Value};
 
 /// The metadata and the names of the tensors of a file.

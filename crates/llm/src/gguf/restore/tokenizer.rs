@@ -4,7 +4,7 @@
 //! Source: `llm_tokenizer_bpe` and `llm_tokenizer_spm` of llama.cpp's `src/llama-vocab.cpp`; the files of `tokenizers`.
 
 use crate::gguf::tokenizer::{SPACE, TokenKind, ways};
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::gguf::{Array, GgufFile, Metadata, Text, Value as Stored};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! What keeps a tokenizer from being written.
 
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::ErrorKind;
 
 /// Why there is no vocabulary.

@@ -2,13 +2,13 @@
 
 use super::{ACCEPT, SMALL_LOSS, Task, way_out};
 use crate::export::{Fused, Part};
-use crate::import::PackedMatrix;
 use crate::network::Linear;
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
 use crate::plan::quantization_config::can_say;
 use crate::plan::{PlannedLayer, Reuse};
 use crate::transcode::{Loss, forms, loss_of_scales, nearest};
+use crate::weight::PackedMatrix;
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::LayerScheme;
 

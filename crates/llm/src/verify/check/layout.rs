@@ -2,8 +2,8 @@
 //! config.json gives it.
 
 use super::DAMAGED;
-use crate::import::ImportError;
 use crate::import::survey::Subject as About;
+use crate::import_error::ImportError;
 use crate::verify::subject::Subject;
 use kvant_container::ErrorKind;
 use kvant_quant::finding::{Findings, Severity};

@@ -2,7 +2,7 @@
 
 use super::super::CalibrationDataError;
 use crate::gguf::restore::tokenizer_config;
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::gguf::{self, GgufFile};
 use kvant_container::model_directory;
 use serde_json::{Map, Value as Json};

@@ -1,9 +1,9 @@
 //! A matrix whose rows are rows of tensors of a GGUF file, in blocks of llama.cpp's types: its values. Its codes are in
-//! [`super::block_codes`]; which rows they are says [`crate::gguf::restore`].
+//! [`super::block_codes`]; `crate::gguf::restore` says which rows they are.
 
 use super::block_codes::{Minima, dequantize_nvfp4};
-use crate::gguf::plan::RowMap;
-use crate::weight::Band;
+use super::row_map::RowMap;
+use crate::band::Band;
 use kvant_container::gguf::GgufTensor;
 use kvant_numeric::ggml::{Coded, GgmlType, dequantize};
 use kvant_numeric::simd::Isa;

@@ -1,7 +1,7 @@
 //! adapter_config.json: whether the adapter is a LoRA that is read, and how much of it is added to each module.
 
 use crate::config_json::Pattern;
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use serde_json::{Map, Value};
 
 const FILE: &str = "adapter_config.json";

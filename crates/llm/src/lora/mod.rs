@@ -6,38 +6,31 @@ mod config;
 mod names;
 mod resolve;
 
-use crate::import::{self, ImportError, ImportedTensor, LowRank, MergedBase, MergedMatrix, PackedMatrix, Stored};
+use crate::import_error::ImportError;
 use crate::model_config::ModelConfig;
 use crate::network::{Network, TensorMeta};
+use crate::weight::{ImportedTensor, LowRank, MergedBase, MergedMatrix, PackedMatrix, Stored};
 use crate::weight::{WeightMatrix, first_not_finite, place};
 use kvant_container::{AdapterSource, Checkpoint, Dtype, Layout, SafetensorsFile, TensorDeclaration, TensorView};
 use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;
 use resolve::{Change, Factors, Resolved, resolve};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-/// A checkpoint with the adapters in some folders, merged in this order.
+/// The biases and norms that adapters replace in a model with these tensors, after all that is refused has been.
 ///
 /// # Errors
 /// *Invalid* for tensors that fit no weight of the model, *unsupported* for adapters of other kinds; both name tensor or field.
-pub fn open(model: Checkpoint, folders: &[PathBuf]) -> Result<Checkpoint, ImportError> {
-    if folders.is_empty() {
-        return Ok(model);
-    }
-    if model.gguf().is_some() {
-        let hint = "merge it into the model that it was trained on, whose weights are safetensors";
-        return Err(ImportError::unsupported("--lora", "adapters are not merged into GGUF files", hint));
-    }
-    let adapters = folders.iter().map(|folder| AdapterSource::open(folder)).collect::<Result<Vec<_>, _>>()?;
-    let replaced = {
-        let tensors = import::open(&model)?.into_tensors();
-        let resolved = resolve_all(&model, &adapters, &tensors)?;
-        check_finite(&adapters)?;
-        replaced(&tensors, &resolved, &adapters)?
-    };
-    Ok(model.with_adapters(adapters, replaced))
+pub(crate) fn checked(
+    model: &Checkpoint,
+    adapters: &[AdapterSource],
+    tensors: &[ImportedTensor<'_>],
+) -> Result<SafetensorsFile, ImportError> {
+    let resolved = resolve_all(model, adapters, tensors)?;
+    check_finite(adapters)?;
+    replaced(tensors, &resolved, adapters)
 }
 
 /// Merges a checkpoint's adapters into its tensors.

@@ -1,7 +1,8 @@
 //! A weight with what adapters add to it: the product of two thin matrices, computed band by band when the weight is read. Which
 //! tensors those are is found by [`crate::adapter`].
 
-use crate::weight::{Band, WeightMatrix};
+use super::WeightMatrix;
+use crate::band::Band;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::ggml::GgmlType;

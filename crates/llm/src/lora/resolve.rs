@@ -5,7 +5,7 @@ use super::config::LoraConfig;
 use super::names::{Part, parse};
 use super::wrong;
 use crate::family::Orientation;
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use crate::network::in_memory_module;
 use crate::network::{Network, Place, Slot, TensorMeta};
 use kvant_container::{AdapterSource, TensorView};

@@ -1,9 +1,9 @@
 //! A matrix of codes with scales in tensors of their own, and the values that it stands for: codes are unpacked and multiplied
-//! band by band, when they are asked for. Not which tensors it is made of: see [`super::layout`].
+//! band by band, when they are asked for. Not which tensors it is made of: see `import/layout.rs`.
 
 use super::codes::StoredCodes;
+use crate::band::Band;
 use crate::export::{Packing, ScaleEncoding};
-use crate::weight::Band;
 use kvant_container::TensorView;
 use kvant_numeric::format::{MiniFloat, e8m0_decode};
 use kvant_numeric::kernel::{CodeKind, RowScales, Source, dequantize_gathered, dequantize_row, widen};
@@ -15,24 +15,24 @@ use std::sync::Arc;
 /// A matrix of `rows` output and `columns` input channels.
 #[derive(Clone, Debug)]
 pub struct CodeMatrix<'a> {
-    pub(super) rows: usize,
-    pub(super) columns: usize,
-    pub(super) kind: CodeKind,
-    pub(super) codes: StoredCodes<'a>,
-    pub(super) scales: StoredScales<'a>,
-    pub(super) zero_points: Option<ZeroPoints<'a>>,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) kind: CodeKind,
+    pub(crate) codes: StoredCodes<'a>,
+    pub(crate) scales: StoredScales<'a>,
+    pub(crate) zero_points: Option<ZeroPoints<'a>>,
     /// Rows and columns that share a scale.
-    pub(super) tile: (usize, usize),
+    pub(crate) tile: (usize, usize),
     /// The group of every input channel, where groups are not runs of them.
-    pub(super) groups: Option<Arc<[u32]>>,
-    pub(super) factor: Factor,
+    pub(crate) groups: Option<Arc<[u32]>>,
+    pub(crate) factor: Factor,
     /// Where the bytes are, to give them back.
-    pub(super) places: Vec<(TensorView<'a>, Range<usize>)>,
+    pub(crate) places: Vec<(TensorView<'a>, Range<usize>)>,
 }
 
 /// A matrix of scales.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StoredScales<'a> {
+pub(crate) struct StoredScales<'a> {
     pub bytes: &'a [u8],
     pub encoding: ScaleEncoding,
     /// Whether it is stored transposed.
@@ -43,14 +43,14 @@ pub(super) struct StoredScales<'a> {
 
 /// A matrix of zero points, which are codes themselves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ZeroPoints<'a> {
+pub(crate) struct ZeroPoints<'a> {
     pub kind: CodeKind,
     pub codes: StoredCodes<'a>,
 }
 
 /// What the scale of the whole tensor does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) enum Factor {
+pub(crate) enum Factor {
     /// There is none.
     #[default]
     None,
@@ -179,7 +179,7 @@ impl<'a> CodeMatrix<'a> {
 
 impl StoredScales<'_> {
     /// Some of the scales, row-major.
-    pub(super) fn read(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
+    pub(crate) fn read(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
         if !self.transposed {
             return self.read_stored(isa, tiles.rows.clone(), tiles.columns.clone(), self.columns);
         }

@@ -2,8 +2,8 @@
 //! or a weight that adapters change. What can be asked of either; how, they know themselves.
 
 use super::{BlockMatrix, CodeMatrix, MergedMatrix};
+use crate::band::Band;
 use crate::export::ScaleEncoding;
-use crate::weight::Band;
 use kvant_container::Dtype;
 use kvant_numeric::ggml::GgmlType;
 use kvant_numeric::simd::Isa;

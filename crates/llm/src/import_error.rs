@@ -63,12 +63,12 @@ impl ImportError {
     }
 
     /// That a tensor is not there.
-    pub(super) fn missing(tensor: impl Into<String>, whose: &str) -> ImportError {
+    pub(crate) fn missing(tensor: impl Into<String>, whose: &str) -> ImportError {
         ImportError::invalid(tensor, format!("is missing, and {whose} needs it"))
     }
 
     /// A refusal of the exporter, which the importer inverts.
-    pub(super) fn cannot_hold(module: &str, error: &CannotHold) -> ImportError {
+    pub(crate) fn cannot_hold(module: &str, error: &CannotHold) -> ImportError {
         ImportError::unsupported(module, error.reason.clone(), "dequantize the checkpoint with the tool that made it")
     }
 

@@ -2,10 +2,10 @@
 //! codes in tensors of their own.
 
 use super::blocks::{BlockMatrix, BlockPiece};
-use super::matrix::decode_scales;
+use super::code_matrix::decode_scales;
 use super::recode::{granularity, middle, shift};
+use crate::band::{Band, BandAxis, bands};
 use crate::export::ScaleEncoding;
-use crate::weight::{Band, BandAxis, bands};
 use kvant_numeric::format::{MiniFloat, ScaleRule};
 use kvant_numeric::ggml::{Coded, PartsMut};
 use kvant_numeric::kernel::{CodeKind, RowScales, dequantize_row};

@@ -2,9 +2,9 @@
 //! over. Which scheme stored codes are, and how scales are stored. Not whether another layout holds them: see
 //! [`crate::conversion`].
 
-use super::matrix::{CodeMatrix, Factor};
+use super::code_matrix::{CodeMatrix, Factor};
+use crate::band::Band;
 use crate::export::ScaleEncoding;
-use crate::weight::Band;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
 use kvant_numeric::kernel::CodeKind;
 use kvant_numeric::pack::WordMatrix;

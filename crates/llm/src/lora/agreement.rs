@@ -3,7 +3,7 @@
 
 use super::wrong;
 use crate::config_json::Pattern;
-use crate::import::ImportError;
+use crate::import_error::ImportError;
 use kvant_container::TensorView;
 use serde_json::{Map, Value};
 

@@ -1,8 +1,8 @@
 //! Codes out of the bytes in which an export packed them: any band of a matrix, in either orientation. One unpacker for
 //! all layouts, the inverse of [`crate::export::pack`]. Not what codes stand for.
 
+use crate::band::Band;
 use crate::export::Packing;
-use crate::weight::Band;
 use kvant_numeric::pack::{
     Word, WordAxis, WordMatrix, transpose, transpose_part, unpack_bits, unpack_crumbs_first_high, unpack_word_column,
     unpack_words,
