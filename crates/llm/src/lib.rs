@@ -1,18 +1,18 @@
 //! Hugging Face checkpoints: what they are, what shall become of them, and the doing.
 //!
-//! The flow, in the order of the modules:
+//! The flow, in about the order in which modules depend on each other, which is one way only:
 //!
 //! * [`model_config`], [`family`], [`network`]: a checkpoint's headers and config.json, seen as a model,
-//! * [`adapter`]: LoRA adapters that are merged into its weights,
+//! * `weight`: a weight in all its forms: floats, codes, blocks, merged with LoRA adapters (`lora`, opened by [`adapter`]),
 //! * [`recipe`]: what the user asks,
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
 //! * [`calibration`]: what must be found in data before the doing, if anything,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
 //! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already, [`conversion`]: from one
 //!   to another,
-//! * [`gguf`]: the same way to a GGUF file, with a plan of its own,
+//! * `gguf_model`: a model as a GGUF file holds it, and the way back; [`gguf`]: the same way to such a file, with a plan of its own,
 //! * [`onnx`]: a decoder as an ONNX graph,
-//! * [`verify`]: whether a finished checkpoint loads, and is sane.
+//! * `loader_rules`: what loaders accept; [`verify`]: whether a finished checkpoint loads, and is sane.
 //!
 //! ```
 //! use kvant_container::{Checkpoint, Durability};
@@ -61,6 +61,7 @@ pub mod folding;
 pub mod forward;
 mod ftype;
 pub mod gguf;
+mod gguf_model;
 pub use kvant_quant::glob;
 pub mod import;
 mod import_error;

@@ -1,10 +1,10 @@
 //! How far the tensors of a file are from the source that it was made of: both are read as values, band by band.
 
-use super::codec;
 use super::plan::{Content, GgufPlan, PlannedTensor, RowMap, Slab};
-use super::restore::factors;
 use super::source::{SourceTensors, read};
 use crate::conversion::{LayerError, MeasureError};
+use crate::gguf_model::codec;
+use crate::gguf_model::restore::factors;
 use crate::import_error::ImportError;
 use crate::weight::{BlockMatrix, BlockPiece};
 use kvant_container::Checkpoint;

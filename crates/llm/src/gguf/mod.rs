@@ -11,26 +11,19 @@
 //! Names of tensors follow from roles, transformations of weights from the descriptions of families: [`architecture`] says
 //! what llama.cpp's graphs expect beyond them.
 
-pub mod architecture;
 mod carried;
-mod codec;
 pub mod imatrix;
 mod measure;
-mod metadata;
-mod names;
 pub mod plan;
 pub mod recipe;
-pub mod restore;
-mod rope;
 pub mod run;
 mod source;
-pub(crate) mod tokenizer;
-mod values;
 
 pub use crate::ftype::{MIXES, Mix, MixRow, UnknownMix};
+pub use crate::gguf_model::tokenizer::TokenizerProblem;
+pub use crate::gguf_model::values::values;
+pub use crate::gguf_model::{architecture, restore};
 pub use carried::{Accepted, Carried};
 pub use measure::measure;
 pub use plan::{GgufPlan, GgufPlanError};
 pub use recipe::GgufRecipe;
-pub use tokenizer::TokenizerProblem;
-pub use values::values;

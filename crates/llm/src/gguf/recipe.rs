@@ -1,10 +1,10 @@
 //! What the user asked for where the output is a GGUF file: a mix, and types of tensors by name.
 
-use super::codec;
 use super::imatrix::Importance;
 use crate::export::Export;
 pub use crate::ftype::IMATRIX;
 use crate::ftype::{MIXES, Mix};
+use crate::gguf_model::codec;
 use crate::glob::Glob;
 use crate::recipe::{NamedScheme, RecipeError, Settings, glob, quoted};
 use kvant_container::gguf::TensorType;

@@ -2,10 +2,10 @@
 //! decisions: those are the plan's.
 
 use super::carried::{Carried, blocks};
-use super::codec;
 use super::plan::{Content, GgufPlan, PlannedTensor, Reason, Slab};
 use super::source::{SourceTensors, read};
 use crate::engine::{Done, EngineError, Output, Progress, file_of, refuse_changed, take_turns};
+use crate::gguf_model::codec;
 use crate::journal::{Entry, Written};
 use crate::weight::PackedMatrix;
 use crate::weight::{Band, WeightMatrix};

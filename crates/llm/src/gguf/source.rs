@@ -1,7 +1,7 @@
 //! Reading the rows of the source that a tensor is made of. Not their order: see [`super::plan::RowMap`].
 
-use super::codec;
 use super::plan::{RowMap, Slab};
+use crate::gguf_model::codec;
 use crate::import;
 use crate::import_error::ImportError;
 use crate::network::TensorMeta;

@@ -166,7 +166,7 @@ impl<'a> Import<'a> {
 /// *Invalid* where tensors contradict config.json or each other, *unsupported* for layouts that are not read.
 pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     if let Some(file) = checkpoint.gguf() {
-        let tensors = crate::gguf::restore::tensors(checkpoint, file)?;
+        let tensors = crate::gguf_model::restore::tensors(checkpoint, file)?;
         return Ok(Import { tensors, ..Import::default() });
     }
     let catalog = Catalog::new(checkpoint);

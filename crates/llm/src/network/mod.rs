@@ -4,6 +4,7 @@
 
 mod by_name;
 mod by_shape;
+mod dropped;
 mod links;
 mod module_names;
 mod names;
@@ -17,6 +18,7 @@ use std::collections::BTreeSet;
 use crate::family::{Family, NormKind, NormSite, Orientation, Part, Role, RowOrder};
 use crate::model_config::ModelConfig;
 
+pub use dropped::DroppedTensor;
 pub use links::{Consumer, Input, Link, Source, Stage, Through};
 pub(crate) use module_names::{expert_module, in_memory_module, on_disk_module};
 pub(crate) use names::modality_part;

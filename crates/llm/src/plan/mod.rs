@@ -22,6 +22,7 @@ mod source;
 mod tensor;
 
 pub use crate::activation_point::{PlannedSite, Site, UnknownSite};
+pub use crate::network::DroppedTensor;
 pub use attention::PlannedAttention;
 pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
 pub use cost::{CalibrationCost, CalibrationSize};
@@ -29,7 +30,7 @@ pub(crate) use cost::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 pub use error::{AlgorithmProblem, PlanError};
 pub(crate) use fingerprint::{source_bytes, source_text};
 pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage, SourceWeight};
-pub use tensor::{DroppedTensor, KeptTensor, Treatment};
+pub use tensor::{KeptTensor, Treatment};
 
 use crate::activation_point::Parameters;
 use crate::export::{Export, ParameterPart};

@@ -2,7 +2,7 @@
 
 use super::{PlanError, PlannedLayer};
 use crate::export::{CannotHold, Export};
-use crate::gguf::restore::unread_tokenizer;
+use crate::gguf_model::restore::unread_tokenizer;
 use crate::network::{Network, Notice, Place, Reason, Slot, expert_module};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;

@@ -40,12 +40,3 @@ pub enum Treatment {
         bytes: u64,
     },
 }
-
-/// A tensor of the source that has no successor of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DroppedTensor {
-    /// Its name.
-    pub name: String,
-    /// Why.
-    pub reason: &'static str,
-}

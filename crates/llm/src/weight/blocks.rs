@@ -1,5 +1,5 @@
 //! A matrix whose rows are rows of tensors of a GGUF file, in blocks of llama.cpp's types: its values. Its codes are in
-//! [`super::block_codes`]; `crate::gguf::restore` says which rows they are.
+//! [`super::block_codes`]; `crate::gguf_model::restore` says which rows they are.
 
 use super::block_codes::{Minima, dequantize_nvfp4};
 use super::row_map::RowMap;

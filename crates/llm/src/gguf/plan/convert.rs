@@ -1,7 +1,7 @@
 //! Planning a conversion: weights that are quantized in the source keep their codes, in blocks of the type that holds them; all
 //! else keeps its type.
 
-use super::build::{Builder, Draft, drafts_of, opened};
+use super::build::opened;
 use super::finish::Names;
 use super::of_file::Source;
 use super::{GgufPlan, GgufPlanError, Slab};
@@ -9,6 +9,7 @@ use crate::ftype::{MIXES, Mix};
 use crate::gguf::carried::{Accepted, Fit, anew, fit};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::kept_type;
+use crate::gguf_model::{Builder, Draft, drafts_of};
 use crate::network::Network;
 use crate::weight::{ImportedTensor, PackedMatrix, Stored};
 use kvant_container::Checkpoint;

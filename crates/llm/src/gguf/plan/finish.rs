@@ -1,16 +1,16 @@
 //! The end of planning: types are chosen, metadata and tokenizer described, everything laid out.
 
-use super::build::{Builder, Draft};
 use super::convert::{Fits, file_type_of};
 use super::types::{Candidate, choose_type, idle_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason};
 use crate::family::AttentionScale;
 use crate::ftype::{Category, Model, is_70b};
-use crate::gguf::metadata::{self, Facts};
 use crate::gguf::recipe::GgufRecipe;
-use crate::gguf::rope;
 use crate::gguf::source::kept_type;
-use crate::gguf::tokenizer::{self, Habits};
+use crate::gguf_model::metadata::{self, Facts};
+use crate::gguf_model::rope;
+use crate::gguf_model::tokenizer::{self, Habits};
+use crate::gguf_model::{Builder, Draft};
 use crate::network::Notice;
 use crate::plan::{source_bytes, source_text};
 use crate::weight::ImportedTensor;

@@ -4,23 +4,19 @@
 
 mod build;
 mod convert;
-mod error;
 mod finish;
-mod layers;
 mod of_codes;
 mod of_file;
-mod outside;
 mod tensor;
 mod types;
 
+pub use crate::gguf_model::{Content, GgufPlanError, Slab};
 pub use crate::weight::RowMap;
-pub(in crate::gguf) use build::{Draft, drafts};
-pub use error::GgufPlanError;
-pub use tensor::{Content, PlannedTensor, Reason, Slab};
+pub use tensor::{PlannedTensor, Reason};
 
 use super::recipe::GgufRecipe;
 use crate::engine::{Deliverable, EngineError, Form, refuse_foreseen};
-use crate::plan::DroppedTensor;
+use crate::network::DroppedTensor;
 use crate::verify::{self, DeclaredInGguf};
 use kvant_container::gguf::{GgufLayout, Metadata};
 use kvant_container::{Checkpoint, Geometry};

@@ -1,12 +1,12 @@
 //! The file that codes will become which are not there yet: what can be refused before they are made.
 
-use super::build::{Builder, Draft, drafts_of};
 use super::convert::{Fits, mix_of};
 use super::finish::Names;
 use super::{GgufPlan, GgufPlanError, Slab};
 use crate::gguf::carried::{Carried, Fit, coded, type_of};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::{common, type_of_floats};
+use crate::gguf_model::{Builder, Draft, drafts_of};
 use crate::model_config::ModelConfig;
 use crate::network::{Network, TensorMeta};
 use crate::plan::{Plan, PlannedLayer};

@@ -6,10 +6,10 @@ use super::finish::{check_importance, declaration, fingerprint, importance_notic
 use super::types::{Candidate, choose_type, idle_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason, RowMap, Slab};
 use crate::ftype::{Category, MIXES, Mix, Model, is_70b};
-use crate::gguf::metadata::QUANTIZATION_VERSION;
 use crate::gguf::recipe::{GgufRecipe, Said};
-use crate::gguf::restore::{self, Stated};
-use crate::gguf::{codec, names};
+use crate::gguf_model::metadata::QUANTIZATION_VERSION;
+use crate::gguf_model::restore::{self, Stated};
+use crate::gguf_model::{codec, names};
 use crate::plan::source_bytes;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufFile, GgufLayout, GgufTensor, Metadata, TensorType};

@@ -1,7 +1,7 @@
 //! A tensor of the file: its name, its type, and what it is made of.
 
-use super::RowMap;
 use crate::gguf::carried::Carried;
+use crate::gguf_model::{Content, Slab};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::gguf::TensorType;
 
@@ -24,36 +24,6 @@ pub struct PlannedTensor {
     pub block: Option<usize>,
     /// The modules of the source that it is made of: one, or one an expert; none for norms and the like.
     pub modules: Vec<String>,
-}
-
-/// What a tensor holds.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Content {
-    /// Rows of tensors of the source, one slab after the other.
-    Slabs(Vec<Slab>),
-    /// The bytes of a tensor of a GGUF file, by its position there.
-    Taken(usize),
-    /// Values that follow from config.json.
-    Values(Vec<f32>),
-}
-
-/// Rows of one matrix of the source.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Slab {
-    /// The position of the tensor in the source.
-    pub tensor: usize,
-    /// Which matrix of the tensor.
-    pub matrix: usize,
-    /// Rows and columns of a matrix, as output and input channels.
-    pub size: (usize, usize),
-    /// Whether a matrix is stored as `[columns, rows]`.
-    pub input_major: bool,
-    /// The rows that are taken.
-    pub rows: RowMap,
-    /// Whether they become columns.
-    pub transposed: bool,
-    /// What is added to every element.
-    pub offset: f32,
 }
 
 /// Why a tensor has its type.
@@ -93,18 +63,6 @@ impl Reason {
             Reason::Anew => "quantized anew".to_owned(),
             Reason::Fixed => "always of this type".to_owned(),
         }
-    }
-}
-
-impl Slab {
-    /// Rows that the slab becomes.
-    pub fn out_rows(&self) -> usize {
-        if self.transposed { self.size.1 } else { self.rows.count() }
-    }
-
-    /// Columns that the slab becomes.
-    pub fn out_columns(&self) -> usize {
-        if self.transposed { self.rows.count() } else { self.size.1 }
     }
 }
 

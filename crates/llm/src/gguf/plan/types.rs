@@ -2,8 +2,8 @@
 
 use super::{GgufPlanError, Reason};
 use crate::ftype::{Category, Mix, Model, Subject, choose, fitting};
-use crate::gguf::codec;
 use crate::gguf::recipe::{GgufRecipe, Said};
+use crate::gguf_model::codec;
 use kvant_container::gguf::TensorType;
 use kvant_quant::glob::nearest_names;
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! What of a GGUF file makes loaders stumble that read GGUF, and which are left. The rules are in the table of loaders.
 
-use crate::gguf::architecture::ARCHITECTURES;
+use crate::gguf_model::architecture::ARCHITECTURES;
 use crate::loader_rules::{ModelFacts, file_refusal, loaders as known_loaders};
 use kvant_container::gguf::{Metadata, Value};
 

@@ -10,7 +10,7 @@ mod values;
 pub(crate) use facts::loaders;
 
 use super::{Options, Reads, Report, ways};
-use crate::gguf::architecture::ARCHITECTURES;
+use crate::gguf_model::architecture::ARCHITECTURES;
 use crate::loader_rules::Sharding;
 use crate::loader_rules::{Case, ModelFacts, judge};
 use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value};

@@ -1,7 +1,7 @@
 //! The tokenizer: lists of the same length, tokens that have a row of the embedding, special tokens that exist.
 
 use super::Subject;
-use crate::gguf::tokenizer::special::SPECIAL;
+use crate::gguf_model::tokenizer::special::SPECIAL;
 use kvant_container::gguf::{Array, Value};
 use kvant_quant::finding::Findings;
 

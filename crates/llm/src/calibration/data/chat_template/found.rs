@@ -1,7 +1,7 @@
 //! Where a checkpoint keeps its chat template and the names of its special tokens. Nothing is rendered.
 
 use super::super::CalibrationDataError;
-use crate::gguf::restore::tokenizer_config;
+use crate::gguf_model::restore::tokenizer_config;
 use crate::import_error::ImportError;
 use kvant_container::gguf::{self, GgufFile};
 use kvant_container::model_directory;

@@ -16,8 +16,8 @@ mod token;
 mod word_piece;
 
 pub use error::TokenizerProblem;
-pub(super) use pre_tokenizer::ways;
-pub(super) use token::{SPACE, TokenKind};
+pub(crate) use pre_tokenizer::ways;
+pub(crate) use token::{SPACE, TokenKind};
 
 use files::Files;
 use kvant_container::Checkpoint;
@@ -42,7 +42,7 @@ struct Vocabulary {
 
 /// What tokenizers of a family do that their files do not say.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Habits {
+pub(crate) struct Habits {
     /// The family's name.
     pub family: &'static str,
     /// Rows of the embedding: vocabularies are padded to as many.
@@ -53,7 +53,7 @@ pub(super) struct Habits {
 ///
 /// # Errors
 /// [`TokenizerProblem`]: no tokenizer, one that is damaged, or of a kind that llama.cpp has not.
-pub(super) fn describe(
+pub(crate) fn describe(
     checkpoint: &Checkpoint,
     habits: Habits,
     metadata: &mut Metadata,

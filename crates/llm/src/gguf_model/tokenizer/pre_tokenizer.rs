@@ -71,7 +71,7 @@ const SPLITS: &[Split] = &[
 ///
 /// # Errors
 /// [`TokenizerProblem::Split`] where llama.cpp does not have it, or it is not known here.
-pub(super) fn name(tokenizer: &Value, family: &str) -> Result<&'static str, TokenizerProblem> {
+pub(crate) fn name(tokenizer: &Value, family: &str) -> Result<&'static str, TokenizerProblem> {
     let mut steps = Vec::new();
     collect(tokenizer.get("pre_tokenizer").unwrap_or(&Value::Null), &mut steps)?;
     let expressions: Vec<&str> = steps.iter().map(Step::expression).collect();
@@ -87,7 +87,7 @@ pub(super) fn name(tokenizer: &Value, family: &str) -> Result<&'static str, Toke
 }
 
 /// A way to split text, as files name it.
-pub(in crate::gguf) struct Way {
+pub(crate) struct Way {
     /// The expressions, in order.
     pub expressions: Vec<&'static str>,
     /// Whether words that are tokens are taken whole.
@@ -100,7 +100,7 @@ pub(in crate::gguf) struct Way {
 const WHOLE_WORDS: &[&str] = &["llama-bpe", "tekken"];
 
 /// The way of a name; `None` where it, or an expression of it, is not known here.
-pub(in crate::gguf) fn ways(name: &str) -> Option<Way> {
+pub(crate) fn ways(name: &str) -> Option<Way> {
     let split = SPLITS.iter().find(|split| split.name == name)?;
     let expressions = split.steps.iter().copied().collect::<Option<Vec<_>>>()?;
     let whole = WHOLE_WORDS.contains(&name);
@@ -160,7 +160,7 @@ fn canonical(expression: &str) -> String {
 }
 
 /// Whether a space is put in front of a text.
-pub(super) fn prefixes_a_space(tokenizer: &Value) -> bool {
+pub(crate) fn prefixes_a_space(tokenizer: &Value) -> bool {
     fn of_step(node: &Value) -> bool {
         let inner = node.get("pretokenizers").or_else(|| node.get("normalizers")).and_then(Value::as_array);
         let scheme = node.get("prepend_scheme").and_then(Value::as_str);

@@ -16,7 +16,7 @@ const LIKELIEST: &str = "t5";
 
 /// The vocabulary of a tokenizer.json with BPE of pieces. Scores are those of tokenizer.model where that is there; else
 /// minus the rank of the first merge that makes a piece, which orders them as the scores that ranks were made from.
-pub(super) fn of_json(tokenizer: &Value, files: &Files) -> Result<Vocabulary, TokenizerProblem> {
+pub(crate) fn of_json(tokenizer: &Value, files: &Files) -> Result<Vocabulary, TokenizerProblem> {
     let scores = scores(tokenizer, files.pieces.as_deref())?;
     let unknown = tokenizer.pointer("/model/unk_token").and_then(Value::as_str);
     let last = scores.len() as f32;
@@ -57,7 +57,7 @@ fn is_byte(text: &str) -> bool {
 }
 
 /// The vocabulary of a tokenizer.json with a unigram model.
-pub(super) fn of_unigram(tokenizer: &Value) -> Result<Vocabulary, TokenizerProblem> {
+pub(crate) fn of_unigram(tokenizer: &Value) -> Result<Vocabulary, TokenizerProblem> {
     let damaged = || TokenizerProblem::Damaged("its vocabulary is no list of pieces and scores".to_owned());
     let list = tokenizer.pointer("/model/vocab").and_then(Value::as_array).ok_or_else(damaged)?;
     let unknown = tokenizer.pointer("/model/unk_id").and_then(Value::as_u64);
@@ -81,7 +81,7 @@ pub(super) fn of_unigram(tokenizer: &Value) -> Result<Vocabulary, TokenizerProbl
 }
 
 /// The vocabulary of a tokenizer.model alone.
-pub(super) fn of_model(files: &Files) -> Result<Vocabulary, TokenizerProblem> {
+pub(crate) fn of_model(files: &Files) -> Result<Vocabulary, TokenizerProblem> {
     let pieces = files.pieces.as_deref().ok_or(TokenizerProblem::Missing)?;
     let kind = |kind: PieceKind| match kind {
         PieceKind::Normal => TokenKind::Normal,

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// What a token is (`llama_token_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gguf) enum TokenKind {
+pub(crate) enum TokenKind {
     Normal = 1,
     Unknown = 2,
     /// Not part of text.
@@ -17,7 +17,7 @@ pub(in crate::gguf) enum TokenKind {
 
 /// A token.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Token {
+pub(crate) struct Token {
     pub text: String,
     pub kind: TokenKind,
     pub score: f32,
@@ -49,7 +49,7 @@ impl Token {
 }
 
 /// The character that stands for a space in pieces.
-pub(in crate::gguf) const SPACE: char = '\u{2581}';
+pub(crate) const SPACE: char = '\u{2581}';
 
 /// Tokens that are not marked as special and are no text all the same.
 fn looks_special(text: &str) -> bool {
@@ -62,14 +62,14 @@ fn looks_special(text: &str) -> bool {
 
 /// An entry of `added_tokens`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Added {
+pub(crate) struct Added {
     pub id: usize,
     pub text: String,
     pub special: bool,
 }
 
 /// The tokens that were added to a vocabulary; entries that are none are left out.
-pub(super) fn added(tokenizer: &Value) -> Vec<Added> {
+pub(crate) fn added(tokenizer: &Value) -> Vec<Added> {
     let entries = tokenizer.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
     let entry = |entry: &Value| {
         Some(Added {

@@ -1,14 +1,15 @@
 //! What stands outside of linear layers and norms: embedding, positions, small parameters, and what files do not hold.
 
-use super::build::{Builder, Draft};
-use super::{Content, GgufPlanError, RowMap};
+use super::drafts::{Builder, Draft};
+use super::{Content, GgufPlanError};
 use crate::ftype::Category;
-use crate::gguf::names;
+use crate::gguf_model::names;
 use crate::network::{Place, Reason as Unplaced, TensorMeta};
+use crate::weight::RowMap;
 
 impl Builder<'_> {
     /// The embedding, as the head too where loaders insist on one.
-    pub(super) fn add_embedding(&mut self) -> Result<(), GgufPlanError> {
+    pub(crate) fn add_embedding(&mut self) -> Result<(), GgufPlanError> {
         let position = self.network.places().iter().position(|place| *place == Place::Embedding);
         let Some(position) = position else {
             return Err(GgufPlanError::NoPlace {
@@ -37,7 +38,7 @@ impl Builder<'_> {
     }
 
     /// What is no layer and no norm: positions, small parameters, and what files do not hold.
-    pub(super) fn add_rest(&mut self) -> Result<(), GgufPlanError> {
+    pub(crate) fn add_rest(&mut self) -> Result<(), GgufPlanError> {
         for tensor in 0..self.tensors.len() {
             if self.taken.contains(&tensor) {
                 continue;

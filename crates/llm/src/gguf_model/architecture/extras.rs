@@ -1,7 +1,7 @@
 //! Metadata that only some architectures have.
 
-use crate::gguf::metadata::{Facts, count};
-use crate::gguf::rope;
+use crate::gguf_model::metadata::{Facts, count};
+use crate::gguf_model::rope;
 use crate::model_config::ConfigError;
 use kvant_container::gguf::Metadata;
 
@@ -12,11 +12,11 @@ const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
 
 /// Nothing.
-pub(super) fn none(_: &Facts<'_>, _: &mut Metadata) -> Result {
+pub(crate) fn none(_: &Facts<'_>, _: &mut Metadata) -> Result {
     Ok(())
 }
 
-pub(super) fn cohere(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn cohere(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     // Models are trained on a longer context than `max_position_embeddings` states.
     metadata.set_some(facts.key("context_length"), facts.size("model_max_length")?);
     metadata.set(facts.key("logit_scale"), facts.float("logit_scale")?.unwrap_or(1.0));
@@ -24,7 +24,7 @@ pub(super) fn cohere(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-pub(super) fn cohere2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn cohere2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     cohere(facts, metadata)?;
     metadata
         .set(facts.key("context_length"), count(facts.need(facts.config.max_positions, "max_position_embeddings")?));
@@ -38,7 +38,7 @@ fn window(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-pub(super) fn gemma(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn gemma(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let head = count(facts.head_dim()?);
     metadata.set(facts.key("attention.key_length"), head.clone());
     metadata.set(facts.key("attention.value_length"), head);
@@ -49,26 +49,26 @@ pub(super) fn gemma(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-pub(super) fn gemma3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn gemma3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     gemma(facts, metadata)?;
     let base = facts.config.rope.main.theta.unwrap_or(1_000_000.0);
     metadata.set(facts.key("rope.freq_base"), base as f32);
     Ok(())
 }
 
-pub(super) fn gpt2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn gpt2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     metadata.set_some(facts.key("context_length"), facts.size("n_ctx")?);
     Ok(())
 }
 
 /// Whether attention and feed-forward read the same stream.
-pub(super) fn parallel(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn parallel(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let residual = facts.family.math.residual.resolve(facts.config);
     metadata.set(facts.key("use_parallel_residual"), residual == crate::family::Residual::Parallel);
     Ok(())
 }
 
-pub(super) fn gpt_oss(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn gpt_oss(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     window(facts, metadata)?;
     expert_width(facts, metadata, facts.config.intermediate_sizes.first().copied())
 }
@@ -80,7 +80,7 @@ fn expert_width(facts: &Facts<'_>, metadata: &mut Metadata, width: Option<usize>
     Ok(())
 }
 
-pub(super) fn qwen_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn qwen_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let Some(experts) = &facts.config.experts else { return Ok(()) };
     metadata.set_some(facts.key("expert_feed_forward_length"), experts.intermediate_size.map(count));
     let shared = experts.shared_intermediate_size.map(count);
@@ -88,7 +88,7 @@ pub(super) fn qwen_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-pub(super) fn granite(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn granite(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     for (key, name) in [
         ("attention_multiplier", "attention.scale"),
         ("embedding_multiplier", "embedding_scale"),
@@ -101,12 +101,12 @@ pub(super) fn granite(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-pub(super) fn minimax_m2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn minimax_m2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     metadata.set(facts.key("expert_gating_func"), SIGMOID);
     expert_width(facts, metadata, facts.config.intermediate_sizes.first().copied())
 }
 
-pub(super) fn nemotron(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn nemotron(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let eps = facts.need(facts.config.norm_eps, "norm_eps")?;
     metadata.set(facts.key("attention.layer_norm_epsilon"), eps as f32);
     if facts.config.rope.main.factor.is_none() {
@@ -115,27 +115,27 @@ pub(super) fn nemotron(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-pub(super) fn olmo(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn olmo(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     metadata.set(facts.key("attention.layer_norm_epsilon"), 1e-5f32);
     metadata.set_some(facts.key("attention.clamp_kqv"), facts.float("clip_qkv")?);
     Ok(())
 }
 
-pub(super) fn olmo3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn olmo3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     window(facts, metadata)?;
     let usual = || (0..facts.blocks).map(|block| (block + 1) % 4 != 0).collect();
     metadata.set(facts.key("attention.sliding_window_pattern"), facts.sliding_layers().unwrap_or_else(usual));
     Ok(())
 }
 
-pub(super) fn phi(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn phi(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     metadata.set("tokenizer.ggml.add_bos_token", false);
     metadata.set_some(facts.key("feed_forward_length"), facts.config.intermediate_sizes.first().map(|n| count(*n)));
     Ok(())
 }
 
 /// A window of zero tells Phi-4 from Phi-3.
-pub(super) fn phi3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn phi3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let config = facts.config;
     let context = facts.need(config.max_positions, "max_position_embeddings")?;
     let original = config.rope.main.original_max_positions.unwrap_or(context);
@@ -159,12 +159,12 @@ fn routed(facts: &Facts<'_>, metadata: &mut Metadata, gating: u32) -> Result {
     expert_width(facts, metadata, experts.intermediate_size)
 }
 
-pub(super) fn glm4_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn glm4_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     routed(facts, metadata, SIGMOID)
 }
 
 /// Multi-head latent attention becomes attention with one key/value head: `[c_kv; k_rope]`.
-pub(super) fn deepseek2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn deepseek2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let sigmoid = facts.family.name == "deepseek_v3";
     routed(facts, metadata, if sigmoid { SIGMOID } else { SOFTMAX })?;
     let latent = facts.need(facts.config.latent.as_ref(), "kv_lora_rank")?;

@@ -3,14 +3,14 @@
 
 use super::Stated;
 use super::config::{architecture, restore};
-use crate::gguf::plan::drafts;
+use crate::gguf_model::drafts;
 use crate::model_config::ModelConfig;
 use kvant_container::gguf::GgufFile;
 use std::collections::HashMap;
 
 /// The model behind a file.
 #[derive(Debug, Default)]
-pub(in crate::gguf) struct Known {
+pub(crate) struct Known {
     /// Its family.
     pub family: Option<&'static str>,
     /// The modules that a tensor of the file is made of, by its name.
@@ -18,7 +18,7 @@ pub(in crate::gguf) struct Known {
 }
 
 /// The model behind a file; `None` where its architecture is not read, or it is not as it should be.
-pub(in crate::gguf) fn known(file: &GgufFile) -> Option<Known> {
+pub(crate) fn known(file: &GgufFile) -> Option<Known> {
     let (family, ..) = architecture(&Stated::of(file).ok()?).ok()?;
     let restored = restore(file).ok()?;
     let config = ModelConfig::from_json(&restored.config).ok()?;

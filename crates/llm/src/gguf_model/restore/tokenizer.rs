@@ -1,9 +1,9 @@
-//! The tokenizer in a file as tokenizer.json and tokenizer_config.json: the way back of [`crate::gguf::tokenizer`]. Byte-level
+//! The tokenizer in a file as tokenizer.json and tokenizer_config.json: the way back of [`crate::gguf_model::tokenizer`]. Byte-level
 //! BPE keeps its merges; pieces of SentencePiece get them from their scores.
 //!
 //! Source: `llm_tokenizer_bpe` and `llm_tokenizer_spm` of llama.cpp's `src/llama-vocab.cpp`; the files of `tokenizers`.
 
-use crate::gguf::tokenizer::{SPACE, TokenKind, ways};
+use crate::gguf_model::tokenizer::{SPACE, TokenKind, ways};
 use crate::import_error::ImportError;
 use kvant_container::gguf::{Array, GgufFile, Metadata, Text, Value as Stored};
 use serde_json::{Map, Value, json};
@@ -52,7 +52,7 @@ pub(crate) fn tokenizer_config(file: &GgufFile) -> Result<Value, ImportError> {
 }
 
 /// The files of the tokenizer, by name.
-pub(super) fn files(file: &GgufFile) -> Result<Vec<(String, Vec<u8>)>, ImportError> {
+pub(crate) fn files(file: &GgufFile) -> Result<Vec<(String, Vec<u8>)>, ImportError> {
     let (tokenizer, config) = (tokenizer_json(file)?, tokenizer_config(file)?);
     let file = |name: &str, json: &Value| (name.to_owned(), json.to_string().into_bytes());
     Ok(vec![file("tokenizer.json", &tokenizer), file("tokenizer_config.json", &config)])

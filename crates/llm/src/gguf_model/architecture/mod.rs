@@ -34,7 +34,7 @@ pub struct Architecture {
     pub lacks: &'static [NormSite],
     /// Besides attention and the head, the parts whose products its graph multiplies with a scale of the tensor.
     pub scaled: &'static [Part],
-    pub(super) extras: Extras,
+    pub(crate) extras: Extras,
     /// How its files are read; `None` where they are not.
     pub restoration: Option<&'static Restoration>,
 }
@@ -236,7 +236,7 @@ impl Architecture {
     }
 
     /// Whether its graph multiplies what a tensor gives with a scale beside it.
-    pub(in crate::gguf) fn multiplies(&self, weight: &str) -> bool {
+    pub(crate) fn multiplies(&self, weight: &str) -> bool {
         const ALWAYS: [&str; 6] = ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "output"];
         let stem = names::stem_of(weight).rsplit('.').next().unwrap_or_default();
         match (stem.strip_prefix("ffn_"), stem) {
@@ -247,7 +247,7 @@ impl Architecture {
     }
 
     /// The stem of a norm's name, where it is not the usual one.
-    pub(in crate::gguf) fn norm(&self, site: NormSite) -> Option<&'static str> {
+    pub(crate) fn norm(&self, site: NormSite) -> Option<&'static str> {
         self.norms.iter().find(|(at, _)| *at == site).map(|(_, stem)| *stem)
     }
 }

@@ -1,33 +1,33 @@
 //! How files of an architecture are read back: which family it is, and what config.json calls what only it states. The
 //! inverse of [`super::extras`].
 
-use crate::gguf::restore::{Stated, Words};
+use crate::gguf_model::restore::{Stated, Words};
 use kvant_container::gguf::{Array, Value as Stored};
 use serde_json::{Map, Value, json};
 
 /// How files of an architecture are read back.
 pub struct Restoration {
     /// Whether a file with the architecture's name is of this family.
-    pub(in crate::gguf) is_of: fn(&Stated<'_>) -> bool,
+    pub(crate) is_of: fn(&Stated<'_>) -> bool,
     /// Keys that config.json calls otherwise than usual.
-    pub(in crate::gguf) words: Words,
+    pub(crate) words: Words,
     /// Tensors of the first block, and flags that say that they are there.
-    pub(in crate::gguf) flags: Words,
+    pub(crate) flags: Words,
     /// Adds what follows otherwise.
-    pub(in crate::gguf) more: fn(&Stated<'_>, &mut Map<String, Value>),
+    pub(crate) more: fn(&Stated<'_>, &mut Map<String, Value>),
 }
 
 /// Words and names are the usual ones.
-pub(super) const PLAIN: Restoration = Restoration { is_of: |_| true, words: &[], flags: &[], more: |_, _| {} };
+pub(crate) const PLAIN: Restoration = Restoration { is_of: |_| true, words: &[], flags: &[], more: |_, _| {} };
 
-pub(super) const LLAMA: Restoration = Restoration { is_of: |stated| !has_experts(stated), ..PLAIN };
+pub(crate) const LLAMA: Restoration = Restoration { is_of: |stated| !has_experts(stated), ..PLAIN };
 
-pub(super) const MIXTRAL: Restoration =
+pub(crate) const MIXTRAL: Restoration =
     Restoration { is_of: has_experts, words: &[("expert_count", "num_local_experts")], ..PLAIN };
 
-pub(super) const QWEN2_MOE: Restoration = Restoration { more: qwen_moe, ..PLAIN };
+pub(crate) const QWEN2_MOE: Restoration = Restoration { more: qwen_moe, ..PLAIN };
 
-pub(super) const QWEN3_MOE: Restoration = Restoration {
+pub(crate) const QWEN3_MOE: Restoration = Restoration {
     more: |stated, config| {
         qwen_moe(stated, config);
         // Its graph has no other way.
@@ -39,13 +39,13 @@ pub(super) const QWEN3_MOE: Restoration = Restoration {
 const SOFT_CAPS: Words =
     &[("attn_logit_softcapping", "attn_logit_softcapping"), ("final_logit_softcapping", "final_logit_softcapping")];
 
-pub(super) const GEMMA2: Restoration =
+pub(crate) const GEMMA2: Restoration =
     Restoration { words: SOFT_CAPS, more: |stated, config| attention_scalar(stated, config, 46), ..PLAIN };
 
-pub(super) const GEMMA3: Restoration =
+pub(crate) const GEMMA3: Restoration =
     Restoration { words: SOFT_CAPS, more: |stated, config| attention_scalar(stated, config, 62), ..PLAIN };
 
-pub(super) const COHERE: Restoration =
+pub(crate) const COHERE: Restoration =
     Restoration { words: &[("logit_scale", "logit_scale")], flags: &[("attn_q_norm.weight", "use_qk_norm")], ..PLAIN };
 
 const LATENT: Words = &[
@@ -58,27 +58,27 @@ const LATENT: Words = &[
     ("rope.dimension_count", ""),
 ];
 
-pub(super) const DEEPSEEK_V2: Restoration = Restoration {
+pub(crate) const DEEPSEEK_V2: Restoration = Restoration {
     is_of: |stated| has_latent_keys(stated) && stated.size("expert_gating_func") != Some(SIGMOID),
     words: LATENT,
     more: deepseek_v2,
     ..PLAIN
 };
 
-pub(super) const DEEPSEEK_V3: Restoration = Restoration {
+pub(crate) const DEEPSEEK_V3: Restoration = Restoration {
     is_of: |stated| has_latent_keys(stated) && stated.size("expert_gating_func") == Some(SIGMOID),
     words: LATENT,
     more: latent,
     ..PLAIN
 };
 
-pub(super) const GLM4_MOE: Restoration = Restoration {
+pub(crate) const GLM4_MOE: Restoration = Restoration {
     words: &[("expert_count", "n_routed_experts")],
     flags: &[("attn_q_norm.weight", "use_qk_norm")],
     ..PLAIN
 };
 
-pub(super) const GPT2: Restoration = Restoration {
+pub(crate) const GPT2: Restoration = Restoration {
     words: &[
         ("block_count", "n_layer"),
         ("context_length", "n_positions"),
@@ -91,7 +91,7 @@ pub(super) const GPT2: Restoration = Restoration {
     ..PLAIN
 };
 
-pub(super) const GPT_NEOX: Restoration = Restoration {
+pub(crate) const GPT_NEOX: Restoration = Restoration {
     words: &[
         ("rope.freq_base", "rotary_emb_base"),
         ("rope.dimension_count", "rotary_pct"),
@@ -101,13 +101,13 @@ pub(super) const GPT_NEOX: Restoration = Restoration {
     ..PLAIN
 };
 
-pub(super) const GPT_OSS: Restoration = Restoration {
+pub(crate) const GPT_OSS: Restoration = Restoration {
     words: &[("expert_count", "num_local_experts"), ("expert_feed_forward_length", "intermediate_size")],
     more: gpt_oss,
     ..PLAIN
 };
 
-pub(super) const GRANITE: Restoration = Restoration {
+pub(crate) const GRANITE: Restoration = Restoration {
     words: &[
         ("attention.scale", "attention_multiplier"),
         ("embedding_scale", "embedding_multiplier"),
@@ -118,23 +118,23 @@ pub(super) const GRANITE: Restoration = Restoration {
     ..PLAIN
 };
 
-pub(super) const NEMOTRON: Restoration = Restoration {
+pub(crate) const NEMOTRON: Restoration = Restoration {
     words: &[("attention.layer_norm_epsilon", "norm_eps"), ("attention.layer_norm_rms_epsilon", "")],
     ..PLAIN
 };
 
-pub(super) const OLMO: Restoration =
+pub(crate) const OLMO: Restoration =
     Restoration { words: &[("attention.clamp_kqv", "clip_qkv"), ("attention.layer_norm_epsilon", "")], ..PLAIN };
 
-pub(super) const OLMO2: Restoration =
+pub(crate) const OLMO2: Restoration =
     Restoration { is_of: |stated| stated.value("attention.sliding_window").is_none(), ..PLAIN };
 
-pub(super) const OLMO3: Restoration =
+pub(crate) const OLMO3: Restoration =
     Restoration { is_of: |stated| stated.value("attention.sliding_window").is_some(), more: layer_types, ..PLAIN };
 
-pub(super) const PHI3: Restoration = Restoration { words: &[("attention.sliding_window", "")], more: phi3, ..PLAIN };
+pub(crate) const PHI3: Restoration = Restoration { words: &[("attention.sliding_window", "")], more: phi3, ..PLAIN };
 
-pub(super) const PHIMOE: Restoration = Restoration {
+pub(crate) const PHIMOE: Restoration = Restoration {
     words: &[("expert_count", "num_local_experts"), ("attention.sliding_window", "")],
     more: |stated, config| {
         phi3(stated, config);
@@ -143,10 +143,10 @@ pub(super) const PHIMOE: Restoration = Restoration {
     ..PLAIN
 };
 
-pub(super) const STABLELM: Restoration =
+pub(crate) const STABLELM: Restoration =
     Restoration { flags: &[("attn_q_norm.weight", "qk_layernorm"), ("attn_q.bias", "use_qkv_bias")], ..PLAIN };
 
-pub(super) const STARCODER2: Restoration = Restoration {
+pub(crate) const STARCODER2: Restoration = Restoration {
     words: &[("attention.layer_norm_epsilon", "norm_epsilon"), ("attention.sliding_window", "")],
     flags: &[("attn_q.bias", "use_bias")],
     // The graph has no windows, which the class has where nothing is said.

@@ -6,7 +6,7 @@ use crate::family::{NormSite, Part, Role};
 
 /// The stem of a linear layer's tensors inside a block: `attn_q` of `blk.3.attn_q.weight`. `None` where there is no name
 /// for the role.
-pub(super) fn of_role(role: Role, part: Part) -> Option<String> {
+pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
     let stem = match role {
         Role::Query => "attn_q",
         Role::Key => "attn_k",
@@ -34,7 +34,7 @@ pub(super) fn of_role(role: Role, part: Part) -> Option<String> {
 }
 
 /// The stem of a norm's tensors.
-pub(super) fn of_norm(site: NormSite) -> &'static str {
+pub(crate) fn of_norm(site: NormSite) -> &'static str {
     match site {
         NormSite::Embedding => "token_embd_norm",
         NormSite::AttentionInput => "attn_norm",
@@ -50,7 +50,7 @@ pub(super) fn of_norm(site: NormSite) -> &'static str {
 }
 
 /// The name of a small tensor of a block that belongs to no layer, by the last part of its name in the source.
-pub(super) fn of_parameter(leaf: &str) -> Option<&'static str> {
+pub(crate) fn of_parameter(leaf: &str) -> Option<&'static str> {
     match leaf {
         "sinks" => Some("attn_sinks.weight"),
         "e_score_correction_bias" => Some("exp_probs_b.bias"),
@@ -59,16 +59,16 @@ pub(super) fn of_parameter(leaf: &str) -> Option<&'static str> {
 }
 
 /// The name of the scales that products with a tensor's matrices are multiplied with: one a matrix.
-pub(super) fn of_scale(weight: &str) -> String {
+pub(crate) fn of_scale(weight: &str) -> String {
     format!("{}.scale", stem_of(weight))
 }
 
 /// The name of a weight without its last part.
-pub(super) fn stem_of(weight: &str) -> &str {
+pub(crate) fn stem_of(weight: &str) -> &str {
     weight.strip_suffix(".weight").unwrap_or(weight)
 }
 
 /// A name inside a block, or outside of all.
-pub(super) fn in_block(block: Option<usize>, name: &str) -> String {
+pub(crate) fn in_block(block: Option<usize>, name: &str) -> String {
     block.map_or_else(|| name.to_owned(), |block| format!("blk.{block}.{name}"))
 }

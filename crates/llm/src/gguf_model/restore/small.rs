@@ -11,7 +11,7 @@ use kvant_numeric::simd::Isa;
 use std::collections::BTreeMap;
 
 /// Reads them.
-pub(super) fn read(file: &GgufFile, restored: &Restored) -> Result<SafetensorsFile, ImportError> {
+pub(crate) fn read(file: &GgufFile, restored: &Restored) -> Result<SafetensorsFile, ImportError> {
     let found: Vec<Found<'_>> = find(file, restored)?.into_iter().filter(|found| found.small).collect();
     let declaration =
         |found: &Found<'_>| TensorDeclaration::new(found.meta.name.clone(), Dtype::F32, found.meta.shape.clone());

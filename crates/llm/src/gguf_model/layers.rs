@@ -1,18 +1,19 @@
 //! Linear layers, experts and norms as tensors of the file: rows put in the order of the graph, experts stacked, matrices
 //! that hold two projections taken apart where loaders want them apart.
 
-use super::build::{Builder, Draft, Grouped};
-use super::{Content, GgufPlanError, RowMap, Slab};
+use super::drafts::{Builder, Draft, Grouped};
+use super::{Content, GgufPlanError, Slab};
 use crate::family::{NormSite, Orientation, Part, Role, RowOrder};
 use crate::ftype::Category;
-use crate::gguf::names;
+use crate::gguf_model::names;
 use crate::network::{ExpertsStorage, FusedExperts, Linear, Norm};
+use crate::weight::RowMap;
 
 /// A projection of a layer: what it computes, and which rows of the matrix are its own.
 type Projection = (Role, RowMap);
 
 impl Builder<'_> {
-    pub(super) fn add_linears(&mut self) -> Result<(), GgufPlanError> {
+    pub(crate) fn add_linears(&mut self) -> Result<(), GgufPlanError> {
         let network = self.network;
         let mut experts: Grouped<(Option<usize>, Role), &Linear> = Grouped::new();
         for linear in network.linears() {
@@ -162,7 +163,7 @@ impl Builder<'_> {
     }
 
     /// The experts of blocks that are one tensor.
-    pub(super) fn add_fused_experts(&mut self) -> Result<(), GgufPlanError> {
+    pub(crate) fn add_fused_experts(&mut self) -> Result<(), GgufPlanError> {
         self.network.experts().iter().try_for_each(|experts| self.add_fused(experts))
     }
 
@@ -190,7 +191,7 @@ impl Builder<'_> {
     }
 
     /// Norms; those that every head has for itself are stacked.
-    pub(super) fn add_norms(&mut self) -> Result<(), GgufPlanError> {
+    pub(crate) fn add_norms(&mut self) -> Result<(), GgufPlanError> {
         let mut sites: Grouped<(Option<usize>, NormSite), &Norm> = Grouped::new();
         for norm in self.network.norms() {
             sites.entry((norm.block, norm.site)).or_default().push(norm);

@@ -14,7 +14,7 @@ pub(crate) const SPECIAL: &[(&str, &str)] =
 const WITHOUT_SPACE: &[&str] = &["gemma", "gemma2", "gemma3"];
 
 /// Adds them to the metadata.
-pub(super) fn describe(files: &Files, habits: Habits, metadata: &mut Metadata) {
+pub(crate) fn describe(files: &Files, habits: Habits, metadata: &mut Metadata) {
     for (name, key) in SPECIAL {
         let id = id(files, name).filter(|id| (*id as usize) < habits.rows);
         metadata.set_some(format!("tokenizer.ggml.{key}_token_id"), id);

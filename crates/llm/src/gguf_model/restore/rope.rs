@@ -3,9 +3,9 @@
 
 use super::Stated;
 use crate::family::{Family, Positions};
-use crate::gguf::architecture::Restoration;
-use crate::gguf::rope::long_attention_factor;
-use crate::gguf::values::values;
+use crate::gguf_model::architecture::Restoration;
+use crate::gguf_model::rope::long_attention_factor;
+use crate::gguf_model::values::values;
 use crate::import_error::ImportError;
 use kvant_container::gguf::GgufTensor;
 use kvant_numeric::simd::Isa;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use std::f64::consts::TAU;
 
 /// Adds base, part and scaling to a config.json.
-pub(super) fn restore(
+pub(crate) fn restore(
     stated: &Stated<'_>,
     family: &Family,
     restoration: &Restoration,

@@ -1,10 +1,10 @@
 //! Where the values of the model's tensors are in the file: the plan that writes such files, read backwards.
 
 use super::config::{Restored, restore};
-use crate::gguf::architecture::Architecture;
-use crate::gguf::plan::{Content, Draft, Slab, drafts};
-use crate::gguf::values::values;
-use crate::gguf::{codec, names};
+use crate::gguf_model::architecture::Architecture;
+use crate::gguf_model::values::values;
+use crate::gguf_model::{Content, Draft, Slab, drafts};
+use crate::gguf_model::{codec, names};
 use crate::import_error::ImportError;
 use crate::model_config::ModelConfig;
 use crate::network::TensorMeta;
@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A tensor of the model and where it is.
-pub(super) struct Found<'a> {
+pub(crate) struct Found<'a> {
     pub meta: TensorMeta,
     /// One, or one an expert.
     pub matrices: Vec<BlockMatrix<'a>>,
@@ -46,7 +46,7 @@ pub(crate) fn tensors<'a>(
 }
 
 /// All tensors of the model.
-pub(super) fn find<'a>(file: &'a GgufFile, restored: &Restored) -> Result<Vec<Found<'a>>, ImportError> {
+pub(crate) fn find<'a>(file: &'a GgufFile, restored: &Restored) -> Result<Vec<Found<'a>>, ImportError> {
     let config = ModelConfig::from_json(&restored.config).map_err(|error| invalid(file, error.to_string()))?;
     let drafts = drafts(&config, &restored.metas).map_err(|error| {
         let hint = error.hint().unwrap_or_else(|| "convert the checkpoint that it was made of".to_owned());
@@ -97,7 +97,7 @@ impl<'a> Places<'a> {
 }
 
 /// The scales of a tensor's matrices, which are 1 where the file has none.
-pub(in crate::gguf) fn factors(file: &GgufFile, weight: &str, matrices: usize) -> Result<Vec<f32>, ImportError> {
+pub(crate) fn factors(file: &GgufFile, weight: &str, matrices: usize) -> Result<Vec<f32>, ImportError> {
     let name = names::of_scale(weight);
     let Some(tensor) = file.tensor(&name) else { return Ok(vec![1.0; matrices]) };
     let fits = tensor.shape().iter().product::<usize>() == matrices;

@@ -4,7 +4,7 @@ use kvant_container::gguf::TensorType;
 use kvant_numeric::ggml::GgmlType;
 
 /// The codec of a type; `None` where there is none.
-pub(super) fn of(kind: TensorType) -> Option<GgmlType> {
+pub(crate) fn of(kind: TensorType) -> Option<GgmlType> {
     GgmlType::ALL.iter().find(|row| row.id == kind.id()).map(|row| row.kind)
 }
 

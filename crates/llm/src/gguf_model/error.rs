@@ -1,7 +1,7 @@
 //! What keeps a GGUF file from being planned: whatever can be refused before a weight is read.
 
 use crate::ftype::Mix;
-use crate::gguf::tokenizer::TokenizerProblem;
+use crate::gguf_model::tokenizer::TokenizerProblem;
 use crate::import_error::ImportError;
 use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;

@@ -2,14 +2,14 @@
 //! that are there. Not where their values are.
 
 use crate::family::{ExpertLayout, ExpertStorage, Family, NormSite, Orientation, Part, Role};
-use crate::gguf::architecture::Architecture;
-use crate::gguf::names::{in_block, of_norm, of_parameter, of_role};
+use crate::gguf_model::architecture::Architecture;
+use crate::gguf_model::names::{in_block, of_norm, of_parameter, of_role};
 use crate::network::TensorMeta;
 use kvant_container::gguf::GgufFile;
 use std::collections::HashMap;
 
 /// Tensors of the model, in an order that follows the file's.
-pub(super) fn expected(
+pub(crate) fn expected(
     family: &Family,
     architecture: &Architecture,
     file: &GgufFile,

@@ -1,7 +1,7 @@
 //! The files of a checkpoint that say something of its tokenizer. What they say is for others.
 
 use super::TokenizerProblem;
-use crate::gguf::restore::tokenizer_json;
+use crate::gguf_model::restore::tokenizer_json;
 use kvant_container::Checkpoint;
 use kvant_container::sentencepiece::{Piece, read_pieces};
 use serde_json::Value;
@@ -14,7 +14,7 @@ const MAX_TEMPLATE: u64 = 4 << 20;
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(super) struct Files {
+pub(crate) struct Files {
     /// tokenizer.json.
     pub tokenizer: Option<Value>,
     /// tokenizer_config.json.

@@ -1,9 +1,9 @@
 //! config.json of the model that a file was made of, from its metadata: what the file's keys are called there. What only one
-//! architecture has is in [`crate::gguf::architecture`].
+//! architecture has is in [`crate::gguf_model::architecture`].
 
 use super::{Stated, names, rope};
 use crate::family::{Family, by_name};
-use crate::gguf::architecture::{ARCHITECTURES, Architecture, Restoration};
+use crate::gguf_model::architecture::{ARCHITECTURES, Architecture, Restoration};
 use crate::import_error::ImportError;
 use crate::network::TensorMeta;
 use kvant_container::gguf::{Array, GgufFile, Value as Stored};
@@ -44,7 +44,7 @@ const USUAL_FLAGS: Words = &[("attn_q.bias", "attention_bias"), ("ffn_up.bias", 
 const TOKENS: Words = &[("bos", "bos_token_id"), ("eos", "eos_token_id"), ("padding", "pad_token_id")];
 
 /// The model behind a file.
-pub(in crate::gguf) struct Restored {
+pub(crate) struct Restored {
     /// Its config.json.
     pub config: Value,
     /// Its tensors.
@@ -57,7 +57,7 @@ pub(in crate::gguf) struct Restored {
 ///
 /// # Errors
 /// *Unsupported* for architectures that are not read, *invalid* where a key is missing.
-pub(super) fn restore(file: &GgufFile) -> Result<Restored, ImportError> {
+pub(crate) fn restore(file: &GgufFile) -> Result<Restored, ImportError> {
     let stated = Stated::of(file)?;
     let (family, row, restoration) = architecture(&stated)?;
     let blocks = stated.need("block_count")?;
@@ -83,7 +83,7 @@ pub(super) fn restore(file: &GgufFile) -> Result<Restored, ImportError> {
 }
 
 /// The family of a file, and how it is read.
-pub(super) fn architecture(
+pub(crate) fn architecture(
     stated: &Stated<'_>,
 ) -> Result<(&'static Family, &'static Architecture, &'static Restoration), ImportError> {
     let named = ARCHITECTURES.iter().filter(|row| row.name == stated.architecture);

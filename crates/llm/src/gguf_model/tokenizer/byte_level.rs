@@ -5,10 +5,10 @@ use super::{TokenizerProblem, Vocabulary, pre_tokenizer};
 use serde_json::Value;
 
 /// The most tokens of a vocabulary; numbers beyond are not believed.
-pub(super) const MAX_TOKENS: usize = 1 << 24;
+pub(crate) const MAX_TOKENS: usize = 1 << 24;
 
 /// Whether text is turned into letters that stand for its bytes.
-pub(super) fn is_byte_level(tokenizer: &Value) -> bool {
+pub(crate) fn is_byte_level(tokenizer: &Value) -> bool {
     fn has_step(node: &Value) -> bool {
         let is_it = node.get("type").is_some_and(|kind| kind == "ByteLevel");
         let inner = node.get("pretokenizers").or_else(|| node.get("decoders")).and_then(Value::as_array);
@@ -18,7 +18,7 @@ pub(super) fn is_byte_level(tokenizer: &Value) -> bool {
 }
 
 /// The vocabulary of a tokenizer.json.
-pub(super) fn of_json(tokenizer: &Value, family: &str) -> Result<Vocabulary, TokenizerProblem> {
+pub(crate) fn of_json(tokenizer: &Value, family: &str) -> Result<Vocabulary, TokenizerProblem> {
     if !is_byte_level(tokenizer) {
         return Err(TokenizerProblem::Model("BPE of characters".to_owned()));
     }
@@ -36,7 +36,7 @@ fn visible(part: &str) -> String {
 
 /// The tokens of a vocabulary that maps text to numbers, with those that were added to it. Numbers that no token has are
 /// filled up.
-pub(super) fn tokens(tokenizer: &Value, token: impl Fn(&str, usize) -> Token) -> Result<Vec<Token>, TokenizerProblem> {
+pub(crate) fn tokens(tokenizer: &Value, token: impl Fn(&str, usize) -> Token) -> Result<Vec<Token>, TokenizerProblem> {
     let damaged = |what: &str| TokenizerProblem::Damaged(what.to_owned());
     let vocabulary = tokenizer.pointer("/model/vocab").and_then(Value::as_object);
     let vocabulary = vocabulary.ok_or_else(|| damaged("it has no vocabulary"))?;
@@ -60,7 +60,7 @@ pub(super) fn tokens(tokenizer: &Value, token: impl Fn(&str, usize) -> Token) ->
 }
 
 /// The merges of a tokenizer.json in order: pairs, in newer files as two strings, in older ones as one.
-pub(super) fn merges(tokenizer: &Value) -> Result<Vec<(String, String)>, TokenizerProblem> {
+pub(crate) fn merges(tokenizer: &Value) -> Result<Vec<(String, String)>, TokenizerProblem> {
     let merges = tokenizer.pointer("/model/merges").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let pair = |merge: &Value| match merge {
         Value::String(text) => text.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),

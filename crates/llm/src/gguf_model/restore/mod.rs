@@ -14,9 +14,9 @@ mod tensors;
 mod tokenizer;
 
 pub use config::Words;
-pub(in crate::gguf) use known::{Known, known};
+pub(crate) use known::{Known, known};
 pub use stated::Stated;
-pub(in crate::gguf) use tensors::factors;
+pub(crate) use tensors::factors;
 pub(crate) use tensors::tensors;
 pub(crate) use tokenizer::tokenizer_config;
 pub use tokenizer::tokenizer_json;

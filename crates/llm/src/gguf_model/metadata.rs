@@ -10,10 +10,10 @@ use crate::model_config::{ConfigError, ModelConfig};
 use kvant_container::gguf::{Metadata, Value};
 
 /// The version of the block formats (`GGML_QNT_VERSION`).
-pub(super) const QUANTIZATION_VERSION: u32 = 2;
+pub(crate) const QUANTIZATION_VERSION: u32 = 2;
 
 /// What is known of a model when its metadata are written.
-pub(super) struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     pub config: &'a ModelConfig,
     pub family: &'a Family,
     pub architecture: &'static Architecture,
@@ -81,7 +81,7 @@ impl Facts<'_> {
 }
 
 /// Sizes are stored in 32 bits; config.json's are checked to be below.
-pub(super) fn count(size: usize) -> Value {
+pub(crate) fn count(size: usize) -> Value {
     Value::U32(u32::try_from(size).unwrap_or(u32::MAX))
 }
 
@@ -89,7 +89,7 @@ pub(super) fn count(size: usize) -> Value {
 ///
 /// # Errors
 /// Where config.json lacks what loaders need.
-pub(super) fn of_model(facts: &Facts<'_>, name: &str, file_type: u32) -> Result<Metadata, ConfigError> {
+pub(crate) fn of_model(facts: &Facts<'_>, name: &str, file_type: u32) -> Result<Metadata, ConfigError> {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", facts.architecture.name);
     metadata.set("general.type", "model");

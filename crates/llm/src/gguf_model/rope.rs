@@ -12,10 +12,10 @@ const DEFAULT_BASE: f64 = 10_000.0;
 const MOST_COMPONENTS: usize = 1 << 16;
 
 /// Factors that divide the frequencies, as tensors of their own: names and values.
-pub(super) type Factors = Vec<(&'static str, Vec<f32>)>;
+pub(crate) type Factors = Vec<(&'static str, Vec<f32>)>;
 
 /// Describes base and scaling. Llama 3's scaling has no keys: see [`factors`].
-pub(super) fn describe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> {
+pub(crate) fn describe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> {
     let Some(dim) = facts.rope_dim()? else { return Ok(()) };
     let rope = &facts.config.rope;
     metadata.set(facts.key("rope.dimension_count"), count(dim));
@@ -49,7 +49,7 @@ fn yarn(facts: &Facts<'_>, rope: &RopeParameters, factor: f64, metadata: &mut Me
 
 /// Whether config.json asks for a scaling that the format has no words for, or does not say all of it. The factors of
 /// LongRoPE are read by the graphs of Phi alone.
-pub(super) fn unknown_scaling<'r>(rope: &'r RopeParameters, architecture: &str) -> Option<&'r str> {
+pub(crate) fn unknown_scaling<'r>(rope: &'r RopeParameters, architecture: &str) -> Option<&'r str> {
     let kind = rope.kind.as_deref()?;
     let is_known = match kind {
         "default" | "llama3" => true,
@@ -67,7 +67,7 @@ pub(super) fn unknown_scaling<'r>(rope: &'r RopeParameters, architecture: &str) 
 ///
 /// # Errors
 /// Where config.json does not state what they are computed from.
-pub(super) fn factors(facts: &Facts<'_>) -> Result<Factors, ConfigError> {
+pub(crate) fn factors(facts: &Facts<'_>) -> Result<Factors, ConfigError> {
     let Some(dim) = facts.rope_dim()? else { return Ok(Vec::new()) };
     let rope = &facts.config.rope.main;
     let floats = |values: &[f64]| values.iter().map(|value| *value as f32).collect();
@@ -111,7 +111,7 @@ fn llama3(facts: &Facts<'_>, rope: &RopeParameters, dim: usize) -> Result<Vec<f3
 
 /// The factor on cos and sin of LongRoPE: `sqrt(1 + ln(s) / ln(L))` with `L` the original context and `s` how many times
 /// longer the context is.
-pub(super) fn long_attention_factor(context: usize, original: usize) -> f32 {
+pub(crate) fn long_attention_factor(context: usize, original: usize) -> f32 {
     let scale = context as f64 / original as f64;
     if scale <= 1.0 { 1.0 } else { (1.0 + scale.ln() / (original as f64).ln()).sqrt() as f32 }
 }
@@ -120,7 +120,7 @@ pub(super) fn long_attention_factor(context: usize, original: usize) -> f32 {
 mod tests {
     use super::*;
     use crate::family::by_name;
-    use crate::gguf::architecture::Architecture;
+    use crate::gguf_model::architecture::Architecture;
     use crate::model_config::ModelConfig;
     use serde_json::json;
 
