@@ -7,7 +7,6 @@ use kvant_container::onnx::{GraphProto, TensorProto, tensor_bytes};
 use serde::Serialize;
 
 use crate::graph::for_each_node;
-use crate::quantize::Prepared;
 
 /// How much of a graph is quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -18,18 +17,6 @@ pub struct Counts {
     pub quantized_nodes: usize,
     /// Tensors that are quantized: activations, weights and biases.
     pub quantized_tensors: usize,
-}
-
-impl Counts {
-    /// Of a plan.
-    pub fn of(prepared: &Prepared) -> Self {
-        let placement = &prepared.placement;
-        Self {
-            nodes: nodes(&prepared.model.graph),
-            quantized_nodes: placement.nodes,
-            quantized_tensors: placement.activations.len() + placement.weights.len() + placement.biases.len(),
-        }
-    }
 }
 
 impl fmt::Display for Counts {

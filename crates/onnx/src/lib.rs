@@ -6,7 +6,8 @@
 //! * [`pass`] simplifies and rewrites the float model, every rewrite keeping its outputs; [`shape`] finds types and shapes;
 //! * [`placement`] decides from a table of rules which tensors are quantized, [`calibration`] finds their ranges as a model
 //!   runs over data, [`solution`] their scales and zero points; [`npu`] adjusts both to hardware;
-//! * [`algorithm`] wins back what rounding loses: before calibration, when codes are chosen, and after;
+//! * [`algorithm`] wins back what rounding loses: before calibration, when codes are chosen, and after; `algorithm_settings` and
+//!   `calibration_method` are what can be asked for, which recipes name;
 //! * [`data`] lends samples from files, [`runtime`] runs the float model on them;
 //! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names, [`cost`] what a
 //!   run will take;
@@ -15,7 +16,10 @@
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
 pub mod algorithm;
+mod algorithm_settings;
+mod block_map;
 pub mod calibration;
+mod calibration_method;
 pub mod constant;
 pub mod cost;
 pub mod count;
@@ -23,8 +27,10 @@ pub mod data;
 pub mod element;
 pub mod error;
 pub mod evaluation;
+mod fake_quantization;
 pub mod graph;
 pub mod kernel;
+mod masks;
 pub mod npu;
 pub mod pass;
 pub mod placement;

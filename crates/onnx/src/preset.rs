@@ -1,7 +1,7 @@
 //! The presets: one row each, with the names users know from Quark.
 
-use crate::algorithm::{Algorithms, SpellingError, split_name};
-use crate::calibration::{DEFAULT_PERCENTILE, Method};
+use crate::algorithm_settings::{Algorithms, SpellingError, split_name};
+use crate::calibration_method::{DEFAULT_PERCENTILE, Method};
 use crate::element::{Block, Element};
 use crate::quantization::ScaleKind;
 use crate::recipe::{

@@ -3,6 +3,8 @@
 //! [`prepare`] refuses whatever can be refused and touches no data; [`Prepared::observation`] says which tensors need ranges;
 //! [`Prepared::finish`] writes the quantized graph.
 
+mod reporting;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, PRODUCER, Spill, data_type};
@@ -10,24 +12,24 @@ use kvant_quant::glob::Glob;
 use rayon::prelude::*;
 
 use crate::algorithm::{
-    self, Algorithm, AlgorithmError, Data, EqualizedPair, LimitedWeight, Rotations, ScaledInput, Transformed,
+    self, Algorithm, AlgorithmError, Data, EqualizedPair, LimitedWeight, Rotations, ScaledInput, Transformed, Tunable,
     Unlimited, transform, transform_with_data, tune,
 };
 use crate::calibration::{Method, Observation, Observed, Settings, Watched};
-use crate::count::{constants, size};
+use crate::count::{self, Counts, constants, size};
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, STANDARD_DOMAIN, check, for_each_node, is, opset};
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{
-    Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, unfit_pools, unmatched,
+    Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, unmatched,
 };
 use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Override, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
-use crate::solution::{Ranges, Solution, refuse_nan, refuse_not_finite, solve, values};
+use crate::solution::{Ranges, Solution, refuse_nan, refuse_not_finite, solve, unfit_pools, values};
 use crate::verify::{Saturation, least_version};
 use crate::writing::{
     Blocks, Dialect, block_placement, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs,
@@ -210,6 +212,18 @@ fn check_operators(recipe: &Recipe, placement: &Placement) -> Result<(), Quantiz
     Ok(())
 }
 
+impl Counts {
+    /// Of a plan.
+    pub fn of(prepared: &Prepared) -> Self {
+        let placement = &prepared.placement;
+        Self {
+            nodes: count::nodes(&prepared.model.graph),
+            quantized_nodes: placement.nodes,
+            quantized_tensors: placement.activations.len() + placement.weights.len() + placement.biases.len(),
+        }
+    }
+}
+
 impl Prepared {
     fn graph(&self) -> &GraphProto {
         &self.model.graph
@@ -361,7 +375,14 @@ impl Prepared {
             adjusted = self.adjust(&mut solution)?;
             unfit.extend(found);
         }
-        let gains = tune(&mut self, &mut solution, data)?;
+        let mut tunable = Tunable {
+            model: &mut self.model,
+            recipe: &self.recipe,
+            placement: &self.placement,
+            types: &self.types,
+            unlimited: &self.unlimited,
+        };
+        let gains = tune(&mut tunable, &mut solution, data)?;
         let wide_biases = self.widen_biases(&solution)?;
         go_on()?;
         let mut report = Report::new(&self, &solution, &ranges, observed.samples);
@@ -374,7 +395,7 @@ impl Prepared {
         report.gains = gains;
         report.not_numbers = observed.odd.iter().cloned().collect();
         if self.recipe.npu {
-            simulate_hardware(&mut self.model, &self.types, &self.placement);
+            npu::simulate_hardware(&mut self.model, &self.types, &self.placement);
         }
         self.write(&solution, spill, &mut report)?;
         report.constants.output_bytes = constants(&self.model.graph, size);
@@ -535,16 +556,6 @@ impl Prepared {
     /// Whether the model has to be run over data: for ranges, or for algorithms.
     pub fn needs_data(&self) -> bool {
         !self.observation().tensors().is_empty() || self.recipe.algorithms.need_data()
-    }
-}
-
-/// Computes as the hardware does, where its operators differ: [`npu::simulate`].
-pub(crate) fn simulate_hardware(model: &mut ModelProto, types: &Types, placement: &Placement) {
-    let dims = |name: &str| types.get(name).and_then(|t| t.known_shape());
-    let quantized =
-        |node: &NodeProto| node.output.iter().chain(&node.input).any(|name| placement.activations.contains_key(name));
-    if let Some(graph) = model.graph.as_mut() {
-        npu::simulate(graph, &dims, &quantized);
     }
 }
 

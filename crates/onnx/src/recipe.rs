@@ -2,8 +2,8 @@
 
 use kvant_quant::glob::Glob;
 
-use crate::algorithm::Algorithms;
-use crate::calibration::Method;
+use crate::algorithm_settings::Algorithms;
+use crate::calibration_method::Method;
 use crate::element::Element;
 use crate::pass;
 use crate::quantization::ScaleKind;

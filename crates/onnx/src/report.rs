@@ -6,10 +6,8 @@ use serde::Serialize;
 
 use crate::algorithm::{EqualizedPair, LayerGain, LeftStream, LimitedWeight, RotatedStream, ScaledInput};
 use crate::calibration::Method;
-use crate::count::{ConstantBytes, Counts, constants, size};
+use crate::count::{ConstantBytes, Counts};
 use crate::quantization::Range;
-use crate::quantize::Prepared;
-use crate::solution::{Ranges, Solution};
 use crate::verify::Saturation;
 use crate::writing::float16::Converted;
 
@@ -80,73 +78,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of a solved model.
-    pub fn new(prepared: &Prepared, solution: &Solution, ranges: &Ranges, samples: usize) -> Self {
-        let placement = &prepared.placement;
-        let activations = placement.activations.iter().map(|(name, a)| {
-            let channels = solution.channels.get(name);
-            let first = channels.and_then(|c| c.first()).or_else(|| solution.activations.get(name));
-            TensorReport {
-                name: name.clone(),
-                role: "activation",
-                element: a.scheme.element.to_string(),
-                scale: first.map(|p| p.scale),
-                zero_point: first.map(|p| p.zero_point),
-                scales: channels.map_or(1, Vec::len),
-                range: a.range.or_else(|| ranges.whole.get(name).copied()),
-                method: None,
-                shares: a.provider.clone(),
-            }
-        });
-        let weights = placement.weights.iter().map(|(name, w)| {
-            let parameters = solution.weights.get(name).map_or(&[][..], Vec::as_slice);
-            TensorReport {
-                name: name.clone(),
-                role: "weight",
-                element: w.scheme.element.to_string(),
-                scale: parameters.first().map(|p| p.scale),
-                zero_point: parameters.first().map(|p| p.zero_point),
-                scales: parameters.len(),
-                range: w.range,
-                method: None,
-                shares: None,
-            }
-        });
-        let biases = placement.biases.iter().map(|(name, bias)| TensorReport {
-            name: name.clone(),
-            role: "bias",
-            element: bias.element.to_string(),
-            scale: None,
-            zero_point: None,
-            scales: 0,
-            range: None,
-            method: None,
-            shares: None,
-        });
-        let skipped = placement.skipped.iter().map(|s| (s.node.clone(), s.reason.to_owned()));
-        let passes = prepared.passes.iter().filter(|(_, count)| *count > 0);
-        Self {
-            counts: Counts::of(prepared),
-            constants: ConstantBytes { source_bytes: constants(&prepared.model.graph, size), output_bytes: 0 },
-            samples,
-            passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
-            algorithms: prepared.recipe.algorithms.iter().map(ToString::to_string).collect(),
-            equalized: prepared.equalized.clone(),
-            rotated: prepared.rotations.rotated.clone(),
-            not_rotated: prepared.rotations.left.clone(),
-            scaled_inputs: prepared.scaled_inputs.clone(),
-            limited_weights: prepared.limited_weights.clone(),
-            gains: Vec::new(),
-            left_in_float: skipped.collect(),
-            adjusted: Vec::new(),
-            wide_biases: Vec::new(),
-            limited: Vec::new(),
-            not_numbers: Vec::new(),
-            saturation: None,
-            tensors: activations.chain(weights).chain(biases).collect(),
-        }
-    }
-
     /// Takes in by which methods the ranges of activations were found.
     pub fn methods(&mut self, methods: &BTreeMap<String, Method>) {
         let activations =

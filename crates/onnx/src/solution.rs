@@ -1,16 +1,21 @@
 //! Scales and zero points of every quantized tensor of a graph: from observed ranges, weights and the placement.
 
+mod pools;
+
+pub(crate) use pools::{averaged, fits_kernel, unfit_pools};
+
 use std::collections::BTreeMap;
 
 use kvant_container::onnx::{GraphProto, Spill, TensorProto, shape, tensor_bytes};
 
+use crate::block_map::BlockMap;
+use crate::calibration_method::{WeightMethod, weight_parameters};
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::placement::{Bias, Placement, Weight};
-use crate::quantization::{Affine, Range, ScaleKind, WeightMethod, affine, weight_parameters};
+use crate::quantization::{Affine, Range, ScaleKind, affine};
 use crate::recipe::{Align, TensorScheme};
-use crate::writing::BlockMap;
 
 /// Scale and zero point by tensor.
 #[derive(Debug, Clone, Default, PartialEq)]

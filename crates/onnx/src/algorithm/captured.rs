@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::error::AlgorithmError;
 use super::walk::Walk;
 use crate::data::Array;
+use crate::error::AlgorithmError;
 use crate::runtime::RuntimeOptions;
 
 /// One sample.

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::error::AlgorithmError;
 use crate::data::Samples;
+use crate::error::AlgorithmError;
 use crate::runtime::RuntimeOptions;
 
 /// Calibration data for algorithms.

@@ -15,42 +15,18 @@ use kvant_quant::scheme::{Axis, Granularity, IntScheme, ScaleType, TensorScheme,
 use kvant_quant::{Codes, QuantParts, QuantTensor};
 
 use super::captured::Captured;
-use super::error::AlgorithmError;
 use super::layer::{Layer, Rounded, Rounding};
-use super::option::{AlgorithmOption, SHARE, SWITCH, option, share, switch};
 use super::unfold::Unfolding;
+use crate::algorithm_settings::GptqSettings;
 use crate::element::Element;
-
-/// The settings.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GptqSettings {
-    /// What is added to the diagonal of the Hessian: this share of its mean.
-    pub damping: f32,
-    /// Whether the columns with the largest inputs are rounded first.
-    pub activation_order: bool,
-}
+use crate::error::AlgorithmError;
 
 impl GptqSettings {
-    /// A damping of 1 %, columns with the largest inputs first.
-    pub const USUAL: Self = Self { damping: 0.01, activation_order: true };
-
     fn core(&self) -> Gptq {
         let order = if self.activation_order { ColumnOrder::Activation } else { ColumnOrder::Stored(Groups::Static) };
         Gptq { damping: Damping::OfMeanDiagonal(f64::from(self.damping)), order, ..Gptq::GPTQ }
     }
 }
-
-/// What can be set.
-pub(super) const OPTIONS: &[AlgorithmOption] = &[
-    option!(Gptq.damping, "damping", SHARE, "what is added to the Hessian's diagonal: a share of its mean", share),
-    option!(
-        Gptq.activation_order,
-        "order",
-        SWITCH,
-        "whether columns with the largest inputs are rounded first",
-        switch
-    ),
-];
 
 impl Rounding for GptqSettings {
     fn round(&self, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError> {

@@ -11,7 +11,7 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, 
 use serde::Serialize;
 
 use super::channels::ChannelMap;
-use super::error::AlgorithmError;
+use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::graph::{Index, Names, SortError, is_standard, node, positional_input, sort};
 use crate::shape::Types;

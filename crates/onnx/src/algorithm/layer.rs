@@ -4,9 +4,10 @@ use kvant_container::onnx::NodeProto;
 use kvant_quant::reconstruction::ActivationFunction;
 
 use super::captured::Captured;
-use super::error::AlgorithmError;
+use crate::calibration_method::Channels;
 use crate::element::{CodeRange, Element};
-use crate::quantization::{Affine, Channels, quantize_value};
+use crate::error::AlgorithmError;
+use crate::quantization::{Affine, quantize_value};
 use crate::writing::BlockMap;
 
 /// The codes a weight can take: an element type, scales and zero points. `value = scale * (code - zero_point)`.

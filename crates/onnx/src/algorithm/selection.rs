@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use kvant_container::onnx::ModelProto;
 
 use super::data::Data;
-use super::error::AlgorithmError;
 use super::walk::Walk;
 use crate::data::Array;
+use crate::error::AlgorithmError;
 
 /// The outputs of the float model, and how near to them the quantized one has come.
 pub(super) struct Selection {

@@ -5,15 +5,28 @@ use std::collections::BTreeMap;
 
 use kvant_container::onnx::{Bytes, ModelProto, set_contents};
 
-use super::error::AlgorithmError;
+use super::Unlimited;
 use super::layer::Grid;
+use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::graph::{Index, sort};
+use crate::npu::simulate_hardware;
 use crate::placement::{Placement, Weight};
-use crate::quantize::{Prepared, simulate_hardware};
 use crate::recipe::{Boundary, Recipe};
+use crate::shape::Types;
 use crate::solution::{Solution, values};
 use crate::writing::write_pairs;
+
+/// A prepared model as algorithms that see activations work on it.
+pub(crate) struct Tunable<'a> {
+    /// The float model; biases are written to it.
+    pub model: &'a mut ModelProto,
+    pub recipe: &'a Recipe,
+    pub placement: &'a Placement,
+    pub types: &'a Types,
+    /// What weights were before they were limited.
+    pub unlimited: &'a Unlimited,
+}
 
 /// The grid of a weight of a shape; `None` where it has no integer codes.
 pub(super) fn grid(name: &str, weight: &Weight, shape: &[usize], solution: &Solution) -> Option<Grid> {
@@ -27,9 +40,9 @@ pub(super) fn grid(name: &str, weight: &Weight, shape: &[usize], solution: &Solu
 }
 
 /// The model, every integer weight at its nearest codes.
-pub(super) fn simulation(prepared: &Prepared, solution: &Solution) -> Result<ModelProto, QuantizeError> {
+pub(super) fn simulation(prepared: &Tunable<'_>, solution: &Solution) -> Result<ModelProto, QuantizeError> {
     let mut model = prepared.model.clone();
-    let rounded = rounded(&model, &prepared.placement, solution)?;
+    let rounded = rounded(&model, prepared.placement, solution)?;
     if let Some(graph) = model.graph.as_mut() {
         for tensor in &mut graph.initializer {
             if let Some(values) = rounded.get(tensor.name()) {
@@ -37,9 +50,9 @@ pub(super) fn simulation(prepared: &Prepared, solution: &Solution) -> Result<Mod
             }
         }
     }
-    let placement = without_integers(&prepared.placement);
+    let placement = without_integers(prepared.placement);
     if prepared.recipe.npu {
-        simulate_hardware(&mut model, &prepared.types, &placement);
+        simulate_hardware(&mut model, prepared.types, &placement);
     }
     let recipe = Recipe { boundary: Boundary::Pairs, ..prepared.recipe.clone() };
     write_pairs(&mut model, &recipe, &placement, solution, None)?;

@@ -10,27 +10,17 @@ use kvant_container::onnx::{GraphProto, ModelProto, Spill};
 use kvant_quant::transform::{ChannelStatistic, SmoothQuant};
 
 use super::data::Data;
-use super::error::AlgorithmError;
 use super::input_scaling::{Readers, Scaled, ScaledInput, apply, readers, sorted};
-use super::option::{AlgorithmOption, SHARE, option, share};
+use crate::algorithm_settings::SmoothQuantSettings;
 use crate::calibration::{Watch, watch};
 use crate::data::Array;
+use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::shape::Types;
 use crate::solution::values;
 
-/// The settings.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SmoothQuantSettings {
-    /// How much of the difficulty goes from inputs into weights.
-    pub alpha: f32,
-}
-
 impl SmoothQuantSettings {
-    /// Half of it.
-    pub const USUAL: Self = Self { alpha: 0.5 };
-
     /// Scales the inputs of all products with constants.
     pub(super) fn run(
         &self,
@@ -56,10 +46,6 @@ impl SmoothQuantSettings {
         Ok(done)
     }
 }
-
-/// What can be set.
-pub(super) const OPTIONS: &[AlgorithmOption] =
-    &[option!(SmoothQuant.alpha, "alpha", SHARE, "how much of the difficulty goes from inputs into weights", share)];
 
 /// The largest magnitude of each channel of tensors.
 struct Maxima(BTreeMap<String, ChannelStatistic>);

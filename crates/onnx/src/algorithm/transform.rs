@@ -3,13 +3,13 @@
 use kvant_container::onnx::{DataType, ModelProto, Spill, TensorProto, shape, tensor};
 
 use super::awq::{LimitedWeight, Subject, Unlimited};
-use super::cross_layer_equalization::{ClipRule, Equalization, EqualizedPair, equalize};
+use super::cross_layer_equalization::{EqualizedPair, equalize};
 use super::data::Data;
-use super::error::AlgorithmError;
 use super::input_scaling::ScaledInput;
 use super::quarot::{Rotations, rotate};
 use super::target::{channels, weight_of};
-use super::{Algorithm, Stage};
+use super::{Algorithm, ClipRule, Equalization, Stage};
+use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::graph::{Index, is, positional_input};
 use crate::placement::Placement;

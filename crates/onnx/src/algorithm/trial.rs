@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use kvant_container::onnx::{Bytes, DataType, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, tensor};
 
 use super::captured::Captured;
-use super::error::AlgorithmError;
 use super::layer::Layer;
 use crate::calibration::{CalibrationError, sessions};
 use crate::data::Array;
-use crate::evaluation::{declared, open};
+use crate::error::AlgorithmError;
+use crate::fake_quantization::{declared, open};
 use crate::runtime::{RuntimeError, RuntimeOptions, Session};
 
 /// The difference of a layer's outputs, behind its activation function.

@@ -6,18 +6,17 @@ use serde::Serialize;
 
 use super::captured::Captured;
 use super::data::Data;
-use super::error::AlgorithmError;
 use super::layer::{Layer, Rounding};
 use super::selection::Selection;
-use super::simulation::{grid, simulation, sorted};
+use super::simulation::{Tunable, grid, simulation, sorted};
 use super::target::{Target, bias_factor, targets};
 use super::trial::{Difference, difference};
 use super::walk::Walk;
 use super::{Algorithm, Algorithms, Stage, Unlimited};
+use crate::calibration_method::weight_parameters;
+use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::graph::Index;
-use crate::quantization::weight_parameters;
-use crate::quantize::Prepared;
 use crate::recipe::{Layout, Recipe};
 use crate::solution::{Solution, values};
 use crate::writing::{BlockMap, Blocks, block_parameters};
@@ -42,7 +41,7 @@ pub struct LayerGain {
 
 /// Runs the algorithms that see activations. What they find goes to `solution.codes` and to the biases of the model.
 pub(crate) fn tune(
-    prepared: &mut Prepared,
+    prepared: &mut Tunable<'_>,
     solution: &mut Solution,
     data: Option<&mut Data<'_>>,
 ) -> Result<Vec<LayerGain>, QuantizeError> {
@@ -52,9 +51,9 @@ pub(crate) fn tune(
     let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
     let mut model = sorted(prepared.model.clone())?;
     let trains = algorithms.iter().filter_map(Algorithm::rounding).any(Rounding::takes_normalizations);
-    let targets = targets(&model.graph, &prepared.placement, trains);
-    solve_blocks(&model, &targets, &prepared.recipe, solution)?;
-    lift_limits(&mut model, &prepared.unlimited);
+    let targets = targets(&model.graph, prepared.placement, trains);
+    solve_blocks(&model, &targets, prepared.recipe, solution)?;
+    lift_limits(&mut model, prepared.unlimited);
     let opsets = model.opset_import.clone();
     let index = Index::new(&model.graph);
     let quantized = Walk::new(simulation(prepared, solution)?, data)?.keeping_outputs();
@@ -102,8 +101,8 @@ fn lift_limits(model: &mut ModelProto, unlimited: &Unlimited) {
     }
 }
 
-struct Tuning<'a> {
-    prepared: &'a mut Prepared,
+struct Tuning<'a, 'p> {
+    prepared: &'a mut Tunable<'p>,
     solution: &'a mut Solution,
     algorithms: Algorithms,
     opsets: Vec<OperatorSetIdProto>,
@@ -114,7 +113,7 @@ struct Tuning<'a> {
     selection: Option<Selection>,
 }
 
-impl Tuning<'_> {
+impl Tuning<'_, '_> {
     /// Does a layer. `None` where the quantized model has no such node.
     fn layer(&mut self, target: &Target, data: &mut Data<'_>) -> Result<Option<LayerGain>, QuantizeError> {
         let Some(mut layer) = self.read(target)? else { return Ok(None) };
@@ -244,7 +243,7 @@ impl Tuning<'_> {
             return Ok(None);
         }
         self.quantized.set_constant(name, &after);
-        set_floats(&mut self.prepared.model, name, &corrected);
+        set_floats(self.prepared.model, name, &corrected);
         Ok(Some(shifted))
     }
 
@@ -255,13 +254,13 @@ impl Tuning<'_> {
         if let Some(stored) = self.stored_bias(target, Some(bias)) {
             self.quantized.set_constant(name, &stored);
         }
-        set_floats(&mut self.prepared.model, name, bias);
+        set_floats(self.prepared.model, name, bias);
         Ok(())
     }
 }
 
 /// Gives a bias that is quantized like a weight the scale of its new values. On NPUs its scale is tied to the product's, and stays.
-fn fit_bias(prepared: &Prepared, solution: &mut Solution, name: &str, bias: &[f32]) {
+fn fit_bias(prepared: &Tunable<'_>, solution: &mut Solution, name: &str, bias: &[f32]) {
     let weight = prepared.placement.weights.get(name).filter(|_| !prepared.recipe.npu);
     let Some(weight) = weight else { return };
     let parameters = weight_parameters(bias, &[bias.len()], weight.axis, weight.method());

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use kvant_container::onnx::{Bytes, GraphProto, ModelProto, TensorProto, set_contents};
 
 use super::data::Data;
-use super::error::AlgorithmError;
 use super::store::Store;
 use super::trial::panicked;
 use crate::data::Array;
-use crate::evaluation::{declared, open};
+use crate::error::AlgorithmError;
+use crate::fake_quantization::{declared, open};
 use crate::graph::for_each_read;
 use crate::runtime::{RuntimeError, RuntimeOptions};
 

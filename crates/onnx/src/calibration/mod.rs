@@ -1,21 +1,12 @@
-//! Ranges of tensors from data: statistics that see one sample at a time and keep memory for none of them.
-//!
-//! Adding a method: one file with its [`Statistic`], one row in [`METHODS`], one arm in [`Settings::start`].
+//! Ranges of tensors from data: a model runs over samples, observed. How a range is found from values is
+//! [`crate::calibration_method`].
 
-mod automatic;
-mod distribution;
-mod entropy;
-mod histogram;
-mod layerwise_percentile;
-mod method;
-mod min_max;
-mod min_mse;
 mod observation;
-mod percentile;
 mod run;
 
-pub use histogram::Histogram;
-pub use method::{DEFAULT_PERCENTILE, METHODS, Method, MethodRow, Seen, Settings, Statistic, UnknownMethod};
-pub(crate) use min_mse::candidates;
+pub use crate::calibration_method::{
+    DEFAULT_PERCENTILE, Histogram, METHODS, Method, MethodRow, Seen, Settings, Statistic, UnknownMethod,
+};
+pub use crate::error::CalibrationError;
 pub use observation::{Observation, Observed, Watched};
-pub use run::{CalibrationError, Watch, observe, sessions, watch};
+pub use run::{Watch, observe, sessions, watch};

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::method::{Method, Seen, Settings, Statistic};
-use crate::placement::{Channels, Placement, masks::HUGE};
+use crate::calibration_method::{Method, Seen, Settings, Statistic};
+use crate::masks::HUGE;
+use crate::placement::{Channels, Placement};
 use crate::quantization::Range;
 use crate::solution::Ranges;
 

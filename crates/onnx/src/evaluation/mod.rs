@@ -7,16 +7,12 @@ mod classes;
 mod codes;
 mod concern;
 mod error;
-mod fake_quantization;
-mod folding;
 mod kept;
 mod optimized;
 mod pairs;
-mod quantizer;
 mod remedy;
 mod report;
 mod scaled;
-mod segments;
 mod statistics;
 mod turned;
 mod widened;
@@ -26,6 +22,7 @@ use std::ops::ControlFlow;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto};
 
+pub use crate::fake_quantization::open;
 pub use concern::{Concern, Kernels, LOW_SQNR_DB};
 pub use error::EvaluationError;
 pub use kept::{KeptOutputs, Quality};
@@ -35,37 +32,14 @@ pub use scaled::{note_scaled, scaled_tensors};
 pub use widened::widened;
 
 use crate::data::{Array, DataError, Sample, Samples, Values, inputs};
-use crate::graph::domain;
-use crate::runtime::{self, Grouped, PLUG_INS, RuntimeChoice, RuntimeError, RuntimeOptions, Session, constants, found};
+use crate::fake_quantization::Quantizer;
+use crate::runtime::{self, RuntimeOptions, Session};
 use classes::Classes;
 use codes::EndCodes;
-use fake_quantization::FakeQuantized;
-pub(crate) use fake_quantization::declared;
 use optimized::Optimized;
 use pairs::{Pair, outputs, pairs};
-use quantizer::Quantizer;
 use statistics::Statistics;
 use turned::turned;
-
-/// Loads a quantized model, to run it for the wanted tensors. ONNX Runtime runs standard and `com.microsoft` operators itself,
-/// without changing the graph; where there are others, or with the embedded engine, quantizing nodes are computed here.
-pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
-    let graph = &model.graph;
-    let native = is_native(model, options)?;
-    if native || !graph.node.iter().any(Quantizer::is) {
-        let optimize = options.optimize && !native;
-        return runtime::open(model, wanted, &RuntimeOptions { optimize, ..options.clone() });
-    }
-    let (constants, made) = constants(graph, wanted)?;
-    let session = FakeQuantized::open(model, &made, options)?;
-    Ok(Box::new(Grouped::new(Box::new(session), constants, HashMap::new(), options.budget)))
-}
-
-/// Whether ONNX Runtime is the engine, and has all operators of a model itself.
-fn is_native(model: &ModelProto, options: &RuntimeOptions) -> Result<bool, RuntimeError> {
-    let plugged = || model.graph.node.iter().any(|node| PLUG_INS.contains(&domain(node)));
-    Ok(found(options)?.0 == RuntimeChoice::Ort && !plugged())
-}
 
 /// Runs both models on all samples and compares outputs and the tensors they have in common.
 ///

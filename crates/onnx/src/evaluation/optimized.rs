@@ -9,11 +9,11 @@ use kvant_container::onnx::ModelProto;
 
 use super::classes::Classes;
 use super::codes::EndCodes;
+use super::in_f32;
 use super::pairs::Pair;
-use super::quantizer::Quantizer;
 use super::statistics::Statistics;
-use super::{in_f32, is_native};
 use crate::data::{Array, Sample};
+use crate::fake_quantization::{Quantizer, is_native};
 use crate::runtime::{self, RuntimeError, RuntimeOptions, Session};
 
 /// The model in such a session, and how far its outputs are from the float model's.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use kvant_container::onnx::{GraphProto, NodeProto};
 
-use super::quantizer::Quantizer;
+use crate::fake_quantization::Quantizer;
 use crate::graph::{Index, is, positional_input};
 
 /// A tensor of the float graph and the one of the quantized graph that stands for it.

@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::data::{DataOptions, Source};
+use crate::runtime::{RuntimeChoice, found};
 
 fn model(name: &str) -> ModelProto {
     let path = format!("{}/tests/data/{name}.onnx", env!("CARGO_MANIFEST_DIR"));

@@ -5,3 +5,4 @@ mod simulate;
 
 pub use refine::refine;
 pub use simulate::simulate;
+pub(crate) use simulate::simulate_hardware;

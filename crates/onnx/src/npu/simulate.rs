@@ -1,13 +1,25 @@
 //! Operators rewritten so that a float engine computes what the NPU computes: averages by a multiplication and a shift, the
 //! sigmoid by three pieces, slopes in 256ths.
 
-use kvant_container::onnx::{DataType, GraphProto, NodeProto, tensor};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, tensor};
 
 use super::refine::is_dpu_sigmoid;
 use crate::graph::{Index, float_attribute, ints_attribute, is, node, set_attribute};
+use crate::placement::Placement;
+use crate::shape::Types;
 
 /// What the NPU's sigmoid has for 1/6: 2731 / 2^14, over 1/6.
 const SIGMOID_FACTOR: f64 = 2731.0 / 16384.0 * 6.0;
+
+/// Computes as the hardware does, where its operators differ: [`npu::simulate`].
+pub(crate) fn simulate_hardware(model: &mut ModelProto, types: &Types, placement: &Placement) {
+    let dims = |name: &str| types.get(name).and_then(|t| t.known_shape());
+    let quantized =
+        |node: &NodeProto| node.output.iter().chain(&node.input).any(|name| placement.activations.contains_key(name));
+    if let Some(graph) = model.graph.as_mut() {
+        simulate(graph, &dims, &quantized);
+    }
+}
 
 /// Rewrites a graph. `dims` tells the dimensions of a tensor where all of them are known, `quantized` whether a node is.
 /// Returns the number of nodes changed.

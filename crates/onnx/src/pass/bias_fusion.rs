@@ -6,7 +6,7 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto};
 use super::weights::Floats;
 use super::{Context, PassError};
 use crate::graph::{Edit, Index, float_attribute, int_attribute, is, node, positional_input};
-use crate::placement::masks::may_mask;
+use crate::masks::may_mask;
 use crate::shape::{Types, infer};
 
 pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {

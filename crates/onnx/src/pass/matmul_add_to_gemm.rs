@@ -8,7 +8,7 @@ use kvant_container::onnx::{DataType, ModelProto, NodeProto, TensorProto};
 use super::{Context, PassError};
 use crate::constant::Value;
 use crate::graph::{Edit, Index, is, node, set_attribute};
-use crate::placement::masks::may_mask;
+use crate::masks::may_mask;
 use crate::shape::{Types, infer};
 
 pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize, PassError> {

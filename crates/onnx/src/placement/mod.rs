@@ -5,10 +5,8 @@
 mod channels;
 mod fusion;
 mod kernels;
-pub mod masks;
 mod place;
 mod placed;
-mod pools;
 pub mod rules;
 mod select;
 mod settle;
@@ -21,5 +19,4 @@ pub(crate) use fusion::{clip_bounds, scalar};
 pub(crate) use kernels::check as check_kernels;
 pub use place::place;
 pub use placed::{Activation, Bias, Channels, Placement, Skipped, Weight};
-pub(crate) use pools::{averaged, fits_kernel, unfit_pools};
 pub use unmatched::{Named, unmatched};

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto};
 
-use super::masks::masked;
 use super::placed::{Activation, Bias, Placement, Skipped, Weight};
 use super::rules::Rule;
 use super::select::{in_subgraphs, is_excluded, rule, wanted};
 use crate::element::Element;
 use crate::graph::{Index, bodies, int_attribute, is, positional_input};
+use crate::masks::masked;
 use crate::recipe::{BiasKind, Boundary, Layout, Override, Recipe, TensorScheme};
 
 /// Decides. `data_type` tells the element type of a tensor, where it is known.

@@ -54,7 +54,7 @@ pub fn affine(range: Range, element: Element, symmetric: bool, kind: ScaleKind) 
 }
 
 /// The same for given codes: those of a reduced range, say.
-pub(super) fn of_codes(range: Range, codes: CodeRange, element: Element, symmetric: bool, kind: ScaleKind) -> Affine {
+pub(crate) fn of_codes(range: Range, codes: CodeRange, element: Element, symmetric: bool, kind: ScaleKind) -> Affine {
     let range = range.for_codes(symmetric);
     // The width is rounded to f32 as the bounds are; for a symmetric range that is exact.
     let scale = f64::from(range.high - range.low) / (codes.max - codes.min) as f64;

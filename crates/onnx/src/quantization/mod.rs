@@ -3,11 +3,10 @@
 mod affine;
 mod codes;
 mod scale_kind;
-mod weight;
 
+pub(crate) use affine::of_codes as affine_of_codes;
 pub use affine::{Affine, Range, affine};
+pub(crate) use codes::quantize_values;
 pub use codes::{encode, pack, quantize_value};
 pub use scale_kind::{ScaleKind, nearest_int16_scale};
 pub(crate) use scale_kind::{position, power_of_two};
-pub(crate) use weight::Channels;
-pub use weight::{WeightMethod, weight_codes, weight_parameters};

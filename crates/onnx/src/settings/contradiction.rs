@@ -2,7 +2,7 @@
 //! has no place in a given graph for: that is found when the graph is known.
 
 use super::{PairLayout, Settings, SettingsError};
-use crate::calibration::Method;
+use crate::calibration_method::Method;
 use crate::recipe::{Boundary, Form, Recipe};
 
 /// Refuses settings that contradict each other or the preset.

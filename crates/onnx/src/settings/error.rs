@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kvant_container::ErrorKind;
 
-use crate::algorithm::{ALGORITHMS, SpellingError, suffix};
+use crate::algorithm_settings::{ALGORITHMS, SpellingError, suffix};
 use crate::pass::PassError;
 use crate::preset::PRESETS;
 

@@ -61,7 +61,7 @@ fn toml(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibration::Method;
+    use crate::calibration_method::Method;
     use crate::element::Element;
     use crate::recipe::{BiasKind, Boundary, Form};
     use crate::settings::{OverrideText, PairLayout};

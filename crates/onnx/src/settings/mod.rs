@@ -14,7 +14,7 @@ pub use resolve::Resolved;
 
 use serde::{Deserialize, Serialize};
 
-use crate::calibration::Method;
+use crate::calibration_method::Method;
 use crate::element::Element;
 use crate::recipe::{BiasKind, Boundary, Form};
 

@@ -55,7 +55,7 @@ fn take(made: &mut Override, word: &str) -> Result<(), UnknownElement> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibration::Method;
+    use crate::calibration_method::Method;
 
     fn read(scheme: &str) -> Result<Override, SettingsError> {
         OverrideText { tensors: "x*".to_owned(), scheme: scheme.to_owned() }.resolve()

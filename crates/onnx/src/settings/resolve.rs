@@ -1,8 +1,8 @@
 //! From settings to the recipe that a preset and they make together.
 
 use super::{PairLayout, Settings, SettingsError, contradiction};
-use crate::algorithm::Algorithms;
-use crate::calibration::Method;
+use crate::algorithm_settings::Algorithms;
+use crate::calibration_method::Method;
 use crate::pass;
 use crate::preset::Preset;
 use crate::quantization::ScaleKind;

@@ -3,8 +3,9 @@
 
 use super::types::name_of;
 use crate::graph::{Index, domain, is, is_standard, positional_input};
-use crate::placement::{FLOAT_WITH_INT8, ONE_SCALE, averaged, fits_kernel, is_second_operand};
+use crate::placement::{FLOAT_WITH_INT8, ONE_SCALE, is_second_operand};
 use crate::shape;
+use crate::solution::{averaged, fits_kernel};
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, TensorProto, data_type};
 use kvant_quant::finding::Findings;
 

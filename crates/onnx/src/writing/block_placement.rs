@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto, TensorProto, shape};
 
-use super::matmul_nbits::{BlockMap, Blocks};
+use super::matmul_nbits::Blocks;
+use crate::block_map::BlockMap;
 use crate::count::size;
 use crate::graph::{Index, for_each_node};
 use crate::placement::{self, Placement, Skipped};

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, keep, shape, tensor};
 
+use crate::calibration_method::weight_codes;
 use crate::constant::Value;
 use crate::element::Element;
 use crate::error::QuantizeError;
@@ -17,7 +18,7 @@ use crate::graph::{
     Index, Names, bodies_mut, cast_node, float_attribute, for_each_node, int_attribute, is, node, positional_input,
 };
 use crate::placement::{self, Placement, Skipped, Weight};
-use crate::quantization::{Affine, pack, weight_codes};
+use crate::quantization::{Affine, pack};
 use crate::recipe::{BiasKind, Recipe};
 use crate::solution::{Solution, values};
 

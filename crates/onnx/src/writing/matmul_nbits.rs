@@ -14,10 +14,11 @@ use rayon::prelude::*;
 use super::block_placement::blocks_of;
 use super::operators::MICROSOFT;
 use super::tensor_names::TensorNames;
-use crate::algorithm::{Algorithm, HqqSettings};
+use crate::algorithm_settings::{Algorithm, HqqSettings};
+use crate::block_map::BlockMap;
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, add_opset, bodies_mut, float_attribute, int_attribute, node, set_attribute};
+use crate::graph::{Index, add_opset, bodies_mut, node, set_attribute};
 use crate::placement::Placement;
 use crate::quantization::Affine;
 use crate::recipe::Recipe;
@@ -65,46 +66,6 @@ impl Blocks {
     /// The type of the codes as algorithms see them.
     pub fn element(&self) -> Element {
         if self.bits == 4 { Element::UInt4 } else { Element::UInt8 }
-    }
-}
-
-/// Where the blocks of a weight lie: along its inputs, in rows of `[inputs, outputs]` or of `[outputs, inputs]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockMap {
-    /// Inputs of the product.
-    pub inputs: usize,
-    /// Outputs.
-    pub outputs: usize,
-    /// Whether the weight is `[outputs, inputs]`.
-    pub transposed: bool,
-    /// Inputs that share a scale.
-    pub block: usize,
-}
-
-impl BlockMap {
-    /// Of a node's weight; `None` where the layout does not take it.
-    pub fn of(node: &NodeProto, shape: &[usize], block: usize) -> Option<Self> {
-        let transposed = node.op_type() == "Gemm" && int_attribute(node, "transB") == Some(1);
-        let (inputs, outputs) = match *shape {
-            [n, k] if transposed => (k, n),
-            [k, n] if !transposed => (k, n),
-            _ => return None,
-        };
-        (fits(node) && block > 0 && inputs > 0 && outputs > 0).then_some(Self { inputs, outputs, transposed, block })
-    }
-
-    /// The element of the weight that an output reads an input by.
-    pub fn element(&self, output: usize, input: usize) -> usize {
-        if self.transposed { output * self.inputs + input } else { input * self.outputs + output }
-    }
-
-    /// The block of an element, those of the first output first.
-    pub fn position(&self, element: usize) -> usize {
-        let (output, input) = match self.transposed {
-            true => (element / self.inputs, element % self.inputs),
-            false => (element % self.outputs, element / self.outputs),
-        };
-        output * self.inputs.div_ceil(self.block) + input / self.block
     }
 }
 
@@ -259,16 +220,6 @@ impl Writer<'_> {
         }
         let sum = bias.map(|bias| node("Add", &format!("{name}_bias"), &[&product, bias], &[&old.output[0]]));
         [made].into_iter().chain(sum).collect()
-    }
-}
-
-/// A Gemm is a product and a sum only without factors and with its data as they are.
-fn fits(old: &NodeProto) -> bool {
-    let one = |name: &str| float_attribute(old, name).is_none_or(|factor| factor == 1.0);
-    match old.op_type() {
-        "MatMul" => true,
-        "Gemm" => one("alpha") && one("beta") && int_attribute(old, "transA").unwrap_or(0) == 0,
-        _ => false,
     }
 }
 

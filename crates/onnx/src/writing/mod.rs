@@ -12,9 +12,10 @@ mod qoperator;
 mod tables;
 mod tensor_names;
 
+pub use crate::block_map::BlockMap;
 pub use constants::lift_constants;
 pub(crate) use matmul_nbits::block_parameters;
-pub use matmul_nbits::{BlockMap, Blocks, write_blocks};
+pub use matmul_nbits::{Blocks, write_blocks};
 pub use operators::{Dialect, Operators};
 pub use pairs::write_pairs;
 pub use qoperator::fuse;

@@ -12,11 +12,12 @@ use super::boundary;
 use super::operators::{Dialect, MICROSOFT, Operators, QUARK, linear_node};
 use super::tables;
 use super::tensor_names::TensorNames;
+use crate::calibration_method::weight_codes;
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, add_opset, bodies_mut, cast_node, set_attribute};
 use crate::placement::{Activation, Bias, Placement, Weight};
-use crate::quantization::{Affine, pack, weight_codes};
+use crate::quantization::{Affine, pack};
 use crate::recipe::Recipe;
 use crate::solution::{Solution, unit, values};
 

@@ -7,18 +7,18 @@
 //! Source: Lin et al., AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration, arXiv 2306.00978.
 
 mod limits;
-mod option;
 mod row_rounding;
 mod seen;
 mod weight_rows;
 
 use kvant_container::onnx::{ModelProto, Spill};
-use kvant_quant::transform::{Awq, Clip, TransformError, WeightStatistic};
+use kvant_quant::transform::{Awq, TransformError, WeightStatistic};
 
 use super::attention_scores::scored;
 use super::data::Data;
-use super::error::AlgorithmError;
 use super::input_scaling::{Readers, ScaledInput, apply, readers, sorted};
+use crate::algorithm_settings::AwqSettings;
+use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::placement::Placement;
 use crate::recipe::Recipe;
@@ -26,21 +26,9 @@ use crate::shape::Types;
 pub use limits::LimitedWeight;
 pub(crate) use limits::Unlimited;
 use limits::{Search, Shares};
-pub(super) use option::OPTIONS;
 use row_rounding::RowRounding;
 use seen::{Inputs, Seen, batches};
 use weight_rows::all_rows;
-
-/// The settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AwqSettings {
-    /// Exponents that are tried.
-    pub ratios: u32,
-    /// Whether scales are divided by a power of the weights' relative means too.
-    pub duo: bool,
-    /// The search of limits that follows, if any.
-    pub clip: Option<Clip>,
-}
 
 /// What AWQ has done to the float model.
 #[derive(Debug, Default)]
@@ -62,9 +50,6 @@ pub(super) struct Subject<'a> {
 }
 
 impl AwqSettings {
-    /// Twenty exponents of the inputs alone, then limits.
-    pub const USUAL: Self = Self { ratios: Awq::USUAL.ratios, duo: Awq::USUAL.duo_scaling, clip: Awq::USUAL.clip };
-
     /// Scales the inputs of all products with constants whose loss that lowers, and limits the weights that are quantized.
     pub(super) fn run(
         &self,

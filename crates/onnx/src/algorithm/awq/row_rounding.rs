@@ -1,8 +1,8 @@
 //! How a recipe rounds a weight whose rows are outputs. No graph.
 
 use crate::algorithm::layer::Grid;
+use crate::calibration_method::{WeightMethod, weight_parameters};
 use crate::placement::Weight;
-use crate::quantization::{WeightMethod, weight_parameters};
 use crate::recipe::{Layout, Recipe};
 use crate::writing::{BlockMap, Blocks, block_parameters};
 

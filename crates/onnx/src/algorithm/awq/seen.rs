@@ -8,10 +8,10 @@ use kvant_quant::random::mix;
 use kvant_quant::transform::{ChannelStatistic, Clip};
 
 use crate::algorithm::data::Data;
-use crate::algorithm::error::AlgorithmError;
 use crate::algorithm::input_scaling::Readers;
 use crate::calibration::{Watch, watch};
 use crate::data::Array;
+use crate::error::AlgorithmError;
 
 /// As many readers at a time as there is memory for what is seen of their inputs, one at least.
 pub(super) fn batches(readers: &[Readers], clip: Option<Clip>, budget: u64) -> impl Iterator<Item = &[Readers]> {

@@ -2,34 +2,9 @@
 
 use kvant_container::onnx::{DataType, GraphProto, tensor};
 
-use crate::algorithm::option::Shown;
+use crate::algorithm_settings::ClipRule;
 use crate::graph::{Edit, Index, node};
 use crate::placement::clip_bounds;
-
-/// What becomes of a Clip between two layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClipRule {
-    /// `Clip(0, 6)` becomes `Min(Relu(x), 6 s[c])`: the function stays what it is.
-    Min,
-    /// `Clip(0, 6)` becomes `Relu(x)`, as in the paper: values beyond the bound are no longer cut.
-    Relu,
-    /// It stays, and the layers are not a pair.
-    Keep,
-}
-
-impl ClipRule {
-    const ALL: &[(&'static str, Self)] = &[("min", Self::Min), ("relu", Self::Relu), ("keep", Self::Keep)];
-
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(spelling, _)| *spelling == name).map(|(_, rule)| *rule)
-    }
-}
-
-impl Shown for ClipRule {
-    fn shown(&self) -> String {
-        Self::ALL.iter().find(|(_, rule)| rule == self).map_or_else(String::new, |(name, _)| (*name).to_owned())
-    }
-}
 
 /// A Clip whose lower bound is zero, and so scales with everything.
 #[derive(Debug, Clone)]

@@ -13,12 +13,10 @@ mod clip;
 mod pair;
 mod weights;
 
-pub use clip::ClipRule;
-
 use kvant_container::onnx::{ModelProto, Spill};
 use serde::Serialize;
 
-use super::option::{AlgorithmOption, COUNT, SWITCH, count, option, switch};
+use crate::algorithm_settings::Equalization;
 use crate::error::QuantizeError;
 use crate::graph::Edit;
 use pair::pairs;
@@ -26,35 +24,6 @@ use weights::Weights;
 
 /// Scales closer to 1 than this are no movement.
 const SETTLED: f32 = 1e-3;
-
-/// The settings.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Equalization {
-    /// Rounds over all pairs, at most.
-    pub steps: u32,
-    /// Whether biases count among the weights of their channel.
-    pub bias: bool,
-    /// What becomes of a Clip between two layers.
-    pub clip: ClipRule,
-}
-
-impl Equalization {
-    /// Until nothing moves, biases counted, bounds of Clip for each channel.
-    pub const USUAL: Self = Self { steps: 20, bias: true, clip: ClipRule::Min };
-}
-
-/// What can be set.
-pub(super) const OPTIONS: &[AlgorithmOption] = &[
-    option!(Equalization.steps, "steps", COUNT, "rounds over all pairs of layers, at most", count),
-    option!(Equalization.bias, "bias", SWITCH, "whether biases count among the weights of their channel", switch),
-    option!(
-        Equalization.clip,
-        "clip",
-        "min, relu or keep",
-        "a Clip between layers gets a bound for each channel, none (which changes the function), or keeps them apart",
-        ClipRule::named
-    ),
-];
 
 /// Two layers that were equalized.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -2,8 +2,9 @@
 
 use kvant_container::onnx::{GraphProto, NodeProto};
 
-use super::clip::{Clip, ClipRule};
+use super::clip::Clip;
 use crate::algorithm::channels::ChannelMap;
+use crate::algorithm_settings::ClipRule;
 use crate::graph::{Index, int_attribute, ints_attribute, is, is_standard, positional_input, string_attribute};
 use crate::placement::scalar;
 

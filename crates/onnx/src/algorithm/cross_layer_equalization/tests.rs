@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
+use crate::algorithm_settings::ClipRule;
 use crate::data::Array;
 use crate::graph::{node, set_attribute};
 use crate::runtime::{RuntimeChoice, RuntimeOptions, open};

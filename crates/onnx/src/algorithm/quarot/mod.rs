@@ -26,33 +26,13 @@ mod view;
 use kvant_container::onnx::{ModelProto, Spill};
 use serde::Serialize;
 
-use super::option::{AlgorithmOption, COUNT, SWITCH, count, option, switch};
+use crate::algorithm_settings::QuarotSettings;
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::shape::infer;
 use apply::{changes, told};
 use plan::plan;
 use view::View;
-
-/// The settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QuarotSettings {
-    /// What the matrices are drawn from.
-    pub seed: u32,
-    /// Whether the values of attentions are rotated in their heads.
-    pub heads: bool,
-}
-
-impl QuarotSettings {
-    /// The residual stream and the heads.
-    pub const USUAL: Self = Self { seed: 1, heads: true };
-}
-
-/// What can be set.
-pub(super) const OPTIONS: &[AlgorithmOption] = &[
-    option!(Quarot.seed, "seed", COUNT, "what the rotations are drawn from", count),
-    option!(Quarot.heads, "heads", SWITCH, "whether the values of attentions are rotated in their heads", switch),
-];
 
 /// A stream that was rotated.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -9,9 +9,9 @@ use super::form::{Convolution, Form, Kind, Product};
 use super::mix::Mix;
 use super::normalization::{Normalization, Over};
 use crate::algorithm::captured::Captured;
-use crate::algorithm::error::AlgorithmError;
 use crate::algorithm::layer::Layer;
 use crate::data::Array;
+use crate::error::AlgorithmError;
 
 /// What is never asked for.
 const EMPTY: Sample<'static> = Sample { patches: &[], targets: &[], positions: 0 };

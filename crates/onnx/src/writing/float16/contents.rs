@@ -6,7 +6,7 @@ use kvant_container::onnx::{DataType, Spill, TensorProto, keep, shape, tensor};
 use rayon::prelude::*;
 
 use crate::error::QuantizeError;
-use crate::placement::masks::HUGE;
+use crate::masks::HUGE;
 use crate::recipe::FloatType;
 use crate::solution::values;
 

@@ -11,7 +11,7 @@ use crate::algorithm::ActivationFunction;
 use crate::algorithm::layer::Grid;
 use crate::algorithm::target::bias_factor;
 use crate::element::Element;
-use crate::evaluation::declared;
+use crate::fake_quantization::declared;
 use crate::graph::{node, set_attribute};
 use crate::quantization::Affine;
 use crate::runtime::{RuntimeChoice, RuntimeOptions, open};

@@ -22,18 +22,18 @@ pub struct AlgorithmOption {
 /// An option of the settings in a variant: how its field is shown and read.
 macro_rules! option {
     ($variant:ident . $field:ident, $name:literal, $values:expr, $about:literal, $read:expr) => {
-        $crate::algorithm::AlgorithmOption {
+        $crate::algorithm_settings::AlgorithmOption {
             name: $name,
             values: $values,
             about: $about,
             get: |algorithm| match algorithm {
-                $crate::algorithm::Algorithm::$variant(settings) => {
-                    Some($crate::algorithm::option::Shown::shown(&settings.$field))
+                $crate::algorithm_settings::Algorithm::$variant(settings) => {
+                    Some($crate::algorithm_settings::option::Shown::shown(&settings.$field))
                 }
                 _ => None,
             },
             set: |algorithm, text| match algorithm {
-                $crate::algorithm::Algorithm::$variant(settings) => {
+                $crate::algorithm_settings::Algorithm::$variant(settings) => {
                     settings.$field = $read(text)?;
                     Some(())
                 }
@@ -106,7 +106,7 @@ pub(super) fn switch(text: &str) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use crate::algorithm::{ALGORITHMS, Algorithm};
+    use crate::algorithm_settings::{ALGORITHMS, Algorithm};
 
     #[test]
     fn options_belong_to_their_algorithm_read_back_and_refuse_nonsense() {

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use kvant_container::onnx::{GraphProto, NodeProto};
 
-use super::placed::Placement;
+use super::Solution;
 use crate::graph::{Index, ints_attribute, is};
+use crate::placement::Placement;
 use crate::shape::{Dim, Types};
-use crate::solution::Solution;
 
 /// Whether the kernel takes the scales. `values` are those of a channel; one where their number is not known, with which no
 /// ratio passes that is too large.

@@ -2,7 +2,7 @@
 
 use kvant_container::ErrorKind;
 
-use crate::calibration::CalibrationError;
+use super::CalibrationError;
 use crate::data::DataError;
 use crate::runtime::RuntimeError;
 

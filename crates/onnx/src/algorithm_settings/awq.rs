@@ -1,13 +1,28 @@
-//! What can be set of AWQ, by the names that the other flow has for it.
+//! The settings of AWQ, by the names that the other flow has for it.
 
-use kvant_quant::transform::Clip;
+use kvant_quant::transform::{Awq, Clip};
 
-use super::AwqSettings;
-use crate::algorithm::Algorithm;
-use crate::algorithm::option::{AlgorithmOption, COUNT, SWITCH, Shown, count, option, switch};
+use super::Algorithm;
+use super::option::{AlgorithmOption, COUNT, SWITCH, Shown, count, option, switch};
+
+/// The settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AwqSettings {
+    /// Exponents that are tried.
+    pub ratios: u32,
+    /// Whether scales are divided by a power of the weights' relative means too.
+    pub duo: bool,
+    /// The search of limits that follows, if any.
+    pub clip: Option<Clip>,
+}
+
+impl AwqSettings {
+    /// Twenty exponents of the inputs alone, then limits.
+    pub const USUAL: Self = Self { ratios: Awq::USUAL.ratios, duo: Awq::USUAL.duo_scaling, clip: Awq::USUAL.clip };
+}
 
 /// What can be set.
-pub(in crate::algorithm) const OPTIONS: &[AlgorithmOption] = &[
+pub(super) const OPTIONS: &[AlgorithmOption] = &[
     option!(Awq.ratios, "ratios", COUNT, "exponents that are tried", count),
     option!(Awq.duo, "duo", SWITCH, "whether scales are divided by a power of the weights' means too", switch),
     AlgorithmOption {

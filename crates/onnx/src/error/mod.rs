@@ -1,5 +1,11 @@
 //! Why a graph cannot be quantized as asked.
 
+mod algorithm;
+mod calibration;
+
+pub use algorithm::AlgorithmError;
+pub use calibration::CalibrationError;
+
 use kvant_container::ErrorKind;
 use kvant_container::onnx::OnnxError;
 
@@ -122,7 +128,7 @@ pub enum QuantizeError {
     Pass(#[from] crate::pass::PassError),
     /// An algorithm could not do its work.
     #[error("{0}")]
-    Algorithm(#[from] crate::algorithm::AlgorithmError),
+    Algorithm(#[from] AlgorithmError),
     /// The file system refused.
     #[error("{0}")]
     Container(#[from] kvant_container::Error),

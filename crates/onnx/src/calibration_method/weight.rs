@@ -2,11 +2,12 @@
 
 use rayon::prelude::*;
 
-use super::affine::{Affine, Range, affine};
-use super::codes::{encode, pack, quantize_value, quantize_values};
-use super::scale_kind::ScaleKind;
-use crate::calibration::{Method, Seen, Settings};
+use super::min_mse::candidates;
+use super::{Method, Seen, Settings};
 use crate::element::{CodeRange, Element};
+use crate::quantization::{
+    Affine, Range, ScaleKind, affine, affine_of_codes, encode, pack, quantize_value, quantize_values,
+};
 
 /// How a weight's scale is found.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,7 +99,7 @@ impl WeightMethod {
 
     fn of_range(&self, range: Range) -> Affine {
         match (self.scale_codes(), self.reduce_range) {
-            (Some(codes), true) => super::affine::of_codes(range, codes, self.element, self.symmetric, self.scale),
+            (Some(codes), true) => affine_of_codes(range, codes, self.element, self.symmetric, self.scale),
             _ => affine(range, self.element, self.symmetric, self.scale),
         }
     }
@@ -109,7 +110,7 @@ impl WeightMethod {
         bounds.observe(&Seen::new(values));
         let plain = self.of_range(bounds.range());
         let Some(codes) = self.used_codes() else { return plain };
-        let candidates = crate::calibration::candidates(bounds.range(), self.scale, |range| self.of_range(range));
+        let candidates = candidates(bounds.range(), self.scale, |range| self.of_range(range));
         let scored: Vec<(f64, Affine)> =
             candidates.into_par_iter().map(|affine| (squared_error(values, affine, codes), affine)).collect();
         let best = scored.into_iter().reduce(|best, next| if next.0 < best.0 { next } else { best });

@@ -20,7 +20,7 @@ impl BiasCorrection {
     pub const USUAL: Self = Self { strength: 1.0 };
 
     /// The bias that makes up for a mean drift of each channel; `factor` is what the layer multiplies its bias by.
-    pub(super) fn corrected(&self, bias: &[f32], drift: &[f64], factor: f32) -> Vec<f32> {
+    pub(crate) fn corrected(&self, bias: &[f32], drift: &[f64], factor: f32) -> Vec<f32> {
         let change =
             |drift: f64| f64::from(self.strength) * drift / f64::from(if factor == 0.0 { 1.0 } else { factor });
         let corrected = |(&b, &drift): (&f32, &f64)| (f64::from(b) + change(drift)) as f32;

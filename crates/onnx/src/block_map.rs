@@ -1,0 +1,55 @@
+//! Where the blocks of weights lie that are stored in blocks, as MatMulNBits has them. Not their parameters.
+
+use kvant_container::onnx::NodeProto;
+
+use crate::graph::{float_attribute, int_attribute};
+
+/// Where the blocks of a weight lie: along its inputs, in rows of `[inputs, outputs]` or of `[outputs, inputs]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockMap {
+    /// Inputs of the product.
+    pub inputs: usize,
+    /// Outputs.
+    pub outputs: usize,
+    /// Whether the weight is `[outputs, inputs]`.
+    pub transposed: bool,
+    /// Inputs that share a scale.
+    pub block: usize,
+}
+
+impl BlockMap {
+    /// Of a node's weight; `None` where the layout does not take it.
+    pub fn of(node: &NodeProto, shape: &[usize], block: usize) -> Option<Self> {
+        let transposed = node.op_type() == "Gemm" && int_attribute(node, "transB") == Some(1);
+        let (inputs, outputs) = match *shape {
+            [n, k] if transposed => (k, n),
+            [k, n] if !transposed => (k, n),
+            _ => return None,
+        };
+        (fits(node) && block > 0 && inputs > 0 && outputs > 0).then_some(Self { inputs, outputs, transposed, block })
+    }
+
+    /// The element of the weight that an output reads an input by.
+    pub fn element(&self, output: usize, input: usize) -> usize {
+        if self.transposed { output * self.inputs + input } else { input * self.outputs + output }
+    }
+
+    /// The block of an element, those of the first output first.
+    pub fn position(&self, element: usize) -> usize {
+        let (output, input) = match self.transposed {
+            true => (element / self.inputs, element % self.inputs),
+            false => (element % self.outputs, element / self.outputs),
+        };
+        output * self.inputs.div_ceil(self.block) + input / self.block
+    }
+}
+
+/// A Gemm is a product and a sum only without factors and with its data as they are.
+fn fits(old: &NodeProto) -> bool {
+    let one = |name: &str| float_attribute(old, name).is_none_or(|factor| factor == 1.0);
+    match old.op_type() {
+        "MatMul" => true,
+        "Gemm" => one("alpha") && one("beta") && int_attribute(old, "transA").unwrap_or(0) == 0,
+        _ => false,
+    }
+}

@@ -1,0 +1,38 @@
+//! Quantized models run for what they compute, by engines that lack their operators too: quantizing nodes are computed here, the
+//! rest by an engine.
+
+mod folding;
+mod quantizer;
+mod segments;
+mod session;
+
+pub(crate) use quantizer::Quantizer;
+pub(crate) use session::declared;
+
+use std::collections::HashMap;
+
+use kvant_container::onnx::ModelProto;
+
+use crate::graph::domain;
+use crate::runtime::{self, Grouped, PLUG_INS, RuntimeChoice, RuntimeError, RuntimeOptions, Session, constants, found};
+use session::FakeQuantized;
+
+/// Loads a quantized model, to run it for the wanted tensors. ONNX Runtime runs standard and `com.microsoft` operators itself,
+/// without changing the graph; where there are others, or with the embedded engine, quantizing nodes are computed here.
+pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
+    let graph = &model.graph;
+    let native = is_native(model, options)?;
+    if native || !graph.node.iter().any(Quantizer::is) {
+        let optimize = options.optimize && !native;
+        return runtime::open(model, wanted, &RuntimeOptions { optimize, ..options.clone() });
+    }
+    let (constants, made) = constants(graph, wanted)?;
+    let session = FakeQuantized::open(model, &made, options)?;
+    Ok(Box::new(Grouped::new(Box::new(session), constants, HashMap::new(), options.budget)))
+}
+
+/// Whether ONNX Runtime is the engine, and has all operators of a model itself.
+pub(crate) fn is_native(model: &ModelProto, options: &RuntimeOptions) -> Result<bool, RuntimeError> {
+    let plugged = || model.graph.node.iter().any(|node| PLUG_INS.contains(&domain(node)));
+    Ok(found(options)?.0 == RuntimeChoice::Ort && !plugged())
+}
