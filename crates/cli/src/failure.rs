@@ -1,7 +1,8 @@
 //! Errors at the command line: exit codes, and hints for the command at hand.
 
+use crate::printer::option;
 use crate::{hint, interrupt};
-use kvant::{Error, ErrorKind};
+use kvant::{Error, ErrorKind, spelled};
 
 /// The exit code of an error.
 pub fn exit_code(kind: ErrorKind) -> u8 {
@@ -15,7 +16,7 @@ pub fn exit_code(kind: ErrorKind) -> u8 {
 
 /// The error with those ways out alone that the command has options for.
 pub fn for_command(error: Error, command: &str) -> Error {
-    let hint = error.hint.as_deref().and_then(|hint| hint::of_command(hint, command));
+    let hint = error.hint.as_deref().and_then(|hint| hint::of_command(&spelled(hint, option), command));
     Error { hint, ..error }
 }
 

@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use kvant::json::versioned;
 use kvant::text::printable;
-use kvant::{Error, ErrorKind};
+use kvant::{Error, ErrorKind, spelled};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -91,7 +91,7 @@ impl Printer {
     /// # Errors
     /// The system's, a full disk for example.
     pub fn data(&self, text: &str) -> Result<(), Error> {
-        match writeln!(self.stream(io::stdout()), "{text}") {
+        match writeln!(self.stream(io::stdout()), "{}", spelled(text, option)) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(Error::system(format!("cannot write to stdout: {error}")))
             }
@@ -162,6 +162,7 @@ impl Printer {
 
     /// Text that is styled already, such as the help: to stderr.
     pub fn message(&self, text: &str) {
+        let text = spelled(text, option);
         let print = || {
             // Where stderr is closed there is nobody to tell.
             let _ = writeln!(self.stream(io::stderr()), "{text}");
@@ -198,4 +199,9 @@ impl Printer {
             ColorWhen::Never => AutoStream::new(stream, ColorChoice::Never),
         }
     }
+}
+
+/// A setting of the library as an option.
+pub fn option(setting: &str) -> String {
+    if setting == "output" { "-o".to_owned() } else { format!("--{setting}") }
 }

@@ -1,7 +1,7 @@
 //! How far a run is: a bar on a terminal, lines elsewhere. What else a run reports goes to the printer.
 
 use crate::interrupt;
-use crate::printer::{Printer, ProgressTarget};
+use crate::printer::{Printer, ProgressTarget, option};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use kvant::text::{printable, size};
 use kvant::{CancelToken, Event, Events, Resumption, Unit};
@@ -70,6 +70,10 @@ impl Console<'_> {
 }
 
 impl Events for Console<'_> {
+    fn spell(&self, setting: &str) -> String {
+        option(setting)
+    }
+
     fn event(&mut self, event: Event<'_>) {
         match event {
             Event::Started => interrupt::cancel_on_signal(&self.cancel),

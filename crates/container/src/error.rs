@@ -23,7 +23,7 @@ pub fn io_hint(cause: &io::Error) -> Option<&'static str> {
         }
         io::ErrorKind::InvalidFilename => Some("choose a shorter name"),
         _ if cause.raw_os_error() == Some(24) => {
-            Some("too many files are open: raise the limit (ulimit -n), or write larger shards with --max-shard-size")
+            Some("too many files are open: raise the limit (ulimit -n), or write larger shards with ‹max-shard-size›")
         }
         _ => None,
     }

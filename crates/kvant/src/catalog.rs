@@ -71,19 +71,19 @@ const fn topic(name: &'static str, about: &'static str, list: fn() -> Table) -> 
 
 /// All tables.
 pub const TOPICS: &[Topic] = &[
-    topic("schemes", "Schemes with names, for --scheme and --override", schemes),
+    topic("schemes", "Schemes with names, for ‹scheme› and ‹override›", schemes),
     topic("dtypes", "Number formats, the first part of a scheme's spelling", dtypes),
-    topic("formats", "Checkpoint formats and other outputs, for --format", formats),
+    topic("formats", "Checkpoint formats and other outputs, for ‹format›", formats),
     topic("observers", "Range statistics, a part of a scheme's spelling", observers),
-    topic("algorithms", "Algorithms that make quantized weights better, for --algorithm", algorithms),
+    topic("algorithms", "Algorithms that make quantized weights better, for ‹algorithm›", algorithms),
     topic("algorithm-options", "The options of algorithms, with their defaults", algorithm_options),
     topic("families", "Supported model architectures", families),
-    topic("presets", "Recipes for ONNX graphs, for --preset", presets),
-    topic("passes", "Rewrites of ONNX graphs, for --enable-pass and --disable-pass", passes),
-    topic("elements", "Element types of ONNX graphs, for --activation and --weight", elements),
+    topic("presets", "Recipes for ONNX graphs, for ‹preset›", presets),
+    topic("passes", "Rewrites of ONNX graphs, for ‹enable-pass› and ‹disable-pass›", passes),
+    topic("elements", "Element types of ONNX graphs, for ‹activation› and ‹weight›", elements),
     topic(
         "calibration-methods",
-        "Calibration methods for ONNX activations, for --calibration-method",
+        "Calibration methods for ONNX activations, for ‹calibration-method›",
         calibration_methods,
     ),
     topic("checks", "The checks of `kvant verify`", checks),

@@ -127,16 +127,16 @@ impl Conversion {
         if !self.weights_only {
             return Ok(());
         }
-        let error = Error::new(ErrorKind::Usage, "--weights-only applies only to --to onnx");
+        let error = Error::new(ErrorKind::Usage, "‹weights-only› applies only to ‹to› onnx");
         Err(error.with_hint(Some("leave it out: other formats keep what the source says of activations".to_owned())))
     }
 
     /// Refuses settings that mean nothing where the output is one file.
     pub(crate) fn refuse_for_one_file(&self) -> Result<(), Error> {
         let given = [
-            (self.dtype.is_some(), "--dtype", "--to float"),
-            (!self.source.adapters.is_empty(), "--lora", "--to float"),
-            (self.sinks.max_shard_size.is_some(), "--max-shard-size", "checkpoints"),
+            (self.dtype.is_some(), "‹dtype›", "‹to› float"),
+            (!self.source.adapters.is_empty(), "‹lora›", "‹to› float"),
+            (self.sinks.max_shard_size.is_some(), "‹max-shard-size›", "checkpoints"),
         ];
         let Some((_, setting, meant)) = given.into_iter().find(|(given, ..)| *given) else { return Ok(()) };
         let error = Error::new(ErrorKind::Usage, format!("{setting} applies only to {meant}"));

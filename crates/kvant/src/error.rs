@@ -1,6 +1,7 @@
 //! Errors as users meet them: a kind, a message, a hint. What the crates below report is turned into one here and nowhere else.
 
 use crate::report::Report;
+use crate::settings;
 use kvant_container::ErrorKind as FileErrorKind;
 use kvant_llm::blockwise::BlockwiseError;
 use kvant_llm::calibration::data::CalibrationDataError;
@@ -44,9 +45,9 @@ pub enum ErrorKind {
 pub struct Error {
     /// What kind it is.
     pub kind: ErrorKind,
-    /// What is wrong, naming the file, tensor or layer.
+    /// What is wrong, naming the file, tensor or layer. Settings in it are to be spelled (see [`spelled`](crate::spelled)).
     pub message: String,
-    /// The way out.
+    /// The ways out, separated by semicolons. Settings in it are to be spelled.
     pub hint: Option<String>,
     /// What was made and measured, where a result was rejected.
     pub report: Option<Arc<Report>>,
@@ -64,7 +65,7 @@ impl fmt::Debug for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&settings::spelled(&self.message, settings::plain))
     }
 }
 

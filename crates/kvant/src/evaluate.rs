@@ -82,7 +82,7 @@ impl Evaluation {
     /// # Errors
     /// Whatever is wrong with the model, its tokenizer or the data.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
-        crate::outputs::refuse_missing([("--data", self.data.as_path())])?;
+        crate::outputs::refuse_missing([("‹data›", self.data.as_path())])?;
         let reporter = Reporter::new(events, cancel);
         match self.source.kind() {
             SourceKind::Graph => Ok(EvaluationReport::Graph(Box::new(self.graph(&reporter)?))),
@@ -92,7 +92,7 @@ impl Evaluation {
 
     fn text(&self, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
         self.refuse_graph_settings()?;
-        refuse_directory("--data", &self.data)?;
+        refuse_directory("‹data›", &self.data)?;
         let checkpoint = self.source.open()?;
         let decoder = Decoder::open(&checkpoint)?;
         let original = self.reference.as_deref().map(job::open).transpose()?;
@@ -121,9 +121,9 @@ impl Evaluation {
     /// Refuses what only graphs have, so that no setting is silently without effect.
     fn refuse_graph_settings(&self) -> Result<(), Error> {
         let given = [
-            (self.num_samples.is_some(), "--num-samples"),
-            (self.labels.is_some(), "--labels"),
-            (self.preprocess.is_some(), "--preprocess"),
+            (self.num_samples.is_some(), "‹num-samples›"),
+            (self.labels.is_some(), "‹labels›"),
+            (self.preprocess.is_some(), "‹preprocess›"),
         ];
         match first_given(&given) {
             Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} applies only to ONNX graphs"))
@@ -158,7 +158,7 @@ impl Evaluation {
 
 fn no_reference() -> Error {
     let error = Error::new(ErrorKind::Usage, "an ONNX graph is measured against the float graph it was made from");
-    error.with_hint(Some("name that with --reference".to_owned()))
+    error.with_hint(Some("name that with ‹reference›".to_owned()))
 }
 
 impl EvaluationReport {

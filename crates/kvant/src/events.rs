@@ -1,6 +1,7 @@
 //! What a run reports while it works: notes, progress, and where an interrupted run resumes.
 
 use crate::cancel::CancelToken;
+use crate::settings;
 use kvant_llm::engine;
 use std::sync::{Mutex, PoisonError};
 
@@ -22,6 +23,11 @@ use std::sync::{Mutex, PoisonError};
 pub trait Events: Send {
     /// Called for each event.
     fn event(&mut self, event: Event<'_>);
+
+    /// How a setting is spelled in texts (see [`spelled`](crate::spelled)).
+    fn spell(&self, setting: &str) -> String {
+        settings::plain(setting)
+    }
 }
 
 /// Ignores all events.
@@ -141,8 +147,14 @@ impl<'e> Reporter<'e> {
         self.event(Event::Started);
     }
 
+    /// A text with its settings as the receiver spells them.
+    pub fn spelled(&self, text: &str) -> String {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        settings::spelled(text, |setting| events.spell(setting))
+    }
+
     pub fn note(&self, text: &str) {
-        self.event(Event::Note(text));
+        self.event(Event::Note(&self.spelled(text)));
     }
 
     pub fn notes<T: AsRef<str>>(&self, texts: impl IntoIterator<Item = T>) {
@@ -150,11 +162,11 @@ impl<'e> Reporter<'e> {
     }
 
     pub fn warning(&self, text: &str) {
-        self.event(Event::Warning(text));
+        self.event(Event::Warning(&self.spelled(text)));
     }
 
     pub fn detail(&self, text: &str) {
-        self.event(Event::Detail(text));
+        self.event(Event::Detail(&self.spelled(text)));
     }
 
     pub fn resumed(&self, resumption: Resumption) {

@@ -20,7 +20,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 pub fn shortage(needed: u64, available: Option<u64>) -> Option<String> {
     let available = available.filter(|available| needed > *available)?;
     Some(format!(
-        "this may take {} of memory, and no more than {} are to be had: a smaller --max-memory takes less and more passes, rtn and awq keep no \
+        "this may take {} of memory, and only {} are available: a smaller ‹max-memory› takes less and more passes, rtn and awq keep no \
          Hessians",
         size::bytes(needed),
         size::bytes(available)

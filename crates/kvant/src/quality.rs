@@ -41,10 +41,10 @@ pub fn check(job: &Job) -> Result<(), Error> {
         return refused(format!("{option} applies only to language models"), "leave it out for ONNX graphs");
     }
     if let Some(text) = &job.limits.quality.eval {
-        refuse_directory("--eval", text)?;
+        refuse_directory("‹eval›", text)?;
     }
     if job.limits.quality.eval.is_none() && job.data.files.is_empty() {
-        return refused(format!("{option} is measured on text, and none is given"), "give a text with --eval FILE");
+        return refused(format!("{option} is measured on text, and none is given"), "give a text with ‹eval› FILE");
     }
     Ok(())
 }
@@ -145,11 +145,11 @@ impl<'a> Gate<'a> {
         let (kl, increase) = (comparison.kl_mean.value, increase(comparison));
         let above = |limit: Option<f64>, value: f64| limit.filter(|limit| value.is_nan() || value > *limit);
         let of_kl = above(self.job.limits.quality.max_kl, kl)
-            .map(|limit| format!("the KL divergence from the source, {kl:.6} nats, is above --max-kl {limit}"));
+            .map(|limit| format!("the KL divergence from the source, {kl:.6} nats, is above ‹max-kl› {limit}"));
         let of_perplexity = above(self.job.limits.quality.max_perplexity_increase, increase).map(|limit| {
             format!(
                 "the perplexity, {:.4}, is {increase:.3} % above that of the source, {:.4}: more than \
-                 --max-perplexity-increase {limit}",
+                 ‹max-perplexity-increase› {limit}",
                 found.perplexity, comparison.reference_perplexity
             )
         });
@@ -176,7 +176,7 @@ impl<'a> Gate<'a> {
     /// What is likely to help.
     fn ways(&self, comparison: &Comparison) -> String {
         let algorithm = match self.job.recipe.algorithm.is_empty() {
-            true => "try --algorithm gptq with --calib FILE, ",
+            true => "try ‹algorithm› gptq with ‹calib› FILE, ",
             false => "try more calibration data, ",
         };
         let blocks = comparison.blocks.iter().enumerate().filter(|(_, decibels)| decibels.is_finite());
@@ -184,7 +184,7 @@ impl<'a> Gate<'a> {
         let worst =
             drops.map(|(block, decibels)| format!(" (the error is largest after block {block}: {decibels:.1} dB)"));
         format!(
-            "{algorithm}a scheme with smaller groups, or more bits for some layers with --override{}",
+            "{algorithm}a scheme with smaller groups, or more bits for some layers with ‹override›{}",
             worst.unwrap_or_default()
         )
     }
@@ -223,6 +223,6 @@ fn held_out(
     let option = job.limits.quality.given().unwrap_or_default();
     let message =
         format!("calibration takes all sequences of the calibration data: none are left to measure {option} on");
-    let hint = "give a text with --eval FILE, or calibrate on fewer sequences with --num-samples";
+    let hint = "give a text with ‹eval› FILE, or calibrate on fewer sequences with ‹num-samples›";
     Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())))
 }

@@ -49,7 +49,7 @@ impl Sensitivity {
         outputs::check_sensitivity(self)?;
         if self.job.source.kind() != SourceKind::Graph {
             let error = Error::new(ErrorKind::Usage, "layers are measured of ONNX graphs only");
-            return Err(error.with_hint(Some("`kvant eval --reference` tells the damage block by block".to_owned())));
+            return Err(error.with_hint(Some("`kvant eval ‹reference›` measures the damage block by block".to_owned())));
         }
         let reporter = Reporter::new(events, cancel);
         let (outcome, written) = onnx::sensitivity::run(self, &reporter)?;

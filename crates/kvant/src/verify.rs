@@ -105,7 +105,7 @@ impl CheckpointVerdict {
     fn why_not(&self, verdict: &Verdict) -> String {
         match (verdict.reasons.first(), self.tensor_parallel) {
             (Some(reason), _) => in_words(reason),
-            (None, Some(ways)) => format!("it cannot be shared out over {ways} devices"),
+            (None, Some(ways)) => format!("it cannot be split across {ways} devices"),
             (None, None) => "its rules do not say why".to_owned(),
         }
     }

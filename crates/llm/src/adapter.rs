@@ -16,7 +16,7 @@ pub fn open(model: Checkpoint, folders: &[PathBuf]) -> Result<Checkpoint, Import
     }
     if model.gguf().is_some() {
         let hint = "merge it into the model that it was trained on, whose weights are safetensors";
-        return Err(ImportError::unsupported("--lora", "adapters are not merged into GGUF files", hint));
+        return Err(ImportError::unsupported("‹lora›", "adapters are not merged into GGUF files", hint));
     }
     let adapters = folders.iter().map(|folder| AdapterSource::open(folder)).collect::<Result<Vec<_>, _>>()?;
     let replaced = {

@@ -50,7 +50,7 @@ impl MeasureError {
     pub fn hint(&self) -> Option<String> {
         match self {
             MeasureError::Import(error) => error.hint(),
-            MeasureError::Missing(_) => Some("convert it again with --overwrite".to_owned()),
+            MeasureError::Missing(_) => Some("convert it again with ‹overwrite›".to_owned()),
         }
     }
 }

@@ -281,7 +281,7 @@ mod tests {
         let path = dir.path().join("journal");
         let (journal, found) = Journal::open(&path).unwrap();
         assert_eq!(found, Found::default());
-        let options: Options = [("--seed".to_owned(), "1".to_owned())].into();
+        let options: Options = [("‹seed›".to_owned(), "1".to_owned())].into();
         let given = Given { options, directory: "/here".to_owned(), ..Given::default() };
         journal.begin("p", &given).unwrap();
         journal.record(&entry(1)).unwrap();

@@ -115,7 +115,7 @@ fn weights_that_are_no_numbers_are_named() {
         let message = error.to_string();
         assert!(message.contains("mlp.up_proj.weight") && message.contains("model.safetensors"), "{message}");
         assert!(message.contains("output 5, input 3 is NaN"), "{text}: {message}");
-        assert!(error.hint().unwrap().contains("--exclude"));
+        assert!(error.hint().unwrap().contains("‹exclude›"));
         assert!(!target.with_extension(text).exists());
     }
 }
@@ -234,7 +234,7 @@ fn conv1d_and_fused_experts_are_simulated_in_their_own_orientation() {
         &[weight("transformer.wte.weight", Dtype::F32, &[8, 32]), weight(name, Dtype::F32, &[32, 128])],
     );
     let error = plan(&source, &scheme("int4:g32")).unwrap_err();
-    assert!(error.hint().unwrap().contains("--format fake"), "{error}");
+    assert!(error.hint().unwrap().contains("‹format› fake"), "{error}");
     quantize(&source, &target, &Settings { format: Some("fake".parse().unwrap()), ..scheme("int8:channel") }, 2)
         .unwrap();
     let (before, after) = (bytes(&source, name), bytes(&target, name));
@@ -392,7 +392,7 @@ fn existing_outputs_and_strangers_are_left_alone() {
     std::fs::create_dir(&target).unwrap();
     std::fs::write(target.join("thesis.txt"), "mine").unwrap();
     let error = quantize(&source, &target, &scheme("int4:g32"), 1).unwrap_err();
-    assert!(error.hint().unwrap().contains("--overwrite"), "{error}");
+    assert!(error.hint().unwrap().contains("‹overwrite›"), "{error}");
     let mine = plan(&source, &scheme("int4:g32")).unwrap();
     let refused = |target: &Path| Output::check(&mine, &source, target, true).unwrap_err().to_string();
     assert!(refused(&target).contains("thesis.txt"));

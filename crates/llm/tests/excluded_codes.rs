@@ -64,8 +64,8 @@ fn formats_of_one_scheme_are_refused() {
     quantize(&path("base"), &path("fp8"), &scheme("FP8_DYNAMIC"), 1).unwrap();
     let refused = plan(&path("fp8"), &requantized("uint4:g32:zp", "awq")).unwrap_err();
     let message = refused.to_string();
-    assert!(message.contains(DOWN) && message.contains("--format awq"), "{message}");
-    assert!(refused.hint().unwrap().contains("--override"));
+    assert!(message.contains(DOWN) && message.contains("‹format› awq"), "{message}");
+    assert!(refused.hint().unwrap().contains("‹override›"));
     // Floats on the grid of codes are floats.
     plan(&path("fp8"), &requantized("int4:g32", "fake")).unwrap();
 }

@@ -412,7 +412,7 @@ fn fused_layers_of_several_types_are_refused_before_the_work() {
     };
     let error = plan(false).unwrap_err();
     assert!(error.to_string().contains("which engines fuse with it"), "{error}");
-    assert!(error.hint().unwrap().contains("--requantize"), "{error}");
+    assert!(error.hint().unwrap().contains("‹requantize›"), "{error}");
     plan(true).unwrap();
 }
 

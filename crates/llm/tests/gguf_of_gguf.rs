@@ -149,7 +149,7 @@ fn codes_are_quantized_again_where_that_is_accepted_and_kept_where_their_type_is
     match plan_of(&checkpoint, &settings("Q4_K_M", false)) {
         Err(error @ GgufPlanError::Twice { from: TensorType::Q8_0, .. }) => {
             assert_eq!(error.kind(), ErrorKind::Unsupported);
-            assert!(error.hint().unwrap().contains("--requantize"));
+            assert!(error.hint().unwrap().contains("‹requantize›"));
         }
         other => panic!("{other:?}"),
     }

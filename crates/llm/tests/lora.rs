@@ -206,7 +206,7 @@ fn what_does_not_fit_is_named() {
     );
     let error = Checkpoint::open(&path("lora")).unwrap_err();
     assert!(error.to_string().contains("LoRA adapter") && error.to_string().contains("org/base"), "{error}");
-    assert!(error.hint().unwrap().contains("--lora"));
+    assert!(error.hint().unwrap().contains("‹lora›"));
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn owners_of_the_cache_with_several_schemes_are_refused() {
     let layers = [("m.0.k_proj", scheme("fp8")), ("m.1.k_proj", scheme("int4:g128")), ("m.0.v_proj", scheme("fp8"))];
     let mut written = quantization_config(&layers, &[], NibbleOrder::Awq, WeightFormat::Real).unwrap();
     let error = describe_attention(&mut written, &attention, &llama, &layers).unwrap_err();
-    assert!(error.hint.contains("--override"), "{error}");
+    assert!(error.hint.contains("‹override›"), "{error}");
     // Layers that are kept still own the cache.
     let mut written = quantization_config(&layers[2..], &["m.0.k_proj"], NibbleOrder::Awq, WeightFormat::Real).unwrap();
     describe_attention(&mut written, &attention, &llama, &layers[2..]).unwrap();

@@ -281,7 +281,7 @@ fn without_data_static_schemes_are_refused_for_floats_too() {
     let cached = Settings { kv_cache: Some("fp8".to_owned()), ..scheme("int4:g32") };
     for settings in [scheme("int8"), scheme("nvfp4"), scheme("int4:g32+-+e4m3:tensor!static"), cached] {
         let error = common::plan(&source, &settings).unwrap_err();
-        assert!(matches!(error, PlanError::Calibration { .. }) && error.hint().unwrap().contains("--calib"), "{error}");
+        assert!(matches!(error, PlanError::Calibration { .. }) && error.hint().unwrap().contains("‹calib›"), "{error}");
     }
     for text in
         ["int8:tensor+int8:g32!static", "int8:tensor+int8:tensor:mse!dynamic", "int8:tensor+int8:channel@1:mse!static"]

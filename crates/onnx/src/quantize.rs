@@ -474,7 +474,7 @@ impl Prepared {
         let more =
             if kept.len() > 1 { format!(" and {} more tensors keep", kept.len() - 1) } else { " keeps".to_owned() };
         Some(format!(
-            "--override {}: `{first}`{more} one scale: an operator that reads or makes it takes no more, or its channels are not known",
+            "‹override› {}: `{first}`{more} one scale: an operator that reads or makes it takes no more, or its channels are not known",
             said.tensors.pattern().escape_debug()
         ))
     }

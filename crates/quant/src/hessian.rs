@@ -36,7 +36,7 @@ pub enum HessianError {
     #[error("the algorithm needs the inputs of the float model beside those of the quantized one")]
     NoDrift,
     /// Scales from elsewhere do not go with scales that are found while a weight is rounded (*unsupported*).
-    #[error("scales of clipped weights do not go with scales found anew for every group")]
+    #[error("scales of clipped weights cannot be combined with scales of each group")]
     ParametersNotStatic,
     /// Not positive definite at any damping that was tried (*invalid*).
     #[error("its calibration inputs leave no positive definite Hessian, even with {tries} times more damping")]
@@ -50,7 +50,7 @@ impl HessianError {
     /// The way out.
     pub fn hint(&self) -> &'static str {
         match self {
-            HessianError::NoData => "give more calibration text, or round this layer to nearest with --override",
+            HessianError::NoData => "give more calibration text, or round this layer to nearest with ‹override›",
             HessianError::NotFinite => "calibrate in f32, or look for the layer whose outputs overflow",
             HessianError::Features { .. } | HessianError::NoDrift => "collect the statistics that the algorithm names",
             HessianError::ParametersNotStatic => "use static groups, or do not clip",

@@ -25,29 +25,35 @@ pub struct CalibrationArgs {
     #[arg(long, value_name = "N", default_value = "128", requires = "calib", value_parser = count_from(1))]
     pub num_samples: usize,
     /// Tokens of a window, and of the longest sequence [default: the smaller of 512 and the model's longest context]
-    #[arg(long, value_name = "N", requires = TEXT, value_parser = count_from(1))]
+    #[arg(long, value_name = "N", requires = TEXT, value_parser = count_from(1), help_heading = "Calibration of language models")]
     pub seq_len: Option<usize>,
     /// How documents become sequences: document, sample, concatenate or random [default: what suits the file]
-    #[arg(long, value_name = "METHOD", requires = "calib", hide_possible_values = true, value_parser = packing_parser())]
+    #[arg(long, value_name = "METHOD", requires = "calib", hide_possible_values = true, value_parser = packing_parser(), help_heading = "Calibration of language models")]
     pub packing: Option<Packing>,
     /// The field or column with the text, conversation or tokens [default: found by its name]
-    #[arg(long, value_name = "NAME", requires = "calib")]
+    #[arg(long, value_name = "NAME", requires = "calib", help_heading = "Calibration of language models")]
     pub column: Option<String>,
     /// Take rows in random order
-    #[arg(long, requires = "calib")]
+    #[arg(long, requires = "calib", help_heading = "Calibration of language models")]
     pub shuffle: bool,
     /// What random order and random windows are drawn from
     #[arg(long, value_name = "N", default_value = "0", requires = "calib")]
     pub seed: u64,
     /// The precision of activations while data run, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
-    #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true, value_parser = precision_parser())]
+    #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true, value_parser = precision_parser(), help_heading = "Calibration of language models")]
     pub precision: Precision,
     /// Activations and Hessians kept in memory; more activations go to a temporary file, more Hessians take more passes; the
     /// largest is held in any case
-    #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "calib")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "1GB",
+        requires = "calib",
+        help_heading = "Calibration of language models"
+    )]
     pub max_memory: ByteSize,
     /// What the next block is calibrated on: the output of the quantized block, or of the float one
-    #[arg(long, alias = "carry", value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = propagate_parser())]
+    #[arg(long, alias = "carry", value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = propagate_parser(), help_heading = "Calibration of language models")]
     pub propagate: Carry,
 }
 

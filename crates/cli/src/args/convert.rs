@@ -24,7 +24,7 @@ Examples:
   kvant convert Llama-3.2-1B-GPTQ --to gguf -o model.gguf
       symmetric codes in Q4_0, those with zero points in Q4_1
   kvant convert Llama-3.2-1B-W3 --to awq --requantize -o out
-      quantized anew, since AWQ has no 3 bits; the error is told
+      requantized, since AWQ has no 3 bits; the error is reported
 
 What the target does not hold exactly is refused before anything is written, unless --requantize accepts the loss.";
 
@@ -44,7 +44,7 @@ pub struct ConvertArgs {
     /// The type of floats: bf16, f16 or f32 [default: the one that config.json states]
     #[arg(long, value_name = "TYPE", value_parser = float_type_parser())]
     pub dtype: Option<FloatType>,
-    /// Quantize to the nearest scheme what the target does not hold exactly, and tell the error
+    /// Requantize weights that the target does not hold exactly to its nearest scheme, and report the error
     #[arg(long)]
     pub requantize: bool,
     /// Leave quantized activations in float: for --to onnx, whose graphs do not hold all of them

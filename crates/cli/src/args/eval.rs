@@ -55,7 +55,7 @@ pub struct EvalArgs {
     /// Activations kept in memory, e.g. 500MB; more go to a temporary file
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     pub max_memory: ByteSize,
-    /// The array of the data with the class of each sample: accuracies are told (ONNX graphs)
+    /// The array of the data with the class of each sample, for accuracy (ONNX graphs)
     #[arg(long, value_name = "NAME", help_heading = "ONNX graphs")]
     pub labels: Option<String>,
     /// Samples to take, all if not said (ONNX graphs)

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Limits on how far a language model may be from its source.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Quality gate")]
+#[command(next_help_heading = "Quality gate for language models")]
 pub struct GateArgs {
     /// Refuse a result whose mean Kullback-Leibler divergence from the source is larger, in nats
     ///

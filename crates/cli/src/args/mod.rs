@@ -38,16 +38,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvant_llm::engine::Options;
 
 const EXAMPLES: &str = "\
-Examples:
-  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o Llama-3.2-1B-int4
-  kvant plan Llama-3.2-1B --scheme mxfp4
-  kvant inspect Llama-3.2-1B-int4
-  kvant verify Llama-3.2-1B-int4 --for vllm
-  kvant list schemes
+Start here:
+  kvant list schemes --for vllm                                            what can be made for a loader
+  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o Llama-3.2-1B-int4    make it
+  kvant verify Llama-3.2-1B-int4 --for vllm                                check any quantized model
 
-Exit status: 0 done; 1 the model or the recipe cannot be done, or a check failed; 2 wrong usage, such as an unknown scheme or a missing data file, or a bug; 130 stopped with Ctrl-C, 143 by SIGTERM.";
+Exit status: 0 done; 1 the model or recipe cannot be processed, or a check failed; 2 wrong usage, such as an unknown scheme or a missing data file, or a bug; 130 stopped with Ctrl-C, 143 by SIGTERM.";
 
-/// Quantizes deep-learning models: from a checkpoint to a smaller one that loads.
+/// Quantizes deep-learning models: checkpoints, GGUF files and ONNX graphs
 #[derive(Debug, Parser)]
 #[command(name = "kvant", version, after_help = EXAMPLES, max_term_width = 120, propagate_version = false)]
 pub struct Cli {
@@ -61,7 +59,7 @@ pub struct Cli {
 
 /// Options of every command.
 #[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = "Output")]
+#[command(next_help_heading = "Output of the command")]
 pub struct GlobalArgs {
     /// Print JSON on stdout, errors included
     #[arg(long, global = true)]
@@ -110,17 +108,17 @@ pub enum ColorWhen {
 pub enum Command {
     /// Quantize a model
     Quantize(Box<QuantizeArgs>),
-    /// Convert a quantized model to another layout, without loss where that holds its codes
+    /// Convert a quantized model to another format, losslessly where the format holds its codes
     Convert(ConvertArgs),
-    /// Show what would become of every tensor, without reading or writing one
+    /// Show what `quantize` would do with every tensor, without reading or writing one
     Plan(Box<PlanArgs>),
     /// Show what a checkpoint holds: architecture, tensors, sizes, quantization
     Inspect(InspectArgs),
-    /// Tell whether a finished model loads, and whether it is sane, without a GPU and without its loader
+    /// Check that a quantized checkpoint from any tool is valid and loadable, without a GPU
     Verify(VerifyArgs),
-    /// Measure how well a model predicts a text, or how far an ONNX graph is from its float graph
+    /// Measure the perplexity of a float or quantized model, or compare an ONNX graph with its float graph
     Eval(EvalArgs),
-    /// Tell which layers of an ONNX graph quantization hurts, and find a mix of types that is good enough
+    /// Rank the layers of an ONNX graph by sensitivity and search for a mixed-precision recipe
     Sensitivity(Box<SensitivityArgs>),
     /// List schemes, dtypes, formats, observers, algorithms, families; presets, passes, elements, methods of ONNX graphs
     List(ListArgs),
@@ -182,6 +180,12 @@ pub struct OpenGraphArgs {
     /// ONNX Runtime's library
     #[arg(long)]
     pub runtime_library: Option<std::path::PathBuf>,
+}
+
+/// Leaves an option out of `-h` unless it is essential.
+fn short_help(arg: clap::Arg, essential: &[&str]) -> clap::Arg {
+    let is_essential = essential.contains(&arg.get_id().as_str());
+    arg.hide_short_help(!is_essential)
 }
 
 #[cfg(test)]

@@ -15,9 +15,14 @@ Examples:
 
 Everything that `kvant quantize` would refuse, this refuses too, before a weight is read.";
 
+/// The options that `-h` shows.
+const ESSENTIAL: &[&str] =
+    &["model", "scheme", "format", "algorithm", "calib", "exclude", "overrides", "output", "all"];
+
 /// `kvant plan`.
 #[derive(Debug, Args)]
 #[command(override_usage = "kvant plan <MODEL> --scheme <SCHEME> [OPTIONS]", after_help = PLAN)]
+#[command(mut_args(|arg| super::short_help(arg, ESSENTIAL)))]
 pub struct PlanArgs {
     /// What to make.
     #[command(flatten)]

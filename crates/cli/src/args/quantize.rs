@@ -6,7 +6,18 @@ use super::run::{FinishArgs, RunArgs};
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
-const QUANTIZE: &str = "\
+const EXAMPLES: &str = "\
+Examples:
+  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o out                  a checkpoint for vLLM and transformers
+  kvant quantize Qwen3-8B --scheme FP8_DYNAMIC -o out                      8 bits, no calibration data
+  kvant quantize Qwen3-8B --scheme Q4_K_M -o Qwen3-8B.gguf                 a file for llama.cpp and Ollama
+  kvant quantize Qwen3-8B --scheme W4A16 --algorithm gptq --calib text.txt -o out
+  kvant quantize resnet50.onnx --preset A8W8 --data calib.npz -o resnet50.int8.onnx
+
+`kvant list schemes --for vllm` lists the schemes that a loader takes, `kvant plan` shows what a run would do, and \
+`kvant quantize --help` lists every option by kind of input.";
+
+const ALL_EXAMPLES: &str = "\
 Examples:
   kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o out
       int4 weights in groups of 128, in AMD Quark's layout
@@ -30,9 +41,25 @@ Each of MX6, MX9, BFP16, MXINT8, MX with e5m2 elements and int16 is for evaluati
 Interrupted runs resume when the same command is given again. \
 stdout carries the path of the output and nothing else; with --json, one object.";
 
+/// The options that `-h` shows.
+const ESSENTIAL: &[&str] = &[
+    "model",
+    "scheme",
+    "format",
+    "algorithm",
+    "calib",
+    "exclude",
+    "overrides",
+    "output",
+    "dry_run",
+    "overwrite",
+    "max_kl",
+];
+
 /// `kvant quantize`.
 #[derive(Debug, Args)]
-#[command(override_usage = "kvant quantize <MODEL> --scheme <SCHEME> --output <DIR> [OPTIONS]", after_help = QUANTIZE)]
+#[command(override_usage = "kvant quantize <MODEL> --scheme <SCHEME> --output <DIR> [OPTIONS]", after_help = EXAMPLES, after_long_help = ALL_EXAMPLES)]
+#[command(mut_args(|arg| super::short_help(arg, ESSENTIAL)))]
 pub struct QuantizeArgs {
     /// What to make.
     #[command(flatten)]

@@ -15,13 +15,13 @@ use std::path::PathBuf;
 
 /// What to make of which model.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Recipe")]
+#[command(next_help_heading = "Recipe for any model")]
 pub struct RecipeArgs {
     /// A Hugging Face directory, a .safetensors or .gguf file, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath, help_heading = None::<&'static str>)]
     pub model: PathBuf,
     /// A LoRA adapter (a folder as PEFT saves it) to merge into the weights as they are read; may be given often
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath, help_heading = "Checkpoints")]
     pub lora: Vec<PathBuf>,
     /// How to quantize: a name (`kvant list schemes`; for ONNX graphs `kvant list presets`) or a spelling such as int4:g128
     #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present = "recipe")]
@@ -29,27 +29,27 @@ pub struct RecipeArgs {
     /// A recipe: a TOML file, or a quantization_config in AMD Quark's JSON; options given beside it win
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub recipe: Option<PathBuf>,
-    /// The layout to write (`kvant list formats`), or onnx: a graph of the decoder; given more than once, each gets a folder in the
-    /// output directory [default: the one the scheme's name comes from]
-    #[arg(short, long, value_name = "EXPORT", value_parser = format_parser())]
+    /// The format to write (`kvant list formats`); may be given often, and each gets a folder in the output directory
+    /// [default: the one the scheme's name comes from]
+    #[arg(short, long, value_name = "FORMAT", value_parser = format_parser(), help_heading = "Checkpoints")]
     pub format: Vec<Format>,
     /// The order of 4-bit codes in AMD Quark's layout
-    #[arg(long, value_name = "METHOD", value_parser = pack_method_parser())]
+    #[arg(long, value_name = "METHOD", value_parser = pack_method_parser(), help_heading = "Checkpoints")]
     pub pack_method: Option<PackMethod>,
     /// Quantize weights alone, and leave activations out of the scheme
     #[arg(long)]
     pub weights_only: bool,
     /// Quantize keys and values for the cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data
-    #[arg(long, value_name = "SCHEME")]
+    #[arg(long, value_name = "SCHEME", help_heading = "Checkpoints")]
     pub kv_cache: Option<String>,
     /// Quantize keys and values as they are cached, after the rotary embedding, not as the layers give them
-    #[arg(long)]
+    #[arg(long, help_heading = "Checkpoints")]
     pub kv_cache_post_rope: bool,
     /// The least scale of keys and values
-    #[arg(long, value_name = "SCALE", allow_negative_numbers = true, value_parser = least_scale)]
+    #[arg(long, value_name = "SCALE", allow_negative_numbers = true, value_parser = least_scale, help_heading = "Checkpoints")]
     pub min_kv_scale: Option<f32>,
     /// Quantize queries and the output of the softmax: fp8 or a spelling; needs calibration data
-    #[arg(long, value_name = "SCHEME")]
+    #[arg(long, value_name = "SCHEME", help_heading = "Checkpoints")]
     pub attention: Option<String>,
     /// Keep the layers or nodes whose names match, e.g. '*.down_proj'; may be given often
     #[arg(short = 'x', long, value_name = "GLOB")]
@@ -67,13 +67,13 @@ pub struct RecipeArgs {
     #[arg(long = "override", value_name = "GLOB=SCHEME", value_parser = glob_and_scheme)]
     pub overrides: Vec<OverrideText>,
     /// Quantize also what is kept by default: output heads, routers
-    #[arg(long)]
+    #[arg(long, help_heading = "Checkpoints")]
     pub no_keep_defaults: bool,
     /// Take a source that is quantized already, and accept the loss of both quantizations
-    #[arg(long)]
+    #[arg(long, help_heading = "Checkpoints")]
     pub requantize: bool,
     /// The most bytes of tensors in one file, e.g. 5GB [default: 5GB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Checkpoints")]
     pub max_shard_size: Option<ByteSize>,
     /// Data for what needs them.
     #[command(flatten)]

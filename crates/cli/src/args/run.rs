@@ -11,10 +11,10 @@ pub struct FinishArgs {
     /// Discard the unfinished work of an earlier run and start over
     #[arg(long, help_heading = "Run")]
     pub restart: bool,
-    /// Wait until the output is on disk, not only with the system
+    /// Flush the output to disk before exiting (fsync)
     #[arg(long, help_heading = "Run")]
     pub sync: bool,
-    /// Give the output its name without verifying it first (see `kvant verify`)
+    /// Skip output verification (see `kvant verify`)
     #[arg(long, help_heading = "Run")]
     pub no_verify: bool,
 }

@@ -34,7 +34,7 @@ pub struct SensitivityArgs {
     /// Samples of them to take
     #[arg(long, value_name = "N", default_value = "64", help_heading = "Search", value_parser = count_from(1))]
     pub test_samples: usize,
-    /// The array of the test data with the class of each sample: accuracies are told
+    /// The array of the test data with the class of each sample, for accuracy
     #[arg(long, value_name = "NAME", help_heading = "Search")]
     pub labels: Option<String>,
     /// Types to choose from beyond the recipe's, from cheap to dear: A16W8, A8W8:channel, bfloat16/int8, float [default: what suits the recipe]

@@ -29,10 +29,10 @@ pub struct VerifyArgs {
     /// A Hugging Face directory, a .safetensors or .gguf file, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// Let this loader's rules alone decide
+    /// Check against this loader only
     #[arg(long = "for", value_name = "LOADER", value_parser = loader_parser())]
     pub loader: Option<String>,
-    /// A number of devices that the model must be shared out over [default: 2, 4 and 8 are told of]
+    /// Check that the model can be split across N GPUs [default: 2, 4 and 8 are reported]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub tensor_parallel: Option<u16>,
     /// Read headers and configurations only, no scales and no weights

@@ -70,7 +70,8 @@ fn quantization_text(found: &CheckpointInspection) -> String {
     let Some(quantization) = &found.quantization else {
         return "none".to_owned();
     };
-    let evidence = quantization.evidence.iter().map(|(sign, count)| format!("{count} {sign}")).collect::<Vec<_>>().join(", ");
+    let evidence =
+        quantization.evidence.iter().map(|(sign, count)| format!("{count} {sign}")).collect::<Vec<_>>().join(", ");
     let lines = quantization.details.iter().cloned().chain((!evidence.is_empty()).then_some(evidence));
     lines.fold(quantization.method.clone(), |text, line| format!("{text}\n{:<13}    {line}", ""))
 }

@@ -342,7 +342,8 @@ fn lists_and_errors() {
 
 #[test]
 fn schemas_are_documented_and_other_objects_do_not_fit() {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/json.md")).unwrap();
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/json.md")).unwrap();
     for name in SCHEMAS {
         let schema = schema(name);
         assert!(page.contains(&format!("`kvant.{name}/1`")), "{name}");

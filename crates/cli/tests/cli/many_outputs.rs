@@ -153,7 +153,7 @@ fn a_checkpoint_that_is_left_behind_is_named() {
     let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
     assert_eq!(run.status.code(), Some(1), "{stderr}");
     assert!(names(&place.path("")).contains(&".out.gguf.kvant-checkpoint".to_owned()), "{stderr}");
-    assert!(stderr.contains("the same command goes on from"), "{stderr}");
+    assert!(stderr.contains("the same command resumes from"), "{stderr}");
     assert!(stderr.contains(".out.gguf.kvant-checkpoint"), "{stderr}");
     drop(journal);
     place.succeed(&quantize);

@@ -131,9 +131,9 @@ impl CheckpointError {
             Self::NotSafetensors => "name the directory of a model, or one .safetensors or .gguf file",
             Self::Pickle { .. } => "convert the weights to safetensors first; Kvant never runs pickles",
             Self::Gguf { .. } => "start from the original safetensors checkpoint",
-            Self::Adapter { .. } => "name the model that it was trained on, and give the adapter with --lora DIR",
+            Self::Adapter { .. } => "name the model that it was trained on, and give the adapter with ‹lora› DIR",
             Self::NoAdapter { .. } => {
-                "give --lora the folder that holds adapter_config.json and adapter_model.safetensors, as PEFT saves them"
+                "give ‹lora› the folder that holds adapter_config.json and adapter_model.safetensors, as PEFT saves them"
             }
             Self::NoWeights => "give the directory that holds config.json and the *.safetensors files",
             Self::MissingShard { .. } => "the download may be incomplete; fetch the missing file",

@@ -88,7 +88,7 @@ impl GgufError {
     /// What the user can do about it, where that is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Version(_) => Some("convert it anew with a current llama.cpp, or look for a newer file"),
+            Self::Version(_) => Some("convert it again with a current llama.cpp, or look for a newer file"),
             Self::BigEndian => Some("gguf-py's gguf_convert_endian.py makes a little-endian file of it"),
             Self::TensorType { .. } => Some("the file was made by a fork or a newer version of llama.cpp"),
             _ => None,

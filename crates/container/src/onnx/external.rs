@@ -88,7 +88,7 @@ impl Place {
         let number = |key| match entry(key) {
             None => Ok(None),
             Some(text) => {
-                text.parse().map(Some).map_err(|_| problem(tensor, format!("the {key} `{text}` is no number")))
+                text.parse().map(Some).map_err(|_| problem(tensor, format!("the {key} `{text}` is not a number")))
             }
         };
         let location = entry("location").ok_or_else(|| problem(tensor, "no location".to_owned()))?.to_owned();

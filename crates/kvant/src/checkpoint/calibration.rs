@@ -213,7 +213,7 @@ fn check_length(options: &Options, longest: Option<usize>) -> Result<(), Error> 
         return Ok(());
     }
     let message = format!("sequences of {length} tokens are longer than the {longest} that the model can take");
-    Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("give a smaller --seq-len".to_owned())))
+    Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("give a smaller ‹seq-len›".to_owned())))
 }
 
 /// Removes what was kept for a run that is now whole.

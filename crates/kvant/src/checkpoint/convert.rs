@@ -27,11 +27,11 @@ pub fn run(
     writes: bool,
 ) -> Result<CheckpointConversion, Error> {
     let (sinks, limits) = (&request.sinks, &request.limits);
-    sinks.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Directory, "--to"))?;
+    sinks.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Directory, "‹to›"))?;
     let begun = Instant::now();
     if !request.source.adapters.is_empty() && !matches!(target, Target::Float(_)) {
-        let error = Error::new(ErrorKind::Usage, "--lora applies only to --to float");
-        let hint = "an adapter changes values, so that codes no longer stand for them: quantize the model with --lora";
+        let error = Error::new(ErrorKind::Usage, "‹lora› applies only to ‹to› float");
+        let hint = "an adapter changes values, so that codes no longer stand for them: quantize the model with ‹lora›";
         return Err(error.with_hint(Some(hint.to_owned())));
     }
     let checkpoint = request.source.open()?;
@@ -73,8 +73,8 @@ fn conversion(request: &Request, target: Target) -> Result<Conversion, Error> {
         (Target::Float(_), dtype) => Target::Float(dtype),
         (target, None) => target,
         (_, Some(_)) => {
-            let error = Error::new(ErrorKind::Usage, "--dtype applies only to --to float");
-            return Err(error.with_hint(Some("leave it out, or convert --to float".to_owned())));
+            let error = Error::new(ErrorKind::Usage, "‹dtype› applies only to ‹to› float");
+            return Err(error.with_hint(Some("leave it out, or convert ‹to› float".to_owned())));
         }
     };
     let max_shard_size = request.sinks.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;

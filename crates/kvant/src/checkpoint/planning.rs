@@ -65,7 +65,7 @@ pub fn outline(job: &Job, file: &str) -> Result<Planned, Error> {
 fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> {
     let repeated = job.sinks.formats.iter().enumerate().find(|(at, format)| job.sinks.formats[..*at].contains(format));
     if let Some((_, format)) = repeated {
-        let failure = Error::new(ErrorKind::Usage, format!("--format {} is given twice", format.name()));
+        let failure = Error::new(ErrorKind::Usage, format!("‹format› {} is given twice", format.name()));
         return Err(failure.with_hint(Some("name every format once".to_owned())));
     }
     let (checkpoint, plan) = plan_for_all(job, calibrated)?;
@@ -91,7 +91,7 @@ fn check_graph(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Error> {
 fn plan_for_all(job: &Job, calibrated: bool) -> Result<(Checkpoint, Plan), Error> {
     let exports = job.sinks.checkpoints();
     if exports == [Export::Fake] && (job.sinks.wants_gguf() || job.sinks.wants_graph()) {
-        let failure = Error::new(ErrorKind::Usage, "--format fake has no codes, of which the other formats are made");
+        let failure = Error::new(ErrorKind::Usage, "‹format› fake has no codes, of which the other formats are made");
         return Err(failure.with_hint(Some("write it in a run of its own, or name a format of codes too".to_owned())));
     }
     let file = job.sinks.wants_gguf().then_some(Export::Gguf);
@@ -164,33 +164,33 @@ pub fn settings(job: &Job, export: Option<Export>, also: &[Export]) -> Result<(S
 fn graph_setting(job: &Job) -> Option<&'static str> {
     let (graph, engine) = (&job.recipe.graph, &job.limits.engine);
     let given = [
-        (graph.activation.is_some(), "--activation"),
-        (graph.weight.is_some(), "--weight"),
-        (graph.symmetric.is_some(), "--symmetric"),
-        (graph.per_channel, "--per-channel"),
-        (graph.per_channel_activations, "--per-channel-activations"),
-        (graph.equalize, "--equalize"),
-        (graph.reduce_range, "--reduce-range"),
-        (graph.calibration_method.is_some(), "--calibration-method"),
-        (graph.weight_method.is_some(), "--weight-method"),
-        (graph.percentile.is_some(), "--percentile"),
-        (graph.bias.is_some(), "--bias"),
-        (graph.form.is_some(), "--form"),
-        (graph.layout.is_some(), "--layout"),
-        (graph.boundary.is_some(), "--boundary"),
-        (!graph.op_types.is_empty(), "--op-types"),
-        (!graph.more_op_types.is_empty(), "--more-op-types"),
-        (!graph.exclude_op_types.is_empty(), "--exclude-op-types"),
-        (!graph.nodes.is_empty(), "--nodes"),
-        (!graph.exclude_subgraph.is_empty(), "--exclude-subgraph"),
-        (!graph.enable_pass.is_empty(), "--enable-pass"),
-        (!graph.disable_pass.is_empty(), "--disable-pass"),
-        (job.data.preprocess.is_some(), "--preprocess"),
-        (job.sinks.report.is_some(), "--report"),
-        (job.limits.quality.min_sqnr.is_some(), "--min-sqnr"),
-        (job.sinks.external_data != ExternalData::Auto, "--external-data"),
-        (engine.choice != RuntimeChoice::Auto, "--runtime"),
-        (engine.library.is_some(), "--runtime-library"),
+        (graph.activation.is_some(), "‹activation›"),
+        (graph.weight.is_some(), "‹weight›"),
+        (graph.symmetric.is_some(), "‹symmetric›"),
+        (graph.per_channel, "‹per-channel›"),
+        (graph.per_channel_activations, "‹per-channel-activations›"),
+        (graph.equalize, "‹equalize›"),
+        (graph.reduce_range, "‹reduce-range›"),
+        (graph.calibration_method.is_some(), "‹calibration-method›"),
+        (graph.weight_method.is_some(), "‹weight-method›"),
+        (graph.percentile.is_some(), "‹percentile›"),
+        (graph.bias.is_some(), "‹bias›"),
+        (graph.form.is_some(), "‹op-domain›"),
+        (graph.layout.is_some(), "‹graph-format›"),
+        (graph.boundary.is_some(), "‹io-dtype›"),
+        (!graph.op_types.is_empty(), "‹op-types›"),
+        (!graph.more_op_types.is_empty(), "‹more-op-types›"),
+        (!graph.exclude_op_types.is_empty(), "‹exclude-op-types›"),
+        (!graph.nodes.is_empty(), "‹nodes›"),
+        (!graph.exclude_subgraph.is_empty(), "‹exclude-subgraph›"),
+        (!graph.enable_pass.is_empty(), "‹enable-pass›"),
+        (!graph.disable_pass.is_empty(), "‹disable-pass›"),
+        (job.data.preprocess.is_some(), "‹preprocess›"),
+        (job.sinks.report.is_some(), "‹report›"),
+        (job.limits.quality.min_sqnr.is_some(), "‹min-sqnr›"),
+        (job.sinks.external_data != ExternalData::Auto, "‹external-data›"),
+        (engine.choice != RuntimeChoice::Auto, "‹runtime›"),
+        (engine.library.is_some(), "‹runtime-library›"),
     ];
     crate::first_given(&given)
 }

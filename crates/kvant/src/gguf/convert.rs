@@ -22,7 +22,7 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     let (sinks, limits) = (&request.sinks, &request.limits);
     request.refuse_for_one_file()?;
     request.refuse_weights_only()?;
-    sinks.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Gguf, "--to"))?;
+    sinks.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Gguf, "‹to›"))?;
     let begun = Instant::now();
     let checkpoint = open(&request.source.model)?;
     let accepted = Accepted::requantizing(request.requantize);

@@ -36,24 +36,24 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         return match setting(job) {
             None => Ok(None),
             Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} applies only to GGUF files"))
-                .with_hint(Some("leave it out, or name one of their schemes, e.g. --scheme Q4_K_M".to_owned()))),
+                .with_hint(Some("leave it out, or name one of their schemes, e.g. ‹scheme› Q4_K_M".to_owned()))),
         };
     };
     planning::refuse_graph_settings(job)?;
     if job.sinks.formats.len() > 1 || job.sinks.wants_graph() {
         let mix = recipe.mix();
         let failure =
-            Error::new(ErrorKind::Usage, format!("--scheme {mix} is of GGUF alone, and other formats are asked for"));
+            Error::new(ErrorKind::Usage, format!("‹scheme› {mix} is of GGUF alone, and other formats are asked for"));
         let hint = "use a scheme whose codes all of them hold, e.g. int4:g32, or write the file in a run of its own";
         return Err(failure.with_hint(Some(hint.to_owned())));
     }
     if let (Some(option), false) = (ignored(job), recipe.needs_importance()) {
-        let failure = Error::new(ErrorKind::Usage, format!("{option} has a meaning with --algorithm imatrix only"));
-        return Err(failure.with_hint(Some("add --algorithm imatrix, or leave it out".to_owned())));
+        let failure = Error::new(ErrorKind::Usage, format!("{option} has a meaning with ‹algorithm› imatrix only"));
+        return Err(failure.with_hint(Some("add ‹algorithm› imatrix, or leave it out".to_owned())));
     }
     let Some(path) = &job.recipe.imatrix else { return Ok(Some(recipe)) };
     if recipe.needs_importance() {
-        let failure = Error::new(ErrorKind::Usage, "--imatrix and --algorithm imatrix exclude each other");
+        let failure = Error::new(ErrorKind::Usage, "‹imatrix› and ‹algorithm› imatrix exclude each other");
         return Err(failure.with_hint(Some("read the importance of inputs from a file, or measure it".to_owned())));
     }
     Ok(Some(recipe.with_importance(Arc::new(imatrix::read(path)?))))
@@ -61,12 +61,12 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
 
 /// The first setting that only GGUF files have.
 pub(crate) fn setting(job: &Job) -> Option<&'static str> {
-    first_given(&[(job.recipe.imatrix.is_some(), "--imatrix"), (job.sinks.save_imatrix.is_some(), "--save-imatrix")])
+    first_given(&[(job.recipe.imatrix.is_some(), "‹imatrix›"), (job.sinks.save_imatrix.is_some(), "‹save-imatrix›")])
 }
 
 /// A setting that only a measurement reads.
 fn ignored(job: &Job) -> Option<&'static str> {
-    let given = [(job.sinks.save_imatrix.is_some(), "--save-imatrix"), (!job.data.files.is_empty(), "--calib")];
+    let given = [(job.sinks.save_imatrix.is_some(), "‹save-imatrix›"), (!job.data.files.is_empty(), "‹calib›")];
     first_given(&given)
 }
 
@@ -108,7 +108,7 @@ fn check_data(job: &Job, recipe: &GgufRecipe) -> Result<(), Error> {
         return Ok(());
     }
     let failure = Error::new(ErrorKind::Usage, "imatrix: needs calibration data, and none is given");
-    let hint = "give a text with --calib FILE, or a file of llama.cpp's with --imatrix";
+    let hint = "give a text with ‹calib› FILE, or a file of llama.cpp's with ‹imatrix›";
     Err(failure.with_hint(Some(hint.to_owned())))
 }
 
@@ -116,7 +116,7 @@ fn check_data(job: &Job, recipe: &GgufRecipe) -> Result<(), Error> {
 fn note_data(job: &Job, recipe: &GgufRecipe, reporter: &Reporter<'_>) {
     if lacks_data(job, recipe) {
         reporter
-            .note("the run needs calibration data: a text with --calib FILE, or a file of llama.cpp's with --imatrix");
+            .note("the run needs calibration data: a text with ‹calib› FILE, or a file of llama.cpp's with ‹imatrix›");
     }
 }
 

@@ -24,7 +24,7 @@ pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Gg
         plan.foresee(&checkpoint)?;
     }
     if let Some(output) = &job.sinks.output {
-        check_name(output, OutputKind::Gguf, "--format")?;
+        check_name(output, OutputKind::Gguf, "‹format›")?;
         check_runs([output.as_path()], &job.sinks.settings, job.sinks.commit)?;
         Output::check(&plan, &job.source.model, output, job.sinks.commit.overwrite)?;
     }

@@ -35,7 +35,7 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
     let commit = job.sinks.commit;
     foresee(&plan, &checkpoint, commit)?;
     let target = job.sinks.output.as_deref().ok_or_else(no_file)?;
-    check_name(target, OutputKind::Gguf, "--format")?;
+    check_name(target, OutputKind::Gguf, "‹format›")?;
     check_runs([target], &job.sinks.settings, commit)?;
     Output::check(&plan, &job.source.model, target, commit.overwrite)?;
     tell_of_name(target, reporter);

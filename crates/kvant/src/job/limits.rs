@@ -85,9 +85,9 @@ impl QualityLimits {
     /// The first setting that is given for language models.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let given = [
-            (self.max_kl.is_some(), "--max-kl"),
-            (self.max_perplexity_increase.is_some(), "--max-perplexity-increase"),
-            (self.eval.is_some(), "--eval"),
+            (self.max_kl.is_some(), "‹max-kl›"),
+            (self.max_perplexity_increase.is_some(), "‹max-perplexity-increase›"),
+            (self.eval.is_some(), "‹eval›"),
         ];
         crate::first_given(&given)
     }

@@ -46,7 +46,7 @@ pub fn opened(
 }
 
 fn no_data() -> Error {
-    let hint = "give samples with --data: an .npz with one array for each input, a folder of .npy or images; or `--data random`";
+    let hint = "give samples with ‹data›: an .npz with one array for each input, a folder of .npy or images; or `‹data› random`";
     Error::new(ErrorKind::Usage, "this recipe needs calibration data").with_hint(Some(hint.to_owned()))
 }
 

@@ -27,7 +27,7 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     let (sinks, limits, weights_only) = (&request.sinks, &request.limits, request.weights_only);
     request.refuse_for_one_file()?;
     if request.requantize {
-        let error = Error::new(ErrorKind::Usage, "--requantize does not apply to --to onnx");
+        let error = Error::new(ErrorKind::Usage, "‹requantize› does not apply to ‹to› onnx");
         return Err(error.with_hint(Some("leave it out: codes and values are taken over as they are".to_owned())));
     }
     let begun = Instant::now();

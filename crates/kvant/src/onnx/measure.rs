@@ -244,22 +244,22 @@ impl Measured {
     /// It does not, or nobody knows.
     pub fn require(&self, least: f64) -> Result<(), String> {
         let Self::Done(quality) = self else {
-            return Err(format!("--min-sqnr {least}: the SQNR of the outputs is not known"));
+            return Err(format!("‹min-sqnr› {least}: the SQNR of the outputs is not known"));
         };
         if let Some(problem) = quality.optimized_fails.as_ref().filter(|_| quality.is_useless) {
-            return Err(format!("--min-sqnr {least}: onnxruntime fails to run the result: {problem}"));
+            return Err(format!("‹min-sqnr› {least}: onnxruntime fails to run the result: {problem}"));
         }
         match quality.outputs.iter().find(|output| is_below(output, least)) {
             Some(output) => {
                 let better = output.much_better_db().map(|db| format!(" ({db:.2} dB without graph optimizations)"));
                 Err(format!(
-                    "output `{}` has an SQNR of {:.2} dB{}, and --min-sqnr asks for {least}",
+                    "output `{}` has an SQNR of {:.2} dB{}, and ‹min-sqnr› asks for {least}",
                     output.name,
                     output.sqnr_db,
                     better.unwrap_or_default()
                 ))
             }
-            None if quality.outputs.is_empty() => Err("no output is of floats: --min-sqnr has no SQNR".to_owned()),
+            None if quality.outputs.is_empty() => Err("no output is of floats: ‹min-sqnr› has no SQNR".to_owned()),
             None => Ok(()),
         }
     }

@@ -30,6 +30,6 @@ pub fn refuse_idle_library(engine: &GraphEngine) -> Result<(), Error> {
     if engine.choice != RuntimeChoice::Rten || engine.library.is_none() {
         return Ok(());
     }
-    let error = Error::new(ErrorKind::Usage, "--runtime-library and --runtime rten exclude each other");
+    let error = Error::new(ErrorKind::Usage, "‹runtime-library› and ‹runtime› rten exclude each other");
     Err(error.with_hint(Some("leave one of them out: the library is that of ONNX Runtime".to_owned())))
 }

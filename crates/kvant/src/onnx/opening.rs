@@ -29,7 +29,7 @@ pub enum Opening {
 
 /// The way out where ONNX Runtime crashes over a graph. Measured with 1.31.1 on a vision transformer in float16: of its levels of
 /// optimization the highest alone, which moves convolutions to channels last, does.
-const AFTER_CRASH: &str = "use --no-verify to write it anyway, and open it with fewer optimizations: sessions with graph_optimization_level ORT_ENABLE_EXTENDED, or ORT_DISABLE_ALL, may take it";
+const AFTER_CRASH: &str = "use ‹no-verify› to write it anyway, and open it with fewer optimizations: sessions with graph_optimization_level ORT_ENABLE_EXTENDED, or ORT_DISABLE_ALL, may take it";
 
 impl Opening {
     /// As data; `null` where nobody was asked.
@@ -46,9 +46,9 @@ impl Opening {
 pub fn ask(model: &Path, engine: &GraphEngine) -> Opening {
     let Some(program) = &engine.prober else { return Opening::Unknown };
     let mut command = Command::new(program);
-    command.arg("open-graph").arg(model).arg("--json");
+    command.arg("open-graph").arg(model).arg("‹json›");
     if let Some(library) = &engine.library {
-        command.arg("--runtime-library").arg(library);
+        command.arg("‹runtime-library›").arg(library);
     }
     match command.stdin(Stdio::null()).stderr(Stdio::null()).output() {
         Ok(output) => answer(&output),
@@ -86,7 +86,7 @@ pub fn accept(model: &Path, engine: &GraphEngine, cancel: &CancelToken) -> Resul
     match opening {
         Opening::Refuses { engine, problem, is_crash } => {
             let failure = Error::new(ErrorKind::Invalid, format!("{engine} does not open the result: {problem}"));
-            let hint = if is_crash { AFTER_CRASH } else { "use --no-verify to write it anyway" };
+            let hint = if is_crash { AFTER_CRASH } else { "use ‹no-verify› to write it anyway" };
             Err(failure.with_hint(Some(hint.to_owned())))
         }
         opening => Ok(opening),

@@ -82,7 +82,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
             spill: &spill,
         };
         match commit.no_verify && least.is_none() {
-            true => Measured::Not("--no-verify is given".to_owned()),
+            true => Measured::Not("‹no-verify› is given".to_owned()),
             false => pool.install(|| measure(&subject, reporter))?,
         }
     };
@@ -104,11 +104,11 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
     // Before the graph has its name: a report that cannot be written leaves nothing.
     if let Some(path) = &sinks.report {
         refuse_existing(path, commit.overwrite)?;
-        made.write(path)?;
+        made.write(path, reporter)?;
     }
     if let Some(problem) = refused {
         let message = format!("{problem}: {} is not written", printable(&output.to_string_lossy()));
-        let hint = "try one of the options above, or a lower --min-sqnr";
+        let hint = "try one of the options above, or a lower ‹min-sqnr›";
         let error = Error::new(ErrorKind::Unfit, message).with_hint(Some(hint.to_owned()));
         return Err(error.with_report(JobReport::Graph(Box::new(made))));
     }
@@ -124,8 +124,8 @@ fn check_measurable(job: &Job) -> Result<(), Error> {
     if job.limits.quality.min_sqnr.is_none() || !job.data.files.is_empty() {
         return Ok(());
     }
-    let failure = Error::new(ErrorKind::Usage, "--min-sqnr needs samples to measure the result on");
-    Err(failure.with_hint(Some("give some with --data".to_owned())))
+    let failure = Error::new(ErrorKind::Usage, "‹min-sqnr› needs samples to measure the result on");
+    Err(failure.with_hint(Some("give some with ‹data›".to_owned())))
 }
 
 /// Opens the graph in ONNX Runtime, where that should run it: not with `--runtime rten`, nor where it is known that it does not.
@@ -142,7 +142,7 @@ fn open(job: &Job, staged: &Staged, runs: bool, cancel: &CancelToken) -> Result<
 
 pub(super) fn no_output() -> Error {
     Error::new(ErrorKind::Usage, "no output file is given")
-        .with_hint(Some("give one with -o, e.g. -o model.int8.onnx".to_owned()))
+        .with_hint(Some("give one with ‹output›, e.g. ‹output› model.int8.onnx".to_owned()))
 }
 
 /// Refuses an output that exists, or that is no file to be.
@@ -156,7 +156,7 @@ pub fn check_output(output: &Path, overwrite: bool) -> Result<(), Error> {
         return Err(usage(format!("{shown} is a directory"), "name a file in it"));
     }
     if output.exists() && !output.is_file() {
-        return Err(usage(format!("{shown} is no regular file"), "choose another name with -o"));
+        return Err(usage(format!("{shown} is no regular file"), "choose another name with ‹output›"));
     }
     refuse_existing(output, overwrite)?;
     refuse_stray_data(output)
@@ -247,10 +247,11 @@ impl GraphReport {
     }
 
     /// Writes the object that `--json` prints to a file.
-    fn write(&self, path: &Path) -> Result<(), Error> {
+    fn write(&self, path: &Path, reporter: &Reporter<'_>) -> Result<(), Error> {
         let text = serde_json::to_string_pretty(&versioned("quantize", self.to_json()))
             .map_err(|e| Error::internal(e.to_string()))?;
         let shown = printable(&path.to_string_lossy()).to_string();
-        write_file(path, (text + "\n").as_bytes()).map_err(|e| Error::system(format!("cannot write {shown}: {e}")))
+        write_file(path, (reporter.spelled(&text) + "\n").as_bytes())
+            .map_err(|e| Error::system(format!("cannot write {shown}: {e}")))
     }
 }

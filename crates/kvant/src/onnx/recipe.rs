@@ -31,20 +31,20 @@ pub fn settings(job: &Job) -> Result<Settings, Error> {
 /// Refuses what only checkpoints have, so that no option is silently without effect.
 fn refuse_foreign(job: &Job) -> Result<(), Error> {
     let foreign = [
-        (!job.sinks.formats.is_empty(), "--format"),
-        (!job.source.adapters.is_empty(), "--lora"),
-        (job.recipe.pack_method.is_some(), "--pack-method"),
-        (job.recipe.kv_cache.is_some(), "--kv-cache"),
-        (job.recipe.attention.is_some(), "--attention"),
-        (job.data.seq_len.is_some(), "--seq-len"),
-        (job.data.packing.is_some(), "--packing"),
-        (job.data.column.is_some(), "--column"),
-        (job.data.shuffle, "--shuffle"),
-        (job.sinks.max_shard_size.is_some(), "--max-shard-size"),
-        (job.recipe.no_keep_defaults, "--no-keep-defaults"),
-        (job.recipe.min_kv_scale.is_some(), "--min-kv-scale"),
-        (job.recipe.kv_cache_post_rope, "--kv-cache-post-rope"),
-        (job.recipe.requantize, "--requantize"),
+        (!job.sinks.formats.is_empty(), "‹format›"),
+        (!job.source.adapters.is_empty(), "‹lora›"),
+        (job.recipe.pack_method.is_some(), "‹pack-method›"),
+        (job.recipe.kv_cache.is_some(), "‹kv-cache›"),
+        (job.recipe.attention.is_some(), "‹attention›"),
+        (job.data.seq_len.is_some(), "‹seq-len›"),
+        (job.data.packing.is_some(), "‹packing›"),
+        (job.data.column.is_some(), "‹column›"),
+        (job.data.shuffle, "‹shuffle›"),
+        (job.sinks.max_shard_size.is_some(), "‹max-shard-size›"),
+        (job.recipe.no_keep_defaults, "‹no-keep-defaults›"),
+        (job.recipe.min_kv_scale.is_some(), "‹min-kv-scale›"),
+        (job.recipe.kv_cache_post_rope, "‹kv-cache-post-rope›"),
+        (job.recipe.requantize, "‹requantize›"),
     ];
     match first_given(&foreign).or_else(|| gguf::setting(job)) {
         Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} does not apply to an ONNX graph"))

@@ -59,13 +59,13 @@ pub fn run(analysis: &Sensitivity, reporter: &Reporter<'_>) -> Result<(Outcome, 
 fn refuse_unread(analysis: &Sensitivity) -> Result<(), Error> {
     let (sinks, quality) = (&analysis.job.sinks, &analysis.job.limits.quality);
     let given = [
-        (sinks.report.is_some(), "--report"),
-        (quality.min_sqnr.is_some(), "--min-sqnr"),
-        (sinks.external_data != ExternalData::Auto, "--external-data"),
+        (sinks.report.is_some(), "‹report›"),
+        (quality.min_sqnr.is_some(), "‹min-sqnr›"),
+        (sinks.external_data != ExternalData::Auto, "‹external-data›"),
     ];
     match first_given(&given) {
         Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} has no meaning here: no graph is written"))
-            .with_hint(Some("leave it out; --json prints all that was measured".to_owned()))),
+            .with_hint(Some("leave it out; ‹json› prints all that was measured".to_owned()))),
         None => Ok(()),
     }
 }
@@ -82,7 +82,7 @@ fn check_output(analysis: &Sensitivity, target: Option<&Target>) -> Result<(), E
         return Ok(());
     }
     let failure = Error::new(ErrorKind::Usage, "a recipe is written for a target only");
-    Err(failure.with_hint(Some("name one: --target-sqnr, --target-size or --max-drop".to_owned())))
+    Err(failure.with_hint(Some("name one: ‹target-sqnr›, ‹target-size› or ‹max-drop›".to_owned())))
 }
 
 /// The candidates, those that suit the recipe where none are given.
@@ -98,7 +98,7 @@ fn data(analysis: &Sensitivity, graph: &GraphProto, reporter: &Reporter<'_>) -> 
     let held_out = match &analysis.test {
         Some(path) => Source::Path(path.clone()),
         None => {
-            reporter.note("models are measured on the calibration data; --test names samples that no range comes from");
+            reporter.note("models are measured on the calibration data; ‹test› names samples that no range comes from");
             source
         }
     };

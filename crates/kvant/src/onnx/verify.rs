@@ -110,7 +110,7 @@ pub fn accept(model: &ModelProto, output: &Path) -> Result<bool, Error> {
         return Ok(kvant_onnx::verify::runs(&found));
     }
     let failure = Error::new(ErrorKind::Invalid, failing(&output.display().to_string(), &found));
-    Err(failure.with_hint(Some("use --no-verify to write it anyway".to_owned())))
+    Err(failure.with_hint(Some("use ‹no-verify› to write it anyway".to_owned())))
 }
 
 fn reads_graphs(loader: &Loader) -> bool {

@@ -147,7 +147,7 @@ impl<'a> Outputs<'a> {
     /// # Errors
     /// What is in the way.
     pub fn check(&self, planned: &Planned) -> Result<(), Error> {
-        check_name(&self.output, self.kind, "--format")?;
+        check_name(&self.output, self.kind, "‹format›")?;
         check_runs(self.targets(), &self.job.sinks.settings, self.job.sinks.commit)?;
         let (source, overwrite, plan) =
             (self.job.source.model.as_path(), self.job.sinks.commit.overwrite, &planned.plan);
@@ -182,7 +182,7 @@ impl<'a> Outputs<'a> {
         }
         let message =
             format!("{} was changed since Kvant wrote it, or is not Kvant's", printable(&file.to_string_lossy()));
-        let hint = "move it away, or choose another directory with -o";
+        let hint = "move it away, or choose another directory with ‹output›";
         Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())))
     }
 
@@ -338,7 +338,7 @@ fn make_directory_of(output: &Path) -> Result<(), OutputError> {
 
 /// The error with a word of the checkpoint that is whole and hidden.
 fn with_kept(error: Error, kept: &Path) -> Error {
-    let kept = format!("the same command goes on from {}, which holds the codes and can be removed", kept.display());
+    let kept = format!("the same command resumes from {}, which holds the codes and can be removed", kept.display());
     let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
     error.with_hint(Some(hint))
 }
@@ -353,10 +353,10 @@ fn beside(output: &Path) -> PathBuf {
 
 /// That a job names no directory to write.
 pub fn no_directory() -> Error {
-    Error::new(ErrorKind::Usage, "no output directory is given").with_hint(Some("give one with -o".to_owned()))
+    Error::new(ErrorKind::Usage, "no output directory is given").with_hint(Some("give one with ‹output›".to_owned()))
 }
 
 /// That a job names no file to write.
 pub fn no_file() -> Error {
-    Error::new(ErrorKind::Usage, "no output file is given").with_hint(Some("give one with -o".to_owned()))
+    Error::new(ErrorKind::Usage, "no output file is given").with_hint(Some("give one with ‹output›".to_owned()))
 }

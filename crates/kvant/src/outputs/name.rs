@@ -71,12 +71,12 @@ mod tests {
         use OutputKind::{Directory, Gguf, Graph};
         for (name, kind) in [("out", Directory), ("v1.5", Directory), ("a.GGUF", Gguf), ("a", Gguf), ("a.onnx", Graph)]
         {
-            assert!(check_name(Path::new(name), kind, "--format").is_ok(), "{name}");
+            assert!(check_name(Path::new(name), kind, "‹format›").is_ok(), "{name}");
         }
         for (name, kind) in [("a.gguf", Directory), ("a.ONNX", Directory), ("a.safetensors", Gguf), ("a.gguf", Graph)] {
-            let failure = check_name(Path::new(name), kind, "--format").unwrap_err();
+            let failure = check_name(Path::new(name), kind, "‹format›").unwrap_err();
             assert!(failure.kind == ErrorKind::Usage && failure.message.contains(name), "{}", failure.message);
-            assert!(failure.hint.unwrap().contains("--format "), "{name}");
+            assert!(failure.hint.unwrap().contains("‹format› "), "{name}");
         }
     }
 }

@@ -26,9 +26,9 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.reads_job(job);
     paths.reads("the evaluation text", evaluated);
     paths.writes_model(job.sinks.output.as_deref());
-    paths.writes_file("--report", job.sinks.report.as_deref());
-    paths.writes_file("--save-imatrix", job.sinks.save_imatrix.as_deref());
-    refuse_missing(named(job).chain(evaluated.map(|path| ("--eval", path))))?;
+    paths.writes_file("‹report›", job.sinks.report.as_deref());
+    paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref());
+    refuse_missing(named(job).chain(evaluated.map(|path| ("‹eval›", path))))?;
     paths.check()
 }
 
@@ -52,8 +52,8 @@ pub fn check_sensitivity(analysis: &Sensitivity) -> Result<(), Error> {
     let mut paths = Paths::new(analysis.overwrite, true);
     paths.reads_job(&analysis.job);
     paths.reads("the test data", analysis.test.as_deref());
-    paths.writes_file("-o", analysis.output.as_deref());
-    refuse_missing(named(&analysis.job).chain(analysis.test.iter().map(|path| ("--test", path.as_path()))))?;
+    paths.writes_file("‹output›", analysis.output.as_deref());
+    refuse_missing(named(&analysis.job).chain(analysis.test.iter().map(|path| ("‹test›", path.as_path()))))?;
     paths.check()
 }
 
@@ -71,11 +71,11 @@ pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Pat
 
 /// The files that a job reads besides its source, with the settings that name them.
 fn named(job: &Job) -> impl Iterator<Item = (&'static str, &Path)> {
-    let setting = if job.source.kind() == SourceKind::Graph { "--data" } else { "--calib" };
+    let setting = if job.source.kind() == SourceKind::Graph { "‹data›" } else { "‹calib›" };
     let data = job.data.files.iter().map(move |path| (setting, path.as_path()));
-    let recipes = job.recipe.file.iter().map(|path| ("--recipe", path.as_path()));
-    let adapters = job.source.adapters.iter().map(|path| ("--lora", path.as_path()));
-    data.chain(recipes).chain(adapters).chain(job.recipe.imatrix.iter().map(|path| ("--imatrix", path.as_path())))
+    let recipes = job.recipe.file.iter().map(|path| ("‹recipe›", path.as_path()));
+    let adapters = job.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
+    data.chain(recipes).chain(adapters).chain(job.recipe.imatrix.iter().map(|path| ("‹imatrix›", path.as_path())))
 }
 
 fn is_graph(path: &Path) -> bool {
@@ -91,7 +91,7 @@ pub fn follow(output: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
         behind_links(&path).map_err(|cause| {
             let message = format!("{} is a link that leads nowhere: {cause}", shown(&path));
             Error::new(ErrorKind::Usage, message)
-                .with_hint(Some("remove it, or choose another output with -o".to_owned()))
+                .with_hint(Some("remove it, or choose another output with ‹output›".to_owned()))
         })
     };
     output.map(follow).transpose()
@@ -107,7 +107,7 @@ pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Error> {
         return Ok(());
     }
     let failure = Error::new(ErrorKind::Invalid, format!("{} exists already", shown(path)));
-    Err(failure.with_hint(Some("name another file, or replace it with --overwrite".to_owned())))
+    Err(failure.with_hint(Some("name another file, or replace it with ‹overwrite›".to_owned())))
 }
 
 /// Refuses to replace external data that the graph in their place does not use, or that another graph beside it uses too: only those of
@@ -131,11 +131,13 @@ pub fn refuse_stray_data(graph: &Path) -> Result<(), Error> {
         let other = others.filter(|other| is_graph(other) && real(other) != real(graph)).find(|other| uses(other));
         let Some(other) = other else { return Ok(()) };
         let message = format!("{} cannot be replaced: {} uses it too", shown(&data), shown(&other));
-        return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("choose another name with -o".to_owned())));
+        return Err(
+            Error::new(ErrorKind::Invalid, message).with_hint(Some("choose another name with ‹output›".to_owned()))
+        );
     }
     let message = format!("{} exists, and the graph next to it does not use it", shown(&data));
     Err(Error::new(ErrorKind::Invalid, message)
-        .with_hint(Some(format!("move {} away, or choose another name with -o", shown(&data)))))
+        .with_hint(Some(format!("move {} away, or choose another name with ‹output›", shown(&data)))))
 }
 
 fn shown(path: &Path) -> String {
@@ -209,7 +211,7 @@ impl Paths {
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) || is_graph(path) {
             beside.push(super::record::beside(path));
         }
-        self.written.push(Written { option: "-o", path: path.to_owned(), beside, is_model: true });
+        self.written.push(Written { option: "‹output›", path: path.to_owned(), beside, is_model: true });
     }
 
     fn writes_file(&mut self, option: &'static str, path: Option<&Path>) {
@@ -403,7 +405,7 @@ mod tests {
     use super::*;
 
     fn written(path: &Path) -> Written {
-        Written { option: "--report", path: path.to_owned(), beside: Vec::new(), is_model: false }
+        Written { option: "‹report›", path: path.to_owned(), beside: Vec::new(), is_model: false }
     }
 
     #[test]

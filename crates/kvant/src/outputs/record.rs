@@ -32,7 +32,7 @@ pub fn check(output: &Path, overwrite: bool) -> Result<(), Error> {
     }
     let message = format!("{} exists and is not a record of calibration", printable(&path.to_string_lossy()));
     Err(Error::new(ErrorKind::Invalid, message)
-        .with_hint(Some("move it away, or choose another name with -o".to_owned())))
+        .with_hint(Some("move it away, or choose another name with ‹output›".to_owned())))
 }
 
 fn is_record(path: &Path) -> bool {

@@ -81,7 +81,7 @@ impl FromStr for Algorithms {
     type Err = RecipeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Algorithms::of_list("--algorithm", &[text])
+        Algorithms::of_list("‹algorithm›", &[text])
     }
 }
 
@@ -167,11 +167,11 @@ mod tests {
         let message = |text: &str| error(text).to_string();
         assert_eq!(
             message("gptq,qronos"),
-            "--algorithm: `gptq` and `qronos` both choose codes, which can be done once"
+            "‹algorithm›: `gptq` and `qronos` both choose codes, which can be done once"
         );
         assert!(message("gptq,awq").ends_with("`awq` changes weights, which `gptq` before it has rounded already"));
         assert_eq!(error("gptq,awq").hint(), "give `awq` first: awq,gptq");
         assert!(message("rtn,awq").contains("`rtn` before it"));
-        assert_eq!(message("awq,awq:clip=off"), "--algorithm: `awq` is given twice");
+        assert_eq!(message("awq,awq:clip=off"), "‹algorithm›: `awq` is given twice");
     }
 }

@@ -128,7 +128,7 @@ impl Algorithm {
     fn options_hint(&self) -> String {
         let names: Vec<&str> = self.options().map(|(row, _)| row.name).collect();
         match names.is_empty() {
-            true => "it has none".to_owned(),
+            true => "it has no options".to_owned(),
             false => format!("it has {}: write them as in {}:{}=...", names.join(", "), self.name(), names[0]),
         }
     }
@@ -195,7 +195,7 @@ fn unknown(place: &str, name: &str) -> RecipeError {
         return RecipeError::unsupported(place, reason, LIST);
     }
     if name.eq_ignore_ascii_case(IMATRIX) {
-        let hint = "ask for a GGUF file: --format gguf, or a scheme such as Q4_K_M";
+        let hint = "ask for a GGUF file: ‹format› gguf, or a scheme such as Q4_K_M";
         return RecipeError::invalid(
             place,
             format!("the algorithm {} is of GGUF files alone", quoted(name)),
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     fn find(text: &str) -> Result<Algorithm, RecipeError> {
-        Algorithm::find("--algorithm", text)
+        Algorithm::find("‹algorithm›", text)
     }
 
     #[test]
@@ -234,20 +234,20 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let message = |text: &str| find(text).unwrap_err().to_string();
-        assert_eq!(message("gptp"), "--algorithm: unknown algorithm `gptp`");
+        assert_eq!(message("gptp"), "‹algorithm›: unknown algorithm `gptp`");
         assert!(find("gptp").unwrap_err().hint().starts_with("did you mean `gptq`?"));
         assert!(find("").unwrap_err().hint().starts_with("`kvant list"));
-        assert_eq!(message("gptq:clip=on"), "--algorithm: `gptq` has no option `clip`");
+        assert_eq!(message("gptq:clip=on"), "‹algorithm›: `gptq` has no option `clip`");
         assert_eq!(
             find("gptq:clip=on").unwrap_err().hint(),
             "it has damping, order, groups, block: write them as in gptq:damping=..."
         );
         assert_eq!(find("rtn:order=stored").unwrap_err().hint(), "it has none");
-        assert_eq!(message("gptq:damping=2"), "--algorithm: `2` is no value of `gptq:damping`");
-        assert_eq!(message("gptq:damping"), "--algorithm: `gptq:damping` has no value");
-        assert_eq!(message(""), "--algorithm: an algorithm without a name");
+        assert_eq!(message("gptq:damping=2"), "‹algorithm›: `2` is no value of `gptq:damping`");
+        assert_eq!(message("gptq:damping"), "‹algorithm›: `gptq:damping` has no value");
+        assert_eq!(message(""), "‹algorithm›: an algorithm without a name");
         assert!(message("gptq:order=stored:order=stored").contains("twice"));
-        assert_eq!(message("gptq:groups=dynamic"), "--algorithm: `dynamic` is no value of `gptq:groups`");
+        assert_eq!(message("gptq:groups=dynamic"), "‹algorithm›: `dynamic` is no value of `gptq:groups`");
         assert!(message(&"z".repeat(100_000)).len() < 250);
     }
 

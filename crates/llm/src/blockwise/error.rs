@@ -59,12 +59,12 @@ impl BlockwiseError {
             // An excluded layer runs all the same, and later layers read what it puts out.
             BlockwiseError::Engine(EngineError::Weight { .. }) => Some(
                 "download the file again, or make it again from the original model; without an algorithm the layer can be left \
-                 as it is with --exclude"
+                 as it is with ‹exclude›"
                     .to_owned(),
             ),
             BlockwiseError::Engine(error) => error.hint(),
             BlockwiseError::NotFinite { precision: Precision::Bf16, .. } => {
-                Some("activations may overflow in this precision: calibrate with --precision f32".to_owned())
+                Some("activations may overflow in this precision: calibrate with ‹precision› f32".to_owned())
             }
             BlockwiseError::NotFinite { .. } => Some(
                 "a weight of this block or of one before it is damaged: `kvant verify` finds those that hold NaN or infinity, \
@@ -72,7 +72,7 @@ impl BlockwiseError {
                     .to_owned(),
             ),
             BlockwiseError::Unfinished { .. } => {
-                Some("layers that share a scale must be in one block: --exclude them".to_owned())
+                Some("layers that share a scale must be in one block: ‹exclude› them".to_owned())
             }
             BlockwiseError::Streams { .. } => {
                 Some("they lie beside the output: free some space there, or calibrate with less data".to_owned())

@@ -39,7 +39,7 @@ impl ObserveError {
     pub fn hint(&self) -> Option<String> {
         match self {
             ObserveError::Forward(error) => error.hint(),
-            ObserveError::Head(head) => Some(format!("leave its output alone: --override '{head}=SCHEME'")),
+            ObserveError::Head(head) => Some(format!("leave its output alone: ‹override› '{head}=SCHEME'")),
             ObserveError::Cancelled => None,
         }
     }

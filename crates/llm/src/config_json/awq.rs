@@ -18,7 +18,7 @@ pub fn quantization_config(layers: &[(&str, LayerScheme)], exclude: &[&str]) -> 
     if let Some((name, other)) = groupings.iter().find(|(_, grouping)| grouping.size != first.size) {
         let reason =
             format!("AWQ has one group size: `{name}` has {}, others {}", other.size_text(), first.size_text());
-        return Err(CannotHold::new(reason, "use one scheme for all layers, or --format gptq"));
+        return Err(CannotHold::new(reason, "use one scheme for all layers, or ‹format› gptq"));
     }
     Ok(json!({
         "bits": 4,

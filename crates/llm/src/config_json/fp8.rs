@@ -14,7 +14,7 @@ pub fn quantization_config(layers: &[(&str, LayerScheme)], exclude: &[&str]) -> 
     };
     if let Some((name, other)) = layers.iter().find(|(_, scheme)| scheme != first) {
         let reason = format!("fp8's layout has one scheme: `{name}` is `{other}`, others `{first}`");
-        return Err(CannotHold::new(reason, "use one scheme for all layers, or --format compressed-tensors"));
+        return Err(CannotHold::new(reason, "use one scheme for all layers, or ‹format› compressed-tensors"));
     }
     let block = match first.weight.granularity() {
         Some(Granularity::Block { rows, columns }) => Some([rows.get(), columns.get()]),
@@ -34,7 +34,7 @@ pub fn quantization_config(layers: &[(&str, LayerScheme)], exclude: &[&str]) -> 
 /// block is wide.
 fn activation_scheme(scheme: &LayerScheme, block: Option<[u32; 2]>) -> Result<&'static str, CannotHold> {
     let refuse = |reason: String| {
-        let hint = "use FP8_BLOCK, or FP8 (e4m3:tensor with static inputs); --format compressed-tensors holds others";
+        let hint = "use FP8_BLOCK, or FP8 (e4m3:tensor with static inputs); ‹format› compressed-tensors holds others";
         Err(CannotHold::new(reason, hint))
     };
     let Some(input) = scheme.input else {

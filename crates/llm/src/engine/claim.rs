@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     fn options(samples: &str) -> Options {
-        [("--num-samples".to_owned(), samples.to_owned())].into()
+        [("‹num-samples›".to_owned(), samples.to_owned())].into()
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         Claim::check(&target, &Options::new()).unwrap();
         for refused in [Claim::check(&target, &options("63")), Claim::take(&target, &options("63")).map(drop)] {
             let told = refused.unwrap_err().to_string();
-            assert!(told.contains("--num-samples 64, now --num-samples 63"), "{told}");
+            assert!(told.contains("‹num-samples› 64, now ‹num-samples› 63"), "{told}");
         }
         Claim::discard(&target, false).unwrap();
         assert_eq!(fs::read_dir(dir.path().join("new")).unwrap().count(), 0);

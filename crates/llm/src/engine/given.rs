@@ -133,14 +133,14 @@ mod tests {
             fs::write(one.join(name), name).unwrap();
         }
         let then =
-            given_in(&options(&[("the source", "model"), ("--calib", "a.txt,hub"), ("--data", "b,c.txt")]), &one);
+            given_in(&options(&[("the source", "model"), ("‹calib›", "a.txt,hub"), ("‹data›", "b,c.txt")]), &one);
         let differing = |all: &[(&str, &str)]| -> Vec<String> {
             differing_in(&then, &options(all), &other).into_iter().map(|option| option.name).collect()
         };
-        let (source, data) = (("the source", "../one/model"), ("--data", "../one/b,c.txt"));
-        assert_eq!(differing(&[source, ("--calib", "../one/a.txt,hub"), data]), Vec::<String>::new());
-        assert_eq!(differing(&[source, ("--calib", "../one/a.txt,other"), data]), ["--calib"]);
-        assert_eq!(differing(&[source, ("--calib", "../one/b.txt,hub"), ("--seed", "1"), data]), ["--calib", "--seed"]);
+        let (source, data) = (("the source", "../one/model"), ("‹data›", "../one/b,c.txt"));
+        assert_eq!(differing(&[source, ("‹calib›", "../one/a.txt,hub"), data]), Vec::<String>::new());
+        assert_eq!(differing(&[source, ("‹calib›", "../one/a.txt,other"), data]), ["‹calib›"]);
+        assert_eq!(differing(&[source, ("‹calib›", "../one/b.txt,hub"), ("‹seed›", "1"), data]), ["‹calib›", "‹seed›"]);
         assert_eq!(differing(&[]), Vec::<String>::new());
     }
 
@@ -153,7 +153,7 @@ mod tests {
         write("a.txt", "a");
         write("recipe.toml", "");
         let given =
-            options(&[("the source", "model"), ("--calib", "a.txt,hub"), ("--recipe", "recipe.toml"), ("--seed", "1")]);
+            options(&[("the source", "model"), ("‹calib›", "a.txt,hub"), ("‹recipe›", "recipe.toml"), ("‹seed›", "1")]);
         let then = given_in(&given, dir.path());
         assert_eq!(then.inputs.len(), 3);
         // What is made of a model may be made beside it.
@@ -161,10 +161,10 @@ mod tests {
         assert_eq!(changed(&then), Vec::<String>::new());
         write("a.txt", "other");
         write("model/config.json", "{ }");
-        assert_eq!(changed(&then), ["--calib a.txt", "the source model"]);
+        assert_eq!(changed(&then), ["‹calib› a.txt", "the source model"]);
         let earlier = Given { version: "0.0.1".to_owned(), ..then };
         assert!(changed(&earlier)[2].starts_with("Kvant (0.0.1 then, "), "{:?}", changed(&earlier));
         fs::remove_file(dir.path().join("recipe.toml")).unwrap();
-        assert!(changed(&earlier).contains(&"--recipe recipe.toml".to_owned()));
+        assert!(changed(&earlier).contains(&"‹recipe› recipe.toml".to_owned()));
     }
 }

@@ -225,7 +225,7 @@ impl Engine<'_> {
             false => format!("`{}` does not hold the largest of its values", layer.scheme.weight),
         };
         let way_out =
-            format!("choose a scheme of a wider type, or leave the layer as it is with --exclude '{}'", layer.name);
+            format!("choose a scheme of a wider type, or leave the layer as it is with ‹exclude› '{}'", layer.name);
         Err(EngineError::TooLarge { tensor, file, reason, way_out })
     }
 
@@ -319,14 +319,14 @@ impl Engine<'_> {
         let wider = match self.plan.export {
             _ if !is_half => None,
             Export::Awq | Export::Gptq | Export::GptqV2 => {
-                Some("store scales in a wider type, with --format quark or compressed-tensors".to_owned())
+                Some("store scales in a wider type, with ‹format› quark or compressed-tensors".to_owned())
             }
             _ => Some("choose a scheme whose scales have a wider type, without `:f16`".to_owned()),
         };
         let excluded = (!self.plan.recipe.is_conversion()).then(|| {
             format!(
                 "leave the layer as it is, and with it those that loaders fuse with it (q, k and v; gate and up): \
-                 --exclude '{}'",
+                 ‹exclude› '{}'",
                 layer.name
             )
         });

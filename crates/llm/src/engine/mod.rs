@@ -114,7 +114,7 @@ pub enum EngineError {
         errors: usize,
     },
     /// The output would not pass verification: headers and config.json tell before anything is made (*invalid*).
-    #[error("what is made of this model would not pass verification: {place}: {reason}{}", more(*errors))]
+    #[error("the result would not pass verification: {place}: {reason}{}", more(*errors))]
     Foreseen {
         /// Where the first error would be.
         place: String,
@@ -165,7 +165,7 @@ impl EngineError {
                 Some("download the file again, or make it again from the original model".to_owned())
             }
             EngineError::Weight { excludable: Some(layer), .. } => Some(format!(
-                "download the file again, or make it again from the original model; --exclude '{layer}' with --no-verify keeps \
+                "download the file again, or make it again from the original model; ‹exclude› '{layer}' with ‹no-verify› keeps \
                  the layer as it is, NaN included (exclude the layers that loaders fuse with it too: q, k and v; gate and up)"
             )),
             EngineError::SourceChanged(_) | EngineError::Vanished(_) => {
@@ -174,15 +174,15 @@ impl EngineError {
             EngineError::TooLarge { way_out, .. } => Some(way_out.clone()),
             EngineError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             EngineError::Unfit { output, .. } => Some(format!(
-                "`kvant verify {}` tells all; use --no-verify to keep the output anyway",
+                "`kvant verify {}` lists all findings; use ‹no-verify› to keep the output anyway",
                 output.display()
             )),
             EngineError::Foreseen { way_out, .. } => {
                 let way_out = way_out.iter().map(String::as_str);
-                let ways: Vec<&str> = way_out.chain(["use --no-verify to continue anyway"]).collect();
+                let ways: Vec<&str> = way_out.chain(["use ‹no-verify› to continue anyway"]).collect();
                 Some(ways.join("; "))
             }
-            EngineError::Threads(_) => Some("ask for fewer with --threads".to_owned()),
+            EngineError::Threads(_) => Some("ask for fewer with ‹threads›".to_owned()),
             EngineError::Cancelled => None,
         }
     }
@@ -426,7 +426,7 @@ mod tests {
             EngineError::Weight { tensor, excludable, file, reason }
         };
         let hint = |excludable| error(excludable).hint().unwrap_or_default();
-        assert!(hint(Some("model.layers.0".to_owned())).contains("--exclude 'model.layers.0'"));
-        assert!(!hint(None).contains("--exclude") && hint(None).contains("download"));
+        assert!(hint(Some("model.layers.0".to_owned())).contains("‹exclude› 'model.layers.0'"));
+        assert!(!hint(None).contains("‹exclude›") && hint(None).contains("download"));
     }
 }

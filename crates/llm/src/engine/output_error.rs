@@ -147,26 +147,26 @@ impl OutputError {
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         match self {
-            OutputError::Exists(_) => Some("choose another output with -o, or replace it with --overwrite".to_owned()),
+            OutputError::Exists(_) => Some("choose another output with ‹output›, or replace it with ‹overwrite›".to_owned()),
             OutputError::NotReplaceable { .. } => Some(
-                "--overwrite removes only unmodified files that Kvant wrote: move the others away, or choose another \
-                 output with -o"
+                "‹overwrite› removes only unmodified files that Kvant wrote: move the others away, or choose another \
+                 output with ‹output›"
                     .to_owned(),
             ),
-            OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another output with -o".to_owned()),
+            OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another output with ‹output›".to_owned()),
             OutputError::Busy { .. } => Some("wait for it, or stop it".to_owned()),
             OutputError::OtherRun { .. } => Some(
-                "restore what has changed to resume, use --restart to discard the unfinished run, or choose another output with -o"
+                "restore what has changed to resume, use ‹restart› to discard the unfinished run, or choose another output with ‹output›"
                     .to_owned(),
             ),
             OutputError::OtherOptions { .. } => Some(
-                "repeat the original options to resume, use --restart to discard the unfinished run, or choose another \
-                 output with -o"
+                "repeat the original options to resume, use ‹restart› to discard the unfinished run, or choose another \
+                 output with ‹output›"
                     .to_owned(),
             ),
             OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
             OutputError::NoRoom { activations: 1.., .. } => Some(
-                "free some space, choose a directory on another disk, or take less data with --num-samples or --seq-len"
+                "free some space, choose a directory on another disk, or take less data with ‹num-samples› or ‹seq-len›"
                     .to_owned(),
             ),
             OutputError::NoRoom { .. } => Some("free some space, or choose a directory on another disk".to_owned()),

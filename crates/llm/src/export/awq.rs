@@ -29,15 +29,15 @@ pub(super) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
 fn check(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<(), CannotHold> {
     if scheme.format.bits() != 4 {
         let reason = format!("AWQ has codes of 4 bits, not of {}", scheme.format.bits());
-        return Err(CannotHold::new(reason, "use uint4 (`uint4:g128:zp`), or --format gptq or compressed-tensors"));
+        return Err(CannotHold::new(reason, "use uint4 (`uint4:g128:zp`), or ‹format› gptq or compressed-tensors"));
     }
     if layer.ordered {
         let reason = "AWQ has no list of groups, and these channels are not grouped as they stand";
-        return Err(CannotHold::new(reason, "use --format gptq or compressed-tensors"));
+        return Err(CannotHold::new(reason, "use ‹format› gptq or compressed-tensors"));
     }
     if !layer.rows.is_multiple_of(WORD) {
         let reason = format!("AWQ packs 8 output channels to a word, and it has {}", layer.rows);
-        return Err(CannotHold::new(reason, "use --format compressed-tensors, or keep the layer with --exclude"));
+        return Err(CannotHold::new(reason, "use ‹format› compressed-tensors, or keep the layer with ‹exclude›"));
     }
     Ok(())
 }

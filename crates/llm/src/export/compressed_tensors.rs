@@ -26,7 +26,7 @@ pub(crate) fn parts_as(format: Format, layer: &LayerSpec<'_>) -> Result<Vec<Part
         (Format::IntQuantized | Format::NaiveQuantized, TensorScheme::Int(scheme)) => plain_int_parts(layer, scheme),
         (_, TensorScheme::Float(scheme)) => float_parts(layer, scheme),
         (_, scheme) => {
-            Err(CannotHold::new(format!("compressed-tensors has no `{scheme}`"), "use --format quark or fake"))
+            Err(CannotHold::new(format!("compressed-tensors has no `{scheme}`"), "use ‹format› quark or fake"))
         }
     }
 }

@@ -8,7 +8,7 @@ use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::{FloatScale, FloatScheme, Granularity, ScaleType, TensorScheme};
 
 const HINT: &str =
-    "use FP8_BLOCK, or FP8 (e4m3:tensor with inputs e4m3:tensor); --format compressed-tensors holds others";
+    "use FP8_BLOCK, or FP8 (e4m3:tensor with inputs e4m3:tensor); ‹format› compressed-tensors holds others";
 
 /// `weight` `[out, in]`; `weight_scale` `[]`, or `weight_scale_inv` `[ceil(out / rows), ceil(in / columns)]`. Despite its name the
 /// latter multiplies codes.

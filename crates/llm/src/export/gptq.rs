@@ -36,18 +36,18 @@ pub(super) fn parts(version: Version, layer: &LayerSpec<'_>) -> Result<Vec<Part>
 fn check(version: Version, layer: &LayerSpec<'_>, bits: u32) -> Result<(), CannotHold> {
     if !matches!(bits, 2 | 3 | 4 | 8) {
         let reason = format!("GPTQ has codes of 2, 3, 4 or 8 bits, not of {bits}");
-        return Err(CannotHold::new(reason, "use another width, or --format compressed-tensors"));
+        return Err(CannotHold::new(reason, "use another width, or ‹format› compressed-tensors"));
     }
     if (version, bits) == (Version::One, 3) {
         let reason = "readers of GPTQ's first version do not agree on zero points of 3 bits";
-        return Err(CannotHold::new(reason, "use --format gptq_v2"));
+        return Err(CannotHold::new(reason, "use ‹format› gptq_v2"));
     }
     let odd = [("output", layer.rows), ("input", layer.columns)];
     match odd.into_iter().find(|(_, length)| !(length * bits as usize).is_multiple_of(32)) {
         None => Ok(()),
         Some((axis, length)) => Err(CannotHold::new(
             format!("GPTQ fills whole words, which {length} {axis} channels of {bits} bits do not"),
-            "use --format compressed-tensors, or keep the layer with --exclude",
+            "use ‹format› compressed-tensors, or keep the layer with ‹exclude›",
         )),
     }
 }

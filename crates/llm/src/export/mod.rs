@@ -109,7 +109,7 @@ pub const EXPORTS: &[ExportRow] = &[
     ExportRow {
         name: "mxfp4",
         export: Export::Mxfp4,
-        about: "MXFP4 experts as gpt-oss is published; all else stays",
+        about: "MXFP4 experts as gpt-oss is published; other tensors are kept",
         scale: None,
     },
     ExportRow {
@@ -175,7 +175,7 @@ impl Export {
     pub fn parts(self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
         let weight = layer.scheme.weight;
         if weight.is_for_evaluation_only() && !matches!(self, Export::Fake | Export::Gguf) {
-            return Err(CannotHold::new(format!("`{weight}` is {EVALUATION_ONLY}"), "use --format fake"));
+            return Err(CannotHold::new(format!("`{weight}` is {EVALUATION_ONLY}"), "use ‹format› fake"));
         }
         match self {
             Export::Quark => quark::parts(layer),
@@ -286,7 +286,7 @@ impl CannotHold {
     pub(crate) fn gguf() -> CannotHold {
         CannotHold::new(
             "GGUF has its own types",
-            "name one of them, e.g. --scheme Q4_K_M (`kvant list schemes`), or give --format gguf at the command line for codes that \
+            "name one of them, e.g. ‹scheme› Q4_K_M (`kvant list schemes`), or give ‹format› gguf at the command line for codes that \
              its blocks hold",
         )
     }
@@ -313,7 +313,7 @@ impl<'a> LayerSpec<'a> {
     fn grouped_int(&self, whom: &str, what: &str) -> Result<IntScheme, CannotHold> {
         if self.scheme.input.is_some() || self.scheme.output.is_some() {
             let reason = format!("{whom} quantizes weights alone, not `{}`", self.scheme);
-            return Err(CannotHold::new(reason, "leave activations out with --weights-only"));
+            return Err(CannotHold::new(reason, "leave activations out with ‹weights-only›"));
         }
         let refuse = |hint: &str| CannotHold::new(format!("{whom} has no `{}`", self.scheme.weight), hint);
         let TensorScheme::Int(int) = self.scheme.weight else { return Err(refuse(&format!("use {what}"))) };

@@ -14,7 +14,7 @@ const BLOCK: usize = 32;
 pub(super) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
     let Some(fused) = layer.fused else {
         let reason = "gpt-oss's layout holds experts that are one tensor, and nothing else";
-        return Err(CannotHold::new(reason, "use --format quark or compressed-tensors"));
+        return Err(CannotHold::new(reason, "use ‹format› quark or compressed-tensors"));
     };
     if !is_mxfp4(layer) {
         let reason = format!("gpt-oss's layout has no `{}`", layer.scheme);

@@ -8,7 +8,7 @@ use kvant_numeric::format::{Int, MiniFloat};
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, ScaleType, TensorScheme, ZeroPoint};
 
-const FAKE_HINT: &str = "export it as floats with --format fake";
+const FAKE_HINT: &str = "export it as floats with ‹format› fake";
 
 pub(super) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
     match layer.scheme.weight {
@@ -86,7 +86,7 @@ fn check_packing(layer: &LayerSpec<'_>, scheme: IntScheme, packing: Packing) -> 
     odd.map_or(Ok(()), |(axis, length)| {
         Err(CannotHold::new(
             format!("Quark's layout packs {unit} codes at a time, and it has {length} {axis} channels"),
-            "use --format compressed-tensors, or keep the layer with --exclude",
+            "use ‹format› compressed-tensors, or keep the layer with ‹exclude›",
         ))
     })
 }
@@ -125,7 +125,7 @@ fn scale_shape(layer: &LayerSpec<'_>, granularity: Granularity) -> Result<Vec<us
 fn zero_points(layer: &LayerSpec<'_>, suffix: &str, scheme: IntScheme, packing: Packing) -> Result<Part, CannotHold> {
     if scheme.zero_point == ZeroPoint::Float {
         let reason = "Quark's layout truncates zero points to integers";
-        return Err(CannotHold::new(reason, "use integer zero points (`:zp`), or --format fake"));
+        return Err(CannotHold::new(reason, "use integer zero points (`:zp`), or ‹format› fake"));
     }
     // A scalar is not packed.
     let scalar = scheme.granularity == Granularity::Tensor && packing != Packing::Bytes;
@@ -200,13 +200,13 @@ fn float_scale_shape(layer: &LayerSpec<'_>, scheme: FloatScheme) -> Result<Vec<u
         Granularity::Channel(Axis::Rows) => Ok(vec![layer.rows]),
         Granularity::Block { rows, columns } if !divides(layer, rows.get() as usize, columns.get() as usize) => refuse(
             "fp8 blocks that do not divide the layer",
-            "use --format compressed-tensors, or keep the layer with --exclude",
+            "use ‹format› compressed-tensors, or keep the layer with ‹exclude›",
         ),
         Granularity::Block { rows, columns } => {
             Ok(vec![layer.rows.div_ceil(rows.get() as usize), layer.columns.div_ceil(columns.get() as usize)])
         }
         Granularity::Group { .. } => {
-            refuse("fp8 in groups", "use --format compressed-tensors for MXFP8, or --format fake")
+            refuse("fp8 in groups", "use ‹format› compressed-tensors for MXFP8, or ‹format› fake")
         }
         Granularity::Channel(Axis::Columns) => refuse("fp8 with a scale an input channel", "use e4m3:channel"),
     }

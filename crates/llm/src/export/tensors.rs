@@ -7,7 +7,7 @@ use kvant_container::Dtype;
 use kvant_numeric::format::{Int, MiniFloat};
 use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme, ZeroPoint};
 
-const FAKE_HINT: &str = "write floats with --format fake";
+const FAKE_HINT: &str = "write floats with ‹format› fake";
 
 pub(super) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
     match layer.scheme.weight {

@@ -119,13 +119,13 @@ impl ForwardError {
             }
             ForwardError::NoConfig => "put the model's config.json next to its weights",
             ForwardError::Missing { .. } | ForwardError::Shape { .. } => {
-                "config.json and the tensors are not of the same model; `kvant inspect --all` lists what is there"
+                "config.json and the tensors are not of the same model; `kvant inspect ‹all›` lists what is there"
             }
             ForwardError::NotFinite { .. } => "download the file again, or make it again from the original model",
             ForwardError::Token { .. } => "the tokenizer is not that of the model",
-            ForwardError::TooLong { .. } => "use shorter sequences, e.g. with --seq-len",
+            ForwardError::TooLong { .. } => "use shorter sequences, e.g. with ‹seq-len›",
             ForwardError::Spill(_) => {
-                "make room in the system's folder for temporary files, or allow more memory with --max-memory"
+                "make room in the system's folder for temporary files, or allow more memory with ‹max-memory›"
             }
             ForwardError::Activation { cause, .. } => cause.hint(),
             ForwardError::File(error) => return error.hint(),

@@ -101,7 +101,7 @@ pub(super) fn anew(
         _ => TensorType::Q8_0,
     };
     let kind = fitting(wanted, columns);
-    Ok(Fit { kind, carried: None, loss: Some(format!("it is quantized anew, to {kind}")) })
+    Ok(Fit { kind, carried: None, loss: Some(format!("it is requantized to {kind}")) })
 }
 
 /// What is lost in words, and the largest relative error.

@@ -82,7 +82,7 @@ impl GgufRecipe {
         let mix = scheme.map(|text| text.parse::<Mix>());
         let is_asked = match line.format.or(file.format) {
             Some(format) => format == Export::Gguf,
-            None => matches!((&mix, scheme), (Some(Ok(_)), Some(text)) if NamedScheme::find("--scheme", text).is_err()),
+            None => matches!((&mix, scheme), (Some(Ok(_)), Some(text)) if NamedScheme::find("‹scheme›", text).is_err()),
         };
         if !is_asked {
             return Ok(None);
@@ -90,17 +90,19 @@ impl GgufRecipe {
         let mix = match mix {
             Some(Ok(mix)) => mix,
             // Codes of a scheme are made in a checkpoint, which becomes a file.
-            Some(Err(_)) if scheme.is_some_and(|text| NamedScheme::find("--scheme", text).is_ok()) => return Ok(None),
+            Some(Err(_)) if scheme.is_some_and(|text| NamedScheme::find("‹scheme›", text).is_ok()) => {
+                return Ok(None);
+            }
             Some(Err(error)) if error.0.contains([':', '+', '/']) => {
-                return Err(NamedScheme::find("--scheme", &error.0).err().unwrap_or_else(|| unknown(&error.0)));
+                return Err(NamedScheme::find("‹scheme›", &error.0).err().unwrap_or_else(|| unknown(&error.0)));
             }
             Some(Err(error)) => return Err(unknown(&error.0)),
-            None => return Err(RecipeError::invalid("--scheme", "no scheme is given", hint())),
+            None => return Err(RecipeError::invalid("‹scheme›", "no scheme is given", hint())),
         };
         refuse_others(line)?;
         refuse_others(file)?;
         let mut rules = rules(file, "override")?;
-        rules.extend(self::rules(line, "--override")?);
+        rules.extend(self::rules(line, "‹override›")?);
         let weighing = if asks_for_imatrix(line, file)? { Weighing::Asked } else { Weighing::Uniform };
         let requantizes = line.requantize.or(file.requantize).unwrap_or(false);
         Ok(Some(GgufRecipe { mix, rules, weighing, requantizes }))
@@ -183,7 +185,7 @@ impl Serialize for GgufRecipe {
 }
 
 fn unknown(scheme: &str) -> RecipeError {
-    RecipeError::invalid("--scheme", format!("{} is no type of GGUF", quoted(scheme)), hint())
+    RecipeError::invalid("‹scheme›", format!("{} is no type of GGUF", quoted(scheme)), hint())
 }
 
 fn hint() -> String {
@@ -194,18 +196,18 @@ fn hint() -> String {
 /// Settings that ask for what a GGUF file does not hold.
 fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
     let given = [
-        (settings.kv_cache.is_some(), "--kv-cache", "llama.cpp quantizes the cache when it runs"),
+        (settings.kv_cache.is_some(), "‹kv-cache›", "llama.cpp quantizes the cache when it runs"),
         (
             settings.queries.is_some() || settings.probabilities.is_some(),
-            "--attention",
+            "‹attention›",
             "llama.cpp computes it in floats",
         ),
-        (settings.pack_method.is_some(), "--pack-method", "the layout of blocks is fixed"),
-        (settings.max_shard_size.is_some(), "--max-shard-size", "it is written as one file"),
-        (settings.weights_only.is_some(), "--weights-only", "weights are all that is quantized"),
-        (settings.keep_defaults.is_some(), "--no-keep-defaults", "its mixes say what every tensor becomes"),
-        (settings.min_kv_scale.is_some(), "--min-kv-scale", "llama.cpp quantizes the cache when it runs"),
-        (settings.kv_cache_post_rope.is_some(), "--kv-cache-post-rope", "llama.cpp quantizes the cache when it runs"),
+        (settings.pack_method.is_some(), "‹pack-method›", "the layout of blocks is fixed"),
+        (settings.max_shard_size.is_some(), "‹max-shard-size›", "it is written as one file"),
+        (settings.weights_only.is_some(), "‹weights-only›", "weights are all that is quantized"),
+        (settings.keep_defaults.is_some(), "‹no-keep-defaults›", "its mixes say what every tensor becomes"),
+        (settings.min_kv_scale.is_some(), "‹min-kv-scale›", "llama.cpp quantizes the cache when it runs"),
+        (settings.kv_cache_post_rope.is_some(), "‹kv-cache-post-rope›", "llama.cpp quantizes the cache when it runs"),
     ];
     match given.into_iter().find(|(given, ..)| *given) {
         Some((_, option, reason)) => {
@@ -255,8 +257,8 @@ fn asks_for_imatrix(line: &Settings, file: &Settings) -> Result<bool, RecipeErro
         list => {
             let reason = format!("{} does not make blocks of GGUF", quoted(&list.join(",")));
             let hint =
-                "use --algorithm imatrix, or a scheme whose codes become blocks: --scheme int4:g32 --format gguf";
-            Err(RecipeError::unsupported("--algorithm", reason, hint))
+                "use ‹algorithm› imatrix, or a scheme whose codes become blocks: ‹scheme› int4:g32 ‹format› gguf";
+            Err(RecipeError::unsupported("‹algorithm›", reason, hint))
         }
     }
 }
@@ -279,7 +281,7 @@ mod tests {
         assert!(recipe(&line("int4_wo_128")).unwrap().is_none());
         assert!(recipe(&Settings { format: Some(Export::Quark), ..line("Q8_0") }).unwrap().is_none());
         let asked = Settings { format: Some(Export::Gguf), ..line("Q9_9") };
-        assert_eq!(recipe(&asked).unwrap_err().to_string(), "--scheme: `Q9_9` is no type of GGUF");
+        assert_eq!(recipe(&asked).unwrap_err().to_string(), "‹scheme›: `Q9_9` is no type of GGUF");
         let misspelt = Settings { format: Some(Export::Gguf), ..line("int4:g3x") };
         let error = recipe(&misspelt).unwrap_err();
         assert!(error.to_string().contains("g3x") && !error.to_string().contains("no type"), "{error}");
@@ -310,7 +312,7 @@ mod tests {
             change(&mut settings);
             recipe(&settings).unwrap_err().to_string()
         };
-        assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("--kv-cache: does not apply"));
+        assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("‹kv-cache›: does not apply"));
         assert!(with(|s| s.algorithm = Some(vec!["gptq".into()])).contains("does not make blocks"));
         assert!(with(|s| s.overrides = vec!["*=int4".parse().unwrap()]).contains("no type of a tensor"));
         let settings = Settings { algorithm: Some(vec![IMATRIX.to_owned()]), ..line("Q4_0") };

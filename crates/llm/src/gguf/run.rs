@@ -206,8 +206,8 @@ impl Work<'_> {
             weight_in_words(task, band, values, at)
         );
         let way_out = format!(
-            "store the tensor in another type, with --override '{name}=BF16', or keep that of the source, with \
-             --exclude '{name}'"
+            "store the tensor in another type, with ‹override› '{name}=BF16', or keep that of the source, with \
+             ‹exclude› '{name}'"
         );
         Err(EngineError::TooLarge { tensor, file, reason, way_out })
     }

@@ -68,7 +68,7 @@ pub enum GgufPlanError {
         reason: String,
     },
     /// No type holds the codes that a scheme makes (*unsupported*).
-    #[error("--format gguf: the codes of `{layer}` have no place in it: {reason}")]
+    #[error("‹format› gguf: the codes of `{layer}` have no place in it: {reason}")]
     NoBlocks {
         /// The first such layer.
         layer: String,
@@ -76,10 +76,10 @@ pub enum GgufPlanError {
         reason: String,
     },
     /// Attention is quantized too, for which the file has no place (*unsupported*).
-    #[error("--format gguf: the cache of keys and values and what attention computes cannot be quantized in it")]
+    #[error("‹format› gguf: the cache of keys and values and what attention computes cannot be quantized in it")]
     Attention,
     /// No weight has rows of whole blocks (*unsupported*).
-    #[error("--scheme {mix}: no weight can be quantized, their rows are no whole blocks")]
+    #[error("‹scheme› {mix}: no weight can be quantized, their rows are no whole blocks")]
     NothingFits {
         /// The mix.
         mix: Mix,
@@ -135,7 +135,7 @@ pub enum GgufPlanError {
         kind: TensorType,
     },
     /// Something is said of tensors that there are none of (*invalid*).
-    #[error("no tensor matches `{pattern}`, given with {}", if *excludes { "--exclude" } else { "--override" })]
+    #[error("no tensor matches `{pattern}`, given with {}", if *excludes { "‹exclude›" } else { "‹override›" })]
     IdleOverride {
         /// The pattern.
         pattern: String,
@@ -191,28 +191,28 @@ impl GgufPlanError {
                 Some(other.to_owned())
             }
             GgufPlanError::AlreadyQuantized { .. } => {
-                let ways = "convert its codes with `kvant convert --to gguf`, or start from the original checkpoint";
-                Some(format!("{ways}; --requantize quantizes its values again"))
+                let ways = "convert its codes with `kvant convert ‹to› gguf`, or start from the original checkpoint";
+                Some(format!("{ways}; ‹requantize› quantizes its values again"))
             }
             GgufPlanError::Twice { .. } => {
-                Some("start from a file of F32, F16 or BF16, or accept the loss with --requantize".to_owned())
+                Some("start from a file of F32, F16 or BF16, or accept the loss with ‹requantize›".to_owned())
             }
             GgufPlanError::Undecoded { .. } => {
-                Some("keep it as it is with --exclude, or start from a file of another type".to_owned())
+                Some("keep it as it is with ‹exclude›, or start from a file of another type".to_owned())
             }
             GgufPlanError::Conversion { .. } => {
-                Some("accept a loss with --requantize, or convert --to float and quantize that".to_owned())
+                Some("accept a loss with ‹requantize›, or convert ‹to› float and quantize that".to_owned())
             }
             GgufPlanError::NoBlocks { .. } => Some(
-                "use a scheme whose codes its blocks hold (int4:g32, uint4:g32:zp, int8:g32, mxfp4 or nvfp4 with --weights-only \
-                 ...), or one of its own, e.g. --scheme Q4_K_M"
+                "use a scheme whose codes its blocks hold (int4:g32, uint4:g32:zp, int8:g32, mxfp4 or nvfp4 with ‹weights-only› \
+                 ...), or one of its own, e.g. ‹scheme› Q4_K_M"
                     .to_owned(),
             ),
             GgufPlanError::NothingFits { .. } => {
-                Some("use --scheme F16 or BF16, or write a checkpoint, a directory, which has formats without blocks: --scheme int8:channel -o DIR".to_owned())
+                Some("use ‹scheme› F16 or BF16, or write a checkpoint, a directory, which has formats without blocks: ‹scheme› int8:channel ‹output› DIR".to_owned())
             }
             GgufPlanError::Attention => {
-                Some("leave --kv-cache and its kin out: llama.cpp quantizes the cache when it runs (--cache-type-k)".to_owned())
+                Some("leave out the settings of the KV cache: llama.cpp quantizes the cache when it runs (--cache-type-k)".to_owned())
             }
             GgufPlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             GgufPlanError::Shape { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
@@ -222,12 +222,12 @@ impl GgufPlanError {
                 Some("ask for a type with smaller blocks, such as Q8_0, or F16".to_owned())
             }
             GgufPlanError::IdleOverride { nearest, .. } if !nearest.is_empty() => {
-                Some(format!("did you mean {}? `kvant plan MODEL --all` shows all names", nearest.join(" or ")))
+                Some(format!("did you mean {}? `kvant plan MODEL ‹all›` shows all names", nearest.join(" or ")))
             }
             GgufPlanError::IdleOverride { ends, .. } => {
-                Some(format!("names end in {}; `kvant plan MODEL --all` shows them", ends.join(", ")))
+                Some(format!("names end in {}; `kvant plan MODEL ‹all›` shows them", ends.join(", ")))
             }
-            GgufPlanError::Importance { .. } => Some("it was made from another model: make it anew".to_owned()),
+            GgufPlanError::Importance { .. } => Some("it was made from another model: make it again".to_owned()),
         }
     }
 }

@@ -139,7 +139,7 @@ fn stated_shape(module: &Module<'_, '_>, scheme: TensorScheme) -> Result<(usize,
         words if words == columns.div_ceil(per_word) => Err(ImportError::unsupported(
             module.tensor_name("weight_packed"),
             format!("{bits}-bit codes that do not cross words, as older versions of compressed-tensors packed them"),
-            "pack it anew with a current compressed-tensors",
+            "pack it again with a current compressed-tensors",
         )),
         words => {
             let reason = format!("has {words} words in a row, which is not {columns} codes of {bits} bits");

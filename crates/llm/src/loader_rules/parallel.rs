@@ -108,15 +108,13 @@ impl Sharding {
         if let Some(heads) = self.heads.filter(uneven) {
             return Some((
                 place("num_attention_heads"),
-                format!("{heads} heads cannot be shared out over {ways} devices"),
+                format!("{heads} heads cannot be split across {ways} devices"),
             ));
         }
         let heads = self.key_value_heads.filter(|heads| uneven(heads) && !ways.is_multiple_of((*heads).max(1)))?;
         Some((
             place("num_key_value_heads"),
-            format!(
-                "{heads} heads of keys and values can neither be shared out over {ways} devices nor repeated on them"
-            ),
+            format!("{heads} heads of keys and values can neither be split across {ways} devices nor repeated on them"),
         ))
     }
 }
@@ -161,7 +159,7 @@ impl Sharded {
             _ => (self.rows, "output"),
         };
         if !length.is_multiple_of(ways) {
-            return problem(format!("{length} {axis} channels cannot be shared out over {ways} devices"));
+            return problem(format!("{length} {axis} channels cannot be split across {ways} devices"));
         }
         let shard = length / ways;
         let size = |unit: &Unit| if self.cut == Cut::Columns { unit.columns } else { unit.rows };

@@ -51,13 +51,13 @@ impl LoraConfig {
         }
         let flag = |field: &str| config.get(field).and_then(Value::as_bool).unwrap_or(false);
         let alpha =
-            number(config, "lora_alpha").ok_or_else(|| ImportError::adapter(FILE, "lora_alpha is no number"))?;
+            number(config, "lora_alpha").ok_or_else(|| ImportError::adapter(FILE, "lora_alpha is not a number"))?;
         let stated = config.get("alpha_pattern").and_then(Value::as_object);
         if let Some(many) = stated.map(Map::len).filter(|count| *count > MOST_PATTERNS) {
             return Err(unsupported("alpha_pattern", &format!("{many} patterns are more than {MOST_PATTERNS}")));
         }
         let alphas = stated.into_iter().flat_map(Map::iter).map(|(pattern, value)| {
-            let wrong = || ImportError::adapter(FILE, format!("alpha_pattern: `{pattern}` is no number"));
+            let wrong = || ImportError::adapter(FILE, format!("alpha_pattern: `{pattern}` is not a number"));
             let expression = format!("re:(?:.*\\.)?(?:{pattern})$");
             let unread = |_| unsupported("alpha_pattern", &format!("the expression `{pattern}` is not understood"));
             Ok((Pattern::new(FILE, &expression).map_err(unread)?, value.as_f64().ok_or_else(wrong)?))

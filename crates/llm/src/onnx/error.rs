@@ -82,18 +82,18 @@ impl OnnxExportError {
             OnnxExportError::Forward(error) => error.hint(),
             OnnxExportError::File(error) => error.hint(),
             OnnxExportError::Codes { .. } | OnnxExportError::NotFinite { .. } => {
-                Some("`kvant verify` tells what is wrong with the checkpoint".to_owned())
+                Some("`kvant verify` shows what is wrong with the checkpoint".to_owned())
             }
             OnnxExportError::Weight { .. } => Some(
-                "choose another scheme, such as int8:channel or int4:g32; --format fake writes floats for evaluation".to_owned(),
+                "choose another scheme, such as int8:channel or int4:g32; ‹format› fake writes floats for evaluation".to_owned(),
             ),
             OnnxExportError::Activations { .. } => Some(
-                "--weights-only writes the quantized weights and leaves activations in float; graphs hold static int8, int16 and fp8 \
+                "‹weights-only› writes the quantized weights and leaves activations in float; graphs hold static int8, int16 and fp8 \
                  (`int8:tensor!static`), and dynamic uint8 (`uint8:tensor:zp!dynamic`)"
                     .to_owned(),
             ),
             OnnxExportError::Attention => Some(
-                "--weights-only leaves all activations in float; or leave --kv-cache and --attention out"
+                "‹weights-only› leaves all activations in float; or leave ‹kv-cache› and ‹attention› out"
                     .to_owned(),
             ),
             OnnxExportError::Unsupported { .. } => {

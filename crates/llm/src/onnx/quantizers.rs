@@ -215,7 +215,7 @@ mod tests {
         let layer = ("model.fc", "int8:channel+int8:channel!dynamic".parse().unwrap());
         let error = check_schemes([layer], &AttentionScheme::default()).unwrap_err();
         let hint = error.hint().unwrap();
-        assert!(error.to_string().contains("`model.fc`") && hint.contains("--weights-only"), "{error}: {hint}");
+        assert!(error.to_string().contains("`model.fc`") && hint.contains("‹weights-only›"), "{error}: {hint}");
         for evaluated in ["int16:tensor", "mx6"] {
             let error =
                 check_schemes([("model.fc", evaluated.parse().unwrap())], &AttentionScheme::default()).unwrap_err();
@@ -223,6 +223,6 @@ mod tests {
         }
         let query = Some("e4m3:tensor!static".parse().unwrap());
         let error = check_schemes([], &AttentionScheme { query, ..AttentionScheme::default() }).unwrap_err();
-        assert!(error.hint().unwrap().contains("--kv-cache"), "{error}");
+        assert!(error.hint().unwrap().contains("‹kv-cache›"), "{error}");
     }
 }

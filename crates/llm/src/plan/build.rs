@@ -254,7 +254,7 @@ impl Builder<'_> {
         let layer = self.planned(linear, scheme)?;
         self.take(linear.weight);
         if let Some(scale) = self.scale_of(linear) {
-            self.drop_tensor(scale, "scales of a weight that is quantized anew");
+            self.drop_tensor(scale, "scales of a weight that is requantized");
         }
         let shape = self.tensors[linear.weight].shape().to_vec();
         self.add_layer(layer, &Origin::of_linear(linear), shape)
@@ -360,11 +360,11 @@ impl Builder<'_> {
         let kept = linears.any(|decided| decided == Err(KEPT_BY_DEFAULT)) || kept_experts;
         match kept {
             false => {
-                ("the recipe excludes every linear layer", "leave out an --exclude, or an --override that keeps layers")
+                ("the recipe excludes every linear layer", "leave out an ‹exclude›, or an ‹override› that keeps layers")
             }
             true => (
                 "every linear layer is excluded or kept by default",
-                "--no-keep-defaults quantizes layers that are kept by default, --override gives some of them a scheme",
+                "‹no-keep-defaults› quantizes layers that are kept by default, ‹override› gives some of them a scheme",
             ),
         }
     }

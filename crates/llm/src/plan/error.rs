@@ -41,13 +41,15 @@ pub enum PlanError {
     #[error("the source has no config.json, which would say how its weights are quantized")]
     Unsaid,
     /// The format cannot be written without config.json (*invalid*).
-    #[error("--format {format} needs a config.json, which says what model the tensors are, and the source has none")]
+    #[error(
+        "‹format› {format} needs a config.json, which says what model the tensors are, and the source does not have one"
+    )]
     NeedsConfig {
         /// The format.
         format: String,
     },
     /// Excluded layers are quantized in the source, and the format does not hold their codes beside the others (*unsupported*).
-    #[error("`{}`{} excluded, and --format {format} does not hold the codes that they have: {reason}", .layers.first().map_or("", String::as_str), and_more(.layers.len()))]
+    #[error("`{}`{} excluded, and ‹format› {format} does not hold the codes that they have: {reason}", .layers.first().map_or("", String::as_str), and_more(.layers.len()))]
     ExcludedCodes {
         /// The layers.
         layers: Vec<String>,
@@ -191,7 +193,7 @@ pub enum AlgorithmProblem {
     #[error("needs calibration data, and none is given")]
     NoData,
     /// There is nothing that names the architecture (*invalid*).
-    #[error("needs a config.json, which says what the layers read, and the source has none")]
+    #[error("needs a config.json, which says what the layers read, and the source does not have one")]
     NoConfig,
     /// Nothing is known of the architecture (*unsupported*).
     #[error("{architecture} has no description, so that it is not known what its layers read")]
@@ -228,13 +230,13 @@ impl AlgorithmProblem {
     }
 
     fn hint(&self) -> Option<String> {
-        let without = "leave --algorithm out to round to nearest";
+        let without = "leave ‹algorithm› out to round to nearest";
         Some(match self {
             AlgorithmProblem::NoData => {
-                "give a text with --calib FILE, or leave --algorithm out to round to nearest".to_owned()
+                "give a text with ‹calib› FILE, or leave ‹algorithm› out to round to nearest".to_owned()
             }
             AlgorithmProblem::NoConfig => format!("put the model's config.json beside its weights, or {without}"),
-            AlgorithmProblem::NoCodes { .. } => format!("keep the layer with --exclude, or {without}"),
+            AlgorithmProblem::NoCodes { .. } => format!("keep the layer with ‹exclude›, or {without}"),
             AlgorithmProblem::NoLinks { .. } => "use a rounding such as gptq, which needs no pairs".to_owned(),
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => return problem.hint(),
             AlgorithmProblem::Undescribed { .. } | AlgorithmProblem::CannotRun(_) => without.to_owned(),
@@ -256,7 +258,7 @@ fn more_text(others: usize) -> String {
 
 /// The way out, with options to copy that keep all layers that do not fit.
 fn shape_hint(layer: &str, problem: &SchemeError, others: &[String]) -> String {
-    let leaf = |name: &str| format!("--exclude '*.{}'", name.rsplit('.').next().unwrap_or(name));
+    let leaf = |name: &str| format!("‹exclude› '*.{}'", name.rsplit('.').next().unwrap_or(name));
     let leaves: BTreeSet<String> = others.iter().map(String::as_str).chain([layer]).map(leaf).collect();
     match others.len() {
         0 => problem.hint().to_owned(),
@@ -269,7 +271,7 @@ fn method_text(method: &Option<String>) -> String {
 }
 
 fn idle_option(excludes: bool) -> &'static str {
-    if excludes { "--exclude" } else { "--override" }
+    if excludes { "‹exclude›" } else { "‹override›" }
 }
 
 impl PlanError {
@@ -312,8 +314,8 @@ impl PlanError {
             PlanError::Import(error) => error.hint(),
             PlanError::Conversion { hint, .. } => Some(hint.clone()),
             PlanError::ExcludedCodes { .. } => Some(
-                "give them a scheme with --override, choose a format that holds several schemes (quark, compressed-tensors), or, to \
-                 have them in floats, run `kvant convert --to float` first and quantize the result"
+                "give them a scheme with ‹override›, choose a format that holds several schemes (quark, compressed-tensors), or, to \
+                 have them in floats, run `kvant convert ‹to› float` first and quantize the result"
                     .to_owned(),
             ),
             PlanError::IdleOverride { nearest, ends, .. } if nearest.is_empty() => {
@@ -325,7 +327,7 @@ impl PlanError {
             PlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             PlanError::Unsaid => Some("put the config.json beside it that it was written with".to_owned()),
             PlanError::NeedsConfig { .. } => Some(
-                "put the model's config.json beside its weights, or leave --format out: codes are then written with --format \
+                "put the model's config.json beside its weights, or leave ‹format› out: codes are then written with ‹format› \
                  tensors, which describes them in the files themselves"
                     .to_owned(),
             ),
@@ -334,22 +336,22 @@ impl PlanError {
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
             PlanError::Export { problem, .. } => Some(problem.hint.clone()),
             PlanError::Calibration { .. } => Some(
-                "give a text with --calib FILE, quantize the weights alone with --weights-only, or choose a scheme with \
+                "give a text with ‹calib› FILE, quantize the weights alone with ‹weights-only›, or choose a scheme with \
                  dynamic activations (`kvant list schemes`)"
                     .to_owned(),
             ),
             PlanError::Activation { problem, .. } => Some(problem.hint().to_owned()),
             PlanError::Attention { .. } => {
-                Some("leave --kv-cache and --attention out; `kvant inspect` shows what is known of the model".to_owned())
+                Some("leave ‹kv-cache› and ‹attention› out; `kvant inspect` shows what is known of the model".to_owned())
             }
             PlanError::Parameters { .. } => Some("calibrate again: the parameters are of another plan".to_owned()),
             PlanError::Siblings { first, second, .. } => Some(format!(
-                "give both one scheme: an --override or --exclude that matches `{first}` must match `{second}` too"
+                "give both one scheme: an ‹override› or ‹exclude› that matches `{first}` must match `{second}` too"
             )),
             PlanError::AlreadyQuantized { .. } => {
                 Some(
                     "start from the original checkpoint in bf16, f16, f32 or fp8; change the layout with `kvant convert`; \
-                     or accept the loss of both quantizations with --requantize"
+                     or accept the loss of both quantizations with ‹requantize›"
                         .to_owned(),
                 )
             }

@@ -31,7 +31,7 @@ pub(super) fn head(network: &Network) -> &'static str {
 pub(super) fn no_linear_module() -> CannotHold {
     CannotHold {
         reason: "its weight is stored as [in, out] (a Conv1D), whose codes no loader reads".to_owned(),
-        hint: "write a GGUF file with a scheme of its own, e.g. --scheme Q8_0, or floats with --format fake".to_owned(),
+        hint: "write a GGUF file with a scheme of its own, e.g. ‹scheme› Q8_0, or floats with ‹format› fake".to_owned(),
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) fn notices(
     if recipe.export() == Export::Tensors {
         notices.push(
             "no runtime loads the result as a model: it is codes and scales, described in the metadata of their files \
-             (`kvant verify` checks them, `kvant convert --to float` gives their values)"
+             (`kvant verify` checks them, `kvant convert ‹to› float` gives their values)"
                 .to_owned(),
         );
     }
@@ -192,6 +192,6 @@ mod tests {
     fn layers_of_another_kind_have_a_way_out_whatever_the_layout() {
         let refusal = no_linear_module();
         assert!(refusal.reason.contains("Conv1D") && !refusal.reason.contains("quark"));
-        assert!(refusal.hint.contains("--scheme Q8_0") && refusal.hint.contains("--format fake"));
+        assert!(refusal.hint.contains("‹scheme› Q8_0") && refusal.hint.contains("‹format› fake"));
     }
 }

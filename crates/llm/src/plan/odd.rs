@@ -127,14 +127,14 @@ impl Builder<'_> {
                     reason:
                         "transformers casts activations to the type of this weight, which Quark's layout makes integers"
                             .to_owned(),
-                    hint: "leave it in floats, or use --format compressed-tensors".to_owned(),
+                    hint: "leave it in floats, or use ‹format› compressed-tensors".to_owned(),
                 };
                 return Err(PlanError::Export { layer: module.clone(), scheme: scheme.to_string(), problem });
             }
         }
         if !modules.is_empty() {
             self.notices.push(format!(
-                "{} in floats: transformers casts activations to the type of this weight; --format compressed-tensors quantizes it",
+                "{} in floats: transformers casts activations to the type of this weight; ‹format› compressed-tensors quantizes it",
                 stays(&modules)
             ));
         }
@@ -156,7 +156,7 @@ impl Builder<'_> {
             reason: "transformers looks for the experts of this architecture one by one in compressed-tensors' layout, and would start \
                      them at random: Kvant does not take them apart"
                 .to_owned(),
-            hint: "use --format quark or fake, in which they stay one tensor of floats".to_owned(),
+            hint: "use ‹format› quark or fake, in which they stay one tensor of floats".to_owned(),
         };
         let scheme = self.recipe.scheme_name();
         Err(PlanError::Export { layer, scheme, problem })

@@ -14,25 +14,25 @@ pub(super) fn resolve(line: &Settings, file: &Settings) -> Result<AttentionSchem
         (None, Some(text)) => scheme(field, text),
         (None, None) => Ok(None),
     };
-    let cache = find("--kv-cache", "kv_cache", |settings| settings.kv_cache.as_ref())?;
+    let cache = find("‹kv-cache›", "kv_cache", |settings| settings.kv_cache.as_ref())?;
     let idle =
-        [("--kv-cache-post-rope", line.kv_cache_post_rope.is_some()), ("--min-kv-scale", line.min_kv_scale.is_some())];
+        [("‹kv-cache-post-rope›", line.kv_cache_post_rope.is_some()), ("‹min-kv-scale›", line.min_kv_scale.is_some())];
     if let (None, Some((option, _))) = (cache, idle.iter().find(|(_, given)| *given)) {
         return Err(RecipeError::invalid(
             *option,
             "the KV cache is not quantized",
-            "add --kv-cache fp8, or leave it out",
+            "add ‹kv-cache› fp8, or leave it out",
         ));
     }
     let least = line.min_kv_scale.or(file.min_kv_scale).unwrap_or(0.0);
-    let wrong = || RecipeError::invalid("--min-kv-scale", quoted(&least.to_string()), "give a number from 0 on");
+    let wrong = || RecipeError::invalid("‹min-kv-scale›", quoted(&least.to_string()), "give a number from 0 on");
     let min_scale = MinScale::try_from(least).map_err(|_| wrong())?;
     let after = line.kv_cache_post_rope.or(file.kv_cache_post_rope).unwrap_or(false);
     Ok(AttentionScheme {
         rotary: if after { Rotary::After } else { Rotary::Before },
         key_value: cache.map(|scheme| KvCacheScheme { scheme, min_scale }),
-        query: find("--attention", "queries", |settings| settings.queries.as_ref())?,
-        probabilities: find("--attention", "probabilities", |settings| settings.probabilities.as_ref())?,
+        query: find("‹attention›", "queries", |settings| settings.queries.as_ref())?,
+        probabilities: find("‹attention›", "probabilities", |settings| settings.probabilities.as_ref())?,
     })
 }
 

@@ -137,7 +137,7 @@ fn explain_algorithm(place: &str, text: &str) -> Option<RecipeError> {
     let name = text.to_ascii_lowercase();
     let reason = format!("{} is an algorithm, not a scheme", quoted(text));
     if Algorithm::named(&name).is_some() {
-        let hint = format!("ask for it beside a scheme, e.g. --scheme int4_wo_128 --algorithm {name}");
+        let hint = format!("ask for it beside a scheme, e.g. ‹scheme› int4_wo_128 ‹algorithm› {name}");
         return Some(RecipeError::invalid(place, reason, hint));
     }
     let hint = "`kvant list algorithms` shows those that are supported";
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     fn find(text: &str) -> Result<Choice, RecipeError> {
-        Choice::find("--scheme", text)
+        Choice::find("‹scheme›", text)
     }
 
     #[test]
@@ -200,15 +200,15 @@ mod tests {
     #[test]
     fn a_wrong_spelling_is_explained_by_its_parts() {
         let error = find("int4:g128:what").unwrap_err();
-        assert_eq!(error.to_string(), "--scheme: `what` in the scheme `int4:g128:what` is unknown or given twice");
+        assert_eq!(error.to_string(), "‹scheme›: `what` in the scheme `int4:g128:what` is unknown or given twice");
         assert!(error.hint().contains("format[:granularity]"));
     }
 
     #[test]
     fn algorithms_are_no_schemes() {
         let error = find("GPTQ").unwrap_err();
-        assert_eq!(error.to_string(), "--scheme: `GPTQ` is an algorithm, not a scheme");
-        assert!(error.hint().ends_with("--algorithm gptq"));
+        assert_eq!(error.to_string(), "‹scheme›: `GPTQ` is an algorithm, not a scheme");
+        assert!(error.hint().ends_with("‹algorithm› gptq"));
         assert!(matches!(find("svdquant").unwrap_err(), RecipeError::Unsupported(_)));
     }
 }

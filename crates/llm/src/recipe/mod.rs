@@ -102,11 +102,11 @@ impl Recipe {
         let drop_inputs = |choice: Choice| if weights_only { choice.weights_only() } else { choice };
         let default = drop_inputs(default_choice(line, file)?);
         let mut rules = rules(file, "override")?;
-        rules.extend(self::rules(line, "--override")?);
+        rules.extend(self::rules(line, "‹override›")?);
         rules.iter_mut().for_each(|rule| rule.choice = drop_inputs(rule.choice));
         let choices = || std::iter::once(default).chain(rules.iter().map(|rule| rule.choice));
         if choices().all(|choice| choice == Choice::Keep) {
-            return Err(RecipeError::invalid("--scheme", "nothing is to be quantized", "give a scheme or an override"));
+            return Err(RecipeError::invalid("‹scheme›", "nothing is to be quantized", "give a scheme or an override"));
         }
         let recipe = Recipe {
             default,
@@ -127,7 +127,7 @@ impl Recipe {
         // Files have it whatever the export: what an output says of how it was made is a recipe too.
         if line.pack_method.is_some() && recipe.export() != Export::Quark && !recipe.also.contains(&Export::Quark) {
             let reason = format!("applies only to the layout quark, and {} is written", recipe.export());
-            return Err(RecipeError::invalid("--pack-method", reason, "leave it out, or add --format quark"));
+            return Err(RecipeError::invalid("‹pack-method›", reason, "leave it out, or add ‹format› quark"));
         }
         Ok(recipe)
     }
@@ -312,12 +312,12 @@ impl Serialize for Recipe {
 
 fn default_choice(line: &Settings, file: &Settings) -> Result<Choice, RecipeError> {
     match (&line.scheme, &file.scheme) {
-        (Some(text), _) => Choice::find("--scheme", text),
+        (Some(text), _) => Choice::find("‹scheme›", text),
         (None, Some(text)) => Choice::find("scheme", text),
         (None, None) => Err(RecipeError::invalid(
-            "--scheme",
+            "‹scheme›",
             "no scheme is given",
-            "give one, e.g. --scheme int4_wo_128; `kvant list schemes` shows all",
+            "give one, e.g. ‹scheme› int4_wo_128; `kvant list schemes` shows all",
         )),
     }
 }
@@ -325,7 +325,7 @@ fn default_choice(line: &Settings, file: &Settings) -> Result<Choice, RecipeErro
 /// The algorithms of the command line, else those of the file.
 fn algorithms(line: &Settings, file: &Settings) -> Result<Algorithms, RecipeError> {
     match (&line.algorithm, &file.algorithm) {
-        (Some(list), _) => Algorithms::of_list("--algorithm", list),
+        (Some(list), _) => Algorithms::of_list("‹algorithm›", list),
         (None, Some(list)) => Algorithms::of_list("algorithm", list),
         (None, None) => Ok(Algorithms::default()),
     }

@@ -76,7 +76,7 @@ impl std::str::FromStr for OverrideText {
             }
             _ => {
                 let reason = format!("{} is not of the form GLOB=SCHEME", super::quoted(text));
-                Err(RecipeError::invalid("--override", reason, "write it as in --override '*.down_proj=int8:channel'"))
+                Err(RecipeError::invalid("‹override›", reason, "write it as in ‹override› '*.down_proj=int8:channel'"))
             }
         }
     }

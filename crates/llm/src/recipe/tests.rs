@@ -97,7 +97,7 @@ fn an_order_of_codes_is_refused_where_the_layout_has_one() {
         resolve(&Settings { format, also, pack_method: Some(PackMethod::Order), ..scheme("int4:g32") })
     };
     let refused = asked("compressed-tensors", vec![]).unwrap_err().to_string();
-    assert!(refused.contains("--pack-method") && refused.contains("compressed-tensors"), "{refused}");
+    assert!(refused.contains("‹pack-method›") && refused.contains("compressed-tensors"), "{refused}");
     assert!(asked("quark", vec![]).is_ok() && asked("compressed-tensors", vec![Export::Quark]).is_ok());
 }
 
@@ -182,9 +182,9 @@ fn attention_is_said_by_names_and_spellings() {
 #[test]
 fn attention_that_makes_no_sense_is_named() {
     for (line, part) in [
-        (Settings { kv_cache: Some("fp9".to_owned()), ..scheme("int4:g128") }, "--kv-cache"),
-        (Settings { queries: Some("x".to_owned()), ..scheme("int4:g128") }, "--attention"),
-        (Settings { min_kv_scale: Some(f32::NAN), ..scheme("int4:g128") }, "--min-kv-scale"),
+        (Settings { kv_cache: Some("fp9".to_owned()), ..scheme("int4:g128") }, "‹kv-cache›"),
+        (Settings { queries: Some("x".to_owned()), ..scheme("int4:g128") }, "‹attention›"),
+        (Settings { min_kv_scale: Some(f32::NAN), ..scheme("int4:g128") }, "‹min-kv-scale›"),
     ] {
         let error = resolve(&line).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
@@ -250,7 +250,7 @@ fn algorithms_are_of_the_command_line_or_else_of_the_file() {
     assert!(plain.algorithms().is_plain());
     assert_eq!(plain, resolve(&scheme("int4:g128")).unwrap());
     let wrong = Settings { algorithm: Some(vec!["gptp".to_owned()]), ..scheme("int4:g128") };
-    assert_eq!(resolve(&wrong).unwrap_err().to_string(), "--algorithm: unknown algorithm `gptp`");
+    assert_eq!(resolve(&wrong).unwrap_err().to_string(), "‹algorithm›: unknown algorithm `gptp`");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn overrides_of_the_command_line_need_both_sides() {
     }
     let line = Settings { overrides: vec!["*.a=int4_wo_12".parse().unwrap()], ..scheme("int4") };
     let error = resolve(&line).unwrap_err();
-    assert_eq!(error.to_string(), "--override `*.a`: unknown scheme `int4_wo_12`");
+    assert_eq!(error.to_string(), "‹override› `*.a`: unknown scheme `int4_wo_12`");
 }
 
 #[test]

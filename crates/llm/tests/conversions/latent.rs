@@ -62,7 +62,7 @@ fn what_is_turned_over_is_quantized_again_where_that_is_accepted() {
         matches!(&refused, GgufPlanError::Conversion { tensor, .. } if tensor.ends_with("kv_b_proj.weight")),
         "{refused}"
     );
-    assert!(refused.hint().unwrap().contains("--requantize"));
+    assert!(refused.hint().unwrap().contains("‹requantize›"));
     let plan = GgufPlan::convert(&checkpoint, Accepted::Requantizing, "model.gguf").unwrap();
     let target = dir.path().join("model.gguf");
     let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!("finished") };

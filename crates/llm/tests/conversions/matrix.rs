@@ -248,5 +248,8 @@ fn check_docs(text: &str, is_whole: bool) {
     if std::env::var_os("KVANT_UPDATE_DOCS").is_some() {
         return std::fs::write(&path, format!("{before}{BEGIN}{text}{END}{after}")).unwrap();
     }
-    assert!(found == text, "docs/reference/conversions.md has another matrix; KVANT_UPDATE_DOCS=1 writes it anew:\n{text}");
+    assert!(
+        found == text,
+        "docs/reference/conversions.md has another matrix; KVANT_UPDATE_DOCS=1 writes it anew:\n{text}"
+    );
 }

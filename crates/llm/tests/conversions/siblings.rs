@@ -52,7 +52,7 @@ fn what_engines_fuse_gets_the_scheme_of_the_widest() {
     match convert(&file, &out, Target::Codes(Export::Gptq), false, 1) {
         Err(PlanError::Conversion { tensor, reason, hint, .. }) => {
             assert!(tensor.ends_with("k_proj.weight") && reason.contains("IQ4_NL"), "{tensor}: {reason}");
-            assert!(hint.contains("--requantize"), "{hint}");
+            assert!(hint.contains("‹requantize›"), "{hint}");
         }
         other => panic!("{other:?}"),
     }
@@ -78,12 +78,12 @@ fn blocks_without_a_scheme_are_refused_with_their_name_and_a_way_out() {
         match convert(&file, &out, Target::Codes(export), false, 1) {
             Err(error @ PlanError::Conversion { .. }) => {
                 assert!(error.to_string().contains("no scheme describes blocks of IQ4_NL"), "{error}");
-                assert!(error.hint().unwrap().contains("--requantize"));
+                assert!(error.hint().unwrap().contains("‹requantize›"));
             }
             other => panic!("{export}: {other:?}"),
         }
         let plan = convert(&file, &out, Target::Codes(export), true, 1).unwrap();
-        assert!(plan.notices.iter().any(|notice| notice.contains("quantized anew, to")), "{:?}", plan.notices);
+        assert!(plan.notices.iter().any(|notice| notice.contains("requantized to")), "{:?}", plan.notices);
     }
 }
 
@@ -110,7 +110,7 @@ fn what_engines_fuse_is_quantized_anew_together() {
     quantize(&model, &blocks, &settings, 1).unwrap();
 
     let refused = convert(&blocks, &out, Target::Codes(Export::Quark), false, 1).unwrap_err();
-    assert!(refused.hint().unwrap().contains("--requantize"), "{refused}");
+    assert!(refused.hint().unwrap().contains("‹requantize›"), "{refused}");
     // Writing ends with a verification, which refuses layers that engines fuse and that differ.
     let plan = convert(&blocks, &out, Target::Codes(Export::Quark), true, 1).unwrap();
     for layer in ["q_proj", "k_proj", "v_proj"] {
@@ -125,5 +125,5 @@ fn what_engines_fuse_is_quantized_anew_together() {
     let plan = convert(&blocks, &dir.path().join("gptq"), Target::Codes(Export::Gptq), true, 1).unwrap();
     assert_eq!(scheme_of(&plan, "q_proj"), "int8:g128:f16");
     let told = |text: &str| plan.notices.iter().any(|notice| notice.contains(text));
-    assert!(told("7 layers are quantized anew, to `int8:g128:f16`: ") && told("stay in floats"), "{:?}", plan.notices);
+    assert!(told("7 layers are requantized to `int8:g128:f16`: ") && told("stay in floats"), "{:?}", plan.notices);
 }

@@ -72,7 +72,7 @@ fn scales_that_are_not_exact_are_refused_and_lose_little_where_that_is_accepted(
     match convert(&source, &out, Target::Codes(Export::Awq), false, 1) {
         Err(PlanError::Conversion { tensor, reason, hint, .. }) => {
             assert!(tensor.ends_with("up_proj.weight") && reason.contains("not exact in F16"), "{tensor}: {reason}");
-            assert!(hint.contains("--requantize"));
+            assert!(hint.contains("‹requantize›"));
         }
         other => panic!("{other:?}"),
     }

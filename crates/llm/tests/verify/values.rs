@@ -19,7 +19,7 @@ fn scales_are_numbers_and_positive() {
     let scale = "down_proj.weight_scale";
     let with = |value: f32| quark("int4:g32").edit(scale, |bytes| put(bytes, &bf16::from_f32(value).to_le_bytes()));
     for value in [f32::NAN, f32::INFINITY] {
-        with(value).assert_error("scales", scale, "infinite or no number");
+        with(value).assert_error("scales", scale, "NaN or infinite");
     }
     // As half of those of llama.cpp's blocks are.
     with(-1.0).assert_found(Severity::Warning, "scales", scale, "negative");

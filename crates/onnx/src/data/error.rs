@@ -81,7 +81,7 @@ pub enum DataError {
     #[error("preprocessing: {0}")]
     Preprocessing(String),
     /// Steps for images, and data that are none.
-    #[error("--preprocess and --data {data} exclude each other: there are no images")]
+    #[error("‹preprocess› and ‹data› {data} exclude each other: there are no images")]
     IdlePreprocessing {
         /// What the data are.
         data: String,
@@ -105,7 +105,7 @@ impl DataError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::MissingInput { .. } => Some("name the arrays of an .npz file as the model's inputs are named"),
-            Self::MissingLabels { .. } => Some("name the array with the class of each sample with --labels"),
+            Self::MissingLabels { .. } => Some("name the array with the class of each sample with ‹labels›"),
             Self::Mismatch { .. } => Some(
                 "the first axis of an array holds the samples, the others have the shape the model's input has after its batch axis",
             ),
@@ -114,7 +114,7 @@ impl DataError {
             ),
             Self::NoRandom { .. } => Some("give real data: random values say little about ranges anyway"),
             Self::IdlePreprocessing { .. } => {
-                Some("leave --preprocess out: arrays are given to the model as they are; or name a folder of images")
+                Some("leave ‹preprocess› out: arrays are given to the model as they are; or name a folder of images")
             }
             Self::Empty => Some("name data with one sample at least"),
             Self::Invalid { file, .. } if file.is_dir() => Some("name the folder that the samples are in"),

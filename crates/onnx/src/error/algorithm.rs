@@ -66,11 +66,11 @@ impl AlgorithmError {
             Self::Runtime(error) => return error.hint().map(str::to_owned),
             Self::Calibration(error) => return error.hint(),
             Self::Store(_) => "make room in the temporary directory, or give fewer samples",
-            Self::NoData(_) => "give samples with --data: an .npz with one array for each input, a folder, or `random`",
+            Self::NoData(_) => "give samples with ‹data›: an .npz with one array for each input, a folder, or `random`",
             Self::NotInLayout { .. } => {
                 "leave the algorithm out, or choose another preset: `kvant list algorithms` says what each is for"
             }
-            Self::Layer { .. } => "exclude the node with --exclude, or leave the algorithm out",
+            Self::Layer { .. } => "exclude the node with ‹exclude›, or leave the algorithm out",
             Self::Cancelled => return None,
         };
         Some(hint.to_owned())

@@ -176,14 +176,14 @@ impl QuantizeError {
                 "the model has this type already, or no floats; `kvant inspect` shows its types"
             }
             Self::NoRange { .. } => "give calibration data that reach every branch, or exclude the node",
-            Self::NoOperator { .. } => "choose --form quark, whose operators need Quark's library to run",
+            Self::NoOperator { .. } => "choose ‹op-domain› quark, whose operators need Quark's library to run",
             Self::NotInLayout { .. } => "choose one of the types it has, or the layout qdq",
             Self::NoKernel { way_out, .. } => way_out,
             Self::ChannelActivations { .. } => {
-                "leave --per-channel-activations out (--per-channel is for weights), or choose int8 or int16 activations with the layout qdq"
+                "leave ‹per-channel-activations› out (‹per-channel› is for weights), or choose int8 or int16 activations with the layout qdq"
             }
             Self::ChannelCount { .. } => {
-                "leave --per-channel-activations out, or give the tensor one scale with --override 'NAME=TYPE:tensor'"
+                "leave ‹per-channel-activations› out, or give the tensor one scale with ‹override› 'NAME=TYPE:tensor'"
             }
             Self::NoIntegerBoundary => "leave the boundary at pairs or float, or choose the layout qdq",
             Self::UnknownType { .. } => {
@@ -191,7 +191,7 @@ impl QuantizeError {
             }
             Self::AlreadyQuantized { .. } => "give the float model it was made from",
             Self::NothingToDo { .. } => {
-                "see `kvant inspect` for its operators and types: float32 is quantized, and --op-types names further operators"
+                "see `kvant inspect` for its operators and types: float32 is quantized, and ‹op-types› names further operators"
             }
         };
         Some(hint.to_owned())

@@ -71,9 +71,9 @@ impl EvaluationError {
             Self::Data(error) => error.hint(),
             Self::Runtime { error, .. } => error.hint(),
             Self::NoFloatOutput => Some("name a model whose outputs are scores, not classes"),
-            Self::NoCommonOutput { .. } => Some("--reference takes the float model that this one was quantized from"),
+            Self::NoCommonOutput { .. } => Some("‹reference› takes the float model that this one was quantized from"),
             Self::NoCodes { .. } => Some(
-                "quantize the model anew with --boundary pairs and compare that, or insert a QuantizeLinear behind the input",
+                "quantize the model again with ‹io-dtype› pairs and compare that, or insert a QuantizeLinear behind the input",
             ),
             Self::Cancelled => None,
             Self::Labels { .. } => Some("labels have one class per sample, in the order of the samples"),

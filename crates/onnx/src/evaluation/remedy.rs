@@ -39,10 +39,10 @@ const fn remedy(option: &'static str, about: &'static str) -> Remedy {
 
 /// What keeps sums from saturating, in the order of what was measured: other remedies do nothing about it.
 const OF_SATURATION: &[(Remedy, Applies)] = &[
-    (remedy("--reduce-range", "half of the codes for weights: sums do not saturate"), |recipe, _, _| {
+    (remedy("‹reduce-range›", "half of the codes for weights: sums do not saturate"), |recipe, _, _| {
         recipe.weight.element == Element::Int8 && !recipe.weight.reduce_range
     }),
-    (remedy("--weight uint8", "weights of a type whose sums do not saturate"), |recipe, _, _| {
+    (remedy("‹weight› uint8", "weights of a type whose sums do not saturate"), |recipe, _, _| {
         recipe.weight.element == Element::Int8 && !recipe.npu && recipe.products.is_none()
     }),
 ];
@@ -52,26 +52,28 @@ type Applies = fn(&Recipe, &ModelProto, Option<&Spill>) -> bool;
 
 /// In the order of what they cost.
 const REMEDIES: &[(Remedy, Applies)] = &[
-    (remedy("--cle", "scales channels of consecutive layers so that both use their range"), |recipe, float, spill| {
-        takes(recipe, "cle") && has_pairs(float, spill)
-    }),
-    (remedy("--per-channel", "a scale for each output channel of a weight"), |recipe, _, _| {
+    (
+        remedy("‹cle›", "scales channels of consecutive layers so that both use their range"),
+        |recipe, float, spill| takes(recipe, "cle") && has_pairs(float, spill),
+    ),
+    (remedy("‹per-channel›", "a scale for each output channel of a weight"), |recipe, _, _| {
         let layout = !matches!(recipe.layout, Layout::MatMulNBits { .. } | Layout::Float(_));
         layout && !recipe.npu && !recipe.weight.per_channel && recipe.weight.element.is_integer()
     }),
-    (remedy("--calibration-method auto", "the method that loses least, for each tensor"), |recipe, _, _| {
+    (remedy("‹calibration-method› auto", "the method that loses least, for each tensor"), |recipe, _, _| {
         let observed = recipe.activation.filter(|_| recipe.needs_data());
         observed.is_some_and(|activation| activation.method != Method::Auto)
     }),
-    (remedy("--algorithm bias-correction", "biases that make up for the mean error of a layer"), |recipe, _, _| {
+    (remedy("‹algorithm› bias-correction", "biases that make up for the mean error of a layer"), |recipe, _, _| {
         takes(recipe, "bias-correction")
     }),
-    (remedy("--algorithm adaround", "trains whether each weight is rounded up or down; minutes"), |recipe, _, _| {
-        takes(recipe, "adaround")
-    }),
+    (
+        remedy("‹algorithm› adaround", "trains whether each weight is rounded up or down; minutes"),
+        |recipe, _, _| takes(recipe, "adaround"),
+    ),
     (
         remedy(
-            "kvant sensitivity --target-sqnr DB -o mixed.toml",
+            "kvant sensitivity ‹target-sqnr› DB ‹output› mixed.toml",
             "finds the layers that need more bits, and writes a recipe of mixed types",
         ),
         |recipe, _, _| matches!(recipe.layout, Layout::Qdq | Layout::QOperator) && recipe.needs_data(),
@@ -96,7 +98,7 @@ fn kept(float: &ModelProto, problem: &str) -> Option<Remedy> {
     let named = |name: &str| !name.is_empty() && problem.contains(&format!("Name:'{name}'"));
     let node = float.graph.node.iter().find(|node| named(node.name()))?;
     let tensor = node.output.first()?;
-    let option = Cow::Owned(format!("--override '{tensor}=keep'"));
+    let option = Cow::Owned(format!("‹override› '{tensor}=keep'"));
     Some(Remedy { option, about: "keeps in float what the kernel refuses to make" })
 }
 
@@ -150,24 +152,24 @@ mod tests {
     #[test]
     fn what_is_lost_otherwise_comes_first() {
         let saturated = |preset: &str| options_of(preset, &["Conv"], Loss::Saturation);
-        assert_eq!(saturated("A8W8"), ["--reduce-range", "--weight uint8", "--per-channel"]);
-        assert_eq!(saturated("U8U8_AAWA")[0], "--per-channel");
+        assert_eq!(saturated("A8W8"), ["‹reduce-range›", "‹weight› uint8", "‹per-channel›"]);
+        assert_eq!(saturated("U8U8_AAWA")[0], "‹per-channel›");
         let failed = |problem: &str| options_of("A8W8", &["Conv", "Relu"], Loss::Run(problem));
-        assert_eq!(failed("node. Name:'t1' Status Message: out of range!"), ["--override 't1=keep'"]);
+        assert_eq!(failed("node. Name:'t1' Status Message: out of range!"), ["‹override› 't1=keep'"]);
         assert_eq!(failed("who knows"), [""; 0]);
     }
 
     #[test]
     fn the_cheapest_that_apply_are_named_and_none_that_is_used() {
         const PAIR: &[&str] = &["Conv", "Relu", "Conv"];
-        assert_eq!(options("A8W8", PAIR), ["--cle", "--per-channel", "--calibration-method auto"]);
+        assert_eq!(options("A8W8", PAIR), ["‹cle›", "‹per-channel›", "‹calibration-method› auto"]);
         assert_eq!(
             options("A8W8_CLE", PAIR),
-            ["--per-channel", "--calibration-method auto", "--algorithm bias-correction"]
+            ["‹per-channel›", "‹calibration-method› auto", "‹algorithm› bias-correction"]
         );
-        assert_eq!(options("A8W8", &["Conv"])[0], "--per-channel");
+        assert_eq!(options("A8W8", &["Conv"])[0], "‹per-channel›");
         assert_eq!(options("WEIGHTS_INT8", PAIR), [""; 0]);
-        assert_eq!(options("INT8_DYNAMIC_QUANT", PAIR), ["--cle"]);
-        assert!(options("A8W4_CLE_ADAROUND", PAIR).contains(&"--algorithm bias-correction".to_owned()));
+        assert_eq!(options("INT8_DYNAMIC_QUANT", PAIR), ["‹cle›"]);
+        assert!(options("A8W4_CLE_ADAROUND", PAIR).contains(&"‹algorithm› bias-correction".to_owned()));
     }
 }

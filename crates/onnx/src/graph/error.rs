@@ -117,12 +117,12 @@ impl GraphError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Opset(version) if *version < super::check::LEAST_OPSET => {
-                "convert it first, with onnx.version_converter, or export it anew with a newer opset"
+                "convert it first, with onnx.version_converter, or export it again with a newer opset"
             }
             Self::Opset(_) => "export it with an older opset",
             Self::NoOpset(_) => "add the domain to opset_import",
             Self::TooDeep(_) => "export the model without control flow",
-            _ => "the model is damaged or was made wrongly: onnx.checker.check_model tells more; export it anew",
+            _ => "the model is damaged or malformed: onnx.checker.check_model says more; export it again",
         }
     }
 }

@@ -39,10 +39,10 @@ pub fn check(recipe: &Recipe, placement: &Placement, graph: &GraphProto) -> Resu
 
 /// The ways out.
 const WIDE_WEIGHTS: &str =
-    "choose weights of 4, 8 or 16 bits (--weight int16), or int16 activations (--activation int16)";
-const NARROW_DATA: &str = "choose weights of 4 bits too (--weight int4), or activations of 8 (--activation int8); --exclude-op-types Conv leaves convolutions in float";
+    "choose weights of 4, 8 or 16 bits (‹weight› int16), or int16 activations (‹activation› int16)";
+const NARROW_DATA: &str = "choose weights of 4 bits too (‹weight› int4), or activations of 8 (‹activation› int8); ‹exclude-op-types› Conv leaves convolutions in float";
 const NARROW_CODES: &str =
-    "choose activations of 8 or 16 bits (--activation int8), or such for its tensors with --override 'NAME=int8'";
+    "choose activations of 8 or 16 bits (‹activation› int8), or such for its tensors with ‹override› 'NAME=int8'";
 
 fn label(node: &NodeProto) -> &str {
     let first = node.output.first().map_or("", String::as_str);

@@ -82,12 +82,12 @@ impl std::fmt::Display for Word<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Node(option, glob) => write!(f, "{option} {} matches no node", glob.pattern().escape_debug()),
-            Self::ExactNode(name) => write!(f, "--exclude-subgraph: there is no node {}", name.escape_debug()),
+            Self::ExactNode(name) => write!(f, "‹exclude-subgraph›: there is no node {}", name.escape_debug()),
             Self::Operator(option, op_type) => {
                 write!(f, "{option} {} names no operator of the model", op_type.escape_debug())
             }
             Self::Tensor(said) => {
-                write!(f, "--override {} matches no tensor", said.tensors.pattern().escape_debug())
+                write!(f, "‹override› {} matches no tensor", said.tensors.pattern().escape_debug())
             }
         }
     }
@@ -100,7 +100,7 @@ impl std::fmt::Display for Word<'_> {
 pub fn unmatched(recipe: &Recipe, source: &Named, simplified: &Named) -> Result<Vec<String>, QuantizeError> {
     let idle = words(recipe).into_iter().filter(|word| !word.names_any_of(simplified));
     let sentence = |word: Word<'_>| match word.names_any_of(source) {
-        true => Ok(format!("{word}: passes have merged or removed what it names (--disable-pass keeps it)")),
+        true => Ok(format!("{word}: passes have merged or removed what it names (‹disable-pass› keeps it)")),
         false => Err(word.refused(simplified)),
     };
     idle.map(sentence).collect()
@@ -111,14 +111,14 @@ const SHOWN: usize = 6;
 
 fn words(recipe: &Recipe) -> Vec<Word<'_>> {
     let selection = &recipe.selection;
-    let nodes = selection.nodes.iter().map(|glob| Word::Node("--nodes", glob));
-    let excluded = selection.excluded_nodes.iter().map(|glob| Word::Node("--exclude", glob));
+    let nodes = selection.nodes.iter().map(|glob| Word::Node("‹nodes›", glob));
+    let excluded = selection.excluded_nodes.iter().map(|glob| Word::Node("‹exclude›", glob));
     let ends = selection.excluded_subgraphs.iter().flat_map(|s| s.from.iter().chain(&s.to));
     let ends = ends.map(|name| Word::ExactNode(name));
     let lists = [
-        ("--op-types", &selection.op_types),
-        ("--more-op-types", &selection.more_op_types),
-        ("--exclude-op-types", &selection.excluded_op_types),
+        ("‹op-types›", &selection.op_types),
+        ("‹more-op-types›", &selection.more_op_types),
+        ("‹exclude-op-types›", &selection.excluded_op_types),
     ];
     let operators =
         lists.into_iter().flat_map(|(option, list)| list.iter().map(move |op_type| Word::Operator(option, op_type)));
@@ -146,8 +146,8 @@ mod tests {
         recipe.selection.excluded_op_types = vec!["Conv".to_owned(), "BatchNormalization".to_owned()];
         let told = unmatched(&recipe, &source, &simplified).unwrap();
         let starts = [
-            "--exclude norm1 matches no node: passes have merged",
-            "--exclude-op-types BatchNormalization names no operator of the model: passes have merged",
+            "‹exclude› norm1 matches no node: passes have merged",
+            "‹exclude-op-types› BatchNormalization names no operator of the model: passes have merged",
         ];
         assert_eq!(told.len(), starts.len(), "{told:?}");
         assert!(told.iter().zip(starts).all(|(told, start)| told.starts_with(start)), "{told:?}");
@@ -158,12 +158,12 @@ mod tests {
         let plain = Preset::find("A8W8").unwrap().recipe();
         for overridden in [tensors("d*"), Override::of(Glob::new("d*"))] {
             let said = refused(&Recipe { overrides: vec![overridden], ..plain.clone() });
-            assert!(said.starts_with("--override d* matches no tensor; there are c;"), "{said}");
+            assert!(said.starts_with("‹override› d* matches no tensor; there are c;"), "{said}");
         }
         for (pattern, start) in [
-            ("cnov1", "--exclude cnov1 matches no node; did you mean conv1?"),
-            ("re:cnov.*", "--exclude re:cnov.* matches no node; did you mean conv1?"),
-            ("re:(", "--exclude re:( matches no node: "),
+            ("cnov1", "‹exclude› cnov1 matches no node; did you mean conv1?"),
+            ("re:cnov.*", "‹exclude› re:cnov.* matches no node; did you mean conv1?"),
+            ("re:(", "‹exclude› re:( matches no node: "),
         ] {
             let mut recipe = plain.clone();
             recipe.selection.excluded_nodes = vec![Glob::new(pattern)];
@@ -176,13 +176,13 @@ mod tests {
             recipe.selection.op_types = vec!["Conv".to_owned(), operator.to_owned()];
             let said = refused(&recipe);
             assert!(
-                said.starts_with(&format!("--op-types {operator} names no operator of the model; {hint}")),
+                said.starts_with(&format!("‹op-types› {operator} names no operator of the model; {hint}")),
                 "{said}"
             );
             assert!(said.contains("`kvant inspect MODEL`"), "{said}");
         }
         let mut recipe = plain.clone();
         recipe.selection.excluded_subgraphs = vec![Subgraph { from: vec!["conv1".into()], to: vec!["end".into()] }];
-        assert!(refused(&recipe).starts_with("--exclude-subgraph: there is no node end"));
+        assert!(refused(&recipe).starts_with("‹exclude-subgraph›: there is no node end"));
     }
 }

@@ -89,16 +89,16 @@ impl RuntimeError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NotEmbedded(_) => Some(
-                "run it with ONNX Runtime: `pip install onnxruntime`, then `--runtime ort` (or name its library with --runtime-library)",
+                "run it with ONNX Runtime: `pip install onnxruntime`, then `‹runtime› ort` (or name its library with ‹runtime-library›)",
             ),
             Self::NoLibrary(_) => Some(
-                "`pip install onnxruntime` for the python3 on PATH, or name the library with --runtime-library or ORT_DYLIB_PATH",
+                "`pip install onnxruntime` for the python3 on PATH, or name the library with ‹runtime-library› or ORT_DYLIB_PATH",
             ),
             Self::Library { .. } => Some("ONNX Runtime 1.18 or later is needed, built for this machine"),
             Self::Load { engine, .. } | Self::Run { engine, .. } => Some(match engine.starts_with("onnxruntime") {
-                true => "the embedded engine may run it: `--runtime rten`",
+                true => "the embedded engine may run it: `‹runtime› rten`",
                 false => {
-                    "ONNX Runtime may run it: `pip install onnxruntime`, then `--runtime ort` (or name its library with --runtime-library)"
+                    "ONNX Runtime may run it: `pip install onnxruntime`, then `‹runtime› ort` (or name its library with ‹runtime-library›)"
                 }
             }),
             _ => None,

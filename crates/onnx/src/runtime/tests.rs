@@ -229,7 +229,7 @@ fn what_rten_computes_wrong_is_refused_and_ort_named() {
     let mut short = one("Add", &[1], |n| n.input.push("c".to_owned()));
     short.graph.as_mut().unwrap().initializer.push(tensor("c", DataType::INT4, &[1], vec![1]));
     let error = open(&short, &["y".to_owned()], &options(RuntimeChoice::Rten)).err().unwrap();
-    assert!(error.to_string().contains("INT4") && error.hint().unwrap().contains("--runtime ort"), "{error}");
+    assert!(error.to_string().contains("INT4") && error.hint().unwrap().contains("‹runtime› ort"), "{error}");
 }
 
 #[test]

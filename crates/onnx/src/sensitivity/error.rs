@@ -93,10 +93,10 @@ impl SensitivityError {
                 "quantize it as it is: `kvant quantize` does what the preset says inside of nodes too"
             }
             Self::Unreachable { .. } => {
-                "add a candidate with more bits, or float (--candidates A16W8,float), or ask for less"
+                "add a candidate with more bits, or float (‹candidates› A16W8,float), or ask for less"
             }
             Self::OnlyFloat { .. } => {
-                "ask for less, or add candidates with more bits, e.g. --candidates A16W8,A16W16,float"
+                "ask for less, or add candidates with more bits, e.g. ‹candidates› A16W8,A16W16,float"
             }
             Self::TooLarge { .. } => "choose a preset with smaller weights, e.g. A8W4",
             Self::Cancelled => return None,

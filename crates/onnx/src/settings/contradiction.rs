@@ -60,11 +60,11 @@ fn idle_percentile(settings: &Settings, recipe: &Recipe) -> Result<(), SettingsE
         return Ok(());
     }
     let other = match activation {
-        Some(method) => format!("--calibration-method {method}"),
+        Some(method) => format!("‹calibration-method› {method}"),
         None => "float activations".to_owned(),
     };
     let because = "only the methods percentile and auto read it";
-    Err(SettingsError::Contradiction { one: "--percentile", other, because })
+    Err(SettingsError::Contradiction { one: "‹percentile›", other, because })
 }
 
 #[cfg(test)]
@@ -93,7 +93,7 @@ mod tests {
             (refused("A8W8", Settings { activation: Some(Element::BFloat16), ..ends() }), "bfloat16 activations"),
             (
                 refused("XINT8", Settings { percentile: Some(99.0), ..Settings::default() }),
-                "--percentile and --calibration-method minmse",
+                "‹percentile› and ‹calibration-method› minmse",
             ),
         ];
         for (problem, other) in cases {

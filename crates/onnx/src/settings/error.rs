@@ -99,13 +99,13 @@ impl SettingsError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Read { .. } => "name a file that can be read with --recipe",
+            Self::Read { .. } => "name a file that can be read with ‹recipe›",
             Self::File { .. } => {
                 "a recipe has version = 1, preset, options by their names with _ for -, and any number of [[override]] with tensors and scheme"
             }
-            Self::Version { .. } => "write it anew with this program",
+            Self::Version { .. } => "write it again with this program",
             Self::UnknownPreset { .. } => "`kvant list presets` shows all",
-            Self::NoPreset => "name one with --preset, or in the file as preset = \"A8W8\"",
+            Self::NoPreset => "name one with ‹preset›, or in the file as preset = \"A8W8\"",
             Self::Override { .. } => {
                 "write an element type, `channel` or `tensor`, `symmetric` or `asymmetric`, a calibration method, with colons between; or `keep`"
             }

@@ -140,7 +140,7 @@ impl<'g> Pairs<'g> {
             node.op_type()
         );
         let made = node.output.first().map_or("TENSOR", String::as_str);
-        let hint = format!("keep its output in float: --override '{made}=keep'");
+        let hint = format!("keep its output in float: ‹override› '{made}=keep'");
         findings.warning(name_of(node), reason, &hint);
     }
 

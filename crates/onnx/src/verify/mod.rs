@@ -319,7 +319,7 @@ mod tests {
             let broken = made(op, 1.0 / 1100.0);
             assert!(fails_in_a_run(&broken) && !runs(&verify(&broken)), "{op}");
             let finding = verify(&broken).into_iter().find(|finding| finding.check == "kernels").unwrap();
-            assert!(finding.hint.unwrap().contains("--override 'h=keep'"));
+            assert!(finding.hint.unwrap().contains("‹override› 'h=keep'"));
         }
     }
 

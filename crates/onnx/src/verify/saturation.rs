@@ -19,7 +19,7 @@ const LARGEST: u8 = 64;
 
 macro_rules! ways {
     () => {
-        "quantize with --reduce-range or --weight uint8, or set onnxruntime's session option session.x64quantprecision to 1 \
+        "quantize with ‹reduce-range› or ‹weight› uint8, or set onnxruntime's session option session.x64quantprecision to 1 \
          (which fails on weights that several nodes share)"
     };
 }

@@ -33,11 +33,11 @@ impl Spread {
         match (scheme.timing, spread) {
             _ if scheme.timing != Timing::Dynamic && is_scaleless(scheme.scheme) => refuse("nothing of it is stored"),
             (Timing::Dynamic, _) if scheme.scheme.observer() != Observer::MinMax => {
-                refuse("scales found anew cover the whole range")
+                refuse("dynamic scales cover the whole range")
             }
             (Timing::Dynamic, Spread::Features) => refuse("a feature has no scale before all tokens are there"),
             (Timing::Local, _) if !has_tensor_scale(scheme.scheme) => refuse("it has no scale over block scales"),
-            (Timing::Static, Spread::Tokens | Spread::Groups(_)) => refuse("tokens come anew"),
+            (Timing::Static, Spread::Tokens | Spread::Groups(_)) => refuse("tokens differ from run to run"),
             _ => Ok(spread),
         }
     }

@@ -47,7 +47,7 @@ impl SchemeError {
             }
             SchemeError::MinScale => "give a small number such as 0.01, or leave it out",
             SchemeError::GroupDoesNotDivide { .. } => {
-                "give this layer another scheme with --override (a smaller group, or a scale for each channel as in int4:channel and e4m3:channel), or keep it with --exclude"
+                "give this layer another scheme with ‹override› (a smaller group, or a scale for each channel as in int4:channel and e4m3:channel), or keep it with ‹exclude›"
             }
         }
     }

@@ -93,7 +93,7 @@ pub enum TensorScheme {
 }
 
 /// What is said of a scheme that no loader supports, wherever it is named: in lists, plans, errors and at the end of a run.
-pub const EVALUATION_ONLY: &str = "for evaluation only: no loader supports it; use --format fake";
+pub const EVALUATION_ONLY: &str = "for evaluation only: no loader supports it; use ‹format› fake";
 
 /// Whether no loader supports weights of these elements, whatever their scales: MX6, MX9, BFP16, MXINT8 and integers of more than
 /// 8 bits. [`EVALUATION_ONLY`] says so.

@@ -73,14 +73,14 @@ impl Skip {
                 "every line of such a file is one JSON value: look at its first lines, or name it .txt if it is text"
             }
             Skip::TooLarge => "give documents as rows of their own",
-            Skip::NoText => "name the field in which rows keep their text with --column",
+            Skip::NoText => "name the field in which rows keep their text with ‹column›",
             Skip::NotAConversation => {
                 "conversations are lists of messages with `role` and `content`; text needs no roles"
             }
             Skip::Refused => "give what the model's chat template takes, or text instead of conversations",
             Skip::Empty => "give files that hold text",
             Skip::TooShort => {
-                "give longer text, shorter sequences with --seq-len, or join rows with --packing concatenate"
+                "give longer text, shorter sequences with ‹seq-len›, or join rows with ‹packing› concatenate"
             }
         }
     }

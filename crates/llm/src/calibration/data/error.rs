@@ -38,7 +38,7 @@ pub enum CalibrationDataError {
         message: String,
     },
     /// A format that is none of those that are read.
-    #[error("{}: the name does not tell a format that is read", file.display())]
+    #[error("{}: its name does not end in a format that Kvant reads", file.display())]
     UnknownFormat {
         /// The file.
         file: PathBuf,
@@ -146,16 +146,16 @@ impl CalibrationDataError {
             Self::Tokenizer(error) => return error.hint(),
             Self::UnknownFormat { .. } | Self::NoFiles { .. } => return Some(super::files::known_formats()),
             Self::Damaged { .. } => "the file is damaged, or not what calibration data of its kind hold",
-            Self::NoColumn { .. } => "name the column that holds the text with --column",
+            Self::NoColumn { .. } => "name the column that holds the text with ‹column›",
             Self::NoFields { .. } => {
-                "leave --column out: it applies only to files of rows, such as .jsonl and .parquet"
+                "leave ‹column› out: it applies only to files of rows, such as .jsonl and .parquet"
             }
             Self::NotText { .. } => "give text files in UTF-8",
             Self::TooLarge { .. } => "give a part of it: calibration needs some hundred samples",
             Self::OutOfVocabulary { .. } => "the tokens were made with the tokenizer of another model",
             Self::NoSample { most: Some(Skip::NoText), column: Some(column), .. } => {
                 return Some(format!(
-                    "no row has text in a field `{column}`: name another with --column, or leave it out"
+                    "no row has text in a field `{column}`: name another with ‹column›, or leave it out"
                 ));
             }
             Self::NoSample { most, .. } => most.map_or("give more or longer text, or shorter sequences", Skip::hint),

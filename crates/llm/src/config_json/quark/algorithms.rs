@@ -29,7 +29,7 @@ const OF_MODELS: &[&str] =
 /// Fields that change how the result is computed, and not the result; and the name.
 const OF_COMPUTATION: &[&str] = &["beta", "name"];
 
-const REMOVE: &str = "remove it, or give --algorithm instead";
+const REMOVE: &str = "remove it, or give ‹algorithm› instead";
 
 /// The algorithms of `algo_config`, a list or one object, and what the user should know of how they were read.
 ///

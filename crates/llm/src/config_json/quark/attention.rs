@@ -83,7 +83,7 @@ fn owner_config(glob: &str, output: ActivationScheme, layers: &[(&str, LayerSche
     };
     if schemes.any(|scheme| scheme != first) || first.output.is_some_and(|own| own != output) {
         let reason = format!("Quark's layout wants one scheme for all `{glob_text}` whose outputs are quantized");
-        return Err(CannotHold::new(reason, "give them one with --override, or use --format compressed-tensors"));
+        return Err(CannotHold::new(reason, "give them one with ‹override›, or use ‹format› compressed-tensors"));
     }
     layer_config(&LayerScheme { output: Some(output), ..first })
 }

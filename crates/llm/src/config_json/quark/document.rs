@@ -35,7 +35,7 @@ pub struct QuarkConfig {
     pub notes: Vec<String>,
 }
 
-pub(super) const SPELL_IT: &str = "write a recipe in TOML, or give --scheme, --override and --exclude";
+pub(super) const SPELL_IT: &str = "write a recipe in TOML, or give ‹scheme›, ‹override› and ‹exclude›";
 
 /// The fields that mean something here.
 const KNOWN: &[&str] = &[

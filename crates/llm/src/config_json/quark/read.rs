@@ -8,7 +8,7 @@ use crate::recipe_error::quoted;
 use kvant_quant::scheme::{ActivationScheme, LayerScheme, TensorScheme, Timing};
 use serde_json::Value;
 
-const SPELL_IT: &str = "give the scheme with --scheme or in a TOML recipe instead";
+const SPELL_IT: &str = "give the scheme with ‹scheme› or in a TOML recipe instead";
 
 /// The scheme of a layer; `None` for one that stays as it is.
 pub(super) fn layer_scheme(place: &str, config: &Value) -> Result<Option<LayerScheme>, RecipeError> {

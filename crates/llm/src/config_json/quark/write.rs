@@ -148,7 +148,7 @@ fn specs(scheme: TensorScheme, place: Place) -> Result<Vec<TensorSpec>, CannotHo
 fn int_spec(scheme: IntScheme, place: Place) -> Result<TensorSpec, CannotHold> {
     if [Int::INT5, Int::INT6, Int::INT7, Int::UINT32].contains(&scheme.format) {
         let reason = format!("Quark has no `{}`", Format::Int(scheme.format));
-        return Err(CannotHold::new(reason, "use 2, 3, 4 or 8 bits, or --format compressed-tensors"));
+        return Err(CannotHold::new(reason, "use 2, 3, 4 or 8 bits, or ‹format› compressed-tensors"));
     }
     let power_of_two = scheme.scale == ScaleType::PowerOfTwo;
     Ok(TensorSpec {

@@ -49,7 +49,7 @@ pub(super) fn attention_parts(spec: &AttentionSpec) -> Result<Vec<ParameterPart>
     others.map_or(Ok(parts), |_| {
         Err(CannotHold::new(
             "compressed-tensors has no words for quantized queries and softmax",
-            "use --format quark, or quantize the KV cache without them",
+            "use ‹format› quark, or quantize the KV cache without them",
         ))
     })
 }

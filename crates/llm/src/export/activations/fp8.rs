@@ -6,7 +6,7 @@ use crate::export::{CannotHold, ScaleEncoding};
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::{ActivationScheme, FloatScale, FloatScheme, Granularity, TensorScheme, Timing};
 
-const HINT: &str = "use fp8 (`e4m3:tensor!static`), or --format quark or compressed-tensors";
+const HINT: &str = "use fp8 (`e4m3:tensor!static`), or ‹format› quark or compressed-tensors";
 
 pub(super) fn activation_parts(spec: &ActivationSpec<'_>) -> Result<Vec<ParameterPart>, CannotHold> {
     if spec.side == Side::Output || !is_static_fp8(spec.scheme) {
@@ -18,7 +18,7 @@ pub(super) fn activation_parts(spec: &ActivationSpec<'_>) -> Result<Vec<Paramete
 
 pub(super) fn attention_parts(spec: &AttentionSpec) -> Result<Vec<ParameterPart>, CannotHold> {
     if spec.scheme.query.is_some() || spec.scheme.probabilities.is_some() {
-        return Err(CannotHold::new("fp8's layout has no quantized queries and softmax", "use --format quark"));
+        return Err(CannotHold::new("fp8's layout has no quantized queries and softmax", "use ‹format› quark"));
     }
     let (Some([key, value]), Some(cache)) = (&spec.key_value, spec.scheme.key_value) else { return Ok(Vec::new()) };
     if !is_static_fp8(cache.scheme) {

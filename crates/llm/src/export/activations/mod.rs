@@ -103,7 +103,7 @@ impl Export {
             Export::Quark => quark::attention_parts(spec),
             Export::Tensors => Err(CannotHold::new(
                 "the format tensors describes single weights, not attention",
-                "leave --kv-cache and --attention out, or put config.json beside the weights for another format",
+                "leave ‹kv-cache› and ‹attention› out, or put config.json beside the weights for another format",
             )),
             Export::CompressedTensors => compressed_tensors::attention_parts(spec),
             Export::Fp8 => fp8::attention_parts(spec),
@@ -117,7 +117,7 @@ impl Export {
         let reason = format!("{self} quantizes weights alone");
         CannotHold::new(
             reason,
-            "leave activations out with --weights-only, or use --format quark or compressed-tensors",
+            "leave activations out with ‹weights-only›, or use ‹format› quark or compressed-tensors",
         )
     }
 }

@@ -22,7 +22,7 @@ fn refuse(spec: &ActivationSpec<'_>) -> CannotHold {
     let reason = format!("Quark's layout has no {}s `{}`", spec.side.name(), spec.scheme);
     CannotHold::new(
         reason,
-        "use int8 or e4m3 with one scale (`tensor`) or one a feature (`channel@1`), or --format fake",
+        "use int8 or e4m3 with one scale (`tensor`) or one a feature (`channel@1`), or ‹format› fake",
     )
 }
 
@@ -90,8 +90,8 @@ pub(super) fn attention_parts(spec: &AttentionSpec) -> Result<Vec<ParameterPart>
 fn no_own_layer(rotary: Rotary) -> CannotHold {
     let reason = "Quark's layout has no scales of queries, keys and values that one layer makes".to_owned();
     let hint = match rotary {
-        Rotary::Before => "use --format compressed-tensors, or one scheme for all of them",
-        Rotary::After => "quantize them before the rotary embedding, or use --format compressed-tensors",
+        Rotary::Before => "use ‹format› compressed-tensors, or one scheme for all of them",
+        Rotary::After => "quantize them before the rotary embedding, or use ‹format› compressed-tensors",
     };
     CannotHold::new(reason, hint)
 }

@@ -7,7 +7,7 @@ use kvant_quant::scheme::{
 };
 use serde::{Serialize, Serializer};
 
-const USE_OTHERS: &str = "use --format quark or fake, or another scheme (`kvant list schemes`)";
+const USE_OTHERS: &str = "use ‹format› quark or fake, or another scheme (`kvant list schemes`)";
 const E8M0: Option<&str> = Some("torch.uint8");
 const E4M3: Option<&str> = Some("torch.float8_e4m3fn");
 

@@ -59,11 +59,11 @@ impl ImatrixError {
             ImatrixError::Container(error) => error.hint(),
             ImatrixError::Forward(error) => error.hint(),
             ImatrixError::Damaged { .. } => {
-                Some("make it anew with llama-imatrix, or measure with --algorithm imatrix --calib FILE".to_owned())
+                Some("make it again with llama-imatrix, or measure with ‹algorithm› imatrix ‹calib› FILE".to_owned())
             }
             ImatrixError::NotFinite { .. } => Some(
                 "the checkpoint may be damaged, or overflow in this precision: `kvant eval` shows whether it computes \
-                 anything; calibrate with --precision f32"
+                 anything; calibrate with ‹precision› f32"
                     .to_owned(),
             ),
             ImatrixError::Write { .. } | ImatrixError::Cancelled => None,

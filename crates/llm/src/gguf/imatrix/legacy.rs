@@ -46,7 +46,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, InputSums>, Proven
         let values = reader.take(columns.checked_mul(4).ok_or("an entry is too long")?)?;
         let squares: Vec<f64> = values.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect();
         if squares.iter().any(|value| !value.is_finite() || *value < 0.0) {
-            return Err(format!("a sum of `{}` is negative or no number", name.escape_debug()));
+            return Err(format!("a sum of `{}` is negative or not a number", name.escape_debug()));
         }
         sums.insert(name, InputSums { columns, squares, counts: vec![calls as u64] });
     }

@@ -60,7 +60,7 @@ impl Reason {
             Reason::Excluded => "excluded".to_owned(),
             Reason::Kept => "as in the source".to_owned(),
             Reason::Carried => "codes as they are".to_owned(),
-            Reason::Anew => "quantized anew".to_owned(),
+            Reason::Anew => "requantized".to_owned(),
             Reason::Fixed => "always of this type".to_owned(),
         }
     }

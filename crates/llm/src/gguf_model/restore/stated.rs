@@ -56,7 +56,7 @@ impl<'a> Stated<'a> {
 
     /// A whole number that must be there.
     pub fn need(&self, key: &str) -> Result<usize, ImportError> {
-        let missing = || ImportError::invalid(format!("{}.{key}", self.architecture), "is missing, or no number");
+        let missing = || ImportError::invalid(format!("{}.{key}", self.architecture), "is missing, or not a number");
         self.size(key).ok_or_else(missing)
     }
 

@@ -9,7 +9,7 @@ use kvant_container::gguf::{Array, GgufFile, Metadata, Text, Value as Stored};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
-const HINT: &str = "`kvant eval` takes the directory of a tokenizer with --tokenizer; else `kvant convert --to float`, and put the \
+const HINT: &str = "`kvant eval` takes the directory of a tokenizer with ‹tokenizer›; else `kvant convert ‹to› float`, and put the \
                     model's tokenizer files there";
 
 /// Bytes of a piece that merges make, at most.
@@ -315,7 +315,7 @@ mod tests {
     fn what_is_not_read_is_named() {
         let unknown = metadata(&[("tokens", texts(&["a"])), ("pre", "unheard-of".into())]);
         let error = Vocabulary::of(&unknown).unwrap().byte_level().unwrap_err();
-        assert!(error.to_string().contains("`unheard-of`") && error.hint().unwrap().contains("--tokenizer"), "{error}");
+        assert!(error.to_string().contains("`unheard-of`") && error.hint().unwrap().contains("‹tokenizer›"), "{error}");
         let damaged = metadata(&[("tokens", texts(&["a"])), ("token_type", vec![1, 1].into())]);
         assert!(Vocabulary::of(&damaged).is_err());
     }

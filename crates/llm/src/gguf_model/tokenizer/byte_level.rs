@@ -52,7 +52,7 @@ pub(crate) fn tokens(tokenizer: &Value, token: impl Fn(&str, usize) -> Token) ->
         Ok(())
     };
     for (text, id) in vocabulary {
-        let id = id.as_u64().and_then(|id| usize::try_from(id).ok()).ok_or_else(|| damaged("a token has no number"))?;
+        let id = id.as_u64().and_then(|id| usize::try_from(id).ok()).ok_or_else(|| damaged("a token has no index"))?;
         put(id, token(text, id))?;
     }
     added(tokenizer).iter().try_for_each(|added| put(added.id, Token::added(added)))?;

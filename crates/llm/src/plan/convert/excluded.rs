@@ -9,7 +9,7 @@ use crate::plan::error::PlanError;
 use crate::transcode::{Conversion, Target};
 use kvant_quant::scheme::ActivationScheme;
 
-const STATIC: &str = "its activations have static scales, which are not taken over beside what is calibrated anew";
+const STATIC: &str = "its activations have static scales, which cannot be combined with newly calibrated ones";
 
 const ALGORITHMS: &str = "algorithms choose the codes of all layers of a block";
 

@@ -33,9 +33,9 @@ use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, LayerScheme, MinScale, Rotary, TensorScheme};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-const ACCEPT: &str = "accept a loss with --requantize, or convert --to float and quantize that";
+const ACCEPT: &str = "accept a loss with ‹requantize›, or convert ‹to› float and quantize that";
 
-const FLOATS: &str = "convert --to float and quantize that";
+const FLOATS: &str = "convert ‹to› float and quantize that";
 
 /// The largest relative error of scales with which codes are still taken over, where loss is accepted: half a unit in the last
 /// place of binary16.
@@ -168,7 +168,7 @@ impl Builder<'_> {
     /// Says that values of codes lose digits in the type of floats that config.json states.
     fn note_rounding(&mut self, float: FloatType) {
         let name = float.config_name();
-        self.notices.push(format!("values are rounded to {name}; --dtype f32 keeps all their digits"));
+        self.notices.push(format!("values are rounded to {name}; ‹dtype› f32 keeps all their digits"));
     }
 
     /// Says that experts stay apart which the family's class has in one tensor, and does not find.
@@ -203,7 +203,7 @@ impl Builder<'_> {
         self.note_losses(task);
         self.plan_attention()?;
         if let Some(tensor) = self.packed_rest().filter(|_| !task.widens) {
-            return Err(self.refusal(&tensor, "it is no linear layer", "convert --to float"));
+            return Err(self.refusal(&tensor, "it is no linear layer", "convert ‹to› float"));
         }
         self.keep_the_rest()
     }
@@ -237,7 +237,7 @@ impl Builder<'_> {
             return Err(self.refusal(
                 &tensor.name,
                 "it is stored as [in, out] in the float model",
-                "convert --to float",
+                "convert ‹to› float",
             ));
         }
         let stored = task.import.activations(&linear.module).filter(|_| !task.conversion.leaves_activations());
@@ -341,8 +341,8 @@ impl Builder<'_> {
             }
         }
         let line = |(scheme, names): (String, Vec<&str>)| match names.as_slice() {
-            [one] => format!("`{one}` is quantized anew, to `{scheme}`"),
-            all => format!("{} layers are quantized anew, to `{scheme}`: {}", all.len(), some_of(all)),
+            [one] => format!("`{one}` is requantized to `{scheme}`"),
+            all => format!("{} layers are requantized to `{scheme}`: {}", all.len(), some_of(all)),
         };
         let lines: Vec<String> = anew.into_iter().map(line).collect();
         self.notices.extend(lines);

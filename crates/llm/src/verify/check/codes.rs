@@ -16,7 +16,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     let found: Vec<_> =
         views.par_iter().map(|(least, view)| (view.name(), scan::codes_of_no_number(*view, *least))).collect();
     for (name, count) in found.into_iter().filter(|(_, count)| *count > 0) {
-        findings.error(name, format!("{count} codes are infinite or no number"), DAMAGED);
+        findings.error(name, format!("{count} codes are NaN or infinite"), DAMAGED);
     }
 }
 

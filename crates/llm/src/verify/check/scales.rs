@@ -107,7 +107,7 @@ fn report(stored: &Stored<'_>, found: &Scales, findings: &mut Findings) {
     let name = stored.view.name();
     let of = |part: usize| format!("{part} of {} scales", found.count);
     if found.not_finite > 0 {
-        findings.error(name, format!("{} are infinite or no number", of(found.not_finite)), DAMAGED);
+        findings.error(name, format!("{} are NaN or infinite", of(found.not_finite)), DAMAGED);
     }
     match (found.negative, are_signed(stored, found)) {
         (0, _) => {}

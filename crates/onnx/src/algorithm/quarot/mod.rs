@@ -81,7 +81,7 @@ impl Rotations {
         match (residual, main) {
             (true, None) => None,
             (true, Some(first)) => Some(format!(
-                "{} streams of channels are not rotated: at `{}`, {}; the report tells of all",
+                "{} streams of channels are not rotated: at `{}`, {}; the report lists all",
                 self.left.len(),
                 first.tensor,
                 first.reason
