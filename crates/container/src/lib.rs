@@ -46,6 +46,7 @@ mod error;
 mod geometry;
 pub mod gguf;
 mod json;
+mod limits;
 pub mod mmap;
 mod new_file;
 pub mod onnx;
@@ -53,6 +54,7 @@ pub mod positioned;
 pub mod python_json;
 mod safetensors;
 pub mod sentencepiece;
+mod tensor_type;
 mod write_queue;
 mod writer;
 
@@ -65,8 +67,8 @@ pub use checkpoint::{
 };
 pub use directory::{directory_of, model_directory};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
-pub use error::{Error, ErrorKind, io_hint};
+pub use error::{Error, ErrorKind, WriterError, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
 pub use mmap::MappedFile;
 pub use new_file::{TEMPORARY, behind_links, new_file_for, write_file};
-pub use writer::{Durability, Writer, WriterError};
+pub use writer::{Durability, Writer};

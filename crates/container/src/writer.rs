@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::{Error, Quoted};
+use crate::error::{Error, WriterError};
 use crate::geometry::{Geometry, OutputFile, Place};
 use crate::positioned::{read_exact_at, reserve, sync_dir, write_all_at};
 use crate::write_queue::WriteQueue;
@@ -226,60 +226,6 @@ fn reopen_file(dir: &Path, planned: &OutputFile) -> Result<File, Error> {
     match found == planned.header {
         true => Ok(file),
         false => Err(Error::Writer { file: path.to_path_buf(), problem: WriterError::OtherHeader }),
-    }
-}
-
-/// What does not fit between the output and what is asked of it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WriterError {
-    /// The index is not one of a declared tensor.
-    #[error("there is no tensor {index} among the {count} declared")]
-    NoSuchTensor {
-        /// The index asked for.
-        index: usize,
-        /// How many there are.
-        count: usize,
-    },
-    /// The bytes do not lie inside the tensor.
-    #[error("tensor {}: {len} bytes at {offset} do not fit into its {tensor_len}", Quoted(tensor))]
-    OutOfRange {
-        /// The tensor.
-        tensor: String,
-        /// First byte, counted from its start.
-        offset: u64,
-        /// Number of bytes.
-        len: u64,
-        /// The length of the tensor.
-        tensor_len: u64,
-    },
-    /// Not all bytes of a tensor were written.
-    #[error("tensor {}: {missing} bytes were never written", Quoted(tensor))]
-    Incomplete {
-        /// The tensor.
-        tensor: String,
-        /// How many bytes are missing.
-        missing: u64,
-    },
-    /// A file to go on with has the wrong length.
-    #[error("cannot resume this file: it has {found} bytes, not {expected}")]
-    OtherLength {
-        /// Its length in bytes.
-        found: u64,
-        /// The length by the layout.
-        expected: u64,
-    },
-    /// A file to go on with has another header.
-    #[error("cannot resume this file: its header is that of another run")]
-    OtherHeader,
-}
-
-impl WriterError {
-    /// What the user can do about it, where that is known.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::OtherLength { .. } | Self::OtherHeader => Some("remove the unfinished output and start over".into()),
-            _ => None,
-        }
     }
 }
 

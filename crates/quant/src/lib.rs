@@ -32,6 +32,7 @@ pub mod reconstruction;
 pub mod rotation;
 pub mod rounding;
 pub mod scheme;
+mod scheme_error;
 pub mod transform;
 
 pub use quant_tensor::{Codes, Parameters, QuantParts, QuantTensor};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::error::CheckpointError;
 use super::{Checkpoint, MAX_CONFIG_LEN};
 use crate::directory::model_directory;
+use crate::error::CheckpointError;
 use crate::error::Error;
 use crate::json::read_python_json;
 use crate::safetensors::{SafetensorsFile, TensorView};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::error::CheckpointError;
 use super::extra::has_extension;
+use crate::error::CheckpointError;
 use crate::error::Error;
 use crate::json::{Pairs, read_json};
-use crate::safetensors::MAX_HEADER_LEN;
+use crate::limits::MAX_HEADER_LEN;
 
 /// A checked index: every tensor once, every shard a plain relative path.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 
 mod adapter;
 mod code;
-mod error;
 mod extra;
 mod index;
 mod modules;
@@ -12,10 +11,10 @@ mod sources;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+pub use crate::error::CheckpointError;
 pub use adapter::AdapterSource;
 use adapter::Replaced;
 pub use code::{CustomCode, MissingCode};
-pub use error::CheckpointError;
 pub use extra::{LeftOutFile, LeftOutReason, MANIFEST_FILE};
 
 use crate::error::Error;

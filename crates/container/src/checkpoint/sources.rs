@@ -5,10 +5,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::error::CheckpointError;
 use super::extra::{CONFIG_FILE, has_extension, list_dir};
 use super::index::ShardIndex;
 use crate::directory::directory_of;
+use crate::error::CheckpointError;
 use crate::error::Error;
 use crate::safetensors::SafetensorsFile;
 

@@ -1,6 +1,6 @@
 //! Reading numbers and strings off bytes that a stranger wrote: nothing is taken that is not there.
 
-use super::error::GgufError;
+use crate::error::GgufError;
 
 /// The most things that a file may count without being absurd: 2^32, more than any vocabulary or list of tensors has.
 const MOST: u64 = 1 << 32;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use super::error::GgufError;
 use super::parse::{Entry, Header, parse};
 use super::{Metadata, TensorType};
 use crate::error::Error;
+use crate::error::GgufError;
 use crate::mmap::MappedFile;
 
 /// A mapped file whose header has been checked.

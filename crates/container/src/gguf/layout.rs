@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use super::encode::header;
-use super::{DEFAULT_ALIGNMENT, MAX_DIMENSIONS, MAX_NAME, Metadata, TensorType};
-use crate::error::Quoted;
+use super::{Metadata, TensorType};
+use crate::error::GgufLayoutError;
 use crate::geometry::{Geometry, OutputFile, Place};
+use crate::limits::{DEFAULT_ALIGNMENT, MAX_GGUF_DIMENSIONS, MAX_NAME};
 
 /// A tensor to be written: everything about it but its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,39 +117,6 @@ fn refuse_bad_names(declarations: &[GgufDeclaration]) -> Result<(), GgufLayoutEr
 
 fn byte_len(declaration: &GgufDeclaration) -> Result<u64, GgufLayoutError> {
     let GgufDeclaration { name, kind, shape } = declaration;
-    let len = kind.byte_len(shape).filter(|_| shape.len() <= MAX_DIMENSIONS);
+    let len = kind.byte_len(shape).filter(|_| shape.len() <= MAX_GGUF_DIMENSIONS);
     len.ok_or_else(|| GgufLayoutError::Shape { tensor: name.clone(), kind: *kind, shape: shape.clone() })
-}
-
-/// Why tensors cannot be laid out.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum GgufLayoutError {
-    /// Two declarations have the same name.
-    #[error("tensor {} is declared twice", Quoted(tensor))]
-    DuplicateName {
-        /// The name.
-        tensor: String,
-    },
-    /// Loaders cut names off.
-    #[error("the name {} has more than {MAX_NAME} bytes", Quoted(tensor))]
-    LongName {
-        /// The name.
-        tensor: String,
-    },
-    /// The type or the format cannot hold the shape.
-    #[error("tensor {} of shape {shape:?} cannot be stored as {kind}", Quoted(tensor))]
-    Shape {
-        /// The tensor.
-        tensor: String,
-        /// Its type.
-        kind: TensorType,
-        /// Its dimensions.
-        shape: Vec<usize>,
-    },
-    /// All tensors together do not fit 64 bits.
-    #[error("the size of all tensors together overflows 64 bits")]
-    TotalOverflow,
-    /// The metadata state another alignment than the one that is written.
-    #[error("files are written with an alignment of {DEFAULT_ALIGNMENT} only")]
-    Alignment,
 }

@@ -13,12 +13,10 @@
 
 mod cursor;
 mod encode;
-mod error;
 mod file;
 mod layout;
 mod metadata;
 mod parse;
-mod tensor_type;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -26,11 +24,13 @@ mod value;
 use crate::MappedFile;
 use std::path::Path;
 
-pub use error::GgufError;
+pub use crate::error::GgufError;
+pub use crate::error::GgufLayoutError;
+pub use crate::limits::DEFAULT_ALIGNMENT;
+pub use crate::tensor_type::TensorType;
 pub use file::{GgufFile, GgufTensor};
-pub use layout::{GgufDeclaration, GgufLayout, GgufLayoutError};
+pub use layout::{GgufDeclaration, GgufLayout};
 pub use metadata::Metadata;
-pub use tensor_type::TensorType;
 pub use value::{Array, Text, Value, ValueType};
 
 /// The first bytes of every file.
@@ -39,17 +39,8 @@ const MAGIC: &[u8; 4] = b"GGUF";
 /// The version that is written.
 const VERSION: u32 = 3;
 
-/// The alignment of files that state none, and of all that are written, in bytes.
-pub const DEFAULT_ALIGNMENT: u64 = 32;
-
 /// The key of the alignment.
 pub const ALIGNMENT_KEY: &str = "general.alignment";
-
-/// The most dimensions of a tensor (`GGML_MAX_DIMS`).
-const MAX_DIMENSIONS: usize = 4;
-
-/// Most bytes of a tensor's name that loaders take (`GGML_MAX_NAME`, less the zero at its end).
-const MAX_NAME: usize = 63;
 
 /// Whether a file begins as a GGUF does.
 pub fn begins_as_gguf(bytes: &[u8]) -> bool {

@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::cursor::Cursor;
-use super::error::GgufError;
 use super::value::{Array, Text, Value, ValueType};
-use super::{DEFAULT_ALIGNMENT, MAGIC, MAX_DIMENSIONS, Metadata, TensorType, VERSION};
+use super::{MAGIC, Metadata, TensorType, VERSION};
+use crate::error::GgufError;
+use crate::limits::{DEFAULT_ALIGNMENT, MAX_GGUF_DIMENSIONS};
 
 /// The most bytes of a header. A vocabulary of a million tokens takes 50 MB.
 const MAX_HEADER: usize = 512 << 20;
@@ -187,8 +188,11 @@ fn describe(cursor: &mut Cursor<'_>) -> Result<Described, GgufError> {
     const WHAT: &str = "the description of a tensor";
     let name = cursor.text("the name of a tensor")?;
     let count = cursor.number::<u32>(WHAT)? as usize;
-    if count > MAX_DIMENSIONS {
-        return Err(GgufError::tensor(&name, format!("it has {count} dimensions, and {MAX_DIMENSIONS} are the most")));
+    if count > MAX_GGUF_DIMENSIONS {
+        return Err(GgufError::tensor(
+            &name,
+            format!("it has {count} dimensions, and {MAX_GGUF_DIMENSIONS} are the most"),
+        ));
     }
     let dimension = |cursor: &mut Cursor<'_>| {
         let found = cursor.number::<u64>(WHAT)?;

@@ -6,9 +6,9 @@ use std::path::{Component, Path, PathBuf};
 use bytes::Bytes;
 
 use super::data_type::byte_len;
-use super::error::OnnxError;
 use super::proto::TensorProto;
 use super::tensor::{data_type, element_count};
+use crate::error::OnnxError;
 use crate::mmap::MappedFile;
 
 /// Maps the files that tensors refer to, each once.

@@ -7,7 +7,6 @@
 //! Fields that this version of ONNX does not know are kept as they are.
 
 mod data_type;
-mod error;
 mod external;
 #[allow(clippy::all, clippy::pedantic, clippy::restriction, missing_docs, rustdoc::all)]
 mod proto;
@@ -16,9 +15,9 @@ mod spill;
 mod tensor;
 mod write;
 
+pub use crate::error::OnnxError;
 pub use bytes::Bytes;
 pub use data_type::{DataType, byte_len, data_type_bits, data_type_name};
-pub use error::OnnxError;
 pub use proto::attribute_proto::AttributeType;
 pub use proto::tensor_shape_proto::{Dimension, dimension::Value as DimensionValue};
 pub use proto::type_proto::{Tensor as TensorTypeProto, Value as TypeValue};

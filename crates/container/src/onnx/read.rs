@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use protobuf::{CodedInputStream, Message};
 
-use super::error::OnnxError;
 use super::external::ExternalFiles;
 use super::proto::tensor_proto::DataLocation;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
 use crate::error::Error;
+use crate::error::OnnxError;
 use crate::mmap::MappedFile;
 
 /// Reads a model and maps all of its data. Nothing of a tensor's contents is copied.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use protobuf::EnumOrUnknown;
 
 use super::data_type::{DataType, byte_len, data_type_name};
-use super::error::OnnxError;
 use super::proto::TensorProto;
+use crate::error::OnnxError;
 
 /// The element type; an unknown number is [`DataType::UNDEFINED`].
 pub fn data_type(tensor: &TensorProto) -> DataType {

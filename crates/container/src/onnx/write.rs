@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use protobuf::Message;
 
-use super::error::OnnxError;
 use super::proto::tensor_proto::DataLocation;
 use super::proto::{ModelProto, StringStringEntryProto, TensorProto};
 use super::read::each_tensor;
 use crate::error::Error;
+use crate::error::OnnxError;
 use crate::positioned::sync_dir;
 
 /// Largest model written as one file. Protobuf's own limit is 2^31 - 1; some readers stop earlier.

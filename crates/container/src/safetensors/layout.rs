@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Serialize;
 
 use super::encode::{EncodedTensor, encode_header};
-use super::header::MAX_HEADER_LEN;
 use super::{METADATA_KEY, PREFIX_LEN};
-use crate::dtype::{Dtype, SizeError, alignment, byte_len};
-use crate::error::Quoted;
+use crate::dtype::{Dtype, alignment, byte_len};
+use crate::error::LayoutError;
 use crate::geometry::{Geometry, OutputFile, Place};
+use crate::limits::MAX_HEADER_LEN;
 
 /// A tensor to be written: everything about it but its bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -249,58 +249,6 @@ fn running_ranges(group: &[usize], sizes: &[u64]) -> Vec<(u64, u64)> {
 
 fn encoded(declaration: &TensorDeclaration, data_offsets: (u64, u64)) -> EncodedTensor<'_> {
     EncodedTensor { name: &declaration.name, dtype: declaration.dtype, shape: &declaration.shape, data_offsets }
-}
-
-/// Why tensors cannot be laid out.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum LayoutError {
-    /// Two declarations have the same name.
-    #[error("tensor {} is declared twice", Quoted(tensor))]
-    DuplicateName {
-        /// The name.
-        tensor: String,
-    },
-    /// A declaration has the name that the format keeps for itself.
-    #[error("`__metadata__` cannot be the name of a tensor")]
-    ReservedName,
-    /// Dtype and shape give no byte length.
-    #[error("tensor {} of type {dtype} and shape {shape:?}: {problem}", Quoted(tensor))]
-    Size {
-        /// The tensor.
-        tensor: String,
-        /// Type of its elements.
-        dtype: Dtype,
-        /// Its dimensions.
-        shape: Vec<usize>,
-        /// Why there is no byte length.
-        problem: SizeError,
-    },
-    /// All tensors together do not fit 64 bits.
-    #[error("the size of all tensors together overflows 64 bits")]
-    TotalOverflow,
-    /// A header is over [`MAX_HEADER_LEN`], and no reader would take it.
-    #[error("{file_name} would have a header of {len} bytes, over the limit of {MAX_HEADER_LEN}")]
-    HeaderTooLong {
-        /// The shard.
-        file_name: String,
-        /// Length of its header in bytes.
-        len: u64,
-    },
-    /// The JSON writer failed.
-    #[error("cannot encode a header: {0}")]
-    Encode(String),
-}
-
-impl LayoutError {
-    /// What the user can do about it, where that is known.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::HeaderTooLong { .. } => {
-                Some("choose a smaller maximum shard size, so that a shard holds fewer tensors".into())
-            }
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

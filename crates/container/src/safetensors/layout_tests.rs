@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::dtype::SizeError;
 use crate::safetensors::Header;
 
 fn declare(name: &str, dtype: Dtype, shape: &[usize]) -> TensorDeclaration {

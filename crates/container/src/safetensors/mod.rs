@@ -6,9 +6,11 @@ mod file;
 mod header;
 mod layout;
 
+pub use crate::error::{HeaderError, LayoutError};
+pub use crate::limits::MAX_HEADER_LEN;
 pub use file::{SafetensorsFile, TensorView};
-pub use header::{Header, HeaderError, MAX_HEADER_LEN, TensorEntry};
-pub use layout::{Layout, LayoutError, Shard, TensorDeclaration};
+pub use header::{Header, TensorEntry};
+pub use layout::{Layout, Shard, TensorDeclaration};
 
 /// The member of the header that holds free-form strings; no tensor can have this name.
 const METADATA_KEY: &str = "__metadata__";

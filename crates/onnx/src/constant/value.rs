@@ -1,8 +1,10 @@
 //! One constant tensor: a type, a shape and its bytes.
 
 use kvant_container::onnx::{
-    Bytes, DataType, TensorProto, byte_len, data_type, data_type_bits, shape, tensor, tensor_bytes,
+    Bytes, DataType, GraphProto, TensorProto, byte_len, data_type, data_type_bits, shape, tensor, tensor_bytes,
 };
+
+use crate::graph::Index;
 
 /// A tensor whose contents are known. Its elements are whole bytes: strings and types below a byte cannot be one.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,5 +101,12 @@ impl Value {
             [one] => Some(one),
             _ => None,
         }
+    }
+}
+
+impl Index {
+    /// The values of a constant of integers.
+    pub fn integers(&self, graph: &GraphProto, tensor: &str) -> Option<Vec<i64>> {
+        Value::of_tensor(self.constant(graph, tensor)?)?.as_integers()
     }
 }

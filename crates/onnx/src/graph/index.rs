@@ -4,8 +4,6 @@ use std::collections::HashMap;
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto, TensorProto, data_type, shape};
 
-use crate::constant::Value;
-
 /// The connections of a graph as it was when this was made. Positions are those in `graph.node` and `graph.initializer`.
 #[derive(Debug, Default)]
 pub struct Index {
@@ -81,11 +79,6 @@ impl Index {
     /// The sizes of a constant.
     pub fn constant_shape(&self, graph: &GraphProto, tensor: &str) -> Option<Vec<usize>> {
         shape(self.constant(graph, tensor)?).ok()
-    }
-
-    /// The values of a constant of integers.
-    pub fn integers(&self, graph: &GraphProto, tensor: &str) -> Option<Vec<i64>> {
-        Value::of_tensor(self.constant(graph, tensor)?)?.as_integers()
     }
 
     /// Whether the graph takes the tensor as an input.

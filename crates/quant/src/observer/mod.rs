@@ -11,7 +11,7 @@ pub(crate) use moving_average::MovingRange;
 pub use percentile::Percentile;
 pub(crate) use percentile::WHOLE;
 
-use crate::scheme::SchemeError;
+use crate::scheme_error::SchemeError;
 use kvant_numeric::kernel::Range;
 use serde::{Deserialize, Serialize};
 use std::fmt;

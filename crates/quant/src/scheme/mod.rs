@@ -1,15 +1,14 @@
 //! Schemes: small values that say how tensors and layers are quantized. Not the doing.
 
 mod attention;
-mod error;
 mod granularity;
 mod layer;
 mod preset;
 mod scale;
 mod tensor;
 
+pub use crate::scheme_error::SchemeError;
 pub use attention::{AttentionScheme, KvCacheScheme, MinScale, Rotary};
-pub use error::SchemeError;
 pub use granularity::{Axis, Granularity};
 pub use layer::{ActivationScheme, LayerScheme, Timing};
 pub use preset::{Dialect, PRESETS, Preset};

@@ -1,14 +1,22 @@
 //! The error of every fallible operation of the crate: what failed, in which file, at which tensor, and what to do.
 
+mod checkpoint;
+mod gguf;
+mod gguf_layout;
+mod onnx;
+mod safetensors;
+mod writer;
+
+pub use checkpoint::CheckpointError;
+pub use gguf::GgufError;
+pub use gguf_layout::GgufLayoutError;
+pub use onnx::OnnxError;
+pub use safetensors::{HeaderError, LayoutError};
+pub use writer::WriterError;
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-
-use crate::checkpoint::CheckpointError;
-use crate::gguf::{GgufError, GgufLayoutError};
-use crate::onnx::OnnxError;
-use crate::safetensors::{HeaderError, LayoutError};
-use crate::writer::WriterError;
 
 /// What to do about a file that is not what it should be.
 const DAMAGED: &str = "the file is damaged, or not what its name says: download it again";

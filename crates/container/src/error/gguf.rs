@@ -95,7 +95,7 @@ impl GgufError {
         }
     }
 
-    pub(super) fn tensor(name: &str, problem: impl Into<String>) -> GgufError {
+    pub(crate) fn tensor(name: &str, problem: impl Into<String>) -> GgufError {
         GgufError::Tensor { tensor: name.to_owned(), problem: problem.into() }
     }
 }
