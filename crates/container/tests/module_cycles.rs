@@ -16,18 +16,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Cycles that are still to be removed: a crate, and the modules that may depend on each other there. Entries shrink
-/// and disappear; none is added.
-const KNOWN: &[(&str, &[&str])] = &[
-    (
-        "container",
-        &["checkpoint", "error", "gguf", "json", "mmap", "onnx", "positioned", "safetensors", "write_queue", "writer"],
-    ),
-    ("numeric", &["kernel", "simd"]),
-    ("onnx", &["constant", "graph"]),
-    ("quant", &["observer", "scheme"]),
-];
-
 #[test]
 fn top_level_modules_have_no_dependency_cycles() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -41,17 +29,11 @@ fn top_level_modules_have_no_dependency_cycles() {
         assert!(!graph.modules.is_empty(), "no modules found in {name}");
         checked += 1;
         for cycle in graph.cycles() {
-            if !is_known(name, &cycle) {
-                graph.describe(name, &cycle, &mut report);
-            }
+            graph.describe(name, &cycle, &mut report);
         }
     }
     assert!(checked >= 5, "expected the libraries of the workspace beside this crate, found {checked}");
     assert!(report.is_empty(), "\n{report}");
-}
-
-fn is_known(name: &str, cycle: &BTreeSet<String>) -> bool {
-    KNOWN.iter().any(|(known, modules)| *known == name && cycle.iter().all(|module| modules.contains(&module.as_str())))
 }
 
 /// Which top-level module of a crate depends on which, and the lines that say so.

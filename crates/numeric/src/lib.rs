@@ -17,6 +17,7 @@
 //! ```
 
 pub mod arithmetic;
+mod element_loop;
 pub mod format;
 pub mod ggml;
 pub mod kernel;

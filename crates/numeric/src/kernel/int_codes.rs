@@ -1,18 +1,11 @@
 //! Integer codes of slices, for formats of at most eight bits. Wider formats have too few users to need more than the
 //! scalar [`Int::quantize`].
 
-use super::elements::{Element, ElementLoop, Elements, dispatch_elements};
+use super::elements::{Elements, dispatch_elements};
+pub use crate::element_loop::AffineStep;
+use crate::element_loop::IntCodes;
 use crate::format::Int;
 use crate::simd::Isa;
-
-/// What turns a value into a code: `clamp(rne(value * inverse_scale) + zero_point, min, max)`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AffineStep {
-    /// `1 / scale`.
-    pub inverse_scale: f32,
-    /// The code of zero, within the format's range.
-    pub zero_point: i32,
-}
 
 /// Codes of `values`, one byte each (two's complement for signed formats), with one step for every `group` consecutive
 /// values. Values must be finite. `format` has at most eight bits.
@@ -36,37 +29,6 @@ pub fn element_codes(
         return super::elements::visit_elements(elements, avx512.by_hand(body));
     }
     dispatch_elements(isa, elements, body);
-}
-
-/// The loop of [`element_codes`].
-pub(crate) struct IntCodes<'a> {
-    pub(crate) group: usize,
-    pub(crate) steps: &'a [AffineStep],
-    pub(crate) min: i32,
-    pub(crate) max: i32,
-    pub(crate) codes: &'a mut [u8],
-}
-
-/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which then stands in the
-/// low bits of the mantissa.
-const TO_INTEGER: f32 = 12_582_912.0;
-
-impl ElementLoop for IntCodes<'_> {
-    #[inline(always)]
-    fn run<E: Element>(self, elements: &[E::Stored]) {
-        let groups = elements.chunks(self.group).zip(self.codes.chunks_mut(self.group));
-        for ((elements, codes), step) in groups.zip(self.steps) {
-            // Bounds are integers, so clamping before rounding gives what clamping after would.
-            let low = (self.min - step.zero_point) as f32;
-            let high = (self.max - step.zero_point) as f32;
-            for (code, element) in codes.iter_mut().zip(elements) {
-                let value = E::widen(E::bits(*element));
-                let clamped = (value * step.inverse_scale).max(low).min(high);
-                let rounded = (clamped + TO_INTEGER).to_bits() as i32 - TO_INTEGER.to_bits() as i32;
-                *code = (rounded + step.zero_point) as u8;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

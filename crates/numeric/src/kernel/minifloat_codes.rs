@@ -1,18 +1,10 @@
 //! Codes of floats of at most eight bits, for slices with one scale a group. Not how scales are found.
 
-use super::elements::{Element, ElementLoop, Elements, dispatch_elements};
-use crate::arithmetic::{Arithmetic, round_to_bf16, round_to_f16};
-use crate::format::{Encoder, MiniFloat};
+use super::elements::{Elements, dispatch_elements};
+use crate::element_loop::FloatCodes;
+pub use crate::element_loop::Scaling;
+use crate::format::MiniFloat;
 use crate::simd::Isa;
-
-/// How a value is brought to its scale before it is encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scaling {
-    /// `value * (1 / scale)`, exact for powers of two: what MX formats need, and faster.
-    PowerOfTwo,
-    /// `value / scale`, and the quotient rounded to the given precision, as a tool does that divides in the model's type.
-    Divide(Arithmetic),
-}
 
 /// Codes of `values`, one byte each, with one scale for every `group` consecutive values: the value at its scale, rounded
 /// half to even and saturated, as [`MiniFloat::encode`] says. Values must be finite, scales positive and finite.
@@ -46,50 +38,10 @@ pub fn encode_elements(
     dispatch_elements(isa, elements, body);
 }
 
-/// The loop of [`encode_elements`].
-pub(crate) struct FloatCodes<'a> {
-    pub(crate) format: MiniFloat,
-    pub(crate) scaling: Scaling,
-    pub(crate) group: usize,
-    pub(crate) scales: &'a [f32],
-    pub(crate) codes: &'a mut [u8],
-}
-
-impl ElementLoop for FloatCodes<'_> {
-    #[inline(always)]
-    fn run<E: Element>(self, elements: &[E::Stored]) {
-        match self.scaling {
-            Scaling::PowerOfTwo => self.each::<E>(elements, |value, _, inverse| value * inverse),
-            Scaling::Divide(Arithmetic::F32) => self.each::<E>(elements, |value, scale, _| value / scale),
-            Scaling::Divide(Arithmetic::Bf16) => {
-                self.each::<E>(elements, |value, scale, _| round_to_bf16(value / scale));
-            }
-            Scaling::Divide(Arithmetic::F16) => {
-                self.each::<E>(elements, |value, scale, _| round_to_f16(value / scale));
-            }
-        }
-    }
-}
-
-impl FloatCodes<'_> {
-    /// `scaled` gets a value, its scale and the scale's reciprocal.
-    #[inline(always)]
-    fn each<E: Element>(self, elements: &[E::Stored], scaled: impl Fn(f32, f32, f32) -> f32) {
-        let encoder = Encoder::new(self.format);
-        let groups = elements.chunks(self.group).zip(self.codes.chunks_mut(self.group));
-        for ((elements, codes), scale) in groups.zip(self.scales) {
-            let inverse = 1.0 / *scale;
-            for (code, element) in codes.iter_mut().zip(elements) {
-                let value = E::widen(E::bits(*element));
-                *code = encoder.encode(scaled(value, *scale, inverse));
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Arithmetic;
 
     const ALL: [MiniFloat; 6] =
         [MiniFloat::E2M1, MiniFloat::E2M3, MiniFloat::E3M2, MiniFloat::E4M3, MiniFloat::E5M2, MiniFloat::E5M3];

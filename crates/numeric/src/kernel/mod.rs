@@ -18,10 +18,3 @@ pub use minifloat_codes::{Scaling, encode_elements, encode_minifloat};
 pub use narrow::{narrow_to_bf16, narrow_to_f16};
 pub use range::{Range, element_abs_max, element_ranges, group_abs_max, group_ranges};
 pub use widen::{Source, widen, widen_elements};
-
-#[cfg(target_arch = "x86_64")]
-pub(crate) use elements::{Element, ElementLoop};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use int_codes::IntCodes;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use minifloat_codes::FloatCodes;

@@ -1,6 +1,7 @@
 //! Least, greatest and largest-magnitude elements of groups. Not scales, which follow from them in `kvant-quant`.
 
-use super::elements::{Bits, Element, ElementLoop, Elements, dispatch_elements};
+use super::elements::{Elements, dispatch_elements};
+use crate::element_loop::{Bits, Element, ElementLoop};
 use crate::simd::Isa;
 
 /// The least and the greatest element of a group. NaN and infinities show as a non-finite bound.

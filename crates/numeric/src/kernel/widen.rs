@@ -1,8 +1,9 @@
 //! From the bytes of a checkpoint to `f32`. Exact for every source type. Not the types of whole checkpoints, which also
 //! have integers that nobody quantizes.
 
-use super::elements::{Element, ElementLoop, Elements, dispatch_elements};
+use super::elements::{Elements, dispatch_elements};
 use crate::arithmetic::Arithmetic;
+use crate::element_loop::{Element, ElementLoop};
 use crate::format::MiniFloat;
 use crate::simd::Isa;
 

@@ -3,8 +3,8 @@
 
 use super::{BLOCK, Runs, fetch_ahead, in_order, load, store};
 use crate::arithmetic::Arithmetic;
+use crate::element_loop::{Element, ElementLoop, FloatCodes, Scaling};
 use crate::format::Encoder;
-use crate::kernel::{Element, ElementLoop, FloatCodes, Scaling};
 use std::arch::x86_64::*;
 
 /// The codes, in the variant of the loop for their scaling.

@@ -2,8 +2,8 @@
 //! bits, so that twice as many fit a vector. Not other formats, whose tables would not fit two vectors.
 
 use super::{BLOCK, Runs, fetch_ahead, store};
+use crate::element_loop::{Element, ElementLoop, FloatCodes, Scaling};
 use crate::format::{Encoder, MiniFloat};
-use crate::kernel::{Element, ElementLoop, FloatCodes, Scaling};
 use std::arch::x86_64::*;
 
 /// Bits of a bfloat16 below those that look a code up; whether one of them is set is looked up, too.

@@ -1,7 +1,7 @@
 //! Integer codes with AVX-512.
 
 use super::{BLOCK, Runs, fetch_ahead, in_order, load, store};
-use crate::kernel::{AffineStep, Element, ElementLoop, IntCodes};
+use crate::element_loop::{AffineStep, Element, ElementLoop, IntCodes};
 use std::arch::x86_64::*;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]

@@ -9,7 +9,7 @@ mod fp4;
 mod int;
 
 use super::isa::{Isa, Level};
-use crate::kernel::{Element, ElementLoop, FloatCodes, IntCodes};
+use crate::element_loop::{Element, ElementLoop, FloatCodes, IntCodes};
 use std::arch::x86_64::*;
 
 pub(crate) use columns::ROWS;
