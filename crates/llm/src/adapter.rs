@@ -1,4 +1,4 @@
-//! A checkpoint opened with LoRA adapters, which [`crate::lora`] merges into its weights as these are read.
+//! A checkpoint opened with LoRA adapters, which `lora` merges into its weights as these are read.
 
 use crate::import;
 use crate::import_error::ImportError;

@@ -34,7 +34,8 @@ pub use tensor::{KeptTensor, Treatment};
 
 use crate::activation_point::Parameters;
 use crate::export::{Export, ParameterPart};
-use crate::loader_rules::{Extent, ModelTraits, loaders_of};
+pub use crate::loader_rules::ModelTraits;
+use crate::loader_rules::{Extent, loaders_of};
 use crate::recipe::Recipe;
 use kvant_container::Layout;
 use kvant_quant::scheme::LayerScheme;

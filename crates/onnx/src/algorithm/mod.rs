@@ -1,5 +1,5 @@
 //! The algorithms that win back what plain static quantization loses: one row of [`ALGORITHMS`] each, one file each. Their settings and the
-//! table are [`crate::algorithm_settings`].
+//! table are `algorithm_settings`.
 //!
 //! They run in the order of the table, whatever the order in which they are asked for:
 //!

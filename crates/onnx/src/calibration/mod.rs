@@ -1,5 +1,5 @@
 //! Ranges of tensors from data: a model runs over samples, observed. How a range is found from values is
-//! [`crate::calibration_method`].
+//! `calibration_method`.
 
 mod observation;
 mod run;
