@@ -34,7 +34,7 @@ pub enum WriterError {
         missing: u64,
     },
     /// A file to go on with has the wrong length.
-    #[error("cannot go on with this file: it has {found} bytes, not {expected}")]
+    #[error("cannot resume this file: it has {found} bytes, not {expected}")]
     OtherLength {
         /// Its length in bytes.
         found: u64,
@@ -42,7 +42,7 @@ pub enum WriterError {
         expected: u64,
     },
     /// A file to go on with has another header.
-    #[error("cannot go on with this file: its header is that of another run")]
+    #[error("cannot resume this file: its header is that of another run")]
     OtherHeader,
 }
 
