@@ -1,6 +1,5 @@
 //! Errors as users meet them: a kind, a message, a hint. What the crates below report is turned into one here and nowhere else.
 
-use crate::report::Report;
 use crate::settings;
 use kvant_container::ErrorKind as FileErrorKind;
 use kvant_llm::blockwise::BlockwiseError;
@@ -18,7 +17,6 @@ use kvant_llm::recipe::RecipeError;
 use kvant_onnx::calibration::CalibrationError;
 use serde::Serialize;
 use std::fmt;
-use std::sync::Arc;
 
 /// What kind of error it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -41,7 +39,7 @@ pub enum ErrorKind {
 }
 
 /// An error for the user.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// What kind it is.
     pub kind: ErrorKind,
@@ -49,18 +47,6 @@ pub struct Error {
     pub message: String,
     /// The ways out, separated by semicolons. Settings in it are to be spelled.
     pub hint: Option<String>,
-    /// What was made and measured, where a result was rejected.
-    pub report: Option<Arc<Report>>,
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", &self.kind)
-            .field("message", &self.message)
-            .field("hint", &self.hint)
-            .finish_non_exhaustive()
-    }
 }
 
 impl fmt::Display for Error {
@@ -74,7 +60,7 @@ impl std::error::Error for Error {}
 impl Error {
     /// An error without a hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), hint: None, report: None }
+        Error { kind, message: message.into(), hint: None }
     }
 
     /// The system refused something.
@@ -87,11 +73,6 @@ impl Error {
         let report = "this is a bug in Kvant: please report it with the command line and this message";
         Error::new(ErrorKind::Internal, format!("internal error: {}", message.into()))
             .with_hint(Some(report.to_owned()))
-    }
-
-    /// The same with what was made.
-    pub(crate) fn with_report(self, report: Report) -> Error {
-        Error { report: Some(Arc::new(report)), ..self }
     }
 
     /// The same with a hint.

@@ -3,10 +3,10 @@
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
-use crate::first_given;
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::{read, refuse_idle_library};
-use crate::quality::refuse_directory;
+use crate::paths::{refuse_directory, refuse_missing};
+use crate::settings::first_given;
 use kvant_llm::evaluation::{Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize};
 use kvant_llm::forward::Decoder;
 use kvant_onnx::data::{DataOptions, Source as Samples, inputs};
@@ -82,7 +82,7 @@ impl Evaluation {
     /// # Errors
     /// Whatever is wrong with the model, its tokenizer or the data.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
-        crate::outputs::refuse_missing([("‹data›", self.data.as_path())])?;
+        refuse_missing([("‹data›", self.data.as_path())])?;
         let reporter = Reporter::new(events, cancel);
         match self.source.kind() {
             SourceKind::Graph => Ok(EvaluationReport::Graph(Box::new(self.graph(&reporter)?))),

@@ -71,6 +71,7 @@
 //! An [`Error`] has a kind, a message and a hint. Messages name settings in single angle quotes, such as `‹calib›`, and [`spelled`]
 //! writes them as the front end does.
 
+mod calibration;
 mod cancel;
 pub mod catalog;
 mod checkpoint;
@@ -79,6 +80,7 @@ mod delivery;
 mod error;
 mod evaluate;
 mod events;
+mod findings;
 mod gguf;
 pub mod inspect;
 mod job;
@@ -86,9 +88,11 @@ pub mod json;
 pub mod loading;
 mod memory;
 mod onnx;
-mod outputs;
+mod paths;
 mod quality;
 mod report;
+mod resolve;
+mod run;
 mod sensitivity;
 mod settings;
 pub mod text;
@@ -96,10 +100,12 @@ mod verify;
 
 pub use cancel::CancelToken;
 pub use checkpoint::CheckpointConversion;
+pub use checkpoint::convert::{said, worst};
 pub use checkpoint::fate::{Action, Fate};
+pub use checkpoint::outputs::{Delivered, Output};
 pub use checkpoint::plan::{CheckpointPlan, Cost};
 pub use checkpoint::quantize::CheckpointReport;
-pub use convert::{Conversion, ConversionReport, ConvertTo, said, worst};
+pub use convert::ConversionReport;
 pub use error::{Error, ErrorKind};
 pub use evaluate::{Evaluation, EvaluationReport, TextReport};
 pub use events::{Event, Events, Resumption, Stage, Unit};
@@ -107,8 +113,8 @@ pub use gguf::quantize::GgufReport;
 pub use gguf::{GgufConversion, GgufFilePlan};
 pub use inspect::{Inspection, inspect};
 pub use job::{
-    Commit, Data, Format, GraphEngine, GraphRecipe, Job, Limits, Plan, Precision, QualityLimits, Recipe, Sinks, Source,
-    SourceKind,
+    Commit, Conversion, ConvertTo, Data, Format, GraphEngine, GraphRecipe, Job, Limits, Precision, QualityLimits,
+    Recipe, Sensitivity, Sinks, Source, SourceKind, Verification,
 };
 pub use onnx::decoder::{Graph, GraphConversion, MadeGraph};
 pub use onnx::measure::{Measured, Origin, Quality};
@@ -116,13 +122,8 @@ pub use onnx::opening::{Opening, open as open_graph};
 pub use onnx::plan::GraphPlan;
 pub use onnx::quantize::GraphReport;
 pub use onnx::verify::GraphVerdict;
-pub use outputs::{Delivered, Output};
 pub use report::Report;
-pub use sensitivity::{Sensitivity, SensitivityReport};
+pub use run::Plan;
+pub use sensitivity::SensitivityReport;
 pub use settings::{settings, spelled};
-pub use verify::{CheckpointVerdict, Verification, VerificationReport, in_words};
-
-/// The first setting that was given, of several with whether they were.
-fn first_given(settings: &[(bool, &'static str)]) -> Option<&'static str> {
-    settings.iter().find(|(given, _)| *given).map(|(_, setting)| *setting)
-}
+pub use verify::{CheckpointVerdict, VerificationReport, in_words};

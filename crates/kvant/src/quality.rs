@@ -1,10 +1,11 @@
 //! Whether a language model that was made is near enough to its source to get its name: both are run on text that no
 //! algorithm has seen.
 
-use crate::checkpoint::calibration::Calibration;
+use crate::calibration::Calibration;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::{self, Job, SourceKind};
+use crate::paths::refuse_directory;
 use crate::text::printable;
 use kvant_container::{Checkpoint, write_file};
 use kvant_llm::calibration::data;
@@ -47,18 +48,6 @@ pub fn check(job: &Job) -> Result<(), Error> {
         return refused(format!("{option} is measured on text, and none is given"), "give a text with ‹eval› FILE");
     }
     Ok(())
-}
-
-/// Refuses a directory where one text is to be named.
-///
-/// # Errors
-/// Names the option.
-pub fn refuse_directory(option: &str, text: &Path) -> Result<(), Error> {
-    if !text.is_dir() {
-        return Ok(());
-    }
-    let message = format!("{option} {} is a directory", printable(&text.to_string_lossy()));
-    Err(Error::new(ErrorKind::Usage, message).with_hint(Some("name one text file, in UTF-8".to_owned())))
 }
 
 /// Refuses, for a run that is planned only, limits that could not be measured: of a model that does not run here, or on a file

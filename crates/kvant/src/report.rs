@@ -1,6 +1,7 @@
 //! What a run made, as values and as JSON.
 
 use crate::checkpoint::quantize::CheckpointReport;
+use crate::error::Error;
 use crate::gguf::quantize::GgufReport;
 use crate::onnx::quantize::GraphReport;
 use serde_json::Value;
@@ -23,6 +24,14 @@ impl Report {
             Report::Checkpoint(report) => report.delivered.all().map(|output| output.path.as_path()).collect(),
             Report::Gguf(report) => vec![&report.output],
             Report::Graph(report) => report.output.as_deref().into_iter().collect(),
+        }
+    }
+
+    /// Why the result was rejected: it was measured and does not have the quality that was asked for. Nothing is written then.
+    pub fn rejection(&self) -> Option<&Error> {
+        match self {
+            Report::Graph(report) => report.rejection.as_ref(),
+            _ => None,
         }
     }
 

@@ -3,34 +3,10 @@
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter};
-use crate::job::{Job, SourceKind};
+use crate::job::{Sensitivity, SourceKind};
 use crate::onnx;
-use crate::outputs;
-use kvant_onnx::sensitivity::{Candidate, Outcome, Target};
-use std::path::PathBuf;
-
-/// A sensitivity analysis of an ONNX graph.
-#[derive(Clone, Debug)]
-pub struct Sensitivity {
-    /// The graph, the recipe, and the calibration data. Its sinks are ignored.
-    pub job: Job,
-    /// Samples to measure models on; `None` is the calibration data.
-    pub test: Option<PathBuf>,
-    /// How many of them.
-    pub test_samples: usize,
-    /// The array of the test data with the class of each sample.
-    pub labels: Option<String>,
-    /// Types to choose from; empty is what suits the recipe.
-    pub candidates: Vec<Candidate>,
-    /// What the mix must reach; without one no mix is looked for.
-    pub target: Option<Target>,
-    /// Whether all layers but one are measured too.
-    pub leave_one_out: bool,
-    /// The recipe to write.
-    pub output: Option<PathBuf>,
-    /// Whether a recipe that exists is replaced.
-    pub overwrite: bool,
-}
+use crate::paths::{self, Paths};
+use kvant_onnx::sensitivity::Outcome;
 
 /// What an analysis found.
 pub struct SensitivityReport {
@@ -46,7 +22,7 @@ impl Sensitivity {
     /// # Errors
     /// A model that is no graph; whatever is wrong with the graph, the recipe or the data; a target that no mix reaches.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<SensitivityReport, Error> {
-        outputs::check_sensitivity(self)?;
+        check_paths(self)?;
         if self.job.source.kind() != SourceKind::Graph {
             let error = Error::new(ErrorKind::Usage, "layers are measured of ONNX graphs only");
             return Err(error.with_hint(Some("`kvant eval ‹reference›` measures the damage block by block".to_owned())));
@@ -55,4 +31,14 @@ impl Sensitivity {
         let (outcome, written) = onnx::sensitivity::run(self, &reporter)?;
         Ok(SensitivityReport { outcome, unwritten: written.err() })
     }
+}
+
+fn check_paths(analysis: &Sensitivity) -> Result<(), Error> {
+    let mut paths = Paths::new(analysis.overwrite, true);
+    paths.reads_job(&analysis.job);
+    paths.reads("the test data", analysis.test.as_deref());
+    paths.writes_file("‹output›", analysis.output.as_deref());
+    let test = analysis.test.iter().map(|path| ("‹test›", path.as_path()));
+    paths::refuse_missing(paths::named(&analysis.job).chain(test))?;
+    paths.check()
 }

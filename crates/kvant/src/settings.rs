@@ -45,6 +45,11 @@ fn is_setting(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '-')
 }
 
+/// The first setting that was given, of several with whether they were.
+pub(crate) fn first_given(settings: &[(bool, &'static str)]) -> Option<&'static str> {
+    settings.iter().find(|(given, _)| *given).map(|(_, setting)| *setting)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,27 +1,11 @@
 //! Checking that a quantized model from any tool is valid and loadable.
 
 use crate::error::Error;
-use crate::job::{GraphEngine, SourceKind};
+use crate::findings::failing;
+use crate::job::{SourceKind, Verification};
 use crate::onnx::{self, verify::GraphVerdict};
 use kvant_llm::verify::{Options, Reads, Reason, Report, Verdict, loaders, verify};
-use kvant_quant::finding::{Finding, Severity};
 use serde_json::{Value, json};
-use std::path::PathBuf;
-
-/// A check of a finished model, without a GPU and without its loader.
-#[derive(Clone, Debug)]
-pub struct Verification {
-    /// A Hugging Face directory, a `.safetensors` or `.gguf` file, or an ONNX graph.
-    pub model: PathBuf,
-    /// The loader whose rules alone decide.
-    pub loader: Option<String>,
-    /// The number of GPUs that the model must be split across.
-    pub tensor_parallel: Option<u16>,
-    /// Whether headers and configurations alone are read.
-    pub quick: bool,
-    /// What opens graphs.
-    pub engine: GraphEngine,
-}
 
 /// What was found of a model.
 pub enum VerificationReport {
@@ -40,12 +24,6 @@ pub struct CheckpointVerdict {
 }
 
 impl Verification {
-    /// A check of everything, by all loaders.
-    pub fn new(model: impl Into<PathBuf>) -> Verification {
-        let engine = GraphEngine::default();
-        Verification { model: model.into(), loader: None, tensor_parallel: None, quick: false, engine }
-    }
-
     /// Checks the model.
     ///
     /// # Errors
@@ -130,17 +108,5 @@ pub fn in_words(reason: &Reason) -> String {
     match reason.more {
         0 => format!("{}: {}", reason.place, reason.reason),
         more => format!("{} and {more} more: {}", reason.place, reason.reason),
-    }
-}
-
-/// That a model does not pass.
-pub(crate) fn failing(path: &str, findings: &[Finding]) -> String {
-    let errors: Vec<&Finding> = findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
-    match errors.as_slice() {
-        [] => format!("{path} does not pass"),
-        [first] => format!("{path} does not pass: {}: {}", first.place, first.reason),
-        [first, more @ ..] => {
-            format!("{path} does not pass: {}: {}, and {} more errors", first.place, first.reason, more.len())
-        }
     }
 }

@@ -25,16 +25,10 @@ pub fn run(args: QuantizeArgs, printer: &Printer) -> Result<(), Error> {
     }
     let mut console = Console::new(printer);
     let cancel = console.cancel();
-    let result = job.run(&mut console, &cancel);
+    let report = job.run(&mut console, &cancel)?;
     drop(console);
-    match result {
-        Ok(report) => show(&report, printer),
-        Err(error) => {
-            // A rejected result was measured.
-            error.report.as_deref().map_or(Ok(()), |report| show(report, printer))?;
-            Err(error)
-        }
-    }
+    show(&report, printer)?;
+    report.rejection().map_or(Ok(()), |rejection| Err(rejection.clone()))
 }
 
 fn show(report: &Report, printer: &Printer) -> Result<(), Error> {

@@ -1,12 +1,12 @@
 //! Converts a quantized checkpoint to another checkpoint format.
 
-use crate::convert::{Conversion as Request, said, worst};
 use crate::delivery::{Delivery, check_runs, claim, foresee};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
+use crate::job::Conversion as Request;
 use crate::job::{self, Limits, Sinks};
 use crate::loading;
-use crate::outputs::{OutputKind, check_name};
+use crate::paths::{OutputKind, check_name};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
 use kvant_llm::engine::{self, Claim, Done, Output, Placed};
@@ -192,4 +192,14 @@ impl Work<'_> {
             engine::run(plan, checkpoint, output, self.limits.threads(), reporter.cancel().flag(), &progress)
         })
     }
+}
+
+/// The layer with the largest relative error, where there is any error.
+pub fn worst(errors: &[LayerError]) -> Option<&LayerError> {
+    errors.iter().max_by(|a, b| a.relative.total_cmp(&b.relative)).filter(|error| error.relative > 0.0)
+}
+
+/// It in words.
+pub fn said(worst: &LayerError) -> String {
+    format!("relative RMS {:.3e}, at most {:.3e} ({})", worst.relative, worst.max, worst.layer)
 }

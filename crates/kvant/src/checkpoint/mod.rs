@@ -1,8 +1,8 @@
 //! Quantizing and converting checkpoints.
 
-pub mod calibration;
 pub mod convert;
 pub mod fate;
+pub mod outputs;
 pub mod plan;
 pub mod planning;
 pub mod quantize;

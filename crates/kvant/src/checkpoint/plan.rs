@@ -1,12 +1,12 @@
 //! Plans a checkpoint: what would become of every tensor, and what that would cost.
 
-use super::calibration::{self, options};
 use super::fate::{Fate, fates};
+use super::outputs::Outputs;
 use super::planning::{self, Planned};
+use crate::calibration::{self, options};
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::{Format, Job};
-use crate::outputs::Outputs;
 use crate::{gguf, memory, quality};
 use kvant_container::Checkpoint;
 use kvant_llm::calibration::data::Options;

@@ -2,15 +2,14 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::job::{Format, Job, SourceKind};
+use crate::resolve;
 use kvant_container::Checkpoint;
-use kvant_container::onnx::ExternalData;
 use kvant_llm::engine::Deliverable;
 use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::GgufPlan;
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::{Recipe, Settings};
-use kvant_onnx::runtime::RuntimeChoice;
 
 /// Takes over the format of the recipe file where that decides which flow it is: one that is no checkpoint counts as if the job
 /// itself had named it.
@@ -106,91 +105,14 @@ fn plan_for_all(job: &Job, calibrated: bool) -> Result<(Checkpoint, Plan), Error
 
 /// The plan for one of the formats; the others, to which the result is converted, decide on scales too.
 fn plan_for(job: &Job, export: Option<Export>, also: &[Export], calibrated: bool) -> Result<(Checkpoint, Plan), Error> {
-    refuse_graph_settings(job)?;
+    resolve::refuse_graph_settings(job)?;
     let recipe = recipe(job, export, also)?.with_calibration(calibrated);
     let checkpoint = job.source.open()?;
     let plan = Plan::new(&checkpoint, recipe)?;
     Ok((checkpoint, plan))
 }
 
-/// Refuses options that only ONNX graphs have.
-///
-/// # Errors
-/// The first that was given.
-pub fn refuse_graph_settings(job: &Job) -> Result<(), Error> {
-    let Some(option) = graph_setting(job) else { return Ok(()) };
-    let failure = Error::new(ErrorKind::Usage, format!("{option} applies only to ONNX graphs"));
-    Err(failure.with_hint(Some("leave it out, or name an .onnx file".to_owned())))
-}
-
 fn recipe(job: &Job, export: Option<Export>, also: &[Export]) -> Result<Recipe, Error> {
-    let (line, file) = settings(job, export, also)?;
+    let (line, file) = resolve::settings(job, export, also)?;
     Ok(Recipe::resolve(&line, &file)?)
-}
-
-/// What command line and recipe file say, each for itself, of one of the formats that were asked for.
-///
-/// # Errors
-/// Where the file cannot be read.
-pub fn settings(job: &Job, export: Option<Export>, also: &[Export]) -> Result<(Settings, Settings), Error> {
-    let file = match &job.recipe.file {
-        // Formats at the command line take the place of that in the file.
-        Some(path) if job.sinks.formats.is_empty() => Settings::read(path)?,
-        Some(path) => Settings { format: None, also: Vec::new(), ..Settings::read(path)? },
-        None => Settings::default(),
-    };
-    let line = Settings {
-        scheme: job.recipe.scheme.clone(),
-        format: export,
-        also: also.to_vec(),
-        pack_method: job.recipe.pack_method,
-        exclude: job.recipe.exclude.clone(),
-        overrides: job.recipe.overrides.clone(),
-        keep_defaults: job.recipe.no_keep_defaults.then_some(false),
-        weights_only: job.recipe.weights_only.then_some(true),
-        kv_cache: job.recipe.kv_cache.clone(),
-        kv_cache_post_rope: job.recipe.kv_cache_post_rope.then_some(true),
-        min_kv_scale: job.recipe.min_kv_scale,
-        queries: job.recipe.attention.clone(),
-        probabilities: job.recipe.attention.clone(),
-        max_shard_size: job.sinks.max_shard_size,
-        requantize: job.recipe.requantize.then_some(true),
-        ..Settings::default()
-    };
-    Ok((line.with_algorithms(&job.recipe.algorithm)?, file))
-}
-
-/// The first setting that only ONNX graphs have, of those without a default.
-fn graph_setting(job: &Job) -> Option<&'static str> {
-    let (graph, engine) = (&job.recipe.graph, &job.limits.engine);
-    let given = [
-        (graph.activation.is_some(), "‹activation›"),
-        (graph.weight.is_some(), "‹weight›"),
-        (graph.symmetric.is_some(), "‹symmetric›"),
-        (graph.per_channel, "‹per-channel›"),
-        (graph.per_channel_activations, "‹per-channel-activations›"),
-        (graph.equalize, "‹equalize›"),
-        (graph.reduce_range, "‹reduce-range›"),
-        (graph.calibration_method.is_some(), "‹calibration-method›"),
-        (graph.weight_method.is_some(), "‹weight-method›"),
-        (graph.percentile.is_some(), "‹percentile›"),
-        (graph.bias.is_some(), "‹bias›"),
-        (graph.form.is_some(), "‹op-domain›"),
-        (graph.layout.is_some(), "‹graph-format›"),
-        (graph.boundary.is_some(), "‹io-dtype›"),
-        (!graph.op_types.is_empty(), "‹op-types›"),
-        (!graph.more_op_types.is_empty(), "‹more-op-types›"),
-        (!graph.exclude_op_types.is_empty(), "‹exclude-op-types›"),
-        (!graph.nodes.is_empty(), "‹nodes›"),
-        (!graph.exclude_subgraph.is_empty(), "‹exclude-subgraph›"),
-        (!graph.enable_pass.is_empty(), "‹enable-pass›"),
-        (!graph.disable_pass.is_empty(), "‹disable-pass›"),
-        (job.data.preprocess.is_some(), "‹preprocess›"),
-        (job.sinks.report.is_some(), "‹report›"),
-        (job.limits.quality.min_sqnr.is_some(), "‹min-sqnr›"),
-        (job.sinks.external_data != ExternalData::Auto, "‹external-data›"),
-        (engine.choice != RuntimeChoice::Auto, "‹runtime›"),
-        (engine.library.is_some(), "‹runtime-library›"),
-    ];
-    crate::first_given(&given)
 }

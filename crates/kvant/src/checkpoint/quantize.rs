@@ -1,16 +1,16 @@
 //! Quantizes a checkpoint: plans, checks, works, and delivers every output.
 
-use super::calibration::{Calibration, clear_away};
+use super::outputs::{Delivered, Output as Made, Outputs};
 use super::plan::Cost;
 use super::planning::{self, Planned};
 use super::warnings;
+use crate::calibration::{Calibration, clear_away};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
-use crate::outputs::{Delivered, Output as Made, Outputs};
 use crate::quality::Gate;
 use crate::text::counts;
-use crate::{delivery, gguf, loading, outputs};
+use crate::{delivery, gguf, loading, paths};
 use kvant_container::Checkpoint;
 use kvant_llm::blockwise::BlockwiseReport;
 use kvant_llm::calibration::data::Options;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Whatever can be refused, before anything is written; then what the system or the weights say.
 pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, Error> {
     let begun = Instant::now();
-    let output = job.sinks.output.as_deref().ok_or_else(outputs::no_directory)?;
+    let output = job.sinks.output.as_deref().ok_or_else(paths::no_directory)?;
     let outputs = Outputs::of(job, output);
     let planned = planning::plan(job, &gguf::file_name(outputs.file()))?;
     if !job.sinks.commit.no_verify {

@@ -1,12 +1,12 @@
 //! Converts the codes of a quantized checkpoint to a file for llama.cpp.
 
 use super::{file_name, open, work};
-use crate::convert::Conversion;
 use crate::delivery::{Delivery, check_runs, claim, foresee};
 use crate::error::Error;
 use crate::events::Reporter;
+use crate::job::Conversion;
 use crate::loading;
-use crate::outputs::{OutputKind, check_name, tell_of_name};
+use crate::paths::{OutputKind, check_name, tell_of_name};
 use kvant_llm::conversion::LayerError;
 use kvant_llm::engine::{Done, Output};
 use kvant_llm::gguf::{Accepted, GgufPlan, measure};

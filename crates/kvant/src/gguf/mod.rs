@@ -7,12 +7,13 @@ pub mod quantize;
 pub use convert::GgufConversion;
 pub use plan::GgufFilePlan;
 
-use crate::checkpoint::{calibration, planning};
+use crate::calibration;
 use crate::delivery::Delivery;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
-use crate::first_given;
 use crate::job::{self, Job, Limits, SourceKind};
+use crate::resolve;
+use crate::settings::first_given;
 use kvant_container::Checkpoint;
 use kvant_llm::engine::{Claim, Done, Output, Placed};
 use kvant_llm::export::Export;
@@ -31,15 +32,15 @@ const UNNAMED: &str = "model.gguf";
 /// Whatever is wrong with the recipe, or with the file of importance.
 pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
     let asked = if job.sinks.wants_gguf() { Some(Export::Gguf) } else { job.sinks.checkpoints().first().copied() };
-    let (line, file) = planning::settings(job, asked, &[])?;
+    let (line, file) = resolve::settings(job, asked, &[])?;
     let Some(recipe) = GgufRecipe::of(&line, &file)? else {
-        return match setting(job) {
+        return match resolve::gguf_setting(job) {
             None => Ok(None),
             Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} applies only to GGUF files"))
                 .with_hint(Some("leave it out, or name one of their schemes, e.g. ‹scheme› Q4_K_M".to_owned()))),
         };
     };
-    planning::refuse_graph_settings(job)?;
+    resolve::refuse_graph_settings(job)?;
     if job.sinks.formats.len() > 1 || job.sinks.wants_graph() {
         let mix = recipe.mix();
         let failure =
@@ -57,11 +58,6 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         return Err(failure.with_hint(Some("read the importance of inputs from a file, or measure it".to_owned())));
     }
     Ok(Some(recipe.with_importance(Arc::new(imatrix::read(path)?))))
-}
-
-/// The first setting that only GGUF files have.
-pub(crate) fn setting(job: &Job) -> Option<&'static str> {
-    first_given(&[(job.recipe.imatrix.is_some(), "‹imatrix›"), (job.sinks.save_imatrix.is_some(), "‹save-imatrix›")])
 }
 
 /// A setting that only a measurement reads.

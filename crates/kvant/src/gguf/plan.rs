@@ -5,7 +5,7 @@ use crate::delivery::check_runs;
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Job;
-use crate::outputs::{OutputKind, check_name};
+use crate::paths::{OutputKind, check_name};
 use crate::quality;
 use kvant_container::Checkpoint;
 use kvant_llm::engine::{Deliverable, Output};

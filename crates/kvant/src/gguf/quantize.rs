@@ -1,13 +1,13 @@
 //! Quantizes a model to a GGUF file: plans, checks, measures the importance of inputs where that is asked, and works.
 
 use super::{check_data, file_name, plan_for};
-use crate::checkpoint::calibration::{Calibration, clear_away};
+use crate::calibration::{Calibration, clear_away};
 use crate::delivery::{Delivery, check_runs, claim, foresee};
 use crate::error::Error;
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
 use crate::loading;
-use crate::outputs::{OutputKind, check_name, no_file, refuse_existing, tell_of_name};
+use crate::paths::{OutputKind, check_name, no_file, refuse_existing, tell_of_name};
 use crate::quality::Gate;
 use kvant_container::Checkpoint;
 use kvant_llm::blockwise::State;

@@ -89,6 +89,6 @@ impl QualityLimits {
             (self.max_perplexity_increase.is_some(), "‹max-perplexity-increase›"),
             (self.eval.is_some(), "‹eval›"),
         ];
-        crate::first_given(&given)
+        crate::settings::first_given(&given)
     }
 }

@@ -1,29 +1,25 @@
 //! A quantization as a value: what is quantized, how, on which data, to which outputs, within which limits.
 
+mod conversion;
 mod data;
 mod format;
 mod limits;
 mod recipe;
+mod sensitivity;
 mod sinks;
 mod source;
+mod verification;
 
+pub use conversion::{Conversion, ConvertTo};
 pub use data::{Data, Precision};
 pub use format::Format;
 pub use limits::{GraphEngine, Limits, QualityLimits};
 pub use recipe::{GraphRecipe, Recipe};
+pub use sensitivity::Sensitivity;
 pub use sinks::{Commit, Sinks};
 pub(crate) use source::open;
 pub use source::{Source, SourceKind};
-
-use crate::cancel::CancelToken;
-use crate::checkpoint::{self, CheckpointPlan};
-use crate::error::Error;
-use crate::events::{Events, Reporter};
-use crate::gguf::{self, GgufFilePlan};
-use crate::onnx::{self, GraphPlan};
-use crate::report::Report;
-use crate::{outputs, quality};
-use serde_json::Value;
+pub use verification::Verification;
 
 /// A model to quantize.
 ///
@@ -56,36 +52,6 @@ pub struct Job {
     pub limits: Limits,
 }
 
-/// What a job would do.
-pub enum Plan {
-    /// A checkpoint, or outputs that are made of one.
-    Checkpoint(Box<CheckpointPlan>),
-    /// A GGUF file.
-    Gguf(Box<GgufFilePlan>),
-    /// An ONNX graph.
-    Graph(Box<GraphPlan>),
-}
-
-impl Plan {
-    /// The plan as an object of `docs/schemas/plan.schema.json`, without its `schema` key and without the tensors.
-    pub fn to_json(&self) -> Value {
-        match self {
-            Plan::Checkpoint(plan) => plan.to_json(),
-            Plan::Gguf(plan) => gguf::plan::to_json(&plan.plan, &plan.checkpoint, plan.threads),
-            Plan::Graph(plan) => plan.to_json(),
-        }
-    }
-
-    /// Each tensor as JSON; of graphs they are in [`to_json`](Self::to_json).
-    pub fn tensors_json(&self) -> Vec<Value> {
-        match self {
-            Plan::Checkpoint(plan) => plan.tensors_json(),
-            Plan::Gguf(plan) => gguf::plan::tensors_json(&plan.plan).collect(),
-            Plan::Graph(_) => Vec::new(),
-        }
-    }
-}
-
 impl Job {
     /// A job with defaults for everything but the source.
     pub fn new(model: impl Into<std::path::PathBuf>) -> Job {
@@ -96,50 +62,5 @@ impl Job {
             sinks: Sinks::default(),
             limits: Limits::default(),
         }
-    }
-
-    /// Quantizes the model. An interrupted run resumes when the same job runs again, and makes the same bytes.
-    ///
-    /// # Errors
-    /// Everything that can be refused is refused before anything is written; then what the weights, the data or the system say,
-    /// a result that does not pass verification or the quality limits, and a cancelled token.
-    pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<Report, Error> {
-        let reporter = Reporter::new(events, cancel);
-        let job = self.prepared(true)?;
-        quality::check(&job)?;
-        if job.source.kind() == SourceKind::Graph {
-            return onnx::quantize::run(&job, &reporter).map(Report::Graph);
-        }
-        match gguf::recipe(&job)? {
-            Some(recipe) => gguf::quantize::run(&job, recipe, &reporter).map(Report::Gguf),
-            None => checkpoint::quantize::run(&job, &reporter).map(Report::Checkpoint),
-        }
-    }
-
-    /// Plans the job: reads headers only and writes nothing. Refuses everything that [`run`](Self::run) would refuse before its
-    /// work, except missing calibration data.
-    ///
-    /// # Errors
-    /// See above.
-    pub fn plan(&self, events: &mut dyn Events) -> Result<Plan, Error> {
-        let reporter = Reporter::new(events, &CancelToken::new());
-        let job = self.prepared(false)?;
-        quality::check(&job)?;
-        if job.source.kind() == SourceKind::Graph {
-            return onnx::plan::plan(&job).map(|plan| Plan::Graph(Box::new(plan)));
-        }
-        match gguf::recipe(&job)? {
-            Some(recipe) => gguf::plan::plan(&job, recipe, &reporter).map(|plan| Plan::Gguf(Box::new(plan))),
-            None => checkpoint::plan::plan(&job, &reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
-        }
-    }
-
-    /// The job with links to outputs followed and its paths checked, and with a format that only the recipe file names.
-    fn prepared(&self, writes: bool) -> Result<Job, Error> {
-        let mut job = self.clone();
-        job.sinks.output = outputs::follow(job.sinks.output)?;
-        outputs::check_job(&job, writes)?;
-        checkpoint::planning::complete(&mut job)?;
-        Ok(job)
     }
 }

@@ -12,8 +12,7 @@ use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::{Job, SourceKind};
 use crate::json::versioned;
-use crate::outputs::{full_path, refuse_existing, refuse_stray_data};
-use crate::report::Report as JobReport;
+use crate::paths::{full_path, refuse_existing, refuse_stray_data};
 use crate::text::printable;
 use kvant_container::onnx::{Spill, external_files, sync_written};
 use kvant_container::{directory_of, write_file};
@@ -32,8 +31,8 @@ use std::time::Instant;
 /// Quantizes a graph.
 ///
 /// # Errors
-/// Whatever can be refused, before data are read; then what the data, the engine or the system say, and a result below the least
-/// SQNR, whose report the error carries.
+/// Whatever can be refused, before data are read; then what the data, the engine or the system say, and a result that is rejected
+/// is reported and not written.
 pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error> {
     let begun = Instant::now();
     let (sinks, commit) = (&job.sinks, job.sinks.commit);
@@ -86,9 +85,13 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
             false => pool.install(|| measure(&subject, reporter))?,
         }
     };
-    let refused = least.and_then(|least| quality.require(least).err());
+    let rejection = least.and_then(|least| quality.require(least).err()).map(|problem| {
+        let message = format!("{problem}: {} is not written", printable(&output.to_string_lossy()));
+        let hint = "try one of the options above, or a lower ‹min-sqnr›";
+        Error::new(ErrorKind::Unfit, message).with_hint(Some(hint.to_owned()))
+    });
     let made = GraphReport {
-        output: refused.is_none().then(|| full_path(output)),
+        output: rejection.is_none().then(|| full_path(output)),
         source_bytes: model_size(&job.source.model),
         output_bytes: model_size(staged.path()),
         engine,
@@ -96,8 +99,9 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
         opening,
         quality,
         seconds: begun.elapsed().as_secs_f64(),
+        rejection,
     };
-    if refused.is_none() {
+    if made.rejection.is_none() {
         // Hours may have passed since the first look.
         check_output(output, commit.overwrite)?;
     }
@@ -106,15 +110,11 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
         refuse_existing(path, commit.overwrite)?;
         made.write(path, reporter)?;
     }
-    if let Some(problem) = refused {
-        let message = format!("{problem}: {} is not written", printable(&output.to_string_lossy()));
-        let hint = "try one of the options above, or a lower ‹min-sqnr›";
-        let error = Error::new(ErrorKind::Unfit, message).with_hint(Some(hint.to_owned()));
-        return Err(error.with_report(JobReport::Graph(Box::new(made))));
-    }
-    staged.persist(output)?;
-    if commit.sync {
-        sync_written(output)?;
+    if made.rejection.is_none() {
+        staged.persist(output)?;
+        if commit.sync {
+            sync_written(output)?;
+        }
     }
     Ok(Box::new(made))
 }
@@ -222,6 +222,8 @@ pub struct GraphReport {
     pub quality: Measured,
     /// How long the run took.
     pub seconds: f64,
+    /// Why the result was rejected and is not written.
+    pub rejection: Option<Error>,
 }
 
 /// Bytes of a model: its file, and those that its tensors lie in.

@@ -3,7 +3,8 @@
 use super::refuse_idle_library;
 use crate::error::{Error, ErrorKind};
 use crate::job::Job;
-use crate::{first_given, gguf};
+use crate::resolve;
+use crate::settings::first_given;
 use kvant_onnx::settings::{OverrideText, Resolved, Settings};
 
 /// The recipe that a preset, a file and options make together, and the passes that go with it.
@@ -46,7 +47,7 @@ fn refuse_foreign(job: &Job) -> Result<(), Error> {
         (job.recipe.kv_cache_post_rope, "‹kv-cache-post-rope›"),
         (job.recipe.requantize, "‹requantize›"),
     ];
-    match first_given(&foreign).or_else(|| gguf::setting(job)) {
+    match first_given(&foreign).or_else(|| resolve::gguf_setting(job)) {
         Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} does not apply to an ONNX graph"))
             .with_hint(Some("`kvant quantize --help` lists what ONNX graphs have".to_owned()))),
         None => Ok(()),

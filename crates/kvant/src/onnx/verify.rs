@@ -2,7 +2,8 @@
 
 use super::opening::{self, Opening};
 use crate::error::{Error, ErrorKind};
-use crate::verify::{Verification, failing};
+use crate::findings::failing;
+use crate::job::Verification;
 use kvant_container::onnx::ModelProto;
 use kvant_llm::verify::{Loader, loaders};
 use kvant_onnx::verify::fails_in_a_run;

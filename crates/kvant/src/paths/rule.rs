@@ -2,10 +2,8 @@
 //! nothing else that it writes; a file that exists is replaced with `--overwrite` alone; and the place can be written to. What a
 //! directory that exists may lose is for the engine to tell, which knows the manifest.
 
-use crate::convert::Conversion;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, SourceKind};
-use crate::sensitivity::Sensitivity;
 use crate::text::printable;
 use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
@@ -32,31 +30,6 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.check()
 }
 
-/// Checks those of a conversion. If it `writes`, as for a job.
-///
-/// # Errors
-/// The first path that breaks the rule.
-pub fn check_conversion(conversion: &Conversion, writes: bool) -> Result<(), Error> {
-    let mut paths = Paths::new(conversion.sinks.commit.overwrite, writes);
-    paths.reads_model(&conversion.source.model);
-    paths.reads_adapters(&conversion.source.adapters);
-    paths.writes_model(conversion.sinks.output.as_deref());
-    paths.check()
-}
-
-/// Checks those of a sensitivity analysis.
-///
-/// # Errors
-/// The first path that breaks the rule.
-pub fn check_sensitivity(analysis: &Sensitivity) -> Result<(), Error> {
-    let mut paths = Paths::new(analysis.overwrite, true);
-    paths.reads_job(&analysis.job);
-    paths.reads("the test data", analysis.test.as_deref());
-    paths.writes_file("‹output›", analysis.output.as_deref());
-    refuse_missing(named(&analysis.job).chain(analysis.test.iter().map(|path| ("‹test›", path.as_path()))))?;
-    paths.check()
-}
-
 /// Refuses data, recipes and other files that were named and are not there. What graphs are calibrated on may be no file: `random`.
 ///
 /// # Errors
@@ -70,7 +43,7 @@ pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Pat
 }
 
 /// The files that a job reads besides its source, with the settings that name them.
-fn named(job: &Job) -> impl Iterator<Item = (&'static str, &Path)> {
+pub fn named(job: &Job) -> impl Iterator<Item = (&'static str, &Path)> {
     let setting = if job.source.kind() == SourceKind::Graph { "‹data›" } else { "‹calib›" };
     let data = job.data.files.iter().map(move |path| (setting, path.as_path()));
     let recipes = job.recipe.file.iter().map(|path| ("‹recipe›", path.as_path()));
@@ -145,7 +118,7 @@ fn shown(path: &Path) -> String {
 }
 
 /// What a run reads and writes.
-struct Paths {
+pub struct Paths {
     overwrite: bool,
     tries: bool,
     read: Vec<Place>,
@@ -169,16 +142,17 @@ struct Written {
 }
 
 impl Paths {
-    fn new(overwrite: bool, tries: bool) -> Paths {
+    /// No paths yet. Files are replaced if `overwrite`; if it `tries`, whether they can be written is tried.
+    pub fn new(overwrite: bool, tries: bool) -> Paths {
         Paths { overwrite, tries, read: Vec::new(), written: Vec::new() }
     }
 
-    fn reads(&mut self, what: &str, path: Option<&Path>) {
+    pub fn reads(&mut self, what: &str, path: Option<&Path>) {
         let place = |path: &Path| Place { what: format!("{what} {}", shown(path)), path: path.to_owned() };
         self.read.extend(path.map(place));
     }
 
-    fn reads_model(&mut self, model: &Path) {
+    pub fn reads_model(&mut self, model: &Path) {
         self.reads("the source", Some(model));
         let weights = if is_graph(model) { external_files(model).unwrap_or_default() } else { Default::default() };
         weights.iter().for_each(|file| self.reads("weights of the source,", Some(file)));
@@ -189,11 +163,11 @@ impl Paths {
         }
     }
 
-    fn reads_adapters(&mut self, adapters: &[PathBuf]) {
+    pub fn reads_adapters(&mut self, adapters: &[PathBuf]) {
         adapters.iter().for_each(|adapter| self.reads("an adapter", Some(adapter)));
     }
 
-    fn reads_job(&mut self, job: &Job) {
+    pub fn reads_job(&mut self, job: &Job) {
         self.reads_model(&job.source.model);
         self.reads_adapters(&job.source.adapters);
         job.data.files.iter().for_each(|path| self.reads("the calibration data", Some(path)));
@@ -201,25 +175,25 @@ impl Paths {
         self.reads("the importance of inputs,", job.recipe.imatrix.as_deref());
     }
 
-    fn writes_model(&mut self, output: Option<&Path>) {
+    pub fn writes_model(&mut self, output: Option<&Path>) {
         let Some(path) = output else { return };
         let mut beside = paths_beside(path);
         if is_graph(path) {
             beside.push(external_data_path(path));
         }
-        beside.push(super::beside(path));
+        beside.push(super::checkpoint_beside(path));
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) || is_graph(path) {
             beside.push(super::record::beside(path));
         }
         self.written.push(Written { option: "‹output›", path: path.to_owned(), beside, is_model: true });
     }
 
-    fn writes_file(&mut self, option: &'static str, path: Option<&Path>) {
+    pub fn writes_file(&mut self, option: &'static str, path: Option<&Path>) {
         let written = |path: &Path| Written { option, path: path.to_owned(), beside: Vec::new(), is_model: false };
         self.written.extend(path.map(written));
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         for (at, written) in self.written.iter().enumerate() {
             self.read.iter().try_for_each(|read| written.refuse_overlap(read))?;
             let others = self.written[..at].iter().flat_map(Written::places);

@@ -2,18 +2,9 @@
 //! of them, a graph.
 //! Not how each is made.
 
-mod name;
-mod paths;
-mod record;
-
-pub use name::{OutputKind, check_name, full_path, tell_of_name};
-pub use paths::{
-    check_conversion, check_job, check_sensitivity, follow, refuse_existing, refuse_missing, refuse_stray_data,
-};
-
-use crate::checkpoint::convert::{self, Further};
-use crate::checkpoint::plan::Cost;
-use crate::checkpoint::planning::Planned;
+use super::convert::{self, Further};
+use super::plan::Cost;
+use super::planning::Planned;
 use crate::delivery::{Delivery, check_runs, claim};
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
@@ -21,6 +12,7 @@ use crate::gguf;
 use crate::job::{self, Format, Job};
 use crate::onnx::decoder::{Graph, Task};
 use crate::onnx::quantize::check_output;
+use crate::paths::{OutputKind, check_name, checkpoint_beside, full_path, record, tell_of_name};
 use crate::text::printable;
 use kvant_container::onnx::external_data_path;
 use kvant_container::{Durability, directory_of};
@@ -92,7 +84,7 @@ impl<'a> Outputs<'a> {
         let exports = sinks.checkpoints();
         let checkpoint = match exports.first() {
             Some(first) => place(Format::Export(*first)),
-            None if file.is_some() || graph.is_some() => beside(output),
+            None if file.is_some() || graph.is_some() => checkpoint_beside(output),
             None => output.to_owned(),
         };
         let others = exports.iter().skip(1).map(|export| (*export, place(Format::Export(*export)))).collect();
@@ -341,22 +333,4 @@ fn with_kept(error: Error, kept: &Path) -> Error {
     let kept = format!("the same command resumes from {}, which holds the codes and can be removed", kept.display());
     let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
     error.with_hint(Some(hint))
-}
-
-/// The checkpoint that a file or a graph is made of, by a name that no user gives.
-fn beside(output: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(output.file_name().unwrap_or_default());
-    name.push(".kvant-checkpoint");
-    output.with_file_name(name)
-}
-
-/// That a job names no directory to write.
-pub fn no_directory() -> Error {
-    Error::new(ErrorKind::Usage, "no output directory is given").with_hint(Some("give one with ‹output›".to_owned()))
-}
-
-/// That a job names no file to write.
-pub fn no_file() -> Error {
-    Error::new(ErrorKind::Usage, "no output file is given").with_hint(Some("give one with ‹output›".to_owned()))
 }

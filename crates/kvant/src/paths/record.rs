@@ -1,7 +1,7 @@
 //! What calibration found, kept beside a file or a graph that has no directory of its own: `model.gguf` has
 //! `model.calibration.json`. A checkpoint holds it as `calibration.json`.
 
-use super::paths::refuse_existing;
+use super::rule::refuse_existing;
 use crate::error::{Error, ErrorKind};
 use crate::text::printable;
 use kvant_container::write_file;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const IN_CHECKPOINT: &str = "calibration.json";
 
 /// Its name beside an output.
-pub(super) fn beside(output: &Path) -> PathBuf {
+pub fn beside(output: &Path) -> PathBuf {
     output.with_extension(IN_CHECKPOINT)
 }
 

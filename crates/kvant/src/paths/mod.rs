@@ -1,0 +1,42 @@
+//! The paths that a run reads and writes: their names, the rule that keeps them apart, and what lies beside an output.
+
+mod name;
+pub mod record;
+mod rule;
+
+pub use name::{OutputKind, check_name, full_path, tell_of_name};
+pub use rule::{Paths, check_job, follow, named, refuse_existing, refuse_missing, refuse_stray_data};
+
+use crate::error::{Error, ErrorKind};
+use crate::text::printable;
+use std::path::{Path, PathBuf};
+
+/// Refuses a directory where one text is to be named.
+///
+/// # Errors
+/// Names the option.
+pub fn refuse_directory(option: &str, text: &Path) -> Result<(), Error> {
+    if !text.is_dir() {
+        return Ok(());
+    }
+    let message = format!("{option} {} is a directory", printable(&text.to_string_lossy()));
+    Err(Error::new(ErrorKind::Usage, message).with_hint(Some("name one text file, in UTF-8".to_owned())))
+}
+
+/// The checkpoint that a file or a graph is made of, by a name that no user gives.
+pub fn checkpoint_beside(output: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(output.file_name().unwrap_or_default());
+    name.push(".kvant-checkpoint");
+    output.with_file_name(name)
+}
+
+/// That a job names no directory to write.
+pub fn no_directory() -> Error {
+    Error::new(ErrorKind::Usage, "no output directory is given").with_hint(Some("give one with ‹output›".to_owned()))
+}
+
+/// That a job names no file to write.
+pub fn no_file() -> Error {
+    Error::new(ErrorKind::Usage, "no output file is given").with_hint(Some("give one with ‹output›".to_owned()))
+}

@@ -1,0 +1,90 @@
+//! Running and planning jobs: the kind of the source and the recipe decide which flow a job takes.
+
+use crate::cancel::CancelToken;
+use crate::checkpoint::{self, CheckpointPlan};
+use crate::error::Error;
+use crate::events::{Events, Reporter};
+use crate::gguf::{self, GgufFilePlan};
+use crate::job::{Job, SourceKind};
+use crate::onnx::{self, GraphPlan};
+use crate::report::Report;
+use crate::{paths, quality};
+use serde_json::Value;
+
+/// What a job would do.
+pub enum Plan {
+    /// A checkpoint, or outputs that are made of one.
+    Checkpoint(Box<CheckpointPlan>),
+    /// A GGUF file.
+    Gguf(Box<GgufFilePlan>),
+    /// An ONNX graph.
+    Graph(Box<GraphPlan>),
+}
+
+impl Plan {
+    /// The plan as an object of `docs/schemas/plan.schema.json`, without its `schema` key and without the tensors.
+    pub fn to_json(&self) -> Value {
+        match self {
+            Plan::Checkpoint(plan) => plan.to_json(),
+            Plan::Gguf(plan) => gguf::plan::to_json(&plan.plan, &plan.checkpoint, plan.threads),
+            Plan::Graph(plan) => plan.to_json(),
+        }
+    }
+
+    /// Each tensor as JSON; of graphs they are in [`to_json`](Self::to_json).
+    pub fn tensors_json(&self) -> Vec<Value> {
+        match self {
+            Plan::Checkpoint(plan) => plan.tensors_json(),
+            Plan::Gguf(plan) => gguf::plan::tensors_json(&plan.plan).collect(),
+            Plan::Graph(_) => Vec::new(),
+        }
+    }
+}
+
+impl Job {
+    /// Quantizes the model. An interrupted run resumes when the same job runs again, and makes the same bytes.
+    ///
+    /// # Errors
+    /// Everything that can be refused is refused before anything is written; then what the weights, the data or the system say,
+    /// a result that does not pass verification or the quality limits, and a cancelled token. A graph below its least SQNR is
+    /// reported: see [`Report::rejection`].
+    pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<Report, Error> {
+        let reporter = Reporter::new(events, cancel);
+        let job = self.prepared(true)?;
+        quality::check(&job)?;
+        if job.source.kind() == SourceKind::Graph {
+            return onnx::quantize::run(&job, &reporter).map(Report::Graph);
+        }
+        match gguf::recipe(&job)? {
+            Some(recipe) => gguf::quantize::run(&job, recipe, &reporter).map(Report::Gguf),
+            None => checkpoint::quantize::run(&job, &reporter).map(Report::Checkpoint),
+        }
+    }
+
+    /// Plans the job: reads headers only and writes nothing. Refuses everything that [`run`](Self::run) would refuse before its
+    /// work, except missing calibration data.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn plan(&self, events: &mut dyn Events) -> Result<Plan, Error> {
+        let reporter = Reporter::new(events, &CancelToken::new());
+        let job = self.prepared(false)?;
+        quality::check(&job)?;
+        if job.source.kind() == SourceKind::Graph {
+            return onnx::plan::plan(&job).map(|plan| Plan::Graph(Box::new(plan)));
+        }
+        match gguf::recipe(&job)? {
+            Some(recipe) => gguf::plan::plan(&job, recipe, &reporter).map(|plan| Plan::Gguf(Box::new(plan))),
+            None => checkpoint::plan::plan(&job, &reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
+        }
+    }
+
+    /// The job with links to outputs followed and its paths checked, and with a format that only the recipe file names.
+    fn prepared(&self, writes: bool) -> Result<Job, Error> {
+        let mut job = self.clone();
+        job.sinks.output = paths::follow(job.sinks.output)?;
+        paths::check_job(&job, writes)?;
+        checkpoint::planning::complete(&mut job)?;
+        Ok(job)
+    }
+}
