@@ -39,9 +39,12 @@ use kvant_llm::engine::Options;
 
 const EXAMPLES: &str = "\
 Start here:
-  kvant list schemes --for vllm                                            what can be made for a loader
-  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o Llama-3.2-1B-int4    make it
-  kvant verify Llama-3.2-1B-int4 --for vllm                                check any quantized model
+  kvant list schemes --for vllm
+      the schemes that a loader takes
+  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o Llama-3.2-1B-int4
+      makes a smaller model
+  kvant verify Llama-3.2-1B-int4 --for vllm
+      checks any quantized model
 
 Exit status: 0 done; 1 the model or recipe cannot be processed, or a check failed; 2 wrong usage, such as an unknown scheme or a missing data file, or a bug; 130 stopped with Ctrl-C, 143 by SIGTERM.";
 
@@ -131,7 +134,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The same with the options as they were typed, for commands whose runs go on with the work of others.
+    /// The same with the options as they were typed, for commands whose runs may resume.
     #[must_use]
     pub fn with_typed(mut self, typed: Options) -> Command {
         match &mut self {
@@ -178,7 +181,6 @@ pub struct OpenGraphArgs {
     /// The graph
     pub model: std::path::PathBuf,
     /// ONNX Runtime's library
-    #[arg(long)]
     pub runtime_library: Option<std::path::PathBuf>,
 }
 

@@ -8,11 +8,16 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o out                  a checkpoint for vLLM and transformers
-  kvant quantize Qwen3-8B --scheme FP8_DYNAMIC -o out                      8 bits, no calibration data
-  kvant quantize Qwen3-8B --scheme Q4_K_M -o Qwen3-8B.gguf                 a file for llama.cpp and Ollama
+  kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o out
+      a checkpoint with 4-bit weights, for vLLM and transformers
+  kvant quantize Qwen3-8B --scheme FP8_DYNAMIC -o out
+      fp8 weights and activations, for vLLM and SGLang
   kvant quantize Qwen3-8B --scheme W4A16 --algorithm gptq --calib text.txt -o out
+      4-bit weights that lose less, with calibration data
+  kvant quantize Qwen3-8B --scheme Q4_K_M -o Qwen3-8B.gguf
+      a file for llama.cpp and Ollama
   kvant quantize resnet50.onnx --preset A8W8 --data calib.npz -o resnet50.int8.onnx
+      an ONNX graph
 
 `kvant list schemes --for vllm` lists the schemes that a loader takes, `kvant plan` shows what a run would do, and \
 `kvant quantize --help` lists every option by kind of input.";

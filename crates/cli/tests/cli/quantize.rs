@@ -31,6 +31,7 @@ fn the_whole_dialogue() {
 
 #[test]
 fn evaluation_only_schemes_are_described_in_the_same_words_everywhere() {
+    let words = &kvant::spelled(EVALUATION_ONLY, |setting| format!("--{setting}"));
     let place = Place::new();
     let said = |args: &[&str]| {
         let run = place.run(args);
@@ -43,15 +44,15 @@ fn evaluation_only_schemes_are_described_in_the_same_words_everywhere() {
         &["plan", "nano_llama", "-s", "e5m2:g32:e8m0"],
         &["quantize", "nano_llama", "-s", "mx9", "-o", "mx9", "--json"],
     ] {
-        assert!(said(args).contains(EVALUATION_ONLY), "{args:?}: {}", said(args));
+        assert!(said(args).contains(words.as_str()), "{args:?}: {}", said(args));
     }
     let end = place.succeed(&["quantize", "nano_llama", "-s", "int16:channel", "-o", "int16"]).stderr;
-    assert!(end.contains(&format!("use              {EVALUATION_ONLY}\n")), "{end}");
-    assert!(include_str!("../../../../docs/reference/checkpoint-formats.md").contains(EVALUATION_ONLY));
+    assert!(end.contains(&format!("use              {words}\n")), "{end}");
+    assert!(include_str!("../../../../docs/reference/checkpoint-formats.md").contains(words.as_str()));
     // No format points to another that has no place either.
     for format in ["quark", "compressed-tensors", "awq", "gptq", "fp8"] {
         let run = place.run(&["plan", "nano_llama", "-s", "mxint8", "--format", format]);
-        assert!(run.code == Some(1) && run.stderr.contains(EVALUATION_ONLY), "{format}: {run:?}");
+        assert!(run.code == Some(1) && run.stderr.contains(words.as_str()), "{format}: {run:?}");
         assert!(run.stderr.ends_with("hint: use --format fake\n"), "{format}: {run:?}");
     }
 }

@@ -26,7 +26,7 @@ pub struct GraphEngine {
     pub choice: RuntimeChoice,
     /// ONNX Runtime's library; `None` is looked for.
     pub library: Option<PathBuf>,
-    /// A program that opens a graph in a process of its own (`PROGRAM open-graph GRAPH --json`), because ONNX Runtime may crash over a
+    /// A program that opens a graph in a process of its own (`PROGRAM open-graph GRAPH [LIBRARY]`), because ONNX Runtime may crash over a
     /// graph. The `kvant` binary is one. Without it nobody asks ONNX Runtime whether it opens a graph.
     pub prober: Option<PathBuf>,
 }

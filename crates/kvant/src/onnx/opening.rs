@@ -46,10 +46,7 @@ impl Opening {
 pub fn ask(model: &Path, engine: &GraphEngine) -> Opening {
     let Some(program) = &engine.prober else { return Opening::Unknown };
     let mut command = Command::new(program);
-    command.arg("open-graph").arg(model).arg("‹json›");
-    if let Some(library) = &engine.library {
-        command.arg("‹runtime-library›").arg(library);
-    }
+    command.arg("open-graph").arg(model).args(&engine.library);
     match command.stdin(Stdio::null()).stderr(Stdio::null()).output() {
         Ok(output) => answer(&output),
         Err(_) => Opening::Unknown,

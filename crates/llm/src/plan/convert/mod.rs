@@ -178,7 +178,7 @@ impl Builder<'_> {
         if is_parted && first.is_some_and(|layout| layout.storage == ExpertStorage::Fused) {
             self.notices.push(
                 "experts stay apart, as codes had them, and transformers looks for one tensor of all: Kvant reads them, \
-                 transformers draws them anew"
+                 transformers initializes them at random"
                     .to_owned(),
             );
         }
