@@ -1,13 +1,9 @@
 //! The Cholesky factor of a symmetric positive definite matrix, in f64: the matrices of calibration have condition numbers
-//! of 1e6, which would leave an f32 factor one digit. Products and the factors of blocks are those of the `faer` crate.
+//! of 1e6, which would leave an f32 factor one digit. Nearly all of the work is products of blocks.
 //! Not the damping that makes a matrix positive definite, which is its owner's.
 
 use super::lower_blocks::LowerBlocks;
-use faer::dyn_stack::{MemBuffer, MemStack};
-use faer::linalg::cholesky::llt::factor::{LltError, cholesky_in_place, cholesky_in_place_scratch};
-use faer::linalg::matmul::matmul;
-use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
-use faer::{Accum, MatMut, MatRef, Par, Spec};
+use super::matmul::{Matrix, MatrixMut, Threads, multiply_add};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -17,6 +13,10 @@ const SIDE: usize = 256;
 const DEPTH: usize = 1024;
 /// Rows that are written at a time when panels are turned.
 const TURNED: usize = 16;
+/// Rows of a square that are factored together.
+const STRIP: usize = 32;
+/// Unknowns that are found one by one, without products of blocks.
+const SINGLE: usize = 16;
 
 /// The matrix has no Cholesky factor: to f64's precision it is not positive definite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,8 @@ pub struct NotPositiveDefinite {
     pub pivot: usize,
 }
 
-/// The lower triangular `L` of `A = L L^T`. It takes `4 size (size + 256)` bytes, and finding it takes no more.
+/// The lower triangular `L` of `A = L L^T`. It takes `4 size (size + 256)` bytes, and finding it takes 512 KiB more for each
+/// thread.
 #[derive(Clone, Debug)]
 pub struct Cholesky {
     size: usize,
@@ -56,7 +57,7 @@ impl Cholesky {
         for index in 0..panels.len() {
             let (done, below) = panels.split_at_mut(index + 1);
             let rows = panel_rows(index, size);
-            factor_panel(view_mut(&mut done[index], &rows), below, rows, size)?;
+            factor_panel(&mut done[index], below, rows, size)?;
         }
         Ok(Cholesky { size, panels })
     }
@@ -87,11 +88,10 @@ impl Cholesky {
         // A panel is given back as soon as it was turned.
         for (index, panel) in self.panels.into_iter().enumerate() {
             let rows = panel_rows(index, size);
-            let panel = view(&panel, &rows);
             columns[..rows.end].par_chunks_mut(TURNED).enumerate().for_each(|(chunk, columns)| {
                 for (column, out) in (chunk * TURNED..).zip(columns) {
                     for row in rows.start.max(column + 1)..rows.end {
-                        out[size - 1 - row] = (panel[(row - rows.start, column)] * inverses[column]) as f32;
+                        out[size - 1 - row] = (panel[(row - rows.start) * rows.end + column] * inverses[column]) as f32;
                     }
                 }
             });
@@ -104,15 +104,23 @@ impl Cholesky {
     /// # Panics
     /// If the last column is not whole.
     pub fn solve_lower(&self, columns: &mut [f64]) {
-        let count = columns.len().checked_div(self.size).unwrap_or(0);
+        let size = self.size;
+        let count = columns.len().checked_div(size).unwrap_or(0);
+        assert_eq!(columns.len(), count * size, "the last column is not whole");
+        // A row of the panel's unknowns for each of its rows, an element for each column.
+        let mut unknowns = vec![0.0; SIDE.min(size) * count];
         for (index, panel) in self.panels.iter().enumerate() {
-            let rows = panel_rows(index, self.size);
-            let (before, square) = view(panel, &rows).split_at_col(rows.start);
-            let x = MatMut::from_column_major_slice_mut(&mut *columns, self.size, count);
-            let (earlier, x) = x.split_at_row_mut(rows.start);
-            let mut x = x.subrows_mut(0, rows.len());
-            matmul(x.as_mut(), Accum::Add, before, earlier.as_ref(), -1.0, Par::Seq);
-            solve_lower_triangular_in_place(square, x, Par::Seq);
+            let rows = panel_rows(index, size);
+            let unknowns = &mut unknowns[..rows.len() * count];
+            for (row, unknowns) in rows.clone().zip(unknowns.chunks_mut(count.max(1))) {
+                (0..count).for_each(|column| unknowns[column] = columns[column * size + row]);
+            }
+            let earlier = Matrix::new(columns, count, rows.start, size).transposed();
+            subtract(unknowns, Matrix::new(panel, rows.len(), rows.start, rows.end), earlier);
+            solve(Triangle { elements: &panel[rows.start..], step: rows.end }, unknowns, rows.len(), count);
+            for (row, unknowns) in rows.clone().zip(unknowns.chunks(count.max(1))) {
+                (0..count).for_each(|column| columns[column * size + row] = unknowns[column]);
+            }
         }
     }
 }
@@ -121,68 +129,142 @@ fn panel_rows(index: usize, size: usize) -> Range<usize> {
     index * SIDE..((index + 1) * SIDE).min(size)
 }
 
-/// A panel as a matrix.
-fn view<'a>(panel: &'a [f64], rows: &Range<usize>) -> MatRef<'a, f64> {
-    MatRef::from_row_major_slice(panel, rows.len(), rows.end)
-}
-
-fn view_mut<'a>(panel: &'a mut [f64], rows: &Range<usize>) -> MatMut<'a, f64> {
-    MatMut::from_row_major_slice_mut(panel, rows.len(), rows.end)
-}
-
 /// Finishes the panel `rows`, whose columns before its square are done, and the same columns of the panels below.
 fn factor_panel(
-    panel: MatMut<'_, f64>,
+    panel: &mut [f64],
     below: &mut [Vec<f64>],
     rows: Range<usize>,
     size: usize,
 ) -> Result<(), NotPositiveDefinite> {
-    let (before, mut square) = panel.split_at_col_mut(rows.start);
-    let before = before.as_ref();
-    let of_square = || {
-        subtract(square.as_mut(), before, before);
-        factor_square(square.as_mut()).map_err(|row| NotPositiveDefinite { pivot: rows.start + row })
-    };
+    let side = rows.len();
+    let mut square = columns_of(panel, rows.end, rows.clone());
+    let before = Matrix::new(&*panel, side, rows.start, rows.end);
     let first = rows.end.div_ceil(SIDE);
-    let of_others = || {
-        below.par_iter_mut().enumerate().for_each(|(index, panel)| {
-            let (left, tile) = view_mut(panel, &panel_rows(first + index, size)).split_at_col_mut(rows.start);
-            subtract(tile.subcols_mut(0, rows.len()), left.as_ref(), before);
-        });
+    // What a panel below has in these columns, turned: its rows are columns of the panel.
+    let tile_of = |(index, below): (usize, &mut Vec<f64>)| {
+        let below_rows = panel_rows(first + index, size);
+        let mut tile = turned(below, below_rows.end, rows.clone());
+        subtract(&mut tile, before, Matrix::new(below, below_rows.len(), rows.start, below_rows.end).transposed());
+        write_turned(below, below_rows.end, rows.clone(), &tile);
     };
+    let of_square = || {
+        subtract(&mut square, before, before.transposed());
+        factor_square(&mut square, side).map_err(|row| NotPositiveDefinite { pivot: rows.start + row })
+    };
+    let of_others = || below.par_iter_mut().enumerate().for_each(tile_of);
     rayon::join(of_square, of_others).0?;
-    let square = square.as_ref();
-    below.par_iter_mut().enumerate().for_each(|(index, panel)| {
-        let panel = view_mut(panel, &panel_rows(first + index, size));
-        let tile = panel.subcols_mut(rows.start, rows.len());
-        solve_lower_triangular_in_place(square, tile.transpose_mut(), Par::Seq);
+    below.par_iter_mut().enumerate().for_each(|(index, below)| {
+        let below_rows = panel_rows(first + index, size);
+        let mut tile = turned(below, below_rows.end, rows.clone());
+        solve(Triangle { elements: &square, step: side }, &mut tile, side, below_rows.len());
+        write_turned(below, below_rows.end, rows.clone(), &tile);
     });
+    let width = rows.end;
+    for (row, square) in panel.chunks_mut(width).zip(square.chunks(side)) {
+        row[rows.start..].copy_from_slice(square);
+    }
     Ok(())
 }
 
-/// `tile -= a b^T`.
-fn subtract(mut tile: MatMut<'_, f64>, a: MatRef<'_, f64>, b: MatRef<'_, f64>) {
-    for start in (0..a.ncols()).step_by(DEPTH) {
-        let depth = DEPTH.min(a.ncols() - start);
-        let (a, b) = (a.subcols(start, depth), b.subcols(start, depth));
-        matmul(tile.as_mut(), Accum::Add, a, b.transpose(), -1.0, Par::Seq);
+/// Some columns of rows of `width` elements, row by row.
+fn columns_of(rows: &[f64], width: usize, columns: Range<usize>) -> Vec<f64> {
+    rows.chunks(width).flat_map(|row| &row[columns.clone()]).copied().collect()
+}
+
+/// Some columns of rows of `width` elements, column by column.
+fn turned(rows: &[f64], width: usize, columns: Range<usize>) -> Vec<f64> {
+    columns.flat_map(|column| rows.iter().skip(column).step_by(width)).copied().collect()
+}
+
+/// Writes back what [`turned`] gave.
+fn write_turned(rows: &mut [f64], width: usize, columns: Range<usize>, turned: &[f64]) {
+    let count = rows.len() / width;
+    for (index, row) in rows.chunks_mut(width).enumerate() {
+        for (element, turned) in row[columns.clone()].iter_mut().zip(turned.iter().skip(index).step_by(count)) {
+            *element = *turned;
+        }
+    }
+}
+
+/// `out -= a b`, where the rows of `out` follow one another.
+fn subtract(out: &mut [f64], a: Matrix<'_, f64>, b: Matrix<'_, f64>) {
+    let (rows, columns) = (a.rows, b.columns);
+    for start in (0..a.columns).step_by(DEPTH) {
+        let depth = start..a.columns.min(start + DEPTH);
+        let out = MatrixMut::new(&mut *out, rows, columns, columns);
+        multiply_add(out, a.transposed().part(depth.clone()).transposed(), b.part(depth), -1.0, Threads::One);
+    }
+}
+
+/// A lower triangular matrix whose rows are `step` apart; what is above the diagonal means nothing.
+#[derive(Clone, Copy)]
+struct Triangle<'a> {
+    elements: &'a [f64],
+    step: usize,
+}
+
+/// Solves `L X = B` in place for the first `size` rows of `L`: `x` has a row of `count` elements for each.
+fn solve(lower: Triangle<'_>, x: &mut [f64], size: usize, count: usize) {
+    let Triangle { elements, step } = lower;
+    if size <= SINGLE {
+        return solve_singly(lower, x, count);
+    }
+    let half = size.div_ceil(2 * SINGLE) * SINGLE;
+    let (first, last) = x.split_at_mut(half * count);
+    solve(lower, first, half, count);
+    let left = Matrix::new(&elements[half * step..], size - half, half, step);
+    subtract(last, left, Matrix::new(first, half, count, count));
+    solve(Triangle { elements: &elements[half * step + half..], step }, last, size - half, count);
+}
+
+fn solve_singly(lower: Triangle<'_>, x: &mut [f64], count: usize) {
+    for row in 0..x.len().checked_div(count).unwrap_or(0) {
+        let coefficients = &lower.elements[row * lower.step..][..row + 1];
+        let (known, unknown) = x.split_at_mut(row * count);
+        let unknown = &mut unknown[..count];
+        for (known, coefficient) in known.chunks(count).zip(coefficients) {
+            unknown.iter_mut().zip(known).for_each(|(unknown, known)| *unknown -= coefficient * known);
+        }
+        let inverse = 1.0 / coefficients[row];
+        unknown.iter_mut().for_each(|unknown| *unknown *= inverse);
     }
 }
 
 /// Factors a square on the diagonal, of which the lower half is read. Gives the row whose pivot is not a positive number
 /// where there is one.
-fn factor_square(mut square: MatMut<'_, f64>) -> Result<(), usize> {
-    let (size, params) = (square.nrows(), Spec::default());
-    let mut columns: Vec<f64> = (0..size * size).map(|i| square[(i % size, i / size)]).collect();
-    let mut memory = MemBuffer::new(cholesky_in_place_scratch::<f64>(size, Par::Seq, params));
-    let matrix = MatMut::from_column_major_slice_mut(&mut columns, size, size);
-    let factored = cholesky_in_place(matrix, Default::default(), Par::Seq, MemStack::new(&mut memory), params);
-    factored.map_err(|LltError::NonPositivePivot { index }| index)?;
-    let is_positive = |i: &usize| columns[i * size + i] > 0.0 && columns[i * size + i].is_finite();
-    if let Some(broken) = (0..size).find(|i| !is_positive(i)) {
-        return Err(broken);
+fn factor_square(square: &mut [f64], side: usize) -> Result<(), usize> {
+    for start in (0..side).step_by(STRIP) {
+        let count = STRIP.min(side - start);
+        let (done, strip) = square.split_at_mut(start * side);
+        let strip = &mut strip[..count * side];
+        let mut left = turned(strip, side, 0..start);
+        solve(Triangle { elements: done, step: side }, &mut left, start, count);
+        write_turned(strip, side, 0..start, &left);
+        let mut corner = columns_of(strip, side, start..start + count);
+        let left = Matrix::new(&left, start, count, count);
+        subtract(&mut corner, left.transposed(), left);
+        factor_singly(&mut corner, count).map_err(|row| start + row)?;
+        for (row, corner) in strip.chunks_mut(side).zip(corner.chunks(count)) {
+            row[start..start + count].copy_from_slice(corner);
+        }
     }
-    (0..size * size).for_each(|i| square[(i % size, i / size)] = columns[i]);
+    Ok(())
+}
+
+fn factor_singly(square: &mut [f64], side: usize) -> Result<(), usize> {
+    for row in 0..side {
+        let (done, own) = square.split_at_mut(row * side);
+        for column in 0..row {
+            let known = &done[column * side..][..column + 1];
+            let sum: f64 = own[..column].iter().zip(known).map(|(a, b)| a * b).sum();
+            own[column] = (own[column] - sum) / known[column];
+        }
+        let pivot = own[row] - own[..row].iter().map(|a| a * a).sum::<f64>();
+        if !(pivot > 0.0 && pivot.is_finite()) {
+            return Err(row);
+        }
+        own[row] = pivot.sqrt();
+    }
     Ok(())
 }
 

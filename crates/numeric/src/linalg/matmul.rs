@@ -1,39 +1,79 @@
-//! Products of dense matrices through the `gemm` crate, behind views that check their bounds. The only `unsafe` of this
-//! module is the call into that crate, which takes raw pointers.
+//! Products of dense matrices through the crates of `gemm`, behind views that check their bounds. The only `unsafe` of this
+//! module is the call into them, which takes raw pointers. The crate `gemm` itself would add the kernels of complex numbers.
 #![allow(unsafe_code)]
 
-use gemm::Parallelism;
+use gemm_common::Parallelism;
 use std::ops::Range;
+
+/// A number that products are made of: `f32`, and `f64` where factors need it.
+pub trait Element: Copy + std::fmt::Debug + Send + Sync + 'static {
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// The kernel for this processor.
+    #[doc(hidden)]
+    fn kernel() -> Kernel<Self>;
+}
+
+/// `dst = alpha dst + beta lhs rhs`: sizes m, n, k; pointer, steps of columns and rows of each matrix; whether `dst` is read.
+#[doc(hidden)]
+#[rustfmt::skip]
+pub type Kernel<T> = unsafe fn(
+    usize, usize, usize,
+    *mut T, isize, isize, bool,
+    *const T, isize, isize,
+    *const T, isize, isize,
+    T, T, bool, bool, bool, Parallelism,
+);
+
+impl Element for f32 {
+    const ZERO: f32 = 0.0;
+    const ONE: f32 = 1.0;
+
+    fn kernel() -> Kernel<f32> {
+        gemm_f32::gemm::f32::get_gemm_fn()
+    }
+}
+
+impl Element for f64 {
+    const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
+
+    fn kernel() -> Kernel<f64> {
+        gemm_f64::gemm::f64::get_gemm_fn()
+    }
+}
 
 /// A matrix in a slice: element `(r, c)` stands at `r * row_step + c * column_step`.
 #[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
-    pub(super) data: &'a [f32],
+pub struct Matrix<'a, T = f32> {
+    pub(super) data: &'a [T],
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) row_step: usize,
     pub(super) column_step: usize,
 }
 
-impl<'a> Matrix<'a> {
+impl<'a, T: Copy> Matrix<'a, T> {
     /// Rows of `columns` elements, `row_step` apart.
     ///
     /// # Panics
     ///
     /// If the last element lies outside the slice.
-    pub fn new(data: &'a [f32], rows: usize, columns: usize, row_step: usize) -> Matrix<'a> {
+    pub fn new(data: &'a [T], rows: usize, columns: usize, row_step: usize) -> Matrix<'a, T> {
         assert!(fits(data.len(), rows, columns, row_step), "a {rows}x{columns} matrix does not fit its slice");
         Matrix { data, rows, columns, row_step, column_step: 1 }
     }
 
     /// Some rows.
-    pub(super) fn part(self, rows: Range<usize>) -> Matrix<'a> {
+    pub(super) fn part(self, rows: Range<usize>) -> Matrix<'a, T> {
         let data = if rows.is_empty() { &[] } else { &self.data[rows.start * self.row_step..] };
         Matrix { data, rows: rows.len(), ..self }
     }
 
     /// The same elements with rows and columns exchanged.
-    pub fn transposed(self) -> Matrix<'a> {
+    pub fn transposed(self) -> Matrix<'a, T> {
         let Matrix { data, rows, columns, row_step, column_step } = self;
         Matrix { data, rows: columns, columns: rows, row_step: column_step, column_step: row_step }
     }
@@ -41,20 +81,20 @@ impl<'a> Matrix<'a> {
 
 /// A matrix to be written: rows of `columns` elements, `row_step` apart.
 #[derive(Debug)]
-pub struct MatrixMut<'a> {
-    pub(super) data: &'a mut [f32],
+pub struct MatrixMut<'a, T = f32> {
+    pub(super) data: &'a mut [T],
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) row_step: usize,
 }
 
-impl<'a> MatrixMut<'a> {
+impl<'a, T> MatrixMut<'a, T> {
     /// Rows of `columns` elements, `row_step` apart.
     ///
     /// # Panics
     ///
     /// If the last element lies outside the slice, or rows overlap.
-    pub fn new(data: &'a mut [f32], rows: usize, columns: usize, row_step: usize) -> MatrixMut<'a> {
+    pub fn new(data: &'a mut [T], rows: usize, columns: usize, row_step: usize) -> MatrixMut<'a, T> {
         assert!(fits(data.len(), rows, columns, row_step), "a {rows}x{columns} matrix does not fit its slice");
         assert!(rows < 2 || row_step >= columns, "rows {row_step} apart overlap");
         MatrixMut { data, rows, columns, row_step }
@@ -80,7 +120,7 @@ pub enum Threads {
 /// # Panics
 ///
 /// If the shapes do not match.
-pub fn multiply(out: MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>, factor: f32, threads: Threads) {
+pub fn multiply<T: Element>(out: MatrixMut<'_, T>, a: Matrix<'_, T>, b: Matrix<'_, T>, factor: T, threads: Threads) {
     product(out, a, b, (factor, false), threads);
 }
 
@@ -89,35 +129,58 @@ pub fn multiply(out: MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>, factor: f32, t
 /// # Panics
 ///
 /// If the shapes do not match.
-pub fn multiply_add(out: MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>, factor: f32, threads: Threads) {
+pub fn multiply_add<T: Element>(
+    out: MatrixMut<'_, T>,
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    factor: T,
+    threads: Threads,
+) {
     product(out, a, b, (factor, true), threads);
 }
 
 /// `out = factor * a b`, added to what is in `out` or put in its place.
-fn product(out: MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>, (factor, added): (f32, bool), threads: Threads) {
+fn product<T: Element>(
+    out: MatrixMut<'_, T>,
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    (factor, added): (T, bool),
+    threads: Threads,
+) {
     assert!(a.columns == b.rows && out.rows == a.rows && out.columns == b.columns, "shapes do not match");
     let parallelism = match threads {
         Threads::One => Parallelism::None,
         Threads::Pool => Parallelism::Rayon(0),
     };
+    let kernel = T::kernel();
+    let (step, last) = (out.row_step as isize, if added { T::ONE } else { T::ZERO });
+    let left = (a.data.as_ptr(), a.column_step as isize, a.row_step as isize);
+    let right = (b.data.as_ptr(), b.column_step as isize, b.row_step as isize);
+    // The kernels are best at columns: `out^T = b^T a^T`, whose columns are the rows of `out`, unless these are single elements.
+    let turned = |(data, column_step, row_step)| (data, row_step, column_step);
+    let ((m, n), (column_step, row_step), (left, right)) = match step > 1 {
+        true => ((out.columns, out.rows), (step, 1), (turned(right), turned(left))),
+        false => ((out.rows, out.columns), (1, step), (left, right)),
+    };
+    let dst = out.data.as_mut_ptr();
     // SAFETY: the constructors checked that the last element of each view, hence every element, lies inside its slice,
     // and that the rows written do not overlap; `out` is borrowed exclusively. What is read of it is initialised.
     unsafe {
-        gemm::gemm(
-            out.rows,
-            out.columns,
+        kernel(
+            m,
+            n,
             a.columns,
-            out.data.as_mut_ptr(),
-            1,
-            out.row_step as isize,
+            dst,
+            column_step,
+            row_step,
             added,
-            a.data.as_ptr(),
-            a.column_step as isize,
-            a.row_step as isize,
-            b.data.as_ptr(),
-            b.column_step as isize,
-            b.row_step as isize,
-            if added { 1.0 } else { 0.0 },
+            left.0,
+            left.1,
+            left.2,
+            right.0,
+            right.1,
+            right.2,
+            last,
             factor,
             false,
             false,
