@@ -1,0 +1,189 @@
+//! What quantized checkpoints say of activations, the KV cache and attention.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+use crate::common::{Tensor, encoded, write};
+use kvant_container::{Checkpoint, Dtype};
+use kvant_llm::config_json::compressed_tensors;
+use kvant_llm::config_json::quark::{self, WeightFormat};
+use kvant_llm::import::{self, Import, StoredActivation};
+use kvant_quant::scheme::LayerScheme;
+use serde_json::{Value, json};
+
+const K_PROJ: &str = "model.layers.3.self_attn.k_proj";
+const Q_PROJ: &str = "model.layers.3.self_attn.q_proj";
+
+fn scalar(name: &str, dtype: Dtype, value: f32) -> Tensor {
+    (name.to_owned(), dtype, vec![], encoded(dtype, &[value]))
+}
+
+/// Two fp8 layers of 4 x 8 with scales per tensor.
+fn layers() -> Vec<Tensor> {
+    let layer = |module: &str| {
+        let weight = (format!("{module}.weight"), Dtype::F8_E4M3, vec![4, 8], vec![0x38; 32]);
+        [weight, scalar(&format!("{module}.weight_scale"), Dtype::F32, 0.5)]
+    };
+    [layer(K_PROJ), layer(Q_PROJ)].concat()
+}
+
+fn checkpoint(quantization: Value, more: &[Tensor]) -> (tempfile::TempDir, Checkpoint) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = json!({"model_type": "llama", "quantization_config": quantization});
+    write(dir.path(), &config, &[layers(), more.to_vec()].concat());
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    (dir, checkpoint)
+}
+
+fn quark_config(scheme: &str, change: impl Fn(&mut Value)) -> Value {
+    let scheme: LayerScheme = scheme.parse().unwrap();
+    let layers = [(K_PROJ, scheme), (Q_PROJ, scheme)];
+    let mut config = quark::quantization_config(&layers, &[], Default::default(), WeightFormat::Real).unwrap();
+    change(&mut config);
+    config
+}
+
+fn said(found: Option<&StoredActivation>) -> Option<(String, Vec<f32>, Vec<f32>)> {
+    let found = found?;
+    let parameters = found.parameters.clone().unwrap_or_default();
+    Some((found.scheme.to_string(), parameters.scales, parameters.zero_points))
+}
+
+fn input(import: &Import<'_>, module: &str) -> Option<(String, Vec<f32>, Vec<f32>)> {
+    said(import.activations(module)?.input.as_ref())
+}
+
+#[test]
+fn static_inputs_come_with_their_scales() {
+    let scales = [K_PROJ, Q_PROJ].map(|module| scalar(&format!("{module}.input_scale"), Dtype::BF16, 0.25));
+    let (_dir, checkpoint) = checkpoint(quark_config("e4m3:tensor+e4m3:tensor!static", |_| ()), &scales);
+    let import = import::open(&checkpoint).unwrap();
+    let expected = ("e4m3:tensor!static".to_owned(), vec![0.25], vec![]);
+    assert_eq!(input(&import, K_PROJ), Some(expected.clone()));
+    assert_eq!(input(&import, Q_PROJ), Some(expected));
+    assert!(import.activations("lm_head").is_none() && import.attention(3).is_none());
+    let names: Vec<&str> = import.tensors().iter().map(|tensor| tensor.meta.name.as_str()).collect();
+    assert_eq!(names, [format!("{K_PROJ}.weight"), format!("{Q_PROJ}.weight")]);
+}
+
+#[test]
+fn zero_points_are_kept_where_the_scheme_has_them_or_one_is_not_zero() {
+    let one = |scheme: &str, point: u8| {
+        let scales = [K_PROJ, Q_PROJ].map(|module| scalar(&format!("{module}.input_scale"), Dtype::F32, 0.25));
+        let points =
+            [K_PROJ, Q_PROJ].map(|module| (format!("{module}.input_zero_point"), Dtype::I8, vec![], vec![point]));
+        let (_dir, checkpoint) =
+            checkpoint(quark_config(&format!("e4m3:tensor+{scheme}"), |_| ()), &[scales, points].concat());
+        input(&import::open(&checkpoint).unwrap(), K_PROJ).unwrap().2
+    };
+    // The least input of a layer behind ReLU is 0, and so is its zero point.
+    assert_eq!((one("int8:tensor:zp!static", 0xFE), one("int8:tensor:zp!static", 0)), (vec![-2.0], vec![0.0]));
+    assert_eq!(one("int8:tensor!static", 0), Vec::<f32>::new());
+}
+
+#[test]
+fn a_static_scale_that_is_missing_or_no_scale_is_named() {
+    let open = |tensors: &[Tensor]| {
+        let (_dir, checkpoint) = checkpoint(quark_config("e4m3:tensor+e4m3:tensor!static", |_| ()), tensors);
+        import::open(&checkpoint).unwrap_err().to_string()
+    };
+    assert!(open(&[]).contains(&format!("{K_PROJ}.input_scale")));
+    for wrong in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let error = open(&[scalar(&format!("{K_PROJ}.input_scale"), Dtype::F32, wrong)]);
+        assert!(error.contains(&format!("{K_PROJ}.input_scale")), "{error}");
+    }
+}
+
+/// A configuration as Quark writes it with an fp8 KV cache and fp8 attention.
+fn with_cache(post_rope: bool) -> Value {
+    quark_config("e4m3:tensor", |config| {
+        let spec = json!({"dtype": "fp8_e4m3", "is_dynamic": false, "qscheme": "per_tensor", "symmetric": true});
+        let weight = config["global_quant_config"]["weight"].clone();
+        let layer = json!({"weight": weight, "input_tensors": null, "output_tensors": spec, "bias": null});
+        config["layer_quant_config"] = json!({"*k_proj": layer, "*q_proj": layer});
+        config["kv_cache_quant_config"] = json!({"*k_proj": layer});
+        config["export"]["kv_cache_group"] = json!(["*k_proj", "*v_proj"]);
+        config["kv_cache_post_rope"] = json!(post_rope);
+        config["softmax_quant_spec"] = spec;
+    })
+}
+
+#[test]
+fn quarks_cache_is_quantized_where_keys_are_made_or_behind_the_rotary_embedding() {
+    let tensors = [
+        scalar(&format!("{K_PROJ}.output_scale"), Dtype::BF16, 0.125),
+        scalar(&format!("{Q_PROJ}.output_scale"), Dtype::BF16, 0.5),
+        scalar("model.layers.3.self_attn.prob_output_scale", Dtype::F32, 0.002),
+    ];
+    for post_rope in [false, true] {
+        let (_dir, checkpoint) = checkpoint(with_cache(post_rope), &tensors);
+        let import = import::open(&checkpoint).unwrap();
+        let output = |module: &str| said(import.activations(module).and_then(|found| found.output.as_ref()));
+        let attention = import.attention(3).unwrap();
+        let key = Some(("e4m3:tensor!static".to_owned(), vec![0.125], vec![]));
+        let (made, cached) = if post_rope { (None, key) } else { (key, None) };
+        assert_eq!((output(K_PROJ), said(attention.key.as_ref())), (made, cached));
+        assert_eq!(output(Q_PROJ).unwrap().1, [0.5]);
+        assert_eq!(said(attention.probabilities.as_ref()).unwrap().1, [0.002]);
+        assert!(attention.value.is_none() && attention.query.is_none() && import.attention(0).is_none());
+    }
+}
+
+#[test]
+fn the_cache_of_compressed_tensors_and_its_reciprocal_scales() {
+    let scheme: LayerScheme = "e4m3:tensor+e2m1:g16:e4m3:f32!local".parse().unwrap();
+    let layers = [(K_PROJ, scheme), (Q_PROJ, scheme)];
+    let mut config = compressed_tensors::quantization_config(&layers, &[], &[], false).unwrap();
+    config["kv_cache_scheme"] =
+        json!({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false, "symmetric": true});
+    let tensors = [
+        scalar(&format!("{K_PROJ}.input_global_scale"), Dtype::F32, 8.0),
+        scalar(&format!("{Q_PROJ}.input_global_scale"), Dtype::F32, 4.0),
+        scalar("model.layers.3.self_attn.k_scale", Dtype::BF16, 0.5),
+        scalar("model.layers.3.self_attn.v_scale", Dtype::BF16, 0.25),
+    ];
+    let (_dir, checkpoint) = checkpoint(config, &tensors);
+    let import = import::open(&checkpoint).unwrap();
+    assert_eq!(input(&import, K_PROJ).unwrap(), ("e2m1:g16:e4m3:f32!local".to_owned(), vec![0.125], vec![]));
+    let attention = import.attention(3).unwrap();
+    assert_eq!(said(attention.key.as_ref()).unwrap(), ("e4m3:tensor!static".to_owned(), vec![0.5], vec![]));
+    assert_eq!(said(attention.value.as_ref()).unwrap().1, [0.25]);
+    assert!(import.activations(K_PROJ).unwrap().output.is_none());
+}
+
+#[test]
+fn names_that_quark_forgot_to_translate_are_known() {
+    let mut tensors = layers();
+    for (name, ..) in &mut tensors {
+        *name = name.replace(".weight_scale", ".weight_quantizer.scale");
+    }
+    tensors.push(scalar(&format!("{K_PROJ}.input_quantizer.scale"), Dtype::F32, 0.25));
+    tensors.push(scalar(&format!("{Q_PROJ}.input_quantizer.scale"), Dtype::F32, 0.5));
+    let dir = tempfile::tempdir().unwrap();
+    let quantization = quark_config("e4m3:tensor+e4m3:tensor!static", |_| ());
+    write(dir.path(), &json!({"quantization_config": quantization}), &tensors);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let import = import::open(&checkpoint).unwrap();
+    assert_eq!(import.tensors().len(), 2);
+    assert_eq!(input(&import, Q_PROJ).unwrap().1, [0.5]);
+}
+
+#[test]
+fn fp8_layers_of_the_source_that_were_left_alone_are_read() {
+    let exclude = |config: &mut Value| config["exclude"] = json!(["*"]);
+    let mut tensors = layers();
+    tensors[1].0 = tensors[1].0.replace("weight_scale", "weight_scale_inv");
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &json!({"quantization_config": quark_config("int4:g32", exclude)}), &tensors);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let import = import::open(&checkpoint).unwrap();
+    assert!(import.tensors().iter().all(|tensor| tensor.meta.dtype == "F32" && tensor.meta.shape == [4, 8]));
+    assert!(import.activations(K_PROJ).is_none());
+}
+
+#[test]
+fn online_rotations_are_refused() {
+    let rotated = quark_config("e4m3:tensor", |config| {
+        config["algo_config"] = json!([{"name": "rotation", "r1": true, "r4": true}])
+    });
+    let (_dir, checkpoint) = checkpoint(rotated, &[]);
+    assert!(import::open(&checkpoint).unwrap_err().to_string().contains("r4"));
+}

@@ -1,0 +1,30 @@
+//! The tests of the library as its users call it, in one program: linking one for each file took longer than compiling them.
+
+mod calibration;
+#[path = "../common/mod.rs"]
+mod common;
+mod compressed_tensors_configs;
+mod conversions;
+mod engine;
+mod excluded_codes;
+mod exports;
+mod folding;
+mod forward;
+mod gguf;
+mod gguf_of_gguf;
+mod gguf_source;
+mod import;
+mod import_activations;
+mod import_hostile;
+mod import_others;
+mod links;
+mod lora;
+mod planned_algorithms;
+mod quark_configs;
+mod recognise;
+mod static_activations;
+#[allow(clippy::unwrap_used)] // Helpers of tests.
+#[path = "../support/mod.rs"]
+mod support;
+mod undescribed;
+mod verify;

@@ -1,0 +1,137 @@
+//! Scales, zero points, groups, numbers that are none, layers of zeros.
+
+use super::model::{Model, float};
+use half::{bf16, f16};
+use kvant_llm::export::Export;
+use kvant_llm::verify::{Options, Reads};
+use kvant_quant::finding::Severity;
+
+fn quark(scheme: &str) -> Model {
+    Model::quantized(scheme, Export::Quark)
+}
+
+fn put(bytes: &mut [u8], value: &[u8]) {
+    bytes[..value.len()].copy_from_slice(value);
+}
+
+#[test]
+fn scales_are_numbers_and_positive() {
+    let scale = "down_proj.weight_scale";
+    let with = |value: f32| quark("int4:g32").edit(scale, |bytes| put(bytes, &bf16::from_f32(value).to_le_bytes()));
+    for value in [f32::NAN, f32::INFINITY] {
+        with(value).assert_error("scales", scale, "NaN or infinite");
+    }
+    // As half of those of llama.cpp's blocks are.
+    with(-1.0).assert_found(Severity::Warning, "scales", scale, "negative");
+    // But not one of those is above 0 where signs were lost.
+    let flip = |bytes: &mut Vec<u8>| bytes.chunks_exact_mut(2).for_each(|scale| scale[1] |= 0x80);
+    quark("int4:g32").edit(scale, flip).assert_error("scales", scale, "negative");
+    let fp8 = quark("fp8_e4m3:channel");
+    fp8.edit(scale, |bytes| bytes[1] |= 0x80).assert_error("scales", scale, "negative");
+    let zero = quark("int4:g32").edit(scale, |bytes| put(bytes, &[0, 0]));
+    zero.assert_found(Severity::Warning, "scales", scale, "all zeros");
+}
+
+#[test]
+fn scales_of_powers_of_two_and_fp8_have_codes_for_nothing() {
+    quark("e2m1:g32:e8m0").edit("q_proj.weight_scale", |bytes| bytes[3] = 255).assert_error(
+        "scales",
+        "q_proj.weight_scale",
+        "1 of",
+    );
+    let nvfp4 = || Model::quantized("e2m1:g16:e4m3:f32", Export::CompressedTensors);
+    nvfp4().edit("q_proj.weight_scale", |bytes| bytes[0] = 0x7F).assert_error(
+        "scales",
+        "q_proj.weight_scale",
+        "no number",
+    );
+    nvfp4().edit("q_proj.weight_scale", |bytes| bytes[0] = 0x80 | 0x30).assert_error(
+        "scales",
+        "q_proj.weight_scale",
+        "negative",
+    );
+    let global = "o_proj.weight_global_scale";
+    nvfp4().edit(global, |bytes| put(bytes, &float(f32::NAN))).assert_error("scales", global, "no number");
+    nvfp4().edit(global, |bytes| put(bytes, &float(0.0))).assert_error("scales", global, "no value is left");
+}
+
+#[test]
+fn a_scale_of_a_tensor_is_not_0() {
+    let scale = "down_proj.weight_scale";
+    let zero = || quark("e4m3:tensor").edit(scale, |bytes| bytes.fill(0));
+    zero().assert_error("scales", scale, "no value is left");
+    // A layer of zeros has nothing to lose.
+    zero().edit("down_proj.weight", |codes| codes.fill(0)).assert_found(Severity::Warning, "scales", scale, "are 0");
+}
+
+#[test]
+fn half_precision_scales_lose_precision_below_its_normal_numbers() {
+    let small = |value: f32| {
+        quark("int4:g32:f16").edit("up_proj.weight_scale", |bytes| put(bytes, &f16::from_f32(value).to_le_bytes()))
+    };
+    small(1e-5).assert_found(Severity::Warning, "scales", "up_proj.weight_scale", "least normal f16");
+    small(1e-4).assert_healthy();
+}
+
+#[test]
+fn a_scale_far_above_all_others() {
+    let outlier =
+        quark("int4:g32").edit("gate_proj.weight_scale", |bytes| put(bytes, &bf16::from_f32(1000.0).to_le_bytes()));
+    outlier.assert_found(Severity::Note, "scale-outliers", "gate_proj.weight_scale", "2^");
+}
+
+#[test]
+fn zero_points_in_the_middle_and_in_range() {
+    let moved = quark("int8:channel").with((
+        "model.layers.0.mlp.up_proj.weight_zero_point".to_owned(),
+        kvant_container::Dtype::I8,
+        vec![128],
+        vec![1; 128],
+    ));
+    moved.assert_error("zero-points", "up_proj.weight_zero_point", "symmetric");
+    // Asymmetric ones may be anywhere.
+    quark("uint4:g32:zp").edit("up_proj.weight_zero_point", |bytes| bytes[0] ^= 0x11).assert_healthy();
+}
+
+#[test]
+fn kept_floats_are_numbers() {
+    for (value, found) in [(f32::NAN, true), (f32::NEG_INFINITY, true), (3e38, false)] {
+        let model =
+            quark("int4:g32").edit("model.norm.weight", |bytes| put(bytes, &bf16::from_f32(value).to_le_bytes()));
+        match found {
+            true => model.assert_error("floats", "model.norm.weight", "1 numbers"),
+            false => model.assert_healthy(),
+        }
+    }
+    let broken =
+        Model::float().edit("embed_tokens.weight", |bytes| put(bytes, &bf16::from_f32(f32::NAN).to_le_bytes()));
+    assert!(broken.verify_with(&Options { reads: Reads::Scales, ..Options::default() }).passes());
+}
+
+#[test]
+fn fp8_codes_are_numbers() {
+    let fp8 = || quark("e4m3:channel+e4m3:channel!dynamic");
+    for code in [0x7F, 0xFF] {
+        fp8().edit("v_proj.weight", |bytes| bytes[5] = code).assert_error("codes", "v_proj.weight", "1 codes");
+    }
+    fp8().edit("v_proj.weight", |bytes| bytes[5] = 0x7E).assert_healthy();
+}
+
+#[test]
+fn layers_of_one_value() {
+    let same = quark("int4:g32").edit("up_proj.weight", |bytes| bytes.fill(0x33));
+    same.assert_found(Severity::Warning, "zero-layers", "up_proj.weight", "same");
+    Model::float().edit("up_proj.weight", |bytes| bytes.fill(0)).assert_found(
+        Severity::Warning,
+        "zero-layers",
+        "up_proj.weight",
+        "0",
+    );
+}
+
+#[test]
+fn a_quick_look_reads_no_values() {
+    let broken = quark("int4:g32").edit("down_proj.weight_scale", |bytes| bytes.fill(0xFF));
+    assert!(broken.verify_with(&Options { reads: Reads::Headers, ..Options::default() }).passes());
+    assert!(!broken.verify_with(&Options { reads: Reads::Scales, ..Options::default() }).passes());
+}
