@@ -31,6 +31,14 @@ pub enum DataError {
         /// What is not handled.
         problem: String,
     },
+    /// A file whose reader was left out of the build.
+    #[error("{}: not supported: built without the `{feature}` feature", file.display())]
+    NotBuilt {
+        /// The file.
+        file: PathBuf,
+        /// The feature that has the reader.
+        feature: &'static str,
+    },
     /// The source holds nothing for an input of the model.
     #[error("the data have no array for the model's input `{input}`; they have {}", list(found))]
     MissingInput {
@@ -96,7 +104,7 @@ impl DataError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Io { .. } => ErrorKind::Io,
-            Self::Unsupported { .. } | Self::NoRandom { .. } => ErrorKind::Unsupported,
+            Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::NoRandom { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
     }
@@ -104,6 +112,9 @@ impl DataError {
     /// What to do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
+            Self::NotBuilt { .. } => {
+                Some("build Kvant with `--features images`, or give the prepared samples in an .npz file")
+            }
             Self::MissingInput { .. } => Some("name the arrays of an .npz file as the model's inputs are named"),
             Self::MissingLabels { .. } => Some("name the array with the class of each sample with ‹labels›"),
             Self::Mismatch { .. } => Some(

@@ -18,22 +18,20 @@ const MOST_MEMORY: u64 = 1 << 30;
 
 /// The images of a folder, one after the other.
 #[derive(Debug)]
-pub(super) struct ImageColumn {
+struct ImageColumn {
     input: Input,
     files: Vec<PathBuf>,
     steps: Preprocessing,
     batch: usize,
 }
 
-/// Whether the name is that of an image.
-pub(super) fn is_image(path: &Path) -> bool {
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-    ["jpg", "jpeg", "png"].iter().any(|known| known.eq_ignore_ascii_case(extension))
+/// The images of these files, in this order. A fixed batch takes as many at a time.
+pub(super) fn column(input: &Input, files: Vec<PathBuf>, steps: Preprocessing) -> Result<Box<dyn Column>, DataError> {
+    Ok(Box::new(ImageColumn::new(input, files, steps)?))
 }
 
 impl ImageColumn {
-    /// The images of these files, in this order. A fixed batch takes as many at a time.
-    pub fn new(input: &Input, files: Vec<PathBuf>, steps: Preprocessing) -> Result<Self, DataError> {
+    fn new(input: &Input, files: Vec<PathBuf>, steps: Preprocessing) -> Result<Self, DataError> {
         let batch = match input.axes.as_deref() {
             Some([Axis::Fixed(batch), _, _, _]) => *batch,
             Some([Axis::Open(_), _, _, _]) | None => 1,

@@ -7,6 +7,10 @@ mod array;
 mod column;
 mod element;
 mod error;
+#[cfg(feature = "images")]
+mod images;
+#[cfg(not(feature = "images"))]
+#[path = "no_images.rs"]
 mod images;
 mod inputs;
 mod npy;

@@ -97,6 +97,7 @@ impl FromStr for Preprocessing {
 
 impl Preprocessing {
     /// Whether values stay those of the pixels: whole numbers of 0..=255.
+    #[cfg(feature = "images")]
     pub(super) fn keep_values(&self) -> bool {
         self.scale == 1.0 && self.mean == [0.0; 3] && self.std == [1.0; 3]
     }

@@ -10,7 +10,7 @@ use kvant_container::onnx::DataType;
 use super::array::Array;
 use super::column::{ArrayColumn, Column};
 use super::error::DataError;
-use super::images::{ImageColumn, is_image};
+use super::images;
 use super::inputs::Input;
 use super::npz;
 use super::preprocessing::Preprocessing;
@@ -111,7 +111,7 @@ fn columns(path: &Path, inputs: &[Input], options: &DataOptions) -> Result<Colum
     let files = files(path)?;
     let images: Vec<PathBuf> = files.iter().filter(|file| is_image(file)).cloned().collect();
     if !images.is_empty() {
-        return self::images(path, inputs, images, options);
+        return of_images(path, inputs, images, options);
     }
     if options.preprocessing.is_some() {
         return Err(DataError::IdlePreprocessing { data: path.display().to_string() });
@@ -150,18 +150,24 @@ fn of_one_name(arrays: &[Stored]) -> bool {
     files || names(arrays).len() == 1
 }
 
+/// Whether the name is that of an image.
+fn is_image(path: &Path) -> bool {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    ["jpg", "jpeg", "png"].iter().any(|known| known.eq_ignore_ascii_case(extension))
+}
+
 fn names(arrays: &[Stored]) -> Vec<String> {
     arrays.iter().map(|stored| stored.name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn images(path: &Path, inputs: &[Input], files: Vec<PathBuf>, options: &DataOptions) -> Result<Columns, DataError> {
+fn of_images(path: &Path, inputs: &[Input], files: Vec<PathBuf>, options: &DataOptions) -> Result<Columns, DataError> {
     let [input] = inputs else {
         return Err(DataError::unsupported(path, format!("images for a model of {} inputs", inputs.len())));
     };
     let steps = options.preprocessing.clone();
     let steps =
         steps.ok_or_else(|| DataError::Preprocessing("images need declared steps to the model's input".into()))?;
-    Ok(vec![(input.clone(), Box::new(ImageColumn::new(input, files, steps)?))])
+    Ok(vec![(input.clone(), images::column(input, files, steps)?)])
 }
 
 /// The arrays of files, in order.

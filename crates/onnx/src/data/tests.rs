@@ -230,6 +230,7 @@ fn broken_compressed_data_are_an_error_of_the_sample() {
     assert!(samples.sample(0).is_ok(), "an error does not spoil what comes before");
 }
 
+#[cfg(feature = "images")]
 #[test]
 fn images_go_through_the_declared_steps() {
     let directory = tempfile::tempdir().unwrap();

@@ -65,6 +65,14 @@ pub enum CalibrationDataError {
         /// What is not handled.
         what: String,
     },
+    /// A file whose reader was left out of the build.
+    #[error("{}: not supported: built without the `{feature}` feature", file.display())]
+    NotBuilt {
+        /// The file.
+        file: PathBuf,
+        /// The feature that has the reader.
+        feature: &'static str,
+    },
     /// A table has no column that is known to hold text.
     #[error("{} has no known column of text; its columns: {columns}", file.display())]
     NoColumn {
@@ -134,7 +142,9 @@ impl CalibrationDataError {
             Self::Read { .. } => ErrorKind::Io,
             Self::File(error) => error.kind(),
             Self::Tokenizer(error) => error.kind(),
-            Self::UnknownFormat { .. } | Self::Unsupported { .. } | Self::TooLarge { .. } => ErrorKind::Unsupported,
+            Self::UnknownFormat { .. } | Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::TooLarge { .. } => {
+                ErrorKind::Unsupported
+            }
             _ => ErrorKind::Invalid,
         }
     }
@@ -145,6 +155,9 @@ impl CalibrationDataError {
             Self::File(error) => return error.hint(),
             Self::Tokenizer(error) => return error.hint(),
             Self::UnknownFormat { .. } | Self::NoFiles { .. } => return Some(super::files::known_formats()),
+            Self::NotBuilt { feature, .. } => {
+                return Some(format!("build Kvant with `--features {feature}`, or give the rows as JSON lines"));
+            }
             Self::Damaged { .. } => "the file is damaged, or not what calibration data of its kind hold",
             Self::NoColumn { .. } => "name the column that holds the text with ‹column›",
             Self::NoFields { .. } => {

@@ -3,6 +3,7 @@
 
 mod hostile;
 mod packing;
+#[cfg(feature = "parquet")]
 mod parquet;
 mod tokens;
 

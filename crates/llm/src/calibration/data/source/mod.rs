@@ -5,6 +5,10 @@ mod integers;
 pub(super) mod json;
 pub(super) mod json_lines;
 mod json_list;
+#[cfg(feature = "parquet")]
+pub(super) mod parquet;
+#[cfg(not(feature = "parquet"))]
+#[path = "no_parquet.rs"]
 pub(super) mod parquet;
 pub(super) mod tensors;
 pub(super) mod text;

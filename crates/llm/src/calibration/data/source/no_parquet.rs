@@ -1,0 +1,14 @@
+//! What stands in for the reader of `.parquet` in a build without it: such files are refused.
+
+use super::super::CalibrationDataError;
+use super::super::document::Sink;
+use super::super::files::{DataFile, Reading};
+
+/// Refuses the file.
+pub(in super::super) fn read(
+    file: &DataFile,
+    _reading: &Reading<'_>,
+    _sink: &mut Sink<'_>,
+) -> Result<(), CalibrationDataError> {
+    Err(CalibrationDataError::NotBuilt { file: file.path.clone(), feature: "parquet" })
+}

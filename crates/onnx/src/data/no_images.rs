@@ -1,0 +1,13 @@
+//! What stands in for folders of images in a build without their decoders: they are refused.
+
+use std::path::PathBuf;
+
+use super::column::Column;
+use super::error::DataError;
+use super::inputs::Input;
+use super::preprocessing::Preprocessing;
+
+/// Refuses the files.
+pub(super) fn column(_input: &Input, files: Vec<PathBuf>, _steps: Preprocessing) -> Result<Box<dyn Column>, DataError> {
+    Err(DataError::NotBuilt { file: files.into_iter().next().unwrap_or_default(), feature: "images" })
+}
