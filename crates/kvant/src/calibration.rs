@@ -64,8 +64,8 @@ impl Calibration<'_> {
 
     /// The plan for data: a run with others does not go on with its output.
     pub fn plan_for(&self, plan: Plan, loaded: &Loaded) -> Plan {
-        let carry = self.job.data.propagate.name();
-        plan.with_data(&format!("{} {carry}", loaded.key(self.job.data.precision.name())))
+        let propagate = self.job.data.propagate.name();
+        plan.with_data(&format!("{} {propagate}", loaded.key(self.job.data.precision.name())))
     }
 
     /// Quantizes the blocks of a plan into an output that was begun; the plan with what was found, for the rest.
@@ -115,8 +115,8 @@ impl Calibration<'_> {
         let CalibrationData { sequences, held_out, .. } = &loaded.data;
         let sources = Sources { plan, checkpoint, decoder, ops: &ops, sequences, held_out, output };
         let key = loaded.key(self.job.data.precision.name());
-        let (memory, carry) = (self.job.limits.memory.0, self.job.data.propagate);
-        let settings = Settings { target: self.target, key: &key, memory, carry };
+        let (memory, propagate) = (self.job.limits.memory.0, self.job.data.propagate);
+        let settings = Settings { target: self.target, key: &key, memory, propagate };
         let blocks = plan.blocks.len();
         let resumes = |done: usize| reporter.resumed(Resumption::Blocks { done, total: blocks });
         let work = || blockwise::run(&sources, settings, reporter.cancel().flag(), &watch, &resumes);

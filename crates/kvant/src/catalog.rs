@@ -3,7 +3,7 @@
 use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::family::FAMILIES;
 use kvant_llm::gguf::recipe::IMATRIX;
-use kvant_llm::gguf::{MIXES, MixRow};
+use kvant_llm::gguf::{FTYPES, FtypeRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
 use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
 use kvant_numeric::format::{FORMATS, FormatRow};
@@ -146,7 +146,7 @@ fn loaders() -> Table {
 
 fn schemes() -> Table {
     let columns = vec![text("name"), text("spelling"), text("export"), text("calibrated"), text("about")];
-    let mixes = MIXES.iter().map(mix_row);
+    let mixes = FTYPES.iter().map(mix_row);
     Table { columns, rows: PRESETS.iter().map(scheme_row).chain(mixes).collect() }
 }
 
@@ -160,7 +160,7 @@ pub fn schemes_for(loader: &str) -> Table {
 }
 
 /// A scheme of GGUF, which has no spelling but its name.
-fn mix_row(row: &MixRow) -> Vec<Value> {
+fn mix_row(row: &FtypeRow) -> Vec<Value> {
     vec![json!(row.name), json!(""), json!(Export::Gguf.row().name), json!(false), json!(row.about)]
 }
 

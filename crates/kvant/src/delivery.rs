@@ -3,11 +3,11 @@
 use crate::error::Error;
 use crate::job::Commit;
 use kvant_container::{Checkpoint, Durability};
-use kvant_llm::engine::{Acceptance, Begun, Claim, Deliverable, Done, EngineError, Options, Output, Placed};
+use kvant_llm::engine::{Claim, Committed, Done, EngineError, Options, Output, OutputPlan, Start, Verify};
 use std::path::Path;
 
 /// An output to be made of a checkpoint.
-pub struct Delivery<'a, P: Deliverable> {
+pub struct Delivery<'a, P: OutputPlan> {
     /// The plan.
     pub plan: &'a P,
     /// What it is made of.
@@ -18,7 +18,7 @@ pub struct Delivery<'a, P: Deliverable> {
     pub commit: Commit,
 }
 
-impl<P: Deliverable> Delivery<'_, P> {
+impl<P: OutputPlan> Delivery<'_, P> {
     /// Begins the output or goes on with it, lets the work be done, and gives it its name. An output that an earlier run has
     /// made is found done, with all its `jobs`.
     ///
@@ -29,7 +29,7 @@ impl<P: Deliverable> Delivery<'_, P> {
         claim: Claim,
         jobs: usize,
         work: impl FnOnce(&Output) -> Result<Done, EngineError>,
-    ) -> Result<(Placed, Done), Error> {
+    ) -> Result<(Committed, Done), Error> {
         self.make_if(claim, jobs, work, |_| Ok(()))
     }
 
@@ -43,10 +43,10 @@ impl<P: Deliverable> Delivery<'_, P> {
         jobs: usize,
         work: impl FnOnce(&Output) -> Result<Done, EngineError>,
         gate: impl FnOnce(&Path) -> Result<(), Error>,
-    ) -> Result<(Placed, Done), Error> {
+    ) -> Result<(Committed, Done), Error> {
         match Output::begin_claimed(self.plan, self.source, claim, self.commit.overwrite)? {
-            Begun::Finished(placed) => Ok((placed.keep_if(&self.plan.form(), gate)?, Done { jobs, resumed: jobs })),
-            Begun::Working(output) => {
+            Start::Finished(placed) => Ok((placed.keep_if(&self.plan.form(), gate)?, Done { jobs, resumed: jobs })),
+            Start::Working(output) => {
                 let done = work(&output);
                 settle_if(*output, done, (self.plan, self.checkpoint), self.commit, gate)
             }
@@ -83,8 +83,8 @@ pub fn claim(target: &Path, options: &Options, commit: Commit) -> Result<Claim, 
 ///
 /// # Errors
 /// What is wrong with the source or its name.
-pub fn foresee(plan: &dyn Deliverable, checkpoint: &Checkpoint, commit: Commit) -> Result<(), Error> {
-    if commit.no_verify { Ok(()) } else { Ok(plan.foresee(checkpoint)?) }
+pub fn preflight(plan: &dyn OutputPlan, checkpoint: &Checkpoint, commit: Commit) -> Result<(), Error> {
+    if commit.no_verify { Ok(()) } else { Ok(plan.preflight(checkpoint)?) }
 }
 
 /// Gives an output its name if `gate` accepts it, or removes what no rerun could use.
@@ -94,10 +94,10 @@ pub fn foresee(plan: &dyn Deliverable, checkpoint: &Checkpoint, commit: Commit) 
 pub fn settle_if(
     output: Output,
     work: Result<Done, EngineError>,
-    (plan, checkpoint): (&dyn Deliverable, &Checkpoint),
+    (plan, checkpoint): (&dyn OutputPlan, &Checkpoint),
     commit: Commit,
     gate: impl FnOnce(&Path) -> Result<(), Error>,
-) -> Result<(Placed, Done), Error> {
+) -> Result<(Committed, Done), Error> {
     let done = match work {
         Ok(done) => done,
         Err(error) => {
@@ -108,6 +108,6 @@ pub fn settle_if(
         }
     };
     let durability = if commit.sync { Durability::Disk } else { Durability::Process };
-    let acceptance = if commit.no_verify { Acceptance::Unseen } else { Acceptance::Verified };
+    let acceptance = if commit.no_verify { Verify::Skip } else { Verify::Run };
     Ok((output.place_if(plan, checkpoint, durability, acceptance, gate)?, done))
 }

@@ -55,7 +55,7 @@ pub fn check(job: &Job) -> Result<(), Error> {
 ///
 /// # Errors
 /// What [`Gate::open`] would report, as far as headers and the beginning of the text tell.
-pub fn foresee(job: &Job, source: &Checkpoint) -> Result<(), Error> {
+pub fn preflight(job: &Job, source: &Checkpoint) -> Result<(), Error> {
     if job.limits.quality.given().is_none() {
         return Ok(());
     }

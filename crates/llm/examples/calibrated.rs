@@ -5,7 +5,7 @@
 
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::calibration::{Statistics, resolve};
-use kvant_llm::engine::{self, Begun, Output, Silent};
+use kvant_llm::engine::{self, Output, Silent, Start};
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::{Recipe, Settings};
 use kvant_numeric::simd::Isa;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let resolved = resolve(&plan, &statistics)?;
     println!("{}", serde_json::to_string(&resolved.report)?);
     let plan = plan.with_parameters(resolved.parameters)?;
-    if let Begun::Working(begun) = Output::begin(&plan, Path::new(model), Path::new(output), false)? {
+    if let Start::Working(begun) = Output::begin(&plan, Path::new(model), Path::new(output), false)? {
         engine::run(&plan, &checkpoint, &begun, 2, &AtomicBool::new(false), &Silent)?;
         begun.finish(&plan, &checkpoint, Durability::Process)?;
     }

@@ -4,7 +4,7 @@ use super::number::count_from;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, ValueHint};
 use kvant::Precision;
-use kvant_llm::blockwise::Carry;
+use kvant_llm::blockwise::Propagate;
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::calibration::data::Packing;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ pub struct CalibrationArgs {
     pub max_memory: ByteSize,
     /// What the next block is calibrated on: the output of the quantized block, or of the float one
     #[arg(long, alias = "carry", value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = propagate_parser(), help_heading = "Calibration of language models")]
-    pub propagate: Carry,
+    pub propagate: Propagate,
 }
 
 pub(super) fn precision_parser() -> impl TypedValueParser<Value = Precision> {
@@ -63,9 +63,9 @@ pub(super) fn precision_parser() -> impl TypedValueParser<Value = Precision> {
         .try_map(|name| ALL.into_iter().find(|precision| precision.name() == name).ok_or("no such precision"))
 }
 
-fn propagate_parser() -> impl TypedValueParser<Value = Carry> {
-    PossibleValuesParser::new(Carry::ALL.map(Carry::name))
-        .try_map(|name| Carry::ALL.into_iter().find(|carry| carry.name() == name).ok_or("no such output"))
+fn propagate_parser() -> impl TypedValueParser<Value = Propagate> {
+    PossibleValuesParser::new(Propagate::ALL.map(Propagate::name))
+        .try_map(|name| Propagate::ALL.into_iter().find(|propagate| propagate.name() == name).ok_or("no such output"))
 }
 
 fn packing_parser() -> impl TypedValueParser<Value = Packing> {

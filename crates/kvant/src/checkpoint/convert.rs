@@ -1,6 +1,6 @@
 //! Converts a quantized checkpoint to another checkpoint format.
 
-use crate::delivery::{Delivery, check_runs, claim, foresee};
+use crate::delivery::{Delivery, check_runs, claim, preflight};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Conversion as Request;
@@ -9,7 +9,7 @@ use crate::loading;
 use crate::paths::{OutputKind, check_name};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
-use kvant_llm::engine::{self, Claim, Done, Output, Placed};
+use kvant_llm::engine::{self, Claim, Committed, Done, Output};
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::MAX_SHARD_SIZE;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ pub fn run(
     }
     let checkpoint = request.source.open()?;
     let plan = Plan::convert(&checkpoint, &conversion(request, target)?)?;
-    foresee(&plan, &checkpoint, sinks.commit)?;
+    preflight(&plan, &checkpoint, sinks.commit)?;
     if let Some(output) = &sinks.output {
         check_runs([output.as_path()], &sinks.settings, sinks.commit)?;
         Output::check(&plan, &request.source.model, output, sinks.commit.overwrite)?;
@@ -56,7 +56,7 @@ pub fn run(
     let claim = claim(output, &sinks.settings, sinks.commit)?;
     let work = Work { checkpoint: &checkpoint, source: &request.source.model, sinks, limits };
     let (output, done) = work.carry_out(&planned.plan, claim, reporter)?;
-    let output = output.acknowledge()?;
+    let output = output.commit()?;
     let errors = match request.requantize {
         true => {
             let made = job::open(&output)?;
@@ -156,7 +156,7 @@ pub fn make(
     target: &Path,
     further: &Further<'_>,
     reporter: &Reporter<'_>,
-) -> Result<(Placed, Plan), Error> {
+) -> Result<(Committed, Plan), Error> {
     let Further { sinks, limits, max_shard_size, .. } = *further;
     let checkpoint = job::open(source)?;
     let conversion = Conversion { target: further.target, requantize: true, max_shard_size };
@@ -185,7 +185,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn carry_out(&self, plan: &Plan, claim: Claim, reporter: &Reporter<'_>) -> Result<(Placed, Done), Error> {
+    fn carry_out(&self, plan: &Plan, claim: Claim, reporter: &Reporter<'_>) -> Result<(Committed, Done), Error> {
         let Work { checkpoint, source, .. } = *self;
         Delivery { plan, checkpoint, source, commit: self.sinks.commit }.make(claim, plan.jobs().len(), |output| {
             let progress = reporter.stage(Stage::Writing, Unit::Bytes);

@@ -2,7 +2,7 @@
 //! plan for printing.
 
 use kvant_container::{Checkpoint, Dtype, TensorView};
-use kvant_llm::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer, Treatment};
+use kvant_llm::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer, TensorAction};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,10 +94,10 @@ fn add_layer<'a>(fate: &mut Fate<'a>, layer: &'a PlannedLayer) {
 
 fn add_kept(fate: &mut Fate<'_>, kept: &KeptTensor, dtype: Dtype) {
     fate.action = match kept.treatment {
-        Treatment::Copy(_) => Action::Keep,
+        TensorAction::Copy(_) => Action::Keep,
         // Floats into which an adapter is merged keep their type.
-        Treatment::Dequantize { .. } if fate.source.dtype() == dtype => Action::Keep,
-        Treatment::Widen { .. } | Treatment::Dequantize { .. } => Action::Widen,
+        TensorAction::Dequantize { .. } if fate.source.dtype() == dtype => Action::Keep,
+        TensorAction::Widen { .. } | TensorAction::Dequantize { .. } => Action::Widen,
     };
     fate.reason = Some(kept.reason);
     fate.outputs.insert(kept.tensor);

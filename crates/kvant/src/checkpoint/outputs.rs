@@ -17,7 +17,7 @@ use crate::text::printable;
 use kvant_container::onnx::external_data_path;
 use kvant_container::{Durability, directory_of};
 use kvant_llm::conversion::Target;
-use kvant_llm::engine::{self, Claim, Deliverable, OutputError, Placed, is_recorded, record_files};
+use kvant_llm::engine::{self, Claim, Committed, OutputError, OutputPlan, is_recorded, record_files};
 use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::{Accepted, GgufPlan};
@@ -169,7 +169,7 @@ impl<'a> Outputs<'a> {
 
     /// Where the user has named a directory for several formats, a file in it is replaced only if Kvant wrote it.
     fn refuse_unrecorded(&self, file: &Path) -> Result<(), Error> {
-        if !self.has_folders() || !file.exists() || is_recorded(file) || engine::Output::is_unacknowledged(file)? {
+        if !self.has_folders() || !file.exists() || is_recorded(file) || engine::Output::is_uncommitted(file)? {
             return Ok(());
         }
         let message =
@@ -196,10 +196,10 @@ impl<'a> Outputs<'a> {
 
     /// Asks for room for all outputs and the activations between blocks together; a graph is about as large as the checkpoint.
     fn check_room(&self, planned: &Planned) -> Result<(), Error> {
-        let plan: &dyn Deliverable = &planned.plan;
+        let plan: &dyn OutputPlan = &planned.plan;
         let others = self.others.iter().map(|(_, path)| path).chain(&self.graph);
         let all = std::iter::once(&self.checkpoint).chain(others).map(|path| (plan, path.as_path()));
-        let file = self.file().zip(planned.file.as_ref()).map(|(path, codes)| (codes as &dyn Deliverable, path));
+        let file = self.file().zip(planned.file.as_ref()).map(|(path, codes)| (codes as &dyn OutputPlan, path));
         let cost = Cost::of(self.job, &planned.plan).estimate;
         let activations = [(self.checkpoint.as_path(), cost.map_or(0, |cost| cost.disk))];
         Ok(engine::Output::check_room(&all.chain(file).collect::<Vec<_>>(), &activations)?)
@@ -222,7 +222,7 @@ impl<'a> Outputs<'a> {
     ///
     /// # Errors
     /// See `kvant convert`.
-    pub fn deliver(&self, plan: &Plan, first: Placed, reporter: &Reporter<'_>) -> Result<Delivered, Error> {
+    pub fn deliver(&self, plan: &Plan, first: Committed, reporter: &Reporter<'_>) -> Result<Delivered, Error> {
         let kept = self.is_passing().then(|| first.path().to_owned());
         let delivered = self.deliver_all(plan, first, reporter);
         delivered.map_err(|failure| match kept.filter(|kept| kept.exists()) {
@@ -231,7 +231,7 @@ impl<'a> Outputs<'a> {
         })
     }
 
-    fn deliver_all(&self, plan: &Plan, first: Placed, reporter: &Reporter<'_>) -> Result<Delivered, Error> {
+    fn deliver_all(&self, plan: &Plan, first: Committed, reporter: &Reporter<'_>) -> Result<Delivered, Error> {
         let convert = |(export, output): &(Export, PathBuf)| self.converted(first.path(), *export, output, reporter);
         let others = self.others.iter().map(convert).collect::<Result<Vec<_>, _>>()?;
         let file = self.file().map(|file| self.write_file(first.path(), file, reporter)).transpose()?;
@@ -249,15 +249,15 @@ impl<'a> Outputs<'a> {
             self.single_files()
                 .try_for_each(|output| record::keep(first.path(), output, self.job.sinks.commit.overwrite))?;
         }
-        let file = file.map(|(placed, file)| placed.acknowledge().map(|_| file)).transpose()?;
+        let file = file.map(|(placed, file)| placed.commit().map(|_| file)).transpose()?;
         let mut made = Vec::new();
         // What nobody asked for goes last: a run that is killed before finds it whole.
         match self.is_passing() {
             true => first.remove()?,
-            false => made.push(of_plan(first.acknowledge()?, plan)),
+            false => made.push(of_plan(first.commit()?, plan)),
         }
         for (other, plan) in others {
-            made.push(of_plan(other.acknowledge()?, &plan));
+            made.push(of_plan(other.commit()?, &plan));
         }
         made.extend(file);
         made.extend(graph.map(|(graph, path)| Output {
@@ -272,7 +272,7 @@ impl<'a> Outputs<'a> {
     }
 
     /// A GGUF file of the codes that were made.
-    fn write_file(&self, made: &Path, output: &Path, reporter: &Reporter<'_>) -> Result<(Placed, Output), Error> {
+    fn write_file(&self, made: &Path, output: &Path, reporter: &Reporter<'_>) -> Result<(Committed, Output), Error> {
         make_directory_of(output)?;
         tell_of_name(output, reporter);
         let checkpoint = job::open(made)?;
@@ -303,7 +303,7 @@ impl<'a> Outputs<'a> {
         export: Export,
         output: &Path,
         reporter: &Reporter<'_>,
-    ) -> Result<(Placed, Plan), Error> {
+    ) -> Result<(Committed, Plan), Error> {
         let target = if export == Export::Fake { Target::Fake } else { Target::Codes(export) };
         let max_shard_size = self.job.sinks.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
         let further = Further { target, max_shard_size, sinks: &self.job.sinks, limits: &self.job.limits };

@@ -22,12 +22,12 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
     let outputs = job.sinks.output.as_deref().map(|output| Outputs::of(job, output));
     let planned = planning::outline(job, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
     if !job.sinks.commit.no_verify {
-        planned.foresee()?;
+        planned.preflight()?;
     }
     if let Some(outputs) = &outputs {
         outputs.check(&planned)?;
     }
-    quality::foresee(job, &planned.checkpoint)?;
+    quality::preflight(job, &planned.checkpoint)?;
     let Planned { checkpoint, plan, file } = planned;
     calibration::check(&job.data, plan.longest)?;
     let cost = Cost::of(job, &plan);

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::job::{Format, Job, SourceKind};
 use crate::resolve;
 use kvant_container::Checkpoint;
-use kvant_llm::engine::Deliverable;
+use kvant_llm::engine::OutputPlan;
 use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::GgufPlan;
@@ -39,9 +39,9 @@ impl Planned {
     ///
     /// # Errors
     /// What is wrong with the source or its name.
-    pub fn foresee(&self) -> Result<(), Error> {
-        self.plan.foresee(&self.checkpoint)?;
-        Ok(self.file.as_ref().map_or(Ok(()), |file| file.foresee(&self.checkpoint))?)
+    pub fn preflight(&self) -> Result<(), Error> {
+        self.plan.preflight(&self.checkpoint)?;
+        Ok(self.file.as_ref().map_or(Ok(()), |file| file.preflight(&self.checkpoint))?)
     }
 }
 

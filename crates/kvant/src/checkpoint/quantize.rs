@@ -14,7 +14,7 @@ use crate::{delivery, gguf, loading, paths};
 use kvant_container::Checkpoint;
 use kvant_llm::blockwise::BlockwiseReport;
 use kvant_llm::calibration::data::Options;
-use kvant_llm::engine::{self, Begun, Claim, Deliverable, Done, EngineError, Output, Placed};
+use kvant_llm::engine::{self, Claim, Committed, Done, EngineError, Output, OutputPlan, Start};
 use kvant_llm::export::Export;
 use kvant_llm::finite;
 use kvant_llm::forward::Decoder;
@@ -33,7 +33,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let outputs = Outputs::of(job, output);
     let planned = planning::plan(job, &gguf::file_name(outputs.file()))?;
     if !job.sinks.commit.no_verify {
-        planned.foresee()?;
+        planned.preflight()?;
     }
     outputs.check(&planned)?;
     let Planned { checkpoint, plan, .. } = planned;
@@ -63,7 +63,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
 /// The work on the checkpoint that all outputs are made of.
 struct Work {
     plan: Plan,
-    output: Placed,
+    output: Committed,
     done: Done,
     /// What became of layers, where that depended on data.
     blocks: Option<BlockwiseReport>,
@@ -96,8 +96,8 @@ impl Run<'_, '_> {
             });
         }
         let output = match self.begin(&plan, claim)? {
-            Begun::Working(output) => output,
-            Begun::Finished(output) => return self.finished(plan, output),
+            Start::Working(output) => output,
+            Start::Finished(output) => return self.finished(plan, output),
         };
         self.rest(plan, *output, None)
     }
@@ -109,8 +109,8 @@ impl Run<'_, '_> {
         let loaded = self.calibration.load(&decoder, held_out, self.reporter)?;
         let plan = self.calibration.plan_for(plan, &loaded);
         let output = match self.begin(&plan, claim)? {
-            Begun::Working(output) => output,
-            Begun::Finished(output) => return self.finished(plan, output),
+            Start::Working(output) => output,
+            Start::Finished(output) => return self.finished(plan, output),
         };
         match self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, self.reporter) {
             Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks)),
@@ -125,12 +125,12 @@ impl Run<'_, '_> {
         }
     }
 
-    fn begin(&self, plan: &Plan, claim: Claim) -> Result<Begun, Error> {
+    fn begin(&self, plan: &Plan, claim: Claim) -> Result<Start, Error> {
         self.outputs.check_others(plan)?;
         Ok(Output::begin_claimed(plan, &self.job.source.model, claim, self.job.sinks.commit.overwrite)?)
     }
 
-    fn finished(&self, plan: Plan, output: Placed) -> Result<Work, Error> {
+    fn finished(&self, plan: Plan, output: Committed) -> Result<Work, Error> {
         let output = output.keep_if(&plan.form(), |made| self.judge(made))?;
         clear_away(self.target)?;
         let jobs = plan.jobs().len();

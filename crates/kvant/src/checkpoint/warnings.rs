@@ -44,7 +44,7 @@ fn starved(report: &BlockwiseReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_llm::blockwise::{LayerReport, Starved};
+    use kvant_llm::blockwise::{InsufficientCalibration, LayerReport};
 
     fn layer(index: usize, loss: f64) -> LayerReport {
         LayerReport {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn layers_with_few_tokens_are_counted_by_treatment() {
-        let starved = |treatment: &str| Starved {
+        let starved = |treatment: &str| InsufficientCalibration {
             layer: "e".to_owned(),
             tokens: 3,
             inputs: 128,

@@ -1,7 +1,7 @@
 //! Converts the codes of a quantized checkpoint to a file for llama.cpp.
 
 use super::{file_name, open, work};
-use crate::delivery::{Delivery, check_runs, claim, foresee};
+use crate::delivery::{Delivery, check_runs, claim, preflight};
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Conversion;
@@ -27,7 +27,7 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     let checkpoint = open(&request.source.model)?;
     let accepted = Accepted::requantizing(request.requantize);
     let plan = GgufPlan::convert(&checkpoint, accepted, &file_name(sinks.output.as_deref()))?;
-    foresee(&plan, &checkpoint, sinks.commit)?;
+    preflight(&plan, &checkpoint, sinks.commit)?;
     if let Some(output) = &sinks.output {
         check_runs([output.as_path()], &sinks.settings, sinks.commit)?;
         Output::check(&plan, &request.source.model, output, sinks.commit.overwrite)?;
@@ -48,7 +48,7 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     let (plan, source) = (&planned.plan, request.source.model.as_path());
     let delivery = Delivery { plan, checkpoint: &checkpoint, source, commit: sinks.commit };
     let (output, done) = work(&delivery, claim, limits, reporter)?;
-    let output = output.acknowledge()?;
+    let output = output.commit()?;
     let errors = match request.requantize {
         true => limits.pool()?.install(|| measure(plan, &checkpoint, &output))?,
         false => Vec::new(),

@@ -15,7 +15,7 @@ use crate::job::{self, Job, Limits, SourceKind};
 use crate::resolve;
 use crate::settings::first_given;
 use kvant_container::Checkpoint;
-use kvant_llm::engine::{Claim, Done, Output, Placed};
+use kvant_llm::engine::{Claim, Committed, Done, Output};
 use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::run::run as carry_out;
@@ -125,7 +125,7 @@ pub fn work(
     claim: Claim,
     limits: &Limits,
     reporter: &Reporter<'_>,
-) -> Result<(Placed, Done), Error> {
+) -> Result<(Committed, Done), Error> {
     work_if(delivery, claim, limits, reporter, |_| Ok(()))
 }
 
@@ -139,7 +139,7 @@ pub fn work_if(
     limits: &Limits,
     reporter: &Reporter<'_>,
     gate: impl FnOnce(&Path) -> Result<(), Error>,
-) -> Result<(Placed, Done), Error> {
+) -> Result<(Committed, Done), Error> {
     let Delivery { plan, checkpoint, .. } = *delivery;
     let work = |output: &Output| {
         let progress = reporter.stage(Stage::Writing, Unit::Weights);

@@ -8,7 +8,7 @@ use crate::job::Job;
 use crate::paths::{OutputKind, check_name};
 use crate::quality;
 use kvant_container::Checkpoint;
-use kvant_llm::engine::{Deliverable, Output};
+use kvant_llm::engine::{Output, OutputPlan};
 use kvant_llm::gguf::plan::PlannedTensor;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use serde_json::{Value, json};
@@ -21,14 +21,14 @@ pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Gg
     note_data(job, &recipe, reporter);
     let (checkpoint, plan) = plan_for(job, recipe)?;
     if !job.sinks.commit.no_verify {
-        plan.foresee(&checkpoint)?;
+        plan.preflight(&checkpoint)?;
     }
     if let Some(output) = &job.sinks.output {
         check_name(output, OutputKind::Gguf, "‹format›")?;
         check_runs([output.as_path()], &job.sinks.settings, job.sinks.commit)?;
         Output::check(&plan, &job.source.model, output, job.sinks.commit.overwrite)?;
     }
-    quality::foresee(job, &checkpoint)?;
+    quality::preflight(job, &checkpoint)?;
     Ok(GgufFilePlan { checkpoint, plan, threads: job.limits.threads() })
 }
 

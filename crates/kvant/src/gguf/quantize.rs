@@ -2,7 +2,7 @@
 
 use super::{check_data, file_name, plan_for};
 use crate::calibration::{Calibration, clear_away};
-use crate::delivery::{Delivery, check_runs, claim, foresee};
+use crate::delivery::{Delivery, check_runs, claim, preflight};
 use crate::error::Error;
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
@@ -33,7 +33,7 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
     check_data(job, &recipe)?;
     let (checkpoint, plan) = plan_for(job, recipe)?;
     let commit = job.sinks.commit;
-    foresee(&plan, &checkpoint, commit)?;
+    preflight(&plan, &checkpoint, commit)?;
     let target = job.sinks.output.as_deref().ok_or_else(no_file)?;
     check_name(target, OutputKind::Gguf, "‹format›")?;
     check_runs([target], &job.sinks.settings, commit)?;
@@ -53,7 +53,7 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
     let (output, done) = super::work_if(&delivery, claim, &job.limits, reporter, judge)?;
     clear_away(target)?;
     let measured = gate.and_then(|gate| gate.measured());
-    let output = output.acknowledge()?;
+    let output = output.commit()?;
     Ok(Box::new(GgufReport { plan, output, done, measured, time: begun.elapsed() }))
 }
 

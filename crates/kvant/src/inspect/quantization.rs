@@ -40,7 +40,7 @@ const SUFFIXES: &[&str] = &[
 ];
 
 /// The method that an end of a name is usual for; the first that occurs decides.
-const USUAL: &[(&str, &str)] = &[
+const DEFAULTS: &[(&str, &str)] = &[
     (".g_idx", "gptq"),
     (".qweight", "awq or gptq"),
     (".weight_packed", "compressed-tensors"),
@@ -59,7 +59,7 @@ pub fn find(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Quantizat
     let config = described.as_ref().or_else(|| config.and_then(quantization_config));
     let evidence = evidence(checkpoint);
     let stated = config.and_then(|config| config.get("quant_method")?.as_str());
-    let usual = USUAL.iter().find(|(sign, _)| evidence.contains_key(sign)).map(|(_, method)| *method);
+    let usual = DEFAULTS.iter().find(|(sign, _)| evidence.contains_key(sign)).map(|(_, method)| *method);
     let method = stated.or(usual).or(config.map(|_| "unknown"))?.to_owned();
     let details = config.map(|config| details(&method, config)).unwrap_or_default();
     Some(Quantization { method, details, evidence, config: config.cloned() })

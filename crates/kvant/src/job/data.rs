@@ -1,6 +1,6 @@
 //! What a model is calibrated on.
 
-use kvant_llm::blockwise::Carry;
+use kvant_llm::blockwise::Propagate;
 use kvant_llm::calibration::data::Packing;
 use kvant_llm::forward::cpu::{self, Cpu};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub struct Data {
     /// The precision of activations.
     pub precision: Precision,
     /// What the next block is calibrated on.
-    pub propagate: Carry,
+    pub propagate: Propagate,
     /// How images become inputs of a graph.
     pub preprocess: Option<String>,
 }
@@ -41,7 +41,7 @@ impl Default for Data {
             shuffle: false,
             seed: 0,
             precision: Precision::F32,
-            propagate: Carry::Quantized,
+            propagate: Propagate::Quantized,
             preprocess: None,
         }
     }

@@ -106,7 +106,7 @@ pub const ALGORITHM_OPTIONS: &[AlgorithmOption] = &[
         get: |algorithm| Some(spelled(awq(algorithm)?.clip.is_some())),
         set: |algorithm, value| {
             let awq = awq_mut(algorithm)?;
-            awq.clip = switch(value)?.then_some(awq.clip.unwrap_or(Clip::USUAL));
+            awq.clip = switch(value)?.then_some(awq.clip.unwrap_or(Clip::DEFAULTS));
             Some(())
         },
     },

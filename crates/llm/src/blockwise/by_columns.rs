@@ -1,7 +1,7 @@
 //! The codes of one layer, chosen column by column; where few tokens have reached it, beside those of other settings.
 
 use super::error::BlockwiseError;
-use super::rounding::Readers;
+use super::rounding::SharedInputGroup;
 use super::run::Blockwise;
 use super::work::Work;
 use kvant_quant::QuantTensor;
@@ -36,7 +36,7 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn choose_codes<'f>(
         &self,
         work: &Work<'_, '_, 'a>,
-        readers: &Readers,
+        readers: &SharedInputGroup,
         index: usize,
         by: &ByColumns<'f>,
     ) -> Result<Codes<'f>, BlockwiseError> {

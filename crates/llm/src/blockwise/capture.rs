@@ -1,6 +1,6 @@
 //! Taps that gather what roundings need of the inputs of layers: Hessians, and rows to pair with those of another run.
 
-use crate::forward::{Rows, Site, Tap};
+use crate::forward::{ActivationHook, Rows, Site};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::hessian::Hessian;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ impl HessianTap {
     }
 }
 
-impl Tap for HessianTap {
+impl ActivationHook for HessianTap {
     fn wants(&self, site: Site<'_>) -> bool {
         matches!(site, Site::Input(module) if self.sums.contains_key(module))
     }
@@ -56,7 +56,7 @@ impl RowsTap {
     }
 }
 
-impl Tap for RowsTap {
+impl ActivationHook for RowsTap {
     fn wants(&self, site: Site<'_>) -> bool {
         matches!(site, Site::Input(module) if self.rows.contains_key(module))
     }

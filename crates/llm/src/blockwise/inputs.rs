@@ -1,6 +1,6 @@
 //! What transforms need of the inputs of a block: magnitudes channel by channel over all data, and some of the rows.
 
-use crate::forward::{Rows, Site, Tap};
+use crate::forward::{ActivationHook, Rows, Site};
 use kvant_quant::transform::ChannelStatistic;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -84,7 +84,7 @@ impl InputsTap {
     }
 }
 
-impl Tap for InputsTap {
+impl ActivationHook for InputsTap {
     fn wants(&self, site: Site<'_>) -> bool {
         matches!(site, Site::Input(module) if self.inputs.contains_key(module))
     }
@@ -97,7 +97,7 @@ impl Tap for InputsTap {
 }
 
 /// Two who look.
-impl Tap for [InputsTap; 2] {
+impl ActivationHook for [InputsTap; 2] {
     fn wants(&self, site: Site<'_>) -> bool {
         self.iter().any(|tap| tap.wants(site))
     }

@@ -5,7 +5,7 @@ use super::error::BlockwiseError;
 use super::inputs::Inputs;
 use super::run::Blockwise;
 use super::work::Work;
-use crate::forward::Overlay;
+use crate::forward::WeightOverrides;
 use crate::weight::{Band, Folding, WeightMatrix};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
 use kvant_numeric::simd::Isa;
@@ -110,7 +110,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// The source's weight rounded to nearest, with the scales that were moved since: what there would be without any
     /// algorithm, for the same outputs.
     fn unchanged(&self, work: &Work<'_, '_, 'a>, index: usize) -> Result<WeightMatrix<'a>, BlockwiseError> {
-        let (layer, block, none) = (&self.plan.layers[index], work.block.index, Overlay::default());
+        let (layer, block, none) = (&self.plan.layers[index], work.block.index, WeightOverrides::default());
         let context = self.context(&none, block, index)?;
         let nearest = quantized(&self.nearest(layer, &self.matrix(&none, block, layer)?, context)?);
         Ok(match work.foldings.folding(&layer.module) {

@@ -27,7 +27,7 @@ mod work;
 
 pub use error::BlockwiseError;
 pub use meter::{BlockProgress, BlockStage};
-pub use report::{BlockwiseReport, LayerReport, LinkReport, Starved};
-pub use run::{Carry, Settings, Sources, run};
+pub use report::{BlockwiseReport, InsufficientCalibration, LayerReport, LinkReport};
+pub use run::{Propagate, Settings, Sources, run};
 pub use state::{Found, State};
 pub(crate) use streams::StreamShape;

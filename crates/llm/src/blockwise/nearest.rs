@@ -2,7 +2,7 @@
 
 use super::error::BlockwiseError;
 use super::report::LayerReport;
-use super::rounding::{Readers, STRIP};
+use super::rounding::{STRIP, SharedInputGroup};
 use super::run::Blockwise;
 use super::work::Work;
 use crate::plan::PlannedLayer;
@@ -17,7 +17,7 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn to_nearest(
         &self,
         work: &mut Work<'_, '_, 'a>,
-        readers: &Readers,
+        readers: &SharedInputGroup,
         index: usize,
         starved: Option<&(u64, String)>,
     ) -> Result<(), BlockwiseError> {

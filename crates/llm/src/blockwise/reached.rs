@@ -4,7 +4,7 @@
 use super::error::BlockwiseError;
 use super::streams::{StreamFile, StreamShape};
 use crate::forward::blueprint::Block;
-use crate::forward::{Depth, Resume, Rows, Site, Tap};
+use crate::forward::{ActivationHook, Resume, Rows, Site, StopAt};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What a run up to some depth has left.
 #[derive(Debug)]
 pub(super) struct Reached {
-    depth: Depth,
+    depth: StopAt,
     /// The stream behind attention; before it, that which the block reads is used.
     stream: Option<Arc<StreamFile>>,
     /// Whether the stream is still to be written.
@@ -27,7 +27,7 @@ impl Reached {
     pub(super) fn begin(
         dir: &Path,
         (block, width): (&Block, usize),
-        depth: Depth,
+        depth: StopAt,
         before: Option<&Reached>,
         tokens: &StreamShape,
     ) -> Result<Option<Reached>, BlockwiseError> {
@@ -40,7 +40,7 @@ impl Reached {
                 .map_err(BlockwiseError::streams("make room for"))
         };
         let same = before.and_then(|before| before.stream.clone());
-        let is_new = same.is_none() && depth >= Depth::FeedForward;
+        let is_new = same.is_none() && depth >= StopAt::FeedForward;
         let stream = if is_new { Some(Arc::new(file(width)?)) } else { same };
         let inputs = match block.resumed_layer(depth) {
             Some(layer) => Some((layer.module.clone(), file(layer.columns)?)),
@@ -62,10 +62,10 @@ impl Reached {
     /// Where to go on, with these inputs.
     pub(super) fn resume<'v>(&self, inputs: &'v [f32]) -> Option<Resume<'v>> {
         match self.depth {
-            Depth::Heads => Some(Resume::Heads(inputs)),
-            Depth::FeedForward => Some(Resume::FeedForward),
-            Depth::Hidden => Some(Resume::Hidden(inputs)),
-            Depth::AttentionInput | Depth::QueryLatent | Depth::KeyValueLatent => None,
+            StopAt::Heads => Some(Resume::Heads(inputs)),
+            StopAt::FeedForward => Some(Resume::FeedForward),
+            StopAt::Hidden => Some(Resume::Hidden(inputs)),
+            StopAt::AttentionInput | StopAt::QueryLatent | StopAt::KeyValueLatent => None,
         }
     }
 }
@@ -75,12 +75,17 @@ pub(super) struct Recording<'t> {
     reached: &'t Reached,
     lane: usize,
     chunk: usize,
-    tap: Option<&'t dyn Tap>,
+    tap: Option<&'t dyn ActivationHook>,
     written: Mutex<io::Result<()>>,
 }
 
 impl<'t> Recording<'t> {
-    pub(super) fn new(reached: &'t Reached, lane: usize, chunk: usize, tap: Option<&'t dyn Tap>) -> Recording<'t> {
+    pub(super) fn new(
+        reached: &'t Reached,
+        lane: usize,
+        chunk: usize,
+        tap: Option<&'t dyn ActivationHook>,
+    ) -> Recording<'t> {
         Recording { reached, lane, chunk, tap, written: Mutex::new(Ok(())) }
     }
 
@@ -99,7 +104,7 @@ impl<'t> Recording<'t> {
     }
 }
 
-impl Tap for Recording<'_> {
+impl ActivationHook for Recording<'_> {
     fn wants(&self, site: Site<'_>) -> bool {
         self.file(site).is_some() || self.tap.is_some_and(|tap| tap.wants(site))
     }

@@ -63,7 +63,7 @@ pub struct LinkReport {
 
 /// A layer that too few tokens reached, and what was done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Starved {
+pub struct InsufficientCalibration {
     /// Its name in the output.
     pub layer: String,
     /// Calibration tokens that reached it.
@@ -74,7 +74,7 @@ pub struct Starved {
     pub treatment: String,
 }
 
-impl Starved {
+impl InsufficientCalibration {
     /// What is noted of the layer.
     pub(super) fn words(&self) -> String {
         format!("few calibration tokens ({} for {} inputs): {}", self.tokens, self.inputs, self.treatment)
@@ -89,7 +89,7 @@ pub struct BlockwiseReport {
     /// The links.
     pub links: Vec<LinkReport>,
     /// The layers that too few tokens reached.
-    pub starved: Vec<Starved>,
+    pub starved: Vec<InsufficientCalibration>,
     /// The sequences on which losses are measured; none where the data had no more than what calibration took.
     #[serde(default)]
     pub held_out: Option<HeldOut>,
@@ -104,7 +104,7 @@ impl BlockwiseReport {
     }
 
     /// Tells of a layer that too few tokens reached; what was done to one that is told of already is added to that.
-    pub(super) fn starve(&mut self, starved: Starved) {
+    pub(super) fn starve(&mut self, starved: InsufficientCalibration) {
         match self.starved.iter_mut().find(|known| known.layer == starved.layer) {
             Some(known) => {
                 known.tokens = known.tokens.min(starved.tokens);
@@ -116,7 +116,7 @@ impl BlockwiseReport {
 
     /// What is noted of a layer, if too few tokens reached it.
     pub(super) fn scarcity(&self, layer: &str) -> Option<String> {
-        self.starved.iter().find(|starved| starved.layer == layer).map(Starved::words)
+        self.starved.iter().find(|starved| starved.layer == layer).map(InsufficientCalibration::words)
     }
 
     /// The geometric mean of the layers' [shares](LayerReport::share): losses of different layers do not add up.
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_layer_is_told_of_once_with_all_that_was_done() {
-        let starved = |layer: &str, tokens, treatment: &str| Starved {
+        let starved = |layer: &str, tokens, treatment: &str| InsufficientCalibration {
             layer: layer.to_owned(),
             tokens,
             inputs: 128,
@@ -174,7 +174,7 @@ mod tests {
         let mut report = BlockwiseReport { layers: vec![layer(Some(4.0), Some(1.0))], ..BlockwiseReport::default() };
         assert_eq!(BlockwiseReport::default().mean_share(), None);
         let treatment = "rounded to nearest".to_owned();
-        let starved = Starved { layer: "fc".to_owned(), tokens: 0, inputs: 4, treatment };
+        let starved = InsufficientCalibration { layer: "fc".to_owned(), tokens: 0, inputs: 4, treatment };
         report.extend(BlockwiseReport {
             layers: vec![layer(Some(1.0), Some(1.0))],
             links: vec![],

@@ -11,7 +11,7 @@ use super::scarcity::{UNMEASURABLE, scarce};
 use super::work::Work;
 use crate::engine::EngineError;
 use crate::family::Role;
-use crate::forward::{Depth, Overlay, Routing, Tap, Variation};
+use crate::forward::{ActivationHook, ForwardOptions, Routing, StopAt, WeightOverrides};
 use crate::plan::{PlannedLayer, PlannedStage};
 use crate::weight::{Band, WeightMatrix};
 use kvant_numeric::kernel::Range;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Layers that read the same rows: they share a Hessian.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Readers {
+pub(super) struct SharedInputGroup {
     /// The module whose input is looked at.
     pub(super) module: String,
     /// Input features.
@@ -36,7 +36,7 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn round(&self, work: &mut Work<'_, '_, 'a>) -> Result<(), BlockwiseError> {
         let block = work.block;
         for stages in block.stages.chunk_by(|a, b| a.depth == b.depth) {
-            let readers: Vec<Readers> = stages.iter().flat_map(|stage| self.readers(stage)).collect();
+            let readers: Vec<SharedInputGroup> = stages.iter().flat_map(|stage| self.readers(stage)).collect();
             match self.plan.recipe.algorithms().rounding {
                 Rounding::Rtn => readers.iter().try_for_each(|readers| {
                     readers.layers.iter().try_for_each(|layer| self.to_nearest(work, readers, *layer, None))
@@ -48,11 +48,11 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Those of a stage: one group, or one for each expert.
-    pub(super) fn readers(&self, stage: &PlannedStage) -> Vec<Readers> {
-        let mut groups: BTreeMap<Option<usize>, Readers> = BTreeMap::new();
+    pub(super) fn readers(&self, stage: &PlannedStage) -> Vec<SharedInputGroup> {
+        let mut groups: BTreeMap<Option<usize>, SharedInputGroup> = BTreeMap::new();
         for index in &stage.layers {
             let layer = &self.plan.layers[*index];
-            let readers = groups.entry(layer.source.expert).or_insert_with(|| Readers {
+            let readers = groups.entry(layer.source.expert).or_insert_with(|| SharedInputGroup {
                 module: layer.module.clone(),
                 features: layer.columns,
                 layers: Vec::new(),
@@ -66,13 +66,15 @@ impl<'a> Blockwise<'_, 'a> {
     fn round_at(
         &self,
         work: &mut Work<'_, '_, 'a>,
-        depth: Depth,
-        readers: Vec<Readers>,
+        depth: StopAt,
+        readers: Vec<SharedInputGroup>,
         gptq: &Gptq,
     ) -> Result<(), BlockwiseError> {
         let drift = gptq.needs() == Needs::Drift;
         let readers = self.routers_last(readers);
-        let bytes = |readers: &Readers| Hessian::bytes(readers.features, drift) + self.held_out_bytes(readers.features);
+        let bytes = |readers: &SharedInputGroup| {
+            Hessian::bytes(readers.features, drift) + self.held_out_bytes(readers.features)
+        };
         for batch in batches(readers, self.memory, bytes) {
             let mut hessians = match drift {
                 true => self.drifted_hessians(work, depth, &batch)?,
@@ -87,7 +89,7 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Rounded routers would send tokens elsewhere in the passes of later batches, so that memory decided on codes.
-    fn routers_last(&self, mut readers: Vec<Readers>) -> Vec<Readers> {
+    fn routers_last(&self, mut readers: Vec<SharedInputGroup>) -> Vec<SharedInputGroup> {
         readers.sort_by_key(|readers| {
             let is_router = |layer: &usize| self.plan.layers[*layer].role == Role::Router.name();
             readers.layers.iter().any(is_router)
@@ -98,18 +100,19 @@ impl<'a> Blockwise<'_, 'a> {
     fn hessians(
         &self,
         work: &mut Work<'_, '_, 'a>,
-        depth: Depth,
-        batch: &[Readers],
+        depth: StopAt,
+        batch: &[SharedInputGroup],
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
         let modules = batch.iter().map(|readers| (readers.module.as_str(), readers.features));
         let tap = HessianTap::new(modules, self.precision());
         let (until, next) = (Some(depth), self.room(work, depth)?);
-        let variation = Variation { overlay: Some(&work.rounded), tap: Some(&tap), until, ..Variation::default() };
+        let variation =
+            ForwardOptions { overlay: Some(&work.rounded), tap: Some(&tap), until, ..ForwardOptions::default() };
         for chunk in self.calibration() {
             self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
         }
         let held_out = self.held_out_tap(work, batch);
-        let variation = Variation { tap: Some(&held_out), ..variation };
+        let variation = ForwardOptions { tap: Some(&held_out), ..variation };
         for chunk in self.held_out() {
             self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
         }
@@ -123,12 +126,12 @@ impl<'a> Blockwise<'_, 'a> {
     fn drifted_hessians(
         &self,
         work: &mut Work<'_, '_, 'a>,
-        depth: Depth,
-        batch: &[Readers],
+        depth: StopAt,
+        batch: &[SharedInputGroup],
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
         let modules = || batch.iter().map(|readers| readers.module.as_str());
         let (tap, float_tap) = (RowsTap::new(modules()), RowsTap::new(modules()));
-        let empty = |readers: &Readers| Hessian::with_drift_in(readers.features, self.precision());
+        let empty = |readers: &SharedInputGroup| Hessian::with_drift_in(readers.features, self.precision());
         let mut hessians: HashMap<String, Hessian> =
             batch.iter().map(|readers| (readers.module.clone(), empty(readers))).collect();
         let (until, next) = (Some(depth), self.room(work, depth)?);
@@ -136,13 +139,19 @@ impl<'a> Blockwise<'_, 'a> {
         for chunk in 0..self.chunks.len() {
             let (routing, overlay) = (Routing::record(), Some(&work.rounded));
             let is_seen = self.calibration().contains(&chunk);
-            let looks: &dyn Tap = if is_seen { &tap } else { &held_out };
-            let variation =
-                Variation { overlay, tap: Some(looks), until, routing: Some(&routing), ..Variation::default() };
+            let looks: &dyn ActivationHook = if is_seen { &tap } else { &held_out };
+            let variation = ForwardOptions {
+                overlay,
+                tap: Some(looks),
+                until,
+                routing: Some(&routing),
+                ..ForwardOptions::default()
+            };
             self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
             let (routing, overlay) = (routing.replay(), Some(&work.float));
-            let looks = is_seen.then_some(&float_tap as &dyn Tap);
-            let variation = Variation { overlay, tap: looks, until, routing: Some(&routing), ..Variation::default() };
+            let looks = is_seen.then_some(&float_tap as &dyn ActivationHook);
+            let variation =
+                ForwardOptions { overlay, tap: looks, until, routing: Some(&routing), ..ForwardOptions::default() };
             self.runner.give(self.go_on(work, variation, (1, chunk), next.as_ref())?);
             for (module, hessian) in &mut hessians {
                 hessian.add_drifted(&tap.take(module), &mut float_tap.take(module));
@@ -155,8 +164,8 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Looks at what the layers of a batch read of the sequences that are held out.
-    fn held_out_tap(&self, work: &Work<'_, '_, 'a>, batch: &[Readers]) -> InputsTap {
-        let inputs = |readers: &Readers| {
+    fn held_out_tap(&self, work: &Work<'_, '_, 'a>, batch: &[SharedInputGroup]) -> InputsTap {
+        let inputs = |readers: &SharedInputGroup| {
             let keep = self.held_out_rows(work.block, &readers.module);
             (readers.module.clone(), Inputs::new(readers.features, keep))
         };
@@ -166,7 +175,7 @@ impl<'a> Blockwise<'_, 'a> {
     fn round_readers(
         &self,
         work: &mut Work<'_, '_, 'a>,
-        readers: &Readers,
+        readers: &SharedInputGroup,
         hessian: Option<Hessian>,
         gptq: &Gptq,
     ) -> Result<(), BlockwiseError> {
@@ -201,7 +210,7 @@ impl<'a> Blockwise<'_, 'a> {
     fn starved(
         &self,
         work: &mut Work<'_, '_, 'a>,
-        readers: &Readers,
+        readers: &SharedInputGroup,
         hessian: &Hessian,
         problem: String,
     ) -> Result<(), BlockwiseError> {
@@ -212,7 +221,7 @@ impl<'a> Blockwise<'_, 'a> {
     fn by_columns(
         &self,
         work: &mut Work<'_, '_, 'a>,
-        readers: &Readers,
+        readers: &SharedInputGroup,
         index: usize,
         by: &ByColumns<'_>,
     ) -> Result<(), BlockwiseError> {
@@ -256,7 +265,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// The weight as transforms have left it.
     pub(super) fn matrix(
         &self,
-        float: &Overlay<'a>,
+        float: &WeightOverrides<'a>,
         block: usize,
         layer: &PlannedLayer,
     ) -> Result<WeightMatrix<'a>, BlockwiseError> {
@@ -286,7 +295,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// What a rounding must know of the tensor, and of those that share its scale.
     pub(super) fn context(
         &self,
-        float: &Overlay<'a>,
+        float: &WeightOverrides<'a>,
         block: usize,
         index: usize,
     ) -> Result<TensorContext, BlockwiseError> {
@@ -308,8 +317,12 @@ impl<'a> Blockwise<'_, 'a> {
 pub(super) const STRIP: usize = 256 << 10;
 
 /// Groups in their order, as many at a time as `memory` bytes hold what is gathered of; at least one.
-fn batches(groups: Vec<Readers>, memory: u64, bytes: impl Fn(&Readers) -> u64) -> Vec<Vec<Readers>> {
-    let mut batches: Vec<(u64, Vec<Readers>)> = Vec::new();
+fn batches(
+    groups: Vec<SharedInputGroup>,
+    memory: u64,
+    bytes: impl Fn(&SharedInputGroup) -> u64,
+) -> Vec<Vec<SharedInputGroup>> {
+    let mut batches: Vec<(u64, Vec<SharedInputGroup>)> = Vec::new();
     for readers in groups {
         let bytes = bytes(&readers);
         match batches.last_mut() {
@@ -329,7 +342,7 @@ mod tests {
 
     #[test]
     fn as_many_hessians_are_summed_at_a_time_as_fit() {
-        let readers = |features| Readers { module: String::new(), features, layers: vec![] };
+        let readers = |features| SharedInputGroup { module: String::new(), features, layers: vec![] };
         let sizes = |memory| {
             let groups = [64, 64, 128, 64].map(readers).to_vec();
             batches(groups, memory, |readers| Hessian::bytes(readers.features, false))

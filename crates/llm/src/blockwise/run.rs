@@ -7,11 +7,11 @@ use super::state::{Found, State};
 use super::streams::{StreamFile, StreamShape};
 use super::work::{Jobs, Work};
 use crate::calibration::data::HeldOut;
-use crate::calibration::{Statistics, Watcher};
+use crate::calibration::{ObserverHook, Statistics};
 use crate::engine::{Engine, Output, Silent};
 use crate::folding::Foldings;
 use crate::forward::ops::Ops;
-use crate::forward::{Chunk, Decoder, Depth, Runner, Tap, Variation, chunks};
+use crate::forward::{ActivationHook, Chunk, Decoder, ForwardOptions, Runner, StopAt, chunks};
 use crate::plan::{Plan, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_numeric::linalg::Precision;
@@ -23,7 +23,7 @@ use std::sync::atomic::AtomicBool;
 
 /// What becomes the input of the next block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Carry {
+pub enum Propagate {
     /// The output of the quantized block: later blocks make up for the errors of earlier ones.
     #[default]
     Quantized,
@@ -31,15 +31,15 @@ pub enum Carry {
     Float,
 }
 
-impl Carry {
+impl Propagate {
     /// Both.
-    pub const ALL: [Carry; 2] = [Carry::Quantized, Carry::Float];
+    pub const ALL: [Propagate; 2] = [Propagate::Quantized, Propagate::Float];
 
     /// The spelling.
     pub fn name(self) -> &'static str {
         match self {
-            Carry::Quantized => "quantized",
-            Carry::Float => "float",
+            Propagate::Quantized => "quantized",
+            Propagate::Float => "float",
         }
     }
 }
@@ -54,7 +54,7 @@ pub struct Settings<'s> {
     /// Bytes that the Hessians of one pass may take; one Hessian is held in any case.
     pub memory: u64,
     /// What the next block reads.
-    pub carry: Carry,
+    pub propagate: Propagate,
 }
 
 /// What a run needs.
@@ -93,7 +93,7 @@ pub(super) struct Blockwise<'r, 'a> {
     pub(super) held_out_tokens: u64,
     pub(super) memory: u64,
     pub(super) meter: Meter<'r>,
-    carry: Carry,
+    propagate: Propagate,
 }
 
 /// Rounds all blocks of a plan, and says what was found. Layers and tensors outside the blocks are left to
@@ -129,7 +129,7 @@ pub fn run(
         held_out_tokens,
         memory: settings.memory,
         meter: Meter::new(watch, plan.blocks.len(), tokens),
-        carry: settings.carry,
+        propagate: settings.propagate,
     };
     let mut found = blockwise.run(settings, resumes)?;
     found.report.held_out = HeldOut::of(held_out);
@@ -155,7 +155,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// That of an earlier run, if all that it claims is there; else one that begins.
     fn state(&self, settings: Settings<'_>) -> Result<State, BlockwiseError> {
-        let key = format!("{} {} {}", self.plan.fingerprint, settings.key, settings.carry.name());
+        let key = format!("{} {} {}", self.plan.fingerprint, settings.key, settings.propagate.name());
         let shape = self.shape(self.decoder.width());
         if let Some(state) = State::resume(settings.target, &key, &shape).filter(|state| self.agrees(state)) {
             return Ok(state);
@@ -164,7 +164,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let state = State::begin(settings.target, &key, &shape, none);
         let state = state.map_err(BlockwiseError::streams("make room for"))?;
         for (index, chunk) in self.chunks.iter().enumerate() {
-            let x = self.runner.embed(Variation::default(), &chunk.tokens, chunk.length)?;
+            let x = self.runner.embed(ForwardOptions::default(), &chunk.tokens, chunk.length)?;
             for lane in 0..self.lanes() {
                 state.current.write(lane, index, &x).map_err(BlockwiseError::streams("write"))?;
             }
@@ -216,7 +216,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         self.round(&mut work)?;
         self.check_finished(index)?;
         let changed = self.write_changed(&work)?;
-        let watcher = Watcher::new(state.found.statistics.clone());
+        let watcher = ObserverHook::new(state.found.statistics.clone());
         let next = state.next().map_err(BlockwiseError::streams("make room for"))?;
         if index + 1 < self.plan.blocks.len() || !self.plan.sites.is_empty() {
             self.meter.enter(index, BlockStage::Outputs);
@@ -249,17 +249,22 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     /// One more pass of the block, as it is now, gives what the next one reads.
-    fn lead_on(&self, work: &Work<'_, '_, 'a>, watcher: &Watcher, next: &StreamFile) -> Result<(), BlockwiseError> {
-        let carried = match self.carry {
-            Carry::Quantized => &work.rounded,
-            Carry::Float => &work.float,
+    fn lead_on(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        watcher: &ObserverHook,
+        next: &StreamFile,
+    ) -> Result<(), BlockwiseError> {
+        let carried = match self.propagate {
+            Propagate::Quantized => &work.rounded,
+            Propagate::Float => &work.float,
         };
         // What the runs have come to is the quantized model's, and past what a watcher wants to see.
-        let from_start = self.carry == Carry::Float || !self.plan.sites.is_empty();
+        let from_start = self.propagate == Propagate::Float || !self.plan.sites.is_empty();
         for chunk in 0..self.chunks.len() {
-            let watcher: &dyn Tap = watcher;
+            let watcher: &dyn ActivationHook = watcher;
             let tap = self.calibration().contains(&chunk).then_some(watcher);
-            let variation = Variation { overlay: Some(carried), tap, ..Variation::default() };
+            let variation = ForwardOptions { overlay: Some(carried), tap, ..ForwardOptions::default() };
             let x = match from_start {
                 true => self.run_chunk(work, variation, 0, chunk)?,
                 false => self.go_on(work, variation, (0, chunk), None)?,
@@ -267,7 +272,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             next.write(0, chunk, &x).map_err(BlockwiseError::streams("write"))?;
             self.runner.give(x);
             if self.lanes() == 2 {
-                let variation = Variation { overlay: Some(&work.float), ..Variation::default() };
+                let variation = ForwardOptions { overlay: Some(&work.float), ..ForwardOptions::default() };
                 let x = self.go_on(work, variation, (1, chunk), None)?;
                 next.write(1, chunk, &x).map_err(BlockwiseError::streams("write"))?;
                 self.runner.give(x);
@@ -281,7 +286,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     pub(super) fn run_chunk(
         &self,
         work: &Work<'_, '_, 'a>,
-        variation: Variation<'_, 'a>,
+        variation: ForwardOptions<'_, 'a>,
         lane: usize,
         chunk: usize,
     ) -> Result<Vec<f32>, BlockwiseError> {
@@ -299,7 +304,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     pub(super) fn go_on(
         &self,
         work: &Work<'_, '_, 'a>,
-        variation: Variation<'_, 'a>,
+        variation: ForwardOptions<'_, 'a>,
         (lane, chunk): (usize, usize),
         next: Option<&Reached>,
     ) -> Result<Vec<f32>, BlockwiseError> {
@@ -308,11 +313,11 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let x = self.read(stream, lane, chunk)?;
         let inputs = reached.and_then(Reached::inputs).map(|file| self.read(file, lane, chunk));
         let inputs = inputs.transpose()?.unwrap_or_default();
-        let variation = Variation { from: reached.and_then(|reached| reached.resume(&inputs)), ..variation };
+        let variation = ForwardOptions { from: reached.and_then(|reached| reached.resume(&inputs)), ..variation };
         let x = match next {
             Some(next) => {
                 let recording = Recording::new(next, lane, chunk, variation.tap);
-                let x = self.lead(work, Variation { tap: Some(&recording), ..variation }, chunk, x)?;
+                let x = self.lead(work, ForwardOptions { tap: Some(&recording), ..variation }, chunk, x)?;
                 recording.finish(&x).map_err(BlockwiseError::streams("write"))?;
                 x
             }
@@ -325,7 +330,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     fn lead(
         &self,
         work: &Work<'_, '_, 'a>,
-        variation: Variation<'_, 'a>,
+        variation: ForwardOptions<'_, 'a>,
         chunk: usize,
         mut x: Vec<f32>,
     ) -> Result<Vec<f32>, BlockwiseError> {
@@ -338,7 +343,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     /// Room for what runs of a block up to `depth` will leave.
-    pub(super) fn room(&self, work: &Work<'_, '_, 'a>, depth: Depth) -> Result<Option<Reached>, BlockwiseError> {
+    pub(super) fn room(&self, work: &Work<'_, '_, 'a>, depth: StopAt) -> Result<Option<Reached>, BlockwiseError> {
         let block = (&self.decoder.blueprint().blocks[work.block.index], self.decoder.width());
         let dir = work.input.path().parent().unwrap_or(work.input.path());
         Reached::begin(dir, block, depth, work.reached.as_ref(), &self.shape(1))
@@ -361,12 +366,16 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// What static scales of the head's input are found from.
     fn head(&self, state: &mut State) -> Result<(), BlockwiseError> {
-        let watcher = Watcher::new(state.found.statistics.clone());
+        let watcher = ObserverHook::new(state.found.statistics.clone());
         let head = &self.decoder.blueprint().head.module;
         if watcher.wants(crate::forward::Site::Input(head)) {
             for (index, chunk) in self.chunks[self.calibration()].iter().enumerate() {
                 let x = self.read(&state.current, 0, index)?;
-                self.runner.hidden(Variation { tap: Some(&watcher), ..Variation::default() }, chunk.length, &x);
+                self.runner.hidden(
+                    ForwardOptions { tap: Some(&watcher), ..ForwardOptions::default() },
+                    chunk.length,
+                    &x,
+                );
                 self.runner.give(x);
             }
         }

@@ -9,7 +9,7 @@ use super::run::Blockwise;
 use super::target::Target;
 use super::trial::Trial;
 use super::work::Work;
-use crate::forward::Overlay;
+use crate::forward::WeightOverrides;
 use crate::plan::PlannedBlock;
 use crate::weight::{Folding, Limits};
 use kvant_quant::transform::{Awq, ChannelStatistic, Loss, Transform};
@@ -118,10 +118,10 @@ impl<'a> Blockwise<'_, 'a> {
         let (layer, block) = (&self.plan.layers[index], work.block.index);
         let folding = work.foldings.folding(&layer.module).unwrap_or_default();
         let folding = Folding { limits: Some(limits.clone()), ..folding };
-        let source = self.matrix(&Overlay::default(), block, layer)?;
+        let source = self.matrix(&WeightOverrides::default(), block, layer)?;
         let mut limited = work.float.clone();
         limited.set_weight(&layer.module, source.folded(Arc::new(folding)));
-        let loss = |weights: &Overlay<'a>| {
+        let loss = |weights: &WeightOverrides<'a>| {
             let context = self.context(weights, block, index)?;
             let tensor = self.nearest(layer, &self.matrix(weights, block, layer)?, context)?;
             self.held_out_loss(work, module, index, &tensor)

@@ -12,7 +12,7 @@ use super::work::Work;
 use crate::family::Role;
 use crate::folding::{FoldingError, Foldings};
 use crate::forward::blueprint::FeedForward;
-use crate::forward::{Depth, Variation};
+use crate::forward::{ForwardOptions, StopAt};
 use crate::network::Source;
 use crate::plan::{HELD_OUT_ROWS, PlannedBlock, PlannedLayer, SEARCH_ROWS, SEARCH_TOKENS};
 use crate::weight::Limits;
@@ -141,8 +141,9 @@ impl<'a> Blockwise<'_, 'a> {
         });
         for chunk in chunks {
             // All inputs of layers are known there; what the last layers put out is not looked at.
-            let until = Some(Depth::Hidden);
-            let variation = Variation { overlay: Some(&work.float), tap: Some(&taps), until, ..Variation::default() };
+            let until = Some(StopAt::Hidden);
+            let variation =
+                ForwardOptions { overlay: Some(&work.float), tap: Some(&taps), until, ..ForwardOptions::default() };
             self.runner.give(self.run_chunk(work, variation, 0, chunk)?);
         }
         Ok(taps.map(InputsTap::into_inputs))

@@ -2,7 +2,7 @@
 
 use crate::family::Role;
 use crate::network::expert_module;
-use crate::network::{Consumer, Input, Link, Network, Source};
+use crate::network::{Consumer, Input, Network, SmoothingPair, Source};
 
 /// What is compared to judge the scales of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) enum Inspected {
 /// A link with the modules behind its ids.
 #[derive(Clone, Debug)]
 pub(super) struct Target<'l> {
-    pub(super) link: &'l Link,
+    pub(super) link: &'l SmoothingPair,
     /// The module or norm whose outputs are divided.
     pub(super) from: String,
     /// The modules whose columns are multiplied; those of experts one by one.
@@ -25,7 +25,7 @@ pub(super) struct Target<'l> {
 }
 
 impl<'l> Target<'l> {
-    pub(super) fn new(network: &Network, link: &'l Link) -> Target<'l> {
+    pub(super) fn new(network: &Network, link: &'l SmoothingPair) -> Target<'l> {
         let modules: Vec<String> = link.into.iter().flat_map(|consumer| modules_of(network, *consumer)).collect();
         let from = match &link.from {
             Source::Norm(id) => network.norm(*id).module.clone(),
@@ -64,7 +64,7 @@ fn modules_of(network: &Network, consumer: Consumer) -> Vec<String> {
 }
 
 /// The branches that read what the link scales; latents are read by single layers.
-fn branches(network: &Network, link: &Link) -> Inspected {
+fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
     let (mut attention, mut feed_forward) = (false, false);
     for consumer in &link.into {
         let Consumer::Linear(id) = consumer else {

@@ -7,7 +7,7 @@ use super::run::Blockwise;
 use super::target::{Inspected, Target};
 use super::work::Work;
 use crate::engine::EngineError;
-use crate::forward::{Overlay, Variation};
+use crate::forward::{ForwardOptions, WeightOverrides};
 use crate::plan::PlannedLayer;
 use crate::weight::WeightMatrix;
 use kvant_numeric::simd::Isa;
@@ -62,7 +62,7 @@ impl<'a> Trial<'_, '_, 'a> {
             Ok(applied) => applied,
             Err(problem) => return Ok(Err(problem.to_string())),
         };
-        let mut overlay = Overlay::default();
+        let mut overlay = WeightOverrides::default();
         foldings.add_to(&mut overlay);
         let block = self.work.block.index;
         let contexts = self.planned.iter().map(|index| self.blockwise.context(&overlay, block, *index));
@@ -106,7 +106,7 @@ impl<'a> Trial<'_, '_, 'a> {
     }
 
     /// The outputs of what is inspected, of inputs that are divided by `scales`.
-    fn outputs(&self, overlay: &Overlay<'a>, scales: Option<&[f32]>) -> Outputs {
+    fn outputs(&self, overlay: &WeightOverrides<'a>, scales: Option<&[f32]>) -> Outputs {
         match self.target.inspected {
             Inspected::Layers => {
                 let of_site = |(module, inputs): (&str, &Inputs)| {
@@ -140,20 +140,20 @@ impl<'a> Trial<'_, '_, 'a> {
         result
     }
 
-    fn variation<'v>(overlay: &'v Overlay<'a>) -> Variation<'v, 'a> {
-        Variation { overlay: Some(overlay), ..Variation::default() }
+    fn variation<'v>(overlay: &'v WeightOverrides<'a>) -> ForwardOptions<'v, 'a> {
+        ForwardOptions { overlay: Some(overlay), ..ForwardOptions::default() }
     }
 
-    fn layer(&self, overlay: &Overlay<'a>, module: &str, rows: &[f32]) -> Vec<f32> {
+    fn layer(&self, overlay: &WeightOverrides<'a>, module: &str, rows: &[f32]) -> Vec<f32> {
         let layer = self.blockwise.decoder.layer(self.work.block.index, module);
         layer.map(|layer| self.blockwise.runner.linear(Self::variation(overlay), layer, rows)).unwrap_or_default()
     }
 
-    fn attention(&self, overlay: &Overlay<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
+    fn attention(&self, overlay: &WeightOverrides<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
         self.blockwise.runner.attention(Self::variation(overlay), self.work.block.index, length, rows)
     }
 
-    fn feed_forward(&self, overlay: &Overlay<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
+    fn feed_forward(&self, overlay: &WeightOverrides<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
         self.blockwise.runner.feed_forward(Self::variation(overlay), self.work.block.index, length, rows)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, EngineError};
 use crate::folding::Foldings;
-use crate::forward::Overlay;
+use crate::forward::WeightOverrides;
 use crate::journal::Written;
 use crate::plan::{Job, PlannedBlock, PlannedLayer};
 use crate::weight::WeightMatrix;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::inputs::Inputs;
 use super::reached::Reached;
-use super::report::{BlockwiseReport, LayerReport, Starved};
+use super::report::{BlockwiseReport, InsufficientCalibration, LayerReport};
 use super::streams::StreamFile;
 
 /// A block in the making. Its weights stay in the mapped file; here is what has become of them.
@@ -23,16 +23,16 @@ pub(super) struct Work<'w, 'n, 'a> {
     /// What transforms have moved.
     pub(super) foldings: Foldings<'n, 'a>,
     /// The block in floats: what it computes is what the model computes.
-    pub(super) float: Overlay<'a>,
+    pub(super) float: WeightOverrides<'a>,
     /// The same with limits on weights: what scales are found from.
-    pub(super) clipped: Overlay<'a>,
+    pub(super) clipped: WeightOverrides<'a>,
     /// What layers read once all scales are moved, by module; empty where there are no transforms.
     pub(super) inputs: HashMap<String, Inputs>,
     /// Some of what layers read of the sequences that are held out, by module: in floats where scales are moved, and as the
     /// layers that are rounded so far leave it where columns are rounded one by one.
     pub(super) held_out: HashMap<String, Inputs>,
     /// The block with the layers that are rounded so far.
-    pub(super) rounded: Overlay<'a>,
+    pub(super) rounded: WeightOverrides<'a>,
     /// How far its runs have come.
     pub(super) reached: Option<Reached>,
     /// What is to be told.
@@ -54,11 +54,11 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
             block,
             input,
             foldings,
-            float: Overlay::default(),
-            clipped: Overlay::default(),
+            float: WeightOverrides::default(),
+            clipped: WeightOverrides::default(),
             inputs: HashMap::new(),
             held_out: HashMap::new(),
-            rounded: Overlay::default(),
+            rounded: WeightOverrides::default(),
             reached: None,
             report: BlockwiseReport::default(),
             open: HashMap::new(),
@@ -77,8 +77,8 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
         self.clipped = self.overlay();
     }
 
-    fn overlay(&self) -> Overlay<'a> {
-        let mut overlay = Overlay::default();
+    fn overlay(&self) -> WeightOverrides<'a> {
+        let mut overlay = WeightOverrides::default();
         self.foldings.add_to(&mut overlay);
         overlay
     }
@@ -91,7 +91,7 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
     /// Too few tokens reached a layer: tells what was done.
     pub(super) fn starve(&mut self, layer: &PlannedLayer, tokens: u64, treatment: &str) {
         let (name, treatment) = (layer.name.clone(), treatment.to_owned());
-        self.report.starve(Starved { layer: name, tokens, inputs: layer.columns, treatment });
+        self.report.starve(InsufficientCalibration { layer: name, tokens, inputs: layer.columns, treatment });
     }
 
     /// A layer is rounded: writes it, and lets the passes that follow see it.

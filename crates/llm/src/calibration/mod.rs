@@ -9,7 +9,7 @@ mod statistics;
 mod store;
 
 pub use crate::activation_point::Parameters;
-pub(crate) use observe::Watcher;
+pub(crate) use observe::ObserverHook;
 pub use observe::{ObserveError, observe};
 pub use report::{Filled, Report};
 pub use resolve::{ResolveError, Resolved, resolve};

@@ -3,7 +3,7 @@
 use super::statistics::Statistics;
 use crate::activation_point::Site;
 use crate::forward::ops::Ops;
-use crate::forward::{self, Decoder, ForwardError, Pass, Rows, Tap, chunks};
+use crate::forward::{self, ActivationHook, Decoder, ForwardError, Pass, Rows, chunks};
 use kvant_container::ErrorKind;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationStatistic;
@@ -64,7 +64,7 @@ pub fn observe(
 ) -> Result<Statistics, ObserveError> {
     let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
     let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-    let watcher = Watcher::new(statistics);
+    let watcher = ObserverHook::new(statistics);
     let head = &decoder.blueprint().head.module;
     if watcher.wants(forward::Site::Output(head)) {
         return Err(ObserveError::Head(head.clone()));
@@ -91,14 +91,14 @@ pub fn observe(
 }
 
 /// Takes in what passes.
-pub(crate) struct Watcher {
+pub(crate) struct ObserverHook {
     sites: BTreeMap<Site, Mutex<ActivationStatistic>>,
 }
 
-impl Watcher {
-    pub(crate) fn new(statistics: Statistics) -> Watcher {
+impl ObserverHook {
+    pub(crate) fn new(statistics: Statistics) -> ObserverHook {
         let sites = statistics.iter().map(|(site, statistic)| (site.clone(), Mutex::new(statistic.clone())));
-        Watcher { sites: sites.collect() }
+        ObserverHook { sites: sites.collect() }
     }
 
     /// The statistics with what was seen.
@@ -111,7 +111,7 @@ impl Watcher {
     }
 }
 
-impl Tap for Watcher {
+impl ActivationHook for ObserverHook {
     fn wants(&self, site: forward::Site<'_>) -> bool {
         self.sites.contains_key(&site.into())
     }

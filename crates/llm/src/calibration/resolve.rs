@@ -24,7 +24,7 @@ pub struct Resolved {
 pub enum ResolveError {
     /// Nothing was seen of a place, nor of its kin (*invalid*: the data).
     #[error("no activations of {0} were seen")]
-    Unseen(Site),
+    Skip(Site),
     /// All that was seen of a place was NaN or infinite (*invalid*: the model).
     #[error("all {count} activations of {site} that were seen are NaN or infinite")]
     NotFinite {
@@ -58,7 +58,7 @@ impl ResolveError {
     /// The way out.
     pub fn hint(&self) -> &'static str {
         match self {
-            ResolveError::Unseen(_) => "calibrate with more or other data",
+            ResolveError::Skip(_) => "calibrate with more or other data",
             ResolveError::NotFinite { .. } => {
                 "the checkpoint may be damaged: `kvant eval` shows whether it computes anything"
             }
@@ -118,7 +118,7 @@ impl<'a> Observed<'a> {
     fn unseen(&self) -> ResolveError {
         let site = self.planned.site.clone();
         match self.not_finite {
-            0 => ResolveError::Unseen(site),
+            0 => ResolveError::Skip(site),
             count => ResolveError::NotFinite { site, count },
         }
     }

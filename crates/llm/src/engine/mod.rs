@@ -1,9 +1,7 @@
 //! Doing what the plan says: in parallel, in bounded memory, one band of a weight at a time, every finished job recorded.
 //! No decisions: those are the plan's.
 
-mod acceptance;
 mod claim;
-mod deliverable;
 mod given;
 mod layer;
 mod manifest;
@@ -11,26 +9,28 @@ mod output;
 mod output_check;
 mod output_error;
 mod output_paths;
+mod output_plan;
 mod packed;
 mod turns;
+mod verify;
 
 pub use crate::journal::Options;
-pub use acceptance::Acceptance;
-pub(crate) use acceptance::refuse_foreseen;
 pub use claim::Claim;
-pub use deliverable::{Deliverable, Form};
 pub use manifest::{is_recorded, record_files};
-pub use output::{Begun, Output, Placed};
+pub use output::{Committed, Output, Start};
 pub use output_error::{Differing, OutputError};
 pub(crate) use output_paths::blocks_beside;
 pub use output_paths::{paths_beside, rejection_report};
+pub use output_plan::{Form, OutputPlan};
 pub(crate) use turns::take_turns;
+pub use verify::Verify;
+pub(crate) use verify::refuse_foreseen;
 
 use crate::export::{Piece, ScaleEncoding, encode};
 use crate::import_error::ImportError;
 use crate::journal::{Entry, Written};
 use crate::lora;
-use crate::plan::{Job, KeptTensor, ParameterTensor, Plan, Treatment};
+use crate::plan::{Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::{Checkpoint, ErrorKind, Writer};
 use kvant_numeric::simd::Isa;
@@ -305,9 +305,9 @@ impl<'a> Engine<'a> {
         match job {
             Job::Layers(layers) => layers.iter().map(|layer| self.plan.layers[*layer].source_bytes()).sum(),
             Job::Keep(kept) => match &self.plan.kept[*kept].treatment {
-                Treatment::Copy(range) => range.len() as u64,
-                Treatment::Widen { shape, .. } => (shape.0 * shape.1) as u64,
-                Treatment::Dequantize { bytes, .. } => *bytes,
+                TensorAction::Copy(range) => range.len() as u64,
+                TensorAction::Widen { shape, .. } => (shape.0 * shape.1) as u64,
+                TensorAction::Dequantize { bytes, .. } => *bytes,
             },
             Job::Parameters => 0,
         }
@@ -326,9 +326,9 @@ impl<'a> Engine<'a> {
 
     fn keep(&self, kept: &KeptTensor) -> Result<Vec<Written>, EngineError> {
         match &kept.treatment {
-            Treatment::Copy(range) => self.copy(kept, range.clone()),
-            Treatment::Dequantize { input_major, .. } => dequantize(self, kept, *input_major),
-            Treatment::Widen { dtype, shape, scales } => {
+            TensorAction::Copy(range) => self.copy(kept, range.clone()),
+            TensorAction::Dequantize { input_major, .. } => dequantize(self, kept, *input_major),
+            TensorAction::Widen { dtype, shape, scales } => {
                 let matrix = self.matrix(&kept.source, *dtype, *shape, None, false, Some(scales))?;
                 let mut written = Vec::new();
                 for band in bands(shape.0, shape.1, BandAxis::Rows, scales.block.0, COPY_BYTES / 4) {
@@ -347,8 +347,8 @@ impl<'a> Engine<'a> {
         let KeptTensor { tensor, treatment, .. } = &self.plan.kept[*kept];
         let encoding = ScaleEncoding::of_floats(self.plan.layout.declarations()[*tensor].dtype);
         let values = match treatment {
-            Treatment::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],
-            Treatment::Widen { .. } | Treatment::Dequantize { .. } => values,
+            TensorAction::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],
+            TensorAction::Widen { .. } | TensorAction::Dequantize { .. } => values,
         };
         let pieces = values.chunks(COPY_BYTES / 4).enumerate();
         let write = |(index, values): (usize, &[f32])| {

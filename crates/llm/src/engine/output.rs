@@ -6,7 +6,7 @@ use super::manifest::{self, Look};
 use super::output_check::{check_beside, check_room, check_source, check_target};
 use super::output_error::OutputError;
 use super::output_paths::Paths;
-use super::{Acceptance, Deliverable, EngineError, Form};
+use super::{EngineError, Form, OutputPlan, Verify};
 use crate::import::SIDE_FILES;
 use crate::journal::{Entry, Journal, Options, Written};
 use crate::plan::Plan;
@@ -20,23 +20,23 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// How an output begins.
 #[derive(Debug)]
-pub enum Begun {
+pub enum Start {
     /// There is work to do.
     Working(Box<Output>),
     /// An earlier run of the same plan did it all, and was killed before it could say so.
-    Finished(Placed),
+    Finished(Committed),
 }
 
 /// An output under its name, of which the journal still says so: a rerun of the same plan finds it done. That is wanted as
 /// long as there is more to do than this output.
 #[derive(Debug)]
-pub struct Placed {
+pub struct Committed {
     paths: Paths,
     // Held so that no other run takes it up.
     _journal: Journal,
 }
 
-impl Placed {
+impl Committed {
     /// The output.
     pub fn path(&self) -> &Path {
         &self.paths.target
@@ -62,7 +62,7 @@ impl Placed {
         self,
         form: &Form,
         gate: impl FnOnce(&Path) -> Result<(), E>,
-    ) -> Result<Placed, E> {
+    ) -> Result<Committed, E> {
         let Err(rejected) = gate(&self.paths.target) else { return Ok(self) };
         let Paths { target, staging, .. } = &self.paths;
         if let Form::File(_) = form {
@@ -76,7 +76,7 @@ impl Placed {
     ///
     /// # Errors
     /// The system's.
-    pub fn acknowledge(self) -> Result<PathBuf, OutputError> {
+    pub fn commit(self) -> Result<PathBuf, OutputError> {
         clear_away(&self.paths)?;
         Ok(self.paths.target)
     }
@@ -99,12 +99,12 @@ impl Output {
     ///
     /// # Errors
     /// [`OutputError::Exists`], [`OutputError::IsSource`], [`OutputError::InTheWay`], [`OutputError::NoRoom`].
-    pub fn check(plan: &dyn Deliverable, source: &Path, target: &Path, overwrite: bool) -> Result<(), OutputError> {
+    pub fn check(plan: &dyn OutputPlan, source: &Path, target: &Path, overwrite: bool) -> Result<(), OutputError> {
         Self::look(plan, source, target, overwrite, Look::Bytes)
     }
 
     fn look(
-        plan: &dyn Deliverable,
+        plan: &dyn OutputPlan,
         source: &Path,
         target: &Path,
         overwrite: bool,
@@ -126,7 +126,7 @@ impl Output {
     /// # Errors
     /// As [`check`](Self::check).
     pub fn check_all(
-        plan: &dyn Deliverable,
+        plan: &dyn OutputPlan,
         source: &Path,
         targets: &[PathBuf],
         overwrite: bool,
@@ -134,12 +134,12 @@ impl Output {
         for target in targets {
             let paths = Paths::of(target)?;
             check_source(&paths.target, source)?;
-            if !Self::is_unacknowledged(target)? {
+            if !Self::is_uncommitted(target)? {
                 check_target(&paths.target, &plan.form(), overwrite, Look::Bytes)?;
                 check_beside(&paths)?;
             }
         }
-        let all: Vec<(&dyn Deliverable, &Path)> = targets.iter().map(|target| (plan, target.as_path())).collect();
+        let all: Vec<(&dyn OutputPlan, &Path)> = targets.iter().map(|target| (plan, target.as_path())).collect();
         Self::check_room(&all, &[])
     }
 
@@ -148,16 +148,16 @@ impl Output {
     ///
     /// # Errors
     /// [`OutputError::NoRoom`], [`OutputError::NoName`].
-    pub fn check_room(outputs: &[(&dyn Deliverable, &Path)], activations: &[(&Path, u64)]) -> Result<(), OutputError> {
+    pub fn check_room(outputs: &[(&dyn OutputPlan, &Path)], activations: &[(&Path, u64)]) -> Result<(), OutputError> {
         let mut missing = Vec::with_capacity(outputs.len());
         for (plan, target) in outputs {
-            if !Self::is_unacknowledged(target)? {
+            if !Self::is_uncommitted(target)? {
                 missing.push((*plan, Paths::of(target)?));
             }
         }
         let mut beside = Vec::with_capacity(activations.len());
         for (target, bytes) in activations {
-            if !Self::is_unacknowledged(target)? {
+            if !Self::is_uncommitted(target)? {
                 beside.push((Paths::of(target)?, *bytes));
             }
         }
@@ -168,7 +168,7 @@ impl Output {
     ///
     /// # Errors
     /// [`OutputError::NoName`].
-    pub fn is_made(plan: &dyn Deliverable, target: &Path) -> Result<bool, OutputError> {
+    pub fn is_made(plan: &dyn OutputPlan, target: &Path) -> Result<bool, OutputError> {
         Ok(is_placed(plan, &Paths::of(target)?))
     }
 
@@ -176,7 +176,7 @@ impl Output {
     ///
     /// # Errors
     /// [`OutputError::NoName`].
-    pub fn is_unacknowledged(target: &Path) -> Result<bool, OutputError> {
+    pub fn is_uncommitted(target: &Path) -> Result<bool, OutputError> {
         let paths = Paths::of(target)?;
         Ok(paths.target.exists() && Journal::peek(&paths.journal).whole)
     }
@@ -186,7 +186,7 @@ impl Output {
     ///
     /// # Errors
     /// As [`check`](Self::check) and [`Claim::take`], and whatever the system says; [`OutputError::OtherRun`].
-    pub fn begin(plan: &dyn Deliverable, source: &Path, target: &Path, overwrite: bool) -> Result<Begun, EngineError> {
+    pub fn begin(plan: &dyn OutputPlan, source: &Path, target: &Path, overwrite: bool) -> Result<Start, EngineError> {
         Self::look(plan, source, target, overwrite, Look::Names)?;
         Self::begin_claimed(plan, source, Claim::take(target, &Options::new())?, overwrite)
     }
@@ -196,18 +196,18 @@ impl Output {
     /// # Errors
     /// As [`begin`](Self::begin).
     pub fn begin_claimed(
-        plan: &dyn Deliverable,
+        plan: &dyn OutputPlan,
         source: &Path,
         claim: Claim,
         overwrite: bool,
-    ) -> Result<Begun, EngineError> {
+    ) -> Result<Start, EngineError> {
         // All bytes are looked at before the work, and when the output is replaced.
         Self::look(plan, source, claim.target(), overwrite, Look::Names)?;
         claim.refuse_other_plan(plan.fingerprint(), overwrite)?;
         let Held { paths, journal, found, given } = claim.into_held();
         if is_placed(plan, &paths) {
             clear_beside(&paths)?;
-            return Ok(Begun::Finished(Placed { paths, _journal: journal }));
+            return Ok(Start::Finished(Committed { paths, _journal: journal }));
         }
         let failed = |cause| OutputError::Io { action: "write", path: paths.journal.clone(), cause };
         let (writer, adopted) = match Writer::reopen(&paths.staging, plan.geometry()) {
@@ -223,7 +223,7 @@ impl Output {
             }
         };
         let finished = Mutex::new(adopted.clone());
-        Ok(Begun::Working(Box::new(Output { paths, journal, writer, finished, adopted, overwrite })))
+        Ok(Start::Working(Box::new(Output { paths, journal, writer, finished, adopted, overwrite })))
     }
 
     /// Whether the job is done, in this run or an earlier one.
@@ -269,11 +269,11 @@ impl Output {
     /// The system's; a tensor that was not delivered.
     pub fn finish(
         self,
-        plan: &dyn Deliverable,
+        plan: &dyn OutputPlan,
         checkpoint: &Checkpoint,
         durability: Durability,
     ) -> Result<PathBuf, EngineError> {
-        Ok(self.place(plan, checkpoint, durability, Acceptance::Unseen)?.acknowledge()?)
+        Ok(self.place(plan, checkpoint, durability, Verify::Skip)?.commit()?)
     }
 
     /// The same, with the end still to be acknowledged, and verified before where that is asked. What does not pass stays for
@@ -283,11 +283,11 @@ impl Output {
     /// As [`finish`](Self::finish), and [`EngineError::Unfit`].
     pub fn place(
         self,
-        plan: &dyn Deliverable,
+        plan: &dyn OutputPlan,
         checkpoint: &Checkpoint,
         durability: Durability,
-        acceptance: Acceptance,
-    ) -> Result<Placed, EngineError> {
+        acceptance: Verify,
+    ) -> Result<Committed, EngineError> {
         self.place_if(plan, checkpoint, durability, acceptance, |_| Ok(()))
     }
 
@@ -297,12 +297,12 @@ impl Output {
     /// As [`place`](Self::place), and those of the gate.
     pub fn place_if<E: From<EngineError>>(
         self,
-        plan: &dyn Deliverable,
+        plan: &dyn OutputPlan,
         checkpoint: &Checkpoint,
         durability: Durability,
-        acceptance: Acceptance,
+        acceptance: Verify,
         gate: impl FnOnce(&Path) -> Result<(), E>,
-    ) -> Result<Placed, E> {
+    ) -> Result<Committed, E> {
         let made = self.paths.made(&plan.form());
         let complete = self.complete(plan, checkpoint, durability, acceptance)?;
         gate(&made)?;
@@ -312,10 +312,10 @@ impl Output {
     /// Writes what is beside the tensors, and verifies the whole where that is asked.
     fn complete(
         self,
-        plan: &dyn Deliverable,
+        plan: &dyn OutputPlan,
         checkpoint: &Checkpoint,
         durability: Durability,
-        acceptance: Acceptance,
+        acceptance: Verify,
     ) -> Result<Complete, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
         let beside = plan.write_files(checkpoint, &paths.staging, &paths.journal)?;
@@ -324,7 +324,7 @@ impl Output {
         let tensors =
             geometry.files.iter().map(|file| file.name.as_str()).chain(geometry.index.iter().map(|(name, _)| *name));
         manifest::refuse_others(&paths.staging, beside.into_iter().chain(tensors.map(PathBuf::from)))?;
-        if acceptance == Acceptance::Verified {
+        if acceptance == Verify::Run {
             plan.accept(&paths.made(&plan.form()))?;
         }
         Ok(Complete { paths, journal, overwrite })
@@ -339,7 +339,7 @@ struct Complete {
 }
 
 impl Complete {
-    fn give_name(self, plan: &dyn Deliverable, durability: Durability) -> Result<Placed, EngineError> {
+    fn give_name(self, plan: &dyn OutputPlan, durability: Durability) -> Result<Committed, EngineError> {
         let Complete { paths, journal, overwrite } = self;
         if plan.form() == Form::Directory {
             manifest::write(&paths.staging, durability)?;
@@ -350,12 +350,12 @@ impl Complete {
         if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
             positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
         }
-        Ok(Placed { paths, _journal: journal })
+        Ok(Committed { paths, _journal: journal })
     }
 }
 
 /// Whether an earlier run of the plan did everything but clear away its journal.
-fn is_placed(plan: &dyn Deliverable, paths: &Paths) -> bool {
+fn is_placed(plan: &dyn OutputPlan, paths: &Paths) -> bool {
     let placed = match plan.form() {
         Form::Directory => paths.target.is_dir() && !paths.staging.exists(),
         // The directory that it was made in is left empty where the end came before it was removed.
@@ -382,7 +382,7 @@ pub(super) fn clear_away(paths: &Paths) -> Result<(), OutputError> {
     fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
 }
 
-fn fresh_writer(plan: &dyn Deliverable, paths: &Paths) -> Result<Writer, EngineError> {
+fn fresh_writer(plan: &dyn OutputPlan, paths: &Paths) -> Result<Writer, EngineError> {
     remove_dir(&paths.staging)?;
     Ok(Writer::create(&paths.staging, plan.geometry())?)
 }

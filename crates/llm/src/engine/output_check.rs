@@ -4,7 +4,7 @@
 use super::manifest::{self, Look};
 use super::output_error::OutputError;
 use super::output_paths::Paths;
-use super::{Deliverable, Form};
+use super::{Form, OutputPlan};
 use crate::journal::Journal;
 use kvant_container::{gguf, positioned};
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ pub(super) fn check_beside(paths: &Paths) -> Result<(), OutputError> {
 }
 
 /// Room for outputs, for those together that lie on one disk, and for what lies beside some while they are made.
-pub(super) fn check_room(outputs: &[(&dyn Deliverable, Paths)], beside: &[(Paths, u64)]) -> Result<(), OutputError> {
+pub(super) fn check_room(outputs: &[(&dyn OutputPlan, Paths)], beside: &[(Paths, u64)]) -> Result<(), OutputError> {
     let mut disks: BTreeMap<Option<u64>, Needed<'_>> = BTreeMap::new();
     for (plan, paths) in outputs {
         let needed = disks.entry(positioned::file_system(&paths.target)).or_insert_with(|| Needed::of(&paths.target));

@@ -5,8 +5,8 @@ use super::error::FoldingError;
 use super::modules::{self, Module, Place};
 use super::{norm, scales};
 use crate::family::Orientation;
-use crate::forward::{Overlay, Tensors, Vector};
-use crate::network::{Consumer, Link, Network, Norm, Source};
+use crate::forward::{Tensors, Vector, WeightOverrides};
+use crate::network::{Consumer, Network, Norm, SmoothingPair, Source};
 use crate::weight::{Folding, Limits, WeightMatrix};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -61,7 +61,7 @@ impl<'n, 'a> Foldings<'n, 'a> {
     }
 
     /// How many scales a link takes: one for each input of its consumers.
-    pub fn width(&self, link: &Link) -> usize {
+    pub fn width(&self, link: &SmoothingPair) -> usize {
         let places = link.into.iter().filter_map(|consumer| Place::of(self.network, *consumer));
         places.map(|place| place.columns).next().unwrap_or(0)
     }
@@ -72,7 +72,7 @@ impl<'n, 'a> Foldings<'n, 'a> {
     ///
     /// # Errors
     /// [`FoldingError`], with nothing changed: scales that are no positive numbers, modules that cannot be changed.
-    pub fn apply(&mut self, link: &Link, scales: &[f32]) -> Result<Vec<f32>, FoldingError> {
+    pub fn apply(&mut self, link: &SmoothingPair, scales: &[f32]) -> Result<Vec<f32>, FoldingError> {
         let change = self.change(link, scales)?;
         if let Some((tensor, factors)) = change.rows {
             multiply(&mut self.factors.entry(tensor).or_default().rows, &factors);
@@ -121,7 +121,7 @@ impl<'n, 'a> Foldings<'n, 'a> {
     }
 
     /// Puts all that is changed in place of the checkpoint's tensors.
-    pub fn add_to(&self, overlay: &mut Overlay<'a>) {
+    pub fn add_to(&self, overlay: &mut WeightOverrides<'a>) {
         for (name, module) in &self.modules {
             if let Some(weight) = self.weight(name).filter(|_| self.folding(name).is_some()) {
                 overlay.set_weight(name, weight);
@@ -160,7 +160,7 @@ impl<'n, 'a> Foldings<'n, 'a> {
         vectors.chain(weights)
     }
 
-    fn change(&self, link: &Link, wanted: &[f32]) -> Result<Change, FoldingError> {
+    fn change(&self, link: &SmoothingPair, wanted: &[f32]) -> Result<Change, FoldingError> {
         if let Some(reason) = scales::fault(wanted, self.width(link)) {
             return Err(FoldingError::Scales { place: self.source_name(link).to_owned(), reason });
         }
@@ -178,7 +178,7 @@ impl<'n, 'a> Foldings<'n, 'a> {
         }
     }
 
-    fn source_name(&self, link: &Link) -> &str {
+    fn source_name(&self, link: &SmoothingPair) -> &str {
         match &link.from {
             Source::Norm(id) => &self.network.norm(*id).module,
             Source::Linear { linear, .. } => &self.network.linear(*linear).module,

@@ -2,12 +2,12 @@
 
 use super::blueprint::{AttentionLayer, HeadNorms, LatentProjections, NormLayer, Projections, QueryLatent};
 use super::heads::{HeadLayout, Heads};
+use super::hook::{Rows, Site};
 use super::ops::Attention;
+use super::options::{Flow, StopAt};
 use super::quantizers::quantize_heads;
 use super::run::Run;
 use super::spans::Spans;
-use super::tap::{Rows, Site};
-use super::variation::{Depth, Flow};
 use super::weighed;
 use crate::family::QueryKeyNorm;
 use kvant_numeric::simd::Isa;
@@ -59,7 +59,7 @@ impl Run<'_, '_> {
 
     /// What the heads' outputs become.
     pub(super) fn attention_output(&self, layer: &AttentionLayer, heads: &[f32]) -> Flow<Vec<f32>> {
-        self.enter(Depth::Heads, &[&layer.output], heads, Spans::Even(self.length))?;
+        self.enter(StopAt::Heads, &[&layer.output], heads, Spans::Even(self.length))?;
         ControlFlow::Continue(self.linear(&layer.output, heads))
     }
 
@@ -109,12 +109,12 @@ impl Run<'_, '_> {
         let spans = Spans::Even(self.length);
         let mut projected = match &layer.projections {
             Projections::Separate { layers, heads } => {
-                self.enter(Depth::AttentionInput, &layers.each_ref(), x, spans)?;
+                self.enter(StopAt::AttentionInput, &layers.each_ref(), x, spans)?;
                 let buffers = layers.iter().map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows });
                 Projected { buffers: buffers.collect(), heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])] }
             }
             Projections::Fused { layer, heads } => {
-                self.enter(Depth::AttentionInput, &[layer], x, spans)?;
+                self.enter(StopAt::AttentionInput, &[layer], x, spans)?;
                 let buffer = Buffer { data: self.linear(layer, x), width: layer.rows };
                 Projected { buffers: vec![buffer], heads: heads.map(|heads| (0, heads)) }
             }
@@ -156,12 +156,12 @@ impl Run<'_, '_> {
         let (nope, rope, wide) = (sizes.nope_dim, sizes.rope_dim, sizes.value_dim);
         let width = nope + rope;
         let spans = Spans::Even(self.length);
-        self.enter(Depth::AttentionInput, &[latent.query.first(), &latent.down], x, spans)?;
+        self.enter(StopAt::AttentionInput, &[latent.query.first(), &latent.down], x, spans)?;
         let (queries, down) = (self.linear(latent.query.first(), x), self.linear(&latent.down, x));
         let mut queries = self.latent_queries(&latent.query, queries)?;
         let (mut compressed, mut turning) = split(&down, sizes.key_value_rank, rope);
         self.norm(&latent.norm, &mut compressed, sizes.key_value_rank);
-        self.enter(Depth::KeyValueLatent, &[&latent.up], &compressed, spans)?;
+        self.enter(StopAt::KeyValueLatent, &[&latent.up], &compressed, spans)?;
         let up = self.linear(&latent.up, &compressed);
         let all = HeadLayout::packed(latent.heads, width);
         if let Some((rotary, pairing)) = layer.rotary {
@@ -181,7 +181,7 @@ impl Run<'_, '_> {
     fn latent_queries(&self, query: &QueryLatent, mut first: Vec<f32>) -> Flow<Vec<f32>> {
         let QueryLatent::Latent(down, norm, up) = query else { return ControlFlow::Continue(first) };
         self.norm(norm, &mut first, down.rows);
-        self.enter(Depth::QueryLatent, &[up], &first, Spans::Even(self.length))?;
+        self.enter(StopAt::QueryLatent, &[up], &first, Spans::Even(self.length))?;
         ControlFlow::Continue(self.linear(up, &first))
     }
 

@@ -2,11 +2,11 @@
 
 use super::blueprint::{FeedForward, FirstLayers, Mixture, Mlp};
 use super::ops::Hidden;
+use super::options::{Flow, StopAt};
 use super::routing::{Shares, shares_of};
 use super::routing_rule::{Choice, RoutingRule};
 use super::run::Run;
 use super::spans::{Spans, spans_of};
-use super::variation::{Depth, Flow};
 use crate::family::RowOrder;
 use rayon::prelude::*;
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ impl Run<'_, '_> {
     }
 
     fn mlp(&self, mlp: &Mlp, x: &[f32], spans: Spans<'_>) -> Flow<Vec<f32>> {
-        self.enter(Depth::FeedForward, &mlp.first.layers(), x, spans)?;
+        self.enter(StopAt::FeedForward, &mlp.first.layers(), x, spans)?;
         let hidden = self.activated(mlp, x, spans);
         let out = self.mlp_output(mlp, &hidden, spans);
         self.buffers.give(hidden);
@@ -31,7 +31,7 @@ impl Run<'_, '_> {
 
     /// What hidden activations become.
     pub(super) fn mlp_output(&self, mlp: &Mlp, hidden: &[f32], spans: Spans<'_>) -> Flow<Vec<f32>> {
-        self.enter(Depth::Hidden, &[&mlp.down], hidden, spans)?;
+        self.enter(StopAt::Hidden, &[&mlp.down], hidden, spans)?;
         ControlFlow::Continue(self.linear_of(&mlp.down, hidden, spans))
     }
 

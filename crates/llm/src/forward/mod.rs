@@ -2,7 +2,7 @@
 //! stay in the mapped file and are widened piece by piece, so memory is that of the activations of one block.
 //!
 //! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, [`Runner`] runs
-//! single blocks, also otherwise than the checkpoint says ([`Variation`]), [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`Tap`] sees activations pass.
+//! single blocks, also otherwise than the checkpoint says ([`ForwardOptions`]), [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`ActivationHook`] sees activations pass.
 //!
 //! ```
 //! use kvant_container::Checkpoint;
@@ -23,8 +23,9 @@ pub mod cpu;
 mod error;
 mod feed_forward;
 mod heads;
+mod hook;
 pub mod ops;
-mod overlay;
+mod options;
 mod pass;
 mod quantizers;
 mod rope;
@@ -34,14 +35,14 @@ mod run;
 mod runner;
 mod spans;
 mod streams;
-mod tap;
 mod tensors;
-mod variation;
 mod weighed;
+mod weight_overrides;
 
 pub use error::ForwardError;
 pub use heads::{HeadLayout, Heads};
-pub use overlay::Overlay;
+pub use hook::{ActivationHook, Rows, Site};
+pub use options::{ForwardOptions, Resume, StopAt};
 pub use pass::{Chunk, Pass, chunks};
 pub(crate) use pass::{LONG, WIDE};
 pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
@@ -49,9 +50,8 @@ pub use rope::{Angles, Rotary};
 pub use routing::Routing;
 pub use runner::Runner;
 pub use spans::Spans;
-pub use tap::{Rows, Site, Tap};
 pub use tensors::{Projection, Tensors, Vector};
-pub use variation::{Depth, Resume, Variation};
+pub use weight_overrides::WeightOverrides;
 
 use crate::import;
 use crate::model_config::ModelConfig;

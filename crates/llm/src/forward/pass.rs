@@ -3,11 +3,11 @@
 
 use super::Decoder;
 use super::error::ForwardError;
+use super::hook::ActivationHook;
 use super::ops::Ops;
+use super::options::ForwardOptions;
 use super::runner::Runner;
 use super::streams::Streams;
-use super::tap::Tap;
-use super::variation::Variation;
 use std::ops::Range;
 
 /// Elements of the widest activations that exist at a time, beyond one sequence's.
@@ -28,7 +28,7 @@ pub struct Chunk {
 /// A pass that has come to some block.
 pub struct Pass<'p, 'a> {
     runner: Runner<'p, 'a>,
-    with: Variation<'p, 'a>,
+    with: ForwardOptions<'p, 'a>,
     chunks: &'p [Chunk],
     streams: Streams,
 }
@@ -44,11 +44,11 @@ impl<'p, 'a> Pass<'p, 'a> {
         ops: &'p dyn Ops,
         chunks: &'p [Chunk],
         budget: u64,
-        tap: Option<&'p dyn Tap>,
+        tap: Option<&'p dyn ActivationHook>,
     ) -> Result<Pass<'p, 'a>, ForwardError> {
         let sizes: Vec<usize> = chunks.iter().map(|chunk| chunk.tokens.len() * decoder.width()).collect();
         let streams = Streams::new(&sizes, budget)?;
-        let with = Variation { tap, ..Variation::default() };
+        let with = ForwardOptions { tap, ..ForwardOptions::default() };
         let mut pass = Pass { runner: Runner::new(decoder, ops), with, chunks, streams };
         for (index, chunk) in chunks.iter().enumerate() {
             let x = pass.runner.embed(with, &chunk.tokens, chunk.length)?;

@@ -5,13 +5,13 @@ use super::blueprint::{Block, Blueprint, FeedForward, NormLayer};
 use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::heads::HeadLayout;
+use super::hook::{Rows, Site};
 use super::ops::{NormWeights, Ops};
+use super::options::{Flow, ForwardOptions, Resume, StopAt};
 use super::quantizers::quantize;
 use super::rope::Angles;
 use super::spans::Spans;
-use super::tap::{Rows, Site};
 use super::tensors::{Projection, Tensors, Vector};
-use super::variation::{Depth, Flow, Resume, Variation};
 use crate::family::Residual;
 use crate::weight::{Band, WeightMatrix};
 use kvant_numeric::linalg::tanh;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub(super) struct Run<'r, 'a> {
     pub(super) decoder: &'r Decoder<'a>,
     pub(super) ops: &'r dyn Ops,
-    pub(super) with: Variation<'r, 'a>,
+    pub(super) with: ForwardOptions<'r, 'a>,
     /// Tokens of a sequence.
     pub(super) length: usize,
     /// Those of the blueprint's rotary embeddings.
@@ -95,7 +95,7 @@ impl<'a> Run<'_, 'a> {
 
     /// Whether the run ends before these layers, which read rows `x` at a depth. Where it ends just there, the rows are
     /// shown.
-    pub(super) fn enter(&self, depth: Depth, layers: &[&Projection], x: &[f32], spans: Spans<'_>) -> Flow<()> {
+    pub(super) fn enter(&self, depth: StopAt, layers: &[&Projection], x: &[f32], spans: Spans<'_>) -> Flow<()> {
         let order = self.with.until.map_or(Ordering::Less, |until| depth.cmp(&until));
         if order == Ordering::Equal {
             layers.iter().for_each(|layer| self.show(Site::Input(&layer.module), x, layer.columns, spans));
@@ -104,8 +104,8 @@ impl<'a> Run<'_, 'a> {
     }
 
     /// The same run with another end.
-    fn until(&self, depth: Depth) -> Self {
-        Run { with: Variation { until: Some(depth), ..self.with }, ..self.clone() }
+    fn until(&self, depth: StopAt) -> Self {
+        Run { with: ForwardOptions { until: Some(depth), ..self.with }, ..self.clone() }
     }
 
     fn quantized(
@@ -247,11 +247,11 @@ impl<'a> Run<'_, 'a> {
 
     /// Whether the run ends at the input that both branches share.
     fn enter_both(&self, index: usize, block: &Block, normed: &[f32]) -> Flow<()> {
-        if self.with.until != Some(Depth::AttentionInput) {
+        if self.with.until != Some(StopAt::AttentionInput) {
             return ControlFlow::Continue(());
         }
         let _ = self.attention(index, &block.attention, normed);
-        let _ = self.until(Depth::FeedForward).feed_forward(index, &block.feed_forward, normed);
+        let _ = self.until(StopAt::FeedForward).feed_forward(index, &block.feed_forward, normed);
         ControlFlow::Break(())
     }
 

@@ -5,11 +5,11 @@ use super::Decoder;
 use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::ops::Ops;
+use super::options::{Flow, ForwardOptions};
 use super::rope::Angles;
 use super::run::Run;
 use super::spans::Spans;
 use super::tensors::Projection;
-use super::variation::{Flow, Variation};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -41,40 +41,40 @@ impl<'r, 'a> Runner<'r, 'a> {
     /// # Errors
     ///
     /// Tokens outside the vocabulary, sequences longer than learned positions.
-    pub fn embed(&self, v: Variation<'_, 'a>, tokens: &[u32], length: usize) -> Result<Vec<f32>, ForwardError> {
+    pub fn embed(&self, v: ForwardOptions<'_, 'a>, tokens: &[u32], length: usize) -> Result<Vec<f32>, ForwardError> {
         self.run(v, length).embed(tokens)
     }
 
     /// Leads the stream `x` through a block; [`ControlFlow::Break`] where the variation ended it, when `x` is what another
     /// run can [resume](super::Resume) with.
-    pub fn block(&self, v: Variation<'_, 'a>, block: usize, length: usize, x: &mut [f32]) -> ControlFlow<()> {
+    pub fn block(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, x: &mut [f32]) -> ControlFlow<()> {
         self.run(v, length).block(block, x)
     }
 
     /// The attention branch of a block on what its first layers read, to its end.
-    pub fn attention(&self, v: Variation<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
+    pub fn attention(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
         let layer = &self.decoder.blueprint.blocks[block].attention;
-        whole(self.run(Variation { from: None, until: None, ..v }, length).attention(block, layer, normed))
+        whole(self.run(ForwardOptions { from: None, until: None, ..v }, length).attention(block, layer, normed))
     }
 
     /// The feed-forward branch of a block, dense or a mixture, on what its first layers read, to its end.
-    pub fn feed_forward(&self, v: Variation<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
+    pub fn feed_forward(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
         let network = &self.decoder.blueprint.blocks[block].feed_forward;
-        whole(self.run(Variation { from: None, until: None, ..v }, length).feed_forward(block, network, normed))
+        whole(self.run(ForwardOptions { from: None, until: None, ..v }, length).feed_forward(block, network, normed))
     }
 
     /// A linear layer on rows, which are one sequence to quantizers of whole tensors.
-    pub fn linear(&self, v: Variation<'_, 'a>, layer: &Projection, x: &[f32]) -> Vec<f32> {
+    pub fn linear(&self, v: ForwardOptions<'_, 'a>, layer: &Projection, x: &[f32]) -> Vec<f32> {
         self.run(v, 1).linear_of(layer, x, Spans::Even(x.len() / layer.columns.max(1)))
     }
 
     /// What the head reads: the stream `x` after the last norm.
-    pub fn hidden(&self, v: Variation<'_, 'a>, length: usize, x: &[f32]) -> Vec<f32> {
+    pub fn hidden(&self, v: ForwardOptions<'_, 'a>, length: usize, x: &[f32]) -> Vec<f32> {
         self.run(v, length).finish(x)
     }
 
     /// Some logits of rows of [`Runner::hidden`]: those of the tokens `range`.
-    pub fn logits(&self, v: Variation<'_, 'a>, hidden: &[f32], range: Range<usize>) -> Vec<f32> {
+    pub fn logits(&self, v: ForwardOptions<'_, 'a>, hidden: &[f32], range: Range<usize>) -> Vec<f32> {
         self.run(v, 1).logits(hidden, range)
     }
 
@@ -99,7 +99,7 @@ impl<'r, 'a> Runner<'r, 'a> {
     }
 
     /// A run over sequences of `length` tokens.
-    pub(super) fn run<'v>(&'v self, with: Variation<'v, 'a>, length: usize) -> Run<'v, 'a> {
+    pub(super) fn run<'v>(&'v self, with: ForwardOptions<'v, 'a>, length: usize) -> Run<'v, 'a> {
         let length = length.max(1);
         let mut all = self.angles.borrow_mut();
         let angles = all.entry(length).or_insert_with(|| Arc::new(self.decoder.angles(length)));

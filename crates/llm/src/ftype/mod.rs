@@ -1,4 +1,4 @@
-//! The named mixes of llama.cpp: which type a tensor gets, by its role and its depth. One row a mix in [`MIXES`]; what it
+//! The named mixes of llama.cpp: which type a tensor gets, by its role and its depth. One row a mix in [`FTYPES`]; what it
 //! changes of its base type is in [`rules`]. No bytes.
 //!
 //! Source: `llama_tensor_get_type_impl` and `tensor_type_fallback` of llama.cpp's `src/llama-quant.cpp`, `enum llama_ftype`.
@@ -19,7 +19,7 @@ pub(crate) use rules::choose;
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the table says it: MIXES")]
-pub enum Mix {
+pub enum Ftype {
     F32,
     F16,
     BF16,
@@ -46,9 +46,9 @@ pub enum Mix {
 }
 
 /// A row of the table of mixes.
-pub struct MixRow {
+pub struct FtypeRow {
     /// The mix.
-    pub mix: Mix,
+    pub mix: Ftype,
     /// Its name in `--scheme`, and llama-quantize's.
     pub name: &'static str,
     /// Another name that llama-quantize takes.
@@ -61,65 +61,71 @@ pub struct MixRow {
     pub about: &'static str,
 }
 
-const fn row(mix: Mix, name: &'static str, file_type: u32, base: TensorType, about: &'static str) -> MixRow {
-    MixRow { mix, name, alias: None, file_type, base, about }
+const fn row(mix: Ftype, name: &'static str, file_type: u32, base: TensorType, about: &'static str) -> FtypeRow {
+    FtypeRow { mix, name, alias: None, file_type, base, about }
 }
 
 /// Every mix.
-pub static MIXES: &[MixRow] = &[
-    row(Mix::F32, "F32", 0, TensorType::F32, "GGUF: floats of 32 bits"),
-    row(Mix::F16, "F16", 1, TensorType::F16, "GGUF: floats of 16 bits"),
-    row(Mix::BF16, "BF16", 32, TensorType::BF16, "GGUF: bfloat16"),
-    row(Mix::Q4_0, "Q4_0", 2, TensorType::Q4_0, "GGUF: 4 bits, a scale for 32 weights"),
-    row(Mix::Q4_1, "Q4_1", 3, TensorType::Q4_1, "GGUF: 4 bits, a scale and a minimum for 32 weights"),
-    row(Mix::Q5_0, "Q5_0", 8, TensorType::Q5_0, "GGUF: 5 bits, a scale for 32 weights"),
-    row(Mix::Q5_1, "Q5_1", 9, TensorType::Q5_1, "GGUF: 5 bits, a scale and a minimum for 32 weights"),
-    row(Mix::Q8_0, "Q8_0", 7, TensorType::Q8_0, "GGUF: 8 bits, a scale for 32 weights"),
-    row(Mix::Q2_K, "Q2_K", 10, TensorType::Q2_K, "GGUF: 2 bits in blocks of 256, 3 and 4 where it matters most"),
-    row(Mix::Q2_K_S, "Q2_K_S", 21, TensorType::Q2_K, "GGUF: 2 bits in blocks of 256"),
-    row(Mix::Q3_K_S, "Q3_K_S", 11, TensorType::Q3_K, "GGUF: 3 bits in blocks of 256"),
-    MixRow {
+pub static FTYPES: &[FtypeRow] = &[
+    row(Ftype::F32, "F32", 0, TensorType::F32, "GGUF: floats of 32 bits"),
+    row(Ftype::F16, "F16", 1, TensorType::F16, "GGUF: floats of 16 bits"),
+    row(Ftype::BF16, "BF16", 32, TensorType::BF16, "GGUF: bfloat16"),
+    row(Ftype::Q4_0, "Q4_0", 2, TensorType::Q4_0, "GGUF: 4 bits, a scale for 32 weights"),
+    row(Ftype::Q4_1, "Q4_1", 3, TensorType::Q4_1, "GGUF: 4 bits, a scale and a minimum for 32 weights"),
+    row(Ftype::Q5_0, "Q5_0", 8, TensorType::Q5_0, "GGUF: 5 bits, a scale for 32 weights"),
+    row(Ftype::Q5_1, "Q5_1", 9, TensorType::Q5_1, "GGUF: 5 bits, a scale and a minimum for 32 weights"),
+    row(Ftype::Q8_0, "Q8_0", 7, TensorType::Q8_0, "GGUF: 8 bits, a scale for 32 weights"),
+    row(Ftype::Q2_K, "Q2_K", 10, TensorType::Q2_K, "GGUF: 2 bits in blocks of 256, 3 and 4 where it matters most"),
+    row(Ftype::Q2_K_S, "Q2_K_S", 21, TensorType::Q2_K, "GGUF: 2 bits in blocks of 256"),
+    row(Ftype::Q3_K_S, "Q3_K_S", 11, TensorType::Q3_K, "GGUF: 3 bits in blocks of 256"),
+    FtypeRow {
         alias: Some("Q3_K"),
         ..row(
-            Mix::Q3_K_M,
+            Ftype::Q3_K_M,
             "Q3_K_M",
             12,
             TensorType::Q3_K,
             "GGUF: 3 bits in blocks of 256, 4 and 5 where it matters most",
         )
     },
-    row(Mix::Q3_K_L, "Q3_K_L", 13, TensorType::Q3_K, "GGUF: 3 bits in blocks of 256, 5 where it matters most"),
-    row(Mix::Q4_K_S, "Q4_K_S", 14, TensorType::Q4_K, "GGUF: 4 bits in blocks of 256"),
-    MixRow {
+    row(Ftype::Q3_K_L, "Q3_K_L", 13, TensorType::Q3_K, "GGUF: 3 bits in blocks of 256, 5 where it matters most"),
+    row(Ftype::Q4_K_S, "Q4_K_S", 14, TensorType::Q4_K, "GGUF: 4 bits in blocks of 256"),
+    FtypeRow {
         alias: Some("Q4_K"),
-        ..row(Mix::Q4_K_M, "Q4_K_M", 15, TensorType::Q4_K, "GGUF: 4 bits in blocks of 256, 6 where it matters most")
+        ..row(Ftype::Q4_K_M, "Q4_K_M", 15, TensorType::Q4_K, "GGUF: 4 bits in blocks of 256, 6 where it matters most")
     },
-    row(Mix::Q5_K_S, "Q5_K_S", 16, TensorType::Q5_K, "GGUF: 5 bits in blocks of 256"),
-    MixRow {
+    row(Ftype::Q5_K_S, "Q5_K_S", 16, TensorType::Q5_K, "GGUF: 5 bits in blocks of 256"),
+    FtypeRow {
         alias: Some("Q5_K"),
-        ..row(Mix::Q5_K_M, "Q5_K_M", 17, TensorType::Q5_K, "GGUF: 5 bits in blocks of 256, 6 where it matters most")
+        ..row(Ftype::Q5_K_M, "Q5_K_M", 17, TensorType::Q5_K, "GGUF: 5 bits in blocks of 256, 6 where it matters most")
     },
-    row(Mix::Q6_K, "Q6_K", 18, TensorType::Q6_K, "GGUF: 6 bits in blocks of 256"),
-    row(Mix::IQ4_NL, "IQ4_NL", 25, TensorType::IQ4_NL, "GGUF: 4 bits of unevenly spaced values, 32 weights to a scale"),
-    row(Mix::IQ4_XS, "IQ4_XS", 30, TensorType::IQ4_XS, "GGUF: 4 bits of unevenly spaced values in blocks of 256"),
-    row(Mix::TQ1_0, "TQ1_0", 36, TensorType::TQ1_0, "GGUF: ternary, 1.69 bits"),
-    row(Mix::TQ2_0, "TQ2_0", 37, TensorType::TQ2_0, "GGUF: ternary, 2.06 bits"),
-    row(Mix::MXFP4_MOE, "MXFP4_MOE", 38, TensorType::MXFP4, "GGUF: experts in MXFP4, the rest in 8 bits"),
+    row(Ftype::Q6_K, "Q6_K", 18, TensorType::Q6_K, "GGUF: 6 bits in blocks of 256"),
+    row(
+        Ftype::IQ4_NL,
+        "IQ4_NL",
+        25,
+        TensorType::IQ4_NL,
+        "GGUF: 4 bits of unevenly spaced values, 32 weights to a scale",
+    ),
+    row(Ftype::IQ4_XS, "IQ4_XS", 30, TensorType::IQ4_XS, "GGUF: 4 bits of unevenly spaced values in blocks of 256"),
+    row(Ftype::TQ1_0, "TQ1_0", 36, TensorType::TQ1_0, "GGUF: ternary, 1.69 bits"),
+    row(Ftype::TQ2_0, "TQ2_0", 37, TensorType::TQ2_0, "GGUF: ternary, 2.06 bits"),
+    row(Ftype::MXFP4_MOE, "MXFP4_MOE", 38, TensorType::MXFP4, "GGUF: experts in MXFP4, the rest in 8 bits"),
 ];
 
-impl Mix {
+impl Ftype {
     /// The row of the table.
-    pub fn row(self) -> &'static MixRow {
-        MIXES.iter().find(|row| row.mix == self).unwrap_or(&MIXES[0])
+    pub fn row(self) -> &'static FtypeRow {
+        FTYPES.iter().find(|row| row.mix == self).unwrap_or(&FTYPES[0])
     }
 
     /// Whether tensors are stored as floats.
     pub fn is_float(self) -> bool {
-        matches!(self, Mix::F32 | Mix::F16 | Mix::BF16)
+        matches!(self, Ftype::F32 | Ftype::F16 | Ftype::BF16)
     }
 }
 
-impl fmt::Display for Mix {
+impl fmt::Display for Ftype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.row().name)
     }
@@ -130,13 +136,13 @@ impl fmt::Display for Mix {
 #[error("unknown mix `{0}`")]
 pub struct UnknownMix(pub String);
 
-impl FromStr for Mix {
+impl FromStr for Ftype {
     type Err = UnknownMix;
 
     /// Takes names in any case, as llama-quantize does.
-    fn from_str(text: &str) -> Result<Mix, UnknownMix> {
+    fn from_str(text: &str) -> Result<Ftype, UnknownMix> {
         let is = |name: &str| name.eq_ignore_ascii_case(text);
-        let row = MIXES.iter().find(|row| is(row.name) || row.alias.is_some_and(is));
+        let row = FTYPES.iter().find(|row| is(row.name) || row.alias.is_some_and(is));
         row.map(|row| row.mix).ok_or_else(|| UnknownMix(text.to_owned()))
     }
 }
@@ -257,22 +263,22 @@ mod tests {
 
     #[test]
     fn names_round_trip_in_any_case() {
-        for row in MIXES {
+        for row in FTYPES {
             assert_eq!(row.name.parse(), Ok(row.mix));
             assert_eq!(row.name.to_lowercase().parse(), Ok(row.mix));
             assert_eq!((row.mix.to_string().as_str(), row.mix.row().file_type), (row.name, row.file_type));
             assert_eq!(row.mix.is_float(), row.base.block_elements() == 1);
         }
-        assert_eq!("q4_k".parse(), Ok(Mix::Q4_K_M));
-        assert_eq!("Q9".parse::<Mix>(), Err(UnknownMix("Q9".into())));
+        assert_eq!("q4_k".parse(), Ok(Ftype::Q4_K_M));
+        assert_eq!("Q9".parse::<Ftype>(), Err(UnknownMix("Q9".into())));
     }
 
     #[test]
     fn file_types_are_distinct() {
-        let mut numbers: Vec<u32> = MIXES.iter().map(|row| row.file_type).collect();
+        let mut numbers: Vec<u32> = FTYPES.iter().map(|row| row.file_type).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        assert_eq!(numbers.len(), MIXES.len());
+        assert_eq!(numbers.len(), FTYPES.len());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Codes that a source has already as blocks: which type holds them, what that loses, and the blocks. Nothing is quantized
 //! here; what no type holds is refused, or left to those who quantize values.
 
-use super::plan::Slab;
+use super::plan::TensorSlice;
 use crate::export::{ScaleEncoding, encode};
 use crate::ftype::fitting;
 use crate::transcode::loss_of_tensor_scale;
@@ -207,7 +207,7 @@ fn loss_of_nvfp4(isa: Isa, matrix: &PackedMatrix<'_>) -> Loss {
 pub(super) fn blocks(
     isa: Isa,
     matrix: &PackedMatrix<'_>,
-    slab: &Slab,
+    slab: &TensorSlice,
     band: &Band,
     carried: Carried,
     out: &mut [u8],

@@ -1,6 +1,6 @@
 //! How far the tensors of a file are from the source that it was made of: both are read as values, band by band.
 
-use super::plan::{Content, GgufPlan, PlannedTensor, RowMap, Slab};
+use super::plan::{Content, GgufPlan, PlannedTensor, RowMap, TensorSlice};
 use super::source::{SourceTensors, read};
 use crate::conversion::{LayerError, MeasureError};
 use crate::gguf_model::codec;
@@ -57,7 +57,12 @@ fn scales(file: &GgufFile, source: &Checkpoint, tensor: &PlannedTensor, matrices
     }
 }
 
-fn difference(tensors: &SourceTensors<'_>, slabs: &[Slab], made: GgufTensor<'_>, scales: &[f32]) -> Option<LayerError> {
+fn difference(
+    tensors: &SourceTensors<'_>,
+    slabs: &[TensorSlice],
+    made: GgufTensor<'_>,
+    scales: &[f32],
+) -> Option<LayerError> {
     let (isa, kind) = (Isa::best(), codec::of(made.kind())?);
     let (mut max, mut error, mut norm) = (0.0f32, 0.0f64, 0.0f64);
     let (mut expected, mut found, mut first) = (Vec::new(), Vec::new(), 0);

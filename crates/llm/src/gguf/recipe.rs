@@ -3,7 +3,7 @@
 use super::imatrix::Importance;
 use crate::export::Export;
 pub use crate::ftype::IMATRIX;
-use crate::ftype::{MIXES, Mix};
+use crate::ftype::{FTYPES, Ftype};
 use crate::gguf_model::codec;
 use crate::glob::Glob;
 use crate::recipe::{NamedScheme, RecipeError, Settings, glob, quoted};
@@ -36,7 +36,7 @@ enum Weighing {
 /// What the user asked for, complete.
 #[derive(Clone, Debug)]
 pub struct GgufRecipe {
-    mix: Mix,
+    mix: Ftype,
     rules: Vec<Rule>,
     weighing: Weighing,
     /// Whether values of a source that is quantized already may be quantized again.
@@ -79,7 +79,7 @@ impl GgufRecipe {
     /// *Invalid* for what is no mix or type, *unsupported* for settings that have no meaning here.
     pub fn of(line: &Settings, file: &Settings) -> Result<Option<GgufRecipe>, RecipeError> {
         let scheme = line.scheme.as_ref().or(file.scheme.as_ref());
-        let mix = scheme.map(|text| text.parse::<Mix>());
+        let mix = scheme.map(|text| text.parse::<Ftype>());
         let is_asked = match line.format.or(file.format) {
             Some(format) => format == Export::Gguf,
             None => matches!((&mix, scheme), (Some(Ok(_)), Some(text)) if NamedScheme::find("‹scheme›", text).is_err()),
@@ -109,12 +109,12 @@ impl GgufRecipe {
     }
 
     /// The recipe of a mix alone.
-    pub fn plain(mix: Mix) -> GgufRecipe {
+    pub fn plain(mix: Ftype) -> GgufRecipe {
         GgufRecipe { mix, rules: Vec::new(), weighing: Weighing::Uniform, requantizes: false }
     }
 
     /// The mix.
-    pub fn mix(&self) -> Mix {
+    pub fn mix(&self) -> Ftype {
         self.mix
     }
 
@@ -189,7 +189,7 @@ fn unknown(scheme: &str) -> RecipeError {
 }
 
 fn hint() -> String {
-    let names: Vec<&str> = MIXES.iter().map(|row| row.name).collect();
+    let names: Vec<&str> = FTYPES.iter().map(|row| row.name).collect();
     format!("GGUF has these: {}", names.join(", "))
 }
 
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_name_of_a_mix_asks_for_gguf() {
-        assert_eq!(recipe(&line("Q4_K_M")).unwrap().unwrap().mix(), Mix::Q4_K_M);
+        assert_eq!(recipe(&line("Q4_K_M")).unwrap().unwrap().mix(), Ftype::Q4_K_M);
         assert!(recipe(&line("int4_wo_128")).unwrap().is_none());
         assert!(recipe(&Settings { format: Some(Export::Quark), ..line("Q8_0") }).unwrap().is_none());
         let asked = Settings { format: Some(Export::Gguf), ..line("Q9_9") };
@@ -288,7 +288,7 @@ mod tests {
         let codes = Settings { format: Some(Export::Gguf), ..line("int4:g32") };
         assert!(recipe(&codes).unwrap().is_none());
         let asked = Settings { format: Some(Export::Gguf), ..line("bf16") };
-        assert_eq!(recipe(&asked).unwrap().unwrap().mix(), Mix::BF16);
+        assert_eq!(recipe(&asked).unwrap().unwrap().mix(), Ftype::BF16);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! decisions: those are the plan's.
 
 use super::carried::{Carried, blocks};
-use super::plan::{Content, GgufPlan, PlannedTensor, Reason, Slab};
+use super::plan::{Content, GgufPlan, PlannedTensor, Reason, TensorSlice};
 use super::source::{SourceTensors, read};
 use crate::engine::{Done, EngineError, Output, Progress, file_of, refuse_changed, take_turns};
 use crate::gguf_model::codec;
@@ -60,7 +60,7 @@ fn vanished(what: &str) -> EngineError {
 }
 
 /// A weight that cannot be stored, in words.
-fn weight_in_words(task: &SlabTask<'_>, band: &Band, values: &[f32], at: usize) -> String {
+fn weight_in_words(task: &TensorSliceTask<'_>, band: &Band, values: &[f32], at: usize) -> String {
     let columns = task.slab.out_columns().max(1);
     let (row, column) = (band.rows.start + at / columns, at % columns);
     format!("the weight of output {row}, input {column} is {:e}", values[at])
@@ -77,10 +77,10 @@ struct Work<'a> {
 }
 
 /// A slab on its way into the file.
-struct SlabTask<'t> {
+struct TensorSliceTask<'t> {
     tensor: &'t PlannedTensor,
     index: usize,
-    slab: &'t Slab,
+    slab: &'t TensorSlice,
     matrix: WeightMatrix<'t>,
     kind: GgmlType,
     /// Bytes of a row.
@@ -108,7 +108,7 @@ impl Work<'_> {
             let matrix = self.tensors.matrix(slab).ok_or_else(|| vanished(self.tensors.name(slab)))?;
             let row_bytes = kind.row_bytes(slab.out_columns()).ok_or_else(|| vanished(&tensor.name))?;
             let importance = self.importance(tensor, number, slab);
-            let task = SlabTask { tensor, index, slab, matrix, kind, row_bytes, offset, importance };
+            let task = TensorSliceTask { tensor, index, slab, matrix, kind, row_bytes, offset, importance };
             let bands = PlannedTensor::bands(slab);
             let pieces = bands.par_iter().map(|band| self.band(&task, band)).collect::<Result<Vec<_>, _>>()?;
             written.extend(pieces);
@@ -135,12 +135,12 @@ impl Work<'_> {
     }
 
     /// The importance of a slab's inputs; nothing where the slab is turned over.
-    fn importance(&self, tensor: &PlannedTensor, number: usize, slab: &Slab) -> Option<&[f32]> {
+    fn importance(&self, tensor: &PlannedTensor, number: usize, slab: &TensorSlice) -> Option<&[f32]> {
         let importance = self.plan.recipe.importance().filter(|_| !slab.transposed)?;
         importance.of_matrix(&tensor.name, number, slab.out_columns())
     }
 
-    fn band(&self, task: &SlabTask<'_>, band: &Band) -> Result<Written, EngineError> {
+    fn band(&self, task: &TensorSliceTask<'_>, band: &Band) -> Result<Written, EngineError> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(EngineError::Cancelled);
         }
@@ -163,7 +163,7 @@ impl Work<'_> {
     /// Writes a band whose codes the source has.
     fn carried(
         &self,
-        task: &SlabTask<'_>,
+        task: &TensorSliceTask<'_>,
         band: &Band,
         carried: Carried,
         matrix: &PackedMatrix<'_>,
@@ -175,7 +175,7 @@ impl Work<'_> {
     }
 
     /// The largest magnitude of values. Those that are no numbers have no code, and are refused.
-    fn magnitude(&self, task: &SlabTask<'_>, band: &Band, values: &[f32]) -> Result<f32, EngineError> {
+    fn magnitude(&self, task: &TensorSliceTask<'_>, band: &Band, values: &[f32]) -> Result<f32, EngineError> {
         // Without its sign a float's bits rise with its size, infinity and NaN last: a maximum of integers vectorises.
         const MAGNITUDE: u32 = 0x7fff_ffff;
         let magnitude = f32::from_bits(values.iter().map(|value| value.to_bits() & MAGNITUDE).max().unwrap_or(0));
@@ -189,7 +189,7 @@ impl Work<'_> {
     /// Refuses blocks that do not hold their values: a scale saturates.
     fn refuse_saturated(
         &self,
-        task: &SlabTask<'_>,
+        task: &TensorSliceTask<'_>,
         band: &Band,
         values: &[f32],
         bytes: &[u8],
@@ -213,17 +213,17 @@ impl Work<'_> {
     }
 
     /// The tensor that a slab is made of, and its file.
-    fn source_of(&self, task: &SlabTask<'_>) -> (String, String) {
+    fn source_of(&self, task: &TensorSliceTask<'_>) -> (String, String) {
         let tensor = self.tensors.name(task.slab).to_owned();
         let part = self.tensors.packed(task.slab).and_then(PackedMatrix::tensor_name);
         let file = file_of(self.checkpoint, &tensor, part);
         (tensor, file)
     }
 
-    fn weight_error(&self, task: &SlabTask<'_>, reason: String) -> EngineError {
+    fn weight_error(&self, task: &TensorSliceTask<'_>, reason: String) -> EngineError {
         let (tensor, file) = self.source_of(task);
         // A type that a recipe or its mix chose can be left to the source.
-        let chosen = matches!(task.tensor.reason, Reason::Mix | Reason::Override | Reason::FallBack { .. });
+        let chosen = matches!(task.tensor.reason, Reason::Ftype | Reason::Override | Reason::FallBack { .. });
         EngineError::Weight { tensor, excludable: chosen.then(|| task.tensor.name.clone()), file, reason }
     }
 

@@ -1,6 +1,6 @@
 //! Reading the rows of the source that a tensor is made of. Not their order: see [`super::plan::RowMap`].
 
-use super::plan::{RowMap, Slab};
+use super::plan::{RowMap, TensorSlice};
 use crate::gguf_model::codec;
 use crate::import;
 use crate::import_error::ImportError;
@@ -49,7 +49,7 @@ pub(super) fn stored_type(tensor: &ImportedTensor<'_>) -> TensorType {
 }
 
 /// The type in which slabs are kept that become one tensor.
-pub(super) fn kept_type(tensors: &[ImportedTensor<'_>], slabs: &[Slab]) -> TensorType {
+pub(super) fn kept_type(tensors: &[ImportedTensor<'_>], slabs: &[TensorSlice]) -> TensorType {
     let kinds = slabs.iter().filter_map(|slab| tensors.get(slab.tensor)).map(stored_type);
     common(kinds).unwrap_or(TensorType::F32)
 }
@@ -76,7 +76,7 @@ impl<'a> SourceTensors<'a> {
     }
 
     /// The matrix that a slab takes rows of; the plan has checked that it is there.
-    pub fn matrix(&self, slab: &Slab) -> Option<WeightMatrix<'a>> {
+    pub fn matrix(&self, slab: &TensorSlice) -> Option<WeightMatrix<'a>> {
         match &self.0.get(slab.tensor)?.stored {
             Stored::Packed(matrices) => Some(WeightMatrix::packed(Arc::clone(matrices.get(slab.matrix)?))),
             Stored::Plain(view) => {
@@ -89,7 +89,7 @@ impl<'a> SourceTensors<'a> {
     }
 
     /// The codes that a slab takes rows of, where the source has any.
-    pub fn packed(&self, slab: &Slab) -> Option<&PackedMatrix<'a>> {
+    pub fn packed(&self, slab: &TensorSlice) -> Option<&PackedMatrix<'a>> {
         match &self.0.get(slab.tensor)?.stored {
             Stored::Packed(matrices) => matrices.get(slab.matrix).map(|matrix| &**matrix),
             Stored::Plain(_) => None,
@@ -97,7 +97,7 @@ impl<'a> SourceTensors<'a> {
     }
 
     /// Gives the pages of a slab's matrix back to the system.
-    pub fn release(&self, slab: &Slab) {
+    pub fn release(&self, slab: &TensorSlice) {
         match self.0.get(slab.tensor).map(|tensor| &tensor.stored) {
             Some(Stored::Plain(view)) => {
                 let size = source_type(view.dtype()).map_or(0, Source::size);
@@ -110,7 +110,7 @@ impl<'a> SourceTensors<'a> {
     }
 
     /// The name of the tensor that a slab takes rows of.
-    pub fn name(&self, slab: &Slab) -> &str {
+    pub fn name(&self, slab: &TensorSlice) -> &str {
         self.0.get(slab.tensor).map_or("", |tensor| &tensor.meta.name)
     }
 }
@@ -139,7 +139,7 @@ fn matrices(tensor: GgufTensor<'_>) -> Option<Vec<Arc<PackedMatrix<'_>>>> {
 }
 
 /// The elements of a band of what a slab becomes, row by row.
-pub(super) fn read(isa: Isa, matrix: &WeightMatrix<'_>, slab: &Slab, band: &Band, out: &mut Vec<f32>) {
+pub(super) fn read(isa: Isa, matrix: &WeightMatrix<'_>, slab: &TensorSlice, band: &Band, out: &mut Vec<f32>) {
     out.clear();
     let taken = if slab.transposed { 0..slab.rows.count() } else { band.rows.clone() };
     for rows in slab.rows.runs(taken) {

@@ -6,7 +6,7 @@ use crate::weight::RowMap;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// Rows of tensors of the source, one slab after the other.
-    Slabs(Vec<Slab>),
+    Slabs(Vec<TensorSlice>),
     /// The bytes of a tensor of a GGUF file, by its position there.
     Taken(usize),
     /// Values that follow from config.json.
@@ -15,7 +15,7 @@ pub enum Content {
 
 /// Rows of one matrix of the source.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Slab {
+pub struct TensorSlice {
     /// The position of the tensor in the source.
     pub tensor: usize,
     /// Which matrix of the tensor.
@@ -32,7 +32,7 @@ pub struct Slab {
     pub offset: f32,
 }
 
-impl Slab {
+impl TensorSlice {
     /// Rows that the slab becomes.
     pub fn out_rows(&self) -> usize {
         if self.transposed { self.size.1 } else { self.rows.count() }

@@ -1,6 +1,6 @@
 //! The tensors of a GGUF file that a model becomes, without their types: each with the rows of the source that it is made of.
 
-use super::content::{Content, Slab};
+use super::content::{Content, TensorSlice};
 use super::{GgufPlanError, names, rope};
 use crate::family::Family;
 use crate::ftype::Category;
@@ -11,7 +11,7 @@ use crate::weight::RowMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A draft with the rows of the source that it is made of, if it is.
-pub(crate) fn drafts_of(draft: &Draft) -> Option<(&Draft, &[Slab])> {
+pub(crate) fn drafts_of(draft: &Draft) -> Option<(&Draft, &[TensorSlice])> {
     match &draft.content {
         Content::Slabs(slabs) => Some((draft, slabs)),
         Content::Taken(_) | Content::Values(_) => None,
@@ -107,7 +107,7 @@ impl<'a> Builder<'a> {
         (matrix, matrices): (usize, usize),
         size: (usize, usize),
         rows: RowMap,
-    ) -> Result<Slab, GgufPlanError> {
+    ) -> Result<TensorSlice, GgufPlanError> {
         let elements = self.tensors[tensor].shape.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
         let expected = size.0.checked_mul(size.1).and_then(|one| one.checked_mul(matrices));
         if elements.is_none() || elements != expected || rows.count() == 0 {
@@ -115,7 +115,7 @@ impl<'a> Builder<'a> {
             return Err(self.shape_error(tensor, reason));
         }
         self.taken.insert(tensor);
-        Ok(Slab { tensor, matrix, size, input_major: false, rows, transposed: false, offset: 0.0 })
+        Ok(TensorSlice { tensor, matrix, size, input_major: false, rows, transposed: false, offset: 0.0 })
     }
 
     pub fn shape_error(&self, tensor: usize, reason: impl Into<String>) -> GgufPlanError {
@@ -151,7 +151,7 @@ impl<'a> Builder<'a> {
     }
 
     /// A tensor that is F32 in all files.
-    pub fn add_small(&mut self, name: String, block: Option<usize>, shape: Vec<usize>, slabs: Vec<Slab>) {
+    pub fn add_small(&mut self, name: String, block: Option<usize>, shape: Vec<usize>, slabs: Vec<TensorSlice>) {
         let content = Content::Slabs(slabs);
         let category = Category::Other;
         self.drafts.push(Draft { name, shape, content, block, category, modules: Vec::new(), fixed: true });

@@ -1,6 +1,6 @@
 //! What keeps a GGUF file from being planned: whatever can be refused before a weight is read.
 
-use crate::ftype::Mix;
+use crate::ftype::Ftype;
 use crate::gguf_model::tokenizer::TokenizerProblem;
 use crate::import_error::ImportError;
 use crate::model_config::ConfigError;
@@ -82,7 +82,7 @@ pub enum GgufPlanError {
     #[error("‹scheme› {mix}: no weight can be quantized, their rows are no whole blocks")]
     NothingFits {
         /// The mix.
-        mix: Mix,
+        mix: Ftype,
     },
     /// There are no codes to take over (*invalid*).
     #[error("no weight of the source is quantized")]

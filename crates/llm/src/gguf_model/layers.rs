@@ -2,7 +2,7 @@
 //! that hold two projections taken apart where loaders want them apart.
 
 use super::drafts::{Builder, Draft, Grouped};
-use super::{Content, GgufPlanError, Slab};
+use super::{Content, GgufPlanError, TensorSlice};
 use crate::family::{NormSite, Orientation, Part, Role, RowOrder};
 use crate::ftype::Category;
 use crate::gguf_model::names;
@@ -33,7 +33,7 @@ impl Builder<'_> {
         for (role, rows) in self.projections(linear)? {
             let size = (linear.out_features, linear.in_features);
             let slab = self.slab(linear.weight, (0, 1), size, rows)?;
-            let slab = Slab { input_major: linear.orientation == Orientation::InOut, ..slab };
+            let slab = TensorSlice { input_major: linear.orientation == Orientation::InOut, ..slab };
             let stem = names::of_role(role, linear.part).ok_or_else(|| self.no_place(linear.weight))?;
             // The gate on the shared expert is one row, and a vector in the file.
             let shape = if role == Role::SharedGate { vec![size.1] } else { vec![rows.count(), size.1] };
@@ -93,7 +93,7 @@ impl Builder<'_> {
             let mut slabs = Vec::with_capacity(heads);
             for head in 0..heads {
                 let rows = RowMap::Run { first: head * (nope + value) + start, count };
-                slabs.push(Slab { transposed, ..self.slab(linear.weight, (0, 1), size, rows)? });
+                slabs.push(TensorSlice { transposed, ..self.slab(linear.weight, (0, 1), size, rows)? });
             }
             let shape = if transposed { vec![heads, rank, count] } else { vec![heads, count, rank] };
             self.drafts.push(Draft {
@@ -137,7 +137,7 @@ impl Builder<'_> {
     }
 
     /// The biases of all experts of a block.
-    fn add_expert_biases(&mut self, block: Option<usize>, role: Role, shape: Vec<usize>, slabs: Vec<Slab>) {
+    fn add_expert_biases(&mut self, block: Option<usize>, role: Role, shape: Vec<usize>, slabs: Vec<TensorSlice>) {
         let stem = names::of_role(role, Part::Experts).unwrap_or_default();
         self.add_small(names::in_block(block, &format!("{stem}.bias")), block, shape, slabs);
     }
@@ -148,7 +148,7 @@ impl Builder<'_> {
         role: Role,
         modules: Vec<String>,
         (experts, rows, columns): (usize, usize, usize),
-        slabs: Vec<Slab>,
+        slabs: Vec<TensorSlice>,
     ) {
         let stem = names::of_role(role, Part::Experts).unwrap_or_default();
         self.drafts.push(Draft {
@@ -178,7 +178,7 @@ impl Builder<'_> {
             let mut slabs = Vec::with_capacity(count);
             for expert in 0..count {
                 let slab = self.slab(weight, (expert, count), size, rows)?;
-                slabs.push(Slab { input_major: fused.orientation == Orientation::InOut, ..slab });
+                slabs.push(TensorSlice { input_major: fused.orientation == Orientation::InOut, ..slab });
             }
             self.push_experts(block, role, vec![fused.module.clone()], (count, rows.count(), size.1), slabs);
             if let Some(bias) = fused.bias {
@@ -228,7 +228,7 @@ impl Builder<'_> {
         let length: usize = shape.iter().product();
         let mut slabs = Vec::with_capacity(tensors.len());
         for tensor in tensors {
-            slabs.push(Slab { offset, ..self.slab(*tensor, (0, 1), (length, 1), RowMap::all(length))? });
+            slabs.push(TensorSlice { offset, ..self.slab(*tensor, (0, 1), (length, 1), RowMap::all(length))? });
         }
         let shape = if tensors.len() > 1 { vec![tensors.len(), length] } else { shape };
         self.add_small(name, block, shape, slabs);

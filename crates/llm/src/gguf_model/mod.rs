@@ -15,6 +15,6 @@ pub(crate) mod rope;
 pub(crate) mod tokenizer;
 pub(crate) mod values;
 
-pub use content::{Content, Slab};
+pub use content::{Content, TensorSlice};
 pub(crate) use drafts::{Builder, Draft, drafts, drafts_of};
 pub use error::GgufPlanError;

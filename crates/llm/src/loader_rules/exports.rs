@@ -1,7 +1,7 @@
 //! What loads an export of which scheme, as plans tell it. The rules are those by which finished checkpoints are judged:
 //! see [`crate::verify`].
 
-use super::{Extent, LayerFacts, ModelFacts, loaders as known_loaders, refusal, size_refusal};
+use super::{LayerFacts, ModelFacts, ShardShape, loaders as known_loaders, refusal, size_refusal};
 use crate::export::Export;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme};
 
@@ -44,14 +44,14 @@ impl Export {
 pub(crate) fn loaders(
     export: Export,
     model: ModelTraits,
-    layers: impl Iterator<Item = (LayerScheme, Extent)>,
+    layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<&'static str> {
     let Some(method) = export.method() else { return vec![OF_FLOATS] };
     let facts = ModelFacts::of_traits(model);
-    let layers: Vec<(LayerFacts, Extent)> =
+    let layers: Vec<(LayerFacts, ShardShape)> =
         layers.map(|(scheme, extent)| (LayerFacts::of_scheme(scheme).stored_in(export), extent)).collect();
     let rows = known_loaders().iter().filter_map(|loader| loader.of_method(method)).filter(|_| model.family.is_some());
-    let takes = |layout, (layer, extent): &(LayerFacts, Extent)| {
+    let takes = |layout, (layer, extent): &(LayerFacts, ShardShape)| {
         refusal(layout, layer, &facts).is_none() && size_refusal(layout, layer, *extent).is_none()
     };
     let taken = rows.filter(|(_, layout)| layers.iter().all(|layer| takes(layout, layer)));
@@ -75,7 +75,7 @@ mod tests {
     const EXPERTS: ModelTraits = ModelTraits { experts: true, ..DENSE };
 
     /// A layer of sizes that fit.
-    const WHOLE: Extent = Extent { rows: 256, columns: 256, is_fused: true, is_cut: false };
+    const WHOLE: ShardShape = ShardShape { rows: 256, columns: 256, is_fused: true, is_cut: false };
 
     fn found(export: Export, text: &str, model: ModelTraits) -> Vec<&'static str> {
         loaders(export, model, [(text.parse().unwrap(), WHOLE)].into_iter())
@@ -83,14 +83,14 @@ mod tests {
 
     #[test]
     fn sizes_count_as_they_do_for_finished_checkpoints() {
-        let fp8 = |extent: Extent| {
+        let fp8 = |extent: ShardShape| {
             let scheme = "e4m3:b128x128+e4m3:g128!dynamic".parse().unwrap();
             loaders(Export::CompressedTensors, DENSE, [(scheme, extent)].into_iter())
         };
         assert_eq!(fp8(WHOLE), ["transformers with compressed-tensors", "vLLM", "SGLang"]);
-        assert_eq!(fp8(Extent { rows: 32, ..WHOLE }), ["transformers with compressed-tensors"]);
-        assert_eq!(fp8(Extent { rows: 32, is_fused: false, ..WHOLE }), fp8(WHOLE));
-        assert!(fp8(Extent { columns: 200, is_fused: false, ..WHOLE }).is_empty());
+        assert_eq!(fp8(ShardShape { rows: 32, ..WHOLE }), ["transformers with compressed-tensors"]);
+        assert_eq!(fp8(ShardShape { rows: 32, is_fused: false, ..WHOLE }), fp8(WHOLE));
+        assert!(fp8(ShardShape { columns: 200, is_fused: false, ..WHOLE }).is_empty());
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub(crate) fn refusal(layout: &Layout, layer: &LayerFacts, model: &ModelFacts) -
 
 /// What of a layer falls to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Extent {
+pub(crate) struct ShardShape {
     /// Output channels.
     pub rows: usize,
     /// Input channels.
@@ -96,7 +96,7 @@ pub(crate) struct Extent {
 }
 
 /// Why a loader of a layout does not take a whole layer of these sizes.
-pub(crate) fn size_refusal(layout: &Layout, layer: &LayerFacts, extent: Extent) -> Option<String> {
+pub(crate) fn size_refusal(layout: &Layout, layer: &LayerFacts, extent: ShardShape) -> Option<String> {
     let hard = layout.limit.iter().filter(|limit| limit.hard && limit.is_for(layer));
     hard.into_iter().find_map(|limit| Some(format!("{}: {}", outside(limit, layer, extent)?, limit.reason)))
 }
@@ -213,15 +213,15 @@ fn pairs<'c, 'a>(limits: &'c [Limit], case: &'c Case<'a>) -> impl Iterator<Item 
 }
 
 /// The part of a layer that falls to each of so many devices; `None` where it cannot be cut evenly, or is not known.
-fn extent(case: &Case<'_>, layer: &str, ways: usize) -> Option<Extent> {
+fn extent(case: &Case<'_>, layer: &str, ways: usize) -> Option<ShardShape> {
     let layer = case.sharding.layer(layer)?;
     let (rows, columns) = layer.shard(ways)?;
-    Some(Extent { rows, columns, is_fused: layer.is_fused, is_cut: ways > 1 })
+    Some(ShardShape { rows, columns, is_fused: layer.is_fused, is_cut: ways > 1 })
 }
 
 /// The size of a layer or a part of it that does not fit, in words.
-fn outside(limit: &Limit, facts: &LayerFacts, extent: Extent) -> Option<String> {
-    let Extent { rows, columns, is_fused, is_cut } = extent;
+fn outside(limit: &Limit, facts: &LayerFacts, extent: ShardShape) -> Option<String> {
+    let ShardShape { rows, columns, is_fused, is_cut } = extent;
     let block = facts.block.filter(|_| is_cut || is_fused);
     let out_block = block.filter(|_| limit.out_block).map(|(rows, _)| rows);
     let in_block = block.filter(|_| limit.in_block && is_cut).map(|(_, columns)| columns);

@@ -10,7 +10,7 @@ mod rules;
 pub use exports::ModelTraits;
 pub(crate) use exports::loaders as loaders_of;
 pub(crate) use facts::{Attention, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
-pub(crate) use judge::{Case, Extent, file_refusal, judge, refusal, size_refusal};
+pub(crate) use judge::{Case, ShardShape, file_refusal, judge, refusal, size_refusal};
 pub use judge::{Loads, Reason, Verdict};
 pub(crate) use parallel::Sharding;
 pub use rules::{Loader, loaders};

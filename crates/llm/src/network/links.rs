@@ -97,7 +97,7 @@ pub enum Through {
 /// source's output channel `j` is divided by `s_j`, and input column `j` of every consumer multiplied by it. `into`
 /// holds *all* that read the source, routers included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct SmoothingPair {
     /// Where `1/s` goes.
     pub from: Source,
     /// Where `s` goes.
@@ -214,7 +214,7 @@ impl Network {
     /// The links of a block, in the order of the forward pass. Kept layers appear too: a caller that moves a scale
     /// must scale them as well. None for unknown architectures, and for blocks with tensors that are not understood
     /// (adapters, packed weights), which might read the same activations.
-    pub fn links(&self, block: usize) -> Vec<Link> {
+    pub fn links(&self, block: usize) -> Vec<SmoothingPair> {
         let Some(residual) = self.facts.residual.filter(|_| !self.unclear.contains(&block)) else {
             return Vec::new();
         };
@@ -256,11 +256,11 @@ impl Network {
         self.facts.residual == Some(Residual::Parallel) && !has_second()
     }
 
-    fn norm_links(&self, block: usize) -> Vec<Link> {
+    fn norm_links(&self, block: usize) -> Vec<SmoothingPair> {
         let norms = self.norms.iter().enumerate().filter(|(_, norm)| norm.block == Some(block));
         let links = norms.filter_map(|(at, norm)| {
             let into = self.readers(block, norm.site);
-            let link = Link { from: Source::Norm(NormId(at)), into, through: Through::Norm };
+            let link = SmoothingPair { from: Source::Norm(NormId(at)), into, through: Through::Norm };
             (!link.into.is_empty()).then_some(link)
         });
         links.collect()
@@ -281,7 +281,7 @@ impl Network {
     }
 
     /// Values to the output projection, through attention.
-    fn heads_link(&self, block: usize) -> Option<Link> {
+    fn heads_link(&self, block: usize) -> Option<SmoothingPair> {
         let heads = self.facts.heads?;
         let find = |wanted: fn(Role) -> bool| self.linears_of(block).find(|(_, linear)| wanted(linear.role));
         let (linear, values) = find(|role| matches!(role, Role::Value | Role::QueryKeyValue | Role::KeyValueUp))?;
@@ -289,7 +289,7 @@ impl Network {
         let rows = heads.value_rows(values)?;
         let (head_dim, repeat) = (heads.value_dim, heads.repeat()?);
         let widths_agree = heads.query.checked_mul(head_dim) == Some(layer.in_features);
-        widths_agree.then(|| Link {
+        widths_agree.then(|| SmoothingPair {
             from: Source::Linear { linear, rows },
             into: vec![Consumer::Linear(output)],
             through: Through::Heads { head_dim, repeat },
@@ -297,7 +297,7 @@ impl Network {
     }
 
     /// Up to down projections, in the dense network, the shared experts and each expert.
-    fn hidden_links(&self, block: usize) -> Vec<Link> {
+    fn hidden_links(&self, block: usize) -> Vec<SmoothingPair> {
         let place = |linear: &Linear| (linear.part, linear.expert);
         let of_role = |role: Role| self.linears_of(block).filter(move |(_, linear)| linear.role == role);
         let down: HashMap<_, _> = of_role(Role::Down).map(|(id, linear)| (place(linear), id)).collect();
@@ -311,12 +311,12 @@ impl Network {
     }
 
     /// One such link, if `up` has an up projection as wide as the input of `down`.
-    fn hidden_link(&self, up: LinearId, down: LinearId, gated: bool) -> Option<Link> {
+    fn hidden_link(&self, up: LinearId, down: LinearId, gated: bool) -> Option<SmoothingPair> {
         let linear = self.linear(up);
         let rows = up_rows(linear.role, linear.rows, linear.out_features)?;
         let width: usize = rows.iter().map(ExactSizeIterator::len).sum();
         let through = self.through_activation(gated)?;
-        (width == self.linear(down).in_features).then(|| Link {
+        (width == self.linear(down).in_features).then(|| SmoothingPair {
             from: Source::Linear { linear: up, rows },
             into: vec![Consumer::Linear(down)],
             through,
@@ -324,13 +324,13 @@ impl Network {
     }
 
     /// Up to down projection of all experts in one tensor each.
-    fn fused_hidden_link(&self, block: usize) -> Option<Link> {
+    fn fused_hidden_link(&self, block: usize) -> Option<SmoothingPair> {
         let find = |wanted: fn(Role) -> bool| self.experts_of(block).find(|id| wanted(self.experts[id.0].role));
         let up = find(|role| matches!(role, Role::GateUp | Role::Up))?;
         let down = find(|role| role == Role::Down)?;
         let tensor = &self.experts[up.0];
         let gated = tensor.role == Role::GateUp || find(|role| role == Role::Gate).is_some();
-        Some(Link {
+        Some(SmoothingPair {
             from: Source::Experts { experts: up, rows: up_rows(tensor.role, tensor.rows, tensor.out_features)? },
             into: vec![Consumer::Experts(down)],
             through: self.through_activation(gated)?,

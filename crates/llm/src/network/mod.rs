@@ -19,7 +19,7 @@ use crate::family::{Family, NormKind, NormSite, Orientation, Part, Role, RowOrde
 use crate::model_config::ModelConfig;
 
 pub use dropped::DroppedTensor;
-pub use links::{Consumer, Input, Link, Source, Stage, Through};
+pub use links::{Consumer, Input, SmoothingPair, Source, Stage, Through};
 pub(crate) use module_names::{expert_module, in_memory_module, on_disk_module};
 pub(crate) use names::modality_part;
 pub use notice::Notice;

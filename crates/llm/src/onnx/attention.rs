@@ -1,6 +1,6 @@
 //! Attention of one block as nodes: project, normalise, turn, append to the cache, attend, project back.
 
-use super::builder::{Attribute, Extent, Value};
+use super::builder::{Attribute, ShardShape, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
 use super::heads::HeadsOf;
@@ -67,7 +67,12 @@ impl Writer<'_, '_> {
     /// Keys or values with those of the cache before them: `[batch, heads, total, width]`, an output of the graph.
     fn cached(&mut self, block: usize, what: &str, heads: &HeadsOf) -> Value {
         let shape = |length| {
-            [Extent::Named("batch"), Extent::Fixed(heads.count), Extent::Named(length), Extent::Fixed(heads.width)]
+            [
+                ShardShape::Named("batch"),
+                ShardShape::Fixed(heads.count),
+                ShardShape::Named(length),
+                ShardShape::Fixed(heads.width),
+            ]
         };
         let past =
             self.builder.input(&format!("past_key_values.{block}.{what}"), DataType::FLOAT, &shape("past_sequence"));

@@ -20,7 +20,7 @@ pub(super) enum Attribute<'a> {
 
 /// A dimension of an input or output: a number, or a name for what differs from run to run.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Extent {
+pub(super) enum ShardShape {
     Fixed(usize),
     Named(&'static str),
 }
@@ -208,13 +208,13 @@ impl Builder {
     }
 
     /// An input of the graph.
-    pub(super) fn input(&mut self, name: &str, data_type: DataType, shape: &[Extent]) -> Value {
+    pub(super) fn input(&mut self, name: &str, data_type: DataType, shape: &[ShardShape]) -> Value {
         self.graph.input.push(value_info(name, data_type, shape));
         Value(name.to_owned())
     }
 
     /// An output of the graph, of this name.
-    pub(super) fn output(&mut self, name: &str, value: &Value, data_type: DataType, shape: &[Extent]) {
+    pub(super) fn output(&mut self, name: &str, value: &Value, data_type: DataType, shape: &[ShardShape]) {
         self.graph.output.push(value_info(name, data_type, shape));
         self.graph.node.push(NodeProto {
             op_type: Some("Identity".to_owned()),
@@ -252,11 +252,11 @@ fn attribute_of(name: &str, attribute: Attribute<'_>) -> AttributeProto {
     made
 }
 
-fn value_info(name: &str, data_type: DataType, shape: &[Extent]) -> ValueInfoProto {
-    let dimension = |extent: &Extent| {
+fn value_info(name: &str, data_type: DataType, shape: &[ShardShape]) -> ValueInfoProto {
+    let dimension = |extent: &ShardShape| {
         let value = match extent {
-            Extent::Fixed(length) => DimensionValue::DimValue(*length as i64),
-            Extent::Named(name) => DimensionValue::DimParam((*name).to_owned()),
+            ShardShape::Fixed(length) => DimensionValue::DimValue(*length as i64),
+            ShardShape::Named(name) => DimensionValue::DimParam((*name).to_owned()),
         };
         Dimension { value: Some(value), ..Dimension::default() }
     };

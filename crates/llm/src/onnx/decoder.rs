@@ -1,6 +1,6 @@
 //! The decoder as a whole: inputs, embeddings, blocks, logits.
 
-use super::builder::{Builder, Extent, Value};
+use super::builder::{Builder, ShardShape, Value};
 use super::error::OnnxExportError;
 use super::mask::Positions;
 use super::weights::{MICROSOFT, Weight};
@@ -84,8 +84,8 @@ fn write(
 ) -> Result<Exported, OnnxExportError> {
     let mut builder = Builder::default();
     builder.enter("inputs");
-    let rows = [Extent::Named("batch"), Extent::Named("sequence")];
-    let all = [Extent::Named("batch"), Extent::Named("total_sequence")];
+    let rows = [ShardShape::Named("batch"), ShardShape::Named("sequence")];
+    let all = [ShardShape::Named("batch"), ShardShape::Named("total_sequence")];
     let tokens = builder.input("input_ids", DataType::INT64, &rows);
     let attention_mask = builder.input("attention_mask", DataType::INT64, &all);
     let places = builder.input("position_ids", DataType::INT64, &rows);
@@ -174,7 +174,8 @@ impl Writer<'_, '_> {
         let logits = self.linear(&blueprint.head, &x)?;
         let logits = self.builder.scaled(&logits, blueprint.logit_scale);
         let logits = self.builder.capped(&logits, blueprint.logit_cap);
-        let shape = [Extent::Named("batch"), Extent::Named("sequence"), Extent::Fixed(decoder.vocabulary())];
+        let shape =
+            [ShardShape::Named("batch"), ShardShape::Named("sequence"), ShardShape::Fixed(decoder.vocabulary())];
         self.builder.output("logits", &logits, DataType::FLOAT, &shape);
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::PlannedBlock;
 use super::build::Builder;
 use super::error::{AlgorithmProblem, PlanError};
 use crate::forward::Decoder;
-use crate::network::{Consumer, Link};
+use crate::network::{Consumer, SmoothingPair};
 use crate::recipe::Algorithms;
 use kvant_container::Checkpoint;
 use kvant_quant::scheme::TensorScheme;
@@ -54,7 +54,7 @@ impl Builder<'_> {
                 weight.is_some_and(|weight| positions.contains(&self.tensors[weight].position))
             }
         };
-        let serves = |link: &Link| link.into.iter().any(is_planned);
+        let serves = |link: &SmoothingPair| link.into.iter().any(is_planned);
         let none = !blocks.iter().flat_map(|block| &block.links).any(serves);
         none.then(|| AlgorithmProblem::NoLinks { transform: transform.name() })
     }

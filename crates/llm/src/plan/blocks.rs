@@ -3,9 +3,9 @@
 
 use super::build::Builder;
 use crate::family::Residual;
-use crate::forward::Depth;
+use crate::forward::StopAt;
 use crate::network::expert_module;
-use crate::network::{Consumer, Input, Link, Source, Stage};
+use crate::network::{Consumer, Input, SmoothingPair, Source, Stage};
 use std::collections::{BTreeMap, HashMap};
 
 /// A decoder block.
@@ -16,7 +16,7 @@ pub struct PlannedBlock {
     /// The layers that are quantized, in the order of the forward pass.
     pub stages: Vec<PlannedStage>,
     /// The pairs through which scales may be moved, kept layers among their consumers included.
-    pub links: Vec<Link>,
+    pub links: Vec<SmoothingPair>,
     /// What running it takes.
     pub work: BlockWork,
 }
@@ -37,7 +37,7 @@ pub struct BlockWork {
     /// Features of all heads' outputs.
     pub heads: usize,
     /// Multiplications by the weights of layers, by the depth of what they read.
-    pub multiplications: BTreeMap<Depth, u64>,
+    pub multiplications: BTreeMap<StopAt, u64>,
     /// Multiplications of one trial of scales on every link whose scales are judged by attention, for each token.
     pub trial_of_attention: u64,
     /// The same of all other links.
@@ -45,15 +45,15 @@ pub struct BlockWork {
     /// Experts that a token is sent to, and how many there are; one of one where there are none.
     pub routed: (usize, usize),
     /// The depths from which a run can go on that another has ended at.
-    pub resumes: Vec<Depth>,
+    pub resumes: Vec<StopAt>,
 }
 
 impl BlockWork {
     /// Multiplications for each token of a run that ends before the layers that read what is known at `until`, or of a whole
     /// run; those of attention are for sequences of `length` tokens, half of which a token sees.
-    pub fn of_run(&self, until: Option<Depth>, length: u64) -> u64 {
+    pub fn of_run(&self, until: Option<StopAt>, length: u64) -> u64 {
         let layers = self.multiplications.iter().filter(|(depth, _)| until.is_none_or(|until| **depth < until));
-        let attends = until.is_none_or(|until| until >= Depth::Heads);
+        let attends = until.is_none_or(|until| until >= StopAt::Heads);
         layers.map(|(_, count)| count).sum::<u64>() + if attends { self.heads as u64 * length } else { 0 }
     }
 }
@@ -64,7 +64,7 @@ pub struct PlannedStage {
     /// What they read.
     pub input: Input,
     /// Where in the block that is known.
-    pub depth: Depth,
+    pub depth: StopAt,
     /// Indices into the plan's layers.
     pub layers: Vec<usize>,
 }
@@ -123,13 +123,13 @@ impl Builder<'_> {
         work
     }
 
-    fn resumes(&self, stages: &[Stage]) -> Vec<Depth> {
+    fn resumes(&self, stages: &[Stage]) -> Vec<StopAt> {
         let residual = self.network.family().map(|family| family.math.residual.resolve(&self.config));
         let mixture = stages.iter().any(|stage| matches!(stage.input, Input::Routed(_)));
         match (residual, mixture) {
             (Some(Residual::Parallel), _) => vec![],
-            (_, true) => vec![Depth::Heads, Depth::FeedForward],
-            (_, false) => vec![Depth::Heads, Depth::FeedForward, Depth::Hidden],
+            (_, true) => vec![StopAt::Heads, StopAt::FeedForward],
+            (_, false) => vec![StopAt::Heads, StopAt::FeedForward, StopAt::Hidden],
         }
     }
 
@@ -166,7 +166,7 @@ impl Builder<'_> {
 
     /// Multiplications of a trial of scales: of all that is behind a norm up to the end of its branch, or of the layers
     /// themselves, each expert on rows of its own; and whether that is attention.
-    fn trial(&self, link: &Link, work: &BlockWork) -> (bool, u64) {
+    fn trial(&self, link: &SmoothingPair, work: &BlockWork) -> (bool, u64) {
         let Source::Norm(_) = link.from else {
             return (false, link.into.iter().map(|consumer| self.weights(*consumer)).sum());
         };
@@ -174,8 +174,8 @@ impl Builder<'_> {
             Consumer::Linear(id) => self.network.input(*id),
             Consumer::Experts(_) => Some(Input::Routed(None)),
         });
-        let feeds_forward = first.map(depth) == Some(Depth::FeedForward);
-        let branch = work.multiplications.iter().filter(|(depth, _)| (**depth >= Depth::FeedForward) == feeds_forward);
+        let feeds_forward = first.map(depth) == Some(StopAt::FeedForward);
+        let branch = work.multiplications.iter().filter(|(depth, _)| (**depth >= StopAt::FeedForward) == feeds_forward);
         (!feeds_forward, branch.map(|(_, count)| count).sum())
     }
 
@@ -189,13 +189,13 @@ impl Builder<'_> {
 }
 
 /// Where in a block an activation is known.
-fn depth(input: Input) -> Depth {
+fn depth(input: Input) -> StopAt {
     match input {
-        Input::Attention => Depth::AttentionInput,
-        Input::QueryLatent => Depth::QueryLatent,
-        Input::KeyValueLatent => Depth::KeyValueLatent,
-        Input::Heads => Depth::Heads,
-        Input::FeedForward | Input::Routed(_) => Depth::FeedForward,
-        Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_) => Depth::Hidden,
+        Input::Attention => StopAt::AttentionInput,
+        Input::QueryLatent => StopAt::QueryLatent,
+        Input::KeyValueLatent => StopAt::KeyValueLatent,
+        Input::Heads => StopAt::Heads,
+        Input::FeedForward | Input::Routed(_) => StopAt::FeedForward,
+        Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_) => StopAt::Hidden,
     }
 }

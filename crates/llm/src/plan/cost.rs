@@ -3,7 +3,7 @@
 
 use super::{Plan, PlannedBlock, PlannedStage};
 use crate::float_file;
-use crate::forward::{Depth, LONG, WIDE};
+use crate::forward::{LONG, StopAt, WIDE};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{Needs, Rounding};
@@ -106,7 +106,7 @@ struct Estimate<'a> {
 }
 
 /// Layers that share a Hessian: their inputs, the outputs of all, and the share of the tokens that they see.
-struct Readers {
+struct SharedInputGroup {
     features: f64,
     outputs: f64,
     share: f64,
@@ -127,7 +127,7 @@ impl Estimate<'_> {
         self.size.sequences.saturating_add(self.size.held_out).saturating_mul(self.size.length)
     }
 
-    fn run(&self, block: &PlannedBlock, until: Option<Depth>) -> f64 {
+    fn run(&self, block: &PlannedBlock, until: Option<StopAt>) -> f64 {
         2.0 * self.all_tokens() as f64 * block.work.of_run(until, self.size.length) as f64
     }
 
@@ -137,7 +137,7 @@ impl Estimate<'_> {
         let looks = self.plan.recipe.algorithms().transforms.len() as f64 * self.run(block, None);
         let depths: BTreeSet<_> = block.stages.iter().map(|stage| stage.depth).collect();
         let (mut runs, mut reached) = (0.0, None);
-        let known = |reached: Option<Depth>| reached.map_or(0.0, |depth| self.run(block, Some(depth)));
+        let known = |reached: Option<StopAt>| reached.map_or(0.0, |depth| self.run(block, Some(depth)));
         for depth in depths.into_iter().filter(|_| self.needs != Needs::Nothing) {
             runs += self.run(block, Some(depth)) - known(reached);
             reached = if block.work.resumes.contains(&depth) { Some(depth) } else { reached };
@@ -169,7 +169,7 @@ impl Estimate<'_> {
 
     /// The lower half of `X^T X`, and all of the drift.
     fn hessians(&self, block: &PlannedBlock) -> f64 {
-        let of_token = |readers: &Readers| {
+        let of_token = |readers: &SharedInputGroup| {
             let square = readers.features * readers.features;
             readers.share * if self.lanes() == 2 { 3.0 * square } else { square }
         };
@@ -182,7 +182,7 @@ impl Estimate<'_> {
     /// A Cholesky factor for each Hessian; for each row the errors of earlier columns, once for codes and once for the loss.
     fn rounding(&self, block: &PlannedBlock) -> f64 {
         let drift = self.lanes() == 2;
-        let of_readers = |readers: &Readers| {
+        let of_readers = |readers: &SharedInputGroup| {
             let square = readers.features * readers.features;
             let factor = square * readers.features * if drift { 4.0 / 3.0 } else { 1.0 / 3.0 };
             factor + readers.outputs * square * if drift { 3.0 } else { 2.0 }
@@ -190,18 +190,18 @@ impl Estimate<'_> {
         if self.needs == Needs::Nothing { 0.0 } else { self.readers(block).iter().map(of_readers).sum() }
     }
 
-    fn readers(&self, block: &PlannedBlock) -> Vec<Readers> {
+    fn readers(&self, block: &PlannedBlock) -> Vec<SharedInputGroup> {
         let (routed, experts) = block.work.routed;
         let share = |stage: &PlannedStage| if stage.is_routed() { routed as f64 / experts.max(1) as f64 } else { 1.0 };
         let of_stage = |stage: &PlannedStage| {
             let layers = stage.layers.iter().map(|index| &self.plan.layers[*index]);
-            let mut readers: Vec<(Option<usize>, Readers)> = Vec::new();
+            let mut readers: Vec<(Option<usize>, SharedInputGroup)> = Vec::new();
             for layer in layers {
                 let outputs = layer.rows as f64;
                 match readers.iter_mut().find(|(expert, _)| *expert == layer.source.expert) {
                     Some((_, readers)) => readers.outputs += outputs,
                     None => {
-                        let new = Readers { features: layer.columns as f64, outputs, share: share(stage) };
+                        let new = SharedInputGroup { features: layer.columns as f64, outputs, share: share(stage) };
                         readers.push((layer.source.expert, new));
                     }
                 }
@@ -229,7 +229,7 @@ impl Estimate<'_> {
         let drift = self.lanes() == 2;
         let readers = self.readers(block);
         let held_out = (self.size.held_out.saturating_mul(self.size.length)).min(2 * HELD_OUT_ROWS);
-        let bytes = |readers: &Readers| {
+        let bytes = |readers: &SharedInputGroup| {
             Hessian::bytes(readers.features as usize, drift) + held_out * readers.features as u64 * FLOAT
         };
         let bytes: Vec<u64> = readers.iter().map(bytes).collect();

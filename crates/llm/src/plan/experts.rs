@@ -4,7 +4,7 @@ use super::build::{Builder, stored_type, values_type};
 use super::error::PlanError;
 use super::sites::Origin;
 use super::source::SourceTensor;
-use super::{KeptTensor, LayerOutput, PlannedLayer, Reuse, SourceStorage, SourceWeight, Treatment};
+use super::{KeptTensor, LayerOutput, PlannedLayer, Reuse, SourceStorage, SourceWeight, TensorAction};
 use crate::export::{Export, Fused};
 use crate::family::{Orientation, Role};
 use crate::network::{ExpertsStorage, FusedExperts, expert_module};
@@ -130,7 +130,7 @@ impl Builder<'_> {
         for expert in 0..experts.experts {
             let module = self.output_name(&expert_module(&experts.module, expert));
             let tensor = self.declare(format!("{module}.bias"), view.dtype(), vec![experts.out_features]);
-            let treatment = Treatment::Copy(expert * length..(expert + 1) * length);
+            let treatment = TensorAction::Copy(expert * length..(expert + 1) * length);
             self.kept.push(KeptTensor {
                 source: view.stored_name(),
                 position: view.position,

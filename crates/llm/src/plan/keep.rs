@@ -2,7 +2,7 @@
 
 use super::build::Builder;
 use super::error::PlanError;
-use super::{DroppedTensor, KeptTensor, Treatment, names};
+use super::{DroppedTensor, KeptTensor, TensorAction, names};
 use crate::family::Orientation;
 use crate::network::{Linear, Place};
 use kvant_container::Dtype;
@@ -32,7 +32,7 @@ impl Builder<'_> {
             source,
             position,
             tensor,
-            treatment: Treatment::Widen { dtype, shape, scales },
+            treatment: TensorAction::Widen { dtype, shape, scales },
             reason,
         });
         Ok(())
@@ -43,8 +43,8 @@ impl Builder<'_> {
         let name = names::of_tensor(view.name(), |module| self.output_name(module));
         let tensor = self.declare(name, view.dtype(), view.shape().to_vec());
         let treatment = match view.packed() {
-            None => Treatment::Copy(0..view.byte_len() as usize),
-            Some(_) => Treatment::Dequantize { input_major: self.is_input_major(position), bytes: view.byte_len() },
+            None => TensorAction::Copy(0..view.byte_len() as usize),
+            Some(_) => TensorAction::Dequantize { input_major: self.is_input_major(position), bytes: view.byte_len() },
         };
         self.take(position);
         self.kept.push(KeptTensor { source: view.stored_name(), position: view.position, tensor, treatment, reason });

@@ -30,12 +30,12 @@ pub(crate) use cost::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 pub use error::{AlgorithmProblem, PlanError};
 pub(crate) use fingerprint::{source_bytes, source_text};
 pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage, SourceWeight};
-pub use tensor::{KeptTensor, Treatment};
+pub use tensor::{KeptTensor, TensorAction};
 
 use crate::activation_point::Parameters;
 use crate::export::{Export, ParameterPart};
 pub use crate::loader_rules::ModelTraits;
-use crate::loader_rules::{Extent, loaders_of};
+use crate::loader_rules::{ShardShape, loaders_of};
 use crate::recipe::Recipe;
 use kvant_container::Layout;
 use kvant_quant::scheme::LayerScheme;
@@ -181,7 +181,7 @@ impl Plan {
     /// Whether weights are read that are quantized in the source.
     pub fn reads_codes(&self) -> bool {
         let packed = |layer: &PlannedLayer| matches!(layer.source.storage, SourceStorage::Packed { .. });
-        let widened = |kept: &KeptTensor| matches!(kept.treatment, Treatment::Dequantize { .. });
+        let widened = |kept: &KeptTensor| matches!(kept.treatment, TensorAction::Dequantize { .. });
         self.layers.iter().any(packed) || self.kept.iter().any(widened)
     }
 
@@ -200,9 +200,9 @@ impl Plan {
     pub fn loaders(&self) -> Vec<&'static str> {
         let extent = |layer: &PlannedLayer| {
             let PlannedLayer { rows, columns, is_fused, .. } = *layer;
-            Extent { rows, columns, is_fused, is_cut: false }
+            ShardShape { rows, columns, is_fused, is_cut: false }
         };
-        let distinct: HashSet<(LayerScheme, Extent)> =
+        let distinct: HashSet<(LayerScheme, ShardShape)> =
             self.layers.iter().map(|layer| (layer.scheme, extent(layer))).collect();
         loaders_of(self.export, self.traits, distinct.iter().copied())
     }

@@ -13,14 +13,14 @@ pub struct KeptTensor {
     /// The index among the declarations.
     pub tensor: usize,
     /// How it is carried over.
-    pub treatment: Treatment,
+    pub treatment: TensorAction,
     /// Why it is not quantized.
     pub reason: &'static str,
 }
 
 /// How a tensor is carried over.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Treatment {
+pub enum TensorAction {
     /// These bytes of the source's tensor, as they are.
     Copy(std::ops::Range<usize>),
     /// An fp8 weight of a layer that is kept, as bfloat16: its scales mean nothing to a loader of the output.

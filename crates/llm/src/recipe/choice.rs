@@ -2,7 +2,7 @@
 //! which layers: see [`Rule`](super::Rule).
 
 use super::Algorithm;
-use crate::ftype::Mix;
+use crate::ftype::Ftype;
 use crate::recipe_error::{RecipeError, quoted};
 use kvant_numeric::format::FORMATS;
 use kvant_quant::scheme::{Dialect, LayerScheme, PRESETS, Preset, SchemeError};
@@ -121,7 +121,7 @@ fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
     if text.contains([':', '+', '/']) {
         return RecipeError::invalid(place, error.to_string(), error.hint());
     }
-    if text.parse::<Mix>().is_ok() {
+    if text.parse::<Ftype>().is_ok() {
         let hint = "leave the other formats out, or use a scheme of theirs, e.g. int4_wo_128 (`kvant list schemes`)";
         return RecipeError::invalid(place, format!("{} is a scheme of GGUF files alone", quoted(text)), hint);
     }

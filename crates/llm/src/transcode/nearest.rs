@@ -6,7 +6,7 @@ use crate::export::Export;
 use kvant_quant::scheme::{FloatScale, FloatScheme, IntScheme, LayerScheme, ScaleType, TensorScheme};
 
 /// What is tried after the stored scheme itself: usual schemes of all layouts.
-const USUAL: &[&str] = &[
+const DEFAULTS: &[&str] = &[
     "int8:g128",
     "int8:g32",
     "int8:channel",
@@ -31,7 +31,7 @@ pub(crate) fn nearest(export: Export, stored: LayerScheme, holds: impl Fn(LayerS
     let own = forms(in_model_type(stored.weight)).into_iter().map(with);
     let bits = |scheme: &TensorScheme| i64::from(scheme.format().bits());
     let wanted = bits(&stored.weight);
-    let mut usual: Vec<TensorScheme> = USUAL.iter().filter_map(|text| text.parse().ok()).collect();
+    let mut usual: Vec<TensorScheme> = DEFAULTS.iter().filter_map(|text| text.parse().ok()).collect();
     let is_other = |scheme: &TensorScheme| stored.input.is_some() && scheme.format() != stored.weight.format();
     usual.sort_by_key(|scheme| ((bits(scheme) - wanted).abs(), bits(scheme) < wanted, is_other(scheme)));
     own.chain(usual.into_iter().map(with)).find(|scheme| holds(*scheme))

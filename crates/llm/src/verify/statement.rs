@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 /// A `quantization_config`, or what stands for it.
 #[derive(Debug)]
-pub(crate) struct Statement {
+pub(crate) struct QuantConfig {
     /// `quant_method`.
     pub method: String,
     pub config: Value,
@@ -60,9 +60,9 @@ const LISTS: &[(&str, &[&str], bool)] = &[
     ("modelopt", &["ignore", "exclude_modules"], false),
 ];
 
-impl Statement {
+impl QuantConfig {
     /// That of a checkpoint; `None` where nothing is said.
-    pub fn find(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Statement> {
+    pub fn find(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<QuantConfig> {
         let (method, config) = stated(checkpoint, config)?;
         // ModelOpt's own file has the fields one level down.
         let config = config.get("quantization").cloned().unwrap_or(config);
@@ -78,7 +78,7 @@ impl Statement {
             _ => None,
         };
         let (listed, symmetries) = (listed(&method, &config), symmetries(&config));
-        Some(Statement { method, config, listed, rule: rule.unwrap_or(Rule::Others), symmetries })
+        Some(QuantConfig { method, config, listed, rule: rule.unwrap_or(Rule::Others), symmetries })
     }
 
     /// Whether it says that the weight of a linear layer is quantized.

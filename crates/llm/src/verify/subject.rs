@@ -1,6 +1,6 @@
 //! What is checked, gathered once: a checkpoint, its configuration, the model that it is, and what it holds of it.
 
-use super::statement::Statement;
+use super::statement::QuantConfig;
 use crate::export::ScaleEncoding;
 use crate::family::ExpertStorage;
 use crate::import::survey::{StoredWeight, Survey, survey};
@@ -24,7 +24,7 @@ pub(crate) struct Subject<'a> {
     pub config: ModelConfig,
     pub network: Network,
     pub survey: Survey<'a>,
-    pub statement: Option<Statement>,
+    pub statement: Option<QuantConfig>,
     pub sharding: Sharding,
     /// Where the weights of the survey stand, by module.
     weights: HashMap<String, usize>,
@@ -47,7 +47,7 @@ impl<'a> Subject<'a> {
         let sharding = Sharding::new(&config, &network, &survey.weights);
         let weights = survey.weights.iter().enumerate().map(|(at, weight)| (weight.module.clone(), at)).collect();
         let failed = survey.problems.iter().map(|problem| problem.module.clone()).collect();
-        let statement = Statement::find(checkpoint, json.as_ref());
+        let statement = QuantConfig::find(checkpoint, json.as_ref());
         let config_error = error.or(unread);
         Subject { checkpoint, json, config_error, config, network, survey, statement, sharding, weights, failed }
     }

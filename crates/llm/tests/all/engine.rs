@@ -3,10 +3,8 @@
 
 use crate::common::{encoded, files, llama, llama_config, plan, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability, Geometry, OutputFile};
-use kvant_llm::engine::{
-    self, Acceptance, Begun, Claim, Deliverable, EngineError, Output, OutputError, Progress, Silent,
-};
-use kvant_llm::plan::{Plan, PlanError, Treatment};
+use kvant_llm::engine::{self, Claim, EngineError, Output, OutputError, OutputPlan, Progress, Silent, Start, Verify};
+use kvant_llm::plan::{Plan, PlanError, TensorAction};
 use kvant_llm::recipe::{Recipe, Settings};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -126,9 +124,9 @@ fn a_norm_that_is_no_number_does_not_get_the_output_s_name() {
     norm.3[..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
     write(&source, &llama_config(), &tensors);
     let (checkpoint, plan) = (Checkpoint::open(&source).unwrap(), plan(&source, &scheme("int4:g32")).unwrap());
-    let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
+    let Start::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
     engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap();
-    let error = output.place(&plan, &checkpoint, Durability::Process, Acceptance::Verified).unwrap_err();
+    let error = output.place(&plan, &checkpoint, Durability::Process, Verify::Run).unwrap_err();
     assert!(matches!(error, EngineError::Unfit { .. }) && error.to_string().contains("input_layernorm"), "{error}");
     assert!(!target.exists());
 }
@@ -152,7 +150,7 @@ fn fp8_sources_are_read_with_their_scales() {
     write(&source, &config, &tensors);
     let settings = Settings { exclude: vec!["*o_proj".to_owned()], ..scheme("mx9") };
     let plan = plan(&source, &settings).unwrap();
-    assert!(plan.kept.iter().any(|kept| matches!(kept.treatment, Treatment::Widen { .. })));
+    assert!(plan.kept.iter().any(|kept| matches!(kept.treatment, TensorAction::Widen { .. })));
     assert_eq!(plan.dropped.len(), 4);
     quantize(&source, &target, &settings, 2).unwrap();
 
@@ -268,7 +266,7 @@ impl Progress for StopAfter<'_> {
 fn stop_after(jobs: usize, plan: &Plan, source: &Path, target: &Path) {
     let cancelled = AtomicBool::new(false);
     let checkpoint = Checkpoint::open(source).unwrap();
-    let Begun::Working(output) = Output::begin(plan, source, target, false).unwrap() else { panic!("finished") };
+    let Start::Working(output) = Output::begin(plan, source, target, false).unwrap() else { panic!("finished") };
     let progress = StopAfter { left: AtomicUsize::new(jobs), cancelled: &cancelled };
     let error = engine::run(plan, &checkpoint, &output, 1, &cancelled, &progress).unwrap_err();
     assert!(matches!(error, EngineError::Cancelled));
@@ -329,9 +327,9 @@ fn a_run_killed_after_the_last_rename_counts_as_done() {
     let head = serde_json::json!({"kvant_journal": 1, "plan": plan.fingerprint});
     std::fs::write(&journal, format!("{head}\n{{\"whole\":true}}\n")).unwrap();
     std::fs::create_dir(dir.path().join("target.partial.replaced")).unwrap();
-    let Ok(Begun::Finished(placed)) = Output::begin(&plan, &source, &target, false) else { panic!("not finished") };
+    let Ok(Start::Finished(placed)) = Output::begin(&plan, &source, &target, false) else { panic!("not finished") };
     assert!(journal.exists() && !dir.path().join("target.partial.replaced").exists());
-    placed.acknowledge().unwrap();
+    placed.commit().unwrap();
     assert!(!journal.exists());
     let again = Output::begin(&plan, &source, &target, false).unwrap_err();
     assert!(again.to_string().contains("exists already"), "{again}");
@@ -346,14 +344,14 @@ fn an_output_of_several_is_found_done_until_it_is_acknowledged() {
     check().unwrap();
     let checkpoint = Checkpoint::open(&source).unwrap();
     for place in [&target, &other] {
-        let Ok(Begun::Working(output)) = Output::begin(&plan, &source, place, false) else { panic!("finished") };
+        let Ok(Start::Working(output)) = Output::begin(&plan, &source, place, false) else { panic!("finished") };
         engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
-        output.place(&plan, &checkpoint, Durability::Process, Acceptance::Verified).unwrap();
+        output.place(&plan, &checkpoint, Durability::Process, Verify::Run).unwrap();
         check().unwrap();
     }
     for place in [&other, &target] {
-        let Ok(Begun::Finished(placed)) = Output::begin(&plan, &source, place, false) else { panic!("not finished") };
-        placed.acknowledge().unwrap();
+        let Ok(Start::Finished(placed)) = Output::begin(&plan, &source, place, false) else { panic!("not finished") };
+        placed.commit().unwrap();
         assert!(check().unwrap_err().to_string().contains("exists already"));
     }
     std::fs::remove_dir_all(&target).unwrap();
@@ -368,19 +366,19 @@ fn a_finished_output_that_a_gate_rejects_is_unfinished_again() {
     let begin = || Output::begin(&plan, &source, &target, false).unwrap();
     let finish = |output: Output| {
         let done = engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
-        (output.place(&plan, &checkpoint, Durability::Process, Acceptance::Verified).unwrap(), done)
+        (output.place(&plan, &checkpoint, Durability::Process, Verify::Run).unwrap(), done)
     };
-    let Begun::Working(output) = begin() else { panic!("finished") };
+    let Start::Working(output) = begin() else { panic!("finished") };
     drop(finish(*output));
     let made = files(&target);
-    let Begun::Finished(placed) = begin() else { panic!("not finished") };
+    let Start::Finished(placed) = begin() else { panic!("not finished") };
     let rejected = placed.keep_if(&plan.form(), |_| Err(OutputError::NoName(target.clone())));
     assert!(matches!(rejected, Err(OutputError::NoName(_))) && !target.exists());
-    let Begun::Working(output) = begin() else { panic!("finished") };
+    let Start::Working(output) = begin() else { panic!("finished") };
     let (placed, done) = finish(*output);
     assert!(done.resumed == done.jobs && files(&target) == made);
     let accepted: Result<_, OutputError> = placed.keep_if(&plan.form(), |_| Ok(()));
-    accepted.unwrap().acknowledge().unwrap();
+    accepted.unwrap().commit().unwrap();
     assert!(!dir.path().join("target.partial.journal").exists());
 }
 
@@ -419,7 +417,7 @@ fn existing_outputs_and_strangers_are_left_alone() {
 /// A plan of one file of so many bytes.
 struct Large(u64);
 
-impl Deliverable for Large {
+impl OutputPlan for Large {
     fn fingerprint(&self) -> &str {
         "large"
     }
@@ -436,7 +434,7 @@ fn room_is_asked_for_all_outputs_of_a_disk_together() {
     let free = kvant_container::positioned::available_space(dir.path()).unwrap();
     let large = Large(free / 10 * 6);
     let (one, two) = (dir.path().join("one"), dir.path().join("two"));
-    let both: [(&dyn Deliverable, &Path); 2] = [(&large, &one), (&large, &two)];
+    let both: [(&dyn OutputPlan, &Path); 2] = [(&large, &one), (&large, &two)];
     Output::check_room(&both[..1], &[]).unwrap();
     let error = Output::check_room(&both[..1], &[(one.as_path(), free / 2)]).unwrap_err();
     assert!(error.to_string().contains("for activations"), "{error}");
@@ -460,13 +458,13 @@ fn a_run_that_is_killed_when_it_begins_loses_no_work() {
     let plan = plan(&source, &scheme("int4:g32")).unwrap();
     let journal = target.with_file_name("target.partial.journal");
     {
-        let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
+        let Start::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
         engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap();
     }
     let whole = std::fs::read_to_string(&journal).unwrap();
     std::fs::write(&journal, format!("{whole}{{\"job\":")).unwrap();
     for _ in 0..2 {
-        let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
+        let Start::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
         assert!((0..plan.jobs().len()).all(|job| output.is_adopted(job)));
         drop(output);
         let now = std::fs::read_to_string(&journal).unwrap();
@@ -488,19 +486,19 @@ fn an_output_that_does_not_pass_does_not_get_its_name() {
     std::fs::write(source.join("config.json"), config.to_string()).unwrap();
     let checkpoint = Checkpoint::open(&source).unwrap();
     let plan = plan(&source, &scheme("int4:g32")).unwrap();
-    assert!(matches!(plan.foresee(&checkpoint), Err(EngineError::Foreseen { .. })));
+    assert!(matches!(plan.preflight(&checkpoint), Err(EngineError::Foreseen { .. })));
     // Whoever does not ask before finds it in the end; a rerun comes to the same point, and past it where nobody looks.
-    for (run, acceptance) in [Acceptance::Verified, Acceptance::Verified, Acceptance::Unseen].into_iter().enumerate() {
-        let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
+    for (run, acceptance) in [Verify::Run, Verify::Run, Verify::Skip].into_iter().enumerate() {
+        let Start::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
         let done = engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap();
         assert_eq!(done.resumed, if run > 0 { done.jobs } else { 0 });
         let placed = output.place(&plan, &checkpoint, Durability::Process, acceptance);
         match acceptance {
-            Acceptance::Verified => {
+            Verify::Run => {
                 assert!(matches!(placed, Err(EngineError::Unfit { .. })), "{placed:?}");
                 assert!(!target.exists() && target.with_file_name("target.partial").is_dir());
             }
-            Acceptance::Unseen => assert_eq!(placed.unwrap().acknowledge().unwrap(), target),
+            Verify::Skip => assert_eq!(placed.unwrap().commit().unwrap(), target),
         }
     }
 }

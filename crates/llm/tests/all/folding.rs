@@ -5,10 +5,10 @@
 use crate::common::Tensor;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::folding::{FoldingError, Foldings};
-use kvant_llm::forward::{Decoder, Overlay, Runner, Tensors, Variation, cpu::Cpu};
+use kvant_llm::forward::{Decoder, ForwardOptions, Runner, Tensors, WeightOverrides, cpu::Cpu};
 use kvant_llm::import;
 use kvant_llm::model_config::ModelConfig;
-use kvant_llm::network::{FusedExperts, Link, Network};
+use kvant_llm::network::{FusedExperts, Network, SmoothingPair};
 use kvant_llm::weight::{Band, Limits, WeightMatrix};
 use kvant_numeric::simd::Isa;
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ fn logits(dir: &Path) -> Vec<f32> {
 /// The logits of a checkpoint with random scales moved through all its links, as foldings.
 fn logits_of_overlay(dir: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(dir).unwrap();
-    let (decoder, cpu, mut overlay) = (Decoder::open(&checkpoint).unwrap(), Cpu::default(), Overlay::default());
+    let (decoder, cpu, mut overlay) = (Decoder::open(&checkpoint).unwrap(), Cpu::default(), WeightOverrides::default());
     let tensors = decoder.tensors();
     let config = ModelConfig::from_json(&checkpoint.config().unwrap().unwrap()).unwrap();
     let network = Network::recognise(&config, tensors.meta());
@@ -91,7 +91,8 @@ fn logits_of_overlay(dir: &Path) -> Vec<f32> {
         network.links(*block).iter().for_each(|link| drop(scaled(&mut foldings, link, &mut noise)));
         foldings.add_to(&mut overlay);
     }
-    let (runner, v) = (Runner::new(&decoder, &cpu), Variation { overlay: Some(&overlay), ..Variation::default() });
+    let (runner, v) =
+        (Runner::new(&decoder, &cpu), ForwardOptions { overlay: Some(&overlay), ..ForwardOptions::default() });
     let mut x = runner.embed(v, &tokens(), LENGTH).unwrap();
     network.blocks().iter().for_each(|block| assert!(runner.block(v, *block, LENGTH, &mut x).is_continue()));
     let hidden = runner.hidden(v, LENGTH, &x);
@@ -136,7 +137,7 @@ fn fused(foldings: &Foldings<'_, '_>, all: &FusedExperts) -> Vec<f32> {
     (0..all.experts).map(matrix).flat_map(stored).collect()
 }
 
-fn scaled(foldings: &mut Foldings<'_, '_>, link: &Link, noise: &mut Noise) -> Vec<f32> {
+fn scaled(foldings: &mut Foldings<'_, '_>, link: &SmoothingPair, noise: &mut Noise) -> Vec<f32> {
     let scales: Vec<f32> = (0..foldings.width(link)).map(|_| noise.scale()).collect();
     foldings.apply(link, &scales).unwrap_or_else(|error| panic!("{error}"))
 }

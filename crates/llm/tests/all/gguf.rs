@@ -5,14 +5,14 @@ use crate::common::{Tensor, encoded, llama, llama_config, weight, write};
 use kvant_container::gguf::{GgufFile, TensorType, Value};
 use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind};
 use kvant_llm::conversion::{Conversion, Target};
-use kvant_llm::engine::{Begun, Done, EngineError, Output, OutputError, Progress, Silent};
+use kvant_llm::engine::{Done, EngineError, Output, OutputError, Progress, Silent, Start};
 use kvant_llm::export::Export;
 use kvant_llm::forward::Decoder;
 use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::gguf::imatrix::{self, ImatrixError, Importance, InputSums, Keep, Provenance};
 use kvant_llm::gguf::plan::Reason;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{GgufPlan, GgufPlanError, GgufRecipe, Mix, values};
+use kvant_llm::gguf::{Ftype, GgufPlan, GgufPlanError, GgufRecipe, values};
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::Settings;
 use kvant_llm::verify::{Loads, Options, verify};
@@ -67,13 +67,13 @@ fn carry_out(
     progress: &dyn Progress,
 ) -> Result<Done, EngineError> {
     let checkpoint = Checkpoint::open(source).unwrap();
-    let Begun::Working(output) = Output::begin(plan, source, target, false)? else { return Ok(Done::default()) };
+    let Start::Working(output) = Output::begin(plan, source, target, false)? else { return Ok(Done::default()) };
     let done = run(plan, &checkpoint, &output, threads, cancelled, progress)?;
     output.finish(plan, &checkpoint, Durability::Process)?;
     Ok(done)
 }
 
-fn quantize(source: &Path, target: &Path, mix: Mix, threads: usize) -> Result<Done, EngineError> {
+fn quantize(source: &Path, target: &Path, mix: Ftype, threads: usize) -> Result<Done, EngineError> {
     let plan = plan_of(source, GgufRecipe::plain(mix)).unwrap();
     carry_out(source, target, &plan, threads, &AtomicBool::new(false), &Silent)
 }
@@ -93,7 +93,7 @@ fn source_values(source: &Path, tensor: &str) -> Vec<f32> {
 #[test]
 fn floats_are_carried_over_with_rows_in_the_order_of_the_graph() {
     let (_dir, source, target) = small(Dtype::F32);
-    quantize(&source, &target, Mix::F32, 2).unwrap();
+    quantize(&source, &target, Ftype::F32, 2).unwrap();
     for (name, tensor) in [
         ("token_embd.weight", "model.embed_tokens.weight"),
         ("output.weight", "lm_head.weight"),
@@ -122,11 +122,11 @@ fn floats_are_carried_over_with_rows_in_the_order_of_the_graph() {
 #[test]
 fn bytes_do_not_depend_on_threads_and_nothing_is_left_beside() {
     let (dir, source, target) = small(Dtype::BF16);
-    quantize(&source, &target, Mix::Q8_0, 1).unwrap();
+    quantize(&source, &target, Ftype::Q8_0, 1).unwrap();
     let expected = std::fs::read(&target).unwrap();
     for threads in [2, 5] {
         let target = dir.path().join(format!("{threads}.gguf"));
-        quantize(&source, &target, Mix::Q8_0, threads).unwrap();
+        quantize(&source, &target, Ftype::Q8_0, threads).unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), expected);
     }
     let names = std::fs::read_dir(dir.path()).unwrap().count();
@@ -153,8 +153,8 @@ impl Progress for Stop<'_> {
 fn a_run_that_was_stopped_goes_on_to_the_same_bytes() {
     let (dir, source, target) = small(Dtype::BF16);
     let whole = dir.path().join("whole.gguf");
-    quantize(&source, &whole, Mix::Q4_0, 2).unwrap();
-    let plan = plan_of(&source, GgufRecipe::plain(Mix::Q4_0)).unwrap();
+    quantize(&source, &whole, Ftype::Q4_0, 2).unwrap();
+    let plan = plan_of(&source, GgufRecipe::plain(Ftype::Q4_0)).unwrap();
     let cancelled = AtomicBool::new(false);
     let stop = Stop { left: AtomicUsize::new(5), cancelled: &cancelled };
     let stopped = carry_out(&source, &target, &plan, 1, &cancelled, &stop);
@@ -168,14 +168,14 @@ fn a_run_that_was_stopped_goes_on_to_the_same_bytes() {
 #[test]
 fn only_gguf_files_are_replaced() {
     let (_dir, source, target) = small(Dtype::BF16);
-    let plan = plan_of(&source, GgufRecipe::plain(Mix::Q8_0)).unwrap();
+    let plan = plan_of(&source, GgufRecipe::plain(Ftype::Q8_0)).unwrap();
     std::fs::write(&target, "my notes").unwrap();
     for overwrite in [false, true] {
         let refused = Output::check(&plan, &source, &target, overwrite);
         assert!(matches!(refused, Err(OutputError::NotReplaceable { .. })), "{refused:?}");
     }
     std::fs::remove_file(&target).unwrap();
-    quantize(&source, &target, Mix::Q8_0, 1).unwrap();
+    quantize(&source, &target, Ftype::Q8_0, 1).unwrap();
     assert!(matches!(Output::check(&plan, &source, &target, false), Err(OutputError::Exists(_))));
     assert!(Output::check(&plan, &source, &target, true).is_ok());
 }
@@ -195,7 +195,7 @@ fn types_follow_the_mix_the_columns_and_what_is_said() {
         let tensor = plan.tensors.iter().find(|tensor| tensor.name == name).unwrap();
         (tensor.kind, tensor.reason)
     };
-    assert_eq!(kind("blk.0.attn_q.weight"), (TensorType::Q8_0, Reason::Mix));
+    assert_eq!(kind("blk.0.attn_q.weight"), (TensorType::Q8_0, Reason::Ftype));
     assert_eq!(kind("blk.0.attn_v.weight"), (TensorType::F16, Reason::Override));
     assert_eq!(kind("blk.0.ffn_down.weight"), (TensorType::BF16, Reason::Excluded));
     assert_eq!(kind("blk.0.attn_norm.weight"), (TensorType::F32, Reason::Fixed));
@@ -242,7 +242,7 @@ fn experts_are_stacked_however_they_are_stored() {
     for fused in [false, true] {
         let (config, tensors) = mixtral(fused);
         let (_dir, source, target) = made(&config, &tensors);
-        quantize(&source, &target, Mix::F32, 2).unwrap();
+        quantize(&source, &target, Ftype::F32, 2).unwrap();
         let file = GgufFile::open(&target).unwrap();
         assert_eq!(file.tensor("blk.0.ffn_up_exps.weight").unwrap().shape(), [3, 128, 64]);
         assert_eq!(file.tensor("blk.0.ffn_gate_inp.weight").unwrap().kind(), TensorType::F32);
@@ -264,9 +264,9 @@ fn importance_reaches_the_blocks_and_must_fit() {
         let all = [("blk.0.ffn_up.weight".to_owned(), sums)].into();
         Arc::new(Importance::of_sums(&all, Provenance::default()))
     };
-    quantize(&source, &target, Mix::Q4_0, 1).unwrap();
+    quantize(&source, &target, Ftype::Q4_0, 1).unwrap();
     let weighed = dir.path().join("weighed.gguf");
-    let plan = plan_of(&source, GgufRecipe::plain(Mix::Q4_0).with_importance(sums(64))).unwrap();
+    let plan = plan_of(&source, GgufRecipe::plain(Ftype::Q4_0).with_importance(sums(64))).unwrap();
     assert!(plan.notices.iter().any(|notice| notice.contains("tensors is not known")), "{:?}", plan.notices);
     carry_out(&source, &weighed, &plan, 2, &AtomicBool::new(false), &Silent).unwrap();
     let error = |path: &Path| {
@@ -275,7 +275,7 @@ fn importance_reaches_the_blocks_and_must_fit() {
         values.iter().zip(&source).step_by(32).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>()
     };
     assert!(error(&weighed) < error(&target) * 0.5);
-    let misfit = plan_of(&source, GgufRecipe::plain(Mix::Q4_0).with_importance(sums(32)));
+    let misfit = plan_of(&source, GgufRecipe::plain(Ftype::Q4_0).with_importance(sums(32)));
     assert!(matches!(misfit, Err(GgufPlanError::Importance { found: 32, expected: 64, .. })));
 }
 
@@ -283,7 +283,7 @@ fn importance_reaches_the_blocks_and_must_fit() {
 fn what_cannot_be_is_refused_before_the_work() {
     let refused = |config: &Json, tensors: &[Tensor]| {
         let (_dir, source, _) = made(config, tensors);
-        plan_of(&source, GgufRecipe::plain(Mix::Q8_0)).unwrap_err()
+        plan_of(&source, GgufRecipe::plain(Ftype::Q8_0)).unwrap_err()
     };
     let config = with_context(llama_config());
     let change = |key: &str, value: Json| {
@@ -310,10 +310,10 @@ fn what_cannot_be_is_refused_before_the_work() {
 
     let (_dir, source, _) = small(Dtype::BF16);
     std::fs::write(source.join("tokenizer.json"), tokenizer(33).to_string()).unwrap();
-    let error = plan_of(&source, GgufRecipe::plain(Mix::Q8_0)).unwrap_err();
+    let error = plan_of(&source, GgufRecipe::plain(Ftype::Q8_0)).unwrap_err();
     assert!(error.to_string().contains("33 tokens"), "{error}");
     std::fs::remove_file(source.join("tokenizer.json")).unwrap();
-    let error = plan_of(&source, GgufRecipe::plain(Mix::Q8_0)).unwrap_err();
+    let error = plan_of(&source, GgufRecipe::plain(Ftype::Q8_0)).unwrap_err();
     assert!(error.hint().unwrap().contains("copy tokenizer.json"), "{error}");
 }
 
@@ -324,7 +324,7 @@ fn a_weight_that_is_no_number_is_named() {
     values[65] = f32::NAN;
     tensors[5].3 = encoded(Dtype::F32, &values);
     let (_dir, source, target) = made(&with_context(llama_config()), &tensors);
-    let error = quantize(&source, &target, Mix::Q8_0, 1).unwrap_err().to_string();
+    let error = quantize(&source, &target, Ftype::Q8_0, 1).unwrap_err().to_string();
     assert!(error.contains("o_proj.weight") && error.contains("output 1, input 1 is NaN"), "{error}");
     assert!(!target.exists());
 }
@@ -338,7 +338,7 @@ fn failing(path: &Path) -> Vec<&'static str> {
 #[test]
 fn what_is_written_verifies_and_damage_is_found() {
     let (_dir, source, target) = small(Dtype::F32);
-    quantize(&source, &target, Mix::Q8_0, 2).unwrap();
+    quantize(&source, &target, Ftype::Q8_0, 2).unwrap();
     assert_eq!(failing(&target), [""; 0]);
     let whole = std::fs::read(&target).unwrap();
     let file = GgufFile::open(&target).unwrap();
@@ -363,7 +363,7 @@ fn what_is_written_verifies_and_damage_is_found() {
 #[test]
 fn headers_that_llama_cpp_stops_at() {
     let (_dir, source, target) = small(Dtype::F32);
-    quantize(&source, &target, Mix::Q8_0, 2).unwrap();
+    quantize(&source, &target, Ftype::Q8_0, 2).unwrap();
     let whole = std::fs::read(&target).unwrap();
     let damaged = target.with_file_name("damaged.gguf");
     let behind =
@@ -401,7 +401,7 @@ fn fused_layers_of_several_types_are_refused_before_the_work() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("model.gguf");
-    quantize(&source, &target, Mix::Q4_K_M, 2).unwrap();
+    quantize(&source, &target, Ftype::Q4_K_M, 2).unwrap();
     let checkpoint = kvant_llm::gguf::restore::open(&target).unwrap();
     let plan = |requantize| {
         let conversion =
@@ -418,7 +418,7 @@ fn fused_layers_of_several_types_are_refused_before_the_work() {
 fn a_measurement_goes_on_where_it_was_stopped() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
     let checkpoint = Checkpoint::open(&source).unwrap();
-    let plan = GgufPlan::new(&checkpoint, GgufRecipe::plain(Mix::Q4_0), "model.gguf").unwrap();
+    let plan = GgufPlan::new(&checkpoint, GgufRecipe::plain(Ftype::Q4_0), "model.gguf").unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     // Neighbours of other lengths are chunks of their own.
     let sequence = |i: u32| (0..31 + i % 2).map(|t| (i * 97 + t * 31) % 2000).collect();

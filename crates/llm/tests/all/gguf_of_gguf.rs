@@ -5,10 +5,10 @@
 use crate::common::{Tensor, llama_config, weight, write};
 use kvant_container::gguf::{Array, GgufDeclaration, GgufFile, GgufLayout, Metadata, TensorType, Value};
 use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind, Writer};
-use kvant_llm::engine::{Begun, Output, Silent};
+use kvant_llm::engine::{Output, Silent, Start};
 use kvant_llm::gguf::plan::Reason;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, GgufRecipe, MIXES, Mix, measure, restore, values};
+use kvant_llm::gguf::{Accepted, FTYPES, Ftype, GgufPlan, GgufPlanError, GgufRecipe, measure, restore, values};
 use kvant_llm::recipe::Settings;
 use kvant_numeric::ggml::{GgmlType, quantize};
 use kvant_numeric::simd::Isa;
@@ -66,13 +66,13 @@ fn block() -> Vec<Tensor> {
 }
 
 fn carry_out(plan: &GgufPlan, checkpoint: &Checkpoint, source: &Path, target: &Path) {
-    let Begun::Working(output) = Output::begin(plan, source, target, false).unwrap() else { panic!("finished") };
+    let Start::Working(output) = Output::begin(plan, source, target, false).unwrap() else { panic!("finished") };
     run(plan, checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
     output.finish(plan, checkpoint, Durability::Process).unwrap();
 }
 
 /// A file of the model in a mix.
-fn file_of(dir: &TempDir, mix: Mix) -> PathBuf {
+fn file_of(dir: &TempDir, mix: Ftype) -> PathBuf {
     let (source, target) = (dir.path().join("source"), dir.path().join(format!("{mix}.gguf")));
     if target.exists() {
         return target;
@@ -110,7 +110,7 @@ fn read(path: &Path) -> Vec<u8> {
 #[test]
 fn a_file_of_any_mix_converts_to_itself() {
     let dir = tempfile::tempdir().unwrap();
-    for row in MIXES {
+    for row in FTYPES {
         let (source, target) = (file_of(&dir, row.mix), dir.path().join("same.gguf"));
         let checkpoint = restore::open_any(&source).unwrap();
         let plan = GgufPlan::convert(&checkpoint, Accepted::Nothing, "same.gguf").unwrap();
@@ -126,8 +126,17 @@ fn a_file_of_any_mix_converts_to_itself() {
 #[test]
 fn a_file_of_floats_becomes_what_its_model_becomes() {
     let dir = tempfile::tempdir().unwrap();
-    let floats = file_of(&dir, Mix::F32);
-    for mix in [Mix::Q4_K_M, Mix::Q2_K, Mix::Q8_0, Mix::IQ4_XS, Mix::TQ2_0, Mix::MXFP4_MOE, Mix::BF16, Mix::F32] {
+    let floats = file_of(&dir, Ftype::F32);
+    for mix in [
+        Ftype::Q4_K_M,
+        Ftype::Q2_K,
+        Ftype::Q8_0,
+        Ftype::IQ4_XS,
+        Ftype::TQ2_0,
+        Ftype::MXFP4_MOE,
+        Ftype::BF16,
+        Ftype::F32,
+    ] {
         let (target, _) = made(&dir, &floats, &settings(mix.row().name, false));
         assert!(read(&target) == read(&file_of(&dir, mix)), "{mix}");
     }
@@ -142,7 +151,7 @@ fn a_file_of_floats_becomes_what_its_model_becomes() {
 #[test]
 fn codes_are_quantized_again_where_that_is_accepted_and_kept_where_their_type_is_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let source = file_of(&dir, Mix::Q8_0);
+    let source = file_of(&dir, Ftype::Q8_0);
     let checkpoint = restore::open_any(&source).unwrap();
     match plan_of(&checkpoint, &settings("Q4_K_M", false)) {
         Err(error @ GgufPlanError::Twice { from: TensorType::Q8_0, .. }) => {
@@ -182,7 +191,7 @@ fn codes_are_quantized_again_where_that_is_accepted_and_kept_where_their_type_is
 #[test]
 fn metadata_of_the_file_stay_but_for_what_the_mix_changes() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, target) = (file_of(&dir, Mix::F16), dir.path().join("Q4_0.gguf"));
+    let (source, target) = (file_of(&dir, Ftype::F16), dir.path().join("Q4_0.gguf"));
     let checkpoint = restore::open_any(&source).unwrap();
     let plan = plan_of(&checkpoint, &settings("Q4_0", false)).unwrap();
     carry_out(&plan, &checkpoint, &source, &target);

@@ -5,11 +5,11 @@ use crate::common::{Tensor, llama, llama_config, weight, write};
 use kvant_container::gguf::is_gguf;
 use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind};
 use kvant_llm::conversion::{Conversion, Target};
-use kvant_llm::engine::{Begun, Output, Silent};
+use kvant_llm::engine::{Output, Silent, Start};
 use kvant_llm::forward::Decoder;
 use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{GgufPlan, GgufRecipe, Mix, restore};
+use kvant_llm::gguf::{Ftype, GgufPlan, GgufRecipe, restore};
 use kvant_llm::import::{self, Stored};
 use kvant_llm::model_config::ModelConfig;
 use kvant_llm::plan::Plan;
@@ -30,7 +30,7 @@ fn tokenizer(tokens: usize) -> Value {
 }
 
 /// A checkpoint, and the file that is made of it.
-fn made(dir: &Path, config: &Value, tensors: &[Tensor], mix: Mix) -> (PathBuf, PathBuf) {
+fn made(dir: &Path, config: &Value, tensors: &[Tensor], mix: Ftype) -> (PathBuf, PathBuf) {
     let (source, target) = (dir.join("source"), dir.join("model.gguf"));
     write(&source, config, tensors);
     std::fs::write(source.join("tokenizer.json"), tokenizer(30).to_string()).unwrap();
@@ -38,10 +38,10 @@ fn made(dir: &Path, config: &Value, tensors: &[Tensor], mix: Mix) -> (PathBuf, P
     (source, target)
 }
 
-fn write_file(source: &Path, target: &Path, mix: Mix) {
+fn write_file(source: &Path, target: &Path, mix: Ftype) {
     let checkpoint = Checkpoint::open(source).unwrap();
     let plan = GgufPlan::new(&checkpoint, GgufRecipe::plain(mix), "model.gguf").unwrap();
-    let Begun::Working(output) = Output::begin(&plan, source, target, false).unwrap() else { panic!("finished") };
+    let Start::Working(output) = Output::begin(&plan, source, target, false).unwrap() else { panic!("finished") };
     run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
     output.finish(&plan, &checkpoint, Durability::Process).unwrap();
 }
@@ -80,7 +80,7 @@ fn values(checkpoint: &Checkpoint) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
 
 fn assert_restored(config: &Value, tensors: &[Tensor]) -> Checkpoint {
     let dir = tempfile::tempdir().unwrap();
-    let (source, target) = made(dir.path(), config, tensors, Mix::F32);
+    let (source, target) = made(dir.path(), config, tensors, Ftype::F32);
     let restored = restore::open(&target).unwrap();
     let (before, after) = (values(&Checkpoint::open(&source).unwrap()), values(&restored));
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
@@ -204,7 +204,7 @@ fn a_quantized_file_is_run_and_its_tokens_are_those_of_the_model() {
     let dir = tempfile::tempdir().unwrap();
     // Named like anything: files are known by how they begin.
     let file = dir.path().join("model");
-    write_file(&model, &file, Mix::Q8_0);
+    write_file(&model, &file, Ftype::Q8_0);
     assert!(is_gguf(&file) && !is_gguf(&model));
     let text = "The iterator yields every element of the slice,\n  in order: 1234 'it''s'.";
     let tokens = ModelTokenizer::open(&file).unwrap().encode(text).unwrap();
@@ -223,7 +223,7 @@ fn a_quantized_file_is_run_and_its_tokens_are_those_of_the_model() {
 #[test]
 fn what_is_not_read_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, file) = made(dir.path(), &config(json!({})), &llama(Dtype::F32), Mix::F32);
+    let (_, file) = made(dir.path(), &config(json!({})), &llama(Dtype::F32), Ftype::F32);
     let bytes = std::fs::read(&file).unwrap();
     let changed = |from: &str, to: &str| {
         assert_eq!(from.len(), to.len());
@@ -245,7 +245,7 @@ fn what_is_not_read_is_refused_by_name() {
 #[test]
 fn a_tokenizer_that_is_not_understood_is_left_out_with_a_word() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, file) = made(dir.path(), &config(json!({})), &llama(Dtype::F32), Mix::F32);
+    let (_, file) = made(dir.path(), &config(json!({})), &llama(Dtype::F32), Ftype::F32);
     let convert = || {
         let conversion = Conversion { target: Target::Float(None), requantize: false, max_shard_size: 1 << 30 };
         let restored = restore::open(&file).unwrap();

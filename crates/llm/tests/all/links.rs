@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
 
 use crate::support::Checkpoint;
-use kvant_llm::network::{Consumer, Input, LinearId, Link, Network, Source, Through};
+use kvant_llm::network::{Consumer, Input, LinearId, Network, SmoothingPair, Source, Through};
 use serde_json::json;
 
 /// The path inside block `block`.
@@ -13,7 +13,7 @@ fn inside(module: &str, block: usize) -> &str {
     &module[at + 3..]
 }
 
-fn source_name<'n>(network: &'n Network, link: &Link) -> &'n str {
+fn source_name<'n>(network: &'n Network, link: &SmoothingPair) -> &'n str {
     match &link.from {
         Source::Norm(id) => &network.norm(*id).module,
         Source::Linear { linear, .. } => &network.linear(*linear).module,

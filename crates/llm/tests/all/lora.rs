@@ -4,7 +4,7 @@
 use crate::common::{Tensor, encoded, files, llama, llama_config, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_llm::adapter;
-use kvant_llm::engine::{self, Begun, Output, Silent};
+use kvant_llm::engine::{self, Output, Silent, Start};
 use kvant_llm::forward::Decoder;
 use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::gguf::run::run;
@@ -72,7 +72,7 @@ fn quantize_with(source: &Path, adapters: &[PathBuf], target: &Path, settings: &
     let checkpoint = adapter::open(Checkpoint::open(source).unwrap(), adapters).unwrap();
     let recipe = Recipe::resolve(settings, &Settings::default()).unwrap();
     let plan = Plan::new(&checkpoint, recipe).unwrap();
-    let Begun::Working(output) = Output::begin(&plan, source, target, false).unwrap() else { panic!("finished") };
+    let Start::Working(output) = Output::begin(&plan, source, target, false).unwrap() else { panic!("finished") };
     engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
     output.finish(&plan, &checkpoint, Durability::Process).unwrap();
     plan
@@ -277,7 +277,7 @@ fn values_that_are_no_numbers_are_the_adapters() {
     let recipe = Recipe::resolve(&scheme("int4:g32"), &Settings::default()).unwrap();
     let plan = Plan::new(&checkpoint, recipe).unwrap();
     let target = path("out");
-    let Begun::Working(output) = Output::begin(&plan, &path("base"), &target, false).unwrap() else {
+    let Start::Working(output) = Output::begin(&plan, &path("base"), &target, false).unwrap() else {
         panic!("finished")
     };
     let error = engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap_err().to_string();
@@ -363,7 +363,7 @@ fn gguf_files_are_made_of_merged_weights() {
         let recipe = GgufRecipe::of(&scheme("Q8_0"), &Settings::default()).unwrap().unwrap();
         let plan = GgufPlan::new(&checkpoint, recipe, "model.gguf").unwrap();
         let target = dir.path().join(format!("{model}.gguf"));
-        let Begun::Working(output) = Output::begin(&plan, &path(model), &target, false).unwrap() else {
+        let Start::Working(output) = Output::begin(&plan, &path(model), &target, false).unwrap() else {
             panic!("finished")
         };
         run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();

@@ -4,7 +4,7 @@
 use crate::common::{files, llama, llama_config, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_llm::calibration::{Parameters, ResolveError, Resolved, Statistics, resolve};
-use kvant_llm::engine::{self, Begun, EngineError, Output, Silent};
+use kvant_llm::engine::{self, EngineError, Output, Silent, Start};
 use kvant_llm::plan::{Plan, PlanError, Site};
 use kvant_llm::recipe::{Recipe, Settings};
 use kvant_llm::verify::{Options, verify};
@@ -39,7 +39,7 @@ fn statistics(plan: &Plan) -> Statistics {
 
 fn quantize(plan: &Plan, source: &Path, target: &Path, threads: usize) -> Result<(), EngineError> {
     let checkpoint = Checkpoint::open(source).unwrap();
-    let Begun::Working(output) = Output::begin(plan, source, target, false)? else { return Ok(()) };
+    let Start::Working(output) = Output::begin(plan, source, target, false)? else { return Ok(()) };
     engine::run(plan, &checkpoint, &output, threads, &AtomicBool::new(false), &Silent)?;
     output.finish(plan, &checkpoint, Durability::Process)?;
     Ok(())
@@ -379,7 +379,7 @@ fn what_is_not_seen_at_all_is_named() {
     let (_dir, source, _target) = small(Dtype::BF16);
     let planned = plan(&source, &scheme("fp8")).unwrap();
     let statistics = Statistics::new(&planned).unwrap();
-    assert!(matches!(resolve(&planned, &statistics), Err(ResolveError::Unseen(_))));
+    assert!(matches!(resolve(&planned, &statistics), Err(ResolveError::Skip(_))));
     assert!(matches!(resolve(&planned, &Statistics::default()), Err(ResolveError::Missing(_))));
 }
 

@@ -2,7 +2,7 @@
 #![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
-use kvant_llm::engine::{self, Begun, Done, EngineError, Output, Silent};
+use kvant_llm::engine::{self, Done, EngineError, Output, Silent, Start};
 use kvant_llm::plan::{Plan, PlanError};
 use kvant_llm::recipe::{Recipe, Settings};
 use std::path::Path;
@@ -90,8 +90,8 @@ pub fn quantize(source: &Path, target: &Path, settings: &Settings, threads: usiz
     let checkpoint = Checkpoint::open(source).unwrap();
     let plan = plan(source, settings).unwrap();
     let output = match Output::begin(&plan, source, target, false)? {
-        Begun::Working(output) => output,
-        Begun::Finished(_) => return Ok(Done::default()),
+        Start::Working(output) => output,
+        Start::Finished(_) => return Ok(Done::default()),
     };
     let done = engine::run(&plan, &checkpoint, &output, threads, &AtomicBool::new(false), &Silent)?;
     output.finish(&plan, &checkpoint, Durability::Process)?;

@@ -36,7 +36,7 @@ impl SmoothQuantSettings {
             data.go_on()?;
             let Some(inputs) = maxima.of(readers) else { continue };
             let weights = weight_maxima(&model.graph, readers)?;
-            let core = SmoothQuant { alpha: self.alpha, ..SmoothQuant::USUAL };
+            let core = SmoothQuant { alpha: self.alpha, ..SmoothQuant::DEFAULTS };
             let scales = core
                 .scales(&inputs, &weights)
                 .map_err(|error| AlgorithmError::Layer { layer: readers.tensor.clone(), problem: error.to_string() })?;

@@ -18,7 +18,8 @@ pub struct AwqSettings {
 
 impl AwqSettings {
     /// Twenty exponents of the inputs alone, then limits.
-    pub const USUAL: Self = Self { ratios: Awq::USUAL.ratios, duo: Awq::USUAL.duo_scaling, clip: Awq::USUAL.clip };
+    pub const DEFAULTS: Self =
+        Self { ratios: Awq::DEFAULTS.ratios, duo: Awq::DEFAULTS.duo_scaling, clip: Awq::DEFAULTS.clip };
 }
 
 /// What can be set.
@@ -32,7 +33,7 @@ pub(super) const OPTIONS: &[AlgorithmOption] = &[
         get: |algorithm| Some(settings(algorithm)?.clip.is_some().shown()),
         set: |algorithm, text| {
             let clip = &mut settings_mut(algorithm)?.clip;
-            *clip = switch(text)?.then_some(clip.unwrap_or(Clip::USUAL));
+            *clip = switch(text)?.then_some(clip.unwrap_or(Clip::DEFAULTS));
             Some(())
         },
     },

@@ -17,7 +17,7 @@ pub struct BiasCorrection {
 
 impl BiasCorrection {
     /// All of it.
-    pub const USUAL: Self = Self { strength: 1.0 };
+    pub const DEFAULTS: Self = Self { strength: 1.0 };
 
     /// The bias that makes up for a mean drift of each channel; `factor` is what the layer multiplies its bias by.
     pub(crate) fn corrected(&self, bias: &[f32], drift: &[f64], factor: f32) -> Vec<f32> {

@@ -15,7 +15,7 @@ pub struct Equalization {
 
 impl Equalization {
     /// Until nothing moves, biases counted, bounds of Clip for each channel.
-    pub const USUAL: Self = Self { steps: 20, bias: true, clip: ClipRule::Min };
+    pub const DEFAULTS: Self = Self { steps: 20, bias: true, clip: ClipRule::Min };
 }
 
 /// What can be set.

@@ -13,7 +13,7 @@ pub struct GptqSettings {
 
 impl GptqSettings {
     /// A damping of 1 %, columns with the largest inputs first.
-    pub const USUAL: Self = Self { damping: 0.01, activation_order: true };
+    pub const DEFAULTS: Self = Self { damping: 0.01, activation_order: true };
 }
 
 /// What can be set.

@@ -23,7 +23,7 @@ pub struct HqqSettings {
 
 impl HqqSettings {
     /// Twenty rounds.
-    pub const USUAL: Self = Self { steps: 20 };
+    pub const DEFAULTS: Self = Self { steps: 20 };
 
     /// Scale and zero point of a block whose codes are 0 to `top`.
     pub(crate) fn search(&self, block: &[f32], top: f32) -> (f32, f32) {
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn the_error_is_no_larger_than_that_of_the_range() {
         let block: Vec<f32> = (0..128).map(|i| ((i * 37) % 101) as f32 / 101.0 - 0.3).chain([4.0]).collect();
-        let settings = HqqSettings::USUAL;
+        let settings = HqqSettings::DEFAULTS;
         let (scale, zero) = settings.search(&block, 15.0);
         let plain = 0.3 / scale;
         assert!(settings.error(&block, scale, zero, 15.0) <= settings.error(&block, scale, plain, 15.0));
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn blocks_of_one_number_are_exact() {
         for number in [0.0, 0.7, -3.0] {
-            let (scale, zero) = HqqSettings::USUAL.search(&[number; 8], 15.0);
+            let (scale, zero) = HqqSettings::DEFAULTS.search(&[number; 8], 15.0);
             assert_eq!(value(number, scale, zero, 15.0), number);
         }
     }

@@ -93,7 +93,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         cost: "little",
         paper: "arXiv 1906.04721",
         about: "scales channels of consecutive layers so that both weights use their range: for depthwise convolutions",
-        usual: Algorithm::Equalization(Equalization::USUAL),
+        usual: Algorithm::Equalization(Equalization::DEFAULTS),
         options: equalization::OPTIONS,
     },
     AlgorithmRow {
@@ -104,7 +104,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         cost: "little",
         paper: "arXiv 2404.00456",
         about: "rotates the channels of the residual stream so that outliers spread over all: for transformers",
-        usual: Algorithm::Quarot(QuarotSettings::USUAL),
+        usual: Algorithm::Quarot(QuarotSettings::DEFAULTS),
         options: quarot::OPTIONS,
     },
     AlgorithmRow {
@@ -115,7 +115,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         cost: "a run of the float model",
         paper: "arXiv 2211.10438",
         about: "moves the outliers of a product's inputs into its weights: for transformers",
-        usual: Algorithm::SmoothQuant(SmoothQuantSettings::USUAL),
+        usual: Algorithm::SmoothQuant(SmoothQuantSettings::DEFAULTS),
         options: smooth_quant::OPTIONS,
     },
     AlgorithmRow {
@@ -126,7 +126,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         cost: "a run of the float model, inputs^2 for each of its tokens",
         paper: "arXiv 2306.00978",
         about: "scales the inputs of products so that rounding their weights changes outputs least, then limits weights: for four bits",
-        usual: Algorithm::Awq(AwqSettings::USUAL),
+        usual: Algorithm::Awq(AwqSettings::DEFAULTS),
         options: awq::OPTIONS,
     },
     AlgorithmRow {
@@ -137,7 +137,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         cost: "twenty rounds over the weights",
         paper: "mobiusml.github.io/hqq_blog",
         about: "zero points between codes, searched for each block: for MatMulNBits without data",
-        usual: Algorithm::Hqq(HqqSettings::USUAL),
+        usual: Algorithm::Hqq(HqqSettings::DEFAULTS),
         options: hqq::OPTIONS,
     },
     AlgorithmRow {
@@ -148,7 +148,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         cost: "inputs^2 for each place of a layer's output",
         paper: "arXiv 2210.17323",
         about: "each column of a weight makes up for the rounding errors of those before it: for weights of few bits",
-        usual: Algorithm::Gptq(GptqSettings::USUAL),
+        usual: Algorithm::Gptq(GptqSettings::DEFAULTS),
         options: gptq::OPTIONS,
     },
     AlgorithmRow {
@@ -159,7 +159,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         cost: "minutes: many runs of each layer, forward and backward",
         paper: "arXiv 2004.10568",
         about: "trains for each weight whether it is rounded up or down, so that the layer's output stays",
-        usual: Algorithm::AdaRound(AdaRound::USUAL),
+        usual: Algorithm::AdaRound(AdaRound::DEFAULTS),
         options: reconstruction::ADA_ROUND_OPTIONS,
     },
     AlgorithmRow {
@@ -170,7 +170,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         cost: "minutes: many runs of each layer, forward and backward",
         paper: "arXiv 2006.10518",
         about: "trains the weights through their rounding, so that the layer's output stays",
-        usual: Algorithm::AdaQuant(AdaQuant::USUAL),
+        usual: Algorithm::AdaQuant(AdaQuant::DEFAULTS),
         options: reconstruction::ADA_QUANT_OPTIONS,
     },
     AlgorithmRow {
@@ -181,7 +181,7 @@ pub const ALGORITHMS: &[AlgorithmRow] = &[
         cost: "a run of both models, layer by layer",
         paper: "arXiv 1906.04721",
         about: "biases that make up for the mean error of each channel of a layer's output",
-        usual: Algorithm::BiasCorrection(BiasCorrection::USUAL),
+        usual: Algorithm::BiasCorrection(BiasCorrection::DEFAULTS),
         options: bias_correction::OPTIONS,
     },
 ];

@@ -13,7 +13,7 @@ pub struct QuarotSettings {
 
 impl QuarotSettings {
     /// The residual stream and the heads.
-    pub const USUAL: Self = Self { seed: 1, heads: true };
+    pub const DEFAULTS: Self = Self { seed: 1, heads: true };
 }
 
 /// What can be set.

@@ -68,7 +68,7 @@ const SEED: u32 = 1_705_472_343;
 
 impl AdaRound {
     /// As in Quark's presets.
-    pub const USUAL: Self = Self {
+    pub const DEFAULTS: Self = Self {
         num_iterations: 1000,
         learning_rate: 0.1,
         batch_size: 1,
@@ -77,15 +77,15 @@ impl AdaRound {
         update_bias: false,
         drop_ratio: 1.0,
         selective_update: false,
-        reg_param: core::AdaRound::USUAL.strength,
-        beta_range: Span { first: core::AdaRound::USUAL.first_beta, last: core::AdaRound::USUAL.last_beta },
-        warm_start: core::AdaRound::USUAL.warm_start,
+        reg_param: core::AdaRound::DEFAULTS.strength,
+        beta_range: Span { first: core::AdaRound::DEFAULTS.first_beta, last: core::AdaRound::DEFAULTS.last_beta },
+        warm_start: core::AdaRound::DEFAULTS.warm_start,
     };
 }
 
 impl AdaQuant {
     /// As in Quark's presets.
-    pub const USUAL: Self = Self {
+    pub const DEFAULTS: Self = Self {
         num_iterations: 1000,
         learning_rate: 1e-5,
         batch_size: 1,

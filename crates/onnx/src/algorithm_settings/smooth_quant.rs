@@ -11,7 +11,7 @@ pub struct SmoothQuantSettings {
 
 impl SmoothQuantSettings {
     /// Half of it.
-    pub const USUAL: Self = Self { alpha: 0.5 };
+    pub const DEFAULTS: Self = Self { alpha: 0.5 };
 }
 
 /// What can be set.

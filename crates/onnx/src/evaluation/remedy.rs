@@ -112,7 +112,7 @@ fn takes(recipe: &Recipe, name: &str) -> bool {
 
 /// Whether there are layers to equalize.
 fn has_pairs(float: &ModelProto, spill: Option<&Spill>) -> bool {
-    equalize(&mut float.clone(), Equalization::USUAL, spill).is_ok_and(|pairs| !pairs.is_empty())
+    equalize(&mut float.clone(), Equalization::DEFAULTS, spill).is_ok_and(|pairs| !pairs.is_empty())
 }
 
 #[cfg(test)]

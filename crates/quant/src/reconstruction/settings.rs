@@ -25,7 +25,7 @@ pub struct AdaRound {
 
 impl AdaRound {
     /// As in the paper.
-    pub const USUAL: Self = Self { strength: 0.01, first_beta: 20.0, last_beta: 2.0, warm_start: 0.2 };
+    pub const DEFAULTS: Self = Self { strength: 0.01, first_beta: 20.0, last_beta: 2.0, warm_start: 0.2 };
 
     /// The power in an iteration, counted from 0; `None` before regularization sets in.
     ///
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn the_power_falls_from_the_first_to_the_last() {
-        let beta = |t| AdaRound::USUAL.beta(t, 1000);
+        let beta = |t| AdaRound::DEFAULTS.beta(t, 1000);
         assert_eq!((beta(0), beta(199), beta(200)), (None, None, Some(20.0)));
         assert!((beta(600).unwrap() - 11.0).abs() < 1e-3 && (beta(1000).unwrap() - 2.0).abs() < 1e-4);
     }

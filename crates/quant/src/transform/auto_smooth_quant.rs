@@ -14,7 +14,7 @@ pub struct AutoSmoothQuant {
 
 impl AutoSmoothQuant {
     /// As in AMD Quark: ten exponents.
-    pub const USUAL: AutoSmoothQuant = AutoSmoothQuant { ratios: 10, loss: Loss::Mse };
+    pub const DEFAULTS: AutoSmoothQuant = AutoSmoothQuant { ratios: 10, loss: Loss::Mse };
 
     /// The scales to try, of the [largest magnitudes](super::ChannelStatistic::abs_max) of inputs. A trial quantizes `W s`
     /// and `x / s`.

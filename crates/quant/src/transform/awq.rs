@@ -16,7 +16,7 @@ pub struct Awq {
 
 impl Awq {
     /// As in AMD Quark: twenty exponents of the inputs alone, then limits.
-    pub const USUAL: Awq = Awq { ratios: 20, duo_scaling: false, clip: Some(Clip::USUAL) };
+    pub const DEFAULTS: Awq = Awq { ratios: 20, duo_scaling: false, clip: Some(Clip::DEFAULTS) };
 
     /// How far outputs are from those of the float model: each trial weight is `Q(W s) / s`.
     pub const LOSS: Loss = Loss::Mse;

@@ -22,7 +22,7 @@ pub struct Clip {
 
 impl Clip {
     /// As in AMD Quark: down to somewhat more than half of the largest magnitude.
-    pub const USUAL: Clip = Clip { steps: 10, grid: 20, tokens: 512 };
+    pub const DEFAULTS: Clip = Clip { steps: 10, grid: 20, tokens: 512 };
 
     /// Does what all weights that read the sampled `inputs`, rows of `columns`, and have this scheme have in common.
     ///
@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn limits(text: &str, inputs: &[f32], weights: &[f32], columns: usize) -> (usize, Vec<f32>) {
-        let clipping = Clip::USUAL.prepare(inputs, columns, text.parse().unwrap()).unwrap();
+        let clipping = Clip::DEFAULTS.prepare(inputs, columns, text.parse().unwrap()).unwrap();
         (clipping.group(), clipping.limits(weights, context()).unwrap())
     }
 
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_refused() {
-        let prepare = |inputs: &[f32]| Clip::USUAL.prepare(inputs, 2, "int4:g2".parse().unwrap());
+        let prepare = |inputs: &[f32]| Clip::DEFAULTS.prepare(inputs, 2, "int4:g2".parse().unwrap());
         assert!(matches!(prepare(&[1.0, f32::NAN]), Err(TransformError::NotFinite { channel: 1, .. })));
         let clipping = prepare(&[1.0, 2.0]).unwrap();
         assert!(matches!(clipping.limits(&[1.0, f32::INFINITY], context()), Err(TransformError::Rounding(_))));

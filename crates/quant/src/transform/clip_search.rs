@@ -149,7 +149,7 @@ mod tests {
         let weights = [1.0f32, 0.6, 0.6, 0.6];
         // Only the small weights are read: the limit is the tried one nearest to them.
         let inputs = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0];
-        let clipping = Clip::USUAL.prepare_groups(&inputs, 4, 4).unwrap();
+        let clipping = Clip::DEFAULTS.prepare_groups(&inputs, 4, 4).unwrap();
         let limits = clipping.limits(&weights, 1, &rounded).unwrap();
         assert!((limits[0] - 0.6).abs() < 1e-6, "{limits:?}");
         let mut clipped = weights.to_vec();

@@ -16,7 +16,7 @@ pub struct SmoothQuant {
 
 impl SmoothQuant {
     /// As in the paper: difficulty is shared evenly.
-    pub const USUAL: SmoothQuant = SmoothQuant { alpha: 0.5, clamp_min: 1e-3 };
+    pub const DEFAULTS: SmoothQuant = SmoothQuant { alpha: 0.5, clamp_min: 1e-3 };
 
     /// `s_j = max(clamp_min, max|x_j|^alpha / max(1e-5, max|W_:j|)^(1 - alpha))`: the weights' columns are multiplied by it,
     /// and what feeds them is divided. A channel that was always zero gets `clamp_min`.
@@ -51,11 +51,11 @@ mod tests {
 
     #[test]
     fn statistics_without_a_scale_are_refused_with_their_channel() {
-        let refused = SmoothQuant::USUAL.scales(&[1.0, f32::NAN], &[1.0, 1.0]);
+        let refused = SmoothQuant::DEFAULTS.scales(&[1.0, f32::NAN], &[1.0, 1.0]);
         assert!(matches!(refused, Err(TransformError::NotFinite { channel: 1, .. })));
-        let refused = SmoothQuant::USUAL.scales(&[1.0, 1.0], &[f32::INFINITY, 1.0]);
+        let refused = SmoothQuant::DEFAULTS.scales(&[1.0, 1.0], &[f32::INFINITY, 1.0]);
         assert!(matches!(refused, Err(TransformError::NotFinite { channel: 0, .. })));
-        let refused = SmoothQuant::USUAL.scales(&[1.0], &[1.0, 1.0]);
+        let refused = SmoothQuant::DEFAULTS.scales(&[1.0], &[1.0, 1.0]);
         assert_eq!(refused, Err(TransformError::Channels { columns: 2, channels: 1 }));
     }
 }

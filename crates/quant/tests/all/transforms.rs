@@ -108,7 +108,7 @@ fn smoothquant_finds_the_same_scales() {
 fn awq_chooses_the_same_scales() {
     let x = inputs();
     let mean = statistic().abs_mean();
-    let candidates: Vec<Candidate> = Awq::USUAL.candidates(&mean, &[]).unwrap().collect();
+    let candidates: Vec<Candidate> = Awq::DEFAULTS.candidates(&mean, &[]).unwrap().collect();
     for record in records("awq") {
         let (scheme, place) = (record["scheme"].as_str().unwrap(), record["place"].as_str().unwrap());
         let reference = outputs(place, &x, &weight(1), &weight(2));
@@ -126,7 +126,7 @@ fn autosmoothquant_chooses_the_same_scales() {
     let reference = linear(&x, &weight(2), FEATURES);
     for record in records("autosmoothquant") {
         let loss = Loss::named(&record["loss"].as_str().unwrap().to_lowercase()).unwrap();
-        let settings = AutoSmoothQuant { loss, ..AutoSmoothQuant::USUAL };
+        let settings = AutoSmoothQuant { loss, ..AutoSmoothQuant::DEFAULTS };
         let maxima = statistic().abs_max();
         let candidates: Vec<Candidate> = settings.candidates(&maxima).unwrap().collect();
         let loss_of = |candidate: &Candidate| {
@@ -144,7 +144,7 @@ fn autosmoothquant_chooses_the_same_scales() {
 fn limits_are_the_same() {
     for record in records("clip") {
         let scheme = record["scheme"].as_str().unwrap().parse().unwrap();
-        let clipping = Clip::USUAL.prepare(&inputs(), FEATURES, scheme).unwrap();
+        let clipping = Clip::DEFAULTS.prepare(&inputs(), FEATURES, scheme).unwrap();
         let limits = clipping.limits(&weight(2), TensorContext::new(Arithmetic::F32)).unwrap();
         let expected = input::floats(&record["limits"]);
         assert_eq!(limits.len(), expected.len());

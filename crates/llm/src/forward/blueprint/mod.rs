@@ -8,9 +8,9 @@ mod parts;
 mod rules;
 
 use super::error::ForwardError;
+use super::options::StopAt;
 use super::rope::Rotary;
 use super::tensors::{Projection, Tensors, Vector};
-use super::variation::Depth;
 use crate::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Positions, Residual, Role};
 use crate::model_config::ModelConfig;
 use crate::network::Network;
@@ -92,15 +92,15 @@ impl Block {
     }
 
     /// Whether a run can go on from one that ended at this depth: see [`Resume`](super::Resume).
-    pub fn resumes_at(&self, depth: Depth) -> bool {
-        self.residual != Residual::Parallel && (depth == Depth::FeedForward || self.resumed_layer(depth).is_some())
+    pub fn resumes_at(&self, depth: StopAt) -> bool {
+        self.residual != Residual::Parallel && (depth == StopAt::FeedForward || self.resumed_layer(depth).is_some())
     }
 
     /// The layer whose inputs a run needs that goes on from this depth.
-    pub fn resumed_layer(&self, depth: Depth) -> Option<&Projection> {
+    pub fn resumed_layer(&self, depth: StopAt) -> Option<&Projection> {
         match (depth, &self.feed_forward) {
-            (Depth::Heads, _) => Some(&self.attention.output),
-            (Depth::Hidden, FeedForward::Dense(mlp)) => Some(&mlp.down),
+            (StopAt::Heads, _) => Some(&self.attention.output),
+            (StopAt::Hidden, FeedForward::Dense(mlp)) => Some(&mlp.down),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@ use super::kept::{Keep, Kept, Sums};
 use super::{ImatrixError, InputSums};
 use crate::blockwise::StreamShape;
 use crate::forward::ops::Ops;
-use crate::forward::{Decoder, Pass, Rows, Site, Tap, chunks};
+use crate::forward::{ActivationHook, Decoder, Pass, Rows, Site, chunks};
 use crate::gguf::plan::{Content, GgufPlan, PlannedTensor};
 use crate::network::expert_module;
 use kvant_numeric::linalg::Precision;
@@ -128,7 +128,7 @@ impl Summer {
     }
 }
 
-impl Tap for Summer {
+impl ActivationHook for Summer {
     fn wants(&self, site: Site<'_>) -> bool {
         matches!(site, Site::Input(module) if self.targets.contains_key(module))
     }

@@ -4,8 +4,8 @@
 use super::build::opened;
 use super::finish::Names;
 use super::of_file::Source;
-use super::{GgufPlan, GgufPlanError, Slab};
-use crate::ftype::{MIXES, Mix};
+use super::{GgufPlan, GgufPlanError, TensorSlice};
+use crate::ftype::{FTYPES, Ftype};
 use crate::gguf::carried::{Accepted, Fit, anew, fit};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::kept_type;
@@ -103,7 +103,7 @@ impl Builder<'_> {
     fn fit(
         &self,
         draft: &Draft,
-        slabs: &[Slab],
+        slabs: &[TensorSlice],
         matrices: &[&PackedMatrix<'_>],
         accepted: Accepted,
     ) -> Result<Fit, GgufPlanError> {
@@ -134,7 +134,7 @@ fn tensor_scales(matrices: &[&PackedMatrix<'_>], fit: &Fit) -> Option<Vec<f32>> 
     scales.iter().any(|scale| *scale != 1.0).then_some(scales)
 }
 
-fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &Slab) -> Option<&'t PackedMatrix<'a>> {
+fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &TensorSlice) -> Option<&'t PackedMatrix<'a>> {
     match &tensors.get(slab.tensor)?.stored {
         Stored::Packed(matrices) => matrices.get(slab.matrix).map(|matrix| &**matrix),
         Stored::Plain(_) => None,
@@ -142,9 +142,9 @@ fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &Slab) -> Option<&'t 
 }
 
 /// The mix that the file is said to be of: that of the type with most weights.
-pub(super) fn mix_of(drafts: &[Draft], fits: &Fits) -> Mix {
+pub(super) fn mix_of(drafts: &[Draft], fits: &Fits) -> Ftype {
     let most = most(drafts, fits);
-    MIXES.iter().find(|row| Some(row.base) == most).map_or(Mix::F16, |row| row.mix)
+    FTYPES.iter().find(|row| Some(row.base) == most).map_or(Ftype::F16, |row| row.mix)
 }
 
 /// `general.file_type` of a file most of whose weights are of a type that values are not quantized to.

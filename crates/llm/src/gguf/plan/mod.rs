@@ -10,12 +10,12 @@ mod of_file;
 mod tensor;
 mod types;
 
-pub use crate::gguf_model::{Content, GgufPlanError, Slab};
+pub use crate::gguf_model::{Content, GgufPlanError, TensorSlice};
 pub use crate::weight::RowMap;
 pub use tensor::{PlannedTensor, Reason};
 
 use super::recipe::GgufRecipe;
-use crate::engine::{Deliverable, EngineError, Form, refuse_foreseen};
+use crate::engine::{EngineError, Form, OutputPlan, refuse_foreseen};
 use crate::network::DroppedTensor;
 use crate::verify::{self, DeclaredInGguf};
 use kvant_container::gguf::{GgufLayout, Metadata};
@@ -99,7 +99,7 @@ impl GgufPlan {
     }
 }
 
-impl Deliverable for GgufPlan {
+impl OutputPlan for GgufPlan {
     fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
@@ -112,7 +112,7 @@ impl Deliverable for GgufPlan {
         Form::File(self.layout.file_name().to_owned())
     }
 
-    fn foresee(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
+    fn preflight(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
         refuse_foreseen(&verify::inherited(checkpoint))?;
         let tensors = self.tensors.iter();
         let declared =

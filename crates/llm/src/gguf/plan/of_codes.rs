@@ -2,7 +2,7 @@
 
 use super::convert::{Fits, mix_of};
 use super::finish::Names;
-use super::{GgufPlan, GgufPlanError, Slab};
+use super::{GgufPlan, GgufPlanError, TensorSlice};
 use crate::gguf::carried::{Carried, Fit, coded, type_of};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::{common, type_of_floats};
@@ -92,7 +92,7 @@ impl Builder<'_> {
     fn codes_of(
         &self,
         draft: &Draft,
-        slabs: &[Slab],
+        slabs: &[TensorSlice],
         layers: &[PlannedLayer],
     ) -> Result<Option<Carried>, GgufPlanError> {
         let coded: Vec<&PlannedLayer> = slabs.iter().filter_map(|slab| layers.get(slab.tensor)).collect();

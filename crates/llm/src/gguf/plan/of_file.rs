@@ -4,8 +4,8 @@
 
 use super::finish::{check_importance, declaration, fingerprint, importance_notice};
 use super::types::{Candidate, choose_type, idle_notices};
-use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason, RowMap, Slab};
-use crate::ftype::{Category, MIXES, Mix, Model, is_70b};
+use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason, RowMap, TensorSlice};
+use crate::ftype::{Category, FTYPES, Ftype, Model, is_70b};
 use crate::gguf::recipe::{GgufRecipe, Said};
 use crate::gguf_model::metadata::QUANTIZATION_VERSION;
 use crate::gguf_model::restore::{self, Stated};
@@ -195,9 +195,9 @@ impl<'a> Source<'a> {
     }
 
     /// The mix that the file says it is of.
-    fn stated_mix(&self) -> Mix {
+    fn stated_mix(&self) -> Ftype {
         let stated = self.file.metadata().get("general.file_type").and_then(|value| value.as_u64());
-        MIXES.iter().find(|row| Some(u64::from(row.file_type)) == stated).map_or(Mix::F16, |row| row.mix)
+        FTYPES.iter().find(|row| Some(u64::from(row.file_type)) == stated).map_or(Ftype::F16, |row| row.mix)
     }
 
     /// The metadata, but for an alignment that is not written.
@@ -271,9 +271,9 @@ fn kept_as(tensor: GgufTensor<'_>) -> Reason {
 }
 
 /// The matrices of a tensor, each whole: experts are one each.
-fn slabs(tensor: usize, shape: &[usize]) -> Vec<Slab> {
+fn slabs(tensor: usize, shape: &[usize]) -> Vec<TensorSlice> {
     let [matrices @ .., rows, columns] = shape else { return Vec::new() };
-    let slab = |matrix| Slab {
+    let slab = |matrix| TensorSlice {
         tensor,
         matrix,
         size: (*rows, *columns),

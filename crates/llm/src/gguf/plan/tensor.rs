@@ -1,7 +1,7 @@
 //! A tensor of the file: its name, its type, and what it is made of.
 
 use crate::gguf::carried::Carried;
-use crate::gguf_model::{Content, Slab};
+use crate::gguf_model::{Content, TensorSlice};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::gguf::TensorType;
 
@@ -30,7 +30,7 @@ pub struct PlannedTensor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The mix says so.
-    Mix,
+    Ftype,
     /// An override says so.
     Override,
     /// The type that was wanted does not divide its columns.
@@ -54,7 +54,7 @@ impl Reason {
     /// It in words.
     pub fn text(self) -> String {
         match self {
-            Reason::Mix => "mix".to_owned(),
+            Reason::Ftype => "mix".to_owned(),
             Reason::Override => "override".to_owned(),
             Reason::FallBack { wanted } => format!("its columns are no multiple of {}", wanted.block_elements()),
             Reason::Excluded => "excluded".to_owned(),
@@ -96,7 +96,7 @@ impl PlannedTensor {
     }
 
     /// The pieces in which a slab is worked on: rows of what it becomes. They depend on the plan alone.
-    pub fn bands(slab: &Slab) -> Vec<Band> {
+    pub fn bands(slab: &TensorSlice) -> Vec<Band> {
         // What is turned over is read as a whole.
         let axis = if slab.transposed { BandAxis::Whole } else { BandAxis::Rows };
         bands(slab.out_rows(), slab.out_columns(), axis, 1, BAND_ELEMENTS)

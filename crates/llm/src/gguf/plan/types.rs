@@ -1,7 +1,7 @@
 //! Which type a tensor gets: by the mix, by what the user said of it, by what loaders take, by what divides its columns.
 
 use super::{GgufPlanError, Reason};
-use crate::ftype::{Category, Mix, Model, Subject, choose, fitting};
+use crate::ftype::{Category, Ftype, Model, Subject, choose, fitting};
 use crate::gguf::recipe::{GgufRecipe, Said};
 use crate::gguf_model::codec;
 use kvant_container::gguf::TensorType;
@@ -73,7 +73,7 @@ fn asked(candidate: &Candidate<'_>, kind: TensorType, columns: usize) -> Result<
     }
 }
 
-fn of_mix(mix: Mix, model: &Model, candidate: &Candidate<'_>, columns: usize) -> (TensorType, Reason) {
+fn of_mix(mix: Ftype, model: &Model, candidate: &Candidate<'_>, columns: usize) -> (TensorType, Reason) {
     let subject = Subject {
         category: candidate.category,
         value: candidate.value,
@@ -83,7 +83,7 @@ fn of_mix(mix: Mix, model: &Model, candidate: &Candidate<'_>, columns: usize) ->
     };
     let wanted = choose(mix, model, &subject);
     match fitting(wanted, columns) {
-        kind if kind == wanted => (kind, Reason::Mix),
+        kind if kind == wanted => (kind, Reason::Ftype),
         kind => (kind, Reason::FallBack { wanted }),
     }
 }

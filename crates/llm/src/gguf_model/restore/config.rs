@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 pub type Words = &'static [(&'static str, &'static str)];
 
 /// What most architectures call it.
-const USUAL: Words = &[
+const DEFAULTS: Words = &[
     ("block_count", "num_hidden_layers"),
     ("context_length", "max_position_embeddings"),
     ("embedding_length", "hidden_size"),
@@ -104,7 +104,7 @@ pub(crate) fn architecture(
 /// What the metadata say in words of their own.
 fn say(stated: &Stated<'_>, restoration: &Restoration, config: &mut Map<String, Value>) {
     let own = restoration.words.iter().filter(|(key, _)| !key.starts_with("rope."));
-    let usual = USUAL.iter().filter(|(key, _)| !restoration.words.iter().any(|(own, _)| own == key));
+    let usual = DEFAULTS.iter().filter(|(key, _)| !restoration.words.iter().any(|(own, _)| own == key));
     for (key, name) in usual.chain(own).filter(|(_, name)| !name.is_empty()) {
         if let Some(value) = stated.value(key).and_then(as_json) {
             config.insert((*name).to_owned(), value);

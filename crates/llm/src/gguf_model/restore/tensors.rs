@@ -3,7 +3,7 @@
 use super::config::{Restored, restore};
 use crate::gguf_model::architecture::Architecture;
 use crate::gguf_model::values::values;
-use crate::gguf_model::{Content, Draft, Slab, drafts};
+use crate::gguf_model::{Content, Draft, TensorSlice, drafts};
 use crate::gguf_model::{codec, names};
 use crate::import_error::ImportError;
 use crate::model_config::ModelConfig;
@@ -110,7 +110,7 @@ pub(crate) fn factors(file: &GgufFile, weight: &str, matrices: usize) -> Result<
 fn add<'a>(
     places: &mut [Places<'a>],
     tensor: GgufTensor<'a>,
-    slabs: &[Slab],
+    slabs: &[TensorSlice],
     factors: &[f32],
     small: bool,
 ) -> Result<(), ImportError> {

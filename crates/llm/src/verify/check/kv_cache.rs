@@ -3,7 +3,7 @@
 use super::DAMAGED;
 use super::layout::said;
 use crate::import::survey::Subject as About;
-use crate::verify::statement::Statement;
+use crate::verify::statement::QuantConfig;
 use crate::verify::subject::Subject;
 use kvant_quant::finding::{Findings, Severity};
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
         let (place, reason) = said(&problem.error, &problem.module);
         findings.error(place, reason, DAMAGED);
     }
-    if !subject.statement.as_ref().is_some_and(Statement::promises_cache) {
+    if !subject.statement.as_ref().is_some_and(QuantConfig::promises_cache) {
         return;
     }
     let with: BTreeSet<usize> = subject

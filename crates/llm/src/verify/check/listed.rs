@@ -4,7 +4,7 @@
 use crate::family::Role;
 use crate::loader_names::LoaderNames;
 use crate::network::Linear;
-use crate::verify::statement::{Listed, Statement};
+use crate::verify::statement::{Listed, QuantConfig};
 use crate::verify::subject::Subject;
 use kvant_quant::finding::{Findings, Severity};
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// A layer in floats that config.json does not list.
-fn in_floats(linear: &Linear, statement: &Statement, findings: &mut Findings) {
+fn in_floats(linear: &Linear, statement: &QuantConfig, findings: &mut Findings) {
     let reason = "is in floats, and config.json does not list it among what is not quantized";
     let list = match statement.method.as_str() {
         "compressed-tensors" => "add it to `ignore` in config.json",

@@ -2,7 +2,7 @@
 
 use crate::common::{Tensor, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
-use kvant_llm::engine::{Begun, Output, Silent};
+use kvant_llm::engine::{Output, Silent, Start};
 use kvant_llm::export::Export;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, measure};
@@ -65,7 +65,7 @@ fn what_is_turned_over_is_quantized_again_where_that_is_accepted() {
     assert!(refused.hint().unwrap().contains("‹requantize›"));
     let plan = GgufPlan::convert(&checkpoint, Accepted::Requantizing, "model.gguf").unwrap();
     let target = dir.path().join("model.gguf");
-    let Begun::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!("finished") };
+    let Start::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!("finished") };
     run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
     output.finish(&plan, &checkpoint, Durability::Process).unwrap();
     for error in measure(&plan, &checkpoint, &target).unwrap() {

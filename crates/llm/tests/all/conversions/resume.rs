@@ -4,7 +4,7 @@ use super::sources::convert;
 use crate::common::{files, llama, llama_config, quantize, scheme, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_llm::conversion::{Conversion, Target};
-use kvant_llm::engine::{self, Begun, EngineError, Output, Progress};
+use kvant_llm::engine::{self, EngineError, Output, Progress, Start};
 use kvant_llm::export::Export;
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::Settings;
@@ -39,14 +39,14 @@ fn an_interrupted_conversion_goes_on_to_the_same_bytes() {
 
     let (checkpoint, out) = (Checkpoint::open(&source).unwrap(), dir.path().join("out"));
     let plan = Plan::convert(&checkpoint, &Conversion { target, requantize: false, max_shard_size: 1 << 30 }).unwrap();
-    let Begun::Working(output) = Output::begin(&plan, &source, &out, false).unwrap() else { panic!("finished") };
+    let Start::Working(output) = Output::begin(&plan, &source, &out, false).unwrap() else { panic!("finished") };
     let cancelled = AtomicBool::new(false);
     let stop = StopAfter { jobs: 3, done: AtomicUsize::new(0), cancelled: &cancelled };
     let stopped = engine::run(&plan, &checkpoint, &output, 1, &cancelled, &stop);
     assert!(matches!(stopped, Err(EngineError::Cancelled)) && !out.exists());
     drop(output);
 
-    let Begun::Working(output) = Output::begin(&plan, &source, &out, false).unwrap() else { panic!("finished") };
+    let Start::Working(output) = Output::begin(&plan, &source, &out, false).unwrap() else { panic!("finished") };
     let done = engine::run(&plan, &checkpoint, &output, 3, &AtomicBool::new(false), &engine::Silent).unwrap();
     assert_eq!(done.resumed, 3);
     output.finish(&plan, &checkpoint, Durability::Process).unwrap();

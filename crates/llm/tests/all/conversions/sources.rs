@@ -4,7 +4,7 @@ use crate::common::{Tensor, quantize, scheme, write};
 use kvant_container::gguf::is_gguf;
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::conversion::{Conversion, FloatType, Target};
-use kvant_llm::engine::{self, Begun, Output, Silent};
+use kvant_llm::engine::{self, Output, Silent, Start};
 use kvant_llm::export::Export;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, GgufRecipe, restore};
@@ -120,7 +120,7 @@ pub fn open(path: &Path) -> Checkpoint {
 
 /// Writes a GGUF file.
 pub fn write_file(plan: &GgufPlan, checkpoint: &Checkpoint, source: &Path, out: &Path) {
-    let Begun::Working(output) = Output::begin(plan, source, out, false).unwrap() else { panic!("finished") };
+    let Start::Working(output) = Output::begin(plan, source, out, false).unwrap() else { panic!("finished") };
     run(plan, checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
     output.finish(plan, checkpoint, Durability::Process).unwrap();
 }
@@ -162,7 +162,7 @@ pub fn targets() -> Vec<Target> {
 pub fn convert(source: &Path, out: &Path, target: Target, requantize: bool, threads: usize) -> Result<Plan, PlanError> {
     let checkpoint = open(source);
     let plan = Plan::convert(&checkpoint, &Conversion { target, requantize, max_shard_size: 1 << 30 })?;
-    if let Begun::Working(output) = Output::begin(&plan, source, out, false).unwrap() {
+    if let Start::Working(output) = Output::begin(&plan, source, out, false).unwrap() {
         engine::run(&plan, &checkpoint, &output, threads, &AtomicBool::new(false), &Silent).unwrap();
         output.finish(&plan, &checkpoint, Durability::Process).unwrap();
     }

@@ -4,14 +4,20 @@ use super::models::{FAMILIES, LENGTH, TOKENS, with_decoder};
 use crate::support;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::forward::cpu::Cpu;
-use kvant_llm::forward::{Decoder, Depth, Resume, Rows, Runner, Site, Tap, Variation};
+use kvant_llm::forward::{ActivationHook, Decoder, ForwardOptions, Resume, Rows, Runner, Site, StopAt};
 use kvant_llm::network::{Input, Network};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
-const DEPTHS: [Depth; 6] =
-    [Depth::AttentionInput, Depth::QueryLatent, Depth::KeyValueLatent, Depth::Heads, Depth::FeedForward, Depth::Hidden];
+const DEPTHS: [StopAt; 6] = [
+    StopAt::AttentionInput,
+    StopAt::QueryLatent,
+    StopAt::KeyValueLatent,
+    StopAt::Heads,
+    StopAt::FeedForward,
+    StopAt::Hidden,
+];
 
 /// What every layer read: rows and their spans.
 type Seen = BTreeMap<String, (Vec<f32>, Vec<usize>)>;
@@ -19,7 +25,7 @@ type Seen = BTreeMap<String, (Vec<f32>, Vec<usize>)>;
 #[derive(Default)]
 struct Inputs(Mutex<Seen>);
 
-impl Tap for Inputs {
+impl ActivationHook for Inputs {
     fn wants(&self, site: Site<'_>) -> bool {
         matches!(site, Site::Input(_))
     }
@@ -32,21 +38,21 @@ impl Tap for Inputs {
     }
 }
 
-fn seen(runner: &Runner<'_, '_>, block: usize, until: Option<Depth>, x: &[f32]) -> (Seen, ControlFlow<()>) {
+fn seen(runner: &Runner<'_, '_>, block: usize, until: Option<StopAt>, x: &[f32]) -> (Seen, ControlFlow<()>) {
     let tap = Inputs::default();
-    let v = Variation { tap: Some(&tap), until, ..Variation::default() };
+    let v = ForwardOptions { tap: Some(&tap), until, ..ForwardOptions::default() };
     let flow = runner.block(v, block, LENGTH, &mut x.to_vec());
     (tap.0.into_inner().unwrap(), flow)
 }
 
-fn depth_of(input: Input) -> Depth {
+fn depth_of(input: Input) -> StopAt {
     match input {
-        Input::Attention => Depth::AttentionInput,
-        Input::QueryLatent => Depth::QueryLatent,
-        Input::KeyValueLatent => Depth::KeyValueLatent,
-        Input::Heads => Depth::Heads,
-        Input::FeedForward | Input::Routed(_) => Depth::FeedForward,
-        Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_) => Depth::Hidden,
+        Input::Attention => StopAt::AttentionInput,
+        Input::QueryLatent => StopAt::QueryLatent,
+        Input::KeyValueLatent => StopAt::KeyValueLatent,
+        Input::Heads => StopAt::Heads,
+        Input::FeedForward | Input::Routed(_) => StopAt::FeedForward,
+        Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_) => StopAt::Hidden,
     }
 }
 
@@ -57,7 +63,7 @@ fn expert_module(module: &str, expert: usize) -> String {
 }
 
 /// The depth of every module of a block, those of fused experts one by one.
-fn depths(network: &Network, block: usize) -> BTreeMap<String, Depth> {
+fn depths(network: &Network, block: usize) -> BTreeMap<String, StopAt> {
     let mut depths = BTreeMap::new();
     for stage in network.stages(block) {
         let depth = depth_of(stage.input);
@@ -71,15 +77,15 @@ fn depths(network: &Network, block: usize) -> BTreeMap<String, Depth> {
 
 /// Whether a layer's input is seen in a run that ends at `until`. Where branches share a norm, the feed-forward network
 /// is run last nevertheless.
-fn is_before(module: &str, depth: Depth, until: Depth) -> bool {
-    let early = depth == Depth::AttentionInput && (module.contains("mlp") || module.contains("fc"));
-    depth <= until && !(early && (Depth::QueryLatent..=Depth::Heads).contains(&until))
+fn is_before(module: &str, depth: StopAt, until: StopAt) -> bool {
+    let early = depth == StopAt::AttentionInput && (module.contains("mlp") || module.contains("fc"));
+    depth <= until && !(early && (StopAt::QueryLatent..=StopAt::Heads).contains(&until))
 }
 
 fn check(family: &str, decoder: &Decoder<'_>, network: &Network) {
     let ops = Cpu::default();
     let runner = Runner::new(decoder, &ops);
-    let mut x = runner.embed(Variation::default(), &TOKENS, LENGTH).unwrap();
+    let mut x = runner.embed(ForwardOptions::default(), &TOKENS, LENGTH).unwrap();
     for block in 0..decoder.blueprint().blocks.len() {
         let (all, flow) = seen(&runner, block, None, &x);
         assert_eq!(flow, ControlFlow::Continue(()));
@@ -92,25 +98,25 @@ fn check(family: &str, decoder: &Decoder<'_>, network: &Network) {
             assert!(seen.keys().eq(expected.keys()), "{family} {until:?}: {:?} {:?}", seen.keys(), expected.keys());
             assert!(seen == expected, "{family} {until:?}");
         }
-        let _ = runner.block(Variation::default(), block, LENGTH, &mut x);
+        let _ = runner.block(ForwardOptions::default(), block, LENGTH, &mut x);
     }
 }
 
 /// A run that goes on from one that ended at `until`, with what that one left.
-fn resumed(runner: &Runner<'_, '_>, block: usize, until: Depth, x: &[f32]) -> (Seen, Vec<f32>) {
+fn resumed(runner: &Runner<'_, '_>, block: usize, until: StopAt, x: &[f32]) -> (Seen, Vec<f32>) {
     let (tap, mut x) = (Inputs::default(), x.to_vec());
-    let before = Variation { tap: Some(&tap), until: Some(until), ..Variation::default() };
+    let before = ForwardOptions { tap: Some(&tap), until: Some(until), ..ForwardOptions::default() };
     assert_eq!(runner.block(before, block, LENGTH, &mut x), ControlFlow::Break(()));
     let inputs = runner.decoder().blueprint().blocks[block].resumed_layer(until).map(|layer| layer.module.clone());
     let rows = inputs.map(|module| tap.0.into_inner().unwrap()[&module].0.clone()).unwrap_or_default();
     let from = match until {
-        Depth::Heads => Resume::Heads(&rows),
-        Depth::FeedForward => Resume::FeedForward,
+        StopAt::Heads => Resume::Heads(&rows),
+        StopAt::FeedForward => Resume::FeedForward,
         _ => Resume::Hidden(&rows),
     };
     assert_eq!(from.depth(), until);
     let tap = Inputs::default();
-    let v = Variation { tap: Some(&tap), from: Some(from), ..Variation::default() };
+    let v = ForwardOptions { tap: Some(&tap), from: Some(from), ..ForwardOptions::default() };
     assert_eq!(runner.block(v, block, LENGTH, &mut x), ControlFlow::Continue(()));
     (tap.0.into_inner().unwrap(), x)
 }
@@ -122,9 +128,9 @@ fn a_run_goes_on_from_where_another_ended() {
         with_decoder(family, Dtype::BF16, "", |_, decoder| {
             let (ops, depths) = (Cpu::default(), depths(&support::Checkpoint::read(family).network(), 0));
             let runner = Runner::new(decoder, &ops);
-            let x = runner.embed(Variation::default(), &TOKENS, LENGTH).unwrap();
+            let x = runner.embed(ForwardOptions::default(), &TOKENS, LENGTH).unwrap();
             let mut expected = x.clone();
-            let _ = runner.block(Variation::default(), 0, LENGTH, &mut expected);
+            let _ = runner.block(ForwardOptions::default(), 0, LENGTH, &mut expected);
             for until in DEPTHS.into_iter().filter(|depth| decoder.blueprint().blocks[0].resumes_at(*depth)) {
                 let (seen, out) = resumed(&runner, 0, until, &x);
                 assert_eq!(out, expected, "{family} {until:?}");
@@ -158,7 +164,7 @@ fn branches_alone_are_those_of_the_block() {
     for family in ["qwen2_moe", "deepseek_v2", "mixtral"] {
         with_decoder(family, Dtype::F32, "", |_, decoder| {
             let ops = Cpu::default();
-            let (runner, v) = (Runner::new(decoder, &ops), Variation::default());
+            let (runner, v) = (Runner::new(decoder, &ops), ForwardOptions::default());
             let mut x = runner.embed(v, &TOKENS, LENGTH).unwrap();
             let (all, _) = seen(&runner, 1, None, &x);
             let blueprint = &decoder.blueprint().blocks[1];

@@ -5,7 +5,7 @@ use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::forward::blueprint::{
     AttentionLayer, Block, Blueprint, FeedForward, NormLayer, Projections, QueryLatent,
 };
-use kvant_llm::forward::{Decoder, Overlay, Projection, Vector};
+use kvant_llm::forward::{Decoder, Projection, Vector, WeightOverrides};
 use kvant_llm::weight::{Band, WeightMatrix};
 use kvant_numeric::simd::Isa;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ pub fn values(matrix: &WeightMatrix<'_>) -> Vec<f32> {
 }
 
 /// An overlay of all that a decoder reads, as floats in memory.
-pub fn overlay_of(decoder: &Decoder<'_>) -> Overlay<'static> {
-    let mut overlay = Overlay::default();
+pub fn overlay_of(decoder: &Decoder<'_>) -> WeightOverrides<'static> {
+    let mut overlay = WeightOverrides::default();
     let tensors = decoder.tensors();
     for layer in projections(decoder.blueprint()) {
         let weight = Arc::new(values(&tensors.weight(layer)));

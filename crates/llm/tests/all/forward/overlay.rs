@@ -4,7 +4,7 @@ use super::models::{FAMILIES, LENGTH, TOKENS, overlay_of, values, with_decoder};
 use super::{Golden, model};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::forward::cpu::{Cpu, Precision};
-use kvant_llm::forward::{Decoder, Overlay, Projection, Rows, Runner, Site, Tap, Variation};
+use kvant_llm::forward::{ActivationHook, Decoder, ForwardOptions, Projection, Rows, Runner, Site, WeightOverrides};
 use kvant_llm::weight::{Folding, Limits, WeightMatrix};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::simd::Isa;
@@ -16,9 +16,14 @@ use std::sync::{Arc, Mutex};
 const BOTH: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
 /// The logits of a decoder that an overlay changes.
-fn logits(decoder: &Decoder<'_>, overlay: Option<&Overlay<'_>>, precision: Precision, tokens: &[u32]) -> Vec<f32> {
+fn logits(
+    decoder: &Decoder<'_>,
+    overlay: Option<&WeightOverrides<'_>>,
+    precision: Precision,
+    tokens: &[u32],
+) -> Vec<f32> {
     let ops = Cpu::with_precision(precision);
-    let (runner, v) = (Runner::new(decoder, &ops), Variation { overlay, ..Variation::default() });
+    let (runner, v) = (Runner::new(decoder, &ops), ForwardOptions { overlay, ..ForwardOptions::default() });
     let length = LENGTH.min(tokens.len());
     let mut x = runner.embed(v, tokens, length).unwrap();
     for block in 0..decoder.blueprint().blocks.len() {
@@ -37,7 +42,7 @@ fn the_checkpoints_own_values_change_no_bit() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     let tokens = &Golden::read().joined()[..LENGTH * 3];
-    let (overlay, nothing) = (overlay_of(&decoder), Overlay::default());
+    let (overlay, nothing) = (overlay_of(&decoder), WeightOverrides::default());
     let run = |overlay, precision| logits(&decoder, overlay, precision, tokens);
     let plain = decoder.logits(&Cpu::with_precision(Precision::Bf16), tokens, LENGTH).unwrap();
     assert_same(&run(Some(&overlay), Precision::Bf16), &plain, "bf16");
@@ -72,7 +77,7 @@ fn layers<'d>(decoder: &'d Decoder<'_>) -> Vec<&'d Projection> {
 fn foldings_are_products_and_limits() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
-    let (mut folded, mut by_hand) = (Overlay::default(), Overlay::default());
+    let (mut folded, mut by_hand) = (WeightOverrides::default(), WeightOverrides::default());
     for layer in layers(&decoder) {
         let (rows, columns) = (layer.rows, layer.columns);
         let factors = |count: usize, step: f32| (0..count).map(|i| 1.0 + step * (i % 7) as f32).collect::<Vec<f32>>();
@@ -101,7 +106,7 @@ fn codes_stand_for_their_values() {
     let decoder = Decoder::open(&checkpoint).unwrap();
     for scheme in ["int4:g32", "uint4:g32:zp", "e4m3:channel", "e2m1:g16:e4m3:f32"] {
         let rtn = Rtn::new(scheme.parse().unwrap(), TensorContext::new(Arithmetic::F32)).unwrap();
-        let (mut codes, mut floats) = (Overlay::default(), Overlay::default());
+        let (mut codes, mut floats) = (WeightOverrides::default(), WeightOverrides::default());
         for layer in layers(&decoder) {
             let weight = values(&decoder.tensors().weight(layer));
             let tensor = rtn.round(&weight, layer.rows, layer.columns).unwrap();
@@ -120,7 +125,7 @@ fn codes_stand_for_their_values() {
 /// Keeps what a layer reads.
 struct InputOf<'m>(&'m str, Mutex<Vec<f32>>);
 
-impl Tap for InputOf<'_> {
+impl ActivationHook for InputOf<'_> {
     fn wants(&self, site: Site<'_>) -> bool {
         site == Site::Input(self.0)
     }
@@ -135,16 +140,16 @@ fn quantizers_of_inputs_work_behind_the_tap() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     let ops = Cpu::default();
-    let (runner, plain) = (Runner::new(&decoder, &ops), Variation::default());
+    let (runner, plain) = (Runner::new(&decoder, &ops), ForwardOptions::default());
     let layer = layers(&decoder)[0];
     let x = runner.embed(plain, &TOKENS, LENGTH).unwrap();
     let quantizer = ActivationQuantizer::new("int8:channel!dynamic".parse().unwrap(), None).unwrap();
     let mut quantized = x.clone();
     quantizer.apply(Isa::best(), Arithmetic::F32, &mut quantized, layer.columns);
-    let mut overlay = Overlay::default();
+    let mut overlay = WeightOverrides::default();
     overlay.set_input(&layer.module, quantizer);
     let tap = InputOf(&layer.module, Mutex::default());
-    let v = Variation { overlay: Some(&overlay), tap: Some(&tap), ..plain };
+    let v = ForwardOptions { overlay: Some(&overlay), tap: Some(&tap), ..plain };
     let out = runner.linear(v, layer, &x);
     assert_same(&out, &runner.linear(plain, layer, &quantized), "quantized");
     assert_ne!(out, runner.linear(plain, layer, &x));

@@ -4,7 +4,7 @@ use super::models::{LENGTH, TOKENS, with_decoder};
 use kvant_container::Dtype;
 use kvant_llm::forward::blueprint::{FeedForward, Mixture};
 use kvant_llm::forward::cpu::Cpu;
-use kvant_llm::forward::{Decoder, Overlay, Routing, Rows, Runner, Site, Tap, Variation};
+use kvant_llm::forward::{ActivationHook, Decoder, ForwardOptions, Routing, Rows, Runner, Site, WeightOverrides};
 use kvant_llm::weight::WeightMatrix;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ fn mixture<'d>(decoder: &'d Decoder<'_>) -> &'d Mixture {
 #[derive(Default)]
 struct Inputs(Mutex<BTreeMap<String, Vec<f32>>>);
 
-impl Tap for Inputs {
+impl ActivationHook for Inputs {
     fn wants(&self, site: Site<'_>) -> bool {
         matches!(site, Site::Input(_))
     }
@@ -36,9 +36,9 @@ impl Tap for Inputs {
 }
 
 /// The tokens that came to each expert.
-fn tokens_of_experts(runner: &Runner<'_, '_>, v: Variation<'_, '_>, x: &[f32]) -> Vec<Vec<usize>> {
+fn tokens_of_experts(runner: &Runner<'_, '_>, v: ForwardOptions<'_, '_>, x: &[f32]) -> Vec<Vec<usize>> {
     let (tap, mixture) = (Inputs::default(), mixture(runner.decoder()));
-    let v = Variation { tap: Some(&tap), routing: v.routing, ..Variation::default() };
+    let v = ForwardOptions { tap: Some(&tap), routing: v.routing, ..ForwardOptions::default() };
     runner.feed_forward(v, BLOCK, LENGTH, x);
     let seen = tap.0.into_inner().unwrap();
     let width = mixture.router.columns;
@@ -60,15 +60,15 @@ fn a_replay_sends_the_same_rows_to_the_same_experts() {
     for family in FAMILIES {
         with_decoder(family, Dtype::F32, "", |_, decoder| {
             let ops = Cpu::default();
-            let (runner, v) = (Runner::new(decoder, &ops), Variation::default());
+            let (runner, v) = (Runner::new(decoder, &ops), ForwardOptions::default());
             let size = TOKENS.len() * decoder.width();
             let (one, other) = (rows(size, 1), rows(size, 7_777));
             let routing = Routing::record();
-            let recorded = tokens_of_experts(&runner, Variation { routing: Some(&routing), ..v }, &one);
+            let recorded = tokens_of_experts(&runner, ForwardOptions { routing: Some(&routing), ..v }, &one);
             let own = tokens_of_experts(&runner, v, &other);
             assert_ne!(own, recorded, "{family}");
             let routing = routing.replay();
-            let replayed = tokens_of_experts(&runner, Variation { routing: Some(&routing), ..v }, &other);
+            let replayed = tokens_of_experts(&runner, ForwardOptions { routing: Some(&routing), ..v }, &other);
             assert_eq!(replayed, recorded, "{family}");
         });
     }
@@ -83,10 +83,10 @@ fn a_replay_depends_on_no_router() {
             let x = rows(TOKENS.len() * decoder.width(), 1);
             let router = &mixture(decoder).router;
             let zeros = Arc::new(vec![0.0; router.rows * router.columns]);
-            let mut overlay = Overlay::default();
+            let mut overlay = WeightOverrides::default();
             overlay.set_weight(&router.module, WeightMatrix::values(zeros, router.rows, router.columns));
             let run = |overlay, routing: Option<&Routing>| {
-                runner.feed_forward(Variation { overlay, routing, ..Variation::default() }, BLOCK, LENGTH, &x)
+                runner.feed_forward(ForwardOptions { overlay, routing, ..ForwardOptions::default() }, BLOCK, LENGTH, &x)
             };
             let routing = Routing::record();
             let out = run(None, Some(&routing));

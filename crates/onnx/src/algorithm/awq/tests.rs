@@ -119,7 +119,7 @@ fn scales_for_whole_weights_have_no_limits() {
         let (mut samples, cancelled, mut progress) = (samples(), AtomicBool::new(false), |_: u64, _: u64| ());
         let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, ..RuntimeOptions::default() };
         let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress };
-        AwqSettings::USUAL.run(&mut net(), &subject, &mut data, None).unwrap().limited.len()
+        AwqSettings::DEFAULTS.run(&mut net(), &subject, &mut data, None).unwrap().limited.len()
     };
     assert_eq!(made(&recipe), 0);
     recipe.weight.per_channel = true;

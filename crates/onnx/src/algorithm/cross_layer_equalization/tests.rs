@@ -42,7 +42,7 @@ fn weight(model: &ModelProto, name: &str) -> Vec<f32> {
 #[test]
 fn channels_become_alike_and_products_stay() {
     let (before, mut after) = (chain(), chain());
-    let pairs = equalize(&mut after, Equalization::USUAL, None).unwrap();
+    let pairs = equalize(&mut after, Equalization::DEFAULTS, None).unwrap();
     assert_eq!(pairs.len(), 2);
     assert!(pairs[0].spread_before > 9000.0 && pairs[0].spread_after < 200.0, "{pairs:?}");
     for channel in 0..2 {
@@ -57,8 +57,8 @@ fn what_is_kept_apart_stays_as_it_is() {
     let mut clipped = chain();
     clipped.graph.as_mut().unwrap().node[1].op_type = Some("Clip".to_owned());
     // Without bounds, Clip cuts nothing below zero: it is no Relu.
-    assert_eq!(equalize(&mut clipped, Equalization::USUAL, None).unwrap().len(), 1);
-    let keep = Equalization { clip: ClipRule::Keep, ..Equalization::USUAL };
+    assert_eq!(equalize(&mut clipped, Equalization::DEFAULTS, None).unwrap().len(), 1);
+    let keep = Equalization { clip: ClipRule::Keep, ..Equalization::DEFAULTS };
     assert_eq!(equalize(&mut clipped, keep, None).unwrap().len(), 1);
 }
 
@@ -179,7 +179,7 @@ proptest! {
     fn the_function_stays(layers in prop::collection::vec((any::<u8>(), any::<u8>()), 1..6), seed in any::<u64>()) {
         let plain = net(&layers, seed);
         let mut scaled = net(&layers, seed);
-        let pairs = equalize(&mut scaled, Equalization::USUAL, None).unwrap();
+        let pairs = equalize(&mut scaled, Equalization::DEFAULTS, None).unwrap();
         // Each layer and the one behind it, the Gemm and the MatMul.
         prop_assert_eq!(pairs.len(), layers.len() + 1);
         let input: Vec<f32> = (0..324).map(|i| ((i * 7919) % 613) as f32 / 300.0 - 1.0).collect();

@@ -86,7 +86,7 @@ fn run(case: &mut Case, settings: &Settings) -> Reconstructed {
     found
 }
 
-const METHODS: [Method; 2] = [Method::AdaRound(AdaRound::USUAL), Method::AdaQuant];
+const METHODS: [Method; 2] = [Method::AdaRound(AdaRound::DEFAULTS), Method::AdaQuant];
 
 #[test]
 fn losses_fall_for_all_kinds_of_layers_and_functions() {

@@ -21,7 +21,7 @@ proptest! {
         let (width, heads) = [(8, 2), (12, 3), (18, 3), (32, 4)][size];
         let (plain, stream) = Net::new(width, heads, SPELLINGS[kind], biases, seed).finish();
         let mut turned = plain.clone();
-        let done = rotate(&mut turned, QuarotSettings::USUAL, None).unwrap();
+        let done = rotate(&mut turned, QuarotSettings::DEFAULTS, None).unwrap();
         // The residual stream, and the heads of both blocks.
         prop_assert_eq!((done.rotated.len(), &done.left), (3, &Vec::new()));
         prop_assert_eq!(done.rotated[0].normalizations, 5);
@@ -38,7 +38,7 @@ fn gains_and_biases_of_normalizations_are_in_the_layers() {
     for spelling in SPELLINGS {
         let (mut turned, _) = Net::new(16, 2, spelling, true, 3).finish();
         let nodes = turned.graph.node.len();
-        rotate(&mut turned, QuarotSettings::USUAL, None).unwrap();
+        rotate(&mut turned, QuarotSettings::DEFAULTS, None).unwrap();
         let graph = &turned.graph;
         let whole = graph.node.iter().filter(|node| node.op_type().ends_with("Normalization"));
         for norm in whole {
@@ -64,7 +64,7 @@ fn what_else_is_read_keeps_a_stream_as_it_is() {
     let graph = scaled.graph.as_mut().unwrap();
     graph.node.push(node("Sigmoid", "gate", &[&stream], &["gated"]));
     graph.output.push(value("gated"));
-    let residual = QuarotSettings { heads: false, ..QuarotSettings::USUAL };
+    let residual = QuarotSettings { heads: false, ..QuarotSettings::DEFAULTS };
     for (before, reason) in [(shown, "is an output of the model"), (scaled, "`gate` (Sigmoid) reads its channels")] {
         let mut after = before.clone();
         let done = rotate(&mut after, residual, None).unwrap();
@@ -84,7 +84,7 @@ fn shapes_do_not_see_channels() {
         graph.node.push(node("Size", "size", &[&stream], &["count"]));
         graph.output.extend([value("sizes"), value("count")]);
         let mut turned = plain.clone();
-        let done = rotate(&mut turned, QuarotSettings::USUAL, None).unwrap();
+        let done = rotate(&mut turned, QuarotSettings::DEFAULTS, None).unwrap();
         assert_eq!((done.rotated[0].normalizations, &done.left), (5, &Vec::new()), "{spelling:?}");
     }
 }
@@ -101,7 +101,7 @@ fn norms_behind_the_sums_are_left() {
     let mut made = model(17, net.nodes, net.weights, &[], &[&output]);
     made.graph.as_mut().unwrap().input = vec![typed("x", &[1, TOKENS, INPUTS])];
     let before = made.clone();
-    let done = rotate(&mut made, QuarotSettings::USUAL, None).unwrap();
+    let done = rotate(&mut made, QuarotSettings::DEFAULTS, None).unwrap();
     assert!(done.left[0].reason.contains("reads what is normalized, and is no layer"), "{:?}", done.left);
     assert_eq!(made, before);
 }
@@ -121,7 +121,7 @@ fn a_constant_that_others_read_is_copied() {
     let first = layers[0].input[1].clone();
     layers[1].input[1] = first.clone();
     let before = shared.clone();
-    rotate(&mut shared, QuarotSettings::USUAL, None).unwrap();
+    rotate(&mut shared, QuarotSettings::DEFAULTS, None).unwrap();
     assert!(change(&before, &shared) <= 1e-5);
     let copies = shared.graph.initializer.iter().filter(|t| t.name().starts_with(&format!("{first}_rotated")));
     // Each block has its own rotation of the heads.
@@ -132,6 +132,6 @@ fn a_constant_that_others_read_is_copied() {
 #[test]
 fn models_without_a_stream_say_so() {
     let mut made = model(17, vec![node("Relu", "", &["x"], &["y"])], Vec::new(), &["x"], &["y"]);
-    let done = rotate(&mut made, QuarotSettings::USUAL, None).unwrap();
+    let done = rotate(&mut made, QuarotSettings::DEFAULTS, None).unwrap();
     assert!(done.notice().unwrap().ends_with("nothing is normalized"));
 }

@@ -1,8 +1,8 @@
 //! What an output must know of a plan: which files there will be, and how runs of the same plan are told from others.
 
 use super::EngineError;
-use super::acceptance::{accept, refuse_foreseen};
 use super::output::write_files;
+use super::verify::{accept, refuse_foreseen};
 use crate::plan::Plan;
 use crate::verify;
 use kvant_container::{Checkpoint, Geometry};
@@ -18,7 +18,7 @@ pub enum Form {
 }
 
 /// A plan that an [`Output`](super::Output) can be made of.
-pub trait Deliverable {
+pub trait OutputPlan {
     /// Identifies all that decides the output's bytes.
     fn fingerprint(&self) -> &str;
 
@@ -48,7 +48,7 @@ pub trait Deliverable {
     ///
     /// # Errors
     /// [`EngineError::Foreseen`] with the first error.
-    fn foresee(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
+    fn preflight(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
         refuse_foreseen(&verify::inherited(checkpoint))
     }
 
@@ -61,7 +61,7 @@ pub trait Deliverable {
     }
 }
 
-impl Deliverable for Plan {
+impl OutputPlan for Plan {
     fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

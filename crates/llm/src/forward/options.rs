@@ -1,29 +1,29 @@
 //! How a run differs from the checkpoint's own, who watches it, and where it ends. Not the running.
 
-use super::overlay::Overlay;
+use super::hook::ActivationHook;
 use super::routing::Routing;
-use super::tap::Tap;
+use super::weight_overrides::WeightOverrides;
 use std::fmt;
 use std::ops::ControlFlow;
 
 /// How a block is run otherwise than from the checkpoint alone, and to its end.
 #[derive(Clone, Copy, Default)]
-pub struct Variation<'v, 'a> {
+pub struct ForwardOptions<'v, 'a> {
     /// What stands in for the checkpoint's tensors.
-    pub overlay: Option<&'v Overlay<'a>>,
+    pub overlay: Option<&'v WeightOverrides<'a>>,
     /// Who looks.
-    pub tap: Option<&'v dyn Tap>,
+    pub tap: Option<&'v dyn ActivationHook>,
     /// Where the run of a block begins, if not before it.
     pub from: Option<Resume<'v>>,
     /// Where the run of a block ends, if not behind it.
-    pub until: Option<Depth>,
+    pub until: Option<StopAt>,
     /// Which rows experts get, to be recorded or replayed.
     pub routing: Option<&'v Routing>,
 }
 
-impl fmt::Debug for Variation<'_, '_> {
+impl fmt::Debug for ForwardOptions<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Variation { overlay, tap, from, until, routing } = self;
+        let ForwardOptions { overlay, tap, from, until, routing } = self;
         let mut all = f.debug_struct("Variation");
         all.field("overlay", overlay)
             .field("tap", &tap.is_some())
@@ -38,10 +38,10 @@ impl fmt::Debug for Variation<'_, '_> {
 /// comes before in this order was computed and seen, what comes behind was not.
 ///
 /// In parallel blocks all of attention comes before the feed-forward network. Where one norm feeds both, the first layers
-/// of the network read [`Depth::AttentionInput`], and are seen there if the run ends there. A block without latents that
+/// of the network read [`StopAt::AttentionInput`], and are seen there if the run ends there. A block without latents that
 /// is to end at one ends before its output projection, whose input is not seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Depth {
+pub enum StopAt {
     /// What the first layers of attention read.
     AttentionInput,
     /// MLA's query latent after its norm.
@@ -58,7 +58,7 @@ pub enum Depth {
 }
 
 /// Where a run of a block goes on from an earlier one that ended there: past what both have in common. The stream is that
-/// which the earlier run left: before [`Depth::FeedForward`] what the block reads, from there on what attention was
+/// which the earlier run left: before [`StopAt::FeedForward`] what the block reads, from there on what attention was
 /// joined to. [`Block::resumes_at`](super::blueprint::Block::resumes_at) says which blocks can.
 #[derive(Clone, Copy, Debug)]
 pub enum Resume<'v> {
@@ -72,11 +72,11 @@ pub enum Resume<'v> {
 
 impl Resume<'_> {
     /// The depth at which the earlier run ended.
-    pub fn depth(self) -> Depth {
+    pub fn depth(self) -> StopAt {
         match self {
-            Resume::Heads(_) => Depth::Heads,
-            Resume::FeedForward => Depth::FeedForward,
-            Resume::Hidden(_) => Depth::Hidden,
+            Resume::Heads(_) => StopAt::Heads,
+            Resume::FeedForward => StopAt::FeedForward,
+            Resume::Hidden(_) => StopAt::Hidden,
         }
     }
 }

@@ -8,11 +8,11 @@ use std::path::Path;
 
 /// Whether a complete output is looked at before it gets its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Acceptance {
+pub enum Verify {
     /// It is verified, and keeps its preliminary name where it does not pass.
-    Verified,
+    Run,
     /// It gets its name as it is.
-    Unseen,
+    Skip,
 }
 
 /// Verifies an output that is complete but for its name.

@@ -9,14 +9,14 @@ use std::collections::HashMap;
 /// What stands in for a checkpoint's tensors, and for its quantizers of inputs, during a pass. Modules go by their full
 /// names, those of single experts included; a tied head goes by the name of the embedding.
 #[derive(Clone, Debug, Default)]
-pub struct Overlay<'a> {
+pub struct WeightOverrides<'a> {
     weights: HashMap<String, WeightMatrix<'a>>,
     biases: HashMap<String, Vec<f32>>,
     vectors: HashMap<Vector, Vec<f32>>,
     inputs: HashMap<String, ActivationQuantizer>,
 }
 
-impl<'a> Overlay<'a> {
+impl<'a> WeightOverrides<'a> {
     /// The weight of a module, which must have the shape of the checkpoint's.
     pub fn set_weight(&mut self, module: &str, weight: WeightMatrix<'a>) {
         self.weights.insert(module.to_owned(), weight);

@@ -45,8 +45,8 @@ impl<'a> Rows<'a> {
 }
 
 /// Who looks.
-pub trait Tap: Sync {
-    /// Whether [`Tap::see`] shall be called for a site: what nobody wants need not be gathered.
+pub trait ActivationHook: Sync {
+    /// Whether [`ActivationHook::see`] shall be called for a site: what nobody wants need not be gathered.
     fn wants(&self, site: Site<'_>) -> bool;
 
     /// Takes the rows in. Experts of a block call from several threads, each with a site of its own.
