@@ -51,6 +51,7 @@ pub mod mmap;
 mod new_file;
 pub mod onnx;
 pub mod positioned;
+mod protobuf;
 pub mod python_json;
 mod safetensors;
 pub mod sentencepiece;

@@ -5,10 +5,9 @@
 
 use std::path::Path;
 
-use protobuf::CodedInputStream;
-
 use crate::error::Error;
 use crate::mmap::MappedFile;
+use crate::protobuf::{Fields, Wire, WireError};
 
 /// What a piece is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,7 +44,7 @@ pub struct Piece {
 /// [`Error::Io`], [`Error::NotAFile`], [`Error::SentencePiece`] for what is no such model.
 pub fn read_pieces(path: &Path) -> Result<Vec<Piece>, Error> {
     let map = MappedFile::open(path)?;
-    let damaged = |e: protobuf::Error| Error::SentencePiece { file: path.to_path_buf(), reason: e.to_string() };
+    let damaged = |e: WireError| Error::SentencePiece { file: path.to_path_buf(), reason: e.to_string() };
     let pieces = parse(&map).map_err(damaged)?;
     match pieces.is_empty() {
         true => Err(Error::SentencePiece { file: path.to_path_buf(), reason: "it has no pieces".to_owned() }),
@@ -53,41 +52,35 @@ pub fn read_pieces(path: &Path) -> Result<Vec<Piece>, Error> {
     }
 }
 
-/// The tag of a field that holds a number of bytes: its number, and wire type 2.
-const fn bytes_field(number: u32) -> u32 {
-    number << 3 | 2
-}
-
-fn parse(bytes: &[u8]) -> protobuf::Result<Vec<Piece>> {
-    let mut input = CodedInputStream::from_bytes(bytes);
-    let mut pieces = Vec::new();
-    while let Some(tag) = input.read_raw_tag_or_eof()? {
-        match tag {
-            tag if tag == bytes_field(1) => pieces.push(piece(&input.read_bytes()?)?),
-            tag => skip(tag, &mut input)?,
+fn parse(bytes: &[u8]) -> Result<Vec<Piece>, WireError> {
+    let (mut fields, mut pieces) = (Fields(bytes), Vec::new());
+    while let Some(field) = fields.next()? {
+        if let (1, Wire::Bytes(bytes)) = field {
+            pieces.push(piece(bytes)?);
         }
     }
     Ok(pieces)
 }
 
-fn piece(bytes: &[u8]) -> protobuf::Result<Piece> {
-    const TEXT: u32 = bytes_field(1);
-    const SCORE: u32 = 2 << 3 | 5;
-    const KIND: u32 = 3 << 3;
-    let mut input = CodedInputStream::from_bytes(bytes);
+fn piece(bytes: &[u8]) -> Result<Piece, WireError> {
+    let mut fields = Fields(bytes);
     let mut piece = Piece { text: String::new(), score: 0.0, kind: PieceKind::Normal };
-    while let Some(tag) = input.read_raw_tag_or_eof()? {
-        match tag {
-            TEXT => piece.text = input.read_string()?,
-            SCORE => piece.score = input.read_float()?,
-            KIND => piece.kind = kind(input.read_int32()?),
-            tag => skip(tag, &mut input)?,
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Wire::Bytes(text)) => piece.text = text_of(text)?,
+            (2, Wire::Fixed32(score)) => piece.score = f32::from_le_bytes(score),
+            (3, Wire::Varint(number)) => piece.kind = kind(number),
+            _ => {}
         }
     }
     Ok(piece)
 }
 
-fn kind(number: i32) -> PieceKind {
+fn text_of(bytes: &[u8]) -> Result<String, WireError> {
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| WireError::Utf8)
+}
+
+fn kind(number: u64) -> PieceKind {
     match number {
         2 => PieceKind::Unknown,
         3 => PieceKind::Control,
@@ -95,20 +88,6 @@ fn kind(number: i32) -> PieceKind {
         5 => PieceKind::Unused,
         6 => PieceKind::Byte,
         _ => PieceKind::Normal,
-    }
-}
-
-/// Leaves a field out by its wire type.
-fn skip(tag: u32, input: &mut CodedInputStream<'_>) -> protobuf::Result<()> {
-    match tag & 7 {
-        0 => input.read_raw_varint64().map(drop),
-        1 => input.skip_raw_bytes(8),
-        2 => {
-            let len = input.read_raw_varint32()?;
-            input.skip_raw_bytes(len)
-        }
-        5 => input.skip_raw_bytes(4),
-        _ => Err(std::io::Error::from(std::io::ErrorKind::InvalidData).into()),
     }
 }
 

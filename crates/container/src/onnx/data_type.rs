@@ -1,6 +1,6 @@
 //! The element types of ONNX tensors: their sizes and names. The numbers are those of the specification.
 
-pub use super::proto::tensor_proto::DataType;
+pub use super::proto::DataType;
 
 /// Bits of one element; `None` for strings and for no type.
 pub fn data_type_bits(data_type: DataType) -> Option<u64> {

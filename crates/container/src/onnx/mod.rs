@@ -8,7 +8,9 @@
 
 mod data_type;
 mod external;
-#[allow(clippy::all, clippy::pedantic, clippy::restriction, missing_docs, rustdoc::all)]
+mod message;
+#[allow(clippy::upper_case_acronyms, missing_docs, non_camel_case_types)]
+// The specification says what they are, and how they are spelled.
 mod proto;
 mod read;
 mod spill;
@@ -18,14 +20,12 @@ mod write;
 pub use crate::error::OnnxError;
 pub use bytes::Bytes;
 pub use data_type::{DataType, byte_len, data_type_bits, data_type_name};
-pub use proto::attribute_proto::AttributeType;
-pub use proto::tensor_shape_proto::{Dimension, dimension::Value as DimensionValue};
-pub use proto::type_proto::{Tensor as TensorTypeProto, Value as TypeValue};
+pub use message::{EnumOrUnknown, MessageField};
 pub use proto::{
-    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto,
-    StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
+    AttributeProto, AttributeType, Dimension, DimensionValue, FunctionProto, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, SparseTensorProto, StringStringEntryProto, TensorProto, TensorShapeProto, TensorTypeProto,
+    TypeProto, TypeValue, ValueInfoProto,
 };
-pub use protobuf::{EnumOrUnknown, MessageField};
 /// What Kvant calls itself in the graphs that it writes.
 pub const PRODUCER: &str = "kvant";
 

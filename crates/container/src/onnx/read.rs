@@ -4,15 +4,14 @@ use crate::directory::directory_of;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
-use protobuf::{CodedInputStream, Message};
-
 use super::external::ExternalFiles;
-use super::proto::tensor_proto::DataLocation;
-use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
+use super::message::Message;
+use super::proto::{AttributeProto, DataLocation, GraphProto, ModelProto, NodeProto, TensorProto};
 use crate::error::Error;
 use crate::error::OnnxError;
 use crate::mmap::MappedFile;
+use crate::protobuf::{WireError, varint};
+use bytes::Bytes;
 
 /// Reads a model and maps all of its data. Nothing of a tensor's contents is copied.
 ///
@@ -46,17 +45,11 @@ pub fn external_files(path: &Path) -> Result<BTreeSet<PathBuf>, Error> {
 
 /// Parses the bytes of one file. External data are left alone.
 pub fn parse(bytes: &Bytes) -> Result<ModelProto, OnnxError> {
-    // What the stream says of such ends is about its own limits.
-    let unread = |_: protobuf::Error| match cut_short(bytes) {
+    let unread = |_: WireError| match cut_short(bytes) {
         true => OnnxError::CutShort(bytes.len()),
         false => OnnxError::NotAModel,
     };
-    let mut input = CodedInputStream::from_tokio_bytes(bytes);
-    // Without a limit of its own the stream takes the end of a truncated file for the end of the messages that it cuts.
-    let _ = input.push_limit(bytes.len() as u64).map_err(unread)?;
-    let mut model = ModelProto::new();
-    model.merge_from(&mut input).map_err(unread)?;
-    input.check_eof().map_err(unread)?;
+    let model = ModelProto::parse(bytes).map_err(unread)?;
     match model.graph.is_some() {
         true => Ok(model),
         false => Err(OnnxError::NoGraph),
@@ -69,14 +62,14 @@ fn cut_short(bytes: &[u8]) -> bool {
     const LAST_FIELD: u64 = 26;
     let mut rest = bytes;
     while !rest.is_empty() {
-        let Some(key) = varint(&mut rest) else { return true };
+        let Ok(key) = varint(&mut rest) else { return true };
         if !(1..=LAST_FIELD).contains(&(key >> 3)) {
             return false;
         }
         let length = match key & 7 {
-            0 => varint(&mut rest).map(|_| 0),
+            0 => varint(&mut rest).ok().map(|_| 0),
             1 => Some(8),
-            2 => varint(&mut rest),
+            2 => varint(&mut rest).ok(),
             5 => Some(4),
             _ => return false,
         };
@@ -87,19 +80,6 @@ fn cut_short(bytes: &[u8]) -> bool {
         }
     }
     false
-}
-
-/// The number that bytes begin with, which are then those behind it; `None` where they end within it.
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for (at, byte) in bytes.iter().enumerate().take(10) {
-        value |= u64::from(byte & 0x7f).checked_shl(7 * at as u32).unwrap_or(0);
-        if byte & 0x80 == 0 {
-            *bytes = &bytes[at + 1..];
-            return Some(value);
-        }
-    }
-    None
 }
 
 fn bring_in(tensor: &mut TensorProto, files: &mut ExternalFiles<'_>) -> Result<(), OnnxError> {
@@ -150,7 +130,7 @@ mod tests {
     fn every_cut_through_a_graph_is_noticed() {
         let node = NodeProto { name: Some("n".to_owned()), input: vec!["x".to_owned()], ..NodeProto::default() };
         let graph = GraphProto { node: vec![node], name: Some("g".to_owned()), ..GraphProto::default() };
-        let model = ModelProto { graph: protobuf::MessageField::some(graph), ..ModelProto::default() };
+        let model = ModelProto { graph: super::super::MessageField::some(graph), ..ModelProto::default() };
         let whole = Bytes::from(serialize(&model).unwrap());
         assert_eq!(parse(&whole).unwrap(), model);
         assert!((0..whole.len()).all(|n| parse(&whole.slice(..n)).is_err()));

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use protobuf::EnumOrUnknown;
 
 use super::data_type::{DataType, byte_len, data_type_name};
+use super::message::EnumOrUnknown;
 use super::proto::TensorProto;
 use crate::error::OnnxError;
 

@@ -8,10 +8,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use protobuf::Message;
-
-use super::proto::tensor_proto::DataLocation;
-use super::proto::{ModelProto, StringStringEntryProto, TensorProto};
+use super::message::Message;
+use super::proto::{DataLocation, ModelProto, StringStringEntryProto, TensorProto};
 use super::read::each_tensor;
 use crate::error::Error;
 use crate::error::OnnxError;
@@ -19,6 +17,8 @@ use crate::positioned::sync_dir;
 
 /// Largest model written as one file. Protobuf's own limit is 2^31 - 1; some readers stop earlier.
 const LARGEST_FILE: u64 = 1_900_000_000;
+/// The largest message that protobuf knows.
+const LARGEST_MESSAGE: u64 = i32::MAX as u64;
 /// Tensors below this size stay in the model's file: shapes and scalars are read without a second file.
 const SMALLEST_EXTERNAL: usize = 1024;
 /// External tensors start at multiples of this, so that readers can map them as arrays of any element.
@@ -49,7 +49,9 @@ pub fn external_data_path(path: &Path) -> PathBuf {
 
 /// The model as the bytes of one file.
 pub fn serialize(model: &ModelProto) -> Result<Vec<u8>, OnnxError> {
-    model.write_to_bytes().map_err(|e| OnnxError::Protobuf(e.to_string()))
+    let mut bytes = Vec::with_capacity(usize::try_from(model.message_size()).unwrap_or(0));
+    model.write_message(&mut bytes).map_err(|e| OnnxError::Protobuf(e.to_string()))?;
+    Ok(bytes)
 }
 
 /// Writes the model to `path`. Files appear under their names when they are complete: data first, then the model.
@@ -67,7 +69,7 @@ pub fn write_unless(
     external: ExternalData,
     cancelled: &AtomicBool,
 ) -> Result<(), Error> {
-    let size = model.compute_size();
+    let size = model.message_size();
     let apart = match external {
         ExternalData::Always => true,
         ExternalData::Never if size > LARGEST_FILE => return Err(invalid(path, OnnxError::TooLargeForOneFile(size))),
@@ -78,9 +80,12 @@ pub fn write_unless(
     let data = apart.then(|| move_out(&mut model, &data_path, cancelled)).transpose()?;
     let file = temporary(path)?;
     let mut output = Watched::new(file.as_file(), cancelled);
-    let written = model.write_to_writer(&mut output);
+    let written = match model.message_size() {
+        size if size > LARGEST_MESSAGE => Err(format!("Encoded message size {size} is too large")),
+        _ => model.write_message(&mut output).map_err(|e| e.to_string()),
+    };
     output.check()?;
-    written.map_err(|e| invalid(path, OnnxError::Protobuf(e.to_string())))?;
+    written.map_err(|e| invalid(path, OnnxError::Protobuf(e)))?;
     output.flush().map_err(|e| Error::io("write", path, None, e))?;
     drop(output);
     data.map(|data| persist(data, &data_path)).transpose()?;

@@ -84,7 +84,7 @@ mod tests {
             vec![node("DequantizeLinear", "d", &["t", "s"], &["f"]), node("Gather", "g", &["f", "i"], &["r"]), behind];
         let table = tensor("t", DataType::UINT8, &[3, 2], vec![1u8; 6]);
         let constants = vec![table, floats("s", &[], &[0.5]), floats("o", &[], &[0.25])];
-        model(17, nodes, constants, &["i"], &["y"]).graph.unwrap()
+        model(17, nodes, constants, &["i"], &["y"]).graph.into_option().unwrap()
     }
 
     fn operators(graph: &GraphProto) -> Vec<(&str, &str)> {
