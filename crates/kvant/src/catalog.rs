@@ -145,17 +145,26 @@ fn loaders() -> Table {
 }
 
 fn schemes() -> Table {
-    let columns = vec![text("name"), text("spelling"), text("export"), text("calibrated"), text("about")];
+    let columns = vec![text("name"), text("spelling"), text("format"), text("calibrated"), text("about")];
     let mixes = FTYPES.iter().map(mix_row);
     Table { columns, rows: PRESETS.iter().map(scheme_row).chain(mixes).collect() }
 }
 
-/// The schemes whose default format a loader takes.
+/// The schemes that a loader takes in their default format, for dense language models. `loader` is its id.
 pub fn schemes_for(loader: &str) -> Table {
+    let known = kvant_llm::verify::loaders().iter().find(|known| known.id == loader);
+    let names = |name: &&str| {
+        known.is_some_and(|known| **name == *known.name || name.starts_with(&format!("{} with", known.name)))
+    };
+    let takes = |preset: &Preset| {
+        let settings = Settings { scheme: Some(preset.name.to_owned()), ..Settings::default() };
+        let recipe = Recipe::resolve(&settings, &Settings::default());
+        let loaders = recipe.ok().zip(preset.scheme().ok()).map(|(recipe, scheme)| recipe.export().loaders_of(scheme));
+        loaders.is_some_and(|loaders| loaders.iter().any(|name| names(&name)))
+    };
+    let ftypes = FTYPES.iter().filter(|_| Export::Gguf.loaders().iter().any(|name| names(&name)));
     let mut table = schemes();
-    let name = kvant_llm::verify::loaders().iter().find(|known| known.id == loader).map_or(loader, |known| &known.name);
-    let takes = |format: &str| EXPORTS.iter().any(|row| row.name == format && row.export.loaders().contains(&name));
-    table.rows.retain(|row| row[2].as_str().is_some_and(takes));
+    table.rows = PRESETS.iter().filter(|preset| takes(preset)).map(scheme_row).chain(ftypes.map(mix_row)).collect();
     table
 }
 
@@ -290,6 +299,20 @@ fn observers() -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn schemes_are_those_that_the_loader_takes() {
+        let names = |loader: &str| -> Vec<String> {
+            let rows = schemes_for(loader).rows;
+            rows.iter().filter_map(|row| row[0].as_str().map(str::to_owned)).collect()
+        };
+        let has = |loader: &str, scheme: &str| names(loader).iter().any(|name| name == scheme);
+        assert!(has("vllm", "int4_wo_128") && !has("sglang", "int4_wo_128"));
+        assert!(has("sglang", "FP8_DYNAMIC") && !has("sglang", "MXFP4A16") && !has("vllm", "Q4_K_M"));
+        assert!(has("transformers", "W4A16") && has("amd-quark", "mxfp4"));
+        assert!(has("llama.cpp", "Q4_K_M") && !has("llama.cpp", "W4A16"));
+        assert!(names("onnxruntime").is_empty());
+    }
 
     #[test]
     fn rows_fill_their_columns() {

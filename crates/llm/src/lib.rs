@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use kvant_container::{Checkpoint, Durability};
-//! use kvant_llm::engine::{self, Begun, Output, Silent};
+//! use kvant_llm::engine::{self, Output, Silent, Start};
 //! use kvant_llm::plan::Plan;
 //! use kvant_llm::recipe::{Recipe, Settings};
 //! use std::path::Path;
@@ -29,7 +29,7 @@
 //!
 //! let checkpoint = Checkpoint::open(source)?;
 //! let plan = Plan::new(&checkpoint, Recipe::resolve(&settings, &Settings::default())?)?;
-//! if let Begun::Working(output) = Output::begin(&plan, source, &target, false)? {
+//! if let Start::Working(output) = Output::begin(&plan, source, &target, false)? {
 //!     engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent)?;
 //!     output.finish(&plan, &checkpoint, Durability::Disk)?;
 //! }

@@ -10,7 +10,7 @@ pub struct ListArgs {
     /// Which table
     #[arg(value_parser = topic_parser())]
     pub topic: Topic,
-    /// Only the schemes whose default format this loader takes
+    /// Only the schemes that this loader takes, for dense language models
     #[arg(long = "for", value_name = "LOADER", value_parser = super::verify::loader_parser())]
     pub loader: Option<String>,
 }

@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 pub fn run(args: &ListArgs, printer: &Printer) -> Result<(), Error> {
     let list = match &args.loader {
         None => args.topic.table(),
+        Some(loader) if loader == "onnxruntime" => {
+            return Err(usage("ONNX graphs have presets instead of schemes", "use `kvant list presets`"));
+        }
         Some(loader) if args.topic.name == "schemes" => schemes_for(loader),
         Some(_) => return Err(usage("--for applies only to schemes", "use `kvant list schemes --for LOADER`")),
     };

@@ -93,8 +93,8 @@ fn every_scheme_ends_well_or_is_refused_for_want_of_data() {
         };
         assert_eq!(run.code, Some(0), "{name}: {run:?}");
         let done = run.json();
-        assert_eq!(done["format"], row["export"], "{name}");
-        if row["export"] == "gguf" {
+        assert_eq!(done["format"], row["format"], "{name}");
+        if row["format"] == "gguf" {
             assert!(place.path(name).is_file() && done["quantized_layers"].is_number(), "{name}: {done}");
             continue;
         }

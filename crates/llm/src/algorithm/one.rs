@@ -242,7 +242,7 @@ mod tests {
             find("gptq:clip=on").unwrap_err().hint(),
             "it has damping, order, groups, block: write them as in gptq:damping=..."
         );
-        assert_eq!(find("rtn:order=stored").unwrap_err().hint(), "it has none");
+        assert_eq!(find("rtn:order=stored").unwrap_err().hint(), "it has no options");
         assert_eq!(message("gptq:damping=2"), "‹algorithm›: `2` is no value of `gptq:damping`");
         assert_eq!(message("gptq:damping"), "‹algorithm›: `gptq:damping` has no value");
         assert_eq!(message(""), "‹algorithm›: an algorithm without a name");

@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(changed(&then), Vec::<String>::new());
         write("a.txt", "other");
         write("model/config.json", "{ }");
-        assert_eq!(changed(&then), ["‹calib› a.txt", "the source model"]);
+        assert_eq!(changed(&then), ["the source model", "‹calib› a.txt"]);
         let earlier = Given { version: "0.0.1".to_owned(), ..then };
         assert!(changed(&earlier)[2].starts_with("Kvant (0.0.1 then, "), "{:?}", changed(&earlier));
         fs::remove_file(dir.path().join("recipe.toml")).unwrap();

@@ -5,7 +5,7 @@
 //! ```
 //! use kvant_container::Checkpoint;
 //! use kvant_llm::folding::Foldings;
-//! use kvant_llm::forward::{Overlay, Tensors};
+//! use kvant_llm::forward::{Tensors, WeightOverrides};
 //! use kvant_llm::import;
 //! use kvant_llm::model_config::ModelConfig;
 //! use kvant_llm::network::Network;
@@ -22,7 +22,7 @@
 //! let applied = foldings.apply(link, &scales)?;
 //! assert_eq!(applied, scales);
 //!
-//! let mut overlay = Overlay::default();
+//! let mut overlay = WeightOverrides::default();
 //! foldings.add_to(&mut overlay);
 //! assert!(overlay.weight("model.layers.0.self_attn.q_proj").is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())

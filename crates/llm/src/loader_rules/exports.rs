@@ -3,7 +3,7 @@
 
 use super::{LayerFacts, ModelFacts, ShardShape, loaders as known_loaders, refusal, size_refusal};
 use crate::export::Export;
-use kvant_quant::scheme::{AttentionScheme, LayerScheme};
+use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
 
 /// What of a model makes loaders stumble, whatever the scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,20 @@ pub struct ModelTraits {
 /// What loads plain floats.
 const OF_FLOATS: &str = "whatever loads the source";
 
+/// A language model that no loader stumbles over.
+const DENSE: ModelTraits = ModelTraits {
+    family: Some("llama"),
+    other_modalities: false,
+    experts: false,
+    fused_experts: false,
+    kept_experts: false,
+    bf16: true,
+    attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
+};
+
+/// A layer of sizes that fit.
+const WHOLE: ShardShape = ShardShape { rows: 256, columns: 256, is_fused: true, is_cut: false };
+
 impl Export {
     /// What loads it, schemes permitting: [`Plan::loaders`](crate::plan::Plan::loaders) tells which takes a given plan.
     pub fn loaders(self) -> Vec<&'static str> {
@@ -36,6 +50,11 @@ impl Export {
             }
             None => vec![OF_FLOATS],
         }
+    }
+
+    /// What loads a dense language model in bf16 whose layers have this scheme, and sizes that fit.
+    pub fn loaders_of(self, scheme: LayerScheme) -> Vec<&'static str> {
+        loaders(self, DENSE, [(scheme, WHOLE)].into_iter())
     }
 }
 
@@ -61,21 +80,9 @@ pub(crate) fn loaders(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_quant::scheme::{KvCacheScheme, MinScale, Rotary};
+    use kvant_quant::scheme::{KvCacheScheme, MinScale};
 
-    const DENSE: ModelTraits = ModelTraits {
-        family: Some("llama"),
-        other_modalities: false,
-        experts: false,
-        fused_experts: false,
-        kept_experts: false,
-        bf16: true,
-        attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
-    };
     const EXPERTS: ModelTraits = ModelTraits { experts: true, ..DENSE };
-
-    /// A layer of sizes that fit.
-    const WHOLE: ShardShape = ShardShape { rows: 256, columns: 256, is_fused: true, is_cut: false };
 
     fn found(export: Export, text: &str, model: ModelTraits) -> Vec<&'static str> {
         loaders(export, model, [(text.parse().unwrap(), WHOLE)].into_iter())

@@ -233,7 +233,7 @@ mod tests {
             "words of 8 output channels straddle shards of 12"
         );
         assert!(layer(Cut::Nowhere, words()).problems(7, None).is_empty());
-        assert!(layer(Cut::Rows, Vec::new()).problems(7, None)[0].1.contains("cannot be shared out"));
+        assert!(layer(Cut::Rows, Vec::new()).problems(7, None)[0].1.contains("cannot be split across"));
     }
 
     #[test]

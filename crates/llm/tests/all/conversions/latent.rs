@@ -74,7 +74,7 @@ fn what_is_turned_over_is_quantized_again_where_that_is_accepted() {
         assert!(expected.contains(&error.relative), "{error:?}");
     }
     assert!(
-        plan.notices.iter().any(|notice| notice.contains("attn_k_b") && notice.contains("anew")),
+        plan.notices.iter().any(|notice| notice.contains("attn_k_b") && notice.contains("requantized")),
         "{:?}",
         plan.notices
     );

@@ -43,7 +43,7 @@ fn scales_of_powers_of_two_and_fp8_have_codes_for_nothing() {
     nvfp4().edit("q_proj.weight_scale", |bytes| bytes[0] = 0x7F).assert_error(
         "scales",
         "q_proj.weight_scale",
-        "no number",
+        "NaN or infinite",
     );
     nvfp4().edit("q_proj.weight_scale", |bytes| bytes[0] = 0x80 | 0x30).assert_error(
         "scales",
@@ -51,7 +51,7 @@ fn scales_of_powers_of_two_and_fp8_have_codes_for_nothing() {
         "negative",
     );
     let global = "o_proj.weight_global_scale";
-    nvfp4().edit(global, |bytes| put(bytes, &float(f32::NAN))).assert_error("scales", global, "no number");
+    nvfp4().edit(global, |bytes| put(bytes, &float(f32::NAN))).assert_error("scales", global, "NaN or infinite");
     nvfp4().edit(global, |bytes| put(bytes, &float(0.0))).assert_error("scales", global, "no value is left");
 }
 
