@@ -109,8 +109,9 @@ impl Evaluation {
                 options.window
             ));
         }
+        reporter.started();
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
-        let watch = progress.watch();
+        let watch = progress.watch_cancelled();
         let ops = self.precision.ops();
         let work = || evaluate(&decoder, reference.as_ref(), &ops, &tokens, options, watch);
         let found = self.limits.pool()?.install(work)?;

@@ -3,6 +3,7 @@
 use crate::cancel::CancelToken;
 use crate::settings;
 use kvant_llm::engine;
+use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 
 /// Receives what a run reports. Events arrive one at a time, in order, from any thread of the run.
@@ -192,6 +193,15 @@ impl Progress<'_, '_> {
     pub fn watch(&self) -> impl FnMut(u64, u64) + Send {
         let mut watch = self.watch_places();
         move |done: u64, all: u64| watch("", done, all)
+    }
+
+    /// The same, which says whether the run was asked to stop.
+    pub fn watch_cancelled(&self) -> impl FnMut(u64, u64) -> ControlFlow<()> + Send {
+        let mut watch = self.watch();
+        move |done: u64, all: u64| {
+            watch(done, all);
+            if self.reporter.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
     }
 
     /// The same with the place of the work.

@@ -123,7 +123,7 @@ impl<'a> Gate<'a> {
         let (decoder, reference) = (Decoder::open(&checkpoint)?, Decoder::open(self.source)?);
         let (ops, memory) = (self.job.data.precision.ops(), self.job.limits.memory.0);
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
-        let watch = progress.watch();
+        let watch = progress.watch_cancelled();
         let sequences = &self.sequences;
         let work = || evaluate_sequences(&decoder, Some(&reference), &ops, sequences, memory, watch);
         Ok(self.job.limits.pool()?.install(work)?)

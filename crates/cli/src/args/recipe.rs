@@ -20,22 +20,12 @@ pub struct RecipeArgs {
     /// A Hugging Face directory, a .safetensors or .gguf file, or an ONNX graph
     #[arg(value_hint = ValueHint::AnyPath, help_heading = None::<&'static str>)]
     pub model: PathBuf,
-    /// A LoRA adapter (a folder as PEFT saves it) to merge into the weights as they are read; may be given often
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath, help_heading = "Checkpoints")]
-    pub lora: Vec<PathBuf>,
     /// How to quantize: a name (`kvant list schemes`; for ONNX graphs `kvant list presets`) or a spelling such as int4:g128
     #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present = "recipe")]
     pub scheme: Option<String>,
     /// A recipe: a TOML file, or a quantization_config in AMD Quark's JSON; options given beside it win
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub recipe: Option<PathBuf>,
-    /// The format to write (`kvant list formats`); may be given often, and each gets a folder in the output directory
-    /// [default: the one the scheme's name comes from]
-    #[arg(short, long, value_name = "FORMAT", value_parser = format_parser(), help_heading = "Checkpoints")]
-    pub format: Vec<Format>,
-    /// The order of 4-bit codes in AMD Quark's layout
-    #[arg(long, value_name = "METHOD", value_parser = pack_method_parser(), help_heading = "Checkpoints")]
-    pub pack_method: Option<PackMethod>,
     /// Quantize weights alone, and leave activations out of the scheme
     #[arg(long)]
     pub weights_only: bool,
@@ -66,12 +56,22 @@ pub struct RecipeArgs {
     /// tensors, e.g. 'logits=uint16', 'fc.weight=int8:channel', 'x=entropy' or '=keep'; may be given often
     #[arg(long = "override", value_name = "GLOB=SCHEME", value_parser = glob_and_scheme)]
     pub overrides: Vec<OverrideText>,
+    /// The format to write (`kvant list formats`); may be given often, and each gets a folder in the output directory
+    /// [default: the one the scheme's name comes from]
+    #[arg(short, long, value_name = "FORMAT", value_parser = format_parser(), help_heading = "Checkpoints")]
+    pub format: Vec<Format>,
+    /// The order of 4-bit codes in AMD Quark's layout
+    #[arg(long, value_name = "METHOD", value_parser = pack_method_parser(), help_heading = "Checkpoints")]
+    pub pack_method: Option<PackMethod>,
     /// Quantize also what is kept by default: output heads, routers
     #[arg(long, help_heading = "Checkpoints")]
     pub no_keep_defaults: bool,
     /// Take a source that is quantized already, and accept the loss of both quantizations
     #[arg(long, help_heading = "Checkpoints")]
     pub requantize: bool,
+    /// A LoRA adapter (a folder as PEFT saves it) to merge into the weights as they are read; may be given often
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath, help_heading = "Checkpoints")]
+    pub lora: Vec<PathBuf>,
     /// The most bytes of tensors in one file, e.g. 5GB [default: 5GB]
     #[arg(long, value_name = "SIZE", help_heading = "Checkpoints")]
     pub max_shard_size: Option<ByteSize>,

@@ -11,6 +11,9 @@ pub enum EvaluationError {
     /// The model cannot be run.
     #[error(transparent)]
     Forward(#[from] ForwardError),
+    /// It was asked to stop.
+    #[error("stopped")]
+    Cancelled,
     /// A file cannot be read.
     #[error("cannot read {}: {cause}", file.display())]
     Read {
@@ -85,6 +88,7 @@ impl EvaluationError {
             EvaluationError::Forward(error) => error.kind(),
             EvaluationError::Tokenizer(error) => error.kind(),
             EvaluationError::Read { .. } => ErrorKind::Io,
+            EvaluationError::Cancelled => ErrorKind::Cancelled,
             _ => ErrorKind::Invalid,
         }
     }
@@ -101,7 +105,7 @@ impl EvaluationError {
             EvaluationError::Stride { .. } => "‹stride› is at least 1 and at most ‹seq-len›",
             EvaluationError::Reference { .. } => "‹reference› is the model that this one was made from",
             EvaluationError::NotANumber { .. } => "weights or activations overflow: the checkpoint may be damaged",
-            EvaluationError::Read { .. } => return None,
+            EvaluationError::Read { .. } | EvaluationError::Cancelled => return None,
         };
         Some(text.to_owned())
     }

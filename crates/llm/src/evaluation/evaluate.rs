@@ -6,9 +6,10 @@ use super::comparison::{BlockErrors, Comparison};
 use super::score::{Pair, Score};
 use super::windows::{Window, windows};
 use crate::forward::ops::Ops;
-use crate::forward::{Chunk, Decoder, ForwardError, Pass, chunks};
+use crate::forward::{Chunk, Decoder, Pass, chunks};
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// The longest window that is chosen unasked.
@@ -69,20 +70,20 @@ pub fn default_window(decoder: &Decoder<'_>) -> usize {
     decoder.longest().map_or(LONGEST_DEFAULT, |longest| longest.min(LONGEST_DEFAULT))
 }
 
-/// Evaluates `decoder` on `tokens`, beside `reference` if there is one. `watch` is told of tokens
-/// done and tokens in all; a token in one of `n` blocks, or in the head, is `1 / (n + 1)` done.
+/// Evaluates `decoder` on `tokens`, beside `reference` if there is one. `watch` receives the tokens done and the tokens in all; a
+/// token in one of `n` blocks, or in the head, is `1 / (n + 1)` done. If it breaks, the evaluation stops.
 ///
 /// # Errors
 ///
 /// Windows that predict nothing or are not filled, tokens that the model does not know, a reference of another shape,
-/// likelihoods that are NaN.
+/// likelihoods that are NaN; a `watch` that breaks.
 pub fn evaluate(
     decoder: &Decoder<'_>,
     reference: Option<&Decoder<'_>>,
     ops: &dyn Ops,
     tokens: &[u32],
     options: Options,
-    watch: impl FnMut(u64, u64),
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
     let windows = windows(tokens.len(), options.window, options.stride)?;
     evaluate_windows((decoder, reference), ops, tokens, &windows, options, watch)
@@ -99,7 +100,7 @@ pub fn evaluate_sequences(
     ops: &dyn Ops,
     sequences: &[Vec<u32>],
     memory: u64,
-    watch: impl FnMut(u64, u64),
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
     let (mut tokens, mut windows) = (Vec::new(), Vec::new());
     for sequence in sequences.iter().filter(|sequence| sequence.len() > 1) {
@@ -121,7 +122,7 @@ fn evaluate_windows(
     tokens: &[u32],
     windows: &[Window],
     options: Options,
-    mut watch: impl FnMut(u64, u64),
+    mut watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
     if let Some(reference) = reference {
         fit(decoder, reference)?;
@@ -133,7 +134,10 @@ fn evaluate_windows(
     let (steps, mut done) = (decoder.blueprint().blocks.len() + 1, 0);
     let mut step = |chunk: &Chunk| {
         done += chunk.tokens.len();
-        watch((done / steps) as u64, passed as u64);
+        match watch((done / steps) as u64, passed as u64) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(EvaluationError::Cancelled),
+        }
     };
     let (scores, comparison) = match reference {
         None => (alone(decoder, ops, &chunks, windows, options.memory, &mut step)?, None),
@@ -180,6 +184,9 @@ pub(super) fn perplexity(log_likelihoods: &[f64], windows: &[Window]) -> Result<
     Ok((-log_likelihoods.iter().sum::<f64>() / log_likelihoods.len() as f64).exp())
 }
 
+/// Called when a chunk has passed a block or the head.
+type Step<'s> = &'s mut dyn FnMut(&Chunk) -> Result<(), EvaluationError>;
+
 /// Logarithms of the likelihoods of all scored tokens.
 fn alone(
     decoder: &Decoder<'_>,
@@ -187,13 +194,13 @@ fn alone(
     chunks: &[Chunk],
     windows: &[Window],
     memory: u64,
-    step: &mut dyn FnMut(&Chunk),
-) -> Result<Vec<f64>, ForwardError> {
+    step: Step<'_>,
+) -> Result<Vec<f64>, EvaluationError> {
     let mut pass = Pass::begin(decoder, ops, chunks, memory, None)?;
     for block in 0..decoder.blueprint().blocks.len() {
         for (index, chunk) in chunks.iter().enumerate() {
             pass.block(block, index, |_| {})?;
-            step(chunk);
+            step(chunk)?;
         }
     }
     let mut all = Vec::new();
@@ -206,7 +213,7 @@ fn alone(
             rows.for_each(|((score, target), row)| score.add(Isa::best(), row, start, *target as usize));
         }
         all.extend(scores.iter().map(Score::log_likelihood));
-        step(&chunks[index]);
+        step(&chunks[index])?;
     }
     Ok(all)
 }
@@ -215,7 +222,7 @@ fn alone(
 struct Beside<'b> {
     chunks: &'b [Chunk],
     windows: &'b [Window],
-    step: &'b mut dyn FnMut(&Chunk),
+    step: Step<'b>,
 }
 
 impl Beside<'_> {
@@ -240,14 +247,14 @@ impl Beside<'_> {
         model: &mut Pass<'_, '_>,
         reference: &mut Pass<'_, '_>,
         blocks: usize,
-    ) -> Result<Vec<BlockErrors>, ForwardError> {
+    ) -> Result<Vec<BlockErrors>, EvaluationError> {
         let mut errors = vec![BlockErrors::default(); blocks];
         for (block, errors) in errors.iter_mut().enumerate() {
             for (index, chunk) in self.chunks.iter().enumerate() {
                 let mut expected = Vec::new();
                 reference.block(block, index, |x| expected.extend_from_slice(x))?;
                 model.block(block, index, |x| errors.add(x, &expected))?;
-                (self.step)(chunk);
+                (self.step)(chunk)?;
             }
         }
         Ok(errors)
@@ -258,7 +265,7 @@ impl Beside<'_> {
         model: &mut Pass<'_, '_>,
         reference: &mut Pass<'_, '_>,
         vocabulary: usize,
-    ) -> Result<Vec<Pair>, ForwardError> {
+    ) -> Result<Vec<Pair>, EvaluationError> {
         let mut all = Vec::new();
         for (index, predicted) in predicted(self.chunks, self.windows).into_iter().enumerate() {
             let model_rows = predicted.rows(&model.hidden(index)?);
@@ -272,7 +279,7 @@ impl Beside<'_> {
                 all.for_each(|((pair, target), rows)| pair.add(Isa::best(), rows, start, *target as usize));
             }
             all.extend(pairs);
-            (self.step)(&self.chunks[index]);
+            (self.step)(&self.chunks[index])?;
         }
         Ok(all)
     }

@@ -246,7 +246,10 @@ fn quantized_models_run() {
     let score = |path: &Path| {
         let checkpoint = Checkpoint::open(path).unwrap();
         let decoder = Decoder::open(&checkpoint).unwrap_or_else(|e| panic!("{e}"));
-        let found = evaluate(&decoder, None, &Cpu::default(), &tokens, Options::windows_of(64), |_, _| {}).unwrap();
+        let found = evaluate(&decoder, None, &Cpu::default(), &tokens, Options::windows_of(64), |_, _| {
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
         found.perplexity.ln()
     };
     let float = score(&nano_llama());

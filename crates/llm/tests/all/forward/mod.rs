@@ -141,7 +141,8 @@ fn perplexity_is_that_of_the_likelihoods() {
     let mut tokens = golden.joined();
     tokens.extend([1, 2, 3]);
     let options = Options::windows_of(golden.length());
-    let found = evaluate(&decoder, None, &Cpu::default(), &tokens, options, |_, _| {}).unwrap();
+    let found = evaluate(&decoder, None, &Cpu::default(), &tokens, options, |_, _| std::ops::ControlFlow::Continue(()))
+        .unwrap();
     let mean = golden.log_likelihood.iter().sum::<f64>() / found.tokens as f64;
     assert_eq!((found.windows, found.tokens), (3, 3 * 39));
     assert!((found.perplexity / (-mean).exp() - 1.0).abs() < 1e-5, "{}", found.perplexity);
@@ -153,8 +154,12 @@ fn a_model_does_not_differ_from_itself_and_memory_changes_nothing() {
     let golden = Golden::read();
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
-    let run =
-        |options| evaluate(&decoder, Some(&decoder), &Cpu::default(), &golden.joined(), options, |_, _| {}).unwrap();
+    let run = |options| {
+        evaluate(&decoder, Some(&decoder), &Cpu::default(), &golden.joined(), options, |_, _| {
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap()
+    };
     let options = Options { stride: Some(9), ..Options::windows_of(40) };
     let found = run(options);
     assert_eq!(found.tokens, 3 * 40 - 1);
@@ -172,12 +177,29 @@ fn impossible_evaluations_are_refused() {
     let decoder = Decoder::open(&checkpoint).unwrap();
     let run = |tokens: &[u32], window| {
         let options = Options::windows_of(window);
-        evaluate(&decoder, None, &Cpu::default(), tokens, options, |_, _| {}).unwrap_err()
+        evaluate(&decoder, None, &Cpu::default(), tokens, options, |_, _| std::ops::ControlFlow::Continue(()))
+            .unwrap_err()
     };
     assert!(matches!(run(&[1; 10], 1), EvaluationError::Window { window: 1 }));
     assert!(matches!(run(&[1; 10], 11), EvaluationError::TooShort { tokens: 10, window: 11 }));
     let unknown = run(&[1, 1_000_000, 2, 3], 2);
     assert!(matches!(unknown, EvaluationError::Forward(ForwardError::Token { token: 1_000_000, .. })), "{unknown}");
+}
+
+#[test]
+fn an_evaluation_stops_where_it_is_asked_to() {
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    for reference in [None, Some(&decoder)] {
+        let mut calls = 0;
+        let stop = |_, _| {
+            calls += 1;
+            std::ops::ControlFlow::Break(())
+        };
+        let found = evaluate(&decoder, reference, &Cpu::default(), &[1; 40], Options::windows_of(20), stop);
+        assert_eq!(found.unwrap_err().kind(), ErrorKind::Cancelled);
+        assert_eq!(calls, 1);
+    }
 }
 
 #[test]
