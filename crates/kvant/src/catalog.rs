@@ -160,9 +160,9 @@ pub fn schemes_for(loader: &str) -> Table {
         let settings = Settings { scheme: Some(preset.name.to_owned()), ..Settings::default() };
         let recipe = Recipe::resolve(&settings, &Settings::default());
         let loaders = recipe.ok().zip(preset.scheme().ok()).map(|(recipe, scheme)| recipe.export().loaders_of(scheme));
-        loaders.is_some_and(|loaders| loaders.iter().any(|name| names(&name)))
+        loaders.is_some_and(|loaders| loaders.iter().any(names))
     };
-    let ftypes = FTYPES.iter().filter(|_| Export::Gguf.loaders().iter().any(|name| names(&name)));
+    let ftypes = FTYPES.iter().filter(|_| Export::Gguf.loaders().iter().any(names));
     let mut table = schemes();
     table.rows = PRESETS.iter().filter(|preset| takes(preset)).map(scheme_row).chain(ftypes.map(mix_row)).collect();
     table
