@@ -1,7 +1,7 @@
 //! From a plan to an output under its name, for every command that makes one. Not the work between.
 
 use crate::error::Error;
-use crate::job::Commit;
+use crate::job::{Commit, Sinks};
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::engine::{Claim, Committed, Done, EngineError, Options, Output, OutputPlan, Start, Verify};
 use std::path::Path;
@@ -66,6 +66,16 @@ pub fn check_runs<'p>(
     let none = Options::new();
     let options = if commit.restart { &none } else { options };
     Ok(targets.into_iter().try_for_each(|target| Claim::check(target, options))?)
+}
+
+/// Refuses an output that cannot be made: another run's, or what is in the way of this plan. A job without an output has none to check.
+///
+/// # Errors
+/// Those of [`check_runs`]; names what is in the way.
+pub fn check_output(plan: &dyn OutputPlan, source: &Path, sinks: &Sinks) -> Result<(), Error> {
+    let Some(output) = &sinks.output else { return Ok(()) };
+    check_runs([output.as_path()], &sinks.settings, sinks.commit)?;
+    Ok(Output::check(plan, source, output, sinks.commit.overwrite)?)
 }
 
 /// Takes hold of an output before the work, without what an unfinished run has left where that is to be discarded.

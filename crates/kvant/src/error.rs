@@ -92,17 +92,30 @@ impl From<FileErrorKind> for ErrorKind {
     }
 }
 
-impl From<kvant_container::Error> for Error {
-    fn from(error: kvant_container::Error) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
+/// Errors of the crates below that have a kind and a hint, which are taken over.
+macro_rules! from_kind_and_hint {
+    ($($error:ty),* $(,)?) => { $(impl From<$error> for Error {
+        fn from(error: $error) -> Error {
+            Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+        }
+    })* };
 }
 
-impl From<kvant_onnx::error::QuantizeError> for Error {
-    fn from(error: kvant_onnx::error::QuantizeError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
-}
+from_kind_and_hint!(
+    kvant_container::Error,
+    kvant_onnx::error::QuantizeError,
+    kvant_onnx::sensitivity::SensitivityError,
+    kvant_llm::onnx::OnnxExportError,
+    ImportError,
+    MeasureError,
+    GgufPlanError,
+    ImatrixError,
+    ForwardError,
+    EvaluationError,
+    ObserveError,
+    OutputError,
+    EngineError,
+);
 
 impl From<kvant_onnx::settings::SettingsError> for Error {
     fn from(error: kvant_onnx::settings::SettingsError) -> Error {
@@ -111,12 +124,6 @@ impl From<kvant_onnx::settings::SettingsError> for Error {
             kind => kind.into(),
         };
         Error::new(kind, error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<kvant_onnx::sensitivity::SensitivityError> for Error {
-    fn from(error: kvant_onnx::sensitivity::SensitivityError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }
 
@@ -145,24 +152,6 @@ impl From<kvant_onnx::evaluation::EvaluationError> for Error {
     }
 }
 
-impl From<kvant_llm::onnx::OnnxExportError> for Error {
-    fn from(error: kvant_llm::onnx::OnnxExportError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<ImportError> for Error {
-    fn from(error: ImportError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<MeasureError> for Error {
-    fn from(error: MeasureError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
-}
-
 impl From<RecipeError> for Error {
     fn from(error: RecipeError) -> Error {
         // What was typed makes no recipe: a scheme, an algorithm or an option that there is none of.
@@ -182,30 +171,6 @@ impl From<PlanError> for Error {
     }
 }
 
-impl From<GgufPlanError> for Error {
-    fn from(error: GgufPlanError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<ImatrixError> for Error {
-    fn from(error: ImatrixError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<ForwardError> for Error {
-    fn from(error: ForwardError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<EvaluationError> for Error {
-    fn from(error: EvaluationError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
-}
-
 impl From<CalibrationDataError> for Error {
     fn from(error: CalibrationDataError) -> Error {
         let kind = match &error {
@@ -213,12 +178,6 @@ impl From<CalibrationDataError> for Error {
             error => error.kind().into(),
         };
         Error::new(kind, error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<ObserveError> for Error {
-    fn from(error: ObserveError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }
 
@@ -240,17 +199,5 @@ impl From<StatisticsError> for Error {
 impl From<ResolveError> for Error {
     fn from(error: ResolveError) -> Error {
         Error::new(error.kind().into(), error.to_string()).with_hint(Some(error.hint().to_owned()))
-    }
-}
-
-impl From<OutputError> for Error {
-    fn from(error: OutputError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<EngineError> for Error {
-    fn from(error: EngineError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
     }
 }

@@ -10,7 +10,7 @@ use kvant::{CheckpointPlan, Error};
 use kvant_llm::gguf::GgufPlan;
 use kvant_llm::gguf::plan::PlannedTensor;
 
-/// Prints the plan of a file, with that of the codes it is made of where these are still to be made.
+/// Prints the plan of a file, and that of its codes if the run computes them first.
 ///
 /// # Errors
 /// When stdout cannot be written.
@@ -45,7 +45,7 @@ fn rows(plan: &GgufPlan) -> impl Iterator<Item = (String, [String; 4], u64)> {
     made.chain(dropped)
 }
 
-/// What a tensor is made of: the first of its tensors in the source, and how many more there are.
+/// The source of a tensor: the first source tensor, and how many more there are.
 fn source_text(plan: &GgufPlan, tensor: &PlannedTensor) -> String {
     match plan.sources_of(tensor).as_slice() {
         [] => "config.json".to_owned(),

@@ -1,6 +1,6 @@
 //! Converts a quantized checkpoint to another checkpoint format.
 
-use crate::delivery::{Delivery, check_runs, claim, preflight};
+use crate::delivery::{Delivery, check_output, claim, preflight};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Conversion as Request;
@@ -9,7 +9,7 @@ use crate::loading;
 use crate::paths::{OutputKind, check_name};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
-use kvant_llm::engine::{self, Claim, Committed, Done, Output};
+use kvant_llm::engine::{self, Claim, Committed, Done};
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::MAX_SHARD_SIZE;
 use serde_json::{Value, json};
@@ -37,10 +37,7 @@ pub fn run(
     let checkpoint = request.source.open()?;
     let plan = Plan::convert(&checkpoint, &conversion(request, target)?)?;
     preflight(&plan, &checkpoint, sinks.commit)?;
-    if let Some(output) = &sinks.output {
-        check_runs([output.as_path()], &sinks.settings, sinks.commit)?;
-        Output::check(&plan, &request.source.model, output, sinks.commit.overwrite)?;
-    }
+    check_output(&plan, &request.source.model, sinks)?;
     reporter.notes(&plan.notices);
     let planned = CheckpointConversion {
         target,

@@ -1,14 +1,14 @@
 //! Converts the codes of a quantized checkpoint to a file for llama.cpp.
 
 use super::{file_name, open, work};
-use crate::delivery::{Delivery, check_runs, claim, preflight};
+use crate::delivery::{Delivery, check_output, claim, preflight};
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Conversion;
 use crate::loading;
 use crate::paths::{OutputKind, check_name, tell_of_name};
 use kvant_llm::conversion::LayerError;
-use kvant_llm::engine::{Done, Output};
+use kvant_llm::engine::Done;
 use kvant_llm::gguf::{Accepted, GgufPlan, measure};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -28,10 +28,7 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     let accepted = Accepted::requantizing(request.requantize);
     let plan = GgufPlan::convert(&checkpoint, accepted, &file_name(sinks.output.as_deref()))?;
     preflight(&plan, &checkpoint, sinks.commit)?;
-    if let Some(output) = &sinks.output {
-        check_runs([output.as_path()], &sinks.settings, sinks.commit)?;
-        Output::check(&plan, &request.source.model, output, sinks.commit.overwrite)?;
-    }
+    check_output(&plan, &request.source.model, sinks)?;
     reporter.notes(&plan.notices);
     let planned = GgufConversion {
         output: None,

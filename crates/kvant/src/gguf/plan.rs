@@ -1,14 +1,13 @@
 //! Plans a GGUF file: what would become of every tensor.
 
 use super::{note_data, plan_for};
-use crate::delivery::check_runs;
+use crate::delivery::{check_output, preflight};
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Job;
 use crate::paths::{OutputKind, check_name};
 use crate::quality;
 use kvant_container::Checkpoint;
-use kvant_llm::engine::{Output, OutputPlan};
 use kvant_llm::gguf::plan::PlannedTensor;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use serde_json::{Value, json};
@@ -20,14 +19,11 @@ use serde_json::{Value, json};
 pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<GgufFilePlan, Error> {
     note_data(job, &recipe, reporter);
     let (checkpoint, plan) = plan_for(job, recipe)?;
-    if !job.sinks.commit.no_verify {
-        plan.preflight(&checkpoint)?;
-    }
+    preflight(&plan, &checkpoint, job.sinks.commit)?;
     if let Some(output) = &job.sinks.output {
         check_name(output, OutputKind::Gguf, "‹format›")?;
-        check_runs([output.as_path()], &job.sinks.settings, job.sinks.commit)?;
-        Output::check(&plan, &job.source.model, output, job.sinks.commit.overwrite)?;
     }
+    check_output(&plan, &job.source.model, &job.sinks)?;
     quality::preflight(job, &checkpoint)?;
     Ok(GgufFilePlan { checkpoint, plan, threads: job.limits.threads() })
 }

@@ -2,7 +2,7 @@
 
 use super::{check_data, file_name, plan_for};
 use crate::calibration::{Calibration, clear_away};
-use crate::delivery::{Delivery, check_runs, claim, preflight};
+use crate::delivery::{Delivery, check_output, claim, preflight};
 use crate::error::Error;
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
@@ -11,7 +11,7 @@ use crate::paths::{OutputKind, check_name, no_file, refuse_existing, tell_of_nam
 use crate::quality::Gate;
 use kvant_container::Checkpoint;
 use kvant_llm::blockwise::State;
-use kvant_llm::engine::{Done, Output, OutputError};
+use kvant_llm::engine::{Done, OutputError};
 use kvant_llm::finite;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::imatrix::{self, Importance, Keep, Provenance};
@@ -36,8 +36,7 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
     preflight(&plan, &checkpoint, commit)?;
     let target = job.sinks.output.as_deref().ok_or_else(no_file)?;
     check_name(target, OutputKind::Gguf, "‹format›")?;
-    check_runs([target], &job.sinks.settings, commit)?;
-    Output::check(&plan, &job.source.model, target, commit.overwrite)?;
+    check_output(&plan, &job.source.model, &job.sinks)?;
     tell_of_name(target, reporter);
     reporter.started();
     let claim = claim(target, &job.sinks.settings, commit)?;
