@@ -1,8 +1,8 @@
-//! Hugging Face checkpoints: what they are, what shall become of them, and the doing.
+//! Quantize Hugging Face checkpoints: planning and execution.
 //!
 //! The flow, in about the order in which modules depend on each other, which is one way only:
 //!
-//! * [`model_config`], [`family`], [`network`]: a checkpoint's headers and config.json, seen as a model,
+//! * [`model_config`], [`family`], [`network`] (of `kvant-model`): a checkpoint's headers and config.json, seen as a model,
 //! * `weight`: a weight in all its forms: floats, codes, blocks, merged with LoRA adapters (`lora`, opened by [`adapter`]),
 //! * [`recipe`]: what the user asks,
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
@@ -54,7 +54,6 @@ pub mod conversion;
 pub mod engine;
 pub mod evaluation;
 pub mod export;
-pub mod family;
 pub mod finite;
 mod float_file;
 pub mod folding;
@@ -62,6 +61,7 @@ pub mod forward;
 mod ftype;
 pub mod gguf;
 mod gguf_model;
+pub use kvant_model::{family, model_config, network};
 pub use kvant_quant::glob;
 pub mod import;
 mod import_error;
@@ -69,8 +69,6 @@ pub mod journal;
 mod loader_names;
 mod loader_rules;
 mod lora;
-pub mod model_config;
-pub mod network;
 pub mod onnx;
 pub mod plan;
 pub mod recipe;

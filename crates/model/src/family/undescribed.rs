@@ -150,7 +150,7 @@ const ALIKE: &[(&str, &str)] = &[("lfm2_moe", "lfm2"), ("lfm2_vl", "lfm2")];
 
 /// The modules to keep by default in an architecture without a description, if any are known. The language model of a multimodal
 /// architecture (`qwen3_5_moe_text`) keeps the same layers alone as inside it.
-pub(crate) fn kept_by_default(model_type: &str) -> Option<&'static [&'static str]> {
+pub fn kept_by_default(model_type: &str) -> Option<&'static [&'static str]> {
     let row = |name: &str| KEPT.iter().find(|(row, _)| *row == name).map(|(_, globs)| *globs);
     let alike = || ALIKE.iter().find(|(name, _)| *name == model_type).and_then(|(_, alike)| row(alike));
     row(model_type).or_else(alike).or_else(|| row(model_type.strip_suffix("_text")?))

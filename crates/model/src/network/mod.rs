@@ -20,11 +20,11 @@ use crate::model_config::ModelConfig;
 
 pub use dropped::DroppedTensor;
 pub use links::{Consumer, Input, SmoothingPair, Source, Stage, Through};
-pub(crate) use module_names::{expert_module, in_memory_module, on_disk_module};
-pub(crate) use names::modality_part;
+pub use module_names::{expert_module, in_memory_module, on_disk_module};
+pub use names::modality_part;
 pub use notice::Notice;
 pub use siblings::Siblings;
-pub(crate) use tables::is_embedding_name;
+pub use tables::is_embedding_name;
 
 /// A tensor of the source, as the file's header tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ macro_rules! index_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub(crate) usize);
+        pub struct $name(usize);
 
         impl $name {
             /// The position in the network's list.

@@ -10,8 +10,8 @@ use super::{
     TensorMeta, links, siblings,
 };
 use crate::family::{Family, Orientation, Role};
-use crate::glob::Glob;
 use crate::model_config::ModelConfig;
+use kvant_quant::glob::Glob;
 
 /// The longest dimension that is believed of a tensor without data: more rows than any model has.
 const MOST_WITHOUT_DATA: usize = 1 << 24;

@@ -54,8 +54,8 @@ pub use math::{
 };
 pub use role::{NormKind, NormSite, Orientation, Part, Role, RowOrder};
 
-pub(crate) use description::{leaf, owns_kv};
-pub(crate) use undescribed::kept_by_default;
+pub use description::{leaf, owns_kv};
+pub use undescribed::kept_by_default;
 
 use crate::model_config::ModelConfig;
 
@@ -118,7 +118,7 @@ pub fn of_config(config: &ModelConfig) -> Option<&'static Family> {
 
 /// A `model_type` and one of `architectures` that name different families. Families without architectures of their own share those
 /// of another.
-pub(crate) fn conflict(config: &ModelConfig) -> Option<(&str, &str)> {
+pub fn conflict(config: &ModelConfig) -> Option<(&str, &str)> {
     let mut types = config.model_types.iter();
     let (model_type, family) = types.find_map(|name| Some((name, having(name, |family| family.model_types)?)))?;
     let mut classes = config.architectures.iter();

@@ -9,8 +9,8 @@ use super::surroundings::Surroundings;
 use super::tables::is_embedding_name;
 use super::{Linear, LinearId, Network, Notice, Place, Reason, Slot, TensorMeta, links, siblings};
 use crate::family::{Family, Orientation, Part, Role, RowOrder, kept_by_default, leaf};
-use crate::glob::Glob;
 use crate::model_config::ModelConfig;
+use kvant_quant::glob::Glob;
 
 /// Usual last parts of module names.
 const LEAVES: &[(Role, &[&str])] = &[

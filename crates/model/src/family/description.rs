@@ -118,7 +118,7 @@ impl Family {
     /// projection of MLA's latent. As globs, the form in which exported configurations name the owners of KV scales.
     ///
     /// ```
-    /// let family = kvant_llm::family::by_name("llama").unwrap();
+    /// let family = kvant_model::family::by_name("llama").unwrap();
     /// assert_eq!(family.kv_globs(), ["*k_proj", "*v_proj"]);
     /// ```
     pub fn kv_globs(&self) -> Vec<String> {
@@ -128,11 +128,11 @@ impl Family {
 }
 
 /// Whether a layer of this role writes what the KV cache stores.
-pub(crate) fn owns_kv(role: Role) -> bool {
+pub fn owns_kv(role: Role) -> bool {
     matches!(role, Role::Key | Role::Value | Role::QueryKeyValue | Role::KeyValueUp)
 }
 
 /// The last part of a dotted path.
-pub(crate) fn leaf(path: &str) -> &str {
+pub fn leaf(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }

@@ -23,7 +23,7 @@ const WORKS_ON_TABLES: [&str; 10] =
     ["dense", "fc", "in", "layer", "layers", "linear", "mapping", "proj", "project", "projection"];
 
 /// Whether a module is an embedding by its name. The last part decides, word by word: `time_text_embed.linear_1` is a linear layer.
-pub(crate) fn is_embedding_name(module: &str) -> bool {
+pub fn is_embedding_name(module: &str) -> bool {
     let mut parts = module.rsplit('.');
     let leaf = parts.next().unwrap_or(module);
     // Lists of tables: `embed_tokens.0`. Other lists have layers in them: `time_embed.0`.

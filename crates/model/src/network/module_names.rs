@@ -10,7 +10,7 @@ const IN_MEMORY: &[(&str, &[(&str, &str)])] = &[
 ];
 
 /// A module's name as transformers has it in memory.
-pub(crate) fn in_memory_module(family: &Family, module: &str) -> String {
+pub fn in_memory_module(family: &Family, module: &str) -> String {
     let Some((_, names)) = IN_MEMORY.iter().find(|(name, _)| *name == family.name) else {
         return module.to_owned();
     };
@@ -19,7 +19,7 @@ pub(crate) fn in_memory_module(family: &Family, module: &str) -> String {
 }
 
 /// A module's name as it is on disk, whichever it has.
-pub(crate) fn on_disk_module(family: &Family, module: &str) -> String {
+pub fn on_disk_module(family: &Family, module: &str) -> String {
     let Some((_, names)) = IN_MEMORY.iter().find(|(name, _)| *name == family.name) else {
         return module.to_owned();
     };
@@ -28,7 +28,7 @@ pub(crate) fn on_disk_module(family: &Family, module: &str) -> String {
 }
 
 /// The module of one expert: `experts.gate_up_proj` becomes `experts.3.gate_up_proj`.
-pub(crate) fn expert_module(module: &str, expert: usize) -> String {
+pub fn expert_module(module: &str, expert: usize) -> String {
     match module.rsplit_once('.') {
         Some((parent, leaf)) => format!("{parent}.{expert}.{leaf}"),
         None => format!("{expert}.{module}"),

@@ -303,7 +303,7 @@ pub(super) fn is_buffer(tensor: &TensorMeta) -> bool {
 }
 
 /// The part of a name that tells of another modality than text: a vision tower, a projector.
-pub(crate) fn modality_part(name: &str) -> Option<&str> {
+pub fn modality_part(name: &str) -> Option<&str> {
     name.split('.').find(|part| is_modality(part))
 }
 

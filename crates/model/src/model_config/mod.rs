@@ -71,7 +71,7 @@ fn brief(value: &Value) -> String {
 /// and `quantization` those of the whole model where it states them.
 ///
 /// ```
-/// use kvant_llm::model_config::ModelConfig;
+/// use kvant_model::model_config::ModelConfig;
 ///
 /// let json = serde_json::json!({"model_type": "gpt2", "n_embd": 768, "n_head": 12});
 /// let config = ModelConfig::from_json(&json).unwrap();

@@ -1,0 +1,12 @@
+//! The models of Hugging Face checkpoints: what config.json and the tensors' headers say, before any weight is read.
+//!
+//! * [`model_config`]: a typed view of config.json,
+//! * [`family`]: one declarative description for each model family,
+//! * [`network`]: a checkpoint seen as a model: layers, norms and experts with their roles, the groups that share an input, and
+//!   the smoothing pairs between them.
+//!
+//! Nothing here reads a tensor, and no algorithm lists models or layers of its own: both follow from the roles.
+
+pub mod family;
+pub mod model_config;
+pub mod network;
