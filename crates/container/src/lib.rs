@@ -53,9 +53,11 @@ pub mod onnx;
 pub mod positioned;
 mod protobuf;
 pub mod python_json;
+mod removal;
 mod safetensors;
 pub mod sentencepiece;
 mod tensor_type;
+pub mod unfinished;
 mod write_queue;
 mod writer;
 
@@ -72,4 +74,5 @@ pub use error::{Error, ErrorKind, WriterError, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
 pub use mmap::MappedFile;
 pub use new_file::{TEMPORARY, behind_links, new_file_for, write_file};
+pub use removal::or_gone;
 pub use writer::{Durability, Writer};

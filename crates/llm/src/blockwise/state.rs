@@ -4,8 +4,8 @@
 use super::report::BlockwiseReport;
 use super::streams::{StreamFile, StreamShape};
 use crate::calibration::Statistics;
-use crate::engine::blocks_beside;
-use crate::removal::or_gone;
+use kvant_container::or_gone;
+use kvant_container::unfinished::blocks_beside;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use std::fs;

@@ -3,9 +3,9 @@
 use crate::engine::{Engine, EngineError};
 use crate::folding::Foldings;
 use crate::forward::WeightOverrides;
-use crate::journal::Written;
 use crate::plan::{Job, PlannedBlock, PlannedLayer};
 use crate::weight::WeightMatrix;
+use kvant_container::unfinished::Written;
 use kvant_quant::QuantTensor;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Statistics kept beside an unfinished output, so that a run that was stopped does not gather them again.
 
 use super::statistics::Statistics;
-use crate::removal::or_gone;
+use kvant_container::or_gone;
+use kvant_container::unfinished::statistics_beside;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -25,9 +26,7 @@ struct Stored<T> {
 impl StatisticsFile {
     /// The file of the output `target`; `key` names the plan, the data and how they are run.
     pub fn beside(target: &Path, key: String) -> StatisticsFile {
-        let mut name = target.file_name().unwrap_or_default().to_owned();
-        name.push(".partial.statistics");
-        StatisticsFile { path: target.with_file_name(name), key }
+        StatisticsFile { path: statistics_beside(target), key }
     }
 
     /// The statistics, if they are there, whole, and of this key.

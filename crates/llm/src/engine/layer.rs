@@ -3,10 +3,10 @@
 use super::packed::recode_layer;
 use super::{Engine, EngineError, file_of};
 use crate::export::{Coded, Content, Export, Packer, Part, Piece, ScaleEncoding, Whole, encode};
-use crate::journal::Written;
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
 use crate::weight::{Band, WeightMatrix};
 use crate::weight::{CodeMatrix, PackedMatrix};
+use kvant_container::unfinished::Written;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Elements, Range, Source};
 use kvant_numeric::pack::transpose;

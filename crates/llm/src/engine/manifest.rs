@@ -1,7 +1,7 @@
 //! What Kvant wrote into a directory: `kvant_manifest.json`, with the size and the hash of every file. By it an output that is
 //! replaced is told from what somebody else has put there.
 
-use super::output_error::OutputError;
+use kvant_container::unfinished::OutputError;
 use kvant_container::{Durability, MANIFEST_FILE, TEMPORARY, directory_of, positioned, write_file};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};

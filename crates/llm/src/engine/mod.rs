@@ -1,26 +1,18 @@
 //! Doing what the plan says: in parallel, in bounded memory, one band of a weight at a time, every finished job recorded.
 //! No decisions: those are the plan's.
 
-mod claim;
-mod given;
 mod layer;
 mod manifest;
 mod output;
 mod output_check;
-mod output_error;
-mod output_paths;
 mod output_plan;
 mod packed;
 mod turns;
 mod verify;
 
-pub use crate::journal::Options;
-pub use claim::Claim;
+pub use kvant_container::unfinished::{Claim, Differing, Options, OutputError, paths_beside, rejection_report};
 pub use manifest::{is_recorded, record_files};
 pub use output::{Committed, Output, Start};
-pub use output_error::{Differing, OutputError};
-pub(crate) use output_paths::blocks_beside;
-pub use output_paths::{paths_beside, rejection_report};
 pub use output_plan::{Form, OutputPlan};
 pub(crate) use turns::take_turns;
 pub use verify::Verify;
@@ -28,10 +20,10 @@ pub(crate) use verify::refuse_foreseen;
 
 use crate::export::{Piece, ScaleEncoding, encode};
 use crate::import_error::ImportError;
-use crate::journal::{Entry, Written};
 use crate::lora;
 use crate::plan::{Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use crate::weight::{Band, BandAxis, bands};
+use kvant_container::unfinished::{Entry, Written};
 use kvant_container::{Checkpoint, ErrorKind, Writer};
 use kvant_numeric::simd::Isa;
 use layer::quantize_layers;

@@ -1,15 +1,14 @@
 //! The output directory while it is made: a staging directory beside it, a journal beside that, and one rename at the
 //! end. Nothing appears under the final name before it is whole.
 
-use super::claim::{Claim, Held};
 use super::manifest::{self, Look};
-use super::output_check::{check_beside, check_room, check_source, check_target};
-use super::output_error::OutputError;
-use super::output_paths::Paths;
+use super::output_check::{check_room, check_source, check_target};
 use super::{EngineError, Form, OutputPlan, Verify};
 use crate::import::SIDE_FILES;
-use crate::journal::{Entry, Journal, Options, Written};
 use crate::plan::Plan;
+use kvant_container::unfinished::{
+    Claim, Entry, Held, Journal, Options, OutputError, Paths, Written, check_beside, remove,
+};
 use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,9 +48,9 @@ impl Committed {
     pub fn remove(self) -> Result<(), OutputError> {
         // Half of it under its name would be taken for the whole.
         let Paths { target, replaced, .. } = &self.paths;
-        remove_dir(replaced)?;
+        remove(replaced)?;
         fs::rename(target, replaced).map_err(OutputError::io("move", target))?;
-        clear_away(&self.paths)
+        self.paths.clear_away()
     }
 
     /// Asks `gate` about an output that an earlier run made. One that it rejects loses its name and becomes unfinished again.
@@ -68,7 +67,7 @@ impl Committed {
         if let Form::File(_) = form {
             fs::create_dir_all(staging).map_err(OutputError::io("create", staging))?;
         }
-        fs::rename(target, self.paths.made(form)).map_err(OutputError::io("move", target))?;
+        fs::rename(target, made(&self.paths, form)).map_err(OutputError::io("move", target))?;
         Err(rejected)
     }
 
@@ -77,7 +76,7 @@ impl Committed {
     /// # Errors
     /// The system's.
     pub fn commit(self) -> Result<PathBuf, OutputError> {
-        clear_away(&self.paths)?;
+        self.paths.clear_away()?;
         Ok(self.paths.target)
     }
 }
@@ -206,7 +205,7 @@ impl Output {
         claim.refuse_other_plan(plan.fingerprint(), overwrite)?;
         let Held { paths, journal, found, given } = claim.into_held();
         if is_placed(plan, &paths) {
-            clear_beside(&paths)?;
+            paths.clear_beside()?;
             return Ok(Start::Finished(Committed { paths, _journal: journal }));
         }
         let failed = |cause| OutputError::Io { action: "write", path: paths.journal.clone(), cause };
@@ -259,8 +258,8 @@ impl Output {
     pub fn discard(self) -> Result<(), OutputError> {
         let Output { paths, writer, .. } = self;
         drop(writer);
-        remove_dir(&paths.staging)?;
-        clear_away(&paths)
+        remove(&paths.staging)?;
+        paths.clear_away()
     }
 
     /// Adds the files beside the tensors and gives the output its name.
@@ -303,7 +302,7 @@ impl Output {
         acceptance: Verify,
         gate: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<Committed, E> {
-        let made = self.paths.made(&plan.form());
+        let made = made(&self.paths, &plan.form());
         let complete = self.complete(plan, checkpoint, durability, acceptance)?;
         gate(&made)?;
         Ok(complete.give_name(plan, durability)?)
@@ -325,7 +324,7 @@ impl Output {
             geometry.files.iter().map(|file| file.name.as_str()).chain(geometry.index.iter().map(|(name, _)| *name));
         manifest::refuse_others(&paths.staging, beside.into_iter().chain(tensors.map(PathBuf::from)))?;
         if acceptance == Verify::Run {
-            plan.accept(&paths.made(&plan.form()))?;
+            plan.accept(&made(&paths, &plan.form()))?;
         }
         Ok(Complete { paths, journal, overwrite })
     }
@@ -346,7 +345,7 @@ impl Complete {
         }
         journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
         put_in_place(&paths, &plan.form(), overwrite)?;
-        clear_beside(&paths)?;
+        paths.clear_beside()?;
         if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
             positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
         }
@@ -364,26 +363,8 @@ fn is_placed(plan: &dyn OutputPlan, paths: &Paths) -> bool {
     placed && Journal::peek(&paths.journal).is_whole(plan.fingerprint())
 }
 
-/// Removes what was replaced, what the output was made in, and why it had no name before.
-fn clear_beside(paths: &Paths) -> Result<(), OutputError> {
-    remove_dir(&paths.replaced)?;
-    remove_dir(&paths.staging)?;
-    match fs::remove_file(&paths.report) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-            Err(OutputError::Io { action: "remove", path: paths.report.clone(), cause })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The same, and at last the journal.
-pub(super) fn clear_away(paths: &Paths) -> Result<(), OutputError> {
-    clear_beside(paths)?;
-    fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
-}
-
 fn fresh_writer(plan: &dyn OutputPlan, paths: &Paths) -> Result<Writer, EngineError> {
-    remove_dir(&paths.staging)?;
+    remove(&paths.staging)?;
     Ok(Writer::create(&paths.staging, plan.geometry())?)
 }
 
@@ -451,13 +432,21 @@ fn copy_anew(from: &Path, to: &Path) -> io::Result<()> {
     io::copy(&mut fs::File::open(from)?, &mut fs::File::create(to)?).map(drop)
 }
 
+/// What will be renamed.
+fn made(paths: &Paths, form: &Form) -> PathBuf {
+    match form {
+        Form::Directory => paths.staging.clone(),
+        Form::File(name) => paths.staging.join(name),
+    }
+}
+
 /// Gives what was made its final name: the staging directory, or the one file in it. What was there is set aside first, and
 /// removed when that is done.
 fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), OutputError> {
-    let made = paths.made(form);
+    let made = made(paths, form);
     check_target(&paths.target, form, overwrite, Look::Bytes)?;
     if paths.target.symlink_metadata().is_ok() {
-        remove_dir(&paths.replaced)?;
+        remove(&paths.replaced)?;
         fs::rename(&paths.target, &paths.replaced).map_err(OutputError::io("set aside", &paths.target))?;
     }
     let placed = fs::rename(&made, &paths.target);
@@ -466,14 +455,4 @@ fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), Outpu
         let _ = fs::rename(&paths.replaced, &paths.target);
     }
     placed.map_err(OutputError::io("rename", &made))
-}
-
-pub(super) fn remove_dir(path: &Path) -> Result<(), OutputError> {
-    let removed = match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => Err(error),
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-    };
-    removed.map_err(OutputError::io("remove", path))
 }

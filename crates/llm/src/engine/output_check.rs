@@ -2,10 +2,8 @@
 //! nothing.
 
 use super::manifest::{self, Look};
-use super::output_error::OutputError;
-use super::output_paths::Paths;
 use super::{Form, OutputPlan};
-use crate::journal::Journal;
+use kvant_container::unfinished::{OutputError, Paths};
 use kvant_container::{gguf, positioned};
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,18 +47,6 @@ fn is_empty_dir(path: &Path) -> bool {
 /// Whether a directory is or holds another path.
 fn holds(target: &Path, source: &Path) -> bool {
     matches!((source.canonicalize(), target.canonicalize()), (Ok(source), Ok(target)) if source.starts_with(&target))
-}
-
-/// What is in the way without a journal is not ours to remove.
-pub(super) fn check_beside(paths: &Paths) -> Result<(), OutputError> {
-    if Journal::is_foreign(&paths.journal) {
-        return Err(OutputError::InTheWay(paths.journal.clone()));
-    }
-    let mut strangers = paths.beside().into_iter().filter(|path| path.symlink_metadata().is_ok());
-    match strangers.next().filter(|_| !paths.journal.exists()) {
-        Some(stranger) => Err(OutputError::InTheWay(stranger)),
-        None => Ok(()),
-    }
 }
 
 /// Room for outputs, for those together that lie on one disk, and for what lies beside some while they are made.

@@ -4,11 +4,11 @@
 use super::{COPY_BYTES, Engine, EngineError, file_of};
 use crate::export::{BandCodes, Coded, Content, KEPT_BYTES, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::import;
-use crate::journal::Written;
 use crate::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer};
 use crate::weight::{Band, BandAxis, bands};
 use crate::weight::{CodeMatrix, PackedMatrix, RecodedParameters, Stored};
 use kvant_container::Checkpoint;
+use kvant_container::unfinished::Written;
 use kvant_numeric::pack::transpose;
 use kvant_quant::scheme::SchemeError;
 use kvant_quant::{Codes, Parameters};

@@ -3,7 +3,7 @@
 
 use super::{ImatrixError, InputSums};
 use crate::blockwise::{State, StreamShape};
-use crate::removal::or_gone;
+use kvant_container::or_gone;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;

@@ -215,7 +215,7 @@ fn is_named(file: &File, path: &Path) -> bool {
     {
         use std::os::unix::fs::MetadataExt;
         let open = file.metadata().map(|found| (found.dev(), found.ino())).ok();
-        open.is_some() && open == kvant_container::positioned::file_id(path)
+        open.is_some() && open == crate::positioned::file_id(path)
     }
     #[cfg(not(unix))]
     {

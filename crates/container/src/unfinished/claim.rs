@@ -2,11 +2,9 @@
 //! other options is neither gone on with nor thrown away: the run is refused.
 
 use super::given::{changed, differing, given};
-use super::output_check::check_beside;
+use super::journal::{Found, Given, Journal, Options};
 use super::output_error::OutputError;
-use super::output_paths::Paths;
-use crate::calibration::StatisticsFile;
-use crate::journal::{Found, Given, Journal, Options};
+use super::paths::{Paths, check_beside, remove};
 use crate::removal::or_gone;
 use std::fs;
 use std::io;
@@ -24,13 +22,17 @@ pub struct Claim {
 #[derive(Debug)]
 struct Guard(Option<Paths>);
 
-/// What is held.
+/// What a claim holds, for whoever makes the output.
 #[derive(Debug)]
-pub(super) struct Held {
-    pub(super) paths: Paths,
-    pub(super) journal: Journal,
-    pub(super) found: Found,
-    pub(super) given: Given,
+pub struct Held {
+    /// Where the output and what is beside it are.
+    pub paths: Paths,
+    /// The record of the work, locked.
+    pub journal: Journal,
+    /// What the record said when the output was claimed.
+    pub found: Found,
+    /// What this run was given.
+    pub given: Given,
 }
 
 impl Claim {
@@ -74,14 +76,18 @@ impl Claim {
         &self.held.paths.target
     }
 
-    pub(super) fn into_held(self) -> Held {
+    /// Gives up the guard: from now on the journal stays until the output is finished or discarded.
+    pub fn into_held(self) -> Held {
         let Claim { mut guard, held } = self;
         guard.0 = None;
         held
     }
 
     /// Refuses to go on with, or to throw away, what was made for another plan.
-    pub(super) fn refuse_other_plan(&self, plan: &str, overwrite: bool) -> Result<(), OutputError> {
+    ///
+    /// # Errors
+    /// [`OutputError::OtherRun`].
+    pub fn refuse_other_plan(&self, plan: &str, overwrite: bool) -> Result<(), OutputError> {
         let Held { paths, found, .. } = &self.held;
         let is_other = found.plan.as_deref().is_some_and(|other| !other.is_empty() && other != plan);
         // What is whole under its name is replaced as any other output is.
@@ -110,13 +116,14 @@ impl Claim {
             fs::rename(&paths.replaced, &paths.target).map_err(OutputError::io("restore", &paths.target))?;
         }
         if is_placed && made {
-            super::output::remove_dir(&paths.target)?;
+            remove(&paths.target)?;
         }
         let blocks = paths.blocks();
         or_gone(fs::remove_dir_all(&blocks)).map_err(OutputError::io("remove", &blocks))?;
-        let statistics = StatisticsFile::beside(&paths.target, String::new());
-        statistics.remove().map_err(OutputError::io("remove", statistics.path()))?;
-        super::output::clear_away(&paths)
+        for statistics in paths.all_statistics() {
+            or_gone(fs::remove_file(&statistics)).map_err(OutputError::io("remove", &statistics))?;
+        }
+        paths.clear_away()
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 ///
 /// # Errors
 /// Whatever else the system says.
-pub(crate) fn or_gone(removed: io::Result<()>) -> io::Result<()> {
+pub fn or_gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

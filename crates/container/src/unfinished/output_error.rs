@@ -1,9 +1,9 @@
 //! What keeps an output from being made.
 
 use super::given::changed;
-use super::output_paths::Paths;
-use crate::journal::Journal;
-use kvant_container::{ErrorKind, io_hint};
+use super::journal::Journal;
+use super::paths::Paths;
+use crate::error::{ErrorKind, io_hint};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -174,7 +174,8 @@ impl OutputError {
         }
     }
 
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OutputError {
+    /// The system's answer to an `action`, a verb, on a path.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OutputError {
         let path = path.to_owned();
         move |cause| OutputError::Io { action, path, cause }
     }

@@ -1,8 +1,8 @@
 //! What a run was given, compared with what another is given: options, whatever directory their paths are told from, and what files and
 //! folders among them were like. Not which of them decide the output: that is the plan's fingerprint.
 
+use super::journal::{Given, Input, Options};
 use super::output_error::Differing;
-use crate::journal::{Given, Input, Options};
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::io;

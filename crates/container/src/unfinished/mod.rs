@@ -1,0 +1,14 @@
+//! An output while it is made: the names beside its own, the lock that keeps other runs out, the journal of finished work, and what
+//! the run was given, so that an interrupted run resumes and one with other options is refused. Not the work, and not the files of
+//! any format: checkpoints, GGUF files and graphs share this.
+
+mod claim;
+mod given;
+mod journal;
+mod output_error;
+mod paths;
+
+pub use claim::{Claim, Held};
+pub use journal::{Entry, Found, Given, Input, Journal, Options, Written};
+pub use output_error::{Differing, OutputError};
+pub use paths::{Paths, blocks_beside, check_beside, paths_beside, rejection_report, remove, statistics_beside};

@@ -1,0 +1,147 @@
+//! The paths of an output and of what is kept beside it while it is made.
+
+use super::journal::Journal;
+use super::output_error::OutputError;
+use crate::removal::or_gone;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Every path beside an output that is in use while it is made. What else lies there under one of these names is in the way.
+pub fn paths_beside(target: &Path) -> Vec<PathBuf> {
+    Paths::of(target).map(|paths| paths.beside().to_vec()).unwrap_or_default()
+}
+
+/// Where a run reports why it does not give an output its name. The report stays until the output gets its name or is discarded.
+///
+/// # Errors
+/// [`OutputError::NoName`].
+pub fn rejection_report(target: &Path) -> Result<PathBuf, OutputError> {
+    Ok(Paths::of(target)?.report)
+}
+
+/// The directory in which a block-wise run of the output `target` keeps what it needs to resume.
+pub fn blocks_beside(target: &Path) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(".partial.blocks");
+    target.with_file_name(name)
+}
+
+/// The file in which a calibrated run of the output `target` keeps its statistics.
+pub fn statistics_beside(target: &Path) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(".partial.statistics");
+    target.with_file_name(name)
+}
+
+/// The paths of an output: `name`, `name.partial/`, `name.partial.journal`, `name.partial.replaced/` for what was there, and
+/// `name.partial.report.json` if it was rejected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The output.
+    pub target: PathBuf,
+    /// Where it is made.
+    pub staging: PathBuf,
+    /// The record of the work.
+    pub journal: PathBuf,
+    /// What stood under its name.
+    pub replaced: PathBuf,
+    /// Why it was rejected.
+    pub report: PathBuf,
+}
+
+impl Paths {
+    /// Those of an output.
+    ///
+    /// # Errors
+    /// [`OutputError::NoName`].
+    pub fn of(target: &Path) -> Result<Paths, OutputError> {
+        let target = std::path::absolute(target).map_err(OutputError::io("find", target))?;
+        let Some(name) = target.file_name().map(OsString::from) else {
+            return Err(OutputError::NoName(target));
+        };
+        let beside = |suffix: &str| {
+            let mut name = name.clone();
+            name.push(suffix);
+            target.with_file_name(name)
+        };
+        let (staging, journal, replaced, report) = (
+            beside(".partial"),
+            beside(".partial.journal"),
+            beside(".partial.replaced"),
+            beside(".partial.report.json"),
+        );
+        Ok(Paths { target, staging, journal, replaced, report })
+    }
+
+    /// All names beside the target's that are in use while it is made, the journal last.
+    pub fn beside(&self) -> [PathBuf; 6] {
+        let (staging, replaced, report) = (self.staging.clone(), self.replaced.clone(), self.report.clone());
+        [staging, replaced, report, self.blocks(), self.statistics(), self.journal.clone()]
+    }
+
+    /// Where the activations between blocks are kept.
+    pub fn blocks(&self) -> PathBuf {
+        blocks_beside(&self.target)
+    }
+
+    /// Where the statistics of calibration are kept.
+    pub fn statistics(&self) -> PathBuf {
+        statistics_beside(&self.target)
+    }
+
+    /// The same, and the file that takes its place when it is complete.
+    pub(super) fn all_statistics(&self) -> [PathBuf; 2] {
+        let file = self.statistics();
+        [file.clone(), file.with_extension("unfinished")]
+    }
+
+    /// Removes what was replaced, what the output was made in, and why it had no name before.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn clear_beside(&self) -> Result<(), OutputError> {
+        remove(&self.replaced)?;
+        remove(&self.staging)?;
+        or_gone(fs::remove_file(&self.report)).map_err(OutputError::io("remove", &self.report))
+    }
+
+    /// The same, and at last the journal.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn clear_away(&self) -> Result<(), OutputError> {
+        self.clear_beside()?;
+        fs::remove_file(&self.journal).map_err(OutputError::io("remove", &self.journal))
+    }
+}
+
+/// Refuses what is in the way: without a journal it is not ours to remove.
+///
+/// # Errors
+/// [`OutputError::InTheWay`].
+pub fn check_beside(paths: &Paths) -> Result<(), OutputError> {
+    if Journal::is_foreign(&paths.journal) {
+        return Err(OutputError::InTheWay(paths.journal.clone()));
+    }
+    let mut strangers = paths.beside().into_iter().filter(|path| path.symlink_metadata().is_ok());
+    match strangers.next().filter(|_| !paths.journal.exists()) {
+        Some(stranger) => Err(OutputError::InTheWay(stranger)),
+        None => Ok(()),
+    }
+}
+
+/// Removes a directory with all that is in it, or a file; what is gone already is removed.
+///
+/// # Errors
+/// The system's.
+pub fn remove(path: &Path) -> Result<(), OutputError> {
+    let removed = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    };
+    removed.map_err(OutputError::io("remove", path))
+}
