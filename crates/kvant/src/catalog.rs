@@ -1,7 +1,7 @@
 //! Everything that can be chosen: schemes, formats, algorithms, families and the rest, as tables.
 
-use kvant_llm::export::{EXPORTS, Export};
 use kvant_llm::family::FAMILIES;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::gguf::recipe::IMATRIX;
 use kvant_llm::gguf::{FTYPES, FtypeRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
@@ -159,10 +159,10 @@ pub fn schemes_for(loader: &str) -> Table {
     let takes = |preset: &Preset| {
         let settings = Settings { scheme: Some(preset.name.to_owned()), ..Settings::default() };
         let recipe = Recipe::resolve(&settings, &Settings::default());
-        let loaders = recipe.ok().zip(preset.scheme().ok()).map(|(recipe, scheme)| recipe.export().loaders_of(scheme));
+        let loaders = recipe.ok().zip(preset.scheme().ok()).map(|(recipe, scheme)| recipe.format().loaders_of(scheme));
         loaders.is_some_and(|loaders| loaders.iter().any(names))
     };
-    let ftypes = FTYPES.iter().filter(|_| Export::Gguf.loaders().iter().any(names));
+    let ftypes = FTYPES.iter().filter(|_| OutputFormat::Gguf.loaders().iter().any(names));
     let mut table = schemes();
     table.rows = PRESETS.iter().filter(|preset| takes(preset)).map(scheme_row).chain(ftypes.map(mix_row)).collect();
     table
@@ -170,17 +170,17 @@ pub fn schemes_for(loader: &str) -> Table {
 
 /// A scheme of GGUF, which has no spelling but its name.
 fn mix_row(row: &FtypeRow) -> Vec<Value> {
-    vec![json!(row.name), json!(""), json!(Export::Gguf.row().name), json!(false), json!(row.about)]
+    vec![json!(row.name), json!(""), json!(OutputFormat::Gguf.name()), json!(false), json!(row.about)]
 }
 
 fn scheme_row(preset: &Preset) -> Vec<Value> {
     let settings = Settings { scheme: Some(preset.name.to_owned()), ..Settings::default() };
-    let export = Recipe::resolve(&settings, &Settings::default()).map(|recipe| recipe.export().to_string());
+    let format = Recipe::resolve(&settings, &Settings::default()).map(|recipe| recipe.format().to_string());
     let needs_data = preset.scheme().is_ok_and(|scheme| scheme.needs_calibration());
-    let export = json!(export.unwrap_or_default());
+    let format = json!(format.unwrap_or_default());
     let is_evaluated = preset.scheme().is_ok_and(|scheme| scheme.weight.is_for_evaluation_only());
     let about = about(preset.about, is_evaluated);
-    vec![json!(preset.name), json!(preset.spelling), export, json!(needs_data), json!(about)]
+    vec![json!(preset.name), json!(preset.spelling), format, json!(needs_data), json!(about)]
 }
 
 /// A description, and that no loader supports what it describes.
@@ -195,7 +195,8 @@ fn dtypes() -> Table {
 }
 
 fn formats() -> Table {
-    let rows = EXPORTS.iter().map(|row| vec![json!(row.name), json!(row.about), json!(row.export.loaders())]);
+    let rows =
+        OutputFormat::all().map(|format| vec![json!(format.name()), json!(format.about()), json!(format.loaders())]);
     let about = "an ONNX graph of the decoder with its cache: MatMulNBits, or DequantizeLinear";
     let graph = vec![json!("onnx"), json!(about), json!(["onnxruntime"])];
     let columns = vec![text("name"), text("about"), text("loaders")];

@@ -66,6 +66,95 @@
 //! # }
 //! ```
 //!
+//! Add a checkpoint format: which tensors a layer becomes, what config.json says of them, and how they are read. It is then one of
+//! `‹format›`, and checkpoints with its `quant_method` are sources like others:
+//!
+//! ```
+//! use kvant::{CancelToken, Job};
+//! use kvant_container::{Checkpoint, Dtype};
+//! use kvant_llm::format::stored::{ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
+//! use kvant_llm::format::{Capabilities, CheckpointFormat, ModelDescription, register};
+//! use kvant_llm::import::{self, ImportError, Stored};
+//! use kvant_llm::parts::{CannotHold, Content, LayerSpec, Packing, Part, ScaleEncoding};
+//! use kvant_numeric::pack::NibbleOrder;
+//! use kvant_quant::scheme::{ScaleType, TensorScheme};
+//! use serde_json::{Value, json};
+//!
+//! /// Bytes, and a scale for each output channel.
+//! #[derive(Debug)]
+//! struct Int8Rows;
+//!
+//! impl CheckpointFormat for Int8Rows {
+//!     fn name(&self) -> &'static str {
+//!         "int8-rows"
+//!     }
+//!
+//!     fn about(&self) -> &'static str {
+//!         "bytes, and a scale for each output channel"
+//!     }
+//!
+//!     fn capabilities(&self) -> Capabilities {
+//!         let weights_alone = Capabilities::of_method("int8_rows", &["int8_rows"]);
+//!         Capabilities { scale: Some(ScaleType::F32), excluded_fields: &["kept"], ..weights_alone }
+//!     }
+//!
+//!     fn parts(&self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+//!         if layer.scheme.to_string() != "int8:channel:f32" {
+//!             return Err(CannotHold::new(format!("int8-rows has no `{}`", layer.scheme), "use int8:channel"));
+//!         }
+//!         let codes = Content::Codes { packing: Packing::Bytes, transposed: false };
+//!         let scales = Content::Scales { encoding: ScaleEncoding::F32, transposed: false };
+//!         Ok(vec![
+//!             layer.part("codes", Dtype::I8, [layer.rows, layer.columns], codes),
+//!             layer.part("steps", Dtype::F32, [layer.rows], scales),
+//!         ])
+//!     }
+//!
+//!     fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
+//!         Ok(json!({"quant_method": "int8_rows", "kept": model.exclude}))
+//!     }
+//!
+//!     fn reader(&self, _method: &str, _config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
+//!         Ok(Box::new(Int8Rows))
+//!     }
+//! }
+//!
+//! impl ModuleReader for Int8Rows {
+//!     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
+//!         if module.tensor("codes").is_none() {
+//!             return Ok(Vec::new());
+//!         }
+//!         let scheme: TensorScheme = "int8:channel:f32".parse().map_err(|_| ImportError::invalid(module.name, "no scheme"))?;
+//!         let shape = module.matrix_shape("codes")?;
+//!         let layer = LayerSpec::weight_only(module.name, shape, scheme, NibbleOrder::default());
+//!         let parts = self.parts(&layer).map_err(|error| ImportError::cannot_hold(module.name, &error))?;
+//!         Ok(vec![ModuleWeight::of(module, WeightLayout::of_scheme(module.name, scheme, shape, parts)?)])
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/models/nano_llama");
+//! # let directory = tempfile::tempdir()?;
+//! # let output = directory.path().join("int8");
+//! let format = register(Int8Rows)?;
+//! assert!(register(Int8Rows).is_err(), "the name is taken");
+//!
+//! let mut job = Job::new(model);
+//! job.recipe.scheme = Some("int8:channel".to_owned());
+//! job.sinks.formats = vec![format.into()];
+//! job.sinks.output = Some(output.clone());
+//! let report = job.run(&mut (), &CancelToken::new())?;
+//! assert_eq!(report.to_json()["format"], "int8-rows");
+//!
+//! let checkpoint = Checkpoint::open(&output)?;
+//! assert!(checkpoint.tensor("model.layers.0.mlp.up_proj.codes").is_some());
+//! let weights = import::open(&checkpoint)?.into_tensors();
+//! let quantized = weights.iter().filter(|weight| matches!(weight.stored, Stored::Packed(_))).count();
+//! assert_eq!(quantized, 28);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Errors
 //!
 //! An [`Error`] has a kind, a message and a hint. Messages name settings in single angle quotes, such as `‹calib›`, and [`spelled`]

@@ -64,15 +64,15 @@ fn python(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_llm::export::EXPORTS;
+    use kvant_llm::format::OutputFormat;
 
     #[test]
-    fn exports_with_codes_have_a_line_for_every_loader() {
-        for row in EXPORTS.iter().filter(|row| row.name != "fake") {
+    fn formats_with_codes_have_a_line_for_every_loader() {
+        for format in OutputFormat::all().filter(|format| *format != OutputFormat::PlainFloats) {
             assert!(
-                lines(&row.export.loaders(), Path::new("out")).iter().all(|(_, line)| line.is_some()),
+                lines(&format.loaders(), Path::new("out")).iter().all(|(_, line)| line.is_some()),
                 "{}",
-                row.name
+                format.name()
             );
         }
     }

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::job::Job;
 use crate::settings::first_given;
 use kvant_container::onnx::ExternalData;
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::recipe::Settings;
 use kvant_onnx::runtime::RuntimeChoice;
 
@@ -12,7 +12,7 @@ use kvant_onnx::runtime::RuntimeChoice;
 ///
 /// # Errors
 /// Where the file cannot be read.
-pub fn settings(job: &Job, export: Option<Export>, also: &[Export]) -> Result<(Settings, Settings), Error> {
+pub fn settings(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) -> Result<(Settings, Settings), Error> {
     let file = match &job.recipe.file {
         // Formats at the command line take the place of that in the file.
         Some(path) if job.sinks.formats.is_empty() => Settings::read(path)?,
@@ -21,7 +21,7 @@ pub fn settings(job: &Job, export: Option<Export>, also: &[Export]) -> Result<(S
     };
     let line = Settings {
         scheme: job.recipe.scheme.clone(),
-        format: export,
+        format,
         also: also.to_vec(),
         pack_method: job.recipe.pack_method,
         exclude: job.recipe.exclude.clone(),

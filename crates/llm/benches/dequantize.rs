@@ -8,10 +8,11 @@
 mod common;
 
 use kvant_container::Checkpoint;
-use kvant_llm::config_json::compressed_tensors;
-use kvant_llm::config_json::quark::{self, WeightFormat};
-use kvant_llm::export::{Export, LayerSpec};
+use kvant_llm::format::OutputFormat;
+use kvant_llm::format::compressed_tensors;
+use kvant_llm::format::quark::{self, WeightFormat};
 use kvant_llm::import::{self, Stored};
+use kvant_llm::parts::LayerSpec;
 use kvant_llm::weight::{Band, WeightMatrix};
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
@@ -28,20 +29,20 @@ const COLUMNS: usize = 4096;
 const STRIP: usize = 16;
 const REPETITIONS: usize = 9;
 
-const CASES: &[(Export, &str)] = &[
-    (Export::Quark, "int4:g128"),
-    (Export::Quark, "uint4:g32:zp"),
-    (Export::Quark, "int4:channel"),
-    (Export::Quark, "int8:tensor"),
-    (Export::Quark, "int8:g32"),
-    (Export::Quark, "e4m3:channel"),
-    (Export::Quark, "e2m1:g32:e8m0"),
-    (Export::Quark, "e2m3:g32:e8m0"),
-    (Export::Quark, "e2m1:g16:e4m3:f32"),
-    (Export::CompressedTensors, "int4:g128"),
-    (Export::CompressedTensors, "int4:g32:zp"),
-    (Export::CompressedTensors, "int3:g128"),
-    (Export::CompressedTensors, "e4m3:b128x128"),
+const CASES: &[(OutputFormat, &str)] = &[
+    (OutputFormat::QUARK, "int4:g128"),
+    (OutputFormat::QUARK, "uint4:g32:zp"),
+    (OutputFormat::QUARK, "int4:channel"),
+    (OutputFormat::QUARK, "int8:tensor"),
+    (OutputFormat::QUARK, "int8:g32"),
+    (OutputFormat::QUARK, "e4m3:channel"),
+    (OutputFormat::QUARK, "e2m1:g32:e8m0"),
+    (OutputFormat::QUARK, "e2m3:g32:e8m0"),
+    (OutputFormat::QUARK, "e2m1:g16:e4m3:f32"),
+    (OutputFormat::COMPRESSED_TENSORS, "int4:g128"),
+    (OutputFormat::COMPRESSED_TENSORS, "int4:g32:zp"),
+    (OutputFormat::COMPRESSED_TENSORS, "int3:g128"),
+    (OutputFormat::COMPRESSED_TENSORS, "e4m3:b128x128"),
 ];
 
 /// Reads all strips, and gives the least time of several goes.
@@ -60,7 +61,7 @@ fn least(isa: Isa, matrix: &WeightMatrix<'_>) -> f64 {
 }
 
 /// A layer of the scheme in the export's layout, of bytes that are all alike.
-fn checkpoint(export: Export, text: &str) -> (tempfile::TempDir, Checkpoint) {
+fn checkpoint(export: OutputFormat, text: &str) -> (tempfile::TempDir, Checkpoint) {
     let scheme: LayerScheme = text.parse().unwrap();
     let source = Source::Bf16;
     let layer = LayerSpec {
@@ -82,9 +83,10 @@ fn checkpoint(export: Export, text: &str) -> (tempfile::TempDir, Checkpoint) {
         (part.name, part.dtype, part.shape, bytes)
     });
     let layers = [("m.up", scheme)];
-    let quantization = match export {
-        Export::Quark => quark::quantization_config(&layers, &[], NibbleOrder::Awq, WeightFormat::Real),
-        _ => compressed_tensors::quantization_config(&layers, &[], &[], false),
+    let quantization = if export == OutputFormat::QUARK {
+        quark::quantization_config(&layers, &[], NibbleOrder::Awq, WeightFormat::Real)
+    } else {
+        compressed_tensors::quantization_config(&layers, &[], &[], false)
     };
     let dir = tempfile::tempdir().unwrap();
     let config = json!({"quantization_config": quantization.unwrap()});

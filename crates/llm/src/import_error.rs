@@ -1,6 +1,6 @@
 //! What keeps a quantized checkpoint from being read.
 
-use crate::export::CannotHold;
+use crate::parts::CannotHold;
 use crate::recipe_error::RecipeError;
 use kvant_container::ErrorKind;
 
@@ -46,7 +46,8 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    pub(crate) fn invalid(place: impl Into<String>, reason: impl Into<String>) -> ImportError {
+    /// What the checkpoint holds contradicts what it says of itself.
+    pub fn invalid(place: impl Into<String>, reason: impl Into<String>) -> ImportError {
         ImportError::Invalid { place: place.into(), reason: reason.into() }
     }
 
@@ -54,11 +55,8 @@ impl ImportError {
         ImportError::Adapter { place: place.into(), reason: reason.into() }
     }
 
-    pub(crate) fn unsupported(
-        place: impl Into<String>,
-        reason: impl Into<String>,
-        hint: impl Into<String>,
-    ) -> ImportError {
+    /// Something that is not read.
+    pub fn unsupported(place: impl Into<String>, reason: impl Into<String>, hint: impl Into<String>) -> ImportError {
         ImportError::Unsupported { place: place.into(), reason: reason.into(), hint: hint.into() }
     }
 
@@ -67,8 +65,8 @@ impl ImportError {
         ImportError::invalid(tensor, format!("is missing, and {whose} needs it"))
     }
 
-    /// A refusal of the exporter, which the importer inverts.
-    pub(crate) fn cannot_hold(module: &str, error: &CannotHold) -> ImportError {
+    /// The refusal of a format to write a layer, met while reading one.
+    pub fn cannot_hold(module: &str, error: &CannotHold) -> ImportError {
         ImportError::unsupported(module, error.reason.clone(), "dequantize the checkpoint with the tool that made it")
     }
 

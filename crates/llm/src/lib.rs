@@ -8,8 +8,8 @@
 //! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
 //! * [`calibration`]: what must be found in data before the doing, if anything,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable,
-//! * [`export`], [`config_json`]: on-disk conventions, [`import`]: checkpoints that are in one already, [`conversion`]: from one
-//!   to another,
+//! * [`parts`]: the tensors of quantized layers, as data, [`format`](mod@format): checkpoint formats, written and read, [`import`]:
+//!   checkpoints that are quantized already, [`conversion`]: from one format to another,
 //! * `gguf_model`: a model as a GGUF file holds it, and the way back; [`gguf`]: the same way to such a file, with a plan of its own,
 //! * [`onnx`]: a decoder as an ONNX graph,
 //! * `loader_rules`: what loaders accept; [`verify`]: whether a finished checkpoint loads, and is sane.
@@ -49,14 +49,13 @@ mod band;
 pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;
-pub mod config_json;
 pub mod conversion;
 pub mod engine;
 pub mod evaluation;
-pub mod export;
 pub mod finite;
 mod float_file;
 pub mod folding;
+pub mod format;
 pub mod forward;
 mod ftype;
 pub mod gguf;
@@ -69,6 +68,7 @@ mod loader_names;
 mod loader_rules;
 mod lora;
 pub mod onnx;
+pub mod parts;
 pub mod plan;
 pub mod recipe;
 mod recipe_error;

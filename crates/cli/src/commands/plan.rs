@@ -9,7 +9,7 @@ use crate::summary::{self, Line};
 use crate::table::{Align, Table};
 use kvant::text::{counts, size};
 use kvant::{CheckpointPlan, Cost, Error, Fate, Job, Plan as PlannedJob, json};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::plan::{CalibrationSize, Plan};
 
 /// Plans and prints the plan.
@@ -60,13 +60,13 @@ fn show_checkpoint(planned: &CheckpointPlan, all: bool, printer: &Printer) -> Re
     Ok(())
 }
 
-/// The model, the scheme and the export in a line, and in another what stays in floats where that is much.
+/// The model, the scheme and the format in a line, and in another what stays in floats where that is much.
 fn title(planned: &CheckpointPlan) -> String {
     let plan = &planned.plan;
     let family = plan.family.map_or("no family that is known".to_owned(), |family| format!("family {family}"));
     let share = plan.float_share.as_ref().map(|share| format!("\n{share}")).unwrap_or_default();
-    let (scheme, export) = (plan.recipe.scheme_name(), planned.format());
-    format!("{} ({family}) to {scheme}, export {export}{share}", plan.architecture)
+    let (scheme, format) = (plan.recipe.scheme_name(), planned.format());
+    format!("{} ({family}) to {scheme}, format {format}{share}", plan.architecture)
 }
 
 fn table(plan: &Plan, fates: &[Fate<'_>], all: bool) -> Table {
@@ -158,7 +158,7 @@ fn loaders(planned: &CheckpointPlan) -> String {
     if planned.is_graph {
         return "ONNX Runtime".to_owned();
     }
-    if plan.export == Export::Tensors {
+    if plan.format == OutputFormat::TENSORS {
         return "no runtime, as a model: codes and scales of single tensors, described in their files".to_owned();
     }
     let loaders = plan.loaders();

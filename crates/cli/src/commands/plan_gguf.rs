@@ -24,7 +24,7 @@ pub fn show(
     let table = if all { table_of_all(plan) } else { table_of_groups(plan) };
     let family = plan.family.unwrap_or("unknown");
     let scheme = codes.map_or_else(|| plan.recipe.mix().to_string(), |codes| codes.plan.recipe.scheme_name());
-    let title = format!("family {family} to {scheme}, export gguf ({})", plan.architecture);
+    let title = format!("family {family} to {scheme}, format gguf ({})", plan.architecture);
     printer.data(&format!("{title}\n\n{}\n\n{}", table.render(printer.width()), totals(plan, codes, threads)))?;
     let notices = codes.iter().flat_map(|codes| &codes.plan.notices).chain(&plan.notices);
     notices.for_each(|notice| printer.note(notice));

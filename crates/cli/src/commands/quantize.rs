@@ -8,7 +8,7 @@ use crate::progress::Console;
 use crate::summary::{self, Line};
 use kvant::text::{counts, printable, size};
 use kvant::{CheckpointReport, Error, GgufReport, Job, Output, Report, loading};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_quant::scheme::EVALUATION_ONLY;
 use serde_json::Value;
 use std::path::Path;
@@ -76,7 +76,7 @@ fn output_lines(report: &CheckpointReport, made: &Output) -> [Line; 2] {
 
 /// That no runtime loads an output, where that is so.
 fn bare(made: &Output) -> Option<Line> {
-    (made.format == Export::Tensors.row().name).then(|| ("load it with", loading::NO_RUNTIME.to_owned()))
+    (made.format == OutputFormat::TENSORS.name()).then(|| ("load it with", loading::NO_RUNTIME.to_owned()))
 }
 
 fn gguf_text(report: &GgufReport) -> String {

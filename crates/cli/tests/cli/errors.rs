@@ -17,7 +17,7 @@ fn messages() {
         ("algorithm_option", 2, quantize(&["--scheme", "int4_wo_128", "--algorithm", "awq,gptq:damp=0.1"])),
         ("two_roundings", 2, quantize(&["--scheme", "int4_wo_128", "--quant-algo", "gptq", "--quant_algo", "qronos"])),
         ("group_does_not_divide", 1, quantize(&["--scheme", "int4:g96"])),
-        ("no_place_in_the_export", 1, quantize(&["--scheme", "mx9", "--format", "quark"])),
+        ("no_place_in_the_format", 1, quantize(&["--scheme", "mx9", "--format", "quark"])),
         ("siblings", 1, quantize(&["--scheme", "mxfp4", "--override", "*.q_proj=int8:channel"])),
         ("nothing_left", 1, quantize(&["--scheme", "mxfp4", "--exclude", "*"])),
         ("unknown_field", 2, quantize(&["--recipe", "recipe.toml"])),

@@ -12,7 +12,7 @@ fn tables() {
 }
 
 #[test]
-fn quantization_is_found_in_every_export() {
+fn quantization_is_found_in_every_format() {
     let place = Place::new();
     for (scheme, method, detail) in [
         ("mxfp4", "quark", "scheme e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic"),

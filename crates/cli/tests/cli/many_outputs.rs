@@ -28,7 +28,7 @@ fn the_plan_of_a_file_of_codes_is_that_of_the_file() {
         assert_eq!(plan["output_bytes"].as_u64(), Some(len), "{scheme}");
     }
     let shown = place.succeed(&[&["plan"], &CODES[..], &["--format", "gguf"]].concat());
-    assert!(shown.stdout.contains("int4:g32, export gguf") && shown.stdout.contains("Q4_0"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("int4:g32, format gguf") && shown.stdout.contains("Q4_0"), "{}", shown.stdout);
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn the_plan_of_a_graph_is_one_of_a_graph() {
     let ratio = plan["output_bytes"].as_f64().unwrap() / made["output_bytes"].as_f64().unwrap();
     assert!((0.9..1.1).contains(&ratio), "{ratio}");
     let text = place.succeed(&options).stdout;
-    assert!(text.contains("export onnx") && text.contains("to about") && text.contains("ONNX Runtime"), "{text}");
+    assert!(text.contains("format onnx") && text.contains("to about") && text.contains("ONNX Runtime"), "{text}");
     assert!(!text.contains("quark"), "{text}");
 }
 

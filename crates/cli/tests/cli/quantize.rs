@@ -223,7 +223,7 @@ fn tensors_without_a_configuration_are_no_model() {
 
     let options = ["bare.safetensors", "--scheme", "W4A16"];
     let plan = place.succeed(&[&["plan"], &options[..]].concat());
-    assert!(plan.stdout.contains("export tensors") && plan.stdout.contains("no runtime, as a model"), "{plan:?}");
+    assert!(plan.stdout.contains("format tensors") && plan.stdout.contains("no runtime, as a model"), "{plan:?}");
     let run = place.succeed(&[&["quantize", "-o", "out"], &options[..]].concat());
     assert_eq!(run.stderr.matches("no runtime loads").count(), 2, "{run:?}");
     assert_eq!(names(&place.path("out")), ["kvant_manifest.json", "model.safetensors"]);

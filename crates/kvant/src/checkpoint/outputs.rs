@@ -18,7 +18,7 @@ use kvant_container::onnx::external_data_path;
 use kvant_container::{Durability, directory_of};
 use kvant_llm::conversion::Target;
 use kvant_llm::engine::{self, Claim, Committed, OutputError, OutputPlan, is_recorded, record_files};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::{Accepted, GgufPlan};
 use kvant_llm::plan::Plan;
@@ -35,7 +35,7 @@ pub struct Outputs<'a> {
     /// What is quantized.
     checkpoint: PathBuf,
     /// What is converted from it.
-    others: Vec<(Export, PathBuf)>,
+    others: Vec<(OutputFormat, PathBuf)>,
     /// A GGUF file of its codes.
     file: Option<PathBuf>,
     /// A graph that is made of it.
@@ -79,15 +79,15 @@ impl<'a> Outputs<'a> {
         let alone = sinks.formats.len() < 2;
         let place = |format: Format| if alone { output.to_owned() } else { output.join(format.name()) };
         let single = |format: Format, name: &str| if alone { output.to_owned() } else { place(format).join(name) };
-        let file = sinks.wants_gguf().then(|| single(Format::Export(Export::Gguf), "model.gguf"));
+        let file = sinks.wants_gguf().then(|| single(Format::Model(OutputFormat::Gguf), "model.gguf"));
         let graph = sinks.wants_graph().then(|| single(Format::Onnx, "model.onnx"));
-        let exports = sinks.checkpoints();
-        let checkpoint = match exports.first() {
-            Some(first) => place(Format::Export(*first)),
+        let formats = sinks.checkpoints();
+        let checkpoint = match formats.first() {
+            Some(first) => place(Format::Model(*first)),
             None if file.is_some() || graph.is_some() => checkpoint_beside(output),
             None => output.to_owned(),
         };
-        let others = exports.iter().skip(1).map(|export| (*export, place(Format::Export(*export)))).collect();
+        let others = formats.iter().skip(1).map(|format| (*format, place(Format::Model(*format)))).collect();
         let kind = match (alone, &file, &graph) {
             (true, Some(_), _) => OutputKind::Gguf,
             (true, _, Some(_)) => OutputKind::Graph,
@@ -232,7 +232,8 @@ impl<'a> Outputs<'a> {
     }
 
     fn deliver_all(&self, plan: &Plan, first: Committed, reporter: &Reporter<'_>) -> Result<Delivered, Error> {
-        let convert = |(export, output): &(Export, PathBuf)| self.converted(first.path(), *export, output, reporter);
+        let convert =
+            |(format, output): &(OutputFormat, PathBuf)| self.converted(first.path(), *format, output, reporter);
         let others = self.others.iter().map(convert).collect::<Result<Vec<_>, _>>()?;
         let file = self.file().map(|file| self.write_file(first.path(), file, reporter)).transpose()?;
         let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, reporter));
@@ -240,7 +241,7 @@ impl<'a> Outputs<'a> {
         self.single_files().try_for_each(|file| self.record(file))?;
         let of_plan = |path: PathBuf, plan: &Plan| Output {
             path,
-            format: plan.export.row().name,
+            format: plan.format.name(),
             bytes: plan.layout.total_size(),
             bits_per_weight: plan.bits_per_weight(),
             loaders: plan.loaders(),
@@ -289,7 +290,7 @@ impl<'a> Outputs<'a> {
         let (placed, _) = gguf::work(&delivery, claim, &self.job.limits, reporter)?;
         let made = Output {
             path: placed.path().to_owned(),
-            format: Export::Gguf.row().name,
+            format: OutputFormat::Gguf.name(),
             bytes: plan.layout.file_len(),
             bits_per_weight: plan.bits_per_weight(),
             loaders: plan.loaders(),
@@ -300,11 +301,11 @@ impl<'a> Outputs<'a> {
     fn converted(
         &self,
         made: &Path,
-        export: Export,
+        format: OutputFormat,
         output: &Path,
         reporter: &Reporter<'_>,
     ) -> Result<(Committed, Plan), Error> {
-        let target = if export == Export::Fake { Target::Fake } else { Target::Codes(export) };
+        let target = format.checkpoint().map_or(Target::Fake, Target::Codes);
         let max_shard_size = self.job.sinks.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
         let further = Further { target, max_shard_size, sinks: &self.job.sinks, limits: &self.job.limits };
         convert::make(made, output, &further, reporter)

@@ -95,7 +95,7 @@ impl CheckpointPlan {
 
     /// The name of the format that is made.
     pub fn format(&self) -> &'static str {
-        if self.is_graph { Format::ONNX } else { self.plan.export.row().name }
+        if self.is_graph { Format::ONNX } else { self.plan.format.name() }
     }
 
     /// Bytes of memory that a run takes at most.

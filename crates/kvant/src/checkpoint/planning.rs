@@ -5,7 +5,7 @@ use crate::job::{Format, Job, SourceKind};
 use crate::resolve;
 use kvant_container::Checkpoint;
 use kvant_llm::engine::OutputPlan;
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::GgufPlan;
 use kvant_llm::plan::Plan;
@@ -18,8 +18,8 @@ use kvant_llm::recipe::{Recipe, Settings};
 /// Where the file cannot be read.
 pub fn complete(job: &mut Job) -> Result<(), Error> {
     let Some(path) = job.recipe.file.as_ref().filter(|_| job.sinks.formats.is_empty()) else { return Ok(()) };
-    if job.source.kind() != SourceKind::Graph && Settings::read(path)?.format == Some(Export::Gguf) {
-        job.sinks.formats.push(Format::Export(Export::Gguf));
+    if job.source.kind() != SourceKind::Graph && Settings::read(path)?.format == Some(OutputFormat::Gguf) {
+        job.sinks.formats.push(Format::Model(OutputFormat::Gguf));
     }
     Ok(())
 }
@@ -88,31 +88,36 @@ fn check_graph(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Error> {
 
 /// The plan for the first of the formats that are checkpoints.
 fn plan_for_all(job: &Job, calibrated: bool) -> Result<(Checkpoint, Plan), Error> {
-    let exports = job.sinks.checkpoints();
-    if exports == [Export::Fake] && (job.sinks.wants_gguf() || job.sinks.wants_graph()) {
+    let formats = job.sinks.checkpoints();
+    if formats == [OutputFormat::PlainFloats] && (job.sinks.wants_gguf() || job.sinks.wants_graph()) {
         let failure = Error::new(ErrorKind::Usage, "‹format› fake has no codes, of which the other formats are made");
         return Err(failure.with_hint(Some("write it in a run of its own, or name a format of codes too".to_owned())));
     }
-    let file = job.sinks.wants_gguf().then_some(Export::Gguf);
-    let [first, others @ ..] = exports.as_slice() else { return plan_for(job, None, file.as_slice(), calibrated) };
-    let all = || exports.iter().copied().chain(file);
+    let file = job.sinks.wants_gguf().then_some(OutputFormat::Gguf);
+    let [first, others @ ..] = formats.as_slice() else { return plan_for(job, None, file.as_slice(), calibrated) };
+    let all = || formats.iter().copied().chain(file);
     // What another format does not hold is refused now, not when the first is made.
-    for export in others {
-        plan_for(job, Some(*export), &all().filter(|other| other != export).collect::<Vec<_>>(), calibrated)?;
+    for format in others {
+        plan_for(job, Some(*format), &all().filter(|other| other != format).collect::<Vec<_>>(), calibrated)?;
     }
     plan_for(job, Some(*first), &all().skip(1).collect::<Vec<_>>(), calibrated)
 }
 
 /// The plan for one of the formats; the others, to which the result is converted, decide on scales too.
-fn plan_for(job: &Job, export: Option<Export>, also: &[Export], calibrated: bool) -> Result<(Checkpoint, Plan), Error> {
+fn plan_for(
+    job: &Job,
+    format: Option<OutputFormat>,
+    also: &[OutputFormat],
+    calibrated: bool,
+) -> Result<(Checkpoint, Plan), Error> {
     resolve::refuse_graph_settings(job)?;
-    let recipe = recipe(job, export, also)?.with_calibration(calibrated);
+    let recipe = recipe(job, format, also)?.with_calibration(calibrated);
     let checkpoint = job.source.open()?;
     let plan = Plan::new(&checkpoint, recipe)?;
     Ok((checkpoint, plan))
 }
 
-fn recipe(job: &Job, export: Option<Export>, also: &[Export]) -> Result<Recipe, Error> {
-    let (line, file) = resolve::settings(job, export, also)?;
+fn recipe(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) -> Result<Recipe, Error> {
+    let (line, file) = resolve::settings(job, format, also)?;
     Ok(Recipe::resolve(&line, &file)?)
 }

@@ -15,8 +15,8 @@ use kvant_container::Checkpoint;
 use kvant_llm::blockwise::BlockwiseReport;
 use kvant_llm::calibration::data::Options;
 use kvant_llm::engine::{self, Claim, Committed, Done, EngineError, Output, OutputPlan, Start};
-use kvant_llm::export::Export;
 use kvant_llm::finite;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::forward::Decoder;
 use kvant_llm::plan::Plan;
 use serde_json::{Value, json};
@@ -182,7 +182,7 @@ pub struct CheckpointReport {
 impl CheckpointReport {
     /// What a user must know of the result: layers that the data say too little of, and outputs that no known loader takes.
     pub fn warnings(&self) -> Vec<String> {
-        let is_bare = |made: &Made| made.format == Export::Tensors.row().name;
+        let is_bare = |made: &Made| made.format == OutputFormat::TENSORS.name();
         let is_unloadable = |made: &&Made| self.plan.family.is_some() && made.loaders.is_empty() && !is_bare(made);
         let unloadable = self.delivered.all().filter(is_unloadable).map(|made| {
             let path = made.path.display();

@@ -16,7 +16,7 @@ use crate::resolve;
 use crate::settings::first_given;
 use kvant_container::Checkpoint;
 use kvant_llm::engine::{Claim, Committed, Done, Output};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::run::run as carry_out;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix, restore};
@@ -31,7 +31,8 @@ const UNNAMED: &str = "model.gguf";
 /// # Errors
 /// Whatever is wrong with the recipe, or with the file of importance.
 pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
-    let asked = if job.sinks.wants_gguf() { Some(Export::Gguf) } else { job.sinks.checkpoints().first().copied() };
+    let asked =
+        if job.sinks.wants_gguf() { Some(OutputFormat::Gguf) } else { job.sinks.checkpoints().first().copied() };
     let (line, file) = resolve::settings(job, asked, &[])?;
     let Some(recipe) = GgufRecipe::of(&line, &file)? else {
         return match resolve::gguf_setting(job) {

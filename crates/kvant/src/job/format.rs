@@ -1,12 +1,12 @@
 //! The formats that a quantized model is written in.
 
-use kvant_llm::export::Export;
+use kvant_llm::format::{FormatHandle, OutputFormat};
 
-/// A format of the output: a checkpoint format, GGUF, or an ONNX graph of the decoder.
+/// A format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A checkpoint, or a GGUF file.
-    Export(Export),
+    /// A checkpoint, plain floats, or a GGUF file.
+    Model(OutputFormat),
     /// An ONNX graph of the quantized decoder.
     Onnx,
 }
@@ -18,8 +18,20 @@ impl Format {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Format::Export(export) => export.row().name,
+            Format::Model(format) => format.name(),
             Format::Onnx => Format::ONNX,
         }
+    }
+}
+
+impl From<OutputFormat> for Format {
+    fn from(format: OutputFormat) -> Format {
+        Format::Model(format)
+    }
+}
+
+impl From<FormatHandle> for Format {
+    fn from(format: FormatHandle) -> Format {
+        Format::Model(OutputFormat::Checkpoint(format))
     }
 }

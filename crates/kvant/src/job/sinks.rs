@@ -4,7 +4,7 @@ use super::format::Format;
 use kvant_container::onnx::ExternalData;
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::engine::Options;
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use std::path::PathBuf;
 
 /// The outputs of a job.
@@ -44,19 +44,19 @@ pub struct Commit {
 
 impl Sinks {
     /// The formats that are checkpoints. Plain floats come last, since codes cannot be made of them.
-    pub fn checkpoints(&self) -> Vec<Export> {
-        let export = |format: &Format| match format {
-            Format::Onnx | Format::Export(Export::Gguf) => None,
-            Format::Export(export) => Some(*export),
+    pub fn checkpoints(&self) -> Vec<OutputFormat> {
+        let format = |format: &Format| match format {
+            Format::Onnx | Format::Model(OutputFormat::Gguf) => None,
+            Format::Model(format) => Some(*format),
         };
-        let mut exports: Vec<Export> = self.formats.iter().filter_map(export).collect();
-        exports.sort_by_key(|export| *export == Export::Fake);
-        exports
+        let mut formats: Vec<OutputFormat> = self.formats.iter().filter_map(format).collect();
+        formats.sort_by_key(|format| *format == OutputFormat::PlainFloats);
+        formats
     }
 
     /// Whether a GGUF file is one of the formats.
     pub fn wants_gguf(&self) -> bool {
-        self.formats.contains(&Format::Export(Export::Gguf))
+        self.formats.contains(&Format::Model(OutputFormat::Gguf))
     }
 
     /// Whether an ONNX graph is one of the formats.

@@ -3,7 +3,7 @@
 use super::report::{Filled, Report};
 use super::statistics::Statistics;
 use crate::activation_point::Parameters;
-use crate::export::{ParameterContent, ScaleEncoding};
+use crate::parts::{ParameterContent, ScaleEncoding};
 use crate::plan::{ParameterTensor, Plan, PlannedSite, Site};
 use kvant_container::ErrorKind;
 use kvant_numeric::kernel::Range;

@@ -2,7 +2,7 @@
 
 use super::packed::recode_layer;
 use super::{Engine, EngineError, file_of};
-use crate::export::{Coded, Content, Export, Packer, Part, Piece, ScaleEncoding, Whole, encode};
+use crate::parts::{Coded, Content, Packer, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
 use crate::weight::{Band, WeightMatrix};
 use crate::weight::{CodeMatrix, PackedMatrix};
@@ -12,6 +12,7 @@ use kvant_numeric::kernel::{Elements, Range, Source};
 use kvant_numeric::pack::transpose;
 use kvant_quant::fake::fake_quantize;
 use kvant_quant::rounding::{RoundingError, Rtn, Scratch, TensorContext, Weights};
+use kvant_quant::scheme::ScaleType;
 use kvant_quant::{Parameters, QuantTensor};
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -316,9 +317,9 @@ impl Engine<'_> {
         let is_half = largest == f32::from(half::f16::MAX);
         let kind = if is_half { "f16" } else { "the type of scales" };
         let reason = format!("its values need a scale of {scale:e}, and {kind} holds {largest} at most");
-        let wider = match self.plan.export {
+        let wider = match self.plan.format {
             _ if !is_half => None,
-            Export::Awq | Export::Gptq | Export::GptqV2 => {
+            format if format.capabilities().scale == Some(ScaleType::F16) => {
                 Some("store scales in a wider type, with ‹format› quark or compressed-tensors".to_owned())
             }
             _ => Some("choose a scheme whose scales have a wider type, without `:f16`".to_owned()),

@@ -18,9 +18,9 @@ pub(crate) use turns::take_turns;
 pub use verify::Verify;
 pub(crate) use verify::refuse_foreseen;
 
-use crate::export::{Piece, ScaleEncoding, encode};
 use crate::import_error::ImportError;
 use crate::lora;
+use crate::parts::{Piece, ScaleEncoding, encode};
 use crate::plan::{Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::unfinished::{Entry, Written};

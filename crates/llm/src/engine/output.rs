@@ -4,7 +4,7 @@
 use super::manifest::{self, Look};
 use super::output_check::{check_room, check_source, check_target};
 use super::{EngineError, Form, OutputPlan, Verify};
-use crate::import::SIDE_FILES;
+use crate::import::side_files;
 use crate::plan::Plan;
 use kvant_container::unfinished::{
     Claim, Entry, Held, Journal, Options, OutputError, Paths, Written, check_beside, remove,
@@ -404,7 +404,7 @@ pub(super) fn write_files(
     // Where the output lies inside the source, its journal is no file of the model.
     let own = |name: &Path| journal.file_name() == name.file_name();
     // What these say of the source's quantization holds no longer.
-    let stale = |name: &Path| SIDE_FILES.iter().any(|(file, _)| name == Path::new(file));
+    let stale = |name: &Path| side_files().any(|(file, ..)| name == Path::new(file));
     for name in checkpoint.extra_files()?.into_iter().filter(|name| !own(name) && !stale(name)) {
         let (from, to) = (source.join(&name), staging.join(&name));
         copy_anew(&from, &to).map_err(OutputError::io("copy", &from))?;

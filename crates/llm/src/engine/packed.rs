@@ -2,8 +2,8 @@
 //! anew, which works as for floats.
 
 use super::{COPY_BYTES, Engine, EngineError, file_of};
-use crate::export::{BandCodes, Coded, Content, KEPT_BYTES, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::import;
+use crate::parts::{BandCodes, Coded, Content, KEPT_BYTES, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer};
 use crate::weight::{Band, BandAxis, bands};
 use crate::weight::{CodeMatrix, PackedMatrix, RecodedParameters, Stored};

@@ -2,8 +2,8 @@
 //! here; what no type holds is refused, or left to those who quantize values.
 
 use super::plan::TensorSlice;
-use crate::export::{ScaleEncoding, encode};
 use crate::ftype::fitting;
+use crate::parts::{ScaleEncoding, encode};
 use crate::transcode::loss_of_tensor_scale;
 use crate::weight::Band;
 use crate::weight::PackedMatrix;

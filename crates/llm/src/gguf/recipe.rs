@@ -1,7 +1,7 @@
 //! What the user asked for where the output is a GGUF file: a mix, and types of tensors by name.
 
 use super::imatrix::Importance;
-use crate::export::Export;
+use crate::format::OutputFormat;
 pub use crate::ftype::IMATRIX;
 use crate::ftype::{FTYPES, Ftype};
 use crate::gguf_model::codec;
@@ -81,7 +81,7 @@ impl GgufRecipe {
         let scheme = line.scheme.as_ref().or(file.scheme.as_ref());
         let mix = scheme.map(|text| text.parse::<Ftype>());
         let is_asked = match line.format.or(file.format) {
-            Some(format) => format == Export::Gguf,
+            Some(format) => format == OutputFormat::Gguf,
             None => matches!((&mix, scheme), (Some(Ok(_)), Some(text)) if NamedScheme::find("‹scheme›", text).is_err()),
         };
         if !is_asked {
@@ -279,15 +279,15 @@ mod tests {
     fn the_name_of_a_mix_asks_for_gguf() {
         assert_eq!(recipe(&line("Q4_K_M")).unwrap().unwrap().mix(), Ftype::Q4_K_M);
         assert!(recipe(&line("int4_wo_128")).unwrap().is_none());
-        assert!(recipe(&Settings { format: Some(Export::Quark), ..line("Q8_0") }).unwrap().is_none());
-        let asked = Settings { format: Some(Export::Gguf), ..line("Q9_9") };
+        assert!(recipe(&Settings { format: Some(OutputFormat::QUARK), ..line("Q8_0") }).unwrap().is_none());
+        let asked = Settings { format: Some(OutputFormat::Gguf), ..line("Q9_9") };
         assert_eq!(recipe(&asked).unwrap_err().to_string(), "‹scheme›: `Q9_9` is no type of GGUF");
-        let misspelt = Settings { format: Some(Export::Gguf), ..line("int4:g3x") };
+        let misspelt = Settings { format: Some(OutputFormat::Gguf), ..line("int4:g3x") };
         let error = recipe(&misspelt).unwrap_err();
         assert!(error.to_string().contains("g3x") && !error.to_string().contains("no type"), "{error}");
-        let codes = Settings { format: Some(Export::Gguf), ..line("int4:g32") };
+        let codes = Settings { format: Some(OutputFormat::Gguf), ..line("int4:g32") };
         assert!(recipe(&codes).unwrap().is_none());
-        let asked = Settings { format: Some(Export::Gguf), ..line("bf16") };
+        let asked = Settings { format: Some(OutputFormat::Gguf), ..line("bf16") };
         assert_eq!(recipe(&asked).unwrap().unwrap().mix(), Ftype::BF16);
     }
 

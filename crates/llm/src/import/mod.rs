@@ -2,100 +2,34 @@
 //! would be, and how to make values of those that are packed. Reads headers, config.json and scalars; weights are read
 //! band by band through [`PackedMatrix`]. Runs nothing.
 //!
-//! One file a layout and a line in `METHODS`. A layout is data (`layout::Layout`): the parts that an export would
-//! write, so that one unpacker inverts one packer.
+//! How a format is read is said beside how it is written, in [`crate::format`]: the layout of a weight is the list of parts that would be
+//! written, so that one unpacker inverts one packer.
 
-mod activations;
-mod awq;
-mod catalog;
-mod compressed_tensors;
-mod fake;
-mod fp8;
-mod gptq;
-mod layout;
-mod modelopt;
-mod mxfp4;
-mod quark;
-pub(crate) mod scalars;
 pub(crate) mod survey;
-mod tensors;
 
+pub use crate::format::stored::{StoredActivation, StoredActivations, StoredAttention};
+pub(crate) use crate::format::{scale_block, stated_block};
 pub use crate::import_error::ImportError;
 pub use crate::weight::{BlockMatrix, CodeMatrix, ImportedTensor, MergedMatrix, PackedMatrix, Stored};
-pub use activations::{StoredActivation, StoredActivations, StoredAttention};
-pub(crate) use fake::is_fake_quantized;
-pub(crate) use fp8::{scale_block, stated_block};
 
-use crate::config_json::tensors::described;
-use crate::export::TENSORS_METHOD;
+use crate::format::FormatHandle;
+use crate::format::plain_floats;
+use crate::format::stored::{Catalog, ModuleReader, ModuleTensors, quantization_config};
+use crate::format::tensors::{self, TENSORS_METHOD, described};
 use crate::network::{TensorMeta, modality_part};
-use catalog::{Catalog, Module};
 use kvant_container::{Checkpoint, TensorView};
-use layout::Layout;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A reader of one tool's configuration.
-trait Method {
-    /// How the weights of a module are stored; none where they are plain tensors.
-    fn weights(&self, module: &Module<'_, '_>) -> Result<Vec<Weight>, ImportError>;
-
-    /// How the activations of a linear layer are quantized.
-    fn activations(&self, module: &Module<'_, '_>) -> Result<StoredActivations, ImportError>;
-
-    /// What the tensors of a module say of the attention that it is, or is a part of.
-    fn attention(&self, module: &Module<'_, '_>) -> Result<StoredAttention, ImportError>;
-
-    /// Whether outputs of layers are quantized because they enter the KV cache.
-    fn quantizes_cache(&self) -> bool {
-        false
-    }
+/// Files in which tools wrote, or write, what config.json does not say, with the format and the `quant_method` that they mean.
+pub(crate) fn side_files() -> impl Iterator<Item = (&'static str, FormatHandle, &'static str)> {
+    FormatHandle::all().into_iter().flat_map(|format| {
+        let capabilities = format.capabilities();
+        let method = capabilities.reads.first().copied().unwrap_or(capabilities.method);
+        capabilities.side_files.iter().map(move |file| (*file, format, method))
+    })
 }
-
-/// A float tensor that is stored as something else.
-struct Weight {
-    name: String,
-    shape: Vec<usize>,
-    /// Its only matrix, or those of all experts.
-    matrices: Vec<Layout>,
-}
-
-impl Weight {
-    /// The weight of a linear layer.
-    fn of(module: &Module<'_, '_>, layout: Layout) -> Weight {
-        let shape = vec![layout.rows, layout.columns];
-        Weight { name: module.tensor_name("weight"), shape, matrices: vec![layout] }
-    }
-}
-
-/// Makes a reader from a `quantization_config`.
-type Reader = fn(&Value) -> Result<Box<dyn Method>, ImportError>;
-
-/// A row of the table of methods.
-struct MethodRow {
-    /// `quant_method` in config.json.
-    name: &'static str,
-    reader: Reader,
-}
-
-/// Every `quant_method` that is read.
-const METHODS: &[MethodRow] = &[
-    MethodRow { name: "quark", reader: quark::reader },
-    MethodRow { name: "compressed-tensors", reader: compressed_tensors::reader },
-    MethodRow { name: "awq", reader: awq::reader },
-    MethodRow { name: "gptq", reader: gptq::reader },
-    MethodRow { name: "auto-round", reader: gptq::auto_round_reader },
-    MethodRow { name: "fp8", reader: fp8::reader },
-    MethodRow { name: "fbgemm_fp8", reader: fp8::fbgemm_reader },
-    MethodRow { name: "mxfp4", reader: mxfp4::reader },
-    MethodRow { name: "modelopt", reader: modelopt::reader },
-    MethodRow { name: TENSORS_METHOD, reader: tensors::reader },
-];
-
-/// Files in which tools said, or say, what config.json leaves unsaid, and the method that they mean.
-pub(crate) const SIDE_FILES: &[(&str, &str)] =
-    &[("quantize_config.json", "gptq"), ("quant_config.json", "awq"), ("hf_quant_config.json", "modelopt")];
 
 /// Suffixes of parameters that are no weights, in any layout: what describes activations.
 const PARAMETERS: &[&str] = &[
@@ -175,13 +109,13 @@ pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
         return Err(ImportError::invalid("config.json", "its quantization_config is no object"));
     }
-    let method = method_of(checkpoint, config.as_ref())?;
-    let builder = Builder { catalog: &catalog, method: &*method, parts: HashMap::new(), import: Import::default() };
+    let reader = method_of(checkpoint, config.as_ref())?;
+    let builder = Builder { catalog: &catalog, reader: &*reader, parts: HashMap::new(), import: Import::default() };
     let mut import = builder.build()?;
-    let described = fake::activations(config.as_ref(), import.tensors.iter().map(|tensor| &tensor.meta))?;
+    let described = plain_floats::activations(config.as_ref(), import.tensors.iter().map(|tensor| &tensor.meta))?;
     import.activations.extend(described.activations);
     import.attention.extend(described.attention);
-    import.quantizes_cache = method.quantizes_cache() || described.quantizes_cache;
+    import.quantizes_cache = reader.quantizes_cache() || described.quantizes_cache;
     if !checkpoint.adapters().is_empty() {
         crate::lora::merge(checkpoint, &mut import.tensors)?;
     }
@@ -189,7 +123,7 @@ pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
 }
 
 /// The reader of a checkpoint's layout.
-fn method_of(checkpoint: &Checkpoint, config: Option<&Value>) -> Result<Box<dyn Method>, ImportError> {
+fn method_of(checkpoint: &Checkpoint, config: Option<&Value>) -> Result<Box<dyn ModuleReader>, ImportError> {
     if let Some(described) = described_tensors(checkpoint, config) {
         return tensors::reader(&described);
     }
@@ -208,15 +142,14 @@ fn described_tensors(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<
     described(checkpoint)
 }
 
-/// The method that a file beside config.json tells. Where none does, there may still be fp8 weights with scales.
-fn side_method(checkpoint: &Checkpoint) -> Result<Box<dyn Method>, ImportError> {
-    for (file, name) in SIDE_FILES {
-        let row = METHODS.iter().find(|row| row.name == *name);
-        if let (Some(stated), Some(row)) = (checkpoint.json(file)?, row) {
-            return (row.reader)(&stated);
+/// The reader that a file beside config.json asks for. Where there is none, there may still be fp8 weights with scales.
+fn side_method(checkpoint: &Checkpoint) -> Result<Box<dyn ModuleReader>, ImportError> {
+    for (file, format, method) in side_files() {
+        if let Some(stated) = checkpoint.json(file)? {
+            return format.reader(method, &stated);
         }
     }
-    fp8::reader(&Value::Null)
+    FormatHandle::FP8.reader("fp8", &Value::Null)
 }
 
 /// What a checkpoint says of its quantization, and the method: in config.json, or in a file beside it.
@@ -228,31 +161,18 @@ pub(crate) fn stated(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<
         let name = stated.get("quant_method").and_then(Value::as_str).unwrap_or_default();
         return Some((name.to_owned(), stated.clone()));
     }
-    let beside = |(file, name): &(&str, &str)| Some(((*name).to_owned(), checkpoint.json(file).ok()??));
-    SIDE_FILES.iter().find_map(beside)
+    side_files().find_map(|(file, _, method)| Some((method.to_owned(), checkpoint.json(file).ok()??)))
 }
 
-/// What a config.json says of quantization; multimodal models may say it of a part.
-fn quantization_config(config: &Value) -> Option<&Value> {
-    let keys = ["quantization_config", "compression_config"];
-    let of =
-        |fields: &'_ Value| keys.iter().find_map(|key| fields.get(*key)).filter(|value| value.is_object()).is_some();
-    let part = config.as_object()?.values().find(|value| value.is_object() && of(value));
-    let fields = if of(config) { Some(config) } else { part };
-    keys.iter().find_map(|key| fields?.get(*key))
-}
-
-fn method(config: &Value) -> Result<Box<dyn Method>, ImportError> {
+fn method(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
     let name = config.get("quant_method").and_then(Value::as_str).unwrap_or_default();
-    match METHODS.iter().find(|row| row.name == name) {
-        Some(row) => (row.reader)(config),
-        None => {
-            let names: Vec<&str> = METHODS.iter().map(|row| row.name).collect();
-            let reason = format!("{} is not read; these are: {}", crate::recipe_error::quoted(name), names.join(", "));
-            let hint = "dequantize the checkpoint with the tool that made it";
-            Err(ImportError::unsupported("quantization_config.quant_method", reason, hint))
-        }
+    if let Some(format) = FormatHandle::reading(name) {
+        return format.reader(name, config);
     }
+    let names: Vec<&str> = FormatHandle::all().iter().flat_map(|format| format.capabilities().reads).copied().collect();
+    let reason = format!("{} is not read; these are: {}", crate::recipe_error::quoted(name), names.join(", "));
+    let hint = "dequantize the checkpoint with the tool that made it";
+    Err(ImportError::unsupported("quantization_config.quant_method", reason, hint))
 }
 
 fn plain<'a>(name: &str, view: TensorView<'a>) -> ImportedTensor<'a> {
@@ -263,7 +183,7 @@ fn plain<'a>(name: &str, view: TensorView<'a>) -> ImportedTensor<'a> {
 /// Goes through the tensors of a checkpoint.
 struct Builder<'c, 'a> {
     catalog: &'c Catalog<'a>,
-    method: &'c dyn Method,
+    reader: &'c dyn ModuleReader,
     /// The modules seen, and the names of the parts of their weights.
     parts: HashMap<&'c str, Vec<String>>,
     import: Import<'a>,
@@ -289,7 +209,7 @@ impl<'c, 'a> Builder<'c, 'a> {
         let module = self.catalog.module(name);
         self.add_activations(&module)?;
         let mut parts = Vec::new();
-        for weight in self.method.weights(&module)? {
+        for weight in self.reader.weights(&module)? {
             let bound = weight
                 .matrices
                 .iter()
@@ -308,12 +228,12 @@ impl<'c, 'a> Builder<'c, 'a> {
         Ok(())
     }
 
-    fn add_activations(&mut self, module: &Module<'_, '_>) -> Result<(), ImportError> {
-        let activations = self.method.activations(module)?;
+    fn add_activations(&mut self, module: &ModuleTensors<'_, '_>) -> Result<(), ImportError> {
+        let activations = self.reader.activations(module)?;
         if !activations.is_empty() {
             self.import.activations.insert(module.name.to_owned(), activations);
         }
-        let attention = self.method.attention(module)?;
+        let attention = self.reader.attention(module)?;
         if let (false, Some(block)) = (attention.is_empty(), block_of(module.name)) {
             let known = self.import.attention.remove(&block).unwrap_or_default();
             self.import.attention.insert(block, known.or(attention));

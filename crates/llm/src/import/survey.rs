@@ -1,14 +1,16 @@
 //! A checkpoint looked at module by module, so that one that is wrong does not hide the others: what [`super::open`] checks,
 //! as a list. For those who judge a checkpoint; who wants its values opens it.
 
-use super::activations::{StoredActivations, StoredAttention};
-use super::catalog::{Catalog, Module};
-use super::layout::{Element, Layout, found_encoding};
-use super::scalars::integers;
-use super::{Method, PARAMETERS, Weight, fake};
-use crate::export::{Content, ScaleEncoding};
+use super::PARAMETERS;
+use crate::format::plain_floats;
+use crate::format::stored::scalars::integers;
+use crate::format::stored::{
+    Catalog, CodeType, ModuleReader, ModuleTensors, ModuleWeight, StoredActivations, StoredAttention, WeightLayout,
+    found_encoding,
+};
 use crate::import_error::ImportError;
 use crate::network::TensorMeta;
+use crate::parts::{Content, ScaleEncoding};
 use kvant_container::{Checkpoint, TensorView};
 use kvant_numeric::Format;
 use kvant_numeric::format::MiniFloat;
@@ -110,7 +112,7 @@ pub(crate) fn survey<'a>(checkpoint: &'a Checkpoint, config: Option<&Value>) -> 
         Err(error) => surveyor.problem(Subject::Configuration, "", error),
     }
     surveyor.rest();
-    if let Err(error) = fake::activations(config, surveyor.survey.tensors.iter()) {
+    if let Err(error) = plain_floats::activations(config, surveyor.survey.tensors.iter()) {
         surveyor.problem(Subject::Activations, "", error);
     }
     surveyor.survey
@@ -124,7 +126,7 @@ struct Surveyor<'c, 'a> {
 }
 
 impl<'a> Surveyor<'_, 'a> {
-    fn modules(&mut self, method: &dyn Method) {
+    fn modules(&mut self, method: &dyn ModuleReader) {
         let mut seen = HashSet::new();
         let names: Vec<&str> = self.catalog.tensors().iter().map(|(name, _)| module_of(name)).collect();
         for name in names.into_iter().filter(|name| seen.insert(*name)) {
@@ -145,7 +147,7 @@ impl<'a> Surveyor<'_, 'a> {
         self.survey.problems.push(Problem { subject, module: module.to_owned(), error });
     }
 
-    fn activations(&mut self, method: &dyn Method, module: &Module<'_, 'a>) {
+    fn activations(&mut self, method: &dyn ModuleReader, module: &ModuleTensors<'_, 'a>) {
         match method.activations(module) {
             Ok(found) if found.is_empty() => {}
             Ok(found) => self.survey.activations.push((module.name.to_owned(), found)),
@@ -158,12 +160,12 @@ impl<'a> Surveyor<'_, 'a> {
         }
     }
 
-    fn take_all(&mut self, module: &Module<'_, 'a>) {
+    fn take_all(&mut self, module: &ModuleTensors<'_, 'a>) {
         let names = module.suffixes().map(|suffix| module.tensor_name(suffix));
         self.taken.extend(names.filter(|name| !name.ends_with(".bias")));
     }
 
-    fn weight(&mut self, module: &Module<'_, 'a>, weight: Weight) {
+    fn weight(&mut self, module: &ModuleTensors<'_, 'a>, weight: ModuleWeight) {
         let (name, matrices) = (weight.name, weight.matrices.len());
         self.survey.tensors.push(TensorMeta::new(name.as_str(), weight.shape, "F32"));
         let Some(layout) = weight.matrices.into_iter().next() else { return };
@@ -175,7 +177,7 @@ impl<'a> Surveyor<'_, 'a> {
         self.survey.weights.push(stored);
     }
 
-    fn stored(&self, module: &str, layout: &Layout, matrices: usize) -> StoredWeight<'a> {
+    fn stored(&self, module: &str, layout: &WeightLayout, matrices: usize) -> StoredWeight<'a> {
         let parts = layout.parts.iter().filter_map(|part| Some((part.content, self.catalog.tensor(&part.name)?)));
         let parts: Vec<_> = parts.map(with_found_encoding).collect();
         let has = |wanted: fn(&Content) -> bool| layout.parts.iter().any(|part| wanted(&part.content));
@@ -230,30 +232,30 @@ fn module_of(tensor: &str) -> &str {
 }
 
 /// A weight that is there, however it is stored: its shape is not known.
-fn unread_weight(module: &Module<'_, '_>) -> Option<TensorMeta> {
+fn unread_weight(module: &ModuleTensors<'_, '_>) -> Option<TensorMeta> {
     let suffixes = ["weight", "qweight", "weight_packed"];
     suffixes.iter().find(|suffix| module.tensor(suffix).is_some())?;
     Some(TensorMeta::new(module.tensor_name("weight"), [0, 0], "F32"))
 }
 
-fn spelling(element: Element) -> String {
+fn spelling(element: CodeType) -> String {
     match element {
-        Element::Float(format) => Format::MiniFloat(format).to_string(),
-        Element::Integer { bits, signed } => format!("{}int{bits}", if signed { "" } else { "u" }),
+        CodeType::Float(format) => Format::MiniFloat(format).to_string(),
+        CodeType::Integer { bits, signed } => format!("{}int{bits}", if signed { "" } else { "u" }),
     }
 }
 
-fn float(element: Element) -> Option<MiniFloat> {
+fn float(element: CodeType) -> Option<MiniFloat> {
     match element {
-        Element::Float(format) => Some(format),
-        Element::Integer { .. } => None,
+        CodeType::Float(format) => Some(format),
+        CodeType::Integer { .. } => None,
     }
 }
 
-fn bits(element: Element) -> u32 {
+fn bits(element: CodeType) -> u32 {
     match element {
-        Element::Float(format) => format.bits(),
-        Element::Integer { bits, .. } => bits,
+        CodeType::Float(format) => format.bits(),
+        CodeType::Integer { bits, .. } => bits,
     }
 }
 

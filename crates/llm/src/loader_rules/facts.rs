@@ -1,8 +1,8 @@
 //! What rules of loaders speak of: how a layer is quantized, and what of a model makes loaders stumble. Made from the
 //! schemes of a plan, or from what a checkpoint holds.
 
-use super::exports::ModelTraits;
-use crate::export::Export;
+use super::written::ModelTraits;
+use crate::format::OutputFormat;
 use crate::import::StoredActivation;
 use kvant_numeric::Format;
 use kvant_numeric::format::MiniFloat;
@@ -165,19 +165,13 @@ impl LayerFacts {
         }
     }
 
-    /// As an export stores them: AWQ and GPTQ hold signed codes with half of the range added, fp8 names scales by what shares them.
-    pub fn stored_in(self, export: Export) -> LayerFacts {
-        match export {
-            Export::Awq | Export::Gptq | Export::GptqV2 if self.element.starts_with("int") => {
-                LayerFacts { element: format!("u{}", self.element), ..self }
-            }
-            Export::Fp8 => {
-                let blocks = self.sharing == Sharing::Block;
-                let name = if blocks { "weight_scale_inv" } else { "weight_scale" };
-                LayerFacts { scale_name: Some(name.to_owned()), ..self }
-            }
-            _ => self,
-        }
+    /// As a format stores them: AWQ and GPTQ hold signed codes with half of the range added, fp8 names scales by what shares them.
+    pub fn stored_in(self, format: OutputFormat) -> LayerFacts {
+        let in_blocks = self.sharing == Sharing::Block;
+        let scale_name = format.checkpoint().and_then(|format| format.scale_name(in_blocks)).map(str::to_owned);
+        let is_offset = format.capabilities().offset_codes && self.element.starts_with("int");
+        let element = if is_offset { format!("u{}", self.element) } else { self.element };
+        LayerFacts { element, scale_name: scale_name.or(self.scale_name), ..self }
     }
 
     /// With the activations that a checkpoint tells of.
@@ -306,10 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn exports_store_codes_and_name_scales_in_their_way() {
-        assert_eq!(facts("int4:g32").stored_in(Export::Gptq).element, "uint4");
-        assert_eq!(facts("int4:g32").stored_in(Export::Quark).element, "int4");
-        let name = |text: &str| facts(text).stored_in(Export::Fp8).scale_name;
+    fn formats_store_codes_and_name_scales_in_their_way() {
+        assert_eq!(facts("int4:g32").stored_in(OutputFormat::GPTQ).element, "uint4");
+        assert_eq!(facts("int4:g32").stored_in(OutputFormat::QUARK).element, "int4");
+        let name = |text: &str| facts(text).stored_in(OutputFormat::FP8).scale_name;
         assert_eq!(name("e4m3:b128x128").as_deref(), Some("weight_scale_inv"));
         assert_eq!(name("e4m3:tensor").as_deref(), Some("weight_scale"));
     }

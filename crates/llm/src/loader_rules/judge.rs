@@ -3,7 +3,7 @@
 use super::facts::{LayerFacts, ModelFacts};
 use super::parallel::Sharding;
 use super::rules::{Condition, Layout, Limit, Loader, loaders};
-use crate::export::TENSORS_METHOD;
+use crate::format::tensors::TENSORS_METHOD;
 use kvant_quant::finding::Finding;
 use serde::Serialize;
 use std::collections::HashMap;

@@ -3,11 +3,11 @@
 //! row-parallel ones (the output of attention, down) along their input channels (arXiv 1909.08053); routers and latents are
 //! repeated. What single loaders ask beyond that is in their rules.
 
-use crate::export::{Content, Packing};
 use crate::family::Role;
 use crate::import::survey::StoredWeight;
 use crate::model_config::ModelConfig;
 use crate::network::{Linear, Network};
+use crate::parts::{Content, Packing};
 use kvant_quant::scheme::{Axis, Granularity};
 use std::collections::HashMap;
 

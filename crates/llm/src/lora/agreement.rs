@@ -2,7 +2,7 @@
 //! saved whole. Where they are not, one of the two files is of another adapter, and what is merged would be a guess.
 
 use super::wrong;
-use crate::config_json::Pattern;
+use crate::format::Pattern;
 use crate::import_error::ImportError;
 use kvant_container::TensorView;
 use serde_json::{Map, Value};

@@ -1,6 +1,6 @@
 //! adapter_config.json: whether the adapter is a LoRA that is read, and how much of it is added to each module.
 
-use crate::config_json::Pattern;
+use crate::format::Pattern;
 use crate::import_error::ImportError;
 use serde_json::{Map, Value};
 

@@ -143,10 +143,10 @@ fn cast(view: TensorView<'_>, dtype: Dtype) -> Result<Vec<u8>, ImportError> {
     let source = float_source(view)?;
     let mut values = vec![0.0; view.bytes().len() / source.size()];
     widen(Isa::best(), source, view.bytes(), &mut values);
-    let encoding = crate::export::ScaleEncoding::of_float(dtype);
+    let encoding = crate::parts::ScaleEncoding::of_float(dtype);
     let encoding =
         encoding.ok_or_else(|| wrong(view, format!("would replace a tensor of type {dtype}, which is not a float")))?;
-    let encoded = crate::export::encode(encoding, &values);
+    let encoded = crate::parts::encode(encoding, &values);
     let source = source_of(dtype).unwrap_or(Source::F32);
     match first_not_finite(&encoded, source) {
         Some((index, _)) => Err(wrong(view, format!("{} is beyond what {dtype} holds", values[index]))),

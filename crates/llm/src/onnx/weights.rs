@@ -13,8 +13,8 @@
 use super::builder::{Attribute, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
-use crate::export::{ScaleEncoding, encode};
 use crate::forward::Projection;
+use crate::parts::{ScaleEncoding, encode};
 use crate::weight::PackedMatrix;
 use crate::weight::{Band, WeightMatrix};
 use kvant_container::onnx::{DataType, keep};

@@ -4,9 +4,9 @@
 use super::build::Builder;
 use super::error::PlanError;
 use crate::activation_point::Site;
-use crate::export::{AttentionSpec, CannotHold, Owner};
 use crate::family::Role;
 use crate::network::{Linear, LinearId};
+use crate::parts::{AttentionSpec, CannotHold, Owner};
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, MinScale, Rotary};
 
 /// A block whose attention is quantized, and where the parameters of what is static are found.
@@ -90,7 +90,7 @@ impl Builder<'_> {
             probabilities: scheme.probabilities.map(|_| Site::Probabilities(block)),
             source,
         };
-        let parts = self.export.attention_parts(&spec).map_err(|problem| attention_error(&spec, problem))?;
+        let parts = self.format.attention_parts(&spec).map_err(|problem| attention_error(&spec, problem))?;
         self.declare_parameters(parts);
         self.add_attention_sites(block, &spec, owners)
     }
@@ -147,5 +147,5 @@ impl Builder<'_> {
 fn attention_error(spec: &AttentionSpec, problem: CannotHold) -> PlanError {
     let scheme = spec.scheme.key_value.map(|cache| cache.scheme).or(spec.scheme.query).or(spec.scheme.probabilities);
     let scheme = scheme.map(|scheme| scheme.to_string()).unwrap_or_default();
-    PlanError::Export { layer: spec.module.clone(), scheme, problem }
+    PlanError::CannotHold { layer: spec.module.clone(), scheme, problem }
 }

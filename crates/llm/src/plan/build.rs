@@ -7,12 +7,13 @@ use super::source::SourceTensor;
 use super::{
     DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite, names,
 };
-use crate::config_json::tensors::{DescribedLayer, METADATA_KEY, description};
-use crate::export::{Export, Fused, LayerSpec, Part};
+use crate::format::tensors::{DescribedLayer, METADATA_KEY, description};
+use crate::format::{ModuleNames, OutputFormat, plain_floats};
 use crate::import::{self, Import};
 use crate::loader_rules::ModelTraits;
 use crate::model_config::ModelConfig;
 use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta, in_memory_module, on_disk_module};
+use crate::parts::{Fused, LayerSpec, Part};
 use crate::recipe::{Decision, Recipe};
 use crate::transcode::FloatType;
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration};
@@ -42,7 +43,7 @@ impl Plan {
         if !recipe.requantizes() && (merges || checkpoint.gguf().is_some()) {
             refuse_codes(&tensors, if merges { None } else { Some("gguf") })?;
         }
-        let fake = import::is_fake_quantized(json.as_ref()) && !recipe.requantizes();
+        let fake = plain_floats::is_fake_quantized(json.as_ref()) && !recipe.requantizes();
         let mut builder = Builder { import, ..Builder::new(tensors, config, recipe)? };
         if fake {
             return Err(builder.already_fake());
@@ -61,13 +62,13 @@ impl Plan {
 /// The recipe for tensors that no config.json makes a model of.
 fn without_config(recipe: Recipe) -> Result<Recipe, PlanError> {
     let recipe = recipe.without_config();
-    refuse_without_config(recipe.export())?;
+    refuse_without_config(recipe.format())?;
     Ok(recipe)
 }
 
 /// Refuses formats that say in config.json how weights are quantized, where there is none.
-pub(super) fn refuse_without_config(export: Export) -> Result<(), PlanError> {
-    if export.needs_config() { Err(PlanError::NeedsConfig { format: export.to_string() }) } else { Ok(()) }
+pub(super) fn refuse_without_config(format: OutputFormat) -> Result<(), PlanError> {
+    if format.capabilities().needs_config { Err(PlanError::NeedsConfig { format: format.to_string() }) } else { Ok(()) }
 }
 
 /// The tensors of a checkpoint that may be quantized, as floats.
@@ -103,7 +104,7 @@ pub(super) struct Builder<'a> {
     pub(super) network: Network,
     pub(super) config: ModelConfig,
     pub(super) recipe: Recipe,
-    pub(super) export: Export,
+    pub(super) format: OutputFormat,
     pub(super) layers: Vec<PlannedLayer>,
     pub(super) attention: Vec<PlannedAttention>,
     pub(super) sites: Vec<PlannedSite>,
@@ -144,7 +145,7 @@ impl<'a> Builder<'a> {
         let network = Network::recognise(&config, &metas);
         refuse_quantized(&network, &config)?;
         Ok(Builder {
-            export: recipe.export(),
+            format: recipe.format(),
             tensors,
             network,
             config,
@@ -195,7 +196,9 @@ impl Builder<'_> {
     /// A module's name in the output.
     pub(super) fn output_name(&self, module: &str) -> String {
         match self.network.family() {
-            Some(family) if self.export != Export::Quark => on_disk_module(family, module),
+            Some(family) if self.format.capabilities().module_names == ModuleNames::OnDisk => {
+                on_disk_module(family, module)
+            }
             _ => self.in_memory_name(module),
         }
     }
@@ -211,7 +214,9 @@ impl Builder<'_> {
         self.check_siblings(&linears)?;
         for linear in &linears {
             match self.decide(&linear.module, linear.kept) {
-                Ok(_) if self.export.is_for_fused_experts() => self.keep_linear(linear, "no tensor of all experts")?,
+                Ok(_) if self.format.capabilities().fused_experts_only => {
+                    self.keep_linear(linear, "no tensor of all experts")?
+                }
                 Ok(scheme) => self.plan_linear(linear, scheme)?,
                 Err(reason) if self.keep_codes(linear, reason)? => {}
                 Err(reason) => self.keep_linear(linear, reason)?,
@@ -222,7 +227,7 @@ impl Builder<'_> {
 
     /// Layers that loaders fuse into one must have one scheme, or be kept together.
     fn check_siblings(&self, linears: &[Linear]) -> Result<(), PlanError> {
-        if self.export == Export::Fake {
+        if self.format == OutputFormat::PlainFloats {
             return Ok(());
         }
         for group in self.network.siblings() {
@@ -270,7 +275,7 @@ impl Builder<'_> {
         if !self.check_layer(&layer) {
             return Ok(());
         }
-        if self.export == Export::Fake {
+        if self.format == OutputFormat::PlainFloats {
             let dtype = values_type(layer.scheme.weight, layer.source.dtype);
             let tensor = self.declare(layer.source.tensor.clone(), dtype, source_shape);
             layer.output = LayerOutput::Values { tensor, offset: 0, dtype };
@@ -298,7 +303,7 @@ impl Builder<'_> {
     /// The tensors of a layer.
     pub(super) fn parts(&self, layer: &PlannedLayer, fused: Option<Fused<'_>>) -> Result<Vec<Part>, PlanError> {
         let problem =
-            |problem| PlanError::Export { layer: layer.name.clone(), scheme: layer.scheme.to_string(), problem };
+            |problem| PlanError::CannotHold { layer: layer.name.clone(), scheme: layer.scheme.to_string(), problem };
         if layer.source.input_major && layer.source.expert.is_none() {
             return Err(problem(names::no_linear_module()));
         }
@@ -312,7 +317,7 @@ impl Builder<'_> {
             fused,
             ordered: self.ordered,
         };
-        self.export.parts(&spec).map_err(problem)
+        self.format.parts(&spec).map_err(problem)
     }
 
     /// Declares tensors one after the other, and says where the first is.
@@ -351,7 +356,7 @@ impl Builder<'_> {
             let hint = "look at the tensors with `kvant inspect`: weights of linear layers are matrices of floats";
             return ("no linear layers are found in the checkpoint", hint);
         }
-        if self.export.is_for_fused_experts() && self.network.experts().is_empty() {
+        if self.format.capabilities().fused_experts_only && self.network.experts().is_empty() {
             let reason = "there are no experts in one tensor, which are all that this format quantizes";
             return (reason, "choose another format (`kvant list formats`)");
         }
@@ -400,7 +405,7 @@ impl Builder<'_> {
         let blocks = if self.recipe.algorithms().is_plain() { Vec::new() } else { self.blocks() };
         self.check_algorithms(checkpoint, &blocks)?;
         let outside = self.outside(&blocks);
-        let is_described = self.export == Export::Tensors || json.is_none();
+        let is_described = self.format.describes_in_metadata() || json.is_none();
         let config = json.map(|json| self.quantized_config(json, &exclude)).transpose()?;
         let mut metadata: BTreeMap<String, String> = checkpoint.metadata();
         metadata.remove(METADATA_KEY);
@@ -420,7 +425,7 @@ impl Builder<'_> {
             family: self.network.family().map(|family| family.name),
             architecture: architecture(&self.config),
             longest: self.config.max_positions,
-            export: self.export,
+            format: self.format,
             layers: self.layers,
             blocks,
             outside,

@@ -4,10 +4,10 @@ use super::build::Builder;
 use super::error::PlanError;
 use super::quantization_config::{Described, with_quantization};
 use super::{PlannedAttention, Site, names};
-use crate::config_json::ModuleScheme;
-use crate::config_json::fake::FakeQuantization;
-use crate::config_json::quark::AttentionModules;
-use crate::export::Export;
+use crate::format::ModuleScheme;
+use crate::format::plain_floats::FakeQuantization;
+use crate::format::quark::AttentionModules;
+use crate::format::{ExcludedNames, OutputFormat};
 use crate::loader_names::LoaderNames;
 use crate::network::{Place, Reason, modality_part};
 use kvant_quant::scheme::{ActivationScheme, LayerScheme};
@@ -68,7 +68,7 @@ impl Builder<'_> {
 
     /// Whether an entry of the list would name a quantized module too.
     fn reaches(&self, entry: &str, quantized: &BTreeSet<&str>) -> bool {
-        let by_part = matches!(self.export, Export::Awq | Export::Fp8 | Export::Mxfp4);
+        let by_part = self.format.capabilities().excluded_names == ExcludedNames::Parts;
         quantized.contains(entry) || (by_part && quantized.iter().any(|module| module.contains(entry)))
     }
 
@@ -77,11 +77,11 @@ impl Builder<'_> {
         let others = self.tensors.iter().zip(self.network.places());
         let others = others.filter(|(_, place)| **place == Place::Other(Reason::Modality));
         let parts = others.filter_map(|(tensor, _)| modality_part(tensor.name()));
-        let pattern = |part: &str| match self.export {
-            Export::CompressedTensors | Export::Gptq | Export::GptqV2 => format!("re:.*{part}\\..*"),
-            // These are looked for inside of names.
-            Export::Awq | Export::Fp8 | Export::Mxfp4 => part.to_owned(),
-            Export::Quark | Export::Fake | Export::Tensors | Export::Gguf => format!("*{part}.*"),
+        let names = self.format.capabilities().excluded_names;
+        let pattern = |part: &str| match names {
+            ExcludedNames::Expressions => format!("re:.*{part}\\..*"),
+            ExcludedNames::Parts => part.to_owned(),
+            ExcludedNames::Globs => format!("*{part}.*"),
         };
         parts.map(pattern).collect()
     }
@@ -92,7 +92,7 @@ impl Builder<'_> {
         let first = self.layers.first().map(|first| (first.name.clone(), first.scheme.to_string()));
         let error = |problem| {
             let (layer, scheme) = first.unwrap_or_default();
-            PlanError::Export { layer, scheme, problem }
+            PlanError::CannotHold { layer, scheme, problem }
         };
         let loader = LoaderNames::of(&self.config);
         let renamed = self
@@ -103,8 +103,8 @@ impl Builder<'_> {
         let attention = self.network.family().map(AttentionModules::of).unwrap_or_default();
         let described =
             Described { layers: &layers, exclude, aliases: &aliases, attention: &attention, ordered: self.ordered };
-        let mut config = with_quantization(json, self.export, &self.recipe, &described).map_err(error)?;
-        if let Some(fake) = (self.export == Export::Fake).then(|| self.fake_quantization()).flatten() {
+        let mut config = with_quantization(json, self.format, &self.recipe, &described).map_err(error)?;
+        if let Some(fake) = (self.format == OutputFormat::PlainFloats).then(|| self.fake_quantization()).flatten() {
             fake.insert_into(&mut config);
         }
         Ok(config)

@@ -1,10 +1,10 @@
 //! What is refused before the work starts.
 
 use crate::activation_point::Site;
-use crate::export::CannotHold;
 use crate::forward::ForwardError;
 use crate::import_error::ImportError;
 use crate::model_config::ConfigError;
+use crate::parts::CannotHold;
 use kvant_container::ErrorKind;
 use kvant_quant::activation::ActivationError;
 use kvant_quant::scheme::SchemeError;
@@ -82,9 +82,9 @@ pub enum PlanError {
         /// The other layers that do not fit their schemes.
         others: Vec<String>,
     },
-    /// The export has no place for the layer (*unsupported*).
-    #[error("layer `{layer}` cannot be exported as `{scheme}`: {problem}")]
-    Export {
+    /// The format has no place for the layer (*unsupported*).
+    #[error("layer `{layer}` cannot be stored as `{scheme}`: {problem}")]
+    CannotHold {
         /// The layer.
         layer: String,
         /// Its scheme.
@@ -292,7 +292,7 @@ impl PlanError {
             | PlanError::Calibration { .. }
             | PlanError::Parameters { .. }
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
-            PlanError::Export { .. }
+            PlanError::CannotHold { .. }
             | PlanError::Conversion { .. }
             | PlanError::ExcludedCodes { .. }
             | PlanError::Activation { .. }
@@ -334,7 +334,7 @@ impl PlanError {
             PlanError::Algorithm { problem, .. } => problem.hint(),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
-            PlanError::Export { problem, .. } => Some(problem.hint.clone()),
+            PlanError::CannotHold { problem, .. } => Some(problem.hint.clone()),
             PlanError::Calibration { .. } => Some(
                 "give a text with ‹calib› FILE, quantize the weights alone with ‹weights-only›, or choose a scheme with \
                  dynamic activations (`kvant list schemes`)"

@@ -5,9 +5,10 @@ use super::error::PlanError;
 use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{KeptTensor, LayerOutput, PlannedLayer, Reuse, SourceStorage, SourceWeight, TensorAction};
-use crate::export::{Export, Fused};
 use crate::family::{Orientation, Role};
+use crate::format::OutputFormat;
 use crate::network::{ExpertsStorage, FusedExperts, expert_module};
+use crate::parts::Fused;
 use crate::recipe::Decision;
 use kvant_container::Dtype;
 use kvant_numeric::kernel::Source;
@@ -77,15 +78,15 @@ impl Builder<'_> {
                 is_fused: matches!(experts.role, Role::Gate | Role::Up),
                 output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
             };
-            if self.export == Export::Fake {
+            if self.format == OutputFormat::PlainFloats {
                 self.add_fused_values(layer, stored, view.shape(), &mut shared);
-            } else if self.export.is_for_fused_experts() {
+            } else if self.format.capabilities().fused_experts_only {
                 self.add_fused_parts(layer, experts, &mut shared)?;
             } else {
                 self.add_layer(layer, &origin, Vec::new())?;
             }
         }
-        let stays_whole = self.export == Export::Fake || self.export.is_for_fused_experts();
+        let stays_whole = self.format == OutputFormat::PlainFloats || self.format.capabilities().fused_experts_only;
         if let (Some(bias), false) = (experts.bias, stays_whole) {
             self.split_bias(experts, bias);
         }

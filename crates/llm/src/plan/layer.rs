@@ -1,6 +1,6 @@
 //! A layer of the plan: where its weight comes from, how it is quantized, what it becomes.
 
-use crate::export::{Part, band_axis};
+use crate::parts::{Part, band_axis};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::{Dtype, Layout};
 use kvant_numeric::kernel::Source;

@@ -33,9 +33,10 @@ pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage,
 pub use tensor::{KeptTensor, TensorAction};
 
 use crate::activation_point::Parameters;
-use crate::export::{Export, ParameterPart};
+use crate::format::OutputFormat;
 pub use crate::loader_rules::ModelTraits;
 use crate::loader_rules::{ShardShape, loaders_of};
+use crate::parts::ParameterPart;
 use crate::recipe::Recipe;
 use kvant_container::Layout;
 use kvant_quant::scheme::LayerScheme;
@@ -52,7 +53,7 @@ pub struct Plan {
     /// The first of config.json's `architectures`, or its `model_type`.
     pub architecture: String,
     /// The on-disk convention.
-    pub export: Export,
+    pub format: OutputFormat,
     /// The layers to quantize, in the order of the source.
     pub layers: Vec<PlannedLayer>,
     /// All blocks of the decoder, where algorithms need calibration; else none.
@@ -168,7 +169,7 @@ impl Plan {
     pub(crate) fn config_with_parameters(&self) -> Option<Value> {
         let config = self.config.clone()?;
         Some(match &self.parameters {
-            Some(parameters) => crate::config_json::fake::with_parameters(config, parameters),
+            Some(parameters) => crate::format::plain_floats::with_parameters(config, parameters),
             None => config,
         })
     }
@@ -204,7 +205,7 @@ impl Plan {
         };
         let distinct: HashSet<(LayerScheme, ShardShape)> =
             self.layers.iter().map(|layer| (layer.scheme, extent(layer))).collect();
-        loaders_of(self.export, self.traits, distinct.iter().copied())
+        loaders_of(self.format, self.traits, distinct.iter().copied())
     }
 
     /// An upper bound of the private memory of a run with so many threads, in bytes.

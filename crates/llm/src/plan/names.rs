@@ -1,9 +1,10 @@
 //! What modules and tensors are called in the output, and words for the plan.
 
 use super::{PlanError, PlannedLayer};
-use crate::export::{CannotHold, Export};
+use crate::format::OutputFormat;
 use crate::gguf_model::restore::unread_tokenizer;
 use crate::network::{Network, Notice, Place, Reason, Slot, expert_module};
+use crate::parts::CannotHold;
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
 use kvant_quant::glob::{Glob, nearest_names};
@@ -125,17 +126,20 @@ pub(super) fn notices(
     notices.extend(coarse.iter().map(|(scheme, finer)| {
         format!("`{scheme}` gives each weight a single scale, which costs accuracy: `{finer}` gives each group its own")
     }));
-    if recipe.export() == Export::Fake {
+    if recipe.format() == OutputFormat::PlainFloats {
         notices.extend(left_to_evaluation(recipe, layers));
     }
-    if recipe.export() == Export::Tensors {
+    if recipe.format().describes_in_metadata() {
         notices.push(
             "no runtime loads the result as a model: it is codes and scales, described in the metadata of their files \
              (`kvant verify` checks them, `kvant convert ‹to› float` gives their values)"
                 .to_owned(),
         );
     }
-    if network.family().is_none() && !matches!(recipe.export(), Export::Fake | Export::Tensors) {
+    if network.family().is_none()
+        && recipe.format() != OutputFormat::PlainFloats
+        && !recipe.format().describes_in_metadata()
+    {
         notices
             .push("what loads the result is not known for this architecture: try it before you rely on it".to_owned());
     }

@@ -3,9 +3,10 @@
 
 use super::build::{Builder, has_tensor_scale};
 use super::{LayerOutput, PlanError, PlannedLayer, SourceWeight};
-use crate::export::{CannotHold, Export};
 use crate::family::Orientation;
+use crate::format::OutputFormat;
 use crate::network::{Linear, Notice};
+use crate::parts::CannotHold;
 use crate::recipe::Decision;
 use kvant_container::Dtype;
 use kvant_quant::counts::number;
@@ -58,17 +59,17 @@ impl Builder<'_> {
     /// Why a layer cannot be what its scheme says.
     fn problem(&self, linear: &Linear, scheme: LayerScheme) -> Option<String> {
         let (rows, columns) = (linear.out_features, linear.in_features);
-        if rows == 0 || columns == 0 || self.export.is_for_fused_experts() {
+        if rows == 0 || columns == 0 || self.format.capabilities().fused_experts_only {
             return None;
         }
         if let Err(problem) = scheme.weight.check_shape(rows, columns) {
             return Some(problem.to_string());
         }
-        if self.export == Export::Fake {
+        if self.format == OutputFormat::PlainFloats {
             return None;
         }
         match self.parts(&self.planned(linear, scheme).ok()?, None) {
-            Err(PlanError::Export { problem, .. }) => Some(problem.reason),
+            Err(PlanError::CannotHold { problem, .. }) => Some(problem.reason),
             _ => None,
         }
     }
@@ -116,7 +117,7 @@ impl Builder<'_> {
     /// In Quark's layout, the layers whose weight a loader reads as a float.
     fn set_casting_layers_aside(&mut self) -> Result<(), PlanError> {
         let casts = self.config.model_types.iter().any(|name| CASTS_TO_WO.contains(&name.as_str()));
-        if self.export != Export::Quark || !casts {
+        if !self.format.capabilities().integer_weight || !casts {
             return Ok(());
         }
         let linears = self.network.linears().iter().filter(|linear| linear.module.ends_with(".wo"));
@@ -129,7 +130,7 @@ impl Builder<'_> {
                             .to_owned(),
                     hint: "leave it in floats, or use ‹format› compressed-tensors".to_owned(),
                 };
-                return Err(PlanError::Export { layer: module.clone(), scheme: scheme.to_string(), problem });
+                return Err(PlanError::CannotHold { layer: module.clone(), scheme: scheme.to_string(), problem });
             }
         }
         if !modules.is_empty() {
@@ -149,7 +150,7 @@ impl Builder<'_> {
             Notice::UnknownExperts { first, .. } => Some(first.clone()),
             _ => None,
         });
-        let Some(layer) = experts.filter(|_| unfuses && self.export == Export::CompressedTensors) else {
+        let Some(layer) = experts.filter(|_| unfuses && self.format.capabilities().unfuses_experts) else {
             return Ok(());
         };
         let problem = CannotHold {
@@ -159,7 +160,7 @@ impl Builder<'_> {
             hint: "use ‹format› quark or fake, in which they stay one tensor of floats".to_owned(),
         };
         let scheme = self.recipe.scheme_name();
-        Err(PlanError::Export { layer, scheme, problem })
+        Err(PlanError::CannotHold { layer, scheme, problem })
     }
 }
 

@@ -1,13 +1,13 @@
-//! The `quantization_config` that a plan's config.json gets: that of the export, in place of what the source said of itself.
+//! The `quantization_config` that a plan's config.json gets: that of the format, in place of what the source said of itself.
 
-use crate::config_json::quark::AttentionModules;
-use crate::config_json::{awq, compressed_tensors, fake, fp8, gptq, mxfp4, quark, tensors};
-use crate::export::{CannotHold, Export};
+use crate::format::quark::AttentionModules;
+use crate::format::{ModelDescription, OutputFormat, gguf_has_its_own, plain_floats};
+use crate::parts::CannotHold;
 use crate::recipe::Recipe;
 use kvant_quant::scheme::LayerScheme;
 use serde_json::{Map, Value};
 
-/// What of a model a configuration describes.
+/// What of a model a plan describes in config.json.
 #[derive(Clone, Copy, Debug)]
 pub struct Described<'a> {
     /// The quantized modules.
@@ -22,18 +22,18 @@ pub struct Described<'a> {
     pub ordered: bool,
 }
 
-/// A model's config.json with the `quantization_config` that the export wants, in place of what the source said of itself.
-/// Plain floats ([`Export::Fake`]) get none, so that they load wherever the source does.
+/// A model's config.json with the `quantization_config` that the format wants, in place of what the source said of itself.
+/// Plain floats ([`OutputFormat::PlainFloats`]) get none, so that they load wherever the source does.
 ///
 /// # Errors
-/// [`CannotHold`] for schemes that the export has no words for.
+/// [`CannotHold`] for schemes that the format has no words for.
 pub fn with_quantization(
     mut config: Value,
-    export: Export,
+    format: OutputFormat,
     recipe: &Recipe,
     described: &Described<'_>,
 ) -> Result<Value, CannotHold> {
-    let quantization = quantization_config(export, recipe, described)?;
+    let quantization = quantization_config(format, recipe, described)?;
     forget_quantization(&mut config);
     if let (Some(fields), Some(quantization)) = (config.as_object_mut(), quantization) {
         fields.insert("quantization_config".to_owned(), quantization);
@@ -41,40 +41,29 @@ pub fn with_quantization(
     Ok(config)
 }
 
-/// What an export says of itself.
+/// What a format says of itself; nothing for plain floats.
 fn quantization_config(
-    export: Export,
+    format: OutputFormat,
     recipe: &Recipe,
     described: &Described<'_>,
 ) -> Result<Option<Value>, CannotHold> {
-    let &Described { attention, ordered, .. } = described;
-    let (layers, aliases) = (borrowed(described.layers), borrowed(described.aliases));
-    let exclude: Vec<&str> = described.exclude.iter().map(String::as_str).collect();
-    let quantization = match export {
-        Export::Quark => {
-            let order = recipe.nibble_order();
-            let mut config = quark::quantization_config(&layers, &exclude, order, quark::WeightFormat::Real)?;
-            quark::describe_attention(&mut config, &recipe.attention(), attention, &layers)?;
-            config["algo_config"] = quark::algo_config(recipe.algorithms());
-            config
-        }
-        Export::CompressedTensors => {
-            let mut config = compressed_tensors::quantization_config(&layers, &exclude, &aliases, ordered)?;
-            if let Some(cache) = recipe.attention().key_value {
-                config["kv_cache_scheme"] = compressed_tensors::kv_cache_scheme(cache.scheme)?;
-            }
-            config
-        }
-        Export::Awq => awq::quantization_config(&layers, &exclude)?,
-        Export::Gptq => gptq::quantization_config(&layers, &exclude, "gptq", ordered)?,
-        Export::GptqV2 => gptq::quantization_config(&layers, &exclude, "gptq_v2", ordered)?,
-        Export::Fp8 => fp8::quantization_config(&layers, &exclude)?,
-        Export::Mxfp4 => mxfp4::quantization_config(&exclude),
-        Export::Tensors => tensors::reference(),
-        Export::Fake => return Ok(None),
-        Export::Gguf => return Err(CannotHold::gguf()),
+    let format = match format {
+        OutputFormat::Checkpoint(format) => format,
+        OutputFormat::PlainFloats => return Ok(None),
+        OutputFormat::Gguf => return Err(gguf_has_its_own()),
     };
-    Ok(Some(quantization))
+    let exclude: Vec<&str> = described.exclude.iter().map(String::as_str).collect();
+    let model = ModelDescription {
+        layers: &borrowed(described.layers),
+        exclude: &exclude,
+        aliases: &borrowed(described.aliases),
+        attention: recipe.attention(),
+        attention_modules: described.attention,
+        act_order: described.ordered,
+        nibble_order: recipe.nibble_order(),
+        algorithms: recipe.algorithms(),
+    };
+    format.config(&model).map(Some)
 }
 
 fn borrowed(layers: &[(String, LayerScheme)]) -> Vec<(&str, LayerScheme)> {
@@ -91,11 +80,16 @@ pub(crate) fn without_quantization(mut config: Value, dtype: &str) -> Value {
     config
 }
 
-/// Whether an export has words for a layer of this scheme.
+/// Whether a format has words for a layer of this scheme.
 ///
 /// # Errors
 /// [`CannotHold`] where it has none.
-pub(crate) fn can_say(export: Export, recipe: &Recipe, module: &str, scheme: LayerScheme) -> Result<(), CannotHold> {
+pub(crate) fn can_say(
+    format: OutputFormat,
+    recipe: &Recipe,
+    module: &str,
+    scheme: LayerScheme,
+) -> Result<(), CannotHold> {
     let described = Described {
         layers: &[(module.to_owned(), scheme)],
         exclude: &[],
@@ -103,7 +97,7 @@ pub(crate) fn can_say(export: Export, recipe: &Recipe, module: &str, scheme: Lay
         attention: &AttentionModules::default(),
         ordered: false,
     };
-    quantization_config(export, recipe, &described).map(|_| ())
+    quantization_config(format, recipe, &described).map(|_| ())
 }
 
 /// Removes what a source says of its own quantization, which holds no longer; multimodal models may say it of a part.
@@ -111,7 +105,7 @@ fn forget_quantization(config: &mut Value) {
     let forget = |fields: &mut Map<String, Value>| {
         fields.shift_remove("quantization_config");
         fields.shift_remove("compression_config");
-        fields.shift_remove(fake::FAKE_QUANTIZATION);
+        fields.shift_remove(plain_floats::FAKE_QUANTIZATION);
     };
     if let Some(fields) = config.as_object_mut() {
         forget(fields);
@@ -139,7 +133,7 @@ mod tests {
         let (exclude, attention) = (["lm_head".to_owned()], AttentionModules::default());
         let described =
             Described { layers: &layers, exclude: &exclude, aliases: &[], attention: &attention, ordered: false };
-        with_quantization(config, recipe.export(), &recipe, &described).unwrap()
+        with_quantization(config, recipe.format(), &recipe, &described).unwrap()
     }
 
     #[test]

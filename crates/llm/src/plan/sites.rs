@@ -5,9 +5,9 @@ use super::error::PlanError;
 use super::{ParameterTensor, PlannedLayer};
 use crate::activation_point::Parameters;
 use crate::activation_point::{PlannedSite, Site};
-use crate::export::{ActivationSpec, ParameterPart, Side};
 use crate::family::Role;
 use crate::network::{FusedExperts, Linear};
+use crate::parts::{ActivationSpec, ParameterPart, Side};
 use kvant_numeric::Arithmetic;
 use kvant_quant::activation::{self, ActivationStatistic};
 use kvant_quant::scheme::{ActivationScheme, MinScale};
@@ -52,7 +52,7 @@ impl Builder<'_> {
             let features = if side == Side::Input { layer.columns } else { layer.rows };
             let spec =
                 ActivationSpec { name: &layer.name, side, scheme, features, source: layer.source.dtype, site: &site };
-            let parts = self.export.activation_parts(&spec).map_err(|problem| PlanError::Export {
+            let parts = self.format.activation_parts(&spec).map_err(|problem| PlanError::CannotHold {
                 layer: layer.name.clone(),
                 scheme: layer.scheme.to_string(),
                 problem,

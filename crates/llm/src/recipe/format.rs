@@ -1,35 +1,40 @@
-//! The export that is chosen when none is asked for. Not what exports can hold: that is theirs to say.
+//! The format that is chosen when none is asked for. Not what formats can hold: that is theirs to say.
 
 use super::Choice;
 use crate::activation_point::Site;
-use crate::export::{ActivationSpec, Export, LayerSpec, Side};
+use crate::format::OutputFormat;
+use crate::parts::{ActivationSpec, LayerSpec, Side};
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, Axis, Dialect, Granularity, LayerScheme};
 
 /// The same for tensors that no config.json makes a model of.
-pub(super) fn fitting_without_config(choices: impl Iterator<Item = Choice> + Clone) -> Export {
-    let holds_all = |export: &Export| choices.clone().filter_map(Choice::scheme).all(|scheme| holds(*export, scheme));
-    [Export::Tensors, Export::Fake].into_iter().find(holds_all).unwrap_or(Export::Tensors)
+pub(super) fn fitting_without_config(choices: impl Iterator<Item = Choice> + Clone) -> OutputFormat {
+    let holds_all =
+        |format: &OutputFormat| choices.clone().filter_map(Choice::scheme).all(|scheme| holds(*format, scheme));
+    [OutputFormat::TENSORS, OutputFormat::PlainFloats].into_iter().find(holds_all).unwrap_or(OutputFormat::TENSORS)
 }
 
-/// The first export that holds all schemes, beginning with that of the tool by whose name the first was asked for. If none
+/// The first format that holds all schemes, beginning with that of the tool by whose name the first was asked for. If none
 /// does, that one: the plan will say what it cannot hold.
-pub(super) fn fitting(choices: impl Iterator<Item = Choice> + Clone) -> Export {
+pub(super) fn fitting(choices: impl Iterator<Item = Choice> + Clone) -> OutputFormat {
     let first = choices.clone().find_map(|choice| match choice {
         Choice::Scheme(named) => Some(named),
         Choice::Keep => None,
     });
     let order = match first.and_then(|named| named.dialect()) {
-        Some(Dialect::CompressedTensors) => [Export::CompressedTensors, Export::Quark, Export::Fake],
-        _ => [Export::Quark, Export::CompressedTensors, Export::Fake],
+        Some(Dialect::CompressedTensors) => {
+            [OutputFormat::COMPRESSED_TENSORS, OutputFormat::QUARK, OutputFormat::PlainFloats]
+        }
+        _ => [OutputFormat::QUARK, OutputFormat::COMPRESSED_TENSORS, OutputFormat::PlainFloats],
     };
-    let holds_all = |export: &Export| choices.clone().filter_map(Choice::scheme).all(|scheme| holds(*export, scheme));
+    let holds_all =
+        |format: &OutputFormat| choices.clone().filter_map(Choice::scheme).all(|scheme| holds(*format, scheme));
     order.into_iter().find(holds_all).unwrap_or(order[0])
 }
 
-/// Whether the export holds a layer of this scheme, if its shape suits it.
-fn holds(export: Export, scheme: LayerScheme) -> bool {
+/// Whether the format holds a layer of this scheme, if its shape suits it.
+fn holds(format: OutputFormat, scheme: LayerScheme) -> bool {
     let whole_units = 8 * group_size(scheme) as usize;
     let layer = LayerSpec {
         name: "",
@@ -44,9 +49,9 @@ fn holds(export: Export, scheme: LayerScheme) -> bool {
     let holds_activations = |side: Side, scheme: ActivationScheme| {
         let site = Site::Input(String::new());
         let spec = ActivationSpec { name: "", side, scheme, features: whole_units, source: layer.source, site: &site };
-        export.activation_parts(&spec).is_ok()
+        format.activation_parts(&spec).is_ok()
     };
-    export.parts(&layer).is_ok()
+    format.parts(&layer).is_ok()
         && scheme.input.is_none_or(|input| holds_activations(Side::Input, input))
         && scheme.output.is_none_or(|output| holds_activations(Side::Output, output))
 }

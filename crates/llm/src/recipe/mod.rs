@@ -15,7 +15,7 @@ pub use choice::{Choice, NamedScheme};
 pub use settings::{OverrideText, PackMethod, Settings, VERSION};
 
 use crate::byte_size::ByteSize;
-use crate::export::Export;
+use crate::format::OutputFormat;
 use crate::glob::Glob;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
@@ -50,8 +50,8 @@ pub struct Rule {
 pub struct Recipe {
     default: Choice,
     rules: Vec<Rule>,
-    asked_export: Option<Export>,
-    also: Vec<Export>,
+    asked_format: Option<OutputFormat>,
+    also: Vec<OutputFormat>,
     pack_method: PackMethod,
     keep_defaults: bool,
     weights_only: bool,
@@ -110,7 +110,7 @@ impl Recipe {
         }
         let recipe = Recipe {
             default,
-            asked_export: line.format.or(file.format),
+            asked_format: line.format.or(file.format),
             also: if line.also.is_empty() { file.also.clone() } else { line.also.clone() },
             pack_method: line.pack_method.or(file.pack_method).unwrap_or_default(),
             keep_defaults: line.keep_defaults.or(file.keep_defaults).unwrap_or(true),
@@ -124,21 +124,26 @@ impl Recipe {
             notes: line.notes.iter().chain(&file.notes).cloned().collect(),
             rules,
         };
-        // Files have it whatever the export: what an output says of how it was made is a recipe too.
-        if line.pack_method.is_some() && recipe.export() != Export::Quark && !recipe.also.contains(&Export::Quark) {
-            let reason = format!("applies only to the layout quark, and {} is written", recipe.export());
+        // Files have it whatever the format: what an output says of how it was made is a recipe too.
+        if line.pack_method.is_some() && !recipe.has_nibble_orders() {
+            let reason = format!("applies only to the layout quark, and {} is written", recipe.format());
             return Err(RecipeError::invalid("‹pack-method›", reason, "leave it out, or add ‹format› quark"));
         }
         Ok(recipe)
     }
 
+    /// Whether some of the output has a choice of the order of 4-bit codes in words.
+    fn has_nibble_orders(&self) -> bool {
+        [self.format()].iter().chain(&self.also).any(|format| format.capabilities().nibble_orders)
+    }
+
     /// A recipe that quantizes nothing: for a source that is quantized already, whose layout changes. Parameters of activations
     /// are the source's.
-    pub(crate) fn carrying(export: Export, attention: AttentionScheme, max_shard_size: u64) -> Recipe {
+    pub(crate) fn carrying(format: OutputFormat, attention: AttentionScheme, max_shard_size: u64) -> Recipe {
         Recipe {
             default: Choice::Keep,
             rules: Vec::new(),
-            asked_export: Some(export),
+            asked_format: Some(format),
             also: Vec::new(),
             pack_method: PackMethod::default(),
             keep_defaults: true,
@@ -217,21 +222,21 @@ impl Recipe {
         &self.rules
     }
 
-    /// The export: the one asked for, or the first that holds all schemes, beginning with that of the tool by whose name
+    /// The format: the one asked for, or the first that holds all schemes, beginning with that of the tool by whose name
     /// the scheme was asked for.
-    pub fn export(&self) -> Export {
-        self.asked_export.unwrap_or_else(|| format::fitting(self.choices()))
+    pub fn format(&self) -> OutputFormat {
+        self.asked_format.unwrap_or_else(|| format::fitting(self.choices()))
     }
 
-    /// A scheme as it is quantized to: its scales have a type that the export, and all to which the result is converted, store.
+    /// A scheme as it is quantized to: its scales have a type that the format, and all to which the result is converted, store.
     pub fn fitted(&self, scheme: LayerScheme) -> LayerScheme {
-        self.also.iter().fold(self.export().fitted(scheme), |scheme, export| export.fitted(scheme))
+        self.also.iter().fold(self.format().fitted(scheme), |scheme, format| format.fitted(scheme))
     }
 
-    /// The recipe for a source without config.json: its default is an export that needs none.
+    /// The recipe for a source without config.json: its default is a format that needs none.
     pub(crate) fn without_config(self) -> Recipe {
-        let export = self.asked_export.unwrap_or_else(|| format::fitting_without_config(self.choices()));
-        Recipe { asked_export: Some(export), ..self }
+        let format = self.asked_format.unwrap_or_else(|| format::fitting_without_config(self.choices()));
+        Recipe { asked_format: Some(format), ..self }
     }
 
     /// The order of 4-bit codes in Quark's layout.
@@ -287,7 +292,7 @@ impl Serialize for Recipe {
         let settings = Settings {
             version: Some(VERSION),
             scheme: Some(self.default.spelling()),
-            format: Some(self.export()),
+            format: Some(self.format()),
             also: self.also.clone(),
             pack_method: Some(self.pack_method),
             exclude: vec![],

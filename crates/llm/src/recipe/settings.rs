@@ -3,8 +3,8 @@
 
 use super::Algorithms;
 use crate::byte_size::ByteSize;
-use crate::config_json::quark::{QuarkConfig, WeightFormat, read_algorithms};
-use crate::export::Export;
+use crate::format::OutputFormat;
+use crate::format::quark::{QuarkConfig, WeightFormat, read_algorithms};
 use crate::recipe_error::RecipeError;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{LayerScheme, Rotary};
@@ -120,10 +120,10 @@ pub struct Settings {
     /// The scheme of layers that nothing else is said of.
     pub scheme: Option<String>,
     /// The export.
-    pub format: Option<Export>,
+    pub format: Option<OutputFormat>,
     /// Further exports, to which the result is converted: their scales decide too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<Export>,
+    pub also: Vec<OutputFormat>,
     /// The order of 4-bit codes in Quark's layout.
     pub pack_method: Option<PackMethod>,
     /// Globs on full module names of layers that stay as they are.
@@ -294,7 +294,11 @@ impl From<QuarkConfig> for Settings {
         let rule = |(layers, scheme)| OverrideText { layers, scheme: text(scheme) };
         Settings {
             scheme: Some(text(config.default)),
-            format: Some(if config.weight_format == WeightFormat::Fake { Export::Fake } else { Export::Quark }),
+            format: Some(if config.weight_format == WeightFormat::Fake {
+                OutputFormat::PlainFloats
+            } else {
+                OutputFormat::QUARK
+            }),
             pack_method: Some(match config.order {
                 NibbleOrder::Awq => PackMethod::Reorder,
                 NibbleOrder::Natural => PackMethod::Order,

@@ -43,7 +43,7 @@ scheme = "keep"
 fn a_file_says_all() {
     let recipe = Recipe::resolve(&Settings::default(), &toml(FILE).unwrap()).unwrap();
     assert_eq!(recipe.default_choice().scheme(), Some(layer_scheme("uint4:g32:zp")));
-    assert_eq!((recipe.export(), recipe.nibble_order()), (Export::Quark, NibbleOrder::Natural));
+    assert_eq!((recipe.format(), recipe.nibble_order()), (OutputFormat::QUARK, NibbleOrder::Natural));
     assert_eq!((recipe.keep_defaults(), recipe.weights_only()), (false, true));
     assert_eq!((recipe.max_shard_size(), recipe.seed()), (500_000_000, 7));
     let rules: Vec<(&str, String)> =
@@ -81,7 +81,7 @@ fn the_documented_recipe_is_one_and_every_field_is_told_of() {
     let page = include_str!("../../../../docs/reference/recipes.md");
     let example: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("    ")).collect();
     let recipe = Recipe::resolve(&Settings::default(), &toml(&example.join("\n")).unwrap()).unwrap();
-    assert_eq!((recipe.export(), recipe.rules().len()), (Export::Quark, 2));
+    assert_eq!((recipe.format(), recipe.rules().len()), (OutputFormat::QUARK, 2));
     for field in serde_json::to_value(&recipe).unwrap().as_object().unwrap().keys() {
         assert!(page.contains(&format!("| `{field}` |")) || field == "override", "{field}");
     }
@@ -92,13 +92,13 @@ fn the_documented_recipe_is_one_and_every_field_is_told_of() {
 
 #[test]
 fn an_order_of_codes_is_refused_where_the_layout_has_one() {
-    let asked = |format: &str, also: Vec<Export>| {
+    let asked = |format: &str, also: Vec<OutputFormat>| {
         let format = Some(format.parse().unwrap());
         resolve(&Settings { format, also, pack_method: Some(PackMethod::Order), ..scheme("int4:g32") })
     };
     let refused = asked("compressed-tensors", vec![]).unwrap_err().to_string();
     assert!(refused.contains("‹pack-method›") && refused.contains("compressed-tensors"), "{refused}");
-    assert!(asked("quark", vec![]).is_ok() && asked("compressed-tensors", vec![Export::Quark]).is_ok());
+    assert!(asked("quark", vec![]).is_ok() && asked("compressed-tensors", vec![OutputFormat::QUARK]).is_ok());
 }
 
 #[test]
@@ -193,20 +193,20 @@ fn attention_that_makes_no_sense_is_named() {
 
 #[test]
 fn the_name_of_a_scheme_chooses_the_export() {
-    let export = |text: &str| resolve(&scheme(text)).unwrap().export();
+    let format = |text: &str| resolve(&scheme(text)).unwrap().format();
     for preset in PRESETS {
         let expected = match preset.name {
-            "mx6" | "mx9" | "bfp16" => Export::Fake,
-            name if name.starts_with(char::is_lowercase) => Export::Quark,
-            _ => Export::CompressedTensors,
+            "mx6" | "mx9" | "bfp16" => OutputFormat::PlainFloats,
+            name if name.starts_with(char::is_lowercase) => OutputFormat::QUARK,
+            _ => OutputFormat::COMPRESSED_TENSORS,
         };
-        assert_eq!(export(preset.name), expected, "{}", preset.name);
+        assert_eq!(format(preset.name), expected, "{}", preset.name);
     }
-    assert_eq!(export("int4:g96"), Export::Quark);
-    assert_eq!(export("int5:g128"), Export::CompressedTensors);
-    assert_eq!(export("bf16"), Export::Fake);
-    let asked = Settings { format: Some(Export::CompressedTensors), ..scheme("int4_wo_128") };
-    assert_eq!(resolve(&asked).unwrap().export(), Export::CompressedTensors);
+    assert_eq!(format("int4:g96"), OutputFormat::QUARK);
+    assert_eq!(format("int5:g128"), OutputFormat::COMPRESSED_TENSORS);
+    assert_eq!(format("bf16"), OutputFormat::PlainFloats);
+    let asked = Settings { format: Some(OutputFormat::COMPRESSED_TENSORS), ..scheme("int4_wo_128") };
+    assert_eq!(resolve(&asked).unwrap().format(), OutputFormat::COMPRESSED_TENSORS);
 }
 
 #[test]
@@ -224,14 +224,14 @@ fn canonical_text_is_the_same_for_the_same_and_reads_back() {
     let canonical = |text: &str| resolve(&scheme(text)).unwrap().canonical();
     assert_eq!(canonical("int4_wo_128"), canonical("int4:g128"));
     assert_ne!(canonical("int4_wo_128"), canonical("int4_wo_64"));
-    // The same codes, another export.
+    // The same codes, another format.
     assert_ne!(canonical("int4_wo_128"), canonical("W4A16"));
     for file in [toml(FILE).unwrap(), scheme("nvfp4"), scheme("W4A16")] {
         let recipe = Recipe::resolve(&Settings::default(), &file).unwrap();
         let read = Settings::from_json("recipe.json", &recipe.canonical()).unwrap();
         let again = Recipe::resolve(&Settings::default(), &read).unwrap();
         assert_eq!(again.canonical(), recipe.canonical());
-        assert_eq!((again.rules(), again.export()), (recipe.rules(), recipe.export()));
+        assert_eq!((again.rules(), again.format()), (recipe.rules(), recipe.format()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whether the scales of stored codes are exact in the type of another layout. Not codes, which always are.
 
-use crate::export::{Content, ParameterContent, ParameterPart, Part, ScaleEncoding, encode};
+use crate::parts::{Content, ParameterContent, ParameterPart, Part, ScaleEncoding, encode};
 use crate::weight::{PackedMatrix, decode_scales};
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::simd::Isa;

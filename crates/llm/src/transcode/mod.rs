@@ -9,7 +9,7 @@ pub(crate) use exact::{Loss, loss_of_parameter, loss_of_scales, loss_of_tensor_s
 pub(crate) use forms::forms;
 pub(crate) use nearest::nearest;
 
-use crate::export::{EXPORTS, Export};
+use crate::format::{FormatHandle, OutputFormat};
 use kvant_container::Dtype;
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ pub enum Target {
     /// The same floats in the type of config.json, with what the source says of activations: `--format fake` beside other formats.
     Fake,
     /// A layout with codes.
-    Codes(Export),
+    Codes(FormatHandle),
 }
 
 /// A type of plain floats.
@@ -78,7 +78,7 @@ pub struct Conversion {
 impl Conversion {
     /// Whether quantized activations are left out: where loss is accepted, in a layout of weights alone.
     pub(crate) fn leaves_activations(&self) -> bool {
-        matches!(self.target, Target::Codes(export) if self.requantize && !export.holds_activations())
+        matches!(self.target, Target::Codes(format) if self.requantize && !format.capabilities().activations)
     }
 }
 
@@ -90,18 +90,22 @@ pub struct UnknownTarget(pub String);
 impl Target {
     /// Every name on the command line.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        EXPORTS.iter().filter(|row| row.export.is_target()).map(|row| row.name).chain([FLOAT])
+        FormatHandle::written().filter(is_target).map(FormatHandle::name).chain([FLOAT])
     }
 }
 
 const FLOAT: &str = "float";
 
+fn is_target(format: &FormatHandle) -> bool {
+    format.capabilities().is_conversion_target
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Float(_) => f.write_str(FLOAT),
-            Target::Fake => Export::Fake.fmt(f),
-            Target::Codes(export) => export.fmt(f),
+            Target::Fake => OutputFormat::PlainFloats.fmt(f),
+            Target::Codes(format) => format.fmt(f),
         }
     }
 }
@@ -110,10 +114,10 @@ impl FromStr for Target {
     type Err = UnknownTarget;
 
     fn from_str(text: &str) -> Result<Target, UnknownTarget> {
-        let export = || text.parse::<Export>().ok().filter(|export| export.is_target());
+        let format = || text.parse::<FormatHandle>().ok().filter(is_target);
         match text {
             FLOAT => Ok(Target::Float(None)),
-            _ => export().map(Target::Codes).ok_or_else(|| UnknownTarget(text.to_owned())),
+            _ => format().map(Target::Codes).ok_or_else(|| UnknownTarget(text.to_owned())),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! cannot be taken over.
 
 use super::forms;
-use crate::export::Export;
+use crate::format::OutputFormat;
 use kvant_quant::scheme::{FloatScale, FloatScheme, IntScheme, LayerScheme, ScaleType, TensorScheme};
 
 /// What is tried after the stored scheme itself: usual schemes of all layouts.
@@ -26,8 +26,12 @@ const DEFAULTS: &[&str] = &[
 
 /// The nearest scheme that `holds`: the stored one with scales of the target's type, else the usual one whose width is
 /// nearest, more bits before fewer. Products with quantized inputs want weights of the same format, where there is a usual one.
-pub(crate) fn nearest(export: Export, stored: LayerScheme, holds: impl Fn(LayerScheme) -> bool) -> Option<LayerScheme> {
-    let with = |weight: TensorScheme| export.fitted(LayerScheme { weight, ..stored });
+pub(crate) fn nearest(
+    format: OutputFormat,
+    stored: LayerScheme,
+    holds: impl Fn(LayerScheme) -> bool,
+) -> Option<LayerScheme> {
+    let with = |weight: TensorScheme| format.fitted(LayerScheme { weight, ..stored });
     let own = forms(in_model_type(stored.weight)).into_iter().map(with);
     let bits = |scheme: &TensorScheme| i64::from(scheme.format().bits());
     let wanted = bits(&stored.weight);
@@ -51,23 +55,26 @@ fn in_model_type(scheme: TensorScheme) -> TensorScheme {
 mod tests {
     use super::*;
 
-    fn found(export: Export, stored: &str, holds: impl Fn(&str) -> bool) -> Option<String> {
-        nearest(export, stored.parse().unwrap(), |scheme| holds(&scheme.to_string())).map(|scheme| scheme.to_string())
+    fn found(format: OutputFormat, stored: &str, holds: impl Fn(&str) -> bool) -> Option<String> {
+        nearest(format, stored.parse().unwrap(), |scheme| holds(&scheme.to_string())).map(|scheme| scheme.to_string())
     }
 
     #[test]
     fn the_stored_scheme_comes_first_then_the_width() {
-        assert_eq!(found(Export::Quark, "int4:g64:f16", |_| true).as_deref(), Some("int4:g64"));
-        assert_eq!(found(Export::Awq, "int4:g64:bf16", |_| true).as_deref(), Some("int4:g64:f16"));
-        assert_eq!(found(Export::Gptq, "int5:g128:f16", |s| s.starts_with("int8")).as_deref(), Some("int8:g128:f16"));
+        assert_eq!(found(OutputFormat::QUARK, "int4:g64:f16", |_| true).as_deref(), Some("int4:g64"));
+        assert_eq!(found(OutputFormat::AWQ, "int4:g64:bf16", |_| true).as_deref(), Some("int4:g64:f16"));
         assert_eq!(
-            found(Export::Awq, "int3:g128:f16", |s| s.starts_with("uint4")).as_deref(),
+            found(OutputFormat::GPTQ, "int5:g128:f16", |s| s.starts_with("int8")).as_deref(),
+            Some("int8:g128:f16")
+        );
+        assert_eq!(
+            found(OutputFormat::AWQ, "int3:g128:f16", |s| s.starts_with("uint4")).as_deref(),
             Some("uint4:g128:f16:zp")
         );
         let blocks = |scheme: &str| scheme.starts_with("e4m3:b128x128");
-        assert_eq!(found(Export::Quark, "e4m3:b128x128", |s| !blocks(s)).as_deref(), Some("int8:g128"));
-        let with_inputs = found(Export::Quark, "e4m3:b128x128+e4m3:g128!dynamic", |s| !blocks(s));
+        assert_eq!(found(OutputFormat::QUARK, "e4m3:b128x128", |s| !blocks(s)).as_deref(), Some("int8:g128"));
+        let with_inputs = found(OutputFormat::QUARK, "e4m3:b128x128+e4m3:g128!dynamic", |s| !blocks(s));
         assert_eq!(with_inputs.as_deref(), Some("e4m3:channel+e4m3:g128!dynamic"));
-        assert_eq!(found(Export::Mxfp4, "e4m3:tensor", |_| false), None);
+        assert_eq!(found(OutputFormat::MXFP4, "e4m3:tensor", |_| false), None);
     }
 }

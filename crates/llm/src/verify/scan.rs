@@ -1,6 +1,6 @@
 //! Passes over the bytes of tensors, in pieces, and what they count. Not what of it is good or bad.
 
-use crate::export::ScaleEncoding;
+use crate::parts::ScaleEncoding;
 use crate::weight::decode_scales;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::simd::Isa;

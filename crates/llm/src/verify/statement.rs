@@ -1,10 +1,9 @@
 //! What a checkpoint says of its quantization, as far as it can be held against what is there: the method, which modules
 //! it leaves alone, what it promises. How single tensors are stored is read by [`crate::import`].
 
-use crate::config_json::Pattern;
-use crate::config_json::compressed_tensors::{ModuleClass, StoredCompressedTensors};
-use crate::config_json::quark::StoredQuark;
-use crate::export::TENSORS_METHOD;
+use crate::format::stored::ModuleReader;
+use crate::format::tensors::TENSORS_METHOD;
+use crate::format::{ExcludedNames, FormatHandle, Pattern};
 use crate::import::stated;
 use kvant_container::Checkpoint;
 use serde_json::Value;
@@ -41,24 +40,13 @@ enum Names {
 /// How it is told whether a module is quantized.
 #[derive(Debug)]
 enum Rule {
-    Quark(Box<StoredQuark>),
-    CompressedTensors(Box<StoredCompressedTensors>),
+    /// Those of which the reader of the configuration says it, and of others those that are not listed.
+    Reader(Box<dyn ModuleReader>),
     /// Those that the metadata of files describes are.
     Tensors(HashSet<String>),
     /// Those that are not listed are.
     Others,
 }
-
-/// Where methods list the modules that they leave alone, and whether entries name all modules that hold them.
-const LISTS: &[(&str, &[&str], bool)] = &[
-    ("quark", &["exclude"], false),
-    ("compressed-tensors", &["ignore"], false),
-    ("awq", &["modules_to_not_convert"], true),
-    ("fp8", &["ignored_layers", "modules_to_not_convert"], true),
-    ("fbgemm_fp8", &["modules_to_not_convert"], true),
-    ("mxfp4", &["modules_to_not_convert"], true),
-    ("modelopt", &["ignore", "exclude_modules"], false),
-];
 
 impl QuantConfig {
     /// That of a checkpoint; `None` where nothing is said.
@@ -66,16 +54,11 @@ impl QuantConfig {
         let (method, config) = stated(checkpoint, config)?;
         // ModelOpt's own file has the fields one level down.
         let config = config.get("quantization").cloned().unwrap_or(config);
-        let rule = match method.as_str() {
-            "quark" => StoredQuark::read(&config).ok().map(|read| Rule::Quark(Box::new(read))),
-            "compressed-tensors" => {
-                StoredCompressedTensors::read(&config).ok().map(|read| Rule::CompressedTensors(Box::new(read)))
-            }
-            TENSORS_METHOD => {
-                let layers = config.get("layers").and_then(Value::as_object).into_iter().flatten();
-                Some(Rule::Tensors(layers.map(|(name, _)| name.clone()).collect()))
-            }
-            _ => None,
+        let rule = if method == TENSORS_METHOD {
+            let layers = config.get("layers").and_then(Value::as_object).into_iter().flatten();
+            Some(Rule::Tensors(layers.map(|(name, _)| name.clone()).collect()))
+        } else {
+            FormatHandle::reading(&method).and_then(|format| format.reader(&method, &config).ok()).map(Rule::Reader)
         };
         let (listed, symmetries) = (listed(&method, &config), symmetries(&config));
         Some(QuantConfig { method, config, listed, rule: rule.unwrap_or(Rule::Others), symmetries })
@@ -84,10 +67,7 @@ impl QuantConfig {
     /// Whether it says that the weight of a linear layer is quantized.
     pub fn quantizes(&self, module: &str) -> bool {
         match &self.rule {
-            Rule::Quark(config) => config.scheme(module).weight.is_some(),
-            Rule::CompressedTensors(config) => {
-                config.group(module, ModuleClass::Linear).is_some_and(|group| group.scheme.weight.is_some())
-            }
+            Rule::Reader(reader) => reader.quantizes(module).unwrap_or_else(|| !self.lists(module)),
             Rule::Tensors(described) => described.contains(module),
             Rule::Others => !self.lists(module),
         }
@@ -109,7 +89,7 @@ impl QuantConfig {
 
     /// Whether loaders take its word for what is quantized, instead of looking at the tensors.
     pub fn decides_alone(&self) -> bool {
-        !matches!(self.method.as_str(), "awq" | "gptq" | "auto-round")
+        !FormatHandle::reading(&self.method).is_some_and(|format| format.capabilities().found_by_tensors)
     }
 
     /// Whether it says that the codes of a module are symmetric, so that kernels ignore zero points.
@@ -164,13 +144,12 @@ impl Listed {
 }
 
 fn listed(method: &str, config: &Value) -> Vec<Listed> {
-    let rows = LISTS.iter().filter(|(name, ..)| *name == method);
-    let entries = rows.flat_map(|(_, keys, parts)| keys.iter().map(move |key| (config.get(*key), *parts)));
-    let texts = entries.flat_map(|(list, parts)| {
-        let texts = list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-        texts.filter_map(move |text| entry(text, parts))
-    });
-    texts.chain(negative_rules(config)).collect()
+    let capabilities = FormatHandle::reading(method).map(FormatHandle::capabilities);
+    let parts = capabilities.is_some_and(|format| format.excluded_names == ExcludedNames::Parts);
+    let fields = capabilities.map_or(&[][..], |format| format.excluded_fields);
+    let lists = fields.iter().filter_map(|field| config.get(*field)?.as_array()).flatten();
+    let entries = lists.filter_map(Value::as_str).filter_map(|text| entry(text, parts));
+    entries.chain(negative_rules(config)).collect()
 }
 
 fn entry(text: &str, parts: bool) -> Option<Listed> {

@@ -1,7 +1,6 @@
 //! What is checked, gathered once: a checkpoint, its configuration, the model that it is, and what it holds of it.
 
 use super::statement::QuantConfig;
-use crate::export::ScaleEncoding;
 use crate::family::ExpertStorage;
 use crate::import::survey::{StoredWeight, Survey, survey};
 use crate::import::{StoredActivations, StoredAttention};
@@ -9,6 +8,7 @@ use crate::loader_rules::Sharding;
 use crate::loader_rules::{Attention, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
 use crate::model_config::ModelConfig;
 use crate::network::{Linear, Network, Place, Reason};
+use crate::parts::ScaleEncoding;
 use kvant_container::Checkpoint;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -191,7 +191,7 @@ fn sharing(weight: &StoredWeight<'_>) -> Shared {
 
 /// The last part of the name of the tensor of scales.
 fn scale_name(weight: &StoredWeight<'_>) -> Option<String> {
-    use crate::export::Content;
+    use crate::parts::Content;
     let scales = weight.parts.iter().find(|(content, _)| matches!(content, Content::Scales { .. }));
     scales.and_then(|(_, view)| view.name().rsplit('.').next().map(str::to_owned))
 }

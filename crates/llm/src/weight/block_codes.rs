@@ -5,7 +5,7 @@ use super::blocks::{BlockMatrix, BlockPiece};
 use super::code_matrix::decode_scales;
 use super::recode::{granularity, middle, shift};
 use crate::band::{Band, BandAxis, bands};
-use crate::export::ScaleEncoding;
+use crate::parts::ScaleEncoding;
 use kvant_numeric::format::{MiniFloat, ScaleRule};
 use kvant_numeric::ggml::{Coded, PartsMut};
 use kvant_numeric::kernel::{CodeKind, RowScales, dequantize_row};

@@ -3,7 +3,7 @@
 
 use super::codes::StoredCodes;
 use crate::band::Band;
-use crate::export::{Packing, ScaleEncoding};
+use crate::parts::{Packing, ScaleEncoding};
 use kvant_container::TensorView;
 use kvant_numeric::format::{MiniFloat, e8m0_decode};
 use kvant_numeric::kernel::{CodeKind, RowScales, Source, dequantize_gathered, dequantize_row, widen};

@@ -1,8 +1,8 @@
 //! Codes out of the bytes in which an export packed them: any band of a matrix, in either orientation. One unpacker for
-//! all layouts, the inverse of [`crate::export::pack`]. Not what codes stand for.
+//! all layouts, the inverse of [`crate::parts::pack`]. Not what codes stand for.
 
 use crate::band::Band;
-use crate::export::Packing;
+use crate::parts::Packing;
 use kvant_numeric::pack::{
     Word, WordAxis, WordMatrix, transpose, transpose_part, unpack_bits, unpack_crumbs_first_high, unpack_word_column,
     unpack_words,
@@ -216,7 +216,7 @@ fn plus_one(line: &[u8], bits: u32) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::{BandCodes, Coded, Content, Packer, Part};
+    use crate::parts::{BandCodes, Coded, Content, Packer, Part};
     use kvant_container::Dtype;
     use kvant_numeric::pack::NibbleOrder;
     use kvant_quant::{Codes, QuantParts, QuantTensor};

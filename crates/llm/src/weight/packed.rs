@@ -3,7 +3,7 @@
 
 use super::{BlockMatrix, CodeMatrix, MergedMatrix};
 use crate::band::Band;
-use crate::export::ScaleEncoding;
+use crate::parts::ScaleEncoding;
 use kvant_container::Dtype;
 use kvant_numeric::ggml::GgmlType;
 use kvant_numeric::simd::Isa;

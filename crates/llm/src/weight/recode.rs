@@ -4,7 +4,7 @@
 
 use super::code_matrix::{CodeMatrix, Factor};
 use crate::band::Band;
-use crate::export::ScaleEncoding;
+use crate::parts::ScaleEncoding;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
 use kvant_numeric::kernel::CodeKind;
 use kvant_numeric::pack::WordMatrix;

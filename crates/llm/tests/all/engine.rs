@@ -92,9 +92,9 @@ fn what_cannot_succeed_is_refused_with_a_way_out() {
     };
     assert!(matches!(refused("int8", None), PlanError::Calibration { .. }));
     assert!(matches!(refused("int4_wo_128", None), PlanError::Shape { .. }));
-    assert!(matches!(refused("mx6", Some("quark")), PlanError::Export { .. }));
-    assert!(matches!(refused("uint4:g32:zp", Some("compressed-tensors")), PlanError::Export { .. }));
-    assert!(matches!(refused("int4:g32:fzp", Some("quark")), PlanError::Export { .. }));
+    assert!(matches!(refused("mx6", Some("quark")), PlanError::CannotHold { .. }));
+    assert!(matches!(refused("uint4:g32:zp", Some("compressed-tensors")), PlanError::CannotHold { .. }));
+    assert!(matches!(refused("int4:g32:fzp", Some("quark")), PlanError::CannotHold { .. }));
     let nothing = Settings { exclude: vec!["*".to_owned()], ..scheme("int4:g32") };
     assert!(matches!(plan(&source, &nothing).unwrap_err(), PlanError::Nothing { .. }));
 }

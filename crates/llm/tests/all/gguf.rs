@@ -6,7 +6,7 @@ use kvant_container::gguf::{GgufFile, TensorType, Value};
 use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind};
 use kvant_llm::conversion::{Conversion, Target};
 use kvant_llm::engine::{Done, EngineError, Output, OutputError, Progress, Silent, Start};
-use kvant_llm::export::Export;
+use kvant_llm::format::FormatHandle;
 use kvant_llm::forward::Decoder;
 use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::gguf::imatrix::{self, ImatrixError, Importance, InputSums, Keep, Provenance};
@@ -405,7 +405,7 @@ fn fused_layers_of_several_types_are_refused_before_the_work() {
     let checkpoint = kvant_llm::gguf::restore::open(&target).unwrap();
     let plan = |requantize| {
         let conversion =
-            Conversion { target: Target::Codes(Export::CompressedTensors), requantize, max_shard_size: 1 << 30 };
+            Conversion { target: Target::Codes(FormatHandle::COMPRESSED_TENSORS), requantize, max_shard_size: 1 << 30 };
         Plan::convert(&checkpoint, &conversion)
     };
     let error = plan(false).unwrap_err();

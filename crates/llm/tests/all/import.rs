@@ -3,12 +3,13 @@
 
 use crate::common::{Tensor, quantize, scheme, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::config_json::compressed_tensors;
-use kvant_llm::config_json::quark::{self, WeightFormat};
 use kvant_llm::evaluation::{Options, evaluate};
-use kvant_llm::export::{Export, LayerSpec, Packer};
+use kvant_llm::format::OutputFormat;
+use kvant_llm::format::compressed_tensors;
+use kvant_llm::format::quark::{self, WeightFormat};
 use kvant_llm::forward::{Decoder, cpu::Cpu};
 use kvant_llm::import::{self, Stored};
+use kvant_llm::parts::{LayerSpec, Packer};
 use kvant_llm::recipe::Settings;
 use kvant_llm::weight::{Band, WeightMatrix};
 use kvant_numeric::kernel::Source;
@@ -62,7 +63,7 @@ fn random(scheme: TensorScheme) -> QuantTensor {
 }
 
 /// The tensor as an export writes it.
-fn exported(export: Export, order: NibbleOrder, tensor: &QuantTensor) -> Vec<Tensor> {
+fn exported(export: OutputFormat, order: NibbleOrder, tensor: &QuantTensor) -> Vec<Tensor> {
     let scheme = LayerScheme::weight_only(tensor.scheme());
     let layer = LayerSpec {
         name: "m.0.up",
@@ -85,11 +86,12 @@ fn exported(export: Export, order: NibbleOrder, tensor: &QuantTensor) -> Vec<Ten
     packed.collect()
 }
 
-fn config(export: Export, order: NibbleOrder, scheme: TensorScheme) -> Value {
+fn config(export: OutputFormat, order: NibbleOrder, scheme: TensorScheme) -> Value {
     let layers = [("m.0.up", LayerScheme::weight_only(scheme))];
-    let quantization = match export {
-        Export::Quark => quark::quantization_config(&layers, &[], order, WeightFormat::Real),
-        _ => compressed_tensors::quantization_config(&layers, &[], &[], false),
+    let quantization = if export == OutputFormat::QUARK {
+        quark::quantization_config(&layers, &[], order, WeightFormat::Real)
+    } else {
+        compressed_tensors::quantization_config(&layers, &[], &[], false)
     };
     json!({"model_type": "llama", "quantization_config": quantization.unwrap()})
 }
@@ -121,7 +123,7 @@ fn bands() -> [Band; 6] {
 }
 
 /// Packs random codes, and compares what is read with what they stand for.
-fn assert_inverse(export: Export, order: NibbleOrder, text: &str) {
+fn assert_inverse(export: OutputFormat, order: NibbleOrder, text: &str) {
     let tensor = random(text.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &config(export, order, tensor.scheme()), &exported(export, order, &tensor));
@@ -163,7 +165,7 @@ fn what_quark_packs_is_read_back_in_every_band() {
             "e2m1:g16:e4m3:f32",
             "int4:channel:f32/e4m3:tensor:f32",
         ] {
-            assert_inverse(Export::Quark, order, text);
+            assert_inverse(OutputFormat::QUARK, order, text);
         }
     }
 }
@@ -174,7 +176,7 @@ fn what_compressed_tensors_packs_is_read_back_in_every_band() {
         (2..=8).flat_map(|bits| ["g32", "g32:zp", "channel", "channel:zp"].map(|rest| format!("int{bits}:{rest}")));
     let floats = ["e4m3:tensor", "e4m3:channel", "e4m3:b32x32", "e4m3:g32:e8m0", "e2m1:g32:e8m0", "e2m3:g32:e8m0"];
     for text in packed.chain(floats.map(str::to_owned)).chain(["e2m1:g16:e4m3:f32".to_owned()]) {
-        assert_inverse(Export::CompressedTensors, NibbleOrder::Natural, &text);
+        assert_inverse(OutputFormat::COMPRESSED_TENSORS, NibbleOrder::Natural, &text);
     }
 }
 
@@ -183,7 +185,7 @@ fn nano_llama() -> PathBuf {
 }
 
 /// Quantizes the small model; `None` where the export has no place for the scheme, or for some of its 28 layers.
-fn exported_model(dir: &Path, preset: &str, export: Export) -> Option<PathBuf> {
+fn exported_model(dir: &Path, preset: &str, export: OutputFormat) -> Option<PathBuf> {
     let target = dir.join(format!("{preset}-{export}"));
     let settings = Settings { weights_only: Some(true), format: Some(export), ..scheme(preset) };
     crate::common::plan(&nano_llama(), &settings).ok().filter(|plan| plan.layers.len() == 28)?;
@@ -216,16 +218,16 @@ fn every_preset_is_read_as_it_is_simulated() {
     let dir = tempfile::tempdir().unwrap();
     let mut compared = 0;
     for preset in PRESETS.iter().map(|preset| preset.name) {
-        let Some(fake) = exported_model(dir.path(), preset, Export::Fake) else { continue };
+        let Some(fake) = exported_model(dir.path(), preset, OutputFormat::PlainFloats) else { continue };
         let fake = Checkpoint::open(&fake).unwrap();
         let fake = values(&fake);
-        for export in [Export::Quark, Export::CompressedTensors] {
+        for export in [OutputFormat::QUARK, OutputFormat::COMPRESSED_TENSORS] {
             let Some(packed) = exported_model(dir.path(), preset, export) else { continue };
             let checkpoint = Checkpoint::open(&packed).unwrap();
             for ((name, ours), (other, expected)) in values(&checkpoint).iter().zip(&fake) {
                 assert_eq!(name, other);
                 // compressed-tensors divides by what our simulation multiplies with.
-                let exact = !(export == Export::CompressedTensors && preset.contains("NVFP4"));
+                let exact = !(export == OutputFormat::COMPRESSED_TENSORS && preset.contains("NVFP4"));
                 let wrong = ours.iter().zip(expected).find(|(a, b)| match exact {
                     true => half::bf16::from_f32(**a).to_f32() != **b,
                     false => (*a - *b).abs() > a.abs() * 0.004,
@@ -253,9 +255,11 @@ fn quantized_models_run() {
         found.perplexity.ln()
     };
     let float = score(&nano_llama());
-    for (preset, export) in
-        [("int4_wo_128", Export::Quark), ("W8A16", Export::CompressedTensors), ("mxfp4", Export::Quark)]
-    {
+    for (preset, export) in [
+        ("int4_wo_128", OutputFormat::QUARK),
+        ("W8A16", OutputFormat::COMPRESSED_TENSORS),
+        ("mxfp4", OutputFormat::QUARK),
+    ] {
         let quantized = score(&exported_model(dir.path(), preset, export).unwrap());
         assert!(quantized != float && (quantized / float - 1.0).abs() < 0.1, "{preset}: {quantized} {float}");
     }
@@ -289,23 +293,23 @@ fn experts_that_were_one_tensor_run_from_modules_of_their_own() {
     let (config, tensors) = fused_experts();
     let source = dir.path().join("source");
     write(&source, &config, &tensors);
-    let logits = |export: Export| {
+    let logits = |export: OutputFormat| {
         let target = dir.path().join(export.to_string());
         quantize(&source, &target, &Settings { format: Some(export), ..scheme("int4:g32") }, 1).unwrap();
         let checkpoint = Checkpoint::open(&target).unwrap();
         let decoder = Decoder::open(&checkpoint).unwrap_or_else(|e| panic!("{export}: {e}"));
         decoder.logits(&Cpu::default(), &[1, 5, 7, 30, 2, 9], 6).unwrap()
     };
-    let fake = logits(Export::Fake);
-    assert_eq!((logits(Export::Quark), logits(Export::CompressedTensors)), (fake.clone(), fake));
+    let fake = logits(OutputFormat::PlainFloats);
+    assert_eq!((logits(OutputFormat::QUARK), logits(OutputFormat::COMPRESSED_TENSORS)), (fake.clone(), fake));
 }
 
 /// What is wrong with an int4 checkpoint of which one tensor or config.json was changed.
 fn refusal(change: impl Fn(&mut Vec<Tensor>, &mut Value)) -> String {
     let tensor = random("int4:g32:zp".parse().unwrap());
     let order = NibbleOrder::Natural;
-    let mut tensors = exported(Export::CompressedTensors, order, &tensor);
-    let mut config = config(Export::CompressedTensors, order, tensor.scheme());
+    let mut tensors = exported(OutputFormat::COMPRESSED_TENSORS, order, &tensor);
+    let mut config = config(OutputFormat::COMPRESSED_TENSORS, order, tensor.scheme());
     change(&mut tensors, &mut config);
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &config, &tensors);

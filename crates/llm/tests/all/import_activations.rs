@@ -3,8 +3,8 @@
 
 use crate::common::{Tensor, encoded, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::config_json::compressed_tensors;
-use kvant_llm::config_json::quark::{self, WeightFormat};
+use kvant_llm::format::compressed_tensors;
+use kvant_llm::format::quark::{self, WeightFormat};
 use kvant_llm::import::{self, Import, StoredActivation};
 use kvant_quant::scheme::LayerScheme;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 // Helpers outside of test functions may fail a test too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use kvant_llm::config_json::quark::{
+use kvant_llm::format::quark::{
     AttentionModules, QuarkConfig, WeightFormat, describe_attention, layer_config, quantization_config,
 };
 use kvant_llm::recipe::{Decision, Recipe, RecipeError, Settings};

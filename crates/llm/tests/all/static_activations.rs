@@ -162,7 +162,7 @@ fn attention_in_fp8_stores_queries_and_softmax() {
     }
     let error =
         plan(&source, &Settings { format: Some("compressed-tensors".parse().unwrap()), ..settings }).unwrap_err();
-    assert!(matches!(error, PlanError::Export { .. }) && error.hint().unwrap().contains("quark"), "{error}");
+    assert!(matches!(error, PlanError::CannotHold { .. }) && error.hint().unwrap().contains("quark"), "{error}");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn layouts_without_output_scales_refuse_them() {
     for (format, text) in schemes {
         let settings = Settings { format: Some(format.parse().unwrap()), ..scheme(text) };
         let error = plan(&source, &settings).unwrap_err();
-        assert!(matches!(error, PlanError::Export { .. }) && error.hint().is_some(), "{format}: {error}");
+        assert!(matches!(error, PlanError::CannotHold { .. }) && error.hint().is_some(), "{format}: {error}");
     }
 }
 

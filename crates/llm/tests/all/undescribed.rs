@@ -3,7 +3,7 @@
 
 use crate::common::{Tensor, plan, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::plan::{Plan, PlanError};
 use kvant_llm::recipe::Settings;
 use kvant_llm::verify::{Options, verify};
@@ -60,7 +60,7 @@ impl Model {
     }
 }
 
-fn settings(text: &str, export: Export) -> Settings {
+fn settings(text: &str, export: OutputFormat) -> Settings {
     Settings { format: Some(export), ..scheme(text) }
 }
 
@@ -83,7 +83,7 @@ fn nemotron() -> Model {
 #[test]
 fn compressed_tensors_name_modules_as_transformers_does_after_loading() {
     let model = nemotron();
-    let config = model.written(&settings("int4:g32", Export::CompressedTensors));
+    let config = model.written(&settings("int4:g32", OutputFormat::COMPRESSED_TENSORS));
     assert_eq!(config["config_groups"]["group_0"]["targets"], json!(["Linear"]));
     let ignore = strings(&config["ignore"]);
     for name in ["lm_head", "backbone.layers.0.mixer.gate", "model.layers.0.mixer.gate"] {
@@ -112,7 +112,7 @@ fn compressed_tensors_name_modules_as_transformers_does_after_loading() {
 #[test]
 fn several_schemes_are_targeted_under_both_names() {
     let overrides = vec!["*.down_proj=int8:channel".parse().unwrap()];
-    let config = nemotron().written(&Settings { overrides, ..settings("int4:g32", Export::CompressedTensors) });
+    let config = nemotron().written(&Settings { overrides, ..settings("int4:g32", OutputFormat::COMPRESSED_TENSORS) });
     let targets = strings(&config["config_groups"]["group_1"]["targets"]);
     assert_eq!(targets, [r"re:.*\.down_proj$"]);
 }
@@ -129,9 +129,9 @@ fn heads_are_kept_and_never_listed_where_they_are_quantized() {
             ("proj_out", &[64, 64]),
         ],
     );
-    let kept = model.quantized(&settings("int4:g32", Export::Quark));
+    let kept = model.quantized(&settings("int4:g32", OutputFormat::QUARK));
     assert_eq!(kept, ["blocks.0.attn.to_q", "time_text_embed.timestep_embedder.linear_1", "context_embedder"]);
-    let all = Settings { keep_defaults: Some(false), ..settings("int4:g32", Export::Quark) };
+    let all = Settings { keep_defaults: Some(false), ..settings("int4:g32", OutputFormat::QUARK) };
     assert!(model.quantized(&all).contains(&"proj_out".to_owned()));
     let config = model.written(&all);
     assert!(!strings(&config["exclude"]).contains(&"proj_out"), "{config}");
@@ -197,7 +197,7 @@ fn tied_heads_without_a_tensor_are_excluded() {
             ("cls.predictions.bias", &[32]),
         ],
     );
-    for (export, list) in [(Export::Quark, "exclude"), (Export::CompressedTensors, "ignore")] {
+    for (export, list) in [(OutputFormat::QUARK, "exclude"), (OutputFormat::COMPRESSED_TENSORS, "ignore")] {
         let config = Model { target: model.target.with_extension(list), ..Model::of(&model) }
             .written(&settings("int4:g32", export));
         assert!(strings(&config[list]).contains(&"cls.predictions.decoder"), "{config}");
@@ -216,12 +216,15 @@ fn weights_that_a_loader_reads_as_floats_stay_floats() {
     let config = json!({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 32});
     let (wi, wo) = ("encoder.block.0.layer.1.DenseReluDense.wi", "encoder.block.0.layer.1.DenseReluDense.wo");
     let model = model(&config, &[("shared", &[32, 64]), (wi, &[128, 64]), (wo, &[64, 128])]);
-    assert_eq!(model.quantized(&settings("int4:g32", Export::Quark)), [wi]);
-    assert_eq!(model.quantized(&settings("int4:g32", Export::CompressedTensors)), [wi, wo]);
+    assert_eq!(model.quantized(&settings("int4:g32", OutputFormat::QUARK)), [wi]);
+    assert_eq!(model.quantized(&settings("int4:g32", OutputFormat::COMPRESSED_TENSORS)), [wi, wo]);
     let asked =
-        Settings { overrides: vec!["*.wo=int8:channel".parse().unwrap()], ..settings("int4:g32", Export::Quark) };
+        Settings { overrides: vec!["*.wo=int8:channel".parse().unwrap()], ..settings("int4:g32", OutputFormat::QUARK) };
     let error = plan(&model.source, &asked).unwrap_err();
-    assert!(matches!(error, PlanError::Export { .. }) && error.to_string().contains("casts activations"), "{error}");
+    assert!(
+        matches!(error, PlanError::CannotHold { .. }) && error.to_string().contains("casts activations"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -232,9 +235,9 @@ fn experts_that_the_loader_takes_apart_are_refused() {
         weight("model.layers.0.feed_forward.experts.down_proj", Dtype::BF16, &[2, 64, 64]),
     ];
     let model = with_tensors(&config, &tensors);
-    let error = plan(&model.source, &settings("int4:g32", Export::CompressedTensors)).unwrap_err();
+    let error = plan(&model.source, &settings("int4:g32", OutputFormat::COMPRESSED_TENSORS)).unwrap_err();
     assert!(error.to_string().contains("experts") && error.hint().unwrap().contains("quark"), "{error}");
-    let plan = model.plan(&settings("int4:g32", Export::Quark));
+    let plan = model.plan(&settings("int4:g32", OutputFormat::QUARK));
     let share = plan.float_share.unwrap();
     assert!(share.starts_with("67 % of the weights") && share.contains("feed_forward.experts.down_proj"), "{share}");
     assert_eq!(plan.notices.first(), Some(&share));
@@ -252,16 +255,20 @@ fn an_odd_layer_stays_in_floats_unless_it_is_asked_for() {
             ("layers.0.mix", &[64, 64]),
         ],
     );
-    let quantized = model.plan(&settings("int4:g32", Export::Quark));
+    let quantized = model.plan(&settings("int4:g32", OutputFormat::QUARK));
     assert_eq!(quantized.layers.len(), 3);
     let note = quantized.notices.iter().find(|notice| notice.contains("`layers.0.odd` stays in floats"));
     assert!(note.is_some_and(|note| note.contains("40")), "{:?}", quantized.notices);
-    let config = model.written(&settings("int4:g32", Export::Quark));
+    let config = model.written(&settings("int4:g32", OutputFormat::QUARK));
     assert!(strings(&config["exclude"]).contains(&"layers.0.odd"));
-    let asked = Settings { overrides: vec!["*.odd=int4:g32".parse().unwrap()], ..settings("int4:g32", Export::Quark) };
+    let asked =
+        Settings { overrides: vec!["*.odd=int4:g32".parse().unwrap()], ..settings("int4:g32", OutputFormat::QUARK) };
     assert!(matches!(plan(&model.source, &asked).unwrap_err(), PlanError::Shape { .. }));
     // A scheme that fits little is the wrong scheme.
-    assert!(matches!(plan(&model.source, &settings("int4:g256", Export::Quark)).unwrap_err(), PlanError::Shape { .. }));
+    assert!(matches!(
+        plan(&model.source, &settings("int4:g256", OutputFormat::QUARK)).unwrap_err(),
+        PlanError::Shape { .. }
+    ));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! the output holds, or the plan is refused.
 
 use super::{CommonSchemes, Fitted, Task, Usual, some_of};
-use crate::export::Export;
+use crate::format::OutputFormat;
 use crate::network::{FusedExperts, Linear};
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
@@ -16,7 +16,10 @@ const ALGORITHMS: &str = "algorithms choose the codes of all layers of a block";
 impl Builder<'_> {
     /// Whether an excluded weight has codes in the source that plain floats would not have.
     fn has_codes_to_keep(&self, weight: usize, reason: &str) -> bool {
-        reason == "excluded" && self.export != Export::Fake && self.import.is_some() && self.tensors[weight].has_codes()
+        reason == "excluded"
+            && self.format != OutputFormat::PlainFloats
+            && self.import.is_some()
+            && self.tensors[weight].has_codes()
     }
 
     /// Keeps the codes of an excluded layer; false where it has none.
@@ -69,12 +72,14 @@ impl Builder<'_> {
         &mut self,
         work: impl FnOnce(&mut Self, &Task<'_, '_>) -> Result<T, PlanError>,
     ) -> Result<Result<T, PlanError>, PlanError> {
-        let (Some(import), Some(usual)) = (self.import.take(), Usual::of(&self.tensors)) else {
+        let (Some(import), Some(usual), Some(format)) =
+            (self.import.take(), Usual::of(&self.tensors), self.format.checkpoint())
+        else {
             return Err(PlanError::NotQuantized);
         };
-        let (target, max_shard_size) = (Target::Codes(self.export), self.recipe.max_shard_size());
+        let (target, max_shard_size) = (Target::Codes(format), self.recipe.max_shard_size());
         let conversion = Conversion { target, requantize: false, max_shard_size };
-        self.ordered |= usual.ordered && self.export.holds_order();
+        self.ordered |= usual.ordered && self.format.capabilities().act_order;
         let task =
             Task { import: &import, usual, common: CommonSchemes::new(), conversion: &conversion, widens: false };
         let done = work(self, &task);
@@ -91,7 +96,7 @@ impl Builder<'_> {
         if let Some((_, reason)) = self.lost_codes.first() {
             let layers =
                 self.lost_codes.iter().map(|(name, _)| name.strip_suffix(".weight").unwrap_or(name).to_owned());
-            let (layers, format) = (layers.collect(), self.export.to_string());
+            let (layers, format) = (layers.collect(), self.format.to_string());
             return Err(PlanError::ExcludedCodes { layers, format, reason: reason.clone() });
         }
         if self.kept_codes.is_empty() {

@@ -1,8 +1,8 @@
 //! What a conversion to plain floats keeps of the source's quantized activations, where evaluation shall apply it.
 
 use super::Usual;
-use crate::config_json::ModuleScheme;
-use crate::config_json::fake::FakeQuantization;
+use crate::format::ModuleScheme;
+use crate::format::plain_floats::FakeQuantization;
 use crate::import::{Import, StoredActivation};
 use crate::network::Linear;
 use crate::plan::Site;

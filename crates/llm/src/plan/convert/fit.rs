@@ -1,8 +1,8 @@
 //! What becomes of a weight: the form of its codes that the target holds, or values that are quantized anew.
 
 use super::{ACCEPT, SMALL_LOSS, Task, way_out};
-use crate::export::{Fused, Part};
 use crate::network::Linear;
+use crate::parts::{Fused, Part};
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
 use crate::plan::quantization_config::can_say;
@@ -94,7 +94,7 @@ impl Builder<'_> {
         fused: Option<Fused<'_>>,
         refused: Option<PlanError>,
     ) -> Result<Fit, PlanError> {
-        let found = nearest(self.export, stored, |scheme| self.holds(task, layer, scheme, fused));
+        let found = nearest(self.format, stored, |scheme| self.holds(task, layer, scheme, fused));
         let scheme = found.ok_or_else(|| refused.unwrap_or(PlanError::NotQuantized))?;
         Ok(Fit { scheme, reuse: Reuse::Values, loss: None })
     }
@@ -121,17 +121,17 @@ impl Builder<'_> {
         ordered: bool,
     ) -> Result<Vec<Part>, PlanError> {
         let hint = way_out(task.conversion.requantize);
-        if ordered && !self.export.holds_order() {
+        if ordered && !self.format.capabilities().act_order {
             let reason = "its input channels are not grouped as they stand, and there is no place for their groups";
             return Err(self.refusal(&layer.source.tensor, reason, hint));
         }
         let parts = self.parts(&PlannedLayer { scheme, ..layer.clone() }, fused);
-        let said = |parts| can_say(self.export, &self.recipe, &layer.name, scheme).map(|()| parts);
+        let said = |parts| can_say(self.format, &self.recipe, &layer.name, scheme).map(|()| parts);
         // The problem's own hint is for quantizing: it names schemes, which a source has already.
-        let error = |problem: crate::export::CannotHold| self.refusal(&layer.source.tensor, problem.reason, hint);
+        let error = |problem: crate::parts::CannotHold| self.refusal(&layer.source.tensor, problem.reason, hint);
         match parts {
             Ok(parts) => said(parts).map_err(error),
-            Err(PlanError::Export { problem, .. }) => Err(error(problem)),
+            Err(PlanError::CannotHold { problem, .. }) => Err(error(problem)),
             Err(other) => Err(other),
         }
     }

@@ -17,12 +17,13 @@ use super::{
     DroppedTensor, LayerOutput, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight,
 };
 use crate::activation_point::Parameters;
-use crate::config_json::fake::FakeQuantization;
-use crate::export::{Export, Fused};
 use crate::family::{ExpertStorage, Role};
+use crate::format::OutputFormat;
+use crate::format::plain_floats::FakeQuantization;
 use crate::import::{self, Import, StoredActivation};
 use crate::model_config::ModelConfig;
 use crate::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
+use crate::parts::Fused;
 use crate::plan::quantization_config::without_quantization;
 use crate::recipe::Recipe;
 use crate::transcode::{Conversion, FloatType, Target, loss_of_parameter};
@@ -50,8 +51,8 @@ impl Plan {
     pub fn convert(checkpoint: &Checkpoint, conversion: &Conversion) -> Result<Plan, PlanError> {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
-        if let (Target::Codes(export), None) = (conversion.target, &json) {
-            refuse_without_config(export)?;
+        if let (Target::Codes(format), None) = (conversion.target, &json) {
+            refuse_without_config(format.into())?;
         }
         let import = import::open(checkpoint)?;
         let float = match conversion.target {
@@ -65,12 +66,12 @@ impl Plan {
         let coded = Usual::of(&tensors);
         let nothing = if json.is_some() { PlanError::NotQuantized } else { PlanError::Unsaid };
         let usual = coded.or(is_converted.then_some(Usual::NONE)).ok_or(nothing)?;
-        let (export, attention) = match conversion.target {
-            Target::Float(_) | Target::Fake => (Export::Fake, AttentionScheme::default()),
-            Target::Codes(export) if conversion.leaves_activations() => (export, AttentionScheme::default()),
-            Target::Codes(export) => (export, stored_attention(&import)),
+        let (format, attention) = match conversion.target {
+            Target::Float(_) | Target::Fake => (OutputFormat::PlainFloats, AttentionScheme::default()),
+            Target::Codes(format) if conversion.leaves_activations() => (format.into(), AttentionScheme::default()),
+            Target::Codes(format) => (format.into(), stored_attention(&import)),
         };
-        let recipe = Recipe::carrying(export, attention, conversion.max_shard_size);
+        let recipe = Recipe::carrying(format, attention, conversion.max_shard_size);
         let mut builder = Builder::new(tensors, config, recipe)?;
         match conversion.target {
             Target::Float(_) | Target::Fake => {
@@ -81,7 +82,7 @@ impl Plan {
                 }
             }
             Target::Codes(_) => {
-                builder.ordered = usual.ordered && export.holds_order();
+                builder.ordered = usual.ordered && format.capabilities().act_order;
                 let natural = |matrix: &PackedMatrix<'_>| usual.scheme_of(matrix).or_else(|| matrix.like());
                 let common = builder.common_schemes(natural);
                 let widens = checkpoint.gguf().is_some();
@@ -217,7 +218,7 @@ impl Builder<'_> {
     fn refusal(&self, tensor: &str, reason: impl Into<String>, hint: &str) -> PlanError {
         PlanError::Conversion {
             tensor: tensor.to_owned(),
-            target: self.export.to_string(),
+            target: self.format.to_string(),
             reason: reason.into(),
             hint: hint.to_owned(),
         }
@@ -284,7 +285,8 @@ impl Builder<'_> {
         };
         self.take(weight);
         let of_all = self.output_name(&experts.module);
-        let fused = self.export.is_for_fused_experts().then_some(Fused { module: &of_all, count: matrices.len() });
+        let fused =
+            self.format.capabilities().fused_experts_only.then_some(Fused { module: &of_all, count: matrices.len() });
         let (dtype, mut shared) = (self.source_type(weight)?, None);
         for (expert, matrix) in matrices.iter().enumerate() {
             let origin = Origin::of_expert(experts, expert_module(&experts.module, expert));

@@ -38,7 +38,7 @@ impl Builder<'_> {
 
     /// How a weight of a scheme looks to engines.
     fn weight_facts(&self, weight: TensorScheme) -> LayerFacts {
-        LayerFacts::of_scheme(LayerScheme::weight_only(weight)).stored_in(self.export)
+        LayerFacts::of_scheme(LayerScheme::weight_only(weight)).stored_in(self.format)
     }
 
     /// Where loss is accepted: gives layers one scheme that engines make one of and that would end apart, as some keep their codes

@@ -1,7 +1,7 @@
 //! Codes: fp8 codes that are no numbers, and layers all of whose codes are the same.
 
 use super::DAMAGED;
-use crate::export::{Content, Packing};
+use crate::parts::{Content, Packing};
 use crate::verify::scan::{self, Floats};
 use crate::verify::subject::Subject;
 use kvant_container::TensorView;

@@ -1,7 +1,7 @@
 //! config.json: there, readable, of an architecture that is known.
 
 use super::{DAMAGED, stated_values};
-use crate::export::TENSORS_METHOD;
+use crate::format::tensors::TENSORS_METHOD;
 use crate::import::survey::Subject as About;
 use crate::verify::subject::Subject;
 use kvant_container::ErrorKind;

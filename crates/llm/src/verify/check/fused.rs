@@ -1,10 +1,10 @@
 //! Layers that engines make one of: quantized alike, and with the scales that one layer has.
 
-use crate::export::Content;
-use crate::import::scalars::floats;
+use crate::format::stored::scalars::floats;
 use crate::import::survey::StoredWeight;
 use crate::loader_rules::{Scale, Sharing};
 use crate::network::{Linear, Siblings};
+use crate::parts::Content;
 use crate::verify::subject::Subject;
 use kvant_quant::finding::Findings;
 

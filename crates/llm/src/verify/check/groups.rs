@@ -1,7 +1,7 @@
 //! Lists of groups (activation order): one entry an input channel, each a group that there is.
 
 use super::DAMAGED;
-use crate::import::scalars::integers;
+use crate::format::stored::scalars::integers;
 use crate::verify::subject::Subject;
 use kvant_quant::finding::Findings;
 

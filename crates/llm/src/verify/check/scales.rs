@@ -1,8 +1,8 @@
 //! Scales of weights, inputs, outputs and the cache.
 
 use super::DAMAGED;
-use crate::export::{Content, ScaleEncoding};
 use crate::import::survey::StoredWeight;
+use crate::parts::{Content, ScaleEncoding};
 use crate::verify::scan::{self, Scales};
 use crate::verify::subject::Subject;
 use kvant_container::{Dtype, TensorView};

@@ -2,8 +2,8 @@
 //! codes are symmetric, because kernels for such do not read them.
 
 use super::DAMAGED;
-use crate::export::{Content, Packing};
 use crate::import::survey::StoredWeight;
+use crate::parts::{Content, Packing};
 use crate::verify::scan;
 use crate::verify::subject::Subject;
 use kvant_container::TensorView;

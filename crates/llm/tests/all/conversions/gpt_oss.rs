@@ -4,7 +4,7 @@ use super::sources::convert;
 use crate::common::{Tensor, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::conversion::{FloatType, Target, measure};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::recipe::Settings;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn model(dir: &Path) -> PathBuf {
 
 fn published(dir: &Path) -> PathBuf {
     let out = dir.join("published");
-    let settings = Settings { format: Some(Export::Mxfp4), ..scheme("mxfp4_weight_only") };
+    let settings = Settings { format: Some(OutputFormat::MXFP4), ..scheme("mxfp4_weight_only") };
     quantize(&model(dir), &out, &settings, 2).unwrap();
     out
 }
@@ -72,9 +72,9 @@ fn experts_become_blocks_and_scales_and_all_else_stays() {
 fn published_experts_convert_without_loss() {
     let dir = tempfile::tempdir().unwrap();
     let source = published(dir.path());
-    for export in [Export::Quark, Export::CompressedTensors, Export::Mxfp4] {
+    for export in [OutputFormat::QUARK, OutputFormat::COMPRESSED_TENSORS, OutputFormat::MXFP4] {
         let out = dir.path().join(export.to_string());
-        let plan = convert(&source, &out, Target::Codes(export), false, 2).unwrap();
+        let plan = convert(&source, &out, Target::Codes(export.checkpoint().unwrap()), false, 2).unwrap();
         let (before, after) = (Checkpoint::open(&source).unwrap(), Checkpoint::open(&out).unwrap());
         let errors = measure(&plan, &before, &after).unwrap();
         assert!(errors.len() == 2 * EXPERTS && errors.iter().all(|error| error.max == 0.0), "{export}: {errors:?}");
@@ -92,7 +92,7 @@ fn published_experts_become_the_float_tensor_that_they_stand_for() {
     assert_eq!(floats.tensor("model.layers.0.mlp.experts.gate_up_proj").unwrap().shape(), [EXPERTS, 64, 192]);
     // fp4 times a power of two is exact in bf16: quantizing it again changes nothing.
     let again = dir.path().join("again");
-    let settings = Settings { format: Some(Export::Mxfp4), ..scheme("mxfp4_weight_only") };
+    let settings = Settings { format: Some(OutputFormat::MXFP4), ..scheme("mxfp4_weight_only") };
     quantize(&out, &again, &settings, 1).unwrap();
     let values = |dir: &Path| {
         let out = dir.with_extension("f32");

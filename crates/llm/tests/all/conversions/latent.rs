@@ -3,7 +3,7 @@
 use crate::common::{Tensor, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_llm::engine::{Output, Silent, Start};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, measure};
 use kvant_llm::recipe::Settings;
@@ -48,7 +48,8 @@ fn model(dir: &Path) -> PathBuf {
     std::fs::write(source.join("tokenizer.json"), tokenizer.to_string()).unwrap();
     // The family keeps attention by default.
     let overrides = vec!["*.kv_b_proj=int4:g32".parse().unwrap()];
-    quantize(&source, &out, &Settings { format: Some(Export::Gptq), overrides, ..scheme("int4:g32") }, 1).unwrap();
+    quantize(&source, &out, &Settings { format: Some(OutputFormat::GPTQ), overrides, ..scheme("int4:g32") }, 1)
+        .unwrap();
     out
 }
 

@@ -142,7 +142,7 @@ fn cell(from: &Path, dir: &Path, target: Target) -> (Cell, Option<String>) {
             (Cell::Exact, None)
         }
         Err(PlanError::Conversion { reason, .. }) => (lossy(from, dir, target), Some(reason)),
-        Err(PlanError::Export { problem, .. }) => (lossy(from, dir, target), Some(problem.reason)),
+        Err(PlanError::CannotHold { problem, .. }) => (lossy(from, dir, target), Some(problem.reason)),
         Err(other) => panic!("{target}: {other}"),
     }
 }
@@ -156,7 +156,7 @@ fn lossy(from: &Path, dir: &Path, target: Target) -> Cell {
             let most = errors.iter().map(|error| error.relative).fold(0.0, f64::max);
             Cell::Loses(most, most)
         }
-        Err(PlanError::Conversion { .. } | PlanError::Export { .. }) => Cell::Refused,
+        Err(PlanError::Conversion { .. } | PlanError::CannotHold { .. }) => Cell::Refused,
         Err(other) => panic!("{target}: {other}"),
     }
 }

@@ -4,7 +4,7 @@ use super::sources::{convert, open, write_file};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufFile, TensorType};
 use kvant_llm::conversion::Target;
-use kvant_llm::export::Export;
+use kvant_llm::format::{FormatHandle, OutputFormat};
 use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, measure};
 use kvant_llm::recipe::Settings;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn nano_llama() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama")
 }
 
-fn nvfp4(dir: &Path, format: Export) -> PathBuf {
+fn nvfp4(dir: &Path, format: OutputFormat) -> PathBuf {
     let out = dir.join(format.to_string());
     let settings = Settings { format: Some(format), ..crate::common::scheme("e2m1:g16:e4m3:f32") };
     crate::common::quantize(&nano_llama(), &out, &settings, 1).unwrap();
@@ -34,7 +34,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 #[test]
 fn codes_and_all_scales_go_there_and_back() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, file) = (nvfp4(dir.path(), Export::Quark), dir.path().join("model.gguf"));
+    let (source, file) = (nvfp4(dir.path(), OutputFormat::QUARK), dir.path().join("model.gguf"));
     let plan = in_file(&source, &file, false).unwrap();
     let errors = measure(&plan, &Checkpoint::open(&source).unwrap(), &file).unwrap();
     assert!(errors.len() >= 7 && errors.iter().all(|error| error.max == 0.0), "{errors:?}");
@@ -48,7 +48,7 @@ fn codes_and_all_scales_go_there_and_back() {
     let stated = checkpoint.tensor("model.layers.0.mlp.up_proj.weight_scale_2").unwrap();
     assert_eq!((scale.shape(), floats(scale.bytes())), (&[1][..], floats(stated.bytes())));
     let back = dir.path().join("back");
-    convert(&file, &back, Target::Codes(Export::Quark), false, 2).unwrap();
+    convert(&file, &back, Target::Codes(FormatHandle::QUARK), false, 2).unwrap();
     let back = Checkpoint::open(&back).unwrap();
     for part in ["weight", "weight_scale", "weight_scale_2"] {
         for layer in ["self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"] {
@@ -63,7 +63,7 @@ fn codes_and_all_scales_go_there_and_back() {
 fn a_damaged_scale_of_a_tensor_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("model.gguf");
-    in_file(&nvfp4(dir.path(), Export::Quark), &file, false).unwrap();
+    in_file(&nvfp4(dir.path(), OutputFormat::QUARK), &file, false).unwrap();
     let name = b"blk.0.ffn_up.scale";
     let mut bytes = std::fs::read(&file).unwrap();
     let (offset, start) = {
@@ -87,7 +87,7 @@ fn a_damaged_scale_of_a_tensor_is_refused() {
 #[test]
 fn graphs_that_do_not_read_the_scale_of_a_tensor_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let source = nvfp4(dir.path(), Export::Quark);
+    let source = nvfp4(dir.path(), OutputFormat::QUARK);
     // The same weights under the name of a family whose graph multiplies no feed-forward layer.
     let path = source.join("config.json");
     let config = std::fs::read_to_string(&path).unwrap();

@@ -5,7 +5,7 @@ use crate::common::{files, llama, llama_config, quantize, scheme, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_llm::conversion::{Conversion, Target};
 use kvant_llm::engine::{self, EngineError, Output, Progress, Start};
-use kvant_llm::export::Export;
+use kvant_llm::format::{FormatHandle, OutputFormat};
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::Settings;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,8 +32,8 @@ fn an_interrupted_conversion_goes_on_to_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let (model, source) = (dir.path().join("model"), dir.path().join("source"));
     write(&model, &llama_config(), &llama(Dtype::BF16));
-    quantize(&model, &source, &Settings { format: Some(Export::GptqV2), ..scheme("uint4:g32:zp") }, 1).unwrap();
-    let target = Target::Codes(Export::Awq);
+    quantize(&model, &source, &Settings { format: Some(OutputFormat::GPTQ_V2), ..scheme("uint4:g32:zp") }, 1).unwrap();
+    let target = Target::Codes(FormatHandle::AWQ);
     let whole = dir.path().join("whole");
     convert(&source, &whole, target, false, 1).unwrap();
 

@@ -4,7 +4,7 @@ use super::sources::{convert, open, write_file};
 use crate::common::{Tensor, llama, llama_config, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::conversion::{Target, measure};
-use kvant_llm::export::Export;
+use kvant_llm::format::{FormatHandle, OutputFormat};
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use kvant_llm::plan::{Plan, PlanError};
 use kvant_llm::recipe::Settings;
@@ -31,7 +31,7 @@ pub fn file_of_model(dir: &Path, stated: Value, tensors: &[Tensor], types: &[&st
     });
     std::fs::write(model.join("tokenizer.json"), tokenizer.to_string()).unwrap();
     let overrides = types.iter().map(|text| text.parse().unwrap()).collect();
-    let settings = Settings { format: Some(Export::Gguf), overrides, ..scheme("F32") };
+    let settings = Settings { format: Some(OutputFormat::Gguf), overrides, ..scheme("F32") };
     let recipe = GgufRecipe::of(&settings, &Settings::default()).unwrap().unwrap();
     let checkpoint = Checkpoint::open(&model).unwrap();
     let plan = GgufPlan::new(&checkpoint, recipe, "model.gguf").unwrap();
@@ -49,7 +49,7 @@ fn what_engines_fuse_gets_the_scheme_of_the_widest() {
     let file =
         file_of(dir.path(), &["*q_proj=Q4_0", "*k_proj=IQ4_NL", "*v_proj=Q8_0", "*gate_proj=Q4_0", "*up_proj=Q4_0"]);
     let out = dir.path().join("out");
-    match convert(&file, &out, Target::Codes(Export::Gptq), false, 1) {
+    match convert(&file, &out, Target::Codes(FormatHandle::GPTQ), false, 1) {
         Err(PlanError::Conversion { tensor, reason, hint, .. }) => {
             assert!(tensor.ends_with("k_proj.weight") && reason.contains("IQ4_NL"), "{tensor}: {reason}");
             assert!(hint.contains("‹requantize›"), "{hint}");
@@ -57,7 +57,7 @@ fn what_engines_fuse_gets_the_scheme_of_the_widest() {
         other => panic!("{other:?}"),
     }
     // Writing ends with a verification, which refuses layers that engines fuse and that differ.
-    let plan = convert(&file, &out, Target::Codes(Export::Gptq), true, 1).unwrap();
+    let plan = convert(&file, &out, Target::Codes(FormatHandle::GPTQ), true, 1).unwrap();
     for layer in ["q_proj", "k_proj", "v_proj"] {
         assert_eq!(scheme_of(&plan, layer), "int8:g32:f16", "{layer}");
     }
@@ -73,16 +73,16 @@ fn what_engines_fuse_gets_the_scheme_of_the_widest() {
 fn blocks_without_a_scheme_are_refused_with_their_name_and_a_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let file = file_of(dir.path(), &["*_proj=IQ4_NL"]);
-    for export in [Export::Awq, Export::Gptq, Export::CompressedTensors, Export::Quark] {
+    for export in [OutputFormat::AWQ, OutputFormat::GPTQ, OutputFormat::COMPRESSED_TENSORS, OutputFormat::QUARK] {
         let out = dir.path().join(export.to_string());
-        match convert(&file, &out, Target::Codes(export), false, 1) {
+        match convert(&file, &out, Target::Codes(export.checkpoint().unwrap()), false, 1) {
             Err(error @ PlanError::Conversion { .. }) => {
                 assert!(error.to_string().contains("no scheme describes blocks of IQ4_NL"), "{error}");
                 assert!(error.hint().unwrap().contains("‹requantize›"));
             }
             other => panic!("{export}: {other:?}"),
         }
-        let plan = convert(&file, &out, Target::Codes(export), true, 1).unwrap();
+        let plan = convert(&file, &out, Target::Codes(export.checkpoint().unwrap()), true, 1).unwrap();
         assert!(plan.notices.iter().any(|notice| notice.contains("requantized to")), "{:?}", plan.notices);
     }
 }
@@ -106,13 +106,13 @@ fn what_engines_fuse_is_quantized_anew_together() {
         weight(&name, dtype, &shape.into_iter().map(longer).collect::<Vec<_>>())
     };
     write(&model, &config, &llama(Dtype::BF16).into_iter().map(wide).collect::<Vec<_>>());
-    let settings = Settings { format: Some(Export::CompressedTensors), ..scheme("FP8_BLOCK") };
+    let settings = Settings { format: Some(OutputFormat::COMPRESSED_TENSORS), ..scheme("FP8_BLOCK") };
     quantize(&model, &blocks, &settings, 1).unwrap();
 
-    let refused = convert(&blocks, &out, Target::Codes(Export::Quark), false, 1).unwrap_err();
+    let refused = convert(&blocks, &out, Target::Codes(FormatHandle::QUARK), false, 1).unwrap_err();
     assert!(refused.hint().unwrap().contains("‹requantize›"), "{refused}");
     // Writing ends with a verification, which refuses layers that engines fuse and that differ.
-    let plan = convert(&blocks, &out, Target::Codes(Export::Quark), true, 1).unwrap();
+    let plan = convert(&blocks, &out, Target::Codes(FormatHandle::QUARK), true, 1).unwrap();
     for layer in ["q_proj", "k_proj", "v_proj"] {
         assert_eq!(scheme_of(&plan, layer), "e4m3:channel+e4m3:g128!dynamic", "{layer}");
     }
@@ -120,9 +120,9 @@ fn what_engines_fuse_is_quantized_anew_together() {
     assert!(kept("o_proj") && kept("gate_proj") && kept("up_proj") && kept("down_proj"));
 
     // A layout of weights alone leaves activations out where a loss is accepted, and layers are told of together.
-    let refused = convert(&blocks, &out, Target::Codes(Export::Gptq), false, 1).unwrap_err();
+    let refused = convert(&blocks, &out, Target::Codes(FormatHandle::GPTQ), false, 1).unwrap_err();
     assert!(refused.to_string().contains("weights alone"), "{refused}");
-    let plan = convert(&blocks, &dir.path().join("gptq"), Target::Codes(Export::Gptq), true, 1).unwrap();
+    let plan = convert(&blocks, &dir.path().join("gptq"), Target::Codes(FormatHandle::GPTQ), true, 1).unwrap();
     assert_eq!(scheme_of(&plan, "q_proj"), "int8:g128:f16");
     let told = |text: &str| plan.notices.iter().any(|notice| notice.contains(text));
     assert!(told("7 layers are requantized to `int8:g128:f16`: ") && told("stay in floats"), "{:?}", plan.notices);

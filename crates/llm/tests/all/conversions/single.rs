@@ -5,12 +5,12 @@ use crate::common::{llama, llama_config, quantize, scheme, write};
 use half::{bf16, f16};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::conversion::{FloatType, Target, measure};
-use kvant_llm::export::Export;
+use kvant_llm::format::{FormatHandle, OutputFormat};
 use kvant_llm::plan::PlanError;
 use kvant_llm::recipe::Settings;
 use std::path::{Path, PathBuf};
 
-fn quantized(dir: &Path, text: &str, format: Export) -> PathBuf {
+fn quantized(dir: &Path, text: &str, format: OutputFormat) -> PathBuf {
     let (model, out) = (dir.join("model"), dir.join("quantized"));
     write(&model, &llama_config(), &llama(Dtype::BF16));
     quantize(&model, &out, &Settings { format: Some(format), ..scheme(text) }, 1).unwrap();
@@ -20,16 +20,16 @@ fn quantized(dir: &Path, text: &str, format: Export) -> PathBuf {
 #[test]
 fn awq_and_gptq_hold_symmetric_integers_with_the_middle_zero_point() {
     let dir = tempfile::tempdir().unwrap();
-    let source = quantized(dir.path(), "int4:g32", Export::Awq);
+    let source = quantized(dir.path(), "int4:g32", OutputFormat::AWQ);
     let checkpoint = Checkpoint::open(&source).unwrap();
     let words = |checkpoint: &Checkpoint, name: &str| -> Vec<u32> {
         let bytes = checkpoint.tensor(&format!("model.layers.0.mlp.up_proj.{name}")).unwrap().bytes().to_vec();
         bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
     };
     assert!(words(&checkpoint, "qzeros").iter().all(|word| *word == 0x8888_8888));
-    for (format, zero) in [(Export::Gptq, 0x7777_7777), (Export::GptqV2, 0x8888_8888)] {
+    for (format, zero) in [(OutputFormat::GPTQ, 0x7777_7777), (OutputFormat::GPTQ_V2, 0x8888_8888)] {
         let out = dir.path().join(format.to_string());
-        convert(&source, &out, Target::Codes(format), false, 1).unwrap();
+        convert(&source, &out, Target::Codes(format.checkpoint().unwrap()), false, 1).unwrap();
         let made = Checkpoint::open(&out).unwrap();
         assert!(words(&made, "qzeros").iter().all(|word| *word == zero), "{format}");
         assert_eq!(words(&made, "g_idx"), (0..64).map(|column| column / 32).collect::<Vec<u32>>());
@@ -39,12 +39,18 @@ fn awq_and_gptq_hold_symmetric_integers_with_the_middle_zero_point() {
 #[test]
 fn a_round_trip_gives_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
-    let source = quantized(dir.path(), "uint4:g32:zp", Export::Awq);
-    let steps = [Export::GptqV2, Export::CompressedTensors, Export::Quark, Export::Gptq, Export::Awq];
+    let source = quantized(dir.path(), "uint4:g32:zp", OutputFormat::AWQ);
+    let steps = [
+        OutputFormat::GPTQ_V2,
+        OutputFormat::COMPRESSED_TENSORS,
+        OutputFormat::QUARK,
+        OutputFormat::GPTQ,
+        OutputFormat::AWQ,
+    ];
     let mut from = source.clone();
     for (index, step) in steps.into_iter().enumerate() {
         let out = dir.path().join(index.to_string());
-        convert(&from, &out, Target::Codes(step), false, 2).unwrap();
+        convert(&from, &out, Target::Codes(step.checkpoint().unwrap()), false, 2).unwrap();
         from = out;
     }
     let read = |path: &Path| std::fs::read(path.join("model.safetensors")).unwrap();
@@ -54,7 +60,7 @@ fn a_round_trip_gives_the_same_bytes() {
 #[test]
 fn scales_that_are_not_exact_are_refused_and_lose_little_where_that_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
-    let source = quantized(dir.path(), "int4:g32:bf16", Export::CompressedTensors);
+    let source = quantized(dir.path(), "int4:g32:bf16", OutputFormat::COMPRESSED_TENSORS);
     // Below the normal numbers of f16.
     let tiny = bf16::from_f32(1.2345e-6);
     let shrink = |tensor: crate::common::Tensor| match tensor.0.ends_with("up_proj.weight_scale") {
@@ -69,14 +75,14 @@ fn scales_that_are_not_exact_are_refused_and_lose_little_where_that_is_accepted(
     rewrite(&source, shrink, |_| {});
     assert_ne!(f16::from_f32(tiny.to_f32()).to_f32(), tiny.to_f32());
     let out = dir.path().join("out");
-    match convert(&source, &out, Target::Codes(Export::Awq), false, 1) {
+    match convert(&source, &out, Target::Codes(FormatHandle::AWQ), false, 1) {
         Err(PlanError::Conversion { tensor, reason, hint, .. }) => {
             assert!(tensor.ends_with("up_proj.weight") && reason.contains("not exact in F16"), "{tensor}: {reason}");
             assert!(hint.contains("‹requantize›"));
         }
         other => panic!("{other:?}"),
     }
-    let plan = convert(&source, &out, Target::Codes(Export::Awq), true, 1).unwrap();
+    let plan = convert(&source, &out, Target::Codes(FormatHandle::AWQ), true, 1).unwrap();
     let errors = measure(&plan, &Checkpoint::open(&source).unwrap(), &Checkpoint::open(&out).unwrap()).unwrap();
     let lost: Vec<&str> = errors.iter().filter(|error| error.max > 0.0).map(|error| error.layer.as_str()).collect();
     assert_eq!(lost, ["model.layers.0.mlp.up_proj"]);
@@ -85,7 +91,7 @@ fn scales_that_are_not_exact_are_refused_and_lose_little_where_that_is_accepted(
 #[test]
 fn floats_are_in_the_type_asked_for_and_say_so() {
     let dir = tempfile::tempdir().unwrap();
-    let source = quantized(dir.path(), "int4:g32", Export::Gptq);
+    let source = quantized(dir.path(), "int4:g32", OutputFormat::GPTQ);
     for (ty, dtype) in [(None, Dtype::BF16), (Some(FloatType::F16), Dtype::F16), (Some(FloatType::F32), Dtype::F32)] {
         let out = dir.path().join(dtype.to_string());
         let plan = convert(&source, &out, Target::Float(ty), false, 1).unwrap();
@@ -102,15 +108,15 @@ fn floats_are_in_the_type_asked_for_and_say_so() {
 fn what_is_not_quantized_has_nothing_to_convert() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &llama_config(), &llama(Dtype::BF16));
-    let refused = convert(dir.path(), &dir.path().join("out"), Target::Codes(Export::Awq), false, 1);
+    let refused = convert(dir.path(), &dir.path().join("out"), Target::Codes(FormatHandle::AWQ), false, 1);
     assert!(matches!(refused, Err(PlanError::NotQuantized)), "{refused:?}");
 }
 
 #[test]
 fn quantized_sources_are_quantized_again_only_where_that_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
-    let source = quantized(dir.path(), "int8:g32", Export::Gptq);
-    let again = Settings { format: Some(Export::CompressedTensors), ..scheme("int4:g32") };
+    let source = quantized(dir.path(), "int8:g32", OutputFormat::GPTQ);
+    let again = Settings { format: Some(OutputFormat::COMPRESSED_TENSORS), ..scheme("int4:g32") };
     assert!(matches!(crate::common::plan(&source, &again), Err(PlanError::AlreadyQuantized { .. })));
     let out = dir.path().join("out");
     quantize(&source, &out, &Settings { requantize: Some(true), ..again }, 1).unwrap();
@@ -125,7 +131,7 @@ fn quantized_sources_are_quantized_again_only_where_that_is_accepted() {
 #[test]
 fn static_inputs_and_kv_scales_are_carried_over() {
     let dir = tempfile::tempdir().unwrap();
-    let source = quantized(dir.path(), "e4m3:tensor:f32+e4m3:tensor!dynamic", Export::Fp8);
+    let source = quantized(dir.path(), "e4m3:tensor:f32+e4m3:tensor!dynamic", OutputFormat::FP8);
     let with_scales = |tensor: crate::common::Tensor| tensor;
     rewrite(&source, with_scales, |config| {
         config["quantization_config"]["activation_scheme"] = "static".into();
@@ -146,7 +152,7 @@ fn static_inputs_and_kv_scales_are_carried_over() {
     std::fs::remove_dir_all(&source).unwrap();
     write(&source, &config, &tensors);
     let out = dir.path().join("out");
-    convert(&source, &out, Target::Codes(Export::CompressedTensors), false, 1).unwrap();
+    convert(&source, &out, Target::Codes(FormatHandle::COMPRESSED_TENSORS), false, 1).unwrap();
     let made = Checkpoint::open(&out).unwrap();
     let value = |name: &str| f32::from_le_bytes(*made.tensor(name).unwrap().bytes().first_chunk().unwrap());
     assert_eq!(value("model.layers.0.mlp.up_proj.input_scale"), 0.5);

@@ -5,7 +5,7 @@ use kvant_container::gguf::is_gguf;
 use kvant_container::{Checkpoint, Durability};
 use kvant_llm::conversion::{Conversion, FloatType, Target};
 use kvant_llm::engine::{self, Output, Silent, Start};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, GgufRecipe, restore};
 use kvant_llm::plan::{Plan, PlanError};
@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 pub struct Source {
     /// Its name in the table.
     pub name: &'static str,
-    export: Export,
+    export: OutputFormat,
     scheme: &'static str,
     /// The tensors of a file that get the scheme.
     tensors: &'static str,
@@ -26,13 +26,13 @@ pub struct Source {
     then: fn(&Path),
 }
 
-const fn source(name: &'static str, export: Export, scheme: &'static str) -> Source {
+const fn source(name: &'static str, export: OutputFormat, scheme: &'static str) -> Source {
     Source { name, export, scheme, tensors: "*layers.0.*_proj", then: |_| {} }
 }
 
 /// A GGUF file with layers of a type.
 const fn gguf(name: &'static str, kind: &'static str) -> Source {
-    source(name, Export::Gguf, kind)
+    source(name, OutputFormat::Gguf, kind)
 }
 
 /// The same with a type whose blocks are of 256: of the models, Mixtral alone has such rows.
@@ -42,38 +42,38 @@ const fn wide(name: &'static str, kind: &'static str) -> Source {
 
 /// Every layout that is read, with the schemes that it is used for.
 pub const SOURCES: &[Source] = &[
-    source("awq, 4 bits", Export::Awq, "uint4:g32:zp"),
-    source("awq, symmetric", Export::Awq, "int4:g32"),
-    source("gptq, 4 bits", Export::Gptq, "int4:g32"),
-    source("gptq_v2, zero points", Export::GptqV2, "uint4:g32:zp"),
-    Source { then: shuffle_groups, ..source("gptq, activation order", Export::Gptq, "int4:g32") },
-    source("gptq, 8 bits", Export::Gptq, "int8:g32"),
-    source("gptq_v2, 3 bits", Export::GptqV2, "int3:g32"),
-    source("quark int4, f16 scales", Export::Quark, "int4:g32:f16"),
-    source("quark int4, bf16 scales", Export::Quark, "int4:g32:bf16"),
-    source("quark uint4", Export::Quark, "uint4:g32:f16:zp"),
-    source("compressed-tensors W4A16", Export::CompressedTensors, "int4:g32:f16"),
-    source("compressed-tensors W4A16_ASYM", Export::CompressedTensors, "int4:g32:f16:zp"),
-    source("compressed-tensors W8A8", Export::CompressedTensors, "W8A8"),
-    source("fp8, tensor", Export::Fp8, "e4m3:tensor+e4m3:tensor!dynamic"),
-    source("fp8, blocks", Export::Fp8, "FP8_BLOCK"),
-    source("quark ptpc_fp8", Export::Quark, "ptpc_fp8"),
-    source("compressed-tensors FP8_DYNAMIC", Export::CompressedTensors, "FP8_DYNAMIC"),
-    source("compressed-tensors FP8_BLOCK", Export::CompressedTensors, "e4m3:b128x128:f32+e4m3:g128!dynamic"),
-    source("quark mxfp4", Export::Quark, "mxfp4"),
-    source("compressed-tensors MXFP4A16", Export::CompressedTensors, "MXFP4A16"),
-    source("compressed-tensors MXFP8", Export::CompressedTensors, "MXFP8"),
-    source("quark nvfp4 weights", Export::Quark, "e2m1:g16:e4m3:f32"),
-    Source { then: as_modelopt, ..source("modelopt NVFP4 weights", Export::Quark, "e2m1:g16:e4m3:f32") },
-    source("compressed-tensors NVFP4A16", Export::CompressedTensors, "NVFP4A16"),
+    source("awq, 4 bits", OutputFormat::AWQ, "uint4:g32:zp"),
+    source("awq, symmetric", OutputFormat::AWQ, "int4:g32"),
+    source("gptq, 4 bits", OutputFormat::GPTQ, "int4:g32"),
+    source("gptq_v2, zero points", OutputFormat::GPTQ_V2, "uint4:g32:zp"),
+    Source { then: shuffle_groups, ..source("gptq, activation order", OutputFormat::GPTQ, "int4:g32") },
+    source("gptq, 8 bits", OutputFormat::GPTQ, "int8:g32"),
+    source("gptq_v2, 3 bits", OutputFormat::GPTQ_V2, "int3:g32"),
+    source("quark int4, f16 scales", OutputFormat::QUARK, "int4:g32:f16"),
+    source("quark int4, bf16 scales", OutputFormat::QUARK, "int4:g32:bf16"),
+    source("quark uint4", OutputFormat::QUARK, "uint4:g32:f16:zp"),
+    source("compressed-tensors W4A16", OutputFormat::COMPRESSED_TENSORS, "int4:g32:f16"),
+    source("compressed-tensors W4A16_ASYM", OutputFormat::COMPRESSED_TENSORS, "int4:g32:f16:zp"),
+    source("compressed-tensors W8A8", OutputFormat::COMPRESSED_TENSORS, "W8A8"),
+    source("fp8, tensor", OutputFormat::FP8, "e4m3:tensor+e4m3:tensor!dynamic"),
+    source("fp8, blocks", OutputFormat::FP8, "FP8_BLOCK"),
+    source("quark ptpc_fp8", OutputFormat::QUARK, "ptpc_fp8"),
+    source("compressed-tensors FP8_DYNAMIC", OutputFormat::COMPRESSED_TENSORS, "FP8_DYNAMIC"),
+    source("compressed-tensors FP8_BLOCK", OutputFormat::COMPRESSED_TENSORS, "e4m3:b128x128:f32+e4m3:g128!dynamic"),
+    source("quark mxfp4", OutputFormat::QUARK, "mxfp4"),
+    source("compressed-tensors MXFP4A16", OutputFormat::COMPRESSED_TENSORS, "MXFP4A16"),
+    source("compressed-tensors MXFP8", OutputFormat::COMPRESSED_TENSORS, "MXFP8"),
+    source("quark nvfp4 weights", OutputFormat::QUARK, "e2m1:g16:e4m3:f32"),
+    Source { then: as_modelopt, ..source("modelopt NVFP4 weights", OutputFormat::QUARK, "e2m1:g16:e4m3:f32") },
+    source("compressed-tensors NVFP4A16", OutputFormat::COMPRESSED_TENSORS, "NVFP4A16"),
     gguf("gguf Q4_0", "Q4_0"),
     gguf("gguf Q4_1", "Q4_1"),
-    Source { then: as_rounded_file, ..source("gguf Q4_1 of awq", Export::Awq, "uint4:g32:zp") },
+    Source { then: as_rounded_file, ..source("gguf Q4_1 of awq", OutputFormat::AWQ, "uint4:g32:zp") },
     gguf("gguf Q5_0", "Q5_0"),
     gguf("gguf Q8_0", "Q8_0"),
     gguf("gguf MXFP4", "MXFP4"),
     gguf("gguf NVFP4", "NVFP4"),
-    Source { then: as_file, ..source("gguf NVFP4 of quark", Export::Quark, "e2m1:g16:e4m3:f32") },
+    Source { then: as_file, ..source("gguf NVFP4 of quark", OutputFormat::QUARK, "e2m1:g16:e4m3:f32") },
     gguf("gguf IQ4_NL", "IQ4_NL"),
     wide("gguf IQ4_XS", "IQ4_XS"),
     wide("gguf Q2_K", "Q2_K"),
@@ -86,7 +86,7 @@ impl Source {
     /// Makes the checkpoint, with the first block quantized: the others would tell nothing more. Whether it can be made.
     pub fn make(&self, model: &Path, out: &Path) -> bool {
         let exclude = vec!["*layers.[1-3].*".to_owned()];
-        if self.export == Export::Gguf {
+        if self.export == OutputFormat::Gguf {
             return self.make_file(model, out);
         }
         let settings = Settings { format: Some(self.export), exclude, ..scheme(self.scheme) };

@@ -2,12 +2,12 @@
 
 use super::model::Model;
 use kvant_container::Dtype;
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_quant::finding::Severity;
 use serde_json::{Value, json};
 
 fn packed(scheme: &str) -> Model {
-    Model::quantized(scheme, Export::CompressedTensors)
+    Model::quantized(scheme, OutputFormat::COMPRESSED_TENSORS)
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn another_scheme_than_the_stored_one() {
     restated("group_size", json!(16)).assert_error("layout", "weight_scale", "does not fit");
     restated("num_bits", json!(8)).assert_error("layout", "weight_packed", "8 bits");
     restated("symmetric", json!(false)).assert_error("layout", "weight_zero_point", "missing");
-    let quark = Model::quantized("int4:g32", Export::Quark);
+    let quark = Model::quantized("int4:g32", OutputFormat::QUARK);
     let other = quark.restated(|config| config["global_quant_config"]["weight"]["group_size"] = json!(64));
     other.assert_error("layout", "weight_scale", "does not fit");
 }
@@ -35,7 +35,7 @@ fn scales_that_are_transposed() {
 fn scales_that_are_missing() {
     let broken = packed("int4:g32").without("up_proj.weight_scale");
     broken.assert_error("layout", "up_proj.weight_scale", "missing");
-    let quark = Model::quantized("int4:g32", Export::Quark).without("up_proj.weight_scale").verify();
+    let quark = Model::quantized("int4:g32", OutputFormat::QUARK).without("up_proj.weight_scale").verify();
     assert!(!quark.passes());
 }
 
@@ -66,7 +66,7 @@ fn quantized_layers_are_not_listed_and_lists_name_what_exists() {
 
 #[test]
 fn heads_that_are_not_listed_are_worth_a_warning() {
-    for (export, key) in [(Export::CompressedTensors, "ignore"), (Export::Quark, "exclude")] {
+    for (export, key) in [(OutputFormat::COMPRESSED_TENSORS, "ignore"), (OutputFormat::QUARK, "exclude")] {
         let model = Model::quantized("int4:g32", export).restated(|config| config[key] = json!([]));
         model.assert_found(Severity::Warning, "listed", "lm_head", "does not list it");
     }

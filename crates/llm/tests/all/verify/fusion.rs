@@ -2,13 +2,13 @@
 
 use super::model::{Model, float, verdict};
 use kvant_container::Dtype;
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::verify::Options;
 use kvant_quant::finding::Severity;
 use serde_json::json;
 
 fn packed(scheme: &str) -> Model {
-    Model::quantized(scheme, Export::CompressedTensors)
+    Model::quantized(scheme, OutputFormat::COMPRESSED_TENSORS)
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What loaders make of checkpoints, by the table of their rules.
 
 use super::model::{Model, verdict};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::verify::{Loads, Options, Report, loaders};
 use serde_json::json;
 
@@ -17,14 +17,14 @@ fn asked(model: &Model, loader: &str) -> Report {
 #[test]
 fn plans_and_finished_checkpoints_are_judged_alike() {
     for (scheme, export) in [
-        ("int4:g32", Export::Quark),
-        ("int3:channel", Export::Quark),
-        ("int8:channel", Export::Quark),
-        ("e4m3:channel+e4m3:channel!dynamic", Export::Quark),
-        ("e2m1:g32:e8m0", Export::Quark),
-        ("e2m1:g16:e4m3:f32", Export::CompressedTensors),
-        ("int4:g32:zp", Export::CompressedTensors),
-        ("int3:g32", Export::CompressedTensors),
+        ("int4:g32", OutputFormat::QUARK),
+        ("int3:channel", OutputFormat::QUARK),
+        ("int8:channel", OutputFormat::QUARK),
+        ("e4m3:channel+e4m3:channel!dynamic", OutputFormat::QUARK),
+        ("e2m1:g32:e8m0", OutputFormat::QUARK),
+        ("e2m1:g16:e4m3:f32", OutputFormat::COMPRESSED_TENSORS),
+        ("int4:g32:zp", OutputFormat::COMPRESSED_TENSORS),
+        ("int3:g32", OutputFormat::COMPRESSED_TENSORS),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let float = Model::float();
@@ -49,10 +49,10 @@ fn plans_and_checks_know_the_sizes_that_blocks_ask_for() {
         let dir = tempfile::tempdir().unwrap();
         let float = Model::float();
         crate::common::write(dir.path(), &float.config, &float.tensors);
-        let format = Some(Export::CompressedTensors);
+        let format = Some(OutputFormat::COMPRESSED_TENSORS);
         let settings = kvant_llm::recipe::Settings { format, ..crate::common::scheme(&scheme) };
         let planned = crate::common::plan(dir.path(), &settings).unwrap().loaders();
-        let report = float.quantize(&scheme, Export::CompressedTensors).verify();
+        let report = float.quantize(&scheme, OutputFormat::COMPRESSED_TENSORS).verify();
         for (id, name, taken) in
             [("transformers", "transformers with compressed-tensors", taken[0]), ("vllm", "vLLM", taken[1])]
         {
@@ -79,15 +79,15 @@ fn floats_load_in_engines_and_not_where_other_files_are_read() {
 
 #[test]
 fn a_loader_that_is_asked_for_decides_alone() {
-    let int3 = Model::quantized("int3:channel", Export::Quark);
+    let int3 = Model::quantized("int3:channel", OutputFormat::QUARK);
     assert!(int3.verify().passes());
     let report = asked(&int3, "vllm");
     assert!(!report.passes());
     let reason = &verdict(&report, "vllm").reasons[0];
     assert!(reason.reason.starts_with("int3 with a scale for each channel is not among what it runs"), "{reason:?}");
     // Values do not keep a checkpoint from loading.
-    let nan =
-        Model::quantized("int4:g32", Export::CompressedTensors).edit("up_proj.weight_scale", |bytes| bytes.fill(0xFF));
+    let nan = Model::quantized("int4:g32", OutputFormat::COMPRESSED_TENSORS)
+        .edit("up_proj.weight_scale", |bytes| bytes.fill(0xFF));
     assert!(!nan.verify().passes() && asked(&nan, "vllm").passes());
     let torn = Model::float().without("down_proj.weight");
     assert!(!asked(&torn, "vllm").passes());
@@ -95,7 +95,7 @@ fn a_loader_that_is_asked_for_decides_alone() {
 
 #[test]
 fn vllm_wants_heads_named_in_the_layout_of_amd_quark() {
-    let unnamed = Model::quantized("int4:g32", Export::Quark).restated(|config| config["exclude"] = json!([]));
+    let unnamed = Model::quantized("int4:g32", OutputFormat::QUARK).restated(|config| config["exclude"] = json!([]));
     let report = asked(&unnamed, "vllm");
     assert!(!report.passes());
     assert_eq!(verdict(&report, "vllm").reasons[0].place, "lm_head");
@@ -113,8 +113,9 @@ fn architectures_without_a_description_are_not_judged() {
 
 #[test]
 fn blocks_of_fused_layers_are_whole() {
-    let blocks =
-        |size: usize| Model::quantized(&format!("e4m3:b{size}x{size}+e4m3:g{size}!dynamic"), Export::CompressedTensors);
+    let blocks = |size: usize| {
+        Model::quantized(&format!("e4m3:b{size}x{size}+e4m3:g{size}!dynamic"), OutputFormat::COMPRESSED_TENSORS)
+    };
     assert_eq!(loads(&blocks(32).verify(), "vllm"), Loads::Yes);
     // k_proj has 32 output channels.
     let report = blocks(64).verify();

@@ -2,7 +2,7 @@
 
 use crate::common::{self, Tensor};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::recipe::Settings;
 use kvant_llm::verify::{Options, Report, Verdict, verify};
 use kvant_quant::finding::{Finding, Severity};
@@ -23,17 +23,17 @@ impl Model {
     }
 
     /// The same, quantized.
-    pub fn quantized(scheme: &str, export: Export) -> Model {
+    pub fn quantized(scheme: &str, export: OutputFormat) -> Model {
         Model::float().quantize(scheme, export)
     }
 
     /// Quantized by Kvant.
-    pub fn quantize(&self, scheme: &str, export: Export) -> Model {
+    pub fn quantize(&self, scheme: &str, export: OutputFormat) -> Model {
         self.quantize_mixed(scheme, &[], export)
     }
 
     /// Quantized by Kvant, some layers otherwise.
-    pub fn quantize_mixed(&self, scheme: &str, overrides: &[&str], export: Export) -> Model {
+    pub fn quantize_mixed(&self, scheme: &str, overrides: &[&str], export: OutputFormat) -> Model {
         let dir = tempfile::tempdir().unwrap();
         let (source, target) = (dir.path().join("source"), dir.path().join("target"));
         common::write(&source, &self.config, &self.tensors);

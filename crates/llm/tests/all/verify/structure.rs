@@ -3,7 +3,7 @@
 use super::model::Model;
 use crate::common::{self, weight};
 use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::verify::{Options, Report, verify};
 use kvant_quant::finding::Severity;
 use serde_json::json;
@@ -19,7 +19,7 @@ fn what_kvant_writes_is_healthy() {
     for scheme in
         ["int4:g32", "uint4:g32:zp", "int8:channel", "e4m3:channel+e4m3:channel!dynamic", "e2m1:g32:e8m0", "int3:g32"]
     {
-        Model::quantized(scheme, Export::Quark).assert_healthy();
+        Model::quantized(scheme, OutputFormat::QUARK).assert_healthy();
     }
     for scheme in [
         "int4:g32",
@@ -29,14 +29,14 @@ fn what_kvant_writes_is_healthy() {
         "e2m1:g16:e4m3:f32",
         "e2m3:g32:e8m0",
     ] {
-        Model::quantized(scheme, Export::CompressedTensors).assert_healthy();
+        Model::quantized(scheme, OutputFormat::COMPRESSED_TENSORS).assert_healthy();
     }
-    Model::quantized("mx9", Export::Fake).assert_healthy();
+    Model::quantized("mx9", OutputFormat::PlainFloats).assert_healthy();
 }
 
 #[test]
 fn some_layers_may_be_asymmetric_in_gptq_s_layout() {
-    let mixed = |overrides: &[&str]| Model::float().quantize_mixed("int4:g32", overrides, Export::Gptq);
+    let mixed = |overrides: &[&str]| Model::float().quantize_mixed("int4:g32", overrides, OutputFormat::GPTQ);
     mixed(&["*.down_proj=uint4:g32:zp"]).assert_healthy();
     // Without a word about them kernels would ignore their zero points.
     mixed(&["*.down_proj=uint4:g32:zp"])
@@ -56,7 +56,7 @@ fn the_small_trained_model_is_healthy() {
 
 #[test]
 fn a_missing_weight() {
-    Model::quantized("int4:g32", Export::Quark).without("embed_tokens.weight").assert_error(
+    Model::quantized("int4:g32", OutputFormat::QUARK).without("embed_tokens.weight").assert_error(
         "names",
         "token embedding",
         "missing",
@@ -102,7 +102,7 @@ fn a_tensor_that_nobody_asks_for() {
 #[test]
 fn shapes_of_another_configuration() {
     for key in ["vocab_size", "intermediate_size", "num_key_value_heads"] {
-        let model = Model::quantized("int4:g32", Export::CompressedTensors);
+        let model = Model::quantized("int4:g32", OutputFormat::COMPRESSED_TENSORS);
         let wrong = model.configured(|config| config[key] = json!(4)).verify();
         assert!(wrong.errors().any(|error| error.check == "shapes"), "{key}: {:?}", wrong.findings);
     }

@@ -2,12 +2,12 @@
 
 use super::model::{Model, float};
 use half::{bf16, f16};
-use kvant_llm::export::Export;
+use kvant_llm::format::OutputFormat;
 use kvant_llm::verify::{Options, Reads};
 use kvant_quant::finding::Severity;
 
 fn quark(scheme: &str) -> Model {
-    Model::quantized(scheme, Export::Quark)
+    Model::quantized(scheme, OutputFormat::QUARK)
 }
 
 fn put(bytes: &mut [u8], value: &[u8]) {
@@ -39,7 +39,7 @@ fn scales_of_powers_of_two_and_fp8_have_codes_for_nothing() {
         "q_proj.weight_scale",
         "1 of",
     );
-    let nvfp4 = || Model::quantized("e2m1:g16:e4m3:f32", Export::CompressedTensors);
+    let nvfp4 = || Model::quantized("e2m1:g16:e4m3:f32", OutputFormat::COMPRESSED_TENSORS);
     nvfp4().edit("q_proj.weight_scale", |bytes| bytes[0] = 0x7F).assert_error(
         "scales",
         "q_proj.weight_scale",

@@ -1,0 +1,105 @@
+//! What a checkpoint format can store and describe, as data.
+
+use kvant_quant::scheme::{FloatScale, FloatScheme, IntScheme, LayerScheme, ScaleType, TensorScheme};
+
+/// What a checkpoint format can store and describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The `quant_method` that it writes into config.json, by which the rules of loaders know it.
+    pub method: &'static str,
+    /// The `quant_method`s that it reads.
+    pub reads: &'static [&'static str],
+    /// Files beside config.json in which tools wrote the configuration, which is then that of the first method in `reads`.
+    pub side_files: &'static [&'static str],
+    /// Whether it is written, or only read.
+    pub is_written: bool,
+    /// Whether weights are described in config.json alone, so that a source without one cannot become it. Otherwise they are described
+    /// in the metadata of their files.
+    pub needs_config: bool,
+    /// Whether quantized checkpoints are converted to it.
+    pub is_conversion_target: bool,
+    /// The type that plain scales of weights have, where the format leaves no choice.
+    pub scale: Option<ScaleType>,
+    /// Whether it has a list of the group of each input channel (`g_idx`).
+    pub act_order: bool,
+    /// Whether it can say that activations are quantized.
+    pub activations: bool,
+    /// Whether only experts that are one tensor are quantized, and everything else is kept.
+    pub fused_experts_only: bool,
+    /// Whether the order of 4-bit codes in words can be chosen.
+    pub nibble_orders: bool,
+    /// Whether signed integers are stored with half of their range added, so that loaders see unsigned ones.
+    pub offset_codes: bool,
+    /// Whether packed integers have the name `weight`, so that code that asks for the type of a weight finds integers.
+    pub integer_weight: bool,
+    /// Whether transformers takes fused experts of some architectures apart before it loads the format.
+    pub unfuses_experts: bool,
+    /// By which names the configuration calls modules.
+    pub module_names: ModuleNames,
+    /// How the configuration names modules that stay as they are.
+    pub excluded_names: ExcludedNames,
+    /// The fields of the configuration that list these modules.
+    pub excluded_fields: &'static [&'static str],
+    /// Whether loaders look at the tensors to find out which layers are quantized, not at the configuration.
+    pub found_by_tensors: bool,
+}
+
+/// By which names a configuration calls modules, and tensors are called after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModuleNames {
+    /// Those of the checkpoint's files.
+    OnDisk,
+    /// Those of a model that transformers has loaded.
+    InMemory,
+}
+
+/// How a configuration names modules that stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExcludedNames {
+    /// Names, and patterns of a shell.
+    Globs,
+    /// Names, and regular expressions behind `re:`.
+    Expressions,
+    /// Parts of names: a module is excluded where its name contains one.
+    Parts,
+}
+
+impl Capabilities {
+    /// A format that is written, read and converted to, stores weights alone, and has no peculiarities.
+    pub const fn of_method(method: &'static str, reads: &'static [&'static str]) -> Capabilities {
+        Capabilities {
+            method,
+            reads,
+            side_files: &[],
+            is_written: true,
+            needs_config: true,
+            is_conversion_target: true,
+            scale: None,
+            act_order: false,
+            activations: false,
+            fused_experts_only: false,
+            nibble_orders: false,
+            offset_codes: false,
+            integer_weight: false,
+            unfuses_experts: false,
+            module_names: ModuleNames::OnDisk,
+            excluded_names: ExcludedNames::Globs,
+            excluded_fields: &[],
+            found_by_tensors: false,
+        }
+    }
+
+    /// The scheme that is quantized to where this one is asked for: scales that would have the model's type get the format's before
+    /// codes are made, so that codes fit the scales that are stored.
+    pub fn fitted(&self, scheme: LayerScheme) -> LayerScheme {
+        let Some(scale) = self.scale else { return scheme };
+        let weight = match scheme.weight {
+            TensorScheme::Int(int) if int.scale == ScaleType::Model => TensorScheme::Int(IntScheme { scale, ..int }),
+            TensorScheme::Float(float) if float.scale == FloatScale::Plain(ScaleType::Model) => {
+                TensorScheme::Float(FloatScheme { scale: FloatScale::Plain(scale), ..float })
+            }
+            other => other,
+        };
+        LayerScheme { weight, ..scheme }
+    }
+}
