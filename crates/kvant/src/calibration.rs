@@ -9,7 +9,7 @@ use kvant_llm::calibration::data::{CalibrationData, Options};
 use kvant_llm::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
 use kvant_llm::engine::{Output, OutputError};
 use kvant_llm::forward::Decoder;
-use kvant_llm::plan::Plan;
+use kvant_llm::plan::{CalibratedPlan, Plan, PlanOnData};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -63,9 +63,9 @@ impl Calibration<'_> {
     }
 
     /// The plan for data: a run with others does not go on with its output.
-    pub fn plan_for(&self, plan: Plan, loaded: &Loaded) -> Plan {
+    pub fn plan_for(&self, plan: Plan, loaded: &Loaded) -> PlanOnData {
         let propagate = self.job.data.propagate.name();
-        plan.with_data(&format!("{} {propagate}", loaded.key(self.job.data.precision.name())))
+        plan.on_data(&format!("{} {propagate}", loaded.key(self.job.data.precision.name())))
     }
 
     /// Quantizes the blocks of a plan into an output that was begun; the plan with what was found, for the rest.
@@ -76,10 +76,10 @@ impl Calibration<'_> {
         &self,
         decoder: &Decoder<'_>,
         loaded: &Loaded,
-        plan: Plan,
+        plan: PlanOnData,
         output: &Output,
         reporter: &Reporter<'_>,
-    ) -> Result<(Plan, BlockwiseReport), Error> {
+    ) -> Result<(CalibratedPlan, BlockwiseReport), Error> {
         let Found { statistics, report: blocks, .. } = self.run_blocks(decoder, loaded, &plan, output, reporter)?;
         let Resolved { parameters, report } = resolve(&plan, &statistics)?;
         report.notices().iter().for_each(|notice| reporter.note(notice));
@@ -94,7 +94,7 @@ impl Calibration<'_> {
             "starved": blocks.starved,
             "held_out": blocks.held_out,
         });
-        Ok((plan.with_found(parameters)?.with_record(record), blocks))
+        Ok((plan.calibrated(parameters, record)?, blocks))
     }
 
     fn run_blocks(
@@ -127,7 +127,7 @@ impl Calibration<'_> {
     ///
     /// # Errors
     /// Whatever is wrong with the data, the tokenizer or the model; before anything is written.
-    pub fn complete(&self, plan: Plan, reporter: &Reporter<'_>) -> Result<Plan, Error> {
+    pub fn complete(&self, plan: Plan, reporter: &Reporter<'_>) -> Result<CalibratedPlan, Error> {
         let decoder = Decoder::open(self.checkpoint)?;
         let Loaded { data, provenance } = self.load(&decoder, 0, reporter)?;
         let precision = self.job.data.precision.name();
@@ -152,7 +152,7 @@ impl Calibration<'_> {
         }
         report.notices().iter().for_each(|notice| reporter.note(notice));
         let record = json!({ "data": provenance, "precision": precision, "report": report });
-        Ok(plan.with_parameters(parameters)?.with_record(record))
+        Ok(plan.calibrated(parameters, Some(record))?)
     }
 
     fn data(&self, decoder: &Decoder<'_>, held_out: usize) -> Result<CalibrationData, Error> {

@@ -3,11 +3,13 @@
 use crate::error::Error;
 use crate::job::{Commit, Sinks};
 use kvant_container::{Checkpoint, Durability};
-use kvant_llm::engine::{Claim, Committed, Done, EngineError, Options, Output, OutputPlan, Start, Verify};
+use kvant_llm::engine::{
+    Claim, Committed, CompletePlan, Done, EngineError, Options, Output, OutputPlan, Start, Verify,
+};
 use std::path::Path;
 
 /// An output to be made of a checkpoint.
-pub struct Delivery<'a, P: OutputPlan> {
+pub struct Delivery<'a, P: CompletePlan> {
     /// The plan.
     pub plan: &'a P,
     /// What it is made of.
@@ -18,7 +20,7 @@ pub struct Delivery<'a, P: OutputPlan> {
     pub commit: Commit,
 }
 
-impl<P: OutputPlan> Delivery<'_, P> {
+impl<P: CompletePlan> Delivery<'_, P> {
     /// Begins the output or goes on with it, lets the work be done, and gives it its name. An output that an earlier run has
     /// made is found done, with all its `jobs`.
     ///
@@ -104,7 +106,7 @@ pub fn preflight(plan: &dyn OutputPlan, checkpoint: &Checkpoint, commit: Commit)
 pub fn settle_if(
     output: Output,
     work: Result<Done, EngineError>,
-    (plan, checkpoint): (&dyn OutputPlan, &Checkpoint),
+    (plan, checkpoint): (&dyn CompletePlan, &Checkpoint),
     commit: Commit,
     gate: impl FnOnce(&Path) -> Result<(), Error>,
 ) -> Result<(Committed, Done), Error> {

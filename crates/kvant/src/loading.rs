@@ -1,4 +1,4 @@
-//! How to load a result: a line to copy for each loader that an export names. Which loaders there are is the export's to say.
+//! How to load a result: a line to copy for each loader of a format. Which loaders there are is for the format to say.
 
 use kvant_container::directory_of;
 use serde_json::{Value, json};

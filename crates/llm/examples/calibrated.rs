@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let resolved = resolve(&plan, &statistics)?;
     println!("{}", serde_json::to_string(&resolved.report)?);
-    let plan = plan.with_parameters(resolved.parameters)?;
+    let plan = plan.calibrated(resolved.parameters, None)?;
     if let Start::Working(begun) = Output::begin(&plan, Path::new(model), Path::new(output), false)? {
         engine::run(&plan, &checkpoint, &begun, 2, &AtomicBool::new(false), &Silent)?;
         begun.finish(&plan, &checkpoint, Durability::Process)?;

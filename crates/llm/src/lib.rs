@@ -28,7 +28,7 @@
 //! let settings = Settings { scheme: Some("int4_wo_128".to_owned()), ..Settings::default() };
 //!
 //! let checkpoint = Checkpoint::open(source)?;
-//! let plan = Plan::new(&checkpoint, Recipe::resolve(&settings, &Settings::default())?)?;
+//! let plan = Plan::new(&checkpoint, Recipe::resolve(&settings, &Settings::default())?)?.without_calibration()?;
 //! if let Start::Working(output) = Output::begin(&plan, source, &target, false)? {
 //!     engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent)?;
 //!     output.finish(&plan, &checkpoint, Durability::Disk)?;

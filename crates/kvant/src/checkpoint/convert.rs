@@ -10,7 +10,7 @@ use crate::paths::{OutputKind, check_name};
 use kvant_container::Checkpoint;
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
 use kvant_llm::engine::{self, Claim, Committed, Done};
-use kvant_llm::plan::Plan;
+use kvant_llm::plan::{CalibratedPlan, Plan};
 use kvant_llm::recipe::MAX_SHARD_SIZE;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ pub struct CheckpointConversion {
     /// The format that was asked for.
     pub target: Target,
     /// The plan.
-    pub plan: Plan,
+    pub plan: CalibratedPlan,
     /// The output; `None` where nothing was written.
     pub output: Option<PathBuf>,
     /// The path that was asked for.
@@ -153,7 +153,7 @@ pub fn make(
     target: &Path,
     further: &Further<'_>,
     reporter: &Reporter<'_>,
-) -> Result<(Committed, Plan), Error> {
+) -> Result<(Committed, CalibratedPlan), Error> {
     let Further { sinks, limits, max_shard_size, .. } = *further;
     let checkpoint = job::open(source)?;
     let conversion = Conversion { target: further.target, requantize: true, max_shard_size };
@@ -182,7 +182,12 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn carry_out(&self, plan: &Plan, claim: Claim, reporter: &Reporter<'_>) -> Result<(Committed, Done), Error> {
+    fn carry_out(
+        &self,
+        plan: &CalibratedPlan,
+        claim: Claim,
+        reporter: &Reporter<'_>,
+    ) -> Result<(Committed, Done), Error> {
         let Work { checkpoint, source, .. } = *self;
         Delivery { plan, checkpoint, source, commit: self.sinks.commit }.make(claim, plan.jobs().len(), |output| {
             let progress = reporter.stage(Stage::Writing, Unit::Bytes);

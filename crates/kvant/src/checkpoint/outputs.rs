@@ -21,7 +21,7 @@ use kvant_llm::engine::{self, Claim, Committed, OutputError, OutputPlan, is_reco
 use kvant_llm::format::OutputFormat;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::{Accepted, GgufPlan};
-use kvant_llm::plan::Plan;
+use kvant_llm::plan::{CalibratedPlan, Plan};
 use kvant_llm::recipe::MAX_SHARD_SIZE;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -210,7 +210,7 @@ impl<'a> Outputs<'a> {
     ///
     /// # Errors
     /// What is in the way.
-    pub fn check_others(&self, plan: &Plan) -> Result<(), Error> {
+    pub fn check_others(&self, plan: &dyn OutputPlan) -> Result<(), Error> {
         if engine::Output::is_made(plan, &self.checkpoint)? {
             return Ok(());
         }
@@ -304,7 +304,7 @@ impl<'a> Outputs<'a> {
         format: OutputFormat,
         output: &Path,
         reporter: &Reporter<'_>,
-    ) -> Result<(Committed, Plan), Error> {
+    ) -> Result<(Committed, CalibratedPlan), Error> {
         let target = format.checkpoint().map_or(Target::Fake, Target::Codes);
         let max_shard_size = self.job.sinks.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
         let further = Further { target, max_shard_size, sinks: &self.job.sinks, limits: &self.job.limits };

@@ -18,7 +18,7 @@ use kvant_llm::engine::{self, Claim, Committed, Done, EngineError, Output, Outpu
 use kvant_llm::finite;
 use kvant_llm::format::OutputFormat;
 use kvant_llm::forward::Decoder;
-use kvant_llm::plan::Plan;
+use kvant_llm::plan::{CalibratedPlan, Plan};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
 
 /// The work on the checkpoint that all outputs are made of.
 struct Work {
-    plan: Plan,
+    plan: CalibratedPlan,
     output: Committed,
     done: Done,
     /// What became of layers, where that depended on data.
@@ -85,7 +85,7 @@ impl Run<'_, '_> {
     fn band_by_band(&self, plan: Plan, claim: Claim) -> Result<Work, Error> {
         let plan = match plan.needs_calibration() {
             true => self.calibration.complete(plan, self.reporter)?,
-            false => plan,
+            false => plan.without_calibration()?,
         };
         if plan.sites.is_empty() && !self.job.data.files.is_empty() {
             self.reporter.note(match self.gate {
@@ -110,7 +110,7 @@ impl Run<'_, '_> {
         let plan = self.calibration.plan_for(plan, &loaded);
         let output = match self.begin(&plan, claim)? {
             Start::Working(output) => output,
-            Start::Finished(output) => return self.finished(plan, output),
+            Start::Finished(output) => return self.finished(plan.finished(), output),
         };
         match self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, self.reporter) {
             Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks)),
@@ -125,12 +125,12 @@ impl Run<'_, '_> {
         }
     }
 
-    fn begin(&self, plan: &Plan, claim: Claim) -> Result<Start, Error> {
+    fn begin(&self, plan: &dyn OutputPlan, claim: Claim) -> Result<Start, Error> {
         self.outputs.check_others(plan)?;
         Ok(Output::begin_claimed(plan, &self.job.source.model, claim, self.job.sinks.commit.overwrite)?)
     }
 
-    fn finished(&self, plan: Plan, output: Committed) -> Result<Work, Error> {
+    fn finished(&self, plan: CalibratedPlan, output: Committed) -> Result<Work, Error> {
         let output = output.keep_if(&plan.form(), |made| self.judge(made))?;
         clear_away(self.target)?;
         let jobs = plan.jobs().len();
@@ -142,7 +142,7 @@ impl Run<'_, '_> {
     }
 
     /// Does what is left of a plan, and gives the output its name.
-    fn rest(&self, plan: Plan, output: Output, blocks: Option<BlockwiseReport>) -> Result<Work, Error> {
+    fn rest(&self, plan: CalibratedPlan, output: Output, blocks: Option<BlockwiseReport>) -> Result<Work, Error> {
         let threads = self.job.limits.threads();
         self.reporter.detail(&format!(
             "{} in {} of work, {threads} threads",
@@ -166,7 +166,7 @@ impl Run<'_, '_> {
 /// What quantizing a checkpoint made.
 pub struct CheckpointReport {
     /// The plan of the checkpoint that all outputs are made of.
-    pub plan: Plan,
+    pub plan: CalibratedPlan,
     /// The outputs.
     pub delivered: Delivered,
     /// How many jobs there were, and how many an interrupted run had done.
@@ -212,7 +212,7 @@ impl CheckpointReport {
             "resumed_jobs": self.done.resumed,
             "loading": loading::json(&made.loaders, &made.path),
             "notices": self.plan.notices,
-            "calibration": self.plan.record,
+            "calibration": self.plan.record(),
             "evaluation": self.measured,
         })
     }

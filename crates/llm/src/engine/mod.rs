@@ -13,15 +13,16 @@ mod verify;
 pub use kvant_container::unfinished::{Claim, Differing, Options, OutputError, paths_beside, rejection_report};
 pub use manifest::{is_recorded, record_files};
 pub use output::{Committed, Output, Start};
-pub use output_plan::{Form, OutputPlan};
+pub use output_plan::{CompletePlan, Form, OutputPlan};
 pub(crate) use turns::take_turns;
 pub use verify::Verify;
 pub(crate) use verify::refuse_foreseen;
 
+use crate::activation_point::Parameters;
 use crate::import_error::ImportError;
 use crate::lora;
 use crate::parts::{Piece, ScaleEncoding, encode};
-use crate::plan::{Job, KeptTensor, ParameterTensor, Plan, TensorAction};
+use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::unfinished::{Entry, Written};
 use kvant_container::{Checkpoint, ErrorKind, Writer};
@@ -198,25 +199,22 @@ pub struct Done {
     pub resumed: usize,
 }
 
-/// Carries out a plan into an output that has been begun. A plan with places to observe must have been given
-/// [its parameters](Plan::with_parameters), before the output was begun.
+/// Carries out a plan into an output that has been begun.
 ///
 /// # Errors
 /// See [`EngineError`]. After an error, a cancellation or a kill the same call goes on with what is left.
 pub fn run(
-    plan: &Plan,
+    plan: &CalibratedPlan,
     checkpoint: &Checkpoint,
     output: &Output,
     threads: usize,
     cancelled: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<Done, EngineError> {
-    if plan.needs_calibration() {
-        return Err(EngineError::Uncalibrated);
-    }
     let jobs = plan.jobs();
     let left: Vec<usize> = (0..jobs.len()).filter(|job| !output.is_finished(*job)).collect();
-    let engine = Engine::new(plan, checkpoint, output, cancelled, progress)?;
+    let parameters = Some(plan.parameters());
+    let engine = Engine { parameters, ..Engine::new(plan, checkpoint, output, cancelled, progress)? };
     let bytes = |is_chosen: &dyn Fn(usize) -> bool| -> u64 {
         (0..jobs.len()).filter(|job| is_chosen(*job)).map(|job| engine.source_bytes(&jobs[job])).sum()
     };
@@ -246,6 +244,8 @@ pub(crate) struct Engine<'a> {
     output: &'a Output,
     cancelled: &'a AtomicBool,
     progress: &'a dyn Progress,
+    /// What calibration has found, once it has.
+    parameters: Option<&'a Parameters>,
     /// The weights that are quantized in the source.
     packed: Packed<'a>,
     pub(crate) isa: Isa,
@@ -261,7 +261,7 @@ impl<'a> Engine<'a> {
         progress: &'a dyn Progress,
     ) -> Result<Engine<'a>, EngineError> {
         let packed = packed::open(plan, checkpoint)?;
-        Ok(Engine { plan, checkpoint, output, cancelled, progress, packed, isa: Isa::best() })
+        Ok(Engine { plan, checkpoint, output, cancelled, progress, parameters: None, packed, isa: Isa::best() })
     }
 
     fn finish_job(&self, index: usize, job: &Job) -> Result<(), EngineError> {
@@ -307,7 +307,7 @@ impl<'a> Engine<'a> {
 
     /// Writes what calibration found.
     fn write_parameters(&self) -> Result<Vec<Written>, EngineError> {
-        let found = self.plan.parameters.as_ref().ok_or(EngineError::Uncalibrated)?;
+        let found = self.parameters.ok_or(EngineError::Uncalibrated)?;
         let tensors = self.plan.parameter_tensors.iter();
         let write = |tensor: &ParameterTensor| {
             let parameters = found.get(&tensor.part.site).ok_or(EngineError::Uncalibrated)?;

@@ -3,9 +3,9 @@
 
 use super::manifest::{self, Look};
 use super::output_check::{check_room, check_source, check_target};
-use super::{EngineError, Form, OutputPlan, Verify};
+use super::{CompletePlan, EngineError, Form, OutputPlan, Verify};
 use crate::import::side_files;
-use crate::plan::Plan;
+use crate::plan::CalibratedPlan;
 use kvant_container::unfinished::{
     Claim, Entry, Held, Journal, Options, OutputError, Paths, Written, check_beside, remove,
 };
@@ -268,7 +268,7 @@ impl Output {
     /// The system's; a tensor that was not delivered.
     pub fn finish(
         self,
-        plan: &dyn OutputPlan,
+        plan: &dyn CompletePlan,
         checkpoint: &Checkpoint,
         durability: Durability,
     ) -> Result<PathBuf, EngineError> {
@@ -282,7 +282,7 @@ impl Output {
     /// As [`finish`](Self::finish), and [`EngineError::Unfit`].
     pub fn place(
         self,
-        plan: &dyn OutputPlan,
+        plan: &dyn CompletePlan,
         checkpoint: &Checkpoint,
         durability: Durability,
         acceptance: Verify,
@@ -296,7 +296,7 @@ impl Output {
     /// As [`place`](Self::place), and those of the gate.
     pub fn place_if<E: From<EngineError>>(
         self,
-        plan: &dyn OutputPlan,
+        plan: &dyn CompletePlan,
         checkpoint: &Checkpoint,
         durability: Durability,
         acceptance: Verify,
@@ -311,7 +311,7 @@ impl Output {
     /// Writes what is beside the tensors, and verifies the whole where that is asked.
     fn complete(
         self,
-        plan: &dyn OutputPlan,
+        plan: &dyn CompletePlan,
         checkpoint: &Checkpoint,
         durability: Durability,
         acceptance: Verify,
@@ -394,7 +394,7 @@ fn piece_is_sound(writer: &Writer, piece: &Written) -> bool {
 
 /// config.json, the record of the calibration, and the files that are carried along.
 pub(super) fn write_files(
-    plan: &Plan,
+    plan: &CalibratedPlan,
     checkpoint: &Checkpoint,
     staging: &Path,
     journal: &Path,
@@ -415,7 +415,7 @@ pub(super) fn write_files(
         fs::write(&path, bytes).map_err(OutputError::io("write", &path))?;
         written.push(name.into());
     }
-    for (name, value) in [("config.json", plan.config_with_parameters()), ("calibration.json", plan.record.clone())] {
+    for (name, value) in [("config.json", plan.written_config()), ("calibration.json", plan.record().cloned())] {
         let Some(value) = value else { continue };
         let path = staging.join(name);
         let text = python_json::to_text(&value).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;

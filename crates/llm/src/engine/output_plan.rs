@@ -3,7 +3,7 @@
 use super::EngineError;
 use super::output::write_files;
 use super::verify::{accept, refuse_foreseen};
-use crate::plan::Plan;
+use crate::plan::{CalibratedPlan, Plan, PlanOnData};
 use crate::verify;
 use kvant_container::{Checkpoint, Geometry};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,17 @@ pub trait OutputPlan {
         Form::Directory
     }
 
+    /// Looks for what verification would find of the output and headers tell already, before anything is made.
+    ///
+    /// # Errors
+    /// [`EngineError::Foreseen`] with the first error.
+    fn preflight(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
+        refuse_foreseen(&verify::inherited(checkpoint))
+    }
+}
+
+/// A plan for which nothing is left to be found: its output can be completed.
+pub trait CompletePlan: OutputPlan {
     /// Writes the files beside the tensors into the directory that is being made, and returns their names; `journal` lies where the
     /// source may too.
     ///
@@ -42,14 +53,6 @@ pub trait OutputPlan {
         _journal: &Path,
     ) -> Result<Vec<PathBuf>, EngineError> {
         Ok(Vec::new())
-    }
-
-    /// Looks for what verification would find of the output and headers tell already, before anything is made.
-    ///
-    /// # Errors
-    /// [`EngineError::Foreseen`] with the first error.
-    fn preflight(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
-        refuse_foreseen(&verify::inherited(checkpoint))
     }
 
     /// Verifies the directory or file that is complete but for its name.
@@ -69,7 +72,29 @@ impl OutputPlan for Plan {
     fn geometry(&self) -> Geometry {
         self.layout.clone().into()
     }
+}
 
+impl OutputPlan for PlanOnData {
+    fn fingerprint(&self) -> &str {
+        PlanOnData::fingerprint(self)
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.layout.clone().into()
+    }
+}
+
+impl OutputPlan for CalibratedPlan {
+    fn fingerprint(&self) -> &str {
+        CalibratedPlan::fingerprint(self)
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.layout.clone().into()
+    }
+}
+
+impl CompletePlan for CalibratedPlan {
     fn write_files(
         &self,
         checkpoint: &Checkpoint,

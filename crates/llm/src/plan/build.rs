@@ -2,6 +2,7 @@
 
 use super::error::PlanError;
 use super::fingerprint::{fingerprint, source_bytes};
+use super::layer::LayerDraft;
 use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{
@@ -256,7 +257,7 @@ impl Builder<'_> {
         if rows == 0 || columns == 0 {
             return self.keep_linear(linear, "empty");
         }
-        let layer = self.planned(linear, scheme)?;
+        let layer = self.draft(linear, scheme)?;
         self.take(linear.weight);
         if let Some(scale) = self.scale_of(linear) {
             self.drop_tensor(scale, "scales of a weight that is requantized");
@@ -268,40 +269,40 @@ impl Builder<'_> {
     /// Declares a layer's tensors.
     pub(super) fn add_layer(
         &mut self,
-        mut layer: PlannedLayer,
+        layer: LayerDraft,
         origin: &Origin,
         source_shape: Vec<usize>,
     ) -> Result<(), PlanError> {
         if !self.check_layer(&layer) {
             return Ok(());
         }
-        if self.format == OutputFormat::PlainFloats {
+        let output = if self.format == OutputFormat::PlainFloats {
             let dtype = values_type(layer.scheme.weight, layer.source.dtype);
             let tensor = self.declare(layer.source.tensor.clone(), dtype, source_shape);
-            layer.output = LayerOutput::Values { tensor, offset: 0, dtype };
+            LayerOutput::Values { tensor, offset: 0, dtype }
         } else {
-            layer.output = self.declare_parts(&layer)?;
-        }
+            self.declare_parts(&layer)?
+        };
         self.plan_activations(&layer, origin)?;
-        self.layers.push(layer);
+        self.layers.push(layer.with_output(output));
         Ok(())
     }
 
     /// Notes a layer whose shape does not fit, so that all such can be named together.
-    pub(super) fn check_layer(&mut self, layer: &PlannedLayer) -> bool {
+    pub(super) fn check_layer(&mut self, layer: &LayerDraft) -> bool {
         let fits = layer.scheme.weight.check_shape(layer.rows, layer.columns);
         fits.map_err(|problem| self.misfits.push((layer.name.clone(), layer.scheme, problem))).is_ok()
     }
 
     /// Declares the tensors of a layer of its own.
-    fn declare_parts(&mut self, layer: &PlannedLayer) -> Result<LayerOutput, PlanError> {
+    fn declare_parts(&mut self, layer: &LayerDraft) -> Result<LayerOutput, PlanError> {
         let parts = self.parts(layer, None)?;
         let first = self.declare_all(&parts);
         Ok(LayerOutput::Parts { parts, first, slice: (0, 1) })
     }
 
     /// The tensors of a layer.
-    pub(super) fn parts(&self, layer: &PlannedLayer, fused: Option<Fused<'_>>) -> Result<Vec<Part>, PlanError> {
+    pub(super) fn parts(&self, layer: &LayerDraft, fused: Option<Fused<'_>>) -> Result<Vec<Part>, PlanError> {
         let problem =
             |problem| PlanError::CannotHold { layer: layer.name.clone(), scheme: layer.scheme.to_string(), problem };
         if layer.source.input_major && layer.source.expert.is_none() {
@@ -432,8 +433,6 @@ impl Builder<'_> {
             attention: self.attention,
             sites: self.sites,
             parameter_tensors: self.parameter_tensors,
-            parameters: None,
-            record: None,
             kept: self.kept,
             dropped: self.dropped,
             source_bytes: source_bytes(checkpoint),

@@ -100,6 +100,9 @@ pub enum PlanError {
         /// Its scheme.
         scheme: String,
     },
+    /// The plan has scales of activations or algorithms that need data, and is to be carried out without (*invalid*).
+    #[error("the scales of activations have not been calibrated")]
+    Uncalibrated,
     /// The recipe's algorithms cannot be run.
     #[error("{algorithms}: {problem}")]
     Algorithm {
@@ -290,6 +293,7 @@ impl PlanError {
             | PlanError::Siblings { .. }
             | PlanError::SourceScales { .. }
             | PlanError::Calibration { .. }
+            | PlanError::Uncalibrated
             | PlanError::Parameters { .. }
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
             PlanError::CannotHold { .. }
@@ -332,6 +336,7 @@ impl PlanError {
                     .to_owned(),
             ),
             PlanError::Algorithm { problem, .. } => problem.hint(),
+            PlanError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
             PlanError::CannotHold { problem, .. } => Some(problem.hint.clone()),

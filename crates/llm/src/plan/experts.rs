@@ -2,9 +2,10 @@
 
 use super::build::{Builder, stored_type, values_type};
 use super::error::PlanError;
+use super::layer::LayerDraft;
 use super::sites::Origin;
 use super::source::SourceTensor;
-use super::{KeptTensor, LayerOutput, PlannedLayer, Reuse, SourceStorage, SourceWeight, TensorAction};
+use super::{KeptTensor, LayerOutput, Reuse, SourceStorage, SourceWeight, TensorAction};
 use crate::family::{Orientation, Role};
 use crate::format::OutputFormat;
 use crate::network::{ExpertsStorage, FusedExperts, expert_module};
@@ -59,7 +60,7 @@ impl Builder<'_> {
         for (expert, scheme) in schemes.iter().enumerate() {
             let Ok(scheme) = *scheme else { continue };
             let origin = Origin::of_expert(experts, expert_module(&experts.module, expert));
-            let layer = PlannedLayer {
+            let layer = LayerDraft {
                 name: self.output_name(&origin.module),
                 module: origin.module.clone(),
                 role: experts.role.name(),
@@ -76,7 +77,6 @@ impl Builder<'_> {
                 },
                 shares_scale: None,
                 is_fused: matches!(experts.role, Role::Gate | Role::Up),
-                output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
             };
             if self.format == OutputFormat::PlainFloats {
                 self.add_fused_values(layer, stored, view.shape(), &mut shared);
@@ -94,21 +94,20 @@ impl Builder<'_> {
     }
 
     /// The matrix of an expert inside the tensor of all.
-    fn add_fused_values(&mut self, mut layer: PlannedLayer, dtype: Dtype, shape: &[usize], shared: &mut Option<usize>) {
+    fn add_fused_values(&mut self, layer: LayerDraft, dtype: Dtype, shape: &[usize], shared: &mut Option<usize>) {
         if !self.check_layer(&layer) {
             return;
         }
         let tensor = *shared.get_or_insert_with(|| self.declare(layer.source.tensor.clone(), dtype, shape.to_vec()));
         let matrix = layer.rows * layer.columns * dtype.bitsize() / 8;
-        layer.output =
-            LayerOutput::Values { tensor, offset: (layer.source.expert.unwrap_or(0) * matrix) as u64, dtype };
-        self.layers.push(layer);
+        let offset = (layer.source.expert.unwrap_or(0) * matrix) as u64;
+        self.layers.push(layer.with_output(LayerOutput::Values { tensor, offset, dtype }));
     }
 
     /// The matrix of an expert inside tensors of all.
     pub(super) fn add_fused_parts(
         &mut self,
-        mut layer: PlannedLayer,
+        layer: LayerDraft,
         experts: &FusedExperts,
         shared: &mut Option<usize>,
     ) -> Result<(), PlanError> {
@@ -119,8 +118,7 @@ impl Builder<'_> {
         let parts = self.parts(&layer, Some(Fused { module: &module, count: experts.experts }))?;
         let first = *shared.get_or_insert_with(|| self.declare_all(&parts));
         let slice = (layer.source.expert.unwrap_or(0), experts.experts);
-        layer.output = LayerOutput::Parts { parts, first, slice };
-        self.layers.push(layer);
+        self.layers.push(layer.with_output(LayerOutput::Parts { parts, first, slice }));
         Ok(())
     }
 

@@ -61,7 +61,7 @@ pub struct ScalesOfSource {
 /// What a layer becomes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LayerOutput {
-    /// The tensors of an export, declared one after the other from `first` on.
+    /// The tensors of a checkpoint format, declared one after the other from `first` on.
     Parts {
         /// The tensors.
         parts: Vec<Part>,
@@ -79,6 +79,28 @@ pub enum LayerOutput {
         /// The type of the floats.
         dtype: Dtype,
     },
+}
+
+/// A linear layer to quantize, before its tensors are declared.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct LayerDraft {
+    pub(super) name: String,
+    pub(super) module: String,
+    pub(super) role: &'static str,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) scheme: LayerScheme,
+    pub(super) source: SourceWeight,
+    pub(super) shares_scale: Option<usize>,
+    pub(super) is_fused: bool,
+}
+
+impl LayerDraft {
+    /// The layer with the tensors that it becomes.
+    pub(super) fn with_output(self, output: LayerOutput) -> PlannedLayer {
+        let LayerDraft { name, module, role, rows, columns, scheme, source, shares_scale, is_fused } = self;
+        PlannedLayer { name, module, role, rows, columns, scheme, source, shares_scale, is_fused, output }
+    }
 }
 
 /// A linear layer to quantize.

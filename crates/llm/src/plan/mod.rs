@@ -5,6 +5,7 @@ mod algorithms;
 mod attention;
 mod blocks;
 mod build;
+mod calibrated;
 mod config;
 mod convert;
 mod cost;
@@ -25,6 +26,7 @@ pub use crate::activation_point::{PlannedSite, Site, UnknownSite};
 pub use crate::network::DroppedTensor;
 pub use attention::PlannedAttention;
 pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
+pub use calibrated::{CalibratedPlan, PlanOnData};
 pub use cost::{CalibrationCost, CalibrationSize};
 pub(crate) use cost::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 pub use error::{AlgorithmProblem, PlanError};
@@ -32,7 +34,6 @@ pub(crate) use fingerprint::{source_bytes, source_text};
 pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage, SourceWeight};
 pub use tensor::{KeptTensor, TensorAction};
 
-use crate::activation_point::Parameters;
 use crate::format::OutputFormat;
 pub use crate::loader_rules::ModelTraits;
 use crate::loader_rules::{ShardShape, loaders_of};
@@ -43,7 +44,7 @@ use kvant_quant::scheme::LayerScheme;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 
-/// A plan: everything that a run needs besides the weights.
+/// A plan: everything that a run needs besides the weights and what is found in data. With the latter it is a [`CalibratedPlan`].
 #[derive(Debug)]
 pub struct Plan {
     /// What the user asked, resolved.
@@ -66,10 +67,6 @@ pub struct Plan {
     pub sites: Vec<PlannedSite>,
     /// The tensors that hold what calibration finds.
     pub parameter_tensors: Vec<ParameterTensor>,
-    /// What calibration has found; set by [`Plan::with_parameters`].
-    pub parameters: Option<Parameters>,
-    /// Where the parameters come from, for `calibration.json`; set by [`Plan::with_record`].
-    pub record: Option<Value>,
     /// The tensors that are carried over.
     pub kept: Vec<KeptTensor>,
     /// The tensors that are not.
@@ -88,7 +85,7 @@ pub struct Plan {
     pub float_share: Option<String>,
     /// Bytes of all tensors of the source.
     pub source_bytes: u64,
-    /// Identifies source, recipe, output layout and parameters: a journal of another plan is not continued.
+    /// Identifies source, recipe and output layout.
     pub fingerprint: String,
 }
 
@@ -135,48 +132,7 @@ impl Plan {
 
     /// Whether calibration must find something, or algorithms run on blocks, before the rest of the plan can be carried out.
     pub fn needs_calibration(&self) -> bool {
-        (!self.sites.is_empty() || !self.blocks.is_empty()) && self.parameters.is_none()
-    }
-
-    /// The plan with what calibration has found. Its fingerprint is that of the plan and the parameters: a run with others
-    /// does not go on with this one's output.
-    ///
-    /// # Errors
-    /// [`PlanError::Parameters`] where a place of the plan has none, or not as many as its tensors hold.
-    pub fn with_parameters(mut self, parameters: Parameters) -> Result<Plan, PlanError> {
-        sites::check_parameters(&self.parameter_tensors, &parameters)?;
-        self.fingerprint = fingerprint::with_parameters(&self.fingerprint, &parameters);
-        self.parameters = Some(parameters);
-        Ok(self)
-    }
-
-    /// The plan for these data: a run with others does not go on with this one's output.
-    pub fn with_data(self, data: &str) -> Plan {
-        Plan { fingerprint: fingerprint::with_data(&self.fingerprint, data), ..self }
-    }
-
-    /// The plan with parameters that were found while it was carried out, by data that it [knows of](Self::with_data).
-    ///
-    /// # Errors
-    /// As [`with_parameters`](Self::with_parameters).
-    pub fn with_found(mut self, parameters: Parameters) -> Result<Plan, PlanError> {
-        sites::check_parameters(&self.parameter_tensors, &parameters)?;
-        self.parameters = Some(parameters);
-        Ok(self)
-    }
-
-    /// The output's config.json as it is written: with the static scales of fake-quantized activations.
-    pub(crate) fn config_with_parameters(&self) -> Option<Value> {
-        let config = self.config.clone()?;
-        Some(match &self.parameters {
-            Some(parameters) => crate::format::plain_floats::with_parameters(config, parameters),
-            None => config,
-        })
-    }
-
-    /// The plan with a record of its calibration, which is written beside the tensors.
-    pub fn with_record(self, record: Value) -> Plan {
-        Plan { record: Some(record), ..self }
+        !self.sites.is_empty() || !self.blocks.is_empty()
     }
 
     /// Whether weights are read that are quantized in the source.

@@ -2,13 +2,13 @@
 //! that do not fit a large part of the model are refused, and so are those that were asked for by name.
 
 use super::build::{Builder, has_tensor_scale};
-use super::{LayerOutput, PlanError, PlannedLayer, SourceWeight};
+use super::layer::LayerDraft;
+use super::{PlanError, SourceWeight};
 use crate::family::Orientation;
 use crate::format::OutputFormat;
 use crate::network::{Linear, Notice};
 use crate::parts::CannotHold;
 use crate::recipe::Decision;
-use kvant_container::Dtype;
 use kvant_quant::counts::number;
 use kvant_quant::scheme::LayerScheme;
 use std::collections::BTreeMap;
@@ -68,14 +68,14 @@ impl Builder<'_> {
         if self.format == OutputFormat::PlainFloats {
             return None;
         }
-        match self.parts(&self.planned(linear, scheme).ok()?, None) {
+        match self.parts(&self.draft(linear, scheme).ok()?, None) {
             Err(PlanError::CannotHold { problem, .. }) => Some(problem.reason),
             _ => None,
         }
     }
 
-    /// A layer with its scheme, before its tensors are declared.
-    pub(super) fn planned(&self, linear: &Linear, scheme: LayerScheme) -> Result<PlannedLayer, PlanError> {
+    /// A layer with its scheme.
+    pub(super) fn draft(&self, linear: &Linear, scheme: LayerScheme) -> Result<LayerDraft, PlanError> {
         let source = SourceWeight {
             tensor: self.tensors[linear.weight].stored_name(),
             position: self.tensors[linear.weight].position,
@@ -85,7 +85,7 @@ impl Builder<'_> {
             storage: self.storage(linear)?,
         };
         let shares = has_tensor_scale(scheme.weight);
-        Ok(PlannedLayer {
+        Ok(LayerDraft {
             name: self.output_name(&linear.module),
             module: linear.module.clone(),
             role: linear.role.name(),
@@ -95,7 +95,6 @@ impl Builder<'_> {
             source,
             shares_scale: linear.siblings.filter(|_| shares).map(|group| group.index()),
             is_fused: linear.siblings.is_some(),
-            output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
         })
     }
 

@@ -1,8 +1,9 @@
 //! Planning quantized inputs and outputs of layers: the places to observe, and the tensors for what is found.
 
+use super::ParameterTensor;
 use super::build::Builder;
 use super::error::PlanError;
-use super::{ParameterTensor, PlannedLayer};
+use super::layer::LayerDraft;
 use crate::activation_point::Parameters;
 use crate::activation_point::{PlannedSite, Site};
 use crate::family::Role;
@@ -41,7 +42,7 @@ fn kin_of_expert(block: usize, role: Role) -> String {
 
 impl Builder<'_> {
     /// The places and tensors of a layer's inputs and outputs.
-    pub(super) fn plan_activations(&mut self, layer: &PlannedLayer, origin: &Origin) -> Result<(), PlanError> {
+    pub(super) fn plan_activations(&mut self, layer: &LayerDraft, origin: &Origin) -> Result<(), PlanError> {
         for (side, scheme) in [(Side::Input, layer.scheme.input), (Side::Output, layer.scheme.output)] {
             let Some(scheme) = scheme else { continue };
             self.check_activation(&format!("layer `{}`", layer.name), scheme)?;

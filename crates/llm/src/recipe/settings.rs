@@ -119,9 +119,9 @@ pub struct Settings {
     pub version: Option<u32>,
     /// The scheme of layers that nothing else is said of.
     pub scheme: Option<String>,
-    /// The export.
+    /// What is written.
     pub format: Option<OutputFormat>,
-    /// Further exports, to which the result is converted: their scales decide too.
+    /// Further formats, to which the result is converted: their scales decide too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<OutputFormat>,
     /// The order of 4-bit codes in Quark's layout.

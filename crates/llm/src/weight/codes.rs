@@ -1,5 +1,5 @@
-//! Codes out of the bytes in which an export packed them: any band of a matrix, in either orientation. One unpacker for
-//! all layouts, the inverse of [`crate::parts::pack`]. Not what codes stand for.
+//! Codes out of the bytes in which a format packed them: any band of a matrix, in either orientation. One unpacker for
+//! all layouts, the inverse of [`crate::parts::Packer`]. Not what codes stand for.
 
 use crate::band::Band;
 use crate::parts::Packing;

@@ -4,7 +4,7 @@
 use crate::common::{encoded, files, llama, llama_config, plan, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability, Geometry, OutputFile};
 use kvant_llm::engine::{self, Claim, EngineError, Output, OutputError, OutputPlan, Progress, Silent, Start, Verify};
-use kvant_llm::plan::{Plan, PlanError, TensorAction};
+use kvant_llm::plan::{CalibratedPlan, Plan, PlanError, TensorAction};
 use kvant_llm::recipe::{Recipe, Settings};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -123,7 +123,10 @@ fn a_norm_that_is_no_number_does_not_get_the_output_s_name() {
     let norm = tensors.iter_mut().find(|t| t.0.contains("input_layernorm")).unwrap();
     norm.3[..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
     write(&source, &llama_config(), &tensors);
-    let (checkpoint, plan) = (Checkpoint::open(&source).unwrap(), plan(&source, &scheme("int4:g32")).unwrap());
+    let (checkpoint, plan) = (
+        Checkpoint::open(&source).unwrap(),
+        plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap(),
+    );
     let Start::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
     engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap();
     let error = output.place(&plan, &checkpoint, Durability::Process, Verify::Run).unwrap_err();
@@ -149,7 +152,7 @@ fn fp8_sources_are_read_with_their_scales() {
     config["quantization_config"] = serde_json::json!({"quant_method": "fp8", "weight_block_size": [32, 32]});
     write(&source, &config, &tensors);
     let settings = Settings { exclude: vec!["*o_proj".to_owned()], ..scheme("mx9") };
-    let plan = plan(&source, &settings).unwrap();
+    let plan = plan(&source, &settings).unwrap().without_calibration().unwrap();
     assert!(plan.kept.iter().any(|kept| matches!(kept.treatment, TensorAction::Widen { .. })));
     assert_eq!(plan.dropped.len(), 4);
     quantize(&source, &target, &settings, 2).unwrap();
@@ -263,7 +266,7 @@ impl Progress for StopAfter<'_> {
     }
 }
 
-fn stop_after(jobs: usize, plan: &Plan, source: &Path, target: &Path) {
+fn stop_after(jobs: usize, plan: &CalibratedPlan, source: &Path, target: &Path) {
     let cancelled = AtomicBool::new(false);
     let checkpoint = Checkpoint::open(source).unwrap();
     let Start::Working(output) = Output::begin(plan, source, target, false).unwrap() else { panic!("finished") };
@@ -278,7 +281,7 @@ fn an_interrupted_run_is_continued_with_the_same_bytes() {
     let whole = dir.path().join("whole");
     let settings = Settings { max_shard_size: Some("20KB".parse().unwrap()), ..scheme("int4:g32") };
     quantize(&source, &whole, &settings, 2).unwrap();
-    let plan = plan(&source, &settings).unwrap();
+    let plan = plan(&source, &settings).unwrap().without_calibration().unwrap();
     stop_after(4, &plan, &source, &target);
     assert!(!target.exists() && dir.path().join("target.partial").exists());
 
@@ -293,7 +296,7 @@ fn damage_in_the_unfinished_output_is_found_and_mended() {
     let (dir, source, target) = small(Dtype::BF16);
     let whole = dir.path().join("whole");
     quantize(&source, &whole, &scheme("int4:g32"), 2).unwrap();
-    let plan = plan(&source, &scheme("int4:g32")).unwrap();
+    let plan = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
     stop_after(8, &plan, &source, &target);
     let file = dir.path().join("target.partial/model.safetensors");
     let mut damaged = std::fs::read(&file).unwrap();
@@ -310,7 +313,7 @@ fn work_of_another_plan_is_not_continued() {
     let (dir, source, target) = small(Dtype::BF16);
     let whole = dir.path().join("whole");
     quantize(&source, &whole, &scheme("int4:g64"), 2).unwrap();
-    stop_after(4, &plan(&source, &scheme("int4:g32")).unwrap(), &source, &target);
+    stop_after(4, &plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap(), &source, &target);
     let refused = quantize(&source, &target, &scheme("int4:g64"), 2).unwrap_err();
     assert!(matches!(refused, EngineError::Output(OutputError::OtherRun { .. })), "{refused}");
     assert!(dir.path().join("target.partial").exists(), "hours of work are not thrown away");
@@ -323,8 +326,11 @@ fn work_of_another_plan_is_not_continued() {
 fn a_run_killed_after_the_last_rename_counts_as_done() {
     let (dir, source, target) = small(Dtype::BF16);
     quantize(&source, &target, &scheme("int4:g32"), 2).unwrap();
-    let (plan, journal) = (plan(&source, &scheme("int4:g32")).unwrap(), dir.path().join("target.partial.journal"));
-    let head = serde_json::json!({"kvant_journal": 1, "plan": plan.fingerprint});
+    let (plan, journal) = (
+        plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap(),
+        dir.path().join("target.partial.journal"),
+    );
+    let head = serde_json::json!({"kvant_journal": 1, "plan": plan.fingerprint()});
     std::fs::write(&journal, format!("{head}\n{{\"whole\":true}}\n")).unwrap();
     std::fs::create_dir(dir.path().join("target.partial.replaced")).unwrap();
     let Ok(Start::Finished(placed)) = Output::begin(&plan, &source, &target, false) else { panic!("not finished") };
@@ -338,7 +344,8 @@ fn a_run_killed_after_the_last_rename_counts_as_done() {
 #[test]
 fn an_output_of_several_is_found_done_until_it_is_acknowledged() {
     let (dir, source, target) = small(Dtype::BF16);
-    let (plan, other) = (plan(&source, &scheme("int4:g32")).unwrap(), dir.path().join("other"));
+    let (plan, other) =
+        (plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap(), dir.path().join("other"));
     let both = [target.clone(), other.clone()];
     let check = || Output::check_all(&plan, &source, &both, false);
     check().unwrap();
@@ -361,7 +368,7 @@ fn an_output_of_several_is_found_done_until_it_is_acknowledged() {
 #[test]
 fn a_finished_output_that_a_gate_rejects_is_unfinished_again() {
     let (dir, source, target) = small(Dtype::BF16);
-    let plan = plan(&source, &scheme("int4:g32")).unwrap();
+    let plan = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
     let checkpoint = Checkpoint::open(&source).unwrap();
     let begin = || Output::begin(&plan, &source, &target, false).unwrap();
     let finish = |output: Output| {
@@ -389,7 +396,7 @@ fn existing_outputs_and_strangers_are_left_alone() {
     std::fs::write(target.join("thesis.txt"), "mine").unwrap();
     let error = quantize(&source, &target, &scheme("int4:g32"), 1).unwrap_err();
     assert!(error.hint().unwrap().contains("‹overwrite›"), "{error}");
-    let mine = plan(&source, &scheme("int4:g32")).unwrap();
+    let mine = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
     let refused = |target: &Path| Output::check(&mine, &source, target, true).unwrap_err().to_string();
     assert!(refused(&target).contains("thesis.txt"));
     assert!(refused(&target.join("thesis.txt")).contains("not a directory"));
@@ -409,7 +416,7 @@ fn existing_outputs_and_strangers_are_left_alone() {
     assert!(error.to_string().contains("does not end in a name") && !dir.path().join("new").exists(), "{error}");
     let checkpoint = Checkpoint::open(&source).unwrap();
     let recipe = Recipe::resolve(&scheme("int4:g32"), &Settings::default()).unwrap();
-    let plan = Plan::new(&checkpoint, recipe).unwrap();
+    let plan = Plan::new(&checkpoint, recipe).unwrap().without_calibration().unwrap();
     let error = Output::begin(&plan, &source, &source, true).unwrap_err();
     assert!(error.to_string().contains("source"), "{error}");
 }
@@ -455,7 +462,7 @@ fn room_is_asked_for_all_outputs_of_a_disk_together() {
 fn a_run_that_is_killed_when_it_begins_loses_no_work() {
     let (_dir, source, target) = small(Dtype::BF16);
     let checkpoint = Checkpoint::open(&source).unwrap();
-    let plan = plan(&source, &scheme("int4:g32")).unwrap();
+    let plan = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
     let journal = target.with_file_name("target.partial.journal");
     {
         let Start::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
@@ -474,7 +481,7 @@ fn a_run_that_is_killed_when_it_begins_loses_no_work() {
             "nothing is written anew: {behind}"
         );
     }
-    let other = crate::common::plan(&source, &scheme("int8:channel")).unwrap();
+    let other = crate::common::plan(&source, &scheme("int8:channel")).unwrap().without_calibration().unwrap();
     assert!(Output::begin(&other, &source, &target, false).unwrap_err().to_string().contains("unfinished run"));
 }
 
@@ -485,7 +492,7 @@ fn an_output_that_does_not_pass_does_not_get_its_name() {
     config["vocab_size"] = 7.into();
     std::fs::write(source.join("config.json"), config.to_string()).unwrap();
     let checkpoint = Checkpoint::open(&source).unwrap();
-    let plan = plan(&source, &scheme("int4:g32")).unwrap();
+    let plan = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
     assert!(matches!(plan.preflight(&checkpoint), Err(EngineError::Foreseen { .. })));
     // Whoever does not ask before finds it in the end; a rerun comes to the same point, and past it where nobody looks.
     for (run, acceptance) in [Verify::Run, Verify::Run, Verify::Skip].into_iter().enumerate() {

@@ -9,7 +9,7 @@ use kvant_llm::forward::Decoder;
 use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
-use kvant_llm::plan::Plan;
+use kvant_llm::plan::{CalibratedPlan, Plan};
 use kvant_llm::recipe::{Recipe, Settings};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -68,10 +68,10 @@ fn find<'t>(tensors: &'t mut [Tensor], name: &str) -> &'t mut Tensor {
 }
 
 /// Quantizes a model with adapters.
-fn quantize_with(source: &Path, adapters: &[PathBuf], target: &Path, settings: &Settings) -> Plan {
+fn quantize_with(source: &Path, adapters: &[PathBuf], target: &Path, settings: &Settings) -> CalibratedPlan {
     let checkpoint = adapter::open(Checkpoint::open(source).unwrap(), adapters).unwrap();
     let recipe = Recipe::resolve(settings, &Settings::default()).unwrap();
-    let plan = Plan::new(&checkpoint, recipe).unwrap();
+    let plan = Plan::new(&checkpoint, recipe).unwrap().without_calibration().unwrap();
     let Start::Working(output) = Output::begin(&plan, source, target, false).unwrap() else { panic!("finished") };
     engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
     output.finish(&plan, &checkpoint, Durability::Process).unwrap();
@@ -275,7 +275,7 @@ fn values_that_are_no_numbers_are_the_adapters() {
     // All numbers, and none of the model's: the sum alone is too large.
     let checkpoint = opened(&[with(&a, 0, 1e4), with(&b, 0, 1e4)]).unwrap();
     let recipe = Recipe::resolve(&scheme("int4:g32"), &Settings::default()).unwrap();
-    let plan = Plan::new(&checkpoint, recipe).unwrap();
+    let plan = Plan::new(&checkpoint, recipe).unwrap().without_calibration().unwrap();
     let target = path("out");
     let Start::Working(output) = Output::begin(&plan, &path("base"), &target, false).unwrap() else {
         panic!("finished")

@@ -5,7 +5,7 @@ use crate::common::{files, llama, llama_config, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_llm::calibration::{Parameters, ResolveError, Resolved, Statistics, resolve};
 use kvant_llm::engine::{self, EngineError, Output, Silent, Start};
-use kvant_llm::plan::{Plan, PlanError, Site};
+use kvant_llm::plan::{CalibratedPlan, Plan, PlanError, Site};
 use kvant_llm::recipe::{Recipe, Settings};
 use kvant_llm::verify::{Options, verify};
 use kvant_numeric::simd::Isa;
@@ -37,7 +37,7 @@ fn statistics(plan: &Plan) -> Statistics {
     statistics
 }
 
-fn quantize(plan: &Plan, source: &Path, target: &Path, threads: usize) -> Result<(), EngineError> {
+fn quantize(plan: &CalibratedPlan, source: &Path, target: &Path, threads: usize) -> Result<(), EngineError> {
     let checkpoint = Checkpoint::open(source).unwrap();
     let Start::Working(output) = Output::begin(plan, source, target, false)? else { return Ok(()) };
     engine::run(plan, &checkpoint, &output, threads, &AtomicBool::new(false), &Silent)?;
@@ -48,7 +48,7 @@ fn quantize(plan: &Plan, source: &Path, target: &Path, threads: usize) -> Result
 fn made(source: &Path, target: &Path, settings: &Settings) -> Resolved {
     let planned = plan(source, settings).unwrap();
     let resolved = resolve(&planned, &statistics(&planned)).unwrap();
-    let planned = planned.with_parameters(resolved.parameters.clone()).unwrap();
+    let planned = planned.calibrated(resolved.parameters.clone(), None).unwrap();
     quantize(&planned, source, target, 2).unwrap();
     resolved
 }
@@ -298,11 +298,13 @@ fn without_data_static_schemes_are_refused_for_floats_too() {
 
 #[test]
 fn a_plan_runs_with_the_parameters_that_it_wants_and_no_others() {
-    let (_dir, source, target) = small(Dtype::BF16);
+    let (_dir, source, _) = small(Dtype::BF16);
     let planned = plan(&source, &scheme("fp8")).unwrap();
     assert!(planned.needs_calibration());
-    assert!(matches!(quantize(&planned, &source, &target, 1), Err(EngineError::Uncalibrated)));
-    assert!(matches!(planned.with_parameters(Parameters::default()), Err(PlanError::Parameters { found: 0, .. })));
+    assert!(matches!(planned.without_calibration(), Err(PlanError::Uncalibrated)));
+    let planned = plan(&source, &scheme("fp8")).unwrap();
+    let error = planned.calibrated(Parameters::default(), None).unwrap_err();
+    assert!(matches!(error, PlanError::Parameters { found: 0, .. }));
 }
 
 #[test]
@@ -317,12 +319,12 @@ fn another_calibration_begins_anew_and_the_same_gives_the_same_bytes() {
         let stored = serde_json::to_string(&statistics).unwrap();
         let statistics: Statistics = serde_json::from_str(&stored).unwrap();
         planned
-            .with_parameters(resolve(&plan(&source, &scheme("fp8")).unwrap(), &statistics).unwrap().parameters)
+            .calibrated(resolve(&plan(&source, &scheme("fp8")).unwrap(), &statistics).unwrap().parameters, None)
             .unwrap()
     };
     let (first, same, other) = (calibrated(1.0), calibrated(1.0), calibrated(99.0));
-    assert_eq!(first.fingerprint, same.fingerprint);
-    assert_ne!(first.fingerprint, other.fingerprint);
+    assert_eq!(first.fingerprint(), same.fingerprint());
+    assert_ne!(first.fingerprint(), other.fingerprint());
     let (one, three) = (target.with_extension("1"), target.with_extension("3"));
     quantize(&first, &source, &one, 1).unwrap();
     quantize(&same, &source, &three, 3).unwrap();
@@ -370,7 +372,7 @@ fn experts_share_global_scales_and_stand_in_for_one_another() {
         assert_eq!(scale(expert(0, "w1")) == scale(expert(2, "w3")), shared, "{name}");
         assert!(resolved.report.notices()[0].contains("experts.1.w2"));
         let target = target.with_extension(name);
-        quantize(&planned.with_parameters(resolved.parameters).unwrap(), &source, &target, 2).unwrap();
+        quantize(&planned.calibrated(resolved.parameters, None).unwrap(), &source, &target, 2).unwrap();
     }
 }
 

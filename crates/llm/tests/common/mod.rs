@@ -88,7 +88,7 @@ pub fn plan(source: &Path, settings: &Settings) -> Result<Plan, PlanError> {
 /// Quantizes a checkpoint with a number of threads.
 pub fn quantize(source: &Path, target: &Path, settings: &Settings, threads: usize) -> Result<Done, EngineError> {
     let checkpoint = Checkpoint::open(source).unwrap();
-    let plan = plan(source, settings).unwrap();
+    let plan = plan(source, settings).unwrap().without_calibration().unwrap();
     let output = match Output::begin(&plan, source, target, false)? {
         Start::Working(output) => output,
         Start::Finished(_) => return Ok(Done::default()),

@@ -15,7 +15,7 @@ pub use crate::weight::RowMap;
 pub use tensor::{PlannedTensor, Reason};
 
 use super::recipe::GgufRecipe;
-use crate::engine::{EngineError, Form, OutputPlan, refuse_foreseen};
+use crate::engine::{CompletePlan, EngineError, Form, OutputPlan, refuse_foreseen};
 use crate::network::DroppedTensor;
 use crate::verify::{self, DeclaredInGguf};
 use kvant_container::gguf::{GgufLayout, Metadata};
@@ -120,3 +120,5 @@ impl OutputPlan for GgufPlan {
         refuse_foreseen(&verify::foreseen_of_gguf(&self.metadata, declared.collect()))
     }
 }
+
+impl CompletePlan for GgufPlan {}

@@ -3,10 +3,11 @@
 use super::{ACCEPT, SMALL_LOSS, Task, way_out};
 use crate::network::Linear;
 use crate::parts::{Fused, Part};
+use crate::plan::Reuse;
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
+use crate::plan::layer::LayerDraft;
 use crate::plan::quantization_config::can_say;
-use crate::plan::{PlannedLayer, Reuse};
 use crate::transcode::{Loss, forms, loss_of_scales, nearest};
 use crate::weight::PackedMatrix;
 use kvant_numeric::simd::Isa;
@@ -21,7 +22,7 @@ pub(super) struct Fit {
 
 /// A layer without its scheme, and what becomes of its weight.
 pub(super) struct Fitted {
-    pub(super) layer: PlannedLayer,
+    pub(super) layer: LayerDraft,
     pub(super) fit: Fit,
 }
 
@@ -33,7 +34,7 @@ impl Builder<'_> {
         if is_kept || !self.tensors[linear.weight].has_codes() {
             return Ok(None);
         }
-        let (layer, matrix) = self.draft(task, linear)?;
+        let (layer, matrix) = self.draft_of_codes(task, linear)?;
         let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
         let fit = match common.filter(|common| task.usual.scheme_of(matrix).as_ref() != Some(*common)) {
             Some(weight) => self.anew(task, &layer, LayerScheme { weight: *weight, ..layer.scheme }, None, None)?,
@@ -47,7 +48,7 @@ impl Builder<'_> {
         &self,
         task: &Task<'_, '_>,
         matrix: &PackedMatrix<'_>,
-        layer: &PlannedLayer,
+        layer: &LayerDraft,
         fused: Option<Fused<'_>>,
     ) -> Result<Fit, PlanError> {
         let Some(stored) = task.usual.scheme_of(matrix) else {
@@ -89,7 +90,7 @@ impl Builder<'_> {
     fn anew(
         &self,
         task: &Task<'_, '_>,
-        layer: &PlannedLayer,
+        layer: &LayerDraft,
         stored: LayerScheme,
         fused: Option<Fused<'_>>,
         refused: Option<PlanError>,
@@ -103,7 +104,7 @@ impl Builder<'_> {
     pub(super) fn holds(
         &self,
         task: &Task<'_, '_>,
-        layer: &PlannedLayer,
+        layer: &LayerDraft,
         scheme: LayerScheme,
         fused: Option<Fused<'_>>,
     ) -> bool {
@@ -115,7 +116,7 @@ impl Builder<'_> {
     fn held(
         &self,
         task: &Task<'_, '_>,
-        layer: &PlannedLayer,
+        layer: &LayerDraft,
         scheme: LayerScheme,
         fused: Option<Fused<'_>>,
         ordered: bool,
@@ -125,7 +126,7 @@ impl Builder<'_> {
             let reason = "its input channels are not grouped as they stand, and there is no place for their groups";
             return Err(self.refusal(&layer.source.tensor, reason, hint));
         }
-        let parts = self.parts(&PlannedLayer { scheme, ..layer.clone() }, fused);
+        let parts = self.parts(&LayerDraft { scheme, ..layer.clone() }, fused);
         let said = |parts| can_say(self.format, &self.recipe, &layer.name, scheme).map(|()| parts);
         // The problem's own hint is for quantizing: it names schemes, which a source has already.
         let error = |problem: crate::parts::CannotHold| self.refusal(&layer.source.tensor, problem.reason, hint);

@@ -11,10 +11,11 @@ use self::siblings::CommonSchemes;
 use super::build::{Builder, float_type, has_tensor_scale, refuse_without_config};
 use super::error::PlanError;
 use super::experts::expert_storage;
+use super::layer::LayerDraft;
 use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{
-    DroppedTensor, LayerOutput, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight,
+    CalibratedPlan, DroppedTensor, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight,
 };
 use crate::activation_point::Parameters;
 use crate::family::{ExpertStorage, Role};
@@ -28,7 +29,7 @@ use crate::plan::quantization_config::without_quantization;
 use crate::recipe::Recipe;
 use crate::transcode::{Conversion, FloatType, Target, loss_of_parameter};
 use crate::weight::PackedMatrix;
-use kvant_container::{Checkpoint, Dtype};
+use kvant_container::Checkpoint;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, LayerScheme, MinScale, Rotary, TensorScheme};
@@ -48,7 +49,7 @@ impl Plan {
     /// # Errors
     /// [`PlanError::Conversion`] for what the target does not hold, [`PlanError::NotQuantized`] or [`PlanError::Unsaid`]; otherwise as
     /// [`Plan::new`].
-    pub fn convert(checkpoint: &Checkpoint, conversion: &Conversion) -> Result<Plan, PlanError> {
+    pub fn convert(checkpoint: &Checkpoint, conversion: &Conversion) -> Result<CalibratedPlan, PlanError> {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
         if let (Target::Codes(format), None) = (conversion.target, &json) {
@@ -95,15 +96,15 @@ impl Plan {
         let fake =
             (conversion.target == Target::Fake).then(|| builder.stored_fake_quantization(&import, usual)).flatten();
         let plan = builder.finish(checkpoint, json)?;
-        let plan = if plan.sites.is_empty() && plan.parameter_tensors.is_empty() {
-            plan
-        } else {
-            plan.with_parameters(parameters)?
-        };
-        Ok(match conversion.target {
+        let plan = match conversion.target {
             Target::Float(_) | Target::Fake => plan.into_floats(float, fake),
             Target::Codes(_) => plan,
-        })
+        };
+        // Nothing is left for calibration to find: parameters are those of the source.
+        match plan.sites.is_empty() && plan.parameter_tensors.is_empty() {
+            true => plan.without_calibration(),
+            false => plan.calibrated(parameters, None),
+        }
     }
 
     /// Says in config.json that there are floats of a type, and how activations are quantized where that is kept.
@@ -225,11 +226,11 @@ impl Builder<'_> {
     }
 
     /// A layer whose scheme is not found yet, and its only matrix.
-    fn draft<'t>(
+    fn draft_of_codes<'t>(
         &'t self,
         task: &Task<'_, '_>,
         linear: &Linear,
-    ) -> Result<(PlannedLayer, &'t PackedMatrix<'t>), PlanError> {
+    ) -> Result<(LayerDraft, &'t PackedMatrix<'t>), PlanError> {
         let tensor = &self.tensors[linear.weight];
         let Some([matrix]) = tensor.packed() else {
             return Err(self.refusal(&tensor.name, "it is several matrices", way_out(task.conversion.requantize)));
@@ -245,7 +246,7 @@ impl Builder<'_> {
         let scheme = |activation: Option<&StoredActivation>| activation.map(|activation| activation.scheme);
         let (input, output) =
             (scheme(stored.and_then(|s| s.input.as_ref())), scheme(stored.and_then(|s| s.output.as_ref())));
-        let layer = PlannedLayer {
+        let layer = LayerDraft {
             name: self.output_name(&linear.module),
             module: linear.module.clone(),
             role: linear.role.name(),
@@ -262,12 +263,11 @@ impl Builder<'_> {
             },
             shares_scale: None,
             is_fused: linear.siblings.is_some(),
-            output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
         };
         Ok((layer, matrix))
     }
 
-    fn convert_linear(&mut self, linear: &Linear, layer: PlannedLayer, fit: Fit) -> Result<(), PlanError> {
+    fn convert_linear(&mut self, linear: &Linear, layer: LayerDraft, fit: Fit) -> Result<(), PlanError> {
         let shares = fit.reuse == Reuse::Values && has_tensor_scale(fit.scheme.weight);
         let mut layer = self.fitted(layer, fit);
         layer.shares_scale = linear.siblings.filter(|_| shares).map(|group| group.index());
@@ -290,7 +290,7 @@ impl Builder<'_> {
         let (dtype, mut shared) = (self.source_type(weight)?, None);
         for (expert, matrix) in matrices.iter().enumerate() {
             let origin = Origin::of_expert(experts, expert_module(&experts.module, expert));
-            let layer = PlannedLayer {
+            let layer = LayerDraft {
                 name: self.output_name(&origin.module),
                 module: origin.module.clone(),
                 role: experts.role.name(),
@@ -307,7 +307,6 @@ impl Builder<'_> {
                 },
                 shares_scale: None,
                 is_fused: matches!(experts.role, Role::Gate | Role::Up),
-                output: LayerOutput::Values { tensor: 0, offset: 0, dtype: Dtype::F32 },
             };
             let fit = self.fit(task, matrix, &layer, fused)?;
             let layer = self.fitted(layer, fit);
@@ -323,7 +322,7 @@ impl Builder<'_> {
     }
 
     /// The layer as it will be, with a word to the user where values change.
-    fn fitted(&mut self, mut layer: PlannedLayer, fit: Fit) -> PlannedLayer {
+    fn fitted(&mut self, mut layer: LayerDraft, fit: Fit) -> LayerDraft {
         layer.scheme = fit.scheme;
         if let SourceStorage::Packed { reuse, .. } = &mut layer.source.storage {
             *reuse = fit.reuse;

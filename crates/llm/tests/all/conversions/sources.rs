@@ -8,7 +8,7 @@ use kvant_llm::engine::{self, Output, Silent, Start};
 use kvant_llm::format::OutputFormat;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, GgufRecipe, restore};
-use kvant_llm::plan::{Plan, PlanError};
+use kvant_llm::plan::{CalibratedPlan, Plan, PlanError};
 use kvant_llm::recipe::Settings;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -159,7 +159,13 @@ pub fn targets() -> Vec<Target> {
 }
 
 /// Converts a checkpoint.
-pub fn convert(source: &Path, out: &Path, target: Target, requantize: bool, threads: usize) -> Result<Plan, PlanError> {
+pub fn convert(
+    source: &Path,
+    out: &Path,
+    target: Target,
+    requantize: bool,
+    threads: usize,
+) -> Result<CalibratedPlan, PlanError> {
     let checkpoint = open(source);
     let plan = Plan::convert(&checkpoint, &Conversion { target, requantize, max_shard_size: 1 << 30 })?;
     if let Start::Working(output) = Output::begin(&plan, source, out, false).unwrap() {
