@@ -30,7 +30,7 @@ pub use element::Element;
 pub(crate) use element::from_bytes;
 pub use error::DataError;
 pub use inputs::{Axis, Input, display_axes, inputs, type_of};
-pub use preprocessing::{Channels, Layout, Preprocessing, Resize};
+pub use preprocessing::{Channels, Interpolation, Layout, Preprocessing, Resize};
 pub use random::Distribution;
 pub use samples::{Sample, Samples};
 pub use source::{DataOptions, Source};

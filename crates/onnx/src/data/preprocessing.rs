@@ -1,4 +1,4 @@
-//! How images become a model's input: the declared steps and their spelling. The steps themselves are in `images`.
+//! The steps from an image to a model's input, and their spelling. `images` carries them out.
 
 use std::str::FromStr;
 
@@ -29,24 +29,46 @@ pub enum Channels {
 /// A size to resize to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resize {
-    /// The shorter side becomes this long, the other in proportion.
+    /// The shorter side gets this length, the other follows in proportion.
     Shorter(u32),
-    /// Height and width, whatever the proportion.
+    /// Height and width, ignoring the proportion.
     Exact(u32, u32),
+    /// As large as fits into height and width in proportion, and padded to them around the centre.
+    Letterbox(u32, u32),
 }
 
-/// The steps from an image to a model's input: resize, crop from the centre, then `(value * scale - mean) / std` of each
-/// channel's values of 0..=255.
+/// The interpolation of resizing. All but the nearest pixel average over the whole area where an image shrinks, as Pillow does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Interpolation {
+    /// The nearest pixel.
+    Nearest,
+    /// Linear in both directions.
+    #[default]
+    Bilinear,
+    /// Cubic convolution with a = -0.5.
+    Bicubic,
+    /// A windowed sinc with three lobes.
+    Lanczos,
+}
+
+/// The steps from an image to a model's input: resize or letterbox, crop from the centre, pad, then `(value * scale - mean) / std`
+/// on the values 0..=255 of each channel.
 ///
-/// Spelled `size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,scale=1/255,layout=nchw,channels=rgb`; what is left
-/// out has the value of this example, but for size, crop, mean and std, without which nothing is resized, cropped, shifted or
+/// Spelled `size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,scale=1/255,layout=nchw,channels=rgb`. Omitted keys have
+/// the values of this example, except that without `size`, `crop`, `mean` and `std` nothing is resized, cropped, subtracted or
 /// divided. Sizes are one number or HEIGHTxWIDTH.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocessing {
     /// Resize first.
     pub resize: Option<Resize>,
+    /// How resizing interpolates.
+    pub interpolation: Interpolation,
     /// Then cut height and width from the centre.
     pub crop: Option<(u32, u32)>,
+    /// Then pad to height and width around the centre.
+    pub pad: Option<(u32, u32)>,
+    /// Red, green and blue of padding; `None` is black, and [`LETTERBOX_FILL`] for a letterbox.
+    pub fill: Option<[u8; 3]>,
     /// Then multiply.
     pub scale: f32,
     /// Then subtract, by channel in the order of `channels`.
@@ -59,11 +81,17 @@ pub struct Preprocessing {
     pub channels: Channels,
 }
 
+/// The grey around a letterbox where no fill is given: that of the YOLO models.
+pub const LETTERBOX_FILL: [u8; 3] = [114; 3];
+
 impl Default for Preprocessing {
     fn default() -> Self {
         Self {
             resize: None,
+            interpolation: Interpolation::Bilinear,
             crop: None,
+            pad: None,
+            fill: None,
             scale: 1.0 / 255.0,
             mean: [0.0; 3],
             std: [1.0; 3],
@@ -83,14 +111,9 @@ impl FromStr for Preprocessing {
             let (key, value) = part.split_once('=').ok_or_else(refused)?;
             steps.set(key.trim(), value.trim()).ok_or_else(refused)?;
         }
-        match (steps.resize, steps.crop) {
-            (Some(Resize::Shorter(side)), Some((height, width))) if height.max(width) > side => {
-                Err(DataError::Preprocessing(format!("a crop of {height}x{width} from a side of {side}")))
-            }
-            (Some(Resize::Exact(h, w)), Some((height, width))) if height > h || width > w => {
-                Err(DataError::Preprocessing(format!("a crop of {height}x{width} from {h}x{w}")))
-            }
-            _ => Ok(steps),
+        match steps.contradiction() {
+            Some(problem) => Err(DataError::Preprocessing(problem)),
+            None => Ok(steps),
         }
     }
 }
@@ -102,10 +125,58 @@ impl Preprocessing {
         self.scale == 1.0 && self.mean == [0.0; 3] && self.std == [1.0; 3]
     }
 
+    /// The colour of padding.
+    #[cfg(feature = "images")]
+    pub(super) fn filling(&self) -> [u8; 3] {
+        let default = if matches!(self.resize, Some(Resize::Letterbox(..))) { LETTERBOX_FILL } else { [0; 3] };
+        self.fill.unwrap_or(default)
+    }
+
+    /// Steps that contradict each other, in words.
+    fn contradiction(&self) -> Option<String> {
+        let exceeds = |(height, width): (u32, u32), (h, w): (u32, u32)| height > h || width > w;
+        let exact = match self.resize {
+            Some(Resize::Exact(height, width)) => Some((height, width)),
+            _ => None,
+        };
+        match (self.resize, self.crop, self.pad) {
+            (Some(Resize::Letterbox(..)), Some(_), _) => Some("`letterbox` with `crop`".to_owned()),
+            (Some(Resize::Letterbox(..)), _, Some(_)) => Some("`letterbox` with `pad`".to_owned()),
+            (Some(Resize::Shorter(side)), Some((height, width)), _) if height.max(width) > side => {
+                Some(format!("a crop of {height}x{width} from a side of {side}"))
+            }
+            (Some(Resize::Exact(h, w)), Some((height, width)), _) if exceeds((height, width), (h, w)) => {
+                Some(format!("a crop of {height}x{width} from {h}x{w}"))
+            }
+            (_, crop, Some((height, width))) => {
+                let (h, w) = crop.or(exact).filter(|before| exceeds(*before, (height, width)))?;
+                Some(format!("{h}x{w} padded to {height}x{width}"))
+            }
+            (resize, _, None) => {
+                let pads = matches!(resize, Some(Resize::Letterbox(..)));
+                (self.fill.is_some() && !pads).then(|| "`fill` without `pad` or `letterbox`".to_owned())
+            }
+        }
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         match key {
+            // Of two ways to resize one would have no effect.
+            "size" | "letterbox" if self.resize.is_some() => return None,
             "size" => self.resize = Some(resize(value)?),
+            "letterbox" => self.resize = pair(value).map(|(height, width)| Resize::Letterbox(height, width)),
+            "interpolation" => {
+                let known = [
+                    ("nearest", Interpolation::Nearest),
+                    ("bilinear", Interpolation::Bilinear),
+                    ("bicubic", Interpolation::Bicubic),
+                    ("lanczos", Interpolation::Lanczos),
+                ];
+                self.interpolation = choice(value, &known)?;
+            }
             "crop" => self.crop = Some(pair(value)?),
+            "pad" => self.pad = Some(pair(value)?),
+            "fill" => self.fill = Some(colour(value)?),
             "scale" => self.scale = number(value)?,
             "mean" => self.mean = three(value)?,
             "std" => self.std = three(value).filter(|std| std.iter().all(|&s| s != 0.0))?,
@@ -135,6 +206,16 @@ fn pair(value: &str) -> Option<(u32, u32)> {
     match value.split_once('x') {
         Some((height, width)) => Some((side(height)?, side(width)?)),
         None => side(value).map(|side| (side, side)),
+    }
+}
+
+/// One level for all channels, or red, green and blue.
+fn colour(value: &str) -> Option<[u8; 3]> {
+    let levels = value.split(':').map(|level| level.trim().parse().ok()).collect::<Option<Vec<u8>>>()?;
+    match levels[..] {
+        [all] => Some([all; 3]),
+        [red, green, blue] => Some([red, green, blue]),
+        _ => None,
     }
 }
 
@@ -175,6 +256,29 @@ mod tests {
         assert_eq!((steps.layout, steps.channels), (Layout::Nhwc, Channels::Bgr));
         assert_eq!("size=32x64".parse::<Preprocessing>().unwrap().resize, Some(Resize::Exact(32, 64)));
         assert_eq!("".parse::<Preprocessing>().unwrap(), Preprocessing::default());
+        let steps: Preprocessing = "size=200x100,interpolation=bicubic,pad=224,fill=1:2:3".parse().unwrap();
+        assert_eq!((steps.interpolation, steps.pad), (Interpolation::Bicubic, Some((224, 224))));
+        assert_eq!(steps.fill, Some([1, 2, 3]));
+        let steps: Preprocessing = "letterbox=384x640".parse().unwrap();
+        assert_eq!(steps.resize, Some(Resize::Letterbox(384, 640)));
+    }
+
+    #[test]
+    fn contradictory_steps_are_refused() {
+        for text in [
+            "size=256,letterbox=640",
+            "letterbox=640,crop=224",
+            "letterbox=640,pad=700",
+            "size=300x200,pad=256",
+            "size=256,crop=224,pad=200",
+            "fill=114",
+            "fill=256,pad=10",
+            "fill=1:2,pad=10",
+            "interpolation=area",
+            "pad=0",
+        ] {
+            assert!(text.parse::<Preprocessing>().is_err(), "{text}");
+        }
     }
 
     #[test]

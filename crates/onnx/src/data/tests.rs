@@ -254,6 +254,11 @@ fn images_go_through_the_declared_steps() {
     assert_eq!(shape, [0usize; 0], "scaled values are no integers");
     assert_eq!(run("size=2,scale=1", input("x", DataType::UINT8, &[1, 3, 2, 3])).unwrap().0, [1, 3, 2, 3]);
     assert!(run("size=2", input("x", DataType::FLOAT, &[1, 3, 5, 5])).is_err());
+    let (shape, values) = run("pad=6x8,fill=9,scale=1", input("x", DataType::FLOAT, &[0, 3, 6, 8])).unwrap();
+    assert_eq!((shape, &values[..8]), (vec![1, 3, 6, 8], &[9.0; 8][..]));
+    assert_eq!(values[8..16], [9.0, 0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 9.0]);
+    let (shape, _) = run("letterbox=4x12", input("x", DataType::FLOAT, &[0, 3, 4, 12])).unwrap();
+    assert_eq!(shape, [1, 3, 4, 12]);
     let undeclared = open(directory.path(), &[input("x", DataType::FLOAT, &[0, 3, 2, 2])]);
     assert!(matches!(undeclared, Err(DataError::Preprocessing(_))));
 }
