@@ -1,4 +1,4 @@
-//! The directory that a file lies in.
+//! The directory of a file.
 
 use std::path::Path;
 

@@ -7,8 +7,8 @@
 //! * **out**: a [`Layout`] turns declared names, dtypes and shapes into shards with their headers, and a [`Writer`] puts the
 //!   tensors' bytes at their places, from any thread and in any order, so memory stays bounded whatever the model's size.
 //!
-//! Every file is hostile until proven otherwise: see [`Header::parse`] for what is refused. [`Error::kind`] tells wrong
-//! input ([`ErrorKind::Invalid`]) from input this crate does not handle ([`ErrorKind::Unsupported`]), and [`Error::hint`]
+//! Every file is hostile until proven otherwise: see [`Header::parse`] for what is refused. [`Error::kind`] distinguishes
+//! wrong input ([`ErrorKind::Invalid`]) from input this crate does not handle ([`ErrorKind::Unsupported`]), and [`Error::hint`]
 //! says what to do about it.
 //!
 //! # Example

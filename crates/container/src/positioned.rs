@@ -45,7 +45,7 @@ pub fn available_space(path: &Path) -> io::Result<u64> {
     system::available_space(existing)
 }
 
-/// What tells the file system at a path, or at what there is of it, from others; nothing where the system does not say.
+/// Identifies the file system at a path, or at its existing part; `None` if the system does not report it.
 pub fn file_system(path: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
@@ -60,7 +60,7 @@ pub fn file_system(path: &Path) -> Option<u64> {
     }
 }
 
-/// What tells a file that exists from all others, whatever its name; nothing where the system does not say.
+/// Identifies an existing file regardless of its name; `None` if the system does not report it.
 pub fn file_id(path: &Path) -> Option<(u64, u64)> {
     #[cfg(unix)]
     {

@@ -41,7 +41,7 @@ pub enum Kind {
     Fixed32 = 5,
 }
 
-/// A value as it stands in a message.
+/// A value of a message, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire<'a> {
     /// A number.

@@ -1,6 +1,6 @@
-//! Writes of many threads to one file, one after the other: who finds the file busy leaves its bytes and goes on. A system
-//! lets one thread at a time write to a file, and the others would spin on their cores until it is done. Not where the bytes
-//! go: see [`crate::Writer`].
+//! Writes of many threads to one file, one after the other. A thread that finds the file busy queues its bytes and continues:
+//! systems let one thread at a time write to a file, and the others would spin until it is done. Positions are determined by
+//! [`crate::Writer`].
 
 use std::fs::File;
 use std::io;
@@ -51,8 +51,7 @@ impl WriteQueue {
         &self.file
     }
 
-    /// Writes bytes at a position, or leaves them to the thread that is writing: [`Self::settle`] tells when they are in the
-    /// file.
+    /// Writes bytes at a position, or queues them for the thread that is writing: after [`Self::settle`] they are in the file.
     ///
     /// # Errors
     /// The system's, be it about bytes left by another thread.

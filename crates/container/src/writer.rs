@@ -44,8 +44,8 @@ impl Writer {
         Ok(Self::with_files(dir, geometry, files))
     }
 
-    /// Opens the files of an interrupted [`Self::create`] with the same layout. Which tensors they already hold is for the
-    /// caller to know, and to tell with [`Self::mark_delivered`].
+    /// Opens the files of an interrupted [`Self::create`] with the same layout. The caller marks the tensors that they already
+    /// contain with [`Self::mark_delivered`].
     ///
     /// # Errors
     ///

@@ -117,7 +117,7 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// What a [`QuantTensor`] is made of: the fields as its accessors describe them.
+/// The fields of a [`QuantTensor`], as its accessors describe them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantParts {
     /// The codes, row-major.

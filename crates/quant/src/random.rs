@@ -49,7 +49,7 @@ impl SplitMix64 {
     }
 }
 
-/// A number that looks random but depends on its inputs alone: where something stands in the order of a seed.
+/// A pseudo-random number that depends only on its inputs: the rank of an element in the order of a seed.
 pub fn mix(seed: u64, parts: [u64; 3]) -> u64 {
     parts.into_iter().fold(seed, |state, part| SplitMix64::new(state ^ part.wrapping_mul(STEP)).draw())
 }

@@ -14,7 +14,7 @@ use crate::error::Error;
 /// The model's description, which a copy rewrites.
 pub(super) const CONFIG_FILE: &str = "config.json";
 
-/// What tells which files of a directory Kvant wrote: true of that directory alone.
+/// The file that lists the files Kvant wrote into a directory; it applies to that directory only.
 pub const MANIFEST_FILE: &str = "kvant_manifest.json";
 
 /// Weights in formats of other frameworks.

@@ -219,7 +219,7 @@ impl Checkpoint {
     }
 
     /// The names of the files to carry along to a copy of the checkpoint, sorted: tokenizer, chat template, generation
-    /// config, licence, whatever lies in the directory itself and is neither weights, index nor `config.json`, and of code what
+    /// config, licence, everything in the directory itself except weights, index and `config.json`, and the code that
     /// configurations name, folders included.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What can be wrong with the tensors that a GGUF file shall hold.
+//! Errors of the tensors planned for a GGUF file.
 
 use super::Quoted;
 use crate::limits::{DEFAULT_ALIGNMENT, MAX_NAME};

@@ -66,7 +66,7 @@ impl OnnxError {
         }
     }
 
-    /// What to do, where it is not to get the file anew.
+    /// The remedy, if it is another one than a new copy of the file.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NotAModel => Some("name the file of an ONNX graph, or export the model again"),

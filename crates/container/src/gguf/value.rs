@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// A string as it stands in a file: bytes that should be UTF-8, and are kept if they are not.
+/// A string as stored in a file: bytes that should be UTF-8, and are kept if they are not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Text(Vec<u8>);
 
@@ -287,7 +287,7 @@ impl Array {
         each_array!(self, values => values.len())
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,5 +1,5 @@
-//! What a message of protobuf is made of: the types that its fields can have, how each is read from a shared buffer and
-//! written, and the macros that make a message of a list of fields. Not which messages there are.
+//! Messages of protobuf: the types of fields, how each is read from a shared buffer and written, and the macros that define a
+//! message from a list of fields.
 //!
 //! Fields that a message does not know are kept and written behind the others.
 

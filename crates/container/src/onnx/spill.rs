@@ -1,4 +1,4 @@
-//! Tensor contents made anew, kept on disk instead of in memory until they are written.
+//! New tensor contents, kept on disk instead of in memory until they are written.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,8 +16,8 @@ const SPILLED: usize = 1 << 20;
 
 /// Temporary files beside the output, one per large tensor. They have no names: whatever ends the process, nothing is left.
 ///
-/// The bytes handed back are mapped files, so that a model's new weights are no private memory of the process. Since all
-/// that makes new weights comes by here, this is also where such work learns that it shall stop.
+/// The bytes handed back are mapped files, so that a model's new weights are no private memory of the process. All work
+/// that makes new weights passes here, so this is also where it checks for cancellation.
 #[derive(Debug)]
 pub struct Spill {
     beside: PathBuf,

@@ -83,7 +83,7 @@ impl Claim {
         held
     }
 
-    /// Refuses to go on with, or to throw away, what was made for another plan.
+    /// Refuses to resume or to discard the work of another plan.
     ///
     /// # Errors
     /// [`OutputError::OtherRun`].

@@ -1,5 +1,5 @@
-//! What a run was given, compared with what another is given: options, whatever directory their paths are told from, and what files and
-//! folders among them were like. Not which of them decide the output: that is the plan's fingerprint.
+//! The options of a run, compared with those of another: values, resolved paths, and the state of the files and folders among them.
+//! The plan's fingerprint determines which of them decide the output.
 
 use super::journal::{Given, Input, Options};
 use super::output_error::Differing;

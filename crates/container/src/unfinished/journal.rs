@@ -1,5 +1,5 @@
-//! The record of finished work beside an unfinished output. With it a run that was killed goes on where it stopped. It
-//! holds no data: what a line claims is checked against the bytes in the output before it is believed.
+//! The record of finished work beside an unfinished output, from which an interrupted run resumes. It contains no data: every
+//! line is checked against the bytes of the output before it counts.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use std::sync::Mutex;
 /// The options of a run by name, as the user spells them.
 pub type Options = BTreeMap<String, String>;
 
-/// What a run was given, which tells it from one that would go on with its work.
+/// The options of a run, which distinguish it from another that would resume its work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Given {
@@ -166,8 +166,7 @@ impl Journal {
         self.cut(found.whole_end)
     }
 
-    /// Goes on with what was found: further jobs are recorded behind it. Nothing that counts is taken away, so that a run that is
-    /// killed here loses nothing either.
+    /// Resumes a journal: further jobs are appended, and nothing that counts is removed, so that a run killed here loses nothing.
     ///
     /// # Errors
     /// The system's.

@@ -1,5 +1,5 @@
-//! Counting values in bins of nearly equal width. What a bin's exact edges are, the caller knows: values that are so close to one
-//! that equal widths do not tell their bin are handed back.
+//! Counting values in bins of nearly equal width. The caller knows the exact edges: values so close to an edge that equal widths do
+//! not determine their bin are returned.
 
 use crate::simd::{Isa, Loop, dispatch};
 
@@ -92,7 +92,7 @@ fn rounded_up(value: f64) -> f32 {
 
 impl Bins {
     /// The bin of a value; `None` for zero, for what is outside of the edges, NaN, and for what lies within the margin of an
-    /// inner edge, or is so close to it that f32 does not tell. This specifies the kernel.
+    /// inner edge, or is so close to it that f32 does not decide. This specifies the kernel.
     pub fn bin(&self, value: f32) -> Option<u32> {
         let (bin, sure) = Line::new(self).bin(value);
         (sure && value != 0.0).then_some(bin as u32)

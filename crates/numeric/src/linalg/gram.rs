@@ -1,5 +1,5 @@
-//! The sum of outer products of rows with themselves, `X^T X`, of which only the lower half is computed and kept. What
-//! calibration needs to know of a layer's inputs. Not what is made of it.
+//! The sum of outer products of rows with themselves, `X^T X`, of which only the lower half is computed and kept:
+//! the statistic of a layer's inputs that calibration needs.
 
 use super::lower_blocks::LowerBlocks;
 use super::matmul::{Matrix, MatrixMut, Threads, multiply};

@@ -2,7 +2,7 @@
 
 use crate::arithmetic::{Arithmetic, round_to_bf16};
 
-/// The precision of activations and of what is made of them.
+/// The precision of activations and of results computed from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Everything in `f32`.

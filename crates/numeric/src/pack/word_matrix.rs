@@ -13,12 +13,12 @@ pub enum WordAxis {
     Columns,
 }
 
-/// How a matrix of codes lies in words.
+/// The packing of a matrix of codes into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WordLayout {
     /// Along what the codes of a word run.
     pub axis: WordAxis,
-    /// Which of eight codes stands in which nibble.
+    /// Which of eight codes is in which nibble.
     pub order: NibbleOrder,
     /// Whether words that follow each other are of one column (of words), not of one row.
     pub column_major: bool,

@@ -3,10 +3,10 @@
 use crate::simd::{Isa, Loop, dispatch};
 use std::ops::Range;
 
-/// A 32-bit word as it lies in files: little-endian, at any address.
+/// A 32-bit word as stored in files: little-endian, at any address.
 pub type Word = [u8; 4];
 
-/// Which of eight consecutive codes stands in which nibble of a word.
+/// Which of eight consecutive codes is in which nibble of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum NibbleOrder {
     /// Nibble `i` (bits `4i..4i+3`) holds code `i`.

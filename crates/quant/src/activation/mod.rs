@@ -47,7 +47,7 @@ pub fn check(scheme: ActivationScheme) -> Result<(), ActivationError> {
 /// Scales and zero points of activations, found by calibration and stored in a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StaticParameters {
-    /// One for the tensor, or one a feature. Where block scales are found anew from every batch
+    /// One for the tensor, or one a feature. Where block scales are computed for every batch
     /// ([`Timing::Local`](crate::scheme::Timing::Local)) the one scale of the tensor, a multiplier.
     pub scales: Vec<f32>,
     /// The codes of zero, as many as scales; none where zero is code 0.

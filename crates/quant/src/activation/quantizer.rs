@@ -13,8 +13,8 @@ use kvant_numeric::simd::{Isa, dispatch};
 /// Quantizes and dequantizes activations with one scheme.
 ///
 /// Values are those of AMD Quark's fake quantizers, in the model's precision: quotients and products are rounded to it, in
-/// groups to f32 alone. NaN stays NaN. An infinity saturates under stored scales; under scales found anew, which it would
-/// make infinite, all that share the scale become NaN.
+/// groups to f32 alone. NaN stays NaN. An infinity saturates under stored scales; under scales computed at run time, which it
+/// would make infinite, all values that share the scale become NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActivationQuantizer {
     scheme: ActivationScheme,
@@ -44,7 +44,7 @@ impl ActivationQuantizer {
         self.scheme
     }
 
-    /// The static parameters; none where scales are found anew.
+    /// The static parameters; none where scales are computed at run time.
     pub fn parameters(&self) -> &StaticParameters {
         &self.parameters
     }

@@ -1,4 +1,4 @@
-//! Range statistics: which part of the range of the data the codes shall cover. Of weights, which are there at once, here;
+//! Range statistics: the part of the range of the data that the codes cover. Of weights, which are there at once, here;
 //! of activations, which come batch by batch, in [`crate::activation`]. Not the scale that follows, which is in
 //! [`crate::parameters`]. One file an observer, and a line in [`OBSERVERS`].
 

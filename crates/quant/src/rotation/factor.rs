@@ -1,4 +1,4 @@
-//! A small matrix that stands in a Kronecker product.
+//! A small matrix as a factor of a Kronecker product.
 
 /// A square matrix, row by row.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +51,7 @@ impl Factor {
         self.values.iter().fold(0f64, |most, value| most.max(value.abs()))
     }
 
-    /// Multiplies, from the right, vectors whose elements lie `stride` apart in a vector that is made of such.
+    /// Multiplies from the right the interleaved vectors of a longer vector, whose elements are `stride` apart.
     pub fn apply(&self, vector: &mut [f64], stride: usize) {
         let mut lane = vec![0f64; self.size];
         for block in vector.chunks_exact_mut(self.size * stride) {

@@ -49,7 +49,7 @@ const fn llmc(name: &'static str, spelling: &'static str, about: &'static str) -
     Preset { name, spelling, dialect: Dialect::CompressedTensors, about }
 }
 
-/// Every named scheme. Where both tools use a word the case tells: `mxfp4` is Quark's, `MXFP4` llm-compressor's; they differ
+/// Every named scheme. Where both tools use the same word, case distinguishes them: `mxfp4` is Quark's, `MXFP4` llm-compressor's; they differ
 /// in the export that is the default.
 pub const PRESETS: &[Preset] = &[
     quark("int4_wo_32", "int4:g32", "int4 weights, symmetric, groups of 32"),

@@ -20,7 +20,7 @@ impl AutoSmoothQuant {
     /// and `x / s`.
     ///
     /// # Errors
-    /// Where a channel's statistic is no number.
+    /// A statistic that is NaN or infinite.
     pub fn candidates<'a>(&self, input_abs_max: &'a [f32]) -> Result<Candidates<'a>, TransformError> {
         Candidates::new(input_abs_max, None, self.ratios)
     }

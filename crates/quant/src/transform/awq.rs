@@ -26,7 +26,7 @@ impl Awq {
     /// [`duo_scaling`](Self::duo_scaling) only.
     ///
     /// # Errors
-    /// Where a channel's statistic is no number, or the two are of different channels.
+    /// A statistic that is NaN or infinite, or statistics of different channels.
     pub fn candidates<'a>(
         &self,
         input_mean: &'a [f32],

@@ -62,8 +62,8 @@ impl Clipping {
 
     /// The [limits](GroupClipping::limits) of the row-major `weights`.
     ///
-    /// `weights` start and end on tiles of scales. Where the scheme needs the range of the whole tensor and `context` has
-    /// none, these weights are the tensor.
+    /// `weights` start and end on tiles of scales. If the scheme needs the range of the whole tensor and `context` does not
+    /// have it, these weights are the tensor.
     ///
     /// # Errors
     /// Where weights are no numbers, or the scheme does not fit their shape.

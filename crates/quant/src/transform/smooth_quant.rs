@@ -22,7 +22,7 @@ impl SmoothQuant {
     /// and what feeds them is divided. A channel that was always zero gets `clamp_min`.
     ///
     /// # Errors
-    /// Where the statistics are of different channels, or a channel's is no number.
+    /// A statistic that is NaN or infinite, or statistics of different channels.
     pub fn scales(&self, input_abs_max: &[f32], weight_abs_max: &[f32]) -> Result<Vec<f32>, TransformError> {
         same_channels(input_abs_max, weight_abs_max)?;
         finite("the largest magnitude", input_abs_max)?;

@@ -1,4 +1,4 @@
-//! GPTQ and its kin: columns are rounded one after another, and every column makes up for the errors of those before it.
+//! GPTQ and its variants: columns are rounded one after another, and every column compensates for the errors before it.
 //! Here are the algorithms and their settings; what follows from a Hessian is in `feedback.rs`, the work on a weight in
 //! `sweep.rs`. Not the calibration that gives the Hessian.
 //!
@@ -158,10 +158,10 @@ impl Gptq {
         if self.variant == Variant::Gptq { Needs::Hessian } else { Needs::Drift }
     }
 
-    /// Does what all weights that read the same inputs have in common.
+    /// Prepares the Hessian that all weights with the same inputs share.
     ///
     /// # Errors
-    /// [`HessianError`] where the Hessian holds too little, or what is no number.
+    /// [`HessianError`] for a Hessian without enough data or with NaN or infinite values.
     pub fn prepare(&self, hessian: &Hessian) -> Result<Feedback, HessianError> {
         Feedback::new(self, hessian)
     }
