@@ -8,7 +8,7 @@ use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
 use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
 use kvant_numeric::format::{FORMATS, FormatRow};
 use kvant_onnx::algorithm::{ALGORITHMS, Stage};
-use kvant_quant::observer::OBSERVERS;
+use kvant_quant::observer::{ObserverRow, observers as all_observers};
 use kvant_quant::scheme::{EVALUATION_ONLY, PRESETS, Preset, is_for_evaluation_only};
 use serde_json::{Map, Value, json};
 
@@ -293,8 +293,8 @@ fn algorithm_options() -> Table {
 }
 
 fn observers() -> Table {
-    let rows = OBSERVERS.iter().map(|(name, about)| vec![json!(name), json!(about)]);
-    Table { columns: vec![text("name"), text("about")], rows: rows.collect() }
+    let row = |row: &ObserverRow| vec![json!(row.example), json!(row.aliases), json!(row.about)];
+    Table { columns: vec![text("name"), text("aliases"), text("about")], rows: all_observers().iter().map(row).collect() }
 }
 
 #[cfg(test)]

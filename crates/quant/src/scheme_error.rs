@@ -1,8 +1,9 @@
 //! What can be wrong with a scheme.
 
+use crate::observer::ObserverRef;
 use kvant_numeric::format::UnknownFormat;
 
-/// A scheme that cannot be read or does not fit. All of these are the input's fault: *invalid*.
+/// A scheme that cannot be read or does not fit. All of these are the input's fault: *invalid*, except where stated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SchemeError {
     /// The first part is no number format.
@@ -21,6 +22,16 @@ pub enum SchemeError {
     Combination {
         /// The scheme as written.
         text: String,
+    },
+    /// The observer cannot serve such a tensor (*unsupported*).
+    #[error("the observer `{observer}` cannot find the range of a weight in `{scheme}`: {reason}")]
+    Observer {
+        /// The observer.
+        observer: ObserverRef,
+        /// The scheme.
+        scheme: String,
+        /// Why.
+        reason: &'static str,
     },
     /// A group size does not divide the axis.
     #[error("its {length} {axis} channels are not a multiple of the group size {size}")]
@@ -45,6 +56,7 @@ impl SchemeError {
             SchemeError::Spelling { .. } | SchemeError::Combination { .. } => {
                 "a scheme is spelled format[:granularity][:scale][:zp][:observer], as in int4:g128, e4m3:channel or e2m1:g32:e8m0; `kvant list schemes` shows those with names"
             }
+            SchemeError::Observer { .. } => "`kvant list observers` shows what each observer is for",
             SchemeError::MinScale => "give a small number such as 0.01, or leave it out",
             SchemeError::GroupDoesNotDivide { .. } => {
                 "give this layer another scheme with ‹override› (a smaller group, or a scale for each channel as in int4:channel and e4m3:channel), or keep it with ‹exclude›"

@@ -4,8 +4,8 @@ use crate::parts::{Part, band_axis};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::{Dtype, Layout};
 use kvant_numeric::kernel::Source;
-use kvant_quant::observer::Observer;
-use kvant_quant::scheme::{Granularity, LayerScheme, TensorScheme};
+use kvant_quant::observer::ObserverRef;
+use kvant_quant::scheme::{Granularity, LayerScheme};
 
 /// Where a weight comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,12 +159,8 @@ impl PlannedLayer {
 
     /// Whether the range of the whole tensor is searched for, with all of it in memory.
     pub fn is_searched_whole(&self) -> bool {
-        let observer = match self.scheme.weight {
-            TensorScheme::Int(scheme) => scheme.observer,
-            TensorScheme::Float(scheme) => scheme.observer,
-            _ => Observer::MinMax,
-        };
-        observer != Observer::MinMax && self.scheme.weight.granularity() == Some(Granularity::Tensor)
+        let is_searched = self.scheme.weight.observer() != ObserverRef::MIN_MAX;
+        is_searched && self.scheme.weight.granularity() == Some(Granularity::Tensor)
     }
 
     /// The shape of the matrix of scales.

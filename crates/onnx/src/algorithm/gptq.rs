@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 
 use kvant_numeric::format::Int;
 use kvant_quant::hessian::{Hessian, HessianError};
-use kvant_quant::observer::Observer;
+use kvant_quant::observer::ObserverRef;
 use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Groups, RoundingError};
 use kvant_quant::scheme::{Axis, Granularity, IntScheme, ScaleType, TensorScheme, ZeroPoint};
 use kvant_quant::{Codes, QuantParts, QuantTensor};
@@ -103,7 +103,7 @@ fn grid(layer: &Layer, unfolding: &Unfolding, group: usize) -> Result<Option<Qua
     };
     let Some(format) = format(layer.grid.element) else { return Ok(None) };
     let zero_point = ZeroPoint::Integer;
-    let scheme = IntScheme { format, granularity, scale: ScaleType::F32, zero_point, observer: Observer::MinMax };
+    let scheme = IntScheme { format, granularity, scale: ScaleType::F32, zero_point, observer: ObserverRef::MIN_MAX };
     let count = rows * columns;
     let codes = if format.bits() > 8 { Codes::Wide(vec![0; count]) } else { Codes::Bytes(vec![0; count]) };
     let scales = parameters.iter().map(|affine| affine.scale).collect();

@@ -1,11 +1,23 @@
 //! What keeps activations from being quantized.
 
+use crate::observer::ObserverRef;
+
 /// A scheme, or parameters, that activations cannot be quantized with.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum ActivationError {
     /// The parts of the scheme do not go together for activations (*unsupported*).
     #[error("activations cannot be quantized as `{scheme}`: {reason}")]
     Scheme {
+        /// The scheme.
+        scheme: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// The observer of the scheme cannot serve such activations (*unsupported*).
+    #[error("the observer `{observer}` cannot find the range of `{scheme}`: {reason}")]
+    Observer {
+        /// The observer.
+        observer: ObserverRef,
         /// The scheme.
         scheme: String,
         /// Why.
@@ -31,7 +43,7 @@ pub enum ActivationError {
 impl ActivationError {
     /// Whether the request is right and only not served here.
     pub fn is_unsupported(&self) -> bool {
-        matches!(self, ActivationError::Scheme { .. })
+        matches!(self, ActivationError::Scheme { .. } | ActivationError::Observer { .. })
     }
 
     /// The way out.
@@ -41,6 +53,7 @@ impl ActivationError {
                 "static activations have one scale (`tensor`) or one a feature (`channel@1`), dynamic ones also one a token \
                  (`channel`) or a group (`g128`)"
             }
+            ActivationError::Observer { .. } => "`kvant list observers` shows what each observer is for",
             ActivationError::Count { .. } | ActivationError::Value(..) => {
                 "the checkpoint's scales are damaged or missing: quantize again"
             }

@@ -21,7 +21,7 @@
 
 mod apply;
 mod error;
-mod histogram;
+mod grid;
 mod quantizer;
 mod spread;
 mod statistic;

@@ -1,7 +1,7 @@
 //! Which activations share a scale, and which combinations of that with the time of finding it exist. Not the scales.
 
 use super::ActivationError;
-use crate::observer::Observer;
+use crate::observer::ObserverRef;
 use crate::scheme::{ActivationScheme, Axis, Granularity, TensorScheme, Timing};
 
 /// Which elements of a `[tokens, features]` matrix share a scale.
@@ -21,6 +21,9 @@ impl Spread {
     /// How scales are shared in a scheme that is legal for activations.
     pub(super) fn of(scheme: ActivationScheme) -> Result<Spread, ActivationError> {
         let refuse = |reason| Err(ActivationError::Scheme { scheme: scheme.to_string(), reason });
+        if let Some(reason) = scheme.scheme.observer_refusal(false) {
+            return Err(ActivationError::Observer { observer: scheme.scheme.observer(), scheme: scheme.to_string(), reason });
+        }
         let spread = match (scheme.scheme, scheme.scheme.granularity()) {
             (TensorScheme::Progressive { .. }, _) => return refuse("two stages are for weights"),
             (_, Some(Granularity::Block { .. })) => return refuse("blocks would span tokens"),
@@ -32,7 +35,7 @@ impl Spread {
         };
         match (scheme.timing, spread) {
             _ if scheme.timing != Timing::Dynamic && is_scaleless(scheme.scheme) => refuse("nothing of it is stored"),
-            (Timing::Dynamic, _) if scheme.scheme.observer() != Observer::MinMax => {
+            (Timing::Dynamic, _) if scheme.scheme.observer() != ObserverRef::MIN_MAX => {
                 refuse("dynamic scales cover the whole range")
             }
             (Timing::Dynamic, Spread::Features) => refuse("a feature has no scale before all tokens are there"),

@@ -1,12 +1,11 @@
 //! What is kept of the activations that passed a place: enough for the range that an observer asks for, whatever the amount
 //! of data. Not the ranges of weights, which are there at once: see [`crate::observer`].
 
-use super::histogram::{Bin, Histogram};
+use super::grid::ActivationGrid;
 use super::spread::Spread;
 use super::{ActivationError, StaticParameters};
-use crate::observer::{Decay, MovingRange, Observer, mse};
-use crate::parameters::{Affine, dequantize, quantize};
-use crate::scheme::{ActivationScheme, TensorScheme, Timing, ZeroPoint};
+use crate::observer::{Decay, Kept, MovingRange, ObserverRef, Seen};
+use crate::scheme::{ActivationScheme, TensorScheme, Timing};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::kernel::{Range, group_ranges};
 use kvant_numeric::simd::{Isa, Loop, dispatch};
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// Values that are NaN or infinite are left out and counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActivationStatistic {
-    observer: Observer,
+    observer: ObserverRef,
     /// Whether every feature has ranges of its own.
     by_feature: bool,
     tokens: u64,
@@ -26,18 +25,44 @@ pub struct ActivationStatistic {
     ranges: Vec<Option<Ends>>,
     /// What the observer keeps beside it.
     kept: Kept,
+    /// The moving averages of the ranges of batches, where the observer asks for them.
+    averages: Option<Averages>,
 }
 
 /// A [`Range`] as it is stored: in `f64`, so that text holds it exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Ends(f64, f64);
 
+/// Moving averages: one, or one a feature; none where there was no number yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Kept {
-    Nothing,
-    Histogram(Histogram),
-    Average(Vec<Option<MovingRange>>),
+struct Averages {
+    decay: Decay,
+    ranges: Vec<Option<MovingRange>>,
+}
+
+impl Averages {
+    /// Takes in the ranges of a batch.
+    fn update(&mut self, ranges: &[Range]) {
+        self.ranges.resize(ranges.len(), None);
+        for (average, range) in self.ranges.iter_mut().zip(ranges).filter(|(_, range)| range.min <= range.max) {
+            match average {
+                Some(average) => average.update(self.decay, *range),
+                None => *average = Some(MovingRange::new(*range)),
+            }
+        }
+    }
+
+    /// Adds the averages of the batches that come after.
+    fn merge(&mut self, later: &Averages) {
+        self.ranges.resize(self.ranges.len().max(later.ranges.len()), None);
+        for (own, later) in self.ranges.iter_mut().zip(&later.ranges) {
+            match (own.as_mut(), later) {
+                (Some(own), Some(later)) => own.merge(self.decay, later),
+                (None, later) => *own = *later,
+                (Some(_), None) => {}
+            }
+        }
+    }
 }
 
 impl Ends {
@@ -71,13 +96,13 @@ impl ActivationStatistic {
         if scheme.timing == Timing::Dynamic {
             return refuse("nothing of it is found in advance");
         }
-        let kept = match observer {
-            Observer::MinMax => Kept::Nothing,
-            Observer::MovingAverage(_) => Kept::Average(Vec::new()),
-            _ if by_feature => return refuse("features have no histograms of their own: use min-max or `ema`"),
-            Observer::Percentile(_) | Observer::Mse => Kept::Histogram(Histogram::new()),
-        };
-        Ok(ActivationStatistic { observer, by_feature, tokens: 0, not_finite: 0, ranges: Vec::new(), kept })
+        let needs = observer.needs(&ActivationGrid { scheme: scheme.scheme, arithmetic: Arithmetic::F32 });
+        if by_feature && !needs.is_range_of_batches() {
+            return refuse("features have no histograms of their own: use min-max or `ema`");
+        }
+        let averages = needs.average.map(|decay| Averages { decay, ranges: Vec::new() });
+        let kept = Kept::new(needs);
+        Ok(ActivationStatistic { observer, by_feature, tokens: 0, not_finite: 0, ranges: Vec::new(), kept, averages })
     }
 
     /// Takes in a batch: rows of `columns` features, one a token.
@@ -94,7 +119,10 @@ impl ActivationStatistic {
             (false, _) => self.finite_ranges(rows, columns),
         };
         self.tokens += (rows.len() / columns) as u64;
-        self.keep(rows, &ranges);
+        self.kept.update(rows);
+        if let Some(averages) = &mut self.averages {
+            averages.update(&ranges);
+        }
         join_all(&mut self.ranges, ranges.iter().map(|range| Ends::some(*range)));
     }
 
@@ -112,31 +140,14 @@ impl ActivationStatistic {
         ranges
     }
 
-    fn keep(&mut self, rows: &[f32], ranges: &[Range]) {
-        match (&mut self.kept, self.observer) {
-            (Kept::Histogram(histogram), _) => histogram.update(rows),
-            (Kept::Average(averages), Observer::MovingAverage(decay)) => {
-                averages.resize(ranges.len(), None);
-                for (average, range) in averages.iter_mut().zip(ranges).filter(|(_, range)| range.min <= range.max) {
-                    match average {
-                        Some(average) => average.update(decay, *range),
-                        None => *average = Some(MovingRange::new(*range)),
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
     /// Adds the statistic of the data that comes after, of the same place and scheme.
     pub fn merge(&mut self, later: &ActivationStatistic) {
         self.tokens += later.tokens;
         self.not_finite += later.not_finite;
         join_all(&mut self.ranges, later.ranges.iter().copied());
-        match (&mut self.kept, &later.kept, self.observer) {
-            (Kept::Histogram(own), Kept::Histogram(other), _) => own.merge(other),
-            (Kept::Average(own), Kept::Average(other), Observer::MovingAverage(decay)) => merge_all(decay, own, other),
-            _ => {}
+        self.kept.merge(&later.kept);
+        if let (Some(own), Some(later)) = (&mut self.averages, &later.averages) {
+            own.merge(later);
         }
     }
 
@@ -157,26 +168,15 @@ impl ActivationStatistic {
 
     /// The ranges that the observer wants covered with `scheme`: one, or one a feature. `None` where nothing was seen.
     pub fn ranges(&self, scheme: TensorScheme, arithmetic: Arithmetic) -> Option<Vec<Range>> {
-        let full = self.range()?;
-        let ranges = match &self.kept {
-            Kept::Nothing => self.ranges.iter().map(|ends| ends.map_or(ZERO, Range::from)).collect(),
-            Kept::Average(averages) => averages.iter().map(|a| a.map_or(ZERO, |average| average.range())).collect(),
-            Kept::Histogram(histogram) => vec![self.histogram_range(histogram, full, scheme, arithmetic)],
+        // Features of which nothing was seen have the range of zeros, unless that holds for all of them.
+        self.range()?;
+        let grid = ActivationGrid { scheme, arithmetic };
+        let average = |feature: usize| Some(self.averages.as_ref()?.ranges.get(feature)?.as_ref()?.range());
+        let range = |(feature, ends): (usize, &Option<Ends>)| {
+            let Some(ends) = ends else { return ZERO };
+            self.observer.range(&Seen::kept((*ends).into(), average(feature), &self.kept), &grid)
         };
-        Some(ranges)
-    }
-
-    fn histogram_range(
-        &self,
-        histogram: &Histogram,
-        full: Range,
-        scheme: TensorScheme,
-        arithmetic: Arithmetic,
-    ) -> Range {
-        match self.observer {
-            Observer::Percentile(percentile) => histogram.percentile(percentile, full, is_symmetric(scheme)),
-            _ => mse::search(full, |range| squared_error(histogram, scheme, range, arithmetic)),
-        }
+        Some(self.ranges.iter().enumerate().map(range).collect())
     }
 
     /// The parameters with which `scheme` covers those ranges. `None` where nothing was seen.
@@ -194,35 +194,6 @@ fn join_all(own: &mut Vec<Option<Ends>>, other: impl ExactSizeIterator<Item = Op
         let both = own.iter().chain(other.iter()).map(|ends| Range::from(*ends)).reduce(Range::join);
         *own = both.map(Ends::from);
     }
-}
-
-fn merge_all(decay: Decay, own: &mut Vec<Option<MovingRange>>, later: &[Option<MovingRange>]) {
-    own.resize(own.len().max(later.len()), None);
-    for (own, later) in own.iter_mut().zip(later) {
-        match (own.as_mut(), later) {
-            (Some(own), Some(later)) => own.merge(decay, later),
-            (None, later) => *own = *later,
-            (Some(_), None) => {}
-        }
-    }
-}
-
-fn is_symmetric(scheme: TensorScheme) -> bool {
-    !matches!(scheme, TensorScheme::Int(int) if int.zero_point != ZeroPoint::Zero)
-}
-
-/// The squared error that quantizing what was counted to a range leaves.
-fn squared_error(histogram: &Histogram, scheme: TensorScheme, range: Range, arithmetic: Arithmetic) -> f64 {
-    let parameters = StaticParameters::of_ranges(scheme, &[range], arithmetic);
-    let scale = parameters.scales.first().copied().unwrap_or(1.0);
-    let affine = Affine { scale, zero_point: f64::from(parameters.zero_points.first().copied().unwrap_or(0.0)) };
-    let restored = |value: f32| match scheme {
-        TensorScheme::Int(int) => dequantize(quantize(int.format, value, 1.0 / scale, affine.zero_point), affine),
-        TensorScheme::Float(float) => float.format.round(value / scale) * scale,
-        _ => value,
-    };
-    let error = |bin: Bin| f64::from(restored(bin.center) - bin.center).powi(2) * bin.count as f64;
-    histogram.bins().map(error).sum()
 }
 
 /// The range of every feature, of finite values.

@@ -1,132 +1,131 @@
-//! Range statistics: the part of the range of the data that the codes cover. Of weights, which are there at once, here;
-//! of activations, which come batch by batch, in [`crate::activation`]. Not the scale that follows, which is in
-//! [`crate::parameters`]. One file an observer, and a line in [`OBSERVERS`].
+//! Observers: from the values of a tensor to the range that its codes cover. Not the scale that follows, which is in
+//! [`crate::parameters`].
+//!
+//! An observer states what must be kept of the values ([`Needs`]): their range, a moving average of the ranges of batches,
+//! a histogram, moments, or a sample of the values. All of these are updated batch by batch in bounded memory and merge:
+//! the parts of the data give what the whole gives. From what was kept ([`Seen`]) and from what quantization to a range
+//! leaves of a value ([`Grid`]), the observer finds the range.
+//!
+//! The set is open. An observer of Kvant is one file here and a row in [`OBSERVERS`]; a user of the library
+//! [registers](register) a row of their own, whose name schemes and recipes then take:
+//!
+//! ```
+//! use kvant_numeric::kernel::Range;
+//! use kvant_numeric::simd::Isa;
+//! use kvant_quant::activation::ActivationStatistic;
+//! use kvant_quant::observer::{self, Grid, Needs, Observer, ObserverRow, Seen};
+//! use kvant_quant::scheme::ActivationScheme;
+//!
+//! /// So many standard deviations about the mean, within the range of the values.
+//! #[derive(Debug)]
+//! struct Deviations(f64);
+//!
+//! impl Observer for Deviations {
+//!     fn spelling(&self) -> String {
+//!         format!("deviations{}", self.0)
+//!     }
+//!
+//!     fn needs(&self, _: &dyn Grid) -> Needs {
+//!         Needs::MOMENTS
+//!     }
+//!
+//!     fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+//!         let (moments, full) = (seen.moments(), seen.range());
+//!         let reach = self.0 * moments.deviation();
+//!         Range {
+//!             min: full.min.max((moments.mean() - reach) as f32),
+//!             max: full.max.min((moments.mean() + reach) as f32),
+//!         }
+//!     }
+//! }
+//!
+//! observer::register(ObserverRow {
+//!     name: "deviations",
+//!     aliases: &[],
+//!     example: "deviations4",
+//!     about: "so many standard deviations about the mean",
+//!     make: |settings| Some(Box::new(Deviations(settings.parse().ok().filter(|n| *n > 0.0)?))),
+//! })?;
+//!
+//! let scheme: ActivationScheme = "int8:tensor:deviations2!static".parse()?;
+//! let mut statistic = ActivationStatistic::new(scheme)?;
+//! let mut values = vec![1.0, -1.0].repeat(1000);
+//! values.push(50.0);
+//! statistic.update(Isa::best(), &values, 1);
+//! let range = statistic.range().map(|range| range.max);
+//! let covered = statistic.ranges(scheme.scheme, kvant_numeric::Arithmetic::F32).map(|ranges| ranges[0].max);
+//! assert_eq!(range, Some(50.0));
+//! assert!(covered < Some(4.0), "{covered:?}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+mod grid;
+mod histogram;
+mod kept;
+mod min_max;
+mod moments;
 mod moving_average;
-pub(crate) mod mse;
+mod mse;
 mod percentile;
+mod registry;
+mod sample;
+mod seen;
 
+pub use grid::Grid;
+pub use histogram::{Bin, Histogram};
+pub(crate) use kept::Kept;
+pub use kept::Needs;
+pub use moments::Moments;
 pub use moving_average::Decay;
 pub(crate) use moving_average::MovingRange;
 pub use percentile::Percentile;
-pub(crate) use percentile::WHOLE;
+pub use registry::{OBSERVERS, ObserverRef, ObserverRow, RegistryError, UnknownObserver, observers, register};
+pub use sample::Sample;
+pub use seen::Seen;
 
-use crate::scheme_error::SchemeError;
+use kvant_numeric::Format;
 use kvant_numeric::kernel::Range;
-use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::str::FromStr;
 
-/// A range statistic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Observer {
-    /// The least and the greatest element.
-    #[default]
-    MinMax,
-    /// The range without the given share of the largest magnitudes.
-    Percentile(Percentile),
-    /// The part of the range with the least squared error after quantization.
-    Mse,
-    /// The moving average of the ranges of batches; of activations only.
-    MovingAverage(Decay),
-}
+/// A way from the values of a tensor to the range that its codes cover.
+///
+/// The same values give the same range, whatever the number of threads and however they are split into parts.
+pub trait Observer: fmt::Debug + Send + Sync {
+    /// The spelling, settings included, from which the registry makes the same observer: `percentile99.9`.
+    fn spelling(&self) -> String;
 
-/// The observers with their spellings, for `kvant list observers`.
-pub const OBSERVERS: &[(&str, &str)] = &[
-    ("minmax", "the least and the greatest element (the default)"),
-    ("percentile99.99", "the range without the largest magnitudes: 99.99 % of the elements stay inside; any number"),
-    ("mse", "the shrunken range with the least squared error; with scales of powers of two the best of five exponents"),
-    (
-        "ema0.99",
-        "of activations: the average of the batches' ranges, every new one weighing 1 - 0.99; any number below 1",
-    ),
-];
-
-impl Observer {
-    /// The range to cover, of the elements that share a scale.
-    ///
-    /// `error` gives the squared error that quantizing the elements to a range leaves; only the search asks for it.
-    pub fn range(self, values: &[f32], symmetric: bool, error: impl Fn(Range) -> f64) -> Range {
-        let full = full_range(values);
-        match self {
-            // One batch is its own average.
-            Observer::MinMax | Observer::MovingAverage(_) => full,
-            Observer::Percentile(percentile) => percentile.range(values, full, symmetric),
-            Observer::Mse => mse::search(full, error),
-        }
+    /// What must be kept of the values beside their range.
+    fn needs(&self, grid: &dyn Grid) -> Needs {
+        let _ = grid;
+        Needs::RANGE
     }
-}
 
-fn full_range(values: &[f32]) -> Range {
-    values.iter().fold(Range::EMPTY, |range, v| range.join(Range { min: *v, max: *v }))
-}
-
-impl fmt::Display for Observer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Observer::MinMax => f.write_str("minmax"),
-            Observer::Percentile(percentile) => write!(f, "percentile{percentile}"),
-            Observer::Mse => f.write_str("mse"),
-            Observer::MovingAverage(decay) => write!(f, "ema{decay}"),
-        }
+    /// Why the observer cannot serve such a tensor; `None` where it can.
+    fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
+        let _ = tensor;
+        None
     }
+
+    /// The range to cover.
+    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range;
 }
 
-impl FromStr for Observer {
-    type Err = SchemeError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown = || SchemeError::Spelling { text: text.to_owned(), part: text.to_owned() };
-        match text {
-            "minmax" => Ok(Observer::MinMax),
-            "mse" => Ok(Observer::Mse),
-            _ => numbered(text).ok_or_else(unknown),
-        }
-    }
+/// A tensor whose range is asked for, before there are values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObservedTensor {
+    /// Whether it is a weight, whose values are all there at once. Activations come batch by batch.
+    pub is_weight: bool,
+    /// The dtype of its codes.
+    pub dtype: Format,
+    /// Whether its scales are powers of two.
+    pub has_power_of_two_scales: bool,
+    /// Whether few values share a scale: those of a group or a block.
+    pub is_grouped: bool,
 }
 
-impl Serialize for Observer {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Observer {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// The observers whose spelling ends in a number.
-fn numbered(text: &str) -> Option<Observer> {
-    if let Some(decay) = text.strip_prefix("ema") {
-        return decay.parse().ok().map(Observer::MovingAverage);
-    }
-    text.strip_prefix("percentile")?.parse().ok().map(Observer::Percentile)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_of_the_table_parses() {
-        for (name, _) in OBSERVERS {
-            assert_eq!(name.parse::<Observer>().unwrap().to_string(), *name);
-        }
-        for text in [
-            "percentile",
-            "percentile0",
-            "percentile101",
-            "percentile-1",
-            "percentileNaN",
-            "max",
-            "ema",
-            "ema1",
-            "ema0",
-            "emaNaN",
-        ] {
-            assert!(text.parse::<Observer>().is_err(), "{text}");
-        }
+/// The observers of schemes without one.
+impl Default for ObserverRef {
+    fn default() -> ObserverRef {
+        ObserverRef::MIN_MAX
     }
 }

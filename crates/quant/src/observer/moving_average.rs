@@ -1,19 +1,57 @@
 //! The moving average of the ranges of batches, as PyTorch's moving-average observers define it. Of activations only:
 //! weights come in one batch.
 
+use super::registry::ObserverRow;
+use super::{Grid, Needs, ObservedTensor, Observer, Seen};
 use kvant_numeric::kernel::Range;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
+pub(super) const ROW: ObserverRow = ObserverRow {
+    name: "ema",
+    aliases: &["moving-average", "moving_average", "movingaverage"],
+    example: "ema0.99",
+    about: "of activations: the average of the batches' ranges, every new one weighing 1 - 0.99; any number below 1",
+    make: |settings| {
+        let decay = if settings.is_empty() { Decay::DEFAULT } else { settings.parse().ok()? };
+        Some(Box::new(MovingAverage(decay)))
+    },
+};
+
+/// The observer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MovingAverage(Decay);
+
+impl Observer for MovingAverage {
+    fn spelling(&self) -> String {
+        format!("{}{}", ROW.name, self.0)
+    }
+
+    fn needs(&self, _: &dyn Grid) -> Needs {
+        Needs::average(self.0)
+    }
+
+    fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
+        tensor.is_weight.then_some("it averages batches, and a weight is one batch")
+    }
+
+    fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+        seen.average()
+    }
+}
+
 /// The parts into which 1 is divided, so that a decay is an exact, comparable number.
 const PARTS: f64 = 1e9;
 
 /// How much of the average stays with every new batch: above 0 and below 1, in parts of 10^-9.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Decay(u32);
 
 impl Decay {
+    /// 0.99, as PyTorch's observers have it.
+    pub const DEFAULT: Decay = Decay(990_000_000);
+
     fn value(self) -> f64 {
         f64::from(self.0) / PARTS
     }

@@ -1,13 +1,41 @@
 //! Search for the range with the least squared error. Unlike the incumbent's, which tries the last three bins of a
 //! histogram from zero, it shrinks both ends together and so holds for asymmetric data.
 
+use super::registry::{ObserverRow, plain};
+use super::{Grid, Needs, Observer, Seen};
 use kvant_numeric::kernel::Range;
+
+pub(super) const ROW: ObserverRow = ObserverRow {
+    name: "mse",
+    aliases: &["minmse", "min_mse", "min-mse"],
+    example: "mse",
+    about: "the shrunken range with the least squared error; with scales of powers of two the best of five exponents",
+    make: |settings| plain(settings, Mse),
+};
+
+/// The observer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mse;
+
+impl Observer for Mse {
+    fn spelling(&self) -> String {
+        ROW.name.to_owned()
+    }
+
+    fn needs(&self, _: &dyn Grid) -> Needs {
+        Needs::HISTOGRAM
+    }
+
+    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+        search(seen.range(), |range| seen.squared_error(grid, range))
+    }
+}
 
 /// Hundredths by which the range is shrunk, at most: int2 gains until about a quarter of the range is left.
 const STEPS: u32 = 80;
 
 /// The range among `full * (1 - i / 100)`, `i = 0..=80`, with the least error; the widest of equals.
-pub(crate) fn search(full: Range, error: impl Fn(Range) -> f64) -> Range {
+fn search(full: Range, error: impl Fn(Range) -> f64) -> Range {
     let candidates = (0..=STEPS).map(|i| scaled(full, 1.0 - i as f32 / 100.0));
     let best =
         candidates.map(|range| (error(range), range)).reduce(|best, next| if next.0 < best.0 { next } else { best });

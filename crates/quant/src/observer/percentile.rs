@@ -1,34 +1,72 @@
 //! The percentile of a histogram. For symmetric schemes the definition is AMD Quark's; for asymmetric ones, where the
 //! incumbent's range collapses to its lower end, each tail loses half of the share.
 
+use super::registry::ObserverRow;
+use super::{Grid, Needs, Observer, Seen};
 use kvant_numeric::kernel::Range;
 use std::fmt;
 use std::str::FromStr;
+
+pub(super) const ROW: ObserverRow = ObserverRow {
+    name: "percentile",
+    aliases: &[],
+    example: "percentile99.99",
+    about: "the range without the largest magnitudes: 99.99 % of the values stay inside; any number, 99.999 without one",
+    make: |settings| {
+        let percentile = if settings.is_empty() { None } else { Some(settings.parse().ok()?) };
+        Some(Box::new(PercentileObserver(percentile)))
+    },
+};
+
+/// The observer, with the share where it was given one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PercentileObserver(Option<Percentile>);
+
+impl Observer for PercentileObserver {
+    fn spelling(&self) -> String {
+        self.0.map_or_else(|| ROW.name.to_owned(), |percentile| format!("{}{percentile}", ROW.name))
+    }
+
+    fn needs(&self, _: &dyn Grid) -> Needs {
+        Needs::HISTOGRAM
+    }
+
+    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+        let percentile = self.0.unwrap_or(Percentile::DEFAULT);
+        match seen.all_values() {
+            Some(values) => percentile.range(values, seen.range(), grid.is_symmetric()),
+            None => seen.histogram().percentile(percentile, seen.range(), grid.is_symmetric()),
+        }
+    }
+}
 
 /// Bins of the histogram, as many as the incumbent's.
 const BINS: usize = 4200;
 /// The parts into which a percent is divided, so that a percentile is an exact, comparable number.
 const PARTS: f64 = 1e8;
 /// All elements: a hundred percent.
-pub(crate) const WHOLE: u64 = 10_000_000_000;
+pub(super) const WHOLE: u64 = 10_000_000_000;
 
 /// A percentile above 0 and at most 100, in parts of 10^-8 percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Percentile(u64);
 
 impl Percentile {
+    /// 99.999 %.
+    pub const DEFAULT: Percentile = Percentile(9_999_900_000);
+
     /// The share of elements inside, in parts of 10^-10.
-    pub(crate) fn share(self) -> u64 {
+    pub(super) fn share(self) -> u64 {
         self.0
     }
 
     /// The share below the upper end, or above the lower one, where each tail loses half of the rest.
-    pub(crate) fn share_below(self) -> u64 {
+    pub(super) fn share_below(self) -> u64 {
         WHOLE - (WHOLE - self.0) / 2
     }
 
     /// The range that holds this share of the elements that are not zero.
-    pub(super) fn range(self, values: &[f32], full: Range, symmetric: bool) -> Range {
+    fn range(self, values: &[f32], full: Range, symmetric: bool) -> Range {
         if symmetric { self.symmetric(values, full.abs_max()) } else { self.asymmetric(values, full) }
     }
 

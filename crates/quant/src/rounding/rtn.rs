@@ -3,12 +3,13 @@
 
 mod extents;
 mod floats;
+mod grid;
 mod integers;
 
 use super::tiles::Tiles;
 use super::weights::Weights;
 use crate::hessian::HessianError;
-use crate::observer::Observer;
+use crate::observer::ObserverRef;
 use crate::parameters::Affine;
 use crate::quant_tensor::QuantTensor;
 use crate::scheme::{FloatScale, FloatScheme, Granularity, SchemeError, TensorScheme};
@@ -208,11 +209,7 @@ impl Rtn {
     }
 
     fn is_searched(&self) -> bool {
-        match self.scheme {
-            TensorScheme::Int(scheme) => scheme.observer != Observer::MinMax,
-            TensorScheme::Float(scheme) => scheme.observer != Observer::MinMax,
-            _ => false,
-        }
+        self.scheme.observer() != ObserverRef::MIN_MAX
     }
 
     fn append(&self, strip: Strip<'_>, groups: &mut Groups, out: &mut QuantTensor) -> Result<(), RoundingError> {

@@ -1,7 +1,6 @@
 //! The scheme of a layer: its weight, its inputs, its outputs. Not which layers there are.
 
 use super::{SchemeError, TensorScheme};
-use crate::observer::Observer;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -91,9 +90,8 @@ impl FromStr for LayerScheme {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parts = text.splitn(3, '+');
         let weight: TensorScheme = parts.next().unwrap_or_default().parse()?;
-        if matches!(weight.observer(), Observer::MovingAverage(_)) {
-            // A weight comes in one batch.
-            return Err(SchemeError::Combination { text: text.to_owned() });
+        if let Some(reason) = weight.observer_refusal(true) {
+            return Err(SchemeError::Observer { observer: weight.observer(), scheme: weight.to_string(), reason });
         }
         let mut activation = || parts.next().filter(|part| *part != UNTOUCHED).map(str::parse).transpose();
         Ok(LayerScheme { weight, input: activation()?, output: activation()? })

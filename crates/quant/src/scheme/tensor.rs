@@ -2,7 +2,7 @@
 //! a layer does with its inputs: see [`LayerScheme`](super::LayerScheme).
 
 use super::{Axis, FloatScale, Granularity, ScaleType, SchemeError, ZeroPoint};
-use crate::observer::Observer;
+use crate::observer::{ObservedTensor, ObserverRef};
 use kvant_numeric::format::{Int, MicroExponent, MiniFloat, ScaleRule};
 use kvant_numeric::{Arithmetic, Format};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub struct IntScheme {
     /// The code of zero.
     pub zero_point: ZeroPoint,
     /// The range statistic.
-    pub observer: Observer,
+    pub observer: ObserverRef,
 }
 
 /// Scaled floats of at most eight bits.
@@ -34,7 +34,7 @@ pub struct FloatScheme {
     /// How scales are stored.
     pub scale: FloatScale,
     /// The range statistic.
-    pub observer: Observer,
+    pub observer: ObserverRef,
 }
 
 /// Formats whose shared exponents are part of the element format; exported only as floats that lie on their grid.
@@ -159,12 +159,20 @@ impl TensorScheme {
     }
 
     /// The range statistic; min-max where there is no choice.
-    pub fn observer(self) -> Observer {
+    pub fn observer(self) -> ObserverRef {
         match self {
             TensorScheme::Int(scheme) => scheme.observer,
             TensorScheme::Float(scheme) => scheme.observer,
-            _ => Observer::MinMax,
+            _ => ObserverRef::MIN_MAX,
         }
+    }
+
+    /// Why the observer cannot find the range of such a weight, or of such activations.
+    pub(crate) fn observer_refusal(self, is_weight: bool) -> Option<&'static str> {
+        let has_power_of_two_scales = matches!(self, TensorScheme::Int(int) if int.scale == ScaleType::PowerOfTwo);
+        let is_grouped = matches!(self.granularity(), Some(Granularity::Group { .. } | Granularity::Block { .. }));
+        let dtype = self.format();
+        self.observer().refusal(&ObservedTensor { is_weight, dtype, has_power_of_two_scales, is_grouped })
     }
 
     /// Whether something of the whole tensor (its range) must be known before its first element can be quantized.
@@ -229,8 +237,8 @@ impl fmt::Display for FloatScheme {
     }
 }
 
-fn write_observer(f: &mut fmt::Formatter<'_>, observer: Observer) -> fmt::Result {
-    if observer == Observer::MinMax { Ok(()) } else { write!(f, ":{observer}") }
+fn write_observer(f: &mut fmt::Formatter<'_>, observer: ObserverRef) -> fmt::Result {
+    if observer == ObserverRef::MIN_MAX { Ok(()) } else { write!(f, ":{observer}") }
 }
 
 /// The parts of a spelling, before they are known to go together.
@@ -241,7 +249,7 @@ struct Parts {
     rule: Option<ScaleRule>,
     block_scale: Option<MiniFloat>,
     zero_point: Option<ZeroPoint>,
-    observer: Option<Observer>,
+    observer: Option<ObserverRef>,
 }
 
 impl Parts {
@@ -302,7 +310,7 @@ impl Parts {
             _ => return None,
         };
         let granularity = self.granularity.unwrap_or(Granularity::Tensor);
-        let searched = self.observer.unwrap_or_default() != Observer::MinMax;
+        let searched = self.observer.unwrap_or_default() != ObserverRef::MIN_MAX;
         let grouped = matches!(granularity, Granularity::Group { axis: Axis::Columns, .. });
         let legal = match scale {
             FloatScale::Plain(ScaleType::PowerOfTwo) => false,

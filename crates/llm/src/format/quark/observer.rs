@@ -1,19 +1,19 @@
 //! Quark's observer classes and the statistics of ours that they compute. Not the computation: see
 //! [`kvant_quant::observer`].
 
-use kvant_quant::observer::Observer;
+use kvant_quant::observer::ObserverRef;
 use kvant_quant::scheme::Granularity;
 
-/// The class for a granularity. Where Quark has no class of the kind (percentile and MSE are per tensor only, moving averages
-/// there are none), the min-max class stands: who reads stored codes and scales asks no observer.
-pub(super) fn class(granularity: Granularity, observer: Observer, power_of_two: bool) -> &'static str {
-    match (granularity, power_of_two, observer) {
-        (Granularity::Tensor, true, Observer::Mse) => "PerTensorPowOf2MinMSEObserver",
+/// The class for a granularity. Where Quark has no class of the kind (percentile and MSE are per tensor only, moving averages,
+/// entropy and others there are none), it is the min-max class: readers of stored codes and scales ask no observer.
+pub(super) fn class(granularity: Granularity, observer: ObserverRef, power_of_two: bool) -> &'static str {
+    match (granularity, power_of_two, observer.name()) {
+        (Granularity::Tensor, true, "mse") => "PerTensorPowOf2MinMSEObserver",
         (Granularity::Tensor, true, _) => "PerTensorPowOf2MinMaxObserver",
-        (Granularity::Tensor, false, Observer::Mse) => "PerTensorMSEObserver",
-        (Granularity::Tensor, false, Observer::Percentile(_)) => "PerTensorPercentileObserver",
-        (Granularity::Tensor, false, Observer::MinMax | Observer::MovingAverage(_)) => "PerTensorMinMaxObserver",
-        (Granularity::Channel(_), true, Observer::Mse) => "PerChannelPowOf2MinMSEObserver",
+        (Granularity::Tensor, false, "mse") => "PerTensorMSEObserver",
+        (Granularity::Tensor, false, "percentile") => "PerTensorPercentileObserver",
+        (Granularity::Tensor, false, _) => "PerTensorMinMaxObserver",
+        (Granularity::Channel(_), true, "mse") => "PerChannelPowOf2MinMSEObserver",
         (Granularity::Channel(_), true, _) => "PerChannelPowOf2MinMaxObserver",
         (Granularity::Channel(_), false, _) => "PerChannelMinMaxObserver",
         (Granularity::Group { .. }, ..) => "PerGroupMinMaxObserver",

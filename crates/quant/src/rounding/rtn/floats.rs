@@ -1,15 +1,15 @@
 //! Round to nearest of floats: the scale of every tile from its largest magnitude or by a search, then codes; and of integers on
 //! a grid of floats.
 
+use super::grid::FloatGrid;
 use super::{Groups, RoundingError, Rtn, Strip, TensorContext, grown};
-use crate::observer::Observer;
+use crate::observer::{ObserverRef, Seen};
 use crate::quant_tensor::{Codes, QuantTensor};
 use crate::rounding::batch::{Divisors, Scales};
 use crate::rounding::tiles::Tiles;
 use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme};
 use kvant_numeric::Arithmetic;
-use kvant_numeric::format::MiniFloat;
-use kvant_numeric::kernel::{Elements, Range, Scaling, encode_elements};
+use kvant_numeric::kernel::{Elements, Scaling, encode_elements};
 use kvant_numeric::simd::dispatch;
 
 impl Rtn {
@@ -47,15 +47,14 @@ impl Rtn {
         scales: &mut [f32],
     ) {
         let (arithmetic, tensor_scale) = (self.context.arithmetic, tensor_scale.unwrap_or(1.0));
-        if scheme.observer == Observer::MinMax {
+        if scheme.observer == ObserverRef::MIN_MAX {
             return dispatch(self.isa, Scales { scheme, arithmetic, tensor_scale, amaxes, scales });
         }
         let values = strip.values(self.isa);
+        let grid = FloatGrid { scheme, arithmetic, tensor_scale };
         for (tile, out) in scales.iter_mut().enumerate() {
             let values = tiles.gather(&values, tile);
-            let scale = |range: Range| scheme.scale(range.abs_max(), arithmetic, tensor_scale);
-            let error = |range| squared_error(scheme.format, &values, scale(range));
-            *out = scale(scheme.observer.range(&values, true, error));
+            *out = grid.scale(scheme.observer.range(&Seen::values(&values), &grid));
         }
     }
 
@@ -100,8 +99,4 @@ impl Rtn {
         out.tensor_scale = Some(tensor_scale);
         Ok(())
     }
-}
-
-fn squared_error(format: MiniFloat, values: &[f32], scale: f32) -> f64 {
-    values.iter().map(|v| f64::from(format.decode(format.encode(v / scale)) * scale - v).powi(2)).sum()
 }

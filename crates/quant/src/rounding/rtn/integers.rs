@@ -1,7 +1,8 @@
 //! Round to nearest of integers: scale and zero point of every tile from its range or by a search, then codes.
 
+use super::grid::IntGrid;
 use super::{Groups, RoundingError, Rtn, Strip, grown};
-use crate::observer::Observer;
+use crate::observer::{ObserverRef, Seen};
 use crate::parameters::{Affine, quantize};
 use crate::quant_tensor::{Codes, QuantTensor};
 use crate::rounding::batch::{Affines, Steps};
@@ -38,7 +39,7 @@ impl Rtn {
         let arithmetic = self.context.arithmetic;
         let Groups { ranges, affines, .. } = groups;
         affines.resize(ranges.len(), Affine { scale: 1.0, zero_point: 0.0 });
-        if scheme.observer == Observer::MinMax {
+        if scheme.observer == ObserverRef::MIN_MAX {
             return dispatch(self.isa, Affines { scheme, arithmetic, ranges, affines });
         }
         let values = strip.values(self.isa);
@@ -49,11 +50,10 @@ impl Rtn {
 
     fn searched_affine(&self, scheme: IntScheme, values: &[f32], range: Range) -> Affine {
         let arithmetic = self.context.arithmetic;
-        if scheme.observer == Observer::Mse && scheme.scale == ScaleType::PowerOfTwo {
+        if scheme.observer == ObserverRef::MSE && scheme.scale == ScaleType::PowerOfTwo {
             return scheme.best_power_of_two(values, range);
         }
-        let error = |range| scheme.squared_error(values, scheme.parameters(range, arithmetic));
-        let range = scheme.observer.range(values, scheme.zero_point == ZeroPoint::Zero, error);
+        let range = scheme.observer.range(&Seen::values(values), &IntGrid { scheme, arithmetic });
         scheme.parameters(range, arithmetic)
     }
 

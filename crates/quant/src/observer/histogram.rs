@@ -1,10 +1,11 @@
-//! A histogram of activations that grows batch by batch in bounded memory. Not the ranges that follow from it.
+//! A histogram of values that grows batch by batch in bounded memory. Not the ranges that follow from it.
 //!
 //! Bins are those floats that have eight mantissa bits: every value counts for the nearest of them. Bins do not depend on
 //! the data, so that counts of parts add up to those of the whole in any order, and values of bfloat16 and of fp8 are
 //! counted as what they are. The incumbent's bins are those of the first batch, stretched over every later one.
 
-use crate::observer::{Percentile, WHOLE};
+use super::Percentile;
+use super::percentile::WHOLE;
 use kvant_numeric::kernel::Range;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,10 +17,10 @@ const BINS: usize = 1 << (23 - DROPPED);
 /// Signs and exponents.
 const OCTAVES: usize = 1 << 9;
 
-/// Counts of the values that are not zero.
+/// Counts of the values that are not zero, NaN or infinite, in bins of 2^-8 of their magnitude.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
-pub(super) struct Histogram {
+pub struct Histogram {
     /// By sign and exponent; those that do not occur take no memory.
     octaves: Vec<Option<Box<[u64; BINS]>>>,
 }
@@ -51,11 +52,15 @@ impl TryFrom<Stored> for Histogram {
 
 /// A bin with its count: the values between `low` and `high`, nearest to `center`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Bin {
-    pub(super) center: f32,
-    low: f32,
-    high: f32,
-    pub(super) count: u64,
+pub struct Bin {
+    /// The value for which the bin counts.
+    pub center: f32,
+    /// Where it begins.
+    pub low: f32,
+    /// Where it ends.
+    pub high: f32,
+    /// Values in it.
+    pub count: u64,
 }
 
 impl Bin {
@@ -82,12 +87,12 @@ fn finite(bits: u32) -> f32 {
 }
 
 impl Histogram {
-    pub(super) fn new() -> Histogram {
+    pub(crate) fn new() -> Histogram {
         Histogram { octaves: vec![None; OCTAVES] }
     }
 
     /// Counts finite values.
-    pub(super) fn update(&mut self, values: &[f32]) {
+    pub(crate) fn update(&mut self, values: &[f32]) {
         for value in values.iter().filter(|v| **v != 0.0 && v.is_finite()) {
             let bin = ((value.to_bits() + (1 << (DROPPED - 1))) >> DROPPED) as usize;
             let counts = self.octaves[bin / BINS].get_or_insert_with(|| Box::new([0; BINS]));
@@ -104,7 +109,7 @@ impl Histogram {
     }
 
     /// The bins with something in them, from the least to the greatest.
-    pub(super) fn bins(&self) -> impl DoubleEndedIterator<Item = Bin> + '_ {
+    pub fn bins(&self) -> impl DoubleEndedIterator<Item = Bin> + '_ {
         let (positive, negative) = (0..OCTAVES / 2, OCTAVES / 2..OCTAVES);
         let numbers = |octaves: std::ops::Range<usize>| octaves.start * BINS..octaves.end * BINS;
         let occurring = |number: usize| {
@@ -116,7 +121,7 @@ impl Histogram {
 
     /// The range that holds this share of the values that are not zero, within `full`, the range of all: of symmetric
     /// schemes by magnitude, otherwise each tail loses half of the rest.
-    pub(super) fn percentile(&self, percentile: Percentile, full: Range, symmetric: bool) -> Range {
+    pub fn percentile(&self, percentile: Percentile, full: Range, symmetric: bool) -> Range {
         if symmetric {
             let mut bins: Vec<Bin> = self.bins().map(Bin::magnitude).collect();
             bins.sort_by(|a, b| a.center.total_cmp(&b.center));

@@ -1,0 +1,96 @@
+//! What is kept of the values of a tensor beside their range, as an observer needs it. It grows batch by batch in bounded
+//! memory.
+
+use super::moving_average::Decay;
+use super::{Histogram, Moments, Sample};
+use serde::{Deserialize, Serialize};
+
+/// What an observer must know of the values beside their range.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Needs {
+    pub(crate) average: Option<Decay>,
+    pub(super) histogram: bool,
+    pub(super) moments: bool,
+    pub(super) sample: bool,
+}
+
+const NOTHING: Needs = Needs { average: None, histogram: false, moments: false, sample: false };
+
+impl Needs {
+    /// Nothing but the range.
+    pub const RANGE: Needs = NOTHING;
+    /// A [`Histogram`].
+    pub const HISTOGRAM: Needs = Needs { histogram: true, ..NOTHING };
+    /// [`Moments`].
+    pub const MOMENTS: Needs = Needs { moments: true, ..NOTHING };
+    /// A [`Sample`] of the values.
+    pub const SAMPLE: Needs = Needs { sample: true, ..NOTHING };
+
+    /// The moving average of the ranges of batches.
+    pub const fn average(decay: Decay) -> Needs {
+        Needs { average: Some(decay), ..NOTHING }
+    }
+
+    /// Both; of two averages the first.
+    pub fn and(self, other: Needs) -> Needs {
+        Needs {
+            average: self.average.or(other.average),
+            histogram: self.histogram || other.histogram,
+            moments: self.moments || other.moments,
+            sample: self.sample || other.sample,
+        }
+    }
+
+    /// Whether ranges of batches are enough.
+    pub(crate) fn is_range_of_batches(self) -> bool {
+        !(self.histogram || self.moments || self.sample)
+    }
+}
+
+/// What is kept of the values themselves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) histogram: Option<Histogram>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) moments: Option<Moments>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sample: Option<Sample>,
+}
+
+impl Kept {
+    /// Nothing yet of what is needed.
+    pub(crate) fn new(needs: Needs) -> Kept {
+        Kept {
+            histogram: needs.histogram.then(Histogram::new),
+            moments: needs.moments.then(Moments::default),
+            sample: needs.sample.then(Sample::default),
+        }
+    }
+
+    /// Takes in a batch.
+    pub(crate) fn update(&mut self, values: &[f32]) {
+        if let Some(histogram) = &mut self.histogram {
+            histogram.update(values);
+        }
+        if let Some(moments) = &mut self.moments {
+            moments.update(values);
+        }
+        if let Some(sample) = &mut self.sample {
+            sample.update(values);
+        }
+    }
+
+    /// Adds what was kept of the data that comes after.
+    pub(crate) fn merge(&mut self, later: &Kept) {
+        if let (Some(own), Some(later)) = (&mut self.histogram, &later.histogram) {
+            own.merge(later);
+        }
+        if let (Some(own), Some(later)) = (&mut self.moments, &later.moments) {
+            own.merge(later);
+        }
+        if let (Some(own), Some(later)) = (&mut self.sample, &later.sample) {
+            own.merge(later);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The observers by their names: those of Kvant, and those that a user of the library registers.
+
+use super::{Observer, min_max, moving_average, mse, percentile};
+use serde::{Deserialize, Serialize};
+use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::str::FromStr;
+use std::sync::{PoisonError, RwLock};
+
+/// An observer as users choose it.
+#[derive(Clone, Copy, Debug)]
+pub struct ObserverRow {
+    /// Its name, which a spelling begins with. Lower-case letters, digits, `-` and `_`.
+    pub name: &'static str,
+    /// Other names.
+    pub aliases: &'static [&'static str],
+    /// A spelling, with settings if it has some.
+    pub example: &'static str,
+    /// What it does, for `kvant list observers`.
+    pub about: &'static str,
+    /// The observer with the settings that follow its name in a spelling; `None` where they are none of its.
+    pub make: fn(&str) -> Option<Box<dyn Observer>>,
+}
+
+/// The observers of Kvant.
+pub const OBSERVERS: &[ObserverRow] = &[min_max::ROW, percentile::ROW, mse::ROW, moving_average::ROW];
+
+/// Those that users have registered, and every observer that was asked for, by its spelling.
+static REGISTRY: RwLock<Registry> = RwLock::new(Registry { rows: Vec::new(), made: BTreeMap::new() });
+
+struct Registry {
+    rows: Vec<ObserverRow>,
+    made: BTreeMap<String, ObserverRef>,
+}
+
+/// Every observer: those of Kvant, then those that are registered.
+pub fn observers() -> Vec<ObserverRow> {
+    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    OBSERVERS.iter().chain(&registry.rows).copied().collect()
+}
+
+/// Adds an observer, whose name schemes and recipes take from then on.
+///
+/// # Errors
+/// Where the name or an alias is taken, or cannot be part of a scheme's spelling.
+pub fn register(row: ObserverRow) -> Result<(), RegistryError> {
+    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    for name in names(&row) {
+        let is_legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+        if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_legal) {
+            return Err(RegistryError::Name(name));
+        }
+        let mut known = OBSERVERS.iter().chain(&registry.rows).flat_map(names);
+        if known.any(|known| known == name) {
+            return Err(RegistryError::Taken(name));
+        }
+    }
+    registry.rows.push(row);
+    Ok(())
+}
+
+/// The name and the aliases.
+fn names(row: &ObserverRow) -> impl Iterator<Item = &'static str> + use<> {
+    std::iter::once(row.name).chain(row.aliases.iter().copied())
+}
+
+/// An observer without settings.
+pub(super) fn plain<O: Observer + 'static>(settings: &str, observer: O) -> Option<Box<dyn Observer>> {
+    settings.is_empty().then(|| Box::new(observer) as Box<dyn Observer>)
+}
+
+/// Why an observer cannot be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// Another has the name.
+    #[error("there is an observer named `{0}` already")]
+    Taken(&'static str),
+    /// Schemes cannot spell the name.
+    #[error("`{0}` cannot name an observer: names are lower-case letters, digits, `-` and `_`, the first a letter")]
+    Name(&'static str),
+}
+
+/// An observer that was made from its spelling: what schemes and recipes hold. Two of the same spelling are equal.
+#[derive(Clone, Copy)]
+pub struct ObserverRef(&'static Entry);
+
+/// An observer with what is asked of it again and again.
+struct Entry {
+    name: &'static str,
+    spelling: &'static str,
+    observer: &'static dyn Observer,
+}
+
+impl ObserverRef {
+    /// The least and the greatest value.
+    pub const MIN_MAX: ObserverRef =
+        ObserverRef(&Entry { name: min_max::ROW.name, spelling: min_max::ROW.name, observer: &min_max::MinMax });
+    /// The range with the least squared error.
+    pub const MSE: ObserverRef =
+        ObserverRef(&Entry { name: mse::ROW.name, spelling: mse::ROW.name, observer: &mse::Mse });
+
+    /// The name of its row.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// Its spelling, settings included.
+    pub fn spelling(self) -> &'static str {
+        self.0.spelling
+    }
+}
+
+impl Deref for ObserverRef {
+    type Target = dyn Observer;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.observer
+    }
+}
+
+impl PartialEq for ObserverRef {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0) || self.spelling() == other.spelling()
+    }
+}
+
+impl Eq for ObserverRef {}
+
+impl PartialOrd for ObserverRef {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObserverRef {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.spelling().cmp(other.spelling())
+    }
+}
+
+impl Hash for ObserverRef {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.spelling().hash(state);
+    }
+}
+
+impl fmt::Debug for ObserverRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.observer.fmt(f)
+    }
+}
+
+impl fmt::Display for ObserverRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.spelling())
+    }
+}
+
+/// A spelling that names no observer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no observer; there are {list}", list = list())]
+pub struct UnknownObserver(pub String);
+
+fn list() -> String {
+    observers().iter().map(|row| row.example).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for ObserverRef {
+    type Err = UnknownObserver;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wanted = text.trim().to_ascii_lowercase();
+        let mut rows: Vec<(&'static str, ObserverRow)> =
+            observers().into_iter().flat_map(|row| names(&row).map(move |name| (name, row))).collect();
+        // The longest name first: `percentile` before one that it begins with.
+        rows.sort_by_key(|(name, _)| Reverse(name.len()));
+        let found = rows.iter().find_map(|(name, row)| Some((row, (row.make)(wanted.strip_prefix(name)?)?)));
+        let (row, observer) = found.ok_or_else(|| UnknownObserver(text.to_owned()))?;
+        Ok(interned(row.name, observer))
+    }
+}
+
+/// The one of its spelling. What is made stays for as long as the program runs, so that schemes are small values.
+fn interned(name: &'static str, observer: Box<dyn Observer>) -> ObserverRef {
+    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    let spelling = observer.spelling();
+    if let Some(known) = registry.made.get(&spelling) {
+        return *known;
+    }
+    let entry = Entry { name, spelling: spelling.clone().leak(), observer: Box::leak(observer) };
+    let made = ObserverRef(Box::leak(Box::new(entry)));
+    registry.made.insert(spelling, made);
+    made
+}
+
+impl Serialize for ObserverRef {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ObserverRef {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observer::{Grid, Seen};
+    use kvant_numeric::kernel::Range;
+
+    #[test]
+    fn every_row_reads_back_by_its_example_and_its_aliases() {
+        for row in OBSERVERS {
+            let example: ObserverRef = row.example.parse().unwrap();
+            assert_eq!((example.to_string().as_str(), example.name()), (row.example, row.name));
+            for name in names(row) {
+                let made: ObserverRef = name.to_uppercase().parse().unwrap();
+                assert_eq!(made.name(), row.name);
+                assert_eq!(made.spelling().parse(), Ok(made));
+            }
+        }
+        assert_eq!("minmax".parse(), Ok(ObserverRef::MIN_MAX));
+        assert_eq!("mse".parse(), Ok(ObserverRef::MSE));
+    }
+
+    #[test]
+    fn settings_out_of_bounds_are_refused() {
+        for text in ["", "percentile0", "percentile101", "percentile-1", "percentileNaN", "max", "ema1", "ema0", "emaNaN"] {
+            assert!(text.parse::<ObserverRef>().is_err(), "{text}");
+        }
+    }
+
+    #[derive(Debug)]
+    struct Half;
+
+    impl Observer for Half {
+        fn spelling(&self) -> String {
+            "half-of-all".to_owned()
+        }
+
+        fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+            Range { min: seen.range().min / 2.0, max: seen.range().max / 2.0 }
+        }
+    }
+
+    #[test]
+    fn registered_observers_are_found_and_names_are_taken_once() {
+        let row = ObserverRow {
+            name: "half-of-all",
+            aliases: &["half"],
+            example: "half-of-all",
+            about: "half of the range",
+            make: |settings| plain(settings, Half),
+        };
+        assert!("half".parse::<ObserverRef>().is_err());
+        register(row).unwrap();
+        assert_eq!("half".parse::<ObserverRef>().unwrap().to_string(), "half-of-all");
+        assert!(observers().iter().any(|row| row.name == "half-of-all"));
+        assert_eq!(register(row), Err(RegistryError::Taken("half-of-all")));
+        assert_eq!(register(ObserverRow { name: "half:2", ..row }), Err(RegistryError::Name("half:2")));
+        assert_eq!(register(ObserverRow { name: "new", aliases: &["minmse"], ..row }), Err(RegistryError::Taken("minmse")));
+    }
+}
