@@ -74,18 +74,13 @@ pub const TOPICS: &[Topic] = &[
     topic("schemes", "Schemes with names, for ‹scheme› and ‹override›", schemes),
     topic("dtypes", "Number formats, the first part of a scheme's spelling", dtypes),
     topic("formats", "Checkpoint formats and other outputs, for ‹format›", formats),
-    topic("observers", "Range statistics, a part of a scheme's spelling", observers),
+    topic("observers", "How ranges are found, in schemes and for ‹calibration-method› of graphs", observers),
     topic("algorithms", "Algorithms that make quantized weights better, for ‹algorithm›", algorithms),
     topic("algorithm-options", "The options of algorithms, with their defaults", algorithm_options),
     topic("families", "Supported model architectures", families),
     topic("presets", "Recipes for ONNX graphs, for ‹preset›", presets),
     topic("passes", "Rewrites of ONNX graphs, for ‹enable-pass› and ‹disable-pass›", passes),
     topic("elements", "Element types of ONNX graphs, for ‹activation› and ‹weight›", elements),
-    topic(
-        "calibration-methods",
-        "Calibration methods for ONNX activations, for ‹calibration-method›",
-        calibration_methods,
-    ),
     topic("checks", "The checks of `kvant verify`", checks),
     topic("loaders", "Loaders that `kvant verify` knows, and the versions that its rules were read from", loaders),
 ];
@@ -113,12 +108,6 @@ fn elements() -> Table {
         vec![json!(row.name), bits, json!(stored)]
     };
     Table { columns, rows: kvant_onnx::element::ELEMENTS.iter().map(row).collect() }
-}
-
-fn calibration_methods() -> Table {
-    let columns = vec![text("name"), text("aliases"), text("about")];
-    let row = |row: &kvant_onnx::calibration::MethodRow| vec![json!(row.name), json!(row.aliases), json!(row.about)];
-    Table { columns, rows: kvant_onnx::calibration::METHODS.iter().map(row).collect() }
 }
 
 fn checks() -> Table {
@@ -294,7 +283,10 @@ fn algorithm_options() -> Table {
 
 fn observers() -> Table {
     let row = |row: &ObserverRow| vec![json!(row.example), json!(row.aliases), json!(row.about)];
-    Table { columns: vec![text("name"), text("aliases"), text("about")], rows: all_observers().iter().map(row).collect() }
+    Table {
+        columns: vec![text("name"), text("aliases"), text("about")],
+        rows: all_observers().iter().map(row).collect(),
+    }
 }
 
 #[cfg(test)]

@@ -48,6 +48,70 @@
 //! # }
 //! ```
 //!
+//! Quantize with an observer of your own, here one that covers four standard deviations, in a checkpoint and in a graph:
+//!
+//! ```
+//! use kvant::{CancelToken, GraphEngine, Job};
+//! use kvant_numeric::kernel::Range;
+//! use kvant_onnx::runtime::RuntimeChoice;
+//! use kvant_quant::observer::{self, Grid, Needs, Observer, ObserverRow, Seen};
+//!
+//! #[derive(Debug)]
+//! struct Deviations(f64);
+//!
+//! impl Observer for Deviations {
+//!     fn spelling(&self) -> String {
+//!         format!("deviations{}", self.0)
+//!     }
+//!
+//!     fn needs(&self, _: &dyn Grid) -> Needs {
+//!         Needs::MOMENTS
+//!     }
+//!
+//!     fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+//!         let (moments, full) = (seen.moments(), seen.range());
+//!         let reach = self.0 * moments.deviation();
+//!         Range {
+//!             min: full.min.max((moments.mean() - reach) as f32),
+//!             max: full.max.min((moments.mean() + reach) as f32),
+//!         }
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! observer::register(ObserverRow {
+//!     name: "deviations",
+//!     aliases: &[],
+//!     example: "deviations4",
+//!     about: "so many standard deviations about the mean",
+//!     make: |settings| Some(Box::new(Deviations(settings.parse().ok().filter(|n| *n > 0.0)?))),
+//! })?;
+//! # let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests");
+//! # let directory = tempfile::tempdir()?;
+//! # let text = directory.path().join("text.txt");
+//! # std::fs::write(&text, "the quick brown fox jumps over the lazy dog ".repeat(40))?;
+//! let mut job = Job::new(format!("{root}/models/nano_llama"));
+//! job.recipe.scheme = Some("int8:channel+int8:tensor:deviations4!static".to_owned());
+//! job.data.files = vec![text];
+//! job.data.num_samples = 2;
+//! job.data.seq_len = Some(32);
+//! job.sinks.output = Some(directory.path().join("int8"));
+//! let report = job.run(&mut (), &CancelToken::new())?;
+//! assert_eq!(report.to_json()["quantized_layers"], 28);
+//!
+//! let mut job = Job::new(format!("{root}/golden/onnx/tinycnn.float.onnx"));
+//! job.recipe.scheme = Some("A8W8".to_owned());
+//! job.recipe.graph.calibration_method = Some("deviations4".parse()?);
+//! job.data.files = vec!["random".into()];
+//! job.data.num_samples = 4;
+//! job.limits.engine = GraphEngine { choice: RuntimeChoice::Rten, ..GraphEngine::default() };
+//! job.sinks.output = Some(directory.path().join("tinycnn.int8.onnx"));
+//! let report = job.run(&mut (), &CancelToken::new())?;
+//! assert_eq!(report.to_json()["format"], "onnx");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Measure the perplexity of a model, and how far a quantized model is from it:
 //!
 //! ```

@@ -4,6 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use kvant_container::onnx::DataType;
+use kvant_numeric::Format;
+use kvant_numeric::format::{Int, MiniFloat};
+use kvant_quant::graph_grid::CodeRange;
 
 /// What a tensor's elements become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,15 +41,6 @@ pub enum Block {
     MxFp8E4M3,
     MxFp8E5M2,
     MxInt8,
-}
-
-/// The codes of an integer type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CodeRange {
-    /// Smallest code.
-    pub min: i64,
-    /// Largest code.
-    pub max: i64,
 }
 
 /// How an element is spelled, stored and described.
@@ -102,67 +96,67 @@ impl Element {
         self.row().data_type
     }
 
-    /// Bits of an integer type; `None` for floats.
-    pub fn integer_bits(self) -> Option<u32> {
+    /// The dtype of its codes; `None` of blocks, whose values have no codes under one scale.
+    pub fn dtype(self) -> Option<Format> {
         use Element::*;
         Some(match self {
-            Int4 | UInt4 => 4,
-            Int8 | UInt8 => 8,
-            Int16 | UInt16 => 16,
-            Int32 | UInt32 => 32,
-            _ => return None,
+            Int4 => Format::Int(Int::INT4),
+            UInt4 => Format::Int(Int::UINT4),
+            Int8 => Format::Int(Int::INT8),
+            UInt8 => Format::Int(Int::UINT8),
+            Int16 => Format::Int(Int::INT16),
+            UInt16 => Format::Int(Int::UINT16),
+            Int32 => Format::Int(Int::INT32),
+            UInt32 => Format::Int(Int::UINT32),
+            Float16 => Format::F16,
+            BFloat16 => Format::Bf16,
+            Float8E4M3 => Format::MiniFloat(MiniFloat::E4M3),
+            Float8E5M2 => Format::MiniFloat(MiniFloat::E5M2),
+            Block(_) => return None,
         })
+    }
+
+    /// The integers of an integer type.
+    pub fn int(self) -> Option<Int> {
+        match self.dtype() {
+            Some(Format::Int(int)) => Some(int),
+            _ => None,
+        }
+    }
+
+    /// Bits of an integer type; `None` for floats.
+    pub fn integer_bits(self) -> Option<u32> {
+        self.int().map(Int::bits)
     }
 
     /// Whether the codes have a sign.
     pub fn is_signed(self) -> bool {
-        !matches!(self, Self::UInt4 | Self::UInt8 | Self::UInt16 | Self::UInt32)
+        self.int().is_none_or(Int::is_signed)
     }
 
     /// Whether values map to codes by a scale and a zero point.
     pub fn is_integer(self) -> bool {
-        self.integer_bits().is_some()
+        self.int().is_some()
     }
 
     /// Whether it is one of the two 8-bit floats.
     pub fn is_float8(self) -> bool {
-        matches!(self, Self::Float8E4M3 | Self::Float8E5M2)
+        matches!(self.dtype(), Some(Format::MiniFloat(_)))
     }
 
     /// All codes of an integer type.
     pub fn full_range(self) -> Option<CodeRange> {
-        let bits = self.integer_bits()?;
-        Some(match self.is_signed() {
-            true => CodeRange { min: -(1 << (bits - 1)), max: (1 << (bits - 1)) - 1 },
-            false => CodeRange { min: 0, max: (1 << bits) - 1 },
-        })
+        self.int().map(CodeRange::full)
     }
 
     /// The codes that a scale is made for: the full range, without the lowest code where a signed type is symmetric.
     pub fn range(self, symmetric: bool) -> Option<CodeRange> {
-        let full = self.full_range()?;
-        Some(match symmetric && self.is_signed() {
-            true => CodeRange { min: -full.max, max: full.max },
-            false => full,
-        })
+        self.int().map(|int| CodeRange::of(int, symmetric))
     }
 
     /// Half of the codes, for processors whose 8-bit products overflow 16 bits.
     pub fn reduced_range(self) -> Option<CodeRange> {
-        let full = self.full_range()?;
-        Some(match self.is_signed() {
-            true => CodeRange { min: full.min / 2, max: -(full.min / 2) },
-            false => CodeRange { min: 0, max: full.max / 2 },
-        })
-    }
-
-    /// Largest finite value of an 8-bit float.
-    pub fn float8_max(self) -> Option<f32> {
-        match self {
-            Self::Float8E4M3 => Some(448.0),
-            Self::Float8E5M2 => Some(57344.0),
-            _ => None,
-        }
+        self.int().map(CodeRange::reduced)
     }
 }
 

@@ -1,12 +1,13 @@
 //! The presets: one row each, with the names users know from Quark.
 
 use crate::algorithm_settings::{Algorithms, SpellingError, split_name};
-use crate::calibration_method::{DEFAULT_PERCENTILE, Method};
+use crate::calibration_method::DEFAULT_PERCENTILE;
 use crate::element::{Block, Element};
 use crate::quantization::ScaleKind;
 use crate::recipe::{
     Align, BiasKind, Boundary, FloatType, Form, Layout, Products, Recipe, RuleSet, Selection, TensorScheme,
 };
+use kvant_quant::observer::ObserverRef;
 
 /// A recipe with a name.
 #[derive(Debug, Clone, Copy)]
@@ -70,17 +71,17 @@ pub const PRESETS: &[Preset] = &[
         "A8W8",
         &["INT8"],
         "int8 activations (99.999th percentile) and weights, symmetric: CPUs, GPUs, NPUs",
-        || symmetric(Element::Int8, Method::Percentile, RuleSet::Standard),
+        || symmetric(Element::Int8, ObserverRef::PERCENTILE, RuleSet::Standard),
     ),
     preset("A16W8", &[], "int16 activations, int8 weights, symmetric: where 8 bits of activations are too few", || {
         Recipe {
             align: Align { concat: true, elementwise: true, ..Align::default() },
-            ..symmetric(Element::Int16, Method::Percentile, RuleSet::Extended)
+            ..symmetric(Element::Int16, ObserverRef::PERCENTILE, RuleSet::Extended)
         }
     }),
     preset("A16W16", &["INT16"], "int16 activations and weights, symmetric", || Recipe {
         weight: weights(Element::Int16, true),
-        ..symmetric(Element::Int16, Method::Percentile, RuleSet::Extended)
+        ..symmetric(Element::Int16, ObserverRef::PERCENTILE, RuleSet::Extended)
     }),
     preset("XINT8", &[], "int8 with power-of-two scales, within the shift limits of AMD NPUs", || Recipe {
         rules: RuleSet::Extended,
@@ -106,7 +107,7 @@ pub const PRESETS: &[Preset] = &[
         asymmetric(Element::UInt8, weights(Element::UInt8, false))
     }),
     preset("S16S8_ASWS", &["S16S8"], "int16 symmetric activations, int8 symmetric weights", || {
-        symmetric(Element::Int16, Method::Percentile, RuleSet::Extended)
+        symmetric(Element::Int16, ObserverRef::PERCENTILE, RuleSet::Extended)
     }),
     preset("U16S8_AAWS", &["U16S8"], "uint16 asymmetric activations, int8 symmetric weights", || Recipe {
         rules: RuleSet::Extended,
@@ -114,11 +115,11 @@ pub const PRESETS: &[Preset] = &[
         ..asymmetric(Element::UInt16, weights(Element::Int8, true))
     }),
     preset("INT8_CNN_DEFAULT", &["INT8_CNN"], "uint8 activations by minimum and maximum, int8 weights", || {
-        with_method(asymmetric(Element::UInt8, weights(Element::Int8, true)), Method::MinMax)
+        with_method(asymmetric(Element::UInt8, weights(Element::Int8, true)), ObserverRef::MIN_MAX)
     }),
     preset("INT16_CNN_DEFAULT", &["INT16_CNN"], "uint16 activations by minimum and maximum, int16 weights", || {
         let recipe = asymmetric(Element::UInt16, weights(Element::Int16, true));
-        with_method(Recipe { rules: RuleSet::Extended, drop_activations: false, ..recipe }, Method::MinMax)
+        with_method(Recipe { rules: RuleSet::Extended, drop_activations: false, ..recipe }, ObserverRef::MIN_MAX)
     }),
     preset(
         "INT8_TRANSFORMER_DEFAULT",
@@ -137,13 +138,13 @@ pub const PRESETS: &[Preset] = &[
         Recipe { percentile: FINE_PERCENTILE, ..asymmetric(Element::UInt8, weight) }
     }),
     preset("A8W4", &["W4"], "int4 weights per channel, int8 activations by percentile", || Recipe {
-        weight: TensorScheme { per_channel: true, method: Method::MinMse, ..weights(Element::Int4, true) },
-        ..symmetric(Element::Int8, Method::Percentile, RuleSet::Standard)
+        weight: TensorScheme { per_channel: true, method: ObserverRef::MSE, ..weights(Element::Int4, true) },
+        ..symmetric(Element::Int8, ObserverRef::PERCENTILE, RuleSet::Standard)
     }),
     preset("FP8", &["FP8_E4M3"], "fp8 e4m3 activations and weights, symmetric; opset 19", || Recipe {
         weight: weights(Element::Float8E4M3, true),
         bias: BiasKind::Float,
-        ..symmetric(Element::Float8E4M3, Method::MinMax, RuleSet::Standard)
+        ..symmetric(Element::Float8E4M3, ObserverRef::MIN_MAX, RuleSet::Standard)
     }),
     preset("FP16", &[], "activations and weights rounded to float16", || casts(Element::Float16)),
     preset("BF16", &[], "activations and weights rounded to bfloat16", || casts(Element::BFloat16)),
@@ -207,7 +208,7 @@ pub const PRESETS: &[Preset] = &[
         "int8 for what convolutions and products read, int16 for the rest (99.9999th percentile)",
         || {
             let activation =
-                TensorScheme { symmetric: false, method: Method::Percentile, ..weights(Element::Int8, true) };
+                TensorScheme { symmetric: false, method: ObserverRef::PERCENTILE, ..weights(Element::Int8, true) };
             let products = Products { activation, weight: weights(Element::Int8, true) };
             let recipe = asymmetric(Element::Int16, weights(Element::Int16, true));
             Recipe {
@@ -266,7 +267,7 @@ pub const PRESETS: &[Preset] = &[
             bias: BiasKind::Float,
             rules: RuleSet::Products,
             layout: Layout::MatMulNBits { bits: 4, block: 128, accuracy: 1 },
-            ..symmetric(Element::Int8, Method::MinMax, RuleSet::Products)
+            ..symmetric(Element::Int8, ObserverRef::MIN_MAX, RuleSet::Products)
         },
     ),
     preset("WEIGHTS_INT8", &["W8_WEIGHT_ONLY"], "int8 weights per channel, float activations: no data needed", || {
@@ -274,7 +275,7 @@ pub const PRESETS: &[Preset] = &[
             activation: None,
             weight: TensorScheme { per_channel: true, ..weights(Element::Int8, true) },
             bias: BiasKind::Float,
-            ..symmetric(Element::Int8, Method::MinMax, RuleSet::Standard)
+            ..symmetric(Element::Int8, ObserverRef::MIN_MAX, RuleSet::Standard)
         }
     }),
 ];
@@ -287,13 +288,13 @@ fn weights(element: Element, symmetric: bool) -> TensorScheme {
         element,
         symmetric,
         scale: ScaleKind::Float,
-        method: Method::MinMax,
+        method: ObserverRef::MIN_MAX,
         per_channel: false,
         reduce_range: false,
     }
 }
 
-fn symmetric(activation: Element, method: Method, rules: RuleSet) -> Recipe {
+fn symmetric(activation: Element, method: ObserverRef, rules: RuleSet) -> Recipe {
     Recipe {
         activation: Some(TensorScheme { method, ..weights(activation, true) }),
         weight: weights(Element::Int8, true),
@@ -315,27 +316,28 @@ fn symmetric(activation: Element, method: Method, rules: RuleSet) -> Recipe {
 }
 
 fn asymmetric(activation: Element, weight: TensorScheme) -> Recipe {
-    let recipe = symmetric(activation, Method::Percentile, RuleSet::Standard);
+    let recipe = symmetric(activation, ObserverRef::PERCENTILE, RuleSet::Standard);
     let activation = recipe.activation.map(|a| TensorScheme { symmetric: false, ..a });
     Recipe { activation, weight, drop_activations: true, ..recipe }
 }
 
-fn with_method(recipe: Recipe, method: Method) -> Recipe {
+fn with_method(recipe: Recipe, method: ObserverRef) -> Recipe {
     Recipe { activation: recipe.activation.map(|a| TensorScheme { method, ..a }), ..recipe }
 }
 
 fn products(activation: Element, weight: Element) -> Recipe {
     let recipe = Recipe { rules: RuleSet::Products, ..asymmetric(activation, weights(weight, true)) };
-    with_method(recipe, Method::MovingAverage)
+    with_method(recipe, ObserverRef::MOVING_AVERAGE)
 }
 
 fn power_of_two() -> Recipe {
-    let scheme = TensorScheme { scale: ScaleKind::PowerOfTwo, method: Method::MinMse, ..weights(Element::Int8, true) };
+    let scheme =
+        TensorScheme { scale: ScaleKind::PowerOfTwo, method: ObserverRef::MSE, ..weights(Element::Int8, true) };
     Recipe {
         activation: Some(scheme),
         weight: scheme,
         bias: BiasKind::LikeWeight,
-        ..symmetric(Element::Int8, Method::MinMse, RuleSet::Standard)
+        ..symmetric(Element::Int8, ObserverRef::MSE, RuleSet::Standard)
     }
 }
 
@@ -343,7 +345,7 @@ fn casts(element: Element) -> Recipe {
     Recipe {
         weight: weights(element, true),
         bias: BiasKind::LikeWeight,
-        ..symmetric(element, Method::MinMax, RuleSet::Extended)
+        ..symmetric(element, ObserverRef::MIN_MAX, RuleSet::Extended)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::algorithm::{
     self, Algorithm, AlgorithmError, Data, EqualizedPair, LimitedWeight, Rotations, ScaledInput, Transformed, Tunable,
     Unlimited, transform, transform_with_data, tune,
 };
-use crate::calibration::{Method, Observation, Observed, Settings, Watched};
+use crate::calibration::{Observation, Observed, Settings, Watched};
 use crate::count::{self, Counts, constants, size};
 use crate::element::Element;
 use crate::error::QuantizeError;
@@ -301,7 +301,7 @@ impl Prepared {
     }
 
     /// The methods that found ranges, of tensors whose method was looked for and whose range is what was observed.
-    fn methods(&self, observed: &Observed, ranges: &Ranges) -> BTreeMap<String, Method> {
+    fn methods(&self, observed: &Observed, ranges: &Ranges) -> BTreeMap<String, &'static str> {
         let index = Index::new(self.graph());
         let method = |name: &String| {
             let key = self.observed(&index, name);
@@ -321,7 +321,7 @@ impl Prepared {
             maker.is_some_and(|node| is(node, "Softmax") && node.input.first().is_some_and(coded))
         };
         let range = |name: &String| match softmax(name) {
-            true => Some(Range { low: 0.0, high: 1.0 }),
+            true => Some(Range { min: 0.0, max: 1.0 }),
             false => observed.whole.get(&self.observed(&index, name)).copied(),
         };
         let named = || self.placement.activations.keys();

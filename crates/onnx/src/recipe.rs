@@ -3,10 +3,10 @@
 use kvant_quant::glob::Glob;
 
 use crate::algorithm_settings::Algorithms;
-use crate::calibration_method::Method;
 use crate::element::Element;
 use crate::pass;
 use crate::quantization::ScaleKind;
+use kvant_quant::observer::ObserverRef;
 
 /// How a kind of tensor is quantized.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,7 +18,7 @@ pub struct TensorScheme {
     /// Which scales are allowed.
     pub scale: ScaleKind,
     /// How the range is found.
-    pub method: Method,
+    pub method: ObserverRef,
     /// Whether each channel has its own scale.
     pub per_channel: bool,
     /// Whether only half of the codes are used.
@@ -182,7 +182,7 @@ pub struct Override {
     /// A range that is given, not observed.
     pub range: Option<crate::quantization::Range>,
     /// Another way to the range.
-    pub method: Option<Method>,
+    pub method: Option<ObserverRef>,
     /// A scale for each channel, or one for all.
     pub per_channel: Option<bool>,
     /// Not quantized at all.

@@ -2,14 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::algorithm::{EqualizedPair, LayerGain, LeftStream, LimitedWeight, RotatedStream, ScaledInput};
-use crate::calibration::Method;
 use crate::count::{ConstantBytes, Counts};
 use crate::quantization::Range;
 use crate::verify::Saturation;
 use crate::writing::float16::Converted;
+
+/// A range in JSON.
+fn low_and_high<S: Serializer>(range: &Option<Range>, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Ends {
+        low: f32,
+        high: f32,
+    }
+    range.map(|range| Ends { low: range.min, high: range.max }).serialize(serializer)
+}
 
 /// One quantized tensor.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +37,7 @@ pub struct TensorReport {
     /// Number of scales; none of a bias, whose scales are those of its product.
     pub scales: usize,
     /// The range the scale was made from.
+    #[serde(serialize_with = "low_and_high")]
     pub range: Option<Range>,
     /// The calibration method that the range comes from, where it was to be found (`auto`).
     pub method: Option<&'static str>,
@@ -79,10 +89,10 @@ pub struct Report {
 
 impl Report {
     /// Takes in by which methods the ranges of activations were found.
-    pub fn methods(&mut self, methods: &BTreeMap<String, Method>) {
+    pub fn methods(&mut self, methods: &BTreeMap<String, &'static str>) {
         let activations =
             self.tensors.iter_mut().filter(|tensor| tensor.role == "activation" && tensor.shares.is_none());
-        activations.for_each(|tensor| tensor.method = methods.get(&tensor.name).map(|method| method.row().name));
+        activations.for_each(|tensor| tensor.method = methods.get(&tensor.name).copied());
     }
 
     /// Takes in what a conversion to another float type did.

@@ -14,7 +14,7 @@ use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::placement::{Bias, Placement, Weight};
-use crate::quantization::{Affine, Range, ScaleKind, affine};
+use crate::quantization::{Affine, Range, ScaleKind, ZERO, affine};
 use crate::recipe::{Align, TensorScheme};
 
 /// Scale and zero point by tensor.
@@ -97,7 +97,7 @@ pub fn solve(
         if needed && (observed.is_none() || activation.channels.is_some()) {
             return Err(QuantizeError::NoRange { tensor: name.clone() });
         }
-        solution.activations.insert(name.clone(), made(observed.unwrap_or_default()));
+        solution.activations.insert(name.clone(), made(observed.unwrap_or(ZERO)));
     }
     solution.follow_providers(placement);
     Ok(solution)
@@ -289,7 +289,7 @@ mod tests {
         let mut observed = Observed { samples: 1, ..Observed::default() };
         let largest = bias[0].abs().max(bias[1].abs()) + 0.06;
         for (name, high) in [("x", 0.06), ("y", largest)] {
-            observed.ranges.whole.insert(name.to_owned(), Range { low: -high, high });
+            observed.ranges.whole.insert(name.to_owned(), Range { min: -high, max: high });
         }
         let passes = recipe.passes();
         prepare(float, recipe, &passes, None).unwrap().finish_with(&observed, None, None).unwrap()
@@ -375,7 +375,7 @@ mod tests {
             (graph.input, graph.output) = (vec![typed("x", &[1, 2, 2, 2])], vec![typed("y", &[1, 2])]);
             let mut observed = Observed { samples: 1, ..Observed::default() };
             for (name, high) in [("x", 1.0), ("r", 1.0), ("p", high), ("f", high), ("y", 1.0)] {
-                observed.ranges.whole.insert(name.to_owned(), Range { low: -high, high });
+                observed.ranges.whole.insert(name.to_owned(), Range { min: -high, max: high });
             }
             let recipe = recipe("A8W8", BiasKind::Int32);
             let passes = recipe.passes();

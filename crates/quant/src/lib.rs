@@ -18,11 +18,13 @@
 //! ```
 
 pub mod activation;
+mod affine;
 pub mod counts;
 mod dequantize;
 pub mod fake;
 pub mod finding;
 pub mod glob;
+pub mod graph_grid;
 pub mod hessian;
 pub mod observer;
 pub mod parameters;
@@ -35,4 +37,5 @@ pub mod scheme;
 mod scheme_error;
 pub mod transform;
 
+pub use affine::Affine;
 pub use quant_tensor::{Codes, Parameters, QuantParts, QuantTensor};

@@ -1,5 +1,6 @@
 //! From ranges to scales and zero points: the formulas. Not the statistics, which are observers, and not the codes.
 
+pub use crate::affine::Affine;
 use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme, ScaleType, ZeroPoint};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::format::{Int, MiniFloat, shared_scale};
@@ -7,15 +8,6 @@ use kvant_numeric::kernel::Range;
 
 /// The least scale of integers and the scale of zeros in floats: the machine epsilon of f32, as in PyTorch.
 pub const EPSILON: f32 = f32::EPSILON;
-
-/// Scale and zero point of integers that share them: `value = (code - zero_point) * scale`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Affine {
-    /// The step.
-    pub scale: f32,
-    /// The code of zero: a whole number unless the scheme has [`ZeroPoint::Float`].
-    pub zero_point: f64,
-}
 
 impl IntScheme {
     /// Whether zero points are stored: the code of zero can differ from 0.

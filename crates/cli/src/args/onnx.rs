@@ -4,7 +4,7 @@ use super::number::decibels;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant_container::onnx::ExternalData;
-use kvant_onnx::calibration::Method;
+use kvant_onnx::calibration::ObserverRef;
 use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
 use kvant_onnx::runtime::RuntimeChoice;
@@ -36,12 +36,12 @@ pub struct OnnxArgs {
     /// Half of the codes of weights only: for processors whose products of bytes overflow 16 bits
     #[arg(long)]
     pub reduce_range: bool,
-    /// How ranges of activations are found (`kvant list calibration-methods`)
+    /// How ranges of activations are found (`kvant list observers`)
     #[arg(long, value_name = "METHOD")]
-    pub calibration_method: Option<Method>,
+    pub calibration_method: Option<ObserverRef>,
     /// How ranges of weights are found
     #[arg(long, value_name = "METHOD")]
-    pub weight_method: Option<Method>,
+    pub weight_method: Option<ObserverRef>,
     /// Percent of the values inside the range, for the percentile method [default: 99.999, of some presets 99.9999]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub percentile: Option<f64>,

@@ -196,8 +196,8 @@ fn the_method_that_auto_took_is_told() {
     let tensors = run.json()["report"]["tensors"].as_array().unwrap().clone();
     let own = tensors.iter().filter(|t| t["role"] == "activation" && t["shares"].is_null());
     let taken: Vec<&str> = own.map(|tensor| tensor["method"].as_str().unwrap()).collect();
-    assert!(taken.len() > 3 && taken.contains(&"minmse"), "{taken:?}");
-    assert!(run.stderr.is_empty() || run.stderr.contains("by minmse"), "{run:?}");
+    assert!(taken.len() > 3 && taken.contains(&"mse"), "{taken:?}");
+    assert!(run.stderr.is_empty() || run.stderr.contains("by mse"), "{run:?}");
     let run = place().succeed(&quantize(&[]));
     assert!(!run.stderr.contains("ranges found by"), "{run:?}");
 }

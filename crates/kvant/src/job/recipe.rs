@@ -1,7 +1,7 @@
 //! How a model is quantized.
 
 use kvant_llm::recipe::{OverrideText, PackMethod};
-use kvant_onnx::calibration::Method;
+use kvant_onnx::calibration::ObserverRef;
 use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
 use kvant_onnx::settings::PairLayout;
@@ -60,9 +60,9 @@ pub struct GraphRecipe {
     /// Seven bits of weights only.
     pub reduce_range: bool,
     /// How ranges of activations are found.
-    pub calibration_method: Option<Method>,
+    pub calibration_method: Option<ObserverRef>,
     /// How ranges of weights are found.
-    pub weight_method: Option<Method>,
+    pub weight_method: Option<ObserverRef>,
     /// The percentage of values inside the range, for percentile calibration.
     pub percentile: Option<f64>,
     /// What becomes of biases.

@@ -5,8 +5,9 @@ use kvant_quant::reconstruction::ActivationFunction;
 
 use super::captured::Captured;
 use crate::calibration_method::Channels;
-use crate::element::{CodeRange, Element};
+use crate::element::Element;
 use crate::error::AlgorithmError;
+use crate::quantization::CodeRange;
 use crate::quantization::{Affine, quantize_value};
 use crate::writing::BlockMap;
 

@@ -4,9 +4,8 @@
 mod observation;
 mod run;
 
-pub use crate::calibration_method::{
-    DEFAULT_PERCENTILE, Histogram, METHODS, Method, MethodRow, Seen, Settings, Statistic, UnknownMethod,
-};
+pub use crate::calibration_method::Settings;
 pub use crate::error::CalibrationError;
+pub use kvant_quant::observer::ObserverRef;
 pub use observation::{Observation, Observed, Watched};
 pub use run::{Watch, observe, sessions, watch};

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::calibration_method::{Method, Seen, Settings, Statistic};
+use crate::calibration_method::Settings;
 use crate::masks::HUGE;
 use crate::placement::{Channels, Placement};
-use crate::quantization::Range;
+use crate::quantization::{Range, ZERO};
 use crate::solution::Ranges;
+use kvant_quant::observer::{GraphStatistic, SampleView};
 
 /// How a tensor is observed.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +35,8 @@ pub struct Observed {
     pub odd: BTreeSet<String>,
     /// The tensors that had another number of channels than was said.
     pub uneven: BTreeSet<String>,
-    /// The methods that were found to lose least, of tensors whose method was to be found.
-    pub methods: BTreeMap<String, Method>,
+    /// The observers that were found to lose least, of tensors whose method was to be found.
+    pub methods: BTreeMap<String, &'static str>,
     /// Samples seen.
     pub samples: usize,
 }
@@ -51,8 +52,8 @@ pub struct Observation {
 
 /// The statistics of a tensor.
 enum Watch {
-    Whole(Box<dyn Statistic>),
-    Each(Channels, Vec<Box<dyn Statistic>>),
+    Whole(GraphStatistic),
+    Each(Channels, Vec<GraphStatistic>),
 }
 
 impl Watch {
@@ -67,12 +68,12 @@ impl Watch {
     fn range(&self) -> Range {
         match self {
             Self::Whole(statistic) => statistic.range(),
-            Self::Each(..) => self.ranges().into_iter().flatten().reduce(Range::union).unwrap_or_default(),
+            Self::Each(..) => self.ranges().into_iter().flatten().reduce(Range::join).unwrap_or(ZERO),
         }
     }
 
     /// The method taken for all values, or for most channels, where it was looked for.
-    fn chosen(&self) -> Option<Method> {
+    fn chosen(&self) -> Option<&'static str> {
         match self {
             Self::Whole(statistic) => statistic.chosen(),
             Self::Each(_, statistics) => {
@@ -93,7 +94,7 @@ impl Watch {
 }
 
 /// Shows each statistic the values of its channel. False where there are not as many channels.
-fn each(channels: Channels, statistics: &mut [Box<dyn Statistic>], shape: &[usize], values: &[f32]) -> bool {
+fn each(channels: Channels, statistics: &mut [GraphStatistic], shape: &[usize], values: &[f32]) -> bool {
     if shape.get(channels.axis) != Some(&channels.number) {
         return false;
     }
@@ -103,7 +104,7 @@ fn each(channels: Channels, statistics: &mut [Box<dyn Statistic>], shape: &[usiz
         gathered.clear();
         let rows = values.chunks_exact((inner * channels.number).max(1));
         rows.for_each(|row| gathered.extend_from_slice(&row[channel * inner..(channel + 1) * inner]));
-        statistic.observe(&Seen::new(&gathered));
+        statistic.observe(&SampleView::new(&gathered));
     }
     true
 }
@@ -124,7 +125,7 @@ impl Observation {
     /// Takes in the values of a tensor in one sample.
     pub fn see(&mut self, tensor: &str, shape: &[usize], values: &[f32]) {
         let Some(watch) = self.statistics.get_mut(tensor) else { return };
-        let seen = Seen::new(values);
+        let seen = SampleView::new(values);
         match watch {
             Watch::Whole(statistic) => statistic.observe(&seen),
             Watch::Each(channels, statistics) => {
@@ -185,18 +186,18 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibration::Method;
     use crate::element::Element;
     use crate::quantization::ScaleKind;
+    use kvant_quant::observer::ObserverRef;
 
     #[test]
     fn each_channel_has_the_range_of_its_values() {
-        let settings = Settings::new(Method::MinMax, Element::Int8, true, ScaleKind::Float);
+        let settings = Settings::new(ObserverRef::MIN_MAX, Element::Int8, true, ScaleKind::Float);
         let channels = Some(Channels { axis: 1, number: 3 });
         let mut observation = Observation::new([("x".to_owned(), Watched { settings, channels })]);
         observation.see("x", &[2, 3, 2], &[1.0, 2.0, -3.0, 0.0, 9.0, 8.0, 5.0, 0.5, 7.0, -4.0, 1.0, 1.0]);
         let found = observation.observed();
-        let range = |low, high| Range { low, high };
+        let range = |min, max| Range { min, max };
         assert_eq!(found.ranges.channels["x"], [range(0.5, 5.0), range(-4.0, 7.0), range(1.0, 9.0)]);
         assert_eq!((found.ranges.whole["x"], found.uneven.len()), (range(-4.0, 9.0), 0));
         observation.see("x", &[1, 2, 2], &[1.0; 4]);

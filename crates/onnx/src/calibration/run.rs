@@ -210,7 +210,7 @@ mod tests {
     use kvant_container::onnx::{Bytes, parse};
 
     use super::*;
-    use crate::calibration::{Method, Settings};
+    use crate::calibration::{ObserverRef, Settings};
     use crate::data::{DataOptions, Source, inputs};
     use crate::element::Element;
     use crate::quantization::ScaleKind;
@@ -224,7 +224,7 @@ mod tests {
         let model = parse(&Bytes::from(std::fs::read(file("float.onnx")).unwrap())).unwrap();
         let source = Source::Path(file("calib.npz").into());
         let mut samples = source.open(&inputs(&model.graph), &DataOptions::default()).unwrap();
-        let settings = Settings::new(Method::MinMax, Element::Int8, true, ScaleKind::Float);
+        let settings = Settings::new(ObserverRef::MIN_MAX, Element::Int8, true, ScaleKind::Float);
         let mut observation = Observation::new(model.graph.output.iter().map(|v| (v.name().to_owned(), settings)));
         let options = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(2), ..RuntimeOptions::default() };
         (observe(&model, &mut observation, &mut samples, &options, progress, cancelled), observation)

@@ -2,12 +2,12 @@
 
 use rayon::prelude::*;
 
-use super::min_mse::candidates;
-use super::{Method, Seen, Settings};
-use crate::element::{CodeRange, Element};
+use super::Settings;
+use crate::element::Element;
 use crate::quantization::{
-    Affine, Range, ScaleKind, affine, affine_of_codes, encode, pack, quantize_value, quantize_values,
+    Affine, CodeRange, Range, ScaleKind, ZERO, encode, grid, pack, quantize_value, quantize_values,
 };
+use kvant_quant::observer::{ObserverRef, SampleView, scale_candidates};
 
 /// How a weight's scale is found.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,7 +20,7 @@ pub struct WeightMethod {
     /// Which scales are allowed.
     pub scale: ScaleKind,
     /// How the range is found.
-    pub method: Method,
+    pub method: ObserverRef,
     /// Half of the codes only.
     pub reduce_range: bool,
 }
@@ -89,28 +89,28 @@ impl WeightMethod {
 
     /// Scale and zero point of the values of one channel.
     fn parameters(&self, values: &[f32]) -> Affine {
-        if self.method == Method::MinMse && self.element.is_integer() {
+        if self.method == ObserverRef::MSE && self.element.is_integer() {
             return self.least_error(values);
         }
         let mut statistic = Settings::new(self.method, self.element, self.symmetric, self.scale).start();
-        statistic.observe(&Seen::new(values));
+        statistic.observe(&SampleView::new(values));
         self.of_range(statistic.range())
     }
 
     fn of_range(&self, range: Range) -> Affine {
+        let grid = grid(self.element, self.symmetric, self.scale);
         match (self.scale_codes(), self.reduce_range) {
-            (Some(codes), true) => affine_of_codes(range, codes, self.element, self.symmetric, self.scale),
-            _ => affine(range, self.element, self.symmetric, self.scale),
+            (Some(codes), true) => grid.affine_of_codes(range, codes),
+            _ => grid.affine(range),
         }
     }
 
     /// The candidate with the least squared error on the values themselves; the first of equals.
     fn least_error(&self, values: &[f32]) -> Affine {
-        let mut bounds = Settings::new(Method::MinMax, self.element, self.symmetric, self.scale).start();
-        bounds.observe(&Seen::new(values));
-        let plain = self.of_range(bounds.range());
+        let range = SampleView::new(values).range().unwrap_or(ZERO);
+        let plain = self.of_range(range);
         let Some(codes) = self.used_codes() else { return plain };
-        let candidates = candidates(bounds.range(), self.scale, |range| self.of_range(range));
+        let candidates = scale_candidates(range, self.scale, |range| self.of_range(range));
         let scored: Vec<(f64, Affine)> =
             candidates.into_par_iter().map(|affine| (squared_error(values, affine, codes), affine)).collect();
         let best = scored.into_iter().reduce(|best, next| if next.0 < best.0 { next } else { best });
@@ -189,14 +189,14 @@ mod tests {
         Made { codes: weight_codes(values, shape, axis, &parameters, method), parameters }
     }
 
-    fn int8(symmetric: bool, method: Method, scale: ScaleKind) -> WeightMethod {
+    fn int8(symmetric: bool, method: ObserverRef, scale: ScaleKind) -> WeightMethod {
         WeightMethod { element: Element::Int8, symmetric, scale, method, reduce_range: false }
     }
 
     #[test]
     fn channels_in_the_middle_have_their_own_scales() {
         let values = [1.0, -2.0, 10.0, 20.0, 0.5, 1.0, -5.0, 4.0];
-        let made = weight(&values, &[2, 2, 2], Some(1), int8(true, Method::MinMax, ScaleKind::Float));
+        let made = weight(&values, &[2, 2, 2], Some(1), int8(true, ObserverRef::MIN_MAX, ScaleKind::Float));
         let scales: Vec<f32> = made.parameters.iter().map(|p| p.scale).collect();
         assert_eq!(scales, [2.0 / 127.0, 20.0 / 127.0]);
         assert_eq!(made.codes[3] as i8, 127);
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn asymmetric_codes_stay_symmetric() {
-        let made = weight(&[-1.0, 3.0], &[2], None, int8(false, Method::MinMax, ScaleKind::Float));
+        let made = weight(&[-1.0, 3.0], &[2], None, int8(false, ObserverRef::MIN_MAX, ScaleKind::Float));
         assert_eq!(made.codes.iter().map(|&c| c as i8).collect::<Vec<_>>(), [-127, 127]);
         assert_ne!(made.parameters[0].zero_point, 0);
     }
@@ -216,14 +216,14 @@ mod tests {
         let codes = Element::Int8.range(true).unwrap();
         for kind in [ScaleKind::Float, ScaleKind::PowerOfTwo] {
             let error = |method| squared_error(&values, int8(true, method, kind).parameters(&values), codes);
-            assert!(error(Method::MinMse) <= error(Method::MinMax));
+            assert!(error(ObserverRef::MSE) <= error(ObserverRef::MIN_MAX));
         }
     }
 
     #[test]
     fn odd_numbers_of_four_bit_codes_pack_across_pieces() {
         let values = vec![1.0f32; PIECE + 3];
-        let method = WeightMethod { element: Element::Int4, ..int8(true, Method::MinMax, ScaleKind::Float) };
+        let method = WeightMethod { element: Element::Int4, ..int8(true, ObserverRef::MIN_MAX, ScaleKind::Float) };
         let made = weight(&values, &[values.len()], None, method);
         assert_eq!((made.codes.len(), made.codes[0], *made.codes.last().unwrap()), (PIECE / 2 + 2, 0x77, 0x07));
     }

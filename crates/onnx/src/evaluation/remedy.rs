@@ -6,7 +6,6 @@ use kvant_container::onnx::{ModelProto, Spill};
 use serde::Serialize;
 
 use crate::algorithm::{self, Algorithm, Equalization, equalize};
-use crate::calibration::Method;
 use crate::element::Element;
 use crate::recipe::{Layout, Recipe};
 
@@ -62,7 +61,7 @@ const REMEDIES: &[(Remedy, Applies)] = &[
     }),
     (remedy("‹calibration-method› auto", "the method that loses least, for each tensor"), |recipe, _, _| {
         let observed = recipe.activation.filter(|_| recipe.needs_data());
-        observed.is_some_and(|activation| activation.method != Method::Auto)
+        observed.is_some_and(|activation| activation.method.name() != "auto")
     }),
     (remedy("‹algorithm› bias-correction", "biases that make up for the mean error of a layer"), |recipe, _, _| {
         takes(recipe, "bias-correction")

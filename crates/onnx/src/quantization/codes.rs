@@ -4,8 +4,8 @@ use half::{bf16, f16};
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 
-use super::affine::Affine;
-use crate::element::{CodeRange, Element};
+use super::{Affine, CodeRange};
+use crate::element::Element;
 
 /// The code of a value: `clamp(round(value / scale) + zero_point)`, half to even, in f32. NaN becomes the zero point.
 pub fn quantize_value(value: f32, affine: Affine, codes: CodeRange) -> i64 {

@@ -2,8 +2,8 @@
 //! has no place in a given graph for: that is found when the graph is known.
 
 use super::{PairLayout, Settings, SettingsError};
-use crate::calibration_method::Method;
 use crate::recipe::{Boundary, Form, Recipe};
+use kvant_quant::observer::ObserverRef;
 
 /// Refuses settings that contradict each other or the preset.
 ///
@@ -51,7 +51,7 @@ pub(super) fn refuse(settings: &Settings, recipe: &Recipe) -> Result<(), Setting
 
 /// Refuses a percentile that no tensor's range is found by.
 fn idle_percentile(settings: &Settings, recipe: &Recipe) -> Result<(), SettingsError> {
-    let reads = |method: Method| matches!(method, Method::Percentile | Method::Auto);
+    let reads = ObserverRef::reads_percentile;
     let activation = recipe.activation.map(|scheme| scheme.method);
     let products = recipe.products.iter().flat_map(|products| [products.activation.method, products.weight.method]);
     let overridden = recipe.overrides.iter().filter_map(|said| said.method);
@@ -93,7 +93,7 @@ mod tests {
             (refused("A8W8", Settings { activation: Some(Element::BFloat16), ..ends() }), "bfloat16 activations"),
             (
                 refused("XINT8", Settings { percentile: Some(99.0), ..Settings::default() }),
-                "‹percentile› and ‹calibration-method› minmse",
+                "‹percentile› and ‹calibration-method› mse",
             ),
         ];
         for (problem, other) in cases {

@@ -61,7 +61,6 @@ fn toml(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibration_method::Method;
     use crate::element::Element;
     use crate::recipe::{BiasKind, Boundary, Form};
     use crate::settings::{OverrideText, PairLayout};
@@ -74,7 +73,7 @@ mod tests {
             version: Some(VERSION),
             preset: Some("A8W8".to_owned()),
             activation: Some(Element::UInt8),
-            calibration_method: Some(Method::LayerwisePercentile),
+            calibration_method: "layerwise-percentile".parse().ok(),
             percentile: Some(99.995),
             bias: Some(BiasKind::LikeWeight),
             form: Some(Form::Microsoft),

@@ -14,9 +14,9 @@ pub use resolve::Resolved;
 
 use serde::{Deserialize, Serialize};
 
-use crate::calibration_method::Method;
 use crate::element::Element;
 use crate::recipe::{BiasKind, Boundary, Form};
+use kvant_quant::observer::ObserverRef;
 
 /// The version of the fields.
 pub const VERSION: u32 = 1;
@@ -78,10 +78,10 @@ pub struct Settings {
     pub reduce_range: Option<bool>,
     /// How ranges of activations are found.
     #[serde(with = "as_text")]
-    pub calibration_method: Option<Method>,
+    pub calibration_method: Option<ObserverRef>,
     /// How ranges of weights are found.
     #[serde(with = "as_text")]
-    pub weight_method: Option<Method>,
+    pub weight_method: Option<ObserverRef>,
     /// Percent of the values inside the range.
     pub percentile: Option<f64>,
     /// What becomes of biases.

@@ -2,12 +2,12 @@
 
 use super::{PairLayout, Settings, SettingsError, contradiction};
 use crate::algorithm_settings::Algorithms;
-use crate::calibration_method::Method;
 use crate::pass;
 use crate::preset::Preset;
 use crate::quantization::ScaleKind;
 use crate::recipe::{Layout, Recipe, Selection, TensorScheme};
 use kvant_quant::glob::Glob;
+use kvant_quant::observer::ObserverRef;
 
 /// What settings mean.
 #[derive(Debug, Clone)]
@@ -79,10 +79,7 @@ impl Settings {
 
     /// NonOverflow is a way to power-of-two scales.
     fn scale_of(&self, scheme: TensorScheme) -> ScaleKind {
-        match self.calibration_method {
-            Some(Method::NonOverflow) => ScaleKind::PowerOfTwo,
-            _ => scheme.scale,
-        }
+        if self.calibration_method == Some(ObserverRef::NON_OVERFLOW) { ScaleKind::PowerOfTwo } else { scheme.scale }
     }
 
     fn selection(&self, selection: Selection) -> Result<Selection, SettingsError> {

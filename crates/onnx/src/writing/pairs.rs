@@ -361,7 +361,7 @@ fn wide_enough(scales: &[f32], values: &[f32], element: Element) -> Vec<f32> {
 fn bias_codes(values: &[f32], scales: &[f32], element: Element) -> Vec<i64> {
     let limits = element
         .full_range()
-        .unwrap_or(crate::element::CodeRange { min: i64::from(i32::MIN), max: i64::from(i32::MAX) });
+        .unwrap_or(crate::quantization::CodeRange { min: i64::from(i32::MIN), max: i64::from(i32::MAX) });
     let scale = |i: usize| f64::from(scales[i % scales.len()]);
     let code =
         |(i, &v): (usize, &f32)| ((f64::from(v) / scale(i)).round_ties_even() as i64).clamp(limits.min, limits.max);

@@ -11,7 +11,7 @@ use kvant_container::onnx::{
 
 use super::operators::MICROSOFT;
 use super::tensor_names::TensorNames;
-use crate::element::{CodeRange, Element};
+use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{
     Edit, Index, STANDARD_DOMAIN, add_opset, attribute, float_attribute, int_attribute, is, node, opset,
@@ -19,6 +19,7 @@ use crate::graph::{
 };
 use crate::pass::{Context, Pass};
 use crate::placement::clip_bounds;
+use crate::quantization::CodeRange;
 use crate::quantization::{Affine, pack, quantize_value};
 use crate::solution::values;
 

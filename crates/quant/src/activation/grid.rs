@@ -27,9 +27,9 @@ impl Grid for ActivationGrid {
         let scale = parameters.scales.first().copied().unwrap_or(1.0);
         let affine = Affine { scale, zero_point: f64::from(parameters.zero_points.first().copied().unwrap_or(0.0)) };
         match self.scheme {
-            TensorScheme::Int(int) => Box::new(move |value| {
-                dequantize(quantize(int.format, value, 1.0 / scale, affine.zero_point), affine)
-            }),
+            TensorScheme::Int(int) => {
+                Box::new(move |value| dequantize(quantize(int.format, value, 1.0 / scale, affine.zero_point), affine))
+            }
             TensorScheme::Float(float) => Box::new(move |value| float.format.round(value / scale) * scale),
             _ => Box::new(|value| value),
         }

@@ -22,7 +22,11 @@ impl Spread {
     pub(super) fn of(scheme: ActivationScheme) -> Result<Spread, ActivationError> {
         let refuse = |reason| Err(ActivationError::Scheme { scheme: scheme.to_string(), reason });
         if let Some(reason) = scheme.scheme.observer_refusal(false) {
-            return Err(ActivationError::Observer { observer: scheme.scheme.observer(), scheme: scheme.to_string(), reason });
+            return Err(ActivationError::Observer {
+                observer: scheme.scheme.observer(),
+                scheme: scheme.to_string(),
+                reason,
+            });
         }
         let spread = match (scheme.scheme, scheme.scheme.granularity()) {
             (TensorScheme::Progressive { .. }, _) => return refuse("two stages are for weights"),

@@ -135,6 +135,26 @@ impl Histogram {
         let min = reaching(below, percentile.share_below()).map_or(0.0, |bin| bin.low.max(full.min));
         Range { min, max }
     }
+
+    /// The counts of magnitudes in `number` bins of equal width from zero to `largest`. A bin that spans several of them is shared
+    /// out by its width there.
+    pub(super) fn of_equal_widths(&self, number: usize, largest: f32) -> Vec<u64> {
+        let width = f64::from(largest) / number as f64;
+        let mut counts = vec![0; number];
+        for bin in self.bins().map(Bin::magnitude) {
+            let (low, high) = (f64::from(bin.low) / width, f64::from(bin.high.min(largest)) / width);
+            let first = (low as usize).min(number - 1);
+            let end = (high.ceil() as usize).clamp(first + 1, number);
+            let mut given = 0;
+            for (edge, count) in (first + 1..=end).zip(&mut counts[first..end]) {
+                let share = if edge == end { 1.0 } else { (edge as f64 - low) / (high - low) };
+                let reached = if edge == end { bin.count } else { (bin.count as f64 * share).round() as u64 };
+                *count += reached - given;
+                given = reached;
+            }
+        }
+        counts
+    }
 }
 
 /// The first bin up to which this share of the counts lie.
@@ -201,6 +221,15 @@ mod tests {
         assert_eq!((range.min, range.max), (-7.7, 1.1));
         assert_eq!(percentile(&[0.3, -7.7, 1.1], "99.99999999", true).max, 7.7);
         assert_eq!(percentile(&[0.0], "99", true).max, 0.0);
+    }
+
+    #[test]
+    fn bins_of_equal_width_hold_all_values_where_they_are() {
+        let values: Vec<f32> = (1..=10_000).map(|i| if i % 2 == 0 { i as f32 } else { -(i as f32) } / 100.0).collect();
+        let counts = histogram(&values).of_equal_widths(50, 100.0);
+        assert_eq!(counts.iter().sum::<u64>(), 10_000);
+        assert!(counts.iter().all(|count| count.abs_diff(200) <= 30), "{counts:?}");
+        assert_eq!(histogram(&[4.0, 1.0, -1.0, 1e-30]).of_equal_widths(4, 4.0), [1, 2, 0, 1]);
     }
 
     #[test]

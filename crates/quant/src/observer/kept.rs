@@ -1,6 +1,7 @@
 //! What is kept of the values of a tensor beside their range, as an observer needs it. It grows batch by batch in bounded
 //! memory.
 
+use super::growing::GrowingNeeds;
 use super::moving_average::Decay;
 use super::{Histogram, Moments, Sample};
 use serde::{Deserialize, Serialize};
@@ -12,9 +13,11 @@ pub struct Needs {
     pub(super) histogram: bool,
     pub(super) moments: bool,
     pub(super) sample: bool,
+    pub(super) growing: GrowingNeeds,
 }
 
-const NOTHING: Needs = Needs { average: None, histogram: false, moments: false, sample: false };
+const NOTHING: Needs =
+    Needs { average: None, histogram: false, moments: false, sample: false, growing: GrowingNeeds::NONE };
 
 impl Needs {
     /// Nothing but the range.
@@ -31,6 +34,11 @@ impl Needs {
         Needs { average: Some(decay), ..NOTHING }
     }
 
+    /// Histograms whose bins grow as those of ONNX Runtime, for tensors of graphs.
+    pub(super) const fn growing(growing: GrowingNeeds) -> Needs {
+        Needs { growing, ..NOTHING }
+    }
+
     /// Both; of two averages the first.
     pub fn and(self, other: Needs) -> Needs {
         Needs {
@@ -38,6 +46,7 @@ impl Needs {
             histogram: self.histogram || other.histogram,
             moments: self.moments || other.moments,
             sample: self.sample || other.sample,
+            growing: self.growing.and(other.growing),
         }
     }
 

@@ -59,18 +59,27 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod automatic;
+mod distribution;
+mod entropy;
+mod graph_statistic;
 mod grid;
+mod growing;
 mod histogram;
 mod kept;
+mod layerwise_percentile;
 mod min_max;
 mod moments;
 mod moving_average;
 mod mse;
+mod non_overflow;
 mod percentile;
 mod registry;
 mod sample;
+mod sample_view;
 mod seen;
 
+pub use graph_statistic::GraphStatistic;
 pub use grid::Grid;
 pub use histogram::{Bin, Histogram};
 pub(crate) use kept::Kept;
@@ -78,9 +87,11 @@ pub use kept::Needs;
 pub use moments::Moments;
 pub use moving_average::Decay;
 pub(crate) use moving_average::MovingRange;
+pub use mse::scale_candidates;
 pub use percentile::Percentile;
 pub use registry::{OBSERVERS, ObserverRef, ObserverRow, RegistryError, UnknownObserver, observers, register};
 pub use sample::Sample;
+pub use sample_view::SampleView;
 pub use seen::Seen;
 
 use kvant_numeric::Format;
@@ -108,6 +119,20 @@ pub trait Observer: fmt::Debug + Send + Sync {
 
     /// The range to cover.
     fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range;
+
+    /// The range, and by which observer it was found where this one tries several.
+    fn find(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Found {
+        Found { range: self.range(seen, grid), chosen: None }
+    }
+}
+
+/// What an observer found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    /// The range to cover.
+    pub range: Range,
+    /// The name of the observer that lost least, where several were tried.
+    pub chosen: Option<&'static str>,
 }
 
 /// A tensor whose range is asked for, before there are values.

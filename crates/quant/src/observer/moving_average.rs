@@ -23,6 +23,10 @@ pub(super) const ROW: ObserverRow = ObserverRow {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MovingAverage(Decay);
 
+impl MovingAverage {
+    pub(super) const DEFAULT: MovingAverage = MovingAverage(Decay::DEFAULT);
+}
+
 impl Observer for MovingAverage {
     fn spelling(&self) -> String {
         format!("{}{}", ROW.name, self.0)
@@ -49,6 +53,11 @@ const PARTS: f64 = 1e9;
 pub struct Decay(u32);
 
 impl Decay {
+    /// What a new batch weighs, in f32.
+    pub(super) fn weight_of_new(self) -> f32 {
+        (1.0 - self.value()) as f32
+    }
+
     /// 0.99, as PyTorch's observers have it.
     pub const DEFAULT: Decay = Decay(990_000_000);
 

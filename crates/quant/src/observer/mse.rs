@@ -1,8 +1,14 @@
 //! Search for the range with the least squared error. Unlike the incumbent's, which tries the last three bins of a
 //! histogram from zero, it shrinks both ends together and so holds for asymmetric data.
+//!
+//! For tensors of graphs the candidates are other ones: of scales that are powers of two five, else a hundred shares of the
+//! range.
 
+use super::growing::{EqualBins, GrowingNeeds};
 use super::registry::{ObserverRow, plain};
 use super::{Grid, Needs, Observer, Seen};
+use crate::affine::Affine;
+use crate::graph_grid::{CodeRange, GraphGrid, ScaleKind};
 use kvant_numeric::kernel::Range;
 
 pub(super) const ROW: ObserverRow = ObserverRow {
@@ -22,11 +28,17 @@ impl Observer for Mse {
         ROW.name.to_owned()
     }
 
-    fn needs(&self, _: &dyn Grid) -> Needs {
-        Needs::HISTOGRAM
+    fn needs(&self, grid: &dyn Grid) -> Needs {
+        match grid.graph() {
+            Some(_) => Needs::growing(GrowingNeeds { signed: true, ..GrowingNeeds::NONE }),
+            None => Needs::HISTOGRAM,
+        }
     }
 
     fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+        if let Some(graph) = grid.graph() {
+            return of_graph(seen, graph);
+        }
         search(seen.range(), |range| seen.squared_error(grid, range))
     }
 }
@@ -42,6 +54,53 @@ fn search(full: Range, error: impl Fn(Range) -> f64) -> Range {
     best.map_or(full, |(_, range)| range)
 }
 
+/// Powers of two tried: twice the plain scale, itself, and three halvings.
+const POWERS: i32 = 5;
+/// Shares of the observed range tried for float scales: 1/100 to 100/100.
+const SHARES: usize = 100;
+
+/// The candidates for a range of a tensor of a graph: powers of two about its scale, or shares of it. `affine` makes the scale
+/// of a range.
+pub fn scale_candidates(range: Range, kind: ScaleKind, affine: impl Fn(Range) -> Affine<i64>) -> Vec<Affine<i64>> {
+    let plain = affine(range);
+    match kind {
+        ScaleKind::PowerOfTwo => {
+            (0..POWERS).map(|i| Affine { scale: plain.scale * 2f32.powi(1 - i), ..plain }).collect()
+        }
+        _ => (1..=SHARES).rev().map(|i| affine(scaled(range, i as f32 / SHARES as f32))).collect(),
+    }
+}
+
+/// The range between the smallest and the largest code under the best candidate, the first of equals.
+fn of_graph(seen: &Seen<'_>, grid: &GraphGrid) -> Range {
+    let full = seen.range();
+    let Some(codes) = grid.codes() else { return full };
+    let scored = scale_candidates(full, grid.scale, |range| grid.affine(range))
+        .into_iter()
+        .map(|affine| (error_of_graph(seen, codes, affine), affine));
+    let best = scored.reduce(|best, next| if next.0 < best.0 { next } else { best });
+    let value = |code: i64, affine: Affine<i64>| ((code - affine.zero_point) as f64 * f64::from(affine.scale)) as f32;
+    best.map_or(full, |(_, affine)| Range { min: value(codes.min, affine), max: value(codes.max, affine) })
+}
+
+/// The squared error of the values of a tensor of a graph, were they quantized so.
+pub(super) fn error_of_graph(seen: &Seen<'_>, codes: CodeRange, affine: Affine<i64>) -> f64 {
+    let histogram = seen.growing_histograms().and_then(|growing| growing.signed.as_ref());
+    histogram.map_or(0.0, |histogram| squared_error(&histogram.0, codes, affine))
+}
+
+/// `sum count (c - dq(c))^2` over bin centres c, rounded to f32.
+fn squared_error(histogram: &EqualBins, codes: CodeRange, affine: Affine<i64>) -> f64 {
+    let error = |centre: f64| {
+        let centre = centre as f32;
+        let code = ((centre / affine.scale).round_ties_even() as i64).saturating_add(affine.zero_point);
+        let code = code.clamp(codes.min, codes.max);
+        f64::from(centre) - (code - affine.zero_point) as f64 * f64::from(affine.scale)
+    };
+    let filled = histogram.centres().zip(&histogram.counts).filter(|&(_, &count)| count > 0);
+    filled.map(|(centre, &count)| count as f64 * error(centre) * error(centre)).sum()
+}
+
 fn scaled(range: Range, factor: f32) -> Range {
     Range { min: range.min * factor, max: range.max * factor }
 }
@@ -49,6 +108,21 @@ fn scaled(range: Range, factor: f32) -> Range {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observer::{GraphStatistic, ObserverRef, SampleView};
+
+    #[test]
+    fn a_scale_that_cuts_an_outlier_wins_in_graphs() {
+        let mut values: Vec<f32> = (0..10_000).map(|i| (i % 100) as f32 / 100.0 - 0.5).collect();
+        values.push(8.0);
+        let max = |scale| {
+            let grid = GraphGrid { dtype: Some("int4".parse().unwrap()), symmetric: true, scale };
+            let mut statistic = GraphStatistic::new(ObserverRef::MSE, grid);
+            statistic.observe(&SampleView::new(&values));
+            statistic.range().max
+        };
+        assert!(max(ScaleKind::Float) < 4.0, "{:?}", max(ScaleKind::Float));
+        assert_eq!((max(ScaleKind::PowerOfTwo) / 7.0).log2().fract(), 0.0);
+    }
 
     #[test]
     fn finds_the_minimum_and_prefers_the_widest() {

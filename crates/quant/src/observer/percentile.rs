@@ -1,6 +1,8 @@
 //! The percentile of a histogram. For symmetric schemes the definition is AMD Quark's; for asymmetric ones, where the
-//! incumbent's range collapses to its lower end, each tail loses half of the share.
+//! incumbent's range collapses to its lower end, each tail loses half of the share. Tensors of graphs have ONNX Runtime's
+//! definition, which counts zeros too and takes the lower edges of bins.
 
+use super::growing::{EqualBins, Growing, GrowingNeeds};
 use super::registry::ObserverRow;
 use super::{Grid, Needs, Observer, Seen};
 use kvant_numeric::kernel::Range;
@@ -22,21 +24,53 @@ pub(super) const ROW: ObserverRow = ObserverRow {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PercentileObserver(Option<Percentile>);
 
+impl PercentileObserver {
+    pub(super) const DEFAULT: PercentileObserver = PercentileObserver(None);
+
+    /// With a share, if one was given.
+    pub(super) fn new(percentile: Option<Percentile>) -> PercentileObserver {
+        PercentileObserver(percentile)
+    }
+}
+
 impl Observer for PercentileObserver {
     fn spelling(&self) -> String {
         self.0.map_or_else(|| ROW.name.to_owned(), |percentile| format!("{}{percentile}", ROW.name))
     }
 
-    fn needs(&self, _: &dyn Grid) -> Needs {
-        Needs::HISTOGRAM
+    fn needs(&self, grid: &dyn Grid) -> Needs {
+        needs(grid)
     }
 
     fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
-        let percentile = self.0.unwrap_or(Percentile::DEFAULT);
-        match seen.all_values() {
-            Some(values) => percentile.range(values, seen.range(), grid.is_symmetric()),
-            None => seen.histogram().percentile(percentile, seen.range(), grid.is_symmetric()),
-        }
+        range_of(self.0.unwrap_or(Percentile::DEFAULT), seen, grid)
+    }
+}
+
+/// What percentiles are found from.
+pub(super) fn needs(grid: &dyn Grid) -> Needs {
+    match (grid.graph(), grid.is_symmetric()) {
+        (None, _) => Needs::HISTOGRAM,
+        (Some(_), true) => Needs::growing(GrowingNeeds { magnitudes: true, ..GrowingNeeds::NONE }),
+        (Some(_), false) => Needs::growing(GrowingNeeds { centred: true, ..GrowingNeeds::NONE }),
+    }
+}
+
+/// The range that holds a share of the values.
+pub(super) fn range_of(percentile: Percentile, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+    let symmetric = grid.is_symmetric();
+    match (seen.growing_histograms(), seen.all_values()) {
+        (Some(growing), _) => percentile.of_growing(growing, seen.range(), symmetric),
+        (None, Some(values)) => percentile.range(values, seen.range(), symmetric),
+        (None, None) => seen.histogram().percentile(percentile, seen.range(), symmetric),
+    }
+}
+
+/// The histogram of a tensor of a graph that percentiles are found from.
+pub(super) fn bins_of(growing: &Growing, symmetric: bool) -> Option<&EqualBins> {
+    match symmetric {
+        true => growing.magnitudes.as_ref().map(|histogram| &histogram.0),
+        false => growing.centred.as_ref().map(|histogram| &histogram.histogram),
     }
 }
 
@@ -54,6 +88,37 @@ pub struct Percentile(u64);
 impl Percentile {
     /// 99.999 %.
     pub const DEFAULT: Percentile = Percentile(9_999_900_000);
+    /// Those that a layerwise percentile is chosen from: 99.99 %, 99.999 % and 99.99999 %.
+    pub(super) const CANDIDATES: [Percentile; 3] =
+        [Percentile(9_999_000_000), Percentile(9_999_900_000), Percentile(9_999_999_000)];
+
+    /// The share in percent.
+    fn percent(self) -> f64 {
+        self.0 as f64 / PARTS
+    }
+
+    /// The range that holds the share by ONNX Runtime's definition, never beyond `full`, the range of all.
+    ///
+    /// Symmetric: `t` is the lower edge of the first bin up to which that share of the magnitudes lie. Else half of what is left
+    /// out is left out on either side.
+    fn of_growing(self, growing: &Growing, full: Range, symmetric: bool) -> Range {
+        let Some(histogram) = bins_of(growing, symmetric).filter(|histogram| histogram.total() > 0) else {
+            return full;
+        };
+        let edge = |share: f64| histogram.edges[histogram.quantile_edge(share)] as f32;
+        let found = match symmetric {
+            true => {
+                let bound = edge(self.percent() / 100.0);
+                Range { min: -bound, max: bound }
+            }
+            false => {
+                let cut = (100.0 - self.percent()) / 200.0;
+                Range { min: edge(cut), max: edge(1.0 - cut) }
+            }
+        };
+        let min = found.min.max(full.min);
+        Range { min, max: found.max.min(full.max).max(min) }
+    }
 
     /// The share of elements inside, in parts of 10^-10.
     pub(super) fn share(self) -> u64 {
@@ -118,7 +183,7 @@ fn edge(start: f32, end: f32, index: usize) -> f32 {
 
 impl fmt::Display for Percentile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0 as f64 / PARTS)
+        write!(f, "{}", self.percent())
     }
 }
 
@@ -134,6 +199,7 @@ impl FromStr for Percentile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observer::SampleView;
 
     fn percentile(text: &str) -> Percentile {
         text.parse().unwrap()
@@ -149,6 +215,40 @@ mod tests {
         let values: Vec<f32> = (0..2001).map(|i| i as f32 / 1000.0 - 0.5).collect();
         let range = percentile("99").range(&values, Range { min: -0.5, max: 1.5 }, false);
         assert!((range.min + 0.49).abs() < 2e-3 && (range.max - 1.49).abs() < 2e-3, "{range:?}");
+    }
+
+    /// Of a tensor of a graph, sample by sample.
+    fn growing(samples: &[Vec<f32>], symmetric: bool) -> Growing {
+        let needs = GrowingNeeds { magnitudes: symmetric, centred: !symmetric, ..GrowingNeeds::NONE };
+        let mut growing = Growing::new(needs);
+        samples.iter().for_each(|sample| growing.observe(&SampleView::new(sample)));
+        growing
+    }
+
+    /// Numpy's own results: edges are f32, a histogram grows by steps of which the first is rounded to f32.
+    #[test]
+    fn histograms_of_graphs_grow_as_the_incumbents_do() {
+        let sample = |n: u32| -> Vec<f32> {
+            let mixed = |i: u32| (i.wrapping_mul(2_654_435_761).wrapping_add(n * 97) >> 8) as f32 / 16_777_216.0 - 0.5;
+            (0..768).map(|i| mixed(i) * (2.0 + n as f32)).collect()
+        };
+        let samples: Vec<Vec<f32>> = (0..4).map(sample).collect();
+        let full = samples.iter().flatten().fold(Range::EMPTY, |range, v| range.join(Range { min: *v, max: *v }));
+        let growing = growing(&samples, true);
+        let histogram = bins_of(&growing, true).unwrap();
+        let (bins, last) = (histogram.counts.len(), histogram.edges[histogram.counts.len()] as f32);
+        assert_eq!((bins, last), (5123, 2.500_487_3));
+        assert_eq!(percentile("99.999").of_growing(&growing, full, true).max, 2.494_065_3);
+    }
+
+    #[test]
+    fn outliers_of_tensors_of_graphs_are_cut_off() {
+        let mut values: Vec<f32> = (0..100_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
+        values.push(50.0);
+        let full = Range { min: 0.0, max: 50.0 };
+        let range = percentile("99.99").of_growing(&growing(&[values.clone()], true), full, true);
+        assert!((0.9..1.1).contains(&range.max) && range.min == 0.0, "{range:?}");
+        assert!(percentile("99").of_growing(&growing(&[values], false), full, false).max < 1.1);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The observers by their names: those of Kvant, and those that a user of the library registers.
 
-use super::{Observer, min_max, moving_average, mse, percentile};
+use super::{
+    Observer, automatic, distribution, entropy, layerwise_percentile, min_max, moving_average, mse, non_overflow,
+    percentile,
+};
 use serde::{Deserialize, Serialize};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
@@ -26,7 +29,17 @@ pub struct ObserverRow {
 }
 
 /// The observers of Kvant.
-pub const OBSERVERS: &[ObserverRow] = &[min_max::ROW, percentile::ROW, mse::ROW, moving_average::ROW];
+pub const OBSERVERS: &[ObserverRow] = &[
+    min_max::ROW,
+    percentile::ROW,
+    layerwise_percentile::ROW,
+    mse::ROW,
+    entropy::ROW,
+    automatic::ROW,
+    moving_average::ROW,
+    distribution::ROW,
+    non_overflow::ROW,
+];
 
 /// Those that users have registered, and every observer that was asked for, by its spelling.
 static REGISTRY: RwLock<Registry> = RwLock::new(Registry { rows: Vec::new(), made: BTreeMap::new() });
@@ -98,9 +111,40 @@ impl ObserverRef {
     /// The least and the greatest value.
     pub const MIN_MAX: ObserverRef =
         ObserverRef(&Entry { name: min_max::ROW.name, spelling: min_max::ROW.name, observer: &min_max::MinMax });
+    /// The moving average of the ranges of batches, a new one weighing 0.01.
+    pub const MOVING_AVERAGE: ObserverRef = ObserverRef(&Entry {
+        name: moving_average::ROW.name,
+        spelling: moving_average::ROW.example,
+        observer: &moving_average::MovingAverage::DEFAULT,
+    });
+    /// The range that holds 99.999 % of the values, or as many as a recipe for graphs says beside it.
+    pub const PERCENTILE: ObserverRef = ObserverRef(&Entry {
+        name: percentile::ROW.name,
+        spelling: percentile::ROW.name,
+        observer: &percentile::PercentileObserver::DEFAULT,
+    });
     /// The range with the least squared error.
     pub const MSE: ObserverRef =
         ObserverRef(&Entry { name: mse::ROW.name, spelling: mse::ROW.name, observer: &mse::Mse });
+    /// The least and the greatest value under a power of two.
+    pub const NON_OVERFLOW: ObserverRef = ObserverRef(&Entry {
+        name: non_overflow::ROW.name,
+        spelling: non_overflow::ROW.name,
+        observer: &non_overflow::NonOverflow,
+    });
+
+    /// This observer with a share of the values, if it has one and it was not given: `percentile` and `auto`.
+    pub fn or_percentile(self, percent: f64) -> ObserverRef {
+        match self.reads_percentile() {
+            true => format!("{}{percent}", self.name()).parse().unwrap_or(self),
+            false => self,
+        }
+    }
+
+    /// Whether it is `percentile` or `auto` without a share of its own.
+    pub fn reads_percentile(self) -> bool {
+        [percentile::ROW.name, automatic::ROW.name].contains(&self.spelling())
+    }
 
     /// The name of its row.
     pub fn name(self) -> &'static str {
@@ -211,6 +255,7 @@ impl<'de> Deserialize<'de> for ObserverRef {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph_grid::{GraphGrid, ScaleKind};
     use crate::observer::{Grid, Seen};
     use kvant_numeric::kernel::Range;
 
@@ -219,6 +264,7 @@ mod tests {
         for row in OBSERVERS {
             let example: ObserverRef = row.example.parse().unwrap();
             assert_eq!((example.to_string().as_str(), example.name()), (row.example, row.name));
+            assert!(!example.find(&Seen::values(&[1.0, -2.0, 0.5]), &grid()).range.max.is_nan(), "{}", row.name);
             for name in names(row) {
                 let made: ObserverRef = name.to_uppercase().parse().unwrap();
                 assert_eq!(made.name(), row.name);
@@ -226,12 +272,30 @@ mod tests {
             }
         }
         assert_eq!("minmax".parse(), Ok(ObserverRef::MIN_MAX));
-        assert_eq!("mse".parse(), Ok(ObserverRef::MSE));
+        assert_eq!("minmse".parse(), Ok(ObserverRef::MSE));
+        assert_eq!("moving-average".parse(), Ok(ObserverRef::MOVING_AVERAGE));
+        assert_eq!("percentile".parse(), Ok(ObserverRef::PERCENTILE));
+        assert_eq!("nonoverflow".parse(), Ok(ObserverRef::NON_OVERFLOW));
+    }
+
+    fn grid() -> GraphGrid {
+        GraphGrid { dtype: Some("e4m3".parse().unwrap()), symmetric: true, scale: ScaleKind::Float }
+    }
+
+    #[test]
+    fn a_share_completes_the_observers_that_read_one() {
+        let completed = |text: &str| text.parse::<ObserverRef>().unwrap().or_percentile(99.5).to_string();
+        assert_eq!(completed("percentile"), "percentile99.5");
+        assert_eq!(completed("auto"), "auto99.5");
+        assert_eq!(completed("percentile90"), "percentile90");
+        assert_eq!(completed("entropy"), "entropy");
     }
 
     #[test]
     fn settings_out_of_bounds_are_refused() {
-        for text in ["", "percentile0", "percentile101", "percentile-1", "percentileNaN", "max", "ema1", "ema0", "emaNaN"] {
+        for text in
+            ["", "percentile0", "percentile101", "percentile-1", "percentileNaN", "max", "ema1", "ema0", "emaNaN"]
+        {
             assert!(text.parse::<ObserverRef>().is_err(), "{text}");
         }
     }
@@ -264,6 +328,9 @@ mod tests {
         assert!(observers().iter().any(|row| row.name == "half-of-all"));
         assert_eq!(register(row), Err(RegistryError::Taken("half-of-all")));
         assert_eq!(register(ObserverRow { name: "half:2", ..row }), Err(RegistryError::Name("half:2")));
-        assert_eq!(register(ObserverRow { name: "new", aliases: &["minmse"], ..row }), Err(RegistryError::Taken("minmse")));
+        assert_eq!(
+            register(ObserverRow { name: "new", aliases: &["minmse"], ..row }),
+            Err(RegistryError::Taken("minmse"))
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The values of a tensor as an observer sees them: all of them where they are there at once, as those of a weight, else what
 //! was [kept](super::Needs) of them.
 
+use super::growing::Growing;
 use super::{Grid, Histogram, Kept, Moments, Sample};
 use kvant_numeric::kernel::Range;
 use std::borrow::Cow;
@@ -11,6 +12,7 @@ pub struct Seen<'a> {
     range: Range,
     average: Option<Range>,
     source: Source<'a>,
+    growing: Option<&'a Growing>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +25,22 @@ impl<'a> Seen<'a> {
     /// Values that are all there.
     pub fn values(values: &'a [f32]) -> Seen<'a> {
         let range = values.iter().fold(Range::EMPTY, |range, v| range.join(Range { min: *v, max: *v }));
-        Seen { range, average: None, source: Source::Values(values) }
+        Seen { range, average: None, source: Source::Values(values), growing: None }
     }
 
     /// Values of which the range is known and what was kept; `average` is the moving average of the ranges of batches.
     pub(crate) fn kept(range: Range, average: Option<Range>, kept: &'a Kept) -> Seen<'a> {
-        Seen { range, average, source: Source::Kept(kept) }
+        Seen { range, average, source: Source::Kept(kept), growing: None }
+    }
+
+    /// The same of a tensor of a graph.
+    pub(super) fn growing(range: Range, average: Option<Range>, kept: &'a Kept, growing: &'a Growing) -> Seen<'a> {
+        Seen { range, average, source: Source::Kept(kept), growing: Some(growing) }
+    }
+
+    /// The histograms of a tensor of a graph.
+    pub(super) fn growing_histograms(&self) -> Option<&'a Growing> {
+        self.growing
     }
 
     /// The least and the greatest value.

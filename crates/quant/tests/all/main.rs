@@ -6,4 +6,5 @@ mod golden;
 mod gptq;
 #[path = "../../../../tests/golden/input.rs"]
 mod input;
+mod observers;
 mod transforms;

@@ -9,64 +9,89 @@
 //! ONNX Runtime and Quark merge into 128 levels whatever the codes, and make as many bins, which leaves one window to choose:
 //! all values. With more bins their definition cuts too much, since it has half of the levels for either sign.
 
-use super::histogram::{AbsoluteHistogram, Histogram};
-use super::method::{Seen, Statistic};
-use super::min_max::MinMax;
-use crate::element::Element;
-use crate::quantization::Range;
+//!
+//! For activations of checkpoints the bins of magnitudes are those of [`Histogram`](super::Histogram), shared out evenly over
+//! bins of equal width.
 
-/// Bins of the first sample, from zero to its largest magnitude.
-const BINS: usize = 2048;
+use super::growing::{BINS, GrowingNeeds};
+use super::registry::{ObserverRow, plain};
+use super::{Grid, Needs, ObservedTensor, Observer, Seen};
+use kvant_numeric::Format;
+use kvant_numeric::kernel::Range;
+
+pub(super) const ROW: ObserverRow = ObserverRow {
+    name: "entropy",
+    aliases: &["kl"],
+    example: "entropy",
+    about: "the range whose quantized histogram has the least Kullback-Leibler divergence from the values'; integers only",
+    make: |settings| plain(settings, Entropy),
+};
+
 /// Thresholds tried, about: of a histogram that grew every so manieth is.
 const THRESHOLDS: usize = 2048;
 
-/// A growing histogram of magnitudes.
-#[derive(Debug, Clone)]
-pub struct Entropy {
-    element: Element,
-    symmetric: bool,
-    values: AbsoluteHistogram,
-    bounds: MinMax,
-}
+/// The observer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entropy;
 
-impl Entropy {
-    /// For an element type, whose codes are the levels.
-    pub fn new(element: Element, symmetric: bool) -> Self {
-        Self { element, symmetric, values: AbsoluteHistogram::default(), bounds: MinMax::default() }
+impl Observer for Entropy {
+    fn spelling(&self) -> String {
+        ROW.name.to_owned()
     }
 
-    /// Codes for the magnitudes of one sign: all of them where the other sign neither occurs nor is held free.
-    fn levels(&self) -> usize {
-        let seen = self.bounds.range();
-        let one_sided = !self.symmetric && (seen.low >= 0.0 || seen.high <= 0.0);
-        let codes = self.element.full_range().map_or(256, |codes| codes.max.abs_diff(codes.min).saturating_add(1));
-        let levels = if one_sided { codes } else { codes / 2 };
-        usize::try_from(levels).unwrap_or(usize::MAX).max(1)
-    }
-}
-
-impl Statistic for Entropy {
-    fn observe(&mut self, seen: &Seen<'_>) {
-        self.bounds.observe(seen);
-        self.values.observe_from_zero(seen, BINS);
-    }
-
-    fn range(&self) -> Range {
-        let seen = self.bounds.range();
-        let histogram = &self.values.0;
-        if histogram.total() == 0 {
-            return seen;
+    fn needs(&self, grid: &dyn Grid) -> Needs {
+        match grid.graph() {
+            Some(_) => Needs::growing(GrowingNeeds { from_zero: true, ..GrowingNeeds::NONE }),
+            None => Needs::HISTOGRAM,
         }
-        let threshold = histogram.edges[best_threshold(histogram, self.levels())] as f32;
-        let low = (-threshold).max(seen.low);
-        Range { low, high: threshold.min(seen.high).max(low) }
     }
+
+    fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
+        match tensor.dtype {
+            Format::Int(_) if tensor.is_weight && tensor.is_grouped => {
+                Some("a group has too few values for a histogram of 2048 bins: use `mse`")
+            }
+            Format::Int(_) => None,
+            _ => Some("it takes levels to be evenly spaced, as integers are: use `mse` or a percentile"),
+        }
+    }
+
+    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+        let full = seen.range();
+        let levels = levels(full, grid);
+        let threshold = match seen.growing_histograms() {
+            Some(growing) => growing.from_zero.as_ref().map(|histogram| &histogram.0).and_then(|histogram| {
+                let is_empty = histogram.total() == 0;
+                (!is_empty).then(|| histogram.edges[best_threshold(&histogram.counts, levels)] as f32)
+            }),
+            None => {
+                let counts = seen.histogram().of_equal_widths(BINS, full.abs_max());
+                let is_empty = counts.iter().all(|count| *count == 0);
+                let edge = |bin: usize| full.abs_max() * (bin as f32 / BINS as f32);
+                (!is_empty).then(|| edge(best_threshold(&counts, levels)))
+            }
+        };
+        let Some(threshold) = threshold else { return full };
+        let min = (-threshold).max(full.min);
+        Range { min, max: threshold.min(full.max).max(min) }
+    }
+}
+
+/// Codes for the magnitudes of one sign: all of them where the other sign neither occurs nor is held free.
+fn levels(seen: Range, grid: &dyn Grid) -> usize {
+    let one_sided = !grid.is_symmetric() && (seen.min >= 0.0 || seen.max <= 0.0);
+    let codes = match grid.dtype() {
+        Some(Format::Int(int)) => int.steps() + 1,
+        _ => 256,
+    };
+    let levels = if one_sided { codes } else { codes / 2 };
+    usize::try_from(levels).unwrap_or(usize::MAX).max(1)
 }
 
 /// The number of bins below the best threshold.
-fn best_threshold(histogram: &Histogram, levels: usize) -> usize {
-    let bins = histogram.counts.len();
-    let sums = Sums::new(&histogram.counts);
+fn best_threshold(counts: &[u64], levels: usize) -> usize {
+    let bins = counts.len();
+    let sums = Sums::new(counts);
     let stride = bins.div_ceil(THRESHOLDS);
     // From the largest down: of equals the first is the largest.
     let tried = (0..).map(|i| bins.saturating_sub(i * stride)).take_while(|&bins| bins >= levels.min(sums.bins()));
@@ -144,10 +169,14 @@ fn times_log(count: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph_grid::{GraphGrid, ScaleKind};
+    use crate::observer::{GraphStatistic, SampleView};
 
-    fn range(values: &[f32], element: Element, symmetric: bool) -> Range {
-        let mut statistic = Entropy::new(element, symmetric);
-        statistic.observe(&Seen::new(values));
+    /// The range of a tensor of a graph.
+    fn range(values: &[f32], dtype: &str, symmetric: bool) -> Range {
+        let grid = GraphGrid { dtype: Some(dtype.parse().unwrap()), symmetric, scale: ScaleKind::Float };
+        let mut statistic = GraphStatistic::new("entropy".parse().unwrap(), grid);
+        statistic.observe(&SampleView::new(values));
         statistic.range()
     }
 
@@ -161,17 +190,17 @@ mod tests {
     fn a_lone_outlier_is_cut_and_dense_data_hardly() {
         let mut values = bell();
         let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
-        let dense = range(&values, Element::Int8, true);
-        assert!(dense.high > 0.6 * largest && dense.high <= largest, "{dense:?} of {largest}");
+        let dense = range(&values, "int8", true);
+        assert!(dense.max > 0.6 * largest && dense.max <= largest, "{dense:?} of {largest}");
         values.push(40.0);
-        let with_outlier = range(&values, Element::Int8, true);
-        assert!(with_outlier.high < 6.0 && with_outlier.low < 0.0, "{with_outlier:?}");
+        let with_outlier = range(&values, "int8", true);
+        assert!(with_outlier.max < 6.0 && with_outlier.min < 0.0, "{with_outlier:?}");
     }
 
     #[test]
     fn more_codes_cut_less_and_as_many_as_bins_nothing() {
         let values = bell();
-        let highs = [Element::Int4, Element::Int8, Element::Int16].map(|e| range(&values, e, true).high);
+        let highs = ["int4", "int8", "int16"].map(|e| range(&values, e, true).max);
         assert!(highs.is_sorted(), "{highs:?}");
         assert_eq!(highs[2], values.iter().fold(0f32, |m, v| m.max(*v)));
     }
@@ -179,9 +208,9 @@ mod tests {
     #[test]
     fn zeros_do_not_move_the_threshold() {
         let mut values: Vec<f32> = bell().iter().map(|v| v.abs()).collect();
-        let without = range(&values, Element::UInt8, false);
+        let without = range(&values, "uint8", false);
         values.resize(values.len() * 4, 0.0);
-        assert_eq!((range(&values, Element::UInt8, false).high, without.low > 0.0), (without.high, true));
+        assert_eq!((range(&values, "uint8", false).max, without.min > 0.0), (without.max, true));
     }
 
     /// The definition, bin by bin.

@@ -1,4 +1,5 @@
-//! Counts of values in bins of equal width, and the three ways in which a histogram grows.
+//! Histograms of tensors of graphs: counts of values in bins of equal width, and the three ways in which they grow. They depend
+//! on the order of the samples and do not merge, unlike [`Histogram`](super::Histogram).
 //!
 //! The bins are those that numpy makes, bit for bit: the results of the incumbent depend on their edges. A bin holds its lower
 //! edge and not its upper one, the last bin both.
@@ -7,24 +8,26 @@ use kvant_numeric::kernel::{Bins, Counted, count_in_bins};
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 
-use super::method::Seen;
-use super::min_max::{LARGEST, is_shared};
-use crate::quantization::Range;
+use super::sample_view::{LARGEST, SampleView, is_shared};
+use kvant_numeric::kernel::Range;
+
+/// The range of nothing but zeros.
+const ZERO: Range = Range { min: 0.0, max: 0.0 };
 
 /// Values counted by one thread at a time, at least.
 const CHUNK: usize = 1 << 16;
 
 /// Counts between edges. There is one edge more than there are counts.
 #[derive(Debug, Clone, Default)]
-pub struct Histogram {
+pub(super) struct EqualBins {
     /// Values per bin.
-    pub counts: Vec<u64>,
+    pub(super) counts: Vec<u64>,
     /// Ascending edges. Those of f32 data are f32 numbers unless said otherwise.
-    pub edges: Vec<f64>,
+    pub(super) edges: Vec<f64>,
 }
 
 /// `number + 1` edges from `first` to `last`, computed in f32 as f32 data demand it.
-pub fn edges_f32(first: f32, last: f32, number: usize) -> Vec<f64> {
+pub(super) fn edges_f32(first: f32, last: f32, number: usize) -> Vec<f64> {
     let step = (last - first) / number as f32;
     let mut edges: Vec<f64> = (0..=number).map(|i| f64::from(i as f32 * step + first)).collect();
     edges[number] = f64::from(last);
@@ -32,7 +35,7 @@ pub fn edges_f32(first: f32, last: f32, number: usize) -> Vec<f64> {
 }
 
 /// `number + 1` edges from `first` to `last` in f64.
-pub fn edges_f64(first: f64, last: f64, number: usize) -> Vec<f64> {
+pub(super) fn edges_f64(first: f64, last: f64, number: usize) -> Vec<f64> {
     let step = (last - first) / number as f64;
     let mut edges: Vec<f64> = (0..=number).map(|i| i as f64 * step + first).collect();
     edges[number] = last;
@@ -49,15 +52,15 @@ fn limited(value: f32) -> Option<f32> {
     (!value.is_nan()).then(|| value.clamp(-LARGEST, LARGEST))
 }
 
-impl Histogram {
+impl EqualBins {
     /// Empty bins.
-    pub fn new(edges: Vec<f64>) -> Self {
+    pub(super) fn new(edges: Vec<f64>) -> Self {
         Self { counts: vec![0; edges.len().saturating_sub(1)], edges }
     }
 
     /// Counts values, or their magnitudes; those outside of the edges are not counted. The odd ones, NaN and what is beyond
     /// `LARGEST`, are counted as what `odd` makes of them. Many values are counted by all threads: sums of whole numbers are the same in any order.
-    pub fn count(&mut self, values: &[f32], absolute: bool, odd: impl Fn(f32) -> Option<f32> + Sync) {
+    pub(super) fn count(&mut self, values: &[f32], absolute: bool, odd: impl Fn(f32) -> Option<f32> + Sync) {
         let bins = self.counts.len();
         let Ok(number) = u32::try_from(bins) else { return };
         if number == 0 {
@@ -125,17 +128,17 @@ impl Histogram {
     }
 
     /// Number of values counted.
-    pub fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
     /// The middle of every bin.
-    pub fn centres(&self) -> impl Iterator<Item = f64> {
+    pub(super) fn centres(&self) -> impl Iterator<Item = f64> {
         self.edges.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0)
     }
 
     /// The first bin up to which at least a share of all values lies; the last edge's position if none does.
-    pub fn quantile_edge(&self, share: f64) -> usize {
+    pub(super) fn quantile_edge(&self, share: f64) -> usize {
         let total = self.total() as f64;
         let mut sum = 0.0;
         let reached = self.counts.iter().position(|&count| {
@@ -152,25 +155,25 @@ const MOST_BINS: usize = 1 << 18;
 
 /// A histogram of absolute values: bins of the first sample's width are added above.
 #[derive(Debug, Clone, Default)]
-pub struct AbsoluteHistogram(pub Histogram);
+pub(super) struct AbsoluteHistogram(pub(super) EqualBins);
 
 impl AbsoluteHistogram {
     /// Takes in a sample. The first makes `bins` bins from its smallest to its largest absolute value.
-    pub fn observe(&mut self, seen: &Seen<'_>, bins: usize) {
+    pub(super) fn observe(&mut self, seen: &SampleView<'_>, bins: usize) {
         let smallest = || seen.values().iter().map(|v| v.abs()).fold(f32::INFINITY, f32::min);
         self.observe_from(smallest, seen, bins);
     }
 
     /// Takes in a sample. The first makes `bins` bins from zero to its largest absolute value.
-    pub fn observe_from_zero(&mut self, seen: &Seen<'_>, bins: usize) {
+    pub(super) fn observe_from_zero(&mut self, seen: &SampleView<'_>, bins: usize) {
         self.observe_from(|| 0.0, seen, bins);
     }
 
-    fn observe_from(&mut self, smallest: impl Fn() -> f32, seen: &Seen<'_>, bins: usize) {
+    fn observe_from(&mut self, smallest: impl Fn() -> f32, seen: &SampleView<'_>, bins: usize) {
         let Some(largest) = seen.magnitude() else { return };
         if self.0.counts.is_empty() {
             let (first, last) = apart(smallest().min(largest), largest);
-            self.0 = Histogram::new(edges_f32(first, last, bins));
+            self.0 = EqualBins::new(edges_f32(first, last, bins));
         } else {
             self.widen(largest);
         }
@@ -207,15 +210,15 @@ fn apart(low: f32, high: f32) -> (f32, f32) {
 
 /// A histogram over `[-t, t]`: later samples add as many bins below as above.
 #[derive(Debug, Clone, Default)]
-pub struct CentredHistogram {
+pub(super) struct CentredHistogram {
     /// The counts.
-    pub histogram: Histogram,
+    pub(super) histogram: EqualBins,
     bound: f32,
 }
 
 impl CentredHistogram {
     /// Takes in a sample; the first makes `bins` bins.
-    pub fn observe(&mut self, seen: &Seen<'_>, bins: usize) {
+    pub(super) fn observe(&mut self, seen: &SampleView<'_>, bins: usize) {
         let Some(bound) = seen.magnitude() else { return };
         if self.histogram.counts.is_empty() {
             self.start(bound, bins);
@@ -227,7 +230,7 @@ impl CentredHistogram {
 
     fn start(&mut self, bound: f32, bins: usize) {
         let (first, last) = apart(-bound, bound);
-        (self.histogram, self.bound) = (Histogram::new(edges_f32(first, last, bins)), bound);
+        (self.histogram, self.bound) = (EqualBins::new(edges_f32(first, last, bins)), bound);
     }
 
     fn widen(&mut self, bound: f32) {
@@ -253,23 +256,23 @@ impl CentredHistogram {
 
 /// A histogram of signed values in f64: whole bins of the first sample's width are added on either side.
 #[derive(Debug, Clone, Default)]
-pub struct SignedHistogram(pub Histogram);
+pub(super) struct SignedHistogram(pub(super) EqualBins);
 
 impl SignedHistogram {
     /// Takes in a sample; the first makes `bins` bins from its smallest to its largest value. NaN counts as zero.
-    pub fn observe(&mut self, seen: &Seen<'_>, bins: usize) {
+    pub(super) fn observe(&mut self, seen: &SampleView<'_>, bins: usize) {
         if seen.values().is_empty() {
             return;
         }
-        let mut range = seen.range().unwrap_or_default();
+        let mut range = seen.range().unwrap_or(ZERO);
         if seen.has_nan() {
-            range = range.union(Range::default());
+            range = range.join(ZERO);
         }
-        let (low, high) = (range.low, range.high);
+        let (low, high) = (range.min, range.max);
         if self.0.counts.is_empty() {
             let (low, high) = (f64::from(low), f64::from(high));
             let (first, last) = if low < high { (low, high) } else { (low - 0.5, high + 0.5) };
-            self.0 = Histogram::new(edges_f64(first, last, bins));
+            self.0 = EqualBins::new(edges_f64(first, last, bins));
         } else {
             self.widen(f64::from(low), f64::from(high));
         }
@@ -289,9 +292,75 @@ impl SignedHistogram {
             return;
         }
         let bins = self.0.counts.len() + left as usize + right as usize;
-        let mut wide = Histogram::new(edges_f64(first - left * width, last + right * width, bins));
+        let mut wide = EqualBins::new(edges_f64(first - left * width, last + right * width, bins));
         wide.counts[left as usize..left as usize + self.0.counts.len()].copy_from_slice(&self.0.counts);
         self.0 = wide;
+    }
+}
+
+/// Which of these histograms an observer needs, for a tensor of a graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct GrowingNeeds {
+    pub(super) magnitudes: bool,
+    pub(super) from_zero: bool,
+    pub(super) centred: bool,
+    pub(super) signed: bool,
+}
+
+impl GrowingNeeds {
+    pub(super) const NONE: GrowingNeeds =
+        GrowingNeeds { magnitudes: false, from_zero: false, centred: false, signed: false };
+
+    pub(super) fn and(self, other: GrowingNeeds) -> GrowingNeeds {
+        GrowingNeeds {
+            magnitudes: self.magnitudes || other.magnitudes,
+            from_zero: self.from_zero || other.from_zero,
+            centred: self.centred || other.centred,
+            signed: self.signed || other.signed,
+        }
+    }
+}
+
+/// The histograms that are needed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Growing {
+    /// Of magnitudes, from the smallest of the first sample.
+    pub(super) magnitudes: Option<AbsoluteHistogram>,
+    /// Of magnitudes, from zero.
+    pub(super) from_zero: Option<AbsoluteHistogram>,
+    /// Of values, symmetric about zero.
+    pub(super) centred: Option<CentredHistogram>,
+    /// Of values, from the smallest to the largest.
+    pub(super) signed: Option<SignedHistogram>,
+}
+
+/// Bins of the first sample.
+pub(super) const BINS: usize = 2048;
+
+impl Growing {
+    pub(super) fn new(needs: GrowingNeeds) -> Growing {
+        Growing {
+            magnitudes: needs.magnitudes.then(AbsoluteHistogram::default),
+            from_zero: needs.from_zero.then(AbsoluteHistogram::default),
+            centred: needs.centred.then(CentredHistogram::default),
+            signed: needs.signed.then(SignedHistogram::default),
+        }
+    }
+
+    /// Takes in a sample.
+    pub(super) fn observe(&mut self, sample: &SampleView<'_>) {
+        if let Some(histogram) = &mut self.magnitudes {
+            histogram.observe(sample, BINS);
+        }
+        if let Some(histogram) = &mut self.from_zero {
+            histogram.observe_from_zero(sample, BINS);
+        }
+        if let Some(histogram) = &mut self.centred {
+            histogram.observe(sample, BINS);
+        }
+        if let Some(histogram) = &mut self.signed {
+            histogram.observe(sample, BINS);
+        }
     }
 }
 
@@ -301,7 +370,7 @@ mod tests {
 
     #[test]
     fn bins_are_closed_below_and_the_last_above() {
-        let mut histogram = Histogram::new(vec![0.0, 1.0, 2.0]);
+        let mut histogram = EqualBins::new(vec![0.0, 1.0, 2.0]);
         histogram.count(&[0.0, 0.999, 1.0, 2.0, 2.001, -0.001, f32::NAN], false, |_| None);
         assert_eq!(histogram.counts, [2, 2]);
     }
@@ -309,8 +378,8 @@ mod tests {
     #[test]
     fn absolute_histograms_grow_above_only() {
         let mut histogram = AbsoluteHistogram::default();
-        histogram.observe(&Seen::new(&[-1.0, 0.0, 0.25]), 4);
-        histogram.observe(&Seen::new(&[2.1, -0.5]), 4);
+        histogram.observe(&SampleView::new(&[-1.0, 0.0, 0.25]), 4);
+        histogram.observe(&SampleView::new(&[2.1, -0.5]), 4);
         assert_eq!(histogram.0.edges[..9], [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]);
         assert_eq!((histogram.0.total(), *histogram.0.edges.last().unwrap()), (5, 2.25));
     }
@@ -318,16 +387,16 @@ mod tests {
     #[test]
     fn centred_histograms_keep_old_counts_in_the_middle() {
         let mut histogram = CentredHistogram::default();
-        histogram.observe(&Seen::new(&[-1.0, 1.0, 0.1]), 4);
-        histogram.observe(&Seen::new(&[-2.0]), 4);
+        histogram.observe(&SampleView::new(&[-1.0, 1.0, 0.1]), 4);
+        histogram.observe(&SampleView::new(&[-2.0]), 4);
         assert_eq!(histogram.histogram.counts, [0, 1, 0, 1, 0, 1, 1, 0, 0, 0][..histogram.histogram.counts.len()]);
     }
 
     #[test]
     fn signed_histograms_grow_by_whole_bins() {
         let mut histogram = SignedHistogram::default();
-        histogram.observe(&Seen::new(&[0.0, 4.0]), 4);
-        histogram.observe(&Seen::new(&[-1.5, 4.5]), 4);
+        histogram.observe(&SampleView::new(&[0.0, 4.0]), 4);
+        histogram.observe(&SampleView::new(&[-1.5, 4.5]), 4);
         assert_eq!(histogram.0.edges, [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(histogram.0.counts, [1, 0, 1, 0, 0, 1, 1]);
     }
@@ -338,16 +407,16 @@ mod tests {
         let mut centred = CentredHistogram::default();
         let mut signed = SignedHistogram::default();
         for sample in [[1e-30f32, 2e-30], [1e30, -1e30]] {
-            absolute.observe(&Seen::new(&sample), 2048);
-            centred.observe(&Seen::new(&sample), 2048);
-            signed.observe(&Seen::new(&sample), 2048);
+            absolute.observe(&SampleView::new(&sample), 2048);
+            centred.observe(&SampleView::new(&sample), 2048);
+            signed.observe(&SampleView::new(&sample), 2048);
         }
         assert_eq!([absolute.0.total(), centred.histogram.total(), signed.0.total()], [4, 4, 4]);
         assert!(absolute.0.counts.len().max(centred.histogram.counts.len()).max(signed.0.counts.len()) <= MOST_BINS);
     }
 
     /// How many values lie up to a magnitude, by the centres of bins.
-    fn within(histogram: &Histogram, bound: f64) -> u64 {
+    fn within(histogram: &EqualBins, bound: f64) -> u64 {
         let inside = histogram.centres().zip(&histogram.counts).filter(|(centre, _)| centre.abs() <= bound);
         inside.map(|(_, count)| count).sum()
     }
@@ -359,9 +428,9 @@ mod tests {
         let mut centred = CentredHistogram::default();
         let mut signed = SignedHistogram::default();
         for sample in [[0.02f32, -0.02], [1.0, -1.0], [0.5, -0.5], [70.0, -70.0]] {
-            absolute.observe(&Seen::new(&sample), 2048);
-            centred.observe(&Seen::new(&sample), 2048);
-            signed.observe(&Seen::new(&sample), 2048);
+            absolute.observe(&SampleView::new(&sample), 2048);
+            centred.observe(&SampleView::new(&sample), 2048);
+            signed.observe(&SampleView::new(&sample), 2048);
         }
         for histogram in [&absolute.0, &centred.histogram, &signed.0] {
             assert!(histogram.counts.len() <= MOST_BINS);

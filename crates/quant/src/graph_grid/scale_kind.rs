@@ -27,13 +27,13 @@ impl ScaleKind {
 }
 
 /// `-log2(scale)`, rounded to the nearest integer (ties to even), the scale limited to what f32 holds.
-pub(crate) fn position(scale: f64) -> i32 {
+pub fn position(scale: f64) -> i32 {
     let limited = scale.clamp(2f64.powi(-127), 2f64.powi(127));
     (-limited.log2()).round_ties_even() as i32
 }
 
 /// `2^-position`.
-pub(crate) fn power_of_two(position: i32) -> f32 {
+pub fn power_of_two(position: i32) -> f32 {
     2f64.powi(-position) as f32
 }
 

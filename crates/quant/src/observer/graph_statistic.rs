@@ -1,0 +1,125 @@
+//! The statistic of one tensor of a graph, sample by sample. Its parts follow ONNX Runtime's definitions where these differ
+//! from those that [`ActivationStatistic`](crate::activation::ActivationStatistic) follows: infinities count as very large
+//! values, bins have equal widths, averages are taken in f32.
+
+use super::growing::Growing;
+use super::kept::Kept;
+use super::{Found, ObserverRef, SampleView, Seen};
+use crate::graph_grid::GraphGrid;
+use kvant_numeric::kernel::Range;
+use std::sync::OnceLock;
+
+/// What is known of a tensor, and which observer asks.
+pub struct GraphStatistic {
+    observer: ObserverRef,
+    grid: GraphGrid,
+    range: Option<Range>,
+    average: Option<Average>,
+    kept: Kept,
+    growing: Growing,
+    /// What was found of the samples so far, once it was asked for: to find it may take a search.
+    found: OnceLock<Found>,
+}
+
+/// `v <- v + c (new - v)` for each sample, starting with the range of the first.
+#[derive(Clone, Copy, Debug)]
+struct Average {
+    weight: f32,
+    range: Option<Range>,
+}
+
+impl Average {
+    fn update(&mut self, new: Range) {
+        let mix = |old: f32, new: f32| old + self.weight * (new - old);
+        let old = self.range.unwrap_or(new);
+        let averaged = Range { min: mix(old.min, new.min), max: mix(old.max, new.max) };
+        self.range = Some(if self.range.is_some() { averaged } else { new });
+    }
+}
+
+impl GraphStatistic {
+    /// Nothing seen yet.
+    pub fn new(observer: ObserverRef, grid: GraphGrid) -> GraphStatistic {
+        let needs = observer.needs(&grid);
+        let average = needs.average.map(|decay| Average { weight: decay.weight_of_new(), range: None });
+        let (kept, growing) = (Kept::new(needs), Growing::new(needs.growing));
+        GraphStatistic { observer, grid, range: None, average, kept, growing, found: OnceLock::new() }
+    }
+
+    /// Takes in the values of one sample.
+    pub fn observe(&mut self, sample: &SampleView<'_>) {
+        self.found = OnceLock::new();
+        if let Some(range) = sample.range() {
+            self.range = Some(self.range.map_or(range, |own| own.join(range)));
+            if let Some(average) = &mut self.average {
+                average.update(range);
+            }
+        }
+        self.kept.update(sample.values());
+        self.growing.observe(sample);
+    }
+
+    /// The range to quantize; zero and zero before any sample.
+    pub fn range(&self) -> Range {
+        self.found().range
+    }
+
+    /// The name of the observer that was found to lose least, where that was searched for.
+    pub fn chosen(&self) -> Option<&'static str> {
+        self.found().chosen
+    }
+
+    fn found(&self) -> &Found {
+        self.found.get_or_init(|| {
+            let range = self.range.unwrap_or(Range { min: 0.0, max: 0.0 });
+            let average = self.average.and_then(|average| average.range);
+            self.observer.find(&Seen::growing(range, average, &self.kept, &self.growing), &self.grid)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph_grid::ScaleKind;
+    use crate::observer::OBSERVERS;
+
+    fn range_of(observer: &str, samples: &[&[f32]]) -> Range {
+        let grid = GraphGrid { dtype: Some("int8".parse().unwrap()), symmetric: false, scale: ScaleKind::Float };
+        let mut statistic = GraphStatistic::new(observer.parse().unwrap(), grid);
+        samples.iter().for_each(|sample| statistic.observe(&SampleView::new(sample)));
+        statistic.range()
+    }
+
+    #[test]
+    fn all_samples_count_equally_or_hardly() {
+        let samples: [&[f32]; 2] = [&[-1.0, 2.0], &[0.0, 12.0]];
+        assert_eq!(range_of("minmax", &samples), Range { min: -1.0, max: 12.0 });
+        assert_eq!(range_of("moving-average", &samples), Range { min: -0.99, max: 2.1 });
+        assert_eq!(range_of("ema0.5", &samples), Range { min: -0.5, max: 7.0 });
+    }
+
+    #[test]
+    fn every_observer_takes_any_values() {
+        let odd: [&[f32]; 6] = [
+            &[],
+            &[0.0; 4],
+            &[f32::NAN, 1.0, f32::INFINITY, -2.0],
+            &[f32::NAN; 3],
+            &[-5.0, 1e30, 3.0],
+            &[f32::MIN_POSITIVE / 4.0, 0.0],
+        ];
+        for row in OBSERVERS {
+            for symmetric in [true, false] {
+                let grid = GraphGrid { dtype: Some("int8".parse().unwrap()), symmetric, scale: ScaleKind::Float };
+                let mut statistic = GraphStatistic::new(row.example.parse().unwrap(), grid);
+                for values in odd {
+                    statistic.observe(&SampleView::new(values));
+                    let range = statistic.range();
+                    assert!(range.min.is_finite() && range.max.is_finite(), "{}: {range:?}", row.name);
+                    assert!(range.min <= range.max, "{}: {range:?}", row.name);
+                }
+            }
+        }
+    }
+}
