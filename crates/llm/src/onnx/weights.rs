@@ -20,7 +20,7 @@ use crate::weight::{Band, WeightMatrix};
 use kvant_container::onnx::{DataType, keep};
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::Source;
-use kvant_numeric::pack::transpose;
+use kvant_numeric::pack::{packed_bits, transpose};
 use kvant_quant::QuantTensor;
 use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme};
 
@@ -217,7 +217,7 @@ impl Writer<'_, '_> {
             _ => DataType::INT8,
         };
         let store = |codes: Vec<u8>| match data_type {
-            DataType::INT4 => pairs(&codes),
+            DataType::INT4 => packed_bits(&codes, 4),
             // Half of the range more is the other sign bit.
             DataType::UINT8 => codes.iter().map(|code| code ^ 0x80).collect(),
             _ => codes,
@@ -320,12 +320,7 @@ fn is_plain_fp8(float: FloatScheme) -> bool {
 fn packed_row(codes: &[u8], bits: u32, length: usize) -> Vec<u8> {
     let mut padded = codes.to_vec();
     padded.resize(length, 0);
-    if bits == 4 { pairs(&padded) } else { padded }
-}
-
-/// Two codes a byte, the first in the low half.
-fn pairs(codes: &[u8]) -> Vec<u8> {
-    codes.chunks(2).map(|pair| pair[0] & 15 | pair.get(1).map_or(0, |high| high << 4)).collect()
+    packed_bits(&padded, bits)
 }
 
 /// The transpose of a matrix.
@@ -343,7 +338,7 @@ mod tests {
     fn codes_are_packed_low_half_first_and_filled_up() {
         assert_eq!(packed_row(&[1, 2, 3], 4, 6), [0x21, 3, 0]);
         assert_eq!(packed_row(&[1, 2, 3], 8, 4), [1, 2, 3, 0]);
-        assert_eq!(pairs(&[0xff, 0xfe, 0x07]), [0xef, 0x07]);
+        assert_eq!(packed_row(&[0xff, 0xfe, 0x07], 4, 3), [0xef, 0x07]);
     }
 
     #[test]

@@ -21,6 +21,20 @@ pub fn pack_bits(isa: Isa, codes: &[u8], bits: u32, out: &mut [u8]) {
     }
 }
 
+/// [`pack_bits`] into bytes of its own, on the best instruction set.
+pub fn packed_bits(codes: &[u8], bits: u32) -> Vec<u8> {
+    let mut bytes = vec![0; packed_len(codes.len(), bits)];
+    pack_bits(Isa::best(), codes, bits, &mut bytes);
+    bytes
+}
+
+/// The first `count` codes of a stream that [`pack_bits`] wrote, as unsigned numbers; `None` where it is shorter.
+pub fn unpacked_bits(bytes: &[u8], bits: u32, count: usize) -> Option<Vec<u8>> {
+    let mut codes = vec![0; count];
+    unpack_bits(Isa::best(), bytes.get(..packed_len(count, bits))?, bits, &mut codes);
+    Some(codes)
+}
+
 /// Makes offset-binary codes of the first `count` two's complement ones in a stream of [`pack_bits`], or the reverse: half of
 /// the range more is another highest bit.
 pub fn flip_highest_bits(isa: Isa, bits: u32, count: usize, bytes: &mut [u8]) {

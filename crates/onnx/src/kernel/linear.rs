@@ -5,6 +5,7 @@
 use kvant_container::onnx::{DataType, TensorProto, data_type, shape, tensor_bytes};
 use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
 use kvant_numeric::format::MiniFloat;
+use kvant_numeric::pack::unpacked_bits;
 use rayon::prelude::*;
 
 use super::KernelError;
@@ -104,17 +105,18 @@ pub fn round_to(values: &Array<'_>, to: DataType) -> Result<Array<'static>, Kern
 pub fn constant(tensor: &TensorProto) -> Option<Array<'static>> {
     let (bytes, shape) = (tensor_bytes(tensor).ok()?, shape(tensor).ok()?);
     let count = shape.iter().product();
-    let nibble = |i: usize| bytes[i / 2] >> (4 * (i % 2)) & 0xf;
-    let pair = |i: usize| bytes[i / 4] >> (2 * (i % 4)) & 0x3;
+    let codes = |bits: u32| unpacked_bits(&bytes, bits, count);
+    // The highest bit of a code is its sign.
+    let signed = |codes: Vec<u8>, bits: u32| codes.iter().map(|code| (code << (8 - bits)) as i8 >> (8 - bits)).collect();
     let decoded = |format: MiniFloat| bytes.iter().map(|&code| format.decode(code)).collect::<Vec<f32>>();
     let values = match data_type(tensor) {
-        DataType::UINT4 => Values::U8((0..count).map(nibble).collect()),
-        DataType::INT4 => Values::I8((0..count).map(|i| (nibble(i) << 4) as i8 >> 4).collect()),
-        DataType::UINT2 => Values::U8((0..count).map(pair).collect()),
-        DataType::INT2 => Values::I8((0..count).map(|i| (pair(i) << 6) as i8 >> 6).collect()),
+        DataType::UINT4 => Values::U8(codes(4)?.into()),
+        DataType::INT4 => Values::I8(signed(codes(4)?, 4)),
+        DataType::UINT2 => Values::U8(codes(2)?.into()),
+        DataType::INT2 => Values::I8(signed(codes(2)?, 2)),
         DataType::FLOAT8E4M3FN => Values::F32(decoded(MiniFloat::E4M3).into()),
         DataType::FLOAT8E5M2 => Values::F32(decoded(MiniFloat::E5M2).into()),
-        DataType::FLOAT4E2M1 => Values::F32((0..count).map(|i| MiniFloat::E2M1.decode(nibble(i))).collect()),
+        DataType::FLOAT4E2M1 => Values::F32(codes(4)?.iter().map(|code| MiniFloat::E2M1.decode(*code)).collect()),
         other => return Some(Array::new(shape, from_bytes(other, &bytes)?)?.into_owned()),
     };
     Array::new(shape, values)

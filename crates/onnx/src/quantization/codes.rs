@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use kvant_numeric::format::MiniFloat;
+use kvant_numeric::pack::packed_bits;
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 
 use super::{Affine, CodeRange};
@@ -58,17 +59,11 @@ pub fn encode(value: f32, element: Element, scale: f32) -> i64 {
 pub fn pack(codes: &[i64], element: Element) -> Vec<u8> {
     use Element::*;
     match element {
-        Int4 | UInt4 => {
-            codes.chunks(2).map(|pair| nibble(pair[0]) | pair.get(1).map_or(0, |&c| nibble(c) << 4)).collect()
-        }
+        Int4 | UInt4 => packed_bits(&codes.iter().map(|&code| code as u8).collect::<Vec<_>>(), 4),
         Int8 | UInt8 | Float8E4M3 | Float8E5M2 => codes.iter().map(|&code| code as u8).collect(),
         Int16 | UInt16 | Float16 | BFloat16 => codes.iter().flat_map(|&code| (code as u16).to_le_bytes()).collect(),
         Int32 | UInt32 | Block(_) => codes.iter().flat_map(|&code| (code as u32).to_le_bytes()).collect(),
     }
-}
-
-fn nibble(code: i64) -> u8 {
-    (code & 15) as u8
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, keep, tensor};
+use kvant_numeric::pack::packed_bits;
 use rayon::prelude::*;
 
 use super::block_placement::blocks_of;
@@ -247,11 +248,11 @@ fn pack_chosen(codes: &[i32], parameters: &[Affine], map: BlockMap, blocks: Bloc
         let codes: Vec<u8> = (0..rows * map.block).map(code).collect();
         let zero_points: Vec<u8> = own.iter().map(|affine| affine.zero_point as u8).collect();
         Packed {
-            codes: joined(&codes, blocks.bits),
+            codes: packed_bits(&codes, blocks.bits.into()),
             scales: own.iter().map(|affine| affine.scale).collect(),
             zero_points: match blocks.symmetric {
                 true => ZeroPoints::None,
-                false => ZeroPoints::Codes(joined(&zero_points, blocks.bits)),
+                false => ZeroPoints::Codes(packed_bits(&zero_points, blocks.bits.into())),
             },
         }
     };
@@ -282,7 +283,7 @@ fn pack_column(values: &[f32], blocks: Blocks) -> Packed {
             None => (scale, f32::from(zero_point)),
         };
         let code = |&v: &f32| (v / scale + zero).round_ties_even().clamp(0.0, top) as u8;
-        codes.extend(joined(&block.iter().map(code).collect::<Vec<u8>>(), blocks.bits));
+        codes.extend(packed_bits(&block.iter().map(code).collect::<Vec<u8>>(), blocks.bits.into()));
         scales.push(scale);
         zero_points.push(zero_point as u8);
         floats.push(zero);
@@ -290,17 +291,9 @@ fn pack_column(values: &[f32], blocks: Blocks) -> Packed {
     let zero_points = match (blocks.hqq, blocks.symmetric) {
         (Some(_), _) => ZeroPoints::Floats(floats),
         (None, true) => ZeroPoints::None,
-        (None, false) => ZeroPoints::Codes(joined(&zero_points, blocks.bits)),
+        (None, false) => ZeroPoints::Codes(packed_bits(&zero_points, blocks.bits.into())),
     };
     Packed { codes, scales, zero_points }
-}
-
-/// Two 4-bit codes to a byte.
-fn joined(codes: &[u8], bits: u8) -> Vec<u8> {
-    match bits {
-        4 => codes.chunks(2).map(|pair| pair[0] | pair.get(1).map_or(0, |c| c << 4)).collect(),
-        _ => codes.to_vec(),
-    }
 }
 
 fn parameters(block: &[f32], blocks: Blocks) -> (f32, u16) {
