@@ -6,7 +6,7 @@ use kvant_llm::gguf::recipe::IMATRIX;
 use kvant_llm::gguf::{FTYPES, FtypeRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
 use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
-use kvant_numeric::format::{FORMATS, FormatRow};
+use kvant_numeric::format::{DTYPES, DTypeRow};
 use kvant_onnx::algorithm::{ALGORITHMS, Stage};
 use kvant_quant::observer::{ObserverRow, observers as all_observers};
 use kvant_quant::scheme::{EVALUATION_ONLY, PRESETS, Preset, is_for_evaluation_only};
@@ -178,8 +178,8 @@ fn about(text: &str, is_for_evaluation_only: bool) -> String {
 }
 
 fn dtypes() -> Table {
-    let of_row = |row: &FormatRow| about(row.about, is_for_evaluation_only(row.format));
-    let rows = FORMATS.iter().map(|row| vec![json!(row.name), json!(row.format.bits()), json!(of_row(row))]);
+    let of_row = |row: &DTypeRow| about(row.about, is_for_evaluation_only(row.dtype));
+    let rows = DTYPES.iter().map(|row| vec![json!(row.name), json!(row.dtype.bits()), json!(of_row(row))]);
     Table { columns: vec![text("name"), number("bits"), text("about")], rows: rows.collect() }
 }
 

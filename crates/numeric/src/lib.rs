@@ -26,4 +26,4 @@ pub mod pack;
 pub mod simd;
 
 pub use arithmetic::Arithmetic;
-pub use format::Format;
+pub use format::DType;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use kvant_container::onnx::DataType;
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::format::{Int, MiniFloat};
 use kvant_quant::graph_grid::CodeRange;
 
@@ -97,21 +97,21 @@ impl Element {
     }
 
     /// The dtype of its codes; `None` of blocks, whose values have no codes under one scale.
-    pub fn dtype(self) -> Option<Format> {
+    pub fn dtype(self) -> Option<DType> {
         use Element::*;
         Some(match self {
-            Int4 => Format::Int(Int::INT4),
-            UInt4 => Format::Int(Int::UINT4),
-            Int8 => Format::Int(Int::INT8),
-            UInt8 => Format::Int(Int::UINT8),
-            Int16 => Format::Int(Int::INT16),
-            UInt16 => Format::Int(Int::UINT16),
-            Int32 => Format::Int(Int::INT32),
-            UInt32 => Format::Int(Int::UINT32),
-            Float16 => Format::F16,
-            BFloat16 => Format::Bf16,
-            Float8E4M3 => Format::MiniFloat(MiniFloat::E4M3),
-            Float8E5M2 => Format::MiniFloat(MiniFloat::E5M2),
+            Int4 => DType::Int(Int::INT4),
+            UInt4 => DType::Int(Int::UINT4),
+            Int8 => DType::Int(Int::INT8),
+            UInt8 => DType::Int(Int::UINT8),
+            Int16 => DType::Int(Int::INT16),
+            UInt16 => DType::Int(Int::UINT16),
+            Int32 => DType::Int(Int::INT32),
+            UInt32 => DType::Int(Int::UINT32),
+            Float16 => DType::F16,
+            BFloat16 => DType::Bf16,
+            Float8E4M3 => DType::MiniFloat(MiniFloat::E4M3),
+            Float8E5M2 => DType::MiniFloat(MiniFloat::E5M2),
             Block(_) => return None,
         })
     }
@@ -119,7 +119,7 @@ impl Element {
     /// The integers of an integer type.
     pub fn int(self) -> Option<Int> {
         match self.dtype() {
-            Some(Format::Int(int)) => Some(int),
+            Some(DType::Int(int)) => Some(int),
             _ => None,
         }
     }
@@ -141,7 +141,7 @@ impl Element {
 
     /// Whether it is one of the two 8-bit floats.
     pub fn is_float8(self) -> bool {
-        matches!(self.dtype(), Some(Format::MiniFloat(_)))
+        matches!(self.dtype(), Some(DType::MiniFloat(_)))
     }
 
     /// All codes of an integer type.

@@ -1,14 +1,14 @@
 //! What can be wrong with a scheme.
 
 use crate::observer::ObserverRef;
-use kvant_numeric::format::UnknownFormat;
+use kvant_numeric::format::UnknownDType;
 
 /// A scheme that cannot be read or does not fit. All of these are the input's fault: *invalid*, except where stated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SchemeError {
-    /// The first part is no number format.
+    /// The first part is no dtype.
     #[error(transparent)]
-    Format(#[from] UnknownFormat),
+    DType(#[from] UnknownDType),
     /// A part is unknown, or given twice.
     #[error("`{part}` in the scheme `{text}` is unknown or given twice")]
     Spelling {
@@ -52,7 +52,7 @@ impl SchemeError {
     /// The way out.
     pub fn hint(&self) -> &'static str {
         match self {
-            SchemeError::Format(_) => "`kvant list dtypes` shows the number formats",
+            SchemeError::DType(_) => "`kvant list dtypes` shows all dtypes",
             SchemeError::Spelling { .. } | SchemeError::Combination { .. } => {
                 "a scheme is spelled format[:granularity][:scale][:zp][:observer], as in int4:g128, e4m3:channel or e2m1:g32:e8m0; `kvant list schemes` shows those with names"
             }

@@ -1,6 +1,6 @@
 //! What configurations of weight-only integers say of a layer: bits, group size, symmetry.
 
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_quant::scheme::{Axis, Granularity, LayerScheme, TensorScheme, ZeroPoint};
 
 /// Integers in groups along the input channels.
@@ -23,7 +23,7 @@ impl Grouping {
             Granularity::Channel(Axis::Rows) => None,
             _ => return None,
         };
-        let bits = Format::Int(int.format).bits();
+        let bits = DType::Int(int.format).bits();
         Some(Grouping { bits, size, symmetric: int.zero_point == ZeroPoint::Zero })
     }
 

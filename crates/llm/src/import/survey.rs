@@ -12,7 +12,7 @@ use crate::import_error::ImportError;
 use crate::network::TensorMeta;
 use crate::parts::{Content, ScaleEncoding};
 use kvant_container::{Checkpoint, TensorView};
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::Granularity;
 use serde_json::Value;
@@ -240,7 +240,7 @@ fn unread_weight(module: &ModuleTensors<'_, '_>) -> Option<TensorMeta> {
 
 fn spelling(element: CodeType) -> String {
     match element {
-        CodeType::Float(format) => Format::MiniFloat(format).to_string(),
+        CodeType::Float(format) => DType::MiniFloat(format).to_string(),
         CodeType::Integer { bits, signed } => format!("{}int{bits}", if signed { "" } else { "u" }),
     }
 }

@@ -4,7 +4,7 @@
 use super::written::ModelTraits;
 use crate::format::OutputFormat;
 use crate::import::StoredActivation;
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::{
     ActivationScheme, Axis, FloatScale, Granularity, LayerScheme, TensorScheme, Timing, ZeroPoint,
@@ -136,7 +136,7 @@ impl Attention {
     /// What these schemes are together.
     pub fn of(schemes: impl IntoIterator<Item = ActivationScheme>) -> Attention {
         let is_fp8 = |scheme: ActivationScheme| {
-            let fp8 = scheme.scheme.format() == Format::MiniFloat(MiniFloat::E4M3);
+            let fp8 = scheme.scheme.format() == DType::MiniFloat(MiniFloat::E4M3);
             fp8 && scheme.timing == Timing::Static && scheme.scheme.granularity() == Some(Granularity::Tensor)
         };
         schemes.into_iter().fold(Attention::None, |so_far, scheme| match so_far {

@@ -199,7 +199,7 @@ fn is(wanted: Option<bool>, found: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_numeric::Format;
+    use kvant_numeric::DType;
     use std::collections::HashSet;
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
             refused.chain(&layout.take).chain(layout.limit.iter().map(|limit| &limit.when))
         });
         // GPTQ has formats that no scheme of ours is made of.
-        let is_known = |name: &String| name == "uint3" || name.parse::<Format>().is_ok();
+        let is_known = |name: &String| name == "uint3" || name.parse::<DType>().is_ok();
         for condition in conditions {
             assert!(condition.weight.iter().chain(&condition.input).all(is_known), "{condition:?}");
         }

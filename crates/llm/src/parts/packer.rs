@@ -236,7 +236,7 @@ fn less_ones(packing: Packing, bytes: &mut [u8]) {
 
 /// Whether codes are in two's complement, which offset-binary packings change.
 fn is_signed(tensor: &Parameters<'_>) -> bool {
-    matches!(tensor.scheme().format(), Format::Int(int) if int.is_signed())
+    matches!(tensor.scheme().format(), DType::Int(int) if int.is_signed())
 }
 
 /// A band's scales or zero points: a matrix, and where it begins in that of the whole.

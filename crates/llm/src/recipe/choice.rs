@@ -4,7 +4,7 @@
 use super::Algorithm;
 use crate::ftype::Ftype;
 use crate::recipe_error::{RecipeError, quoted};
-use kvant_numeric::format::FORMATS;
+use kvant_numeric::format::DTYPES;
 use kvant_quant::scheme::{Dialect, LayerScheme, PRESETS, Preset, SchemeError};
 use std::fmt;
 
@@ -148,7 +148,7 @@ fn explain_algorithm(place: &str, text: &str) -> Option<RecipeError> {
 /// The most alike of all names of schemes and formats, if it is alike at all.
 fn nearest(text: &str) -> Option<&'static str> {
     let text: String = text.chars().take(64).collect::<String>().to_lowercase().replace('-', "_");
-    let names = PRESETS.iter().map(|preset| preset.name).chain(FORMATS.iter().map(|row| row.name));
+    let names = PRESETS.iter().map(|preset| preset.name).chain(DTYPES.iter().map(|row| row.name));
     let rated = names.map(|name| (strsim::normalized_damerau_levenshtein(&text, &name.to_lowercase()), name));
     // The first of the best, so that Quark's names win over the others.
     let best = rated.fold((0.0, ""), |best, next| if next.0 > best.0 { next } else { best });

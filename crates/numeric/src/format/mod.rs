@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The number format of one element.
+/// The dtype of one element: its number format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
+pub enum DType {
     /// Two's-complement or unsigned integers of 2 to 32 bits.
     Int(Int),
     /// Floats of at most eight bits.
@@ -41,60 +41,60 @@ pub enum Format {
     MxInt8,
 }
 
-/// A row of the table of formats.
-pub struct FormatRow {
+/// A row of the table of dtypes.
+pub struct DTypeRow {
     /// The spelling used in schemes, recipes and reports.
     pub name: &'static str,
-    /// The format.
-    pub format: Format,
+    /// The dtype.
+    pub dtype: DType,
     /// One line for `kvant list dtypes`.
     pub about: &'static str,
 }
 
-const fn row(name: &'static str, format: Format, about: &'static str) -> FormatRow {
-    FormatRow { name, format, about }
+const fn row(name: &'static str, dtype: DType, about: &'static str) -> DTypeRow {
+    DTypeRow { name, dtype, about }
 }
 
-/// Every format, one row each. To add a float of at most eight bits, add a constant in `minifloat.rs` and a row here.
-pub const FORMATS: &[FormatRow] = &[
-    row("int2", Format::Int(Int::INT2), "integers -2..1"),
-    row("int3", Format::Int(Int::INT3), "integers -4..3"),
-    row("int4", Format::Int(Int::INT4), "integers -8..7"),
-    row("int5", Format::Int(Int::INT5), "integers -16..15"),
-    row("int6", Format::Int(Int::INT6), "integers -32..31"),
-    row("int7", Format::Int(Int::INT7), "integers -64..63"),
-    row("int8", Format::Int(Int::INT8), "integers -128..127"),
-    row("int16", Format::Int(Int::INT16), "integers of 16 bits"),
-    row("int32", Format::Int(Int::INT32), "integers of 32 bits"),
-    row("uint2", Format::Int(Int::UINT2), "integers 0..3"),
-    row("uint4", Format::Int(Int::UINT4), "integers 0..15"),
-    row("uint8", Format::Int(Int::UINT8), "integers 0..255"),
-    row("uint16", Format::Int(Int::UINT16), "integers 0..65535"),
-    row("uint32", Format::Int(Int::UINT32), "integers 0..4294967295"),
-    row("e2m1", Format::MiniFloat(MiniFloat::E2M1), "fp4 of OCP MX and NVFP4, to 6"),
-    row("e2m3", Format::MiniFloat(MiniFloat::E2M3), "fp6 of OCP MX, to 7.5"),
-    row("e3m2", Format::MiniFloat(MiniFloat::E3M2), "fp6 of OCP MX, to 28"),
-    row("e4m3", Format::MiniFloat(MiniFloat::E4M3), "fp8 e4m3fn, to 448, no infinities"),
-    row("e5m2", Format::MiniFloat(MiniFloat::E5M2), "fp8 e5m2, to 57344"),
-    row("e5m3", Format::MiniFloat(MiniFloat::E5M3), "unsigned fp8 for scales, to 114688"),
-    row("e8m0", Format::E8m0, "powers of two for scales, 2^-127 to 2^127"),
-    row("f16", Format::F16, "IEEE binary16, a cast"),
-    row("bf16", Format::Bf16, "bfloat16, a cast"),
+/// Every dtype, one row each. To add a float of at most eight bits, add a constant in `minifloat.rs` and a row here.
+pub const DTYPES: &[DTypeRow] = &[
+    row("int2", DType::Int(Int::INT2), "integers -2..1"),
+    row("int3", DType::Int(Int::INT3), "integers -4..3"),
+    row("int4", DType::Int(Int::INT4), "integers -8..7"),
+    row("int5", DType::Int(Int::INT5), "integers -16..15"),
+    row("int6", DType::Int(Int::INT6), "integers -32..31"),
+    row("int7", DType::Int(Int::INT7), "integers -64..63"),
+    row("int8", DType::Int(Int::INT8), "integers -128..127"),
+    row("int16", DType::Int(Int::INT16), "integers of 16 bits"),
+    row("int32", DType::Int(Int::INT32), "integers of 32 bits"),
+    row("uint2", DType::Int(Int::UINT2), "integers 0..3"),
+    row("uint4", DType::Int(Int::UINT4), "integers 0..15"),
+    row("uint8", DType::Int(Int::UINT8), "integers 0..255"),
+    row("uint16", DType::Int(Int::UINT16), "integers 0..65535"),
+    row("uint32", DType::Int(Int::UINT32), "integers 0..4294967295"),
+    row("e2m1", DType::MiniFloat(MiniFloat::E2M1), "fp4 of OCP MX and NVFP4, to 6"),
+    row("e2m3", DType::MiniFloat(MiniFloat::E2M3), "fp6 of OCP MX, to 7.5"),
+    row("e3m2", DType::MiniFloat(MiniFloat::E3M2), "fp6 of OCP MX, to 28"),
+    row("e4m3", DType::MiniFloat(MiniFloat::E4M3), "fp8 e4m3fn, to 448, no infinities"),
+    row("e5m2", DType::MiniFloat(MiniFloat::E5M2), "fp8 e5m2, to 57344"),
+    row("e5m3", DType::MiniFloat(MiniFloat::E5M3), "unsigned fp8 for scales, to 114688"),
+    row("e8m0", DType::E8m0, "powers of two for scales, 2^-127 to 2^127"),
+    row("f16", DType::F16, "IEEE binary16, a cast"),
+    row("bf16", DType::Bf16, "bfloat16, a cast"),
     row(
         "mx6",
-        Format::MicroExponent(MicroExponent::MX6),
+        DType::MicroExponent(MicroExponent::MX6),
         "16 elements share an exponent, pairs a bit; 4-bit mantissas",
     ),
     row(
         "mx9",
-        Format::MicroExponent(MicroExponent::MX9),
+        DType::MicroExponent(MicroExponent::MX9),
         "16 elements share an exponent, pairs a bit; 7-bit mantissas",
     ),
-    row("bfp16", Format::Bfp16, "8 elements share an exponent; 8-bit mantissas"),
-    row("mxint8", Format::MxInt8, "OCP MXINT8: 32 elements share an exponent; 8-bit mantissas"),
+    row("bfp16", DType::Bfp16, "8 elements share an exponent; 8-bit mantissas"),
+    row("mxint8", DType::MxInt8, "OCP MXINT8: 32 elements share an exponent; 8-bit mantissas"),
 ];
 
-/// Spellings of other tools that are accepted for a format.
+/// Spellings of other tools that are accepted for a dtype.
 const ALIASES: &[(&str, &str)] = &[
     ("fp4", "e2m1"),
     ("fp6_e2m3", "e2m3"),
@@ -108,48 +108,48 @@ const ALIASES: &[(&str, &str)] = &[
     ("bfloat16", "bf16"),
 ];
 
-impl Format {
+impl DType {
     /// Bits that one element takes, without its share of scales.
     pub fn bits(self) -> u32 {
         match self {
-            Format::Int(int) => int.bits(),
-            Format::MiniFloat(float) => float.bits(),
-            Format::F16 | Format::Bf16 => 16,
-            Format::MicroExponent(format) => format.element_bits(),
-            Format::E8m0 | Format::Bfp16 | Format::MxInt8 => 8,
+            DType::Int(int) => int.bits(),
+            DType::MiniFloat(float) => float.bits(),
+            DType::F16 | DType::Bf16 => 16,
+            DType::MicroExponent(format) => format.element_bits(),
+            DType::E8m0 | DType::Bfp16 | DType::MxInt8 => 8,
         }
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let row = FORMATS.iter().find(|row| row.format == *self);
+        let row = DTYPES.iter().find(|row| row.dtype == *self);
         f.write_str(row.map_or("unnamed", |row| row.name))
     }
 }
 
 /// The name is none of the table's.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unknown number format `{0}`")]
-pub struct UnknownFormat(pub String);
+#[error("unknown dtype `{0}`")]
+pub struct UnknownDType(pub String);
 
-impl FromStr for Format {
-    type Err = UnknownFormat;
+impl FromStr for DType {
+    type Err = UnknownDType;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let name = ALIASES.iter().find(|(alias, _)| *alias == text).map_or(text, |(_, name)| name);
-        let row = FORMATS.iter().find(|row| row.name == name);
-        row.map(|row| row.format).ok_or_else(|| UnknownFormat(text.to_owned()))
+        let row = DTYPES.iter().find(|row| row.name == name);
+        row.map(|row| row.dtype).ok_or_else(|| UnknownDType(text.to_owned()))
     }
 }
 
-impl Serialize for Format {
+impl Serialize for DType {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Format {
+impl<'de> Deserialize<'de> for DType {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
@@ -161,17 +161,17 @@ mod tests {
 
     #[test]
     fn every_row_is_spelled_and_parsed_alike() {
-        for row in FORMATS {
-            assert_eq!(row.format.to_string(), row.name);
-            assert_eq!(row.name.parse::<Format>(), Ok(row.format));
+        for row in DTYPES {
+            assert_eq!(row.dtype.to_string(), row.name);
+            assert_eq!(row.name.parse::<DType>(), Ok(row.dtype));
         }
     }
 
     #[test]
     fn aliases_lead_to_rows() {
         for (alias, name) in ALIASES {
-            assert_eq!(alias.parse::<Format>(), name.parse::<Format>());
+            assert_eq!(alias.parse::<DType>(), name.parse::<DType>());
         }
-        assert!("fp5".parse::<Format>().is_err());
+        assert!("fp5".parse::<DType>().is_err());
     }
 }

@@ -5,7 +5,7 @@ use crate::observer::Grid;
 use crate::parameters::{Affine, dequantize, quantize};
 use crate::scheme::{TensorScheme, ZeroPoint};
 use kvant_numeric::kernel::Range;
-use kvant_numeric::{Arithmetic, Format};
+use kvant_numeric::{Arithmetic, DType};
 
 /// The grid of activations with one scheme, in the model's arithmetic.
 pub(super) struct ActivationGrid {
@@ -14,7 +14,7 @@ pub(super) struct ActivationGrid {
 }
 
 impl Grid for ActivationGrid {
-    fn dtype(&self) -> Option<Format> {
+    fn dtype(&self) -> Option<DType> {
         Some(self.scheme.format())
     }
 

@@ -11,7 +11,7 @@ mod scale_kind;
 pub use scale_kind::{ScaleKind, nearest_int16_scale, position, power_of_two};
 
 use crate::affine::Affine;
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::format::{Int, MiniFloat};
 use kvant_numeric::kernel::Range;
 
@@ -50,7 +50,7 @@ impl CodeRange {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GraphGrid {
     /// The dtype of its codes; `None` where values have no codes under one scale.
-    pub dtype: Option<Format>,
+    pub dtype: Option<DType>,
     /// Whether the codes are symmetric about zero.
     pub symmetric: bool,
     /// Which scales are allowed.
@@ -61,7 +61,7 @@ impl GraphGrid {
     /// The integers of its codes.
     pub fn int(&self) -> Option<Int> {
         match self.dtype {
-            Some(Format::Int(int)) => Some(int),
+            Some(DType::Int(int)) => Some(int),
             _ => None,
         }
     }
@@ -69,7 +69,7 @@ impl GraphGrid {
     /// The small floats of its codes.
     pub fn float(&self) -> Option<MiniFloat> {
         match self.dtype {
-            Some(Format::MiniFloat(float)) => Some(float),
+            Some(DType::MiniFloat(float)) => Some(float),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::registry::{ObserverRow, plain};
 use super::{Grid, Needs, ObservedTensor, Observer, Seen};
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::Range;
 
@@ -19,9 +19,9 @@ pub(super) const ROW: ObserverRow = ObserverRow {
 pub(super) struct Distribution;
 
 /// The format, where it is one of the two.
-fn float8(dtype: Option<Format>) -> Option<MiniFloat> {
+fn float8(dtype: Option<DType>) -> Option<MiniFloat> {
     match dtype {
-        Some(Format::MiniFloat(float)) => [MiniFloat::E4M3, MiniFloat::E5M2].contains(&float).then_some(float),
+        Some(DType::MiniFloat(float)) => [MiniFloat::E4M3, MiniFloat::E5M2].contains(&float).then_some(float),
         _ => None,
     }
 }

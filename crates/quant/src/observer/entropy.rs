@@ -16,7 +16,7 @@
 use super::growing::{BINS, GrowingNeeds};
 use super::registry::{ObserverRow, plain};
 use super::{Grid, Needs, ObservedTensor, Observer, Seen};
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::kernel::Range;
 
 pub(super) const ROW: ObserverRow = ObserverRow {
@@ -48,10 +48,10 @@ impl Observer for Entropy {
 
     fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
         match tensor.dtype {
-            Format::Int(_) if tensor.is_weight && tensor.is_grouped => {
+            DType::Int(_) if tensor.is_weight && tensor.is_grouped => {
                 Some("a group has too few values for a histogram of 2048 bins: use `mse`")
             }
-            Format::Int(_) => None,
+            DType::Int(_) => None,
             _ => Some("it takes levels to be evenly spaced, as integers are: use `mse` or a percentile"),
         }
     }
@@ -81,7 +81,7 @@ impl Observer for Entropy {
 fn levels(seen: Range, grid: &dyn Grid) -> usize {
     let one_sided = !grid.is_symmetric() && (seen.min >= 0.0 || seen.max <= 0.0);
     let codes = match grid.dtype() {
-        Some(Format::Int(int)) => int.steps() + 1,
+        Some(DType::Int(int)) => int.steps() + 1,
         _ => 256,
     };
     let levels = if one_sided { codes } else { codes / 2 };

@@ -2,13 +2,13 @@
 //! tensors of graphs find scales by different definitions.
 
 use crate::graph_grid::GraphGrid;
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::kernel::Range;
 
 /// The numbers to which a tensor is quantized, once its range is known.
 pub trait Grid {
     /// The dtype of the codes; `None` where values have no codes under a scale.
-    fn dtype(&self) -> Option<Format>;
+    fn dtype(&self) -> Option<DType>;
 
     /// Whether the codes cover as much below zero as above, whatever the range.
     fn is_symmetric(&self) -> bool;
@@ -30,7 +30,7 @@ pub trait Grid {
 }
 
 impl Grid for GraphGrid {
-    fn dtype(&self) -> Option<Format> {
+    fn dtype(&self) -> Option<DType> {
         self.dtype
     }
 

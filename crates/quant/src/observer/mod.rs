@@ -94,7 +94,7 @@ pub use sample::Sample;
 pub use sample_view::SampleView;
 pub use seen::Seen;
 
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::kernel::Range;
 use std::fmt;
 
@@ -141,7 +141,7 @@ pub struct ObservedTensor {
     /// Whether it is a weight, whose values are all there at once. Activations come batch by batch.
     pub is_weight: bool,
     /// The dtype of its codes.
-    pub dtype: Format,
+    pub dtype: DType,
     /// Whether its scales are powers of two.
     pub has_power_of_two_scales: bool,
     /// Whether few values share a scale: those of a group or a block.

@@ -4,7 +4,7 @@
 use super::{Axis, FloatScale, Granularity, ScaleType, SchemeError, ZeroPoint};
 use crate::observer::{ObservedTensor, ObserverRef};
 use kvant_numeric::format::{Int, MicroExponent, MiniFloat, ScaleRule};
-use kvant_numeric::{Arithmetic, Format};
+use kvant_numeric::{Arithmetic, DType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -97,10 +97,10 @@ pub const EVALUATION_ONLY: &str = "for evaluation only: no loader supports it; u
 
 /// Whether no loader supports weights of these elements, whatever their scales: MX6, MX9, BFP16, MXINT8 and integers of more than
 /// 8 bits. [`EVALUATION_ONLY`] says so.
-pub fn is_for_evaluation_only(format: Format) -> bool {
+pub fn is_for_evaluation_only(format: DType) -> bool {
     match format {
-        Format::MicroExponent(_) | Format::Bfp16 | Format::MxInt8 => true,
-        Format::Int(int) => int.bits() > 8,
+        DType::MicroExponent(_) | DType::Bfp16 | DType::MxInt8 => true,
+        DType::Int(int) => int.bits() > 8,
         _ => false,
     }
 }
@@ -134,15 +134,15 @@ impl TensorScheme {
     }
 
     /// The format of the stored elements.
-    pub fn format(self) -> Format {
+    pub fn format(self) -> DType {
         match self {
-            TensorScheme::Int(scheme) | TensorScheme::Progressive { second: scheme, .. } => Format::Int(scheme.format),
-            TensorScheme::Float(scheme) => Format::MiniFloat(scheme.format),
-            TensorScheme::Block(BlockFormat::MicroExponent(format)) => Format::MicroExponent(format),
-            TensorScheme::Block(BlockFormat::Bfp16) => Format::Bfp16,
-            TensorScheme::Block(BlockFormat::MxInt8(_)) => Format::MxInt8,
-            TensorScheme::Cast(Cast::F16) => Format::F16,
-            TensorScheme::Cast(Cast::Bf16) => Format::Bf16,
+            TensorScheme::Int(scheme) | TensorScheme::Progressive { second: scheme, .. } => DType::Int(scheme.format),
+            TensorScheme::Float(scheme) => DType::MiniFloat(scheme.format),
+            TensorScheme::Block(BlockFormat::MicroExponent(format)) => DType::MicroExponent(format),
+            TensorScheme::Block(BlockFormat::Bfp16) => DType::Bfp16,
+            TensorScheme::Block(BlockFormat::MxInt8(_)) => DType::MxInt8,
+            TensorScheme::Cast(Cast::F16) => DType::F16,
+            TensorScheme::Cast(Cast::Bf16) => DType::Bf16,
         }
     }
 
@@ -214,7 +214,7 @@ impl fmt::Display for TensorScheme {
 
 impl fmt::Display for IntScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", Format::Int(self.format), self.granularity)?;
+        write!(f, "{}:{}", DType::Int(self.format), self.granularity)?;
         if self.scale != ScaleType::Model {
             write!(f, ":{}", self.scale)?;
         }
@@ -229,7 +229,7 @@ impl fmt::Display for IntScheme {
 
 impl fmt::Display for FloatScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", Format::MiniFloat(self.format), self.granularity)?;
+        write!(f, "{}:{}", DType::MiniFloat(self.format), self.granularity)?;
         if self.scale != FloatScale::Plain(ScaleType::Model) {
             write!(f, ":{}", self.scale)?;
         }
@@ -346,21 +346,21 @@ impl FromStr for TensorScheme {
             return progressive(text, second, first);
         }
         let mut split = text.split(':');
-        let format: Format = split.next().unwrap_or_default().parse()?;
+        let format: DType = split.next().unwrap_or_default().parse()?;
         let parts = Parts::read(&mut split, text)?;
         let scheme = match format {
-            Format::Int(format) => parts.int_scheme(format).map(TensorScheme::Int),
+            DType::Int(format) => parts.int_scheme(format).map(TensorScheme::Int),
             // These are for scales.
-            Format::MiniFloat(MiniFloat::E5M3) | Format::E8m0 => None,
-            Format::MiniFloat(format) => parts.float_scheme(format).map(TensorScheme::Float),
-            Format::MxInt8 => {
+            DType::MiniFloat(MiniFloat::E5M3) | DType::E8m0 => None,
+            DType::MiniFloat(format) => parts.float_scheme(format).map(TensorScheme::Float),
+            DType::MxInt8 => {
                 let rule = parts.rule.unwrap_or_default();
                 parts.is_empty_but_for_rule().then_some(TensorScheme::Block(BlockFormat::MxInt8(rule)))
             }
-            Format::MicroExponent(f) => parts.is_empty().then_some(TensorScheme::Block(BlockFormat::MicroExponent(f))),
-            Format::Bfp16 => parts.is_empty().then_some(TensorScheme::Block(BlockFormat::Bfp16)),
-            Format::F16 => parts.is_empty().then_some(TensorScheme::Cast(Cast::F16)),
-            Format::Bf16 => parts.is_empty().then_some(TensorScheme::Cast(Cast::Bf16)),
+            DType::MicroExponent(f) => parts.is_empty().then_some(TensorScheme::Block(BlockFormat::MicroExponent(f))),
+            DType::Bfp16 => parts.is_empty().then_some(TensorScheme::Block(BlockFormat::Bfp16)),
+            DType::F16 => parts.is_empty().then_some(TensorScheme::Cast(Cast::F16)),
+            DType::Bf16 => parts.is_empty().then_some(TensorScheme::Cast(Cast::Bf16)),
         };
         scheme.ok_or_else(|| SchemeError::Combination { text: text.to_owned() })
     }

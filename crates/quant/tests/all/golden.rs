@@ -217,7 +217,7 @@ fn compare_parameters(case: &Case<'_>, tensor: &QuantTensor, found: &mut Vec<Str
 fn compare_codes(case: &Case<'_>, tensor: &QuantTensor, found: &mut Vec<String>) {
     let Some(expected) = case.0["codes"]["tail"].as_array() else { return };
     let count = tensor.shape().0 * tensor.shape().1;
-    let signed = matches!(tensor.scheme().format(), kvant_numeric::Format::Int(int) if int.is_signed());
+    let signed = matches!(tensor.scheme().format(), kvant_numeric::DType::Int(int) if int.is_signed());
     let codes: Vec<i64> = (0..count).map(|i| tensor.codes().integer(i, signed)).collect();
     let expected: Vec<i64> = expected.iter().filter_map(Value::as_i64).collect();
     // Hashes are of 32-bit codes, the last ones are spelled out.

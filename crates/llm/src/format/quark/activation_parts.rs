@@ -5,7 +5,7 @@ use crate::parts::{
     ActivationSpec, AttentionSpec, CannotHold, Owner, ParameterPart, ScaleEncoding, Side, plain_encoding,
 };
 use kvant_container::Dtype;
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::format::{Int, MiniFloat};
 use kvant_numeric::kernel::Source;
 use kvant_quant::scheme::{
@@ -128,9 +128,9 @@ fn probability_part(
 
 /// The type of stored zero points; `None` for integers that no layout stores them of.
 fn zero_point_type(scheme: IntScheme) -> Option<Dtype> {
-    match Format::Int(scheme.format) {
-        Format::Int(Int::INT8) => Some(Dtype::I8),
-        Format::Int(Int::UINT8) => Some(Dtype::U8),
+    match DType::Int(scheme.format) {
+        DType::Int(Int::INT8) => Some(Dtype::I8),
+        DType::Int(Int::UINT8) => Some(Dtype::U8),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@ use super::observer;
 use super::tensor_spec::{TensorSpec, Word};
 use crate::format::selector::{commonest, select};
 use crate::parts::CannotHold;
-use kvant_numeric::Format;
+use kvant_numeric::DType;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{
@@ -147,7 +147,7 @@ fn specs(scheme: TensorScheme, place: Place) -> Result<Vec<TensorSpec>, CannotHo
 
 fn int_spec(scheme: IntScheme, place: Place) -> Result<TensorSpec, CannotHold> {
     if [Int::INT5, Int::INT6, Int::INT7, Int::UINT32].contains(&scheme.format) {
-        let reason = format!("Quark has no `{}`", Format::Int(scheme.format));
+        let reason = format!("Quark has no `{}`", DType::Int(scheme.format));
         return Err(CannotHold::new(reason, "use 2, 3, 4 or 8 bits, or ‹format› compressed-tensors"));
     }
     let power_of_two = scheme.scale == ScaleType::PowerOfTwo;
@@ -156,7 +156,7 @@ fn int_spec(scheme: IntScheme, place: Place) -> Result<TensorSpec, CannotHold> {
         scale_type: Some(scale_type(scheme.scale).into()),
         symmetric: Some(scheme.zero_point == ZeroPoint::Zero),
         zero_point_type: Some(if scheme.zero_point == ZeroPoint::Float { "float32" } else { "int32" }.into()),
-        ..scaled(Format::Int(scheme.format).to_string(), scheme.granularity, place)?
+        ..scaled(DType::Int(scheme.format).to_string(), scheme.granularity, place)?
     })
 }
 
@@ -283,8 +283,8 @@ fn scale_mode(rule: ScaleRule, place: Place) -> Result<&'static str, CannotHold>
 
 fn block_spec(format: BlockFormat) -> Result<TensorSpec, CannotHold> {
     let (dtype, block, rule) = match format {
-        BlockFormat::MicroExponent(format) => (Format::MicroExponent(format).to_string(), 16, ScaleRule::Even),
-        BlockFormat::Bfp16 => (Format::Bfp16.to_string(), 8, ScaleRule::Even),
+        BlockFormat::MicroExponent(format) => (DType::MicroExponent(format).to_string(), 16, ScaleRule::Even),
+        BlockFormat::Bfp16 => (DType::Bfp16.to_string(), 8, ScaleRule::Even),
         BlockFormat::MxInt8(rule) => ("mx".to_owned(), 32, rule),
     };
     Ok(TensorSpec {

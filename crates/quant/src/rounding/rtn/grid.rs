@@ -4,7 +4,7 @@ use crate::observer::Grid;
 use crate::parameters::{dequantize, quantize};
 use crate::scheme::{FloatScheme, IntScheme, ZeroPoint};
 use kvant_numeric::kernel::Range;
-use kvant_numeric::{Arithmetic, Format};
+use kvant_numeric::{Arithmetic, DType};
 
 /// The grid of integers.
 pub(super) struct IntGrid {
@@ -13,8 +13,8 @@ pub(super) struct IntGrid {
 }
 
 impl Grid for IntGrid {
-    fn dtype(&self) -> Option<Format> {
-        Some(Format::Int(self.scheme.format))
+    fn dtype(&self) -> Option<DType> {
+        Some(DType::Int(self.scheme.format))
     }
 
     fn is_symmetric(&self) -> bool {
@@ -46,8 +46,8 @@ impl FloatGrid {
 }
 
 impl Grid for FloatGrid {
-    fn dtype(&self) -> Option<Format> {
-        Some(Format::MiniFloat(self.scheme.format))
+    fn dtype(&self) -> Option<DType> {
+        Some(DType::MiniFloat(self.scheme.format))
     }
 
     fn is_symmetric(&self) -> bool {
