@@ -74,7 +74,7 @@ pub const TOPICS: &[Topic] = &[
     topic("schemes", "Schemes with names, for ‹scheme› and ‹override›", schemes),
     topic("dtypes", "Number formats, the first part of a scheme's spelling", dtypes),
     topic("formats", "Checkpoint formats and other outputs, for ‹format›", formats),
-    topic("observers", "How ranges are found, in schemes and for ‹calibration-method› of graphs", observers),
+    topic("observers", "How ranges are found, in schemes and for graphs", observers),
     topic("algorithms", "Algorithms that make quantized weights better, for ‹algorithm›", algorithms),
     topic("algorithm-options", "The options of algorithms, with their defaults", algorithm_options),
     topic("families", "Supported model architectures", families),

@@ -29,7 +29,7 @@ pub enum SchemeError {
         /// The observer.
         observer: ObserverRef,
         /// The scheme.
-        scheme: String,
+        scheme: Box<str>,
         /// Why.
         reason: &'static str,
     },

@@ -5,7 +5,7 @@ use super::encoding::encode_onto;
 use super::packing::{pack_rows, pack_streams_down, pack_words_across, rearrange};
 use super::part::{Content, Packing, Part};
 use crate::band::Band;
-use kvant_numeric::format::Format;
+use kvant_numeric::format::DType;
 use kvant_numeric::pack::{Word, WordMatrix, transpose};
 use kvant_numeric::simd::Isa;
 use kvant_quant::{Parameters, QuantTensor};

@@ -63,7 +63,6 @@ impl fmt::Display for NamedScheme {
 
 /// What becomes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "a recipe has a few, which are copied freely")]
 pub enum Choice {
     /// It is quantized.
     Scheme(NamedScheme),

@@ -80,16 +80,8 @@ pub const DTYPES: &[DTypeRow] = &[
     row("e8m0", DType::E8m0, "powers of two for scales, 2^-127 to 2^127"),
     row("f16", DType::F16, "IEEE binary16, a cast"),
     row("bf16", DType::Bf16, "bfloat16, a cast"),
-    row(
-        "mx6",
-        DType::MicroExponent(MicroExponent::MX6),
-        "16 elements share an exponent, pairs a bit; 4-bit mantissas",
-    ),
-    row(
-        "mx9",
-        DType::MicroExponent(MicroExponent::MX9),
-        "16 elements share an exponent, pairs a bit; 7-bit mantissas",
-    ),
+    row("mx6", DType::MicroExponent(MicroExponent::MX6), "16 elements share an exponent, pairs a bit; 4-bit mantissas"),
+    row("mx9", DType::MicroExponent(MicroExponent::MX9), "16 elements share an exponent, pairs a bit; 7-bit mantissas"),
     row("bfp16", DType::Bfp16, "8 elements share an exponent; 8-bit mantissas"),
     row("mxint8", DType::MxInt8, "OCP MXINT8: 32 elements share an exponent; 8-bit mantissas"),
 ];

@@ -8,8 +8,8 @@ mod word_matrix;
 mod words;
 
 pub use bits::{
-    flip_highest_bits, pack_bits, pack_crumbs_first_high, packed_bits, packed_len, unpack_bits, unpack_crumbs_first_high,
-    unpacked_bits,
+    flip_highest_bits, pack_bits, pack_crumbs_first_high, packed_bits, packed_len, unpack_bits,
+    unpack_crumbs_first_high, unpacked_bits,
 };
 pub use transpose::{transpose, transpose_part};
 pub use word_matrix::{WordAxis, WordLayout, WordMatrix, rearrange_words};

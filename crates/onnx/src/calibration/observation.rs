@@ -52,14 +52,14 @@ pub struct Observation {
 
 /// The statistics of a tensor.
 enum Watch {
-    Whole(GraphStatistic),
+    Whole(Box<GraphStatistic>),
     Each(Channels, Vec<GraphStatistic>),
 }
 
 impl Watch {
     fn start(watched: Watched) -> Self {
         match watched.channels {
-            None => Self::Whole(watched.settings.start()),
+            None => Self::Whole(Box::new(watched.settings.start())),
             Some(channels) => Self::Each(channels, (0..channels.number).map(|_| watched.settings.start()).collect()),
         }
     }

@@ -107,7 +107,8 @@ pub fn constant(tensor: &TensorProto) -> Option<Array<'static>> {
     let count = shape.iter().product();
     let codes = |bits: u32| unpacked_bits(&bytes, bits, count);
     // The highest bit of a code is its sign.
-    let signed = |codes: Vec<u8>, bits: u32| codes.iter().map(|code| (code << (8 - bits)) as i8 >> (8 - bits)).collect();
+    let signed =
+        |codes: Vec<u8>, bits: u32| codes.iter().map(|code| (code << (8 - bits)) as i8 >> (8 - bits)).collect();
     let decoded = |format: MiniFloat| bytes.iter().map(|&code| format.decode(code)).collect::<Vec<f32>>();
     let values = match data_type(tensor) {
         DataType::UINT4 => Values::U8(codes(4)?.into()),

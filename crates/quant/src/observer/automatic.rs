@@ -6,7 +6,8 @@ use super::min_max::MinMax;
 use super::mse::{self, Mse};
 use super::percentile::{self, Percentile, PercentileObserver};
 use super::registry::ObserverRow;
-use super::{Found, Grid, Needs, ObservedTensor, Observer, Seen, entropy, min_max};
+use super::{Found, Grid, Needs, ObservedTensor, Observer, Seen, SharedBy, entropy, min_max};
+use kvant_numeric::DType;
 use kvant_numeric::kernel::Range;
 
 pub(super) const ROW: ObserverRow = ObserverRow {
@@ -61,7 +62,13 @@ impl Observer for Automatic {
     }
 
     fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
-        Entropy.refusal(tensor)
+        match tensor.dtype {
+            DType::Int(_) if tensor.is_weight && tensor.shared_by == SharedBy::Group => {
+                Some("a group has too few values for a histogram of 2048 bins: use `mse`")
+            }
+            DType::Int(_) => None,
+            _ => Some("it tries `entropy`, which takes integers: use `mse` or a percentile"),
+        }
     }
 
     fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {

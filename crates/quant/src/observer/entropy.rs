@@ -15,7 +15,7 @@
 
 use super::growing::{BINS, GrowingNeeds};
 use super::registry::{ObserverRow, plain};
-use super::{Grid, Needs, ObservedTensor, Observer, Seen};
+use super::{Grid, Needs, ObservedTensor, Observer, Seen, SharedBy};
 use kvant_numeric::DType;
 use kvant_numeric::kernel::Range;
 
@@ -48,8 +48,8 @@ impl Observer for Entropy {
 
     fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
         match tensor.dtype {
-            DType::Int(_) if tensor.is_weight && tensor.is_grouped => {
-                Some("a group has too few values for a histogram of 2048 bins: use `mse`")
+            DType::Int(_) if tensor.is_weight && tensor.shared_by != SharedBy::Tensor => {
+                Some("a channel or a group has too few values for a histogram of 2048 bins: use `mse`")
             }
             DType::Int(_) => None,
             _ => Some("it takes levels to be evenly spaced, as integers are: use `mse` or a percentile"),

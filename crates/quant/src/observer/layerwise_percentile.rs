@@ -2,13 +2,13 @@
 
 use super::percentile::{Percentile, bins_of, needs, range_of};
 use super::registry::{ObserverRow, plain};
-use super::{Grid, Needs, ObservedTensor, Observer, Seen};
+use super::{Grid, Needs, ObservedTensor, Observer, Seen, SharedBy};
 use crate::graph_grid::{CodeRange, GraphGrid, ScaleKind};
 use kvant_numeric::kernel::Range;
 
 pub(super) const ROW: ObserverRow = ObserverRow {
     name: "layerwise-percentile",
-    aliases: &["layerwise_percentile", "layerwisepercentile", "lwp"],
+    aliases: &["lwp", "layerwisepercentile"],
     example: "layerwise-percentile",
     about: "per tensor the one of the percentiles 99.99, 99.999 and 99.99999 with the least mean absolute error",
     make: |settings| plain(settings, LayerwisePercentile),
@@ -28,8 +28,8 @@ impl Observer for LayerwisePercentile {
     }
 
     fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
-        let few = tensor.is_weight && tensor.is_grouped;
-        few.then_some("a group has too few values for such percentiles: use `mse`")
+        let few = tensor.is_weight && tensor.shared_by != SharedBy::Tensor;
+        few.then_some("a channel or a group has too few values for such percentiles: use `mse`")
     }
 
     fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {

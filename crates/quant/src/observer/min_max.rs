@@ -10,7 +10,7 @@ pub(super) struct MinMax;
 
 pub(super) const ROW: ObserverRow = ObserverRow {
     name: "minmax",
-    aliases: &["min_max", "min-max"],
+    aliases: &["min-max"],
     example: "minmax",
     about: "the least and the greatest value (the default)",
     make: |settings| plain(settings, MinMax),

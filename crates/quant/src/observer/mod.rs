@@ -144,8 +144,19 @@ pub struct ObservedTensor {
     pub dtype: DType,
     /// Whether its scales are powers of two.
     pub has_power_of_two_scales: bool,
-    /// Whether few values share a scale: those of a group or a block.
-    pub is_grouped: bool,
+    /// The values that share a scale.
+    pub shared_by: SharedBy,
+}
+
+/// The values that share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedBy {
+    /// All of a tensor.
+    Tensor,
+    /// Those of a channel, a token or a feature.
+    Channel,
+    /// Those of a group or a block.
+    Group,
 }
 
 /// The observers of schemes without one.

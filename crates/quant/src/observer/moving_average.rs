@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 pub(super) const ROW: ObserverRow = ObserverRow {
     name: "ema",
-    aliases: &["moving-average", "moving_average", "movingaverage"],
+    aliases: &["moving-average", "movingaverage"],
     example: "ema0.99",
     about: "of activations: the average of the batches' ranges, every new one weighing 1 - 0.99; any number below 1",
     make: |settings| {

@@ -13,7 +13,7 @@ use kvant_numeric::kernel::Range;
 
 pub(super) const ROW: ObserverRow = ObserverRow {
     name: "mse",
-    aliases: &["minmse", "min_mse", "min-mse"],
+    aliases: &["minmse", "min-mse"],
     example: "mse",
     about: "the shrunken range with the least squared error; with scales of powers of two the best of five exponents",
     make: |settings| plain(settings, Mse),

@@ -7,7 +7,7 @@ use kvant_numeric::kernel::Range;
 
 pub(super) const ROW: ObserverRow = ObserverRow {
     name: "nonoverflow",
-    aliases: &["non_overflow", "non-overflow"],
+    aliases: &["non-overflow"],
     example: "nonoverflow",
     about: "the least and the greatest value, with a power-of-two scale: `pow2` in schemes",
     make: |settings| plain(settings, NonOverflow),

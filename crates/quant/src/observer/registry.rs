@@ -16,7 +16,7 @@ use std::sync::{PoisonError, RwLock};
 /// An observer as users choose it.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserverRow {
-    /// Its name, which a spelling begins with. Lower-case letters, digits, `-` and `_`.
+    /// Its name, which a spelling begins with. Lower-case letters, digits and `-`.
     pub name: &'static str,
     /// Other names.
     pub aliases: &'static [&'static str],
@@ -62,7 +62,7 @@ pub fn observers() -> Vec<ObserverRow> {
 pub fn register(row: ObserverRow) -> Result<(), RegistryError> {
     let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
     for name in names(&row) {
-        let is_legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+        let is_legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_legal) {
             return Err(RegistryError::Name(name));
         }
@@ -92,7 +92,7 @@ pub enum RegistryError {
     #[error("there is an observer named `{0}` already")]
     Taken(&'static str),
     /// Schemes cannot spell the name.
-    #[error("`{0}` cannot name an observer: names are lower-case letters, digits, `-` and `_`, the first a letter")]
+    #[error("`{0}` cannot name an observer: names are lower-case letters, digits and `-`, the first a letter")]
     Name(&'static str),
 }
 
@@ -216,7 +216,7 @@ impl FromStr for ObserverRef {
     type Err = UnknownObserver;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wanted = text.trim().to_ascii_lowercase();
+        let wanted = text.trim().to_ascii_lowercase().replace('_', "-");
         let mut rows: Vec<(&'static str, ObserverRow)> =
             observers().into_iter().flat_map(|row| names(&row).map(move |name| (name, row))).collect();
         // The longest name first: `percentile` before one that it begins with.
@@ -266,7 +266,7 @@ mod tests {
             assert_eq!((example.to_string().as_str(), example.name()), (row.example, row.name));
             assert!(!example.find(&Seen::values(&[1.0, -2.0, 0.5]), &grid()).range.max.is_nan(), "{}", row.name);
             for name in names(row) {
-                let made: ObserverRef = name.to_uppercase().parse().unwrap();
+                let made: ObserverRef = name.to_uppercase().replace('-', "_").parse().unwrap();
                 assert_eq!(made.name(), row.name);
                 assert_eq!(made.spelling().parse(), Ok(made));
             }

@@ -91,7 +91,11 @@ impl FromStr for LayerScheme {
         let mut parts = text.splitn(3, '+');
         let weight: TensorScheme = parts.next().unwrap_or_default().parse()?;
         if let Some(reason) = weight.observer_refusal(true) {
-            return Err(SchemeError::Observer { observer: weight.observer(), scheme: weight.to_string(), reason });
+            return Err(SchemeError::Observer {
+                observer: weight.observer(),
+                scheme: weight.to_string().into(),
+                reason,
+            });
         }
         let mut activation = || parts.next().filter(|part| *part != UNTOUCHED).map(str::parse).transpose();
         Ok(LayerScheme { weight, input: activation()?, output: activation()? })

@@ -2,7 +2,7 @@
 //! a layer does with its inputs: see [`LayerScheme`](super::LayerScheme).
 
 use super::{Axis, FloatScale, Granularity, ScaleType, SchemeError, ZeroPoint};
-use crate::observer::{ObservedTensor, ObserverRef};
+use crate::observer::{ObservedTensor, ObserverRef, SharedBy};
 use kvant_numeric::format::{Int, MicroExponent, MiniFloat, ScaleRule};
 use kvant_numeric::{Arithmetic, DType};
 use serde::{Deserialize, Serialize};
@@ -170,9 +170,13 @@ impl TensorScheme {
     /// Why the observer cannot find the range of such a weight, or of such activations.
     pub(crate) fn observer_refusal(self, is_weight: bool) -> Option<&'static str> {
         let has_power_of_two_scales = matches!(self, TensorScheme::Int(int) if int.scale == ScaleType::PowerOfTwo);
-        let is_grouped = matches!(self.granularity(), Some(Granularity::Group { .. } | Granularity::Block { .. }));
+        let shared_by = match self.granularity() {
+            Some(Granularity::Tensor) | None => SharedBy::Tensor,
+            Some(Granularity::Channel(_)) => SharedBy::Channel,
+            Some(Granularity::Group { .. } | Granularity::Block { .. }) => SharedBy::Group,
+        };
         let dtype = self.format();
-        self.observer().refusal(&ObservedTensor { is_weight, dtype, has_power_of_two_scales, is_grouped })
+        self.observer().refusal(&ObservedTensor { is_weight, dtype, has_power_of_two_scales, shared_by })
     }
 
     /// Whether something of the whole tensor (its range) must be known before its first element can be quantized.

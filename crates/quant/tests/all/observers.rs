@@ -155,23 +155,26 @@ fn observers_that_cannot_serve_are_refused_by_name() {
         assert!(matches!(error, ActivationError::Observer { .. }), "{error}");
     }
     assert!(matches!(activation("int8:channel@1:entropy!static"), ActivationError::Scheme { .. }));
-    for text in ["int8:tensor:ema0.9", "int4:g128:entropy", "int4:g32:lwp", "int4:g32:auto", "e4m3:channel:entropy"] {
+    for text in
+        ["int8:tensor:ema0.9", "int4:channel:entropy", "int4:channel:lwp", "int4:g32:auto", "e4m3:tensor:entropy"]
+    {
         assert!(matches!(text.parse::<LayerScheme>(), Err(SchemeError::Observer { .. })), "{text}");
     }
-    assert!("int8:channel:entropy+int8:tensor:entropy!static".parse::<LayerScheme>().is_ok());
+    assert!("int8:tensor:entropy+int8:tensor:entropy!static".parse::<LayerScheme>().is_ok());
 }
 
 #[test]
-fn weights_of_a_channel_have_the_range_that_an_observer_finds() {
+fn weights_have_the_range_that_an_observer_finds() {
     let mut weights: Vec<f32> = values()[..8192].to_vec();
     weights[5000] = 40.0;
-    let scales = |observer: &str| {
-        let scheme = format!("int8:channel{observer}").parse().unwrap();
+    let scales = |scheme: &str| {
+        let scheme = scheme.parse().unwrap();
         Rtn::new(scheme, TensorContext::new(F32)).unwrap().round(&weights, 2, 4096).unwrap().scales().to_vec()
     };
-    let whole = scales("");
-    for observer in [":entropy", ":layerwise-percentile", ":auto"] {
-        let found = scales(observer);
-        assert!(found[1] < whole[1] && found[0] <= whole[0], "{observer}: {found:?} {whole:?}");
+    for scheme in ["int8:tensor:entropy", "int8:tensor:layerwise-percentile", "int8:tensor:auto"] {
+        let (found, whole) = (scales(scheme), scales("int8:tensor"));
+        assert!(found.len() == 1 && found[0] < whole[0], "{scheme}: {found:?} {whole:?}");
     }
+    let (found, whole) = (scales("int8:channel:auto"), scales("int8:channel"));
+    assert!(found[1] < whole[1] && found[0] <= whole[0], "{found:?} {whole:?}");
 }
