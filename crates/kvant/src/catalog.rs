@@ -210,7 +210,7 @@ fn algorithms() -> Table {
         text("about"),
     ];
     let of_graphs = ALGORITHMS.iter().map(graph_algorithm_row);
-    let of_checkpoints = Algorithm::table().map(|row| algorithm_row(&row));
+    let of_checkpoints = Algorithm::table().into_iter().map(|row| algorithm_row(&row));
     Table { columns, rows: of_checkpoints.chain([importance_row()]).chain(of_graphs).collect() }
 }
 
@@ -232,9 +232,9 @@ fn importance_row() -> Vec<Value> {
 
 fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {
     let kind = if matches!(row.algorithm, Algorithm::Transform(_)) { "transform" } else { "rounding" };
-    let options = row.algorithm.options().map(|(option, value)| json!(format!("{}={value}", option.name)));
+    let options = row.options.iter().map(|(option, value)| json!(format!("{}={value}", option.name)));
     let options: Vec<Value> = options.collect();
-    let paper = row.paper.unwrap_or_default();
+    let paper = row.paper.clone().unwrap_or_default();
     let (needs, cost) = (row.algorithm.needs(), row.algorithm.cost());
     [
         json!(row.name),
@@ -266,10 +266,10 @@ fn graph_algorithm_row(row: &kvant_onnx::algorithm::AlgorithmRow) -> Vec<Value> 
 fn algorithm_options() -> Table {
     let columns = vec![text("name"), text("models"), text("values"), text("about")];
     let row = |algorithm: AlgorithmRow| {
-        let options = algorithm.algorithm.options();
-        options.map(move |(option, value)| {
-            let spelling = format!("{}:{}={value}", algorithm.name, option.name);
-            vec![json!(spelling), json!("checkpoint"), json!(option.values), json!(option.about)]
+        let name = algorithm.name;
+        algorithm.options.into_iter().map(move |(option, value)| {
+            let spelling = format!("{name}:{}={value}", option.name);
+            vec![json!(spelling), json!("checkpoint"), json!(option.values.text), json!(option.about)]
         })
     };
     let of_graph = |row: &'static kvant_onnx::algorithm::AlgorithmRow| {
@@ -278,7 +278,7 @@ fn algorithm_options() -> Table {
             vec![json!(spelling), json!("onnx"), json!(option.values), json!(option.about)]
         })
     };
-    Table { columns, rows: Algorithm::table().flat_map(row).chain(ALGORITHMS.iter().flat_map(of_graph)).collect() }
+    Table { columns, rows: Algorithm::table().into_iter().flat_map(row).chain(ALGORITHMS.iter().flat_map(of_graph)).collect() }
 }
 
 fn observers() -> Table {

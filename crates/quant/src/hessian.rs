@@ -4,7 +4,7 @@ use kvant_numeric::linalg::{CrossGram, Gram, Matrix, MatrixMut, Precision, Threa
 use rayon::prelude::*;
 
 /// The Hessian of a layer's output error in its weights, and, for algorithms that make up for the error of earlier layers,
-/// how far the inputs have drifted from those of the float model. Layers that read the same inputs share it.
+/// the mismatch between these inputs and those of the float model. Layers that read the same inputs share it.
 ///
 /// With tokens as rows, `X` the inputs that the layer sees in the quantized model and `X'` those of the float model:
 /// `H = X^T X`, `D = (X' - X)^T X`. Both are plain sums, so parts [merge](Self::merge) exactly into the whole; factors
@@ -12,7 +12,7 @@ use rayon::prelude::*;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hessian {
     gram: Gram,
-    drift: Option<CrossGram>,
+    mismatch: Option<CrossGram>,
 }
 
 /// What keeps a Hessian from being used.
@@ -34,7 +34,7 @@ pub enum HessianError {
     },
     /// The algorithm needs the inputs of the float model too (*invalid*).
     #[error("the algorithm needs the inputs of the float model beside those of the quantized one")]
-    NoDrift,
+    NoMismatch,
     /// Scales from elsewhere do not go with scales that are found while a weight is rounded (*unsupported*).
     #[error("scales of clipped weights cannot be combined with scales of each group")]
     ParametersNotStatic,
@@ -52,7 +52,7 @@ impl HessianError {
         match self {
             HessianError::NoData => "give more calibration text, or round this layer to nearest with ‹override›",
             HessianError::NotFinite => "calibrate in f32, or look for the layer whose outputs overflow",
-            HessianError::Features { .. } | HessianError::NoDrift => "collect the statistics that the algorithm names",
+            HessianError::Features { .. } | HessianError::NoMismatch => "collect the statistics that the algorithm names",
             HessianError::ParametersNotStatic => "use static groups, or do not clip",
             HessianError::NotPositiveDefinite { .. } => "give more calibration text or a larger damping",
         }
@@ -60,10 +60,10 @@ impl HessianError {
 }
 
 impl Hessian {
-    /// Bytes that one of so many features takes: the lower half in `f32`, and all of the drift where it is kept.
-    pub fn bytes(features: usize, drift: bool) -> u64 {
+    /// Bytes that one of so many features takes: the lower half in `f32`, and all of the mismatch where it is kept.
+    pub fn bytes(features: usize, mismatch: bool) -> u64 {
         let square = (features as u64).saturating_pow(2).saturating_mul(4);
-        (square / 2).saturating_add(if drift { square } else { 0 })
+        (square / 2).saturating_add(if mismatch { square } else { 0 })
     }
 
     /// The Hessian of no tokens, in f32.
@@ -74,27 +74,27 @@ impl Hessian {
     /// The Hessian of no tokens. In [`Precision::Bf16`] inputs are rounded to bfloat16, as those of a pass in that precision
     /// are, and multiplied where that is fastest: see [`Gram`].
     pub fn with_precision(features: usize, precision: Precision) -> Hessian {
-        Hessian { gram: Gram::with_precision(features, precision), drift: None }
+        Hessian { gram: Gram::with_precision(features, precision), mismatch: None }
     }
 
-    /// The Hessian and the drift of no tokens, in f32.
-    pub fn with_drift(features: usize) -> Hessian {
-        Hessian::with_drift_in(features, Precision::F32)
+    /// The Hessian and the input mismatch of no tokens, in f32.
+    pub fn with_mismatch(features: usize) -> Hessian {
+        Hessian::with_mismatch_in(features, Precision::F32)
     }
 
-    /// The Hessian and the drift of no tokens. In [`Precision::Bf16`] inputs and differences of inputs are rounded to
+    /// The Hessian and the input mismatch of no tokens. In [`Precision::Bf16`] inputs and differences of inputs are rounded to
     /// bfloat16; the latter are no longer exact then, but off by 1/512 of themselves at most.
-    pub fn with_drift_in(features: usize, precision: Precision) -> Hessian {
-        let drift = Some(CrossGram::with_precision(features, precision));
-        Hessian { drift, ..Hessian::with_precision(features, precision) }
+    pub fn with_mismatch_in(features: usize, precision: Precision) -> Hessian {
+        let mismatch = Some(CrossGram::with_precision(features, precision));
+        Hessian { mismatch, ..Hessian::with_precision(features, precision) }
     }
 
     /// Puts a Hessian together from its parts, which have the same features.
-    pub fn from_parts(gram: Gram, drift: Option<CrossGram>) -> Hessian {
-        Hessian { gram, drift }
+    pub fn from_parts(gram: Gram, mismatch: Option<CrossGram>) -> Hessian {
+        Hessian { gram, mismatch }
     }
 
-    /// Adds inputs: rows of `features` elements. Where drift is kept, these inputs have none.
+    /// Adds inputs: rows of `features` elements. Where a mismatch is kept, these inputs have none.
     ///
     /// # Panics
     /// If the last row is not whole.
@@ -106,24 +106,24 @@ impl Hessian {
     ///
     /// # Panics
     /// If the numbers of rows differ, or a last row is not whole.
-    pub fn add_drifted(&mut self, inputs: &[f32], float_inputs: &mut [f32]) {
+    pub fn add_with_float(&mut self, inputs: &[f32], float_inputs: &mut [f32]) {
         assert_eq!(inputs.len(), float_inputs.len(), "rows come in pairs");
         self.gram.add(inputs);
-        if let Some(drift) = &mut self.drift {
+        if let Some(mismatch) = &mut self.mismatch {
             float_inputs.iter_mut().zip(inputs).for_each(|(float, input)| *float -= input);
-            drift.add(float_inputs, inputs);
+            mismatch.add(float_inputs, inputs);
         }
     }
 
     /// Adds what other tokens gave.
     ///
     /// # Panics
-    /// If the numbers of features differ, or only one of the two keeps drift.
+    /// If the numbers of features differ, or only one of the two keeps a mismatch.
     pub fn merge(&mut self, other: &Hessian) {
-        assert_eq!(self.drift.is_some(), other.drift.is_some(), "either both keep drift or none");
+        assert_eq!(self.mismatch.is_some(), other.mismatch.is_some(), "either both keep a mismatch or neither");
         self.gram.merge(&other.gram);
-        if let (Some(drift), Some(more)) = (&mut self.drift, &other.drift) {
-            drift.merge(more);
+        if let (Some(mismatch), Some(more)) = (&mut self.mismatch, &other.mismatch) {
+            mismatch.merge(more);
         }
     }
 
@@ -148,8 +148,20 @@ impl Hessian {
     }
 
     /// `D`, where it is kept.
-    pub fn drift(&self) -> Option<&CrossGram> {
-        self.drift.as_ref()
+    pub fn mismatch(&self) -> Option<&CrossGram> {
+        self.mismatch.as_ref()
+    }
+
+    /// Whether the sums are numbers, and there is any input that is not zero.
+    ///
+    /// # Errors
+    /// [`HessianError::NotFinite`] and [`HessianError::NoData`].
+    pub fn check(&self) -> Result<(), HessianError> {
+        let mismatch = self.mismatch.as_ref().is_none_or(|sums| (0..self.features()).all(|row| all_finite(sums.row(row))));
+        if !all_finite(self.gram.sums().elements()) || !mismatch {
+            return Err(HessianError::NotFinite);
+        }
+        if self.diagonal().iter().all(|sum| *sum <= 0.0) { Err(HessianError::NoData) } else { Ok(()) }
     }
 
     /// The squared error of the layer's outputs, summed over outputs and tokens: `tr((W - Q) H (W - Q)^T)` of row-major
@@ -192,6 +204,10 @@ impl Hessian {
 /// Rows of weights that one thread takes at a time.
 const BAND: usize = 128;
 
+fn all_finite(sums: &[f32]) -> bool {
+    sums.iter().all(|sum| sum.is_finite())
+}
+
 /// The products summed in eight lanes, which are added at the end.
 fn dot(a: &[f32], b: &[f32]) -> f64 {
     let mut lanes = [0.0; 8];
@@ -231,14 +247,14 @@ mod tests {
     fn precisions_differ_by_the_rounding_of_inputs() {
         let (x, float) = (values(60 * 40, 1), values(60 * 40, 2));
         let [exact, bf16] = [Precision::F32, Precision::Bf16].map(|precision| {
-            let mut hessian = Hessian::with_drift_in(40, precision);
-            hessian.add_drifted(&x, &mut float.clone());
+            let mut hessian = Hessian::with_mismatch_in(40, precision);
+            hessian.add_with_float(&x, &mut float.clone());
             hessian
         });
-        let drifts = |i: usize| (exact.drift().unwrap().sums()[i], bf16.drift().unwrap().sums()[i]);
+        let mismatches = |i: usize| (exact.mismatch().unwrap().sums()[i], bf16.mismatch().unwrap().sums()[i]);
         for i in 0..1600 {
             let sums = (exact.gram().sums().elements()[i], bf16.gram().sums().elements()[i]);
-            for (exact, bf16) in [sums, drifts(i)] {
+            for (exact, bf16) in [sums, mismatches(i)] {
                 assert!((exact - bf16).abs() < 60.0 * 2.0 / 256.0, "{exact} {bf16}");
             }
         }
@@ -246,17 +262,17 @@ mod tests {
     }
 
     #[test]
-    fn drift_is_the_difference_times_the_inputs_and_merges() {
+    fn the_mismatch_is_the_difference_times_the_inputs_and_merges() {
         let (x, float) = (values(6 * 4, 1), values(6 * 4, 2));
-        let mut whole = Hessian::with_drift(4);
-        whole.add_drifted(&x, &mut float.clone());
+        let mut whole = Hessian::with_mismatch(4);
+        whole.add_with_float(&x, &mut float.clone());
         let expected: f32 = (0..6).map(|t| (float[t * 4 + 1] - x[t * 4 + 1]) * x[t * 4 + 2]).sum();
-        assert!((whole.drift().unwrap().row(1)[2] - expected).abs() < 1e-5);
-        let (mut first, mut second) = (Hessian::with_drift(4), Hessian::with_drift(4));
-        first.add_drifted(&x[..8], &mut float[..8].to_vec());
-        second.add_drifted(&x[8..], &mut float[8..].to_vec());
+        assert!((whole.mismatch().unwrap().row(1)[2] - expected).abs() < 1e-5);
+        let (mut first, mut second) = (Hessian::with_mismatch(4), Hessian::with_mismatch(4));
+        first.add_with_float(&x[..8], &mut float[..8].to_vec());
+        second.add_with_float(&x[8..], &mut float[8..].to_vec());
         first.merge(&second);
         assert_eq!(first.tokens(), 6);
-        assert!((first.drift().unwrap().row(1)[2] - expected).abs() < 1e-5);
+        assert!((first.mismatch().unwrap().row(1)[2] - expected).abs() < 1e-5);
     }
 }

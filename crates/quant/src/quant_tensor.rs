@@ -179,6 +179,27 @@ impl QuantTensor {
         Ok(())
     }
 
+    /// The same with other codes, of integers.
+    pub fn with_integers(&self, codes: Vec<i64>) -> QuantTensor {
+        let codes = match self.codes {
+            Codes::Bytes(_) => Codes::Bytes(codes.into_iter().map(|code| code as u8).collect()),
+            Codes::Wide(_) => Codes::Wide(codes),
+        };
+        QuantTensor { codes, ..self.clone() }
+    }
+
+    /// Scale and zero point of each element, row-major.
+    pub fn affines(&self) -> impl Iterator<Item = Affine> {
+        let (tile_rows, tile_columns) = self.tile();
+        let position = move |i: usize| {
+            (i / self.columns / tile_rows) * self.scale_shape.1 + i % self.columns / tile_columns
+        };
+        (0..self.rows * self.columns).map(move |i| {
+            let place = position(i);
+            Affine { scale: self.scales[place], zero_point: self.zero_points.get(place).copied().unwrap_or(0.0) }
+        })
+    }
+
     /// The scheme of the codes.
     pub fn scheme(&self) -> TensorScheme {
         self.scheme

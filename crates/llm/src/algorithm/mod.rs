@@ -2,13 +2,11 @@
 //! work: see [`kvant_quant::transform`] and [`kvant_quant::rounding`].
 
 mod one;
-mod options;
 
 pub use one::{Algorithm, AlgorithmRow};
-pub use options::{ALGORITHM_OPTIONS, AlgorithmOption};
 
 use crate::recipe_error::RecipeError;
-use kvant_quant::rounding::Rounding;
+use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::transform::Transform;
 use std::fmt;
 use std::str::FromStr;
@@ -28,13 +26,13 @@ pub struct Algorithms {
     /// What changes weights before they are rounded; no two of a kind.
     pub transforms: Vec<Transform>,
     /// What chooses codes.
-    pub rounding: Rounding,
+    pub rounding: AnyRounding,
 }
 
 /// Round to nearest alone.
 impl Default for Algorithms {
     fn default() -> Algorithms {
-        Algorithms { transforms: Vec::new(), rounding: Rounding::Rtn }
+        Algorithms { transforms: Vec::new(), rounding: AnyRounding::nearest() }
     }
 }
 
@@ -52,16 +50,21 @@ impl Algorithms {
         Ok(algorithms.finish())
     }
 
-    /// Whether weights are only rounded to nearest, for which no data are needed.
+    /// Whether weights are only rounded to nearest.
     pub fn is_plain(&self) -> bool {
-        self.transforms.is_empty() && self.rounding == Rounding::Rtn
+        self.transforms.is_empty() && self.rounding.is_nearest()
+    }
+
+    /// Whether one of them must know what layers read, so that the model is run block by block.
+    pub fn need_data(&self) -> bool {
+        !self.transforms.is_empty() || self.rounding.needs() > Needs::Nothing
     }
 
     /// The algorithms one by one, round to nearest only where it is alone.
     pub fn items(&self) -> Vec<Algorithm> {
         let transforms = self.transforms.iter().map(|transform| Algorithm::Transform(*transform));
-        let says_more = self.rounding != Rounding::Rtn || self.transforms.is_empty();
-        transforms.chain(says_more.then_some(Algorithm::Rounding(self.rounding))).collect()
+        let says_more = !self.rounding.is_nearest() || self.transforms.is_empty();
+        transforms.chain(says_more.then(|| Algorithm::Rounding(self.rounding.clone()))).collect()
     }
 
     /// The algorithms one by one as they are spelled.
@@ -94,12 +97,13 @@ struct List<'a> {
 impl List<'_> {
     fn push(&mut self, next: Algorithm) -> Result<(), RecipeError> {
         let invalid = |reason: String, hint: String| Err(RecipeError::invalid(self.place, reason, hint));
-        let name = next.name();
+        let name = next.name().to_owned();
         if self.items.iter().any(|item| item.name() == name) {
             return invalid(format!("`{name}` is given twice"), "give it once, with all of its options".to_owned());
         }
-        let rounding = self.items.iter().find(|item| matches!(item, Algorithm::Rounding(_))).map(Algorithm::name);
-        match (rounding, next) {
+        let rounding = self.items.iter().find(|item| matches!(item, Algorithm::Rounding(_)));
+        let rounding = rounding.map(Algorithm::name);
+        match (rounding, &next) {
             (Some(first), Algorithm::Rounding(_)) => {
                 let reason = format!("`{first}` and `{name}` both choose codes, which can be done once");
                 invalid(reason, "keep one of them".to_owned())

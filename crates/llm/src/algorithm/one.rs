@@ -1,32 +1,50 @@
 //! One algorithm with its settings, as it is spelled: `gptq:damping=0.05:order=stored`.
 
-use super::options::{ALGORITHM_OPTIONS, AlgorithmOption};
 use crate::ftype::IMATRIX;
 use crate::recipe_error::{RecipeError, quoted};
-use kvant_quant::rounding::{self, Rounding};
+use kvant_quant::options::{self, OptionError, OptionRow, Settings};
+use kvant_quant::registry::AlgorithmRow as Row;
+use kvant_quant::rounding::{self, AnyRounding};
 use kvant_quant::transform::{self, Transform};
 use std::fmt;
 
 /// A transform or a rounding.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Algorithm {
     /// It changes weights before they are rounded.
     Transform(Transform),
     /// It chooses codes.
-    Rounding(Rounding),
+    Rounding(AnyRounding),
 }
 
-/// What is to be said of an algorithm.
-#[derive(Clone, Copy, Debug)]
+/// An algorithm that can be asked for.
+#[derive(Clone, Debug)]
 pub struct AlgorithmRow {
     /// The spelling without options.
-    pub name: &'static str,
-    /// The algorithm with its usual settings.
+    pub name: String,
+    /// The algorithm with its default settings.
     pub algorithm: Algorithm,
     /// Where it is from.
-    pub paper: Option<&'static str>,
+    pub paper: Option<String>,
     /// One line that explains it.
-    pub about: &'static str,
+    pub about: String,
+    /// Its options, each with its default value.
+    pub options: Vec<(OptionRow, String)>,
+}
+
+impl AlgorithmRow {
+    fn new<A>(row: &Row<A>, algorithm: Algorithm) -> AlgorithmRow {
+        let settings = algorithm.settings();
+        let value = |option: &OptionRow| settings.iter().find(|(name, _)| name == option.name);
+        let options = row.options.iter().filter_map(|option| Some((*option, value(option)?.1.clone())));
+        AlgorithmRow {
+            name: row.name.to_string(),
+            options: options.collect(),
+            algorithm,
+            paper: row.paper.as_ref().map(ToString::to_string),
+            about: row.about.to_string(),
+        }
+    }
 }
 
 /// Algorithms that others have.
@@ -48,25 +66,26 @@ const LIST: &str = "`kvant list algorithms` shows all";
 
 impl Algorithm {
     /// Every algorithm: transforms, then roundings.
-    pub fn table() -> impl Iterator<Item = AlgorithmRow> {
-        let transforms = Transform::ALL.iter().map(|row| AlgorithmRow {
-            name: row.name,
-            algorithm: Algorithm::Transform(row.transform),
-            paper: row.paper,
-            about: row.about,
-        });
-        transforms.chain(Rounding::ALL.iter().map(|row| AlgorithmRow {
-            name: row.name,
-            algorithm: Algorithm::Rounding(row.rounding),
-            paper: row.paper,
-            about: row.about,
-        }))
+    pub fn table() -> Vec<AlgorithmRow> {
+        let transforms = transform::rows();
+        let transforms = transforms.iter().map(|row| AlgorithmRow::new(row, Algorithm::Transform(row.default)));
+        let roundings = rounding::rows();
+        let roundings = roundings.iter().map(|row| AlgorithmRow::new(row, Algorithm::Rounding(row.default.clone())));
+        transforms.chain(roundings).collect()
     }
 
-    /// The algorithm of that name with its usual settings.
-    pub fn named(name: &str) -> Option<Algorithm> {
-        let transform = Transform::named(name).map(Algorithm::Transform);
-        transform.or_else(|| Rounding::named(name).map(Algorithm::Rounding))
+    /// The algorithm of a name with options and their values. `None` where there is none of that name.
+    ///
+    /// # Errors
+    /// Where an option does not exist, is given twice, or does not take its value.
+    pub fn named(name: &str, given: &[(&str, &str)]) -> Option<Result<Algorithm, OptionError>> {
+        let transform = transform::named(name).map(|row| row.read(given).map(Algorithm::Transform));
+        transform.or_else(|| rounding::named(name).map(|row| row.read(given).map(Algorithm::Rounding)))
+    }
+
+    /// Whether there is an algorithm of that name.
+    pub fn exists(name: &str) -> bool {
+        transform::named(name).is_some() || rounding::named(name).is_some()
     }
 
     /// Whether it is an algorithm that others have and that is not here.
@@ -80,61 +99,25 @@ impl Algorithm {
     /// *Invalid* for what is no algorithm, no option of it or no value of the option; *unsupported* for algorithms that
     /// others have. Messages begin with `place`.
     pub fn find(place: &str, text: &str) -> Result<Algorithm, RecipeError> {
-        let mut parts = text.split(':');
-        let name = parts.next().unwrap_or_default();
+        let (name, given) = options::split(text);
         if name.is_empty() {
             let hint = "`kvant list algorithms` shows what there is; without any, leave the option out";
             return Err(RecipeError::invalid(place, "an algorithm without a name".to_owned(), hint));
         }
-        let mut algorithm = Algorithm::named(&name.to_ascii_lowercase()).ok_or_else(|| unknown(place, name))?;
-        let mut given: Vec<(&str, &str)> = parts.map(|part| part.split_once('=').unwrap_or((part, ""))).collect();
-        // Some values are there with others only: options are set in the order of their table, however they stand.
-        let place_of = |option: &str| ALGORITHM_OPTIONS.iter().position(|row| row.name == option);
-        given.sort_by_key(|(option, _)| place_of(option));
-        if let Some(pair) = given.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            let reason = format!("`{name}` has the option {} twice", quoted(pair[0].0));
-            return Err(RecipeError::invalid(place, reason, "give it once"));
-        }
-        given.into_iter().try_for_each(|(option, value)| algorithm.set(place, option, value))?;
-        Ok(algorithm)
+        let found = Algorithm::named(name, &given).ok_or_else(|| unknown(place, name))?;
+        found.map_err(|problem| RecipeError::invalid(place, problem.to_string(), problem.hint()))
     }
 
-    /// Gives an option its value.
-    ///
-    /// # Errors
-    /// *Invalid* for what is no option of the algorithm, and no value of the option.
-    pub fn set(&mut self, place: &str, option: &str, value: &str) -> Result<(), RecipeError> {
-        let name = self.name();
-        let Some((row, _)) = self.options().find(|(row, _)| row.name == option) else {
-            let reason = format!("`{name}` has no option {}", quoted(option));
-            return Err(RecipeError::invalid(place, reason, self.options_hint()));
-        };
-        if value.is_empty() {
-            let reason = format!("`{name}:{}` has no value", row.name);
-            return Err(RecipeError::invalid(place, reason, format!("give {}=VALUE, {}", row.name, row.values)));
-        }
-        row.set(self, value).ok_or_else(|| {
-            let reason = format!("{} is no value of `{name}:{}`", quoted(value), row.name);
-            RecipeError::invalid(place, reason, format!("give {}", row.values))
-        })
-    }
-
-    /// Its options and their values.
-    pub fn options(&self) -> impl Iterator<Item = (&'static AlgorithmOption, String)> + use<> {
-        let algorithm = *self;
-        ALGORITHM_OPTIONS.iter().filter_map(move |row| Some((row, row.get(&algorithm)?)))
-    }
-
-    fn options_hint(&self) -> String {
-        let names: Vec<&str> = self.options().map(|(row, _)| row.name).collect();
-        match names.is_empty() {
-            true => "it has no options".to_owned(),
-            false => format!("it has {}: write them as in {}:{}=...", names.join(", "), self.name(), names[0]),
+    /// All of its settings, as options are spelled.
+    pub fn settings(&self) -> Settings {
+        match self {
+            Algorithm::Transform(transform) => transform.settings(),
+            Algorithm::Rounding(rounding) => rounding.settings(),
         }
     }
 
     /// The spelling without options.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Algorithm::Transform(transform) => transform.name(),
             Algorithm::Rounding(rounding) => rounding.name(),
@@ -152,7 +135,7 @@ impl Algorithm {
             Algorithm::Rounding(rounding) => match rounding.needs() {
                 rounding::Needs::Nothing => "nothing",
                 rounding::Needs::Hessian => "Hessians",
-                rounding::Needs::Drift => "Hessians, float inputs",
+                rounding::Needs::InputMismatch | rounding::Needs::Outputs => "Hessians, float inputs",
             },
         }
     }
@@ -167,25 +150,23 @@ impl Algorithm {
                 }
             },
             Algorithm::Rounding(rounding) => match rounding.needs() {
-                rounding::Needs::Nothing => "nothing, not even that run",
+                rounding::Needs::Nothing if rounding.is_nearest() => "nothing, not even that run",
+                rounding::Needs::Nothing => "rounds over the weights, not even that run",
                 rounding::Needs::Hessian => "inputs^2 for each token and distinct input",
-                rounding::Needs::Drift => "about three times that of gptq",
+                rounding::Needs::InputMismatch => "about three times that of gptq",
+                rounding::Needs::Outputs => "hundreds of times that of gptaq",
             },
         }
     }
 }
 
 impl fmt::Display for Algorithm {
-    /// The name, and the options that have not their usual values.
+    /// The name, and the settings that are not the default ones.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())?;
-        let usual = Algorithm::named(self.name());
-        for (row, value) in self.options() {
-            if usual.and_then(|usual| row.get(&usual)).as_ref() != Some(&value) {
-                write!(f, ":{}={value}", row.name)?;
-            }
+        match self {
+            Algorithm::Transform(transform) => transform.fmt(f),
+            Algorithm::Rounding(rounding) => rounding.fmt(f),
         }
-        Ok(())
     }
 }
 
@@ -202,7 +183,8 @@ fn unknown(place: &str, name: &str) -> RecipeError {
             hint.to_owned(),
         );
     }
-    let rated = Algorithm::table().map(|row| (strsim::damerau_levenshtein(&name.to_ascii_lowercase(), row.name), row));
+    let lowered = name.to_ascii_lowercase();
+    let rated = Algorithm::table().into_iter().map(|row| (strsim::damerau_levenshtein(&lowered, &row.name), row));
     let hint = match rated.min_by_key(|(distance, _)| *distance) {
         Some((distance, row)) if distance <= 2 && name.len() < 64 => format!("did you mean `{}`? {LIST}", row.name),
         _ => LIST.to_owned(),
@@ -221,11 +203,10 @@ mod tests {
     #[test]
     fn every_row_is_found_and_spelled_by_its_name() {
         for row in Algorithm::table() {
-            assert_eq!(find(row.name).unwrap(), row.algorithm);
+            assert_eq!(find(&row.name).unwrap(), row.algorithm);
             assert_eq!(row.algorithm.to_string(), row.name);
             assert!(!row.algorithm.needs().is_empty() && !row.algorithm.cost().is_empty());
-            let all: String =
-                row.algorithm.options().map(|(option, value)| format!(":{}={value}", option.name)).collect();
+            let all: String = row.options.iter().map(|(option, value)| format!(":{}={value}", option.name)).collect();
             assert_eq!(find(&format!("{}{all}", row.name)).unwrap(), row.algorithm, "{all}");
         }
         assert_eq!(find("GPTQ").unwrap(), find("gptq").unwrap());

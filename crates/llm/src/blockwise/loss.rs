@@ -100,11 +100,32 @@ impl<'a> Blockwise<'_, 'a> {
         index: usize,
         hessian: &Hessian,
     ) -> Result<f64, BlockwiseError> {
-        let (nearest, float) =
-            (self.unchanged(work, index)?, self.matrix(&work.float, work.block.index, &self.plan.layers[index])?);
-        let (rows, isa): (Vec<usize>, _) = (loss_rows(nearest.rows).collect(), self.engine.isa);
-        let loss = hessian.loss(&rows_of(isa, &float, &rows), &rows_of(isa, &nearest, &rows));
-        Ok(loss * nearest.rows as f64 / rows.len() as f64)
+        let nearest = self.unchanged(work, index)?;
+        self.loss_by_rows(work, index, hessian, &nearest)
+    }
+
+    /// The same of codes.
+    pub(super) fn loss_of_codes(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        index: usize,
+        hessian: &Hessian,
+        tensor: &QuantTensor,
+    ) -> Result<f64, BlockwiseError> {
+        self.loss_by_rows(work, index, hessian, &quantized(tensor))
+    }
+
+    fn loss_by_rows(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        index: usize,
+        hessian: &Hessian,
+        changed: &WeightMatrix<'a>,
+    ) -> Result<f64, BlockwiseError> {
+        let float = self.matrix(&work.float, work.block.index, &self.plan.layers[index])?;
+        let (rows, isa): (Vec<usize>, _) = (loss_rows(changed.rows).collect(), self.engine.isa);
+        let loss = hessian.loss(&rows_of(isa, &float, &rows), &rows_of(isa, changed, &rows));
+        Ok(loss * changed.rows as f64 / rows.len() as f64)
     }
 
     /// The source's weight rounded to nearest, with the scales that were moved since: what there would be without any

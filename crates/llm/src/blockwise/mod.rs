@@ -6,8 +6,8 @@
 //! Weights are not copied to be changed: what a transform does is folded in when they are read. Not the formulas, which are
 //! in `kvant_quant`, nor the choice of what is quantized, which is the plan's.
 
-mod by_columns;
 mod capture;
+mod codes;
 mod error;
 mod inputs;
 mod loss;

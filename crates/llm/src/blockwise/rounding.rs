@@ -1,7 +1,7 @@
 //! Rounding the layers of a block, stage by stage: what a stage reads is computed from the stages that are rounded already.
 
-use super::by_columns::ByColumns;
 use super::capture::{HessianTap, RowsTap};
+use super::codes::Known;
 use super::error::BlockwiseError;
 use super::inputs::{Inputs, InputsTap};
 use super::loss::Losses;
@@ -16,7 +16,7 @@ use crate::plan::{PlannedLayer, PlannedStage};
 use crate::weight::{Band, WeightMatrix};
 use kvant_numeric::kernel::Range;
 use kvant_quant::hessian::{Hessian, HessianError};
-use kvant_quant::rounding::{Damping, Feedback, Gptq, Groups, Needs, Rounding, TensorContext};
+use kvant_quant::rounding::{AnyRounding, Needs, SharedInputs, TensorContext};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
@@ -37,11 +37,11 @@ impl<'a> Blockwise<'_, 'a> {
         let block = work.block;
         for stages in block.stages.chunk_by(|a, b| a.depth == b.depth) {
             let readers: Vec<SharedInputGroup> = stages.iter().flat_map(|stage| self.readers(stage)).collect();
-            match self.plan.recipe.algorithms().rounding {
-                Rounding::Rtn => readers.iter().try_for_each(|readers| {
-                    readers.layers.iter().try_for_each(|layer| self.to_nearest(work, readers, *layer, None))
-                })?,
-                Rounding::ByColumns(gptq) => self.round_at(work, stages[0].depth, readers, &gptq)?,
+            match self.rounding().needs() {
+                Needs::Nothing => {
+                    readers.into_iter().try_for_each(|readers| self.round_readers(work, &readers, None))?;
+                }
+                _ => self.round_at(work, stages[0].depth, readers)?,
             }
         }
         Ok(())
@@ -62,27 +62,26 @@ impl<'a> Blockwise<'_, 'a> {
         groups.into_values().collect()
     }
 
-    /// Rounds column by column, as many groups of readers at a time as there is memory for their Hessians.
+    /// Rounds what reads at one depth, as many groups of layers at a time as there is memory for their Hessians.
     fn round_at(
         &self,
         work: &mut Work<'_, '_, 'a>,
         depth: StopAt,
         readers: Vec<SharedInputGroup>,
-        gptq: &Gptq,
     ) -> Result<(), BlockwiseError> {
-        let drift = gptq.needs() == Needs::Drift;
+        let mismatch = self.rounding().needs() >= Needs::InputMismatch;
         let readers = self.routers_last(readers);
         let bytes = |readers: &SharedInputGroup| {
-            Hessian::bytes(readers.features, drift) + self.held_out_bytes(readers.features)
+            Hessian::bytes(readers.features, mismatch) + self.held_out_bytes(readers.features)
         };
         for batch in batches(readers, self.memory, bytes) {
-            let mut hessians = match drift {
-                true => self.drifted_hessians(work, depth, &batch)?,
+            let mut hessians = match mismatch {
+                true => self.hessians_with_mismatch(work, depth, &batch)?,
                 false => self.hessians(work, depth, &batch)?,
             };
             for readers in batch {
-                let hessian = hessians.remove(&readers.module);
-                self.round_readers(work, &readers, hessian, gptq)?;
+                let hessian = hessians.remove(&readers.module).unwrap_or_else(|| Hessian::new(readers.features));
+                self.round_readers(work, &readers, Some(SharedInputs::new(hessian)))?;
             }
         }
         Ok(())
@@ -122,8 +121,8 @@ impl<'a> Blockwise<'_, 'a> {
         Ok(tap.into_hessians())
     }
 
-    /// Hessians and how far the inputs are from those of the float model. Experts see the same rows in both.
-    fn drifted_hessians(
+    /// Hessians and the mismatch with the inputs of the float model. Experts see the same rows in both.
+    fn hessians_with_mismatch(
         &self,
         work: &mut Work<'_, '_, 'a>,
         depth: StopAt,
@@ -131,7 +130,7 @@ impl<'a> Blockwise<'_, 'a> {
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
         let modules = || batch.iter().map(|readers| readers.module.as_str());
         let (tap, float_tap) = (RowsTap::new(modules()), RowsTap::new(modules()));
-        let empty = |readers: &SharedInputGroup| Hessian::with_drift_in(readers.features, self.precision());
+        let empty = |readers: &SharedInputGroup| Hessian::with_mismatch_in(readers.features, self.precision());
         let mut hessians: HashMap<String, Hessian> =
             batch.iter().map(|readers| (readers.module.clone(), empty(readers))).collect();
         let (until, next) = (Some(depth), self.room(work, depth)?);
@@ -154,7 +153,7 @@ impl<'a> Blockwise<'_, 'a> {
                 ForwardOptions { overlay, tap: looks, until, routing: Some(&routing), ..ForwardOptions::default() };
             self.runner.give(self.go_on(work, variation, (1, chunk), next.as_ref())?);
             for (module, hessian) in &mut hessians {
-                hessian.add_drifted(&tap.take(module), &mut float_tap.take(module));
+                hessian.add_with_float(&tap.take(module), &mut float_tap.take(module));
             }
         }
         self.runner.rest();
@@ -172,38 +171,39 @@ impl<'a> Blockwise<'_, 'a> {
         InputsTap::new(batch.iter().map(inputs))
     }
 
+    /// Rounds layers that read the same.
     fn round_readers(
         &self,
         work: &mut Work<'_, '_, 'a>,
         readers: &SharedInputGroup,
-        hessian: Option<Hessian>,
-        gptq: &Gptq,
+        inputs: Option<SharedInputs>,
     ) -> Result<(), BlockwiseError> {
-        let hessian = hessian.unwrap_or_else(|| Hessian::new(readers.features));
-        let asked = match gptq.prepare(&hessian) {
-            Ok(feedback) => feedback,
-            Err(HessianError::NotFinite) => return Err(self.not_finite(work.block.index, &readers.module)),
-            Err(problem) => return self.starved(work, readers, &hessian, problem.to_string()),
+        let rounding = self.rounding();
+        let mut roundings: Vec<AnyRounding> = vec![rounding.clone()];
+        let Some(inputs) = inputs else {
+            let known = Known { inputs: None, roundings: &roundings, is_scarce: false };
+            return readers.layers.iter().try_for_each(|layer| match rounding.is_nearest() {
+                true => self.to_nearest(work, readers, *layer, None),
+                false => self.round_layer(work, readers, *layer, &known),
+            });
         };
-        let mut feedbacks = vec![asked];
+        let hessian = &inputs.hessian;
+        match rounding.prepare(&inputs) {
+            Ok(()) => {}
+            Err(HessianError::NotFinite) => return Err(self.not_finite(work.block.index, &readers.module)),
+            Err(problem) => return self.starved(work, readers, hessian, problem.to_string()),
+        }
         // Where there are fewer tokens than inputs, the damping decides as much as the data.
         let scarce = scarce(hessian.tokens(), hessian.features());
         if let Some(scarce) = &scarce {
             if !Self::is_measurable(work, &readers.module) {
-                return self.starved(work, readers, &hessian, format!("{scarce}, and {UNMEASURABLE}"));
+                return self.starved(work, readers, hessian, format!("{scarce}, and {UNMEASURABLE}"));
             }
-            // As much damping as the Hessian of so few tokens has in the directions that it knows.
-            let share = hessian.features() as f64 / hessian.tokens() as f64;
-            let damped = Gptq { damping: Damping::OfMeanDiagonal(share), ..*gptq };
-            feedbacks.extend(damped.prepare(&hessian));
+            let safer = rounding.for_few_tokens(hessian.tokens(), hessian.features());
+            roundings.extend(safer.filter(|safer| safer.prepare(&inputs).is_ok()));
         }
-        let by = ByColumns {
-            hessian: &hessian,
-            feedbacks: &feedbacks,
-            dynamic: gptq.order.groups() == Groups::Dynamic,
-            is_scarce: scarce.is_some(),
-        };
-        readers.layers.iter().try_for_each(|layer| self.by_columns(work, readers, *layer, &by))
+        let known = Known { inputs: Some(&inputs), roundings: &roundings, is_scarce: scarce.is_some() };
+        readers.layers.iter().try_for_each(|layer| self.round_layer(work, readers, *layer, &known))
     }
 
     /// Rounds layers to nearest whose inputs say too little.
@@ -218,37 +218,46 @@ impl<'a> Blockwise<'_, 'a> {
         readers.layers.iter().try_for_each(|layer| self.to_nearest(work, readers, *layer, Some(&starved)))
     }
 
-    fn by_columns(
+    fn round_layer(
         &self,
         work: &mut Work<'_, '_, 'a>,
         readers: &SharedInputGroup,
         index: usize,
-        by: &ByColumns<'_>,
+        known: &Known<'_>,
     ) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
         let layer = &self.plan.layers[index];
-        let chosen = self.choose_codes(work, readers, index, by)?;
-        let losses = match self.losses(work, &readers.module, index, &chosen.tensor)? {
-            Some(losses) if losses.held_out.is_some() => losses,
-            _ => {
-                Losses { nearest: self.loss_of_nearest(work, index, by.hessian)?, chosen: chosen.loss, held_out: None }
-            }
+        let chosen = self.choose_codes(work, readers, index, known)?;
+        let hessian = known.inputs.map(|inputs| &inputs.hessian);
+        let losses = match (self.losses(work, &readers.module, index, &chosen.layer.tensor)?, hessian) {
+            (Some(losses), _) if losses.held_out.is_some() => Some(losses),
+            (losses, None) => losses,
+            (_, Some(hessian)) => Some(Losses {
+                nearest: self.loss_of_nearest(work, index, hessian)?,
+                chosen: match chosen.layer.loss {
+                    Some(loss) => loss,
+                    None => self.loss_of_codes(work, index, hessian, &chosen.layer.tensor)?,
+                },
+                held_out: None,
+            }),
         };
-        if by.is_scarce {
-            work.starve(layer, by.hessian.tokens(), chosen.treatment);
+        let seen = work.inputs.get(&readers.module).map(|inputs| inputs.statistic.tokens());
+        let tokens = hessian.map(Hessian::tokens).or(seen).unwrap_or(self.tokens);
+        if known.is_scarce {
+            work.starve(layer, tokens, chosen.treatment);
         }
         let report = LayerReport {
             layer: layer.name.clone(),
-            algorithm: chosen.feedback.map_or("rtn", |_| self.rounding_name()).to_owned(),
-            tokens: by.hessian.tokens(),
-            held_out: losses.held_out,
-            loss_rtn: Some(losses.nearest),
-            loss: Some(losses.chosen),
-            damping: chosen.feedback.map(Feedback::damping),
-            dead_columns: chosen.feedback.map_or(0, Feedback::dead_columns),
+            algorithm: chosen.algorithm,
+            tokens,
+            held_out: losses.and_then(|losses| losses.held_out),
+            loss_rtn: losses.map(|losses| losses.nearest),
+            loss: losses.map(|losses| losses.chosen),
+            damping: chosen.layer.damping,
+            dead_columns: chosen.layer.dead_columns,
             note: work.report.scarcity(&layer.name),
         };
-        Ok(work.finish(&self.engine, &self.jobs, index, chosen.tensor, report)?)
+        Ok(work.finish(&self.engine, &self.jobs, index, chosen.layer.tensor, report)?)
     }
 
     /// The weight that a rounding finds its scales from, and what it must know of the tensor.

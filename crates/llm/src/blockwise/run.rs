@@ -15,7 +15,7 @@ use crate::forward::{ActivationHook, Chunk, Decoder, ForwardOptions, Runner, Sto
 use crate::plan::{Plan, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_numeric::linalg::Precision;
-use kvant_quant::rounding::Needs;
+use kvant_quant::rounding::{AnyRounding, Needs};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
@@ -93,6 +93,7 @@ pub(super) struct Blockwise<'r, 'a> {
     pub(super) held_out_tokens: u64,
     pub(super) memory: u64,
     pub(super) meter: Meter<'r>,
+    pub(super) cancelled: &'r AtomicBool,
     propagate: Propagate,
 }
 
@@ -128,6 +129,7 @@ pub fn run(
         tokens,
         held_out_tokens,
         memory: settings.memory,
+        cancelled,
         meter: Meter::new(watch, plan.blocks.len(), tokens),
         propagate: settings.propagate,
     };
@@ -192,7 +194,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     fn lanes(&self) -> usize {
-        if self.needs() == Needs::Drift { 2 } else { 1 }
+        if self.needs() >= Needs::InputMismatch { 2 } else { 1 }
     }
 
     /// Of files with rows of so many columns.
@@ -202,7 +204,12 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     fn needs(&self) -> Needs {
-        self.plan.recipe.algorithms().rounding.needs()
+        self.rounding().needs()
+    }
+
+    /// What chooses codes.
+    pub(super) fn rounding(&self) -> &'r AnyRounding {
+        &self.plan.recipe.algorithms().rounding
     }
 
     /// Quantizes a block; gives its outputs, and what is found so far.
@@ -386,9 +393,9 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     /// Tokens through one pass that no block, the first, the first two and so on cost.
     fn work_by_blocks(&self) -> Vec<u64> {
         let lanes = self.lanes() as u64;
-        let by_columns = self.needs() != Needs::Nothing;
+        let looks = self.needs() != Needs::Nothing;
         let of = |block: &PlannedBlock| {
-            let stages = if by_columns { block.stages.len() as u64 * lanes } else { 0 };
+            let stages = if looks { block.stages.len() as u64 * lanes } else { 0 };
             (stages + lanes) * (self.tokens + self.held_out_tokens) + self.search_work(block)
         };
         let sums = self.plan.blocks.iter().scan(0, |sum, block| {
@@ -404,10 +411,5 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     pub(super) fn precision(&self) -> Precision {
         self.ops.precision()
-    }
-
-    /// The word for the rounding in reports.
-    pub(super) fn rounding_name(&self) -> &'static str {
-        self.plan.recipe.algorithms().rounding.name()
     }
 }

@@ -1,6 +1,6 @@
 //! Links and layers that fewer calibration tokens reach than they have inputs: what a transform finds for them is kept only where it
 //! loses less on sequences that are held out. Not the searches themselves, nor what rounding by columns does instead
-//! (`by_columns.rs`).
+//! (`codes.rs`).
 
 use super::error::BlockwiseError;
 use super::inputs::{Inputs, Keep};

@@ -11,7 +11,10 @@ use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Elements, Range, Source};
 use kvant_numeric::pack::transpose;
 use kvant_quant::fake::fake_quantize;
-use kvant_quant::rounding::{RoundingError, Rtn, Scratch, TensorContext, Weights};
+use kvant_quant::reconstruction::{ActivationFunction, Shape};
+use kvant_quant::rounding::{
+    AnyRounding, Grid, LayerError, LayerProblem, RoundingError, Rtn, Scratch, TensorContext, Weights,
+};
 use kvant_quant::scheme::ScaleType;
 use kvant_quant::{Parameters, QuantTensor};
 use rayon::prelude::*;
@@ -50,7 +53,7 @@ pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<V
             matrix,
             context: TensorContext { arithmetic: layer.source.dtype.arithmetic(), range },
         };
-        let bands = layer.bands();
+        let bands = engine.plan.bands(layer);
         let pieces = bands.par_iter().map(|band| task.band(band)).collect::<Result<Vec<_>, _>>()?;
         written.extend(pieces.into_iter().flatten());
         engine.release(layer)?;
@@ -103,8 +106,36 @@ impl LayerTask<'_> {
         }
     }
 
-    /// The band's codes: from the mapped bytes where they are plain, else from widened values.
+    /// The band's codes by the recipe's rounding. Codes that follow from what layers read are chosen block by block instead:
+    /// what is left to the engine is outside of the blocks, and rounded to nearest.
     fn round(&self, band: &Band) -> Result<QuantTensor, EngineError> {
+        match self.engine.plan.rounding_without_data() {
+            Some(rounding) => self.round_by(rounding, band),
+            None => self.round_to_nearest(band),
+        }
+    }
+
+    fn round_by(&self, rounding: &AnyRounding, band: &Band) -> Result<QuantTensor, EngineError> {
+        let mut values = Vec::new();
+        self.matrix.read(self.engine.isa, band, &mut values);
+        let mut problem = LayerProblem {
+            layer: &self.layer.name,
+            shape: Shape { groups: 1, outputs: band.rows.len(), features: band.columns.len() },
+            weight: &values,
+            grid: Grid::Scheme { scheme: self.layer.scheme.weight, context: self.context, from: &values },
+            bias: None,
+            function: &ActivationFunction::None,
+            inputs: None,
+            samples: None,
+            cancelled: self.engine.cancelled,
+        };
+        let rounded = rounding.round(&mut problem);
+        let rounded = rounded.map_err(|e| self.engine.layer_error(self.layer, self.matrix, rounding.name(), e))?;
+        Ok(rounded.tensor)
+    }
+
+    /// The band's nearest codes: from the mapped bytes where they are plain, else from widened values.
+    fn round_to_nearest(&self, band: &Band) -> Result<QuantTensor, EngineError> {
         let rtn = Rtn::new(self.layer.scheme.weight, self.context).map_err(|e| self.error(e))?;
         let rtn = rtn.on(self.engine.isa);
         let mut tensor = rtn.empty(band.columns.len());
@@ -124,6 +155,9 @@ impl LayerTask<'_> {
 
     /// The band's values on the grid of the codes.
     fn values(&self, band: &Band) -> Result<Vec<f32>, EngineError> {
+        if let Some(rounding) = self.engine.plan.rounding_without_data() {
+            return Ok(self.round_by(rounding, band)?.dequantize());
+        }
         let (rows, columns) = (band.rows.len(), band.columns.len());
         let mut values = Vec::new();
         self.matrix.read(self.engine.isa, band, &mut values);
@@ -310,6 +344,25 @@ impl Engine<'_> {
             other => other.to_string(),
         };
         self.weight_error(layer, reason)
+    }
+
+    /// What has kept a rounding from choosing codes.
+    pub(crate) fn layer_error(
+        &self,
+        layer: &PlannedLayer,
+        matrix: &WeightMatrix<'_>,
+        algorithm: &str,
+        error: LayerError,
+    ) -> EngineError {
+        match error {
+            LayerError::Rounding(problem) => self.rounding_error(layer, matrix, problem),
+            LayerError::Cancelled => EngineError::Cancelled,
+            LayerError::Sample(_) | LayerError::Other(_) => EngineError::Rounding {
+                algorithm: algorithm.to_owned(),
+                layer: layer.name.clone(),
+                reason: error.to_string(),
+            },
+        }
     }
 
     /// That a layer needs a scale that the type of its scales does not hold.

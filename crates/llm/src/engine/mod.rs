@@ -73,6 +73,16 @@ pub enum EngineError {
         /// Why.
         reason: String,
     },
+    /// A rounding could not choose the codes of a layer (*unsupported*).
+    #[error("`{algorithm}` cannot choose the codes of layer `{layer}`: {reason}")]
+    Rounding {
+        /// The rounding.
+        algorithm: String,
+        /// The layer.
+        layer: String,
+        /// Why.
+        reason: String,
+    },
     /// A file of the source was written to while it was read.
     #[error("{} has changed while it was read: the output would mix both versions", .0.display())]
     SourceChanged(PathBuf),
@@ -133,7 +143,7 @@ impl EngineError {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
             EngineError::Import(error) => error.kind(),
-            EngineError::TooLarge { .. } => ErrorKind::Unsupported,
+            EngineError::TooLarge { .. } | EngineError::Rounding { .. } => ErrorKind::Unsupported,
             EngineError::Weight { .. }
             | EngineError::Uncalibrated
             | EngineError::Unfit { .. }
@@ -165,6 +175,7 @@ impl EngineError {
                 Some("run again, and do not change the source while it is read".to_owned())
             }
             EngineError::TooLarge { way_out, .. } => Some(way_out.clone()),
+            EngineError::Rounding { .. } => Some("leave ‹algorithm› out to round to nearest".to_owned()),
             EngineError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             EngineError::Unfit { output, .. } => Some(format!(
                 "`kvant verify {}` lists all findings; use ‹no-verify› to keep the output anyway",

@@ -18,6 +18,9 @@ impl Builder<'_> {
             return Ok(());
         }
         let refused = |problem| Err(PlanError::Algorithm { algorithms: algorithms.to_string(), problem });
+        if !algorithms.need_data() {
+            return self.not_for_scheme(algorithms, (0..self.layers.len()).collect()).map_or(Ok(()), refused);
+        }
         if !self.recipe.is_calibrated() {
             return refused(AlgorithmProblem::NoData);
         }
@@ -27,7 +30,9 @@ impl Builder<'_> {
         if self.network.family().is_none() {
             return refused(AlgorithmProblem::Undescribed { architecture: super::build::architecture(&self.config) });
         }
-        if let Some(problem) = self.without_codes(blocks).or_else(|| self.without_links(algorithms, blocks)) {
+        let not_for_scheme = || self.not_for_scheme(algorithms, blocks.iter().flat_map(PlannedBlock::layers).collect());
+        let problem = self.without_codes(blocks).or_else(not_for_scheme);
+        if let Some(problem) = problem.or_else(|| self.without_links(algorithms, blocks)) {
             return refused(problem);
         }
         let decoder = Decoder::open(checkpoint);
@@ -40,6 +45,24 @@ impl Builder<'_> {
         let simulated = |scheme: TensorScheme| matches!(scheme, TensorScheme::Block(_) | TensorScheme::Cast(_));
         let layer = layers.into_iter().find(|layer| simulated(layer.scheme.weight))?;
         Some(AlgorithmProblem::NoCodes { layer: layer.name.clone(), scheme: layer.scheme.weight.to_string() })
+    }
+
+    /// A layer whose scheme the rounding is not for.
+    fn not_for_scheme(&self, algorithms: &Algorithms, layers: Vec<usize>) -> Option<AlgorithmProblem> {
+        layers.into_iter().map(|index| &self.layers[index]).find_map(|layer| {
+            let scheme = layer.scheme.weight;
+            let simulated = matches!(scheme, TensorScheme::Block(_) | TensorScheme::Cast(_));
+            if simulated {
+                return Some(AlgorithmProblem::NoCodes { layer: layer.name.clone(), scheme: scheme.to_string() });
+            }
+            let rounding = &algorithms.rounding;
+            Some(AlgorithmProblem::Scheme {
+                rounding: rounding.name().to_owned(),
+                reason: rounding.refuses(&scheme)?,
+                layer: layer.name.clone(),
+                scheme: scheme.to_string(),
+            })
+        })
     }
 
     /// Transforms have nothing to do where no scale can be moved into a layer that is quantized.
@@ -61,7 +84,7 @@ impl Builder<'_> {
 
     /// Planned layers that no block has: they are rounded to nearest.
     pub(super) fn outside(&self, blocks: &[PlannedBlock]) -> Vec<usize> {
-        if self.recipe.algorithms().is_plain() {
+        if !self.recipe.algorithms().need_data() {
             return Vec::new();
         }
         let inside: HashSet<usize> = blocks.iter().flat_map(PlannedBlock::layers).collect();

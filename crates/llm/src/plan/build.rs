@@ -403,7 +403,7 @@ impl Builder<'_> {
 
     pub(super) fn finish(self, checkpoint: &Checkpoint, json: Option<Value>) -> Result<Plan, PlanError> {
         let (exclude, traits, float_share) = (self.exclude_list(), self.traits(), self.float_share());
-        let blocks = if self.recipe.algorithms().is_plain() { Vec::new() } else { self.blocks() };
+        let blocks = if self.recipe.algorithms().need_data() { self.blocks() } else { Vec::new() };
         self.check_algorithms(checkpoint, &blocks)?;
         let outside = self.outside(&blocks);
         let is_described = self.format.describes_in_metadata() || json.is_none();

@@ -6,7 +6,7 @@ use crate::float_file;
 use crate::forward::{LONG, StopAt, WIDE};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::hessian::Hessian;
-use kvant_quant::rounding::{Needs, Rounding};
+use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::transform::Transform;
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ pub struct CalibrationCost {
     pub passes: f64,
     /// Operations of trials of scales.
     pub search: f64,
-    /// Operations of Gram matrices: Hessians and drifts.
+    /// Operations of Gram matrices: Hessians and input mismatches.
     pub hessians: f64,
     /// Operations of factors, and of choosing codes column by column.
     pub rounding: f64,
@@ -75,7 +75,8 @@ impl Plan {
         if self.blocks.is_empty() {
             return None;
         }
-        let estimate = Estimate { plan: self, size, needs: self.recipe.algorithms().rounding.needs() };
+        let rounding = &self.recipe.algorithms().rounding;
+        let estimate = Estimate { plan: self, size, rounding, needs: rounding.needs() };
         let total = |of: &dyn Fn(&PlannedBlock) -> f64| self.blocks.iter().map(of).sum();
         let in_blocks = self.blocks.iter().map(|block| estimate.memory(block)).max().unwrap_or(0);
         Some(CalibrationCost {
@@ -102,6 +103,7 @@ const FLOAT: u64 = 4;
 struct Estimate<'a> {
     plan: &'a Plan,
     size: CalibrationSize,
+    rounding: &'a AnyRounding,
     needs: Needs,
 }
 
@@ -115,7 +117,7 @@ struct SharedInputGroup {
 impl Estimate<'_> {
     /// Models that run side by side.
     fn lanes(&self) -> u64 {
-        if self.needs == Needs::Drift { 2 } else { 1 }
+        if self.needs >= Needs::InputMismatch { 2 } else { 1 }
     }
 
     fn tokens(&self) -> f64 {
@@ -167,7 +169,7 @@ impl Estimate<'_> {
         2.0 * f64::from(trials) * trial
     }
 
-    /// The lower half of `X^T X`, and all of the drift.
+    /// The lower half of `X^T X`, and all of the input mismatch.
     fn hessians(&self, block: &PlannedBlock) -> f64 {
         let of_token = |readers: &SharedInputGroup| {
             let square = readers.features * readers.features;
@@ -179,15 +181,11 @@ impl Estimate<'_> {
         self.readers(block).iter().map(|readers| self.tokens() * of_token(readers)).sum()
     }
 
-    /// A Cholesky factor for each Hessian; for each row the errors of earlier columns, once for codes and once for the loss.
     fn rounding(&self, block: &PlannedBlock) -> f64 {
-        let drift = self.lanes() == 2;
-        let of_readers = |readers: &SharedInputGroup| {
-            let square = readers.features * readers.features;
-            let factor = square * readers.features * if drift { 4.0 / 3.0 } else { 1.0 / 3.0 };
-            factor + readers.outputs * square * if drift { 3.0 } else { 2.0 }
+        let of_group = |group: &SharedInputGroup| {
+            self.rounding.operations(group.features as usize, group.outputs as usize)
         };
-        if self.needs == Needs::Nothing { 0.0 } else { self.readers(block).iter().map(of_readers).sum() }
+        if self.needs == Needs::Nothing { 0.0 } else { self.readers(block).iter().map(of_group).sum() }
     }
 
     fn readers(&self, block: &PlannedBlock) -> Vec<SharedInputGroup> {
@@ -225,17 +223,19 @@ impl Estimate<'_> {
     }
 
     fn hessian_memory(&self, block: &PlannedBlock) -> u64 {
-        let Rounding::ByColumns(gptq) = self.plan.recipe.algorithms().rounding else { return 0 };
-        let drift = self.lanes() == 2;
+        if self.needs == Needs::Nothing {
+            return 0;
+        }
+        let mismatch = self.lanes() == 2;
         let readers = self.readers(block);
         let held_out = (self.size.held_out.saturating_mul(self.size.length)).min(2 * HELD_OUT_ROWS);
         let bytes = |readers: &SharedInputGroup| {
-            Hessian::bytes(readers.features as usize, drift) + held_out * readers.features as u64 * FLOAT
+            Hessian::bytes(readers.features as usize, mismatch) + held_out * readers.features as u64 * FLOAT
         };
         let bytes: Vec<u64> = readers.iter().map(bytes).collect();
         let largest = bytes.iter().copied().max().unwrap_or(0);
         let layers = block.layers().map(|index| &self.plan.layers[index]);
-        let factors = layers.map(|layer| gptq.peak_bytes(layer.columns, layer.rows)).max().unwrap_or(0);
+        let factors = layers.map(|layer| self.rounding.peak_bytes(layer.columns, layer.rows)).max().unwrap_or(0);
         factors + bytes.iter().sum::<u64>().min(self.size.memory.max(largest))
     }
 

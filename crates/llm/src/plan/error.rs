@@ -212,6 +212,18 @@ pub enum AlgorithmProblem {
         /// Its scheme.
         scheme: String,
     },
+    /// A rounding is not for a scheme (*unsupported*).
+    #[error("`{rounding}` is not for layer `{layer}` in `{scheme}`: {reason}")]
+    Scheme {
+        /// The rounding.
+        rounding: String,
+        /// The first such layer.
+        layer: String,
+        /// Its scheme.
+        scheme: String,
+        /// Why.
+        reason: &'static str,
+    },
     /// No scale can be moved (*unsupported*).
     #[error("`{transform}` finds no pair of layers in this model through which scales could be moved")]
     NoLinks {
@@ -240,6 +252,7 @@ impl AlgorithmProblem {
             }
             AlgorithmProblem::NoConfig => format!("put the model's config.json beside its weights, or {without}"),
             AlgorithmProblem::NoCodes { .. } => format!("keep the layer with ‹exclude›, or {without}"),
+            AlgorithmProblem::Scheme { .. } => format!("choose another scheme or rounding, or {without}"),
             AlgorithmProblem::NoLinks { .. } => "use a rounding such as gptq, which needs no pairs".to_owned(),
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => return problem.hint(),
             AlgorithmProblem::Undescribed { .. } | AlgorithmProblem::CannotRun(_) => without.to_owned(),

@@ -40,6 +40,8 @@ use crate::loader_rules::{ShardShape, loaders_of};
 use crate::parts::ParameterPart;
 use crate::recipe::Recipe;
 use kvant_container::Layout;
+use crate::weight::Band;
+use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::scheme::LayerScheme;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
@@ -166,8 +168,29 @@ impl Plan {
 
     /// An upper bound of the private memory of a run with so many threads, in bytes.
     pub fn peak_memory(&self, threads: usize) -> u64 {
-        let largest = self.layers.iter().map(|layer| layer.band_bytes()).max().unwrap_or(0);
+        let of_rounding = |layer: &PlannedLayer| match self.rounding_without_data() {
+            Some(rounding) if !layer.is_recoded() => {
+                let weights = layer.rows as u64 * layer.columns as u64;
+                5 * weights + rounding.peak_bytes(layer.columns, layer.rows)
+            }
+            _ => 0,
+        };
+        let largest = self.layers.iter().map(|layer| layer.band_bytes().max(of_rounding(layer))).max().unwrap_or(0);
         const PROGRAM: u64 = 24 << 20;
         PROGRAM + largest * threads as u64
+    }
+
+    /// The recipe's rounding, where it needs no data and does more than round to nearest: the engine asks it for whole layers.
+    pub(crate) fn rounding_without_data(&self) -> Option<&AnyRounding> {
+        let rounding = &self.recipe.algorithms().rounding;
+        (!rounding.is_nearest() && rounding.needs() == Needs::Nothing).then_some(rounding)
+    }
+
+    /// The bands in which a weight is worked on: all of it where a rounding wants to see it whole.
+    pub(crate) fn bands(&self, layer: &PlannedLayer) -> Vec<Band> {
+        match self.rounding_without_data() {
+            Some(_) if !layer.is_recoded() => vec![Band { rows: 0..layer.rows, columns: 0..layer.columns }],
+            _ => layer.bands(),
+        }
     }
 }

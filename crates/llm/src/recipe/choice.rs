@@ -135,7 +135,7 @@ fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
 fn explain_algorithm(place: &str, text: &str) -> Option<RecipeError> {
     let name = text.to_ascii_lowercase();
     let reason = format!("{} is an algorithm, not a scheme", quoted(text));
-    if Algorithm::named(&name).is_some() {
+    if Algorithm::exists(&name) {
         let hint = format!("ask for it beside a scheme, e.g. ‹scheme› int4_wo_128 ‹algorithm› {name}");
         return Some(RecipeError::invalid(place, reason, hint));
     }

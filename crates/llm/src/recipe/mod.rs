@@ -8,7 +8,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use crate::algorithm::{ALGORITHM_OPTIONS, Algorithm, AlgorithmOption, AlgorithmRow, Algorithms};
+pub use crate::algorithm::{Algorithm, AlgorithmRow, Algorithms};
 pub(crate) use crate::recipe_error::quoted;
 pub use crate::recipe_error::{Problem, RecipeError};
 pub use choice::{Choice, NamedScheme};

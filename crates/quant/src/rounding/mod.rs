@@ -1,13 +1,18 @@
-//! Choices of codes. Round to nearest is the first; every rounding makes a [`QuantTensor`](crate::QuantTensor).
+//! Choices of codes: what a rounding is asked ([`LayerProblem`]), the trait ([`Rounding`]) and the roundings that can be asked for
+//! by name ([`rows`], [`register`]). Every rounding makes a [`QuantTensor`](crate::QuantTensor).
 
+mod algorithm;
 pub(crate) mod batch;
-mod choice;
 mod gptq;
+mod nearest;
+mod problem;
 mod rtn;
 mod tiles;
 mod weights;
 
-pub use choice::{Needs, Rounding, RoundingRow};
-pub use gptq::{ColumnOrder, Damping, Feedback, Gptq, Groups, OrderError, Rounded, Variant};
+pub use algorithm::{AnyRounding, Rounding, RoundingRow, named, register, rows};
+pub use gptq::{ColumnOrder, Damping, Gptq, GptqFactors, Groups, OrderError, Rounded, Variant};
+pub use nearest::{Nearest, nearest};
+pub use problem::{Grid, LayerError, LayerProblem, Needs, RoundedLayer, SampleError, SharedInputs};
 pub use rtn::{RoundingError, Rtn, Scratch, TensorContext};
 pub use weights::Weights;

@@ -25,6 +25,11 @@ impl Loss {
         Loss::ALL.iter().find(|(known, _)| *known == name).map(|(_, loss)| *loss)
     }
 
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Loss::ALL.iter().find(|(_, loss)| *loss == self).map_or("mse", |(name, _)| name)
+    }
+
     /// The sum over elements, to be divided by their number once all are in. Sums run in a fixed order.
     ///
     /// # Panics

@@ -68,16 +68,20 @@ const PLACE: &str = "algo_config";
 fn read_algorithm(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError> {
     let name = fields.get("name").and_then(Value::as_str);
     let name = name.ok_or_else(|| RecipeError::invalid(PLACE, "an algorithm has no `name`", REMOVE))?;
-    let unsupported =
-        || RecipeError::unsupported(PLACE, format!("the algorithm {} is not supported", quoted(name)), REMOVE);
-    let mut algorithm = Algorithm::named(name).ok_or_else(unsupported)?;
+    let mut given: Vec<(&str, &str, String)> = Vec::new();
     for (field, option, switch) in OPTIONS {
         if let Some(value) = fields.get(*field).filter(|value| !value.is_null()) {
-            let option = if (*field, algorithm.name()) == ("alpha", "qronos") { "damping" } else { *option };
-            let place = format!("{PLACE}.{}.{field}", algorithm.name());
-            algorithm.set(&place, option, &text(value, switch))?;
+            let option = if (*field, name.eq_ignore_ascii_case("qronos")) == ("alpha", true) { "damping" } else { option };
+            given.push((field, option, text(value, switch)));
         }
     }
+    let options: Vec<(&str, &str)> = given.iter().map(|(_, option, value)| (*option, value.as_str())).collect();
+    let unsupported =
+        || RecipeError::unsupported(PLACE, format!("the algorithm {} is not supported", quoted(name)), REMOVE);
+    let algorithm = Algorithm::named(name, &options).ok_or_else(unsupported)?.map_err(|problem| {
+        let field = given.iter().find(|(_, option, _)| problem.is_of(option)).map_or("", |(field, ..)| field);
+        RecipeError::invalid(format!("{PLACE}.{name}.{field}"), problem.to_string(), problem.hint())
+    })?;
     check_others(&algorithm, fields)?;
     Ok(algorithm)
 }
@@ -133,8 +137,8 @@ fn config_of(algorithm: &Algorithm) -> Option<Value> {
         Algorithm::Transform(Transform::Awq(_)) => {
             json!({ "model_decoder_layers": "", "name": "awq", "scaling_layers": [] })
         }
-        Algorithm::Rounding(Rounding::Rtn) => return None,
-        Algorithm::Rounding(Rounding::ByColumns(gptq)) => config_of_gptq(gptq),
+        // Quark names no others.
+        Algorithm::Rounding(rounding) => config_of_gptq(rounding.downcast()?),
     })
 }
 
@@ -142,7 +146,7 @@ fn config_of_gptq(gptq: &Gptq) -> Value {
     let (Damping::OfMeanDiagonal(damping) | Damping::OfLargestEigenvalue(damping)) = gptq.damping;
     let mut config = json!({
         "block_size": gptq.block, "desc_act": gptq.order == ColumnOrder::Activation, "inside_layer_modules": [],
-        "model_decoder_layers": "", "name": Rounding::ByColumns(*gptq).name(),
+        "model_decoder_layers": "", "name": gptq.name(),
         "static_groups": gptq.order.groups() == Groups::Static,
     });
     match gptq.variant {

@@ -1,7 +1,7 @@
 //! The innermost loop: the columns of a block one after another, each with many rows at once. Not what earlier blocks ask
 //! of this one, which it is given.
 
-use super::feedback::Shares;
+use super::factors::Shares;
 use super::grid::{Grid, Step};
 use super::steps::{LANES, Lanes, Steps};
 use kvant_numeric::linalg::BlockRow;
@@ -18,15 +18,15 @@ pub(super) struct Block<'a, G: Grid> {
     pub(super) shares: &'a [Shares],
     /// `F_ij` in rows `j` of the block.
     pub(super) factors: &'a [f32],
-    /// The factors of drift in rows `j` of the block, where columns count one by one.
-    pub(super) drift: Option<&'a [f32]>,
+    /// The factors of the input mismatch in rows `j` of the block, where columns count one by one.
+    pub(super) mismatch: Option<&'a [f32]>,
     pub(super) steps: &'a Steps,
     pub(super) chunks: usize,
     /// By column.
     pub(super) weights: &'a [Lanes<f32>],
     /// By position in the block: what the errors of earlier blocks ask.
     pub(super) pulls: &'a [Lanes<f32>],
-    /// By position in the block: what drift asks; empty where there is none.
+    /// By position in the block: what the input mismatch asks; empty where there is none.
     pub(super) shifts: &'a [Lanes<f32>],
     /// By position.
     pub(super) errors: &'a mut [Lanes<f32>],
@@ -65,7 +65,7 @@ impl<G: Grid> Block<'_, G> {
         let pull = pulled(pull, &self.errors[earlier..], self.chunks, &self.factors[row + first..row + position]);
         let mut wanted = pull;
         if let Some(shift) = self.shifts.get(in_block) {
-            let own = self.drift.map_or(&[][..], |drift| &drift[row + first..row + position]);
+            let own = self.mismatch.map_or(&[][..], |mismatch| &mismatch[row + first..row + position]);
             let shift =
                 if own.is_empty() { *shift } else { pulled(*shift, &self.arguments[earlier..], self.chunks, own) };
             wanted.iter_mut().zip(shift).for_each(|(wanted, shift)| *wanted += shift);

@@ -4,24 +4,24 @@ use super::sweep::BAND;
 use super::{Gptq, Variant};
 
 impl Gptq {
-    /// About how many bytes [`prepare`](Gptq::prepare) and then [`round`](super::Feedback::round) take at most for a weight
+    /// About how many bytes [`prepare`](Gptq::prepare) and then [`round`](super::GptqFactors::round) take at most for a weight
     /// of `rows` and `features` columns, beside the Hessian and the weight, on as many threads as the current rayon pool has.
     ///
-    /// A factor in f64 takes `4 features^2`, the factors of feedback in f32 `2 features^2`, those of drift up to as much
+    /// A factor in f64 takes `4 features^2`, the factors of columns in f32 `2 features^2`, those of the input mismatch up to as much
     /// again, twice while they are found.
     pub fn peak_bytes(&self, features: usize, rows: usize) -> u64 {
         let (square, threads) = ((features as u64).pow(2), rayon::current_num_threads() as u64);
         let (features, rows) = (features as u64, rows as u64);
-        let (finding, drift) = match self.variant {
+        let (finding, mismatch) = match self.variant {
             Variant::Gptq => (0, 0),
             Variant::Gptaq { .. } => (4 * square + 8 * 128 * features * threads, 2 * square),
             Variant::Qronos => (4 * square + 8 * 128 * features * threads, 4 * square),
         };
         let factor = 4 * square + 4 * 256 * features;
-        let feedback = 2 * square + 2 * self.block as u64 * features;
+        let factors = 2 * square + 2 * self.block as u64 * features;
         // Codes twice; of a band weights by rows and by columns, errors, arguments, and codes twice.
         let rounding = 2 * rows * features + threads.min(rows.div_ceil(BAND as u64)) * BAND as u64 * features * 18;
-        // The factor is given back while the feedback is made of it.
-        (factor + drift + finding.max(feedback / 4)).max(feedback + drift + rounding)
+        // The factor is given back while the factors are made of it.
+        (factor + mismatch + finding.max(factors / 4)).max(factors + mismatch + rounding)
     }
 }

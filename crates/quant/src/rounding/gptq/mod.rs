@@ -1,5 +1,5 @@
 //! GPTQ and its variants: columns are rounded one after another, and every column compensates for the errors before it.
-//! Here are the algorithms and their settings; what follows from a Hessian is in `feedback.rs`, the work on a weight in
+//! Here are the algorithms and their settings; what follows from a Hessian is in `factors.rs`, the work on a weight in
 //! `sweep.rs`. Not the calibration that gives the Hessian.
 //!
 //! # The arithmetic
@@ -18,25 +18,26 @@
 //! matrices a block, and the loss falls out: `tr((W - Q) H (W - Q)^T) = sum_j M_jj^2 |c_j - q_j|^2` with `c_j` the
 //! argument of `Q`.
 //!
-//! The other two know how far the inputs drifted, `D = (X' - X)^T X`. With `S = D M^-T`, of which
+//! The other two know the input mismatch, `D = (X' - X)^T X`. With `S = D M^-T`, of which
 //! `S_ij / M_jj` is what column `i` leaves for column `j` to make up for, the argument of `Q` gets a further term:
 //!
 //! * GPTAQ (arXiv 2504.02692): `alpha sum_{i<j} c_i S_ij / M_jj`, in place of its `P = alpha triu(D U^T, 1) U`,
 //! * Qronos (arXiv 2505.11695): `sum_i w_i S_ij / M_jj` over all `i`; for the first column `sum_i w_i D_i0 / H_00`.
 
+mod algorithm;
 mod block;
 mod damped;
-mod drift;
-mod feedback;
+mod mismatch;
+mod factors;
 mod grid;
 mod memory;
 mod regroup;
 mod steps;
 mod sweep;
 
-pub use feedback::{Feedback, Rounded};
+pub(super) use algorithm::rows;
+pub use factors::{GptqFactors, Rounded};
 
-use super::choice::Needs;
 use crate::hessian::{Hessian, HessianError};
 
 /// The algorithms that round column after column.
@@ -44,12 +45,12 @@ use crate::hessian::{Hessian, HessianError};
 pub enum Variant {
     /// GPTQ (arXiv 2210.17323).
     Gptq,
-    /// GPTAQ (arXiv 2504.02692): makes up for the drift of the inputs too, by this share of it.
+    /// GPTAQ (arXiv 2504.02692): makes up for this share of the input mismatch too.
     Gptaq {
         /// The share, from 0 (GPTQ) to 1.
         alpha: f32,
     },
-    /// Qronos (arXiv 2505.11695): rounds towards what best reproduces the float model's outputs from the drifted inputs.
+    /// Qronos (arXiv 2505.11695): rounds towards what best reproduces the float model's outputs from the quantized model's inputs.
     Qronos,
 }
 
@@ -146,23 +147,18 @@ impl Gptq {
         block: 128,
     };
 
-    /// GPTAQ with a quarter of the drift, otherwise as [`GPTQ`](Self::GPTQ).
+    /// GPTAQ with a quarter of the input mismatch, otherwise as [`GPTQ`](Self::GPTQ).
     pub const GPTAQ: Gptq = Gptq { variant: Variant::Gptaq { alpha: 0.25 }, ..Gptq::GPTQ };
 
     /// Qronos with a damping of 0.001 of the largest eigenvalue, otherwise as [`GPTQ`](Self::GPTQ).
     pub const QRONOS: Gptq =
         Gptq { variant: Variant::Qronos, damping: Damping::OfLargestEigenvalue(1e-3), ..Gptq::GPTQ };
 
-    /// What must be known of a layer's inputs.
-    pub fn needs(&self) -> Needs {
-        if self.variant == Variant::Gptq { Needs::Hessian } else { Needs::Drift }
-    }
-
     /// Prepares the Hessian that all weights with the same inputs share.
     ///
     /// # Errors
     /// [`HessianError`] for a Hessian without enough data or with NaN or infinite values.
-    pub fn prepare(&self, hessian: &Hessian) -> Result<Feedback, HessianError> {
-        Feedback::new(self, hessian)
+    pub fn prepare(&self, hessian: &Hessian) -> Result<GptqFactors, HessianError> {
+        GptqFactors::new(self, hessian)
     }
 }

@@ -2,8 +2,8 @@
 //! which the sweep has.
 
 use super::Groups;
-use super::feedback::{Feedback, range};
 use crate::quant_tensor::QuantTensor;
+use crate::rounding::nearest::range;
 use crate::rounding::{RoundingError, Rtn, TensorContext};
 use kvant_numeric::pack::transpose;
 use std::ops::Range;
@@ -20,14 +20,14 @@ impl Regroup {
     /// `None` where scales stay what they are: with static groups, and where scales are not those of single rows or span all
     /// columns.
     pub(super) fn new(
-        feedback: &Feedback,
+        groups: Groups,
         weights: &[f32],
         context: TensorContext,
         tensor: &QuantTensor,
     ) -> Result<Option<Regroup>, RoundingError> {
         let (rows, columns) = tensor.shape();
         let tile = tensor.scheme().granularity().map_or((1, columns), |granularity| granularity.tile(rows, columns));
-        if feedback.groups == Groups::Static || tile.0 != 1 || tile.1 >= columns {
+        if groups == Groups::Static || tile.0 != 1 || tile.1 >= columns {
             return Ok(None);
         }
         let scheme = tensor.scheme();

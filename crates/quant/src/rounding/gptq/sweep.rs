@@ -2,8 +2,9 @@
 //! earlier blocks as products of matrices. Not what happens within a block, which is in `block.rs`.
 
 use super::block::Block;
-use super::drift::Drift;
-use super::feedback::Feedback;
+use super::mismatch::MismatchFactors;
+use super::Groups;
+use super::factors::GptqFactors;
 use super::grid::{Any, Code, Divided, DividedIn, Float, Grid, Staged, Times, Whole};
 use super::regroup::{Regroup, put_scales};
 use super::steps::{LANES, Scaled, Steps};
@@ -25,14 +26,15 @@ pub(super) const BAND: usize = 256;
 
 /// Chooses the codes of `tensor`, whose scales and zero points stay, and returns the loss.
 pub(super) fn sweep(
-    feedback: &Feedback,
+    factors: &GptqFactors,
+    groups: Groups,
     weights: &[f32],
     context: TensorContext,
     tensor: &mut QuantTensor,
 ) -> Result<f64, RoundingError> {
     let scheme = tensor.scheme();
-    let regroup = Regroup::new(feedback, weights, context, tensor)?;
-    let sweep = Sweep { feedback, weights, tensor, regroup, isa: feedback.isa };
+    let regroup = Regroup::new(groups, weights, context, tensor)?;
+    let sweep = Sweep { factors, weights, tensor, regroup, isa: factors.isa };
     let swept = match scheme {
         TensorScheme::Int(int) if is_whole(int) => sweep.run(Whole::new(int.format), Scaled::ByReciprocals),
         TensorScheme::Int(int) => sweep.run(Any { format: int.format }, Scaled::ByReciprocals),
@@ -62,7 +64,7 @@ fn is_whole(scheme: IntScheme) -> bool {
 }
 
 struct Sweep<'a> {
-    feedback: &'a Feedback,
+    factors: &'a GptqFactors,
     weights: &'a [f32],
     tensor: &'a QuantTensor,
     regroup: Option<Regroup>,
@@ -93,7 +95,7 @@ impl Sweep<'_> {
     }
 
     fn run<G: Grid>(&self, grid: G, scaled: Scaled) -> Sweeping {
-        let columns = self.feedback.columns();
+        let columns = self.factors.columns();
         let mut codes = vec![G::Code::default(); self.weights.len()];
         let bands = self.weights.par_chunks(BAND * columns).zip(codes.par_chunks_mut(BAND * columns));
         let bands = bands.enumerate().map(|(band, (weights, codes))| {
@@ -126,13 +128,13 @@ struct Band<'a, G: Grid> {
 
 impl<'a, G: Grid> Band<'a, G> {
     fn new(sweep: &'a Sweep<'a>, grid: G, steps: Steps, weights: &[f32]) -> Band<'a, G> {
-        let columns = sweep.feedback.columns();
+        let columns = sweep.factors.columns();
         let lanes = (weights.len() / columns).next_multiple_of(LANES);
         let count = lanes * columns;
         let rows_first = padded(weights, count);
         let mut weights = vec![0.0; count];
         transpose(&rows_first, lanes, columns, &mut weights);
-        let kept = if matches!(sweep.feedback.drift, Drift::OneByOne(_)) { count } else { 0 };
+        let kept = if matches!(sweep.factors.mismatch, MismatchFactors::OneByOne(_)) { count } else { 0 };
         let (errors, arguments, codes) = (vec![0.0; count], vec![0.0; kept], vec![G::Code::default(); count]);
         Band { sweep, grid, steps, lanes, weights, errors, arguments, codes }
     }
@@ -144,7 +146,7 @@ impl<'a, G: Grid> Band<'a, G> {
         codes: &mut [G::Code],
         scaled: Scaled,
     ) -> Result<(f64, Vec<QuantTensor>), RoundingError> {
-        let feedback = self.sweep.feedback;
+        let factors = self.sweep.factors;
         let (mut pulls, mut shifts, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
         let mut loss = 0.0;
         for place in self.places() {
@@ -158,7 +160,7 @@ impl<'a, G: Grid> Band<'a, G> {
             self.shifts(&place, start, &mut shifts);
             loss += self.block(&place, &pulls, &shifts);
         }
-        let columns = feedback.columns();
+        let columns = factors.columns();
         let mut by_rows = vec![G::Code::default(); self.codes.len()];
         transpose(&self.codes, columns, self.lanes, &mut by_rows);
         codes.copy_from_slice(&by_rows[..rows * columns]);
@@ -167,7 +169,7 @@ impl<'a, G: Grid> Band<'a, G> {
 
     /// The blocks, cut where the scales of a group are found.
     fn places(&self) -> Vec<BlockRow> {
-        let blocks = self.sweep.feedback.factors.block_rows();
+        let blocks = self.sweep.factors.rows.block_rows();
         let Some(regroup) = self.sweep.regroup else { return blocks.collect() };
         let parts = |block: BlockRow| regroup.cut(block.rows.clone()).into_iter().map(move |rows| block.part(rows));
         blocks.flat_map(parts).collect()
@@ -177,9 +179,9 @@ impl<'a, G: Grid> Band<'a, G> {
     /// what those ask of each, `x_j = p_j - sum_i F_ij x_i` over the earlier columns `i` of the group is the change that
     /// leaves the least loss.
     fn updated(&self, group: Range<usize>) -> Vec<f32> {
-        let feedback = self.sweep.feedback;
+        let factors = self.sweep.factors;
         let (lanes, mut part, mut shifts, mut changes) = (self.lanes, Vec::new(), Vec::new(), Vec::new());
-        for block in feedback.factors.block_rows() {
+        for block in factors.rows.block_rows() {
             let rows = block.rows.start.max(group.start)..block.rows.end.min(group.end);
             if !rows.is_empty() {
                 let place = block.part(rows);
@@ -191,7 +193,7 @@ impl<'a, G: Grid> Band<'a, G> {
         }
         for j in 1..group.len() {
             let (earlier, own) = changes.split_at_mut(j * lanes);
-            let factors = &feedback.factors.row(group.start + j)[group.start..];
+            let factors = &factors.rows.row(group.start + j)[group.start..];
             for (earlier, factor) in earlier.chunks(lanes).zip(factors) {
                 own[..lanes].iter_mut().zip(earlier).for_each(|(own, earlier)| *own -= factor * earlier);
             }
@@ -201,21 +203,21 @@ impl<'a, G: Grid> Band<'a, G> {
 
     /// What the errors of the first `depth` positions ask of these.
     fn pulls(&self, place: &BlockRow, depth: usize, out: &mut Vec<f32>) {
-        let factors = self.sweep.feedback.factors.block_row(place);
+        let factors = self.sweep.factors.rows.block_row(place);
         let factors = Matrix::new(factors, place.rows.len(), depth, place.columns);
         self.product(place.rows.len(), factors, &self.errors, depth, out);
     }
 
-    /// What drift asks of these positions: that of the first `depth` where positions count one by one.
+    /// What the input mismatch asks of these positions: that of the first `depth` where positions count one by one.
     fn shifts(&self, place: &BlockRow, depth: usize, out: &mut Vec<f32>) {
-        let columns = self.sweep.feedback.columns();
-        match &self.sweep.feedback.drift {
-            Drift::Ignored => {}
-            Drift::OneByOne(factors) => {
+        let columns = self.sweep.factors.columns();
+        match &self.sweep.factors.mismatch {
+            MismatchFactors::Ignored => {}
+            MismatchFactors::OneByOne(factors) => {
                 let factors = Matrix::new(factors.block_row(place), place.rows.len(), depth, place.columns);
                 self.product(place.rows.len(), factors, &self.arguments, depth, out);
             }
-            Drift::AtOnce(factors) => {
+            MismatchFactors::AtOnce(factors) => {
                 let factors = Matrix::new(&factors[place.rows.start * columns..], place.rows.len(), columns, columns);
                 self.product(place.rows.len(), factors, &self.weights, columns, out);
             }
@@ -229,18 +231,18 @@ impl<'a, G: Grid> Band<'a, G> {
     }
 
     fn block(&mut self, place: &BlockRow, pulls: &[f32], shifts: &[f32]) -> f64 {
-        let feedback = self.sweep.feedback;
-        let drift = match &feedback.drift {
-            Drift::OneByOne(factors) => Some(factors.block_row(place)),
+        let factors = self.sweep.factors;
+        let mismatch = match &factors.mismatch {
+            MismatchFactors::OneByOne(factors) => Some(factors.block_row(place)),
             _ => None,
         };
         let block = Block {
             grid: self.grid,
             place,
-            order: &feedback.order,
-            shares: &feedback.shares,
-            factors: feedback.factors.block_row(place),
-            drift,
+            order: &factors.order,
+            shares: &factors.shares,
+            factors: factors.rows.block_row(place),
+            mismatch,
             steps: &self.steps,
             chunks: self.lanes / LANES,
             weights: self.weights.as_chunks().0,

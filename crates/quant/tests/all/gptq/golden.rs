@@ -72,8 +72,8 @@ fn codes_are_those_of_the_incumbent_but_for_ties() {
     let inputs = mixed(tokens, features, 2);
     let mut floats = mixed(tokens, features, 3);
     floats.iter_mut().zip(&inputs).for_each(|(float, x)| *float = x + *float * 0.125);
-    let mut hessian = Hessian::with_drift(features);
-    hessian.add_drifted(&inputs, &mut floats);
+    let mut hessian = Hessian::with_mismatch(features);
+    hessian.add_with_float(&inputs, &mut floats);
     for record in document["records"].as_array().unwrap() {
         let settings = settings(record);
         let text = record["scheme"].as_str().unwrap();

@@ -49,8 +49,8 @@ fn hessian(tokens: usize, features: usize, dead: &[usize]) -> Hessian {
     };
     let x = silence(inputs(tokens, features, 5));
     let mut float = silence(x.iter().zip(inputs(tokens, features, 9)).map(|(x, d)| x + 0.1 * d).collect());
-    let mut hessian = Hessian::with_drift(features);
-    hessian.add_drifted(&x, &mut float);
+    let mut hessian = Hessian::with_mismatch(features);
+    hessian.add_with_float(&x, &mut float);
     hessian
 }
 
@@ -198,8 +198,8 @@ fn algorithms_that_know_the_drift_come_nearer_to_the_float_outputs() {
     let (features, rows, tokens) = (192, 40, 600);
     let x = inputs(tokens, features, 5);
     let float: Vec<f32> = x.iter().zip(inputs(tokens, features, 9)).map(|(x, d)| x + 0.1 * d).collect();
-    let mut hessian = Hessian::with_drift(features);
-    hessian.add_drifted(&x, &mut float.clone());
+    let mut hessian = Hessian::with_mismatch(features);
+    hessian.add_with_float(&x, &mut float.clone());
     let weights = noise(rows * features, 3);
     let output_error = |q: &[f32]| {
         let row_error = |row: usize, t: usize| {
@@ -221,10 +221,10 @@ fn algorithms_that_know_the_drift_come_nearer_to_the_float_outputs() {
 #[test]
 fn without_correlations_the_codes_are_those_of_round_to_nearest() {
     let (features, rows) = (192, 72);
-    let mut hessian = Hessian::with_drift(features);
+    let mut hessian = Hessian::with_mismatch(features);
     let identity: Vec<f32> =
         (0..features * features).map(|i| f32::from(u8::from(i / features == i % features))).collect();
-    hessian.add_drifted(&identity, &mut identity.clone());
+    hessian.add_with_float(&identity, &mut identity.clone());
     let weights = noise(rows * features, 3);
     let others = ["int16:g64", "uint16:channel:zp", "int4:channel:f32/e4m3:tensor:f32", "uint4:channel:zp/e4m3:tensor"];
     for text in SCHEMES.into_iter().chain(others) {
@@ -290,7 +290,7 @@ fn what_cannot_be_rounded_is_said() {
     assert_eq!(prepare(&Hessian::new(20), Gptq::GPTQ), HessianError::NoData);
     let mut plain = Hessian::new(20);
     plain.add(&noise(60 * 20, 4));
-    assert_eq!(prepare(&plain, Gptq::GPTAQ), HessianError::NoDrift);
+    assert_eq!(prepare(&plain, Gptq::GPTAQ), HessianError::NoMismatch);
     let feedback = Gptq::GPTQ.prepare(&plain).unwrap();
     let error = feedback.round(&weights, 5, scheme("int4:channel"), context()).unwrap_err();
     assert_eq!(error, RoundingError::Hessian(HessianError::Features { columns: 16, features: 20 }));

@@ -151,7 +151,7 @@ impl Problem {
         for (i, column) in order.iter().enumerate() {
             h[i][i] = damping + if dead[*column] { mean } else { diagonal[*column] };
         }
-        let drift: Dense = match hessian.drift() {
+        let drift: Dense = match hessian.mismatch() {
             Some(drift) => order.iter().map(|a| order.iter().map(|b| f64::from(drift.row(*a)[*b])).collect()).collect(),
             None => vec![vec![0.0; size]; size],
         };

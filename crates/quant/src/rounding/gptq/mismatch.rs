@@ -1,13 +1,13 @@
-//! What the drift of a layer's inputs adds to the feedback. Not the drift itself, which is in the Hessian.
+//! What the mismatch of a layer's inputs adds to the factors. Not the mismatch itself, which is in the Hessian.
 
 use super::{Gptq, Variant};
 use crate::hessian::{Hessian, HessianError};
 use kvant_numeric::linalg::{Cholesky, CrossGram, LowerBlocks};
 use rayon::prelude::*;
 
-/// By how much columns make up for the drift of others' inputs.
+/// By how much columns make up for the mismatch of others' inputs.
 #[derive(Clone, Debug)]
-pub(super) enum Drift {
+pub(super) enum MismatchFactors {
     /// Not at all.
     Ignored,
     /// Each for the columns before it, as they were when they were rounded: row `j` holds the factors of positions `i < j`.
@@ -19,7 +19,7 @@ pub(super) enum Drift {
 /// Columns of `D^T` that are solved for at a time.
 const PANEL: usize = 128;
 
-impl Drift {
+impl MismatchFactors {
     /// `first` is the diagonal element of the column that is rounded first.
     pub(super) fn new(
         settings: &Gptq,
@@ -27,25 +27,25 @@ impl Drift {
         cholesky: &Cholesky,
         order: &[usize],
         first: f64,
-    ) -> Result<Drift, HessianError> {
+    ) -> Result<MismatchFactors, HessianError> {
         if settings.variant == Variant::Gptq {
-            return Ok(Drift::Ignored);
+            return Ok(MismatchFactors::Ignored);
         }
-        let drift = hessian.drift().ok_or(HessianError::NoDrift)?;
-        if !(0..order.len()).all(|row| drift.row(row).iter().all(|sum| sum.is_finite())) {
+        let mismatch = hessian.mismatch().ok_or(HessianError::NoMismatch)?;
+        if !(0..order.len()).all(|row| mismatch.row(row).iter().all(|sum| sum.is_finite())) {
             return Err(HessianError::NotFinite);
         }
-        let panels = Panels { cholesky, drift, order };
+        let panels = Panels { cholesky, mismatch, order };
         Ok(match settings.variant {
-            Variant::Gptaq { alpha } => Drift::OneByOne(panels.one_by_one(alpha, settings.block)),
-            _ => Drift::AtOnce(panels.at_once(first)),
+            Variant::Gptaq { alpha } => MismatchFactors::OneByOne(panels.one_by_one(alpha, settings.block)),
+            _ => MismatchFactors::AtOnce(panels.at_once(first)),
         })
     }
 }
 
 struct Panels<'a> {
     cholesky: &'a Cholesky,
-    drift: &'a CrossGram,
+    mismatch: &'a CrossGram,
     order: &'a [usize],
 }
 
@@ -56,7 +56,7 @@ impl Panels<'_> {
         let size = self.order.len();
         let mut right: Vec<f64> = Vec::with_capacity(positions.len() * size);
         for column in positions {
-            let row = self.drift.row(*column);
+            let row = self.mismatch.row(*column);
             right.extend(self.order.iter().rev().map(|j| f64::from(row[*j])));
         }
         self.cholesky.solve_lower(&mut right);
@@ -90,8 +90,8 @@ impl Panels<'_> {
         }
         // The first column is rounded while the others are what they were: they make up for the rest afterwards.
         if let Some(zeroth) = self.order.first() {
-            let drift = (0..size).map(|column| self.drift.row(column)[*zeroth]);
-            factors.iter_mut().zip(drift).for_each(|(factor, d)| *factor = (f64::from(d) / first) as f32);
+            let mismatch = (0..size).map(|column| self.mismatch.row(column)[*zeroth]);
+            factors.iter_mut().zip(mismatch).for_each(|(factor, d)| *factor = (f64::from(d) / first) as f32);
         }
         factors
     }

@@ -2,26 +2,22 @@
 //! one another. Shared by all weights that read the same inputs.
 
 use super::damped::{Diagonal, factor, largest_eigenvalue};
-use super::drift::Drift;
+use super::mismatch::MismatchFactors;
 use super::sweep::sweep;
 use super::{Damping, Gptq, Groups};
 use crate::hessian::{Hessian, HessianError};
 use crate::quant_tensor::QuantTensor;
-use crate::rounding::{RoundingError, Rtn, TensorContext};
-use crate::scheme::{Axis, Granularity, TensorScheme};
+use crate::rounding::nearest::nearest_in_bands;
+use crate::rounding::{RoundingError, TensorContext};
+use crate::scheme::TensorScheme;
 use kvant_numeric::Arithmetic;
-use kvant_numeric::kernel::{Range, group_ranges};
 use kvant_numeric::linalg::LowerBlocks;
 use kvant_numeric::simd::Isa;
-use rayon::prelude::*;
 use std::borrow::Cow;
-
-/// Rows of a weight whose parameters are found at a time.
-const BAND: usize = 256;
 
 /// The factors of one Hessian for one algorithm: see [`Gptq::prepare`].
 #[derive(Clone, Debug)]
-pub struct Feedback {
+pub struct GptqFactors {
     /// The column that is rounded at each position.
     pub(super) order: Vec<usize>,
     /// Columns, by number, whose inputs were always zero.
@@ -29,8 +25,8 @@ pub struct Feedback {
     /// What the loss is made of, at each position.
     pub(super) shares: Vec<Shares>,
     /// Row `j` holds `F_ij` for positions `i < j`, and zeros from the diagonal on.
-    pub(super) factors: LowerBlocks,
-    pub(super) drift: Drift,
+    pub(super) rows: LowerBlocks,
+    pub(super) mismatch: MismatchFactors,
     pub(super) groups: Groups,
     /// What was added to the diagonal.
     damping: f64,
@@ -55,8 +51,8 @@ pub struct Rounded {
     pub loss: f64,
 }
 
-impl Feedback {
-    pub(super) fn new(settings: &Gptq, hessian: &Hessian) -> Result<Feedback, HessianError> {
+impl GptqFactors {
+    pub(super) fn new(settings: &Gptq, hessian: &Hessian) -> Result<GptqFactors, HessianError> {
         let gram = hessian.gram();
         let diagonal = Diagonal::new(gram)?;
         let order = diagonal.order(settings.order);
@@ -65,29 +61,29 @@ impl Feedback {
             Damping::OfLargestEigenvalue(share) => share * largest_eigenvalue(gram),
         };
         let (cholesky, damping) = factor(gram, &diagonal, &order, wanted)?;
-        let drift = Drift::new(settings, hessian, &cholesky, &order, diagonal.of(order[0]))?;
+        let mismatch = MismatchFactors::new(settings, hessian, &cholesky, &order, diagonal.of(order[0]))?;
         let pivots = (0..order.len()).rev().map(|i| cholesky.pivot(i));
         let shares = order.iter().zip(pivots).map(|(column, pivot)| match diagonal.dead[*column] {
             true => Shares { left: 0.0, error: 0.0 },
             false => Shares { left: pivot * pivot, error: damping },
         });
         let shares = shares.collect();
-        Ok(Feedback {
+        Ok(GptqFactors {
             // `F_ij = M_ij / M_jj`, and `M` is the factor backwards.
-            factors: cholesky.into_reversed_columns(settings.block),
+            rows: cholesky.into_reversed_columns(settings.block),
             groups: settings.order.groups(),
             order,
             dead: diagonal.dead,
             shares,
-            drift,
+            mismatch,
             damping,
             isa: Isa::best(),
         })
     }
 
     /// The same with a given instruction set; the codes are the same too.
-    pub fn on(self, isa: Isa) -> Feedback {
-        Feedback { isa, ..self }
+    pub fn on(self, isa: Isa) -> GptqFactors {
+        GptqFactors { isa, ..self }
     }
 
     /// Columns of the weights that it is for.
@@ -120,7 +116,7 @@ impl Feedback {
     ) -> Result<Rounded, RoundingError> {
         self.check(weights, rows)?;
         let weights = self.without_dead(weights);
-        let tensor = parameters(scheme, context, &weights, rows, self.columns())?;
+        let tensor = nearest_in_bands(scheme, context, &weights, rows, self.columns())?;
         self.sweep(&weights, context, tensor)
     }
 
@@ -145,7 +141,7 @@ impl Feedback {
         if !weights.iter().all(|weight| weight.is_finite()) {
             return Err(RoundingError::NotFinite);
         }
-        let tensor = parameters(scheme, context, &self.without_dead(parameters_from), rows, self.columns())?;
+        let tensor = nearest_in_bands(scheme, context, &self.without_dead(parameters_from), rows, self.columns())?;
         self.sweep(&self.without_dead(weights), context, tensor)
     }
 
@@ -154,7 +150,7 @@ impl Feedback {
     ///
     /// # Errors
     /// As [`round`](Self::round).
-    pub fn round_on(self, weights: &[f32], grid: QuantTensor) -> Result<Rounded, RoundingError> {
+    pub fn round_on(&self, weights: &[f32], grid: QuantTensor) -> Result<Rounded, RoundingError> {
         let (rows, columns) = grid.shape();
         self.check(weights, rows)?;
         if columns != self.columns() {
@@ -164,7 +160,8 @@ impl Feedback {
             return Err(RoundingError::NotFinite);
         }
         let weights = self.without_dead(weights);
-        Feedback { groups: Groups::Static, ..self }.sweep(&weights, TensorContext::new(Arithmetic::F32), grid)
+        let groups = Groups::Static;
+        self.sweep_with(groups, &weights, TensorContext::new(Arithmetic::F32), grid)
     }
 
     fn check(&self, weights: &[f32], rows: usize) -> Result<(), HessianError> {
@@ -175,13 +172,18 @@ impl Feedback {
         Err(HessianError::Features { columns: weights.len().checked_div(rows).unwrap_or(0), features })
     }
 
-    fn sweep(
+    fn sweep(&self, weights: &[f32], context: TensorContext, tensor: QuantTensor) -> Result<Rounded, RoundingError> {
+        self.sweep_with(self.groups, weights, context, tensor)
+    }
+
+    fn sweep_with(
         &self,
+        groups: Groups,
         weights: &[f32],
         context: TensorContext,
         mut tensor: QuantTensor,
     ) -> Result<Rounded, RoundingError> {
-        let loss = sweep(self, weights, context, &mut tensor)?;
+        let loss = sweep(self, groups, weights, context, &mut tensor)?;
         Ok(Rounded { tensor, loss })
     }
 
@@ -195,36 +197,4 @@ impl Feedback {
         }
         Cow::Owned(weights)
     }
-}
-
-/// The weight rounded to nearest, of which scales and zero points stay: in bands of rows where no scale spans rows.
-fn parameters(
-    scheme: TensorScheme,
-    context: TensorContext,
-    weights: &[f32],
-    rows: usize,
-    columns: usize,
-) -> Result<QuantTensor, RoundingError> {
-    let by_rows = matches!(
-        scheme.granularity(),
-        Some(Granularity::Channel(Axis::Rows) | Granularity::Group { axis: Axis::Columns, .. })
-    );
-    if !by_rows || rows <= BAND {
-        return Rtn::new(scheme, context)?.round(weights, rows, columns);
-    }
-    let range = context.range.or_else(|| scheme.needs_tensor_range().then(|| range(weights)));
-    let rtn = Rtn::new(scheme, TensorContext { range, ..context })?;
-    let bands = weights.par_chunks(BAND * columns).map(|band| rtn.round(band, band.len() / columns, columns));
-    let mut bands = bands.collect::<Result<Vec<_>, _>>()?.into_iter();
-    let mut whole = bands.next().unwrap_or_else(|| rtn.empty(columns));
-    for band in bands {
-        whole.append_rows(band)?;
-    }
-    Ok(whole)
-}
-
-pub(super) fn range(weights: &[f32]) -> Range {
-    let mut range = [Range::EMPTY];
-    group_ranges(Isa::best(), weights, weights.len().max(1), &mut range);
-    range[0]
 }
