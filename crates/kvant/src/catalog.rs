@@ -7,7 +7,7 @@ use kvant_llm::gguf::{FTYPES, FtypeRow};
 use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
 use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
 use kvant_numeric::format::{DTYPES, DTypeRow};
-use kvant_onnx::algorithm::{ALGORITHMS, Stage};
+use kvant_onnx::algorithm::{Stage, algorithms as graph_algorithms};
 use kvant_quant::observer::{ObserverRow, observers as all_observers};
 use kvant_quant::scheme::{EVALUATION_ONLY, PRESETS, Preset, is_for_evaluation_only};
 use serde_json::{Map, Value, json};
@@ -209,7 +209,8 @@ fn algorithms() -> Table {
         text("options"),
         text("about"),
     ];
-    let of_graphs = ALGORITHMS.iter().map(graph_algorithm_row);
+    let graphs = graph_algorithms();
+    let of_graphs = graphs.iter().map(|row| graph_algorithm_row(row));
     let of_checkpoints = Algorithm::table().into_iter().map(|row| algorithm_row(&row));
     Table { columns, rows: of_checkpoints.chain([importance_row()]).chain(of_graphs).collect() }
 }
@@ -250,15 +251,16 @@ fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {
 }
 
 fn graph_algorithm_row(row: &kvant_onnx::algorithm::AlgorithmRow) -> Vec<Value> {
-    let kind = match row.stage {
+    let kind = match row.default.stage() {
         Stage::Float => "transform",
         Stage::Rounding => "rounding",
         Stage::Correction => "correction",
     };
-    let value = |option: &kvant_onnx::algorithm::AlgorithmOption| (option.get)(&row.usual).unwrap_or_default();
-    let options: Vec<Value> = row.options.iter().map(|o| json!(format!("{}={}", o.name, value(o)))).collect();
-    let (needs, cost) = (row.needs(), row.cost);
-    let cells = [json!(row.name), json!("onnx"), json!(kind), json!(row.paper), json!(needs), json!(cost)];
+    let settings = row.default.settings();
+    let options: Vec<Value> = settings.iter().map(|(name, value)| json!(format!("{name}={value}"))).collect();
+    let (needs, cost) = (row.default.needs(), row.default.cost());
+    let paper = row.paper.as_deref().unwrap_or_default();
+    let cells = [json!(row.name), json!("onnx"), json!(kind), json!(paper), json!(needs), json!(cost)];
     cells.into_iter().chain([json!(options), json!(row.about)]).collect()
 }
 
@@ -272,13 +274,17 @@ fn algorithm_options() -> Table {
             vec![json!(spelling), json!("checkpoint"), json!(option.values.text), json!(option.about)]
         })
     };
-    let of_graph = |row: &'static kvant_onnx::algorithm::AlgorithmRow| {
-        row.options.iter().map(|option| {
-            let spelling = format!("{}:{}={}", row.name, option.name, (option.get)(&row.usual).unwrap_or_default());
-            vec![json!(spelling), json!("onnx"), json!(option.values), json!(option.about)]
-        })
+    let of_graph = |row: std::sync::Arc<kvant_onnx::algorithm::AlgorithmRow>| {
+        let settings = row.default.settings();
+        let value = move |name: &str| settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let cells = row.options.iter().map(|option| {
+            let spelling = format!("{}:{}={}", row.name, option.name, value(option.name).unwrap_or_default());
+            vec![json!(spelling), json!("onnx"), json!(option.values.text), json!(option.about)]
+        });
+        cells.collect::<Vec<_>>()
     };
-    Table { columns, rows: Algorithm::table().into_iter().flat_map(row).chain(ALGORITHMS.iter().flat_map(of_graph)).collect() }
+    let of_checkpoints = Algorithm::table().into_iter().flat_map(row);
+    Table { columns, rows: of_checkpoints.chain(graph_algorithms().into_iter().flat_map(of_graph)).collect() }
 }
 
 fn observers() -> Table {

@@ -234,9 +234,9 @@ impl Prepared {
     /// # Errors
     /// No data where an algorithm needs some; what the data and the engine say.
     pub fn transform(&mut self, data: Option<&mut Data<'_>>, spill: Option<&Spill>) -> Result<(), QuantizeError> {
-        let waits = |a: &&Algorithm| a.row().stage == algorithm::Stage::Float && a.row().needs_data;
+        let waits = |a: &&Algorithm| a.stage() == algorithm::Stage::Float && a.needs_data();
         let Some(first) = self.recipe.algorithms.iter().find(waits) else { return Ok(()) };
-        let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
+        let data = data.ok_or(AlgorithmError::NoData(first.name().to_owned()))?;
         let wanted = (&self.recipe, &self.placement);
         let done = transform_with_data(&mut self.model, wanted, &self.types, data, spill)?;
         self.scaled_inputs = done.scaled_inputs;
@@ -549,7 +549,7 @@ impl Prepared {
     /// Whether counts and sizes of the result are known only when it is made: algorithms insert nodes where data ask for them, and
     /// integer operators are made of the pairs that have some.
     pub fn is_estimate(&self) -> bool {
-        let inserts = |a: &Algorithm| a.row().stage == algorithm::Stage::Float && a.row().needs_data;
+        let inserts = |a: &Algorithm| a.stage() == algorithm::Stage::Float && a.needs_data();
         self.recipe.algorithms.iter().any(inserts) || self.recipe.layout == Layout::QOperator
     }
 

@@ -64,6 +64,23 @@ impl<A> AlgorithmRow<A> {
         (self.read)(given)
     }
 
+    /// The same row of another set, which has these algorithms among others.
+    pub fn map<B>(&self, into: impl Fn(A) -> B + Send + Sync + 'static) -> AlgorithmRow<B>
+    where
+        A: Clone + 'static,
+    {
+        let (default, read) = (into(self.default.clone()), self.read.clone());
+        AlgorithmRow {
+            name: self.name.clone(),
+            aliases: self.aliases,
+            paper: self.paper.clone(),
+            about: self.about.clone(),
+            options: self.options.clone(),
+            default,
+            read: Arc::new(move |given| read(given).map(&into)),
+        }
+    }
+
     /// Whether it goes by that name: in any case of letters, with `-` or `_`.
     pub fn is_named(&self, name: &str) -> bool {
         let wanted = canonical(name);

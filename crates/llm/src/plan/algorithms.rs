@@ -18,6 +18,10 @@ impl Builder<'_> {
             return Ok(());
         }
         let refused = |problem| Err(PlanError::Algorithm { algorithms: algorithms.to_string(), problem });
+        if let Some(setting) = algorithms.rounding.needs_graph() {
+            let rounding = algorithms.rounding.name().to_owned();
+            return refused(AlgorithmProblem::Setting { rounding, setting });
+        }
         if !algorithms.need_data() {
             return self.not_for_scheme(algorithms, (0..self.layers.len()).collect()).map_or(Ok(()), refused);
         }

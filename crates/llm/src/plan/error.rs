@@ -212,6 +212,14 @@ pub enum AlgorithmProblem {
         /// Its scheme.
         scheme: String,
     },
+    /// A setting is for graphs alone (*unsupported*).
+    #[error("`{rounding}:{setting}` is for ONNX graphs, and this is a checkpoint")]
+    Setting {
+        /// The rounding.
+        rounding: String,
+        /// Its setting.
+        setting: &'static str,
+    },
     /// A rounding is not for a scheme (*unsupported*).
     #[error("`{rounding}` is not for layer `{layer}` in `{scheme}`: {reason}")]
     Scheme {
@@ -252,6 +260,7 @@ impl AlgorithmProblem {
             }
             AlgorithmProblem::NoConfig => format!("put the model's config.json beside its weights, or {without}"),
             AlgorithmProblem::NoCodes { .. } => format!("keep the layer with ‹exclude›, or {without}"),
+            AlgorithmProblem::Setting { setting, .. } => format!("leave {setting} out"),
             AlgorithmProblem::Scheme { .. } => format!("choose another scheme or rounding, or {without}"),
             AlgorithmProblem::NoLinks { .. } => "use a rounding such as gptq, which needs no pairs".to_owned(),
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => return problem.hint(),

@@ -1,12 +1,10 @@
-//! A layer whose codes are about to be chosen, and the trait of what chooses them. No graph and no engine.
+//! A layer whose codes are about to be chosen. No graph and no engine.
 
 use kvant_container::onnx::NodeProto;
 use kvant_quant::reconstruction::ActivationFunction;
 
-use super::captured::Captured;
 use crate::calibration_method::Channels;
 use crate::element::Element;
-use crate::error::AlgorithmError;
 use crate::quantization::CodeRange;
 use crate::quantization::{Affine, quantize_value};
 use crate::writing::BlockMap;
@@ -117,37 +115,6 @@ pub struct Rounded {
     pub codes: Vec<i32>,
     /// Another bias; `None` leaves the layer's.
     pub bias: Option<Vec<f32>>,
-}
-
-/// A way to choose the codes of a layer's weight.
-///
-/// Layers come in the order of the graph. When it is a layer's turn, `captured` holds for every calibration sample what the
-/// layer reads in the quantized model, in which all layers before it are as they have become, and what it makes in the float
-/// model, before the activation function. The codes that are given back must lie on the grid; the scales stay as they are.
-///
-/// Implementations are deterministic at any number of threads, ask [`Captured::go_on`] now and then, and may use rayon's pool.
-pub trait Rounding {
-    /// Chooses.
-    ///
-    /// # Errors
-    /// What keeps this layer, and so the run, from being finished. A layer that cannot be improved is no error: its nearest
-    /// codes are.
-    fn round(&self, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError>;
-
-    /// Whether the gains of normalizations are weights to it.
-    fn takes_normalizations(&self) -> bool {
-        false
-    }
-
-    /// Whether it asks for [`Captured::float_input`].
-    fn reads_float_inputs(&self) -> bool {
-        false
-    }
-
-    /// Whether its codes are kept only where they bring the outputs of the whole model nearer to the float model's.
-    fn is_selective(&self) -> bool {
-        false
-    }
 }
 
 #[cfg(test)]

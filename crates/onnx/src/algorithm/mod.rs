@@ -1,5 +1,5 @@
-//! The algorithms that win back what plain static quantization loses: one row of [`ALGORITHMS`] each, one file each. Their settings and the
-//! table are `algorithm_settings`.
+//! The algorithms that win back what plain static quantization loses: one row of [`algorithms`] each. Their settings and the table are
+//! `algorithm_settings`; roundings are those of [`kvant_quant::rounding`], for which `rounding` states the problems.
 //!
 //! They run in the order of the table, whatever the order in which they are asked for:
 //!
@@ -18,11 +18,16 @@ mod captured;
 mod channels;
 mod cross_layer_equalization;
 mod data;
-mod gptq;
+mod form;
 mod input_scaling;
 mod layer;
+mod mix;
+mod normalization;
 mod quarot;
-mod reconstruction;
+#[cfg(test)]
+mod reconstruction_tests;
+mod rounding;
+mod samples;
 mod selection;
 mod simulation;
 mod smooth_quant;
@@ -35,9 +40,8 @@ mod unfold;
 mod walk;
 
 pub use crate::algorithm_settings::{
-    ALGORITHMS, AdaQuant, AdaRound, Algorithm, AlgorithmOption, AlgorithmRow, Algorithms, AwqSettings, BiasCorrection,
-    ClipRule, Equalization, GptqSettings, HqqSettings, QuarotSettings, SmoothQuantSettings, Span, SpellingError, Stage,
-    split_name,
+    Algorithm, AlgorithmRow, Algorithms, AwqSettings, BiasCorrection, ClipRule, Equalization, QuarotSettings,
+    SmoothQuantSettings, SpellingError, Stage, algorithms, named, split_name,
 };
 pub use crate::error::AlgorithmError;
 pub use awq::LimitedWeight;
@@ -47,28 +51,12 @@ pub use cross_layer_equalization::{EqualizedPair, equalize};
 pub use data::Data;
 pub use input_scaling::ScaledInput;
 pub use kvant_quant::reconstruction::ActivationFunction;
-pub use layer::{Grid, Layer, Rounded, Rounding};
+pub use layer::{Grid, Layer, Rounded};
 pub use quarot::{LeftStream, RotatedStream, Rotations, rotate};
 pub(crate) use simulation::Tunable;
 pub(crate) use transform::{Transformed, check, transform, transform_with_data};
 pub use tuning::LayerGain;
 pub(crate) use tuning::tune;
-
-impl Algorithm {
-    /// How it chooses codes, if that is what it does.
-    pub(crate) fn rounding(&self) -> Option<&dyn Rounding> {
-        match self {
-            Self::Gptq(settings) => Some(settings),
-            Self::AdaRound(settings) => Some(settings),
-            Self::AdaQuant(settings) => Some(settings),
-            // Zero points between codes are found where they are written.
-            Self::Hqq(_) => None,
-            Self::Equalization(_) | Self::Quarot(_) | Self::SmoothQuant(_) | Self::Awq(_) | Self::BiasCorrection(_) => {
-                None
-            }
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -78,16 +66,18 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_rows_stand_in_the_order_of_stages() {
-        let names: Vec<&str> = ALGORITHMS.iter().flat_map(|r| r.aliases.iter().copied().chain([r.name])).collect();
+        let rows = algorithms();
+        let names: Vec<&str> = rows.iter().flat_map(|r| r.aliases.iter().copied().chain([&*r.name])).collect();
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
-        assert!(ALGORITHMS.is_sorted_by_key(|row| row.stage));
-        for row in ALGORITHMS {
-            assert_eq!(row.usual.row().name, row.name);
-            let sees_layers = row.stage == Stage::Rounding && row.needs_data;
-            assert_eq!(row.usual.rounding().is_some(), sees_layers, "{}", row.name);
+        assert!(rows.is_sorted_by_key(|row| row.default.stage()));
+        for row in &rows {
+            assert_eq!((row.default.name(), row.default.to_string().as_str()), (&*row.name, &*row.name));
+            let sees_layers = row.default.stage() == Stage::Rounding && row.default.needs_data();
+            assert_eq!(row.default.rounding().is_some(), sees_layers, "{}", row.name);
+            assert!(!row.default.cost().is_empty() && !row.default.needs().is_empty());
         }
         for name in names {
-            assert!(Algorithm::named(&name.to_uppercase().replace('-', "_")).is_some(), "{name}");
+            assert!(named(&name.to_uppercase().replace('-', "_")).is_some(), "{name}");
         }
     }
 }

@@ -19,32 +19,30 @@ use crate::shape::Types;
 /// Refuses algorithms whose results the recipe's layout cannot hold, and those that have no codes to choose.
 pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     let is_codes = recipe.weight.element.is_integer();
-    let chooses = |algorithm: &&Algorithm| algorithm.row().stage >= Stage::Rounding || is_awq(algorithm);
+    let refused =
+        |algorithm: &Algorithm, reason| Err(AlgorithmError::NotInLayout { algorithm: algorithm.name().to_owned(), reason });
+    let chooses = |algorithm: &&Algorithm| algorithm.stage() >= Stage::Rounding || is_awq(algorithm);
     if let Some(first) = recipe.algorithms.iter().find(chooses).filter(|_| !is_codes) {
-        let reason = "it is for weights of integers, and these are none";
-        return Err(AlgorithmError::NotInLayout { algorithm: first.row().name, reason });
+        return refused(first, "it is for weights of integers, and these are none");
     }
-    let searches_zero = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Hqq(_));
     let beside = |algorithm: &&Algorithm| matches!(algorithm, Algorithm::BiasCorrection(_)) || is_awq(algorithm);
-    let searches_zeros = recipe.algorithms.iter().any(searches_zero);
+    let searches_zeros = recipe.algorithms.iter().any(|algorithm| algorithm.hqq().is_some());
     if let Some(first) = recipe.algorithms.iter().find(beside).filter(|_| searches_zeros) {
-        let reason = "it would reckon with other codes than those that hqq finds at the end";
-        return Err(AlgorithmError::NotInLayout { algorithm: first.row().name, reason });
+        return refused(first, "it would reckon with other codes than those that hqq finds at the end");
     }
     let reason = match recipe.layout {
-        Layout::MatMulNBits { .. } => "its weights have a scale for each block, and training takes one for each output",
+        Layout::MatMulNBits { .. } => return Ok(()),
         Layout::Qdq | Layout::QOperator => "zero points between codes are those of MatMulNBits alone",
         Layout::Dynamic => "activations are quantized as they come, not by stored scales",
         Layout::Float(_) => "there are no codes",
     };
     let lost = |algorithm: &&Algorithm| match recipe.layout {
-        Layout::MatMulNBits { .. } => matches!(algorithm, Algorithm::AdaRound(_) | Algorithm::AdaQuant(_)),
-        Layout::Qdq | Layout::QOperator => matches!(algorithm, Algorithm::Hqq(_)),
-        Layout::Dynamic => algorithm.row().stage >= Stage::Rounding,
+        Layout::MatMulNBits { .. } => false,
+        Layout::Qdq | Layout::QOperator => algorithm.hqq().is_some(),
+        Layout::Dynamic => algorithm.stage() >= Stage::Rounding,
         Layout::Float(_) => true,
     };
-    let late = recipe.algorithms.iter().find(lost);
-    late.map_or(Ok(()), |late| Err(AlgorithmError::NotInLayout { algorithm: late.row().name, reason }))
+    recipe.algorithms.iter().find(lost).map_or(Ok(()), |late| refused(late, reason))
 }
 
 fn is_awq(algorithm: &Algorithm) -> bool {

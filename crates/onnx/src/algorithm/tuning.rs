@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::captured::Captured;
 use super::data::Data;
-use super::layer::{Layer, Rounding};
+use super::layer::Layer;
+use super::rounding::{reads_float_inputs, round};
 use super::selection::Selection;
 use super::simulation::{Tunable, grid, simulation, sorted};
 use super::target::{Target, bias_factor, targets};
@@ -46,18 +47,18 @@ pub(crate) fn tune(
     data: Option<&mut Data<'_>>,
 ) -> Result<Vec<LayerGain>, QuantizeError> {
     let algorithms = prepared.recipe.algorithms.clone();
-    let waits = |a: &&Algorithm| a.row().stage >= Stage::Rounding && a.row().needs_data;
+    let waits = |a: &&Algorithm| a.stage() >= Stage::Rounding && a.needs_data();
     let Some(first) = algorithms.iter().find(waits) else { return Ok(Vec::new()) };
-    let data = data.ok_or(AlgorithmError::NoData(first.row().name))?;
+    let data = data.ok_or(AlgorithmError::NoData(first.name().to_owned()))?;
     let mut model = sorted(prepared.model.clone())?;
-    let trains = algorithms.iter().filter_map(Algorithm::rounding).any(Rounding::takes_normalizations);
+    let trains = algorithms.iter().filter_map(Algorithm::rounding).any(|rounding| rounding.takes_normalizations());
     let targets = targets(&model.graph, prepared.placement, trains);
     solve_blocks(&model, &targets, prepared.recipe, solution)?;
     lift_limits(&mut model, prepared.unlimited);
     let opsets = model.opset_import.clone();
     let index = Index::new(&model.graph);
     let quantized = Walk::new(simulation(prepared, solution)?, data)?.keeping_outputs();
-    let selective = algorithms.iter().filter_map(Algorithm::rounding).any(Rounding::is_selective);
+    let selective = algorithms.iter().filter_map(Algorithm::rounding).any(|rounding| rounding.is_selective());
     let selection = selective.then(|| Selection::new(model.clone(), &quantized, data)).transpose()?;
     let float = Walk::new(model, data)?;
     let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, index, quantized, selection };
@@ -137,7 +138,7 @@ impl Tuning<'_, '_> {
         let before = self.difference(&layer, &codes, target, &captured)?;
         let mut after = None;
         if let Some(rounding) = self.algorithms.iter().find_map(Algorithm::rounding) {
-            let rounded = rounding.round(&layer, &captured)?;
+            let rounded = round(rounding, &layer, &captured)?;
             check(&layer, &rounded)?;
             let own = layer.bias.clone();
             layer.bias = rounded.bias.or(layer.bias);
@@ -173,7 +174,7 @@ impl Tuning<'_, '_> {
     /// The layer's data in the float model, where the algorithm asks for it.
     fn float_input(&self, layer: &Layer) -> Option<String> {
         let mut rounding = self.algorithms.iter().filter_map(Algorithm::rounding);
-        rounding.any(Rounding::reads_float_inputs).then(|| layer.node.input.first().cloned()).flatten()
+        rounding.any(reads_float_inputs).then(|| layer.node.input.first().cloned()).flatten()
     }
 
     /// The layer as it was solved, with the codes it can take.

@@ -1,9 +1,10 @@
 //! The settings of AWQ, by the names that the other flow has for it.
 
+use kvant_quant::options::{self, OptionError, OptionRow, Settings, Values};
 use kvant_quant::transform::{Awq, Clip};
+use serde::{Deserialize, Serialize};
 
-use super::Algorithm;
-use super::option::{AlgorithmOption, COUNT, SWITCH, Shown, count, option, switch};
+use super::{Algorithm, AlgorithmRow};
 
 /// The settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,55 +13,76 @@ pub struct AwqSettings {
     pub ratios: u32,
     /// Whether scales are divided by a power of the weights' relative means too.
     pub duo: bool,
-    /// The search of limits that follows, if any.
+    /// The search of clipping thresholds that follows, if any.
     pub clip: Option<Clip>,
 }
 
 impl AwqSettings {
-    /// Twenty exponents of the inputs alone, then limits.
+    /// Twenty exponents of the inputs alone, then clipping thresholds.
     pub const DEFAULTS: Self =
         Self { ratios: Awq::DEFAULTS.ratios, duo: Awq::DEFAULTS.duo_scaling, clip: Awq::DEFAULTS.clip };
+
+    /// All of them as options are spelled.
+    pub(super) fn shown(&self) -> Settings {
+        let AwqSettings { ratios, duo, clip } = *self;
+        let tokens = clip.map(|clip| clip.tokens as u32);
+        options::shown(&Options { ratios, duo, clip: clip.is_some(), tokens })
+    }
+
+    fn read(given: &[(&str, &str)]) -> Result<Self, OptionError> {
+        let AwqSettings { ratios, duo, clip } = Self::DEFAULTS;
+        let read = options::read("awq", OPTIONS, &Options { ratios, duo, clip: clip.is_some(), tokens: None }, given)?;
+        if !read.clip && read.tokens.is_some() {
+            return Err(options::refused("awq", OPTIONS, "tokens", given));
+        }
+        let tokens = read.tokens.map_or(Clip::DEFAULTS.tokens, |tokens| tokens as usize);
+        let clip = read.clip.then_some(Clip { tokens, ..Clip::DEFAULTS });
+        Ok(Self { ratios: read.ratios, duo: read.duo, clip })
+    }
 }
 
-/// What can be set.
-pub(super) const OPTIONS: &[AlgorithmOption] = &[
-    option!(Awq.ratios, "ratios", COUNT, "exponents that are tried", count),
-    option!(Awq.duo, "duo", SWITCH, "whether scales are divided by a power of the weights' means too", switch),
-    AlgorithmOption {
-        name: "clip",
-        values: SWITCH,
-        about: "whether limits of weights are searched after scales",
-        get: |algorithm| Some(settings(algorithm)?.clip.is_some().shown()),
-        set: |algorithm, text| {
-            let clip = &mut settings_mut(algorithm)?.clip;
-            *clip = switch(text)?.then_some(clip.unwrap_or(Clip::DEFAULTS));
-            Some(())
-        },
+/// The settings as options are spelled.
+#[derive(Serialize, Deserialize)]
+struct Options {
+    ratios: u32,
+    duo: bool,
+    clip: bool,
+    /// Only where there is a search of clipping thresholds.
+    tokens: Option<u32>,
+}
+
+const OPTIONS: &[OptionRow] = &[
+    OptionRow { name: "ratios", values: Values::COUNT, about: "exponents that are tried" },
+    OptionRow {
+        name: "duo",
+        values: Values::SWITCH,
+        about: "whether scales are divided by a power of the weights' means too",
     },
-    AlgorithmOption {
+    OptionRow {
+        name: "clip",
+        values: Values::SWITCH,
+        about: "whether clipping thresholds of weights are searched after scales",
+    },
+    OptionRow {
         name: "tokens",
-        values: COUNT,
-        about: "inputs that are sampled to search limits",
-        get: |algorithm| Some(settings(algorithm)?.clip?.tokens.to_string()),
-        set: |algorithm, text| {
-            settings_mut(algorithm)?.clip.as_mut()?.tokens = count(text)? as usize;
-            Some(())
-        },
+        values: Values::COUNT,
+        about: "inputs that are sampled to search clipping thresholds",
     },
 ];
 
-fn settings(algorithm: &Algorithm) -> Option<&AwqSettings> {
-    if let Algorithm::Awq(settings) = algorithm { Some(settings) } else { None }
-}
-
-fn settings_mut(algorithm: &mut Algorithm) -> Option<&mut AwqSettings> {
-    if let Algorithm::Awq(settings) = algorithm { Some(settings) } else { None }
+/// The row.
+pub(super) fn row() -> AlgorithmRow {
+    let about = "scales the inputs of products so that rounding their weights changes outputs least, then clips weights: for four bits";
+    let row = AlgorithmRow::new("awq", about, OPTIONS, Algorithm::Awq(AwqSettings::DEFAULTS), |given| {
+        AwqSettings::read(given).map(Algorithm::Awq)
+    });
+    row.with_paper("arXiv 2306.00978")
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn limits_are_searched_unless_they_are_switched_off() {
+    fn thresholds_are_searched_unless_they_are_switched_off() {
         let same = |text: &str| text.parse::<crate::algorithm::Algorithm>().map(|algorithm| algorithm.to_string());
         assert_eq!(same("awq:clip=on").unwrap(), "awq");
         assert_eq!(same("awq:clip=off:duo=on").unwrap(), "awq:duo=on:clip=off");

@@ -6,10 +6,11 @@
 //! Source: Nagel et al., Data-Free Quantization Through Weight Equalization and Bias Correction, arXiv 1906.04721, the empirical
 //! form.
 
-use super::option::{AlgorithmOption, SHARE, option, share};
+use kvant_quant::options::{OptionRow, Values};
+use serde::{Deserialize, Serialize};
 
 /// The settings.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BiasCorrection {
     /// The share of the mean error that is made up for.
     pub strength: f32,
@@ -30,8 +31,11 @@ impl BiasCorrection {
 }
 
 /// What can be set.
-pub(super) const OPTIONS: &[AlgorithmOption] =
-    &[option!(BiasCorrection.strength, "strength", SHARE, "the share of the mean error that is made up for", share)];
+pub(super) const OPTIONS: &[OptionRow] = &[OptionRow {
+    name: "strength",
+    values: Values::SHARE,
+    about: "the share of the mean error that is made up for",
+}];
 
 #[cfg(test)]
 mod tests {

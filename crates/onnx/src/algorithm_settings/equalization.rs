@@ -1,9 +1,10 @@
 //! The settings of equalization across layers.
 
-use super::option::{AlgorithmOption, COUNT, SWITCH, Shown, count, option, switch};
+use kvant_quant::options::{OptionRow, Values};
+use serde::{Deserialize, Serialize};
 
 /// The settings.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Equalization {
     /// Rounds over all pairs, at most.
     pub steps: u32,
@@ -19,20 +20,23 @@ impl Equalization {
 }
 
 /// What can be set.
-pub(super) const OPTIONS: &[AlgorithmOption] = &[
-    option!(Equalization.steps, "steps", COUNT, "rounds over all pairs of layers, at most", count),
-    option!(Equalization.bias, "bias", SWITCH, "whether biases count among the weights of their channel", switch),
-    option!(
-        Equalization.clip,
-        "clip",
-        "min, relu or keep",
-        "a Clip between layers gets a bound for each channel, none (which changes the function), or keeps them apart",
-        ClipRule::named
-    ),
+pub(super) const OPTIONS: &[OptionRow] = &[
+    OptionRow { name: "steps", values: Values::COUNT, about: "rounds over all pairs of layers, at most" },
+    OptionRow {
+        name: "bias",
+        values: Values::SWITCH,
+        about: "whether biases count among the weights of their channel",
+    },
+    OptionRow {
+        name: "clip",
+        values: Values { text: "min, relu or keep", accepts: |text| matches!(text, "min" | "relu" | "keep") },
+        about: "a Clip between layers gets a bound for each channel, none (which changes the function), or keeps them apart",
+    },
 ];
 
 /// What becomes of a Clip between two layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ClipRule {
     /// `Clip(0, 6)` becomes `Min(Relu(x), 6 s[c])`: the function stays what it is.
     Min,
@@ -40,18 +44,4 @@ pub enum ClipRule {
     Relu,
     /// It stays, and the layers are not a pair.
     Keep,
-}
-
-impl ClipRule {
-    const ALL: &[(&'static str, Self)] = &[("min", Self::Min), ("relu", Self::Relu), ("keep", Self::Keep)];
-
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(spelling, _)| *spelling == name).map(|(_, rule)| *rule)
-    }
-}
-
-impl Shown for ClipRule {
-    fn shown(&self) -> String {
-        Self::ALL.iter().find(|(_, rule)| rule == self).map_or_else(String::new, |(name, _)| (*name).to_owned())
-    }
 }

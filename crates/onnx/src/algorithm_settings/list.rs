@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::spelling::SpellingError;
-use super::{ALGORITHMS, Algorithm, Stage};
+use super::{Algorithm, Stage, algorithms};
 
 /// Algorithms that go together.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -23,12 +23,12 @@ impl Algorithms {
 
     /// Whether one of them runs the model over data.
     pub fn need_data(&self) -> bool {
-        self.0.iter().any(|algorithm| algorithm.row().needs_data)
+        self.0.iter().any(|algorithm| algorithm.needs_data())
     }
 
     /// Those that do not.
     pub fn without_data(&self) -> Self {
-        Self(self.0.iter().copied().filter(|algorithm| !algorithm.row().needs_data).collect())
+        Self(self.0.iter().filter(|algorithm| !algorithm.needs_data()).cloned().collect())
     }
 
     /// The algorithms of a list, each item of which may be a list with commas.
@@ -52,12 +52,13 @@ impl Algorithms {
             self.0[position] = next;
             return Ok(());
         }
-        let rounds = |algorithm: &&Algorithm| algorithm.row().stage == Stage::Rounding;
+        let rounds = |algorithm: &&Algorithm| algorithm.stage() == Stage::Rounding;
         if let Some(other) = self.0.iter().find(rounds).filter(|_| rounds(&&next)) {
-            return Err(SpellingError::TwoRoundings(other.row().name, next.row().name));
+            return Err(SpellingError::TwoRoundings(other.name().to_owned(), next.name().to_owned()));
         }
         self.0.push(next);
-        self.0.sort_by_key(|algorithm| ALGORITHMS.iter().position(|row| row.name == algorithm.row().name));
+        let rows = algorithms();
+        self.0.sort_by_key(|algorithm| rows.iter().position(|row| row.name == algorithm.name()));
         Ok(())
     }
 
@@ -67,7 +68,7 @@ impl Algorithms {
     /// One of its kind is there; or those of [`Self::add`].
     pub(crate) fn add_new(&mut self, next: Algorithm) -> Result<(), SpellingError> {
         match self.of_kind(&next) {
-            Some(_) => Err(SpellingError::Twice(next.row().name.to_owned())),
+            Some(_) => Err(SpellingError::Twice(next.name().to_owned())),
             None => self.add(next),
         }
     }
@@ -77,11 +78,11 @@ impl Algorithms {
     /// # Errors
     /// Two of them choose codes.
     pub fn extend(&mut self, others: &Self) -> Result<(), SpellingError> {
-        others.0.iter().try_for_each(|next| self.add(*next))
+        others.0.iter().try_for_each(|next| self.add(next.clone()))
     }
 
     fn of_kind(&self, algorithm: &Algorithm) -> Option<usize> {
-        self.0.iter().position(|other| std::mem::discriminant(other) == std::mem::discriminant(algorithm))
+        self.0.iter().position(|other| other.name() == algorithm.name())
     }
 }
 
@@ -107,9 +108,10 @@ pub(crate) fn suffix(name: &str) -> String {
 
 /// Takes one algorithm off the end of a preset's name: `A8W8_CLE` is `A8W8` and cle.
 pub fn split_name(name: &str) -> Option<(&str, Algorithm)> {
-    let spelled = ALGORITHMS.iter().flat_map(|row| row.aliases.iter().chain([&row.name]).map(move |name| (name, row)));
-    let ends = spelled.filter_map(|(spelling, row)| Some((name.strip_suffix(&suffix(spelling))?, row.usual)));
-    ends.min_by_key(|(rest, _)| rest.len())
+    let rows = algorithms();
+    let spelled = rows.iter().flat_map(|row| row.aliases.iter().copied().chain([&*row.name]).map(move |name| (name, row)));
+    let ends = spelled.filter_map(|(spelling, row)| Some((name.strip_suffix(&suffix(spelling))?, row)));
+    ends.min_by_key(|(rest, _)| rest.len()).map(|(rest, row)| (rest, row.default.clone()))
 }
 
 #[cfg(test)]
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn names_of_presets_end_in_algorithms() {
         let (rest, algorithm) = split_name("A8W8_BIAS_CORRECTION").unwrap();
-        assert_eq!((rest, algorithm.row().name), ("A8W8", "bias-correction"));
+        assert_eq!((rest, algorithm.name()), ("A8W8", "bias-correction"));
         assert_eq!(split_name("A8W8_CLE_BC").unwrap().0, "A8W8_CLE");
         assert!(split_name("A8W8").is_none());
     }

@@ -1,33 +1,33 @@
-//! The algorithms that may be asked for, one row of [`ALGORITHMS`] each: how they are spelled and what can be set. What they do is
-//! [`crate::algorithm`].
+//! The algorithms that may be asked for, one row each: how they are spelled and what can be set. What they do is
+//! [`crate::algorithm`]; roundings, and what can be set of them, are those of [`kvant_quant::rounding`].
 
 mod awq;
 mod bias_correction;
 mod equalization;
-mod gptq;
-mod hqq;
 mod list;
-mod option;
 mod quarot;
-mod reconstruction;
 mod smooth_quant;
 mod spelling;
 
 pub use awq::AwqSettings;
 pub use bias_correction::BiasCorrection;
 pub use equalization::{ClipRule, Equalization};
-pub use gptq::GptqSettings;
-pub use hqq::HqqSettings;
 pub(crate) use list::suffix;
 pub use list::{Algorithms, split_name};
-pub use option::AlgorithmOption;
 pub use quarot::QuarotSettings;
-pub use reconstruction::{AdaQuant, AdaRound, Span};
 pub use smooth_quant::SmoothQuantSettings;
 pub use spelling::SpellingError;
 
+use std::sync::{Arc, LazyLock};
+
+use kvant_quant::options::{self, OptionRow, Settings};
+use kvant_quant::registry;
+use kvant_quant::rounding::{self, AnyRounding, Hqq, Needs};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 /// An algorithm with its settings.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Algorithm {
     /// Scales of channels moved between consecutive layers.
     Equalization(Equalization),
@@ -37,14 +37,8 @@ pub enum Algorithm {
     SmoothQuant(SmoothQuantSettings),
     /// Scales of channels under which rounded weights change outputs least.
     Awq(AwqSettings),
-    /// Zero points between codes, found by a search.
-    Hqq(HqqSettings),
-    /// Codes that make up for each other's errors.
-    Gptq(GptqSettings),
-    /// Whether each weight goes up or down to a code, trained layer by layer.
-    AdaRound(AdaRound),
-    /// Weights that are trained through their rounding, layer by layer.
-    AdaQuant(AdaQuant),
+    /// Codes that are not the nearest ones.
+    Rounding(AnyRounding),
     /// Biases that make up for the mean error of a layer.
     BiasCorrection(BiasCorrection),
 }
@@ -60,170 +54,186 @@ pub enum Stage {
     Correction,
 }
 
-/// What is to be said of an algorithm.
-#[derive(Debug)]
-pub struct AlgorithmRow {
-    /// The spelling.
-    pub name: &'static str,
-    /// Other spellings. All of them are suffixes of presets too, in capitals, with `_` for `-`.
-    pub aliases: &'static [&'static str],
-    /// When it runs.
-    pub stage: Stage,
-    /// Whether it runs the model over calibration data, beyond those that ranges need.
-    pub needs_data: bool,
-    /// What it costs besides, in words.
-    pub cost: &'static str,
-    /// Where it is from.
-    pub paper: &'static str,
-    /// What it is for, in a line.
-    pub about: &'static str,
-    /// With its usual settings.
-    pub usual: Algorithm,
-    /// What can be set.
-    pub options: &'static [AlgorithmOption],
-}
+/// An algorithm that can be asked for by name.
+pub type AlgorithmRow = registry::AlgorithmRow<Algorithm>;
 
 /// Every algorithm, in the order in which they run.
-pub const ALGORITHMS: &[AlgorithmRow] = &[
-    AlgorithmRow {
-        name: "cle",
-        aliases: &["equalization", "cross-layer-equalization"],
-        stage: Stage::Float,
-        needs_data: false,
-        cost: "little",
-        paper: "arXiv 1906.04721",
-        about: "scales channels of consecutive layers so that both weights use their range: for depthwise convolutions",
-        usual: Algorithm::Equalization(Equalization::DEFAULTS),
-        options: equalization::OPTIONS,
-    },
-    AlgorithmRow {
-        name: "quarot",
-        aliases: &["rotation"],
-        stage: Stage::Float,
-        needs_data: false,
-        cost: "little",
-        paper: "arXiv 2404.00456",
-        about: "rotates the channels of the residual stream so that outliers spread over all: for transformers",
-        usual: Algorithm::Quarot(QuarotSettings::DEFAULTS),
-        options: quarot::OPTIONS,
-    },
-    AlgorithmRow {
-        name: "smoothquant",
-        aliases: &["smooth", "smooth-quant"],
-        stage: Stage::Float,
-        needs_data: true,
-        cost: "a run of the float model",
-        paper: "arXiv 2211.10438",
-        about: "moves the outliers of a product's inputs into its weights: for transformers",
-        usual: Algorithm::SmoothQuant(SmoothQuantSettings::DEFAULTS),
-        options: smooth_quant::OPTIONS,
-    },
-    AlgorithmRow {
-        name: "awq",
-        aliases: &[],
-        stage: Stage::Float,
-        needs_data: true,
-        cost: "a run of the float model, inputs^2 for each of its tokens",
-        paper: "arXiv 2306.00978",
-        about: "scales the inputs of products so that rounding their weights changes outputs least, then limits weights: for four bits",
-        usual: Algorithm::Awq(AwqSettings::DEFAULTS),
-        options: awq::OPTIONS,
-    },
-    AlgorithmRow {
-        name: "hqq",
-        aliases: &["half-quadratic"],
-        stage: Stage::Rounding,
-        needs_data: false,
-        cost: "twenty rounds over the weights",
-        paper: "mobiusml.github.io/hqq_blog",
-        about: "zero points between codes, searched for each block: for MatMulNBits without data",
-        usual: Algorithm::Hqq(HqqSettings::DEFAULTS),
-        options: hqq::OPTIONS,
-    },
-    AlgorithmRow {
-        name: "gptq",
-        aliases: &[],
-        stage: Stage::Rounding,
-        needs_data: true,
-        cost: "inputs^2 for each place of a layer's output",
-        paper: "arXiv 2210.17323",
-        about: "each column of a weight makes up for the rounding errors of those before it: for weights of few bits",
-        usual: Algorithm::Gptq(GptqSettings::DEFAULTS),
-        options: gptq::OPTIONS,
-    },
-    AlgorithmRow {
-        name: "adaround",
-        aliases: &[],
-        stage: Stage::Rounding,
-        needs_data: true,
-        cost: "minutes: many runs of each layer, forward and backward",
-        paper: "arXiv 2004.10568",
-        about: "trains for each weight whether it is rounded up or down, so that the layer's output stays",
-        usual: Algorithm::AdaRound(AdaRound::DEFAULTS),
-        options: reconstruction::ADA_ROUND_OPTIONS,
-    },
-    AlgorithmRow {
-        name: "adaquant",
-        aliases: &[],
-        stage: Stage::Rounding,
-        needs_data: true,
-        cost: "minutes: many runs of each layer, forward and backward",
-        paper: "arXiv 2006.10518",
-        about: "trains the weights through their rounding, so that the layer's output stays",
-        usual: Algorithm::AdaQuant(AdaQuant::DEFAULTS),
-        options: reconstruction::ADA_QUANT_OPTIONS,
-    },
-    AlgorithmRow {
-        name: "bias-correction",
-        aliases: &["biascorrection", "bc"],
-        stage: Stage::Correction,
-        needs_data: true,
-        cost: "a run of both models, layer by layer",
-        paper: "arXiv 1906.04721",
-        about: "biases that make up for the mean error of each channel of a layer's output",
-        usual: Algorithm::BiasCorrection(BiasCorrection::DEFAULTS),
-        options: bias_correction::OPTIONS,
-    },
-];
+pub fn algorithms() -> Vec<Arc<AlgorithmRow>> {
+    let roundings = rounding::rows().into_iter().filter(|row| !row.default.is_nearest());
+    let roundings = roundings.map(|row| Arc::new(row.map(Algorithm::Rounding)));
+    TRANSFORMS.iter().cloned().chain(roundings).chain([CORRECTION.clone()]).collect()
+}
 
-impl AlgorithmRow {
+/// The algorithm of a name, in any case of letters, with `-` or `_`.
+pub fn named(name: &str) -> Option<Arc<AlgorithmRow>> {
+    algorithms().into_iter().find(|row| row.is_named(name))
+}
+
+static TRANSFORMS: LazyLock<Vec<Arc<AlgorithmRow>>> = LazyLock::new(|| {
+    let equalization = row(
+        ("cle", Equalization::DEFAULTS),
+        equalization::OPTIONS,
+        Algorithm::Equalization,
+        "scales channels of consecutive layers so that both weights use their range: for depthwise convolutions",
+        "arXiv 1906.04721",
+    );
+    let quarot = row(
+        ("quarot", QuarotSettings::DEFAULTS),
+        quarot::OPTIONS,
+        Algorithm::Quarot,
+        "rotates the channels of the residual stream so that outliers spread over all: for transformers",
+        "arXiv 2404.00456",
+    );
+    let smooth_quant = row(
+        ("smoothquant", SmoothQuantSettings::DEFAULTS),
+        smooth_quant::OPTIONS,
+        Algorithm::SmoothQuant,
+        "moves the outliers of a product's inputs into its weights: for transformers",
+        "arXiv 2211.10438",
+    );
+    [
+        equalization.with_aliases(&["equalization", "cross-layer-equalization"]),
+        quarot.with_aliases(&["rotation"]),
+        smooth_quant.with_aliases(&["smooth", "smooth-quant"]),
+        awq::row(),
+    ]
+    .map(Arc::new)
+    .to_vec()
+});
+
+static CORRECTION: LazyLock<Arc<AlgorithmRow>> = LazyLock::new(|| {
+    let correction = row(
+        ("bias-correction", BiasCorrection::DEFAULTS),
+        bias_correction::OPTIONS,
+        Algorithm::BiasCorrection,
+        "biases that make up for the mean error of each channel of a layer's output",
+        "arXiv 1906.04721",
+    );
+    Arc::new(correction.with_aliases(&["biascorrection", "bc"]))
+});
+
+/// A row of an algorithm whose settings are the fields of a struct.
+fn row<S: Serialize + DeserializeOwned + Clone + Send + Sync + 'static>(
+    (name, defaults): (&'static str, S),
+    options: &'static [OptionRow],
+    of: fn(S) -> Algorithm,
+    about: &'static str,
+    paper: &'static str,
+) -> AlgorithmRow {
+    let row = AlgorithmRow::new(name, about, options, of(defaults.clone()), move |given| {
+        options::read(name, options, &defaults, given).map(of)
+    });
+    row.with_paper(paper)
+}
+
+impl Algorithm {
+    /// The spelling without options.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Equalization(_) => "cle",
+            Self::Quarot(_) => "quarot",
+            Self::SmoothQuant(_) => "smoothquant",
+            Self::Awq(_) => "awq",
+            Self::Rounding(rounding) => rounding.name(),
+            Self::BiasCorrection(_) => "bias-correction",
+        }
+    }
+
+    /// All of its settings, as options are spelled.
+    pub fn settings(&self) -> Settings {
+        match self {
+            Self::Equalization(settings) => options::shown(settings),
+            Self::Quarot(settings) => options::shown(settings),
+            Self::SmoothQuant(settings) => options::shown(settings),
+            Self::Awq(settings) => settings.shown(),
+            Self::Rounding(rounding) => rounding.settings(),
+            Self::BiasCorrection(settings) => options::shown(settings),
+        }
+    }
+
+    /// When it runs.
+    pub fn stage(&self) -> Stage {
+        match self {
+            Self::Equalization(_) | Self::Quarot(_) | Self::SmoothQuant(_) | Self::Awq(_) => Stage::Float,
+            Self::Rounding(_) => Stage::Rounding,
+            Self::BiasCorrection(_) => Stage::Correction,
+        }
+    }
+
+    /// Whether it runs the model over calibration data, beyond those that ranges need.
+    pub fn needs_data(&self) -> bool {
+        match self {
+            Self::Equalization(_) | Self::Quarot(_) => false,
+            Self::SmoothQuant(_) | Self::Awq(_) | Self::BiasCorrection(_) => true,
+            Self::Rounding(_) => self.hqq().is_none(),
+        }
+    }
+
     /// What it must know of the model's activations, in words.
     pub fn needs(&self) -> &'static str {
-        match (self.needs_data, self.stage) {
+        match (self.needs_data(), self.stage()) {
             (false, _) => "nothing",
             (true, Stage::Float) => "largest activations",
             (true, _) => "inputs and float outputs of layers",
         }
     }
-}
 
-impl Algorithm {
-    /// The row of the table.
-    pub fn row(&self) -> &'static AlgorithmRow {
-        let same = |row: &&AlgorithmRow| std::mem::discriminant(&row.usual) == std::mem::discriminant(self);
-        // Every algorithm has a row: a test sees to it.
-        ALGORITHMS.iter().find(same).unwrap_or(&ALGORITHMS[0])
+    /// What it costs besides, in words.
+    pub fn cost(&self) -> &'static str {
+        match self {
+            Self::Equalization(_) | Self::Quarot(_) => "little",
+            Self::SmoothQuant(_) => "a run of the float model",
+            Self::Awq(_) => "a run of the float model, inputs^2 for each of its tokens",
+            Self::Rounding(rounding) => match rounding.needs() {
+                Needs::Nothing => "twenty rounds over the weights",
+                Needs::Hessian => "inputs^2 for each place of a layer's output",
+                Needs::InputMismatch => "three times that of gptq",
+                Needs::Outputs => "minutes: many runs of each layer, forward and backward",
+            },
+            Self::BiasCorrection(_) => "a run of both models, layer by layer",
+        }
     }
 
-    /// The algorithm of a name with its usual settings, in any case of letters, with `-` or `_`.
-    pub fn named(name: &str) -> Option<Algorithm> {
-        let wanted = name.to_ascii_lowercase().replace('_', "-");
-        let row = ALGORITHMS.iter().find(|row| row.name == wanted || row.aliases.contains(&wanted.as_str()));
-        row.map(|row| row.usual)
+    /// How it chooses codes, if that is what it does as the models run.
+    pub(crate) fn rounding(&self) -> Option<&AnyRounding> {
+        match self {
+            Self::Rounding(rounding) if self.needs_data() => Some(rounding),
+            _ => None,
+        }
+    }
+
+    /// HQQ, whose zero points between codes are found where blocks are written.
+    pub(crate) fn hqq(&self) -> Option<Hqq> {
+        if let Self::Rounding(rounding) = self { rounding.downcast().copied() } else { None }
     }
 
     /// Whether layers without a bias must get one for it, of zeros.
     pub(crate) fn needs_biases(&self) -> bool {
         match self {
             Self::BiasCorrection(_) => true,
-            Self::AdaRound(settings) => settings.update_bias,
-            Self::AdaQuant(settings) => settings.update_bias,
-            Self::Equalization(_)
-            | Self::Quarot(_)
-            | Self::SmoothQuant(_)
-            | Self::Awq(_)
-            | Self::Hqq(_)
-            | Self::Gptq(_) => false,
+            Self::Rounding(rounding) => rounding.trains_biases(),
+            Self::Equalization(_) | Self::Quarot(_) | Self::SmoothQuant(_) | Self::Awq(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_belong_to_their_algorithm_read_back_and_refuse_nonsense() {
+        for row in algorithms() {
+            let settings = row.default.settings();
+            let given: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
+            assert_eq!(given.len(), row.options.len(), "{}", row.name);
+            assert_eq!(row.read(&given).unwrap(), row.default);
+            for option in row.options.iter() {
+                for nonsense in ["", "x", "nan", "inf", "-1e9", "ON"] {
+                    assert!(row.read(&[(option.name, nonsense)]).is_err(), "{}:{} {nonsense}", row.name, option.name);
+                }
+            }
+        }
+        assert!(named("no").is_none() && named("rtn").is_none());
     }
 }

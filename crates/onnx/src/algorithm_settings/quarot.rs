@@ -1,9 +1,10 @@
 //! The settings of QuaRot.
 
-use super::option::{AlgorithmOption, COUNT, SWITCH, count, option, switch};
+use kvant_quant::options::{OptionRow, Values};
+use serde::{Deserialize, Serialize};
 
 /// The settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuarotSettings {
     /// What the matrices are drawn from.
     pub seed: u32,
@@ -17,7 +18,11 @@ impl QuarotSettings {
 }
 
 /// What can be set.
-pub(super) const OPTIONS: &[AlgorithmOption] = &[
-    option!(Quarot.seed, "seed", COUNT, "what the rotations are drawn from", count),
-    option!(Quarot.heads, "heads", SWITCH, "whether the values of attentions are rotated in their heads", switch),
+pub(super) const OPTIONS: &[OptionRow] = &[
+    OptionRow { name: "seed", values: Values::COUNT, about: "what the rotations are drawn from" },
+    OptionRow {
+        name: "heads",
+        values: Values::SWITCH,
+        about: "whether the values of attentions are rotated in their heads",
+    },
 ];

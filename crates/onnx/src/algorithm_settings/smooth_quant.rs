@@ -1,9 +1,10 @@
 //! The settings of SmoothQuant.
 
-use super::option::{AlgorithmOption, SHARE, option, share};
+use kvant_quant::options::{OptionRow, Values};
+use serde::{Deserialize, Serialize};
 
 /// The settings.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SmoothQuantSettings {
     /// How much of the difficulty goes from inputs into weights.
     pub alpha: f32,
@@ -15,5 +16,8 @@ impl SmoothQuantSettings {
 }
 
 /// What can be set.
-pub(super) const OPTIONS: &[AlgorithmOption] =
-    &[option!(SmoothQuant.alpha, "alpha", SHARE, "how much of the difficulty goes from inputs into weights", share)];
+pub(super) const OPTIONS: &[OptionRow] = &[OptionRow {
+    name: "alpha",
+    values: Values::SHARE,
+    about: "how much of the difficulty goes from inputs into weights",
+}];

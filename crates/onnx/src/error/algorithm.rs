@@ -23,12 +23,12 @@ pub enum AlgorithmError {
     Store(#[from] std::io::Error),
     /// The algorithm needs data, and there are none (*invalid*).
     #[error("the algorithm {0} needs calibration data")]
-    NoData(&'static str),
+    NoData(String),
     /// The layout has no place for what the algorithm finds (*unsupported*).
     #[error("the algorithm {algorithm} does nothing for this layout: {reason}")]
     NotInLayout {
         /// The algorithm.
-        algorithm: &'static str,
+        algorithm: String,
         /// Why.
         reason: &'static str,
     },

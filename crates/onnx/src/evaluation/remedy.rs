@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kvant_container::onnx::{ModelProto, Spill};
 use serde::Serialize;
 
-use crate::algorithm::{self, Algorithm, Equalization, equalize};
+use crate::algorithm::{self, Equalization, equalize};
 use crate::element::Element;
 use crate::recipe::{Layout, Recipe};
 
@@ -103,10 +103,10 @@ fn kept(float: &ModelProto, problem: &str) -> Option<Remedy> {
 
 /// Whether an algorithm can be added to a recipe.
 fn takes(recipe: &Recipe, name: &str) -> bool {
-    let Some(algorithm) = Algorithm::named(name) else { return false };
+    let Some(algorithm) = algorithm::named(name) else { return false };
     let mut more = recipe.clone();
     let quantized = recipe.activation.is_some_and(|activation| activation.element.is_integer());
-    quantized && more.algorithms.add_new(algorithm).is_ok() && algorithm::check(&more).is_ok()
+    quantized && more.algorithms.add_new(algorithm.default.clone()).is_ok() && algorithm::check(&more).is_ok()
 }
 
 /// Whether there are layers to equalize.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kvant_container::ErrorKind;
 
-use crate::algorithm_settings::{ALGORITHMS, SpellingError, suffix};
+use crate::algorithm_settings::{SpellingError, algorithms, suffix};
 use crate::pass::PassError;
 use crate::preset::PRESETS;
 
@@ -79,7 +79,7 @@ fn nearest(name: &str) -> String {
     let presets = || PRESETS.iter().map(|preset| preset.name);
     let begins = |preset: &&str| name.strip_prefix(preset).is_some_and(|rest| rest.starts_with('_'));
     let base = presets().filter(begins).max_by_key(|preset| preset.len());
-    let suffixed = |base| ALGORITHMS.iter().map(move |row| format!("{base}{}", suffix(row.name)));
+    let suffixed = |base| algorithms().into_iter().map(move |row| format!("{base}{}", suffix(&row.name)));
     let known = presets().map(str::to_owned).chain(base.into_iter().flat_map(suffixed));
     known.min_by_key(|known| strsim::levenshtein(known, &name)).unwrap_or_default()
 }

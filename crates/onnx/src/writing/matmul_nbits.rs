@@ -15,7 +15,8 @@ use rayon::prelude::*;
 use super::block_placement::blocks_of;
 use super::operators::MICROSOFT;
 use super::tensor_names::TensorNames;
-use crate::algorithm_settings::{Algorithm, HqqSettings};
+use crate::algorithm_settings::Algorithm;
+use kvant_quant::rounding::Hqq;
 use crate::block_map::BlockMap;
 use crate::element::Element;
 use crate::error::QuantizeError;
@@ -37,7 +38,7 @@ pub struct Blocks {
     /// Whether there are no zero points.
     pub symmetric: bool,
     /// Whether zero points are searched, and lie between codes.
-    pub hqq: Option<HqqSettings>,
+    pub hqq: Option<Hqq>,
 }
 
 impl Blocks {
@@ -45,10 +46,7 @@ impl Blocks {
     pub fn of(recipe: &Recipe, bits: u8, block: usize, accuracy: u8) -> Self {
         let scheme = recipe.weight;
         let bits = scheme.element.integer_bits().map_or(bits, |bits| bits as u8);
-        let hqq = recipe.algorithms.iter().find_map(|algorithm| match algorithm {
-            Algorithm::Hqq(settings) => Some(*settings),
-            _ => None,
-        });
+        let hqq = recipe.algorithms.iter().find_map(Algorithm::hqq);
         Self { bits, block, accuracy, symmetric: scheme.symmetric, hqq }
     }
 

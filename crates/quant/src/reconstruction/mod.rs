@@ -31,6 +31,6 @@ mod variables;
 pub use activation_function::ActivationFunction;
 pub use module::{Module, Sample, Samples, Shape};
 pub use objective::Gradients;
-pub use run::{Reconstructed, reconstruct};
-pub use settings::{AdaRound, Method, Settings};
+pub use run::{Reconstructed, Stopped, reconstruct, reconstruct_from_hessian};
+pub use settings::{Method, Mix, Regularization, Settings};
 pub use variables::{CodeSteps, Weight};

@@ -2,6 +2,7 @@
 
 use super::activation_function::ActivationFunction;
 use super::channelwise::{channel_gradients, channel_products};
+use super::settings::Mix;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply, multiply_add};
 use rayon::prelude::*;
 
@@ -50,18 +51,13 @@ pub trait Samples {
     /// It cannot be had.
     fn sample(&mut self, index: usize) -> Result<Sample<'_>, Self::Error>;
 
-    /// A sample as one step of training sees it, which need not be the same in each; `draw` counts samples drawn before it.
+    /// A sample as one step of training sees it where inputs are mixed; `draw` counts samples drawn before it.
     ///
     /// # Errors
     /// It cannot be had.
-    fn drawn(&mut self, index: usize, draw: u64) -> Result<Sample<'_>, Self::Error> {
-        let _ = draw;
+    fn mixed(&mut self, index: usize, mix: Mix, draw: u64) -> Result<Sample<'_>, Self::Error> {
+        let _ = (mix, draw);
         self.sample(index)
-    }
-
-    /// Whether steps see other samples than [`sample`](Self::sample) gives, so that no sums over all of them stand for steps.
-    fn are_mixed(&self) -> bool {
-        false
     }
 
     /// Asked now and then: fails where somebody asked to stop.

@@ -8,6 +8,7 @@
 use super::module::{Module, Samples, Shape};
 use super::objective::Gradients;
 use super::variables::Weight;
+use crate::hessian::Hessian;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply, multiply_add};
 use rayon::prelude::*;
 
@@ -35,16 +36,17 @@ pub(super) struct Quadratic {
 
 impl Quadratic {
     /// Sums up all samples; `None` where the loss has no such form, or a step over a batch costs less.
-    pub fn new<S: Samples>(
+    pub fn new<S: Samples + ?Sized>(
         module: &Module,
         weight: Weight<'_>,
         samples: &mut S,
         batch: usize,
+        is_mixed: bool,
     ) -> Result<Option<Self>, S::Error> {
         let shape = module.shape;
         let positions = samples.sample(0)?.positions;
         let pays = shape.features <= MOST_FEATURES.min(2 * batch * positions);
-        if !module.function.is_linear() || !pays || samples.are_mixed() {
+        if !module.function.is_linear() || !pays || is_mixed {
             return Ok(None);
         }
         let mut made = Self::empty(shape, weight);
@@ -60,6 +62,27 @@ impl Quadratic {
             made.add(sample.patches, sample.targets, &mut outputs, positions);
         }
         Ok(Some(made))
+    }
+
+    /// The sums of a layer without a bias and without an activation function, whose error in outputs follows from the Hessian
+    /// and the input mismatch: `R X^T = W (X - X') X^T = -W D`. What the loss would be without any rounding stays out of it,
+    /// so that it may be negative.
+    pub fn of_hessian(shape: Shape, weight: Weight<'_>, hessian: &Hessian) -> Self {
+        let (features, mut made) = (shape.features, Self::empty(shape, weight));
+        for (row, sums) in (0..features).map(|row| (row, hessian.gram().sums().row(row))) {
+            for (column, sum) in sums[..=row].iter().enumerate() {
+                made.grams[row * features + column] = *sum;
+                made.grams[column * features + row] = *sum;
+            }
+        }
+        if let Some(mismatch) = hessian.mismatch() {
+            let weights = Matrix::new(weight.values, shape.outputs, features, features);
+            let mismatch = Matrix::new(mismatch.sums(), features, features, features);
+            let out = MatrixMut::new(&mut made.crosses, shape.outputs, features, features);
+            multiply(out, weights, mismatch, -1.0, Threads::Pool);
+        }
+        made.positions = (hessian.tokens() as f64).max(1.0);
+        made
     }
 
     fn empty(shape: Shape, weight: Weight<'_>) -> Self {

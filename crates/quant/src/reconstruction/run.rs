@@ -1,15 +1,16 @@
 //! The loop: batches, steps, an early end, and whether the codes that come out are better than the nearest ones.
 
-use super::Method;
 use super::ada_quant::Trained;
 use super::ada_round::Shares;
 use super::adam::{Adam, Moments};
 use super::batches::Batches;
-use super::module::{Module, Samples};
+use super::module::{Module, Sample, Samples, Shape};
 use super::objective::Gradients;
 use super::quadratic::Quadratic;
-use super::settings::Settings;
+use super::settings::{Method, Settings};
+use super::ActivationFunction;
 use super::variables::{Variables, Weight};
+use crate::hessian::Hessian;
 
 /// Checks of a run that may end early.
 const CHECKS: u32 = 20;
@@ -39,14 +40,69 @@ pub struct Reconstructed {
 ///
 /// # Errors
 /// Those of the samples.
-pub fn reconstruct<S: Samples>(
+pub fn reconstruct<S: Samples + ?Sized>(
     module: &Module,
     weight: Weight<'_>,
     samples: &mut S,
     settings: &Settings,
 ) -> Result<Reconstructed, S::Error> {
     let batch = (settings.batch_size.max(1) as usize).min(samples.count());
-    let quadratic = Quadratic::new(module, weight, samples, batch)?;
+    let quadratic = Quadratic::new(module, weight, samples, batch, settings.mix.is_some())?;
+    reconstruct_with(module, weight, samples, settings, quadratic)
+}
+
+/// The same of a layer without a bias and without an activation function, of which the Hessian, and the input mismatch where
+/// it is kept, are all that must be known. `stop` is asked now and then.
+///
+/// The losses are those of [`Reconstructed`] less what they would be without any rounding.
+///
+/// # Errors
+/// [`Stopped`], where `stop` says so.
+pub fn reconstruct_from_hessian(
+    shape: Shape,
+    weight: Weight<'_>,
+    hessian: &Hessian,
+    settings: &Settings,
+    stop: &dyn Fn() -> bool,
+) -> Result<Reconstructed, Stopped> {
+    let module = Module { shape, function: ActivationFunction::None };
+    let quadratic = Quadratic::of_hessian(shape, weight, hessian);
+    reconstruct_with(&module, weight, &mut SumsOnly { stop }, settings, Some(quadratic))
+}
+
+/// Somebody asked to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped;
+
+/// No samples: their sums are known.
+struct SumsOnly<'a> {
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl Samples for SumsOnly<'_> {
+    type Error = Stopped;
+
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn sample(&mut self, _: usize) -> Result<Sample<'_>, Stopped> {
+        Ok(Sample { patches: &[], targets: &[], positions: 0 })
+    }
+
+    fn go_on(&self) -> Result<(), Stopped> {
+        if (self.stop)() { Err(Stopped) } else { Ok(()) }
+    }
+}
+
+fn reconstruct_with<S: Samples + ?Sized>(
+    module: &Module,
+    weight: Weight<'_>,
+    samples: &mut S,
+    settings: &Settings,
+    quadratic: Option<Quadratic>,
+) -> Result<Reconstructed, S::Error> {
+    let batch = (settings.batch_size.max(1) as usize).min(samples.count());
     let gradients = Gradients::default();
     let mut run = Run { module, weight, samples, settings, batch, drawn: 0, quadratic, gradients };
     let nearest = weight.nearest();
@@ -65,7 +121,7 @@ struct Found {
     bias: Option<Vec<f32>>,
 }
 
-struct Run<'a, S> {
+struct Run<'a, S: ?Sized> {
     module: &'a Module,
     weight: Weight<'a>,
     samples: &'a mut S,
@@ -77,7 +133,7 @@ struct Run<'a, S> {
     gradients: Gradients,
 }
 
-impl<S: Samples> Run<'_, S> {
+impl<S: Samples + ?Sized> Run<'_, S> {
     /// The mean loss over at most so many samples, evenly taken.
     fn loss(&mut self, steps: &[f32], bias: Option<&[f32]>, most: usize) -> Result<f64, S::Error> {
         let weights = self.weight.restored(steps);
@@ -149,7 +205,11 @@ impl<S: Samples> Run<'_, S> {
             return Ok(());
         }
         for number in 0..self.batch {
-            let sample = self.samples.drawn(batches.draw(), self.drawn)?;
+            let index = batches.draw();
+            let sample = match self.settings.mix {
+                Some(mix) => self.samples.mixed(index, mix, self.drawn)?,
+                None => self.samples.sample(index)?,
+            };
             self.drawn += 1;
             let place = (number == 0, self.batch);
             self.module.differentiate(weights, bias, sample, place, &mut self.gradients);
@@ -161,7 +221,7 @@ impl<S: Samples> Run<'_, S> {
     fn check(&mut self, found: Found, best: &mut Option<Best>) -> Result<bool, S::Error> {
         let loss = self.loss(&found.steps, found.bias.as_deref().or(self.weight.bias), CHECKED)?;
         let since = match best {
-            Some(best) if loss >= best.loss * (1.0 - GAIN) => best.since + 1,
+            Some(best) if loss >= best.loss * (1.0 - GAIN * best.loss.signum()) => best.since + 1,
             _ => 0,
         };
         match best {
@@ -188,7 +248,8 @@ impl<S: Samples> Run<'_, S> {
             // A bias moves as the weight of an input that is always of the inputs' usual size.
             Method::AdaRound(_) => {
                 let size = root_mean_square(self.samples.sample(0)?.patches);
-                self.weight.steps.iter().map(|steps| steps.scale * size).collect()
+                let of_output = self.weight.steps.len() / values.len().max(1);
+                self.weight.steps.iter().step_by(of_output.max(1)).map(|steps| steps.scale * size).collect()
             }
         };
         Ok(Some(TrainedBias { moments: Moments::new(values.len()), values: values.to_vec(), rates }))

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Method {
     /// Whether each weight goes up or down to a code.
-    AdaRound(AdaRound),
+    AdaRound(Regularization),
     /// The weights themselves, through their rounding as if it were not there.
     AdaQuant,
 }
@@ -12,7 +12,7 @@ pub enum Method {
 /// AdaRound's regularization, `strength * sum(1 - |2 h - 1|^beta)` over the weights: it moves the shares `h` in `[0, 1]`
 /// between two codes to either end.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdaRound {
+pub struct Regularization {
     /// How much it counts.
     pub strength: f32,
     /// The power at the beginning: high, so that only shares near an end are moved.
@@ -23,7 +23,7 @@ pub struct AdaRound {
     pub warm_start: f32,
 }
 
-impl AdaRound {
+impl Regularization {
     /// As in the paper.
     pub const DEFAULTS: Self = Self { strength: 0.01, first_beta: 20.0, last_beta: 2.0, warm_start: 0.2 };
 
@@ -56,6 +56,27 @@ pub struct Settings {
     pub early_stop: bool,
     /// Whether the bias is trained as well.
     pub update_bias: bool,
+    /// How steps mix inputs of the quantized model and the float one, if they do.
+    pub mix: Option<Mix>,
+}
+
+/// Steps that see some inputs as the quantized model has them and the others as the float model has them, element by element.
+///
+/// Source: the option `drop_ratio` of AMD Quark; Wei et al., QDrop: Randomly Dropping Quantization for Extremely Low-bit
+/// Post-Training Quantization, arXiv 2203.05740.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mix {
+    /// The share that is the quantized model's.
+    pub ratio: f32,
+    /// Decides which elements, with the number of the draw.
+    pub seed: u64,
+}
+
+impl Mix {
+    /// `None` where everything is the quantized model's.
+    pub fn new(ratio: f32, seed: u64) -> Option<Mix> {
+        (ratio < 1.0).then_some(Mix { ratio, seed })
+    }
 }
 
 impl Settings {
@@ -74,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_power_falls_from_the_first_to_the_last() {
-        let beta = |t| AdaRound::DEFAULTS.beta(t, 1000);
+        let beta = |t| Regularization::DEFAULTS.beta(t, 1000);
         assert_eq!((beta(0), beta(199), beta(200)), (None, None, Some(20.0)));
         assert!((beta(600).unwrap() - 11.0).abs() < 1e-3 && (beta(1000).unwrap() - 2.0).abs() < 1e-4);
     }

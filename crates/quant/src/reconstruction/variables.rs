@@ -26,9 +26,9 @@ impl CodeSteps {
 pub struct Weight<'a> {
     /// `[outputs, features]`.
     pub values: &'a [f32],
-    /// Weights of an output.
+    /// Weights that share a scale: all of an output, or a part of them that all outputs are cut into.
     pub features: usize,
-    /// The codes of each output's weights.
+    /// The codes of each such part, output by output.
     pub steps: &'a [CodeSteps],
     /// The bias, one for each output.
     pub bias: Option<&'a [f32]>,

@@ -1,6 +1,7 @@
 //! The trait of what chooses codes, and the roundings that can be asked for by name.
 
 use super::gptq::rows as gptq_rows;
+use super::{hqq, reconstruction};
 use super::nearest::Nearest;
 use super::problem::{LayerError, LayerProblem, Needs, RoundedLayer, SharedInputs};
 use crate::hessian::HessianError;
@@ -74,7 +75,7 @@ pub trait Rounding: Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether samples are mixed of inputs in the quantized model and in the float one.
+    /// Graphs: whether samples are mixed of inputs in the quantized model and in the float one.
     fn mixes_inputs(&self) -> bool {
         false
     }
@@ -84,7 +85,12 @@ pub trait Rounding: Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether it trains biases.
+    /// A setting that can be had for graphs alone, if one is asked for.
+    fn needs_graph(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Graphs: whether it trains biases.
     fn trains_biases(&self) -> bool {
         false
     }
@@ -176,7 +182,7 @@ fn built_in() -> Vec<RoundingRow> {
     let nearest = RoundingRow::new("rtn", "round to nearest; needs no data", &[][..], AnyRounding::nearest(), |given| {
         options::read("rtn", &[], &Map::default(), given).map(|_| AnyRounding::nearest())
     });
-    std::iter::once(nearest).chain(gptq_rows()).collect()
+    std::iter::once(nearest).chain([hqq::row()]).chain(gptq_rows()).chain(reconstruction::rows()).collect()
 }
 
 /// Settings of a rounding without any.

@@ -43,7 +43,7 @@ pub struct LayerProblem<'a> {
     /// Sums over the inputs, which all layers share that read the same.
     pub inputs: Option<&'a SharedInputs>,
     /// Inputs and float outputs one by one.
-    pub samples: Option<&'a mut dyn Samples<Error = SampleError>>,
+    pub samples: Option<&'a mut (dyn Samples<Error = SampleError> + Send)>,
     /// Whether somebody asked to stop.
     pub cancelled: &'a AtomicBool,
 }

@@ -1,6 +1,6 @@
 use std::convert::Infallible;
 
-use super::super::{ActivationFunction, AdaRound, CodeSteps, Sample, Shape};
+use super::super::{ActivationFunction, CodeSteps, Mix, Regularization, Sample, Shape};
 use super::*;
 
 /// Inputs that go with each other, as those of real layers do: it is what rounding by reconstruction makes use of.
@@ -76,7 +76,7 @@ fn correlated(rows: usize, positions: usize, seed: usize) -> Vec<f32> {
 fn settings(method: Method) -> Settings {
     let learning_rate = if method == Method::AdaQuant { 5e-4 } else { 0.1 };
     let (iterations, batch_size, seed) = (400, 2, 3);
-    Settings { method, iterations, learning_rate, batch_size, seed, early_stop: false, update_bias: false }
+    Settings { method, iterations, learning_rate, batch_size, seed, early_stop: false, update_bias: false, mix: None }
 }
 
 fn run(case: &mut Case, settings: &Settings) -> Reconstructed {
@@ -86,7 +86,7 @@ fn run(case: &mut Case, settings: &Settings) -> Reconstructed {
     found
 }
 
-const METHODS: [Method; 2] = [Method::AdaRound(AdaRound::DEFAULTS), Method::AdaQuant];
+const METHODS: [Method; 2] = [Method::AdaRound(Regularization::DEFAULTS), Method::AdaQuant];
 
 #[test]
 fn losses_fall_for_all_kinds_of_layers_and_functions() {
@@ -113,7 +113,7 @@ fn the_quadratic_form_is_the_loss_of_all_samples() {
         // Targets that the float layer does not reach.
         case.samples.targets.iter_mut().flatten().for_each(|t| *t += 0.05);
         let weight = Weight { values: &case.weights, features, steps: &case.steps, bias: Some(&case.bias) };
-        let Ok(quadratic) = Quadratic::new(&case.module, weight, &mut case.samples, 2);
+        let Ok(quadratic) = Quadratic::new(&case.module, weight, &mut case.samples, 2, false);
         let (mut whole, mut each) = (Gradients::default(), Gradients::default());
         let rounded = weight.restored(&weight.nearest());
         let bias: Vec<f32> = case.bias.iter().map(|b| b + 0.03).collect();
@@ -178,7 +178,6 @@ fn the_number_of_threads_changes_no_code() {
 struct Drawn {
     made: Made,
     draws: Vec<u64>,
-    mixed: bool,
 }
 
 impl Samples for Drawn {
@@ -192,13 +191,9 @@ impl Samples for Drawn {
         self.made.sample(index)
     }
 
-    fn drawn(&mut self, index: usize, draw: u64) -> Result<Sample<'_>, Infallible> {
+    fn mixed(&mut self, index: usize, _: Mix, draw: u64) -> Result<Sample<'_>, Infallible> {
         self.draws.push(draw);
         self.made.sample(index)
-    }
-
-    fn are_mixed(&self) -> bool {
-        self.mixed
     }
 
     fn go_on(&self) -> Result<(), Infallible> {
@@ -212,8 +207,9 @@ fn mixed_samples_are_drawn_for_every_step() {
     for mixed in [false, true] {
         let case = case(1, 4, 9, ActivationFunction::None);
         let weight = Weight { values: &case.weights, features: 9, steps: &case.steps, bias: Some(&case.bias) };
-        let mut samples = Drawn { made: case.samples, draws: Vec::new(), mixed };
-        let settings = Settings { iterations: 10, ..settings(METHODS[0]) };
+        let mut samples = Drawn { made: case.samples, draws: Vec::new() };
+        let mix = mixed.then_some(Mix { ratio: 0.5, seed: 1 });
+        let settings = Settings { iterations: 10, mix, ..settings(METHODS[0]) };
         let Ok(_) = reconstruct(&case.module, weight, &mut samples, &settings);
         let expected: Vec<u64> = if mixed { (0..20).collect() } else { Vec::new() };
         assert_eq!(samples.draws, expected);

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use kvant_quant::reconstruction::{Sample, Samples};
+use kvant_quant::reconstruction::{Mix, Sample, Samples};
+use kvant_quant::rounding::SampleError;
 
+use super::captured::Captured;
 use super::form::{Convolution, Form, Kind, Product};
-use super::mix::Mix;
+use super::layer::Layer;
+use super::mix::mixed;
 use super::normalization::{Normalization, Over};
-use crate::algorithm::captured::Captured;
-use crate::algorithm::layer::Layer;
 use crate::data::Array;
 use crate::error::AlgorithmError;
 
@@ -21,8 +22,6 @@ pub(super) struct PatchedSamples<'a> {
     form: &'a Form,
     layer: &'a Layer,
     captured: &'a Captured<'a>,
-    /// How steps mix inputs, if they do.
-    mix: Option<Mix>,
     kept: Vec<Patched>,
     /// The one beyond those that was used last.
     other: Option<(usize, Patched)>,
@@ -58,9 +57,8 @@ impl<'a> PatchedSamples<'a> {
         form: &'a Form,
         layer: &'a Layer,
         captured: &'a Captured<'a>,
-        mix: Option<Mix>,
     ) -> Result<Option<Self>, AlgorithmError> {
-        let mut samples = Self { form, layer, captured, mix, kept: Vec::new(), other: None, mixed: None };
+        let mut samples = Self { form, layer, captured, kept: Vec::new(), other: None, mixed: None };
         let mut room = captured.runtime().budget / 2;
         for index in 0..captured.len() {
             captured.go_on()?;
@@ -81,10 +79,10 @@ impl<'a> PatchedSamples<'a> {
     }
 
     /// The mixed sample of a draw; `None` where nothing is to be mixed, or cannot be.
-    fn mixture(&self, index: usize, draw: u64) -> Result<Option<Patched>, AlgorithmError> {
-        let Some((mix, float)) = self.mix.zip(self.captured.float_input(index)?) else { return Ok(None) };
+    fn mixture(&self, index: usize, mix: Mix, draw: u64) -> Result<Option<Patched>, AlgorithmError> {
+        let Some(float) = self.captured.float_input(index)? else { return Ok(None) };
         let pair = self.captured.pair(index)?;
-        let input = mix.input(&pair.input, &float, draw);
+        let input = mixed(mix, &pair.input, &float, draw);
         Ok(input.and_then(|input| patched(self.form, Arc::new(input), pair.output)))
     }
 }
@@ -96,13 +94,13 @@ impl Patched {
 }
 
 impl Samples for PatchedSamples<'_> {
-    type Error = AlgorithmError;
+    type Error = SampleError;
 
     fn count(&self) -> usize {
         self.captured.len()
     }
 
-    fn sample(&mut self, index: usize) -> Result<Sample<'_>, AlgorithmError> {
+    fn sample(&mut self, index: usize) -> Result<Sample<'_>, SampleError> {
         if index >= self.kept.len() && self.other.as_ref().is_none_or(|(other, _)| *other != index) {
             self.other = None;
             let problem = || "samples do not have the same number of axes".to_owned();
@@ -114,20 +112,16 @@ impl Samples for PatchedSamples<'_> {
         Ok(found.map_or(EMPTY, Patched::sample))
     }
 
-    fn drawn(&mut self, index: usize, draw: u64) -> Result<Sample<'_>, AlgorithmError> {
-        self.mixed = self.mixture(index, draw)?;
+    fn mixed(&mut self, index: usize, mix: Mix, draw: u64) -> Result<Sample<'_>, SampleError> {
+        self.mixed = self.mixture(index, mix, draw)?;
         if self.mixed.is_none() {
             return self.sample(index);
         }
         Ok(self.mixed.as_ref().map_or(EMPTY, Patched::sample))
     }
 
-    fn are_mixed(&self) -> bool {
-        self.mix.is_some()
-    }
-
-    fn go_on(&self) -> Result<(), AlgorithmError> {
-        self.captured.go_on()
+    fn go_on(&self) -> Result<(), SampleError> {
+        Ok(self.captured.go_on()?)
     }
 }
 

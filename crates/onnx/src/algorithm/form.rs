@@ -6,7 +6,7 @@ use kvant_numeric::linalg::{PatchAxis, Patches, Steps};
 use kvant_quant::reconstruction::Shape;
 
 use super::normalization::{Normalization, normalization};
-use crate::algorithm::layer::Layer;
+use super::layer::Layer;
 use crate::graph::{float_attribute, int_attribute, ints_attribute, string_attribute};
 
 /// A layer as a matrix product.
@@ -100,13 +100,6 @@ impl Form {
     /// A stored weight as `[outputs, features]`.
     pub fn rows(&self, stored: &[f32]) -> Vec<f32> {
         self.places().map(|place| stored[place]).collect()
-    }
-
-    /// `[outputs, features]` as it is stored.
-    pub fn stored(&self, rows: &[i32]) -> Vec<i32> {
-        let mut stored = vec![0; rows.len()];
-        self.places().zip(rows).for_each(|(place, value)| stored[place] = *value);
-        stored
     }
 
     fn places(&self) -> impl Iterator<Item = usize> {

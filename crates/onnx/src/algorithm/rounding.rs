@@ -1,0 +1,246 @@
+//! How a layer of a graph becomes a [`LayerProblem`] for the roundings of [`kvant_quant::rounding`], and what they choose becomes
+//! its codes.
+//!
+//! Roundings that need inputs and float outputs see the layer whole, as a product of its weight with patches of its input. Others
+//! see the rows of a matrix: convolutions by the patches of their inputs, each group with a Hessian of its own. All calibration
+//! samples count. Scales and zero points stay those that the weight's method found.
+
+use std::num::NonZeroU32;
+
+use kvant_numeric::format::Int;
+use kvant_quant::hessian::{Hessian, HessianError};
+use kvant_quant::observer::ObserverRef;
+use kvant_quant::reconstruction::{ActivationFunction, Shape};
+use kvant_quant::rounding::{
+    AnyRounding, Grid, LayerError, LayerProblem, Needs, RoundedLayer, RoundingError, SharedInputs,
+};
+use kvant_quant::scheme::{Axis, Granularity, IntScheme, SchemeError, ScaleType, TensorScheme, ZeroPoint};
+use kvant_quant::{Codes, QuantParts, QuantTensor};
+
+use super::captured::{Captured, Pair};
+use super::form::Form;
+use super::layer::{Layer, Rounded};
+use super::samples::PatchedSamples;
+use super::target::bias_factor;
+use super::unfold::Unfolding;
+use crate::element::Element;
+use crate::error::AlgorithmError;
+
+/// Chooses the codes of a layer. Where a rounding has nothing to go by, they are the nearest.
+pub(super) fn round(
+    rounding: &AnyRounding,
+    layer: &Layer,
+    captured: &Captured<'_>,
+) -> Result<Rounded, AlgorithmError> {
+    match rounding.needs() {
+        Needs::Outputs => round_whole(rounding, layer, captured),
+        Needs::Nothing | Needs::Hessian | Needs::InputMismatch => round_by_groups(rounding, layer, captured),
+    }
+}
+
+/// Whether a rounding asks for what a layer reads in the float model.
+pub(super) fn reads_float_inputs(rounding: &AnyRounding) -> bool {
+    rounding.mixes_inputs() || rounding.needs() == Needs::InputMismatch
+}
+
+fn round_whole(
+    rounding: &AnyRounding,
+    layer: &Layer,
+    captured: &Captured<'_>,
+) -> Result<Rounded, AlgorithmError> {
+    let nearest = || Rounded { codes: layer.grid.nearest(&layer.weight), bias: None };
+    let Some(form) = Form::of(layer) else { return Ok(nearest()) };
+    let shape = form.shape;
+    let matrix = Matrix { layer, rows: shape.outputs, columns: shape.features, place: &|row, column| form.place(row, column) };
+    let Some(parameters) = matrix.parameters()? else { return Ok(nearest()) };
+    if rounding.refuses(&parameters.scheme()).is_some() {
+        return Ok(nearest());
+    }
+    let Some(mut samples) = PatchedSamples::new(&form, layer, captured)? else { return Ok(nearest()) };
+    let factor = bias_factor(&layer.node);
+    let bias: Option<Vec<f32>> = layer.bias.as_ref().map(|bias| bias.iter().map(|b| b * factor).collect());
+    let mut problem = LayerProblem {
+        layer: layer.name(),
+        shape,
+        weight: &form.rows(&layer.weight),
+        grid: matrix.grid(&parameters),
+        bias: bias.as_deref(),
+        function: &layer.function,
+        inputs: None,
+        samples: Some(&mut samples),
+        cancelled: captured.cancelled,
+    };
+    let Some(rounded) = usable(layer, rounding.round(&mut problem))? else { return Ok(nearest()) };
+    let mut codes = vec![0; layer.weight.len()];
+    matrix.put(&rounded.tensor, &mut codes);
+    // What a layer multiplies by nothing cannot be trained.
+    let unscaled = |bias: Vec<f32>| (factor != 0.0).then(|| bias.iter().map(|b| b / factor).collect());
+    Ok(Rounded { codes, bias: rounded.bias.and_then(unscaled) })
+}
+
+fn round_by_groups(
+    rounding: &AnyRounding,
+    layer: &Layer,
+    captured: &Captured<'_>,
+) -> Result<Rounded, AlgorithmError> {
+    let mut codes = layer.grid.nearest(&layer.weight);
+    let Some(unfolding) = Unfolding::of(&layer.node, &layer.shape) else {
+        return Ok(Rounded { codes, bias: None });
+    };
+    let inputs = match rounding.needs() {
+        Needs::Nothing => (0..unfolding.groups).map(|_| None).collect(),
+        needs => hessians(layer, &unfolding, captured, needs == Needs::InputMismatch)?,
+    };
+    let (rows, columns) = (unfolding.rows, unfolding.columns);
+    for (group, inputs) in inputs.into_iter().enumerate() {
+        captured.go_on()?;
+        let inputs = inputs.map(SharedInputs::new);
+        let matrix = Matrix { layer, rows, columns, place: &|row, column| unfolding.place(group, row, column) };
+        let Some(parameters) = matrix.parameters()? else { continue };
+        if rounding.refuses(&parameters.scheme()).is_some() {
+            continue;
+        }
+        let prepared = inputs.as_ref().map_or(Ok(()), |inputs| rounding.prepare(inputs));
+        let mut problem = LayerProblem {
+            layer: layer.name(),
+            shape: Shape { groups: 1, outputs: rows, features: columns },
+            weight: &matrix.weight(),
+            grid: matrix.grid(&parameters),
+            bias: None,
+            function: &ActivationFunction::None,
+            inputs: inputs.as_ref(),
+            samples: None,
+            cancelled: captured.cancelled,
+        };
+        let prepared = prepared.map_err(|problem| RoundingError::from(problem).into());
+        if let Some(rounded) = usable(layer, prepared.and_then(|()| rounding.round(&mut problem)))? {
+            matrix.put(&rounded.tensor, &mut codes);
+        }
+    }
+    Ok(Rounded { codes, bias: None })
+}
+
+/// What was chosen; `None` where nothing came by, or what tells nothing: the nearest codes are as good as any then.
+fn usable(layer: &Layer, chosen: Result<RoundedLayer, LayerError>) -> Result<Option<RoundedLayer>, AlgorithmError> {
+    use HessianError::{NoData, NotFinite, NotPositiveDefinite};
+    let error = match chosen {
+        Ok(rounded) => return Ok(Some(rounded)),
+        Err(LayerError::Rounding(RoundingError::Hessian(NoData | NotFinite | NotPositiveDefinite { .. }))) => {
+            return Ok(None);
+        }
+        Err(LayerError::Cancelled) => return Err(AlgorithmError::Cancelled),
+        Err(LayerError::Sample(error)) => match error.downcast::<AlgorithmError>() {
+            Ok(error) => return Err(*error),
+            Err(error) => LayerError::Sample(error),
+        },
+        Err(error) => error,
+    };
+    Err(AlgorithmError::Layer { layer: layer.name().to_owned(), problem: error.to_string() })
+}
+
+/// Sums of the products of each group's inputs over all samples; with how far they are from those of the float model, where
+/// `mismatch` asks for it.
+fn hessians(
+    layer: &Layer,
+    unfolding: &Unfolding,
+    captured: &Captured<'_>,
+    mismatch: bool,
+) -> Result<Vec<Option<Hessian>>, AlgorithmError> {
+    let empty = if mismatch { Hessian::with_mismatch } else { Hessian::new };
+    let mut hessians = vec![empty(unfolding.columns); unfolding.groups];
+    for sample in 0..captured.len() {
+        captured.go_on()?;
+        let Pair { input, output } = captured.pair(sample)?;
+        let Some(seen) = unfolding.seen(&layer.node, input.shape(), output.shape()) else { continue };
+        // What the model reads is the same in both, and is not kept twice.
+        let float = if mismatch { captured.float_input(sample)? } else { None };
+        let float = float.filter(|float| float.shape() == input.shape());
+        for (group, hessian) in hessians.iter_mut().enumerate() {
+            let Some(rows) = unfolding.inputs(&input, &seen, group) else { continue };
+            match float.as_ref().and_then(|float| unfolding.inputs(float, &seen, group)) {
+                Some(mut floats) => hessian.add_with_float(&rows, &mut floats),
+                None => hessian.add(&rows),
+            }
+        }
+    }
+    Ok(hessians.into_iter().map(Some).collect())
+}
+
+/// Some elements of a layer's weight as a matrix of outputs and inputs.
+struct Matrix<'a> {
+    layer: &'a Layer,
+    rows: usize,
+    columns: usize,
+    /// Where an element lies in the weight.
+    place: &'a dyn Fn(usize, usize) -> usize,
+}
+
+impl Matrix<'_> {
+    fn weight(&self) -> Vec<f32> {
+        let at = |i: usize| self.layer.weight[(self.place)(i / self.columns, i % self.columns)];
+        (0..self.rows * self.columns).map(at).collect()
+    }
+
+    fn grid<'g>(&self, parameters: &'g QuantTensor) -> Grid<'g> {
+        Grid::Fixed { parameters, codes: (self.layer.grid.codes.min, self.layer.grid.codes.max) }
+    }
+
+    /// Scales and zero points, with codes that do not count. `None` for types that are no integers, and where the scales are not
+    /// those of rows.
+    fn parameters(&self) -> Result<Option<QuantTensor>, AlgorithmError> {
+        let (rows, columns, grid) = (self.rows, self.columns, &self.layer.grid);
+        let at = |row: usize, column: usize| grid.affine((self.place)(row, column));
+        let block = grid.block().and_then(|block| NonZeroU32::new(u32::try_from(block).ok()?));
+        let (granularity, parameters): (_, Vec<_>) = match (block, grid.axis) {
+            (Some(block), _) => {
+                let starts = || (0..columns).step_by(block.get() as usize);
+                let all = (0..rows).flat_map(|row| starts().map(move |column| (row, column)));
+                let granularity = Granularity::Block { rows: NonZeroU32::MIN, columns: block };
+                (granularity, all.map(|(row, column)| at(row, column)).collect())
+            }
+            (None, None) => (Granularity::Tensor, vec![at(0, 0)]),
+            (None, Some(_)) => {
+                let is_of_row = |row: usize| (0..columns).all(|column| at(row, column) == at(row, 0));
+                if !(0..rows).all(is_of_row) {
+                    return Ok(None);
+                }
+                (Granularity::Channel(Axis::Rows), (0..rows).map(|row| at(row, 0)).collect())
+            }
+        };
+        let Some(format) = format(grid.element) else { return Ok(None) };
+        let zero_point = ZeroPoint::Integer;
+        let scheme = IntScheme { format, granularity, scale: ScaleType::F32, zero_point, observer: ObserverRef::MIN_MAX };
+        let count = rows * columns;
+        let codes = if format.bits() > 8 { Codes::Wide(vec![0; count]) } else { Codes::Bytes(vec![0; count]) };
+        let scales = parameters.iter().map(|affine| affine.scale).collect();
+        let zero_points = parameters.iter().map(|affine| affine.zero_point as f64).collect();
+        let parts = QuantParts { codes, scales, zero_points, tensor_scale: None };
+        let made = QuantTensor::new(TensorScheme::Int(scheme), rows, columns, parts);
+        let wrong = |problem: SchemeError| {
+            let (layer, problem) = (self.layer.name().to_owned(), problem.to_string());
+            AlgorithmError::Layer { layer, problem }
+        };
+        made.map(Some).map_err(wrong)
+    }
+
+    /// Puts codes where they lie in the weight. The code below the symmetric ones becomes its neighbour.
+    fn put(&self, rounded: &QuantTensor, codes: &mut [i32]) {
+        let (signed, range) = (self.layer.grid.element.is_signed(), self.layer.grid.codes);
+        for i in 0..self.rows * self.columns {
+            let code = rounded.codes().integer(i, signed).clamp(range.min, range.max);
+            codes[(self.place)(i / self.columns, i % self.columns)] = code as i32;
+        }
+    }
+}
+
+fn format(element: Element) -> Option<Int> {
+    Some(match element {
+        Element::Int4 => Int::INT4,
+        Element::UInt4 => Int::UINT4,
+        Element::Int8 => Int::INT8,
+        Element::UInt8 => Int::UINT8,
+        Element::Int16 => Int::INT16,
+        Element::UInt16 => Int::UINT16,
+        _ => return None,
+    })
+}
