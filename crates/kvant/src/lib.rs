@@ -219,6 +219,72 @@
 //! # }
 //! ```
 //!
+//! Register a rounding of your own, and ask for it by name. It runs on checkpoints and on graphs; its name and settings are
+//! part of a run's identity, so that an interrupted run resumes only with the same ones:
+//!
+//! ```
+//! use kvant::{CancelToken, Job};
+//! use kvant_quant::options::{self, OptionRow, Settings, Values};
+//! use kvant_quant::rounding::{
+//!     LayerError, LayerProblem, Needs, RoundedLayer, Rounding, RoundingRow, nearest, register,
+//! };
+//! use serde::{Deserialize, Serialize};
+//!
+//! /// Rounds towards zero what is less than `share` of a step away from it.
+//! #[derive(Debug, Serialize, Deserialize)]
+//! struct Sparse {
+//!     share: f32,
+//! }
+//!
+//! impl Rounding for Sparse {
+//!     fn name(&self) -> &str {
+//!         "sparse"
+//!     }
+//!
+//!     fn settings(&self) -> Settings {
+//!         options::shown(self)
+//!     }
+//!
+//!     fn needs(&self) -> Needs {
+//!         Needs::Nothing
+//!     }
+//!
+//!     fn round(&self, problem: &mut LayerProblem<'_>) -> Result<RoundedLayer, LayerError> {
+//!         problem.check_cancelled()?;
+//!         let plain = nearest(problem)?;
+//!         let codes = problem.weight.iter().zip(plain.affines()).map(|(weight, grid)| {
+//!             let steps = weight / grid.scale;
+//!             let kept = if steps.abs() < self.share { 0.0 } else { steps.round_ties_even() };
+//!             (f64::from(kept) + grid.zero_point).clamp(-8.0, 7.0) as i64
+//!         });
+//!         Ok(RoundedLayer::new(plain.with_integers(codes.collect())))
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! const OPTIONS: &[OptionRow] =
+//!     &[OptionRow { name: "share", values: Values::SHARE, about: "steps that are rounded to zero" }];
+//! register(RoundingRow::of(Sparse { share: 0.5 }, OPTIONS, "rounds small weights to zero"))?;
+//!
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/models/nano_llama");
+//! # let directory = tempfile::tempdir()?;
+//! let quantize = |algorithm: &str| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+//!     let mut job = Job::new(model);
+//!     job.recipe.scheme = Some("int4_wo_128".to_owned());
+//!     job.recipe.algorithm = vec![algorithm.to_owned()];
+//!     let output = directory.path().join(algorithm.replace([':', '='], "_"));
+//!     job.sinks.output = Some(output.clone());
+//!     job.run(&mut (), &CancelToken::new())?;
+//!     Ok(std::fs::read(output.join("model.safetensors"))?)
+//! };
+//! // Half of a step is where rounding to nearest changes from zero to one.
+//! assert!(quantize("sparse")? == quantize("rtn")?);
+//! assert!(quantize("sparse:share=0.9")? != quantize("rtn")?);
+//! assert!(quantize("sparse:share=2").is_err());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Errors
 //!
 //! An [`Error`] has a kind, a message and a hint. Messages name settings in single angle quotes, such as `‹calib›`, and [`spelled`]

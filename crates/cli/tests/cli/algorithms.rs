@@ -31,6 +31,9 @@ fn every_algorithm_is_whole_and_evaluates() {
         ("mx", "mxfp4", "gptq"),
         ("nv", "nvfp4", "awq,gptq"),
         ("fp8", "fp8", "gptq"),
+        ("adaround", "int3:g128", "adaround:num_iterations=60"),
+        ("awq_adaquant", "uint4_wo_128", "awq,adaquant:num_iterations=30:learning_rate=0.0003"),
+        ("awq_hqq", "uint4_wo_128", "awq,hqq"),
     ];
     for (out, scheme, algorithm) in runs {
         place.succeed(&quantize(&["-s", scheme, "--algorithm", algorithm, "-o", out]));
@@ -59,6 +62,36 @@ fn rounding_by_columns_loses_less_than_to_nearest() {
 }
 
 #[test]
+fn trained_roundings_lose_less_than_to_nearest() {
+    let place = place();
+    place.succeed(&["quantize", "nano_llama", "-s", "int3:g128", "-o", "rtn"]);
+    let nearest = place.divergence("rtn");
+    for (out, algorithm) in
+        [("adaround", "adaround:num_iterations=400"), ("adaquant", "adaquant:num_iterations=400:learning_rate=0.001")]
+    {
+        place.succeed(&quantize(&["-s", "int3:g128", "--algorithm", algorithm, "-o", out]));
+        let record = place.record(out);
+        let layers = record["layers"].as_array().unwrap();
+        let loss = |layer: &serde_json::Value, key: &str| layer[key].as_f64().unwrap();
+        assert!(layers.iter().all(|layer| layer["algorithm"] == out), "{record}");
+        let gained = layers.iter().filter(|layer| loss(layer, "loss") < loss(layer, "loss_rtn")).count();
+        assert!(gained >= 25, "{out}: {gained} of 28");
+        assert!(place.divergence(out) < nearest, "{out}");
+    }
+}
+
+#[test]
+fn hqq_needs_no_data_and_changes_zero_points_only() {
+    let place = place();
+    place.succeed(&["quantize", "nano_llama", "-s", "uint2:g64:zp", "-o", "rtn"]);
+    place.succeed(&["quantize", "nano_llama", "-s", "uint2:g64:zp", "--algorithm", "hqq", "-o", "hqq"]);
+    assert!(place.divergence("hqq") < place.divergence("rtn"));
+    let run = place.run(&["quantize", "nano_llama", "-s", "int4_wo_128", "--algorithm", "hqq", "-o", "no"]);
+    assert!(run.code == Some(2) && run.stderr.contains("`hqq` is not for layer"), "{run:?}");
+    assert!(!names(&place.path("")).iter().any(|name| name.starts_with("no")));
+}
+
+#[test]
 fn layers_that_share_a_scale_and_limits_go_with_their_scales() {
     let place = place();
     let run = |out: &str, scheme: &str, algorithm: &str| {
@@ -82,7 +115,12 @@ fn layers_that_share_a_scale_and_limits_go_with_their_scales() {
 #[test]
 fn the_bytes_do_not_depend_on_threads_or_memory() {
     let place = place();
-    for (name, scheme, algorithm) in [("a", "uint4_wo_128", "awq,gptaq"), ("b", "int8", "autosmoothquant,gptq")] {
+    for (name, scheme, algorithm) in [
+        ("a", "uint4_wo_128", "awq,gptaq"),
+        ("b", "int8", "autosmoothquant,gptq"),
+        ("c", "int3:g64", "adaround:num_iterations=30"),
+        ("d", "uint4_wo_128", "hqq"),
+    ] {
         let run = |out: &str, options: &[&str]| {
             let out = format!("{name}{out}");
             place.succeed(&quantize(&[&["-s", scheme, "--algorithm", algorithm, "-o", &out], options].concat()));
@@ -114,7 +152,7 @@ fn no_more_memory_is_taken_than_the_plan_tells() {
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         line.map_or(0, |line| line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024)
     };
-    for algorithm in ["gptq", "awq,gptaq", "smoothquant"] {
+    for algorithm in ["gptq", "awq,gptaq", "smoothquant", "adaround:num_iterations=40"] {
         let options = ["-s", "uint4_wo_128", "--algorithm", algorithm, "--threads", "2"];
         let told = place.succeed(&[&["plan", "nano_llama", "--json"], &options[..], &DATA].concat()).json();
         let told = told["peak_memory"].as_u64().unwrap();

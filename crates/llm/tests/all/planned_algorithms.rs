@@ -138,6 +138,44 @@ fn what_cannot_be_run_is_refused_before_any_work() {
 }
 
 #[test]
+fn roundings_refuse_schemes_and_settings_that_they_are_not_for() {
+    let refused = |scheme: &str, algorithms: &str| {
+        let error = plan_of(&llama_config(), &with(scheme, algorithms), true).unwrap_err();
+        assert_eq!((error.kind(), error.hint().is_some()), (ErrorKind::Unsupported, true), "{error}");
+        error.to_string()
+    };
+    let message = refused("int4:g32", "hqq");
+    assert!(message.starts_with("hqq: `hqq` is not for layer `model.layers.0."), "{message}");
+    assert!(message.ends_with("add `:zp`"), "{message}");
+    assert!(refused("e4m3:channel", "adaround").ends_with("it trains integers of at most 16 bits"));
+    assert!(refused("int4:g32", "awq,adaquant:selective_update=on").contains("`adaquant:selective_update` is for ONNX"));
+    assert!(refused("int4:g32", "adaround:drop_ratio=0.5").contains("drop_ratio"));
+    assert!(refused("int4:g32", "adaround:update_bias=on").contains("update_bias"));
+}
+
+#[test]
+fn hqq_needs_no_data_and_more_memory_than_rounding_to_nearest() {
+    let planned = |algorithms: &str| plan_of(&llama_config(), &with("uint4:g32:zp", algorithms), false).unwrap();
+    let (nearest, hqq) = (planned("rtn"), planned("hqq"));
+    assert!(hqq.blocks.is_empty() && !hqq.needs_calibration() && hqq.calibration_cost(SIZE, 2).is_none());
+    assert_ne!(hqq.fingerprint, nearest.fingerprint);
+    assert_ne!(hqq.fingerprint, planned("hqq:steps=3").fingerprint);
+    assert!(hqq.peak_memory(2) >= nearest.peak_memory(2));
+    assert!(matches!(
+        plan_of(&llama_config(), &with("uint4:g32:zp", "awq,hqq"), false),
+        Err(PlanError::Algorithm { .. })
+    ));
+}
+
+#[test]
+fn training_costs_a_product_with_the_hessian_for_each_step() {
+    let cost = |algorithms: &str| plan("int4:g32", algorithms).calibration_cost(SIZE, 2).unwrap();
+    let (gptaq, ada_round) = (cost("gptaq"), cost("adaround"));
+    assert_eq!((ada_round.passes, ada_round.hessians, ada_round.disk), (gptaq.passes, gptaq.hessians, gptaq.disk));
+    assert!(ada_round.rounding > 100.0 * gptaq.rounding && cost("adaround:num_iterations=10").rounding < gptaq.rounding * 20.0);
+}
+
+#[test]
 fn a_transform_without_pairs_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     // A tensor that is not understood may read what the norms put out.

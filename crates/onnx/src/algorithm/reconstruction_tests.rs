@@ -1,4 +1,5 @@
-//! The options of AdaRound and AdaQuant that see more than a layer: inputs of the float model, outputs of the whole model.
+//! Roundings on a graph: the options of AdaRound and AdaQuant that see more than a layer, and roundings that make up for the errors of
+//! earlier layers.
 
 use std::sync::atomic::AtomicBool;
 
@@ -82,4 +83,22 @@ fn inputs_of_the_float_model_are_mixed_in_by_the_seed() {
     assert!(half == with("0.5", 3));
     let other = quantized("adaround:num_iterations=60:drop_ratio=0.5:seed=9", 1).0;
     assert!(half != other);
+}
+
+#[test]
+fn codes_make_up_for_the_errors_of_earlier_layers() {
+    let loss = |algorithm: &str| {
+        let (_, gains) = quantized(algorithm, 1);
+        gains.iter().find(|gain| gain.layer == "last").unwrap().loss_after
+    };
+    let plain = quantized("gptq", 1).0;
+    for algorithm in ["gptaq", "qronos"] {
+        let (made, gains) = quantized(algorithm, 1);
+        assert!(has_gained(&gains, "first") && has_gained(&gains, "last"), "{algorithm}: {gains:?}");
+        assert!(made != plain, "{algorithm}");
+        assert!(made == quantized(algorithm, 3).0, "{algorithm}: threads");
+    }
+    // Without a share of the mismatch GPTAQ is GPTQ.
+    assert!(quantized("gptaq:alpha=0", 1).0 == plain);
+    assert!(loss("qronos") < loss("gptq"));
 }
