@@ -52,7 +52,9 @@ impl HessianError {
         match self {
             HessianError::NoData => "give more calibration text, or round this layer to nearest with ‹override›",
             HessianError::NotFinite => "calibrate in f32, or look for the layer whose outputs overflow",
-            HessianError::Features { .. } | HessianError::NoMismatch => "collect the statistics that the algorithm names",
+            HessianError::Features { .. } | HessianError::NoMismatch => {
+                "collect the statistics that the algorithm names"
+            }
             HessianError::ParametersNotStatic => "use static groups, or do not clip",
             HessianError::NotPositiveDefinite { .. } => "give more calibration text or a larger damping",
         }
@@ -157,7 +159,8 @@ impl Hessian {
     /// # Errors
     /// [`HessianError::NotFinite`] and [`HessianError::NoData`].
     pub fn check(&self) -> Result<(), HessianError> {
-        let mismatch = self.mismatch.as_ref().is_none_or(|sums| (0..self.features()).all(|row| all_finite(sums.row(row))));
+        let mismatch =
+            self.mismatch.as_ref().is_none_or(|sums| (0..self.features()).all(|row| all_finite(sums.row(row))));
         if !all_finite(self.gram.sums().elements()) || !mismatch {
             return Err(HessianError::NotFinite);
         }

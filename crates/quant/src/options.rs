@@ -199,9 +199,7 @@ pub fn refused(algorithm: &str, options: &[OptionRow], option: &str, given: &[(&
     let text = given.iter().find(|(name, _)| *name == option).map_or("", |(_, text)| text);
     match options.iter().find(|row| row.name == option) {
         Some(row) => wrong(algorithm, row, text),
-        None => {
-            OptionError::NoOption { algorithm: algorithm.to_owned(), option: option.to_owned(), known: Vec::new() }
-        }
+        None => OptionError::NoOption { algorithm: algorithm.to_owned(), option: option.to_owned(), known: Vec::new() },
     }
 }
 

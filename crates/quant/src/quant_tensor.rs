@@ -191,9 +191,8 @@ impl QuantTensor {
     /// Scale and zero point of each element, row-major.
     pub fn affines(&self) -> impl Iterator<Item = Affine> {
         let (tile_rows, tile_columns) = self.tile();
-        let position = move |i: usize| {
-            (i / self.columns / tile_rows) * self.scale_shape.1 + i % self.columns / tile_columns
-        };
+        let position =
+            move |i: usize| (i / self.columns / tile_rows) * self.scale_shape.1 + i % self.columns / tile_columns;
         (0..self.rows * self.columns).map(move |i| {
             let place = position(i);
             Affine { scale: self.scales[place], zero_point: self.zero_points.get(place).copied().unwrap_or(0.0) }

@@ -194,7 +194,7 @@ fn samples(subject: &Subject<'_>, graph: &ModelProto, source: &Source) -> Result
 /// Notes in a quantized graph which of its tensors are not those of the source, because an algorithm has scaled their channels.
 /// Without data made-up ones show it, where the graph takes any; what cannot be found out is left.
 pub fn note_channels(quantized: &mut ModelProto, subject: &Channels<'_>) {
-    let changes = |algorithm: &Algorithm| algorithm.row().stage == AlgorithmStage::Float;
+    let changes = |algorithm: &Algorithm| algorithm.stage() == AlgorithmStage::Float;
     if !subject.recipe.algorithms.iter().any(changes) {
         return;
     }

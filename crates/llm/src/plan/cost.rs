@@ -182,9 +182,8 @@ impl Estimate<'_> {
     }
 
     fn rounding(&self, block: &PlannedBlock) -> f64 {
-        let of_group = |group: &SharedInputGroup| {
-            self.rounding.operations(group.features as usize, group.outputs as usize)
-        };
+        let of_group =
+            |group: &SharedInputGroup| self.rounding.operations(group.features as usize, group.outputs as usize);
         if self.needs == Needs::Nothing { 0.0 } else { self.readers(block).iter().map(of_group).sum() }
     }
 

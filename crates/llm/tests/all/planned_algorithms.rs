@@ -148,7 +148,9 @@ fn roundings_refuse_schemes_and_settings_that_they_are_not_for() {
     assert!(message.starts_with("hqq: `hqq` is not for layer `model.layers.0."), "{message}");
     assert!(message.ends_with("add `:zp`"), "{message}");
     assert!(refused("e4m3:channel", "adaround").ends_with("it trains integers of at most 16 bits"));
-    assert!(refused("int4:g32", "awq,adaquant:selective_update=on").contains("`adaquant:selective_update` is for ONNX"));
+    assert!(
+        refused("int4:g32", "awq,adaquant:selective_update=on").contains("`adaquant:selective_update` is for ONNX")
+    );
     assert!(refused("int4:g32", "adaround:drop_ratio=0.5").contains("drop_ratio"));
     assert!(refused("int4:g32", "adaround:update_bias=on").contains("update_bias"));
 }
@@ -172,7 +174,10 @@ fn training_costs_a_product_with_the_hessian_for_each_step() {
     let cost = |algorithms: &str| plan("int4:g32", algorithms).calibration_cost(SIZE, 2).unwrap();
     let (gptaq, ada_round) = (cost("gptaq"), cost("adaround"));
     assert_eq!((ada_round.passes, ada_round.hessians, ada_round.disk), (gptaq.passes, gptaq.hessians, gptaq.disk));
-    assert!(ada_round.rounding > 100.0 * gptaq.rounding && cost("adaround:num_iterations=10").rounding < gptaq.rounding * 20.0);
+    assert!(
+        ada_round.rounding > 100.0 * gptaq.rounding
+            && cost("adaround:num_iterations=10").rounding < gptaq.rounding * 20.0
+    );
 }
 
 #[test]

@@ -5,8 +5,8 @@ use kvant_container::onnx::NodeProto;
 use kvant_numeric::linalg::{PatchAxis, Patches, Steps};
 use kvant_quant::reconstruction::Shape;
 
-use super::normalization::{Normalization, normalization};
 use super::layer::Layer;
+use super::normalization::{Normalization, normalization};
 use crate::graph::{float_attribute, int_attribute, ints_attribute, string_attribute};
 
 /// A layer as a matrix product.

@@ -14,7 +14,7 @@ use kvant_quant::reconstruction::{ActivationFunction, Shape};
 use kvant_quant::rounding::{
     AnyRounding, Grid, LayerError, LayerProblem, Needs, RoundedLayer, RoundingError, SharedInputs,
 };
-use kvant_quant::scheme::{Axis, Granularity, IntScheme, SchemeError, ScaleType, TensorScheme, ZeroPoint};
+use kvant_quant::scheme::{Axis, Granularity, IntScheme, ScaleType, SchemeError, TensorScheme, ZeroPoint};
 use kvant_quant::{Codes, QuantParts, QuantTensor};
 
 use super::captured::{Captured, Pair};
@@ -27,11 +27,7 @@ use crate::element::Element;
 use crate::error::AlgorithmError;
 
 /// Chooses the codes of a layer. Where a rounding has nothing to go by, they are the nearest.
-pub(super) fn round(
-    rounding: &AnyRounding,
-    layer: &Layer,
-    captured: &Captured<'_>,
-) -> Result<Rounded, AlgorithmError> {
+pub(super) fn round(rounding: &AnyRounding, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError> {
     match rounding.needs() {
         Needs::Outputs => round_whole(rounding, layer, captured),
         Needs::Nothing | Needs::Hessian | Needs::InputMismatch => round_by_groups(rounding, layer, captured),
@@ -43,15 +39,12 @@ pub(super) fn reads_float_inputs(rounding: &AnyRounding) -> bool {
     rounding.mixes_inputs() || rounding.needs() == Needs::InputMismatch
 }
 
-fn round_whole(
-    rounding: &AnyRounding,
-    layer: &Layer,
-    captured: &Captured<'_>,
-) -> Result<Rounded, AlgorithmError> {
+fn round_whole(rounding: &AnyRounding, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError> {
     let nearest = || Rounded { codes: layer.grid.nearest(&layer.weight), bias: None };
     let Some(form) = Form::of(layer) else { return Ok(nearest()) };
     let shape = form.shape;
-    let matrix = Matrix { layer, rows: shape.outputs, columns: shape.features, place: &|row, column| form.place(row, column) };
+    let matrix =
+        Matrix { layer, rows: shape.outputs, columns: shape.features, place: &|row, column| form.place(row, column) };
     let Some(parameters) = matrix.parameters()? else { return Ok(nearest()) };
     if rounding.refuses(&parameters.scheme()).is_some() {
         return Ok(nearest());
@@ -78,11 +71,7 @@ fn round_whole(
     Ok(Rounded { codes, bias: rounded.bias.and_then(unscaled) })
 }
 
-fn round_by_groups(
-    rounding: &AnyRounding,
-    layer: &Layer,
-    captured: &Captured<'_>,
-) -> Result<Rounded, AlgorithmError> {
+fn round_by_groups(rounding: &AnyRounding, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError> {
     let mut codes = layer.grid.nearest(&layer.weight);
     let Some(unfolding) = Unfolding::of(&layer.node, &layer.shape) else {
         return Ok(Rounded { codes, bias: None });

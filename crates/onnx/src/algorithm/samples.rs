@@ -53,11 +53,7 @@ impl Values {
 
 impl<'a> PatchedSamples<'a> {
     /// Makes as many samples as are to be kept. `None` where what was captured is not what the layer's form reads and makes.
-    pub fn new(
-        form: &'a Form,
-        layer: &'a Layer,
-        captured: &'a Captured<'a>,
-    ) -> Result<Option<Self>, AlgorithmError> {
+    pub fn new(form: &'a Form, layer: &'a Layer, captured: &'a Captured<'a>) -> Result<Option<Self>, AlgorithmError> {
         let mut samples = Self { form, layer, captured, kept: Vec::new(), other: None, mixed: None };
         let mut room = captured.runtime().budget / 2;
         for index in 0..captured.len() {

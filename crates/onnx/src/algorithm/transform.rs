@@ -19,8 +19,9 @@ use crate::shape::Types;
 /// Refuses algorithms whose results the recipe's layout cannot hold, and those that have no codes to choose.
 pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     let is_codes = recipe.weight.element.is_integer();
-    let refused =
-        |algorithm: &Algorithm, reason| Err(AlgorithmError::NotInLayout { algorithm: algorithm.name().to_owned(), reason });
+    let refused = |algorithm: &Algorithm, reason| {
+        Err(AlgorithmError::NotInLayout { algorithm: algorithm.name().to_owned(), reason })
+    };
     let chooses = |algorithm: &&Algorithm| algorithm.stage() >= Stage::Rounding || is_awq(algorithm);
     if let Some(first) = recipe.algorithms.iter().find(chooses).filter(|_| !is_codes) {
         return refused(first, "it is for weights of integers, and these are none");

@@ -63,11 +63,7 @@ const OPTIONS: &[OptionRow] = &[
         values: Values::SWITCH,
         about: "whether clipping thresholds of weights are searched after scales",
     },
-    OptionRow {
-        name: "tokens",
-        values: Values::COUNT,
-        about: "inputs that are sampled to search clipping thresholds",
-    },
+    OptionRow { name: "tokens", values: Values::COUNT, about: "inputs that are sampled to search clipping thresholds" },
 ];
 
 /// The row.

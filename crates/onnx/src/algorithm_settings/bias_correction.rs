@@ -31,11 +31,8 @@ impl BiasCorrection {
 }
 
 /// What can be set.
-pub(super) const OPTIONS: &[OptionRow] = &[OptionRow {
-    name: "strength",
-    values: Values::SHARE,
-    about: "the share of the mean error that is made up for",
-}];
+pub(super) const OPTIONS: &[OptionRow] =
+    &[OptionRow { name: "strength", values: Values::SHARE, about: "the share of the mean error that is made up for" }];
 
 #[cfg(test)]
 mod tests {

@@ -109,7 +109,8 @@ pub(crate) fn suffix(name: &str) -> String {
 /// Takes one algorithm off the end of a preset's name: `A8W8_CLE` is `A8W8` and cle.
 pub fn split_name(name: &str) -> Option<(&str, Algorithm)> {
     let rows = algorithms();
-    let spelled = rows.iter().flat_map(|row| row.aliases.iter().copied().chain([&*row.name]).map(move |name| (name, row)));
+    let spelled =
+        rows.iter().flat_map(|row| row.aliases.iter().copied().chain([&*row.name]).map(move |name| (name, row)));
     let ends = spelled.filter_map(|(spelling, row)| Some((name.strip_suffix(&suffix(spelling))?, row)));
     ends.min_by_key(|(rest, _)| rest.len()).map(|(rest, row)| (rest, row.default.clone()))
 }

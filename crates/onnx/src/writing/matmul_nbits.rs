@@ -16,7 +16,6 @@ use super::block_placement::blocks_of;
 use super::operators::MICROSOFT;
 use super::tensor_names::TensorNames;
 use crate::algorithm_settings::Algorithm;
-use kvant_quant::rounding::Hqq;
 use crate::block_map::BlockMap;
 use crate::element::Element;
 use crate::error::QuantizeError;
@@ -25,6 +24,7 @@ use crate::placement::Placement;
 use crate::quantization::Affine;
 use crate::recipe::Recipe;
 use crate::solution::{Solution, refuse_not_finite, values};
+use kvant_quant::rounding::Hqq;
 
 /// How weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

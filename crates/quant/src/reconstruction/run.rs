@@ -1,5 +1,6 @@
 //! The loop: batches, steps, an early end, and whether the codes that come out are better than the nearest ones.
 
+use super::ActivationFunction;
 use super::ada_quant::Trained;
 use super::ada_round::Shares;
 use super::adam::{Adam, Moments};
@@ -8,7 +9,6 @@ use super::module::{Module, Sample, Samples, Shape};
 use super::objective::Gradients;
 use super::quadratic::Quadratic;
 use super::settings::{Method, Settings};
-use super::ActivationFunction;
 use super::variables::{Variables, Weight};
 use crate::hessian::Hessian;
 

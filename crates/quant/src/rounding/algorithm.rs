@@ -1,9 +1,9 @@
 //! The trait of what chooses codes, and the roundings that can be asked for by name.
 
 use super::gptq::rows as gptq_rows;
-use super::{hqq, reconstruction};
 use super::nearest::Nearest;
 use super::problem::{LayerError, LayerProblem, Needs, RoundedLayer, SharedInputs};
+use super::{hqq, reconstruction};
 use crate::hessian::HessianError;
 use crate::options::{self, OptionRow, Settings};
 use crate::registry::{AlgorithmRow, RegisterError, Registry};
@@ -179,9 +179,10 @@ static ROUNDINGS: LazyLock<Registry<AnyRounding>> = LazyLock::new(|| Registry::n
 
 /// One row for each rounding that comes with Kvant.
 fn built_in() -> Vec<RoundingRow> {
-    let nearest = RoundingRow::new("rtn", "round to nearest; needs no data", &[][..], AnyRounding::nearest(), |given| {
-        options::read("rtn", &[], &Map::default(), given).map(|_| AnyRounding::nearest())
-    });
+    let nearest =
+        RoundingRow::new("rtn", "round to nearest; needs no data", &[][..], AnyRounding::nearest(), |given| {
+            options::read("rtn", &[], &Map::default(), given).map(|_| AnyRounding::nearest())
+        });
     std::iter::once(nearest).chain([hqq::row()]).chain(gptq_rows()).chain(reconstruction::rows()).collect()
 }
 
@@ -271,10 +272,12 @@ mod tests {
         assert_ne!(made, row.default);
         assert_eq!(register(row.clone()), Err(RegisterError::Taken("silence".to_owned())));
         for taken in ["gptq", "awq", "smooth"] {
-            let renamed = RoundingRow { name: taken.into(), ..row.clone() };
+            let mut renamed = row.clone();
+            renamed.name = taken.into();
             assert_eq!(register(renamed), Err(RegisterError::Taken(taken.to_owned())));
         }
-        let renamed = RoundingRow { name: "a:b".into(), ..row };
+        let mut renamed = row;
+        renamed.name = "a:b".into();
         assert_eq!(register(renamed), Err(RegisterError::Name("a:b".to_owned())));
     }
 }

@@ -88,9 +88,9 @@ impl TryFrom<String> for Span {
     type Error = String;
 
     fn try_from(text: String) -> Result<Span, String> {
-        let span = text.split_once("..").and_then(|(first, last)| {
-            Some(Span { first: first.parse().ok()?, last: last.parse().ok()? })
-        });
+        let span = text
+            .split_once("..")
+            .and_then(|(first, last)| Some(Span { first: first.parse().ok()?, last: last.parse().ok()? }));
         span.ok_or_else(|| format!("`{text}` is not two numbers such as 20..2"))
     }
 }

@@ -93,11 +93,7 @@ const AWQ: &[OptionRow] = &[
         values: Values::SWITCH,
         about: "whether clipping thresholds of weights are searched after scales",
     },
-    OptionRow {
-        name: "tokens",
-        values: Values::COUNT,
-        about: "inputs that are sampled to search clipping thresholds",
-    },
+    OptionRow { name: "tokens", values: Values::COUNT, about: "inputs that are sampled to search clipping thresholds" },
 ];
 
 static TRANSFORMS: LazyLock<Vec<Arc<TransformRow>>> = LazyLock::new(|| {

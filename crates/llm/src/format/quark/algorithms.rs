@@ -71,7 +71,8 @@ fn read_algorithm(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError>
     let mut given: Vec<(&str, &str, String)> = Vec::new();
     for (field, option, switch) in OPTIONS {
         if let Some(value) = fields.get(*field).filter(|value| !value.is_null()) {
-            let option = if (*field, name.eq_ignore_ascii_case("qronos")) == ("alpha", true) { "damping" } else { option };
+            let option =
+                if (*field, name.eq_ignore_ascii_case("qronos")) == ("alpha", true) { "damping" } else { option };
             given.push((field, option, text(value, switch)));
         }
     }

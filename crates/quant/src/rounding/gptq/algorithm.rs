@@ -85,12 +85,7 @@ pub(in crate::rounding) fn rows() -> [RoundingRow; 3] {
         row.with_paper(paper)
     };
     [
-        row(
-            Gptq::GPTQ,
-            OPTIONS,
-            "each column makes up for the rounding errors of those before it",
-            "arXiv 2210.17323",
-        ),
+        row(Gptq::GPTQ, OPTIONS, "each column makes up for the rounding errors of those before it", "arXiv 2210.17323"),
         row(
             Gptq::GPTAQ,
             GPTAQ_OPTIONS,

@@ -27,10 +27,10 @@
 mod algorithm;
 mod block;
 mod damped;
-mod mismatch;
 mod factors;
 mod grid;
 mod memory;
+mod mismatch;
 mod regroup;
 mod steps;
 mod sweep;

@@ -1,11 +1,11 @@
 //! The work on a weight: bands of rows side by side, in each band blocks of columns one after another, the sums over
 //! earlier blocks as products of matrices. Not what happens within a block, which is in `block.rs`.
 
-use super::block::Block;
-use super::mismatch::MismatchFactors;
 use super::Groups;
+use super::block::Block;
 use super::factors::GptqFactors;
 use super::grid::{Any, Code, Divided, DividedIn, Float, Grid, Staged, Times, Whole};
+use super::mismatch::MismatchFactors;
 use super::regroup::{Regroup, put_scales};
 use super::steps::{LANES, Scaled, Steps};
 use crate::quant_tensor::{Codes, QuantTensor};
