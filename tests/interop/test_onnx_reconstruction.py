@@ -1,7 +1,7 @@
 """AdaRound and AdaQuant of graphs: what they gain on a trained network, beside Quark's with the same data and iterations.
 
 The network is not part of the repository; where it is not at hand (see `models.shared_directories`) the tests are skipped. The
-gradients are compared with torch's in `crates/onnx/src/algorithm/reconstruction/samples/tests.rs`.
+gradients are compared with torch's in `crates/onnx/src/algorithm/samples/tests.rs`.
 """
 
 import json

@@ -238,7 +238,7 @@ fn close(found: &[f32], expected: &[f32]) -> bool {
 #[test]
 fn gradients_are_those_of_torch() {
     let cases: Vec<serde_json::Value> =
-        serde_json::from_str(include_str!("../../../../tests/data/layer_gradients.json")).unwrap();
+        serde_json::from_str(include_str!("../../../tests/data/layer_gradients.json")).unwrap();
     assert!(cases.len() > 20);
     for case in &cases {
         let weight = floats(case, "weight");
