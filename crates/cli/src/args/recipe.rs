@@ -47,8 +47,8 @@ pub struct RecipeArgs {
     /// How weights are made: transforms, then a rounding, with options after colons, e.g. awq,gptq:damping=0.05 [default: rtn];
     /// for ONNX graphs e.g. cle,bias-correction, in any order, also as suffixes of a preset
     ///
-    /// `kvant list algorithms` explains them, and `kvant list algorithm-options` what can be set. All but rtn and
-    /// hqq need calibration data. A file of AMD Quark's JSON (algo_config, or one of its objects) is taken too. Replaces what the
+    /// `kvant list algorithms` explains them, and `kvant list algorithm-options` what can be set. All but rtn need
+    /// calibration data. A file of AMD Quark's JSON (algo_config, or one of its objects) is taken too. Replaces what the
     /// recipe says.
     #[arg(short, long, alias = "quant-algo", alias = "quant_algo", value_name = "LIST")]
     pub algorithm: Vec<String>,
