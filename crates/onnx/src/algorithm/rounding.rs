@@ -198,7 +198,8 @@ impl Matrix<'_> {
         };
         let Some(format) = format(grid.element) else { return Ok(None) };
         let zero_point = ZeroPoint::Integer;
-        let scheme = IntScheme { format, granularity, scale: ScaleType::F32, zero_point, observer: ObserverRef::MIN_MAX };
+        let scheme =
+            IntScheme { format, granularity, scale: ScaleType::F32, zero_point, observer: ObserverRef::MIN_MAX };
         let count = rows * columns;
         let codes = if format.bits() > 8 { Codes::Wide(vec![0; count]) } else { Codes::Bytes(vec![0; count]) };
         let scales = parameters.iter().map(|affine| affine.scale).collect();
