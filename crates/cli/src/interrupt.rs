@@ -1,5 +1,5 @@
 //! Ctrl-C, and the signals that a system or a closed terminal ends processes with: the first asks the run to stop, the second
-//! ends the process.
+//! ends the process. Commands that only read end at once.
 
 use crate::failure::exit_code;
 use kvant::{CancelToken, ErrorKind};
@@ -12,28 +12,71 @@ const INTERRUPT: u8 = 2;
 /// The last signal that came.
 static SIGNAL: LazyLock<Arc<AtomicUsize>> = LazyLock::new(|| Arc::new(AtomicUsize::new(usize::from(INTERRUPT))));
 
-/// Lets the first signal cancel a run. Where one of them is ignored, as the hang-up under `nohup`, all stay as they are.
+/// Lets the first signal cancel a run, and the second end the process. A signal that is ignored, as the hang-up under `nohup`,
+/// stays ignored.
 pub fn cancel_on_signal(token: &CancelToken) {
     let token = token.clone();
-    let watching = ctrlc::try_set_handler(move || {
+    on_signal(move || {
         if token.cancel() {
-            std::process::exit(exit_code(ErrorKind::Interrupted).into());
+            exit();
         }
     });
-    // Without a handler a signal kills at once: a run resumes from its journal all the same, and a graph's temporary files
-    // have no names.
-    if watching.is_ok() {
-        tell_signals_apart();
-    }
 }
 
-/// The signal that asked the run to stop: that of Ctrl-C where the system tells of none.
+/// Lets a signal end the process, with the exit code that says so.
+pub fn exit_on_signal() {
+    on_signal(exit);
+}
+
+/// The signal that asked the run to stop: that of Ctrl-C where the system does not say which.
 pub fn signal() -> u8 {
     u8::try_from(SIGNAL.load(Ordering::Relaxed)).unwrap_or(INTERRUPT)
 }
 
+fn exit() {
+    std::process::exit(exit_code(ErrorKind::Interrupted).into());
+}
+
+/// Calls `came` for each signal that is not ignored.
+#[cfg(target_os = "linux")]
+fn on_signal(mut came: impl FnMut() + Send + 'static) {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::iterator::Signals;
+    let ignored = ignored_signals();
+    let handled = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    // Without a handler a signal kills at once: a run resumes from its journal all the same, and a graph's temporary files have
+    // no names.
+    let Ok(mut signals) = Signals::new(handled) else { return };
+    let handle = signals.handle();
+    let watch = move || {
+        for signal in signals.forever() {
+            SIGNAL.store(usize::try_from(signal).unwrap_or(0), Ordering::Relaxed);
+            came();
+        }
+    };
+    if std::thread::Builder::new().name("signals".to_owned()).spawn(watch).is_err() {
+        handle.close();
+    }
+}
+
+/// The signals that this process was started to ignore, a bit for each.
+#[cfg(target_os = "linux")]
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.unwrap_or(0)
+}
+
+/// The same; where one of the signals is ignored, none is handled, since they cannot be told apart beforehand.
+#[cfg(not(target_os = "linux"))]
+fn on_signal(came: impl FnMut() + Send + 'static) {
+    if ctrlc::try_set_handler(came).is_ok() {
+        tell_signals_apart();
+    }
+}
+
 /// Notes which signal it was, before the handler above is told that there was one.
-#[cfg(unix)]
+#[cfg(all(unix, not(target_os = "linux")))]
 fn tell_signals_apart() {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     for signal in [SIGHUP, SIGINT, SIGTERM] {

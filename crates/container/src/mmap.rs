@@ -1,6 +1,10 @@
 //! Read-only mapped files and advice to the kernel about them. The only unsafe code of the crate; no file syntax.
 #![allow(unsafe_code)]
 
+mod lost;
+
+pub use lost::{LostFile, LostFiles};
+
 use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
@@ -14,9 +18,12 @@ use crate::positioned::{file_id, open_regular};
 /// A whole file mapped read-only, or bytes in memory that stand for one; dereferences to its bytes.
 ///
 /// The bytes come from the page cache and are no private memory of the process. The file must not be changed by anyone
-/// while it is mapped: a file cut short under the map ends the process with a bus error, as with every user of `mmap`.
+/// while it is mapped. Where it is cut short all the same, or its disk fails, bytes that are gone read as zeros on Unix, and
+/// [`has_lost_bytes`](Self::has_lost_bytes) and [`LostFiles`] report it; elsewhere the system refuses to cut a mapped file.
 #[derive(Debug)]
 pub struct MappedFile {
+    // Dropped before the map: its range is another's then.
+    guard: Option<lost::Guard>,
     map: Option<Mmap>,
     /// What is not mapped: nothing, unless the file exists in memory only.
     owned: Vec<u8>,
@@ -42,12 +49,13 @@ impl MappedFile {
         };
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
         let mapped = modified.map(|modified| (file_id(path), modified));
-        Ok(Self { map, owned: Vec::new(), path: path.to_path_buf(), mapped })
+        let guard = map.as_ref().map(|map| lost::Guard::over(map, path));
+        Ok(Self { guard, map, owned: Vec::new(), path: path.to_path_buf(), mapped })
     }
 
     /// Bytes that were made of the file at `path` and are to be read like one. Advice about them does nothing.
     pub(crate) fn in_memory(owned: Vec<u8>, path: &Path) -> Self {
-        Self { map: None, owned, path: path.to_path_buf(), mapped: None }
+        Self { guard: None, map: None, owned, path: path.to_path_buf(), mapped: None }
     }
 
     /// Whether the file was written to since it was mapped. One that another file took the place of, or that was removed, was not: its
@@ -56,6 +64,17 @@ impl MappedFile {
         let (Some((id, then)), Ok(now)) = (&self.mapped, self.path.metadata()) else { return false };
         let is_same_file = file_id(&self.path) == *id;
         is_same_file && (now.len() != self.len() as u64 || now.modified().is_ok_and(|now| now != *then))
+    }
+
+    /// Whether the file has lost its end since it was mapped.
+    fn is_shorter(&self) -> bool {
+        let Some((id, _)) = &self.mapped else { return false };
+        self.path.metadata().is_ok_and(|now| now.len() < self.len() as u64) && file_id(&self.path) == *id
+    }
+
+    /// Whether bytes of the file could not be read since it was mapped, and read as zeros: it was cut short, or its disk failed.
+    pub fn has_lost_bytes(&self) -> bool {
+        self.guard.as_ref().is_some_and(lost::Guard::has_lost_bytes)
     }
 
     /// The path it was opened with.
@@ -91,6 +110,17 @@ impl MappedFile {
     fn clamp(&self, range: &Range<usize>) -> Option<(usize, usize)> {
         let end = range.end.min(self.len());
         (range.start < end).then(|| (range.start, end - range.start))
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // Bytes that only the kernel has read, on their way to another file, raise no signal.
+        if let Some(guard) = &self.guard
+            && self.is_shorter()
+        {
+            guard.note_shortened();
+        }
     }
 }
 
@@ -137,6 +167,39 @@ mod tests {
         file.release(1..99_999);
         file.release(200_000..300_000);
         assert_eq!(&file[..], &bytes[..]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn bytes_that_are_cut_off_read_as_zeros_and_are_reported() {
+        let bytes = vec![7u8; 1 << 20];
+        let (dir, file) = mapped(&bytes);
+        let (_other_dir, other) = mapped(&bytes);
+        let lost = LostFiles::from_now_on();
+        let cut = std::fs::OpenOptions::new().write(true).open(file.path()).unwrap();
+        cut.set_len(10_000).unwrap();
+        assert_eq!(file[9_999], 7);
+        assert!(!file.has_lost_bytes() && lost.first().is_none(), "nothing was read that is gone");
+        // From several threads at once, as weights are read.
+        let sums: Vec<u64> = std::thread::scope(|scope| {
+            let sum = || file[500_000..].iter().map(|byte| u64::from(*byte)).sum();
+            let readers: Vec<_> = (0..4).map(|_| scope.spawn(sum)).collect();
+            readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+        });
+        assert_eq!(sums, [0; 4]);
+        assert!(file.has_lost_bytes() && file.has_changed() && !other.has_lost_bytes());
+        assert_eq!(&other[..], &bytes[..]);
+        let path = dir.path().join("file");
+        assert_eq!(lost.first(), Some(LostFile { path, is_shorter: true }));
+        drop(file);
+        assert!(lost.first().is_some(), "it is known after the map is gone");
+        let lost = LostFiles::from_now_on();
+        assert!(lost.first().is_none());
+        // What only the kernel reads raises no signal: the map is looked at when it goes.
+        let (_dir, file) = mapped(&[7; 9000]);
+        std::fs::OpenOptions::new().write(true).open(file.path()).unwrap().set_len(10).unwrap();
+        drop(file);
+        assert!(lost.first().is_none() && lost.first_shortened().is_some_and(|file| file.is_shorter));
     }
 
     #[test]

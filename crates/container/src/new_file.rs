@@ -48,7 +48,12 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// [`io::ErrorKind::NotFound`] where the link leads to nothing; the system's.
 pub fn behind_links(path: &Path) -> io::Result<PathBuf> {
-    if path.is_symlink() { path.canonicalize() } else { Ok(path.to_path_buf()) }
+    match path.is_symlink().then(|| path.canonicalize()) {
+        // What has no path, such as the pipe behind /dev/stdout, can be opened by the link alone.
+        Some(Err(_)) if path.exists() => Ok(path.to_path_buf()),
+        Some(behind) => behind,
+        None => Ok(path.to_path_buf()),
+    }
 }
 
 #[cfg(test)]

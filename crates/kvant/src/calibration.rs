@@ -147,6 +147,7 @@ impl Calibration<'_> {
         };
         let Resolved { parameters, report } = resolve(&plan, statistics)?;
         if kept.is_none() {
+            reporter.refuse_lost()?;
             let failure = |cause| Error::system(format!("cannot write {}: {cause}", file.path().display()));
             file.write(statistics).map_err(failure)?;
         }

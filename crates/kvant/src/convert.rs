@@ -2,12 +2,13 @@
 
 use crate::cancel::CancelToken;
 use crate::checkpoint::{self, CheckpointConversion};
+use crate::ending::{Stopped, concluded};
 use crate::error::Error;
 use crate::events::{Events, Reporter};
 use crate::gguf::{self, GgufConversion};
 use crate::job::{Conversion, ConvertTo};
 use crate::onnx::{self, GraphConversion};
-use crate::paths::{self, Paths};
+use crate::paths::{self, MODEL, Paths, refuse_missing};
 use serde_json::Value;
 
 /// What a conversion made or would make.
@@ -37,7 +38,8 @@ impl Conversion {
     /// # Errors
     /// What the target does not hold, before anything is written; then what the weights or the system say.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<ConversionReport, Error> {
-        self.carry_out(&Reporter::new(events, cancel), true)
+        let stopped = if self.to == ConvertTo::Onnx { Stopped::StartsOver } else { Stopped::Resumes };
+        concluded(stopped, || self.carry_out(&Reporter::new(events, cancel), true))
     }
 
     /// Checks the conversion and writes nothing.
@@ -73,5 +75,7 @@ fn check_paths(conversion: &Conversion, writes: bool) -> Result<(), Error> {
     paths.reads_model(&conversion.source.model);
     paths.reads_adapters(&conversion.source.adapters);
     paths.writes_model(conversion.sinks.output.as_deref());
+    let adapters = conversion.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
+    refuse_missing(std::iter::once((MODEL, conversion.source.model.as_path())).chain(adapters))?;
     paths.check()
 }

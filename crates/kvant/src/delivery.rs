@@ -121,5 +121,12 @@ pub fn settle_if(
     };
     let durability = if commit.sync { Durability::Disk } else { Durability::Process };
     let acceptance = if commit.no_verify { Verify::Skip } else { Verify::Run };
+    let gate = |made: &Path| {
+        gate(made)?;
+        match checkpoint.lost_file() {
+            Some(file) => Err(Error::from(EngineError::SourceLost(file.to_owned()))),
+            None => Ok(()),
+        }
+    };
     Ok((output.place_if(plan, checkpoint, durability, acceptance, gate)?, done))
 }

@@ -1,18 +1,22 @@
 //! Measuring how well a model predicts a text, or how far a graph is from its float graph.
 
 use crate::cancel::CancelToken;
+use crate::ending::{Stopped, concluded};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::{read, refuse_idle_library};
-use crate::paths::{refuse_directory, refuse_missing};
+use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
+use crate::text::printable;
+use kvant_container::Checkpoint;
 use kvant_llm::evaluation::{Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize};
 use kvant_llm::forward::Decoder;
 use kvant_onnx::data::{DataOptions, Source as Samples, inputs};
 use kvant_onnx::error::QuantizeError;
 use kvant_onnx::evaluation::{Report as GraphEvaluation, evaluate as evaluate_graph, widened};
 use kvant_onnx::graph::check;
+use kvant_onnx::runtime::RuntimeChoice;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -42,6 +46,9 @@ pub struct Evaluation {
     /// Resources.
     pub limits: Limits,
 }
+
+/// How files of text end.
+const TEXT_ENDINGS: [&str; 5] = ["txt", "md", "json", "jsonl", "parquet"];
 
 /// What was measured.
 pub enum EvaluationReport {
@@ -82,11 +89,21 @@ impl Evaluation {
     /// # Errors
     /// Whatever is wrong with the model, its tokenizer or the data.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
-        refuse_missing([("‹data›", self.data.as_path())])?;
-        let reporter = Reporter::new(events, cancel);
+        concluded(Stopped::StartsOver, || self.carry_out(&Reporter::new(events, cancel)))
+    }
+
+    fn carry_out(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
+        let named = [
+            (MODEL, Some(self.source.model.as_path())),
+            ("‹data›", Some(self.data.as_path())),
+            ("‹reference›", self.reference.as_deref()),
+            ("‹tokenizer›", self.tokenizer.as_deref()),
+        ];
+        let adapters = self.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
+        refuse_missing(named.into_iter().filter_map(|(what, path)| Some((what, path?))).chain(adapters))?;
         match self.source.kind() {
-            SourceKind::Graph => Ok(EvaluationReport::Graph(Box::new(self.graph(&reporter)?))),
-            _ => Ok(EvaluationReport::Text(Box::new(self.text(&reporter)?))),
+            SourceKind::Graph => Ok(EvaluationReport::Graph(Box::new(self.graph(reporter)?))),
+            _ => Ok(EvaluationReport::Text(Box::new(self.text(reporter)?))),
         }
     }
 
@@ -116,6 +133,13 @@ impl Evaluation {
         let work = || evaluate(&decoder, reference.as_ref(), &ops, &tokens, options, watch);
         let found = self.limits.pool()?.install(work)?;
         drop(progress);
+        let changed = [Some(&checkpoint), original.as_ref()].into_iter().flatten().find_map(Checkpoint::changed_file);
+        if let Some(file) = changed {
+            let message = format!("{} has changed while it was read", printable(&file.to_string_lossy()));
+            return Err(
+                Error::system(message).with_hint(Some("run again, and do not change the model meanwhile".to_owned()))
+            );
+        }
         Ok(TextReport { found, activations: decoder.quantized_activations() })
     }
 
@@ -125,6 +149,8 @@ impl Evaluation {
             (self.num_samples.is_some(), "‹num-samples›"),
             (self.labels.is_some(), "‹labels›"),
             (self.preprocess.is_some(), "‹preprocess›"),
+            (self.limits.engine.choice != RuntimeChoice::Auto, "‹runtime›"),
+            (self.limits.engine.library.is_some(), "‹runtime-library›"),
         ];
         match first_given(&given) {
             Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} applies only to ONNX graphs"))
@@ -133,7 +159,40 @@ impl Evaluation {
         }
     }
 
+    /// Refuses what only language models have.
+    fn refuse_text_settings(&self) -> Result<(), Error> {
+        let given = [
+            (!self.source.adapters.is_empty(), "‹lora›"),
+            (self.tokenizer.is_some(), "‹tokenizer›"),
+            (self.seq_len.is_some(), "‹seq-len›"),
+            (self.stride.is_some(), "‹stride›"),
+            (self.precision != Precision::default(), "‹precision›"),
+            (self.limits.memory != Limits::default().memory, "‹max-memory›"),
+        ];
+        match first_given(&given) {
+            Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} does not apply to an ONNX graph"))
+                .with_hint(Some("leave it out: a graph is run on samples, not on text".to_owned()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses text for a graph: decoders are evaluated as checkpoints only.
+    fn refuse_text(&self) -> Result<(), Error> {
+        let ending = self.data.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        if !TEXT_ENDINGS.contains(&ending.as_str()) {
+            return Ok(());
+        }
+        let data = printable(&self.data.to_string_lossy()).to_string();
+        let message =
+            format!("{data} is text, and the perplexity of graphs is not measured, that of decoders included");
+        let hint = "evaluate the checkpoint that the graph was made of; or compare the graph with its float graph on arrays \
+                    of inputs, with ‹reference› and ‹data› FILE.npz";
+        Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint.to_owned())))
+    }
+
     fn graph(&self, reporter: &Reporter<'_>) -> Result<GraphEvaluation, Error> {
+        self.refuse_text_settings()?;
+        self.refuse_text()?;
         let reference = self.reference.as_deref().ok_or_else(no_reference)?;
         refuse_idle_library(&self.limits.engine)?;
         let (quantized, reference) = (read(&self.source.model)?, read(reference)?);
@@ -149,9 +208,11 @@ impl Evaluation {
         let mut samples = source.open(&inputs(&reference.graph), &options)?;
         let runtime = self.limits.runtime();
         let all = samples.len() as u64;
+        reporter.started();
         let progress = reporter.stage(Stage::Evaluation, Unit::Samples);
-        let mut watch = progress.watch();
-        watch(0, all);
+        let mut watch = progress.watch_cancelled();
+        // Nothing is done yet that could be stopped.
+        let _ = watch(0, all);
         let done = &mut |done| watch(done as u64, all);
         Ok(evaluate_graph(&reference, &quantized, &mut samples, labels.as_deref(), &runtime, done)?)
     }

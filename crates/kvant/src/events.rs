@@ -1,7 +1,10 @@
 //! What a run reports while it works: notes, progress, and where an interrupted run resumes.
 
 use crate::cancel::CancelToken;
+use crate::ending::of_lost_file;
+use crate::error::Error;
 use crate::settings;
+use kvant_container::LostFiles;
 use kvant_llm::engine;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
@@ -128,16 +131,22 @@ pub enum Unit {
 pub(crate) struct Reporter<'e> {
     events: Mutex<&'e mut dyn Events>,
     cancel: CancelToken,
+    lost: LostFiles,
 }
 
 impl<'e> Reporter<'e> {
     pub fn new(events: &'e mut dyn Events, cancel: &CancelToken) -> Reporter<'e> {
-        Reporter { events: Mutex::new(events), cancel: cancel.clone() }
+        Reporter { events: Mutex::new(events), cancel: cancel.clone(), lost: LostFiles::from_now_on() }
     }
 
     /// What stops the run.
     pub fn cancel(&self) -> &CancelToken {
         &self.cancel
+    }
+
+    /// Refuses to keep or name anything that was made of files which were cut short meanwhile.
+    pub fn refuse_lost(&self) -> Result<(), Error> {
+        self.lost.first().map_or(Ok(()), |file| Err(of_lost_file(&file)))
     }
 
     pub fn event(&self, event: Event<'_>) {
@@ -215,14 +224,17 @@ impl Progress<'_, '_> {
     }
 
     fn watch_after(&self, resumed: impl Fn(u64) -> u64 + Send) -> impl FnMut(&str, u64, u64) + Send {
-        let mut before = None;
+        // What was reported, and how many units there are: as was said at first, since an estimate may grow.
+        let mut reported = None;
         move |place: &str, done: u64, all: u64| {
-            let earlier = before.replace(done).unwrap_or_else(|| {
+            let (earlier, total) = reported.unwrap_or_else(|| {
                 let earlier = resumed(done);
                 self.start(all, earlier);
-                earlier
+                (earlier, all)
             });
-            self.advance(place, done.saturating_sub(earlier));
+            let now = done.min(total).max(earlier);
+            reported = Some((now, total));
+            self.advance(place, now - earlier);
         }
     }
 
@@ -254,5 +266,38 @@ impl Drop for Progress<'_, '_> {
         if *self.is_started.lock().unwrap_or_else(PoisonError::into_inner) {
             self.reporter.event(Event::StageEnded);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Sum {
+        total: u64,
+        done: u64,
+    }
+
+    impl Events for Sum {
+        fn event(&mut self, event: Event<'_>) {
+            match event {
+                Event::StageStarted { total, done, .. } => (self.total, self.done) = (total, done),
+                Event::Progress { units, .. } => self.done += units,
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn estimates_that_grow_do_not_exceed_the_total() {
+        let mut sum = Sum::default();
+        {
+            let reporter = Reporter::new(&mut sum, &CancelToken::new());
+            let progress = reporter.stage(Stage::Search, Unit::Models);
+            let mut watch = progress.watch();
+            [(1, 3), (2, 3), (3, 3), (4, 4), (5, 5)].into_iter().for_each(|(done, all)| watch(done, all));
+        }
+        assert_eq!((sum.done, sum.total), (3, 3));
     }
 }

@@ -296,6 +296,7 @@ pub mod catalog;
 mod checkpoint;
 mod convert;
 mod delivery;
+mod ending;
 mod error;
 mod evaluate;
 mod events;

@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::path::Path;
 
+/// Tokens below which a measurement is uncertain enough to say so.
+const FEW_TOKENS: usize = 1024;
+
 /// The limits of a run, and what they are measured on.
 pub struct Gate<'a> {
     job: &'a Job,
@@ -94,6 +97,9 @@ impl<'a> Gate<'a> {
     pub fn judge(&self, made: &Path, reporter: &Reporter<'_>) -> Result<(), Error> {
         let found = self.measure(made, reporter)?;
         let Some(comparison) = &found.comparison else { return Ok(()) };
+        if let Some(warning) = self.uncertainty(&found, comparison) {
+            reporter.warning(&warning);
+        }
         let exceeded = self.exceeded(&found, comparison);
         let report = self.report(&found, comparison, exceeded.is_empty());
         self.measured.replace(Some(report.clone()));
@@ -127,6 +133,25 @@ impl<'a> Gate<'a> {
         let sequences = &self.sequences;
         let work = || evaluate_sequences(&decoder, Some(&reference), &ops, sequences, memory, watch);
         Ok(self.job.limits.pool()?.install(work)?)
+    }
+
+    /// That a limit is held against a measurement on few tokens, with its standard error.
+    fn uncertainty(&self, found: &Evaluation, comparison: &Comparison) -> Option<String> {
+        let quality = &self.job.limits.quality;
+        let has_limit = quality.max_kl.is_some() || quality.max_perplexity_increase.is_some();
+        if !has_limit || found.tokens >= FEW_TOKENS {
+            return None;
+        }
+        Some(format!(
+            "the limits are checked on only {} tokens of {}: KL divergence {:.6} ± {:.6}, ratio of perplexities {:.4} ± {:.4}; \
+             a longer text with ‹eval› FILE tells more",
+            found.tokens,
+            self.data,
+            comparison.kl_mean.value,
+            comparison.kl_mean.error,
+            comparison.perplexity_ratio.value,
+            comparison.perplexity_ratio.error
+        ))
     }
 
     /// The limits that are not kept, in words.

@@ -2,6 +2,7 @@
 
 use crate::cancel::CancelToken;
 use crate::checkpoint::{self, CheckpointPlan};
+use crate::ending::{Stopped, concluded};
 use crate::error::Error;
 use crate::events::{Events, Reporter};
 use crate::gguf::{self, GgufFilePlan};
@@ -49,15 +50,20 @@ impl Job {
     /// a result that does not pass verification or the quality limits, and a cancelled token. A graph below its least SQNR is
     /// reported: see [`Report::rejection`].
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<Report, Error> {
-        let reporter = Reporter::new(events, cancel);
+        let is_graph = self.source.kind() == SourceKind::Graph;
+        let stopped = if is_graph { Stopped::StartsOver } else { Stopped::Resumes };
+        concluded(stopped, || self.carry_out(&Reporter::new(events, cancel)))
+    }
+
+    fn carry_out(&self, reporter: &Reporter<'_>) -> Result<Report, Error> {
         let job = self.prepared(true)?;
         quality::check(&job)?;
         if job.source.kind() == SourceKind::Graph {
-            return onnx::quantize::run(&job, &reporter).map(Report::Graph);
+            return onnx::quantize::run(&job, reporter).map(Report::Graph);
         }
         match gguf::recipe(&job)? {
-            Some(recipe) => gguf::quantize::run(&job, recipe, &reporter).map(Report::Gguf),
-            None => checkpoint::quantize::run(&job, &reporter).map(Report::Checkpoint),
+            Some(recipe) => gguf::quantize::run(&job, recipe, reporter).map(Report::Gguf),
+            None => checkpoint::quantize::run(&job, reporter).map(Report::Checkpoint),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Ranking the layers of a graph by sensitivity, and searching for a mixed-precision recipe.
 
 use crate::cancel::CancelToken;
+use crate::ending::{Stopped, concluded};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter};
 use crate::job::{Sensitivity, SourceKind};
@@ -22,13 +23,16 @@ impl Sensitivity {
     /// # Errors
     /// A model that is no graph; whatever is wrong with the graph, the recipe or the data; a target that no mix reaches.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<SensitivityReport, Error> {
+        concluded(Stopped::StartsOver, || self.carry_out(&Reporter::new(events, cancel)))
+    }
+
+    fn carry_out(&self, reporter: &Reporter<'_>) -> Result<SensitivityReport, Error> {
         check_paths(self)?;
         if self.job.source.kind() != SourceKind::Graph {
             let error = Error::new(ErrorKind::Usage, "layers are measured of ONNX graphs only");
             return Err(error.with_hint(Some("`kvant eval ‹reference›` measures the damage block by block".to_owned())));
         }
-        let reporter = Reporter::new(events, cancel);
-        let (outcome, written) = onnx::sensitivity::run(self, &reporter)?;
+        let (outcome, written) = onnx::sensitivity::run(self, reporter)?;
         Ok(SensitivityReport { outcome, unwritten: written.err() })
     }
 }

@@ -1,9 +1,11 @@
 //! Checking that a quantized model from any tool is valid and loadable.
 
+use crate::ending::{Stopped, concluded};
 use crate::error::Error;
 use crate::findings::failing;
 use crate::job::{SourceKind, Verification};
 use crate::onnx::{self, verify::GraphVerdict};
+use crate::paths::{MODEL, refuse_missing};
 use kvant_llm::verify::{Options, Reads, Reason, Report, Verdict, loaders, verify};
 use serde_json::{Value, json};
 
@@ -29,6 +31,11 @@ impl Verification {
     /// # Errors
     /// Whatever keeps it from being read. A model that does not pass is no error: see [`VerificationReport::passes`].
     pub fn run(&self) -> Result<VerificationReport, Error> {
+        concluded(Stopped::StartsOver, || self.carry_out())
+    }
+
+    fn carry_out(&self) -> Result<VerificationReport, Error> {
+        refuse_missing([(MODEL, self.model.as_path())])?;
         if SourceKind::of(&self.model) == SourceKind::Graph {
             return Ok(VerificationReport::Graph(Box::new(onnx::verify::run(self)?)));
         }

@@ -2,9 +2,9 @@
 
 use super::{inspect_gguf, inspect_graph};
 use crate::args::InspectArgs;
-use crate::pattern;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
+use crate::{interrupt, pattern};
 use kvant::inspect::CheckpointInspection;
 use kvant::text::counts::number;
 use kvant::text::{printable, size};
@@ -16,6 +16,7 @@ use kvant_container::TensorView;
 /// # Errors
 /// Whatever is wrong with the files.
 pub fn run(args: &InspectArgs, printer: &Printer) -> Result<(), Error> {
+    interrupt::exit_on_signal();
     let inspection = inspect(&args.model)?;
     let (all, width, is_json) = (args.all, printer.width(), printer.is_json());
     match &inspection {

@@ -2,11 +2,11 @@
 
 use super::{plan_gguf, plan_graph};
 use crate::args::PlanArgs;
-use crate::pattern;
 use crate::printer::Printer;
 use crate::progress::Console;
 use crate::summary::{self, Line};
 use crate::table::{Align, Table};
+use crate::{interrupt, pattern};
 use kvant::text::{counts, size};
 use kvant::{CheckpointPlan, Cost, Error, Fate, Job, Plan as PlannedJob, json};
 use kvant_llm::format::OutputFormat;
@@ -26,6 +26,7 @@ pub fn run(args: PlanArgs, printer: &Printer) -> Result<(), Error> {
 /// # Errors
 /// See [`run`].
 pub fn show(job: &Job, all: bool, printer: &Printer) -> Result<(), Error> {
+    interrupt::exit_on_signal();
     let planned = job.plan(&mut Console::new(printer))?;
     if let (PlannedJob::Graph(plan), true) = (&planned, printer.is_json()) {
         printer.json("plan", &planned.to_json())?;

@@ -1,9 +1,9 @@
 //! `kvant verify`: whether a finished model loads, and whether it is sane.
 
 use crate::args::VerifyArgs;
-use crate::findings;
 use crate::printer::Printer;
 use crate::table::{Align, Table};
+use crate::{findings, interrupt};
 use kvant::text::counts;
 use kvant::{Error, ErrorKind, GraphVerdict, Opening, Verification, VerificationReport, in_words};
 use kvant_llm::verify::{Loads, Report, Verdict};
@@ -13,6 +13,7 @@ use kvant_llm::verify::{Loads, Report, Verdict};
 /// # Errors
 /// [`ErrorKind::Unfit`] for a model that does not pass; whatever keeps it from being read.
 pub fn run(args: &VerifyArgs, printer: &Printer) -> Result<(), Error> {
+    interrupt::exit_on_signal();
     let report = Verification::from(args).run()?;
     match (&report, printer.is_json()) {
         (_, true) => printer.json("verify", &report.to_json())?,

@@ -23,7 +23,7 @@ fn messages() {
         ("unknown_field", 2, quantize(&["--recipe", "recipe.toml"])),
         ("no_recipe_file", 2, quantize(&["--recipe", "nowhere.toml"])),
         ("onnx", 1, place.show(&["quantize", "model.onnx", "--preset", "A8W8", "-o", "out.onnx"])),
-        ("no_model", 1, place.show(&["plan", "nowhere", "--scheme", "mxfp4"])),
+        ("no_model", 2, place.show(&["plan", "nowhere", "--scheme", "mxfp4"])),
         ("damaged_file", 1, place.show(&["inspect", "short.safetensors"])),
     ] {
         insta::assert_snapshot!(format!("error_{name}"), text);
@@ -114,7 +114,7 @@ fn json_errors_are_objects_on_stdout_too() {
         (&["plan", "nano_llama", "--scheme", "int4_wo_12", "--json"][..], 2, "usage"),
         (&["quantize", "nano_llama", "--scheme", "fp8", "-o", "out", "--json"], 2, "usage"),
         (&["plan", "nano_llama", "--scheme", "mx6", "--format", "quark", "--json"], 1, "unsupported"),
-        (&["inspect", "nowhere", "--json"], 1, "system"),
+        (&["inspect", "nowhere", "--json"], 2, "usage"),
         (&["inspect", "--json"], 2, "usage"),
     ] {
         let run = place.run(args);

@@ -206,3 +206,28 @@ fn two_runs_do_not_write_one_graph() {
     place.succeed(&line);
     assert_eq!(names(&place.path("")), ["codes", "nano_llama", "out.onnx"]);
 }
+
+#[test]
+fn a_gguf_file_beside_a_checkpoint_has_the_record_of_the_calibration() {
+    let place = Place::new();
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
+    let line = [
+        "quantize",
+        "nano_llama",
+        "-s",
+        "uint4:g32",
+        "--algorithm",
+        "gptq",
+        "--calib",
+        "text.txt",
+        "--num-samples",
+        "8",
+    ];
+    let formats = ["--seq-len", "64", "--format", "awq", "--format", "gguf", "-o", "out"];
+    place.succeed(&[&line[..], &formats].concat());
+    let record = fs::read(place.path("out/gguf/model.calibration.json")).unwrap();
+    assert_eq!(record, fs::read(place.path("out/awq/calibration.json")).unwrap());
+    // It is Kvant's own, and replaced with the rest.
+    place.succeed(&[&line[..], &formats, &["--overwrite"]].concat());
+    assert_eq!(fs::read(place.path("out/gguf/model.calibration.json")).unwrap(), record);
+}

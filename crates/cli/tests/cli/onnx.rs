@@ -6,6 +6,7 @@ use kvant_onnx::graph::{add_opset, node};
 use kvant_onnx::shape::{Dim, ValueType};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// A directory with a small CNN, `float.onnx`, and its calibration data, `calib.npz`.
 fn place() -> Place {
@@ -469,4 +470,56 @@ fn tensors_whose_channels_were_scaled_are_not_taken_for_damaged() {
     let (scaled, equalized) = damaged(&["--cle"]);
     assert_eq!((none, scaled), (0, 2), "h and p");
     assert!(equalized > plain - 6.0, "{equalized} dB, {plain} without equalization");
+}
+
+#[test]
+fn options_that_mean_nothing_for_a_graph_are_refused_by_name() {
+    let place = place();
+    place.write("text.txt", "a text");
+    let quantize = "quantize float.onnx --preset A8W8 --data random -o out.onnx";
+    let sensitivity = "sensitivity float.onnx --preset A8W8 --data random";
+    let eval = "eval float.onnx --reference float.onnx --data random";
+    for (line, option) in [
+        (quantize, "--propagate float"),
+        (quantize, "--precision bf16"),
+        (quantize, "--max-memory 2GB"),
+        ("plan float.onnx --preset A8W8 --data random", "--precision bf16"),
+        (sensitivity, "--propagate float"),
+        (sensitivity, "--precision bf16"),
+        (sensitivity, "--max-memory 2GB"),
+        (eval, "--seq-len 64"),
+        (eval, "--stride 64"),
+        (eval, "--precision bf16"),
+        (eval, "--max-memory 2GB"),
+        (eval, "--tokenizer float.onnx"),
+        (eval, "--lora float.onnx"),
+        ("verify float.onnx", "--tensor-parallel 2"),
+        ("verify float.onnx", "--quick"),
+    ] {
+        let run = place.run(&line.split(' ').chain(option.split(' ')).collect::<Vec<_>>());
+        let name = option.split(' ').next().unwrap();
+        assert!(run.code == Some(2) && run.stderr.contains(name), "{line} {option}: {run:?}");
+    }
+    assert!(!place.path("out.onnx").exists());
+    let run = place.run(&["eval", "float.onnx", "--data", "text.txt"]);
+    assert!(run.code == Some(1) && run.stderr.contains("the perplexity of graphs is not measured"), "{run:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_evaluation_of_a_graph_can_be_interrupted() {
+    let place = place();
+    let line =
+        "eval float.onnx --reference float.onnx --data random --num-samples 5000000 --runtime rten --progress always";
+    let line: Vec<&str> = line.split(' ').collect();
+    let mut child = place.command(&line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    // The first line of progress.
+    std::io::BufRead::read_line(&mut stderr, &mut text).unwrap();
+    assert!(text.contains("samples"), "{text}");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    std::io::Read::read_to_string(&mut stderr, &mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+    assert!(text.ends_with("Interrupted. Nothing was written: the same command starts over.\n"), "{text}");
 }

@@ -288,3 +288,20 @@ fn a_link_to_a_directory_stays_and_leads_to_the_output() {
     refused(&place, &line("nowhere"), 2, "is a link that leads nowhere");
     assert_eq!(names(&place.path("disk")), ["empty"]);
 }
+
+#[test]
+fn the_directory_of_a_source_that_is_named_by_its_file_is_its_own() {
+    let place = Place::new();
+    let file = "nano_llama/model.safetensors";
+    let before = names(&place.path("nano_llama"));
+    for out in ["nano_llama/out", "nano_llama"] {
+        let run = place.run(&["quantize", file, "-s", "int4:g32", "-o", out, "--overwrite"]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.contains("the directory of the source, nano_llama"), "{}", run.stderr);
+    }
+    assert_eq!(names(&place.path("nano_llama")), before);
+    // Tensors alone are no model of their directory.
+    fs::create_dir(place.path("alone")).unwrap();
+    fs::copy(place.path(file), place.path("alone/w.safetensors")).unwrap();
+    place.succeed(&["quantize", "alone/w.safetensors", "-s", "int4:g32", "--format", "tensors", "-o", "alone/out"]);
+}

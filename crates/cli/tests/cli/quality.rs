@@ -235,6 +235,18 @@ fn a_result_beyond_its_limits_gets_no_name() {
 }
 
 #[test]
+fn limits_that_are_checked_on_few_tokens_come_with_their_error() {
+    let place = place();
+    place.write("short.txt", &TEXT.repeat(4));
+    for (text, is_short) in [("short.txt", true), ("text.txt", false)] {
+        let line = ["quantize", "nano_llama", "-s", "int8", "--weights-only", "--eval", text, "--max-kl", "1", "-q"];
+        let run = place.succeed(&[&line[..], &["-o", "out", "--overwrite"]].concat());
+        let warned = run.stderr.contains("the limits are checked on only") && run.stderr.contains(" ± ");
+        assert_eq!(warned, is_short, "{}", run.stderr);
+    }
+}
+
+#[test]
 fn limits_that_nothing_can_be_measured_on_are_refused_first() {
     let place = place();
     let run = place.run(&["quantize", "nano_llama", "-s", "int4:g64", "--max-kl", "0.1", "-o", "out"]);

@@ -152,6 +152,61 @@ fn a_source_that_is_written_to_while_it_is_read_is_noticed() {
     place.succeed(&args("out"));
 }
 
+/// A mapped file that is cut short ends a process that does not expect it with a bus error.
+#[test]
+fn a_source_that_is_cut_short_while_it_is_read_is_named() {
+    let place = place();
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
+    place.succeed(&["quantize", "model", "--scheme", "F32", "-o", "model.gguf"]);
+    let calibrated = ["quantize", "model", "-s", "int4:g32", "--algorithm", "gptq", "--calib", "text.txt", "-o", "out"];
+    let evaluated = ["eval", "model", "--data", "text.txt", "--seq-len", "64"];
+    let of_file = ["quantize", "model.gguf", "-s", "Q4_0", "-o", "small.gguf"];
+    let shard = names(&place.path("model")).into_iter().rfind(|name| name.ends_with(".safetensors")).unwrap();
+    let shard = format!("model/{shard}");
+    for (line, file) in
+        [(&args("out")[..], &shard[..]), (&calibrated, &shard), (&evaluated, &shard), (&of_file, "model.gguf")]
+    {
+        let whole = std::fs::read(place.path(file)).unwrap();
+        let child = place.command(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_map(&child, &place.path(file));
+        signal(&child, "-STOP");
+        std::fs::OpenOptions::new().write(true).open(place.path(file)).unwrap().set_len(2_000).unwrap();
+        signal(&child, "-CONT");
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line:?}: {:?} {stderr}", output.status);
+        assert!(stderr.contains(&format!("{file} was cut short")), "{line:?}: {stderr}");
+        assert!(!place.path("out").exists() && !place.path("small.gguf").exists(), "{line:?}");
+        std::fs::write(place.path(file), whole).unwrap();
+        let left = names(&place.path("")).into_iter().filter(|name| name.contains(".partial"));
+        left.for_each(|name| {
+            _ = std::fs::remove_dir_all(place.path(&name)).or_else(|_| std::fs::remove_file(place.path(&name)))
+        });
+    }
+}
+
+/// Waits until a process has mapped a file.
+fn wait_for_map(child: &Child, file: &std::path::Path) {
+    let begun = Instant::now();
+    let name = std::fs::canonicalize(file).unwrap().display().to_string();
+    while !std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap_or_default().contains(&name) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{name} is not mapped");
+    }
+}
+
+#[test]
+fn files_of_the_user_among_unfinished_work_survive_a_restart() {
+    let place = place();
+    kill_at_work(&place, "out");
+    place.write("out.partial/mine.txt", "mine");
+    let line = [&args("out")[..], &["--restart"]].concat();
+    let refused = place.run(&line);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("mine.txt") && refused.stderr.contains("hint: move"), "{}", refused.stderr);
+    std::fs::rename(place.path("out.partial/mine.txt"), place.path("mine.txt")).unwrap();
+    assert_eq!(place.succeed(&line).json()["resumed_jobs"], 0);
+}
+
 #[test]
 fn a_killed_run_goes_on_from_another_directory_and_not_with_another_source() {
     let place = place();
@@ -211,6 +266,51 @@ fn ctrl_c_stops_cleanly() {
         assert!(!place.path(out).exists());
         assert!(place.succeed(&args(out)).json()["resumed_jobs"].as_u64().unwrap() > 0);
         assert!(contents(&place.path(out)) == contents(&place.path("whole")));
+    }
+}
+
+/// Under `nohup` the hang-up is ignored, and stays so; Ctrl-C works as ever.
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_stops_cleanly_where_the_hang_up_is_ignored() {
+    if interrupts_are_ignored() {
+        return;
+    }
+    let place = place();
+    let kvant = place.command(&args("out"));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(kvant.get_program()).args(kvant.get_args());
+    shell.current_dir(place.path("")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = shell.spawn().unwrap();
+    wait_for_work(&place, "out");
+    ["-STOP", "-HUP", "-INT", "-CONT"].iter().for_each(|name| signal(&child, name));
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        (output.status.code(), stderr.as_ref()),
+        (Some(130), "Interrupted. Run the same command again to resume.\n")
+    );
+}
+
+/// Commands that only read have nothing to put away.
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_ends_a_verification_with_its_exit_code() {
+    if interrupts_are_ignored() {
+        return;
+    }
+    let place = Place::empty();
+    let header = br#"{"w":{"dtype":"F32","shape":[16384,16384],"data_offsets":[0,1073741824]}}       "#;
+    let file = std::fs::File::create(place.path("w.safetensors")).unwrap();
+    std::io::Write::write_all(&mut &file, &[&(header.len() as u64).to_le_bytes()[..], header].concat()).unwrap();
+    // Zeros that take no room.
+    file.set_len(8 + header.len() as u64 + 1_073_741_824).unwrap();
+    for (name, code) in [("-INT", 130), ("-TERM", 143)] {
+        let child = place.command(&["verify", "w.safetensors"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.unwrap();
+        wait_for_map(&child, &place.path("w.safetensors"));
+        signal(&child, name);
+        assert_eq!(child.wait_with_output().unwrap().status.code(), Some(code), "{name}");
     }
 }
 

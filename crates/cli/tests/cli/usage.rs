@@ -139,3 +139,66 @@ fn an_index_beyond_a_table_is_told_with_its_sample() {
     assert_eq!(run.code, Some(1), "{run:?}");
     assert!(run.stderr.contains("sample 1 of the data") && run.stderr.contains("`ids` up to 885"), "{}", run.stderr);
 }
+
+/// A path that is named and leads to nothing is wrong usage, whichever option or command names it.
+#[test]
+fn paths_that_lead_to_nothing_are_wrong_usage() {
+    let place = Place::new();
+    place.write("text.txt", "a text");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    std::fs::copy(data.join("tinycnn.float.onnx"), place.path("float.onnx")).unwrap();
+    let lines: &[(&str, &str)] = &[
+        ("quantize none -s int4:g32 -o out", "hub"),
+        ("quantize none.gguf -s Q4_0 -o out.gguf", "hub"),
+        ("quantize none.onnx --preset A8W8 --data random -o out.onnx", "hub"),
+        ("quantize nano_llama -s int4:g32 --lora none -o out", "--lora"),
+        ("quantize nano_llama --recipe none.toml -o out", "--recipe"),
+        ("quantize nano_llama -s int8 --calib none.txt -o out", "--calib"),
+        ("quantize nano_llama -s Q4_0 --imatrix none -o out.gguf", "--imatrix"),
+        ("quantize nano_llama -s int4:g32 --eval none.txt --max-kl 1 -o out", "--eval"),
+        ("quantize float.onnx --preset A8W8 --data none.npz -o out.onnx", "--data"),
+        ("plan none -s int4:g32", "hub"),
+        ("plan float.onnx --preset A8W8 --data none.npz", "--data"),
+        ("convert none --to float -o out", "hub"),
+        ("convert nano_llama --to float --lora none -o out", "--lora"),
+        ("inspect none", "hub"),
+        ("inspect none.onnx", "hub"),
+        ("verify none", "hub"),
+        ("verify none.gguf", "hub"),
+        ("verify none.onnx", "hub"),
+        ("eval none --data text.txt", "hub"),
+        ("eval nano_llama --data none.txt", "--data"),
+        ("eval nano_llama --data text.txt --reference none", "--reference"),
+        ("eval nano_llama --data text.txt --tokenizer none", "--tokenizer"),
+        ("eval nano_llama --data text.txt --lora none", "--lora"),
+        ("eval float.onnx --data none.npz --reference float.onnx", "--data"),
+        ("eval float.onnx --data random --reference none.onnx", "--reference"),
+        ("sensitivity none.onnx --preset A8W8 --data random", "hub"),
+        ("sensitivity float.onnx --preset A8W8 --data random --test none.npz", "--test"),
+    ];
+    for (line, told) in lines {
+        let run = place.run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(run.code, Some(2), "{line}: {run:?}");
+        assert!(run.stderr.contains("none") && run.stderr.contains(told), "{line}: {}", run.stderr);
+    }
+    assert_eq!(names(&place.path("")), ["float.onnx", "nano_llama", "text.txt"]);
+}
+
+#[test]
+fn files_that_are_named_as_directories_are_refused_before_the_work() {
+    let place = Place::new();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    std::fs::copy(data.join("tinycnn.float.onnx"), place.path("float.onnx")).unwrap();
+    for line in [
+        "quantize nano_llama -s Q8_0 -o x.gguf/",
+        "quantize nano_llama -s Q8_0 -o x/",
+        "quantize float.onnx --preset A8W8 --data random -o x.onnx/",
+        "convert nano_llama --to onnx -o x.onnx/",
+    ] {
+        let run = place.run(&line.split(' ').collect::<Vec<_>>());
+        assert!(run.code == Some(2) && run.stderr.contains("ends with a slash"), "{line}: {run:?}");
+    }
+    let run = place.run(&["quantize", "nano_llama", "-s", "Q4_0", "--imatrix", "nano_llama", "-o", "x.gguf"]);
+    assert!(run.code == Some(2) && run.stderr.contains("--imatrix nano_llama is a directory"), "{run:?}");
+    assert_eq!(names(&place.path("")), ["float.onnx", "nano_llama"]);
+}

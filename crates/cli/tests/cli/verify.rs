@@ -106,3 +106,16 @@ fn tensors_without_a_configuration_are_judged_by_what_describes_them() {
     assert_eq!(run.code, Some(1));
     assert!(run.stdout.contains("model.layers.2.mlp.up_proj.weight_scale"), "{run:?}");
 }
+
+#[test]
+fn a_directory_of_gguf_files_is_told_to_name_one() {
+    let place = Place::new();
+    fs::create_dir(place.path("files")).unwrap();
+    for name in ["files/a.gguf", "files/b.gguf"] {
+        place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", name]);
+    }
+    let run = place.run(&["verify", "files"]);
+    let told = format!("{}{}", run.stdout, run.stderr);
+    assert!(run.code == Some(1) && told.contains("2 GGUF files") && told.contains("files/a.gguf"), "{run:?}");
+    assert!(!told.contains("not read"), "{told}");
+}

@@ -39,6 +39,9 @@ impl ShardIndex {
 }
 
 fn check(weight_map: &[(String, String)]) -> Result<(), CheckpointError> {
+    if weight_map.is_empty() {
+        return Err(CheckpointError::EmptyIndex);
+    }
     let mut seen = HashSet::with_capacity(weight_map.len());
     for (tensor, shard) in weight_map {
         let (tensor_name, shard_name) = (tensor.clone(), shard.clone());

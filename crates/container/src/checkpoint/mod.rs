@@ -141,10 +141,19 @@ impl Checkpoint {
 
     /// The first file that was written to since the checkpoint was opened.
     pub fn changed_file(&self) -> Option<&Path> {
+        self.maps().find(|file| file.has_changed()).map(MappedFile::path)
+    }
+
+    /// The first file of which bytes were read that were gone by then: they read as zeros. Asks no file system.
+    pub fn lost_file(&self) -> Option<&Path> {
+        self.maps().find(|file| file.has_lost_bytes()).map(MappedFile::path)
+    }
+
+    /// Every file that tensors are read from.
+    fn maps(&self) -> impl Iterator<Item = &MappedFile> {
         let shards = self.shards.iter().map(SafetensorsFile::map);
         let adapters = self.adapters().iter().map(|adapter| adapter.file().map());
-        let mut files = shards.chain(adapters).chain(self.gguf().map(GgufFile::map));
-        files.find(|file| file.has_changed()).map(MappedFile::path)
+        shards.chain(adapters).chain(self.gguf().map(GgufFile::map))
     }
 
     /// All tensors, sorted by shard and then by the order of their bytes.

@@ -135,8 +135,9 @@ fn is_index(path: &Path) -> bool {
 
 /// The index, if any, and the shards of a directory.
 fn find_in_dir(dir: &Path) -> Result<(Option<ShardIndex>, Vec<PathBuf>), Error> {
-    let files: Vec<PathBuf> =
-        list_dir(dir)?.into_iter().map(|name| dir.join(name)).filter(|path| path.is_file()).collect();
+    let entries: Vec<PathBuf> = list_dir(dir)?.into_iter().map(|name| dir.join(name)).collect();
+    let dead = entries.iter().find(|path| is_visible_shard(path) && path.is_symlink() && !path.exists()).cloned();
+    let files: Vec<PathBuf> = entries.into_iter().filter(|path| path.is_file()).collect();
     if let Some(path) = choose_index(dir, &files)? {
         let index = ShardIndex::read(&path)?;
         let shards = index.shards().keys().map(|shard| dir.join(shard)).collect();
@@ -150,7 +151,10 @@ fn find_in_dir(dir: &Path) -> Result<(Option<ShardIndex>, Vec<PathBuf>), Error> 
     match shards.is_empty() {
         true => Err(Error::Checkpoint {
             path: dir.to_path_buf(),
-            problem: foreign_format(&files, CheckpointError::NoWeights),
+            problem: match dead {
+                Some(file) => CheckpointError::DeadLink { file },
+                None => foreign_format(&files, CheckpointError::NoWeights),
+            },
         }),
         false => Ok((None, shards)),
     }
@@ -188,7 +192,10 @@ fn foreign_format(files: &[PathBuf], otherwise: CheckpointError) -> CheckpointEr
         return CheckpointError::Pickle { file };
     }
     match first_with(&["gguf"]) {
-        Some(file) => CheckpointError::Gguf { file },
+        Some(file) => {
+            let count = files.iter().filter(|path| has_extension(&path.to_string_lossy(), &["gguf"])).count();
+            CheckpointError::Gguf { file, count }
+        }
         None => otherwise,
     }
 }

@@ -13,6 +13,15 @@ pub enum CheckpointError {
     /// The directory holds no weights that are known at all.
     #[error("there are no safetensors files here")]
     NoWeights,
+    /// A file of weights is a link to nothing.
+    #[error("{} is a link that leads nowhere", file.display())]
+    DeadLink {
+        /// The link.
+        file: PathBuf,
+    },
+    /// The index names no tensor.
+    #[error("the index names no tensor: its `weight_map` is empty")]
+    EmptyIndex,
     /// A file was given that is no `.safetensors` file.
     #[error("this is neither a directory nor a .safetensors or .gguf file")]
     NotSafetensors,
@@ -22,11 +31,13 @@ pub enum CheckpointError {
         /// One of the pickles.
         file: PathBuf,
     },
-    /// There are only weights in the GGUF format.
-    #[error("the weights are in GGUF ({}), which is not read", file.display())]
+    /// There are only GGUF files, each of which is a model.
+    #[error("this directory holds {}, and no safetensors files: a GGUF file is named itself", gguf_files(*count))]
     Gguf {
-        /// One of the files.
+        /// The first of the files.
         file: PathBuf,
+        /// How many there are.
+        count: usize,
     },
     /// The tensors are those of an adapter.
     #[error("this is a LoRA adapter, not a model{}", base.as_ref().map(|base| format!(": it was trained on {}", Quoted(base))).unwrap_or_default())]
@@ -130,12 +141,16 @@ impl CheckpointError {
             Self::NotFound => "a model on a hub must be on disk first, e.g. `hf download ORG/NAME --local-dir DIR`",
             Self::NotSafetensors => "name the directory of a model, or one .safetensors or .gguf file",
             Self::Pickle { .. } => "convert the weights to safetensors first; Kvant never runs pickles",
-            Self::Gguf { .. } => "start from the original safetensors checkpoint",
+            Self::Gguf { file, .. } => return Some(format!("name the file, e.g. {}", file.display())),
             Self::Adapter { .. } => "name the model that it was trained on, and give the adapter with ‹lora› DIR",
             Self::NoAdapter { .. } => {
                 "give ‹lora› the folder that holds adapter_config.json and adapter_model.safetensors, as PEFT saves them"
             }
             Self::NoWeights => "give the directory that holds config.json and the *.safetensors files",
+            Self::DeadLink { .. } => "download the file again: what it was a link to has been removed or moved",
+            Self::EmptyIndex => {
+                "download the index again; without one, all .safetensors files of the directory are read"
+            }
             Self::MissingShard { .. } => "the download may be incomplete; fetch the missing file",
             Self::TwoIndices { .. } => {
                 "keep only one of them in the directory, or name it model.safetensors.index.json"
@@ -145,4 +160,9 @@ impl CheckpointError {
         };
         Some(hint.into())
     }
+}
+
+/// How many GGUF files there are, as a part of a sentence.
+fn gguf_files(count: usize) -> String {
+    if count == 1 { "a GGUF file".to_owned() } else { format!("{count} GGUF files") }
 }

@@ -29,6 +29,9 @@ pub fn io_hint(cause: &io::Error) -> Option<&'static str> {
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
             Some("a part of the path is a file; choose another")
         }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            Some("free some space, or choose an output on another disk")
+        }
         io::ErrorKind::InvalidFilename => Some("choose a shorter name"),
         _ if cause.raw_os_error() == Some(24) => {
             Some("too many files are open: raise the limit (ulimit -n), or write larger shards with ‹max-shard-size›")

@@ -4,6 +4,7 @@
 use super::given::{changed, differing, given};
 use super::journal::{Found, Given, Journal, Options};
 use super::output_error::OutputError;
+use super::own::{refuse_strangers, remove_results};
 use super::paths::{Paths, check_beside, remove};
 use crate::removal::or_gone;
 use std::fs;
@@ -48,6 +49,7 @@ impl Claim {
         }
         check_beside(&paths)?;
         let (_, found) = open(&paths)?;
+        refuse_strangers(&paths, &found.files)?;
         refuse_other_options(&paths, &found, options)
     }
 
@@ -63,6 +65,7 @@ impl Claim {
             fs::create_dir_all(parent).map_err(OutputError::io("create", parent))?;
         }
         let (journal, found) = open(&paths)?;
+        refuse_strangers(&paths, &found.files)?;
         refuse_other_options(&paths, &found, options)?;
         let given = given(options);
         let claimed = if has_work(&paths, &found) { journal.hold(&found) } else { journal.begin("", &given) };
@@ -100,7 +103,7 @@ impl Claim {
     }
 
     /// Removes what an interrupted run has left, if anything: unfinished work, and with `made` a whole output that it could not
-    /// acknowledge any more. What it had set aside comes back.
+    /// acknowledge any more. What it had set aside comes back. Where somebody else's files are among the work, nothing is removed.
     ///
     /// # Errors
     /// [`OutputError::Busy`], [`OutputError::InTheWay`], the system's.
@@ -112,14 +115,15 @@ impl Claim {
         check_beside(&paths)?;
         let (_journal, found) = open(&paths)?;
         let is_placed = found.whole && paths.target.exists();
+        refuse_strangers(&paths, &found.files)?;
+        let blocks = paths.blocks();
         if !paths.target.exists() && paths.replaced.exists() {
             fs::rename(&paths.replaced, &paths.target).map_err(OutputError::io("restore", &paths.target))?;
         }
         if is_placed && made {
             remove(&paths.target)?;
         }
-        let blocks = paths.blocks();
-        or_gone(fs::remove_dir_all(&blocks)).map_err(OutputError::io("remove", &blocks))?;
+        remove_results(&blocks).map_err(OutputError::io("remove", &blocks))?;
         for statistics in paths.all_statistics() {
             or_gone(fs::remove_file(&statistics)).map_err(OutputError::io("remove", &statistics))?;
         }
@@ -215,6 +219,43 @@ mod tests {
             assert!(matches!(&refused, OutputError::InTheWay(path) if *path == stranger), "{refused}");
             let _ = Claim::discard(&target, true);
             assert!(stranger.exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn files_of_others_among_unfinished_work_are_never_removed() {
+        for (folder, name) in
+            [("out.partial", "mine.txt"), ("out.partial", "inner/mine"), ("out.partial.blocks", "mine")]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let (target, folder) = (dir.path().join("out"), dir.path().join(folder));
+            let claim = Claim::take(&target, &options("1")).unwrap();
+            claim.held.journal.record_files(["model.safetensors".to_owned()].into()).unwrap();
+            fs::create_dir_all(dir.path().join("out.partial")).unwrap();
+            fs::create_dir_all(dir.path().join("out.partial.blocks")).unwrap();
+            for own in
+                ["out.partial/model.safetensors", "out.partial.blocks/state.json", "out.partial.blocks/streams.0"]
+            {
+                fs::write(dir.path().join(own), "own").unwrap();
+            }
+            let stranger = folder.join(name);
+            fs::create_dir_all(stranger.parent().unwrap()).unwrap();
+            fs::write(&stranger, "mine").unwrap();
+            drop(claim);
+            let refused = [
+                Claim::check(&target, &options("1")),
+                Claim::take(&target, &options("1")).map(drop),
+                Claim::discard(&target, true),
+            ];
+            for refused in refused {
+                let refused = refused.unwrap_err();
+                assert!(matches!(&refused, OutputError::InTheWay(path) if *path == stranger), "{refused}");
+            }
+            assert!(stranger.exists() && dir.path().join("out.partial/model.safetensors").exists());
+            fs::remove_file(&stranger).unwrap();
+            let _ = fs::remove_dir(dir.path().join("out.partial/inner"));
+            Claim::discard(&target, true).unwrap();
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         }
     }
 

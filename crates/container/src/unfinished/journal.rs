@@ -3,7 +3,7 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -82,6 +82,10 @@ pub struct Journal {
 #[serde(untagged)]
 enum Line {
     Job(Entry),
+    /// Files that are, or are about to be, written among the unfinished work.
+    Files {
+        files: BTreeSet<String>,
+    },
     /// The output is whole and about to get its name.
     Whole {
         whole: bool,
@@ -103,9 +107,11 @@ pub struct Found {
     pub process: Option<u32>,
     /// The jobs that are done.
     pub entries: Vec<Entry>,
+    /// The files that Kvant writes among the unfinished work; all others there are somebody else's.
+    pub files: BTreeSet<String>,
     /// Whether the output was whole: only its naming may be missing.
     pub whole: bool,
-    /// Bytes of the lines that count, up to the last job.
+    /// Bytes of the lines that count, up to the last job or file.
     end: u64,
     /// The same up to the word that the output is whole, if it is there.
     whole_end: u64,
@@ -188,6 +194,14 @@ impl Journal {
         write_line(&mut *self.lock()?, entry)
     }
 
+    /// Records files before they are written among the unfinished work, by their names there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn record_files(&self, files: BTreeSet<String>) -> io::Result<()> {
+        write_line(&mut *self.lock()?, &Line::Files { files })
+    }
+
     /// Records that the output is whole.
     ///
     /// # Errors
@@ -234,6 +248,10 @@ fn read(file: &File) -> io::Result<Found> {
         match line {
             Line::Job(entry) => {
                 found.entries.push(entry);
+                (found.end, found.whole_end) = (lines.end, lines.end);
+            }
+            Line::Files { files } => {
+                found.files.extend(files);
                 (found.end, found.whole_end) = (lines.end, lines.end);
             }
             Line::Whole { whole } => {

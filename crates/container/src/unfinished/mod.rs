@@ -6,9 +6,11 @@ mod claim;
 mod given;
 mod journal;
 mod output_error;
+mod own;
 mod paths;
 
 pub use claim::{Claim, Held};
 pub use journal::{Entry, Found, Given, Input, Journal, Options, Written};
 pub use output_error::{Differing, OutputError};
+pub use own::{remove_results, remove_written};
 pub use paths::{Paths, blocks_beside, check_beside, paths_beside, rejection_report, remove, statistics_beside};

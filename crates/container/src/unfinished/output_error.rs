@@ -156,7 +156,7 @@ impl OutputError {
             OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another output with ‹output›".to_owned()),
             OutputError::Busy { .. } => Some("wait for it, or stop it".to_owned()),
             OutputError::OtherRun { .. } => Some(
-                "restore what has changed to resume, use ‹restart› to discard the unfinished run, or choose another output with ‹output›"
+                "restore what has changed, its time stamp included, to resume, use ‹restart› to discard the unfinished run, or choose another output with ‹output›"
                     .to_owned(),
             ),
             OutputError::OtherOptions { .. } => Some(

@@ -154,7 +154,7 @@ impl<'a> Outputs<'a> {
         let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
         engine::Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), overwrite)?;
         self.check_graph()?;
-        if self.is_passing() && plan.needs_calibration() {
+        if plan.needs_calibration() || !plan.blocks.is_empty() {
             let overwrite = self.job.sinks.commit.overwrite || engine::Output::is_made(plan, &self.checkpoint)?;
             self.single_files().try_for_each(|output| record::check(output, overwrite))?;
         }
@@ -190,7 +190,8 @@ impl<'a> Outputs<'a> {
         }
         let durability = if self.job.sinks.commit.sync { Durability::Disk } else { Durability::Process };
         let data = external_data_path(file);
-        let files = std::iter::once(file).chain(data.exists().then_some(data.as_path()));
+        let beside = [data, record::beside(file)];
+        let files = std::iter::once(file).chain(beside.iter().map(PathBuf::as_path).filter(|path| path.exists()));
         Ok(record_files(directory_of(file), files, durability)?)
     }
 
@@ -238,6 +239,8 @@ impl<'a> Outputs<'a> {
         let file = self.file().map(|file| self.write_file(first.path(), file, reporter)).transpose()?;
         let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, reporter));
         let graph = graph.transpose()?.zip(self.graph.clone());
+        self.single_files()
+            .try_for_each(|output| record::keep(first.path(), output, self.job.sinks.commit.overwrite))?;
         self.single_files().try_for_each(|file| self.record(file))?;
         let of_plan = |path: PathBuf, plan: &Plan| Output {
             path,
@@ -246,10 +249,6 @@ impl<'a> Outputs<'a> {
             bits_per_weight: plan.bits_per_weight(),
             loaders: plan.loaders(),
         };
-        if self.is_passing() {
-            self.single_files()
-                .try_for_each(|output| record::keep(first.path(), output, self.job.sinks.commit.overwrite))?;
-        }
         let file = file.map(|(placed, file)| placed.commit().map(|_| file)).transpose()?;
         let mut made = Vec::new();
         // What nobody asked for goes last: a run that is killed before finds it whole.

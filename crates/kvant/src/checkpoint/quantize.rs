@@ -115,8 +115,8 @@ impl Run<'_, '_> {
         match self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, self.reporter) {
             Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks)),
             Err(error) => {
-                // With such a model no rerun could finish what was begun.
-                if error.kind == ErrorKind::Invalid {
+                // With such a model no rerun could finish what was begun; zeros in place of lost bytes are not the model's.
+                if error.kind == ErrorKind::Invalid && self.reporter.refuse_lost().is_ok() {
                     output.discard()?;
                     clear_away(self.target)?;
                 }
@@ -188,7 +188,7 @@ impl CheckpointReport {
             let path = made.path.display();
             format!("no known loader takes {path}: `kvant verify {path}` says why")
         });
-        self.blocks.iter().flat_map(warnings::warnings).chain(unloadable).collect()
+        self.blocks.iter().flat_map(|blocks| warnings::warnings(&self.plan, blocks)).chain(unloadable).collect()
     }
 
     /// The report as JSON.

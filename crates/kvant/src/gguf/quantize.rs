@@ -79,8 +79,14 @@ impl Measurement<'_> {
         }
         let keep = Keep { target: self.target, key: &key, every: KEPT_EVERY };
         let work = || imatrix::collect(&plan, &decoder, &ops, sequences, memory, keep, reporter.cancel().flag(), watch);
-        let sums = self.job.limits.pool()?.install(work)?;
+        let sums = self.job.limits.pool()?.install(work);
         drop(progress);
+        if let Err(lost) = reporter.refuse_lost() {
+            let failure = |cause| Error::system(format!("cannot remove what was measured: {cause}"));
+            State::remove(self.target).map_err(failure)?;
+            return Err(lost);
+        }
+        let sums = sums?;
         let names = data.files.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         let provenance = Provenance {
             file: None,

@@ -11,6 +11,7 @@ pub use quantization::Quantization;
 use crate::error::Error;
 use crate::job::SourceKind;
 use crate::onnx;
+use crate::paths::{MODEL, refuse_missing};
 use kvant_container::gguf::{GgufFile, means_gguf};
 use kvant_container::onnx::ModelProto;
 use serde_json::Value;
@@ -41,6 +42,7 @@ pub struct GraphInspection {
 /// # Errors
 /// Whatever is wrong with its files.
 pub fn inspect(model: &Path) -> Result<Inspection, Error> {
+    refuse_missing([(MODEL, model)])?;
     if SourceKind::of(model) == SourceKind::Graph {
         let graph = onnx::read(model)?;
         let problem = kvant_onnx::graph::check(&graph).err().map(|problem| format!("{problem}; {}", problem.hint()));

@@ -42,6 +42,16 @@ impl Source {
 }
 
 impl SourceKind {
+    /// Which kind of file a name promises, whatever is there; `None` for directories and other files.
+    pub(crate) fn named(path: &Path) -> Option<SourceKind> {
+        let ends = |ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
+        match () {
+            () if ends("onnx") => Some(SourceKind::Graph),
+            () if ends("gguf") => Some(SourceKind::Gguf),
+            () => None,
+        }
+    }
+
     /// Which kind of model a path means. A file that claims to be a GGUF file counts as one: its reader says what is wrong with it.
     pub fn of(model: &Path) -> SourceKind {
         let ends = |ending: &str| model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));

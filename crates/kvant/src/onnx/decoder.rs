@@ -115,6 +115,7 @@ impl Task<'_> {
         if opens {
             opening::accept(staged.path(), &self.limits.engine, reporter.cancel())?;
         }
+        reporter.refuse_lost()?;
         check_output(self.output, self.sinks.commit.overwrite)?;
         staged.persist(self.output)?;
         if self.sinks.commit.sync {

@@ -223,7 +223,8 @@ fn worst(subject: &Subject<'_>, source: &Source) -> Vec<TensorReport> {
     // Here they can be compared.
     let mut quantized = subject.quantized.clone();
     note_scaled(&mut quantized, &[]);
-    let found = evaluate(subject.float, &quantized, &mut samples, None, subject.runtime, &mut |_| ());
+    let found =
+        evaluate(subject.float, &quantized, &mut samples, None, subject.runtime, &mut |_| ControlFlow::Continue(()));
     let outputs = |name: &str| subject.float.graph.output.iter().any(|value| value.name() == name);
     let tensors = found.map_or_else(|_| Vec::new(), |report| report.tensors);
     tensors.into_iter().filter(|tensor| !outputs(&tensor.name) && tensor.sqnr_db.is_finite()).take(WORST).collect()

@@ -101,6 +101,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
         seconds: begun.elapsed().as_secs_f64(),
         rejection,
     };
+    reporter.refuse_lost()?;
     if made.rejection.is_none() {
         // Hours may have passed since the first look.
         check_output(output, commit.overwrite)?;

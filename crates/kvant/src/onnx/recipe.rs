@@ -2,9 +2,10 @@
 
 use super::refuse_idle_library;
 use crate::error::{Error, ErrorKind};
-use crate::job::Job;
+use crate::job::{Job, Limits, Precision};
 use crate::resolve;
 use crate::settings::first_given;
+use kvant_llm::blockwise::Propagate;
 use kvant_onnx::settings::{OverrideText, Resolved, Settings};
 
 /// The recipe that a preset, a file and options make together, and the passes that go with it.
@@ -46,6 +47,9 @@ fn refuse_foreign(job: &Job) -> Result<(), Error> {
         (job.recipe.min_kv_scale.is_some(), "‹min-kv-scale›"),
         (job.recipe.kv_cache_post_rope, "‹kv-cache-post-rope›"),
         (job.recipe.requantize, "‹requantize›"),
+        (job.data.precision != Precision::default(), "‹precision›"),
+        (job.data.propagate != Propagate::default(), "‹propagate›"),
+        (job.limits.memory != Limits::default().memory, "‹max-memory›"),
     ];
     match first_given(&foreign).or_else(|| resolve::gguf_setting(job)) {
         Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} does not apply to an ONNX graph"))

@@ -47,6 +47,7 @@ pub fn run(analysis: &Sensitivity, reporter: &Reporter<'_>) -> Result<(Outcome, 
         Ok(search(&mut bench, rows, analysis.target, &mut progress.watch())?)
     };
     let outcome = pool.install(work)?;
+    reporter.refuse_lost()?;
     let written = analysis.output.as_deref().map_or(Ok(()), |output| {
         refuse_existing(output, analysis.overwrite)?;
         write(output, settings, &outcome)

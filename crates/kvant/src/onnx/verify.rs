@@ -4,6 +4,7 @@ use super::opening::{self, Opening};
 use crate::error::{Error, ErrorKind};
 use crate::findings::failing;
 use crate::job::Verification;
+use crate::settings::first_given;
 use kvant_container::onnx::ModelProto;
 use kvant_llm::verify::{Loader, loaders};
 use kvant_onnx::verify::fails_in_a_run;
@@ -19,6 +20,13 @@ const LAYOUT: &str = "onnx";
 /// # Errors
 /// Whatever keeps it from being read.
 pub fn run(request: &Verification) -> Result<GraphVerdict, Error> {
+    let foreign = [(request.tensor_parallel.is_some(), "‹tensor-parallel›"), (request.quick, "‹quick›")];
+    if let Some(setting) = first_given(&foreign) {
+        let failure = Error::new(ErrorKind::Usage, format!("{setting} does not apply to an ONNX graph"));
+        return Err(
+            failure.with_hint(Some("leave it out: a graph is read as a whole, and runs on one device".to_owned()))
+        );
+    }
     let (nodes, mut findings, fails) = match kvant_container::onnx::read(&request.model) {
         Ok(model) => (model.graph.node.len(), kvant_onnx::verify::verify(&model), fails_in_a_run(&model)),
         Err(error) => (0, vec![kvant_onnx::verify::unread(error)?], false),

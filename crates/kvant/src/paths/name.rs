@@ -40,6 +40,9 @@ impl OutputKind {
 /// # Errors
 /// Names the output, what it would be, and the way out.
 pub fn check_name(output: &Path, kind: OutputKind, option: &str) -> Result<(), Error> {
+    if kind != OutputKind::Directory {
+        refuse_slash(output)?;
+    }
     let ending = output.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let claimed = ENDINGS.iter().find(|(known, claimed, _)| *known == ending && *claimed != Some(kind));
     let Some((ending, _, way)) = claimed else { return Ok(()) };
@@ -47,6 +50,19 @@ pub fn check_name(output: &Path, kind: OutputKind, option: &str) -> Result<(), E
     let failure =
         Error::new(ErrorKind::Usage, format!("the output is {}, and {shown} ends in .{ending}", kind.words()));
     Err(failure.with_hint(Some(format!("choose a name without .{ending}; {option} {way}"))))
+}
+
+/// Refuses a file that is named as only a directory can be: by a name with a slash at its end.
+///
+/// # Errors
+/// Names it.
+pub fn refuse_slash(output: &Path) -> Result<(), Error> {
+    if !output.as_os_str().as_encoded_bytes().ends_with(&[std::path::MAIN_SEPARATOR as u8]) {
+        return Ok(());
+    }
+    let shown = printable(&output.to_string_lossy()).to_string();
+    let failure = Error::new(ErrorKind::Usage, format!("the output is a file, and {shown} ends with a slash"));
+    Err(failure.with_hint(Some("leave the slash out, or name a file in the directory".to_owned())))
 }
 
 /// The path of an output as it is told, from the root on: what is typed may be read in another directory.

@@ -2,12 +2,13 @@
 //! nothing else that it writes; a file that exists is replaced with `--overwrite` alone; and the place can be written to. What a
 //! directory that exists may lose is for the engine to tell, which knows the manifest.
 
+use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, SourceKind};
 use crate::text::printable;
 use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
-use kvant_container::{behind_links, directory_of};
+use kvant_container::{CheckpointError, behind_links, directory_of, model_directory};
 use kvant_llm::engine::paths_beside;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -27,6 +28,12 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.writes_file("‹report›", job.sinks.report.as_deref());
     paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref());
     refuse_missing(named(job).chain(evaluated.map(|path| ("‹eval›", path))))?;
+    for (setting, file) in [("‹imatrix›", &job.recipe.imatrix), ("‹recipe›", &job.recipe.file)] {
+        if let Some(file) = file.as_ref().filter(|file| file.is_dir()) {
+            let failure = Error::new(ErrorKind::Usage, format!("{setting} {} is a directory", shown(file)));
+            return Err(failure.with_hint(Some(format!("name a file with {setting}"))));
+        }
+    }
     paths.check()
 }
 
@@ -36,19 +43,31 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
 /// The first that is missing.
 pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Path)>) -> Result<(), Error> {
     let is_made_up = |path: &Path| path.to_string_lossy().split(':').next() == Some("random");
-    let missing = files.into_iter().find(|(_, path)| !path.exists() && !is_made_up(path));
+    // What may not be looked at is there: its reader says why it cannot be read.
+    let is_missing = |path: &Path| path.try_exists().is_ok_and(|exists| !exists);
+    let missing = files.into_iter().find(|(_, path)| is_missing(path) && !is_made_up(path));
     let Some((option, path)) = missing else { return Ok(()) };
+    if option == MODEL {
+        let path = path.to_owned();
+        let missing = kvant_container::Error::Checkpoint { path, problem: CheckpointError::NotFound };
+        return Err(Error { kind: ErrorKind::Usage, ..missing.into() });
+    }
     let failure = Error::new(ErrorKind::Usage, format!("cannot read {}: there is no such file", shown(path)));
     Err(failure.with_hint(Some(format!("check the path behind {option}"))))
 }
 
-/// The files that a job reads besides its source, with the settings that name them.
+/// What a model is called where settings are named: it is none.
+pub const MODEL: &str = "the model";
+
+/// The files that a job reads, with the settings that name them.
 pub fn named(job: &Job) -> impl Iterator<Item = (&'static str, &Path)> {
     let setting = if job.source.kind() == SourceKind::Graph { "‹data›" } else { "‹calib›" };
+    let model = std::iter::once((MODEL, job.source.model.as_path()));
     let data = job.data.files.iter().map(move |path| (setting, path.as_path()));
     let recipes = job.recipe.file.iter().map(|path| ("‹recipe›", path.as_path()));
     let adapters = job.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
-    data.chain(recipes).chain(adapters).chain(job.recipe.imatrix.iter().map(|path| ("‹imatrix›", path.as_path())))
+    let importance = job.recipe.imatrix.iter().map(|path| ("‹imatrix›", path.as_path()));
+    model.chain(data).chain(recipes).chain(adapters).chain(importance)
 }
 
 fn is_graph(path: &Path) -> bool {
@@ -154,6 +173,12 @@ impl Paths {
 
     pub fn reads_model(&mut self, model: &Path) {
         self.reads("the source", Some(model));
+        // A file with a config.json beside it is the model of its directory.
+        let directory = model_directory(model);
+        if SourceKind::of(model) == SourceKind::Checkpoint && model.is_file() && directory.join("config.json").exists()
+        {
+            self.reads("the directory of the source,", Some(directory));
+        }
         let weights = if is_graph(model) { external_files(model).unwrap_or_default() } else { Default::default() };
         weights.iter().for_each(|file| self.reads("weights of the source,", Some(file)));
         // Files of a model may be links to anywhere, as in the cache of a hub.
@@ -254,12 +279,17 @@ impl Written {
                 return Err(self.unwritable("its directory is missing", hint));
             }
         }
-        follow(Some(self.path.clone()))?;
+        let hint = format!("remove it, or choose another path for {}", self.option);
+        follow(Some(self.path.clone())).map_err(|error| error.with_hint(Some(hint)))?;
         refuse_existing(&self.path, overwrite)
     }
 
-    /// Refuses a model below what is no directory.
+    /// Refuses a model below what is no directory, and a file that is named as a directory.
     fn refuse_unreachable(&self) -> Result<(), Error> {
+        let is_file = is_graph(&self.path) || SourceKind::named(&self.path) == Some(SourceKind::Gguf);
+        if is_file {
+            refuse_slash(&self.path)?;
+        }
         let found = existing_directory(&self.path);
         match found.is_dir() {
             true => Ok(()),

@@ -8,7 +8,7 @@ use super::streams::{StreamFile, StreamShape};
 use super::work::{Jobs, Work};
 use crate::calibration::data::HeldOut;
 use crate::calibration::{ObserverHook, Statistics};
-use crate::engine::{Engine, Output, Silent};
+use crate::engine::{Engine, Output, Silent, refuse_lost};
 use crate::folding::Foldings;
 use crate::forward::ops::Ops;
 use crate::forward::{ActivationHook, Chunk, Decoder, ForwardOptions, Runner, StopAt, chunks};
@@ -148,6 +148,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         self.meter.begin(work[state.found.blocks], work[self.plan.blocks.len()]);
         for index in state.found.blocks..self.plan.blocks.len() {
             let (next, found) = self.block(index, &state)?;
+            refuse_lost(self.engine.checkpoint)?;
             state.commit(next, found).map_err(BlockwiseError::streams("write"))?;
             self.meter.settle(work[index + 1]);
         }

@@ -4,8 +4,7 @@
 use super::report::BlockwiseReport;
 use super::streams::{StreamFile, StreamShape};
 use crate::calibration::Statistics;
-use kvant_container::or_gone;
-use kvant_container::unfinished::blocks_beside;
+use kvant_container::unfinished::{blocks_beside, remove_results};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -65,7 +64,7 @@ impl State {
     /// # Errors
     /// The system's.
     pub fn remove(target: &Path) -> io::Result<()> {
-        or_gone(fs::remove_dir_all(Self::directory(target)))
+        remove_results(&Self::directory(target))
     }
 }
 
@@ -86,7 +85,7 @@ impl<F: Serialize + DeserializeOwned> State<F> {
     /// The system's; no room on the disk.
     pub fn begin(target: &Path, key: &str, shape: &StreamShape, found: F) -> io::Result<State<F>> {
         let dir = State::directory(target);
-        or_gone(fs::remove_dir_all(&dir))?;
+        remove_results(&dir)?;
         fs::create_dir_all(&dir)?;
         let current = StreamFile::create(&dir.join(FILES[0]), shape)?;
         Ok(State { dir, key: key.to_owned(), shape: shape.clone(), current, found })

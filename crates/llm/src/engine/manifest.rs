@@ -95,6 +95,9 @@ fn write_for(dir: &Path, names: Vec<String>, durability: Durability) -> Result<(
 /// for Kvant's own. A temporary file of an interrupted run is removed.
 pub(super) fn refuse_others(dir: &Path, written: impl IntoIterator<Item = PathBuf>) -> Result<(), OutputError> {
     let written: BTreeSet<String> = written.into_iter().map(text).collect();
+    if !dir.is_dir() {
+        return Ok(());
+    }
     for name in names(dir).map_err(OutputError::io("read", dir))? {
         let path = dir.join(&name);
         if name.starts_with(TEMPORARY) {
@@ -184,7 +187,8 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn text(name: PathBuf) -> String {
+/// A name with `/` between folders.
+pub(super) fn text(name: PathBuf) -> String {
     let parts = name.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
     parts.collect::<Vec<_>>().join("/")
 }

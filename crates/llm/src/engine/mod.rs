@@ -86,6 +86,9 @@ pub enum EngineError {
     /// A file of the source was written to while it was read.
     #[error("{} has changed while it was read: the output would mix both versions", .0.display())]
     SourceChanged(PathBuf),
+    /// Bytes of the source were gone when they were read: the file was cut short, or its disk failed.
+    #[error("{} could not be read to its end", .0.display())]
+    SourceLost(PathBuf),
     /// A number that the type in which it is stored does not hold is needed for a weight (*unsupported* by the format).
     #[error("tensor `{tensor}` in {file}: {reason}")]
     TooLarge {
@@ -148,7 +151,10 @@ impl EngineError {
             | EngineError::Uncalibrated
             | EngineError::Unfit { .. }
             | EngineError::Foreseen { .. } => ErrorKind::Invalid,
-            EngineError::SourceChanged(_) | EngineError::Vanished(_) | EngineError::Threads(_) => ErrorKind::Io,
+            EngineError::SourceChanged(_)
+            | EngineError::SourceLost(_)
+            | EngineError::Vanished(_)
+            | EngineError::Threads(_) => ErrorKind::Io,
             EngineError::Cancelled => ErrorKind::Cancelled,
         }
     }
@@ -171,7 +177,7 @@ impl EngineError {
                 "download the file again, or make it again from the original model; ‹exclude› '{layer}' with ‹no-verify› keeps \
                  the layer as it is, NaN included (exclude the layers that loaders fuse with it too: q, k and v; gate and up)"
             )),
-            EngineError::SourceChanged(_) | EngineError::Vanished(_) => {
+            EngineError::SourceChanged(_) | EngineError::SourceLost(_) | EngineError::Vanished(_) => {
                 Some("run again, and do not change the source while it is read".to_owned())
             }
             EngineError::TooLarge { way_out, .. } => Some(way_out.clone()),
@@ -232,9 +238,23 @@ pub fn run(
     let resumed = (0..jobs.len()).filter(|job| output.is_adopted(*job)).count();
     let done = bytes(&|job| output.is_adopted(job));
     progress.begin(done + bytes(&|job| !output.is_finished(job)), done);
-    take_turns(threads, &left, |job| engine.finish_job(job, &jobs[job]))?;
+    let finished = take_turns(threads, &left, |job| engine.finish_job(job, &jobs[job]));
+    // Before any other error: a source that was cut short is the cause of it.
     refuse_changed(checkpoint)?;
+    refuse_lost(checkpoint)?;
+    finished?;
     Ok(Done { jobs: jobs.len(), resumed })
+}
+
+/// Refuses to keep what was made of bytes that were gone when they were read.
+///
+/// # Errors
+/// [`EngineError::SourceLost`].
+pub(crate) fn refuse_lost(checkpoint: &Checkpoint) -> Result<(), EngineError> {
+    match checkpoint.lost_file() {
+        Some(file) => Err(EngineError::SourceLost(file.to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a source that was written to since it was opened.
@@ -287,6 +307,7 @@ impl<'a> Engine<'a> {
 
     /// Records a job that is done.
     pub(crate) fn record(&self, index: usize, job: &Job, pieces: Vec<Written>) -> Result<(), EngineError> {
+        refuse_lost(self.checkpoint)?;
         self.output.record(&Entry { job: index, pieces })?;
         self.progress.advance(self.name(job), self.source_bytes(job));
         Ok(())

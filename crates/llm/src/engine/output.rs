@@ -7,7 +7,7 @@ use super::{CompletePlan, EngineError, Form, OutputPlan, Verify};
 use crate::import::side_files;
 use crate::plan::CalibratedPlan;
 use kvant_container::unfinished::{
-    Claim, Entry, Held, Journal, Options, OutputError, Paths, Written, check_beside, remove,
+    Claim, Entry, Held, Journal, Options, OutputError, Paths, Written, check_beside, remove, remove_written,
 };
 use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json};
 use std::collections::BTreeSet;
@@ -216,9 +216,10 @@ impl Output {
                 (writer, adopted)
             }
             _ => {
-                let writer = fresh_writer(plan, &paths)?;
+                remove(&paths.staging)?;
                 journal.begin(plan.fingerprint(), &given).map_err(failed)?;
-                (writer, BTreeSet::new())
+                journal.record_files(names(&files_of_tensors(plan))).map_err(failed)?;
+                (Writer::create(&paths.staging, plan.geometry())?, BTreeSet::new())
             }
         };
         let finished = Mutex::new(adopted.clone());
@@ -251,15 +252,15 @@ impl Output {
         &self.writer
     }
 
-    /// Gives up: removes what was made so far, which no later run could use.
+    /// Gives up: removes what was made so far, which no later run could use, and nothing else.
     ///
     /// # Errors
     /// The system's.
     pub fn discard(self) -> Result<(), OutputError> {
         let Output { paths, writer, .. } = self;
         drop(writer);
-        remove(&paths.staging)?;
-        paths.clear_away()
+        remove_written(&paths.staging, &Journal::peek(&paths.journal).files)?;
+        fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
     }
 
     /// Adds the files beside the tensors and gives the output its name.
@@ -317,12 +318,11 @@ impl Output {
         acceptance: Verify,
     ) -> Result<Complete, EngineError> {
         let Output { paths, journal, writer, overwrite, .. } = self;
-        let beside = plan.write_files(checkpoint, &paths.staging, &paths.journal)?;
+        let beside = plan.files_beside(checkpoint, &paths.journal)?;
+        journal.record_files(names(&beside)).map_err(OutputError::io("write", &paths.journal))?;
+        plan.write_files(checkpoint, &beside, &paths.staging)?;
         writer.finish(durability)?;
-        let geometry = plan.geometry();
-        let tensors =
-            geometry.files.iter().map(|file| file.name.as_str()).chain(geometry.index.iter().map(|(name, _)| *name));
-        manifest::refuse_others(&paths.staging, beside.into_iter().chain(tensors.map(PathBuf::from)))?;
+        manifest::refuse_others(&paths.staging, beside.into_iter().chain(files_of_tensors(plan)))?;
         if acceptance == Verify::Run {
             plan.accept(&made(&paths, &plan.form()))?;
         }
@@ -363,9 +363,15 @@ fn is_placed(plan: &dyn OutputPlan, paths: &Paths) -> bool {
     placed && Journal::peek(&paths.journal).is_whole(plan.fingerprint())
 }
 
-fn fresh_writer(plan: &dyn OutputPlan, paths: &Paths) -> Result<Writer, EngineError> {
-    remove(&paths.staging)?;
-    Ok(Writer::create(&paths.staging, plan.geometry())?)
+/// The files that tensors are written to, and their index.
+fn files_of_tensors(plan: &dyn OutputPlan) -> Vec<PathBuf> {
+    let geometry = plan.geometry();
+    let index = geometry.index.iter().map(|(name, _)| PathBuf::from(*name));
+    geometry.files.iter().map(|file| PathBuf::from(&file.name)).chain(index).collect()
+}
+
+fn names(files: &[PathBuf]) -> BTreeSet<String> {
+    files.iter().map(|file| manifest::text(file.clone())).collect()
 }
 
 /// Takes over the jobs of an earlier run whose bytes are as it says. One that had to be done again is recorded twice.
@@ -392,37 +398,57 @@ fn piece_is_sound(writer: &Writer, piece: &Written) -> bool {
     fits && writer.read_at(piece.tensor, piece.offset, &mut bytes).is_ok() && xxh3_64(&bytes) == piece.hash
 }
 
-/// config.json, the record of the calibration, and the files that are carried along.
-pub(super) fn write_files(
+/// The names of config.json, the record of the calibration, and the files that are carried along.
+pub(super) fn files_beside(
     plan: &CalibratedPlan,
     checkpoint: &Checkpoint,
-    staging: &Path,
     journal: &Path,
 ) -> Result<Vec<PathBuf>, EngineError> {
-    let mut written = Vec::new();
-    let source = checkpoint.directory().unwrap_or_else(|| checkpoint.path());
     // Where the output lies inside the source, its journal is no file of the model.
     let own = |name: &Path| journal.file_name() == name.file_name();
     // What these say of the source's quantization holds no longer.
     let stale = |name: &Path| side_files().any(|(file, ..)| name == Path::new(file));
-    for name in checkpoint.extra_files()?.into_iter().filter(|name| !own(name) && !stale(name)) {
-        let (from, to) = (source.join(&name), staging.join(&name));
-        copy_anew(&from, &to).map_err(OutputError::io("copy", &from))?;
-        written.push(name);
-    }
-    for (name, bytes) in checkpoint.made_files().filter(|(name, _)| *name != "config.json") {
+    let mut files: Vec<PathBuf> =
+        checkpoint.extra_files()?.into_iter().filter(|name| !own(name) && !stale(name)).collect();
+    files.extend(checkpoint.made_files().filter(|(name, _)| *name != CONFIG).map(|(name, _)| name.into()));
+    files.extend(plan.written_config().map(|_| CONFIG.into()));
+    files.extend(plan.record().map(|_| RECORD.into()));
+    Ok(files)
+}
+
+const CONFIG: &str = "config.json";
+const RECORD: &str = "calibration.json";
+
+/// Writes these files.
+pub(super) fn write_files(
+    plan: &CalibratedPlan,
+    checkpoint: &Checkpoint,
+    files: &[PathBuf],
+    staging: &Path,
+) -> Result<(), EngineError> {
+    let source = checkpoint.directory().unwrap_or_else(|| checkpoint.path());
+    for name in files {
         let path = staging.join(name);
-        fs::write(&path, bytes).map_err(OutputError::io("write", &path))?;
-        written.push(name.into());
+        let own = match name.to_str() {
+            Some(CONFIG) => plan.written_config(),
+            Some(RECORD) => plan.record().cloned(),
+            _ => None,
+        };
+        let made = checkpoint.made_files().find(|(made, _)| name == Path::new(made));
+        match (own, made) {
+            (Some(value), _) => {
+                let text = python_json::to_text(&value).map_err(io::Error::from);
+                let written = text.and_then(|text| fs::write(&path, text + "\n"));
+                written.map_err(OutputError::io("write", &path))?;
+            }
+            (None, Some((_, bytes))) => fs::write(&path, bytes).map_err(OutputError::io("write", &path))?,
+            (None, None) => {
+                let from = source.join(name);
+                copy_anew(&from, &path).map_err(OutputError::io("copy", &from))?;
+            }
+        }
     }
-    for (name, value) in [("config.json", plan.written_config()), ("calibration.json", plan.record().cloned())] {
-        let Some(value) = value else { continue };
-        let path = staging.join(name);
-        let text = python_json::to_text(&value).map_err(io::Error::from).map_err(OutputError::io("write", &path))?;
-        fs::write(&path, text + "\n").map_err(OutputError::io("write", &path))?;
-        written.push(name.into());
-    }
-    Ok(written)
+    Ok(())
 }
 
 /// Copies what a file holds and not its permissions, which may be those of a download or of a read-only disk. Folders are made where

@@ -1,7 +1,7 @@
 //! What an output must know of a plan: which files there will be, and how runs of the same plan are told from others.
 
 use super::EngineError;
-use super::output::write_files;
+use super::output::{files_beside, write_files};
 use super::verify::{accept, refuse_foreseen};
 use crate::plan::{CalibratedPlan, Plan, PlanOnData};
 use crate::verify;
@@ -41,18 +41,20 @@ pub trait OutputPlan {
 
 /// A plan for which nothing is left to be found: its output can be completed.
 pub trait CompletePlan: OutputPlan {
-    /// Writes the files beside the tensors into the directory that is being made, and returns their names; `journal` lies where the
-    /// source may too.
+    /// The names of the files beside the tensors; `journal` lies where the source may too.
     ///
     /// # Errors
     /// The system's.
-    fn write_files(
-        &self,
-        _checkpoint: &Checkpoint,
-        _staging: &Path,
-        _journal: &Path,
-    ) -> Result<Vec<PathBuf>, EngineError> {
+    fn files_beside(&self, _checkpoint: &Checkpoint, _journal: &Path) -> Result<Vec<PathBuf>, EngineError> {
         Ok(Vec::new())
+    }
+
+    /// Writes these files into the directory that is being made.
+    ///
+    /// # Errors
+    /// The system's.
+    fn write_files(&self, _checkpoint: &Checkpoint, _files: &[PathBuf], _staging: &Path) -> Result<(), EngineError> {
+        Ok(())
     }
 
     /// Verifies the directory or file that is complete but for its name.
@@ -95,12 +97,11 @@ impl OutputPlan for CalibratedPlan {
 }
 
 impl CompletePlan for CalibratedPlan {
-    fn write_files(
-        &self,
-        checkpoint: &Checkpoint,
-        staging: &Path,
-        journal: &Path,
-    ) -> Result<Vec<PathBuf>, EngineError> {
-        write_files(self, checkpoint, staging, journal)
+    fn files_beside(&self, checkpoint: &Checkpoint, journal: &Path) -> Result<Vec<PathBuf>, EngineError> {
+        files_beside(self, checkpoint, journal)
+    }
+
+    fn write_files(&self, checkpoint: &Checkpoint, files: &[PathBuf], staging: &Path) -> Result<(), EngineError> {
+        write_files(self, checkpoint, files, staging)
     }
 }

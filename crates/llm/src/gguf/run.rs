@@ -4,7 +4,7 @@
 use super::carried::{Carried, blocks};
 use super::plan::{Content, GgufPlan, PlannedTensor, Reason, TensorSlice};
 use super::source::{SourceTensors, read};
-use crate::engine::{Done, EngineError, Output, Progress, file_of, refuse_changed, take_turns};
+use crate::engine::{Done, EngineError, Output, Progress, file_of, refuse_changed, refuse_lost, take_turns};
 use crate::gguf_model::codec;
 use crate::weight::PackedMatrix;
 use crate::weight::{Band, WeightMatrix};
@@ -45,13 +45,16 @@ pub fn run(
     progress.begin(done + bytes(&mut left.iter().copied()), done);
     let tensors = SourceTensors::open(checkpoint)?;
     let work = Work { plan, checkpoint, output, cancelled, tensors, isa: Isa::best() };
-    take_turns(threads, &left, |job| {
+    let finished = take_turns(threads, &left, |job| {
         let pieces = work.tensor(job)?;
+        refuse_lost(checkpoint)?;
         output.record(&Entry { job, pieces })?;
         progress.advance(&plan.tensors[job].name, plan.tensors[job].elements());
         Ok(())
-    })?;
+    });
     refuse_changed(checkpoint)?;
+    refuse_lost(checkpoint)?;
+    finished?;
     Ok(Done { jobs: jobs.len(), resumed })
 }
 

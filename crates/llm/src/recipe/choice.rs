@@ -121,7 +121,7 @@ fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
         return RecipeError::invalid(place, error.to_string(), error.hint());
     }
     if text.parse::<Ftype>().is_ok() {
-        let hint = "leave the other formats out, or use a scheme of theirs, e.g. int4_wo_128 (`kvant list schemes`)";
+        let hint = "write a GGUF file alone, with ‹scheme› of its own, or use another scheme, e.g. int4_wo_128 (`kvant list schemes`)";
         return RecipeError::invalid(place, format!("{} is a scheme of GGUF files alone", quoted(text)), hint);
     }
     let hint = match nearest(text) {

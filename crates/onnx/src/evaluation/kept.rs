@@ -9,7 +9,8 @@ use super::classes::Classes;
 use super::statistics::Statistics;
 use super::{EvaluationError, QUANTIZED, REFERENCE, of_classes, open};
 use crate::data::{Array, Samples};
-use crate::runtime::{self, RuntimeOptions};
+use crate::fake_quantization::{Quantizer, is_native};
+use crate::runtime::{self, RuntimeOptions, Session};
 
 /// How close a quantized model's outputs are to those of its float model.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
@@ -71,8 +72,26 @@ impl KeptOutputs {
         samples: &mut Samples,
         options: &RuntimeOptions,
     ) -> Result<Quality, EvaluationError> {
+        // As programs run it by default, where ONNX Runtime does; else without its optimizations.
+        let optimizes =
+            quantized.graph.node.iter().any(Quantizer::is) && is_native(quantized, options).unwrap_or(false);
         let failed = |error| EvaluationError::Runtime { which: QUANTIZED, error };
-        let mut session = open(quantized, &self.names, options).map_err(failed)?;
+        let optimized = optimizes.then(|| {
+            let session = runtime::open(quantized, &self.names, &RuntimeOptions { optimize: true, ..options.clone() });
+            self.compare(session.map_err(failed)?, samples)
+        });
+        let found = match optimized {
+            Some(Ok(found)) => found,
+            _ => {
+                let session = open(quantized, &self.names, options).map_err(failed)?;
+                self.compare(session, samples)?
+            }
+        };
+        found.quality(self.labels.as_ref().map(Vec::len))
+    }
+
+    fn compare(&self, mut session: Box<dyn Session>, samples: &mut Samples) -> Result<Found, EvaluationError> {
+        let failed = |error| EvaluationError::Runtime { which: QUANTIZED, error };
         let mut found = Found { statistics: HashMap::new(), classes: Classes::default(), rows: 0 };
         for (number, kept) in self.samples.iter().enumerate() {
             let class_output = self.names.iter().find(|name| kept.get(*name).is_some_and(of_classes));
@@ -91,7 +110,7 @@ impl KeptOutputs {
             });
             run.map_err(failed)?;
         }
-        found.quality(self.labels.as_ref().map(Vec::len))
+        Ok(found)
     }
 }
 

@@ -44,20 +44,16 @@ use turned::turned;
 /// Runs both models on all samples and compares outputs and the tensors they have in common.
 ///
 /// `labels` are classes, one per row of the data, for outputs of shape `[rows, classes]`. `progress` is told the number of
-/// samples done. In memory are the compared tensors of one sample, up to the budget of the options.
+/// samples done, and may end it. In memory are the compared tensors of one sample, up to the budget of the options.
 pub fn evaluate(
     reference: &ModelProto,
     quantized: &ModelProto,
     samples: &mut Samples,
     labels: Option<&[i64]>,
     options: &RuntimeOptions,
-    progress: &mut dyn FnMut(usize),
+    progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Report, EvaluationError> {
-    let mut progress = |done| {
-        progress(done);
-        ControlFlow::Continue(())
-    };
-    run(Comparison::new(reference, quantized, Compared::All, options)?, samples, labels, &mut progress)
+    run(Comparison::new(reference, quantized, Compared::All, options)?, samples, labels, progress)
 }
 
 /// The same of the outputs alone, which is much cheaper: engines keep what they fuse. `progress` may end it.

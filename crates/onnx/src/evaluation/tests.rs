@@ -25,8 +25,11 @@ fn report(float: &str, quantized: &str, options: &RuntimeOptions) -> Report {
     let reference = model(&format!("{float}.float"));
     let mut samples = samples(float, &reference);
     let mut done = 0;
-    let report =
-        evaluate(&reference, &model(quantized), &mut samples, None, options, &mut |number| done = number).unwrap();
+    let report = evaluate(&reference, &model(quantized), &mut samples, None, options, &mut |number| {
+        done = number;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
     assert_eq!((done, report.samples), (4, 4));
     report
 }
@@ -92,7 +95,9 @@ fn a_model_equals_itself() {
     let reference = model("tinycnn.float");
     let mut samples = samples("tinycnn", &reference);
     let run = |samples: &mut Samples, labels: Option<&[i64]>| {
-        evaluate(&reference, &reference, samples, labels, &options(RuntimeChoice::Rten), &mut |_| ())
+        evaluate(&reference, &reference, samples, labels, &options(RuntimeChoice::Rten), &mut |_| {
+            ControlFlow::Continue(())
+        })
     };
     let report = run(&mut samples, None).unwrap();
     assert!(report.tensors.iter().all(|t| t.sqnr_db == f64::INFINITY && t.max_error == 0.0));

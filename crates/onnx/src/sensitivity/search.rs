@@ -160,12 +160,16 @@ fn cheapest(
     watch: &mut Watch<'_>,
 ) -> Result<(Vec<usize>, Quality), SensitivityError> {
     let steps = steps(bench, rows, false);
-    let expected = u64::from(steps.len().checked_ilog2().unwrap_or(0)) + 2 + TAKEN_BACK.min(steps.len()) as u64;
+    // The best, those on the way to the shortest beginning, and those with a layer lowered again, at most.
+    let halvings = steps.len().checked_ilog2().map_or(0, |halvings| halvings as usize + 1);
+    let lowered = TAKEN_BACK.min(steps.len()) * bench.candidates.len();
+    let expected = (1 + halvings + lowered) as u64;
     let mut measured = 0;
     let mut measure = |bench: &mut Bench, levels: &[usize]| {
+        let quality = bench.measure(&assignment(bench, levels))?;
         measured += 1;
-        watch(measured, expected.max(measured));
-        bench.measure(&assignment(bench, levels))
+        watch(measured, expected);
+        Ok::<_, SensitivityError>(quality)
     };
     let mut best = measure(bench, &applied(bench, &steps))?;
     if !target.is_met_by(&best) {

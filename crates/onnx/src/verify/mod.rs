@@ -2,6 +2,7 @@
 //! operators and file, the parameters of QuantizeLinear and DequantizeLinear, and operators that ONNX Runtime does not have.
 //! Reads the graph alone; runs nothing.
 
+mod biases;
 mod kernels;
 mod known_operators;
 mod operators;
@@ -55,6 +56,11 @@ pub const CHECKS: &[Check] = &[
         id: "kernels",
         about: "ONNX Runtime has kernels on CPUs for the types, and those it makes of Q/DQ take their scales",
         run: kernels::run,
+    },
+    Check {
+        id: "biases",
+        about: "float biases that ONNX Runtime's graph optimizations would cut to int32 codes",
+        run: biases::run,
     },
     Check { id: "values", about: "constants are numbers, and weights finite", run: values::run },
     Check {

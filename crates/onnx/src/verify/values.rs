@@ -25,7 +25,7 @@ pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
         let bad = if weights.contains(name) { found.none + found.infinite } else { found.none };
         if bad > 0 && found.all > 1 {
             let hint = "download the model again, or export it again";
-            findings.error(name, format!("{bad} of {} numbers are infinite or none", found.all), hint);
+            findings.error(name, format!("{bad} of {} values are NaN or infinite", found.all), hint);
         }
     }
 }

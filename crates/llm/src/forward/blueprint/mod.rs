@@ -13,7 +13,7 @@ use super::rope::Rotary;
 use super::tensors::{Projection, Tensors, Vector};
 use crate::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Positions, Residual, Role};
 use crate::model_config::ModelConfig;
-use crate::network::Network;
+use crate::network::{Network, Notice};
 use serde_json::Value;
 
 pub use attention::{AttentionLayer, HeadNorms, LatentProjections, Projections, QueryLatent};
@@ -189,6 +189,9 @@ impl<'a> Sources<'_, 'a> {
     fn head(&self, embedding: &Projection) -> Result<Projection, ForwardError> {
         match self.network.head().filter(|_| !self.network.is_tied()) {
             Some(head) => self.tensors.projection(self.network.linear(head)),
+            None if self.network.notices().iter().any(|notice| *notice == Notice::NoHead) => Err(
+                ForwardError::missing("the model", "output head, which config.json says is not tied to the embedding"),
+            ),
             None => Ok(embedding.clone()),
         }
     }

@@ -17,7 +17,14 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     let found: Vec<_> = plain.par_iter().map(|(name, view)| (name, scan::floats(*view))).collect();
     for (name, found) in found {
         if let Some(Floats::NotFinite(count)) = found {
-            findings.error(name, format!("{count} numbers are infinite or none"), DAMAGED);
+            findings.error(
+                name,
+                match count {
+                    1 => "1 value is NaN or infinite".to_owned(),
+                    count => format!("{count} values are NaN or infinite"),
+                },
+                DAMAGED,
+            );
         }
     }
 }

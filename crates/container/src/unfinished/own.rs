@@ -1,0 +1,107 @@
+//! Which files beside an unfinished output are Kvant's. All others are somebody else's: they are neither removed with the work nor
+//! taken for a part of it.
+
+use super::output_error::OutputError;
+use super::paths::Paths;
+use crate::checkpoint::MANIFEST_FILE;
+use crate::new_file::TEMPORARY;
+use crate::removal::or_gone;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Refuses somebody else's files among unfinished work; `written` are the names that the journal has of files in `name.partial/`.
+///
+/// # Errors
+/// [`OutputError::InTheWay`] with the first of them; the system's.
+pub(super) fn refuse_strangers(paths: &Paths, written: &BTreeSet<String>) -> Result<(), OutputError> {
+    let blocks = paths.blocks();
+    let is_own = |name: &String| is_temporary(name) || name == MANIFEST_FILE || written.contains(name);
+    let found = match written.is_empty() {
+        // The journal does not say.
+        true => Vec::new(),
+        false => names(&paths.staging).map_err(OutputError::io("read", &paths.staging))?,
+    };
+    let of_staging = found.into_iter().find(|name| !is_own(name)).map(|name| paths.staging.join(name));
+    let found = names(&blocks).map_err(OutputError::io("read", &blocks))?;
+    let mut of_blocks = found.into_iter().map(|name| blocks.join(name)).filter(|path| !is_result(path));
+    of_staging.or_else(|| of_blocks.next()).map_or(Ok(()), |stranger| Err(OutputError::InTheWay(stranger)))
+}
+
+/// Removes the files of a directory that Kvant has written, and the directory if nothing else is in it.
+///
+/// # Errors
+/// The system's.
+pub fn remove_written(dir: &Path, written: &BTreeSet<String>) -> Result<(), OutputError> {
+    let found = names(dir).map_err(OutputError::io("read", dir))?;
+    let own = found.into_iter().filter(|name| is_temporary(name) || name == MANIFEST_FILE || written.contains(name));
+    for path in own.map(|name| dir.join(name)) {
+        or_gone(fs::remove_file(&path)).map_err(OutputError::io("remove", &path))?;
+        // Folders of it that are empty now.
+        let folders = path.ancestors().skip(1).take_while(|folder| *folder != dir);
+        folders.for_each(|folder| _ = fs::remove_dir(folder));
+    }
+    remove_empty(dir).map_err(OutputError::io("remove", dir))
+}
+
+/// Removes the results of a calibrated run so far from their directory, and the directory if nothing else is in it.
+///
+/// # Errors
+/// The system's.
+pub fn remove_results(dir: &Path) -> io::Result<()> {
+    let mut results = names(dir)?.into_iter().map(|name| dir.join(name)).filter(|path| is_result(path));
+    results.try_for_each(|path| or_gone(fs::remove_file(path)))?;
+    remove_empty(dir)
+}
+
+fn remove_empty(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir(dir) {
+        Err(cause) if cause.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => or_gone(removed),
+    }
+}
+
+fn is_temporary(name: &str) -> bool {
+    name.starts_with(TEMPORARY)
+}
+
+/// Whether a file is a result of a calibrated run: by its name, or by its first bytes.
+fn is_result(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_named = ["state.", "streams.", TEMPORARY].iter().any(|own| name.starts_with(own));
+    path.symlink_metadata().is_ok_and(|found| found.is_file())
+        && (is_named || name.ends_with(".unfinished") || begins_as_result(path))
+}
+
+fn begins_as_result(path: &Path) -> bool {
+    const HEAD: &[u8; 15] = br#"{"kvant_result""#;
+    let mut first = [0; HEAD.len()];
+    File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *HEAD
+}
+
+/// All files below a directory, and folders without any, sorted, with `/` between folders; none where there is no directory.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let (mut names, mut left) = (Vec::new(), vec![PathBuf::new()]);
+    while let Some(folder) = left.pop() {
+        let entries = match fs::read_dir(dir.join(&folder)) {
+            Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            entries => entries?.collect::<io::Result<Vec<_>>>()?,
+        };
+        if entries.is_empty() && folder != Path::new("") {
+            names.push(folder);
+            continue;
+        }
+        for entry in entries {
+            let name = folder.join(entry.file_name());
+            match entry.file_type()?.is_dir() {
+                true => left.push(name),
+                false => names.push(name),
+            }
+        }
+    }
+    let text = |name: PathBuf| name.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/");
+    let mut names: Vec<String> = names.into_iter().map(text).collect();
+    names.sort();
+    Ok(names)
+}

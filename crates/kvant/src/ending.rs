@@ -1,0 +1,87 @@
+//! How a request ends that was stopped, or whose files were lost while it read them. Not the work.
+
+use crate::error::{Error, ErrorKind};
+use crate::text::printable;
+use kvant_container::{LostFile, LostFiles};
+
+/// What a request leaves when it is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// Work that the same request resumes.
+    Resumes,
+    /// Nothing.
+    StartsOver,
+}
+
+impl Stopped {
+    fn words(self) -> &'static str {
+        match self {
+            Stopped::Resumes => "Interrupted. Run the same command again to resume.",
+            Stopped::StartsOver => "Interrupted. Nothing was written: the same command starts over.",
+        }
+    }
+}
+
+/// Carries out a request. One that was stopped says what happens next, and one of which a file was cut short, or its disk failed, ends
+/// with an error that names the file, whatever became of the work: what was read of it in part were zeros.
+///
+/// # Errors
+/// Those of `work`, and files that were lost.
+pub(crate) fn concluded<T>(stopped: Stopped, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let lost = LostFiles::from_now_on();
+    let result = work();
+    match (lost.first(), result) {
+        (Some(file), _) => Err(of_lost_file(&file)),
+        (None, Err(error)) if error.kind == ErrorKind::Interrupted => {
+            Err(Error { message: stopped.words().to_owned(), ..error })
+        }
+        (None, Err(error)) => Err(lost.first_shortened().map_or(error, |file| of_lost_file(&file))),
+        (None, result) => result,
+    }
+}
+
+/// That a file was lost while it was read.
+pub(crate) fn of_lost_file(file: &LostFile) -> Error {
+    let path = printable(&file.path.to_string_lossy()).to_string();
+    let (message, hint) = match file.is_shorter {
+        true => (
+            format!("{path} was cut short while it was read: nothing that was made of it is kept"),
+            "restore the file, and run the same command again",
+        ),
+        false => (
+            format!("{path} could not be read: its disk or the network failed"),
+            "look at the disk or the network, then run the same command again",
+        ),
+    };
+    Error::system(message).with_hint(Some(hint.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_next_is_said_of_what_was_stopped() {
+        let stop = || Err::<(), _>(Error::new(ErrorKind::Interrupted, "stopped"));
+        let of = |stopped| concluded(stopped, stop).unwrap_err();
+        assert!(of(Stopped::Resumes).message.ends_with("to resume."));
+        assert!(of(Stopped::StartsOver).message.ends_with("starts over."));
+        assert_eq!(of(Stopped::Resumes).kind, ErrorKind::Interrupted);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn zeros_in_place_of_a_file_are_an_error_that_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weights");
+        std::fs::write(&path, vec![7; 100_000]).unwrap();
+        let read = || {
+            let file = kvant_container::MappedFile::open(&path)?;
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
+            Ok(file.iter().map(|byte| u64::from(*byte)).sum::<u64>())
+        };
+        let error = concluded(Stopped::Resumes, read).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::System);
+        assert!(error.message.contains("weights was cut short"), "{}", error.message);
+    }
+}
