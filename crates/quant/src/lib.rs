@@ -31,6 +31,7 @@ pub mod options;
 pub mod parameters;
 mod quant_tensor;
 pub mod random;
+pub mod recipe;
 pub mod reconstruction;
 pub mod registry;
 pub mod rotation;
