@@ -1,5 +1,6 @@
 //! What can be wrong with a recipe, wherever it was written: command line, TOML file, a configuration of Quark.
 
+use kvant_quant::recipe::RecipeFileError;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -72,6 +73,14 @@ impl RecipeError {
             RecipeError::Unsupported(problem) => RecipeError::Unsupported(nest(problem)),
             other => other,
         }
+    }
+}
+
+impl From<RecipeFileError> for RecipeError {
+    fn from(error: RecipeFileError) -> RecipeError {
+        let RecipeFileError { is_unsupported, place, reason, hint } = error;
+        let problem = Problem { place, reason, hint };
+        if is_unsupported { RecipeError::Unsupported(problem) } else { RecipeError::Invalid(problem) }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::placement::{
     Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, unmatched,
 };
 use crate::quantization::Range;
-use crate::recipe::{BiasKind, Boundary, FloatType, Layout, Override, Recipe};
+use crate::recipe::{BiasKind, Boundary, FloatType, Layout, NodeRule, Override, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
 use crate::solution::{Ranges, Solution, refuse_nan, refuse_not_finite, solve, unfit_pools, values};
@@ -243,7 +243,8 @@ impl Prepared {
         (self.limited_weights, self.unlimited) = (done.limited_weights, done.unlimited);
         // Codes before a Mul that takes the outliers away would be those of the outliers.
         let multiplied = self.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
-        self.recipe.selection.excluded_nodes.extend(multiplied.map(Glob::literal));
+        let excluded = multiplied.map(|name| NodeRule { nodes: Glob::literal(name), excluded: true });
+        self.recipe.selection.node_rules.extend(excluded);
         (self.types, self.placement) = place_all(&self.model, &self.recipe)?;
         Ok(())
     }
@@ -468,7 +469,8 @@ impl Prepared {
     /// Which activations an override gives a scale for each channel in vain.
     fn keeps_one_scale(&self, said: &Override) -> Option<String> {
         let activations = self.placement.activations.iter().filter(|_| said.per_channel == Some(true));
-        let kept = activations.filter(|(name, a)| said.tensors.matches(name) && a.channels.is_none());
+        let kept =
+            activations.filter(|(name, a)| !said.of_layers && said.tensors.matches(name) && a.channels.is_none());
         let kept: Vec<&String> = kept.map(|(name, _)| name).collect();
         let first = kept.first()?.escape_debug();
         let more =
@@ -485,7 +487,7 @@ impl Prepared {
         let products = self.recipe.products.iter().flat_map(|products| [&products.activation, &products.weight]);
         let plug_in = self.recipe.activation.iter().chain([&self.recipe.weight]).chain(products).any(blocks)
             || self.recipe.form == crate::recipe::Form::Quark;
-        let mut notices = self.unmatched.clone();
+        let mut notices: Vec<String> = self.recipe.notes.iter().chain(&self.unmatched).cloned().collect();
         let equalizes = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Equalization(_));
         if self.recipe.algorithms.iter().any(equalizes) && self.equalized.is_empty() {
             notices.push("no two layers of the model can be equalized".to_owned());

@@ -138,10 +138,19 @@ pub struct Selection {
     pub nodes: Vec<Glob>,
     /// Not these operators.
     pub excluded_op_types: Vec<String>,
-    /// Not the nodes whose name matches.
-    pub excluded_nodes: Vec<Glob>,
+    /// Whether nodes are left out by name: the last rule that matches decides.
+    pub node_rules: Vec<NodeRule>,
     /// Not the nodes on any path between these, both included.
     pub excluded_subgraphs: Vec<Subgraph>,
+}
+
+/// Leaves nodes out by name, or includes them again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRule {
+    /// Their names.
+    pub nodes: Glob,
+    /// Whether they are left out.
+    pub excluded: bool,
 }
 
 /// All nodes from some to others.
@@ -173,8 +182,10 @@ impl std::str::FromStr for Subgraph {
 /// Something else for the tensors whose name matches.
 #[derive(Debug, Clone)]
 pub struct Override {
-    /// The tensors.
+    /// The tensors, or the nodes that read them.
     pub tensors: Glob,
+    /// Whether the pattern is one of nodes, whose constants are meant.
+    pub of_layers: bool,
     /// Another element type.
     pub element: Option<Element>,
     /// Symmetric or not.
@@ -192,7 +203,16 @@ pub struct Override {
 impl Override {
     /// One that changes nothing yet.
     pub fn of(tensors: Glob) -> Self {
-        Self { tensors, element: None, symmetric: None, range: None, method: None, per_channel: None, float: false }
+        Self {
+            tensors,
+            of_layers: false,
+            element: None,
+            symmetric: None,
+            range: None,
+            method: None,
+            per_channel: None,
+            float: false,
+        }
     }
 }
 
@@ -240,6 +260,8 @@ pub struct Recipe {
     pub algorithms: Algorithms,
     /// How blocks of [`crate::element::Block::Bfp16`] round halves: 0 away from zero, 1 up, 2 to even.
     pub block_rounding: u8,
+    /// What the user should know of how a file was read.
+    pub notes: Vec<String>,
 }
 
 impl Recipe {

@@ -23,7 +23,7 @@ pub struct RecipeArgs {
     /// How to quantize: a name (`kvant list schemes`; for ONNX graphs `kvant list presets`) or a spelling such as int4:g128
     #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present = "recipe")]
     pub scheme: Option<String>,
-    /// A recipe: a TOML file, or a quantization_config in AMD Quark's JSON; options given beside it win
+    /// A recipe: Kvant's TOML, a quantization_config of AMD Quark or compressed-tensors, or llm-compressor's YAML; options given beside it win
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub recipe: Option<PathBuf>,
     /// Quantize weights alone, and leave activations out of the scheme

@@ -7,7 +7,7 @@ fn messages() {
     let place = Place::new();
     place.write("model.onnx", "");
     place.write("short.safetensors", "\u{8}");
-    place.write("recipe.toml", "version = 1\nscheme = \"mxfp4\"\nexcludes = [\"lm_head\"]\n");
+    place.write("recipe.toml", "version = 2\nscheme = \"mxfp4\"\nexcludes = [\"lm_head\"]\n");
     let quantize = |more: &[&str]| place.show(&[&["quantize", "nano_llama", "-o", "out"], more].concat());
     for (name, code, text) in [
         ("unknown_scheme", 2, quantize(&["--scheme", "int4_wo_12"])),
@@ -129,7 +129,7 @@ fn json_errors_are_objects_on_stdout_too() {
 #[test]
 fn patterns_that_match_nothing_are_refused_with_the_nearest_names() {
     let place = Place::new();
-    place.write("recipe.toml", "version = 1\nscheme = \"int4:g32\"\nexclude = [\"*.down_porj\"]\n");
+    place.write("recipe.toml", "version = 2\nscheme = \"int4:g32\"\nexclude = [\"*.down_porj\"]\n");
     let int4 = ["--scheme", "int4:g32"];
     for options in [
         &["--scheme", "int4:g32", "-x", "*.down_porj"][..],

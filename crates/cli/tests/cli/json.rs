@@ -175,7 +175,7 @@ fn plans_of_checkpoints_and_gguf_files() {
     let mix = plan(&[&GGUF[..], &["--algorithm", "imatrix"], &CALIBRATED].concat());
     let rules = json!([{"layers": "token_embd.weight", "scheme": "Q8_0"}]);
     assert_eq!((&mix["recipe"]["override"], &mix["recipe"]["importance"]), (&rules, &json!(true)));
-    place.write("recipe.toml", "version = 1\nscheme = \"W4A16\"\nseed = 3\nmax_shard_size = \"1MB\"\n");
+    place.write("recipe.toml", "version = 2\nscheme = \"W4A16\"\nseed = 3\nmax_shard_size = \"1MB\"\n");
     plan(&["nano_llama", "--recipe", "recipe.toml"]);
     check(&place, "plan", &["quantize", "nano_llama", "--scheme", "mxfp4", "--dry-run"]);
 }

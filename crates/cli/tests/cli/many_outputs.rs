@@ -34,7 +34,7 @@ fn the_plan_of_a_file_of_codes_is_that_of_the_file() {
 #[test]
 fn a_recipe_file_asks_for_gguf_by_itself() {
     let place = Place::new();
-    place.write("recipe.toml", "version = 1\nscheme = \"int4:g32\"\nformat = \"gguf\"\n");
+    place.write("recipe.toml", "version = 2\nscheme = \"int4:g32\"\nformat = \"gguf\"\n");
     place.succeed(&["quantize", "nano_llama", "--recipe", "recipe.toml", "-o", "by_file.gguf"]);
     place.succeed(&[&["quantize"], &CODES[..], &["--format", "gguf", "-o", "by_options.gguf"]].concat());
     let bytes = |name: &str| fs::read(place.path(name)).unwrap();

@@ -269,9 +269,54 @@ fn a_recipe_of_a_graph_says_what_options_say() {
     let by_options = bytes(&["--preset", "A8W8", "--per-channel"]);
     assert_eq!(bytes(&["--recipe", "r.toml"]), by_options);
     assert_ne!(bytes(&["--recipe", "r.toml", "--weight", "int4"]), by_options);
-    std::fs::write(place.path("r.toml"), "version = 1\nscheme = \"A8W8\"\n").unwrap();
-    let run = place.run(&["quantize", "float.onnx", "--recipe", "r.toml", "-o", "no.onnx"]);
-    assert!(run.code == Some(2) && run.stderr.contains("r.toml: ") && run.stderr.contains("hint:"), "{run:?}");
+    std::fs::write(place.path("r.toml"), "version = 2\nscheme = \"A8W8\"\nper-channel = true\n").unwrap();
+    assert_eq!(bytes(&["--recipe", "r.toml"]), by_options);
+    for (text, code, named) in [
+        ("version = 2\nscheme = \"A8W8\"\nkv_cache = \"fp8\"\n", 1, "r.toml: `kv_cache` does not apply to ONNX graphs"),
+        ("version = 2\nscheme = \"A8W8\"\nboundry = \"float\"\n", 2, "did you mean `boundary`?"),
+        ("version = 2\nscheme = \"W8A8\"\n", 1, "no graph expresses the scheme `W8A8`"),
+    ] {
+        place.write("r.toml", text);
+        let run = place.run(&["quantize", "float.onnx", "--recipe", "r.toml", "-o", "no.onnx"]);
+        assert!(run.code == Some(code) && run.stderr.contains(named) && run.stderr.contains("hint:"), "{run:?}");
+    }
+}
+
+#[test]
+fn one_recipe_serves_a_checkpoint_and_a_graph_and_the_last_match_wins_in_both() {
+    let place = Place::new();
+    let graph = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data/tinytransformer.float.onnx");
+    std::fs::copy(graph, place.path("float.onnx")).unwrap();
+    let (excluded, narrow) = ("re:(mm_fc.|.*(down_proj|up_proj|gate_proj))$", "re:(mm_fc2|.*down_proj)$");
+    let rules = format!(
+        "scheme = \"int8:channel\"\nexclude = [\"{excluded}\"]\n\n[[override]]\nlayers = \"{narrow}\"\nscheme = \"int4:channel\"\n"
+    );
+    place.write("old.toml", &format!("version = 1\n{rules}"));
+    place.write("new.toml", &format!("version = 2\n{rules}"));
+    let plan = |model: &str, options: &[&str]| {
+        place.succeed(&[&["plan", model, "--json"], options].concat()).json()["tensors"].clone()
+    };
+
+    let weights = |options: &[&str]| -> Vec<String> {
+        let tensors = plan("float.onnx", options);
+        let weights = tensors.as_array().unwrap().iter().filter(|tensor| tensor["role"] == "weight");
+        weights.map(|tensor| tensor["dtype"].as_str().unwrap().to_owned()).collect()
+    };
+    let of_type = |list: &[String], dtype: &str| list.iter().filter(|found| *found == dtype).count();
+    let all = weights(&["--scheme", "int8:channel"]);
+    let (old, new) = (weights(&["--recipe", "old.toml"]), weights(&["--recipe", "new.toml"]));
+    assert_eq!((of_type(&old, "int8"), of_type(&old, "int4")), (all.len() - 2, 0), "{old:?}");
+    assert_eq!((of_type(&new, "int8"), of_type(&new, "int4")), (all.len() - 2, 1), "{new:?}");
+
+    let (keep, wide) = (format!("{excluded}=keep"), format!("{narrow}=int4:channel"));
+    let scheme = ["-s", "int8:channel", "--override"];
+    let checkpoint = |options: &[&str]| plan("nano_llama", options);
+    assert_eq!(
+        checkpoint(&["--recipe", "new.toml"]),
+        checkpoint(&[&scheme[..], &[&keep, "--override", &wide]].concat())
+    );
+    assert_eq!(checkpoint(&["--recipe", "old.toml"]), checkpoint(&[&scheme[..], &[&wide, "-x", excluded]].concat()));
+    assert_ne!(checkpoint(&["--recipe", "new.toml"]), checkpoint(&["--recipe", "old.toml"]));
 }
 
 /// Whether this process was started, as by `nohup`, with one of these signals ignored, which its children inherit: all of them

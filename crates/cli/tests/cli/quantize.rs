@@ -193,6 +193,44 @@ fn a_recipe_file_says_the_same_as_options() {
     let options = ["--scheme", "ptpc_fp8", "--exclude", "*.layers.3.*", "--override", "*.down_proj=int8:channel"];
     place.succeed(&[&["quantize", "nano_llama", "-o", "by_options"], &options[..]].concat());
     assert_eq!(contents(&place.path("by_file")), contents(&place.path("by_options")));
+
+    // In version 2, the override is the last match for the third layer too.
+    let notices =
+        place.succeed(&["plan", "nano_llama", "--recipe", "recipe.toml", "--json"]).json()["notices"].to_string();
+    assert!(notices.contains("recipe.toml has version 1; to upgrade, write `version = 2`"), "{notices}");
+    place.write("recipe.toml", &recipe.replace("version = 1", "version = 2"));
+    place.succeed(&["quantize", "nano_llama", "--recipe", "recipe.toml", "-o", "by_new_file"]);
+    let rules = ["--override", "*.layers.3.*=keep", "--override", "*.down_proj=int8:channel"];
+    place.succeed(&[&["quantize", "nano_llama", "-s", "ptpc_fp8", "-o", "by_rules"], &rules[..]].concat());
+    assert_eq!(contents(&place.path("by_new_file")), contents(&place.path("by_rules")));
+    assert_ne!(contents(&place.path("by_new_file")), contents(&place.path("by_file")));
+}
+
+#[test]
+fn recipes_of_other_tools_give_the_bytes_of_the_same_command_line() {
+    let place = Place::new();
+    let options =
+        ["-s", "int4:g64", "--override", "re:.*down_proj$=int8:channel", "-x", "lm_head", "-x", "*.layers.0.*"];
+    place.succeed(
+        &[&["quantize", "nano_llama", "--format", "compressed-tensors", "-o", "options"], &options[..]].concat(),
+    );
+    let yaml = "quant_stage:\n  quant_modifiers:\n    QuantizationModifier:\n      \
+                ignore: [lm_head, 're:.*\\.layers\\.0\\..*', 're:vision_tower.*']\n      config_groups:\n        group_0:\n          \
+                targets: [Linear]\n          weights: {num_bits: 4, group_size: 64, strategy: group}\n        group_1:\n          \
+                targets: ['re:.*down_proj$']\n          weights: {num_bits: 8, strategy: channel}\n";
+    place.write("recipe.yaml", yaml);
+    std::fs::copy(place.path("options/config.json"), place.path("config.json")).unwrap();
+    // The content decides: the name says nothing.
+    std::fs::copy(place.path("recipe.yaml"), place.path("recipe.toml")).unwrap();
+    for file in ["recipe.yaml", "recipe.toml", "config.json"] {
+        place.succeed(&["quantize", "nano_llama", "--recipe", file, "-o", "again", "--overwrite"]);
+        assert_eq!(contents(&place.path("again")), contents(&place.path("options")), "{file}");
+    }
+    place.write("recipe.yaml", &yaml.replace("num_bits: 4", "num_bits: 4, actorder: group"));
+    let run = place.run(&["plan", "nano_llama", "--recipe", "recipe.yaml"]);
+    let named =
+        "recipe.yaml: quant_stage.quant_modifiers.QuantizationModifier.config_groups.group_0.weights.actorder: ";
+    assert!(run.code == Some(1) && run.stderr.contains(named), "{run:?}");
 }
 
 #[test]
@@ -281,7 +319,7 @@ fn quiet_and_json() {
     assert_eq!(json.stdout.lines().count(), 1);
     let done = json.json();
     assert!(done["output"].as_str().unwrap().ends_with("out2") && done["seconds"].as_f64().unwrap() > 0.0);
-    assert_eq!((&done["resumed_jobs"], &done["recipe"]["version"]), (&0.into(), &1.into()));
+    assert_eq!((&done["resumed_jobs"], &done["recipe"]["version"]), (&0.into(), &2.into()));
 }
 
 #[test]

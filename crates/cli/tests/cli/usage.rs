@@ -118,7 +118,7 @@ fn graphs_are_told_with_their_whole_path_and_are_not_their_own_source() {
     {
         let line = ["quantize", "float.onnx", "--preset", "A8W8", "--data", "random", "-o", "out.onnx"];
         let run = place.run(&[&line[..], options].concat());
-        assert!(run.code == Some(2) && run.stderr.contains("layout qoperator and"), "{run:?}");
+        assert!(run.code == Some(2) && run.stderr.contains("--graph-format qoperator and"), "{run:?}");
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub struct Recipe {
     /// A named scheme, a spelling such as `int4:g128`, or for graphs a preset.
     pub scheme: Option<String>,
-    /// A recipe file: TOML, or a `quantization_config` in AMD Quark's JSON.
+    /// A recipe file: Kvant's TOML, a `quantization_config` of AMD Quark or compressed-tensors, or a recipe of llm-compressor.
     pub file: Option<PathBuf>,
     /// Algorithms with their options, e.g. `awq`, `gptq:damping=0.05`.
     pub algorithm: Vec<String>,

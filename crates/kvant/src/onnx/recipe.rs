@@ -6,7 +6,8 @@ use crate::job::{Job, Limits, Precision};
 use crate::resolve;
 use crate::settings::first_given;
 use kvant_llm::blockwise::Propagate;
-use kvant_onnx::settings::{OverrideText, Resolved, Settings};
+use kvant_onnx::settings::{Resolved, Settings};
+use kvant_quant::recipe::OverrideEntry;
 
 /// The recipe that a preset, a file and options make together, and the passes that go with it.
 ///
@@ -25,7 +26,7 @@ pub fn settings(job: &Job) -> Result<Settings, Error> {
     refuse_idle_library(&job.limits.engine)?;
     let said = options(job);
     match &job.recipe.file {
-        Some(file) => Ok(said.over(Settings::read(file)?)),
+        Some(file) => Ok(said.over(Settings::try_from(kvant_llm::recipe::read_file(file)?)?)),
         None => Ok(said),
     }
 }
@@ -67,7 +68,6 @@ fn options(job: &Job) -> Settings {
     let (recipe, graph) = (&job.recipe, &job.recipe.graph);
     let overrides = recipe.overrides.iter();
     Settings {
-        version: None,
         preset: recipe.scheme.clone(),
         weights_only: on(recipe.weights_only),
         activation: graph.activation,
@@ -92,7 +92,8 @@ fn options(job: &Job) -> Settings {
         exclude_subgraph: graph.exclude_subgraph.iter().map(ToString::to_string).collect(),
         enable_pass: graph.enable_pass.clone(),
         disable_pass: graph.disable_pass.clone(),
-        overrides: overrides.map(|o| OverrideText { tensors: o.layers.clone(), scheme: o.scheme.clone() }).collect(),
+        overrides: overrides.map(|o| OverrideEntry::of_tensors(&o.layers, &o.scheme)).collect(),
+        notes: Vec::new(),
     }
 }
 

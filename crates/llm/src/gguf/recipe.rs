@@ -41,6 +41,7 @@ pub struct GgufRecipe {
     weighing: Weighing,
     /// Whether values of a source that is quantized already may be quantized again.
     requantizes: bool,
+    notes: Vec<String>,
 }
 
 /// What a recipe says of a tensor.
@@ -105,12 +106,13 @@ impl GgufRecipe {
         rules.extend(self::rules(line, "‹override›")?);
         let weighing = if asks_for_imatrix(line, file)? { Weighing::Asked } else { Weighing::Uniform };
         let requantizes = line.requantize.or(file.requantize).unwrap_or(false);
-        Ok(Some(GgufRecipe { mix, rules, weighing, requantizes }))
+        let notes = line.notes.iter().chain(&file.notes).cloned().collect();
+        Ok(Some(GgufRecipe { mix, rules, weighing, requantizes, notes }))
     }
 
     /// The recipe of a mix alone.
     pub fn plain(mix: Ftype) -> GgufRecipe {
-        GgufRecipe { mix, rules: Vec::new(), weighing: Weighing::Uniform, requantizes: false }
+        GgufRecipe { mix, rules: Vec::new(), weighing: Weighing::Uniform, requantizes: false, notes: Vec::new() }
     }
 
     /// The mix.
@@ -121,6 +123,11 @@ impl GgufRecipe {
     /// Whether values of a source that is quantized already may be quantized again.
     pub fn requantizes(&self) -> bool {
         self.requantizes
+    }
+
+    /// What the user should know of how it was read.
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The same with the importance of inputs known.

@@ -3,16 +3,21 @@
 
 mod attention;
 mod choice;
+mod file;
 mod format;
+mod llm_compressor;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod yaml;
 
 pub use crate::algorithm::{Algorithm, AlgorithmRow, Algorithms};
 pub(crate) use crate::recipe_error::quoted;
 pub use crate::recipe_error::{Problem, RecipeError};
 pub use choice::{Choice, NamedScheme};
-pub use settings::{OverrideText, PackMethod, Settings, VERSION};
+pub use file::{read_file, read_text};
+pub use kvant_quant::recipe::VERSION;
+pub use settings::{OverrideText, PackMethod, Settings};
 
 use crate::byte_size::ByteSize;
 use crate::format::OutputFormat;
@@ -37,13 +42,13 @@ pub struct Rule {
 
 /// What the user asked for, complete and checked as far as it can be without a model.
 ///
-/// A module's scheme is decided in this order; the first that says something wins:
+/// A module's scheme is that of the last rule that matches it. Rules come in this order:
 ///
-/// 1. `exclude` and then `override` of the command line,
-/// 2. `exclude` and then `override` of the recipe file, where a module's full name comes before patterns if the file is a
-///    configuration of Quark,
-/// 3. the layers that the family keeps by default (heads, routers), unless `keep_defaults` is off,
-/// 4. the scheme.
+/// 1. the scheme,
+/// 2. the layers that the family keeps by default (heads, routers), unless `keep_defaults` is off,
+/// 3. `exclude` and then `override` of the recipe file; in files of version 1 and in configurations of other tools `exclude` comes
+///    after `override`,
+/// 4. `override` and then `exclude` of the command line.
 ///
 /// It serializes as [`Settings`] with names resolved to spellings: see [`Recipe::canonical`].
 #[derive(Clone, Debug, PartialEq)]

@@ -1,29 +1,20 @@
 //! A recipe as it is written: on the command line or in a file, every part optional, schemes still text. Not checked:
 //! that is [`Recipe::resolve`](super::Recipe::resolve).
 
-use super::Algorithms;
+use super::file::{read_bounded, read_file, read_text};
+use super::{Algorithms, quoted};
 use crate::byte_size::ByteSize;
 use crate::format::OutputFormat;
-use crate::format::quark::{QuarkConfig, WeightFormat, read_algorithms};
+use crate::format::quark::read_algorithms;
 use crate::recipe_error::RecipeError;
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::{LayerScheme, Rotary};
-use serde::{Deserialize, Deserializer, Serialize};
+use kvant_quant::recipe::{ModelKind, OverrideEntry, RecipeFile};
+use serde::Serialize;
 use serde_json::Value;
-use std::io::{self, Read};
 use std::path::Path;
 
-/// The version of the recipe's fields.
-pub const VERSION: u32 = 1;
-
-/// More than this is no recipe.
-const MAX_BYTES: u64 = 64 << 20;
-
-const FIELDS: &str = "a recipe has the fields version, scheme, format, also, pack_method, exclude, keep_defaults, weights_only, algorithm, \
-                      kv_cache, kv_cache_post_rope, min_kv_scale, queries, probabilities, max_shard_size, seed, requantize, and any number of [[override]] with layers and scheme";
-
 /// The order of 4-bit codes in the words of Quark's layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PackMethod {
     /// AWQ's order, Quark's default.
@@ -56,8 +47,7 @@ impl std::str::FromStr for PackMethod {
 }
 
 /// One override as it is written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OverrideText {
     /// A glob on full module names.
     pub layers: String,
@@ -75,72 +65,40 @@ impl std::str::FromStr for OverrideText {
                 Ok(OverrideText { layers: layers.to_owned(), scheme: scheme.to_owned() })
             }
             _ => {
-                let reason = format!("{} is not of the form GLOB=SCHEME", super::quoted(text));
+                let reason = format!("{} is not of the form GLOB=SCHEME", quoted(text));
                 Err(RecipeError::invalid("‹override›", reason, "write it as in ‹override› '*.down_proj=int8:channel'"))
             }
         }
     }
 }
 
-/// A recipe as it is written. The fields are those of a TOML recipe:
-///
-/// ```
-/// use kvant_llm::recipe::{Recipe, Settings};
-///
-/// let file = Settings::from_toml("recipe.toml", r#"
-///     version = 1
-///     scheme = "int4_wo_128"         # a name or a spelling; "keep" quantizes only what overrides say
-///     format = "compressed-tensors"  # quark, compressed-tensors or fake
-///     pack_method = "reorder"        # or "order": of 4-bit codes in Quark's layout
-///     exclude = ["*.shared_expert.*"]
-///     keep_defaults = true           # the family's defaults: heads and routers stay as they are
-///     weights_only = false
-///     algorithm = ["awq", "gptq:damping=0.05"]  # `kvant list algorithms`; in this order
-///     kv_cache = "fp8"               # or "int8", or a spelling such as "e4m3:tensor:percentile99.9!static"
-///     kv_cache_post_rope = false     # whether keys are quantized after the rotary embedding
-///     min_kv_scale = 0.0
-///     queries = "fp8"
-///     probabilities = "fp8"          # the output of the softmax
-///     max_shard_size = "5GB"
-///     seed = 0
-///
-///     [[override]]                   # the last that matches wins
-///     layers = "*.down_proj"
-///     scheme = "int8:channel"
-/// "#)?;
-/// let recipe = Recipe::resolve(&Settings::default(), &file)?;
-/// assert_eq!(recipe.rules().len(), 2);
-/// # Ok::<(), kvant_llm::recipe::RecipeError>(())
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A recipe as it is written: the settings of a job, or what a [`RecipeFile`] says of checkpoints.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Settings {
-    /// Of the fields; in files only, where it must be [`VERSION`].
+    /// Of the recipe language; in files only.
     pub version: Option<u32>,
     /// The scheme of layers that nothing else is said of.
     pub scheme: Option<String>,
     /// What is written.
     pub format: Option<OutputFormat>,
     /// Further formats, to which the result is converted: their scales decide too.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<OutputFormat>,
     /// The order of 4-bit codes in Quark's layout.
     pub pack_method: Option<PackMethod>,
-    /// Globs on full module names of layers that stay as they are.
-    #[serde(default)]
+    /// Patterns on full module names of layers that stay as they are. They are the last rules, and win over all overrides.
     pub exclude: Vec<String>,
     /// Whether another tool has written it, whose lists of layers to keep name those of many models.
     #[serde(skip)]
     pub foreign: bool,
-    /// Schemes of layers by glob; the last that matches wins.
-    #[serde(default, rename = "override")]
+    /// Schemes of layers by pattern; the last that matches wins.
+    #[serde(rename = "override")]
     pub overrides: Vec<OverrideText>,
     /// Whether the layers that the family keeps by default are kept.
     pub keep_defaults: Option<bool>,
     /// Whether inputs stay as they are, whatever schemes say of them.
     pub weights_only: Option<bool>,
-    /// The algorithms in order, each with its options: `awq`, `gptq:damping=0.05`; in a file, one may stand without a list.
-    #[serde(default, deserialize_with = "one_or_many")]
+    /// The algorithms in order, each with its options: `awq`, `gptq:damping=0.05`.
     pub algorithm: Option<Vec<String>>,
     /// The scheme of keys and values in the cache: `fp8`, `int8` or a spelling.
     pub kv_cache: Option<String>,
@@ -157,7 +115,7 @@ pub struct Settings {
     /// The seed of all that is random.
     pub seed: Option<u64>,
     /// Whether sources are read that are quantized already, and lose a second time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub requantize: Option<bool>,
     /// What the user should know of how this was read; not part of files.
     #[serde(skip)]
@@ -165,14 +123,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads a recipe from a file: TOML, or JSON as [`Settings::from_json`] takes it where the name ends in `.json`.
+    /// Reads a recipe from a file, as [`read_file`] does.
     ///
     /// # Errors
-    /// Where the file cannot be read, and those of [`Settings::from_toml`] and [`Settings::from_json`].
+    /// Those of [`read_file`], and keys that apply only to ONNX graphs.
     pub fn read(file: &Path) -> Result<Settings, RecipeError> {
-        let text = read_text(file).map_err(|cause| RecipeError::Read { file: file.to_owned(), cause })?;
-        let name = file.display().to_string();
-        if is_json(file) { Settings::from_json(&name, &text) } else { Settings::from_toml(&name, &text) }
+        Settings::try_from(read_file(file)?)
     }
 
     /// Sets the algorithms: each item is a spelling, or the name of a file that ends in `.json` with Quark's `algo_config` or
@@ -197,51 +153,109 @@ impl Settings {
 
     /// Reads a TOML recipe; `name` is the file's, for messages.
     ///
-    /// # Errors
-    /// *Invalid* for text that is no TOML, unknown fields, values of the wrong type or a missing version; *unsupported* for
-    /// another version.
-    pub fn from_toml(name: &str, text: &str) -> Result<Settings, RecipeError> {
-        let invalid = |error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| 1 + text.bytes().take(span.start).filter(|b| *b == b'\n').count());
-            let reason = error.message().lines().collect::<Vec<_>>().join(", ");
-            RecipeError::invalid(format!("{name}, line {line}"), reason, FIELDS)
-        };
-        let version = toml::from_str::<VersionOnly>(text).map_err(invalid)?;
-        check_version(name, version.version)?;
-        toml::from_str(text).map_err(invalid)
-    }
-
-    /// Reads JSON: a recipe with the fields of the TOML form, as the output's provenance holds it, or a
-    /// `quantization_config` of Quark, or a config.json with one; `name` is the file's, for messages.
+    /// ```
+    /// use kvant_llm::recipe::{Recipe, Settings};
+    ///
+    /// let file = Settings::from_toml("recipe.toml", r#"
+    ///     version = 2
+    ///     scheme = "int4_wo_128"         # a name or a spelling; "keep" quantizes only what overrides say
+    ///     format = "compressed-tensors"  # quark, compressed-tensors or fake
+    ///     exclude = ["*.shared_expert.*"]
+    ///     algorithm = ["awq", { name = "gptq", damping = 0.05 }]
+    ///     kv_cache = "fp8"
+    ///
+    ///     [[override]]                   # the last rule that matches wins
+    ///     layers = "*.down_proj"
+    ///     scheme = "int8:channel"
+    /// "#)?;
+    /// let recipe = Recipe::resolve(&Settings::default(), &file)?;
+    /// assert_eq!(recipe.rules().len(), 2);
+    /// # Ok::<(), kvant_llm::recipe::RecipeError>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Settings::from_toml`], and those of [`QuarkConfig::read`].
+    /// *Invalid* for text that is no TOML, unknown keys and values of the wrong type; *unsupported* for a later version, and for keys
+    /// that apply only to ONNX graphs.
+    pub fn from_toml(name: &str, text: &str) -> Result<Settings, RecipeError> {
+        Settings::try_from(RecipeFile::from_toml(name, text)?)
+    }
+
+    /// Reads JSON: a recipe with the keys of the TOML form, as an output's record of its recipe has them, or a configuration of another
+    /// tool, as [`read_text`] takes it; `name` is the file's, for messages.
+    ///
+    /// # Errors
+    /// Those of [`read_text`].
     pub fn from_json(name: &str, text: &str) -> Result<Settings, RecipeError> {
-        let invalid = |error: serde_json::Error| {
-            RecipeError::invalid(name, error.to_string(), "give a TOML recipe or a quantization_config of Quark")
-        };
-        let value: Value = serde_json::from_str(text).map_err(invalid)?;
-        if QuarkConfig::recognizes(&value) {
-            return QuarkConfig::read(&value).map(Settings::from).map_err(|error| error.within(name));
-        }
-        check_version(name, value.get("version").and_then(Value::as_u64))?;
-        serde_json::from_value(value).map_err(invalid)
+        Settings::try_from(read_text(name, text)?)
     }
 }
 
-/// A list of texts, or one text as a list of one.
-fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a text or a list of texts is needed")]
-    enum Said {
-        One(String),
-        Many(Vec<String>),
+/// What a file says of checkpoints and GGUF files.
+impl TryFrom<RecipeFile> for Settings {
+    type Error = RecipeError;
+
+    fn try_from(file: RecipeFile) -> Result<Settings, RecipeError> {
+        file.refuse_keys_of_others(ModelKind::Checkpoint)?;
+        let exclusions_win = file.exclusions_win();
+        let name = &file.name;
+        let keep = |layers: &String| OverrideText { layers: layers.clone(), scheme: "keep".to_owned() };
+        // Where exclusions do not win, they are rules like others, before the overrides.
+        let first: Vec<OverrideText> =
+            if exclusions_win { Vec::new() } else { file.exclude.iter().map(keep).collect() };
+        let overrides = file.overrides.iter().map(|entry| override_text(name, entry));
+        let format = |text: &String| {
+            let wrong = |_| {
+                RecipeError::invalid(format!("{name}: format"), format!("unknown format {}", quoted(text)), FORMATS)
+            };
+            text.parse::<OutputFormat>().map_err(wrong)
+        };
+        let size = |text: &String| {
+            let wrong = |_| {
+                let reason = format!("{} is not a size", quoted(text));
+                RecipeError::invalid(format!("{name}: max_shard_size"), reason, "write it as in \"5GB\"")
+            };
+            text.parse::<ByteSize>().map_err(wrong)
+        };
+        Ok(Settings {
+            version: Some(file.version),
+            scheme: file.scheme.clone(),
+            format: file.format.as_ref().map(format).transpose()?,
+            also: file.also.iter().map(format).collect::<Result<_, _>>()?,
+            pack_method: file
+                .pack_method
+                .as_ref()
+                .map(|text| text.parse().map_err(|error: RecipeError| error.within(name)))
+                .transpose()?,
+            overrides: first.into_iter().map(Ok).chain(overrides).collect::<Result<_, _>>()?,
+            exclude: if exclusions_win { file.exclude } else { Vec::new() },
+            foreign: file.is_foreign,
+            keep_defaults: file.keep_defaults,
+            weights_only: file.weights_only,
+            algorithm: (!file.algorithm.is_empty()).then_some(file.algorithm),
+            kv_cache: file.kv_cache,
+            kv_cache_post_rope: file.kv_cache_post_rope,
+            min_kv_scale: file.min_kv_scale,
+            queries: file.queries,
+            probabilities: file.probabilities,
+            max_shard_size: file.max_shard_size.as_ref().map(size).transpose()?,
+            seed: file.seed,
+            requantize: file.requantize,
+            notes: file.notes,
+        })
     }
-    let said = Option::<Said>::deserialize(deserializer)?;
-    Ok(said.map(|said| match said {
-        Said::One(text) => vec![text],
-        Said::Many(list) => list,
-    }))
+}
+
+const FORMATS: &str = "`kvant list formats` shows all";
+
+fn override_text(name: &str, entry: &OverrideEntry) -> Result<OverrideText, RecipeError> {
+    match (&entry.layers, &entry.tensors) {
+        (Some(layers), _) => Ok(OverrideText { layers: layers.clone(), scheme: entry.scheme.clone() }),
+        (None, tensors) => {
+            let place = format!("{name}: override of {}", quoted(tensors.as_deref().unwrap_or_default()));
+            let reason = format!("`tensors` does not apply to {}", ModelKind::Checkpoint);
+            Err(RecipeError::unsupported(place, reason, "name layers: `layers = \"*.down_proj\"`"))
+        }
+    }
 }
 
 fn is_json(file: &Path) -> bool {
@@ -250,71 +264,9 @@ fn is_json(file: &Path) -> bool {
 
 /// Quark's `algo_config` in a file of its own.
 fn algorithms_of_file(file: &Path) -> Result<(Algorithms, Vec<String>), RecipeError> {
-    let text = read_text(file).map_err(|cause| RecipeError::Read { file: file.to_owned(), cause })?;
+    let text = read_bounded(file).map_err(|cause| RecipeError::Read { file: file.to_owned(), cause })?;
     let name = file.display().to_string();
     let invalid = |error: serde_json::Error| RecipeError::invalid(&name, error.to_string(), "give Quark's algo_config");
     let value: Value = serde_json::from_str(&text).map_err(invalid)?;
     read_algorithms(value.get("algo_config").unwrap_or(&value)).map_err(|error| error.within(&name))
-}
-
-/// Reads a text file of bounded length.
-fn read_text(file: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    std::fs::File::open(file)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_BYTES {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than any recipe"));
-    }
-    Ok(text)
-}
-
-/// The part of every version that is known.
-#[derive(Deserialize)]
-struct VersionOnly {
-    version: Option<u64>,
-}
-
-fn check_version(name: &str, version: Option<u64>) -> Result<(), RecipeError> {
-    match version {
-        Some(version) if version == u64::from(VERSION) => Ok(()),
-        Some(version) => {
-            let reason = format!("the recipe has version {version}, and this Kvant reads version {VERSION}");
-            Err(RecipeError::unsupported(name, reason, "use the Kvant that the recipe was written for"))
-        }
-        None => {
-            Err(RecipeError::invalid(name, "the recipe has no version", format!("begin it with `version = {VERSION}`")))
-        }
-    }
-}
-
-/// What the configuration asks for, in the words of a recipe. The family's defaults stay in force: Quark's lists of
-/// excluded modules are known to miss routers.
-impl From<QuarkConfig> for Settings {
-    fn from(config: QuarkConfig) -> Settings {
-        let text = |scheme: Option<LayerScheme>| scheme.map_or("keep".to_owned(), |scheme| scheme.to_string());
-        let rule = |(layers, scheme)| OverrideText { layers, scheme: text(scheme) };
-        Settings {
-            scheme: Some(text(config.default)),
-            format: Some(if config.weight_format == WeightFormat::Fake {
-                OutputFormat::PlainFloats
-            } else {
-                OutputFormat::QUARK
-            }),
-            pack_method: Some(match config.order {
-                NibbleOrder::Awq => PackMethod::Reorder,
-                NibbleOrder::Natural => PackMethod::Order,
-            }),
-            kv_cache: config.attention.key_value.map(|cache| cache.scheme.to_string()),
-            kv_cache_post_rope: (config.attention.rotary == Rotary::After).then_some(true),
-            min_kv_scale: config.attention.key_value.map(|cache| cache.min_scale.value()),
-            queries: config.attention.query.map(|scheme| scheme.to_string()),
-            probabilities: config.attention.probabilities.map(|scheme| scheme.to_string()),
-            algorithm: (!config.algorithms.is_plain()).then(|| config.algorithms.spellings()),
-            notes: config.notes,
-            exclude: config.exclude,
-            foreign: true,
-            // Quark's first match wins.
-            overrides: config.layers.into_iter().rev().map(rule).collect(),
-            ..Settings::default()
-        }
-    }
 }

@@ -73,7 +73,8 @@ fn one_algorithm_needs_no_list() {
         toml(&format!("version = 1\nscheme = \"int4:g32\"\nalgorithm = {text}")).map(|file| file.algorithm)
     };
     assert_eq!(read("\"gptq\"").unwrap(), read("[\"gptq\"]").unwrap());
-    assert!(read("3").unwrap_err().to_string().contains("a text or a list of texts"));
+    assert_eq!(read("[{ name = \"gptq\", damping = 0.05 }]").unwrap(), read("\"gptq:damping=0.05\"").unwrap());
+    assert!(read("3").unwrap_err().to_string().contains("a text, a table with `name`"));
 }
 
 #[test]
@@ -85,9 +86,10 @@ fn the_documented_recipe_is_one_and_every_field_is_told_of() {
     for field in serde_json::to_value(&recipe).unwrap().as_object().unwrap().keys() {
         assert!(page.contains(&format!("| `{field}` |")) || field == "override", "{field}");
     }
-    for field in ["also", "requantize", "[[override]]"] {
+    for field in kvant_quant::recipe::KEYS.iter().map(|key| key.name).filter(|name| *name != "override") {
         assert!(page.contains(&format!("| `{field}` |")), "{field}");
     }
+    assert!(page.contains("| `[[override]]` |"));
 }
 
 #[test]
@@ -237,7 +239,7 @@ fn canonical_text_is_the_same_for_the_same_and_reads_back() {
 
 #[test]
 fn algorithms_are_of_the_command_line_or_else_of_the_file() {
-    let file = toml("version = 1\nscheme = \"int4:g128\"\nalgorithm = [\"awq:clip=off\", \"gptq\"]").unwrap();
+    let file = toml("version = 2\nscheme = \"int4:g128\"\nalgorithm = [\"awq:clip=off\", \"gptq\"]").unwrap();
     let recipe = Recipe::resolve(&Settings::default(), &file).unwrap();
     assert_eq!(recipe.algorithms().to_string(), "awq:clip=off,gptq");
     let read = Settings::from_json("recipe.json", &recipe.canonical()).unwrap();
@@ -276,11 +278,9 @@ fn algorithms_are_read_from_files_of_quark() {
 fn mistakes_in_a_file_name_the_line() {
     let message = |text: &str| toml(text).unwrap_err().to_string();
     assert!(message("version = 1\nscheme = 3").starts_with("recipe.toml, line 2: "));
-    assert!(message("version = 1\nschema = \"int4\"").contains("unknown field `schema`"));
-    assert!(message("version = 1\n[[override]]\nlayers = \"*\"").contains("missing field `scheme`"));
-    assert!(
-        message("version = 1\n[[override]]\nlayers = \"*\"\nscheme = \"int4\"\nx = 1").contains("unknown field `x`")
-    );
+    assert!(message("version = 1\nschema = \"int4\"").contains("line 2: unknown key `schema`"));
+    assert!(message("version = 1\n[[override]]\nlayers = \"*\"").contains("`scheme` is missing"));
+    assert!(message("version = 1\n[[override]]\nlayers = \"*\"\nscheme = \"int4\"\nx = 1").contains("unknown key `x`"));
     assert!(message("version = 1\nformat = \"ggml\"").contains("ggml"));
     assert!(message("version = 1\nmax_shard_size = \"5 apples\"").contains("5 apples"));
     assert!(message("version = 1\nseed = -1").contains("line 2"));
@@ -289,11 +289,41 @@ fn mistakes_in_a_file_name_the_line() {
 }
 
 #[test]
-fn the_version_is_checked_before_the_fields() {
-    assert!(matches!(toml("scheme = \"int4\"").unwrap_err(), RecipeError::Invalid(_)));
-    let error = toml("version = 2\nscheme = \"int4\"\nsomething_new = true").unwrap_err();
-    assert!(matches!(error, RecipeError::Unsupported(_)), "{error}");
-    assert!(matches!(Settings::from_json("r.json", "{}").unwrap_err(), RecipeError::Invalid(_)));
+fn keys_of_graphs_and_overrides_of_tensors_are_refused_by_name() {
+    let message = |text: &str| toml(&format!("version = 2\nscheme = \"int4\"\n{text}")).unwrap_err().to_string();
+    assert_eq!(message("io_dtype = \"float\""), "recipe.toml: `io_dtype` does not apply to checkpoints and GGUF files");
+    assert_eq!(
+        message("[[override]]\ntensors = \"x\"\nscheme = \"keep\""),
+        "recipe.toml: override of `x`: `tensors` does not apply to checkpoints and GGUF files"
+    );
+}
+
+/// A file whose override and exclusion both match `a.down` and `b.down`.
+fn broad_exclusion(version: &str) -> Recipe {
+    let text = format!(
+        "{version}\nscheme = \"int4:g32\"\nexclude = [\"*.down\"]\n[[override]]\nlayers = \"a.*\"\nscheme = \"int8:channel\""
+    );
+    Recipe::resolve(&Settings::default(), &toml(&text).unwrap()).unwrap()
+}
+
+#[test]
+fn in_version_2_an_override_wins_over_an_exclusion_and_in_version_1_it_does_not() {
+    let wide = Decision::Override(layer_scheme("int8:channel"));
+    for (version, expected) in [("version = 2", wide), ("version = 1", Decision::Excluded), ("", Decision::Excluded)] {
+        let recipe = broad_exclusion(version);
+        assert_eq!(recipe.decide("a.down"), expected, "{version}");
+        assert_eq!((recipe.decide("a.up"), recipe.decide("b.down")), (wide, Decision::Excluded), "{version}");
+        assert_eq!(recipe.notes().len(), usize::from(version != "version = 2"));
+    }
+}
+
+#[test]
+fn the_record_of_a_recipe_of_version_1_means_the_same() {
+    let old = broad_exclusion("version = 1");
+    let again = Settings::from_json("recipe.json", &old.canonical()).unwrap();
+    assert_eq!(again.version, Some(VERSION));
+    let again = Recipe::resolve(&Settings::default(), &again).unwrap();
+    assert_eq!((again.rules(), again.canonical()), (old.rules(), old.canonical()));
 }
 
 #[test]
@@ -307,16 +337,19 @@ fn overrides_of_the_command_line_need_both_sides() {
 }
 
 #[test]
-fn files_are_read_by_their_extension() {
+fn files_are_read_by_their_content() {
     let folder = std::env::temp_dir().join(format!("kvant-recipe-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let write = |name: &str, text: &str| {
         std::fs::write(folder.join(name), text).unwrap();
         Settings::read(&folder.join(name))
     };
-    assert_eq!(write("recipe.toml", FILE).unwrap(), toml(FILE).unwrap());
+    let new = FILE.replace("version = 1", "version = 2");
+    for name in ["recipe.toml", "recipe.json", "recipe"] {
+        assert_eq!(write(name, &new).unwrap(), toml(&new).unwrap(), "{name}");
+    }
     let json = r#"{"version": 1, "scheme": "int4"}"#;
-    assert_eq!(write("recipe.JSON", json).unwrap().scheme.as_deref(), Some("int4"));
+    assert_eq!(write("recipe.toml", json).unwrap().scheme.as_deref(), Some("int4"));
     assert!(matches!(Settings::read(&folder.join("missing.toml")).unwrap_err(), RecipeError::Read { .. }));
     std::fs::remove_dir_all(&folder).unwrap();
 }

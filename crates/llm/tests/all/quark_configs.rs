@@ -136,8 +136,8 @@ fn overrides_become_rules_of_a_recipe() {
 fn full_names_come_before_patterns() {
     let config = |scheme: &str| layer_config(&scheme.parse().unwrap()).unwrap();
     let layers = json!({"*.up": config("int8:channel"), "b.up": config("int4:g32"), "a.*": {"weight": null}});
-    let read = QuarkConfig::read(&json!({"global_quant_config": config("int4:g128"), "layer_quant_config": layers}));
-    let settings = Settings::from(read.unwrap());
+    let whole = json!({"global_quant_config": config("int4:g128"), "layer_quant_config": layers}).to_string();
+    let settings = Settings::from_json("config.json", &whole).unwrap();
     let recipe = Recipe::resolve(&Settings::default(), &settings).unwrap();
     assert_eq!(recipe.decide("b.up"), Decision::Override(scheme("int4:g32")));
     assert_eq!(recipe.decide("a.up"), Decision::Override(scheme("int8:channel")));

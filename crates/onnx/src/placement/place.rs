@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto};
+use kvant_quant::glob::Glob;
 
 use super::placed::{Activation, Bias, Placement, Skipped, Weight};
 use super::rules::Rule;
@@ -246,7 +247,16 @@ impl<'a> Placer<'a> {
     }
 
     fn overridden(&self, name: &str) -> Option<&'a Override> {
-        self.recipe.overrides.iter().rev().find(|o| o.tensors.matches(name))
+        let means = |o: &&Override| match o.of_layers {
+            true => self.is_constant(name) && self.is_read_by(name, &o.tensors),
+            false => o.tensors.matches(name),
+        };
+        self.recipe.overrides.iter().rev().find(means)
+    }
+
+    /// Whether a node of such a name reads a tensor.
+    fn is_read_by(&self, tensor: &str, nodes: &Glob) -> bool {
+        self.index.consumers(tensor).iter().any(|&position| nodes.matches(self.graph.node[position].name()))
     }
 
     fn weight(&mut self, name: &str, axis: Option<usize>) {

@@ -63,7 +63,12 @@ pub(super) fn wanted(node: &NodeProto, selection: &Selection) -> bool {
 /// Whether a node, and what is inside of it, is left alone.
 pub fn is_excluded(node: &NodeProto, selection: &Selection) -> bool {
     selection.excluded_op_types.iter().any(|name| name == node.op_type())
-        || selection.excluded_nodes.iter().any(|glob| glob.matches(node.name()))
+        || selection
+            .node_rules
+            .iter()
+            .rev()
+            .find(|rule| rule.nodes.matches(node.name()))
+            .is_some_and(|rule| rule.excluded)
 }
 
 /// Positions of the nodes on paths between the ends of subgraphs, the ends included.

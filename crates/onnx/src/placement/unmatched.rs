@@ -112,7 +112,10 @@ const SHOWN: usize = 6;
 fn words(recipe: &Recipe) -> Vec<Word<'_>> {
     let selection = &recipe.selection;
     let nodes = selection.nodes.iter().map(|glob| Word::Node("‹nodes›", glob));
-    let excluded = selection.excluded_nodes.iter().map(|glob| Word::Node("‹exclude›", glob));
+    let excluded = selection.node_rules.iter().map(|rule| {
+        let setting = if rule.excluded { "‹exclude›" } else { "‹override›" };
+        Word::Node(setting, &rule.nodes)
+    });
     let ends = selection.excluded_subgraphs.iter().flat_map(|s| s.from.iter().chain(&s.to));
     let ends = ends.map(|name| Word::ExactNode(name));
     let lists = [
@@ -122,7 +125,8 @@ fn words(recipe: &Recipe) -> Vec<Word<'_>> {
     ];
     let operators =
         lists.into_iter().flat_map(|(option, list)| list.iter().map(move |op_type| Word::Operator(option, op_type)));
-    let tensors = recipe.overrides.iter().map(Word::Tensor);
+    // Overrides of layers are among the rules of nodes.
+    let tensors = recipe.overrides.iter().filter(|said| !said.of_layers).map(Word::Tensor);
     nodes.chain(excluded).chain(ends).chain(operators).chain(tensors).collect()
 }
 
@@ -131,7 +135,7 @@ mod tests {
     use super::*;
     use crate::graph::node;
     use crate::preset::Preset;
-    use crate::recipe::Subgraph;
+    use crate::recipe::{NodeRule, Subgraph};
 
     #[test]
     fn words_without_effect_are_told() {
@@ -142,7 +146,8 @@ mod tests {
         let mut recipe = Preset::find("A8W8").unwrap().recipe();
         let tensors = |glob| Override { float: true, ..Override::of(Glob::new(glob)) };
         recipe.overrides = vec![tensors("c")];
-        recipe.selection.excluded_nodes = vec![Glob::new("conv*"), Glob::new("norm1")];
+        let rule = |nodes: &str, excluded| NodeRule { nodes: Glob::new(nodes), excluded };
+        recipe.selection.node_rules = vec![rule("conv*", true), rule("norm1", true)];
         recipe.selection.excluded_op_types = vec!["Conv".to_owned(), "BatchNormalization".to_owned()];
         let told = unmatched(&recipe, &source, &simplified).unwrap();
         let starts = [
@@ -166,7 +171,7 @@ mod tests {
             ("re:(", "‹exclude› re:( matches no node: "),
         ] {
             let mut recipe = plain.clone();
-            recipe.selection.excluded_nodes = vec![Glob::new(pattern)];
+            recipe.selection.node_rules = vec![rule(pattern, true)];
             assert!(refused(&recipe).starts_with(start), "{}", refused(&recipe));
         }
         for (operator, hint) in

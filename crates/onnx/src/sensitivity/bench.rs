@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvant_container::onnx::{ModelProto, Spill};
 use kvant_quant::glob::Glob;
+use kvant_quant::recipe::OverrideEntry;
 
 use super::candidate::{Candidate, Role, words};
 use super::error::SensitivityError;
@@ -20,7 +21,7 @@ use crate::graph::Index;
 use crate::quantize::{Prepared, prepare};
 use crate::recipe::{Boundary, Layout, Recipe};
 use crate::runtime::RuntimeOptions;
-use crate::settings::{OverrideText, Settings};
+use crate::settings::Settings;
 use crate::solution::Ranges;
 
 /// What the tensors of each part become: `Some(0)` what the recipe says, `Some(n)` the n-th candidate, `None` floats.
@@ -141,12 +142,12 @@ impl Bench {
     }
 
     /// The overrides that an assignment amounts to: none for what is as the recipe has it.
-    pub(super) fn overrides(&self, assignment: &Assignment) -> Vec<OverrideText> {
+    pub(super) fn overrides(&self, assignment: &Assignment) -> Vec<OverrideEntry> {
         let each = self.parts.iter().zip(assignment);
         each.flat_map(|(part, choice)| self.overrides_of(part, *choice)).collect()
     }
 
-    fn overrides_of(&self, part: &Part, choice: Option<usize>) -> Vec<OverrideText> {
+    fn overrides_of(&self, part: &Part, choice: Option<usize>) -> Vec<OverrideEntry> {
         let scheme = match choice {
             Some(0) => return Vec::new(),
             Some(level) => self.candidates[level - 1].words(&part.scheme, part.role),
@@ -157,9 +158,8 @@ impl Bench {
         }
         // What shares the scale has no channels of its own.
         let shared = scheme.replace(":channel", "");
-        let text = |(at, name): (usize, &String)| OverrideText {
-            tensors: Glob::escape(name),
-            scheme: if at == 0 { scheme.clone() } else { shared.clone() },
+        let text = |(at, name): (usize, &String)| {
+            OverrideEntry::of_tensors(Glob::escape(name), if at == 0 { scheme.clone() } else { shared.clone() })
         };
         part.names.iter().enumerate().map(text).collect()
     }

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvant_container::onnx::{GraphProto, NodeProto, element_count};
+use kvant_quant::glob::Glob;
 
 use super::candidate::Role;
 use crate::graph::{Index, is};
 use crate::quantize::Prepared;
-use crate::recipe::TensorScheme;
+use crate::recipe::{Override, TensorScheme};
 use crate::shape::{Dim, Types};
 
 /// Tensors with one scale: a quantized one and those that have its scale.
@@ -88,7 +89,9 @@ fn name(node: &NodeProto) -> String {
 fn parts(prepared: &Prepared) -> Vec<Part> {
     let (graph, placement) = (&prepared.model.graph, &prepared.placement);
     let index = Index::new(graph);
-    let free = |name: &str| !prepared.recipe.overrides.iter().any(|o| o.tensors.matches(name));
+    let reads = |name: &str, nodes: &Glob| index.consumers(name).iter().any(|&at| nodes.matches(graph.node[at].name()));
+    let means = |o: &Override, name: &str| if o.of_layers { reads(name, &o.tensors) } else { o.tensors.matches(name) };
+    let free = |name: &str| !prepared.recipe.overrides.iter().any(|o| means(o, name));
     let mut parts: BTreeMap<String, Part> = BTreeMap::new();
     for (name, weight) in placement.weights.iter().filter(|(name, _)| free(name)) {
         let elements = index.constant(graph, name).and_then(|t| element_count(t).ok()).unwrap_or(0) as u64;
@@ -132,9 +135,7 @@ mod tests {
     use crate::graph::node;
     use crate::preset::Preset;
     use crate::quantize::prepare;
-    use crate::recipe::Override;
     use crate::test_models::{floats, model, typed};
-    use kvant_quant::glob::Glob;
 
     #[test]
     fn products_have_their_data_and_weights_and_others_the_rest() {

@@ -1,9 +1,9 @@
 //! What a search finds, as it is printed and written.
 
+use kvant_quant::recipe::OverrideEntry;
 use serde::Serialize;
 
 use crate::evaluation::Quality;
-use crate::settings::OverrideText;
 
 /// A layer. Numbers that are not finite are `null` in JSON: an SQNR is infinite where nothing differs.
 #[derive(Debug, Clone, Serialize)]
@@ -42,5 +42,5 @@ pub struct Outcome {
     pub trials: usize,
     /// What is to be added to the recipe.
     #[serde(skip)]
-    pub overrides: Vec<OverrideText>,
+    pub overrides: Vec<OverrideEntry>,
 }

@@ -69,7 +69,7 @@ fn a_target_is_met_by_a_recipe_that_can_be_run_again() {
     let raised = outcome.layers.iter().filter(|row| row.chosen.is_some()).count();
     assert!(raised > 0 && raised < outcome.layers.len(), "{raised} of {}", outcome.layers.len());
     assert!(outcome.bytes[0] > outcome.bytes[2] && outcome.bytes[2] > outcome.bytes[1], "{:?}", outcome.bytes);
-    let mixed = Settings { version: Some(1), overrides: outcome.overrides, ..settings("A8W4") };
+    let mixed = Settings { overrides: outcome.overrides, ..settings("A8W4") };
     let again = Settings::from_toml("r", &mixed.to_toml()).unwrap();
     let (first, second) = (quantized(&mixed), quantized(&again));
     assert!((first.1 - mix.sqnr_db).abs() < 1e-9, "{} {}", first.1, mix.sqnr_db);

@@ -15,12 +15,12 @@ pub(super) fn refuse(settings: &Settings, recipe: &Recipe) -> Result<(), Setting
     let bytes = |bits: Option<u32>| bits == Some(8);
     let operators = settings.layout == Some(PairLayout::Qoperator);
     let integer_ends = settings.boundary == Some(Boundary::Integer);
-    let (layout, boundary) = ("layout qoperator", "boundary integer");
+    let (layout, boundary) = ("‹graph-format› qoperator", "‹io-dtype› integer");
     let rules = [
         (
             operators && settings.form == Some(Form::Quark),
             layout,
-            "form quark".to_owned(),
+            "‹op-domain› quark".to_owned(),
             "integer operators are those of the standard and of Microsoft",
         ),
         (
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(refused("A16W8", ends()), None);
         assert_eq!(refused("A8W8", Settings { percentile: Some(99.0), ..Settings::default() }), None);
         let cases = [
-            (refused("A8W8", Settings { form: Some(Form::Quark), ..operators() }), "form quark"),
+            (refused("A8W8", Settings { form: Some(Form::Quark), ..operators() }), "‹op-domain› quark"),
             (refused("A8W8", Settings { activation: Some(Element::UInt16), ..operators() }), "uint16 activations"),
             (refused("A8W8", Settings { weight: Some(Element::Int4), ..operators() }), "int4 weights"),
             (refused("A8W8", Settings { weights_only: Some(true), ..operators() }), "float activations"),

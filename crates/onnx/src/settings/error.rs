@@ -1,8 +1,7 @@
 //! What can be wrong with a recipe, wherever it was written.
 
-use std::path::PathBuf;
-
 use kvant_container::ErrorKind;
+use kvant_quant::recipe::RecipeFileError;
 
 use crate::algorithm_settings::{SpellingError, algorithms, suffix};
 use crate::pass::PassError;
@@ -11,15 +10,10 @@ use crate::preset::PRESETS;
 /// A recipe that cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {cause}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// The system's answer.
-        cause: std::io::Error,
-    },
-    /// The file is no recipe.
+    /// The file is no recipe, or has keys that do not apply to graphs.
+    #[error("{0}")]
+    Recipe(#[from] RecipeFileError),
+    /// A value in the file is none of those that there are.
     #[error("{file}: {problem}")]
     File {
         /// The file.
@@ -27,13 +21,13 @@ pub enum SettingsError {
         /// What is wrong.
         problem: String,
     },
-    /// The file has fields of another version.
-    #[error("{file}: recipes of version {version} are not read, only those of version {expected}", expected = super::VERSION)]
-    Version {
-        /// The file.
-        file: String,
-        /// The version.
-        version: u32,
+    /// The scheme is one of checkpoints, which no graph expresses.
+    #[error("no graph expresses the scheme `{scheme}`: {reason}")]
+    Scheme {
+        /// The scheme.
+        scheme: String,
+        /// Why.
+        reason: &'static str,
     },
     /// There is no such preset.
     #[error("`{name}` is no preset of ONNX graphs; the nearest name is {}", nearest(name))]
@@ -88,8 +82,8 @@ impl SettingsError {
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Read { .. } => ErrorKind::Io,
-            Self::Version { .. } => ErrorKind::Unsupported,
+            Self::Recipe(error) if error.is_unsupported => ErrorKind::Unsupported,
+            Self::Scheme { .. } => ErrorKind::Unsupported,
             Self::Pass(error) => error.kind(),
             Self::Algorithm(error) => error.kind(),
             _ => ErrorKind::Invalid,
@@ -99,13 +93,11 @@ impl SettingsError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Read { .. } => "name a file that can be read with ‹recipe›",
-            Self::File { .. } => {
-                "a recipe has version = 1, preset, options by their names with _ for -, and any number of [[override]] with tensors and scheme"
-            }
-            Self::Version { .. } => "write it again with this program",
+            Self::Recipe(error) => return Some(error.hint.clone()),
+            Self::File { .. } => "docs/reference/recipes.md describes all keys",
+            Self::Scheme { .. } => "`kvant list presets` shows what graphs are quantized to",
             Self::UnknownPreset { .. } => "`kvant list presets` shows all",
-            Self::NoPreset => "name one with ‹preset›, or in the file as preset = \"A8W8\"",
+            Self::NoPreset => "name one with ‹preset›, or in the file as scheme = \"A8W8\"",
             Self::Override { .. } => {
                 "write an element type, `channel` or `tensor`, `symmetric` or `asymmetric`, a calibration method, with colons between; or `keep`"
             }

@@ -1,29 +1,24 @@
-//! A recipe as it is written: on the command line or in a TOML file, every part optional. What it means together with its preset is
-//! [`Settings::resolve`]; what a file looks like is in [`file`].
+//! A recipe as it is written: on the command line or in a file, every part optional. What it means together with its preset is
+//! [`Settings::resolve`]; how the keys of a recipe file become settings is in [`file`].
 
-mod as_text;
 mod contradiction;
 mod error;
 mod file;
 mod override_text;
 mod resolve;
+mod scheme;
 
 pub use error::SettingsError;
-pub use override_text::OverrideText;
 pub use resolve::Resolved;
 
-use serde::{Deserialize, Serialize};
+use kvant_quant::observer::ObserverRef;
+use kvant_quant::recipe::OverrideEntry;
 
 use crate::element::Element;
 use crate::recipe::{BiasKind, Boundary, Form};
-use kvant_quant::observer::ObserverRef;
-
-/// The version of the fields.
-pub const VERSION: u32 = 1;
 
 /// How quantization is expressed in a graph, where a preset leaves the choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairLayout {
     /// QuantizeLinear and DequantizeLinear around float operators.
     Qdq,
@@ -31,19 +26,19 @@ pub enum PairLayout {
     Qoperator,
 }
 
-/// A recipe as it is written. The fields are those of a TOML recipe:
+/// A recipe as it is written. The keys of a file are those of [`RecipeFile`](kvant_quant::recipe::RecipeFile):
 ///
 /// ```
 /// use kvant_onnx::settings::Settings;
 ///
 /// let file = Settings::from_toml("recipe.toml", r#"
-///     version = 1
-///     preset = "A8W8"                     # `kvant list presets`
+///     version = 2
+///     scheme = "A8W8"                     # `kvant list presets`, or a spelling that graphs can express: int8:channel
 ///     per_channel = true
 ///     calibration_method = "entropy"
 ///     exclude = ["/head/*"]               # nodes that stay in float
 ///
-///     [[override]]                        # the last that matches wins
+///     [[override]]                        # the last rule that matches wins
 ///     tensors = "/stem/conv/Conv_output_0"
 ///     scheme = "int16"                    # a type, `channel` or `tensor`, `symmetric` or `asymmetric`, a method; or `keep`
 /// "#)?;
@@ -51,20 +46,15 @@ pub enum PairLayout {
 /// assert!(recipe.weight.per_channel && recipe.overrides.len() == 1);
 /// # Ok::<(), kvant_onnx::settings::SettingsError>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings {
-    /// Of the fields; in files only, where it must be [`VERSION`].
-    pub version: Option<u32>,
-    /// The preset that all else changes.
+    /// The preset, or the scheme, that all other settings change.
     pub preset: Option<String>,
     /// Whether activations stay in float.
     pub weights_only: Option<bool>,
     /// The element type of activations.
-    #[serde(with = "as_text")]
     pub activation: Option<Element>,
     /// The element type of weights.
-    #[serde(with = "as_text")]
     pub weight: Option<Element>,
     /// Whether the codes of activations are symmetric about zero.
     pub symmetric: Option<bool>,
@@ -77,23 +67,18 @@ pub struct Settings {
     /// Whether weights use half of their codes only.
     pub reduce_range: Option<bool>,
     /// How ranges of activations are found.
-    #[serde(with = "as_text")]
     pub calibration_method: Option<ObserverRef>,
     /// How ranges of weights are found.
-    #[serde(with = "as_text")]
     pub weight_method: Option<ObserverRef>,
     /// Percent of the values inside the range.
     pub percentile: Option<f64>,
     /// What becomes of biases.
-    #[serde(with = "as_text")]
     pub bias: Option<BiasKind>,
     /// The operators of the result.
-    #[serde(with = "as_text")]
     pub form: Option<Form>,
     /// How quantization is expressed.
     pub layout: Option<PairLayout>,
     /// What the graph takes and gives.
-    #[serde(with = "as_text")]
     pub boundary: Option<Boundary>,
     /// Only these operators.
     pub op_types: Vec<String>,
@@ -103,7 +88,7 @@ pub struct Settings {
     pub exclude_op_types: Vec<String>,
     /// Only nodes whose names match.
     pub nodes: Vec<String>,
-    /// Not the nodes whose names match.
+    /// Not the nodes whose names match. They are the last rules, and win over overrides of layers.
     pub exclude: Vec<String>,
     /// Not the nodes on paths `FROM..TO`.
     pub exclude_subgraph: Vec<String>,
@@ -111,9 +96,10 @@ pub struct Settings {
     pub enable_pass: Vec<String>,
     /// Passes that do not run.
     pub disable_pass: Vec<String>,
-    /// Other types and scales for tensors; the last that matches wins.
-    #[serde(rename = "override")]
-    pub overrides: Vec<OverrideText>,
+    /// Other types and scales for tensors, or for the constants of nodes; the last that matches wins.
+    pub overrides: Vec<OverrideEntry>,
+    /// What the user should know of how a file was read.
+    pub notes: Vec<String>,
 }
 
 impl Settings {
@@ -124,7 +110,6 @@ impl Settings {
             first
         };
         Settings {
-            version: file.version,
             preset: self.preset.or(file.preset),
             weights_only: self.weights_only.or(file.weights_only),
             activation: self.activation.or(file.activation),
@@ -150,6 +135,7 @@ impl Settings {
             enable_pass: joined(file.enable_pass, self.enable_pass),
             disable_pass: joined(file.disable_pass, self.disable_pass),
             overrides: file.overrides.into_iter().chain(self.overrides).collect(),
+            notes: joined(file.notes, self.notes),
         }
     }
 }

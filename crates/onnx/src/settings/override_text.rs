@@ -1,36 +1,31 @@
-//! One override as it is written: a pattern of tensors and words between colons.
+//! One override as it is written: a pattern, and words between colons.
 
 use kvant_quant::glob::Glob;
-use serde::{Deserialize, Serialize};
+use kvant_quant::recipe::OverrideEntry;
 
 use super::SettingsError;
 use crate::element::{Element, UnknownElement};
 use crate::recipe::Override;
 
-/// What is said of the tensors whose names match.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OverrideText {
-    /// A glob on names of tensors.
-    pub tensors: String,
-    /// `keep`, or an element type, `channel` or `tensor`, `symmetric` or `asymmetric`, a calibration method: whichever of them, with
-    /// colons between. A type alone is symmetric where it is signed.
-    pub scheme: String,
-}
-
-impl OverrideText {
-    /// What it means. Errors: a word that is none of those.
-    pub fn resolve(&self) -> Result<Override, SettingsError> {
-        let mut made = Override::of(Glob::new(&self.tensors));
-        for word in self.scheme.split(':').map(str::trim) {
-            let wrong = |problem: UnknownElement| SettingsError::Override {
-                tensors: self.tensors.clone(),
-                problem: problem.to_string(),
-            };
-            take(&mut made, word).map_err(wrong)?;
-        }
-        Ok(made)
+/// What an override means. Its scheme is `keep`, or an element type, `channel` or `tensor`, `symmetric` or `asymmetric` and a calibration
+/// method in any order, with colons between. A type alone is symmetric where it is signed.
+///
+/// # Errors
+/// A word that is none of those.
+pub(super) fn resolve(entry: &OverrideEntry) -> Result<Override, SettingsError> {
+    let (pattern, of_layers) = match (&entry.tensors, &entry.layers) {
+        (Some(tensors), _) => (tensors.as_str(), false),
+        (None, layers) => (layers.as_deref().unwrap_or_default(), true),
+    };
+    let mut made = Override { of_layers, ..Override::of(Glob::new(pattern)) };
+    for word in entry.scheme.split(':').map(str::trim) {
+        let wrong = |problem: UnknownElement| SettingsError::Override {
+            tensors: pattern.to_owned(),
+            problem: problem.to_string(),
+        };
+        take(&mut made, word).map_err(wrong)?;
     }
+    Ok(made)
 }
 
 fn take(made: &mut Override, word: &str) -> Result<(), UnknownElement> {
@@ -57,7 +52,7 @@ mod tests {
     use super::*;
 
     fn read(scheme: &str) -> Result<Override, SettingsError> {
-        OverrideText { tensors: "x*".to_owned(), scheme: scheme.to_owned() }.resolve()
+        resolve(&OverrideEntry::of_tensors("x*", scheme))
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! From settings to the recipe that a preset and they make together.
 
-use super::{PairLayout, Settings, SettingsError, contradiction};
+use super::{PairLayout, Settings, SettingsError, contradiction, override_text, scheme};
 use crate::algorithm_settings::Algorithms;
 use crate::pass;
 use crate::preset::Preset;
 use crate::quantization::ScaleKind;
-use crate::recipe::{Layout, Recipe, Selection, TensorScheme};
+use crate::recipe::{Layout, NodeRule, Override, Recipe, Selection, TensorScheme};
 use kvant_quant::glob::Glob;
 use kvant_quant::observer::ObserverRef;
 
@@ -25,7 +25,10 @@ impl Settings {
     pub fn resolve(&self) -> Result<Resolved, SettingsError> {
         let name = self.preset.as_deref().ok_or(SettingsError::NoPreset)?;
         let unknown = || SettingsError::UnknownPreset { name: name.to_owned() };
-        let mut recipe = Preset::resolve(name)?.ok_or_else(unknown)?;
+        let mut recipe = match Preset::resolve(name)? {
+            Some(recipe) => recipe,
+            None => scheme::recipe(name)?.ok_or_else(unknown)?,
+        };
         let is = |flag: Option<bool>| flag.unwrap_or(false);
         // What is said later wins over what was said before.
         for list in &self.algorithm {
@@ -42,8 +45,11 @@ impl Settings {
             Some(PairLayout::Qoperator) => Layout::QOperator,
             None => recipe.layout,
         };
-        recipe.selection = self.selection(recipe.selection)?;
-        recipe.overrides = self.overrides.iter().map(|text| text.resolve()).collect::<Result<_, _>>()?;
+        let rules: Vec<Override> = self.overrides.iter().map(override_text::resolve).collect::<Result<_, _>>()?;
+        recipe.selection = self.selection(recipe.selection, &rules)?;
+        // Layers that are kept are nodes that are excluded.
+        recipe.overrides = rules.into_iter().filter(|rule| !(rule.of_layers && rule.float)).collect();
+        recipe.notes.clone_from(&self.notes);
         recipe.drop_activations &= recipe.activation.is_some_and(|a| !a.symmetric);
         contradiction::refuse(self, &recipe)?;
         let passes = self.passes(&recipe)?;
@@ -82,15 +88,19 @@ impl Settings {
         if self.calibration_method == Some(ObserverRef::NON_OVERFLOW) { ScaleKind::PowerOfTwo } else { scheme.scale }
     }
 
-    fn selection(&self, selection: Selection) -> Result<Selection, SettingsError> {
+    /// The nodes. Overrides of layers exclude nodes, or quantize again what earlier rules exclude; exclusions come last.
+    fn selection(&self, selection: Selection, rules: &[Override]) -> Result<Selection, SettingsError> {
         let globs = |names: &[String]| names.iter().map(|name| Glob::new(name)).collect();
+        let of_layers = rules.iter().filter(|rule| rule.of_layers);
+        let of_layers = of_layers.map(|rule| NodeRule { nodes: rule.tensors.clone(), excluded: rule.float });
+        let excluded = self.exclude.iter().map(|nodes| NodeRule { nodes: Glob::new(nodes), excluded: true });
         let subgraph = |text: &String| text.parse().map_err(|_| SettingsError::Subgraph(text.clone()));
         Ok(Selection {
             op_types: self.op_types.clone(),
             more_op_types: self.more_op_types.clone(),
             nodes: globs(&self.nodes),
             excluded_op_types: self.exclude_op_types.clone(),
-            excluded_nodes: globs(&self.exclude),
+            node_rules: of_layers.chain(excluded).collect(),
             excluded_subgraphs: self.exclude_subgraph.iter().map(subgraph).collect::<Result<_, _>>()?,
             ..selection
         })

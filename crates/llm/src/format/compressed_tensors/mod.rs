@@ -7,10 +7,13 @@ mod import;
 mod packing_format;
 mod parts;
 mod read;
+mod recipe;
 
 pub use config::{kv_cache_scheme, quantization_config};
 pub use packing_format::{Format, format_of};
 pub use read::{Group, ModuleClass, StoredCompressedTensors};
+pub(crate) use recipe::{SchemeRules, check_order, is_empty, object, texts};
+pub use recipe::{read_recipe, recognizes};
 
 use super::stored::ModuleReader;
 use super::{Capabilities, CheckpointFormat, ExcludedNames, ModelDescription};

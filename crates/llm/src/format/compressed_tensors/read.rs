@@ -49,7 +49,7 @@ pub enum ModuleClass {
 
 /// `QuantizationArgs` as they are read.
 #[derive(Clone, Debug, Deserialize)]
-struct StoredArgs {
+pub(super) struct StoredArgs {
     num_bits: u32,
     #[serde(rename = "type", default = "int")]
     kind: String,
@@ -154,9 +154,12 @@ fn read_group(place: &str, group: &Value, default: Option<&str>) -> Result<Group
 }
 
 /// Classes are capitalised words without dots; modules are not.
+pub(super) fn is_class(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(char::is_alphanumeric)
+}
+
 fn target(place: &str, text: &str) -> Result<Target, RecipeError> {
-    let is_class = text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(char::is_alphanumeric);
-    match is_class {
+    match is_class(text) {
         true => Ok(Target::Class(text.to_owned())),
         false => Ok(Target::Name(Pattern::new(&format!("{place}.targets"), text)?)),
     }
@@ -201,7 +204,7 @@ impl StoredArgs {
         }
     }
 
-    fn scheme(&self, place: &str) -> Result<TensorScheme, RecipeError> {
+    pub(super) fn scheme(&self, place: &str) -> Result<TensorScheme, RecipeError> {
         let element = match (self.kind.as_str(), self.num_bits) {
             ("int", bits) => format!("int{bits}"),
             ("float", 8) => "e4m3".to_owned(),

@@ -118,7 +118,7 @@ pub(super) fn read_attention(
         rotary: if after { Rotary::After } else { Rotary::Before },
         query: take_outputs(layers, default, makes_queries),
         key_value: cache
-            .map(|scheme| Ok(KvCacheScheme { scheme, min_scale: least(export("min_kv_scale"))? }))
+            .map(|scheme| least(export("min_kv_scale")).map(|min_scale| KvCacheScheme { scheme, min_scale }))
             .transpose()?,
         probabilities,
     })

@@ -106,7 +106,8 @@ fn check_method(config: &Map<String, Value>) -> Result<(), RecipeError> {
             Err(RecipeError::invalid("global_quant_config", "is missing from Quark's configuration", SPELL_IT))
         }
         Some(other) => {
-            let reason = format!("{} cannot be read as a recipe, only `quark` can", quoted(other));
+            let reason =
+                format!("{} cannot be read as a recipe, only `quark` and `compressed-tensors` can", quoted(other));
             Err(RecipeError::unsupported("quant_method", reason, SPELL_IT))
         }
     }

@@ -1,7 +1,7 @@
 //! The end of planning: types are chosen, metadata and tokenizer described, everything laid out.
 
 use super::convert::{Fits, file_type_of};
-use super::types::{Candidate, choose_type, idle_notices};
+use super::types::{Candidate, choose_type, recipe_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason};
 use crate::family::AttentionScale;
 use crate::ftype::{Category, Model, is_70b};
@@ -77,7 +77,7 @@ impl Builder<'_> {
                 .push(format!("{others} tensors of vision or audio are left out: the file holds the language model"));
         }
         let names: Vec<Vec<&str>> = self.drafts.iter().map(all_names).collect();
-        notices.extend(idle_notices(recipe, &names)?);
+        notices.extend(recipe_notices(recipe, &names)?);
         Ok(notices)
     }
 

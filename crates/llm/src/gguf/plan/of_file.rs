@@ -3,7 +3,7 @@
 //! llama-quantize.
 
 use super::finish::{check_importance, declaration, fingerprint, importance_notice};
-use super::types::{Candidate, choose_type, idle_notices};
+use super::types::{Candidate, choose_type, recipe_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason, RowMap, TensorSlice};
 use crate::ftype::{Category, FTYPES, Ftype, Model, is_70b};
 use crate::gguf::recipe::{GgufRecipe, Said};
@@ -226,7 +226,7 @@ impl<'a> Source<'a> {
             [tensor.name.as_str(), names::stem_of(&tensor.name)].into_iter().chain(modules).collect()
         });
         let names: Vec<Vec<&str>> = names.collect();
-        let idle = idle_notices(&plan.recipe, &names)?.into_iter();
+        let idle = recipe_notices(&plan.recipe, &names)?.into_iter();
         let twice = plan.tensors.iter().zip(self.file.tensors());
         let twice = twice.filter(|(made, source)| made.kind != source.kind() && loses_twice(source.kind(), made.kind));
         let twice = Some(twice.count()).filter(|count| *count > 0);

@@ -24,15 +24,16 @@ pub(super) struct Candidate<'a> {
     pub fixed: bool,
 }
 
-/// Refuses patterns that match none of these tensors, each given by all its names; only one that another tool has written of
-/// tensors to keep may do so, and those are told.
+/// What the user should know of a recipe. Patterns that match none of these tensors, each given by all its names, are refused, unless
+/// another tool has written them of tensors to keep.
 ///
 /// # Errors
 /// [`GgufPlanError::IdleOverride`].
-pub(super) fn idle_notices(recipe: &GgufRecipe, names: &[Vec<&str>]) -> Result<Vec<String>, GgufPlanError> {
+pub(super) fn recipe_notices(recipe: &GgufRecipe, names: &[Vec<&str>]) -> Result<Vec<String>, GgufPlanError> {
     let idle = recipe.idle_rules(names);
     let Some(wrong) = idle.iter().find(|rule| !rule.may_be_idle) else {
-        return Ok(idle.into_iter().map(|rule| format!("no tensor matches `{}`", rule.tensors)).collect());
+        let idle = idle.into_iter().map(|rule| format!("no tensor matches `{}`", rule.tensors));
+        return Ok(recipe.notes().iter().cloned().chain(idle).collect());
     };
     let stems = || names.iter().flatten().map(|name| name.strip_suffix(".weight").unwrap_or(name));
     let ends: BTreeSet<&str> = stems().filter_map(|stem| stem.rsplit('.').next()).collect();

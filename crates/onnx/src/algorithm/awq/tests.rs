@@ -11,7 +11,7 @@ use crate::data::{DataOptions, Samples, Source, inputs};
 use crate::graph::{Index, node};
 use crate::preset::Preset;
 use crate::quantize::{Prepared, prepare};
-use crate::recipe::Layout;
+use crate::recipe::{Layout, NodeRule};
 use crate::runtime::{RuntimeChoice, RuntimeOptions};
 use crate::solution::values;
 use crate::test_models::{floats, model, typed};
@@ -46,7 +46,7 @@ fn transformed(algorithm: &str, threads: usize) -> Prepared {
     let mut recipe = Preset::find("MATMUL_NBITS").unwrap().recipe();
     recipe.layout = Layout::MatMulNBits { bits: 4, block: 16, accuracy: 0 };
     recipe.algorithms = algorithm.parse().unwrap();
-    recipe.selection.excluded_nodes.push(Glob::literal("left"));
+    recipe.selection.node_rules.push(NodeRule { nodes: Glob::literal("left"), excluded: true });
     let passes = recipe.passes();
     let mut prepared = prepare(net(), recipe, &passes, None).unwrap();
     let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };
