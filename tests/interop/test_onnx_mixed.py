@@ -109,7 +109,7 @@ def test_a_mix_keeps_the_accuracy(kvant, kvant_onnx, digits, tmp_path):  # noqa:
     """The MobileNet is lost at A8W8 with one scale per tensor; layers with other types bring it back."""
     net, preset = "digits_mobilenet", "A8W8"
     model, recipe, calib, test = digits / f"{net}.onnx", tmp_path / "mixed.toml", digits / "calib.npz", digits / "test.npz"
-    search = ["--preset", preset, "--data", calib, "--test", test, "--test-samples", 200, "--labels", LABELS, "--max-drop", 0]
+    search = ["--preset", preset, "--data", calib, "--eval", test, "--eval-samples", 200, "--labels", LABELS, "--max-drop", 0]
     done = kvant("sensitivity", model, *search, "--candidates", "A8W8,A8W8:channel,A16W16,float", "-o", recipe, "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
@@ -128,7 +128,7 @@ def test_a_mix_keeps_the_accuracy(kvant, kvant_onnx, digits, tmp_path):  # noqa:
 
 def test_a_mix_reaches_a_sqnr_and_a_size(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
     model, calib, test = digits / "digits_resnet.onnx", digits / "calib.npz", digits / "test.npz"
-    base = ["--preset", "A8W4", "--data", calib, "--test", test, "--test-samples", 64]
+    base = ["--preset", "A8W4", "--data", calib, "--eval", test, "--eval-samples", 64]
     for option, value in (("--target-sqnr", 25), ("--target-size", "20%")):
         recipe = tmp_path / f"{option}.toml"
         done = kvant("sensitivity", model, *base, option, value, "-o", recipe, "--json")

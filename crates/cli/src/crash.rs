@@ -1,4 +1,4 @@
-//! Panics become errors like others: kept by a hook, told by the printer.
+//! Panics as errors: a hook records them, and the printer reports them.
 
 use kvant::Error;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};

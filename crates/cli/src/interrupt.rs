@@ -28,7 +28,7 @@ pub fn exit_on_signal() {
     on_signal(exit);
 }
 
-/// The signal that asked the run to stop: that of Ctrl-C where the system does not say which.
+/// The signal that interrupted the run; the one of Ctrl-C if the system does not report it.
 pub fn signal() -> u8 {
     u8::try_from(SIGNAL.load(Ordering::Relaxed)).unwrap_or(INTERRUPT)
 }

@@ -1,19 +1,17 @@
-//! `kvant`, the command: arguments, printing, progress, exit codes. How models are quantized is in the libraries.
+//! The command `kvant`: arguments, printing, progress, exit codes. Models are quantized by the library of the same name.
 
 mod args;
 mod commands;
 mod crash;
 mod failure;
-mod findings;
 mod hint;
 mod interrupt;
-mod layer_table;
-mod pattern;
 mod printer;
 mod progress;
+#[cfg(test)]
+#[path = "../tests/reference/mod.rs"]
+mod reference;
 mod request;
-mod summary;
-mod table;
 
 use args::{Cli, ColorWhen, GlobalArgs, ProgressWhen, typed};
 use clap::builder::StyledStr;

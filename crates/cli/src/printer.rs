@@ -1,17 +1,20 @@
-//! Everything that is printed goes through here: data to stdout, all else to stderr. The only file that writes to either.
+//! The only file that prints: data to stdout, everything else to stderr.
 
 use crate::args::{ColorWhen, GlobalArgs, ProgressWhen};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use kvant::json::versioned;
-use kvant::text::printable;
+use kvant::summary::{Remark, Section, render};
+use kvant::text::{Table, printable};
 use kvant::{Error, ErrorKind, spelled};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 
+/// Titles of tables.
+const TITLE: Style = AnsiColor::Green.on_default().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const NOTE: Style = AnsiColor::Yellow.on_default().bold();
@@ -108,9 +111,31 @@ impl Printer {
         self.data(&text)
     }
 
-    /// What the user should see at the end.
+    /// Sections of a summary as text of the terminal's width.
+    pub fn sections(&self, sections: &[Section]) -> String {
+        render(sections, self.width(), &titled)
+    }
+
+    /// A table as text of the terminal's width.
+    pub fn table(&self, table: &Table) -> String {
+        table.render(self.width(), &titled)
+    }
+
+    /// Remarks on a result.
+    pub fn remarks(&self, remarks: &[Remark]) {
+        for remark in remarks {
+            match remark {
+                Remark::Warning(text) => self.warning(text),
+                Remark::Note(text) => self.note(text),
+                Remark::Detail(text) => self.detail(text),
+                Remark::Summary(text) => self.summary(&printable(text)),
+            }
+        }
+    }
+
+    /// The summary of a run, if there is any.
     pub fn summary(&self, text: &str) {
-        if self.verbosity >= Verbosity::Normal {
+        if self.verbosity >= Verbosity::Normal && !text.is_empty() {
             self.message(text);
         }
     }
@@ -199,6 +224,10 @@ impl Printer {
             ColorWhen::Never => AutoStream::new(stream, ColorChoice::Never),
         }
     }
+}
+
+fn titled(line: &str) -> String {
+    format!("{TITLE}{line}{TITLE:#}")
 }
 
 /// A setting of the library as an option.

@@ -1,8 +1,8 @@
 //! From parsed arguments to the requests of the library.
 
 use crate::args::{
-    CalibrationArgs, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, OnnxArgs, PlanArgs, QuantizeArgs,
-    RecipeArgs, RunArgs, SensitivityArgs, VerifyArgs,
+    CalibrationArgs, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, OnnxArgs, OverwriteArgs, PlanArgs,
+    QuantizeArgs, RecipeArgs, RunArgs, SensitivityArgs, VerifyArgs,
 };
 use crate::failure::usage;
 use kvant::{
@@ -18,7 +18,7 @@ impl From<QuantizeArgs> for Job {
         let GateArgs { max_kl, max_perplexity_increase, eval } = args.gate;
         let quality = &mut job.limits.quality;
         *quality = QualityLimits { max_kl, max_perplexity_increase, eval, min_sqnr: quality.min_sqnr };
-        job.sinks.output = args.output;
+        job.sinks.output = args.output.output;
         job.sinks.commit = commit(args.finish);
         job
     }
@@ -28,7 +28,7 @@ impl From<PlanArgs> for Job {
     fn from(args: PlanArgs) -> Job {
         let mut job = job(args.recipe, &args.run);
         job.sinks.output = args.output;
-        job.sinks.commit.overwrite = args.overwrite;
+        job.sinks.commit.overwrite = args.replace.overwrite;
         job
     }
 }
@@ -44,14 +44,14 @@ impl TryFrom<SensitivityArgs> for Sensitivity {
         let drop = args.max_drop.map(Target::Drop);
         Ok(Sensitivity {
             job: job(args.recipe, &args.run),
-            test: args.test,
-            test_samples: args.test_samples,
+            test: args.eval,
+            test_samples: args.eval_samples,
             labels: args.labels,
             candidates: args.candidates,
             target: args.target_sqnr.map(Target::Sqnr).or(args.target_size.map(Target::Size)).or(drop),
             leave_one_out: args.leave_one_out,
             output: args.output,
-            overwrite: args.overwrite,
+            overwrite: args.replace.overwrite,
         })
     }
 }
@@ -59,8 +59,8 @@ impl TryFrom<SensitivityArgs> for Sensitivity {
 impl From<ConvertArgs> for Conversion {
     fn from(args: ConvertArgs) -> Conversion {
         let sinks = Sinks {
-            output: args.output,
-            max_shard_size: args.max_shard_size,
+            output: args.output.output,
+            max_shard_size: args.shards.max_shard_size,
             commit: commit(args.finish),
             settings: args.typed,
             ..Sinks::default()
@@ -71,7 +71,7 @@ impl From<ConvertArgs> for Conversion {
             weights_only: args.weights_only,
             sinks,
             limits: Limits { threads: args.run.threads, engine: default_engine(), ..Limits::default() },
-            ..Conversion::new(Source { model: args.model, adapters: args.lora }, args.to)
+            ..Conversion::new(Source { model: args.model, adapters: args.adapters.lora }, args.to)
         }
     }
 }
@@ -88,7 +88,7 @@ impl From<EvalArgs> for Evaluation {
             num_samples: args.num_samples,
             preprocess: args.preprocess,
             limits: limits(&args.run, args.max_memory, args.engine),
-            ..Evaluation::new(Source { model: args.model, adapters: args.lora }, args.data)
+            ..Evaluation::new(Source { model: args.model, adapters: args.adapters.lora }, args.data)
         }
     }
 }
@@ -122,7 +122,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
     let mut limits = limits(run, max_memory, engine);
     limits.quality.min_sqnr = min_sqnr;
     Job {
-        source: Source { model: args.model, adapters: args.lora },
+        source: Source { model: args.model, adapters: args.adapters.lora },
         recipe: Recipe {
             scheme: args.scheme,
             file: args.recipe,
@@ -177,7 +177,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
         sinks: Sinks {
             output: None,
             formats: args.format,
-            max_shard_size: args.max_shard_size,
+            max_shard_size: args.shards.max_shard_size,
             commit: Commit::default(),
             save_imatrix: args.gguf.save_imatrix,
             report,
@@ -199,6 +199,6 @@ fn default_engine() -> GraphEngine {
 }
 
 fn commit(args: FinishArgs) -> Commit {
-    let FinishArgs { overwrite, restart, sync, no_verify } = args;
+    let FinishArgs { replace: OverwriteArgs { overwrite }, restart, sync, no_verify } = args;
     Commit { overwrite, restart, sync, no_verify }
 }

@@ -27,7 +27,7 @@ pub struct Calibration<'a> {
     pub target: &'a Path,
 }
 
-/// Calibration data, with what is told of them.
+/// Calibration data and their description for the report.
 pub struct Loaded {
     data: CalibrationData,
     provenance: Value,
@@ -62,16 +62,16 @@ impl Calibration<'_> {
         Ok(Loaded { data, provenance })
     }
 
-    /// The plan for data: a run with others does not go on with its output.
+    /// The plan for these data; a run with other data does not resume its output.
     pub fn plan_for(&self, plan: Plan, loaded: &Loaded) -> PlanOnData {
         let propagate = self.job.data.propagate.name();
         plan.on_data(&format!("{} {propagate}", loaded.key(self.job.data.precision.name())))
     }
 
-    /// Quantizes the blocks of a plan into an output that was begun; the plan with what was found, for the rest.
+    /// Quantizes the blocks of a plan into a started output, and returns the plan with the calibrated parameters for the rest.
     ///
     /// # Errors
-    /// Whatever is wrong with the model or the system. The same command goes on with the block in which it stopped.
+    /// Errors of the model and of the system. The same command resumes at the block in which it stopped.
     pub fn quantize_blocks(
         &self,
         decoder: &Decoder<'_>,

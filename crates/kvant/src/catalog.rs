@@ -1,5 +1,6 @@
 //! Everything that can be chosen: schemes, formats, algorithms, families and the rest, as tables.
 
+use crate::text;
 use kvant_llm::family::FAMILIES;
 use kvant_llm::format::OutputFormat;
 use kvant_llm::gguf::recipe::IMATRIX;
@@ -48,12 +49,31 @@ impl Topic {
 }
 
 impl Table {
+    /// The table in words.
+    pub fn text(&self) -> text::Table {
+        let align = |is_number: bool| if is_number { text::Align::Right } else { text::Align::Left };
+        let columns: Vec<_> = self.columns.iter().map(|column| (column.name, align(column.is_number))).collect();
+        let mut table = text::Table::new(&columns);
+        self.rows.iter().for_each(|row| table.push(row.iter().map(words)));
+        table
+    }
+
     /// The rows as objects.
     pub fn objects(&self) -> Value {
         let object = |row: &Vec<Value>| -> Map<String, Value> {
             self.columns.iter().zip(row).map(|(column, value)| (column.name.to_owned(), value.clone())).collect()
         };
         self.rows.iter().map(object).collect()
+    }
+}
+
+/// A cell in words.
+pub fn words(cell: &Value) -> String {
+    match cell {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(words).collect::<Vec<_>>().join(", "),
+        Value::Bool(yes) => (if *yes { "yes" } else { "no" }).to_owned(),
+        other => other.to_string(),
     }
 }
 
@@ -83,6 +103,7 @@ pub const TOPICS: &[Topic] = &[
     topic("elements", "Element types of ONNX graphs, for ‹activation› and ‹weight›", elements),
     topic("checks", "The checks of `kvant verify`", checks),
     topic("loaders", "Loaders that `kvant verify` knows, and the versions that its rules were read from", loaders),
+    topic("loader-rules", "What each loader reads and refuses, by format", loader_rules),
 ];
 
 fn presets() -> Table {
@@ -133,13 +154,32 @@ fn loaders() -> Table {
     Table { columns, rows: kvant_llm::verify::loaders().iter().map(row).collect() }
 }
 
+fn loader_rules() -> Table {
+    let columns = vec![text("name"), text("format"), text("needs"), text("schemes"), text("refuses")];
+    let rows = kvant_llm::verify::loaders().iter().flat_map(|loader| {
+        loader.layout.iter().map(|layout| {
+            let schemes = layout.knows.as_deref().unwrap_or("all of the format");
+            let refuses: Vec<&str> = layout.refusals().collect();
+            vec![
+                json!(loader.id),
+                json!(layout.method),
+                json!(layout.needs.as_deref().unwrap_or_default()),
+                json!(schemes),
+                json!(refuses),
+            ]
+        })
+    });
+    Table { columns, rows: rows.collect() }
+}
+
 fn schemes() -> Table {
     let columns = vec![text("name"), text("spelling"), text("format"), text("calibrated"), text("about")];
     let mixes = FTYPES.iter().map(mix_row);
     Table { columns, rows: PRESETS.iter().map(scheme_row).chain(mixes).collect() }
 }
 
-/// The schemes that a loader takes in their default format, for dense language models. `loader` is its id.
+/// The schemes that a loader reads in their default format, for dense language models; for ONNX Runtime the presets of graphs.
+/// `loader` is its id.
 pub fn schemes_for(loader: &str) -> Table {
     let known = kvant_llm::verify::loaders().iter().find(|known| known.id == loader);
     let names = |name: &&str| {
@@ -152,9 +192,18 @@ pub fn schemes_for(loader: &str) -> Table {
         loaders.is_some_and(|loaders| loaders.iter().any(names))
     };
     let ftypes = FTYPES.iter().filter(|_| OutputFormat::Gguf.loaders().iter().any(names));
+    let of_graphs = kvant_onnx::preset::PRESETS.iter().filter(|_| loader == GRAPH_LOADER).map(graph_scheme_row);
     let mut table = schemes();
-    table.rows = PRESETS.iter().filter(|preset| takes(preset)).map(scheme_row).chain(ftypes.map(mix_row)).collect();
+    let of_checkpoints = PRESETS.iter().filter(|preset| takes(preset)).map(scheme_row).chain(ftypes.map(mix_row));
+    table.rows = of_checkpoints.chain(of_graphs).collect();
     table
+}
+
+/// The loader of graphs, whose schemes are presets.
+const GRAPH_LOADER: &str = "onnxruntime";
+
+fn graph_scheme_row(preset: &kvant_onnx::preset::Preset) -> Vec<Value> {
+    vec![json!(preset.name), json!(""), json!("onnx"), json!(preset.recipe().needs_data()), json!(preset.about)]
 }
 
 /// A scheme of GGUF, which has no spelling but its name.
@@ -310,7 +359,10 @@ mod tests {
         assert!(has("sglang", "FP8_DYNAMIC") && !has("sglang", "MXFP4A16") && !has("vllm", "Q4_K_M"));
         assert!(has("transformers", "W4A16") && has("amd-quark", "mxfp4"));
         assert!(has("llama.cpp", "Q4_K_M") && !has("llama.cpp", "W4A16"));
-        assert!(names("onnxruntime").is_empty());
+        assert!(has("onnxruntime", "U8S8_AAWS") && !has("onnxruntime", "W4A16"));
+        for loader in kvant_llm::verify::loaders() {
+            assert!(!names(&loader.id).is_empty(), "{}", loader.id);
+        }
     }
 
     #[test]

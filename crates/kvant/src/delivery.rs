@@ -12,7 +12,7 @@ use std::path::Path;
 pub struct Delivery<'a, P: CompletePlan> {
     /// The plan.
     pub plan: &'a P,
-    /// What it is made of.
+    /// The source.
     pub checkpoint: &'a Checkpoint,
     /// Its path.
     pub source: &'a Path,
@@ -21,11 +21,11 @@ pub struct Delivery<'a, P: CompletePlan> {
 }
 
 impl<P: CompletePlan> Delivery<'_, P> {
-    /// Begins the output or goes on with it, lets the work be done, and gives it its name. An output that an earlier run has
-    /// made is found done, with all its `jobs`.
+    /// Starts or resumes the output, does the work, and commits it. An output that an earlier run completed counts as done, with
+    /// all its `jobs`.
     ///
     /// # Errors
-    /// What is in the way, and those of [`settle_if`].
+    /// Files in the way, and the errors of [`settle_if`].
     pub fn make(
         &self,
         claim: Claim,
@@ -70,10 +70,10 @@ pub fn check_runs<'p>(
     Ok(targets.into_iter().try_for_each(|target| Claim::check(target, options))?)
 }
 
-/// Refuses an output that cannot be made: another run's, or what is in the way of this plan. A job without an output has none to check.
+/// Refuses an output that cannot be written: one of another run, or one whose place is taken. Jobs without an output pass.
 ///
 /// # Errors
-/// Those of [`check_runs`]; names what is in the way.
+/// Those of [`check_runs`], and files in the way, by name.
 pub fn check_output(plan: &dyn OutputPlan, source: &Path, sinks: &Sinks) -> Result<(), Error> {
     let Some(output) = &sinks.output else { return Ok(()) };
     check_runs([output.as_path()], &sinks.settings, sinks.commit)?;

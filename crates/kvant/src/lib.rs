@@ -18,7 +18,7 @@
 //! let mut job = Job::new(model);
 //! job.recipe.scheme = Some("int4_wo_128".to_owned());
 //! job.sinks.output = Some(directory.path().join("int4"));
-//! let Plan::Checkpoint(plan) = job.plan(&mut ())? else { panic!("a checkpoint is made of a checkpoint") };
+//! let Plan::Checkpoint(plan) = job.plan(&mut ())? else { panic!("a checkpoint becomes a checkpoint") };
 //! assert_eq!(plan.plan.layers.len(), 28);
 //! let report = job.run(&mut (), &CancelToken::new())?;
 //! assert!(report.outputs()[0].join("model.safetensors").exists());
@@ -315,12 +315,12 @@ mod resolve;
 mod run;
 mod sensitivity;
 mod settings;
+pub mod summary;
 pub mod text;
 mod verify;
 
 pub use cancel::CancelToken;
 pub use checkpoint::CheckpointConversion;
-pub use checkpoint::convert::{said, worst};
 pub use checkpoint::fate::{Action, Fate};
 pub use checkpoint::outputs::{Delivered, Output};
 pub use checkpoint::plan::{CheckpointPlan, Cost};
@@ -346,4 +346,4 @@ pub use report::Report;
 pub use run::Plan;
 pub use sensitivity::SensitivityReport;
 pub use settings::{settings, spelled};
-pub use verify::{CheckpointVerdict, VerificationReport, in_words};
+pub use verify::{CheckpointVerdict, VerificationReport};

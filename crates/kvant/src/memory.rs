@@ -1,9 +1,9 @@
-//! The memory that may be had on this machine, where the system tells it in files, and what is said where that is too little.
+//! The available memory of this machine, as far as the system states it in files, and the note about too little memory.
 
 use crate::text::size;
 use std::fs;
 
-/// Bytes that may be had at most: of the machine, or of the container that this runs in. Unknown where no file tells it.
+/// Available bytes, of the machine or of the container that the process runs in; `None` if no file states them.
 pub fn available() -> Option<u64> {
     let of_machine = kilobytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?.checked_mul(1024)?;
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();

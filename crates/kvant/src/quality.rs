@@ -53,11 +53,10 @@ pub fn check(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses, for a run that is planned only, limits that could not be measured: of a model that does not run here, or on a file
-/// that holds no text.
+/// Refuses limits of a planned run that could not be measured, because the model does not run here or the file contains no text.
 ///
 /// # Errors
-/// What [`Gate::open`] would report, as far as headers and the beginning of the text tell.
+/// Those of [`Gate::open`] that headers and the beginning of the text reveal.
 pub fn preflight(job: &Job, source: &Checkpoint) -> Result<(), Error> {
     if job.limits.quality.given().is_none() {
         return Ok(());

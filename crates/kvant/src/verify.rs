@@ -78,6 +78,11 @@ impl VerificationReport {
 }
 
 impl CheckpointVerdict {
+    /// The loader that was asked for, by its id.
+    pub fn loader(&self) -> Option<&str> {
+        self.loader.as_deref()
+    }
+
     fn problem(&self) -> String {
         let path = self.report.path.display();
         let asked = self.loader.as_deref().and_then(|id| self.report.verdicts.iter().find(|verdict| verdict.id == id));
@@ -111,7 +116,7 @@ impl CheckpointVerdict {
 }
 
 /// A reason of a loader in words.
-pub fn in_words(reason: &Reason) -> String {
+pub(crate) fn in_words(reason: &Reason) -> String {
     match reason.more {
         0 => format!("{}: {}", reason.place, reason.reason),
         more => format!("{} and {more} more: {}", reason.place, reason.reason),

@@ -1,7 +1,7 @@
-//! Calibration data, and how they are run.
+//! Calibration data, and how models run over them.
 
-use super::number::count_from;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use super::value::{count_from, one_of};
+use clap::builder::TypedValueParser;
 use clap::{ArgGroup, Args, ValueHint};
 use kvant::Precision;
 use kvant_llm::blockwise::Propagate;
@@ -9,41 +9,43 @@ use kvant_llm::byte_size::ByteSize;
 use kvant_llm::calibration::data::Packing;
 use std::path::PathBuf;
 
-/// The options that name text, of which windows are taken.
+/// The options that name text, which is cut into windows.
 pub(super) const TEXT: &str = "text";
 
-/// Data to run through the model, for what is found with data: static scales of activations, and what algorithms need.
+/// Data for static scales of activations and for calibrated algorithms.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Calibration", group(ArgGroup::new(TEXT).multiple(true)))]
 pub struct CalibrationArgs {
-    /// Calibration data: .txt, .json, .jsonl, .parquet, .npy or .safetensors, also .gz and .zst, or a directory; may be given often
+    /// Calibration data: text, JSON, Parquet, arrays or images
     ///
-    /// For ONNX graphs: .npz, .npy, .safetensors, a directory of them or of images, or `random`.
+    /// Repeatable. For language models .txt, .json, .jsonl, .parquet, .npy or .safetensors, also .gz and .zst, or a directory of them. For
+    /// ONNX graphs .npz, .npy, .safetensors, a directory of them or of images, or `random`.
     #[arg(long, visible_alias = "data", value_name = "FILE", value_hint = ValueHint::AnyPath, group = TEXT)]
     pub calib: Vec<PathBuf>,
-    /// Sequences or samples to take
+    /// Number of sequences or samples to use
     #[arg(long, value_name = "N", default_value = "128", requires = "calib", value_parser = count_from(1))]
     pub num_samples: usize,
-    /// Tokens of a window, and of the longest sequence [default: the smaller of 512 and the model's longest context]
+    /// Tokens per window [default: 512, or the model's longest context if that is shorter]
     #[arg(long, value_name = "N", requires = TEXT, value_parser = count_from(1), help_heading = "Calibration of language models")]
     pub seq_len: Option<usize>,
-    /// How documents become sequences: document, sample, concatenate or random [default: what suits the file]
-    #[arg(long, value_name = "METHOD", requires = "calib", hide_possible_values = true, value_parser = packing_parser(), help_heading = "Calibration of language models")]
+    /// How documents become sequences: document, sample, concatenate or random [default: depends on the file]
+    #[arg(long, value_name = "METHOD", requires = "calib", hide_possible_values = true, value_parser = one_of(Packing::ALL.map(|packing| (packing.name(), packing))), help_heading = "Calibration of language models")]
     pub packing: Option<Packing>,
     /// The field or column with the text, conversation or tokens [default: found by its name]
     #[arg(long, value_name = "NAME", requires = "calib", help_heading = "Calibration of language models")]
     pub column: Option<String>,
-    /// Take rows in random order
+    /// Use rows in random order
     #[arg(long, requires = "calib", help_heading = "Calibration of language models")]
     pub shuffle: bool,
-    /// What random order and random windows are drawn from
+    /// Seed of everything random in the data
     #[arg(long, value_name = "N", default_value = "0", requires = "calib")]
     pub seed: u64,
-    /// The precision of activations while data run, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
+    /// Precision of activations: f32, or bf16, which computes as a bf16 model does in torch and is faster
     #[arg(long, value_name = "PRECISION", default_value = "f32", requires = "calib", hide_possible_values = true, value_parser = precision_parser(), help_heading = "Calibration of language models")]
     pub precision: Precision,
-    /// Activations and Hessians kept in memory; more activations go to a temporary file, more Hessians take more passes; the
-    /// largest is held in any case
+    /// Memory for activations and Hessians, e.g. 500MB
+    ///
+    /// Further activations go to a temporary file, further Hessians take more passes. The largest Hessian is always in memory.
     #[arg(
         long,
         value_name = "SIZE",
@@ -52,23 +54,11 @@ pub struct CalibrationArgs {
         help_heading = "Calibration of language models"
     )]
     pub max_memory: ByteSize,
-    /// What the next block is calibrated on: the output of the quantized block, or of the float one
-    #[arg(long, alias = "carry", value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = propagate_parser(), help_heading = "Calibration of language models")]
+    /// Output of a block on which the next block is calibrated: quantized or float
+    #[arg(long, alias = "carry", value_name = "OUTPUT", default_value = "quantized", requires = "calib", hide_possible_values = true, value_parser = one_of(Propagate::ALL.map(|propagate| (propagate.name(), propagate))), help_heading = "Calibration of language models")]
     pub propagate: Propagate,
 }
 
 pub(super) fn precision_parser() -> impl TypedValueParser<Value = Precision> {
-    const ALL: [Precision; 2] = [Precision::F32, Precision::Bf16];
-    PossibleValuesParser::new(ALL.map(Precision::name))
-        .try_map(|name| ALL.into_iter().find(|precision| precision.name() == name).ok_or("no such precision"))
-}
-
-fn propagate_parser() -> impl TypedValueParser<Value = Propagate> {
-    PossibleValuesParser::new(Propagate::ALL.map(Propagate::name))
-        .try_map(|name| Propagate::ALL.into_iter().find(|propagate| propagate.name() == name).ok_or("no such output"))
-}
-
-fn packing_parser() -> impl TypedValueParser<Value = Packing> {
-    PossibleValuesParser::new(Packing::ALL.map(Packing::name))
-        .try_map(|name| Packing::ALL.into_iter().find(|packing| packing.name() == name).ok_or("no such method"))
+    one_of([Precision::F32, Precision::Bf16].map(|precision| (precision.name(), precision)))
 }

@@ -1,11 +1,11 @@
-//! `kvant convert`: what can be typed behind it.
+//! The arguments of `kvant convert`.
 
 use super::format::GGUF;
-use super::run::{FinishArgs, RunArgs};
+use super::run::{AdapterArgs, FinishArgs, OutputArgs, RunArgs, ShardArgs};
+use super::value::one_of;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant::{ConvertTo, Format};
-use kvant_llm::byte_size::ByteSize;
 use kvant_llm::conversion::{FloatType, Target};
 use kvant_llm::engine::Options;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ Examples:
       the same codes, scales and zero points in GPTQ's layout
   kvant convert gpt-oss-20b --to compressed-tensors -o out
   kvant convert Qwen3-8B-FP8 --to float --dtype bf16 -o out
-      the values that the codes stand for
+      dequantized weights
   kvant convert Llama-3.2-1B-int4 --to onnx -o model.onnx
       a decoder for onnxruntime, with the codes in MatMulNBits or behind DequantizeLinear
   kvant convert model.gguf --to float -o out
@@ -26,46 +26,47 @@ Examples:
   kvant convert Llama-3.2-1B-W3 --to awq --requantize -o out
       requantized, since AWQ has no 3 bits; the error is reported
 
-What the target does not hold exactly is refused before anything is written, unless --requantize accepts the loss.";
+Unsupported conversions fail before anything is written; with --requantize, the weights are requantized and the error is reported.";
 
 /// `kvant convert`.
 #[derive(Debug, Args)]
-#[command(override_usage = "kvant convert <MODEL> --to <TARGET> --output <DIR> [OPTIONS]", after_help = CONVERT)]
+#[command(override_usage = "kvant convert <MODEL> --to <TARGET> --output <PATH> [OPTIONS]", after_help = CONVERT)]
 pub struct ConvertArgs {
-    /// A Hugging Face directory, a .safetensors file or a GGUF file, quantized in a layout that is read
+    /// Hugging Face directory, .safetensors or .gguf file, quantized in a readable format
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// The layout to write (`kvant list formats`), float, gguf, or onnx: a graph with a cache of keys and values
-    #[arg(long, value_name = "TARGET", value_parser = target_parser())]
+    /// Checkpoint format to write, or float, gguf or onnx
+    ///
+    /// `kvant list formats` lists the formats; onnx is a decoder graph.
+    #[arg(long, hide_possible_values = true, visible_alias = "format", short_alias = 'f', value_name = "TARGET", value_parser = target_parser())]
     pub to: ConvertTo,
-    /// A LoRA adapter (a folder as PEFT saves it) to merge into the weights as they are read, for --to float; may be given often
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
-    pub lora: Vec<PathBuf>,
-    /// The type of floats: bf16, f16 or f32 [default: the one that config.json states]
-    #[arg(long, value_name = "TYPE", value_parser = float_type_parser())]
+    /// Adapters, for --to float.
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
+    /// Type of floats, for --to float [default: the type in config.json]
+    #[arg(long, value_name = "TYPE", value_parser = one_of(FloatType::ALL.iter().map(|(name, .., ty)| (*name, *ty))))]
     pub dtype: Option<FloatType>,
-    /// Requantize weights that the target does not hold exactly to its nearest scheme, and report the error
+    /// Requantize weights where necessary, and accept the loss
+    ///
+    /// Weights that the target cannot hold exactly get the closest scheme that it supports, and the error is reported.
     #[arg(long)]
     pub requantize: bool,
-    /// Leave quantized activations in float: for --to onnx, whose graphs do not hold all of them
+    /// Quantize weights only; activations stay in float
     #[arg(long)]
     pub weights_only: bool,
-    /// The most bytes of tensors in one file [default: 5GB]
-    #[arg(long, value_name = "SIZE")]
-    pub max_shard_size: Option<ByteSize>,
-    /// The directory to write, or the .gguf or .onnx file; it appears when it is complete
-    #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath, required_unless_present = "dry_run")]
-    pub output: Option<PathBuf>,
-    /// Say what would be done, and stop
-    #[arg(long, help_heading = "Run")]
-    pub dry_run: bool,
+    /// How large its files are.
+    #[command(flatten)]
+    pub shards: ShardArgs,
+    /// The output.
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// The options by name.
     #[arg(skip)]
     pub typed: Options,
-    /// How the output gets its name.
+    /// How the output is committed.
     #[command(flatten)]
     pub finish: FinishArgs,
-    /// How to run it.
+    /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -77,10 +78,4 @@ fn target_parser() -> impl TypedValueParser<Value = ConvertTo> {
         GGUF => Ok(ConvertTo::Gguf),
         name => name.parse::<Target>().map(ConvertTo::Checkpoint),
     })
-}
-
-fn float_type_parser() -> impl TypedValueParser<Value = FloatType> {
-    let names = FloatType::ALL.iter().map(|(name, ..)| *name);
-    let find = |name: String| FloatType::ALL.iter().find(|(known, ..)| *known == name).map(|(.., ty)| *ty);
-    PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(move |name| find(name).ok_or("unknown type"))
 }

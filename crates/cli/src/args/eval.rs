@@ -1,9 +1,9 @@
-//! `kvant eval`: what can be typed behind it.
+//! The arguments of `kvant eval`.
 
 use super::calibration::precision_parser;
-use super::number::count_from;
 use super::onnx::EngineArgs;
-use super::run::RunArgs;
+use super::run::{AdapterArgs, RunArgs};
+use super::value::count_from;
 use clap::{Args, ValueHint};
 use kvant::Precision;
 use kvant_llm::byte_size::ByteSize;
@@ -13,61 +13,65 @@ const EVAL: &str = "\
 Examples:
   kvant eval Llama-3.2-1B --data wikitext.txt
   kvant eval Llama-3.2-1B-int4 --reference Llama-3.2-1B --data wikitext.txt
-      how far a quantized model is from the original, token by token and block by block
+      the distance of a quantized model from the original, by token and by block
   kvant eval Llama-3.2-1B --data wikitext.txt --seq-len 512 --json | jq .perplexity
 
 The text is tokenized as a whole and cut into consecutive windows; a shorter tail is dropped. Every token of a window \
-but the first is scored, given those before it in the window; perplexity is the exponential of the mean. With --stride \
-windows overlap, and each scores the tokens that the one before did not reach.
+except the first is scored given the tokens before it in the window, and perplexity is the exponential of the mean loss. \
+With --stride, windows overlap, and each window scores only the tokens that the previous one did not.
 
-With --reference, the Kullback-Leibler divergence of the model's distribution from the reference's is given in nats, \
-how often both hold the same token for the likeliest, and for each block the signal-to-noise ratio (SQNR) of what comes \
-out of it: a block behind which it drops is one that quantization hurts.";
+With --reference, the output also has the Kullback-Leibler divergence from the reference in nats, the share of tokens \
+for which both models agree on the most likely token, and the signal-to-noise ratio (SQNR) of each block's output. A \
+drop after a block shows that quantization hurts that block.";
 
 /// `kvant eval`.
 #[derive(Debug, Args)]
 #[command(after_help = EVAL)]
 pub struct EvalArgs {
-    /// A Hugging Face directory, a GGUF file, or an ONNX graph
+    /// Hugging Face directory, GGUF file or ONNX graph
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// A LoRA adapter (a folder as PEFT saves it) to merge into the weights as they are read; may be given often
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
-    pub lora: Vec<PathBuf>,
-    /// A text file in UTF-8; for an ONNX graph .npz, .npy, .safetensors, a directory of them or of images
+    /// Adapters.
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
+    /// Data to measure the model on: a text; arrays or images for ONNX graphs
+    ///
+    /// For language models a text file in UTF-8. For ONNX graphs .npz, .npy, .safetensors, a directory of them or of images.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub data: PathBuf,
-    /// The model that this one was made from, to be compared with
-    #[arg(short, long, value_name = "MODEL", value_hint = ValueHint::AnyPath)]
+    /// The original model, to compare with
+    #[arg(long, short_alias = 'r', value_name = "MODEL", value_hint = ValueHint::AnyPath)]
     pub reference: Option<PathBuf>,
-    /// Where tokenizer.json is [default: the model]
+    /// Directory of tokenizer.json [default: the model]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
     pub tokenizer: Option<PathBuf>,
-    /// Tokens of a window [default: the smaller of 2048 and the model's longest context]
+    /// Tokens per window [default: 2048, or the model's longest context if that is shorter]
     #[arg(long, value_name = "N", value_parser = count_from(2))]
     pub seq_len: Option<usize>,
-    /// Tokens from the start of one window to that of the next [default: as long as a window]
+    /// Tokens between the starts of two windows [default: the window]
     #[arg(long, value_name = "N", value_parser = count_from(1))]
     pub stride: Option<usize>,
-    /// The precision of activations, f32 or bf16: the latter is what a bf16 model computes in torch, and faster
+    /// Precision of activations: f32, or bf16, which computes as a bf16 model does in torch and is faster
     #[arg(long, value_name = "PRECISION", default_value = "f32", hide_possible_values = true, value_parser = precision_parser())]
     pub precision: Precision,
-    /// Activations kept in memory, e.g. 500MB; more go to a temporary file
+    /// Memory for activations and Hessians, e.g. 500MB
+    ///
+    /// Further activations go to a temporary file.
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     pub max_memory: ByteSize,
-    /// The array of the data with the class of each sample, for accuracy (ONNX graphs)
+    /// Array of the data with the class of each sample, for accuracy
     #[arg(long, value_name = "NAME", help_heading = "ONNX graphs")]
     pub labels: Option<String>,
-    /// Samples to take, all if not said (ONNX graphs)
+    /// Number of sequences or samples to use [default: all]
     #[arg(long, value_name = "N", help_heading = "ONNX graphs", value_parser = count_from(1))]
     pub num_samples: Option<usize>,
-    /// How images of a folder become inputs (see `kvant quantize --help`)
+    /// Steps from the images of a directory to inputs, e.g. size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225
     #[arg(long, value_name = "STEPS", help_heading = "ONNX graphs")]
     pub preprocess: Option<String>,
-    /// What the graphs are run with.
+    /// The engine that runs graphs.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// How to run it.
+    /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -1,16 +1,16 @@
-//! Options that only GGUF files have.
+//! Options of GGUF files only.
 
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
-/// Options that only GGUF files have.
+/// Options of GGUF files only.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "GGUF files")]
 pub struct GgufArgs {
-    /// Weigh errors by the importance of inputs in this file of llama.cpp's, GGUF or .dat; --algorithm imatrix measures it
+    /// Importance matrix of llama.cpp (GGUF or .dat) that weights errors; --algorithm imatrix measures one
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub imatrix: Option<PathBuf>,
-    /// Write what --algorithm imatrix measures to a file, as llama-imatrix does
+    /// Write the importance matrix of --algorithm imatrix to a file, as llama-imatrix does
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "calib")]
     pub save_imatrix: Option<PathBuf>,
 }

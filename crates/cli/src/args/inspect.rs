@@ -1,5 +1,6 @@
-//! `kvant inspect`: what can be typed behind it.
+//! The arguments of `kvant inspect`.
 
+use super::run::ListingArgs;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
@@ -13,10 +14,10 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = INSPECT)]
 pub struct InspectArgs {
-    /// A Hugging Face directory, quantized or not, a .safetensors or .gguf file, or an ONNX graph
+    /// Hugging Face directory, .safetensors or .gguf file, or ONNX graph, quantized or not
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// One line for every tensor, instead of one for tensors that are alike
-    #[arg(long)]
-    pub all: bool,
+    /// How much is listed.
+    #[command(flatten)]
+    pub listing: ListingArgs,
 }

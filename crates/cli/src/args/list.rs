@@ -1,4 +1,4 @@
-//! `kvant list`: what can be typed behind it.
+//! The arguments of `kvant list`.
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -7,10 +7,12 @@ use kvant::catalog::{TOPICS, Topic};
 /// `kvant list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Which table
+    /// The table to print
     #[arg(value_parser = topic_parser())]
     pub topic: Topic,
-    /// Only the schemes that this loader takes, for dense language models
+    /// Check against this loader only
+    ///
+    /// `kvant list schemes --for LOADER` lists the schemes that this loader reads, for dense language models and for ONNX graphs.
     #[arg(long = "for", value_name = "LOADER", value_parser = super::verify::loader_parser())]
     pub loader: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! What can be typed: commands and options, exactly as given. Their doc comments are the help. Nothing is opened or
-//! resolved here. One file for each command and for each group of options that several have.
+//! Commands and options as clap parses them; doc comments are the help. One file for each command, and for each group of options
+//! that several commands share. Nothing is opened or resolved here.
 
 mod calibration;
 mod convert;
@@ -9,7 +9,6 @@ mod gate;
 mod gguf;
 mod inspect;
 mod list;
-mod number;
 mod onnx;
 mod plan;
 mod quantize;
@@ -17,6 +16,7 @@ mod recipe;
 mod run;
 mod sensitivity;
 mod typed;
+mod value;
 mod verify;
 
 pub use calibration::CalibrationArgs;
@@ -29,7 +29,7 @@ pub use onnx::{EngineArgs, OnnxArgs};
 pub use plan::PlanArgs;
 pub use quantize::QuantizeArgs;
 pub use recipe::RecipeArgs;
-pub use run::{FinishArgs, RunArgs};
+pub use run::{FinishArgs, OverwriteArgs, RunArgs};
 pub use sensitivity::SensitivityArgs;
 pub use typed::typed;
 pub use verify::VerifyArgs;
@@ -37,25 +37,27 @@ pub use verify::VerifyArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvant_llm::engine::Options;
 
+/// The three commands that most people need.
 const EXAMPLES: &str = "\
 Start here:
   kvant list schemes --for vllm
-      the schemes that a loader takes
+      list the schemes that a loader reads
   kvant quantize Llama-3.2-1B --scheme int4_wo_128 -o Llama-3.2-1B-int4
-      makes a smaller model
+      quantize a model
   kvant verify Llama-3.2-1B-int4 --for vllm
-      checks any quantized model
+      check a quantized model from any tool";
 
-Exit status: 0 done; 1 the model or recipe cannot be processed, or a check failed; 2 wrong usage, such as an unknown scheme or a missing data file, or a bug; 130 stopped with Ctrl-C, 143 by SIGTERM.";
+const EXIT_STATUS: &str = "\
+Exit status: 0 success; 1 the model or recipe cannot be processed, or a check failed; 2 wrong usage, such as an unknown scheme or a missing data file, or a bug; 130 interrupted with Ctrl-C, 143 by SIGTERM.";
 
 /// Quantizes deep-learning models: checkpoints, GGUF files and ONNX graphs
 #[derive(Debug, Parser)]
-#[command(name = "kvant", version, after_help = EXAMPLES, max_term_width = 120, propagate_version = false)]
+#[command(name = "kvant", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"), max_term_width = 120, propagate_version = false)]
 pub struct Cli {
-    /// What holds for every command.
+    /// Options of every command.
     #[command(flatten)]
     pub global: GlobalArgs,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -64,23 +66,37 @@ pub struct Cli {
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Output of the command")]
 pub struct GlobalArgs {
-    /// Print JSON on stdout, errors included
-    #[arg(long, global = true)]
+    /// Print one JSON object on stdout, also for errors
+    #[arg(long, global = true, hide_short_help = true)]
     pub json: bool,
-    /// Do not fit tables to the width of the terminal
-    #[arg(long, global = true)]
+    /// Print tables at full width instead of the width of the terminal
+    #[arg(long, global = true, hide_short_help = true)]
     pub wide: bool,
-    /// Say nothing on stderr but errors
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    /// Print only warnings and errors on stderr
+    #[arg(short, long, global = true, hide_short_help = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Say more on stderr
-    #[arg(short, long, global = true)]
+    /// Print more on stderr
+    #[arg(short, long, global = true, hide_short_help = true)]
     pub verbose: bool,
-    /// Show progress: a bar on a terminal, a line every few seconds elsewhere
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    /// When to show progress (a bar on a terminal, a line every few seconds elsewhere): auto, always or never
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
     pub progress: ProgressWhen,
-    /// Use colours: auto, always or never; NO_COLOR is respected
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    /// When to use colours: auto, always or never; NO_COLOR is respected
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
     pub color: ColorWhen,
 }
 
@@ -106,35 +122,35 @@ pub enum ColorWhen {
     Never,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Quantize a model
     Quantize(Box<QuantizeArgs>),
-    /// Convert a quantized model to another format, losslessly where the format holds its codes
+    /// Convert a quantized model to another format, losslessly where possible
     Convert(ConvertArgs),
-    /// Show what `quantize` would do with every tensor, without reading or writing one
+    /// Preview a quantization: tensors, size, memory, loaders; reads headers only
     Plan(Box<PlanArgs>),
-    /// Show what a checkpoint holds: architecture, tensors, sizes, quantization
+    /// Show architecture, tensors, sizes and quantization of a model
     Inspect(InspectArgs),
-    /// Check that a quantized checkpoint from any tool is valid and loadable, without a GPU
+    /// Check that a quantized model from any tool is valid and loadable, without a GPU
     Verify(VerifyArgs),
-    /// Measure the perplexity of a float or quantized model, or compare an ONNX graph with its float graph
+    /// Measure perplexity, or the distance of a quantized model from its original
     Eval(EvalArgs),
-    /// Rank the layers of an ONNX graph by sensitivity and search for a mixed-precision recipe
+    /// Rank the layers of an ONNX graph by sensitivity, and search for a mixed-precision recipe
     Sensitivity(Box<SensitivityArgs>),
-    /// List schemes, dtypes, formats, observers, algorithms, families; presets, passes, elements, methods of ONNX graphs
+    /// List schemes, formats, algorithms, model families, loaders and more
     List(ListArgs),
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS)]
     Completions(CompletionsArgs),
-    /// Open a graph in ONNX Runtime as programs do. Kvant runs this in a process of its own, which may crash
+    /// Open a graph in ONNX Runtime; Kvant runs this in a separate process, which may crash
     #[command(name = "open-graph", hide = true)]
     OpenGraph(OpenGraphArgs),
 }
 
 impl Command {
-    /// The same with the options as they were typed, for commands whose runs may resume.
+    /// Adds the options as they were typed, for commands whose runs may resume.
     #[must_use]
     pub fn with_typed(mut self, typed: Options) -> Command {
         match &mut self {
@@ -145,7 +161,7 @@ impl Command {
         self
     }
 
-    /// The word that it is typed as.
+    /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             Command::Quantize(_) => "quantize",

@@ -1,7 +1,7 @@
-//! `kvant plan`: what can be typed behind it.
+//! The arguments of `kvant plan`.
 
 use super::recipe::RecipeArgs;
-use super::run::RunArgs;
+use super::run::{ListingArgs, OverwriteArgs, RunArgs};
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ Examples:
   kvant plan Llama-3.2-1B --scheme int4_wo_128
   kvant plan Llama-3.2-1B --scheme MXFP4A16 --exclude '*.self_attn.*' --all
   kvant plan Llama-3.2-1B --scheme uint4_wo_128 --algorithm gptq --calib text.txt
-      what calibration takes: arithmetic, memory and disk are estimated
+      with estimates of the arithmetic, memory and disk space of calibration
   kvant plan Llama-3.2-1B --scheme nvfp4 --weights-only --json | grep '\"quantize\"'
 
-Everything that `kvant quantize` would refuse, this refuses too, before a weight is read.";
+Reads headers only. What `kvant quantize` would refuse fails here too.";
 
 /// The options that `-h` shows.
 const ESSENTIAL: &[&str] =
@@ -24,19 +24,21 @@ const ESSENTIAL: &[&str] =
 #[command(override_usage = "kvant plan <MODEL> --scheme <SCHEME> [OPTIONS]", after_help = PLAN)]
 #[command(mut_args(|arg| super::short_help(arg, ESSENTIAL)))]
 pub struct PlanArgs {
-    /// What to make.
+    /// The model and the recipe.
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The directory that would be written: it is checked, not touched
-    #[arg(short, long, help_heading = "Run", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    /// Directory, .gguf or .onnx file to write; it appears when it is complete
+    ///
+    /// `kvant plan` checks whether it could be written, and does not touch it.
+    #[arg(short, long, help_heading = "Run", value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub output: Option<PathBuf>,
-    /// Replace the output directory if it exists
-    #[arg(long, help_heading = "Run")]
-    pub overwrite: bool,
-    /// One line for every tensor, instead of one for layers that are alike
-    #[arg(long, help_heading = "Run")]
-    pub all: bool,
-    /// How to run it.
+    /// Whether files may be replaced.
+    #[command(flatten)]
+    pub replace: OverwriteArgs,
+    /// How much is listed.
+    #[command(flatten, next_help_heading = "Run")]
+    pub listing: ListingArgs,
+    /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,
 }

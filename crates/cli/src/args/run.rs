@@ -1,29 +1,79 @@
-//! How a command runs, and how its output gets its name.
+//! Options that several commands share: how a command runs, and what it may write.
 
-use clap::Args;
+use clap::{Args, ValueHint};
+use kvant_llm::byte_size::ByteSize;
+use std::path::PathBuf;
 
-/// How an output gets its name.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct FinishArgs {
-    /// Replace existing files, and directories that contain only Kvant's output
-    #[arg(long, help_heading = "Run")]
-    pub overwrite: bool,
-    /// Discard the unfinished work of an earlier run and start over
-    #[arg(long, help_heading = "Run")]
-    pub restart: bool,
-    /// Flush the output to disk before exiting (fsync)
-    #[arg(long, help_heading = "Run")]
-    pub sync: bool,
-    /// Skip output verification (see `kvant verify`)
-    #[arg(long, help_heading = "Run")]
-    pub no_verify: bool,
-}
-
-/// How to run it.
+/// How a command runs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Run")]
 pub struct RunArgs {
-    /// Threads to work with [default: as many as there are processors]; the result does not depend on it
+    /// Threads to use; results do not depend on it [default: one per processor]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+}
+
+/// Whether files may be replaced.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub struct OverwriteArgs {
+    /// Replace existing files, and directories that contain only Kvant's output
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+/// How an output is committed.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub struct FinishArgs {
+    /// Whether files may be replaced.
+    #[command(flatten)]
+    pub replace: OverwriteArgs,
+    /// Discard the unfinished work of an earlier run and start over
+    #[arg(long)]
+    pub restart: bool,
+    /// Flush the output to disk before exiting (fsync)
+    #[arg(long)]
+    pub sync: bool,
+    /// Skip output verification (see `kvant verify`)
+    #[arg(long)]
+    pub no_verify: bool,
+}
+
+/// The output of a run that writes a model.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub struct OutputArgs {
+    /// Directory, .gguf or .onnx file to write; it appears when it is complete
+    #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath, required_unless_present = "dry_run")]
+    pub output: Option<PathBuf>,
+    /// Show what would be done, and stop
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// How large the files of a checkpoint are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Checkpoints")]
+pub struct ShardArgs {
+    /// Maximum size of a safetensors file, e.g. 5GB [default: 5GB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_shard_size: Option<ByteSize>,
+}
+
+/// Adapters of a checkpoint.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Checkpoints")]
+pub struct AdapterArgs {
+    /// LoRA adapter (a PEFT directory) to merge into the weights as they are read; repeatable
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    pub lora: Vec<PathBuf>,
+}
+
+/// How much a table lists.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ListingArgs {
+    /// List each tensor or finding, instead of one row for those that differ only in numbers
+    #[arg(long)]
+    pub all: bool,
 }

@@ -1,5 +1,4 @@
-//! The options of a command line by name, as they were typed: what tells a run from one that would go on with its work. Not what they
-//! mean.
+//! The options of a command line by name, as they were typed. A run resumes only the work of a run with the same options.
 
 use clap::{ArgAction, ArgMatches, Command};
 use kvant_llm::engine::Options;

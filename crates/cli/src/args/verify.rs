@@ -1,5 +1,6 @@
-//! `kvant verify`: what can be typed behind it.
+//! The arguments of `kvant verify`.
 
+use super::run::ListingArgs;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
@@ -8,25 +9,25 @@ const VERIFY: &str = "\
 Examples:
   kvant verify Llama-3.2-1B-int4
   kvant verify Qwen3-8B-FP8 --for vllm --tensor-parallel 4
-      would vLLM take it on four devices? Its rules alone decide
+      does vLLM load it on four GPUs?
   kvant verify model-AWQ --quick --json | jq '.loaders[] | select(.loads == \"yes\") | .loader'
 
-Checkpoints of any maker are taken: Kvant, AMD Quark, llm-compressor, AutoAWQ, GPTQModel, ModelOpt, fp8 as DeepSeek and \
-Qwen publish it; one that is not quantized, too. Five things are looked at:
-  structure      files, names, shapes, types, the head, the tokenizer
-  values         scales, zero points, groups, numbers that are none, layers of zeros
-  configuration  config.json against the tensors: schemes, lists of what is kept, promised scales
-  fusion         q, k and v, gate and up: what engines make one layer of
-  parallelism    groups, blocks and words against cuts for 2, 4 and 8 devices
-`kvant list checks` names each check, `kvant list loaders` the versions that the rules for loaders were read from.
+Checks checkpoints from Kvant, AMD Quark, llm-compressor, AutoAWQ, GPTQModel and ModelOpt, fp8 as published by \
+DeepSeek and Qwen, and models that are not quantized:
+  structure      files, names, shapes, types, output head, tokenizer
+  values         scales, zero points, groups, NaN and infinite values, layers of zeros
+  configuration  config.json against the tensors: schemes, excluded layers, announced scales
+  fusion         q, k and v, gate and up: layers that engines fuse
+  parallelism    groups, blocks and packed words against splits across 2, 4 and 8 GPUs
+`kvant list checks` lists all checks, `kvant list loaders` the loader versions whose rules Kvant knows.
 
-Exit status: 0 fine; 1 a check has found an error, or with --for, that loader would not take it; 2 wrong usage.";
+Exit status: 0 passed; 1 a check found an error, or the loader of --for does not load the model; 2 wrong usage.";
 
 /// `kvant verify`.
 #[derive(Debug, Args)]
 #[command(after_help = VERIFY)]
 pub struct VerifyArgs {
-    /// A Hugging Face directory, a .safetensors or .gguf file, or an ONNX graph
+    /// Hugging Face directory, .safetensors or .gguf file, or ONNX graph
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
     /// Check against this loader only
@@ -35,12 +36,12 @@ pub struct VerifyArgs {
     /// Check that the model can be split across N GPUs [default: 2, 4 and 8 are reported]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub tensor_parallel: Option<u16>,
-    /// Read headers and configurations only, no scales and no weights
+    /// Read headers and configuration files only, no scales and no weights
     #[arg(long)]
     pub quick: bool,
-    /// One line for every finding, instead of one for those that are alike
-    #[arg(long)]
-    pub all: bool,
+    /// How much is listed.
+    #[command(flatten)]
+    pub listing: ListingArgs,
 }
 
 pub(super) fn loader_parser() -> impl TypedValueParser<Value = String> {

@@ -3,17 +3,11 @@
 mod completions;
 mod convert;
 mod eval;
-mod eval_graph;
 mod inspect;
-mod inspect_gguf;
-mod inspect_graph;
 mod list;
 mod open_graph;
 mod plan;
-mod plan_gguf;
-mod plan_graph;
 mod quantize;
-mod quantize_graph;
 mod sensitivity;
 mod verify;
 

@@ -32,6 +32,19 @@ fn nothing_at_all_is_wrong_usage() {
     let run = Place::empty().run(&[]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
     assert!(run.stderr.contains("Usage: kvant"));
+    for command in ["kvant list schemes --for vllm", "kvant quantize Llama-3.2-1B --scheme", "kvant verify"] {
+        assert!(run.stderr.contains(command), "{command}");
+    }
+    assert!(run.stderr.lines().count() <= 40, "{}", run.stderr);
+}
+
+#[test]
+fn an_unknown_scheme_points_to_the_first_commands() {
+    let run = Place::new().run(&["plan", "nano_llama", "--scheme", "foo"]);
+    assert_eq!(run.code, Some(2));
+    for command in ["`kvant list schemes`", "`kvant list schemes --for vllm`", "`kvant plan"] {
+        assert!(run.stderr.contains(command), "{}", run.stderr);
+    }
 }
 
 #[test]

@@ -305,7 +305,7 @@ fn graphs_and_searches() {
     labelled(&place.path("labelled.safetensors"));
     let labels = ["--data", "labelled.safetensors", "--labels", "label", "--runtime", "rten"];
     assert!(check(&place, "eval", &[&eval[..], &labels].concat())["top5"].is_number());
-    let few = ["--test-samples", "2", "--num-samples", "2", "--leave-one-out"];
+    let few = ["--eval-samples", "2", "--num-samples", "2", "--leave-one-out"];
     let search = [&["sensitivity"], &CNN[..], &SAMPLES, &few].concat();
     check(&place, "sensitivity", &search);
     check(&place, "sensitivity", &[&search[..], &["--target-size", "90%", "-o", "mix.toml"]].concat());

@@ -4,8 +4,21 @@ use crate::kvant::Place;
 use serde_json::Value;
 use std::process::Stdio;
 
-const TOPICS: [&str; 9] =
-    ["schemes", "dtypes", "formats", "observers", "algorithms", "algorithm-options", "families", "checks", "loaders"];
+const TOPICS: [&str; 13] = [
+    "schemes",
+    "dtypes",
+    "formats",
+    "observers",
+    "algorithms",
+    "algorithm-options",
+    "families",
+    "presets",
+    "passes",
+    "elements",
+    "checks",
+    "loaders",
+    "loader-rules",
+];
 
 #[test]
 fn tables() {
@@ -25,6 +38,29 @@ fn json_has_the_rows_of_the_table() {
         let rows: Vec<&str> = table.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
         assert!(names.eq(rows), "{topic}");
     }
+}
+
+#[test]
+fn tables_fit_the_terminal() {
+    let place = Place::empty();
+    for (topic, width) in TOPICS.iter().flat_map(|topic| [(topic, 80), (topic, 100), (topic, 132)]) {
+        let output = place.command(&["list", topic]).env("COLUMNS", width.to_string()).output().unwrap();
+        let table = String::from_utf8(output.stdout).unwrap();
+        let long = table.lines().find(|line| line.chars().count() > width);
+        assert_eq!(long, None, "{topic} at {width}");
+    }
+}
+
+#[test]
+fn schemes_are_listed_for_every_loader() {
+    let place = Place::empty();
+    let loaders = place.succeed(&["list", "loaders", "--json"]).json();
+    for loader in loaders["rows"].as_array().unwrap() {
+        let run = place.succeed(&["list", "schemes", "--for", loader["name"].as_str().unwrap(), "--json"]);
+        assert!(!run.json()["rows"].as_array().unwrap().is_empty(), "{loader}");
+    }
+    let run = place.run(&["list", "families", "--for", "vllm"]);
+    assert!(run.code == Some(2) && run.stderr.contains("--for applies only to schemes"), "{run:?}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn the_help_of_sensitivity_has_what_graphs_have() {
     for foreign in ["Hugging Face", "--format", "--kv-cache", "--seq-len", "--imatrix", "--carry", "--report"] {
         assert!(!help.contains(foreign), "{foreign}");
     }
-    for own in ["An ONNX graph", "--target-sqnr", "--op-types", "--calibration-method", "--seed"] {
+    for own in ["ONNX graph", "--target-sqnr", "--op-types", "--calibration-method", "--seed"] {
         assert!(help.contains(own), "{own}");
     }
     let run =
@@ -86,7 +86,7 @@ fn names_of_nothing_are_wrong_usage() {
         vec!["eval", "nano_llama", "--data", "nowhere.txt"],
         vec!["quantize", "a.onnx", "--preset", "A7W9", "-o", "out.onnx"],
         vec!["quantize", "a.onnx", "--preset", "A8W8", "--data", "nowhere.npz", "-o", "out.onnx"],
-        vec!["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "random", "--test", "nowhere.npz"],
+        vec!["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "random", "--eval", "nowhere.npz"],
     ] {
         let run = place.run(&line);
         assert_eq!(run.code, Some(2), "{line:?}: {run:?}");

@@ -30,7 +30,10 @@ const TRANSLATED: &[&str] = &[
 ];
 
 /// The crates that know nothing of the command line.
-const LIBRARIES: &[&str] = &["numeric", "quant", "container", "llm", "onnx", "kvant"];
+const LIBRARIES: &[&str] = &["numeric", "quant", "container", "model", "llm", "onnx", "kvant"];
+
+/// The crates whose documentation of public items is checked.
+const DOCUMENTED: &[&str] = &["numeric", "quant", "container", "model", "kvant", "cli"];
 
 /// Options of other programs that hints name.
 const OF_OTHER_PROGRAMS: &[&str] =
@@ -52,6 +55,83 @@ fn messages_and_help_do_not_read_as_translated() {
         }
     }
     assert!(found.is_empty(), "these read as translated; see Style in CONTRIBUTING.md:\n{}", found.join("\n"));
+}
+
+/// The Markdown files that users and contributors read.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut left = vec![root.join("docs")];
+    let mut found =
+        ["README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)).to_vec();
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|ending| ending == "md" || ending == "json") {
+            found.push(path);
+        }
+    }
+    assert!(found.len() > 30);
+    found
+}
+
+/// Phrases of Markdown, where a sentence goes over several lines. Text in backticks is code.
+fn phrases(text: &str) -> impl Iterator<Item = &'static str> {
+    let prose =
+        text.split('`').step_by(2).collect::<Vec<_>>().join("`").split_whitespace().collect::<Vec<_>>().join(" ");
+    let prose = prose.to_lowercase();
+    TRANSLATED.iter().copied().filter(move |phrase| has_words(&prose, phrase))
+}
+
+#[test]
+fn documentation_does_not_read_as_translated() {
+    let mut found = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        // Paragraphs and cells: two of them do not make a phrase.
+        for part in text.split("\n\n").flat_map(|part| part.split(['|', '"'])) {
+            found.extend(phrases(part).map(|phrase| format!("{}: `{phrase}` in {part:?}", page.display())));
+        }
+    }
+    assert!(found.is_empty(), "write it as in the glossary of terms:\n{}", found.join("\n"));
+}
+
+#[test]
+fn public_documentation_does_not_read_as_translated() {
+    let mut found = Vec::new();
+    for source in sources(DOCUMENTED) {
+        for (line, text) in public_documentation(&fs::read_to_string(&source).unwrap()) {
+            found.extend(phrases(&text).map(|phrase| format!("{}:{line}: `{phrase}` in {text:?}", source.display())));
+        }
+    }
+    assert!(found.is_empty(), "write plain technical English:\n{}", found.join("\n"));
+}
+
+/// The documentation of modules and public items: the line on which each begins, and its text.
+fn public_documentation(source: &str) -> Vec<(usize, String)> {
+    let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
+    let (mut found, mut at) = (Vec::new(), 0);
+    while at < lines.len() {
+        let mark = ["//!", "///"].into_iter().find(|mark| lines[at].starts_with(mark));
+        let Some(mark) = mark else {
+            at += 1;
+            continue;
+        };
+        let start = at;
+        let text: Vec<&str> = lines[at..].iter().map_while(|line| line.strip_prefix(mark)).collect();
+        at += text.len();
+        let item = lines[at..].iter().find(|line| !line.starts_with("#["));
+        if mark == "//!" || item.is_some_and(|item| item.starts_with("pub ")) {
+            found.push((start + 1, text.join(" ")));
+        }
+    }
+    found
+}
+
+#[test]
+fn documentation_of_private_items_is_not_public() {
+    let source =
+        "//! a\n//! b\n\n/// c\n#[derive(Debug)]\npub struct S;\n/// d\nfn f() {}\n/// e\npub(crate) fn g() {}\n";
+    assert_eq!(public_documentation(source), [(1, " a  b".to_owned()), (4, " c".to_owned())]);
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub struct CheckpointPlan {
     pub file: Option<GgufPlan>,
     /// What the run would take.
     pub cost: Cost,
-    /// Whether an ONNX graph is made of the checkpoint, which alone is not kept.
+    /// Whether the output is an ONNX graph, for which the checkpoint is intermediate.
     pub is_graph: bool,
 }
 

@@ -1,4 +1,4 @@
-//! From a job to the plan of a checkpoint, and of what is made of it.
+//! From a job to the plan of a checkpoint, and of the file that is written from it.
 
 use crate::error::{Error, ErrorKind};
 use crate::job::{Format, Job, SourceKind};
@@ -28,9 +28,9 @@ pub fn complete(job: &mut Job) -> Result<(), Error> {
 pub struct Planned {
     /// The source.
     pub checkpoint: Checkpoint,
-    /// The checkpoint that is made of it.
+    /// The checkpoint to write.
     pub plan: Plan,
-    /// The GGUF file that is made of its codes, where one is asked for.
+    /// The GGUF file to write from its codes, if one is requested.
     pub file: Option<GgufPlan>,
 }
 

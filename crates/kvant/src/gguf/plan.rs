@@ -38,7 +38,7 @@ pub struct GgufFilePlan {
     pub threads: usize,
 }
 
-/// The plan of a file as JSON, without its tensors. Its recipe, its cost and its notices may be those of the codes it is made of.
+/// The plan of a file as JSON, without its tensors. Recipe, cost and notices may be those of the codes from which it is written.
 pub fn to_json(plan: &GgufPlan, checkpoint: &Checkpoint, threads: usize) -> Value {
     json!({
         "model": checkpoint.path().display().to_string(),

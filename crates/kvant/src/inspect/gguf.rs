@@ -5,7 +5,7 @@ use kvant_container::gguf::{Array, GgufFile, GgufTensor, Value as GgufValue};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A value as JSON has it; what JSON has no number for is a string.
+/// A value as JSON; numbers that JSON does not support become strings.
 pub fn json_of(value: &GgufValue) -> Value {
     match value {
         GgufValue::U8(n) => json!(n),

@@ -23,7 +23,7 @@ pub use verification::Verification;
 
 /// A model to quantize.
 ///
-/// Whether it is a checkpoint, a GGUF file or an ONNX graph follows from the source, and what is made of it from the recipe and
+/// Whether it is a checkpoint, a GGUF file or an ONNX graph follows from the source; the output follows from the recipe and
 /// the formats of the sinks.
 ///
 /// ```no_run

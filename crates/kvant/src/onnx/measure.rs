@@ -88,10 +88,10 @@ pub enum Measured {
     Not(String),
 }
 
-/// Measures. What keeps it from being done is told, and no error: the graph is there.
+/// Measures a graph. A failed measurement is reported and is not an error, because the graph exists.
 ///
 /// # Errors
-/// A user who asks to stop.
+/// A cancelled run.
 pub fn measure(subject: &Subject<'_>, reporter: &Reporter<'_>) -> Result<Measured, Error> {
     let Some(source) = source(&subject.job.data)? else { return Ok(Measured::Not("there are no data".to_owned())) };
     match quality(subject, &source, reporter) {

@@ -98,7 +98,7 @@ fn data(analysis: &Sensitivity, graph: &GraphProto, reporter: &Reporter<'_>) -> 
     let held_out = match &analysis.test {
         Some(path) => Source::Path(path.clone()),
         None => {
-            reporter.note("models are measured on the calibration data; ‹test› names samples that no range comes from");
+            reporter.note("models are measured on the calibration data; ‹eval› names other samples");
             source
         }
     };

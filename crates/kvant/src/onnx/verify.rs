@@ -109,10 +109,10 @@ fn refusal(opening: &Opening, model: &Path, findings: &mut Vec<Finding>) {
     findings.insert(0, Finding { check: "opening", severity: Severity::Error, place, reason, hint });
 }
 
-/// Refuses to give a graph its name that does not pass. Whether ONNX Runtime runs it, as far as is known.
+/// Refuses to commit a graph that does not pass. Returns whether ONNX Runtime runs it, as far as is known.
 ///
 /// # Errors
-/// What is wrong with it, and how to have it all the same.
+/// The first finding, and the option that skips verification.
 pub fn accept(model: &ModelProto, output: &Path) -> Result<bool, Error> {
     let found = kvant_onnx::verify::verify(model);
     if found.iter().all(|finding| finding.severity != Severity::Error) {

@@ -23,7 +23,7 @@ pub fn refuse_directory(option: &str, text: &Path) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Usage, message).with_hint(Some("name one text file, in UTF-8".to_owned())))
 }
 
-/// The checkpoint that a file or a graph is made of, by a name that no user gives.
+/// The intermediate checkpoint of a file or a graph, under a name that users do not choose.
 pub fn checkpoint_beside(output: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(output.file_name().unwrap_or_default());

@@ -1,5 +1,5 @@
-//! What the name of an output says that it is: a directory, a GGUF file, a graph. A name that says another kind than what would be
-//! written is refused before the work. Not whether something is in the way: that is the engine's to tell.
+//! The kind of output that a name announces: a directory, a GGUF file or a graph. A name that announces another kind than the run
+//! writes is refused before the work. Whether the path is free is checked by the engine.
 
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
@@ -65,12 +65,12 @@ pub fn refuse_slash(output: &Path) -> Result<(), Error> {
     Err(failure.with_hint(Some("leave the slash out, or name a file in the directory".to_owned())))
 }
 
-/// The path of an output as it is told, from the root on: what is typed may be read in another directory.
+/// The absolute path of an output, because messages may be read in another directory.
 pub fn full_path(output: &Path) -> PathBuf {
     std::path::absolute(output).unwrap_or_else(|_| output.to_owned())
 }
 
-/// Tells of a GGUF file whose name does not say so.
+/// Notes that the name of a GGUF file does not end in .gguf.
 pub fn tell_of_name(output: &Path, reporter: &Reporter<'_>) {
     if !output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) {
         let shown = printable(&output.to_string_lossy()).to_string();

@@ -1,6 +1,6 @@
-//! The one rule for every path that a run writes, applied before the work: it is, holds and lies inside nothing that the run reads and
-//! nothing else that it writes; a file that exists is replaced with `--overwrite` alone; and the place can be written to. What a
-//! directory that exists may lose is for the engine to tell, which knows the manifest.
+//! The rule for every path that a run writes, applied before the work: the path is not, does not contain and is not inside anything
+//! that the run reads or another of its outputs; existing files are replaced only with `--overwrite`; and the place is writable. The
+//! engine, which knows the manifest, decides what may be replaced in an existing directory.
 
 use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};

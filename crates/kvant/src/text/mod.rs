@@ -1,7 +1,9 @@
-//! Words for people: sizes, times and counts, and text from files made harmless for a terminal.
+//! Text for people: sizes, times and counts, tables that fit a width, and text from files made harmless for a terminal.
 
 pub mod counts;
 mod escape;
 pub mod size;
+mod table;
 
 pub use escape::printable;
+pub use table::{Align, Table};

@@ -76,6 +76,14 @@ pub struct Layout {
     pub(crate) limit: Vec<Limit>,
 }
 
+impl Layout {
+    /// Why layers and models are refused.
+    pub fn refusals(&self) -> impl Iterator<Item = &str> {
+        let limits = self.limit.iter().filter(|limit| limit.hard).map(|limit| limit.reason.as_str());
+        self.refuse.iter().map(|refusal| refusal.reason.as_str()).chain(limits)
+    }
+}
+
 /// What a layer or a model must not be.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

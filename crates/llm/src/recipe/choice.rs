@@ -124,9 +124,11 @@ fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
         let hint = "write a GGUF file alone, with ‹scheme› of its own, or use another scheme, e.g. int4_wo_128 (`kvant list schemes`)";
         return RecipeError::invalid(place, format!("{} is a scheme of GGUF files alone", quoted(text)), hint);
     }
+    let commands = "`kvant list schemes` lists all names and spellings, `kvant list schemes ‹for› vllm` those that a loader reads, \
+                    and `kvant plan MODEL ‹scheme› NAME` previews one";
     let hint = match nearest(text) {
-        Some(name) => format!("did you mean `{name}`? `kvant list schemes` shows all names and their spellings"),
-        None => "`kvant list schemes` shows all names and their spellings".to_owned(),
+        Some(name) => format!("did you mean `{name}`? {commands}"),
+        None => commands.to_owned(),
     };
     RecipeError::invalid(place, format!("unknown scheme {}", quoted(text)), hint)
 }

@@ -11,7 +11,7 @@ use super::role::NormSite::{self, AttentionInput};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "cohere",
-    summary: "Command R, Aya: parallel residual behind one LayerNorm, scaled logits",
+    summary: "Command R, Aya: parallel residual after one LayerNorm, scaled logits",
     model_types: &["cohere"],
     architectures: &["CohereForCausalLM", "CohereModel"],
     norms: &[

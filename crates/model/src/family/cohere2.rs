@@ -10,7 +10,7 @@ use super::role::NormSite::AttentionInput;
 /// The description.
 pub const FAMILY: Family = Family {
     name: "cohere2",
-    summary: "Command R7B, Command A: Cohere with three layers in four in a window, rotary only there",
+    summary: "Command R7B, Command A: sliding window in three of four layers, rotary embeddings only there",
     model_types: &["cohere2"],
     architectures: &["Cohere2ForCausalLM", "Cohere2Model"],
     norms: &[(AttentionInput, "input_layernorm")],

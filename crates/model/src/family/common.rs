@@ -59,8 +59,8 @@ pub const BLOCK_SPARSE_EXPERTS: ExpertLayout = ExpertLayout {
     ..EXPERTS
 };
 
-/// All experts in two tensors `[experts, out, in]`: what transformers 5 holds in memory, and saves when it is told
-/// not to restore the original layout.
+/// All experts in two tensors `[experts, out, in]`: the form that transformers 5 holds in memory, and saves unless it restores the
+/// original layout.
 pub const FUSED_EXPERTS: ExpertLayout = ExpertLayout {
     storage: ExpertStorage::Fused,
     linears: &[(GateUp, "mlp.experts.gate_up_proj"), (Down, "mlp.experts.down_proj")],

@@ -10,7 +10,7 @@ use super::role::NormSite::{AttentionInput, AttentionOutput, FeedForwardInput, F
 /// The description.
 pub const FAMILY: Family = Family {
     name: "gemma2",
-    summary: "Gemma 2: norms before and after each branch, soft-caps, every second layer in a window",
+    summary: "Gemma 2: norms before and after each branch, soft-caps, sliding window in every second layer",
     model_types: &["gemma2"],
     architectures: &["Gemma2ForCausalLM", "Gemma2Model"],
     norms: &[

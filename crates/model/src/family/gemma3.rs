@@ -10,7 +10,7 @@ use super::role::NormSite::{self, AttentionInput, AttentionOutput, FeedForwardIn
 /// The description.
 pub const FAMILY: Family = Family {
     name: "gemma3",
-    summary: "Gemma 3: Gemma 2 with norms on queries and keys, five layers in six in a window",
+    summary: "Gemma 3: Gemma 2 with query and key norms, sliding window in five of six layers",
     model_types: &["gemma3_text", "gemma3"],
     architectures: &["Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3ForConditionalGeneration"],
     norms: &[

@@ -10,7 +10,7 @@ use super::math::{Math, Pairing, Positions};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "glm",
-    summary: "GLM-4 9B: half of each head turns, gate/up in one matrix",
+    summary: "GLM-4 9B: rotary embeddings on half of each head, gate and up in one matrix",
     model_types: &["glm"],
     architectures: &["GlmForCausalLM", "GlmModel"],
     mlp: FUSED_GATED_MLP,

@@ -10,7 +10,7 @@ use super::math::{Math, Pairing, Positions};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "glm4_moe",
-    summary: "GLM-4.5: grouped-query attention, experts as in DeepSeek V3; by default only routed ones are quantized",
+    summary: "GLM-4.5: grouped-query attention, experts as in DeepSeek V3; by default only routed experts are quantized",
     model_types: &["glm4_moe"],
     architectures: &["Glm4MoeForCausalLM", "Glm4MoeModel"],
     attention: SELF_ATTENTION,

@@ -11,7 +11,7 @@ use super::role::{NormKind, Orientation, RowOrder};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "gpt2",
-    summary: "GPT-2: learned positions, LayerNorm, weights stored [in, out]",
+    summary: "GPT-2: learned positions, LayerNorm, weights stored as [in, out]",
     model_types: &["gpt2"],
     architectures: &["GPT2LMHeadModel", "GPT2Model"],
     trunk: Trunk {

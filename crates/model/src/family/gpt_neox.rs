@@ -11,7 +11,7 @@ use super::role::{NormKind, Orientation, RowOrder};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "gpt_neox",
-    summary: "GPT-NeoX, Pythia: parallel residual, q/k/v in one matrix, per head",
+    summary: "GPT-NeoX, Pythia: parallel residual, q, k and v in one matrix, per head",
     model_types: &["gpt_neox"],
     architectures: &["GPTNeoXForCausalLM", "GPTNeoXModel"],
     trunk: Trunk {

@@ -11,7 +11,7 @@ use super::role::{NormKind, Orientation, RowOrder};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "gptj",
-    summary: "GPT-J: parallel residual behind one LayerNorm, part of each head turns",
+    summary: "GPT-J: parallel residual after one LayerNorm, rotary embeddings on part of each head",
     model_types: &["gptj"],
     architectures: &["GPTJForCausalLM", "GPTJModel"],
     trunk: Trunk {

@@ -9,7 +9,7 @@ use super::math::{AttentionScale, EmbeddingScale, LogitScale, Math};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "granite",
-    summary: "Granite 3: LLaMA with multipliers on embeddings, attention, residuals and logits",
+    summary: "Granite 3: Llama with multipliers on embeddings, attention, residuals and logits",
     model_types: &["granite"],
     architectures: &["GraniteForCausalLM", "GraniteModel"],
     math: Math {

@@ -10,7 +10,7 @@ use super::role::NormSite::{self, AttentionInput, FeedForwardInput};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "hunyuan_v1_dense",
-    summary: "Hunyuan dense: LLaMA with norms on queries and keys after the rotary embedding",
+    summary: "Hunyuan dense: Llama with query and key norms after the rotary embedding",
     model_types: &["hunyuan_v1_dense"],
     architectures: &["HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"],
     norms: &[

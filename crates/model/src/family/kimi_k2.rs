@@ -8,7 +8,7 @@ use super::description::Family;
 /// The description.
 pub const FAMILY: Family = Family {
     name: "kimi_k2",
-    summary: "Kimi K2: the architecture of DeepSeek V3; only routed experts are quantized by default",
+    summary: "Kimi K2: architecture of DeepSeek V3; by default only routed experts are quantized",
     model_types: &["kimi_k2"],
     architectures: &[],
     keep: &[

@@ -10,7 +10,7 @@ use super::role::{NormKind, Orientation, RowOrder};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "llama",
-    summary: "LLaMA 1 to 3.x: grouped-query attention, gated MLP, RMSNorm",
+    summary: "Llama 1 to 3.x: grouped-query attention, gated MLP, RMSNorm",
     model_types: &["llama"],
     architectures: &["LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"],
     trunk: MODEL_TRUNK,

@@ -9,7 +9,7 @@ use super::math::{Math, Window};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "mistral",
-    summary: "Mistral 7B, Nemo, Small: LLaMA with an optional sliding window",
+    summary: "Mistral 7B, Nemo, Small: Llama with an optional sliding window",
     model_types: &["mistral"],
     architectures: &["MistralForCausalLM", "MistralModel"],
     math: Math { window: Window::Every, ..Math::LLAMA },

@@ -9,7 +9,7 @@ use super::role::NormKind;
 /// The description.
 pub const FAMILY: Family = Family {
     name: "olmo",
-    summary: "OLMo 1: LLaMA with LayerNorm without parameters",
+    summary: "OLMo 1: Llama with LayerNorm without parameters",
     model_types: &["olmo"],
     architectures: &["OlmoForCausalLM", "OlmoModel"],
     norm_kind: NormKind::LayerNormPlain,

@@ -10,7 +10,7 @@ use super::role::NormSite::{self, AttentionOutput, FeedForwardOutput};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "olmo2",
-    summary: "OLMo 2: norms after each branch, and over all queries and keys",
+    summary: "OLMo 2: norms after each branch and over all queries and keys",
     model_types: &["olmo2"],
     architectures: &["Olmo2ForCausalLM", "Olmo2Model"],
     norms: &[

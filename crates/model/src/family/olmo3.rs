@@ -9,7 +9,7 @@ use super::olmo2;
 /// The description.
 pub const FAMILY: Family = Family {
     name: "olmo3",
-    summary: "OLMo 3: OLMo 2 with three layers in four in a window",
+    summary: "OLMo 3: OLMo 2 with a sliding window in three of four layers",
     model_types: &["olmo3"],
     architectures: &["Olmo3ForCausalLM", "Olmo3Model"],
     math: Math { window: Window::Alternating { period: 4 }, ..olmo2::FAMILY.math },

@@ -13,7 +13,7 @@ use super::role::Role::{Down, Key, Output, Query, Up, Value};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "phi",
-    summary: "Phi-1 to Phi-2: parallel residual behind one LayerNorm, plain MLP",
+    summary: "Phi-1 to Phi-2: parallel residual after one LayerNorm, plain MLP",
     model_types: &["phi"],
     architectures: &["PhiForCausalLM", "PhiModel"],
     trunk: Trunk { norms: &[(Final, "final_layernorm")], ..MODEL_TRUNK },

@@ -11,7 +11,7 @@ use super::role::Role::{Output, QueryKeyValue};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "phi3",
-    summary: "Phi-3 to Phi-4: LLaMA with q/k/v in one matrix and gate/up in one matrix",
+    summary: "Phi-3 to Phi-4: Llama with q, k and v in one matrix and gate and up in one matrix",
     model_types: &["phi3"],
     architectures: &["Phi3ForCausalLM", "Phi3Model"],
     attention: &[(QueryKeyValue, "self_attn.qkv_proj"), (Output, "self_attn.o_proj")],

@@ -9,7 +9,7 @@ use super::math::{Math, Window};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "qwen2",
-    summary: "Qwen 1.5 to 2.5: LLaMA with biases on q, k and v",
+    summary: "Qwen 1.5 to 2.5: Llama with biases on q, k and v",
     model_types: &["qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"],
     architectures: &[
         "Qwen2ForCausalLM",

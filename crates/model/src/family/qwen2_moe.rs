@@ -11,7 +11,7 @@ use super::role::Role::{Down, Gate, Router, SharedGate, Up};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "qwen2_moe",
-    summary: "Qwen2-MoE: routed experts beside a gated shared expert",
+    summary: "Qwen2-MoE: routed experts and a gated shared expert",
     model_types: &["qwen2_moe"],
     architectures: &["Qwen2MoeForCausalLM", "Qwen2MoeModel"],
     moe: Some(Moe {

@@ -9,7 +9,7 @@ use super::qwen2;
 /// The description.
 pub const FAMILY: Family = Family {
     name: "qwen3",
-    summary: "Qwen3 dense: norms on the queries and keys of every head",
+    summary: "Qwen3 dense: query and key norms in every head",
     model_types: &["qwen3", "qwen3_vl", "qwen3_vl_text"],
     architectures: &["Qwen3ForCausalLM", "Qwen3Model", "Qwen3VLForConditionalGeneration"],
     norms: PRE_AND_QK_NORMS,

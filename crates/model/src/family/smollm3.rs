@@ -9,7 +9,7 @@ use super::math::{Math, Pairing, Positions, RotaryLayers, Window};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "smollm3",
-    summary: "SmolLM3: LLaMA without rotary embedding in every fourth layer",
+    summary: "SmolLM3: Llama without rotary embeddings in every fourth layer",
     model_types: &["smollm3"],
     architectures: &["SmolLM3ForCausalLM", "SmolLM3Model"],
     math: Math {

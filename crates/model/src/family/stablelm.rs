@@ -11,7 +11,7 @@ use super::role::NormSite::{self, AttentionInput, FeedForwardInput};
 /// The description.
 pub const FAMILY: Family = Family {
     name: "stablelm",
-    summary: "StableLM: LayerNorm, a quarter of each head turns, sequential or parallel residual",
+    summary: "StableLM: LayerNorm, rotary embeddings on a quarter of each head, sequential or parallel residual",
     model_types: &["stablelm"],
     architectures: &["StableLmForCausalLM", "StableLmModel"],
     norms: &[

@@ -182,7 +182,7 @@ impl ModelConfig {
         Fields::new(&section).number(&[key])
     }
 
-    /// A value that must be there, for callers that cannot go on without it.
+    /// A required value.
     ///
     /// # Errors
     ///

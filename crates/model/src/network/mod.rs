@@ -26,7 +26,7 @@ pub use notice::Notice;
 pub use siblings::Siblings;
 pub use tables::is_embedding_name;
 
-/// A tensor of the source, as the file's header tells it.
+/// A tensor of the source, as the file's header describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorMeta {
     /// Full name.

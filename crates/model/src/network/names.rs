@@ -302,7 +302,7 @@ pub(super) fn is_buffer(tensor: &TensorMeta) -> bool {
         )
 }
 
-/// The part of a name that tells of another modality than text: a vision tower, a projector.
+/// The part of a name that marks another modality than text: a vision tower, a projector.
 pub fn modality_part(name: &str) -> Option<&str> {
     name.split('.').find(|part| is_modality(part))
 }

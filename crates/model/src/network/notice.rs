@@ -1,4 +1,4 @@
-//! What recognition has to tell the user. Notices are not errors: the model can be quantized, with the limits they
+//! Notices of recognition to the user. Notices are not errors: the model can be quantized, with the limits they
 //! state.
 
 use kvant_quant::counts::number;

@@ -1,16 +1,17 @@
-//! `kvant eval model.onnx --reference float.onnx`.
+//! Evaluations of ONNX graphs in words.
 
-use crate::printer::Printer;
-use crate::table::{Align, Table};
-use kvant::text::{counts, printable};
+use super::{Remark, Section};
+use crate::text::{Align, Table, counts};
 use kvant_onnx::evaluation::{Report, TensorReport};
 use kvant_onnx::verify::SATURATION_WAYS;
 
 /// Tensors shown of all there are, the most damaged first.
 const SHOWN: usize = 20;
 
-pub fn text(report: &Report, width: usize) -> String {
-    let mut parts = vec![table("output", &report.outputs).render(width)];
+/// The errors of outputs and of the most damaged tensors.
+pub fn sections(report: &Report) -> Vec<Section> {
+    let mut sections = vec![Section::Table(table("output", &report.outputs))];
+    let mut text = |line: String| sections.push(Section::Text(line));
     let share = |name: &str, value: Option<f64>| value.map(|v| format!("{name} {:.2} %", v * 100.0));
     let classes = [
         share("top-1", report.top1),
@@ -21,42 +22,40 @@ pub fn text(report: &Report, width: usize) -> String {
     ];
     let classes: Vec<String> = classes.into_iter().flatten().collect();
     if !classes.is_empty() {
-        parts.push(classes.join(", "));
+        text(classes.join(", "));
     }
     if !report.tensors.is_empty() {
-        parts.push(table("tensor", &report.tensors[..report.tensors.len().min(SHOWN)]).render(width));
+        let shown = &report.tensors[..report.tensors.len().min(SHOWN)];
+        sections.push(Section::Table(table("tensor", shown)));
     }
+    let mut text = |line: String| sections.push(Section::Text(line));
     if report.tensors.len() > SHOWN {
-        parts.push(format!("{} further tensors are less damaged; --json has them all", report.tensors.len() - SHOWN));
+        text(format!("{} further tensors are less damaged; ‹json› lists all", report.tensors.len() - SHOWN));
     }
     if report.scaled_tensors > 0 {
-        parts.push(format!(
+        text(format!(
             "{} tensors are left out: an algorithm, such as equalization, has scaled their channels",
             report.scaled_tensors
         ));
     }
-    parts.extend(
-        report
-            .optimized_fails
-            .as_ref()
-            .map(|problem| format!("onnxruntime does not run it with its graph optimizations: {}", printable(problem))),
-    );
-    parts.push(format!("{} on {}", counts::number(report.samples, "sample"), report.engine));
-    parts.join("\n\n")
+    if let Some(problem) = &report.optimized_fails {
+        text(format!("onnxruntime does not run it with its graph optimizations: {problem}"));
+    }
+    text(format!("{} on {}", counts::number(report.samples, "sample"), report.engine));
+    sections
 }
 
 /// Outputs that onnxruntime's integer kernels compute worse on this processor than their codes allow.
-pub fn warn_of_kernels(report: &Report, printer: &Printer) {
-    for output in &report.outputs {
-        if let Some(better) = output.much_better_db() {
-            let name = printable(&output.name);
-            printer.note(&format!(
-                "output `{name}` has {:.1} dB with onnxruntime's integer kernels on this processor and {better:.1} dB without them; \
-                 if `kvant verify` reports that sums can saturate, {SATURATION_WAYS}",
-                output.sqnr_db
-            ));
-        }
-    }
+pub fn remarks(report: &Report) -> Vec<Remark> {
+    let note = |output: &TensorReport| {
+        let better = output.much_better_db()?;
+        let TensorReport { name, sqnr_db, .. } = output;
+        Some(Remark::Note(format!(
+            "output `{name}` has {sqnr_db:.1} dB with onnxruntime's integer kernels on this processor and {better:.1} dB without \
+             them; if `kvant verify` reports that sums can saturate, {SATURATION_WAYS}"
+        )))
+    };
+    report.outputs.iter().filter_map(note).collect()
 }
 
 fn table(title: &'static str, rows: &[TensorReport]) -> Table {

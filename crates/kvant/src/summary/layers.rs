@@ -1,32 +1,35 @@
-//! The table at the end of a calibrated run: what became of each layer.
+//! The end of a calibrated run: the loss of each layer, and of all.
 
-use crate::table::{Align, Table};
-use kvant::text::printable;
+use super::Section;
+use crate::text::counts::Line;
+use crate::text::{Align, Table};
 use kvant_llm::blockwise::{BlockwiseReport, LayerReport};
 use kvant_llm::calibration::data::HeldOut;
 
 /// Layers that are shown; the rest is in the record.
 const MOST: usize = 60;
 
-/// The table, and what it says in all; nothing where no layer was worked on with data. Losses are squared errors of outputs,
-/// for each token, in a table of this width; `share` is what is left of the loss of rounding to nearest. What speaks against the
-/// result is among its warnings.
-pub fn text(report: &BlockwiseReport, width: usize) -> Option<String> {
-    let with_loss = report.layers.iter().any(|layer| layer.loss.is_some());
-    let parts = [with_loss.then(|| table(&report.layers, width)), mean(report), unscaled(report)];
-    let text = parts.into_iter().flatten().collect::<Vec<_>>().join("\n");
-    (!text.is_empty()).then_some(text)
+/// A table of losses, and their mean; empty if no layer was processed with data. A loss is the squared error of a layer's outputs per
+/// token, and `share` is its ratio to the loss of rounding to nearest.
+pub fn sections(report: &BlockwiseReport) -> Vec<Section> {
+    let mut sections = Vec::new();
+    if report.layers.iter().any(|layer| layer.loss.is_some()) {
+        sections.push(Section::Table(table(&report.layers)));
+    }
+    let more = report.layers.len().saturating_sub(MOST);
+    let rest = (more > 0 && !sections.is_empty()).then(|| ("further layers", format!("{more}: see calibration.json")));
+    let lines: Vec<Line> = rest.into_iter().chain(mean(report)).chain(unscaled(report)).collect();
+    sections.extend((!lines.is_empty()).then_some(Section::Lines(lines)));
+    sections
 }
 
-fn table(layers: &[LayerReport], width: usize) -> String {
+fn table(layers: &[LayerReport]) -> Table {
     use Align::{Left, Right};
     let titles =
         [("layer", Left), ("tokens", Right), ("loss rtn", Right), ("loss", Right), ("share", Right), ("", Left)];
     let mut table = Table::new(&titles);
     layers.iter().take(MOST).for_each(|layer| table.push(row(layer)));
-    let more = layers.len().saturating_sub(MOST);
-    let rest = if more > 0 { format!("\nand {more} more: see calibration.json") } else { String::new() };
-    format!("{}{rest}", table.render(width))
+    table
 }
 
 fn row(layer: &LayerReport) -> [String; 6] {
@@ -45,18 +48,21 @@ fn row(layer: &LayerReport) -> [String; 6] {
     ]
 }
 
-fn mean(report: &BlockwiseReport) -> Option<String> {
-    let percent = 100.0 * report.mean_share()?;
-    let mean = format!("{:<15}  {percent:.1} % of that of rounding to nearest, layer average", "loss");
+fn mean(report: &BlockwiseReport) -> impl Iterator<Item = Line> + use<> {
+    let mean = report.mean_share().map(|share| {
+        let percent = 100.0 * share;
+        ("loss", format!("{percent:.1} % of the loss of rounding to nearest, layer average"))
+    });
     let on = match report.held_out {
         Some(HeldOut { samples, tokens }) => format!("{samples} held-out sequences, {tokens} tokens"),
         None => "the calibration data (no sequences left to hold out)".to_owned(),
     };
-    Some(format!("{mean}\n{:<15}  {on}", "measured on"))
+    let on = mean.is_some().then(|| ("measured on", on));
+    mean.into_iter().chain(on)
 }
 
-/// Links that a transform was asked for and not applied to.
-fn unscaled(report: &BlockwiseReport) -> Option<String> {
+/// Smoothing pairs to which a requested transform was not applied.
+fn unscaled(report: &BlockwiseReport) -> Option<Line> {
     let left = report.links.iter().filter(|link| link.largest_scale.is_none());
     let left = left.filter_map(|link| Some((link, link.note.as_ref()?)));
     let (first, reason) = left.clone().next()?;
@@ -68,7 +74,7 @@ fn unscaled(report: &BlockwiseReport) -> Option<String> {
         first.from,
         first.block
     );
-    Some(format!("{:<15}  {}", "links unscaled", printable(&text)))
+    Some(("links unscaled", text))
 }
 
 #[cfg(test)]
@@ -90,7 +96,7 @@ mod tests {
     }
 
     fn plain(report: &BlockwiseReport) -> String {
-        anstream::adapter::strip_str(&text(report, 100).unwrap()).to_string()
+        crate::summary::render(&sections(report), 100, &str::to_owned)
     }
 
     #[test]
@@ -101,7 +107,8 @@ mod tests {
             "layer              tokens  loss rtn      loss  share",
             "model.layers.0.fc     100  4.000e-2  1.000e-2  0.250",
             "model.layers.1.fc     100         -         -      -",
-            "loss             25.0 % of that of rounding to nearest, layer average",
+            "",
+            "loss             25.0 % of the loss of rounding to nearest, layer average",
             "measured on      the calibration data (no sequences left to hold out)",
         ];
         assert_eq!(plain(&report), expected.join("\n"));
@@ -122,10 +129,10 @@ mod tests {
     fn long_tables_end_in_where_the_rest_is_and_empty_ones_are_none() {
         let layers = (0..MOST + 7).map(|index| layer(index, Some(1.0))).collect();
         let report = BlockwiseReport { layers, ..BlockwiseReport::default() };
-        assert!(plain(&report).contains("\nand 7 more: see calibration.json\n"));
-        assert_eq!(plain(&report).lines().count(), 1 + MOST + 3);
-        assert_eq!(text(&BlockwiseReport::default(), 100), None);
+        assert!(plain(&report).contains("\nfurther layers   7: see calibration.json\n"));
+        assert_eq!(plain(&report).lines().count(), 1 + MOST + 4);
+        assert_eq!(plain(&BlockwiseReport::default()), "");
         let nearest = BlockwiseReport { layers: vec![layer(0, None)], ..BlockwiseReport::default() };
-        assert_eq!(text(&nearest, 100), None);
+        assert_eq!(plain(&nearest), "");
     }
 }

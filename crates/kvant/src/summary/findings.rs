@@ -1,7 +1,7 @@
 //! Findings of checks as they are shown: alike ones together, the worst first.
 
-use crate::pattern;
-use crate::table::{Align, Table};
+use super::pattern;
+use crate::text::{Align, Table};
 use kvant_quant::finding::{Finding, Severity};
 
 /// All findings; those that differ in the numbers of their places only in one line, unless `all` are asked for.
@@ -26,7 +26,7 @@ pub fn table(findings: &[Finding], all: bool) -> Table {
         let Some(first) = group.members.first().map(|member| &findings[*member]) else { continue };
         let reason = match group.members.iter().all(|member| findings[*member].reason == first.reason) {
             true => first.reason.clone(),
-            false => format!("{} (so in the first of {}; --all lists each)", first.reason, group.count),
+            false => format!("{} (so in the first of {}; ‹all› lists each)", first.reason, group.count),
         };
         row(&mut table, &Finding { reason, ..first.clone() }, &group.to_string());
     }
@@ -88,7 +88,7 @@ mod tests {
             hint: None,
         };
         let findings: Vec<Finding> = (0..32).map(finding).collect();
-        let text = |all: bool| anstream::adapter::strip_str(&table(&findings, all).render(usize::MAX)).to_string();
+        let text = |all: bool| table(&findings, all).render(usize::MAX, &str::to_owned);
         assert_eq!((text(false).lines().count(), text(true).lines().count()), (2, 33));
         assert!(text(false).contains("model.layers.{0..31}.self_attn.k_proj"), "{}", text(false));
         assert!(text(false).contains("so in the first of 32"), "{}", text(false));

@@ -1,34 +1,20 @@
-//! `kvant plan` where the output is a GGUF file.
+//! Plans for GGUF files in words.
 
 use super::plan::cost_lines;
-use crate::pattern;
-use crate::printer::Printer;
-use crate::summary;
-use crate::table::{Align, Table};
-use kvant::text::{counts, size};
-use kvant::{CheckpointPlan, Error};
+use super::{Section, pattern};
+use crate::checkpoint::plan::CheckpointPlan;
+use crate::text::counts::{self, Line};
+use crate::text::{Align, Table, size};
 use kvant_llm::gguf::GgufPlan;
 use kvant_llm::gguf::plan::PlannedTensor;
 
-/// Prints the plan of a file, and that of its codes if the run computes them first.
-///
-/// # Errors
-/// When stdout cannot be written.
-pub fn show(
-    plan: &GgufPlan,
-    codes: Option<&CheckpointPlan>,
-    threads: usize,
-    all: bool,
-    printer: &Printer,
-) -> Result<(), Error> {
+/// The plan of a file, and of its codes if the run computes them first.
+pub fn sections(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize, all: bool) -> Vec<Section> {
     let table = if all { table_of_all(plan) } else { table_of_groups(plan) };
     let family = plan.family.unwrap_or("unknown");
     let scheme = codes.map_or_else(|| plan.recipe.mix().to_string(), |codes| codes.plan.recipe.scheme_name());
     let title = format!("family {family} to {scheme}, format gguf ({})", plan.architecture);
-    printer.data(&format!("{title}\n\n{}\n\n{}", table.render(printer.width()), totals(plan, codes, threads)))?;
-    let notices = codes.iter().flat_map(|codes| &codes.plan.notices).chain(&plan.notices);
-    notices.for_each(|notice| printer.note(notice));
-    Ok(())
+    vec![Section::Text(title), Section::Table(table), Section::Lines(totals(plan, codes, threads))]
 }
 
 /// Each tensor with its bytes, and the tensors of the source that are left out.
@@ -79,7 +65,7 @@ fn table_of_groups(plan: &GgufPlan) -> Table {
     table
 }
 
-fn totals(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize) -> String {
+fn totals(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize) -> Vec<Line> {
     let (title, tensors) = counts::tensors(plan);
     let lines = [
         (title, format!("{tensors}; {} of the source left out", plan.dropped.len())),
@@ -88,5 +74,5 @@ fn totals(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize) -> St
         ("memory", format!("{} at most with {threads} threads", size::bytes(plan.peak_memory(threads)))),
         ("loads with", plan.loaders().join(", ")),
     ];
-    summary::lines(lines.into_iter().chain(codes.map(cost_lines).unwrap_or_default()))
+    lines.into_iter().chain(codes.map(cost_lines).unwrap_or_default()).collect()
 }

@@ -1,23 +1,29 @@
-//! `kvant plan model.onnx`.
+//! Plans for ONNX graphs in words.
 
-use crate::printer::Printer;
-use crate::table::{Align, Table};
-use kvant::text::{counts, printable, size};
-use kvant::{Error, GraphPlan};
+use super::Section;
+use crate::onnx::plan::GraphPlan;
+use crate::text::{Align, Table, counts, size};
 use kvant_onnx::cost::Cost;
 use kvant_onnx::count::{ConstantBytes, Counts};
 use kvant_onnx::placement::Skipped;
 use std::collections::BTreeMap;
 
-/// Prints the plan of a graph.
-///
-/// # Errors
-/// When stdout cannot be written.
-pub fn show(plan: &GraphPlan, printer: &Printer) -> Result<(), Error> {
-    let totals = totals(&plan.cost, plan.samples, plan.prepared.is_estimate());
-    printer.data(&format!("{}\n{totals}", text(plan, printer.width())))?;
-    plan.prepared.notices().iter().for_each(|notice| printer.note(notice));
-    Ok(())
+/// The plan of a graph.
+pub fn sections(plan: &GraphPlan) -> Vec<Section> {
+    let prepared = &plan.prepared;
+    let mut table = Table::new(&["role", "tensor", "type", "scale"].map(|title| (title, Align::Left)));
+    plan.rows().into_iter().for_each(|row| table.push(row));
+    let passes: Vec<String> = prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(p, n)| format!("{p} {n}")).collect();
+    let passes = if passes.is_empty() { "none".to_owned() } else { passes.join(", ") };
+    let left = left_in_float(&prepared.placement.skipped);
+    let about = if prepared.is_estimate() { "about " } else { "" };
+    let text = format!(
+        "{about}{}, {} to observe on data\nrewrites: {passes}{left}\n{}",
+        Counts::of(prepared),
+        prepared.observation().tensors().len(),
+        totals(&plan.cost, plan.samples, prepared.is_estimate())
+    );
+    vec![Section::Table(table), Section::Text(text)]
 }
 
 /// Sizes, and what calibration takes, estimated.
@@ -43,26 +49,8 @@ fn left_in_float(skipped: &[Skipped]) -> String {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     skipped.iter().for_each(|skipped| reasons.entry(skipped.reason).or_default().push(&skipped.node));
     let line = |(reason, nodes): (&str, Vec<&str>)| {
-        let first = printable(nodes.first().copied().unwrap_or_default());
+        let first = nodes.first().copied().unwrap_or_default();
         format!("\n{} left in float, `{first}` for one: {reason}", counts::number(nodes.len(), "node"))
     };
     reasons.into_iter().map(line).collect()
-}
-
-fn text(plan: &GraphPlan, width: usize) -> String {
-    let prepared = &plan.prepared;
-    let mut table = Table::new(&["role", "tensor", "type", "scale"].map(|title| (title, Align::Left)));
-    for row in plan.rows() {
-        table.push(row.map(|cell| printable(&cell).to_string()));
-    }
-    let passes: Vec<String> = prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(p, n)| format!("{p} {n}")).collect();
-    let passes = if passes.is_empty() { "none".to_owned() } else { passes.join(", ") };
-    let left = left_in_float(&prepared.placement.skipped);
-    let about = if prepared.is_estimate() { "about " } else { "" };
-    format!(
-        "{}\n\n{about}{}, {} to observe on data\nrewrites: {passes}{left}",
-        table.render(width),
-        Counts::of(prepared),
-        prepared.observation().tensors().len(),
-    )
 }

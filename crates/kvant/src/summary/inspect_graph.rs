@@ -1,12 +1,12 @@
-//! `kvant inspect model.onnx`.
+//! The contents of ONNX graphs in words.
 
-use crate::table::{Align, Table};
-use kvant::inspect::graph::{operators, types, values};
-use kvant::text::{printable, size};
+use super::Section;
+use crate::inspect::graph::{operators, types, values};
+use crate::text::{Align, Table, size};
 use kvant_container::onnx::{ModelProto, data_type, data_type_name};
 
-/// What a graph holds; `all` lists every initializer.
-pub fn text(model: &ModelProto, all: bool, width: usize) -> String {
+/// The contents of a graph; `all` lists each initializer too.
+pub fn sections(model: &ModelProto, all: bool) -> Vec<Section> {
     let graph = &model.graph;
     let opsets: Vec<String> = model
         .opset_import
@@ -16,23 +16,23 @@ pub fn text(model: &ModelProto, all: bool, width: usize) -> String {
     let head = format!(
         "ONNX graph of {} nodes, made by {} {}, opset {}",
         graph.node.len(),
-        printable(model.producer_name()),
-        printable(model.producer_version()),
+        model.producer_name(),
+        model.producer_version(),
         opsets.join(", ")
     );
     let mut io = Table::new(&["", "name", "type", "axes"].map(|t| (t, Align::Left)));
-    values(graph).into_iter().for_each(|row| io.push(row.map(|cell| printable(&cell).to_string())));
+    values(graph).into_iter().for_each(|row| io.push(row));
     let mut weights = Table::new(&[("type", Align::Left), ("tensors", Align::Right), ("bytes", Align::Right)]);
     types(graph).into_iter().for_each(|(name, (n, bytes))| weights.push([name, n.to_string(), size::bytes(bytes)]));
     let mut nodes = Table::new(&[("operator", Align::Left), ("nodes", Align::Right)]);
-    operators(graph).into_iter().for_each(|(name, n)| nodes.push([printable(&name).to_string(), n.to_string()]));
-    let mut parts = vec![head, io.render(width), weights.render(width), nodes.render(width)];
+    operators(graph).into_iter().for_each(|(name, n)| nodes.push([name, n.to_string()]));
+    let mut sections = vec![Section::Text(head), Section::Table(io), Section::Table(weights), Section::Table(nodes)];
     if all {
         let mut tensors = Table::new(&["initializer", "type", "shape"].map(|t| (t, Align::Left)));
         for t in &graph.initializer {
-            tensors.push([printable(t.name()).to_string(), data_type_name(data_type(t)), format!("{:?}", t.dims)]);
+            tensors.push([t.name().to_owned(), data_type_name(data_type(t)), format!("{:?}", t.dims)]);
         }
-        parts.push(tensors.render(width));
+        sections.push(Section::Table(tensors));
     }
-    parts.join("\n\n")
+    sections
 }

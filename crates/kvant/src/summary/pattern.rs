@@ -1,5 +1,5 @@
 //! Names that differ in their numbers only, gathered under one pattern: `model.layers.{0..31}.mlp.down_proj.weight`. For
-//! showing; globs that select layers are the library's.
+//! display; globs that select layers are `kvant_quant::glob`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

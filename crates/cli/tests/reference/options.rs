@@ -1,0 +1,247 @@
+//! Commands and options of clap's definitions in Markdown, and that each option has one name and one meaning.
+
+use super::{prose, table};
+use crate::args::Cli;
+use clap::{Arg, ArgAction, Command, CommandFactory};
+use std::collections::BTreeMap;
+
+/// The commands that are documented.
+fn visible() -> Vec<Command> {
+    let mut cli = Cli::command();
+    cli.build();
+    cli.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help").cloned().collect()
+}
+
+fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+    command
+        .get_arguments()
+        .filter(|arg| arg.get_long().is_some_and(|long| long != "help" && long != "version") && !arg.is_hide_set())
+}
+
+pub fn commands() -> String {
+    let row = |command: &Command| {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        vec![format!("`kvant {}`", command.get_name()), prose(&about)]
+    };
+    table(&["command", "purpose"], visible().iter().map(row))
+}
+
+/// A table of the options of each heading: an option of several commands has one row.
+pub fn by_heading() -> String {
+    let commands = visible();
+    let mut order: Vec<String> = Vec::new();
+    let mut rows: BTreeMap<String, Vec<(String, Arg, Vec<&str>)>> = BTreeMap::new();
+    for command in &commands {
+        for arg in options(command) {
+            let long = arg.get_long().unwrap_or_default().to_owned();
+            let known = rows.values_mut().flatten().find(|(name, ..)| *name == long);
+            if let Some((.., commands)) = known {
+                commands.push(command.get_name());
+                continue;
+            }
+            let heading = arg.get_help_heading().unwrap_or("Other options").to_owned();
+            if !order.contains(&heading) {
+                order.push(heading.clone());
+            }
+            rows.entry(heading).or_default().push((long, arg.clone(), vec![command.get_name()]));
+        }
+    }
+    let all = commands.len();
+    let part = |heading: &String| {
+        let row = |(_, arg, commands): &(String, Arg, Vec<&str>)| {
+            let commands = if commands.len() == all { "all".to_owned() } else { commands.join(", ") };
+            vec![spelling(arg), commands, default(arg), prose(&description(arg))]
+        };
+        let rows = rows[heading].iter().map(row);
+        format!("### {heading}\n\n{}", table(&["option", "commands", "default", "meaning"], rows))
+    };
+    order.iter().map(part).collect::<Vec<_>>().join("\n")
+}
+
+/// `-s`, `--scheme SCHEME`.
+fn spelling(arg: &Arg) -> String {
+    let short = arg.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
+    let value = match arg.get_action() {
+        ArgAction::SetTrue => String::new(),
+        _ => arg.get_value_names().and_then(|names| names.first()).map(|name| format!(" {name}")).unwrap_or_default(),
+    };
+    format!("{short}`--{}{value}`", arg.get_long().unwrap_or_default())
+}
+
+/// The default that clap knows, or the one that the help states in words.
+fn default(arg: &Arg) -> String {
+    let known: Vec<String> =
+        arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+    match (arg.get_action(), known.is_empty()) {
+        (ArgAction::SetTrue, _) => "off".to_owned(),
+        (_, false) => format!("`{}`", known.join(",")),
+        (_, true) => stated(&help(arg)).1.unwrap_or_default(),
+    }
+}
+
+fn help(arg: &Arg) -> String {
+    arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default()
+}
+
+/// Help without its `[default: ...]`, and that.
+fn stated(help: &str) -> (String, Option<String>) {
+    match help.split_once(" [default: ") {
+        Some((before, rest)) => {
+            let (default, after) = rest.split_once(']').unwrap_or((rest, ""));
+            (format!("{before}{after}"), Some(default.to_owned()))
+        }
+        None => (help.to_owned(), None),
+    }
+}
+
+fn description(arg: &Arg) -> String {
+    let (help, _) = stated(&help(arg));
+    let paragraphs: Vec<String> =
+        help.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let values: Vec<String> = arg
+        .get_possible_values()
+        .iter()
+        .filter(|_| !matches!(arg.get_action(), ArgAction::SetTrue))
+        .map(|value| value.get_name().to_owned())
+        .collect();
+    let values =
+        (!values.is_empty() && !arg.is_hide_possible_values_set()).then(|| format!("Values: {}.", values.join(", ")));
+    paragraphs.into_iter().chain(values).map(closed).collect::<Vec<_>>().join(" ")
+}
+
+/// A sentence with its full stop.
+fn closed(text: String) -> String {
+    if text.is_empty() || text.ends_with(['.', ':']) { text } else { format!("{text}.") }
+}
+
+pub fn aliases() -> String {
+    let mut rows: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for command in visible() {
+        for arg in options(&command) {
+            for alias in arg.get_all_aliases().unwrap_or_default() {
+                let long = format!("`--{}`", arg.get_long().unwrap_or_default());
+                let aliases = rows.entry(long).or_default();
+                let alias = format!("`--{alias}`");
+                if !aliases.contains(&alias) {
+                    aliases.push(alias);
+                }
+            }
+        }
+    }
+    table(&["option", "aliases"], rows.into_iter().map(|(option, aliases)| vec![option, aliases.join(", ")]))
+}
+
+/// Options whose help is narrower in `kvant sensitivity`, which takes ONNX graphs only; and `--output`, where it writes a recipe.
+const OF_GRAPHS: &[&str] = &["scheme", "recipe", "exclude", "algorithm", "override", "calib", "num-samples", "output"];
+
+/// `--data` is the data that a command runs a model on: to calibrate it, or to measure it.
+const AMBIGUOUS: &[&str] = &["data"];
+
+#[test]
+fn an_option_has_the_same_meaning_in_all_commands() {
+    let mut known: BTreeMap<String, (String, String, Option<char>, String)> = BTreeMap::new();
+    for command in visible() {
+        for arg in options(&command) {
+            let long = arg.get_long().unwrap_or_default().to_owned();
+            if command.get_name() == "sensitivity" && OF_GRAPHS.contains(&long.as_str()) {
+                continue;
+            }
+            // Defaults may depend on the command.
+            let help = stated(&arg.get_help().map(ToString::to_string).unwrap_or_default()).0;
+            let value = spelling(arg);
+            let meaning = (command.get_name().to_owned(), help, arg.get_short(), value);
+            let first = known.entry(long.clone()).or_insert_with(|| meaning.clone());
+            assert_eq!(
+                (&first.1, first.2, &first.3),
+                (&meaning.1, meaning.2, &meaning.3),
+                "--{long} of {} and {}",
+                first.0,
+                meaning.0
+            );
+        }
+    }
+    assert!(known.len() > 60, "{}", known.len());
+}
+
+#[test]
+fn a_meaning_has_the_same_name_in_all_commands() {
+    let (mut names, mut helps, mut shorts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    for command in visible() {
+        for arg in options(&command) {
+            let long = arg.get_long().unwrap_or_default().to_owned();
+            let help = stated(&arg.get_help().map(ToString::to_string).unwrap_or_default()).0;
+            let same = helps.entry(help.clone()).or_insert_with(|| long.clone());
+            let is_measured = help.starts_with("Data to measure");
+            assert!(*same == long || is_measured, "--{same} and --{long}: {help}");
+            // An alias is the name of no other option.
+            for name in arg.get_all_aliases().unwrap_or_default().into_iter().chain([long.as_str()]) {
+                let owner = names.entry(name.to_owned()).or_insert_with(|| long.clone()).clone();
+                let formats = [owner.as_str(), long.as_str()].iter().all(|name| ["format", "to"].contains(name));
+                assert!(owner == long || AMBIGUOUS.contains(&name) || formats, "--{name} is --{owner} and --{long}");
+            }
+            if let Some(short) = arg.get_short() {
+                let owner = shorts.entry(short).or_insert_with(|| long.clone());
+                assert_eq!(*owner, long, "-{short}");
+            }
+        }
+    }
+}
+
+/// The lines of a help text at a width.
+fn lines(command: &str, width: &str) -> Vec<String> {
+    let mut cli = Cli::command().term_width(width.parse().unwrap());
+    let help = cli.try_get_matches_from_mut(["kvant", command, "-h"]).unwrap_err().render().to_string();
+    help.trim_end().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn short_help_fits_on_one_screen() {
+    for command in ["quantize", "plan"] {
+        let lines = lines(command, "100");
+        assert!(lines.len() <= 40, "{command}: {} lines\n{}", lines.len(), lines.join("\n"));
+        assert!(lines.iter().all(|line| line.chars().count() <= 100), "{command}");
+    }
+}
+
+/// The words of a command line, up to a pipe or a redirection. Quotes hold words together.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for c in line.chars().chain([' ']) {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => quote = Some(c),
+            (None, ' ') if !word.is_empty() => words.push(std::mem::take(&mut word)),
+            (None, ' ') => {}
+            (None, '|' | '>') => break,
+            (_, c) => word.push(c),
+        }
+    }
+    words
+}
+
+/// The command lines of a page: indented ones, and those in backticks that write an output.
+fn command_lines(page: &str) -> Vec<&str> {
+    let indented = page.lines().filter(|line| line.starts_with("    kvant ")).map(str::trim);
+    let inline = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let inline =
+        inline.filter(|code| code.starts_with("kvant ") && code.contains(" -o ") && code.split(' ').count() > 5);
+    indented.chain(inline).filter(|line| !line.contains("...")).collect()
+}
+
+#[test]
+fn documented_command_lines_are_understood() {
+    let mut count = 0;
+    for page in super::pages(&super::docs()).into_iter().chain([super::docs().join("../README.md")]) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for line in command_lines(&text) {
+            count += 1;
+            let result = Cli::command().try_get_matches_from(words(line));
+            let is_help =
+                |kind| matches!(kind, clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion);
+            if let Err(error) = result.map(|_| ()) {
+                assert!(is_help(error.kind()), "{}: {line}\n{error}", page.display());
+            }
+        }
+    }
+    assert!(count > 80, "{count}");
+}

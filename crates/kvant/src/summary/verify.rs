@@ -1,0 +1,83 @@
+//! Verifications in words.
+
+use super::{Section, findings};
+use crate::onnx::opening::Opening;
+use crate::onnx::verify::GraphVerdict;
+use crate::text::{Align, Table, counts};
+use crate::verify::{CheckpointVerdict, VerificationReport, in_words};
+use kvant_llm::verify::{Loads, Report, Verdict};
+
+impl VerificationReport {
+    /// The report in sections; `all` lists each finding instead of one for those that differ only in numbers.
+    pub fn sections(&self, all: bool) -> Vec<Section> {
+        match self {
+            VerificationReport::Checkpoint(found) => checkpoint(found, all),
+            VerificationReport::Graph(found) => graph(found, all),
+        }
+    }
+}
+
+fn checkpoint(found: &CheckpointVerdict, all: bool) -> Vec<Section> {
+    let report = &found.report;
+    let mut sections = vec![Section::Text(head(report))];
+    if !report.findings.is_empty() {
+        sections.push(Section::Table(findings::table(&report.findings, all)));
+    }
+    sections.push(Section::Table(table_of_loaders(report, found.loader())));
+    sections
+}
+
+fn head(report: &Report) -> String {
+    let family = report.family.map_or("no family that is known".to_owned(), |family| format!("family {family}"));
+    let layers = match report.quantized_layers {
+        0 => "not quantized".to_owned(),
+        layers => format!("{} quantized ({})", counts::number(layers, "layer"), report.method),
+    };
+    let tensors = format!("{}, {family}, {layers}", counts::number(report.tensors, "tensor"));
+    format!("{tensors}: {}", findings::count(&report.findings))
+}
+
+/// Every loader, or the one that was asked for.
+fn table_of_loaders(report: &Report, asked: Option<&str>) -> Table {
+    let titles = ["loader", "version", "loads", "devices", "why"].map(|title| (title, Align::Left));
+    let mut table = Table::new(&titles);
+    for verdict in report.verdicts.iter().filter(|verdict| asked.is_none_or(|id| verdict.id == id)) {
+        let loads = match verdict.loads {
+            Loads::Yes => "yes",
+            Loads::No => "no",
+            Loads::Unknown => "not known",
+        };
+        let devices: Vec<String> = verdict.tensor_parallel.iter().map(usize::to_string).collect();
+        table.push([verdict.loader, verdict.version, loads, &devices.join(", "), &why(verdict)]);
+    }
+    table
+}
+
+/// Why not, or under which conditions.
+fn why(verdict: &Verdict) -> String {
+    let more = verdict.reasons.len().saturating_sub(1);
+    let first = verdict.reasons.first().map(in_words);
+    match (first, verdict.needs) {
+        (Some(first), _) if more == 1 => format!("{first} (and another reason)"),
+        (Some(first), _) if more > 1 => format!("{first} (and {more} more reasons)"),
+        (Some(first), _) => first,
+        (None, Some(needs)) => format!("with {needs}"),
+        (None, None) => verdict.slow.first().map(|reason| format!("slow: {}", in_words(reason))).unwrap_or_default(),
+    }
+}
+
+fn graph(found: &GraphVerdict, all: bool) -> Vec<Section> {
+    let opening = match (&found.opening, found.runs) {
+        (Opening::Opens(engine), true) => format!("{engine} opens it"),
+        (Opening::Opens(engine), false) => format!("{engine} opens it and does not run it"),
+        (Opening::Refuses { engine, .. }, _) => format!("{engine} does not open it"),
+        (Opening::Unknown, true) => "ONNX Runtime runs it, as far as is known of its rules".to_owned(),
+        (Opening::Unknown, false) => "ONNX Runtime does not run it".to_owned(),
+    };
+    let head = format!("{}: {}; {opening}", counts::number(found.nodes, "node"), findings::count(&found.findings));
+    let mut sections = vec![Section::Text(head)];
+    if !found.findings.is_empty() {
+        sections.push(Section::Table(findings::table(&found.findings, all)));
+    }
+    sections
+}
