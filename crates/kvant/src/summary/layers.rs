@@ -57,7 +57,7 @@ fn mean(report: &BlockwiseReport) -> impl Iterator<Item = Line> + use<> {
         Some(HeldOut { samples, tokens }) => format!("{samples} held-out sequences, {tokens} tokens"),
         None => "the calibration data (no sequences left to hold out)".to_owned(),
     };
-    let on = mean.is_some().then(|| ("measured on", on));
+    let on = mean.is_some().then_some(("measured on", on));
     mean.into_iter().chain(on)
 }
 
