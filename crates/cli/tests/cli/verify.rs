@@ -75,9 +75,9 @@ fn one_object() {
 fn what_is_no_model_is_refused() {
     let place = Place::new();
     place.write("notes.txt", "");
-    for path in ["nowhere", "notes.txt"] {
+    for (path, code) in [("nowhere", 2), ("notes.txt", 1)] {
         let run = place.run(&["verify", path]);
-        assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{run:?}");
+        assert_eq!((run.code, run.stdout.as_str()), (Some(code), ""), "{run:?}");
     }
 }
 

@@ -260,7 +260,7 @@ impl Output {
         let Output { paths, writer, .. } = self;
         drop(writer);
         remove_written(&paths.staging, &Journal::peek(&paths.journal).files)?;
-        fs::remove_file(&paths.journal).map_err(OutputError::io("remove", &paths.journal))
+        [&paths.replaced, &paths.report, &paths.journal].into_iter().try_for_each(|path| remove(path))
     }
 
     /// Adds the files beside the tensors and gives the output its name.
