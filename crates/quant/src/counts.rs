@@ -9,12 +9,20 @@ pub fn number(count: impl Display, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
+/// `1 value is`, `2 values are`.
+pub fn number_are(count: impl Display, noun: &str) -> String {
+    let text = number(count, noun);
+    let verb = if text.starts_with("1 ") { "is" } else { "are" };
+    format!("{text} {verb}")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::{number, number_are};
 
     #[test]
     fn one_is_not_plural() {
         assert_eq!([0, 1, 2].map(|count| number(count, "layer")), ["0 layers", "1 layer", "2 layers"]);
+        assert_eq!([1, 10].map(|count| number_are(count, "value")), ["1 value is", "10 values are"]);
     }
 }

@@ -25,13 +25,15 @@ pub enum ResolveError {
     /// Nothing was seen of a place, nor of its kin (*invalid*: the data).
     #[error("no activations of {0} were seen")]
     Skip(Site),
-    /// All that was seen of a place was NaN or infinite (*invalid*: the model).
-    #[error("all {count} activations of {site} that were seen are NaN or infinite")]
+    /// Too many activations of a place were NaN or infinite for a range (*invalid*: the model).
+    #[error("{count} activations of {site}, over {tokens} tokens, are NaN or infinite")]
     NotFinite {
         /// The place.
         site: Site,
         /// How many there were.
         count: u64,
+        /// Tokens that the place saw.
+        tokens: u64,
     },
     /// A place needs a scale that the type in which it is stored does not hold (*unsupported* by the format).
     #[error("the activations of {site} need a scale of {scale:e}, beyond what its type in the output holds")]
@@ -79,6 +81,9 @@ impl ResolveError {
 ///   the same projection of the block's other experts, and what reads the same input. The report names it.
 /// * Scales are at least the least scale of their place.
 ///
+/// * Values that are NaN or infinite are left out and reported, up to one for every ten tokens: beyond that the model computes
+///   nothing with these activations, whatever their scale.
+///
 /// # Errors
 /// [`ResolveError`], where nothing was seen of a place or all its kin, or the statistics are not of this plan.
 pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, ResolveError> {
@@ -88,6 +93,9 @@ pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, Resolve
     let mut report = Report { tokens: extremes(&observed), ..Report::default() };
     let mut parameters = BTreeMap::new();
     for place in &observed {
+        if place.not_finite > place.tokens / 10 {
+            return Err(place.unseen());
+        }
         let ranges = kin.ranges(place, &mut report).ok_or_else(|| place.unseen())?;
         let found = place.parameters(&ranges, &mut report);
         place.check_scales(plan, &found)?;
@@ -119,7 +127,7 @@ impl<'a> Observed<'a> {
         let site = self.planned.site.clone();
         match self.not_finite {
             0 => ResolveError::Skip(site),
-            count => ResolveError::NotFinite { site, count },
+            count => ResolveError::NotFinite { site, count, tokens: self.tokens },
         }
     }
 

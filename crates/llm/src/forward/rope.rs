@@ -219,7 +219,7 @@ impl Reader<'_> {
 
     fn yarn(&self) -> Result<Scaling, ForwardError> {
         let p = self.parameters;
-        let factor = self.factor()?;
+        let factor = self.need(p.factor, "factor")?;
         let default = match (p.mscale.filter(|m| *m != 0.0), p.mscale_all_dim.filter(|m| *m != 0.0)) {
             (Some(above), Some(below)) => yarn_factor(factor, above) / yarn_factor(factor, below),
             _ => yarn_factor(factor, 1.0),

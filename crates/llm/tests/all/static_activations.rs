@@ -71,6 +71,23 @@ fn amax(plan: &Plan, site: &str) -> f32 {
     plan.sites.iter().position(|planned| planned.site == site).unwrap_or_else(|| panic!("no {site}")) as f32 + 1.0
 }
 
+#[test]
+fn activations_that_are_mostly_nan_are_refused() {
+    let (_dir, source, _) = small(Dtype::BF16);
+    let planned = plan(&source, &scheme("fp8")).unwrap();
+    let with_nan = |every: usize| {
+        let mut statistics = statistics(&planned);
+        let site = &planned.sites[0];
+        let mut rows = vec![0.5; 100 * site.features];
+        rows.iter_mut().step_by(every * site.features).for_each(|value| *value = f32::NAN);
+        statistics.update(&site.site, Isa::best(), &rows, site.features);
+        resolve(&planned, &statistics)
+    };
+    // A tenth of the tokens is left out and reported; more is a model that computes nothing.
+    assert_eq!(with_nan(10).unwrap().report.not_finite[0].1, 10);
+    assert!(matches!(with_nan(2), Err(ResolveError::NotFinite { count: 50, tokens: 102, .. })));
+}
+
 const UP: &str = "model.layers.0.mlp.up_proj";
 
 #[test]

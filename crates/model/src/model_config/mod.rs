@@ -192,6 +192,11 @@ impl ModelConfig {
     }
 }
 
+/// Whether a parsed config.json describes its language model in an object of its own.
+pub fn is_multimodal(config: &Value) -> bool {
+    NESTS.iter().any(|nest| config.get(nest).is_some_and(Value::is_object))
+}
+
 /// The object that describes the language model: the innermost nested one, or the whole model's.
 fn language_model(outer: &Map<String, Value>) -> Result<Section<'_>, ConfigError> {
     let mut section = Section { path: String::new(), map: outer };

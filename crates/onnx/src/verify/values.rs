@@ -3,6 +3,7 @@
 
 use crate::graph::{bodies, for_each_node};
 use kvant_container::onnx::{DataType, ModelProto, TensorProto, data_type, tensor_bytes};
+use kvant_quant::counts::number;
 use kvant_quant::finding::Findings;
 use std::collections::HashSet;
 
@@ -25,7 +26,7 @@ pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
         let bad = if weights.contains(name) { found.none + found.infinite } else { found.none };
         if bad > 0 && found.all > 1 {
             let hint = "download the model again, or export it again";
-            findings.error(name, format!("{bad} of {} values are NaN or infinite", found.all), hint);
+            findings.error(name, format!("{bad} of {} are NaN or infinite", number(found.all, "value")), hint);
         }
     }
 }

@@ -5,7 +5,7 @@ use super::document::{Document, Skip};
 use super::{CalibrationDataError, Options, Packing};
 use crate::tokenizer::{ModelTokenizer, TokenizerError};
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Makes tokens of documents.
 pub(super) struct Encoder {
@@ -23,7 +23,18 @@ pub(super) struct Encoder {
 /// What text needs.
 struct Tools {
     tokenizer: ModelTokenizer,
-    template: Option<ChatTemplate>,
+    model: PathBuf,
+    /// Opened for the first conversation: plain text does not depend on whether the template is intact.
+    template: Option<Option<ChatTemplate>>,
+}
+
+impl Tools {
+    fn open_template(&mut self) -> Result<(), CalibrationDataError> {
+        if self.template.is_none() {
+            self.template = Some(ChatTemplate::open(&self.model)?);
+        }
+        Ok(())
+    }
 }
 
 /// Why a document has no tokens.
@@ -58,7 +69,7 @@ impl Encoder {
         is_text: bool,
     ) -> Result<Encoder, CalibrationDataError> {
         let open = || -> Result<Tools, CalibrationDataError> {
-            Ok(Tools { tokenizer: ModelTokenizer::open(model)?, template: ChatTemplate::open(model)? })
+            Ok(Tools { tokenizer: ModelTokenizer::open(model)?, model: model.to_path_buf(), template: None })
         };
         let tools = is_text.then(open).transpose()?;
         let (longest, templated, untemplated) = (options.sequence_length, 0, 0);
@@ -67,7 +78,7 @@ impl Encoder {
 
     /// The hash of the chat template, where it was applied.
     pub(super) fn template_hash(&self) -> Option<String> {
-        let template = self.tools.as_ref()?.template.as_ref()?;
+        let template = self.tools.as_ref()?.template.as_ref()?.as_ref()?;
         (self.templated > 0).then(|| template.hash().to_owned())
     }
 
@@ -107,7 +118,10 @@ impl Encoder {
     }
 
     fn conversation(&mut self, messages: &[Value], packing: Packing) -> Result<Vec<u32>, Unusable> {
-        let Some(Tools { tokenizer, template: Some(template) }) = &self.tools else {
+        if let Some(tools) = &mut self.tools {
+            tools.open_template()?;
+        }
+        let Some(Tools { tokenizer, template: Some(Some(template)), .. }) = &self.tools else {
             self.untemplated += 1;
             return self.text(&joined(messages), packing);
         };

@@ -1,6 +1,6 @@
 //! config.json: there, readable, of an architecture that is known.
 
-use super::{DAMAGED, stated_values};
+use super::{DAMAGED, stated_sizes, stated_values};
 use crate::format::tensors::TENSORS_METHOD;
 use crate::import::survey::Subject as About;
 use crate::verify::subject::Subject;
@@ -15,11 +15,9 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     if subject.json.is_none() {
         return missing(subject, findings);
     }
-    let stated = subject.json.as_ref().and_then(|json| json.get("quantization_config"));
-    if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
-        findings.error("config.json", "its quantization_config is no object", DAMAGED);
-    }
+    no_object(subject, findings);
     unnamed(subject, findings);
+    stated_sizes::run(subject, findings);
     stated_values::run(subject, findings);
     marked(subject, findings);
     if !is_unnamed(subject) && subject.network.family().is_none() {
@@ -33,6 +31,22 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
         let severity = if is_unread { Severity::Warning } else { Severity::Error };
         let hint = if is_unread { "scales and codes are not checked" } else { DAMAGED };
         findings.add(severity, "config.json", of_the_file(&problem.error.to_string()), hint);
+    }
+}
+
+fn no_object(subject: &Subject<'_>, findings: &mut Findings) {
+    let stated = subject.json.as_ref().and_then(|json| json.get("quantization_config"));
+    if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
+        findings.error("config.json", "its quantization_config is not an object", DAMAGED);
+    }
+}
+
+/// A quantization of the source that Kvant cannot read: nothing can be made of such a source, even if loaders can use it.
+pub(super) fn quantization(subject: &Subject<'_>, findings: &mut Findings) {
+    no_object(subject, findings);
+    for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Configuration) {
+        let hint = "use the model that this one was quantized from";
+        findings.error("config.json", of_the_file(&problem.error.to_string()), hint);
     }
 }
 

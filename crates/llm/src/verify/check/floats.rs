@@ -6,6 +6,7 @@ use crate::verify::scan::{self, Floats};
 use crate::verify::subject::Subject;
 use kvant_quant::finding::Findings;
 use rayon::prelude::*;
+use kvant_quant::counts::number_are;
 use std::collections::HashSet;
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
@@ -17,14 +18,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     let found: Vec<_> = plain.par_iter().map(|(name, view)| (name, scan::floats(*view))).collect();
     for (name, found) in found {
         if let Some(Floats::NotFinite(count)) = found {
-            findings.error(
-                name,
-                match count {
-                    1 => "1 value is NaN or infinite".to_owned(),
-                    count => format!("{count} values are NaN or infinite"),
-                },
-                DAMAGED,
-            );
+            findings.error(name, format!("{} NaN or infinite", number_are(count, "value")), DAMAGED);
         }
     }
 }

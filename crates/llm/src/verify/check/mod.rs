@@ -9,6 +9,7 @@ mod files;
 mod floats;
 mod fused;
 mod groups;
+mod json_files;
 mod kv_cache;
 mod layout;
 mod listed;
@@ -18,6 +19,7 @@ mod scales;
 mod shapes;
 mod split;
 mod stated;
+mod stated_sizes;
 mod stated_values;
 mod tied;
 mod tokenizer;
@@ -99,6 +101,7 @@ pub const CHECKS: &[Check] = &[
         "the index and the shards belong together: every tensor in exactly one, none missing",
     ),
     structure("config", config::run, "config.json can be read, and names an architecture and functions that are known"),
+    structure("json-files", json_files::run, "tokenizer_config.json, generation_config.json and the like are JSON objects"),
     structure("custom-code", custom_code::run, "the files of code that configurations name (auto_map) are there"),
     structure("names", names::run, "every weight of the model is there, and no tensor that no loader asks for"),
     structure("shapes", shapes::run, "shapes are those that config.json's sizes give"),
@@ -157,8 +160,11 @@ pub const CHECKS: &[Check] = &[
 ];
 
 /// What of the checks is told of a source before anything is made of it, from headers and config.json: outputs inherit it.
-const OF_SOURCES: [(&str, Run); 7] = [
+const OF_SOURCES: [(&str, Run); 10] = [
     ("config", config::unnamed),
+    ("config", config::quantization),
+    ("config", stated_sizes::run),
+    ("json-files", json_files::run),
     ("config", stated_values::run),
     ("custom-code", custom_code::run),
     ("names", names::run),

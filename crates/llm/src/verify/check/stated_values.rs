@@ -18,6 +18,16 @@ const ACTIVATIONS: [&str; 24] = [
 /// `ROPE_INIT_FUNCTIONS`, and what configurations of before are read as.
 const ROTARY: [&str; 9] = ["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "su", "mrope"];
 
+/// Keys without which transformers raises, of each kind of rotary embedding.
+const ROTARY_KEYS: [(&str, &[&str]); 6] = [
+    ("linear", &["factor"]),
+    ("dynamic", &["factor"]),
+    ("yarn", &["factor"]),
+    ("llama3", &["factor", "low_freq_factor", "high_freq_factor"]),
+    ("longrope", &["short_factor", "long_factor"]),
+    ("su", &["short_factor", "long_factor"]),
+];
+
 /// Types of torch that weights have.
 #[rustfmt::skip]
 const TYPES: [&str; 10] = [
@@ -42,7 +52,32 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
             let kinds = rotary.values().filter_map(Value::as_object);
             for of_kind in std::iter::once(rotary).chain(kinds) {
                 ["rope_type", "type"].iter().for_each(|key| look_up(of_kind, key, &ROTARY, findings));
+                rotary_keys(of_kind, findings);
             }
+        }
+    }
+    frequencies(subject, findings);
+}
+
+/// The keys that a kind of rotary embedding needs.
+fn rotary_keys(rotary: &Map<String, Value>, findings: &mut Findings) {
+    let Some(kind) = ["rope_type", "type"].iter().find_map(|key| rotary.get(*key)?.as_str()) else { return };
+    let needed = ROTARY_KEYS.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, keys)| keys);
+    for key in needed.iter().filter(|key| !rotary.contains_key(**key)) {
+        let reason = format!("is missing, which rotary embeddings of the type `{kind}` need");
+        findings.error(format!("config.json: {key}"), reason, HINT);
+    }
+}
+
+/// LongRoPE has a factor for each frequency: half as many as components of a head that turn.
+fn frequencies(subject: &Subject<'_>, findings: &mut Findings) {
+    let rope = &subject.config.rope.main;
+    let turning = |head_dim: usize| (head_dim as f64 * rope.partial.unwrap_or(1.0)) as usize;
+    let Some(turning) = rope.dim.or_else(|| subject.config.head_dim().map(turning)) else { return };
+    for (key, factors) in [("short_factor", &rope.short_factor), ("long_factor", &rope.long_factor)] {
+        if !factors.is_empty() && factors.len() != turning / 2 {
+            let reason = format!("has {} numbers; heads of this size need {}", factors.len(), turning / 2);
+            findings.error(format!("config.json: {key}"), reason, HINT);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Subject;
 use kvant_container::gguf::{GgufTensor, TensorType};
+use kvant_quant::counts::number_are;
 use kvant_quant::finding::Findings;
 use rayon::prelude::*;
 
@@ -38,10 +39,10 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     let tensors: Vec<GgufTensor<'_>> = subject.file.into_iter().flat_map(|file| file.tensors()).collect();
     let found: Vec<_> = tensors.par_iter().map(|tensor| (tensor.name(), tensor.kind(), count(*tensor))).collect();
     for (name, kind, count) in found.into_iter().filter(|(_, _, count)| *count > 0) {
-        let what = if kind.block_elements() > 1 { "scales or minima of blocks" } else { "numbers" };
+        let what = if kind.block_elements() > 1 { "block scale" } else { "value" };
         findings.error(
             name,
-            format!("{count} {what} are infinite or none"),
+            format!("{} NaN or infinite", number_are(count, what)),
             "download the file again, or convert the model again",
         );
     }

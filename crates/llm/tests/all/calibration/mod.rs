@@ -207,6 +207,20 @@ fn conversations_are_rendered_with_the_template() {
 }
 
 #[test]
+fn plain_text_does_not_need_the_template() {
+    let files = Files::new();
+    std::fs::copy(model().join("tokenizer.json"), files.0.path().join("tokenizer.json")).unwrap();
+    files.add("chat_template.jinja", "{% for");
+    let load = |name: &str, text: &str| {
+        let options = Options::new([files.add(name, text)], 4, 64);
+        CalibrationData::load(&options, files.0.path(), VOCABULARY, |_, _| {})
+    };
+    assert_eq!(load("a.jsonl", r#"{"text": "Hi there"}"#).unwrap().sequences, encoded(&["Hi there"]));
+    let conversation = r#"[{"role": "user", "content": "Hi"}]"#;
+    assert!(matches!(load("b.jsonl", conversation), Err(CalibrationDataError::Template { .. })));
+}
+
+#[test]
 fn provenance_names_what_was_read() {
     let files = Files::new();
     let (a, b, c) = (

@@ -173,9 +173,55 @@ fn values_that_transformers_looks_up() {
     with("rope_parameters", nested).assert_error("config", "rope_type", "`nonsense`");
     with("torch_dtype", json!("torch.bfloat16")).assert_healthy();
     with("rope_scaling", json!({"type": "linear", "factor": 2.0})).assert_healthy();
+    with("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0})).assert_error("config", "low_freq_factor", "`llama3`");
+    with("rope_scaling", json!({"rope_type": "yarn"})).assert_error("config", "factor", "`yarn`");
+    let short = json!({"rope_type": "longrope", "short_factor": [1.0], "long_factor": vec![1.0; 16]});
+    with("rope_scaling", short).assert_error("config", "short_factor", "1 numbers");
+    let fits = json!({"rope_type": "longrope", "short_factor": vec![1.0; 16], "long_factor": vec![1.0; 16]});
+    with("rope_scaling", fits).assert_healthy();
     // Code beside the weights may know more.
     let own = with("hidden_act", json!("nonsense")).configured(|config| config["auto_map"] = json!({}));
     own.assert_healthy();
+}
+
+#[test]
+fn sizes_that_are_missing() {
+    for size in ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"] {
+        let without = Model::float().configured(|config| drop(config.as_object_mut().unwrap().remove(size)));
+        without.assert_error("config", size, "is missing");
+        let own_code = without.configured(|config| config["auto_map"] = json!({}));
+        assert!(own_code.verify().errors().all(|error| !error.reason.contains("is missing")), "{size}");
+    }
+}
+
+#[test]
+fn json_files_that_cannot_be_parsed() {
+    for (name, text) in [("tokenizer_config.json", "{"), ("generation_config.json", "[5]"), ("special_tokens_map.json", "5")] {
+        let report = verified(|dir| std::fs::write(dir.join(name), text).unwrap());
+        let error = report.errors().find(|error| error.check == "json-files").unwrap();
+        assert_eq!(error.place, name);
+    }
+    let fits = verified(|dir| std::fs::write(dir.join("generation_config.json"), "{}").unwrap());
+    assert!(fits.passes());
+}
+
+#[test]
+fn sources_that_no_output_could_pass_are_refused_before_any_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    let cases: [(&str, serde_json::Value, &str); 4] = [
+        ("num_hidden_layers", json!(null), "num_hidden_layers"),
+        ("rope_scaling", json!({"rope_type": "llama3"}), "factor"),
+        ("quantization_config", json!({"quant_method": "foo"}), "foo"),
+        ("quantization_config", json!(5), "not an object"),
+    ];
+    for (key, value, named) in cases {
+        let model = Model::float().configured(|config| config[key] = value);
+        crate::common::write(&source, &model.config, &model.tensors);
+        let error = crate::common::quantize(&source, &target, &crate::common::scheme("int4:g32"), 1).unwrap_err();
+        assert!(error.to_string().contains(named), "{key}: {error}");
+        assert!(!target.exists());
+    }
 }
 
 #[test]
