@@ -1,8 +1,8 @@
 //! `kvant inspect`.
 
 use crate::args::InspectArgs;
-use crate::printer::Printer;
 use crate::interrupt;
+use crate::printer::Printer;
 use kvant::{Error, Inspection, inspect, json};
 
 /// Inspects a model; reads headers and configurations only.

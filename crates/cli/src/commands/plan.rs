@@ -1,9 +1,9 @@
 //! `kvant plan`.
 
 use crate::args::PlanArgs;
+use crate::interrupt;
 use crate::printer::Printer;
 use crate::progress::Console;
-use crate::interrupt;
 use kvant::{Error, Job, Plan, json};
 
 /// Plans and prints the plan.

@@ -1,8 +1,8 @@
 //! `kvant verify`.
 
 use crate::args::VerifyArgs;
-use crate::printer::Printer;
 use crate::interrupt;
+use crate::printer::Printer;
 use kvant::{Error, ErrorKind, Verification};
 
 /// Verifies and prints the findings.

@@ -4,9 +4,9 @@ use super::DAMAGED;
 use crate::network::{Place, Reason};
 use crate::verify::scan::{self, Floats};
 use crate::verify::subject::Subject;
+use kvant_quant::counts::number_are;
 use kvant_quant::finding::Findings;
 use rayon::prelude::*;
-use kvant_quant::counts::number_are;
 use std::collections::HashSet;
 
 pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {

@@ -101,7 +101,11 @@ pub const CHECKS: &[Check] = &[
         "the index and the shards belong together: every tensor in exactly one, none missing",
     ),
     structure("config", config::run, "config.json can be read, and names an architecture and functions that are known"),
-    structure("json-files", json_files::run, "tokenizer_config.json, generation_config.json and the like are JSON objects"),
+    structure(
+        "json-files",
+        json_files::run,
+        "tokenizer_config.json, generation_config.json and the like are JSON objects",
+    ),
     structure("custom-code", custom_code::run, "the files of code that configurations name (auto_map) are there"),
     structure("names", names::run, "every weight of the model is there, and no tensor that no loader asks for"),
     structure("shapes", shapes::run, "shapes are those that config.json's sizes give"),

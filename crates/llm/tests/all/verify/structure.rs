@@ -173,7 +173,11 @@ fn values_that_transformers_looks_up() {
     with("rope_parameters", nested).assert_error("config", "rope_type", "`nonsense`");
     with("torch_dtype", json!("torch.bfloat16")).assert_healthy();
     with("rope_scaling", json!({"type": "linear", "factor": 2.0})).assert_healthy();
-    with("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0})).assert_error("config", "low_freq_factor", "`llama3`");
+    with("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0})).assert_error(
+        "config",
+        "low_freq_factor",
+        "`llama3`",
+    );
     with("rope_scaling", json!({"rope_type": "yarn"})).assert_error("config", "factor", "`yarn`");
     let short = json!({"rope_type": "longrope", "short_factor": [1.0], "long_factor": vec![1.0; 16]});
     with("rope_scaling", short).assert_error("config", "short_factor", "1 numbers");
@@ -196,7 +200,9 @@ fn sizes_that_are_missing() {
 
 #[test]
 fn json_files_that_cannot_be_parsed() {
-    for (name, text) in [("tokenizer_config.json", "{"), ("generation_config.json", "[5]"), ("special_tokens_map.json", "5")] {
+    for (name, text) in
+        [("tokenizer_config.json", "{"), ("generation_config.json", "[5]"), ("special_tokens_map.json", "5")]
+    {
         let report = verified(|dir| std::fs::write(dir.join(name), text).unwrap());
         let error = report.errors().find(|error| error.check == "json-files").unwrap();
         assert_eq!(error.place, name);
