@@ -93,6 +93,15 @@ pub enum Resumption {
     },
     /// The statistics of activations are there already.
     Statistics,
+    /// Some of the transforms of a graph are found already.
+    Transforms,
+    /// Some of the layers of a graph have their codes already.
+    Layers {
+        /// Layers that are done.
+        done: u64,
+        /// Layers in all.
+        total: u64,
+    },
 }
 
 /// What a run does at a time.

@@ -89,6 +89,9 @@ impl Job {
     fn prepared(&self, writes: bool) -> Result<Job, Error> {
         let mut job = self.clone();
         job.sinks.output = paths::follow(job.sinks.output)?;
+        if writes && job.source.kind() == SourceKind::Graph {
+            onnx::recover(&job.sinks)?;
+        }
         paths::check_job(&job, writes)?;
         checkpoint::planning::complete(&mut job)?;
         Ok(job)

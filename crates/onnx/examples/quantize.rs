@@ -43,7 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut watch = |_, _| {};
     let progress = &mut watch;
-    let mut data = opened.as_mut().map(|samples| Data { samples, runtime, cancelled: &cancelled, progress });
+    let mut data =
+        opened.as_mut().map(|samples| Data { samples, runtime, cancelled: &cancelled, progress, kept: None });
     prepared.transform(data.as_mut(), None)?;
     let mut observation = prepared.observation();
     if let Some(data) = data.as_mut().filter(|_| !observation.tensors().is_empty()) {

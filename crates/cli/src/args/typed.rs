@@ -18,6 +18,7 @@ const OF_THE_RUN: &[&str] = &[
     "max_kl",
     "max_perplexity_increase",
     "eval",
+    "min_sqnr",
     "json",
     "quiet",
     "verbose",

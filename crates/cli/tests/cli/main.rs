@@ -23,5 +23,7 @@ mod quality;
 mod quantize;
 #[cfg(unix)]
 mod resume;
+#[cfg(unix)]
+mod resume_graph;
 mod usage;
 mod verify;

@@ -315,7 +315,7 @@ fn ctrl_c_ends_a_verification_with_its_exit_code() {
 }
 
 /// Shells start background jobs so; then the signal does nothing, as it should.
-fn interrupts_are_ignored() -> bool {
+pub fn interrupts_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     mask.is_some_and(|mask| mask & 0b10 != 0)

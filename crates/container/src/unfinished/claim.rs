@@ -4,9 +4,13 @@
 use super::given::{changed, differing, given};
 use super::journal::{Found, Given, Journal, Options};
 use super::output_error::OutputError;
-use super::own::{refuse_strangers, remove_results};
+use super::own::{refuse_strangers, remove_results, remove_written};
 use super::paths::{Paths, check_beside, remove};
+use super::placing::{Placing, place_all, undo};
+use crate::positioned;
 use crate::removal::or_gone;
+use crate::writer::Durability;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -64,9 +68,13 @@ impl Claim {
         if let Some(parent) = paths.target.parent() {
             fs::create_dir_all(parent).map_err(OutputError::io("create", parent))?;
         }
-        let (journal, found) = open(&paths)?;
+        let (journal, mut found) = open(&paths)?;
         refuse_strangers(&paths, &found.files)?;
         refuse_other_options(&paths, &found, options)?;
+        if !found.placing.is_empty() {
+            undo(&paths, &found.placing)?;
+            found.forget_placing();
+        }
         let given = given(options);
         let claimed = if has_work(&paths, &found) { journal.hold(&found) } else { journal.begin("", &given) };
         claimed.map_err(OutputError::io("write", &paths.journal))?;
@@ -77,6 +85,73 @@ impl Claim {
     /// The output.
     pub fn target(&self) -> &Path {
         &self.held.paths.target
+    }
+
+    /// Where the output and what is beside it are.
+    pub fn paths(&self) -> &Paths {
+        &self.held.paths
+    }
+
+    /// Whether files of an interrupted run have final names that are to be taken away from them, which [`take`](Self::take) does.
+    pub fn is_half_placed(target: &Path) -> bool {
+        Paths::of(target).is_ok_and(|paths| !Journal::peek(&paths.journal).placing.is_empty())
+    }
+
+    /// Begins the work of a plan on an output that is not streamed, or goes on with it.
+    ///
+    /// # Errors
+    /// [`OutputError::OtherRun`] where results of another plan are kept; the system's.
+    pub fn begin(&self, plan: &str) -> Result<(), OutputError> {
+        let Held { paths, journal, found, given } = &self.held;
+        if has_work(paths, found) {
+            let is_same = found.plan.as_deref() == Some(plan);
+            let other = || OutputError::OtherRun { path: paths.target.clone(), changed: changed(&found.given) };
+            return is_same.then_some(()).ok_or_else(other);
+        }
+        journal.begin(plan, given).map_err(OutputError::io("write", &paths.journal))
+    }
+
+    /// An empty directory for files of these names, in which the output is made. Somebody else's files in it stay.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn staging(&self, names: BTreeSet<String>) -> Result<&Path, OutputError> {
+        let Held { paths, journal, .. } = &self.held;
+        journal.record_files(names.clone()).map_err(OutputError::io("write", &paths.journal))?;
+        remove_written(&paths.staging, &names)?;
+        fs::create_dir_all(&paths.staging).map_err(OutputError::io("create", &paths.staging))?;
+        Ok(&paths.staging)
+    }
+
+    /// Gives files their names together, and ends the run: what was kept beside the output goes.
+    ///
+    /// # Errors
+    /// The system's. What was there before is there again then, and results that were kept stay.
+    pub fn place(self, files: &[Placing], durability: Durability) -> Result<(), OutputError> {
+        let Held { paths, journal, .. } = self.into_held();
+        refuse_strangers(&paths, &Journal::peek(&paths.journal).files)?;
+        let planned: Vec<_> = files.iter().map(Placing::planned).collect();
+        journal.record_placing(planned.clone()).map_err(OutputError::io("write", &paths.journal))?;
+        if let Err(error) = place_all(&paths, files) {
+            undo(&paths, &planned)?;
+            journal.go_on(&Journal::peek(&paths.journal)).map_err(OutputError::io("write", &paths.journal))?;
+            leave(&paths, true)?;
+            return Err(error);
+        }
+        for directory in files.iter().filter_map(|file| file.place.parent()).filter(|_| durability == Durability::Disk)
+        {
+            let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+            positioned::sync_dir(directory).map_err(OutputError::io("sync", directory))?;
+        }
+        clear_all(&paths)
+    }
+
+    /// Removes the unfinished files of this run; results that were kept stay for the next one where it `resumes`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn leave(self, resumes: bool) -> Result<(), OutputError> {
+        leave(&self.into_held().paths, resumes)
     }
 
     /// Gives up the guard: from now on the journal stays until the output is finished or discarded.
@@ -117,7 +192,9 @@ impl Claim {
         let is_placed = found.whole && paths.target.exists();
         refuse_strangers(&paths, &found.files)?;
         let blocks = paths.blocks();
-        if !paths.target.exists() && paths.replaced.exists() {
+        if !found.placing.is_empty() {
+            undo(&paths, &found.placing)?;
+        } else if !paths.target.exists() && paths.replaced.exists() {
             fs::rename(&paths.replaced, &paths.target).map_err(OutputError::io("restore", &paths.target))?;
         }
         if is_placed && made {
@@ -141,6 +218,19 @@ impl Drop for Guard {
             let _ = fs::remove_file(&journal);
         }
     }
+}
+
+/// Removes unfinished files, and where a rerun does not resume, all that is beside an output.
+fn leave(paths: &Paths, resumes: bool) -> Result<(), OutputError> {
+    refuse_strangers(paths, &Journal::peek(&paths.journal).files)?;
+    if resumes && paths.blocks().exists() { remove(&paths.staging) } else { clear_all(paths) }
+}
+
+/// Removes all that is beside an output, the journal last.
+fn clear_all(paths: &Paths) -> Result<(), OutputError> {
+    let blocks = paths.blocks();
+    remove_results(&blocks).map_err(OutputError::io("remove", &blocks))?;
+    paths.clear_away()
 }
 
 fn open(paths: &Paths) -> Result<(Journal, Found), OutputError> {
@@ -220,6 +310,112 @@ mod tests {
             let _ = Claim::discard(&target, true);
             assert!(stranger.exists(), "{name}");
         }
+    }
+
+    /// An output of two files, the second of which replaces one, and a name that is vacated.
+    fn two_files(dir: &Path) -> (Claim, Vec<Placing>) {
+        let target = dir.join("out.onnx");
+        let claim = Claim::take(&target, &options("1")).unwrap();
+        claim.begin("plan").unwrap();
+        let staging = claim.paths().staging.clone();
+        fs::create_dir(&staging).unwrap();
+        fs::create_dir(claim.paths().blocks()).unwrap();
+        fs::write(staging.join("out.onnx"), "new graph").unwrap();
+        fs::write(staging.join("report"), "new report").unwrap();
+        fs::write(dir.join("r.json"), "old report").unwrap();
+        fs::write(dir.join("out.onnx.data"), "old data").unwrap();
+        let files = vec![
+            Placing { made: None, place: dir.join("out.onnx.data") },
+            Placing::of(staging.join("out.onnx"), &target),
+            Placing::of(staging.join("report"), &dir.join("r.json")),
+        ];
+        (claim, files)
+    }
+
+    fn texts(dir: &Path) -> Vec<(String, String)> {
+        let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+        let text = |path: std::path::PathBuf| {
+            (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read_to_string(&path).unwrap())
+        };
+        let mut all: Vec<_> = entries.map(text).filter(|(name, _)| !name.ends_with("journal")).collect();
+        all.sort();
+        all
+    }
+
+    fn pair(name: &str, text: &str) -> (String, String) {
+        (name.to_owned(), text.to_owned())
+    }
+
+    #[test]
+    fn files_get_their_names_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let (claim, files) = two_files(dir.path());
+        claim.place(&files, Durability::Disk).unwrap();
+        assert_eq!(texts(dir.path()), [pair("out.onnx", "new graph"), pair("r.json", "new report")]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left beside them");
+    }
+
+    #[test]
+    fn names_that_a_killed_run_gave_are_taken_back() {
+        let before = [pair("out.onnx.data", "old data"), pair("r.json", "old report")];
+        for placed in 0..=3 {
+            for discards in [false, true] {
+                let dir = tempfile::tempdir().unwrap();
+                let (claim, files) = two_files(dir.path());
+                // As far as a run comes that is killed.
+                let Held { paths, journal, .. } = claim.into_held();
+                journal.record_placing(files.iter().map(Placing::planned).collect()).unwrap();
+                place_all(&paths, &files[..placed]).unwrap();
+                drop(journal);
+                assert!(Claim::is_half_placed(&paths.target));
+                assert!(Claim::take(&paths.target, &options("2")).is_err(), "other options");
+                match discards {
+                    true => Claim::discard(&paths.target, false).unwrap(),
+                    false => drop(Claim::take(&paths.target, &options("1")).unwrap()),
+                }
+                assert_eq!(texts(dir.path()), before, "{placed} {discards}");
+                assert_eq!(paths.blocks().exists(), !discards);
+                assert!(!Claim::is_half_placed(&paths.target));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_user_has_put_under_a_name_since_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (claim, files) = two_files(dir.path());
+        let Held { paths, journal, .. } = claim.into_held();
+        journal.record_placing(files.iter().map(Placing::planned).collect()).unwrap();
+        place_all(&paths, &files).unwrap();
+        drop(journal);
+        fs::write(&paths.target, "a graph of the user's").unwrap();
+        Claim::discard(&paths.target, false).unwrap();
+        assert_eq!(fs::read(&paths.target).unwrap(), b"a graph of the user's");
+        assert_eq!(fs::read(dir.path().join("r.json")).unwrap(), b"old report");
+    }
+
+    #[test]
+    fn kept_results_of_another_plan_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out.onnx");
+        let claim = Claim::take(&target, &options("1")).unwrap();
+        claim.begin("plan").unwrap();
+        fs::create_dir(claim.paths().blocks()).unwrap();
+        claim.leave(true).unwrap();
+        // A run that was killed before it kept anything leaves its plan in the journal, and no more.
+        let fresh = dir.path().join("fresh.onnx");
+        for _ in 0..2 {
+            let claim = Claim::take(&fresh, &options("1")).unwrap();
+            claim.begin("plan").unwrap();
+            drop(claim.into_held());
+        }
+        assert_eq!(Journal::peek(&Paths::of(&fresh).unwrap().journal).plan.as_deref(), Some("plan"));
+        Claim::take(&fresh, &options("1")).unwrap().leave(false).unwrap();
+        let again = Claim::take(&target, &options("1")).unwrap();
+        assert!(matches!(again.begin("other plan"), Err(OutputError::OtherRun { .. })));
+        again.begin("plan").unwrap();
+        again.leave(false).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

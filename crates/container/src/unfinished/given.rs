@@ -91,6 +91,14 @@ fn files(value: &str, directory: &Path) -> Vec<PathBuf> {
     paths(value, directory).into_iter().map(|(path, real)| real.unwrap_or_else(|| PathBuf::from(path))).collect()
 }
 
+/// What a file or folder is like now: another text where it has changed.
+///
+/// # Errors
+/// The system's.
+pub fn state_of(path: &Path) -> io::Result<String> {
+    state(path)
+}
+
 /// The size of a file and when it was changed; of a folder those of all its files.
 fn state(path: &Path) -> io::Result<String> {
     let metadata = path.metadata()?;

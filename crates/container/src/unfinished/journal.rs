@@ -1,6 +1,7 @@
 //! The record of finished work beside an unfinished output, from which an interrupted run resumes. It contains no data: every
 //! line is checked against the bytes of the output before it counts.
 
+use super::placing::Planned;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,9 +87,11 @@ enum Line {
     Files {
         files: BTreeSet<String>,
     },
-    /// The output is whole and about to get its name.
+    /// The output is whole and about to get its name, or the files of it theirs.
     Whole {
         whole: bool,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        placing: Vec<Planned>,
     },
     /// The process that has it open.
     Process {
@@ -111,6 +114,8 @@ pub struct Found {
     pub files: BTreeSet<String>,
     /// Whether the output was whole: only its naming may be missing.
     pub whole: bool,
+    /// The files that were about to get their names together, if it is of several.
+    pub(super) placing: Vec<Planned>,
     /// Bytes of the lines that count, up to the last job or file.
     end: u64,
     /// The same up to the word that the output is whole, if it is there.
@@ -118,6 +123,11 @@ pub struct Found {
 }
 
 impl Found {
+    /// Forgets that the output was whole, which it is no longer.
+    pub(super) fn forget_placing(&mut self) {
+        (self.whole, self.placing, self.whole_end) = (false, Vec::new(), self.end);
+    }
+
     /// Whether the output of this very plan was whole.
     pub fn is_whole(&self, plan: &str) -> bool {
         self.whole && self.plan.as_deref() == Some(plan)
@@ -207,7 +217,12 @@ impl Journal {
     /// # Errors
     /// The system's.
     pub fn record_whole(&self) -> io::Result<()> {
-        write_line(&mut *self.lock()?, &Line::Whole { whole: true })
+        write_line(&mut *self.lock()?, &Line::Whole { whole: true, placing: Vec::new() })
+    }
+
+    /// Records that an output of several files is whole.
+    pub(super) fn record_placing(&self, placing: Vec<Planned>) -> io::Result<()> {
+        write_line(&mut *self.lock()?, &Line::Whole { whole: true, placing })
     }
 
     fn lock(&self) -> io::Result<std::sync::MutexGuard<'_, File>> {
@@ -254,8 +269,8 @@ fn read(file: &File) -> io::Result<Found> {
                 found.files.extend(files);
                 (found.end, found.whole_end) = (lines.end, lines.end);
             }
-            Line::Whole { whole } => {
-                found.whole = whole;
+            Line::Whole { whole, placing } => {
+                (found.whole, found.placing) = (whole, placing);
                 found.whole_end = lines.end;
             }
             Line::Process { process } => found.process = Some(process),

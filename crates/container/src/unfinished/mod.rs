@@ -5,12 +5,17 @@
 mod claim;
 mod given;
 mod journal;
+mod kept_results;
 mod output_error;
 mod own;
 mod paths;
+mod placing;
 
 pub use claim::{Claim, Held};
+pub use given::state_of;
 pub use journal::{Entry, Found, Given, Input, Journal, Options, Written};
+pub use kept_results::KeptResults;
 pub use output_error::{Differing, OutputError};
 pub use own::{remove_results, remove_written};
 pub use paths::{Paths, blocks_beside, check_beside, paths_beside, rejection_report, remove, statistics_beside};
+pub use placing::Placing;

@@ -318,7 +318,8 @@ impl<'a> Outputs<'a> {
         let decoder = Decoder::open(&checkpoint)?;
         let weights_only = self.job.recipe.weights_only;
         let task = Task { output, sinks: &self.job.sinks, limits: &self.job.limits, weights_only };
-        task.make(&decoder, reporter)
+        let claim = claim(output, &self.job.sinks.settings, self.job.sinks.commit)?;
+        task.make(&decoder, claim, reporter)
     }
 }
 

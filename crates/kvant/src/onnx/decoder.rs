@@ -2,7 +2,8 @@
 
 use super::opening;
 use super::quantize::{check_output, model_size, no_output};
-use super::staged::Staged;
+use super::recover;
+use super::staged::{Staged, made_or_left};
 use super::verify::accept;
 use crate::delivery::claim;
 use crate::error::{Error, ErrorKind};
@@ -12,7 +13,8 @@ use crate::job::{self, Limits, Sinks};
 use crate::paths::full_path;
 use crate::text::counts;
 use kvant_container::directory_of;
-use kvant_container::onnx::{ExternalData, Spill, sync_written};
+use kvant_container::onnx::{ExternalData, Spill};
+use kvant_container::unfinished::Claim;
 use kvant_llm::forward::Decoder;
 use kvant_llm::onnx::{Exported, check, export};
 use serde_json::{Value, json};
@@ -31,6 +33,9 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
         return Err(error.with_hint(Some("leave it out: codes and values are taken over as they are".to_owned())));
     }
     let begun = Instant::now();
+    if writes {
+        recover(sinks)?;
+    }
     if let Some(output) = &sinks.output {
         check_output(output, sinks.commit.overwrite)?;
     }
@@ -42,8 +47,8 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     }
     let output = sinks.output.as_deref().ok_or_else(no_output)?;
     reporter.started();
-    let _claim = claim(output, &sinks.settings, sinks.commit)?;
-    let graph = Task { output, sinks, limits, weights_only }.make(&decoder, reporter)?;
+    let claim = claim(output, &sinks.settings, sinks.commit)?;
+    let graph = Task { output, sinks, limits, weights_only }.make(&decoder, claim, reporter)?;
     Ok(GraphConversion { made: Some(MadeGraph { output: full_path(output), graph, time: begun.elapsed() }) })
 }
 
@@ -104,24 +109,28 @@ impl Task<'_> {
     ///
     /// # Errors
     /// What has no graph, and a graph that does not pass verification, before anything is written; then what the system says.
-    pub fn make(&self, decoder: &Decoder<'_>, reporter: &Reporter<'_>) -> Result<Graph, Error> {
+    pub fn make(&self, decoder: &Decoder<'_>, claim: Claim, reporter: &Reporter<'_>) -> Result<Graph, Error> {
+        let made = self.stage(decoder, &claim, reporter);
+        let ((graph, staged), claim) = made_or_left(claim, made, reporter)?;
+        staged.place(claim, self.sinks.commit.sync)?;
+        Ok(graph)
+    }
+
+    /// Writes it, all but its name.
+    fn stage(&self, decoder: &Decoder<'_>, claim: &Claim, reporter: &Reporter<'_>) -> Result<(Graph, Staged), Error> {
         let directory = directory_of(self.output);
         let spill = Spill::new(directory)?.cancelled_by(reporter.cancel().flag().clone());
         let made = self.limits.pool()?.install(|| export(decoder, Some(&spill), self.weights_only))?;
         notes(&made, self.weights_only, reporter);
         let opens = !self.sinks.commit.no_verify && accept(&made.model, self.output)?;
         let nodes = made.model.graph.node.len();
-        let staged = Staged::write(made.model, self.output, ExternalData::Auto, reporter.cancel())?;
+        let staged = Staged::write(made.model, claim, ExternalData::Auto, reporter.cancel())?;
         if opens {
             opening::accept(staged.path(), &self.limits.engine, reporter.cancel())?;
         }
         reporter.refuse_lost()?;
         check_output(self.output, self.sinks.commit.overwrite)?;
-        staged.persist(self.output)?;
-        if self.sinks.commit.sync {
-            sync_written(self.output)?;
-        }
-        Ok(Graph { nodes, bytes: model_size(self.output), widened: made.widened })
+        Ok((Graph { nodes, bytes: model_size(staged.path()), widened: made.widened }, staged))
     }
 }
 

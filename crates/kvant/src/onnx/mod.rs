@@ -2,6 +2,7 @@
 
 pub mod data;
 pub mod decoder;
+mod fingerprint;
 pub mod measure;
 pub mod opening;
 pub mod plan;
@@ -14,11 +15,24 @@ pub mod verify;
 pub use decoder::GraphConversion;
 pub use plan::GraphPlan;
 
+use crate::delivery::claim;
 use crate::error::{Error, ErrorKind};
-use crate::job::GraphEngine;
+use crate::job::{GraphEngine, Sinks};
 use kvant_container::onnx::ModelProto;
+use kvant_container::unfinished::Claim;
 use kvant_onnx::runtime::RuntimeChoice;
 use std::path::Path;
+
+/// Takes final names back from files of an interrupted run, which had only given names to some of them.
+///
+/// # Errors
+/// Another run's work; the system's.
+pub fn recover(sinks: &Sinks) -> Result<(), Error> {
+    match sinks.output.as_deref().filter(|output| Claim::is_half_placed(output)) {
+        Some(output) => claim(output, &sinks.settings, sinks.commit).map(drop),
+        None => Ok(()),
+    }
+}
 
 /// Reads a graph and its external data.
 pub fn read(path: &Path) -> Result<ModelProto, Error> {

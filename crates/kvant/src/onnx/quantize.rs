@@ -1,34 +1,35 @@
 //! Quantizes a graph.
 
 use super::data::calibration;
+use super::fingerprint::fingerprint;
 use super::measure::{Channels, Measured, Subject, measure, note_channels};
 use super::opening::{self, Opening};
-use super::staged::Staged;
+use super::staged::{Staged, made_or_left};
 use super::verify::accept;
 use super::{read, recipe};
 use crate::cancel::CancelToken;
 use crate::delivery::claim;
 use crate::error::{Error, ErrorKind};
-use crate::events::{Reporter, Stage, Unit};
+use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Job, SourceKind};
 use crate::json::versioned;
 use crate::paths::{full_path, refuse_existing, refuse_stray_data};
 use crate::text::printable;
-use kvant_container::onnx::{Spill, external_files, sync_written};
-use kvant_container::{directory_of, write_file};
+use kvant_container::directory_of;
+use kvant_container::onnx::{Spill, external_files};
+use kvant_container::unfinished::{Claim, KeptResults};
 use kvant_onnx::algorithm::Data;
-use kvant_onnx::calibration::{Observation, observe};
+use kvant_onnx::calibration::{Observed, observe};
 use kvant_onnx::data::Samples;
 use kvant_onnx::quantize::{Prepared, prepare};
 use kvant_onnx::report::Report;
-use kvant_onnx::runtime::{RuntimeChoice, RuntimeOptions};
+use kvant_onnx::runtime::RuntimeChoice;
 use kvant_onnx::settings::Resolved;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// Quantizes a graph.
+/// Quantizes a graph. An interrupted run resumes with what it has found of ranges, transforms and layers.
 ///
 /// # Errors
 /// Whatever can be refused, before data are read; then what the data, the engine or the system say, and a result that is rejected
@@ -39,85 +40,148 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
     let output = sinks.output.as_deref().ok_or_else(no_output)?;
     check_output(output, commit.overwrite)?;
     reporter.started();
-    let cancelled = reporter.cancel().flag();
-    // There is nothing to resume here, but two runs at once would replace each other's graph.
-    let _claim = claim(output, &sinks.settings, commit)?;
-    let spill = Spill::new(directory_of(output))?.cancelled_by(cancelled.clone());
-    let least = job.limits.quality.min_sqnr;
-    check_measurable(job)?;
-    let mut prepared = plan(job, &spill)?;
-    reporter.notes(prepared.notices());
-    let mut samples = samples(job, &prepared, reporter)?;
-    let pool = job.limits.pool()?;
-    pool.install(|| prepared.check_weights())?;
-    let runtime = job.limits.runtime();
-    let mut quiet = |_, _| {};
-    let mut seen = data(samples.as_mut(), &runtime, cancelled, &mut quiet);
-    pool.install(|| prepared.transform(seen.as_mut(), Some(&spill)))?;
-    let (float, recipe) = (prepared.model.clone(), prepared.recipe.clone());
-    let mut observation = prepared.observation();
-    let engine = calibrate(&prepared, &mut observation, seen.as_mut(), reporter)?;
-    let (mut quantized, report) = {
-        let progress = reporter.stage(Stage::Algorithms, Unit::Layers);
-        let mut watch = progress.watch();
-        let mut seen = data(samples.as_mut(), &runtime, cancelled, &mut watch);
-        pool.install(|| prepared.finish(&observation, seen.as_mut(), Some(&spill)))?
-    };
-    let runs = commit.no_verify || accept(&quantized, output)?;
-    let channels = Channels { job, recipe: &recipe, float: &float, runtime: &runtime };
-    pool.install(|| note_channels(&mut quantized, &channels));
-    let staged = Staged::write(quantized, output, sinks.external_data, reporter.cancel())?;
-    let opening = open(job, &staged, runs, reporter.cancel())?;
-    let quality = {
-        let quantized = read(staged.path())?;
-        let subject = Subject {
-            job,
-            recipe: &recipe,
-            float: &float,
-            quantized: &quantized,
-            elsewhere: !kvant_onnx::verify::runs(&kvant_onnx::verify::verify(&quantized)),
-            least,
-            runtime: &runtime,
-            spill: &spill,
-        };
-        match commit.no_verify && least.is_none() {
-            true => Measured::Not("‹no-verify› is given".to_owned()),
-            false => pool.install(|| measure(&subject, reporter))?,
-        }
-    };
-    let rejection = least.and_then(|least| quality.require(least).err()).map(|problem| {
-        let message = format!("{problem}: {} is not written", printable(&output.to_string_lossy()));
-        let hint = "try one of the options above, or a lower ‹min-sqnr›";
-        Error::new(ErrorKind::Unfit, message).with_hint(Some(hint.to_owned()))
-    });
-    let made = GraphReport {
-        output: rejection.is_none().then(|| full_path(output)),
-        source_bytes: model_size(&job.source.model),
-        output_bytes: model_size(staged.path()),
-        engine,
-        report,
-        opening,
-        quality,
-        seconds: begun.elapsed().as_secs_f64(),
-        rejection,
-    };
-    reporter.refuse_lost()?;
-    if made.rejection.is_none() {
-        // Hours may have passed since the first look.
-        check_output(output, commit.overwrite)?;
-    }
-    // Before the graph has its name: a report that cannot be written leaves nothing.
-    if let Some(path) = &sinks.report {
-        refuse_existing(path, commit.overwrite)?;
-        made.write(path, reporter)?;
-    }
-    if made.rejection.is_none() {
-        staged.persist(output)?;
-        if commit.sync {
-            sync_written(output)?;
-        }
+    let claim = claim(output, &sinks.settings, commit)?;
+    let resolved = recipe::recipe(job)?;
+    let plan = fingerprint(job, &resolved);
+    claim.begin(&plan)?;
+    let kept = KeptResults::new(&claim.paths().blocks(), &plan);
+    let made = Run { job, reporter, output, kept, begun }.make(resolved, &claim);
+    let ((made, staged), claim) = made_or_left(claim, made, reporter)?;
+    match made.rejection {
+        None => staged.place(claim, commit.sync)?,
+        Some(_) => staged.place_report(claim, commit.sync)?,
     }
     Ok(Box::new(made))
+}
+
+/// A run that has claimed its output.
+struct Run<'a, 'e> {
+    job: &'a Job,
+    reporter: &'a Reporter<'e>,
+    output: &'a Path,
+    /// What an interrupted run has found, and this one finds.
+    kept: KeptResults,
+    begun: Instant,
+}
+
+impl Run<'_, '_> {
+    /// Does the work, up to files that only lack their names.
+    fn make(&self, resolved: Resolved, claim: &Claim) -> Result<(GraphReport, Staged), Error> {
+        let Run { job, reporter, output, .. } = *self;
+        let (sinks, commit) = (&job.sinks, job.sinks.commit);
+        let cancelled = reporter.cancel().flag();
+        let spill = Spill::new(directory_of(output))?.cancelled_by(cancelled.clone());
+        let least = job.limits.quality.min_sqnr;
+        check_measurable(job)?;
+        let pool = job.limits.pool()?;
+        let model = read(&job.source.model)?;
+        let mut prepared = pool.install(|| prepare(model, resolved.recipe, &resolved.passes, Some(&spill)))?;
+        reporter.notes(prepared.notices());
+        let mut samples = samples(job, &prepared, reporter)?;
+        pool.install(|| prepared.check_weights())?;
+        let kept = Observed::kept(&self.kept);
+        match (&kept, self.kept.is_empty()) {
+            (Some(_), _) => reporter.resumed(Resumption::Statistics),
+            (None, false) => reporter.resumed(Resumption::Transforms),
+            (None, true) => {}
+        }
+        let mut quiet = |_, _| {};
+        let mut seen = self.data(samples.as_mut(), &mut quiet);
+        pool.install(|| prepared.transform(seen.as_mut(), Some(&spill)))?;
+        let (float, recipe) = (prepared.model.clone(), prepared.recipe.clone());
+        let (observed, engine) = match kept {
+            Some((observed, engine)) => (observed, Some(engine)),
+            None => self.observe(&prepared, seen.as_mut())?,
+        };
+        let (mut quantized, report) = {
+            let progress = reporter.stage(Stage::Algorithms, Unit::Layers);
+            let (mut watch, mut is_first) = (progress.watch_resumed(), true);
+            let mut watch = |done: u64, total: u64| {
+                if std::mem::take(&mut is_first) && done > 0 {
+                    reporter.resumed(Resumption::Layers { done, total });
+                }
+                watch("", done, total);
+            };
+            let mut seen = self.data(samples.as_mut(), &mut watch);
+            pool.install(|| prepared.finish_with(&observed, seen.as_mut(), Some(&spill)))?
+        };
+        let runs = commit.no_verify || accept(&quantized, output)?;
+        let runtime = job.limits.runtime();
+        let channels = Channels { job, recipe: &recipe, float: &float, runtime: &runtime };
+        pool.install(|| note_channels(&mut quantized, &channels));
+        let mut staged = Staged::write(quantized, claim, sinks.external_data, reporter.cancel())?;
+        let opening = open(job, &staged, runs, reporter.cancel())?;
+        let quality = {
+            let quantized = read(staged.path())?;
+            let subject = Subject {
+                job,
+                recipe: &recipe,
+                float: &float,
+                quantized: &quantized,
+                elsewhere: !kvant_onnx::verify::runs(&kvant_onnx::verify::verify(&quantized)),
+                least,
+                runtime: &runtime,
+                spill: &spill,
+            };
+            match commit.no_verify && least.is_none() {
+                true => Measured::Not("‹no-verify› is given".to_owned()),
+                false => pool.install(|| measure(&subject, reporter))?,
+            }
+        };
+        let rejection = least.and_then(|least| quality.require(least).err()).map(|problem| {
+            let message = format!("{problem}: {} is not written", printable(&output.to_string_lossy()));
+            let hint = "try one of the options above, or a lower ‹min-sqnr›";
+            Error::new(ErrorKind::Unfit, message).with_hint(Some(hint.to_owned()))
+        });
+        let made = GraphReport {
+            output: rejection.is_none().then(|| full_path(output)),
+            source_bytes: model_size(&job.source.model),
+            output_bytes: model_size(staged.path()),
+            engine,
+            report,
+            opening,
+            quality,
+            seconds: self.begun.elapsed().as_secs_f64(),
+            rejection,
+        };
+        reporter.refuse_lost()?;
+        if made.rejection.is_none() {
+            // Hours may have passed since the first look.
+            check_output(output, commit.overwrite)?;
+        }
+        if let Some(path) = &sinks.report {
+            refuse_existing(path, commit.overwrite)?;
+            staged.add_report(&made.text(reporter)?, path)?;
+        }
+        Ok((made, staged))
+    }
+
+    /// What algorithms see, where there are data.
+    fn data<'a>(
+        &'a self,
+        samples: Option<&'a mut Samples>,
+        progress: &'a mut (dyn FnMut(u64, u64) + Send),
+    ) -> Option<Data<'a>> {
+        let (runtime, cancelled) = (self.job.limits.runtime(), &**self.reporter.cancel().flag());
+        samples.map(|samples| Data { samples, runtime, cancelled, progress, kept: Some(&self.kept) })
+    }
+
+    /// Runs the float model over the data and keeps what was observed. The engine is none where no range depends on data.
+    fn observe(&self, prepared: &Prepared, data: Option<&mut Data<'_>>) -> Result<(Observed, Option<String>), Error> {
+        let mut observation = prepared.observation();
+        let Some(data) = data.filter(|_| !observation.tensors().is_empty()) else {
+            return Ok((observation.observed(), None));
+        };
+        let progress = self.reporter.stage(Stage::Calibration, Unit::Samples);
+        let mut watch = progress.watch();
+        let (model, runtime) = (&prepared.model, &data.runtime);
+        let engine = observe(model, &mut observation, data.samples, runtime, &mut watch, data.cancelled)?;
+        let observed = self.job.limits.pool()?.install(|| observation.observed());
+        self.reporter.refuse_lost()?;
+        let failed = |cause| Error::system(format!("cannot keep ranges beside {}: {cause}", self.output.display()));
+        observed.keep(&engine, &self.kept).map_err(failed)?;
+        Ok((observed, Some(engine)))
+    }
 }
 
 /// Refuses to promise an SQNR of which nothing would be known.
@@ -163,12 +227,6 @@ pub fn check_output(output: &Path, overwrite: bool) -> Result<(), Error> {
     refuse_stray_data(output)
 }
 
-fn plan(job: &Job, spill: &Spill) -> Result<Prepared, Error> {
-    let Resolved { recipe, passes } = recipe::recipe(job)?;
-    let model = read(&job.source.model)?;
-    Ok(job.limits.pool()?.install(|| prepare(model, recipe, &passes, Some(spill)))?)
-}
-
 /// Opens the data; `None` where nothing depends on them.
 fn samples(job: &Job, prepared: &Prepared, reporter: &Reporter<'_>) -> Result<Option<Samples>, Error> {
     if !prepared.needs_data() {
@@ -179,30 +237,6 @@ fn samples(job: &Job, prepared: &Prepared, reporter: &Reporter<'_>) -> Result<Op
     }
     let (samples, _) = calibration(job, &prepared.model.graph, reporter)?;
     Ok(Some(samples))
-}
-
-/// What algorithms see, where there are data.
-fn data<'a>(
-    samples: Option<&'a mut Samples>,
-    runtime: &RuntimeOptions,
-    cancelled: &'a AtomicBool,
-    progress: &'a mut (dyn FnMut(u64, u64) + Send),
-) -> Option<Data<'a>> {
-    samples.map(|samples| Data { samples, runtime: runtime.clone(), cancelled, progress })
-}
-
-/// Runs the float model over the data. Returns the engine, none where no range depends on data.
-fn calibrate(
-    prepared: &Prepared,
-    observation: &mut Observation,
-    data: Option<&mut Data<'_>>,
-    reporter: &Reporter<'_>,
-) -> Result<Option<String>, Error> {
-    let Some(data) = data.filter(|_| !observation.tensors().is_empty()) else { return Ok(None) };
-    let progress = reporter.stage(Stage::Calibration, Unit::Samples);
-    let mut watch = progress.watch();
-    let (model, runtime) = (&prepared.model, &data.runtime);
-    Ok(Some(observe(model, observation, data.samples, runtime, &mut watch, data.cancelled)?))
 }
 
 /// What quantizing a graph made.
@@ -249,12 +283,9 @@ impl GraphReport {
         })
     }
 
-    /// Writes the object that `--json` prints to a file.
-    fn write(&self, path: &Path, reporter: &Reporter<'_>) -> Result<(), Error> {
-        let text = serde_json::to_string_pretty(&versioned("quantize", self.to_json()))
-            .map_err(|e| Error::internal(e.to_string()))?;
-        let shown = printable(&path.to_string_lossy()).to_string();
-        write_file(path, (reporter.spelled(&text) + "\n").as_bytes())
-            .map_err(|e| Error::system(format!("cannot write {shown}: {e}")))
+    /// The object that `--json` prints, as the text of a file.
+    fn text(&self, reporter: &Reporter<'_>) -> Result<String, Error> {
+        let text = serde_json::to_string_pretty(&versioned("quantize", self.to_json()));
+        Ok(reporter.spelled(&text.map_err(|e| Error::internal(e.to_string()))?) + "\n")
     }
 }

@@ -1,38 +1,43 @@
-//! A graph that is written and has no name yet: it is opened and measured as it will be found, and gets its name if it passes.
+//! A graph that is complete and has no name yet: it is opened and measured in the directory where its output is made, and gets its
+//! name, with its external data and a report, as the last step.
 
 use crate::cancel::CancelToken;
-use crate::error::Error;
-use kvant_container::onnx::{ExternalData, ModelProto, external_data_path, write_unless};
-use kvant_container::{TEMPORARY, directory_of};
-use std::ffi::OsStr;
+use crate::error::{Error, ErrorKind};
+use crate::events::Reporter;
+use kvant_container::onnx::{ExternalData, ModelProto, external_data_path, sync_written, write_unless};
+use kvant_container::unfinished::{Claim, Placing};
+use kvant_container::{Durability, behind_links, write_file};
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
-/// A graph and its external data in a directory of their own, beside where they will be. Both go with it.
+/// The report until it has its name.
+const REPORT: &str = "report.json";
+
+/// A graph and its external data under the names that they will have, in `NAME.partial/`.
 pub struct Staged {
-    directory: TempDir,
     path: PathBuf,
+    output: PathBuf,
+    report: Option<Placing>,
 }
 
 impl Staged {
-    /// Writes a graph for a path.
+    /// Writes a graph for an output that this run has claimed.
     ///
     /// # Errors
     /// The system's; a graph that is too large for one file; a user who asks to stop.
     pub fn write(
         model: ModelProto,
-        output: &Path,
+        claim: &Claim,
         external: ExternalData,
         cancel: &CancelToken,
-    ) -> Result<Self, Error> {
-        let beside = directory_of(output);
-        let directory = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(beside);
-        let refused = |e: std::io::Error| Error::system(format!("cannot write in {}: {e}", beside.display()));
-        let directory = directory.map_err(refused)?;
+    ) -> Result<Staged, Error> {
+        let output = claim.target().to_owned();
+        let names = [output.clone(), external_data_path(&output), REPORT.into()];
+        let name = |path: PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let directory = claim.staging(names.map(name).into())?;
         // External data are found by the name of the graph: both have the names they will have.
-        let path = directory.path().join(name_of(output));
+        let path = directory.join(output.file_name().unwrap_or_default());
         write_unless(model, &path, external, cancel.flag())?;
-        Ok(Self { directory, path })
+        Ok(Staged { path, output, report: None })
     }
 
     /// Where the graph is for now.
@@ -40,37 +45,76 @@ impl Staged {
         &self.path
     }
 
-    /// Gives it its name. A graph and external data that it replaces are taken away first: at no moment does a graph refer to data of
-    /// another. If that fails they come back.
+    /// Adds a report, which gets its name with the graph.
     ///
     /// # Errors
     /// The system's.
-    pub fn persist(self, output: &Path) -> Result<(), Error> {
-        let (data, own) = (external_data_path(output), external_data_path(&self.path));
-        let failed = |e: std::io::Error| Error::system(format!("cannot rename to {}: {e}", output.display()));
-        let set_aside = self.directory.path().join("replaced");
-        let replaced = [output, &data].map(|path| (path, set_aside.join(name_of(path))));
-        if own.exists() || data.exists() {
-            std::fs::create_dir(&set_aside).map_err(failed)?;
-            for (path, aside) in replaced.iter().filter(|(path, _)| path.exists()) {
-                std::fs::rename(path, aside).map_err(failed)?;
-            }
+    pub fn add_report(&mut self, text: &str, place: &Path) -> Result<(), Error> {
+        let failed = |e: std::io::Error| Error::system(format!("cannot write {}: {e}", place.display()));
+        let made = self.path.with_file_name(REPORT);
+        write_file(&made, text.as_bytes()).map_err(failed)?;
+        // A link stays one.
+        self.report = Some(Placing::of(made, &behind_links(place).map_err(failed)?));
+        Ok(())
+    }
+
+    /// Gives the graph, its external data and the report their names.
+    ///
+    /// # Errors
+    /// The system's. What was there before is there again then.
+    pub fn place(self, claim: Claim, sync: bool) -> Result<(), Error> {
+        let (data, own) = (external_data_path(&self.output), external_data_path(&self.path));
+        let vacated = |place: &Path| Placing { made: None, place: place.to_owned() };
+        // At no moment does a graph refer to the data of another.
+        let mut files: Vec<Placing> = self.output.exists().then(|| vacated(&self.output)).into_iter().collect();
+        match own.exists() {
+            true => files.push(Placing::of(own, &data)),
+            false => files.extend(data.exists().then(|| vacated(&data))),
         }
-        let named = match own.exists() {
-            true => std::fs::rename(&own, &data),
-            false => Ok(()),
-        };
-        let named = named.and_then(|()| std::fs::rename(&self.path, output));
-        if named.is_err() {
-            for (path, aside) in replaced.iter().filter(|(_, aside)| aside.exists()) {
-                std::fs::rename(aside, path).map_err(failed)?;
-            }
+        files.push(Placing::of(self.path.clone(), &self.output));
+        files.extend(self.report);
+        if sync {
+            sync_written(&self.path)?;
         }
-        named.map_err(failed)?;
-        self.directory.close().map_err(failed)
+        Ok(claim.place(&files, durability(sync))?)
+    }
+
+    /// Gives the report alone its name: the graph was rejected.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn place_report(self, claim: Claim, sync: bool) -> Result<(), Error> {
+        let files: Vec<Placing> = self.report.into_iter().collect();
+        Ok(claim.place(&files, durability(sync))?)
     }
 }
 
-fn name_of(path: &Path) -> &OsStr {
-    path.file_name().unwrap_or_default()
+fn durability(sync: bool) -> Durability {
+    if sync { Durability::Disk } else { Durability::Process }
+}
+
+/// The claim with what was made. After an error nothing unfinished stays beside the output, but results that a rerun resumes with: where
+/// the user has stopped it, or the system refused something.
+///
+/// # Errors
+/// That of the work.
+pub fn made_or_left<T>(claim: Claim, made: Result<T, Error>, reporter: &Reporter<'_>) -> Result<(T, Claim), Error> {
+    match made {
+        Ok(made) => Ok((made, claim)),
+        Err(error) => {
+            // What was made of a source that was cut short is of no use.
+            let is_sound = reporter.refuse_lost().is_ok();
+            let resumes = is_sound && matches!(error.kind, ErrorKind::Interrupted | ErrorKind::System);
+            let blocks = claim.paths().blocks();
+            // The error of the work is the one to report.
+            let _ = claim.leave(resumes);
+            match error.kind {
+                ErrorKind::Interrupted if blocks.exists() => {
+                    Err(Error::new(ErrorKind::Interrupted, "Interrupted. Run the same command again to resume."))
+                }
+                ErrorKind::Interrupted => Err(Error::new(ErrorKind::Interrupted, "Interrupted.")),
+                _ => Err(error),
+            }
+        }
+    }
 }

@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kvant_container::unfinished::KeptResults;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::data::Samples;
 use crate::error::AlgorithmError;
 use crate::runtime::RuntimeOptions;
@@ -16,9 +20,21 @@ pub struct Data<'a> {
     pub cancelled: &'a AtomicBool,
     /// Told how many layers are done, and how many there are.
     pub progress: &'a mut (dyn FnMut(u64, u64) + Send),
+    /// Where results are kept for a run that resumes; none where a run that ends early begins anew.
+    pub kept: Option<&'a KeptResults>,
 }
 
 impl Data<'_> {
+    /// A result of an interrupted run, and the bytes that were kept with it.
+    pub(super) fn kept<T: DeserializeOwned>(&self, name: &str) -> Option<(T, Vec<u8>)> {
+        self.kept?.get(name)
+    }
+
+    /// Keeps a result for a run that resumes.
+    pub(super) fn keep(&self, name: &str, value: &impl Serialize, codes: &[u8]) -> Result<(), AlgorithmError> {
+        self.kept.map_or(Ok(()), |kept| kept.put(name, value, codes)).map_err(AlgorithmError::Keep)
+    }
+
     /// Fails where the user asked to stop.
     pub fn go_on(&self) -> Result<(), AlgorithmError> {
         if self.cancelled.load(Ordering::Relaxed) { Err(AlgorithmError::Cancelled) } else { Ok(()) }

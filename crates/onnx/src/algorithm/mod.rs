@@ -23,6 +23,7 @@ mod input_scaling;
 mod layer;
 mod mix;
 mod normalization;
+mod outcome;
 mod quarot;
 #[cfg(test)]
 mod reconstruction_tests;

@@ -52,7 +52,7 @@ fn quantized(algorithm: &str, threads: usize) -> (ModelProto, Vec<LayerGain>) {
     let (cancelled, mut progress) = (AtomicBool::new(false), |_: u64, _: u64| ());
     let mut observation = prepared.observation();
     observe(&prepared.model, &mut observation, &mut samples, &runtime, &mut |_, _| {}, &cancelled).unwrap();
-    let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress };
+    let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept: None };
     let (made, report) = prepared.finish(&observation, Some(&mut data), None).unwrap();
     (made, report.gains)
 }

@@ -27,6 +27,16 @@ impl Selection {
         Ok(made)
     }
 
+    /// How near the quantized model is with what was taken so far.
+    pub fn distance_so_far(&self) -> f64 {
+        self.distance
+    }
+
+    /// Goes on from where an interrupted run was.
+    pub fn resume_at(&mut self, distance: f64) {
+        self.distance = distance;
+    }
+
     /// Whether the quantized model is nearer with these constants. If so, that is what the next ones are compared with.
     pub fn takes(
         &mut self,
@@ -90,7 +100,8 @@ mod tests {
             let runtime =
                 RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };
             let (cancelled, mut progress) = (AtomicBool::new(false), |_: u64, _: u64| ());
-            let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress };
+            let mut data =
+                Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept: None };
             let mut quantized = Walk::new(net(1.5), &mut data).unwrap().keeping_outputs();
             let mut selection = Selection::new(net(1.0), &quantized, &mut data).unwrap();
             let first = selection.distance;

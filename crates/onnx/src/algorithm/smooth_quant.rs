@@ -30,21 +30,43 @@ impl SmoothQuantSettings {
         spill: Option<&Spill>,
     ) -> Result<Vec<ScaledInput>, QuantizeError> {
         let readers = readers(&model.graph, types);
-        let maxima = Maxima::observed(model, &readers, data)?;
+        let maxima = maxima(model, &readers, data)?;
         let mut done = Vec::with_capacity(readers.len());
         for readers in &readers {
             data.go_on()?;
-            let Some(inputs) = maxima.of(readers) else { continue };
+            let Some(inputs) = maxima.get(&readers.tensor) else { continue };
             let weights = weight_maxima(&model.graph, readers)?;
             let core = SmoothQuant { alpha: self.alpha, ..SmoothQuant::DEFAULTS };
             let scales = core
-                .scales(&inputs, &weights)
+                .scales(inputs, &weights)
                 .map_err(|error| AlgorithmError::Layer { layer: readers.tensor.clone(), problem: error.to_string() })?;
             done.push(apply(model, readers, &scales, spill)?);
         }
         sorted(model)?;
         Ok(done)
     }
+}
+
+/// The name of what is kept for a run that resumes.
+const KEPT: &str = "smooth-quant";
+
+/// The largest magnitude of each channel of the tensors that samples had: of an interrupted run, else of this one.
+fn maxima(
+    model: &ModelProto,
+    readers: &[Readers],
+    data: &mut Data<'_>,
+) -> Result<BTreeMap<String, Vec<f32>>, AlgorithmError> {
+    if let Some((found, _)) = data.kept::<BTreeMap<String, Vec<u32>>>(KEPT) {
+        let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
+        return Ok(found.into_iter().map(|(tensor, maxima)| (tensor, floats(maxima))).collect());
+    }
+    let observed = Maxima::observed(model, readers, data)?;
+    let maxima = readers.iter().filter_map(|readers| Some((readers.tensor.clone(), observed.of(readers)?)));
+    let maxima: BTreeMap<String, Vec<f32>> = maxima.collect();
+    let bits = |maxima: &Vec<f32>| maxima.iter().map(|value| value.to_bits()).collect();
+    let kept: BTreeMap<&String, Vec<u32>> = maxima.iter().map(|(tensor, maxima)| (tensor, bits(maxima))).collect();
+    data.keep(KEPT, &kept, &[])?;
+    Ok(maxima)
 }
 
 /// The largest magnitude of each channel of tensors.

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::captured::Captured;
 use super::data::Data;
 use super::layer::Layer;
+use super::outcome::{Outcome, keep_layer, kept_layers};
 use super::rounding::{reads_float_inputs, round};
 use super::selection::Selection;
 use super::simulation::{Tunable, grid, simulation, sorted};
@@ -58,17 +59,27 @@ pub(crate) fn tune(
     let opsets = model.opset_import.clone();
     let index = Index::new(&model.graph);
     let quantized = Walk::new(simulation(prepared, solution)?, data)?.keeping_outputs();
-    let selective = algorithms.iter().filter_map(Algorithm::rounding).any(|rounding| rounding.is_selective());
+    let kept = kept_layers(&targets, data);
+    let runs = kept.len() < targets.len();
+    let is_selective = algorithms.iter().filter_map(Algorithm::rounding).any(|rounding| rounding.is_selective());
+    let selective = runs && is_selective;
     let selection = selective.then(|| Selection::new(model.clone(), &quantized, data)).transpose()?;
     let float = Walk::new(model, data)?;
     let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, index, quantized, selection };
-    let mut gains = Vec::with_capacity(targets.len());
-    for (done, target) in targets.iter().enumerate() {
+    let (mut gains, all) = (Vec::with_capacity(targets.len()), targets.len() as u64);
+    (data.progress)(kept.len() as u64, all);
+    let resumed = kept.len();
+    for (target, outcome) in targets.iter().zip(kept) {
         data.go_on()?;
-        (data.progress)(done as u64, targets.len() as u64);
-        gains.extend(tuning.layer(target, data)?);
+        gains.extend(tuning.resume(target, outcome, runs, data)?);
     }
-    (data.progress)(targets.len() as u64, targets.len() as u64);
+    for (done, target) in targets.iter().enumerate().skip(resumed) {
+        data.go_on()?;
+        let outcome = tuning.layer(target, data)?;
+        keep_layer(done, target, outcome.as_ref(), data)?;
+        gains.extend(outcome.map(|outcome| outcome.gain));
+        (data.progress)(done as u64 + 1, all);
+    }
     Ok(gains)
 }
 
@@ -102,6 +113,18 @@ fn lift_limits(model: &mut ModelProto, unlimited: &Unlimited) {
     }
 }
 
+/// A layer, and where it is in the quantized model.
+struct Placed {
+    layer: Layer,
+    /// The tensor that it makes in the float model.
+    output: String,
+    /// The position of its node in the quantized model, and what that reads.
+    position: usize,
+    input: String,
+    /// What it reads in the float model, where the algorithm asks for it.
+    float_input: Option<String>,
+}
+
 struct Tuning<'a, 'p> {
     prepared: &'a mut Tunable<'p>,
     solution: &'a mut Solution,
@@ -115,16 +138,67 @@ struct Tuning<'a, 'p> {
 }
 
 impl Tuning<'_, '_> {
-    /// Does a layer. `None` where the quantized model has no such node.
-    fn layer(&mut self, target: &Target, data: &mut Data<'_>) -> Result<Option<LayerGain>, QuantizeError> {
-        let Some(mut layer) = self.read(target)? else { return Ok(None) };
+    /// A layer, and where it is in the quantized model. `None` where that has no such node.
+    fn place(&self, target: &Target) -> Result<Option<Placed>, QuantizeError> {
+        let Some(layer) = self.read(target)? else { return Ok(None) };
         let Some(output) = layer.node.output.first().cloned() else { return Ok(None) };
         let Some(position) = self.position(&output) else { return Ok(None) };
         let Some(input) = self.quantized.graph().node[position].input.first().cloned() else { return Ok(None) };
-        let read = self.float_input(&layer);
-        let kept: Vec<&str> = [output.as_str()].into_iter().chain(read.as_deref()).collect();
+        let float_input = self.float_input(&layer);
+        Ok(Some(Placed { layer, output, position, input, float_input }))
+    }
+
+    /// Runs both models up to a layer.
+    fn advance(&mut self, target: &Target, placed: &Placed, data: &Data<'_>) -> Result<(), AlgorithmError> {
+        let kept: Vec<&str> = [placed.output.as_str()].into_iter().chain(placed.float_input.as_deref()).collect();
         self.float.advance(target.position + 1, &kept, data)?;
-        self.quantized.advance(position, &[], data)?;
+        self.quantized.advance(placed.position, &[], data)
+    }
+
+    /// Lets a layer become what an interrupted run found for it. Models run up to it in the same pieces as in that run, whose sums
+    /// depend on them, if they `run` at all: where all layers are done, nothing asks for activations.
+    fn resume(
+        &mut self,
+        target: &Target,
+        outcome: Option<Outcome>,
+        runs: bool,
+        data: &mut Data<'_>,
+    ) -> Result<Option<LayerGain>, QuantizeError> {
+        let (Some(placed), Some(outcome)) = (self.place(target)?, outcome) else { return Ok(None) };
+        if runs {
+            self.advance(target, &placed, data)?;
+        }
+        let mut layer = placed.layer;
+        let codes = match outcome.codes {
+            Some(codes) => {
+                check(&layer, &super::Rounded { codes: codes.clone(), bias: outcome.bias.clone() })?;
+                self.solution.codes.insert(target.weight.clone(), codes.clone());
+                codes
+            }
+            None => layer.grid.nearest(&layer.weight),
+        };
+        layer.bias = outcome.bias;
+        if let (true, Some(name), Some(bias)) = (outcome.is_corrected, &target.bias, &layer.bias) {
+            fit_bias(self.prepared, self.solution, name, bias);
+        }
+        self.settle(target, &layer, &codes)?;
+        if let (Some(name), Some(bias)) = (&target.added, &outcome.added) {
+            fit_bias(self.prepared, self.solution, name, bias);
+            self.quantized.set_constant(name, &self.stored(name, bias));
+            set_floats(self.prepared.model, name, bias);
+        }
+        if let Some((selection, distance)) = self.selection.as_mut().zip(outcome.distance) {
+            selection.resume_at(distance);
+        }
+        Ok(Some(outcome.gain))
+    }
+
+    /// Does a layer. `None` where the quantized model has no such node.
+    fn layer(&mut self, target: &Target, data: &mut Data<'_>) -> Result<Option<Outcome>, QuantizeError> {
+        let Some(placed) = self.place(target)? else { return Ok(None) };
+        self.advance(target, &placed, data)?;
+        let Placed { mut layer, output, input, float_input: read, .. } = placed;
+        let (mut is_chosen, mut is_corrected) = (false, false);
         let captured = Captured {
             quantized: &self.quantized,
             float: &self.float,
@@ -154,6 +228,7 @@ impl Tuning<'_, '_> {
                 false => layer.bias = own,
             }
             self.solution.codes.insert(target.weight.clone(), codes.clone());
+            is_chosen = true;
         }
         if let (Some(correction), Some(bias)) = (self.correction(), &layer.bias) {
             let drift = after.as_ref().unwrap_or(&before).mean_drift();
@@ -162,13 +237,17 @@ impl Tuning<'_, '_> {
                 fit_bias(self.prepared, self.solution, name, &corrected);
             }
             layer.bias = Some(corrected);
+            is_corrected = true;
             after = Some(self.difference(&layer, &codes, target, &captured)?);
         }
         self.settle(target, &layer, &codes)?;
-        if let Some(corrected) = self.correct_added(target, after.as_ref().unwrap_or(&before))? {
-            after = Some(corrected);
+        let mut added = None;
+        if let Some((bias, corrected)) = self.correct_added(target, after.as_ref().unwrap_or(&before))? {
+            (added, after) = (Some(bias), Some(corrected));
         }
-        Ok(Some(gain(&layer, &before, after.as_ref().unwrap_or(&before))))
+        let gain = gain(&layer, &before, after.as_ref().unwrap_or(&before));
+        let distance = self.selection.as_ref().map(Selection::distance_so_far);
+        Ok(Some(Outcome { codes: is_chosen.then_some(codes), bias: layer.bias, is_corrected, added, distance, gain }))
     }
 
     /// The layer's data in the float model, where the algorithm asks for it.
@@ -226,7 +305,11 @@ impl Tuning<'_, '_> {
     }
 
     /// Corrects the bias that an Add behind a MatMul holds; `None` where there is none, or nothing is gained.
-    fn correct_added(&mut self, target: &Target, found: &Difference) -> Result<Option<Difference>, QuantizeError> {
+    fn correct_added(
+        &mut self,
+        target: &Target,
+        found: &Difference,
+    ) -> Result<Option<(Vec<f32>, Difference)>, QuantizeError> {
         let (Some(correction), Some(name)) = (self.correction(), &target.added) else { return Ok(None) };
         let graph = self.float.graph();
         let Some(bias) = self.index.constant(graph, name).map(values).transpose()? else { return Ok(None) };
@@ -245,7 +328,7 @@ impl Tuning<'_, '_> {
         }
         self.quantized.set_constant(name, &after);
         set_floats(self.prepared.model, name, &corrected);
-        Ok(Some(shifted))
+        Ok(Some((corrected, shifted)))
     }
 
     /// Lets the rest of the walk, and the model that is written, have the layer as it has become.

@@ -1,6 +1,7 @@
 //! Ranges of tensors from data: a model runs over samples, observed. How a range is found from values is
 //! `calibration_method`.
 
+mod kept;
 mod observation;
 mod run;
 

@@ -21,6 +21,9 @@ pub enum AlgorithmError {
     /// Activations could not be kept.
     #[error("cannot keep activations in a temporary file: {0}")]
     Store(#[from] std::io::Error),
+    /// A result could not be kept for a run that resumes.
+    #[error("cannot keep results beside the output: {0}")]
+    Keep(std::io::Error),
     /// The algorithm needs data, and there are none (*invalid*).
     #[error("the algorithm {0} needs calibration data")]
     NoData(String),
@@ -52,7 +55,7 @@ impl AlgorithmError {
             Self::Data(error) => error.kind(),
             Self::Runtime(error) => error.kind(),
             Self::Calibration(error) => error.kind(),
-            Self::Store(_) => ErrorKind::Io,
+            Self::Store(_) | Self::Keep(_) => ErrorKind::Io,
             Self::NoData(_) | Self::Layer { .. } => ErrorKind::Invalid,
             Self::NotInLayout { .. } => ErrorKind::Unsupported,
             Self::Cancelled => ErrorKind::Cancelled,
@@ -66,6 +69,7 @@ impl AlgorithmError {
             Self::Runtime(error) => return error.hint().map(str::to_owned),
             Self::Calibration(error) => return error.hint(),
             Self::Store(_) => "make room in the temporary directory, or give fewer samples",
+            Self::Keep(_) => "make room next to the output, or choose another place with ‹output›",
             Self::NoData(_) => "give samples with ‹data›: an .npz with one array for each input, a folder, or `random`",
             Self::NotInLayout { .. } => {
                 "leave the algorithm out, or choose another preset: `kvant list algorithms` says what each is for"

@@ -10,6 +10,7 @@ use kvant_container::onnx::{Bytes, ModelProto, Spill, keep, set_contents, shape}
 use kvant_quant::transform::Clip;
 use serde::Serialize;
 
+use super::found::StoredShares;
 use super::row_rounding::RowRounding;
 use super::weight_rows::{places, rows};
 use super::{Subject, Weighted, failed};
@@ -102,6 +103,19 @@ impl Search<'_> {
 }
 
 impl Shares {
+    /// As it is kept for a run that resumes.
+    pub fn stored(&self) -> StoredShares {
+        let shares = self.shares.iter().map(|share| share.to_bits()).collect();
+        StoredShares { weight: self.weight.name.clone(), group: self.group, shares }
+    }
+
+    /// Of what was kept; none where the readers have no such weight.
+    pub fn of_stored(stored: StoredShares, readers: &Readers) -> Option<Shares> {
+        let weight = readers.weights.iter().find(|weight| weight.name == stored.weight)?.clone();
+        let shares = stored.shares.into_iter().map(f32::from_bits).collect();
+        (stored.group > 0).then_some(Shares { weight, channels: readers.channels, group: stored.group, shares })
+    }
+
     /// Cuts the weight off at its limits, and keeps what it was.
     pub fn apply(
         &self,

@@ -6,6 +6,7 @@
 //! [limits](limits) that are searched for the scaled weights.
 //! Source: Lin et al., AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration, arXiv 2306.00978.
 
+mod found;
 mod limits;
 mod row_rounding;
 mod seen;
@@ -23,6 +24,7 @@ use crate::error::QuantizeError;
 use crate::placement::Placement;
 use crate::recipe::Recipe;
 use crate::shape::Types;
+use found::Found;
 pub use limits::LimitedWeight;
 pub(crate) use limits::Unlimited;
 use limits::{Search, Shares};
@@ -62,18 +64,36 @@ impl AwqSettings {
         let search = self.clip.map(|clip| Search { clip, subject, scored: scored(&model.graph) });
         // What is observed must not depend on how many Hessians there is memory for.
         let (float, mut done, mut shares) = (model.clone(), Weighted::default(), Vec::new());
+        let mut number = 0;
         for batch in batches(&readers, self.clip, data.runtime.budget) {
-            let mut seen = Seen::observed(&float, batch, self.clip, data)?;
-            for readers in batch {
+            let names: Vec<String> = (number..number + batch.len()).map(|number| format!("awq.{number}")).collect();
+            number += batch.len();
+            let kept: Vec<Option<Found>> =
+                names.iter().zip(batch).map(|(name, r)| Found::kept(name, r, data)).collect();
+            // All of a batch are seen in one pass, or none.
+            let is_kept = kept.iter().all(Option::is_some);
+            let mut seen = if is_kept { None } else { Some(Seen::observed(&float, batch, self.clip, data)?) };
+            for ((readers, kept), name) in batch.iter().zip(kept).zip(&names) {
                 data.go_on()?;
-                let Some(inputs) = seen.take(readers) else { continue };
-                let scales = self.best(readers, model, &inputs, subject.recipe)?;
-                if let Some(scales) = &scales {
-                    done.scaled.push(apply(model, readers, scales, spill)?);
+                if let Some(found) = kept {
+                    if let Some(scales) = &found.scales {
+                        done.scaled.push(apply(model, readers, scales, spill)?);
+                    }
+                    shares.extend(found.shares);
+                    continue;
                 }
-                if let Some(search) = &search {
-                    shares.extend(search.shares(model, readers, inputs.rows(scales.as_deref()))?);
+                let mut found = Found::default();
+                if let Some(inputs) = seen.as_mut().and_then(|seen| seen.take(readers)) {
+                    found.scales = self.best(readers, model, &inputs, subject.recipe)?;
+                    if let Some(scales) = &found.scales {
+                        done.scaled.push(apply(model, readers, scales, spill)?);
+                    }
+                    if let Some(search) = &search {
+                        found.shares = search.shares(model, readers, inputs.rows(found.scales.as_deref()))?;
+                    }
                 }
+                found.keep(name, readers, data)?;
+                shares.extend(found.shares);
             }
         }
         // Scales of later tensors go into weights before them.

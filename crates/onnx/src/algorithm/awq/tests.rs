@@ -52,7 +52,7 @@ fn transformed(algorithm: &str, threads: usize) -> Prepared {
     let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };
     let (mut samples, cancelled) = (samples(), AtomicBool::new(false));
     let mut progress = |_: u64, _: u64| ();
-    let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress };
+    let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept: None };
     prepared.transform(Some(&mut data), None).unwrap();
     prepared
 }
@@ -118,7 +118,8 @@ fn scales_for_whole_weights_have_no_limits() {
         let subject = Subject { recipe, types: &types, placement: &placement.unwrap().placement };
         let (mut samples, cancelled, mut progress) = (samples(), AtomicBool::new(false), |_: u64, _: u64| ());
         let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, ..RuntimeOptions::default() };
-        let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress };
+        let mut data =
+            Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept: None };
         AwqSettings::DEFAULTS.run(&mut net(), &subject, &mut data, None).unwrap().limited.len()
     };
     assert_eq!(made(&recipe), 0);

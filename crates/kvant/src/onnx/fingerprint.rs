@@ -1,0 +1,35 @@
+//! What decides the results of a graph's expensive stages: a run that differs in any of it does not resume with those of another.
+
+use crate::job::Job;
+use kvant_container::onnx::external_files;
+use kvant_container::unfinished::state_of;
+use kvant_onnx::settings::Resolved;
+use std::path::Path;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// A hash of the version, the recipe, the data and how they are read, the engine, and what the files are like.
+pub fn fingerprint(job: &Job, resolved: &Resolved) -> String {
+    let (data, engine) = (&job.data, &job.limits.engine);
+    let mut text = format!(
+        "{} {resolved:?} {:?} {:?} {} {:?} {:?} {:?}\n",
+        env!("CARGO_PKG_VERSION"),
+        data.files.len(),
+        data.preprocess,
+        data.num_samples,
+        data.seed,
+        engine.choice,
+        engine.library,
+    );
+    let external = external_files(&job.source.model).unwrap_or_default();
+    let files = std::iter::once(job.source.model.as_path()).chain(external.iter().map(|file| file.as_path()));
+    for file in files.chain(data.files.iter().map(|file| file.as_path())) {
+        // Data that are made up are no file.
+        text.push_str(&state_of(file).unwrap_or_else(|_| named(file)));
+        text.push('\n');
+    }
+    format!("{:032x}", xxh3_128(text.as_bytes()))
+}
+
+fn named(file: &Path) -> String {
+    file.to_string_lossy().into_owned()
+}

@@ -1,0 +1,57 @@
+//! What AWQ found for the products that read a tensor, kept for a run that resumes: the search is expensive, what it leads to is not.
+
+use serde::{Deserialize, Serialize};
+
+use super::limits::Shares;
+use crate::algorithm::data::Data;
+use crate::algorithm::input_scaling::Readers;
+use crate::error::AlgorithmError;
+
+/// The scales of a tensor and the limits of its products' weights.
+#[derive(Default)]
+pub(super) struct Found {
+    /// The scales; none where ones are best, or where no sample had the tensor.
+    pub scales: Option<Vec<f32>>,
+    /// The limits.
+    pub shares: Vec<Shares>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    tensor: String,
+    /// The bits of the scales.
+    scales: Option<Vec<u32>>,
+    shares: Vec<StoredShares>,
+}
+
+/// The limits of a weight.
+#[derive(Serialize, Deserialize)]
+pub(super) struct StoredShares {
+    pub weight: String,
+    pub group: usize,
+    /// Their bits.
+    pub shares: Vec<u32>,
+}
+
+impl Found {
+    /// Keeps it.
+    pub fn keep(&self, name: &str, readers: &Readers, data: &Data<'_>) -> Result<(), AlgorithmError> {
+        let bits = |scales: &Vec<f32>| scales.iter().map(|scale| scale.to_bits()).collect();
+        let stored = Stored {
+            tensor: readers.tensor.clone(),
+            scales: self.scales.as_ref().map(bits),
+            shares: self.shares.iter().map(Shares::stored).collect(),
+        };
+        data.keep(name, &stored, &[])
+    }
+
+    /// What an interrupted run has found.
+    pub fn kept(name: &str, readers: &Readers, data: &Data<'_>) -> Option<Found> {
+        let (stored, _): (Stored, _) = data.kept(name)?;
+        let scales = stored.scales.map(|bits| bits.into_iter().map(f32::from_bits).collect::<Vec<f32>>());
+        let fits = stored.tensor == readers.tensor && scales.as_ref().is_none_or(|all| all.len() == readers.channels);
+        let shares = stored.shares.into_iter().map(|stored| Shares::of_stored(stored, readers));
+        let found = Found { scales, shares: shares.collect::<Option<_>>()? };
+        fits.then_some(found)
+    }
+}

@@ -1,0 +1,113 @@
+//! What became of a layer, kept for a run that resumes: all that decides what the rest of the walk and the written model get of it.
+//! Floats are kept as their bits.
+
+use serde::{Deserialize, Serialize};
+
+use super::data::Data;
+use super::target::Target;
+use super::tuning::LayerGain;
+use crate::error::AlgorithmError;
+
+/// What became of a layer.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Outcome {
+    /// Its codes, where an algorithm chose them.
+    pub codes: Option<Vec<i32>>,
+    /// Its bias.
+    pub bias: Option<Vec<f32>>,
+    /// Whether the bias was corrected, and has a scale of its new values.
+    pub is_corrected: bool,
+    /// The bias that an Add behind it holds, where that was corrected.
+    pub added: Option<Vec<f32>>,
+    /// How near the quantized model is to the float model, where codes are selected by that.
+    pub distance: Option<f64>,
+    /// For the report.
+    pub gain: LayerGain,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    weight: String,
+    /// None where the quantized model has no such layer.
+    outcome: Option<StoredOutcome>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredOutcome {
+    /// The codes themselves are behind the value.
+    has_codes: bool,
+    bias: Option<Vec<u32>>,
+    is_corrected: bool,
+    added: Option<Vec<u32>>,
+    distance: Option<u64>,
+    layer: String,
+    operator: String,
+    losses: [u64; 2],
+    sqnr: [Option<u64>; 2],
+}
+
+fn bits(values: &Vec<f32>) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn floats(bits: Vec<u32>) -> Vec<f32> {
+    bits.into_iter().map(f32::from_bits).collect()
+}
+
+impl Outcome {
+    fn stored(&self) -> StoredOutcome {
+        let gain = &self.gain;
+        StoredOutcome {
+            has_codes: self.codes.is_some(),
+            bias: self.bias.as_ref().map(bits),
+            is_corrected: self.is_corrected,
+            added: self.added.as_ref().map(bits),
+            distance: self.distance.map(f64::to_bits),
+            layer: gain.layer.clone(),
+            operator: gain.operator.clone(),
+            losses: [gain.loss_before, gain.loss_after].map(f64::to_bits),
+            sqnr: [gain.sqnr_before, gain.sqnr_after].map(|sqnr| sqnr.map(f64::to_bits)),
+        }
+    }
+
+    fn of(stored: StoredOutcome, codes: Vec<i32>) -> Outcome {
+        let [loss_before, loss_after] = stored.losses.map(f64::from_bits);
+        let [sqnr_before, sqnr_after] = stored.sqnr.map(|sqnr| sqnr.map(f64::from_bits));
+        let (layer, operator) = (stored.layer, stored.operator);
+        Outcome {
+            codes: stored.has_codes.then_some(codes),
+            bias: stored.bias.map(floats),
+            is_corrected: stored.is_corrected,
+            added: stored.added.map(floats),
+            distance: stored.distance.map(f64::from_bits),
+            gain: LayerGain { layer, operator, loss_before, loss_after, sqnr_before, sqnr_after },
+        }
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("layer.{number}")
+}
+
+/// Keeps what became of a layer.
+pub(super) fn keep_layer(
+    number: usize,
+    target: &Target,
+    outcome: Option<&Outcome>,
+    data: &Data<'_>,
+) -> Result<(), AlgorithmError> {
+    let stored = Stored { weight: target.weight.clone(), outcome: outcome.map(Outcome::stored) };
+    let codes = outcome.and_then(|outcome| outcome.codes.as_deref()).unwrap_or_default();
+    data.keep(&name(number), &stored, bytemuck::cast_slice(codes))
+}
+
+/// What became of the first layers in an interrupted run, as far as all of them were kept.
+pub(super) fn kept_layers(targets: &[Target], data: &Data<'_>) -> Vec<Option<Outcome>> {
+    let layer = |(number, target): (usize, &Target)| {
+        let (stored, bytes): (Stored, _) = data.kept(&name(number))?;
+        let codes = bytes.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let outcome = stored.outcome.map(|outcome| Outcome::of(outcome, codes));
+        (stored.weight == target.weight).then_some(outcome)
+    };
+    targets.iter().enumerate().map_while(layer).collect()
+}

@@ -1,0 +1,103 @@
+//! What calibration found, kept for a run that resumes. Floats are kept as their bits: a resumed run makes the same bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use kvant_container::unfinished::KeptResults;
+use kvant_quant::observer::observers;
+use serde::{Deserialize, Serialize};
+
+use super::observation::Observed;
+use crate::quantization::Range;
+use crate::solution::Ranges;
+
+/// The name of the result.
+const NAME: &str = "observation";
+
+/// The bits of both ends of a range.
+type Bits = [u32; 2];
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    engine: String,
+    samples: usize,
+    whole: BTreeMap<String, Bits>,
+    channels: BTreeMap<String, Vec<Bits>>,
+    huge: BTreeSet<String>,
+    odd: BTreeSet<String>,
+    uneven: BTreeSet<String>,
+    methods: BTreeMap<String, String>,
+}
+
+fn bits(range: &Range) -> Bits {
+    [range.min.to_bits(), range.max.to_bits()]
+}
+
+fn range([min, max]: Bits) -> Range {
+    Range { min: f32::from_bits(min), max: f32::from_bits(max) }
+}
+
+impl Observed {
+    /// Keeps it, with the name of the engine that ran the model.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn keep(&self, engine: &str, kept: &KeptResults) -> io::Result<()> {
+        let channels = self.ranges.channels.iter();
+        let stored = Stored {
+            engine: engine.to_owned(),
+            samples: self.samples,
+            whole: self.ranges.whole.iter().map(|(name, range)| (name.clone(), bits(range))).collect(),
+            channels: channels.map(|(name, all)| (name.clone(), all.iter().map(bits).collect())).collect(),
+            huge: self.huge.clone(),
+            odd: self.odd.clone(),
+            uneven: self.uneven.clone(),
+            methods: self.methods.iter().map(|(name, method)| (name.clone(), (*method).to_owned())).collect(),
+        };
+        kept.put(NAME, &stored, &[])
+    }
+
+    /// What an interrupted run has kept, and the name of its engine.
+    pub fn kept(kept: &KeptResults) -> Option<(Observed, String)> {
+        let (stored, _): (Stored, _) = kept.get(NAME)?;
+        let whole = stored.whole.into_iter().map(|(name, bits)| (name, range(bits))).collect();
+        let channels = stored.channels.into_iter();
+        let channels = channels.map(|(name, all)| (name, all.into_iter().map(range).collect())).collect();
+        let observers = observers();
+        let named = |method: String| observers.iter().find(|row| row.name == method).map(|row| row.name);
+        let methods = stored.methods.into_iter().map(|(name, method)| Some((name, named(method)?)));
+        let observed = Observed {
+            ranges: Ranges { whole, channels },
+            huge: stored.huge,
+            odd: stored.odd,
+            uneven: stored.uneven,
+            methods: methods.collect::<Option<_>>()?,
+            samples: stored.samples,
+        };
+        Some((observed, stored.engine))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_quant::observer::OBSERVERS;
+
+    #[test]
+    fn what_was_observed_comes_back_bit_by_bit() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = KeptResults::new(dir.path(), "plan");
+        assert!(Observed::kept(&kept).is_none());
+        let mut observed = Observed { samples: 3, ..Observed::default() };
+        for (at, row) in OBSERVERS.iter().enumerate() {
+            let range = Range { min: -0.1 / (at + 1) as f32, max: f32::INFINITY };
+            observed.methods.insert(row.name.to_owned(), row.name);
+            observed.ranges.whole.insert(row.name.to_owned(), range);
+            observed.ranges.channels.insert(row.name.to_owned(), vec![range; at]);
+        }
+        observed.huge.insert("mask".to_owned());
+        observed.keep("rten", &kept).unwrap();
+        let (found, engine) = Observed::kept(&kept).unwrap();
+        assert_eq!((format!("{found:?}"), engine.as_str()), (format!("{observed:?}"), "rten"));
+    }
+}
