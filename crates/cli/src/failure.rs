@@ -16,8 +16,11 @@ pub fn exit_code(kind: ErrorKind) -> u8 {
 
 /// The error with those ways out alone that the command has options for.
 pub fn for_command(error: Error, command: &str) -> Error {
-    let hint = error.hint.as_deref().and_then(|hint| hint::of_command(&spelled(hint, option), command));
-    Error { hint, ..error }
+    let of_command = |text: &str| hint::of_command(&spelled(text, option), command);
+    let hint = error.hint.as_deref().and_then(of_command);
+    let open = error.remedies().iter().filter(|remedy| of_command(&remedy.to_string()).is_some());
+    let remedies = open.cloned().collect();
+    error.with_ways(hint, remedies)
 }
 
 /// Wrong usage, and the way out.

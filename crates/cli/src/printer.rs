@@ -181,7 +181,9 @@ impl Printer {
         if self.json {
             let Error { kind, message, hint, .. } = failure;
             // There is nobody left to tell.
-            let _ = self.json("error", &json!({ "error": { "kind": kind, "message": message, "hint": hint } }));
+            let remedies = failure.remedies_json();
+            let error = json!({ "kind": kind, "message": message, "hint": hint, "remedies": remedies });
+            let _ = self.json("error", &json!({ "error": error }));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Errors as users meet them: a kind, a message, a hint. What the crates below report is turned into one here and nowhere else.
 
 use crate::settings;
-use kvant_container::ErrorKind as FileErrorKind;
+use kvant_container::{ErrorKind as FileErrorKind, Remedy};
 use kvant_llm::blockwise::BlockwiseError;
 use kvant_llm::calibration::data::CalibrationDataError;
 use kvant_llm::calibration::{ObserveError, ResolveError, StatisticsError};
@@ -16,6 +16,7 @@ use kvant_llm::plan::PlanError;
 use kvant_llm::recipe::RecipeError;
 use kvant_onnx::calibration::CalibrationError;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::fmt;
 
 /// What kind of error it is.
@@ -45,8 +46,10 @@ pub struct Error {
     pub kind: ErrorKind,
     /// What is wrong, naming the file, tensor or layer. Settings in it are to be spelled (see [`spelled`](crate::spelled)).
     pub message: String,
-    /// The ways out, separated by semicolons. Settings in it are to be spelled.
+    /// The ways out as a text, separated by semicolons. Settings in it are to be spelled.
     pub hint: Option<String>,
+    /// The same as values.
+    remedies: Vec<Remedy>,
 }
 
 impl fmt::Display for Error {
@@ -60,7 +63,7 @@ impl std::error::Error for Error {}
 impl Error {
     /// An error without a hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), hint: None }
+        Error { kind, message: message.into(), hint: None, remedies: Vec::new() }
     }
 
     /// The system refused something.
@@ -75,9 +78,54 @@ impl Error {
             .with_hint(Some(report.to_owned()))
     }
 
-    /// The same with a hint.
+    /// The same with a way out in words.
     pub fn with_hint(self, hint: Option<String>) -> Error {
-        Error { hint, ..self }
+        let remedies = Remedy::of_hint(hint.clone());
+        self.with_ways(hint, remedies)
+    }
+
+    /// The same with ways out, of which the hint is made.
+    pub fn with_remedies(self, remedies: Vec<Remedy>) -> Error {
+        self.with_ways(Remedy::hint(&remedies), remedies)
+    }
+
+    /// The same with ways out, and the words for all of them.
+    pub fn with_ways(self, hint: Option<String>, remedies: Vec<Remedy>) -> Error {
+        Error { hint, remedies, ..self }
+    }
+
+    /// The ways out: what a front end shows as options or arguments. [`hint`](Self::hint) is the text of them.
+    ///
+    /// ```
+    /// use kvant::{CancelToken, Job, Remedy};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/models/nano_llama");
+    /// # let directory = tempfile::tempdir()?;
+    /// let mut job = Job::new(model);
+    /// job.recipe.scheme = Some("fp8".to_owned());
+    /// job.sinks.output = Some(directory.path().join("fp8"));
+    /// let error = job.run(&mut (), &CancelToken::new()).err().ok_or("static activations need data")?;
+    /// assert_eq!(error.remedies()[..2], [Remedy::GiveCalibrationData, Remedy::QuantizeWeightsOnly]);
+    /// assert_eq!(error.remedies()[0].names(), Some("calib"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn remedies(&self) -> &[Remedy] {
+        &self.remedies
+    }
+
+    /// The remedies as objects of `docs/schemas/error.schema.json`.
+    pub fn remedies_json(&self) -> Value {
+        let object = |remedy: &Remedy| {
+            json!({
+                "kind": remedy.kind(),
+                "setting": remedy.names(),
+                "values": remedy.values(),
+                "text": remedy.to_string(),
+            })
+        };
+        self.remedies.iter().map(object).collect()
     }
 }
 
@@ -101,9 +149,19 @@ macro_rules! from_kind_and_hint {
     })* };
 }
 
+/// Errors of the crates below that have remedies too.
+macro_rules! from_kind_and_remedies {
+    ($($error:ty),* $(,)?) => { $(impl From<$error> for Error {
+        fn from(error: $error) -> Error {
+            Error::new(error.kind().into(), error.to_string()).with_ways(error.hint(), error.remedies())
+        }
+    })* };
+}
+
+from_kind_and_remedies!(kvant_onnx::error::QuantizeError, OutputError, EngineError);
+
 from_kind_and_hint!(
     kvant_container::Error,
-    kvant_onnx::error::QuantizeError,
     kvant_onnx::sensitivity::SensitivityError,
     kvant_llm::onnx::OnnxExportError,
     ImportError,
@@ -113,8 +171,6 @@ from_kind_and_hint!(
     ForwardError,
     EvaluationError,
     ObserveError,
-    OutputError,
-    EngineError,
 );
 
 impl From<kvant_onnx::settings::SettingsError> for Error {
@@ -167,7 +223,7 @@ impl From<PlanError> for Error {
     fn from(error: PlanError) -> Error {
         // Data are an option that is missing, as they are for graphs.
         let kind = if error.lacks_data() { ErrorKind::Usage } else { error.kind().into() };
-        Error::new(kind, error.to_string()).with_hint(error.hint())
+        Error::new(kind, error.to_string()).with_ways(error.hint(), error.remedies())
     }
 }
 
@@ -185,7 +241,7 @@ impl From<BlockwiseError> for Error {
     fn from(error: BlockwiseError) -> Error {
         match error {
             BlockwiseError::Engine(error) => error.into(),
-            error => Error::new(error.kind().into(), error.to_string()).with_hint(error.hint()),
+            error => Error::new(error.kind().into(), error.to_string()).with_ways(error.hint(), error.remedies()),
         }
     }
 }

@@ -336,6 +336,7 @@ pub use job::{
     Commit, Conversion, ConvertTo, Data, Format, GraphEngine, GraphRecipe, Job, Limits, Precision, QualityLimits,
     Recipe, Sensitivity, Sinks, Source, SourceKind, Verification,
 };
+pub use kvant_container::Remedy;
 pub use onnx::decoder::{Graph, GraphConversion, MadeGraph};
 pub use onnx::measure::{Measured, Origin, Quality};
 pub use onnx::opening::{Opening, open as open_graph};

@@ -153,3 +153,22 @@ fn patterns_that_match_nothing_are_refused_with_the_nearest_names() {
         assert_eq!(plan["quantized_layers"], 28 - kept, "{pattern}");
     }
 }
+
+#[test]
+fn remedies_are_data_with_the_settings_of_the_command() {
+    let place = Place::new();
+    let run = place.run(&["quantize", "nano_llama", "-s", "fp8", "-o", "out", "--json"]);
+    let error = &run.json()["error"];
+    let [data, weights, scheme] = error["remedies"].as_array().unwrap().as_slice() else { panic!("{run:?}") };
+    assert_eq!((&data["kind"], &data["setting"]), (&"give-calibration-data".into(), &"calib".into()));
+    assert_eq!(
+        (&weights["kind"], &weights["text"].as_str().unwrap().contains("--weights-only")),
+        (&"quantize-weights-only".into(), &true)
+    );
+    assert_eq!((&scheme["kind"], &scheme["values"]), (&"use-scheme".into(), &serde_json::json!([])));
+    std::fs::create_dir(place.path("out")).unwrap();
+    place.write("out/mine.txt", "mine");
+    let run = place.run(&["quantize", "nano_llama", "-s", "int4_wo_128", "-o", "out", "--json"]);
+    let kinds: Vec<_> = run.json()["error"]["remedies"].as_array().unwrap().iter().map(|r| r["kind"].clone()).collect();
+    assert_eq!(kinds, ["text", "choose-output"], "{run:?}");
+}

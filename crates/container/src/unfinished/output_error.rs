@@ -4,6 +4,7 @@ use super::given::changed;
 use super::journal::Journal;
 use super::paths::Paths;
 use crate::error::{ErrorKind, io_hint};
+use crate::remedy::Remedy;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -146,31 +147,35 @@ impl OutputError {
 
     /// The way out.
     pub fn hint(&self) -> Option<String> {
+        Remedy::hint(&self.remedies())
+    }
+
+    /// The ways out.
+    pub fn remedies(&self) -> Vec<Remedy> {
         match self {
-            OutputError::Exists(_) => Some("choose another output with ‹output›, or replace it with ‹overwrite›".to_owned()),
-            OutputError::NotReplaceable { .. } => Some(
-                "‹overwrite› removes only unmodified files that Kvant wrote: move the others away, or choose another \
-                 output with ‹output›"
-                    .to_owned(),
-            ),
-            OutputError::IsSource(_) | OutputError::NoName(_) => Some("choose another output with ‹output›".to_owned()),
-            OutputError::Busy { .. } => Some("wait for it, or stop it".to_owned()),
-            OutputError::OtherRun { .. } => Some(
-                "restore what has changed, its time stamp included, to resume, use ‹restart› to discard the unfinished run, or choose another output with ‹output›"
-                    .to_owned(),
-            ),
-            OutputError::OtherOptions { .. } => Some(
-                "repeat the original options to resume, use ‹restart› to discard the unfinished run, or choose another \
-                 output with ‹output›"
-                    .to_owned(),
-            ),
-            OutputError::InTheWay(path) => Some(format!("move {} away", path.display())),
-            OutputError::NoRoom { activations: 1.., .. } => Some(
-                "free some space, choose a directory on another disk, or take less data with ‹num-samples› or ‹seq-len›"
-                    .to_owned(),
-            ),
-            OutputError::NoRoom { .. } => Some("free some space, or choose a directory on another disk".to_owned()),
-            OutputError::Io { cause, .. } => io_hint(cause).map(str::to_owned),
+            OutputError::Exists(_) => vec![Remedy::ChooseOutput, Remedy::Overwrite],
+            OutputError::NotReplaceable { .. } => {
+                let moved = "‹overwrite› removes only unmodified files that Kvant wrote: move the others away";
+                vec![Remedy::text(moved), Remedy::ChooseOutput]
+            }
+            OutputError::IsSource(_) | OutputError::NoName(_) => vec![Remedy::ChooseOutput],
+            OutputError::Busy { .. } => vec![Remedy::text("wait for it, or stop it")],
+            OutputError::OtherRun { .. } => {
+                vec![Remedy::text("restore what has changed, its time stamp included, to resume"), Remedy::Restart, Remedy::ChooseOutput]
+            }
+            OutputError::OtherOptions { .. } => {
+                vec![Remedy::text("repeat the original options to resume"), Remedy::Restart, Remedy::ChooseOutput]
+            }
+            OutputError::InTheWay(path) => vec![Remedy::text(format!("move {} away", path.display()))],
+            OutputError::NoRoom { activations, .. } => {
+                let mut ways =
+                    vec![Remedy::text("free some space"), Remedy::text("choose a directory on another disk")];
+                if *activations > 0 {
+                    ways.push(Remedy::setting("num-samples", "take less data with ‹num-samples› or ‹seq-len›"));
+                }
+                ways
+            }
+            OutputError::Io { cause, .. } => Remedy::of_hint(io_hint(cause).map(str::to_owned)),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::onnx::quantize::check_output;
 use crate::paths::{OutputKind, check_name, checkpoint_beside, full_path, record, tell_of_name};
 use crate::text::printable;
 use kvant_container::onnx::external_data_path;
-use kvant_container::{Durability, directory_of};
+use kvant_container::{Durability, Remedy, directory_of};
 use kvant_llm::conversion::Target;
 use kvant_llm::engine::{self, Claim, Committed, OutputError, OutputPlan, is_recorded, record_files};
 use kvant_llm::format::OutputFormat;
@@ -333,5 +333,6 @@ fn make_directory_of(output: &Path) -> Result<(), OutputError> {
 fn with_kept(error: Error, kept: &Path) -> Error {
     let kept = format!("the same command resumes from {}, which holds the codes and can be removed", kept.display());
     let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
-    error.with_hint(Some(hint))
+    let remedies = error.remedies().iter().cloned().chain([Remedy::Text(kept)]).collect();
+    error.with_ways(Some(hint), remedies)
 }

@@ -14,7 +14,7 @@ use crate::events::{Reporter, Stage, Unit};
 use crate::job::{self, Job, Limits, SourceKind};
 use crate::resolve;
 use crate::settings::first_given;
-use kvant_container::Checkpoint;
+use kvant_container::{Checkpoint, Remedy};
 use kvant_llm::engine::{Claim, Committed, Done, Output};
 use kvant_llm::format::OutputFormat;
 use kvant_llm::forward::Decoder;
@@ -105,8 +105,8 @@ fn check_data(job: &Job, recipe: &GgufRecipe) -> Result<(), Error> {
         return Ok(());
     }
     let failure = Error::new(ErrorKind::Usage, "imatrix: needs calibration data, and none is given");
-    let hint = "give a text with ‹calib› FILE, or a file of llama.cpp's with ‹imatrix›";
-    Err(failure.with_hint(Some(hint.to_owned())))
+    let file = Remedy::setting("imatrix", "a file of llama.cpp's with ‹imatrix›");
+    Err(failure.with_remedies(vec![Remedy::GiveCalibrationData, file]))
 }
 
 /// Says of a plan that the run will need data.

@@ -3,6 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
 use crate::job::{Data, Job};
+use kvant_container::Remedy;
 use kvant_container::onnx::GraphProto;
 use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
 use std::path::{Path, PathBuf};
@@ -46,8 +47,7 @@ pub fn opened(
 }
 
 fn no_data() -> Error {
-    let hint = "give samples with ‹data›: an .npz with one array for each input, a folder of .npy or images; or `‹data› random`";
-    Error::new(ErrorKind::Usage, "this recipe needs calibration data").with_hint(Some(hint.to_owned()))
+    Error::new(ErrorKind::Usage, "this recipe needs calibration data").with_remedies(vec![Remedy::GiveSamples])
 }
 
 /// The one path of data that a graph takes.

@@ -15,9 +15,9 @@ use crate::job::{Job, SourceKind};
 use crate::json::versioned;
 use crate::paths::{full_path, refuse_existing, refuse_stray_data};
 use crate::text::printable;
-use kvant_container::directory_of;
 use kvant_container::onnx::{Spill, external_files};
 use kvant_container::unfinished::{Claim, KeptResults};
+use kvant_container::{Remedy, directory_of};
 use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::{Observed, observe};
 use kvant_onnx::data::Samples;
@@ -190,7 +190,7 @@ fn check_measurable(job: &Job) -> Result<(), Error> {
         return Ok(());
     }
     let failure = Error::new(ErrorKind::Usage, "‹min-sqnr› needs samples to measure the result on");
-    Err(failure.with_hint(Some("give some with ‹data›".to_owned())))
+    Err(failure.with_remedies(vec![Remedy::setting("data", "give some with ‹data›")]))
 }
 
 /// Opens the graph in ONNX Runtime, where that should run it: not with `--runtime rten`, nor where it is known that it does not.
@@ -207,7 +207,7 @@ fn open(job: &Job, staged: &Staged, runs: bool, cancel: &CancelToken) -> Result<
 
 pub(super) fn no_output() -> Error {
     Error::new(ErrorKind::Usage, "no output file is given")
-        .with_hint(Some("give one with ‹output›, e.g. ‹output› model.int8.onnx".to_owned()))
+        .with_remedies(vec![Remedy::setting("output", "give one with ‹output›, e.g. ‹output› model.int8.onnx")])
 }
 
 /// Refuses an output that exists, or that is no file to be.

@@ -5,6 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::findings::failing;
 use crate::job::Verification;
 use crate::settings::first_given;
+use kvant_container::Remedy;
 use kvant_container::onnx::ModelProto;
 use kvant_llm::verify::{Loader, loaders};
 use kvant_onnx::verify::fails_in_a_run;
@@ -119,7 +120,7 @@ pub fn accept(model: &ModelProto, output: &Path) -> Result<bool, Error> {
         return Ok(kvant_onnx::verify::runs(&found));
     }
     let failure = Error::new(ErrorKind::Invalid, failing(&output.display().to_string(), &found));
-    Err(failure.with_hint(Some("use ‹no-verify› to write it anyway".to_owned())))
+    Err(failure.with_remedies(vec![Remedy::SkipVerification("write it anyway")]))
 }
 
 fn reads_graphs(loader: &Loader) -> bool {

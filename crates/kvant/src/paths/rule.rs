@@ -6,6 +6,7 @@ use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, SourceKind};
 use crate::text::printable;
+use kvant_container::Remedy;
 use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
 use kvant_container::{CheckpointError, behind_links, directory_of, model_directory};
@@ -82,8 +83,7 @@ pub fn follow(output: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
     let follow = |path: PathBuf| {
         behind_links(&path).map_err(|cause| {
             let message = format!("{} is a link that leads nowhere: {cause}", shown(&path));
-            Error::new(ErrorKind::Usage, message)
-                .with_hint(Some("remove it, or choose another output with ‹output›".to_owned()))
+            Error::new(ErrorKind::Usage, message).with_remedies(vec![Remedy::text("remove it"), Remedy::ChooseOutput])
         })
     };
     output.map(follow).transpose()
@@ -99,7 +99,7 @@ pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Error> {
         return Ok(());
     }
     let failure = Error::new(ErrorKind::Invalid, format!("{} exists already", shown(path)));
-    Err(failure.with_hint(Some("name another file, or replace it with ‹overwrite›".to_owned())))
+    Err(failure.with_remedies(vec![Remedy::text("name another file"), Remedy::Overwrite]))
 }
 
 /// Refuses to replace external data that the graph in their place does not use, or that another graph beside it uses too: only those of

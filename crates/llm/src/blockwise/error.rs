@@ -2,7 +2,7 @@
 
 use crate::engine::EngineError;
 use crate::forward::ForwardError;
-use kvant_container::ErrorKind;
+use kvant_container::{ErrorKind, Remedy};
 use kvant_numeric::linalg::Precision;
 use std::io;
 
@@ -49,6 +49,18 @@ impl BlockwiseError {
             BlockwiseError::Engine(error) => error.kind(),
             BlockwiseError::NotFinite { .. } => ErrorKind::Invalid,
             BlockwiseError::Streams { .. } | BlockwiseError::Unfinished { .. } => ErrorKind::Io,
+        }
+    }
+
+    /// The ways out, of which [`hint`](Self::hint) is the text.
+    pub fn remedies(&self) -> Vec<Remedy> {
+        match self {
+            BlockwiseError::Engine(error) if !matches!(error, EngineError::Weight { .. }) => error.remedies(),
+            BlockwiseError::NotFinite { precision: Precision::Bf16, .. } => {
+                let text = "activations may overflow in this precision: calibrate with ‹precision› f32";
+                vec![Remedy::setting_to("precision", "f32", text)]
+            }
+            error => Remedy::of_hint(error.hint()),
         }
     }
 

@@ -25,7 +25,7 @@ use crate::parts::{Piece, ScaleEncoding, encode};
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use crate::weight::{Band, BandAxis, bands};
 use kvant_container::unfinished::{Entry, Written};
-use kvant_container::{Checkpoint, ErrorKind, Writer};
+use kvant_container::{Checkpoint, ErrorKind, Remedy, Writer};
 use kvant_numeric::simd::Isa;
 use layer::quantize_layers;
 use packed::{Packed, dequantize};
@@ -162,6 +162,29 @@ impl EngineError {
     /// Whether what was begun is of no use to a later run: with such a weight none could finish it.
     pub fn is_final(&self) -> bool {
         matches!(self, EngineError::Weight { .. } | EngineError::TooLarge { .. } | EngineError::SourceChanged(_))
+    }
+
+    /// The ways out, of which [`hint`](Self::hint) is the text.
+    pub fn remedies(&self) -> Vec<Remedy> {
+        match self {
+            EngineError::Output(error) => error.remedies(),
+            EngineError::Weight { excludable: Some(layer), .. } => vec![
+                Remedy::text("download the file again, or make it again from the original model"),
+                Remedy::ExcludeLayer(layer.clone()),
+                Remedy::SkipVerification("keep the layer as it is, NaN included"),
+            ],
+            EngineError::Unfit { output, .. } => vec![
+                Remedy::command(format!("verify {}", output.display()), "lists all findings"),
+                Remedy::SkipVerification("keep the output anyway"),
+            ],
+            EngineError::Foreseen { way_out, .. } => {
+                let ways = way_out.iter().cloned().map(Remedy::Text);
+                ways.chain([Remedy::SkipVerification("continue anyway")]).collect()
+            }
+            EngineError::Uncalibrated => vec![Remedy::GiveCalibrationData],
+            EngineError::Threads(_) => vec![Remedy::setting("threads", "ask for fewer with ‹threads›")],
+            error => Remedy::of_hint(error.hint()),
+        }
     }
 
     /// The way out.

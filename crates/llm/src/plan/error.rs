@@ -5,7 +5,7 @@ use crate::forward::ForwardError;
 use crate::import_error::ImportError;
 use crate::model_config::ConfigError;
 use crate::parts::CannotHold;
-use kvant_container::ErrorKind;
+use kvant_container::{ErrorKind, Remedy};
 use kvant_quant::activation::ActivationError;
 use kvant_quant::scheme::SchemeError;
 use std::collections::BTreeSet;
@@ -252,20 +252,26 @@ impl AlgorithmProblem {
         }
     }
 
-    fn hint(&self) -> Option<String> {
-        let without = "leave ‹algorithm› out to round to nearest";
-        Some(match self {
-            AlgorithmProblem::NoData => {
-                "give a text with ‹calib› FILE, or leave ‹algorithm› out to round to nearest".to_owned()
+    fn remedies(&self) -> Vec<Remedy> {
+        let without = Remedy::LeaveOut { setting: "algorithm", effect: "to round to nearest" };
+        match self {
+            AlgorithmProblem::NoData => vec![Remedy::GiveCalibrationData, without],
+            AlgorithmProblem::NoConfig => {
+                vec![Remedy::text("put the model's config.json beside its weights"), without]
             }
-            AlgorithmProblem::NoConfig => format!("put the model's config.json beside its weights, or {without}"),
-            AlgorithmProblem::NoCodes { .. } => format!("keep the layer with ‹exclude›, or {without}"),
-            AlgorithmProblem::Setting { setting, .. } => format!("leave {setting} out"),
-            AlgorithmProblem::Scheme { .. } => format!("choose another scheme or rounding, or {without}"),
-            AlgorithmProblem::NoLinks { .. } => "use a rounding such as gptq, which needs no pairs".to_owned(),
-            AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => return problem.hint(),
-            AlgorithmProblem::Undescribed { .. } | AlgorithmProblem::CannotRun(_) => without.to_owned(),
-        })
+            AlgorithmProblem::NoCodes { .. } => {
+                vec![Remedy::setting("exclude", "keep the layer with ‹exclude›"), without]
+            }
+            AlgorithmProblem::Setting { setting, .. } => vec![Remedy::text(format!("leave {setting} out"))],
+            AlgorithmProblem::Scheme { .. } => vec![Remedy::text("choose another scheme or rounding"), without],
+            AlgorithmProblem::NoLinks { .. } => {
+                vec![Remedy::text("use a rounding such as gptq, which needs no pairs")]
+            }
+            AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => {
+                Remedy::of_hint(problem.hint())
+            }
+            AlgorithmProblem::Undescribed { .. } | AlgorithmProblem::CannotRun(_) => vec![without],
+        }
     }
 }
 
@@ -333,6 +339,49 @@ impl PlanError {
         matches!(self, PlanError::Calibration { .. } | PlanError::Algorithm { problem: AlgorithmProblem::NoData, .. })
     }
 
+    /// The ways out, of which [`hint`](Self::hint) is the text.
+    pub fn remedies(&self) -> Vec<Remedy> {
+        match self {
+            PlanError::ExcludedCodes { .. } => vec![
+                Remedy::setting("override", "give them a scheme with ‹override›"),
+                Remedy::UseFormat("choose a format that holds several schemes (quark, compressed-tensors)".to_owned()),
+                Remedy::command("convert ‹to› float", "first has them in floats: quantize the result"),
+            ],
+            PlanError::IdleOverride { nearest, .. } if !nearest.is_empty() => {
+                vec![Remedy::ChooseOneOf(nearest.clone()), Remedy::command("inspect MODEL", "shows all")]
+            }
+            PlanError::NeedsConfig { .. } => vec![
+                Remedy::text("put the model's config.json beside its weights"),
+                Remedy::LeaveOut {
+                    setting: "format",
+                    effect: ": codes are then written with ‹format› tensors, which describes them in the files themselves",
+                },
+            ],
+            PlanError::Algorithm { problem, .. } => problem.remedies(),
+            PlanError::Calibration { .. } => vec![
+                Remedy::GiveCalibrationData,
+                Remedy::QuantizeWeightsOnly,
+                Remedy::UseScheme("choose a scheme with dynamic activations (`kvant list schemes`)".to_owned()),
+            ],
+            PlanError::Attention { .. } => vec![
+                Remedy::leave_out("kv-cache"),
+                Remedy::leave_out("attention"),
+                Remedy::command("inspect", "shows what is known of the model"),
+            ],
+            PlanError::AlreadyQuantized { .. } => vec![
+                Remedy::text("start from the original checkpoint in bf16, f16, f32 or fp8"),
+                Remedy::command("convert", "changes the layout"),
+                Remedy::Requantize,
+            ],
+            PlanError::Shape { layer, others, .. } => {
+                let layers = std::iter::once(layer).chain(others);
+                let ways = Remedy::of_hint(self.hint()).into_iter();
+                ways.chain(layers.map(|layer| Remedy::ExcludeLayer(layer.clone()))).collect()
+            }
+            error => Remedy::of_hint(error.hint()),
+        }
+    }
+
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -357,16 +406,12 @@ impl PlanError {
                  tensors, which describes them in the files themselves"
                     .to_owned(),
             ),
-            PlanError::Algorithm { problem, .. } => problem.hint(),
+            PlanError::Algorithm { problem, .. } => Remedy::hint(&problem.remedies()),
             PlanError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
             PlanError::CannotHold { problem, .. } => Some(problem.hint.clone()),
-            PlanError::Calibration { .. } => Some(
-                "give a text with ‹calib› FILE, quantize the weights alone with ‹weights-only›, or choose a scheme with \
-                 dynamic activations (`kvant list schemes`)"
-                    .to_owned(),
-            ),
+            PlanError::Calibration { .. } => Remedy::hint(&self.remedies()),
             PlanError::Activation { problem, .. } => Some(problem.hint().to_owned()),
             PlanError::Attention { .. } => {
                 Some("leave ‹kv-cache› and ‹attention› out; `kvant inspect` shows what is known of the model".to_owned())

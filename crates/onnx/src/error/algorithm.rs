@@ -1,6 +1,6 @@
 //! Why an algorithm could not do its work.
 
-use kvant_container::ErrorKind;
+use kvant_container::{ErrorKind, Remedy};
 
 use super::CalibrationError;
 use crate::data::DataError;
@@ -59,6 +59,22 @@ impl AlgorithmError {
             Self::NoData(_) | Self::Layer { .. } => ErrorKind::Invalid,
             Self::NotInLayout { .. } => ErrorKind::Unsupported,
             Self::Cancelled => ErrorKind::Cancelled,
+        }
+    }
+
+    /// The ways out, of which [`hint`](Self::hint) is the text.
+    pub fn remedies(&self) -> Vec<Remedy> {
+        match self {
+            Self::NoData(_) => vec![Remedy::GiveSamples],
+            Self::NotInLayout { .. } => vec![
+                Remedy::leave_out("algorithm"),
+                Remedy::UseScheme("choose another preset with ‹scheme›".to_owned()),
+                Remedy::command("list algorithms", "says what each is for"),
+            ],
+            Self::Layer { layer, .. } => {
+                vec![Remedy::ExcludeLayer(layer.clone()), Remedy::leave_out("algorithm")]
+            }
+            error => Remedy::of_hint(error.hint()),
         }
     }
 

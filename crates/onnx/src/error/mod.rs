@@ -6,8 +6,8 @@ mod calibration;
 pub use algorithm::AlgorithmError;
 pub use calibration::CalibrationError;
 
-use kvant_container::ErrorKind;
 use kvant_container::onnx::OnnxError;
+use kvant_container::{ErrorKind, Remedy};
 
 /// A failure of a run, with the tensor or node it is about.
 #[derive(Debug, thiserror::Error)]
@@ -154,6 +154,40 @@ impl QuantizeError {
             | Self::NothingToDo { .. }
             | Self::NothingToConvert { .. }
             | Self::IdleOverride { .. } => ErrorKind::Invalid,
+        }
+    }
+
+    /// The ways out, of which [`hint`](Self::hint) is the text.
+    pub fn remedies(&self) -> Vec<Remedy> {
+        match self {
+            Self::Algorithm(problem) => problem.remedies(),
+            Self::IdleOverride { nearest, command, .. } if !nearest.is_empty() => {
+                vec![Remedy::ChooseOneOf(nearest.clone()), Remedy::command(format!("{command} MODEL"), "shows all")]
+            }
+            Self::IdleOverride { some, command, .. } => {
+                vec![Remedy::ChooseOneOf(some.clone()), Remedy::command(format!("{command} MODEL"), "shows all")]
+            }
+            Self::NoRange { .. } => vec![
+                Remedy::setting("data", "give calibration data that reach every branch with ‹data›"),
+                Remedy::setting("exclude", "exclude the node with ‹exclude›"),
+            ],
+            Self::NoOperator { .. } => {
+                let text = "choose ‹op-domain› quark, whose operators need Quark's library to run";
+                vec![Remedy::setting_to("op-domain", "quark", text)]
+            }
+            Self::ChannelActivations { .. } => vec![
+                Remedy::leave_out("per-channel-activations"),
+                Remedy::setting("activation", "choose int8 or int16 activations with ‹activation›, and the layout qdq"),
+            ],
+            Self::ChannelCount { .. } => vec![
+                Remedy::leave_out("per-channel-activations"),
+                Remedy::setting_to(
+                    "override",
+                    "NAME=TYPE:tensor",
+                    "give the tensor one scale with ‹override› 'NAME=TYPE:tensor'",
+                ),
+            ],
+            error => Remedy::of_hint(error.hint()),
         }
     }
 
