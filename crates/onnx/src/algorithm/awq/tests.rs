@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use kvant_container::onnx::ModelProto;
+use kvant_container::unfinished::KeptResults;
 use kvant_quant::glob::Glob;
 use kvant_quant::random::SplitMix64;
 
@@ -39,10 +40,19 @@ fn net() -> ModelProto {
 }
 
 fn samples() -> Samples {
-    Source::Random(crate::data::Distribution::Normal).open(&inputs(&net().graph), &DataOptions::default()).unwrap()
+    samples_of(DataOptions::default().seed)
+}
+
+fn samples_of(seed: u64) -> Samples {
+    let options = DataOptions { seed, ..DataOptions::default() };
+    Source::Random(crate::data::Distribution::Normal).open(&inputs(&net().graph), &options).unwrap()
 }
 
 fn transformed(algorithm: &str, threads: usize) -> Prepared {
+    transformed_on(samples(), algorithm, threads, None)
+}
+
+fn transformed_on(mut samples: Samples, algorithm: &str, threads: usize, kept: Option<&KeptResults>) -> Prepared {
     let mut recipe = Preset::find("MATMUL_NBITS").unwrap().recipe();
     recipe.layout = Layout::MatMulNBits { bits: 4, block: 16, accuracy: 0 };
     recipe.algorithms = algorithm.parse().unwrap();
@@ -50,9 +60,8 @@ fn transformed(algorithm: &str, threads: usize) -> Prepared {
     let passes = recipe.passes();
     let mut prepared = prepare(net(), recipe, &passes, None).unwrap();
     let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };
-    let (mut samples, cancelled) = (samples(), AtomicBool::new(false));
-    let mut progress = |_: u64, _: u64| ();
-    let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept: None };
+    let (cancelled, mut progress) = (AtomicBool::new(false), |_: u64, _: u64| ());
+    let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept };
     prepared.transform(Some(&mut data), None).unwrap();
     prepared
 }
@@ -108,6 +117,23 @@ fn threads_do_not_matter() {
     let [one, three] = [1, 3].map(|threads| transformed("awq:tokens=40", threads));
     assert_eq!(weight(&one, "w"), weight(&three, "w"));
     assert_eq!(one.limited_weights, three.limited_weights);
+}
+
+/// Other samples would give other scales and limits, if they were looked at.
+#[test]
+fn what_an_interrupted_run_found_is_not_looked_for_again() {
+    for algorithm in ["awq:ratios=4", "smoothquant"] {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = KeptResults::new(dir.path(), "plan");
+        let weights = |prepared: &Prepared| [weight(prepared, "w"), weight(prepared, "v")];
+        let first = transformed_on(samples(), algorithm, 1, Some(&kept));
+        let resumed = transformed_on(samples_of(77), algorithm, 1, Some(&kept));
+        let other = transformed_on(samples_of(77), algorithm, 1, Some(&KeptResults::new(dir.path(), "other plan")));
+        assert_eq!(weights(&resumed), weights(&first), "{algorithm}");
+        assert_eq!((&resumed.limited_weights, &resumed.unlimited), (&first.limited_weights, &first.unlimited));
+        assert_eq!(resumed.scaled_inputs, first.scaled_inputs);
+        assert_ne!(weights(&other), weights(&first), "{algorithm}");
+    }
 }
 
 #[test]
