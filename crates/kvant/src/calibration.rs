@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Data, Job};
-use kvant_container::Checkpoint;
+use kvant_container::{Checkpoint, Remedy};
 use kvant_llm::blockwise::{self, BlockProgress, BlockwiseReport, Found, Settings, Sources, State};
 use kvant_llm::calibration::data::{CalibrationData, Options};
 use kvant_llm::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
@@ -214,7 +214,8 @@ fn check_length(options: &Options, longest: Option<usize>) -> Result<(), Error> 
         return Ok(());
     }
     let message = format!("sequences of {length} tokens are longer than the {longest} that the model can take");
-    Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("give a smaller ‹seq-len›".to_owned())))
+    Err(Error::new(ErrorKind::Invalid, message)
+        .with_remedies(vec![Remedy::setting("seq-len", "give a smaller ‹seq-len›")]))
 }
 
 /// Removes what was kept for a run that is now whole.

@@ -9,7 +9,7 @@ use crate::onnx::{read, refuse_idle_library};
 use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::printable;
-use kvant_container::Checkpoint;
+use kvant_container::{Checkpoint, Remedy};
 use kvant_llm::evaluation::{Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize};
 use kvant_llm::forward::Decoder;
 use kvant_onnx::data::{DataOptions, Source as Samples, inputs};
@@ -220,7 +220,7 @@ impl Evaluation {
 
 fn no_reference() -> Error {
     let error = Error::new(ErrorKind::Usage, "an ONNX graph is measured against the float graph it was made from");
-    error.with_hint(Some("name that with ‹reference›".to_owned()))
+    error.with_remedies(vec![Remedy::setting("reference", "name that with ‹reference›")])
 }
 
 impl EvaluationReport {

@@ -7,7 +7,7 @@ use crate::events::{Reporter, Stage, Unit};
 use crate::job::{self, Job, SourceKind};
 use crate::paths::refuse_directory;
 use crate::text::printable;
-use kvant_container::{Checkpoint, write_file};
+use kvant_container::{Checkpoint, Remedy, write_file};
 use kvant_llm::calibration::data;
 use kvant_llm::engine::rejection_report;
 use kvant_llm::evaluation::{
@@ -236,6 +236,7 @@ fn held_out(
     let option = job.limits.quality.given().unwrap_or_default();
     let message =
         format!("calibration takes all sequences of the calibration data: none are left to measure {option} on");
-    let hint = "give a text with ‹eval› FILE, or calibrate on fewer sequences with ‹num-samples›";
-    Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())))
+    let text = Remedy::setting("eval", "give a text with ‹eval› FILE");
+    let fewer = Remedy::setting("num-samples", "calibrate on fewer sequences with ‹num-samples›");
+    Err(Error::new(ErrorKind::Invalid, message).with_remedies(vec![text, fewer]))
 }

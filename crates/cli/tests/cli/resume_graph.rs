@@ -17,7 +17,7 @@ fn place() -> Place {
 }
 
 /// Everything that is kept: ranges, layers that are trained, biases that are corrected.
-const TRAINED: &str = "adaround:num_iterations=6000:early_stop=false,bias-correction";
+const TRAINED: &str = "adaround:num_iterations=6000:early_stop=off,bias-correction";
 
 fn args<'a>(out: &'a str, algorithms: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let line = ["quantize", "float.onnx", "--preset", "A8W8", "--data", "calib.npz", "--runtime", "rten", "-o", out];
@@ -89,8 +89,8 @@ fn runs_that_are_killed_at_any_moment_make_the_same_bytes() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
     std::fs::copy(data.join("tinytransformer.float.onnx"), place.path("transformer.onnx")).unwrap();
     for (model, data, algorithms) in [
-        ("float.onnx", "calib.npz", "adaround:num_iterations=1500:selective_update=true,bias-correction"),
-        ("float.onnx", "calib.npz", "cle,adaquant:num_iterations=1500:update_bias=true"),
+        ("float.onnx", "calib.npz", "adaround:num_iterations=1500:selective_update=on,bias-correction"),
+        ("float.onnx", "calib.npz", "cle,adaquant:num_iterations=1500:update_bias=on"),
         ("transformer.onnx", "random", "awq,gptq"),
         ("transformer.onnx", "random", "smoothquant,adaround:num_iterations=300"),
     ] {

@@ -7,7 +7,7 @@ use crate::job::Conversion as Request;
 use crate::job::{self, Limits, Sinks};
 use crate::loading;
 use crate::paths::{OutputKind, check_name};
-use kvant_container::Checkpoint;
+use kvant_container::{Checkpoint, Remedy};
 use kvant_llm::conversion::{Conversion, LayerError, Target, measure};
 use kvant_llm::engine::{self, Claim, Committed, Done};
 use kvant_llm::plan::{CalibratedPlan, Plan};
@@ -71,7 +71,10 @@ fn conversion(request: &Request, target: Target) -> Result<Conversion, Error> {
         (target, None) => target,
         (_, Some(_)) => {
             let error = Error::new(ErrorKind::Usage, "‹dtype› applies only to ‹to› float");
-            return Err(error.with_hint(Some("leave it out, or convert ‹to› float".to_owned())));
+            return Err(error.with_remedies(vec![
+                Remedy::text("leave it out"),
+                Remedy::setting_to("to", "float", "convert ‹to› float"),
+            ]));
         }
     };
     let max_shard_size = request.sinks.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;

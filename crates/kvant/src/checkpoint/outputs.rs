@@ -174,8 +174,8 @@ impl<'a> Outputs<'a> {
         }
         let message =
             format!("{} was changed since Kvant wrote it, or is not Kvant's", printable(&file.to_string_lossy()));
-        let hint = "move it away, or choose another directory with ‹output›";
-        Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())))
+        let output = Remedy::setting("output", "choose another directory with ‹output›");
+        Err(Error::new(ErrorKind::Invalid, message).with_remedies(vec![Remedy::text("move it away"), output]))
     }
 
     /// Whether the output is a directory with a folder for each of several formats.

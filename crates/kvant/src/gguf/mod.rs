@@ -38,7 +38,10 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         return match resolve::gguf_setting(job) {
             None => Ok(None),
             Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} applies only to GGUF files"))
-                .with_hint(Some("leave it out, or name one of their schemes, e.g. ‹scheme› Q4_K_M".to_owned()))),
+                .with_remedies(vec![
+                    Remedy::text("leave it out"),
+                    Remedy::UseScheme("name one of their schemes, e.g. ‹scheme› Q4_K_M".to_owned()),
+                ])),
         };
     };
     resolve::refuse_graph_settings(job)?;
@@ -51,7 +54,10 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
     }
     if let (Some(option), false) = (ignored(job), recipe.needs_importance()) {
         let failure = Error::new(ErrorKind::Usage, format!("{option} has a meaning with ‹algorithm› imatrix only"));
-        return Err(failure.with_hint(Some("add ‹algorithm› imatrix, or leave it out".to_owned())));
+        return Err(failure.with_remedies(vec![
+            Remedy::setting_to("algorithm", "imatrix", "add ‹algorithm› imatrix"),
+            Remedy::text("leave it out"),
+        ]));
     }
     let Some(path) = &job.recipe.imatrix else { return Ok(Some(recipe)) };
     if recipe.needs_importance() {

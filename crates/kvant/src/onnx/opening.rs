@@ -4,6 +4,7 @@
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind};
 use crate::job::GraphEngine;
+use kvant_container::Remedy;
 use kvant_onnx::runtime::{RuntimeError, open_file};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -29,7 +30,7 @@ pub enum Opening {
 
 /// The way out where ONNX Runtime crashes over a graph. Measured with 1.31.1 on a vision transformer in float16: of its levels of
 /// optimization the highest alone, which moves convolutions to channels last, does.
-const AFTER_CRASH: &str = "use ‹no-verify› to write it anyway, and open it with fewer optimizations: sessions with graph_optimization_level ORT_ENABLE_EXTENDED, or ORT_DISABLE_ALL, may take it";
+const AFTER_CRASH: &str = "write it anyway, and open it with fewer optimizations: sessions with graph_optimization_level ORT_ENABLE_EXTENDED, or ORT_DISABLE_ALL, may take it";
 
 impl Opening {
     /// As data; `null` where nobody was asked.
@@ -83,8 +84,8 @@ pub fn accept(model: &Path, engine: &GraphEngine, cancel: &CancelToken) -> Resul
     match opening {
         Opening::Refuses { engine, problem, is_crash } => {
             let failure = Error::new(ErrorKind::Invalid, format!("{engine} does not open the result: {problem}"));
-            let hint = if is_crash { AFTER_CRASH } else { "use ‹no-verify› to write it anyway" };
-            Err(failure.with_hint(Some(hint.to_owned())))
+            let remedy = Remedy::SkipVerification(if is_crash { AFTER_CRASH } else { "write it anyway" });
+            Err(failure.with_remedies(vec![remedy]))
         }
         opening => Ok(opening),
     }

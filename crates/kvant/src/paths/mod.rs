@@ -9,6 +9,7 @@ pub use rule::{MODEL, Paths, check_job, follow, named, refuse_existing, refuse_m
 
 use crate::error::{Error, ErrorKind};
 use crate::text::printable;
+use kvant_container::Remedy;
 use std::path::{Path, PathBuf};
 
 /// Refuses a directory where one text is to be named.
@@ -33,10 +34,12 @@ pub fn checkpoint_beside(output: &Path) -> PathBuf {
 
 /// That a job names no directory to write.
 pub fn no_directory() -> Error {
-    Error::new(ErrorKind::Usage, "no output directory is given").with_hint(Some("give one with ‹output›".to_owned()))
+    Error::new(ErrorKind::Usage, "no output directory is given")
+        .with_remedies(vec![Remedy::setting("output", "give one with ‹output›")])
 }
 
 /// That a job names no file to write.
 pub fn no_file() -> Error {
-    Error::new(ErrorKind::Usage, "no output file is given").with_hint(Some("give one with ‹output›".to_owned()))
+    Error::new(ErrorKind::Usage, "no output file is given")
+        .with_remedies(vec![Remedy::setting("output", "give one with ‹output›")])
 }

@@ -4,7 +4,7 @@
 use super::rule::refuse_existing;
 use crate::error::{Error, ErrorKind};
 use crate::text::printable;
-use kvant_container::write_file;
+use kvant_container::{Remedy, write_file};
 use serde_json::Value;
 use std::fs;
 use std::io;
@@ -31,8 +31,10 @@ pub fn check(output: &Path, overwrite: bool) -> Result<(), Error> {
         return refuse_existing(&path, overwrite);
     }
     let message = format!("{} exists and is not a record of calibration", printable(&path.to_string_lossy()));
-    Err(Error::new(ErrorKind::Invalid, message)
-        .with_hint(Some("move it away, or choose another name with ‹output›".to_owned())))
+    Err(Error::new(ErrorKind::Invalid, message).with_remedies(vec![
+        Remedy::text("move it away"),
+        Remedy::setting("output", "choose another name with ‹output›"),
+    ]))
 }
 
 fn is_record(path: &Path) -> bool {

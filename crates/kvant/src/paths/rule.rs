@@ -123,13 +123,14 @@ pub fn refuse_stray_data(graph: &Path) -> Result<(), Error> {
         let other = others.filter(|other| is_graph(other) && real(other) != real(graph)).find(|other| uses(other));
         let Some(other) = other else { return Ok(()) };
         let message = format!("{} cannot be replaced: {} uses it too", shown(&data), shown(&other));
-        return Err(
-            Error::new(ErrorKind::Invalid, message).with_hint(Some("choose another name with ‹output›".to_owned()))
-        );
+        return Err(Error::new(ErrorKind::Invalid, message)
+            .with_remedies(vec![Remedy::setting("output", "choose another name with ‹output›")]));
     }
     let message = format!("{} exists, and the graph next to it does not use it", shown(&data));
-    Err(Error::new(ErrorKind::Invalid, message)
-        .with_hint(Some(format!("move {} away, or choose another name with ‹output›", shown(&data)))))
+    Err(Error::new(ErrorKind::Invalid, message).with_remedies(vec![
+        Remedy::text(format!("move {} away", shown(&data))),
+        Remedy::setting("output", "choose another name with ‹output›"),
+    ]))
 }
 
 fn shown(path: &Path) -> String {
