@@ -143,7 +143,7 @@ impl<'a> Gate<'a> {
         }
         Some(format!(
             "the limits are checked on only {} tokens of {}: KL divergence {:.6} ± {:.6}, ratio of perplexities {:.4} ± {:.4}; \
-             a longer text with ‹eval› FILE tells more",
+             give a longer text with ‹eval› FILE for smaller errors",
             found.tokens,
             self.data,
             comparison.kl_mean.value,
