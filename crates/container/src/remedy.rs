@@ -184,7 +184,7 @@ mod tests {
     fn several_ways_are_one_sentence() {
         let [data, weights] = [Remedy::GiveCalibrationData, Remedy::QuantizeWeightsOnly];
         assert_eq!(Remedy::hint(&[]), None);
-        assert_eq!(Remedy::hint(&[data.clone()]).as_deref(), Some("give a text with ‹calib› FILE"));
+        assert_eq!(Remedy::hint(std::slice::from_ref(&data)).as_deref(), Some("give a text with ‹calib› FILE"));
         let all = [data, weights, Remedy::LeaveOut { setting: "algorithm", effect: "to round to nearest" }];
         assert_eq!(
             Remedy::hint(&all).as_deref(),

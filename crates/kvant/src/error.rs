@@ -49,7 +49,7 @@ pub struct Error {
     /// The ways out as a text, separated by semicolons. Settings in it are to be spelled.
     pub hint: Option<String>,
     /// The same as values.
-    remedies: Vec<Remedy>,
+    pub(crate) remedies: Vec<Remedy>,
 }
 
 impl fmt::Display for Error {

@@ -161,7 +161,11 @@ impl OutputError {
             OutputError::IsSource(_) | OutputError::NoName(_) => vec![Remedy::ChooseOutput],
             OutputError::Busy { .. } => vec![Remedy::text("wait for it, or stop it")],
             OutputError::OtherRun { .. } => {
-                vec![Remedy::text("restore what has changed, its time stamp included, to resume"), Remedy::Restart, Remedy::ChooseOutput]
+                vec![
+                    Remedy::text("restore what has changed, its time stamp included, to resume"),
+                    Remedy::Restart,
+                    Remedy::ChooseOutput,
+                ]
             }
             OutputError::OtherOptions { .. } => {
                 vec![Remedy::text("repeat the original options to resume"), Remedy::Restart, Remedy::ChooseOutput]
