@@ -39,7 +39,7 @@ impl Conversion {
     /// What the target does not hold, before anything is written; then what the weights or the system say.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<ConversionReport, Error> {
         let stopped = if self.to == ConvertTo::Onnx { Stopped::StartsOver } else { Stopped::Resumes };
-        concluded(stopped, || self.carry_out(&Reporter::new(events, cancel), true))
+        concluded(|| stopped, || self.carry_out(&Reporter::new(events, cancel), true))
     }
 
     /// Checks the conversion and writes nothing.

@@ -22,18 +22,21 @@ impl Stopped {
     }
 }
 
-/// Carries out a request. One that was stopped says what happens next, and one of which a file was cut short, or its disk failed, ends
+/// Carries out a request. One that was stopped says what happens next, which `stopped` is asked for then, and one of which a file was cut short, or its disk failed, ends
 /// with an error that names the file, whatever became of the work: what was read of it in part were zeros.
 ///
 /// # Errors
 /// Those of `work`, and files that were lost.
-pub(crate) fn concluded<T>(stopped: Stopped, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+pub(crate) fn concluded<T>(
+    stopped: impl FnOnce() -> Stopped,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
     let lost = LostFiles::from_now_on();
     let result = work();
     match (lost.first(), result) {
         (Some(file), _) => Err(of_lost_file(&file)),
         (None, Err(error)) if error.kind == ErrorKind::Interrupted => {
-            Err(Error { message: stopped.words().to_owned(), ..error })
+            Err(Error { message: stopped().words().to_owned(), ..error })
         }
         (None, Err(error)) => Err(lost.first_shortened().map_or(error, |file| of_lost_file(&file))),
         (None, result) => result,
@@ -63,7 +66,7 @@ mod tests {
     #[test]
     fn what_happens_next_is_said_of_what_was_stopped() {
         let stop = || Err::<(), _>(Error::new(ErrorKind::Interrupted, "stopped"));
-        let of = |stopped| concluded(stopped, stop).unwrap_err();
+        let of = |stopped| concluded(|| stopped, stop).unwrap_err();
         assert!(of(Stopped::Resumes).message.ends_with("to resume."));
         assert!(of(Stopped::StartsOver).message.ends_with("starts over."));
         assert_eq!(of(Stopped::Resumes).kind, ErrorKind::Interrupted);
@@ -80,7 +83,7 @@ mod tests {
             std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
             Ok(file.iter().map(|byte| u64::from(*byte)).sum::<u64>())
         };
-        let error = concluded(Stopped::Resumes, read).unwrap_err();
+        let error = concluded(|| Stopped::Resumes, read).unwrap_err();
         assert_eq!(error.kind, ErrorKind::System);
         assert!(error.message.contains("weights was cut short"), "{}", error.message);
     }

@@ -89,7 +89,7 @@ impl Evaluation {
     /// # Errors
     /// Whatever is wrong with the model, its tokenizer or the data.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
-        concluded(Stopped::StartsOver, || self.carry_out(&Reporter::new(events, cancel)))
+        concluded(|| Stopped::StartsOver, || self.carry_out(&Reporter::new(events, cancel)))
     }
 
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {

@@ -10,7 +10,9 @@ use crate::job::{Job, SourceKind};
 use crate::onnx::{self, GraphPlan};
 use crate::report::Report;
 use crate::{paths, quality};
+use kvant_container::unfinished::blocks_beside;
 use serde_json::Value;
+use std::path::PathBuf;
 
 /// What a job would do.
 pub enum Plan {
@@ -50,8 +52,11 @@ impl Job {
     /// a result that does not pass verification or the quality limits, and a cancelled token. A graph below its least SQNR is
     /// reported: see [`Report::rejection`].
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<Report, Error> {
-        let is_graph = self.source.kind() == SourceKind::Graph;
-        let stopped = if is_graph { Stopped::StartsOver } else { Stopped::Resumes };
+        // A graph that was stopped before it found ranges has left nothing.
+        let is_kept = |output: PathBuf| blocks_beside(&output).exists();
+        let output = || paths::follow(self.sinks.output.clone()).ok().flatten();
+        let resumes = || self.source.kind() != SourceKind::Graph || output().is_some_and(is_kept);
+        let stopped = || if resumes() { Stopped::Resumes } else { Stopped::StartsOver };
         concluded(stopped, || self.carry_out(&Reporter::new(events, cancel)))
     }
 

@@ -23,7 +23,7 @@ impl Sensitivity {
     /// # Errors
     /// A model that is no graph; whatever is wrong with the graph, the recipe or the data; a target that no mix reaches.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<SensitivityReport, Error> {
-        concluded(Stopped::StartsOver, || self.carry_out(&Reporter::new(events, cancel)))
+        concluded(|| Stopped::StartsOver, || self.carry_out(&Reporter::new(events, cancel)))
     }
 
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<SensitivityReport, Error> {

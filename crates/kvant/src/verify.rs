@@ -31,7 +31,7 @@ impl Verification {
     /// # Errors
     /// Whatever keeps it from being read. A model that does not pass is no error: see [`VerificationReport::passes`].
     pub fn run(&self) -> Result<VerificationReport, Error> {
-        concluded(Stopped::StartsOver, || self.carry_out())
+        concluded(|| Stopped::StartsOver, || self.carry_out())
     }
 
     fn carry_out(&self) -> Result<VerificationReport, Error> {

@@ -105,16 +105,9 @@ pub fn made_or_left<T>(claim: Claim, made: Result<T, Error>, reporter: &Reporter
             // What was made of a source that was cut short is of no use.
             let is_sound = reporter.refuse_lost().is_ok();
             let resumes = is_sound && matches!(error.kind, ErrorKind::Interrupted | ErrorKind::System);
-            let blocks = claim.paths().blocks();
             // The error of the work is the one to report.
             let _ = claim.leave(resumes);
-            match error.kind {
-                ErrorKind::Interrupted if blocks.exists() => {
-                    Err(Error::new(ErrorKind::Interrupted, "Interrupted. Run the same command again to resume."))
-                }
-                ErrorKind::Interrupted => Err(Error::new(ErrorKind::Interrupted, "Interrupted.")),
-                _ => Err(error),
-            }
+            Err(error)
         }
     }
 }

@@ -46,7 +46,7 @@ struct StoredOutcome {
     sqnr: [Option<u64>; 2],
 }
 
-fn bits(values: &Vec<f32>) -> Vec<u32> {
+fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
@@ -59,9 +59,9 @@ impl Outcome {
         let gain = &self.gain;
         StoredOutcome {
             has_codes: self.codes.is_some(),
-            bias: self.bias.as_ref().map(bits),
+            bias: self.bias.as_deref().map(bits),
             is_corrected: self.is_corrected,
-            added: self.added.as_ref().map(bits),
+            added: self.added.as_deref().map(bits),
             distance: self.distance.map(f64::to_bits),
             layer: gain.layer.clone(),
             operator: gain.operator.clone(),
