@@ -34,7 +34,7 @@ fn codes_go_to_gguf_alone_or_beside_checkpoints() {
     place.succeed(&[&scheme[..], &data, &["--format", "gguf", "-o", "alone.gguf"]].concat());
     place.succeed(&[&scheme[..], &data, &["--format", "awq", "--format", "gguf", "-o", "both"]].concat());
     assert_eq!(names(&place.path("")), ["alone.calibration.json", "alone.gguf", "both", "nano_llama", "text.txt"]);
-    assert_eq!(names(&place.path("both/gguf")), ["kvant_manifest.json", "model.gguf"]);
+    assert_eq!(names(&place.path("both/gguf")), ["kvant_manifest.json", "model.calibration.json", "model.gguf"]);
     let (alone, beside) =
         (fs::read(place.path("alone.gguf")).unwrap(), fs::read(place.path("both/gguf/model.gguf")).unwrap());
     assert!(alone == beside, "the same codes, and the name of the model that was quantized");

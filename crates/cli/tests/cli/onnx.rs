@@ -258,6 +258,7 @@ fn searches_that_make_no_sense_are_refused() {
         let run = place.run(&[&SENSITIVITY[..], options].concat());
         assert!(run.code == Some(2) && run.stderr.contains(told), "{run:?}");
     }
+    std::fs::create_dir(place.path("directory")).unwrap();
     let run = place.run(&["sensitivity", "directory", "--preset", "int8", "--data", "calib.npz"]);
     assert!(run.stderr.contains("ONNX graphs only"), "{run:?}");
 }

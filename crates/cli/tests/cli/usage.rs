@@ -66,8 +66,9 @@ fn the_help_of_sensitivity_has_what_graphs_have() {
     for own in ["ONNX graph", "--target-sqnr", "--op-types", "--calibration-method", "--seed"] {
         assert!(help.contains(own), "{own}");
     }
-    let run =
-        Place::empty().run(&["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "random", "--report", "r.json"]);
+    let place = Place::empty();
+    place.write("a.onnx", "");
+    let run = place.run(&["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "random", "--report", "r.json"]);
     assert!(run.code == Some(2) && run.stderr.contains("--report has no meaning here"), "{run:?}");
 }
 
