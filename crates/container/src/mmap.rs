@@ -18,7 +18,7 @@ use crate::positioned::{file_id, open_regular};
 /// A whole file mapped read-only, or bytes in memory that stand for one; dereferences to its bytes.
 ///
 /// The bytes come from the page cache and are no private memory of the process. The file must not be changed by anyone
-/// while it is mapped. Where it is cut short all the same, or its disk fails, bytes that are gone read as zeros on Unix, and
+/// while it is mapped. If it is cut short nevertheless, or its disk fails, bytes that are gone read as zeros on Unix, and
 /// [`has_lost_bytes`](Self::has_lost_bytes) and [`LostFiles`] report it; elsewhere the system refuses to cut a mapped file.
 #[derive(Debug)]
 pub struct MappedFile {

@@ -5,6 +5,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
+/// Names of transforms, which precede a rounding in a list of algorithms, so that no rounding can have them.
+pub(crate) const TRANSFORM_NAMES: [&str; 4] = ["smoothquant", "smooth", "autosmoothquant", "awq"];
+
 /// Makes an algorithm of the options that are given for it.
 type Read<A> = Arc<dyn Fn(&[(&str, &str)]) -> Result<A, OptionError> + Send + Sync>;
 

@@ -294,7 +294,9 @@ fn the_directory_of_a_source_that_is_named_by_its_file_is_its_own() {
     let place = Place::new();
     let file = "nano_llama/model.safetensors";
     let before = names(&place.path("nano_llama"));
-    for (out, reason) in [("nano_llama/out", "the directory of the source, nano_llama"), ("nano_llama", "holds the source")] {
+    for (out, reason) in
+        [("nano_llama/out", "the directory of the source, nano_llama"), ("nano_llama", "holds the source")]
+    {
         let run = place.run(&["quantize", file, "-s", "int4:g32", "-o", out, "--overwrite"]);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.stderr.contains(reason), "{}", run.stderr);

@@ -26,7 +26,10 @@ fn schemes_of_examples_are_schemes() {
     let mut count = 0;
     for page in pages(&docs()).into_iter().chain([docs().join("../README.md")]) {
         let text = fs::read_to_string(&page).unwrap();
-        for value in values(&text, &["--scheme", "-s"]).filter(|value| !is_placeholder(value)) {
+        for value in values(&text, &["--scheme", "-s"])
+            .map(|value| value.trim_matches('\''))
+            .filter(|value| !is_placeholder(value))
+        {
             count += 1;
             let is_known = known.iter().any(|name| name.eq_ignore_ascii_case(value)) || value == "keep";
             assert!(is_known || value.parse::<LayerScheme>().is_ok(), "{}: {value}", page.display());

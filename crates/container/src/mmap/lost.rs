@@ -19,7 +19,7 @@ pub struct LostFile {
     pub is_shorter: bool,
 }
 
-/// The files that lose bytes from a moment on, in the whole process: runs side by side cannot be told apart.
+/// The files that lose bytes from a moment on, in the whole process: parallel runs cannot be distinguished.
 #[derive(Clone, Copy, Debug)]
 pub struct LostFiles {
     read: usize,

@@ -97,7 +97,7 @@ impl Claim {
         Paths::of(target).is_ok_and(|paths| !Journal::peek(&paths.journal).placing.is_empty())
     }
 
-    /// Begins the work of a plan on an output that is not streamed, or goes on with it.
+    /// Begins the work of a plan on an output that is not streamed, or resumes it.
     ///
     /// # Errors
     /// [`OutputError::OtherRun`] where results of another plan are kept; the system's.

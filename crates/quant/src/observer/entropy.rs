@@ -10,7 +10,7 @@
 //! all values. With more bins their definition cuts too much, since it has half of the levels for either sign.
 
 //!
-//! For activations of checkpoints the bins of magnitudes are those of [`Histogram`](super::Histogram), shared out evenly over
+//! For activations of checkpoints the bins of magnitudes are those of [`Histogram`](super::Histogram), distributed evenly over
 //! bins of equal width.
 
 use super::growing::{BINS, GrowingNeeds};

@@ -6,9 +6,8 @@ use super::problem::{LayerError, LayerProblem, Needs, RoundedLayer, SharedInputs
 use super::{hqq, reconstruction};
 use crate::hessian::HessianError;
 use crate::options::{self, OptionRow, Settings};
-use crate::registry::{AlgorithmRow, RegisterError, Registry};
+use crate::registry::{AlgorithmRow, RegisterError, Registry, TRANSFORM_NAMES};
 use crate::scheme::TensorScheme;
-use crate::transform;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::any::Any;
@@ -206,9 +205,8 @@ pub fn named(name: &str) -> Option<Arc<RoundingRow>> {
 /// # Errors
 /// [`RegisterError`] where the name cannot be spelled or is another algorithm's.
 pub fn register(row: RoundingRow) -> Result<(), RegisterError> {
-    let taken = row.aliases.iter().copied().chain([row.name.as_ref()]).find(|name| transform::named(name).is_some());
-    match taken.map(str::to_owned) {
-        Some(taken) => Err(RegisterError::Taken(taken)),
+    match TRANSFORM_NAMES.into_iter().find(|name| row.is_named(name)) {
+        Some(taken) => Err(RegisterError::Taken(taken.to_owned())),
         None => ROUNDINGS.register(row),
     }
 }

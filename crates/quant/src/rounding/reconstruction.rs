@@ -2,8 +2,8 @@
 //! [`reconstruction`](crate::reconstruction) trains. The gradients are there.
 //!
 //! A layer reads what the quantized model gives it, all layers before it as they have become, and should make what it makes in
-//! the float model. Where there are samples, steps see these; else the Hessian and the input mismatch, which are all that the
-//! error of a layer without an activation function is made of. A layer whose error does not fall keeps its nearest codes.
+//! the float model. Where there are samples, steps see these; else the Hessian and the input mismatch, which determine
+//! the error of a layer without an activation function. A layer whose error does not fall keeps its nearest codes.
 
 use super::algorithm::{Rounding, RoundingRow};
 use super::nearest::nearest;

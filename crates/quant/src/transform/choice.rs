@@ -230,6 +230,7 @@ mod tests {
             assert_eq!((row.default.name(), row.default.to_string().as_str()), (&*row.name, &*row.name));
             for name in row.aliases.iter().copied().chain([&*row.name]) {
                 assert_eq!(named(name).unwrap().default, row.default);
+                assert!(crate::registry::TRANSFORM_NAMES.contains(&name), "{name}");
             }
             let settings = row.default.settings();
             let given: Vec<(&str, &str)> = settings.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();

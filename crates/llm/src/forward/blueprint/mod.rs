@@ -189,9 +189,10 @@ impl<'a> Sources<'_, 'a> {
     fn head(&self, embedding: &Projection) -> Result<Projection, ForwardError> {
         match self.network.head().filter(|_| !self.network.is_tied()) {
             Some(head) => self.tensors.projection(self.network.linear(head)),
-            None if self.network.notices().iter().any(|notice| *notice == Notice::NoHead) => Err(
-                ForwardError::missing("the model", "output head, which config.json says is not tied to the embedding"),
-            ),
+            None if self.network.notices().contains(&Notice::NoHead) => Err(ForwardError::missing(
+                "the model",
+                "output head, which config.json says is not tied to the embedding",
+            )),
             None => Ok(embedding.clone()),
         }
     }
