@@ -175,7 +175,7 @@ fn paths_that_lead_to_nothing_are_wrong_usage() {
         ("eval float.onnx --data none.npz --reference float.onnx", "--data"),
         ("eval float.onnx --data random --reference none.onnx", "--reference"),
         ("sensitivity none.onnx --preset A8W8 --data random", "hub"),
-        ("sensitivity float.onnx --preset A8W8 --data random --test none.npz", "--test"),
+        ("sensitivity float.onnx --preset A8W8 --data random --eval none.npz", "--eval"),
     ];
     for (line, told) in lines {
         let run = place.run(&line.split(' ').collect::<Vec<_>>());

@@ -26,11 +26,14 @@ pub fn commands() -> String {
     table(&["command", "purpose"], visible().iter().map(row))
 }
 
+/// An option with its spelling and the commands that have it.
+type Row<'a> = (String, Arg, Vec<&'a str>);
+
 /// A table of the options of each heading: an option of several commands has one row.
 pub fn by_heading() -> String {
     let commands = visible();
     let mut order: Vec<String> = Vec::new();
-    let mut rows: BTreeMap<String, Vec<(String, Arg, Vec<&str>)>> = BTreeMap::new();
+    let mut rows: BTreeMap<String, Vec<Row<'_>>> = BTreeMap::new();
     for command in &commands {
         for arg in options(command) {
             let long = arg.get_long().unwrap_or_default().to_owned();
