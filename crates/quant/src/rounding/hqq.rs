@@ -257,8 +257,10 @@ mod tests {
             let lost = |tensor: &QuantTensor| -> f64 {
                 tensor.dequantize().iter().zip(&weight).map(|(a, b)| f64::from((a - b).abs())).sum()
             };
-            assert!(lost(&made) < lost(&plain), "{text}: {} {}", lost(&made), lost(&plain));
+            // Integer zero points are often the best ones already.
             let whole = text.ends_with(":zp");
+            let gains = lost(&made) < lost(&plain) || (whole && lost(&made) == lost(&plain));
+            assert!(gains, "{text}: {} {}", lost(&made), lost(&plain));
             assert!(!whole || made.zero_points().iter().all(|zero| zero.fract() == 0.0), "{text}");
         }
         assert!(Hqq::DEFAULTS.refuses(&"int4:g32".parse().unwrap()).unwrap().contains(":zp"));
