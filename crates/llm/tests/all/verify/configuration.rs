@@ -115,5 +115,5 @@ fn unread_methods_are_no_errors() {
     let foreign = Model::float().configured(|config| config["quantization_config"] = json!({"quant_method": "hqq"}));
     foreign.assert_found(Severity::Warning, "config", "config.json", "hqq");
     let nonsense = Model::float().configured(|config| config["quantization_config"] = json!(7));
-    nonsense.assert_error("config", "config.json", "no object");
+    nonsense.assert_error("config", "config.json", "not an object");
 }

@@ -3,6 +3,7 @@
 use super::model::Model;
 use crate::common::{self, weight};
 use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
+use kvant_llm::engine::OutputPlan;
 use kvant_llm::format::OutputFormat;
 use kvant_llm::verify::{Options, Report, verify};
 use kvant_quant::finding::Severity;
@@ -214,7 +215,7 @@ fn json_files_that_cannot_be_parsed() {
 #[test]
 fn sources_that_no_output_could_pass_are_refused_before_any_work() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    let source = dir.path().join("source");
     let cases: [(&str, serde_json::Value, &str); 4] = [
         ("num_hidden_layers", json!(null), "num_hidden_layers"),
         ("rope_scaling", json!({"rope_type": "llama3"}), "factor"),
@@ -224,9 +225,12 @@ fn sources_that_no_output_could_pass_are_refused_before_any_work() {
     for (key, value, named) in cases {
         let model = Model::float().configured(|config| config[key] = value);
         crate::common::write(&source, &model.config, &model.tensors);
-        let error = crate::common::quantize(&source, &target, &crate::common::scheme("int4:g32"), 1).unwrap_err();
-        assert!(error.to_string().contains(named), "{key}: {error}");
-        assert!(!target.exists());
+        let checkpoint = Checkpoint::open(&source).unwrap();
+        let error = match common::plan(&source, &common::scheme("int4:g32")) {
+            Ok(plan) => plan.without_calibration().unwrap().preflight(&checkpoint).unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.contains(named), "{key}: {error}");
     }
 }
 

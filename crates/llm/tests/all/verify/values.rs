@@ -99,7 +99,7 @@ fn kept_floats_are_numbers() {
         let model =
             quark("int4:g32").edit("model.norm.weight", |bytes| put(bytes, &bf16::from_f32(value).to_le_bytes()));
         match found {
-            true => model.assert_error("floats", "model.norm.weight", "1 numbers"),
+            true => model.assert_error("floats", "model.norm.weight", "1 value is NaN"),
             false => model.assert_healthy(),
         }
     }
