@@ -48,7 +48,7 @@ pub(crate) fn of_lost_file(file: &LostFile) -> Error {
     let path = printable(&file.path.to_string_lossy()).to_string();
     let (message, hint) = match file.is_shorter {
         true => (
-            format!("{path} was cut short while it was read: nothing that was made of it is kept"),
+            format!("{path} was cut short while it was read; its results are discarded"),
             "restore the file, and run the same command again",
         ),
         false => (

@@ -153,7 +153,7 @@ impl<'e> Reporter<'e> {
         &self.cancel
     }
 
-    /// Refuses to keep or name anything that was made of files which were cut short meanwhile.
+    /// Refuses to keep or name results of files that were cut short during the run.
     pub fn refuse_lost(&self) -> Result<(), Error> {
         self.lost.first().map_or(Ok(()), |file| Err(of_lost_file(&file)))
     }

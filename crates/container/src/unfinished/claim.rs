@@ -248,7 +248,7 @@ fn has_work(paths: &Paths, found: &Found) -> bool {
     has_output(paths, found) || paths.blocks().exists() || paths.statistics().exists()
 }
 
-/// Whether there are tensors of a plan, or all that is made of it.
+/// Whether the output holds results of a plan, complete or not.
 fn has_output(paths: &Paths, found: &Found) -> bool {
     !found.entries.is_empty() && paths.staging.exists()
         || found.whole && (paths.staging.exists() || paths.target.exists())

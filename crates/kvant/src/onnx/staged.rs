@@ -102,7 +102,7 @@ pub fn made_or_left<T>(claim: Claim, made: Result<T, Error>, reporter: &Reporter
     match made {
         Ok(made) => Ok((made, claim)),
         Err(error) => {
-            // What was made of a source that was cut short is of no use.
+            // The result of a source that was cut short is useless.
             let is_sound = reporter.refuse_lost().is_ok();
             let resumes = is_sound && matches!(error.kind, ErrorKind::Interrupted | ErrorKind::System);
             // The error of the work is the one to report.

@@ -269,7 +269,7 @@ pub fn run(
     Ok(Done { jobs: jobs.len(), resumed })
 }
 
-/// Refuses to keep what was made of bytes that were gone when they were read.
+/// Refuses to keep results of bytes that were missing when they were read.
 ///
 /// # Errors
 /// [`EngineError::SourceLost`].

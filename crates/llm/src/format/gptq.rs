@@ -206,7 +206,7 @@ fn auto_round_reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportErro
 /// Reads both versions.
 #[derive(Debug)]
 struct Reader {
-    /// Bits of a code, where no list tells the number of input channels.
+    /// Bits of a code, where no list gives the number of input channels.
     bits: usize,
     /// Input channels of a group.
     group: Option<usize>,
@@ -254,7 +254,7 @@ impl Reader {
         Ok(WeightLayout { groups, ..layout })
     }
 
-    /// Layers may differ in bits, which the number of words tells where that of channels is known.
+    /// Layers may differ in bits, which follow from the number of words where that of channels is known.
     fn columns_and_bits(&self, module: &ModuleTensors<'_, '_>, words: usize) -> Result<(usize, u32), ImportError> {
         let listed = module.tensor("g_idx").and_then(|view| view.shape().first().copied());
         let columns = listed.unwrap_or(words.saturating_mul(32) / self.bits.max(1));

@@ -1,7 +1,7 @@
 //! The settings of AWQ, by the names that the other flow has for it.
 
-use kvant_quant::options::{self, OptionError, OptionRow, Settings, Values};
-use kvant_quant::transform::{Awq, Clip};
+use kvant_quant::options::{self, OptionError, Settings};
+use kvant_quant::transform::{AWQ_OPTIONS, Awq, Clip};
 use serde::{Deserialize, Serialize};
 
 use super::{Algorithm, AlgorithmRow};
@@ -31,9 +31,10 @@ impl AwqSettings {
 
     fn read(given: &[(&str, &str)]) -> Result<Self, OptionError> {
         let AwqSettings { ratios, duo, clip } = Self::DEFAULTS;
-        let read = options::read("awq", OPTIONS, &Options { ratios, duo, clip: clip.is_some(), tokens: None }, given)?;
+        let read =
+            options::read("awq", AWQ_OPTIONS, &Options { ratios, duo, clip: clip.is_some(), tokens: None }, given)?;
         if !read.clip && read.tokens.is_some() {
-            return Err(options::refused("awq", OPTIONS, "tokens", given));
+            return Err(options::refused("awq", AWQ_OPTIONS, "tokens", given));
         }
         let tokens = read.tokens.map_or(Clip::DEFAULTS.tokens, |tokens| tokens as usize);
         let clip = read.clip.then_some(Clip { tokens, ..Clip::DEFAULTS });
@@ -51,25 +52,10 @@ struct Options {
     tokens: Option<u32>,
 }
 
-const OPTIONS: &[OptionRow] = &[
-    OptionRow { name: "ratios", values: Values::COUNT, about: "exponents that are tried" },
-    OptionRow {
-        name: "duo",
-        values: Values::SWITCH,
-        about: "whether scales are divided by a power of the weights' means too",
-    },
-    OptionRow {
-        name: "clip",
-        values: Values::SWITCH,
-        about: "whether clipping thresholds of weights are searched after scales",
-    },
-    OptionRow { name: "tokens", values: Values::COUNT, about: "inputs that are sampled to search clipping thresholds" },
-];
-
 /// The row.
 pub(super) fn row() -> AlgorithmRow {
     let about = "scales the inputs of products so that rounding their weights changes outputs least, then clips weights: for four bits";
-    let row = AlgorithmRow::new("awq", about, OPTIONS, Algorithm::Awq(AwqSettings::DEFAULTS), |given| {
+    let row = AlgorithmRow::new("awq", about, AWQ_OPTIONS, Algorithm::Awq(AwqSettings::DEFAULTS), |given| {
         AwqSettings::read(given).map(Algorithm::Awq)
     });
     row.with_paper("arXiv 2306.00978")

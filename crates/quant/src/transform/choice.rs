@@ -81,7 +81,8 @@ const AUTO_SMOOTH_QUANT: &[OptionRow] = &[
     },
 ];
 
-const AWQ: &[OptionRow] = &[
+/// The options of AWQ, for checkpoints and graphs.
+pub const AWQ_OPTIONS: &[OptionRow] = &[
     RATIOS,
     OptionRow {
         name: "duo",
@@ -112,7 +113,7 @@ static TRANSFORMS: LazyLock<Vec<Arc<TransformRow>>> = LazyLock::new(|| {
     );
     let awq = row(
         Transform::Awq(Awq::DEFAULTS),
-        AWQ,
+        AWQ_OPTIONS,
         "scales up the weights that large inputs meet, then clips weights, as outputs change least",
     );
     [

@@ -17,7 +17,7 @@ mod statistic;
 pub use auto_smooth_quant::AutoSmoothQuant;
 pub use awq::Awq;
 pub use candidates::{Candidate, Candidates, best};
-pub use choice::{Needs, Transform, TransformRow, named, rows};
+pub use choice::{AWQ_OPTIONS, Needs, Transform, TransformRow, named, rows};
 pub use clip::{Clip, Clipping};
 pub use clip_search::GroupClipping;
 pub use error::TransformError;
