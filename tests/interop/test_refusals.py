@@ -33,7 +33,7 @@ def test_layout_that_cannot_hold_the_scheme(scheme, kvant, model_dir, tmp_path):
 
 
 def test_missing_model(kvant, tmp_path):
-    refused(kvant, tmp_path, tmp_path / "nowhere", "--scheme", "int4_wo_128")
+    refused(kvant, tmp_path, tmp_path / "nowhere", "--scheme", "int4_wo_128", status=2)
 
 
 def test_existing_output_is_kept(kvant, model_dir, tmp_path):
