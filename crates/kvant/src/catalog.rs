@@ -1,12 +1,13 @@
 //! Everything that can be chosen: schemes, formats, algorithms, families and the rest, as tables.
 
 use crate::text;
-use kvant_llm::family::FAMILIES;
-use kvant_llm::format::OutputFormat;
-use kvant_llm::gguf::recipe::IMATRIX;
-use kvant_llm::gguf::{FTYPES, FtypeRow};
-use kvant_llm::recipe::{Algorithm, AlgorithmRow, Recipe, Settings};
-use kvant_llm::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
+use kvant_formats::algorithm::{Algorithm, AlgorithmRow};
+use kvant_formats::format::OutputFormat;
+use kvant_formats::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
+use kvant_gguf::ftype::IMATRIX;
+use kvant_gguf::ftype::{FTYPES, FtypeRow};
+use kvant_llm::recipe::{Recipe, Settings};
+use kvant_model::family::FAMILIES;
 use kvant_numeric::format::{DTYPES, DTypeRow};
 use kvant_onnx::algorithm::{Stage, algorithms as graph_algorithms};
 use kvant_quant::observer::{ObserverRow, observers as all_observers};
@@ -151,12 +152,12 @@ fn loaders() -> Table {
         let layouts: Vec<&str> = loader.layout.iter().map(|layout| layout.method.as_str()).collect();
         [json!(loader.id), json!(loader.name), json!(loader.version), json!(layouts), json!(loader.source)].to_vec()
     };
-    Table { columns, rows: kvant_llm::verify::loaders().iter().map(row).collect() }
+    Table { columns, rows: kvant_formats::verify::loaders().iter().map(row).collect() }
 }
 
 fn loader_rules() -> Table {
     let columns = vec![text("name"), text("format"), text("needs"), text("schemes"), text("refuses")];
-    let rows = kvant_llm::verify::loaders().iter().flat_map(|loader| {
+    let rows = kvant_formats::verify::loaders().iter().flat_map(|loader| {
         loader.layout.iter().map(|layout| {
             let schemes = layout.knows.as_deref().unwrap_or("all of the format");
             let refuses: Vec<&str> = layout.refusals().collect();
@@ -181,7 +182,7 @@ fn schemes() -> Table {
 /// The schemes that a loader reads in their default format, for dense language models; for ONNX Runtime the presets of graphs.
 /// `loader` is its id.
 pub fn schemes_for(loader: &str) -> Table {
-    let known = kvant_llm::verify::loaders().iter().find(|known| known.id == loader);
+    let known = kvant_formats::verify::loaders().iter().find(|known| known.id == loader);
     let names = |name: &&str| {
         known.is_some_and(|known| **name == *known.name || name.starts_with(&format!("{} with", known.name)))
     };
@@ -360,7 +361,7 @@ mod tests {
         assert!(has("transformers", "W4A16") && has("amd-quark", "mxfp4"));
         assert!(has("llama.cpp", "Q4_K_M") && !has("llama.cpp", "W4A16"));
         assert!(has("onnxruntime", "U8S8_AAWS") && !has("onnxruntime", "W4A16"));
-        for loader in kvant_llm::verify::loaders() {
+        for loader in kvant_formats::verify::loaders() {
             assert!(!names(&loader.id).is_empty(), "{}", loader.id);
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::settings;
 use kvant_container::{ErrorKind as FileErrorKind, Remedy};
+use kvant_gguf::model::GgufPlanError;
 use kvant_llm::blockwise::BlockwiseError;
 use kvant_llm::calibration::data::CalibrationDataError;
 use kvant_llm::calibration::{ObserveError, ResolveError, StatisticsError};
@@ -9,12 +10,11 @@ use kvant_llm::conversion::MeasureError;
 use kvant_llm::engine::{EngineError, OutputError};
 use kvant_llm::evaluation::EvaluationError;
 use kvant_llm::forward::ForwardError;
-use kvant_llm::gguf::GgufPlanError;
 use kvant_llm::gguf::imatrix::ImatrixError;
-use kvant_llm::import::ImportError;
 use kvant_llm::plan::PlanError;
-use kvant_llm::recipe::RecipeError;
 use kvant_onnx::calibration::CalibrationError;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::recipe_error::RecipeError;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt;

@@ -136,10 +136,10 @@
 //! ```
 //! use kvant::{CancelToken, Job};
 //! use kvant_container::{Checkpoint, Dtype};
-//! use kvant_llm::format::stored::{ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
-//! use kvant_llm::format::{Capabilities, CheckpointFormat, ModelDescription, register};
-//! use kvant_llm::import::{self, ImportError, Stored};
-//! use kvant_llm::parts::{CannotHold, Content, LayerSpec, Packing, Part, ScaleEncoding};
+//! use kvant_formats::format::stored::{ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
+//! use kvant_formats::format::{Capabilities, CheckpointFormat, ModelDescription, register};
+//! use kvant_formats::import::{self, ImportError, Stored};
+//! use kvant_weights::parts::{CannotHold, Content, LayerSpec, Packing, Part, ScaleEncoding};
 //! use kvant_numeric::pack::NibbleOrder;
 //! use kvant_quant::scheme::{ScaleType, TensorScheme};
 //! use serde_json::{Value, json};

@@ -64,7 +64,7 @@ fn python(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_llm::format::OutputFormat;
+    use kvant_formats::format::OutputFormat;
 
     #[test]
     fn formats_with_codes_have_a_line_for_every_loader() {

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::job::Job;
 use crate::settings::first_given;
 use kvant_container::onnx::ExternalData;
-use kvant_llm::format::OutputFormat;
+use kvant_formats::format::OutputFormat;
 use kvant_llm::recipe::Settings;
 use kvant_onnx::runtime::RuntimeChoice;
 

@@ -6,7 +6,7 @@ use crate::findings::failing;
 use crate::job::{SourceKind, Verification};
 use crate::onnx::{self, verify::GraphVerdict};
 use crate::paths::{MODEL, refuse_missing};
-use kvant_llm::verify::{Options, Reads, Reason, Report, Verdict, loaders, verify};
+use kvant_formats::verify::{Options, Reads, Reason, Report, Verdict, loaders, verify};
 use serde_json::{Value, json};
 
 /// What was found of a model.

@@ -8,16 +8,17 @@
 mod common;
 
 use kvant_container::Checkpoint;
-use kvant_llm::format::OutputFormat;
-use kvant_llm::format::compressed_tensors;
-use kvant_llm::format::quark::{self, WeightFormat};
-use kvant_llm::import::{self, Stored};
-use kvant_llm::parts::LayerSpec;
-use kvant_llm::weight::{Band, WeightMatrix};
+use kvant_formats::format::OutputFormat;
+use kvant_formats::format::compressed_tensors;
+use kvant_formats::format::quark::{self, WeightFormat};
+use kvant_formats::import;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::LayerScheme;
+use kvant_weights::parts::LayerSpec;
+use kvant_weights::weight::Stored;
+use kvant_weights::weight::{Band, WeightMatrix};
 use serde_json::json;
 use std::hint::black_box;
 use std::sync::Arc;

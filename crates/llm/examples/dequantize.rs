@@ -8,9 +8,10 @@
 //! the checkpoint says of activations.
 
 use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
-use kvant_llm::import::{self, Import, ImportedTensor, Stored, StoredActivation};
-use kvant_llm::weight::{Band, WeightMatrix};
+use kvant_formats::import::{self, Import, StoredActivation};
 use kvant_numeric::simd::Isa;
+use kvant_weights::weight::{Band, WeightMatrix};
+use kvant_weights::weight::{ImportedTensor, Stored};
 use serde_json::{Map, Value, json};
 use std::error::Error;
 use std::path::Path;

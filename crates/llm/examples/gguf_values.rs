@@ -8,7 +8,7 @@
 
 use kvant_container::gguf::{GgufFile, GgufTensor};
 use kvant_container::{Dtype, Durability, Layout, TensorDeclaration, Writer};
-use kvant_llm::gguf::values;
+use kvant_gguf::model::values::values;
 use kvant_numeric::simd::Isa;
 use std::error::Error;
 use std::path::Path;

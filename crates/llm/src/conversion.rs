@@ -1,15 +1,13 @@
 //! How far the weights of a converted checkpoint are from those of its source: both are read as values, band by band. The exact
 //! conversions have no error; this is for those that quantize anew, and for tests.
 
-pub use crate::transcode::{Conversion, FloatType, Target, UnknownTarget};
-
-use crate::import;
-use crate::import_error::ImportError;
 use crate::plan::{LayerOutput, Plan, PlannedLayer};
-use crate::weight::{Band, BandAxis, bands};
-use crate::weight::{ImportedTensor, PackedMatrix, Stored};
 use kvant_container::{Checkpoint, ErrorKind};
+use kvant_formats::import;
 use kvant_numeric::simd::Isa;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::weight::{Band, BandAxis, bands};
+use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::HashMap;

@@ -3,9 +3,9 @@
 
 use crate::engine::{EngineError, file_of};
 use crate::plan::Plan;
-use crate::weight::{first_not_finite, place};
 use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_numeric::kernel::Source;
+use kvant_weights::weight::{first_not_finite, place};
 use std::collections::BTreeSet;
 
 /// Refuses a source in which a tensor that stays as it is (a norm, a bias, an embedding) holds NaN or infinite values. Small

@@ -38,14 +38,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Helpers of tests are shared with those outside of the crate, and call it by its name.
-#[cfg(test)]
-extern crate self as kvant_llm;
-
-mod activation_point;
-pub mod adapter;
-mod algorithm;
-mod band;
 pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;
@@ -55,24 +47,9 @@ pub mod evaluation;
 pub mod finite;
 mod float_file;
 pub mod folding;
-pub mod format;
 pub mod forward;
-mod ftype;
 pub mod gguf;
-mod gguf_model;
-pub use kvant_model::{family, model_config, network};
-pub use kvant_quant::glob;
-pub mod import;
-mod import_error;
-mod loader_names;
-mod loader_rules;
-mod lora;
 pub mod onnx;
-pub mod parts;
 pub mod plan;
 pub mod recipe;
-mod recipe_error;
 pub mod tokenizer;
-mod transcode;
-pub mod verify;
-pub mod weight;

@@ -1,10 +1,10 @@
 //! The checkpoint's own tokenizer: its tokenizer.json, loaded, and text turned into tokens. No chat templates, no files of
 //! text.
 
-use crate::gguf_model::restore::tokenizer_json;
-use crate::import_error::ImportError;
 use kvant_container::gguf::{self, GgufFile};
 use kvant_container::{ErrorKind, model_directory};
+use kvant_gguf::model::restore::tokenizer_json;
+use kvant_weights::import_error::ImportError;
 use std::path::{Path, PathBuf};
 use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 

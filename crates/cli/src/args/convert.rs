@@ -6,7 +6,7 @@ use super::value::one_of;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant::{ConvertTo, Format};
-use kvant_llm::conversion::{FloatType, Target};
+use kvant_formats::transcode::{FloatType, Target};
 use kvant_llm::engine::Options;
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kvant::Format;
-use kvant_llm::format::OutputFormat;
+use kvant_formats::format::OutputFormat;
 
 pub(super) const GGUF: &str = "gguf";
 

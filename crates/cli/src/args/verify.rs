@@ -45,5 +45,7 @@ pub struct VerifyArgs {
 }
 
 pub(super) fn loader_parser() -> impl TypedValueParser<Value = String> {
-    PossibleValuesParser::new(kvant_llm::verify::loaders().iter().map(|loader| PossibleValue::new(loader.id.as_str())))
+    PossibleValuesParser::new(
+        kvant_formats::verify::loaders().iter().map(|loader| PossibleValue::new(loader.id.as_str())),
+    )
 }

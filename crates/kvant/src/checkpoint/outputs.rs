@@ -16,9 +16,9 @@ use crate::paths::{OutputKind, check_name, checkpoint_beside, full_path, record,
 use crate::text::printable;
 use kvant_container::onnx::external_data_path;
 use kvant_container::{Durability, Remedy, directory_of};
-use kvant_llm::conversion::Target;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::transcode::Target;
 use kvant_llm::engine::{self, Claim, Committed, OutputError, OutputPlan, is_recorded, record_files};
-use kvant_llm::format::OutputFormat;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::{Accepted, GgufPlan};
 use kvant_llm::plan::{CalibratedPlan, Plan};

@@ -11,7 +11,8 @@ use crate::{gguf, memory, quality};
 use kvant_container::Checkpoint;
 use kvant_llm::calibration::data::Options;
 use kvant_llm::gguf::GgufPlan;
-use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer, PlannedSite};
+use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
+use kvant_weights::activation_point::PlannedSite;
 use serde_json::{Value, json};
 
 /// Plans a job, and notes where this machine may lack memory for it.

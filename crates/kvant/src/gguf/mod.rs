@@ -15,11 +15,12 @@ use crate::job::{self, Job, Limits, SourceKind};
 use crate::resolve;
 use crate::settings::first_given;
 use kvant_container::{Checkpoint, Remedy};
+use kvant_formats::format::OutputFormat;
+use kvant_gguf::model::restore;
 use kvant_llm::engine::{Claim, Committed, Done, Output};
-use kvant_llm::format::OutputFormat;
 use kvant_llm::forward::Decoder;
 use kvant_llm::gguf::run::run as carry_out;
-use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix, restore};
+use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -89,7 +90,7 @@ fn open(path: &Path) -> Result<Checkpoint, Error> {
 /// # Errors
 /// Whatever can be refused before weights are read.
 fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, GgufPlan), Error> {
-    let checkpoint = kvant_llm::adapter::open(open(&job.source.model)?, &job.source.adapters)?;
+    let checkpoint = kvant_formats::adapter::open(open(&job.source.model)?, &job.source.adapters)?;
     let plan = GgufPlan::new(&checkpoint, recipe, &file_name(job.sinks.output.as_deref()))?;
     if plan.recipe.needs_importance() {
         calibration::check(&job.data, Decoder::open(&checkpoint)?.longest())?;

@@ -2,7 +2,7 @@
 //! for showing; whether such a source can be quantized again is the plan's to say.
 
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::format::tensors::described;
+use kvant_formats::format::tensors::described;
 use kvant_llm::recipe::{Recipe, Settings};
 use kvant_quant::counts::number;
 use serde::Serialize;

@@ -3,7 +3,7 @@
 use super::{Limits, Sinks, Source, SourceKind};
 use crate::error::{Error, ErrorKind};
 use crate::text::printable;
-use kvant_llm::conversion::{FloatType, Target};
+use kvant_formats::transcode::{FloatType, Target};
 
 /// A conversion of a quantized model, without loss where the target holds its codes.
 #[derive(Clone, Debug)]

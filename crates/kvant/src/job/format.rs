@@ -1,6 +1,6 @@
 //! The formats that a quantized model is written in.
 
-use kvant_llm::format::{FormatHandle, OutputFormat};
+use kvant_formats::format::{FormatHandle, OutputFormat};
 
 /// A format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use super::format::Format;
 use kvant_container::onnx::ExternalData;
+use kvant_formats::format::OutputFormat;
 use kvant_llm::byte_size::ByteSize;
 use kvant_llm::engine::Options;
-use kvant_llm::format::OutputFormat;
 use std::path::PathBuf;
 
 /// The outputs of a job.

@@ -37,7 +37,7 @@ impl Source {
 
     /// Opens the model as a checkpoint, with its adapters.
     pub(crate) fn open(&self) -> Result<Checkpoint, Error> {
-        Ok(kvant_llm::adapter::open(open(&self.model)?, &self.adapters)?)
+        Ok(kvant_formats::adapter::open(open(&self.model)?, &self.adapters)?)
     }
 }
 
@@ -66,7 +66,7 @@ impl SourceKind {
 /// Opens a checkpoint of safetensors, or a GGUF file as one.
 pub(crate) fn open(model: &Path) -> Result<Checkpoint, Error> {
     match SourceKind::of(model) {
-        SourceKind::Gguf => Ok(kvant_llm::gguf::restore::open(model)?),
+        SourceKind::Gguf => Ok(kvant_gguf::model::restore::open(model)?),
         _ => Ok(Checkpoint::open(model)?),
     }
 }

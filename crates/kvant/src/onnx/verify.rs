@@ -7,7 +7,7 @@ use crate::job::Verification;
 use crate::settings::first_given;
 use kvant_container::Remedy;
 use kvant_container::onnx::ModelProto;
-use kvant_llm::verify::{Loader, loaders};
+use kvant_formats::verify::{Loader, loaders};
 use kvant_onnx::verify::fails_in_a_run;
 use kvant_quant::finding::{Finding, Severity};
 use serde_json::{Value, json};

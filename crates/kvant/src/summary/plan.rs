@@ -7,7 +7,7 @@ use crate::checkpoint::plan::{CheckpointPlan, Cost};
 use crate::run::Plan;
 use crate::text::counts::{self, Line};
 use crate::text::{Align, Table, size};
-use kvant_llm::format::OutputFormat;
+use kvant_formats::format::OutputFormat;
 use kvant_llm::plan::{CalibrationSize, Plan as CheckpointLayers};
 
 impl Plan {

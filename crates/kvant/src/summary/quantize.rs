@@ -8,7 +8,7 @@ use crate::loading;
 use crate::report::Report;
 use crate::text::counts::{self, Line};
 use crate::text::size;
-use kvant_llm::format::OutputFormat;
+use kvant_formats::format::OutputFormat;
 use kvant_quant::scheme::EVALUATION_ONLY;
 use serde_json::Value;
 

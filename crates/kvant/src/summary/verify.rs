@@ -5,7 +5,7 @@ use crate::onnx::opening::Opening;
 use crate::onnx::verify::GraphVerdict;
 use crate::text::{Align, Table, counts};
 use crate::verify::{CheckpointVerdict, VerificationReport, in_words};
-use kvant_llm::verify::{Loads, Report, Verdict};
+use kvant_formats::verify::{Loads, Report, Verdict};
 
 impl VerificationReport {
     /// The report in sections; `all` lists each finding instead of one for those that differ only in numbers.

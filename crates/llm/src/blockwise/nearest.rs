@@ -6,10 +6,10 @@ use super::rounding::{STRIP, SharedInputGroup};
 use super::run::Blockwise;
 use super::work::Work;
 use crate::plan::PlannedLayer;
-use crate::weight::{Band, BandAxis, WeightMatrix, bands};
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
 use kvant_quant::rounding::{RoundingError, Rtn, TensorContext};
+use kvant_weights::weight::{Band, BandAxis, WeightMatrix, bands};
 use rayon::prelude::*;
 
 impl<'a> Blockwise<'_, 'a> {

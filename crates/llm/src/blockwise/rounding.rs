@@ -10,13 +10,13 @@ use super::run::Blockwise;
 use super::scarcity::{UNMEASURABLE, scarce};
 use super::work::Work;
 use crate::engine::EngineError;
-use crate::family::Role;
 use crate::forward::{ActivationHook, ForwardOptions, Routing, StopAt, WeightOverrides};
 use crate::plan::{PlannedLayer, PlannedStage};
-use crate::weight::{Band, WeightMatrix};
+use kvant_model::family::Role;
 use kvant_numeric::kernel::Range;
 use kvant_quant::hessian::{Hessian, HessianError};
 use kvant_quant::rounding::{AnyRounding, Needs, SharedInputs, TensorContext};
+use kvant_weights::weight::{Band, WeightMatrix};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 

@@ -11,8 +11,8 @@ use super::trial::Trial;
 use super::work::Work;
 use crate::forward::WeightOverrides;
 use crate::plan::PlannedBlock;
-use crate::weight::{Folding, Limits};
 use kvant_quant::transform::{Awq, ChannelStatistic, Loss, Transform};
+use kvant_weights::weight::{Folding, Limits};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 

@@ -9,19 +9,19 @@ use super::scarcity::{Comparison, is_shown, scarce, statistic};
 use super::target::Target;
 use super::trial::Trial;
 use super::work::Work;
-use crate::family::Role;
 use crate::folding::{FoldingError, Foldings};
 use crate::forward::blueprint::FeedForward;
 use crate::forward::{ForwardOptions, StopAt};
-use crate::network::Source;
 use crate::plan::{HELD_OUT_ROWS, PlannedBlock, PlannedLayer, SEARCH_ROWS, SEARCH_TOKENS};
-use crate::weight::Limits;
+use kvant_model::family::Role;
+use kvant_model::network::Source;
 use kvant_numeric::kernel::group_abs_max;
 use kvant_quant::rounding::RoundingError;
 use kvant_quant::scheme::{Axis, Granularity};
 use kvant_quant::transform::{
     Awq, Candidate, ChannelStatistic, Clip, Loss, SmoothQuant, Transform, TransformError, WeightStatistic, best,
 };
+use kvant_weights::weight::Limits;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 

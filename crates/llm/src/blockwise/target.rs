@@ -1,8 +1,8 @@
 //! A link of the network with the modules behind its ids, and what is looked at to judge its scales. Finds no scales.
 
-use crate::family::Role;
-use crate::network::expert_module;
-use crate::network::{Consumer, Input, Network, SmoothingPair, Source};
+use kvant_model::family::Role;
+use kvant_model::network::expert_module;
+use kvant_model::network::{Consumer, Input, Network, SmoothingPair, Source};
 
 /// What is compared to judge the scales of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

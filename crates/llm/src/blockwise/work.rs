@@ -4,9 +4,9 @@ use crate::engine::{Engine, EngineError};
 use crate::folding::Foldings;
 use crate::forward::WeightOverrides;
 use crate::plan::{Job, PlannedBlock, PlannedLayer};
-use crate::weight::WeightMatrix;
 use kvant_container::unfinished::Written;
 use kvant_quant::QuantTensor;
+use kvant_weights::weight::WeightMatrix;
 use std::collections::HashMap;
 use std::sync::Arc;
 

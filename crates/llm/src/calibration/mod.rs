@@ -8,7 +8,6 @@ mod resolve;
 mod statistics;
 mod store;
 
-pub use crate::activation_point::Parameters;
 pub(crate) use observe::ObserverHook;
 pub use observe::{ObserveError, observe};
 pub use report::{Filled, Report};

@@ -1,12 +1,12 @@
 //! Runs calibration data through the source model, in floats, while the statistics of a plan's places are gathered.
 
 use super::statistics::Statistics;
-use crate::activation_point::Site;
 use crate::forward::ops::Ops;
 use crate::forward::{self, ActivationHook, Decoder, ForwardError, Pass, Rows, chunks};
 use kvant_container::ErrorKind;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationStatistic;
+use kvant_weights::activation_point::Site;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};

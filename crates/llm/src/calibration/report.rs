@@ -1,6 +1,6 @@
 //! What calibration has to say besides parameters. Not printed here.
 
-use crate::activation_point::Site;
+use kvant_weights::activation_point::Site;
 use serde::Serialize;
 
 /// A place of which nothing was seen, and the parameters of which come from its kin.

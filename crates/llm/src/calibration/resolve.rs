@@ -2,12 +2,13 @@
 
 use super::report::{Filled, Report};
 use super::statistics::Statistics;
-use crate::activation_point::Parameters;
-use crate::parts::{ParameterContent, ScaleEncoding};
-use crate::plan::{ParameterTensor, Plan, PlannedSite, Site};
+use crate::plan::{ParameterTensor, Plan};
 use kvant_container::ErrorKind;
 use kvant_numeric::kernel::Range;
 use kvant_quant::activation::StaticParameters;
+use kvant_weights::activation_point::Parameters;
+use kvant_weights::activation_point::{PlannedSite, Site};
+use kvant_weights::parts::{ParameterContent, ScaleEncoding};
 use std::collections::BTreeMap;
 
 /// What calibration found.

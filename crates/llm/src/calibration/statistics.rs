@@ -1,9 +1,10 @@
 //! The statistics of all places of a plan, as one value that can be stored. Not the parameters that follow: see
 //! [`resolve`](super::resolve).
 
-use crate::plan::{Plan, Site};
+use crate::plan::Plan;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationError, ActivationStatistic};
+use kvant_weights::activation_point::Site;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ impl Statistics {
     /// # Errors
     /// [`StatisticsError::Scheme`]; none for places that [`Plan::new`] has let through.
     pub fn new(plan: &Plan) -> Result<Statistics, StatisticsError> {
-        let of = |planned: &crate::plan::PlannedSite| {
+        let of = |planned: &kvant_weights::activation_point::PlannedSite| {
             let problem = |problem| StatisticsError::Scheme { site: planned.site.clone(), problem };
             Ok((planned.site.clone(), ActivationStatistic::new(planned.scheme).map_err(problem)?))
         };

@@ -2,10 +2,7 @@
 
 use super::packed::recode_layer;
 use super::{Engine, EngineError, file_of};
-use crate::parts::{Coded, Content, Packer, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
-use crate::weight::{Band, WeightMatrix};
-use crate::weight::{CodeMatrix, PackedMatrix};
 use kvant_container::unfinished::Written;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Elements, Range, Source};
@@ -17,6 +14,9 @@ use kvant_quant::rounding::{
 };
 use kvant_quant::scheme::ScaleType;
 use kvant_quant::{Parameters, QuantTensor};
+use kvant_weights::parts::{Coded, Content, Packer, Part, Piece, ScaleEncoding, Whole, encode};
+use kvant_weights::weight::{Band, WeightMatrix};
+use kvant_weights::weight::{CodeMatrix, PackedMatrix};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::cell::RefCell;

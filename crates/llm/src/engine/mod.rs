@@ -18,15 +18,15 @@ pub(crate) use turns::take_turns;
 pub use verify::Verify;
 pub(crate) use verify::refuse_foreseen;
 
-use crate::activation_point::Parameters;
-use crate::import_error::ImportError;
-use crate::lora;
-use crate::parts::{Piece, ScaleEncoding, encode};
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
-use crate::weight::{Band, BandAxis, bands};
 use kvant_container::unfinished::{Entry, Written};
 use kvant_container::{Checkpoint, ErrorKind, Remedy, Writer};
+use kvant_formats::lora;
 use kvant_numeric::simd::Isa;
+use kvant_weights::activation_point::Parameters;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::parts::{Piece, ScaleEncoding, encode};
+use kvant_weights::weight::{Band, BandAxis, bands};
 use layer::quantize_layers;
 use packed::{Packed, dequantize};
 use std::borrow::Cow;
@@ -422,7 +422,7 @@ impl<'a> Engine<'a> {
         Ok(written)
     }
 
-    fn widen(&self, matrix: &crate::weight::WeightMatrix<'_>, band: &Band) -> Piece<'static> {
+    fn widen(&self, matrix: &kvant_weights::weight::WeightMatrix<'_>, band: &Band) -> Piece<'static> {
         let mut values = Vec::new();
         matrix.read(self.isa, band, &mut values);
         let bytes = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();

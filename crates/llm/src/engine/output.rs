@@ -4,12 +4,12 @@
 use super::manifest::{self, Look};
 use super::output_check::{check_room, check_source, check_target};
 use super::{CompletePlan, EngineError, Form, OutputPlan, Verify};
-use crate::import::side_files;
 use crate::plan::CalibratedPlan;
 use kvant_container::unfinished::{
     Claim, Entry, Held, Journal, Options, OutputError, Paths, Written, check_beside, remove, remove_written,
 };
 use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json};
+use kvant_formats::import::side_files;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;

@@ -4,8 +4,8 @@ use super::EngineError;
 use super::output::{files_beside, write_files};
 use super::verify::{accept, refuse_foreseen};
 use crate::plan::{CalibratedPlan, Plan, PlanOnData};
-use crate::verify;
 use kvant_container::{Checkpoint, Geometry};
+use kvant_formats::verify;
 use std::path::{Path, PathBuf};
 
 /// What the output is.

@@ -2,16 +2,16 @@
 //! anew, which works as for floats.
 
 use super::{COPY_BYTES, Engine, EngineError, file_of};
-use crate::import;
-use crate::parts::{BandCodes, Coded, Content, KEPT_BYTES, Part, Piece, ScaleEncoding, Whole, encode};
 use crate::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer};
-use crate::weight::{Band, BandAxis, bands};
-use crate::weight::{CodeMatrix, PackedMatrix, RecodedParameters, Stored};
 use kvant_container::Checkpoint;
 use kvant_container::unfinished::Written;
+use kvant_formats::import;
 use kvant_numeric::pack::transpose;
 use kvant_quant::scheme::SchemeError;
 use kvant_quant::{Codes, Parameters};
+use kvant_weights::parts::{BandCodes, Coded, Content, KEPT_BYTES, Part, Piece, ScaleEncoding, Whole, encode};
+use kvant_weights::weight::{Band, BandAxis, bands};
+use kvant_weights::weight::{CodeMatrix, PackedMatrix, RecodedParameters, Stored};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::cell::RefCell;

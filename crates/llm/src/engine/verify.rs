@@ -1,8 +1,8 @@
 //! Whether a complete output may have its name: what `kvant verify` finds of it without reading codes again. The checks
-//! are those of [`crate::verify`].
+//! are those of [`kvant_formats::verify`].
 
 use super::EngineError;
-use crate::verify::{Options, Reads, verify};
+use kvant_formats::verify::{Options, Reads, verify};
 use kvant_quant::finding::Finding;
 use std::path::Path;
 

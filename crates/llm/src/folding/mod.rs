@@ -1,14 +1,14 @@
 //! Moving scales through the links of a block without changing its function: factors on rows and columns of weights, which
 //! are multiplied when a weight is read, and new values of norms and biases. Not how scales are found, which is
-//! [`kvant_quant::transform`], nor which layers are linked, which is [`crate::network`].
+//! [`kvant_quant::transform`], nor which layers are linked, which is [`kvant_model::network`].
 //!
 //! ```
 //! use kvant_container::Checkpoint;
 //! use kvant_llm::folding::Foldings;
 //! use kvant_llm::forward::{Tensors, WeightOverrides};
-//! use kvant_llm::import;
-//! use kvant_llm::model_config::ModelConfig;
-//! use kvant_llm::network::Network;
+//! use kvant_formats::import;
+//! use kvant_model::model_config::ModelConfig;
+//! use kvant_model::network::Network;
 //! use std::path::Path;
 //!
 //! let checkpoint = Checkpoint::open(Path::new("../../tests/models/nano_llama"))?;

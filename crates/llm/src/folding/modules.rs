@@ -1,9 +1,9 @@
 //! The modules of a block whose weights can be folded, and the tensors they are in.
 
-use crate::family::Orientation;
 use crate::forward::{ForwardError, Projection, Tensors};
-use crate::network::expert_module;
-use crate::network::{Consumer, ExpertsStorage, FusedExperts, Linear, Network};
+use kvant_model::family::Orientation;
+use kvant_model::network::expert_module;
+use kvant_model::network::{Consumer, ExpertsStorage, FusedExperts, Linear, Network};
 use std::collections::BTreeMap;
 
 /// A matrix, alone in its tensor or one of many.

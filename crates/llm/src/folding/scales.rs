@@ -1,6 +1,6 @@
 //! Scales as they pass through what lies between two layers. Not what is done with them.
 
-use crate::network::Through;
+use kvant_model::network::Through;
 
 /// What keeps `scales` from being used for `width` inputs, if anything.
 pub(super) fn fault(scales: &[f32], width: usize) -> Option<String> {

@@ -9,7 +9,7 @@ use super::quantizers::quantize_heads;
 use super::run::Run;
 use super::spans::Spans;
 use super::weighed;
-use crate::family::QueryKeyNorm;
+use kvant_model::family::QueryKeyNorm;
 use kvant_numeric::simd::Isa;
 use std::ops::ControlFlow;
 

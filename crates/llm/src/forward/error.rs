@@ -1,9 +1,9 @@
 //! What keeps a checkpoint from running, or a run from ending.
 
-use crate::import_error::ImportError;
-use crate::model_config::ConfigError;
 use kvant_container::ErrorKind;
+use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
+use kvant_weights::import_error::ImportError;
 
 /// An error of the forward pass.
 #[derive(Debug, thiserror::Error)]

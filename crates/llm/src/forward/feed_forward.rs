@@ -7,7 +7,7 @@ use super::routing::{Shares, shares_of};
 use super::routing_rule::{Choice, RoutingRule};
 use super::run::Run;
 use super::spans::{Spans, spans_of};
-use crate::family::RowOrder;
+use kvant_model::family::RowOrder;
 use rayon::prelude::*;
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -53,12 +53,12 @@ pub use spans::Spans;
 pub use tensors::{Projection, Tensors, Vector};
 pub use weight_overrides::WeightOverrides;
 
-use crate::import;
-use crate::model_config::ModelConfig;
-use crate::network::Network;
-use crate::weight::WeightMatrix;
 use blueprint::Blueprint;
 use kvant_container::Checkpoint;
+use kvant_formats::import;
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::Network;
+use kvant_weights::weight::WeightMatrix;
 use ops::Ops;
 
 /// A decoder that can be run.

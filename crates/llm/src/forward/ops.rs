@@ -3,10 +3,10 @@
 
 use super::heads::{HeadLayout, Heads};
 use super::rope::Angles;
-use crate::family::{Activation, NormKind, Pairing};
-use crate::weight::WeightMatrix;
+use kvant_model::family::{Activation, NormKind, Pairing};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::linalg::Precision;
+use kvant_weights::weight::WeightMatrix;
 
 /// A norm, ready to be applied.
 #[derive(Clone, Debug, PartialEq)]

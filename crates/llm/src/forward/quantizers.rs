@@ -4,7 +4,7 @@ use super::blueprint::{Block, Blueprint};
 use super::error::ForwardError;
 use super::heads::{HeadLayout, Heads};
 use super::spans::Spans;
-use crate::import::{Import, StoredActivation};
+use kvant_formats::import::{Import, StoredActivation};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;

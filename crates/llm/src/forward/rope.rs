@@ -2,7 +2,7 @@
 //! models were trained with. Turning itself is an operation of [`super::ops::Ops`].
 
 use super::error::ForwardError;
-use crate::model_config::RopeParameters;
+use kvant_model::model_config::RopeParameters;
 use std::f64::consts::PI;
 
 /// Cosines and sines per position.

@@ -1,7 +1,7 @@
 //! The choice of experts for one token, by the rule of each family. Scores come from the router; nothing here touches
 //! activations.
 
-use crate::family::Routing;
+use kvant_model::family::Routing;
 
 /// What a rule depends on besides the scores.
 #[derive(Clone, Copy, Debug)]

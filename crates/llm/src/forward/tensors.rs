@@ -2,12 +2,12 @@
 //! widened. What was found fit when the model was opened is read without further questions.
 
 use super::error::ForwardError;
-use crate::network::{Linear, TensorMeta};
-use crate::weight::{ImportedTensor, PackedMatrix, Stored};
-use crate::weight::{WeightMatrix, first_not_finite};
 use kvant_container::{Dtype, TensorView};
+use kvant_model::network::{Linear, TensorMeta};
 use kvant_numeric::kernel::{Source, widen};
 use kvant_numeric::simd::Isa;
+use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
+use kvant_weights::weight::{WeightMatrix, first_not_finite};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl<'a> Tensors<'a> {
         if linear.scale.is_some() {
             return Err(ForwardError::unsupported(format!("{}, whose weight is quantized already", linear.module)));
         }
-        let input_major = linear.orientation == crate::family::Orientation::InOut;
+        let input_major = linear.orientation == kvant_model::family::Orientation::InOut;
         let size = (linear.out_features, linear.in_features);
         let bias = linear.bias.map(|bias| self.vector(bias, Some(linear.out_features))).transpose()?;
         let module = linear.module.clone();
@@ -118,7 +118,7 @@ impl<'a> Tensors<'a> {
             let start = all.bytes.start + index * step;
             Ok::<_, ForwardError>(Vector { bytes: start..start + step, length: size.0, ..all })
         });
-        let module = crate::network::expert_module(module, index);
+        let module = kvant_model::network::expert_module(module, index);
         Ok(Projection { module, bias: bias.transpose()?, ..self.matrix_at(tensor, index, count, size, input_major)? })
     }
 

@@ -2,8 +2,8 @@
 //! of a block, or both. The checkpoint itself is never changed.
 
 use super::tensors::Vector;
-use crate::weight::WeightMatrix;
 use kvant_quant::activation::ActivationQuantizer;
+use kvant_weights::weight::WeightMatrix;
 use std::collections::HashMap;
 
 /// What stands in for a checkpoint's tensors, and for its quantizers of inputs, during a pass. Modules go by their full

@@ -1,14 +1,11 @@
 //! Codes that a source has already as blocks: which type holds them, what that loses, and the blocks. Nothing is quantized
 //! here; what no type holds is refused, or left to those who quantize values.
 
-use super::plan::TensorSlice;
-use crate::ftype::fitting;
-use crate::parts::{ScaleEncoding, encode};
-use crate::transcode::loss_of_tensor_scale;
-use crate::weight::Band;
-use crate::weight::PackedMatrix;
 use half::f16;
 use kvant_container::gguf::TensorType;
+use kvant_formats::transcode::loss_of_tensor_scale;
+use kvant_gguf::ftype::fitting;
+use kvant_gguf::model::TensorSlice;
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::ggml::{Coded, Parts};
 use kvant_numeric::simd::Isa;
@@ -16,6 +13,9 @@ use kvant_quant::QuantTensor;
 use kvant_quant::scheme::{
     Axis, FloatScale, FloatScheme, Granularity, IntScheme, SchemeError, TensorScheme, ZeroPoint,
 };
+use kvant_weights::parts::{ScaleEncoding, encode};
+use kvant_weights::weight::Band;
+use kvant_weights::weight::PackedMatrix;
 
 /// How codes become blocks: the type, and the scheme that describes the codes with signed integers.
 #[derive(Clone, Copy, Debug, PartialEq)]

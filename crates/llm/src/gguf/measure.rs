@@ -1,15 +1,17 @@
 //! How far the tensors of a file are from the source that it was made of: both are read as values, band by band.
 
-use super::plan::{Content, GgufPlan, PlannedTensor, RowMap, TensorSlice};
+use super::plan::{GgufPlan, PlannedTensor};
 use super::source::{SourceTensors, read};
 use crate::conversion::{LayerError, MeasureError};
-use crate::gguf_model::codec;
-use crate::gguf_model::restore::factors;
-use crate::import_error::ImportError;
-use crate::weight::{BlockMatrix, BlockPiece};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufFile, GgufTensor};
+use kvant_gguf::model::codec;
+use kvant_gguf::model::restore::factors;
+use kvant_gguf::model::{Content, TensorSlice};
 use kvant_numeric::simd::Isa;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::weight::RowMap;
+use kvant_weights::weight::{BlockMatrix, BlockPiece};
 use rayon::prelude::*;
 use std::path::Path;
 

@@ -19,11 +19,7 @@ pub mod recipe;
 pub mod run;
 mod source;
 
-pub use crate::ftype::{FTYPES, Ftype, FtypeRow, UnknownMix};
-pub use crate::gguf_model::tokenizer::TokenizerProblem;
-pub use crate::gguf_model::values::values;
-pub use crate::gguf_model::{architecture, restore};
 pub use carried::{Accepted, Carried};
 pub use measure::measure;
-pub use plan::{GgufPlan, GgufPlanError};
+pub use plan::GgufPlan;
 pub use recipe::GgufRecipe;

@@ -1,13 +1,14 @@
 //! What the user asked for where the output is a GGUF file: a mix, and types of tensors by name.
 
 use super::imatrix::Importance;
-use crate::format::OutputFormat;
-pub use crate::ftype::IMATRIX;
-use crate::ftype::{FTYPES, Ftype};
-use crate::gguf_model::codec;
-use crate::glob::Glob;
-use crate::recipe::{NamedScheme, RecipeError, Settings, glob, quoted};
+use crate::recipe::{NamedScheme, Settings, glob};
 use kvant_container::gguf::TensorType;
+use kvant_formats::format::OutputFormat;
+use kvant_gguf::ftype::IMATRIX;
+use kvant_gguf::ftype::{FTYPES, Ftype};
+use kvant_gguf::model::codec;
+use kvant_quant::glob::Glob;
+use kvant_weights::recipe_error::{RecipeError, quoted};
 use serde::Serialize;
 use std::sync::Arc;
 

@@ -2,16 +2,17 @@
 //! decisions: those are the plan's.
 
 use super::carried::{Carried, blocks};
-use super::plan::{Content, GgufPlan, PlannedTensor, Reason, TensorSlice};
+use super::plan::{GgufPlan, PlannedTensor, Reason};
 use super::source::{SourceTensors, read};
 use crate::engine::{Done, EngineError, Output, Progress, file_of, refuse_changed, refuse_lost, take_turns};
-use crate::gguf_model::codec;
-use crate::weight::PackedMatrix;
-use crate::weight::{Band, WeightMatrix};
 use kvant_container::Checkpoint;
 use kvant_container::unfinished::{Entry, Written};
+use kvant_gguf::model::codec;
+use kvant_gguf::model::{Content, TensorSlice};
 use kvant_numeric::ggml::{GgmlType, first_saturated, quantize};
 use kvant_numeric::simd::Isa;
+use kvant_weights::weight::PackedMatrix;
+use kvant_weights::weight::{Band, WeightMatrix};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};

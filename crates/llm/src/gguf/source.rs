@@ -1,18 +1,19 @@
-//! Reading the rows of the source that a tensor is made of. Not their order: see [`super::plan::RowMap`].
+//! Reading the rows of the source that a tensor is made of. Not their order: see [`RowMap`].
 
-use super::plan::{RowMap, TensorSlice};
-use crate::gguf_model::codec;
-use crate::import;
-use crate::import_error::ImportError;
-use crate::network::TensorMeta;
-use crate::weight::{Band, WeightMatrix};
-use crate::weight::{BlockMatrix, BlockPiece, ImportedTensor, PackedMatrix, Stored};
 use kvant_container::gguf::{GgufTensor, TensorType};
 use kvant_container::{Checkpoint, Dtype};
+use kvant_formats::import;
+use kvant_gguf::model::TensorSlice;
+use kvant_gguf::model::codec;
+use kvant_model::network::TensorMeta;
 use kvant_numeric::ggml::GgmlType;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::weight::RowMap;
+use kvant_weights::weight::{Band, WeightMatrix};
+use kvant_weights::weight::{BlockMatrix, BlockPiece, ImportedTensor, PackedMatrix, Stored};
 use std::sync::Arc;
 
 /// The type of the elements of a weight; `None` where it is not read.

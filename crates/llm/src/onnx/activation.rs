@@ -2,7 +2,7 @@
 
 use super::builder::{Attribute, Builder, Value};
 use super::error::OnnxExportError;
-use crate::family::Activation;
+use kvant_model::family::Activation;
 
 /// `act(x)`.
 pub(super) fn plain(builder: &mut Builder, activation: Activation, x: &Value) -> Result<Value, OnnxExportError> {

@@ -4,9 +4,9 @@ use super::builder::{Attribute, ShardShape, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
 use super::heads::HeadsOf;
-use crate::family::QueryKeyNorm;
 use crate::forward::blueprint::{AttentionLayer, Projections};
 use kvant_container::onnx::DataType;
+use kvant_model::family::QueryKeyNorm;
 
 impl Writer<'_, '_> {
     /// The attention branch on normed rows `x`.

@@ -4,8 +4,8 @@ use super::activation::{gated, plain};
 use super::builder::{Attribute, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
-use crate::family::RowOrder;
 use crate::forward::blueprint::{FeedForward, FirstLayers, Mixture, Mlp};
+use kvant_model::family::RowOrder;
 
 impl Writer<'_, '_> {
     /// The feed-forward branch on normed rows `x` of `[batch, sequence, width]`.

@@ -2,9 +2,9 @@
 
 use super::builder::Value;
 use super::decoder::Writer;
-use crate::family::{Pairing, QueryKeyNorm};
 use crate::forward::HeadLayout;
 use crate::forward::blueprint::{HeadNorms, NormLayer};
+use kvant_model::family::{Pairing, QueryKeyNorm};
 
 /// Heads of one kind.
 #[derive(Clone, Debug)]

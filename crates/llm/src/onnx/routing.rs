@@ -4,8 +4,8 @@
 use super::builder::{Attribute, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
-use crate::family::Routing;
 use crate::forward::blueprint::Mixture;
+use kvant_model::family::Routing;
 
 /// The experts of every row, best first: `[rows, k]` each.
 struct Chosen {

@@ -14,15 +14,15 @@ use super::builder::{Attribute, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
 use crate::forward::Projection;
-use crate::parts::{ScaleEncoding, encode};
-use crate::weight::PackedMatrix;
-use crate::weight::{Band, WeightMatrix};
 use kvant_container::onnx::{DataType, keep};
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::{packed_bits, transpose};
 use kvant_quant::QuantTensor;
 use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme};
+use kvant_weights::parts::{ScaleEncoding, encode};
+use kvant_weights::weight::PackedMatrix;
+use kvant_weights::weight::{Band, WeightMatrix};
 
 /// The domain of onnxruntime's own operators.
 pub(super) const MICROSOFT: &str = "com.microsoft";

@@ -4,9 +4,9 @@ use super::PlannedBlock;
 use super::build::Builder;
 use super::error::{AlgorithmProblem, PlanError};
 use crate::forward::Decoder;
-use crate::network::{Consumer, SmoothingPair};
-use crate::recipe::Algorithms;
 use kvant_container::Checkpoint;
+use kvant_formats::algorithm::Algorithms;
+use kvant_model::network::{Consumer, SmoothingPair};
 use kvant_quant::scheme::TensorScheme;
 use std::collections::HashSet;
 

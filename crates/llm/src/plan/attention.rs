@@ -3,11 +3,11 @@
 
 use super::build::Builder;
 use super::error::PlanError;
-use crate::activation_point::Site;
-use crate::family::Role;
-use crate::network::{Linear, LinearId};
-use crate::parts::{AttentionSpec, CannotHold, Owner};
+use kvant_model::family::Role;
+use kvant_model::network::{Linear, LinearId};
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, MinScale, Rotary};
+use kvant_weights::activation_point::Site;
+use kvant_weights::parts::{AttentionSpec, CannotHold, Owner};
 
 /// A block whose attention is quantized, and where the parameters of what is static are found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 //! through which links scales may be moved. Derived from roles; decides nothing.
 
 use super::build::Builder;
-use crate::family::Residual;
 use crate::forward::StopAt;
-use crate::network::expert_module;
-use crate::network::{Consumer, Input, SmoothingPair, Source, Stage};
+use kvant_model::family::Residual;
+use kvant_model::network::expert_module;
+use kvant_model::network::{Consumer, Input, SmoothingPair, Source, Stage};
 use std::collections::{BTreeMap, HashMap};
 
 /// A decoder block.

@@ -8,18 +8,18 @@ use super::source::SourceTensor;
 use super::{
     DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite, names,
 };
-use crate::format::tensors::{DescribedLayer, METADATA_KEY, description};
-use crate::format::{ModuleNames, OutputFormat, plain_floats};
-use crate::import::{self, Import};
-use crate::loader_rules::ModelTraits;
-use crate::model_config::ModelConfig;
-use crate::network::{Linear, Network, Notice, Place, Reason, TensorMeta, in_memory_module, on_disk_module};
-use crate::parts::{Fused, LayerSpec, Part};
 use crate::recipe::{Decision, Recipe};
-use crate::transcode::FloatType;
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration};
+use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
+use kvant_formats::format::{ModuleNames, OutputFormat, plain_floats};
+use kvant_formats::import::{self, Import};
+use kvant_formats::loader_rules::ModelTraits;
+use kvant_formats::transcode::FloatType;
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{Linear, Network, Notice, Place, Reason, TensorMeta, in_memory_module, on_disk_module};
 use kvant_numeric::kernel::Source;
 use kvant_quant::scheme::{Cast, LayerScheme, SchemeError, TensorScheme};
+use kvant_weights::parts::{Fused, LayerSpec, Part};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 

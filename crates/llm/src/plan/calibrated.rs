@@ -1,8 +1,8 @@
 //! Plans that can be carried out: what calibration has found is beside them. Not how it is found.
 
 use super::{Plan, PlanError, fingerprint, sites};
-use crate::activation_point::Parameters;
-use crate::format::plain_floats;
+use kvant_formats::format::plain_floats;
+use kvant_weights::activation_point::Parameters;
 use serde_json::Value;
 use std::ops::Deref;
 

@@ -1,13 +1,13 @@
 //! What is refused before the work starts.
 
-use crate::activation_point::Site;
 use crate::forward::ForwardError;
-use crate::import_error::ImportError;
-use crate::model_config::ConfigError;
-use crate::parts::CannotHold;
 use kvant_container::{ErrorKind, Remedy};
+use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
 use kvant_quant::scheme::SchemeError;
+use kvant_weights::activation_point::Site;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::parts::CannotHold;
 use std::collections::BTreeSet;
 
 /// Why there is no plan.

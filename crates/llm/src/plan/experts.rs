@@ -6,14 +6,14 @@ use super::layer::LayerDraft;
 use super::sites::Origin;
 use super::source::SourceTensor;
 use super::{KeptTensor, LayerOutput, Reuse, SourceStorage, SourceWeight, TensorAction};
-use crate::family::{Orientation, Role};
-use crate::format::OutputFormat;
-use crate::network::{ExpertsStorage, FusedExperts, expert_module};
-use crate::parts::Fused;
 use crate::recipe::Decision;
 use kvant_container::Dtype;
+use kvant_formats::format::OutputFormat;
+use kvant_model::family::{Orientation, Role};
+use kvant_model::network::{ExpertsStorage, FusedExperts, expert_module};
 use kvant_numeric::kernel::Source;
 use kvant_quant::scheme::LayerScheme;
+use kvant_weights::parts::Fused;
 
 impl Builder<'_> {
     pub(super) fn plan_experts(&mut self) -> Result<(), PlanError> {

@@ -1,9 +1,9 @@
 //! What identifies a plan: a journal of another plan is not continued.
 
 use super::PlannedLayer;
-use crate::activation_point::Parameters;
 use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Layout};
+use kvant_weights::activation_point::Parameters;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 

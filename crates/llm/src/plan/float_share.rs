@@ -2,9 +2,9 @@
 //! that makes the model small.
 
 use super::build::Builder;
-use crate::family::Role;
-use crate::network::{Place, Reason, Slot};
 use crate::recipe::Decision;
+use kvant_model::family::Role;
+use kvant_model::network::{Place, Reason, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Matrices that stay in floats by default are worth a word where they are more than one part in so many of all.

@@ -3,9 +3,9 @@
 use super::build::Builder;
 use super::error::PlanError;
 use super::{DroppedTensor, KeptTensor, TensorAction, names};
-use crate::family::Orientation;
-use crate::network::{Linear, Place};
 use kvant_container::Dtype;
+use kvant_model::family::Orientation;
+use kvant_model::network::{Linear, Place};
 
 impl Builder<'_> {
     pub(super) fn drop_tensor(&mut self, position: usize, reason: &'static str) {

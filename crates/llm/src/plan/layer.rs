@@ -1,11 +1,11 @@
 //! A layer of the plan: where its weight comes from, how it is quantized, what it becomes.
 
-use crate::parts::{Part, band_axis};
-use crate::weight::{Band, BandAxis, bands};
 use kvant_container::{Dtype, Layout};
 use kvant_numeric::kernel::Source;
 use kvant_quant::observer::ObserverRef;
 use kvant_quant::scheme::{Granularity, LayerScheme};
+use kvant_weights::parts::{Part, band_axis};
+use kvant_weights::weight::{Band, BandAxis, bands};
 
 /// Where a weight comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,8 +22,6 @@ mod sites;
 mod source;
 mod tensor;
 
-pub use crate::activation_point::{PlannedSite, Site, UnknownSite};
-pub use crate::network::DroppedTensor;
 pub use attention::PlannedAttention;
 pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
 pub use calibrated::{CalibratedPlan, PlanOnData};
@@ -31,18 +29,20 @@ pub use cost::{CalibrationCost, CalibrationSize};
 pub(crate) use cost::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 pub use error::{AlgorithmProblem, PlanError};
 pub(crate) use fingerprint::{source_bytes, source_text};
+use kvant_model::network::DroppedTensor;
+use kvant_weights::activation_point::{PlannedSite, Site};
 pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage, SourceWeight};
 pub use tensor::{KeptTensor, TensorAction};
 
-use crate::format::OutputFormat;
-pub use crate::loader_rules::ModelTraits;
-use crate::loader_rules::{ShardShape, loaders_of};
-use crate::parts::ParameterPart;
 use crate::recipe::Recipe;
-use crate::weight::Band;
 use kvant_container::Layout;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::loader_rules::ModelTraits;
+use kvant_formats::loader_rules::{ShardShape, loaders_of};
 use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::scheme::LayerScheme;
+use kvant_weights::parts::ParameterPart;
+use kvant_weights::weight::Band;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 

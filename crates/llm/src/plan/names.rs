@@ -1,14 +1,14 @@
 //! What modules and tensors are called in the output, and words for the plan.
 
 use super::{PlanError, PlannedLayer};
-use crate::format::OutputFormat;
-use crate::gguf_model::restore::unread_tokenizer;
-use crate::network::{Network, Notice, Place, Reason, Slot, expert_module};
-use crate::parts::CannotHold;
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
+use kvant_formats::format::OutputFormat;
+use kvant_gguf::model::restore::unread_tokenizer;
+use kvant_model::network::{Network, Notice, Place, Reason, Slot, expert_module};
 use kvant_quant::glob::{Glob, nearest_names};
 use kvant_quant::scheme::EVALUATION_ONLY;
+use kvant_weights::parts::CannotHold;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What heads are called in architectures without a description, whose tied heads have no tensor to tell.
@@ -148,7 +148,7 @@ pub(super) fn notices(
         notices.push(format!("`{}` names no linear layer, nothing changes", rule.layers));
     }
     notices.extend(unread_tokenizer(checkpoint));
-    notices.extend(crate::lora::notices(checkpoint));
+    notices.extend(kvant_formats::lora::notices(checkpoint));
     notices.extend(code_notice(checkpoint));
     notices.extend(name_for_diffusers(checkpoint));
     for file in checkpoint.left_out_files().unwrap_or_default() {

@@ -4,13 +4,13 @@
 use super::build::{Builder, has_tensor_scale};
 use super::layer::LayerDraft;
 use super::{PlanError, SourceWeight};
-use crate::family::Orientation;
-use crate::format::OutputFormat;
-use crate::network::{Linear, Notice};
-use crate::parts::CannotHold;
 use crate::recipe::Decision;
+use kvant_formats::format::OutputFormat;
+use kvant_model::family::Orientation;
+use kvant_model::network::{Linear, Notice};
 use kvant_quant::counts::number;
 use kvant_quant::scheme::LayerScheme;
+use kvant_weights::parts::CannotHold;
 use std::collections::BTreeMap;
 
 /// Why the plan keeps them, in its table.

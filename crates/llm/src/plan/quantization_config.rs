@@ -1,10 +1,10 @@
 //! The `quantization_config` that a plan's config.json gets: that of the format, in place of what the source said of itself.
 
-use crate::format::quark::AttentionModules;
-use crate::format::{ModelDescription, OutputFormat, gguf_has_its_own, plain_floats};
-use crate::parts::CannotHold;
 use crate::recipe::Recipe;
+use kvant_formats::format::quark::AttentionModules;
+use kvant_formats::format::{ModelDescription, OutputFormat, gguf_has_its_own, plain_floats};
 use kvant_quant::scheme::LayerScheme;
+use kvant_weights::parts::CannotHold;
 use serde_json::{Map, Value};
 
 /// What of a model a plan describes in config.json.

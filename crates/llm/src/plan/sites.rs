@@ -4,14 +4,14 @@ use super::ParameterTensor;
 use super::build::Builder;
 use super::error::PlanError;
 use super::layer::LayerDraft;
-use crate::activation_point::Parameters;
-use crate::activation_point::{PlannedSite, Site};
-use crate::family::Role;
-use crate::network::{FusedExperts, Linear};
-use crate::parts::{ActivationSpec, ParameterPart, Side};
+use kvant_model::family::Role;
+use kvant_model::network::{FusedExperts, Linear};
 use kvant_numeric::Arithmetic;
 use kvant_quant::activation::{self, ActivationStatistic};
 use kvant_quant::scheme::{ActivationScheme, MinScale};
+use kvant_weights::activation_point::Parameters;
+use kvant_weights::activation_point::{PlannedSite, Site};
+use kvant_weights::parts::{ActivationSpec, ParameterPart, Side};
 
 /// What is known of a layer besides its plan.
 #[derive(Clone, Debug)]

@@ -4,11 +4,11 @@
 use super::build::Builder;
 use super::error::PlanError;
 use super::layer::{Reuse, ScalesOfSource, SourceStorage};
-use crate::import::{scale_block, stated_block};
-use crate::network::{Linear, TensorMeta};
-use crate::weight::{ImportedTensor, PackedMatrix, Stored};
 use kvant_container::{Checkpoint, Dtype, TensorView};
+use kvant_formats::format::{scale_block, stated_block};
+use kvant_model::network::{Linear, TensorMeta};
 use kvant_numeric::kernel::Source;
+use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! What the settings say of attention, as a scheme.
 
 use super::Settings;
-use crate::recipe_error::{RecipeError, quoted};
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, KvCacheScheme, MinScale, Rotary};
+use kvant_weights::recipe_error::{RecipeError, quoted};
 
 /// Names of static activations with one scale.
 const NAMES: &[(&str, &str)] = &[("fp8", "e4m3:tensor!static"), ("int8", "int8:tensor!static")];

@@ -2,10 +2,10 @@
 //! which layers: see [`Rule`](super::Rule).
 
 use super::Algorithm;
-use crate::ftype::Ftype;
-use crate::recipe_error::{RecipeError, quoted};
+use kvant_gguf::ftype::Ftype;
 use kvant_numeric::format::DTYPES;
 use kvant_quant::scheme::{Dialect, LayerScheme, PRESETS, Preset, SchemeError};
+use kvant_weights::recipe_error::{RecipeError, quoted};
 use std::fmt;
 
 /// A layer scheme, with the name by which it was asked for.

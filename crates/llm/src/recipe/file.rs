@@ -2,12 +2,12 @@
 //! Kvant's own keys as TOML or JSON, AMD Quark's JSON, a `quantization_config` of compressed-tensors, or a recipe of llm-compressor.
 
 use super::{llm_compressor, yaml};
-use crate::format::quark::{QuarkConfig, WeightFormat};
-use crate::format::{OutputFormat, compressed_tensors};
-use crate::recipe_error::RecipeError;
+use kvant_formats::format::quark::{QuarkConfig, WeightFormat};
+use kvant_formats::format::{OutputFormat, compressed_tensors};
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::recipe::{OverrideEntry, RecipeFile, VERSION};
 use kvant_quant::scheme::{LayerScheme, Rotary};
+use kvant_weights::recipe_error::RecipeError;
 use serde_json::Value;
 use std::io::{self, Read};
 use std::path::Path;

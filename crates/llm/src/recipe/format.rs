@@ -1,12 +1,12 @@
 //! The format that is chosen when none is asked for. Not what formats can hold: that is theirs to say.
 
 use super::Choice;
-use crate::activation_point::Site;
-use crate::format::OutputFormat;
-use crate::parts::{ActivationSpec, LayerSpec, Side};
+use kvant_formats::format::OutputFormat;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, Axis, Dialect, Granularity, LayerScheme};
+use kvant_weights::activation_point::Site;
+use kvant_weights::parts::{ActivationSpec, LayerSpec, Side};
 
 /// The same for tensors that no config.json makes a model of.
 pub(super) fn fitting_without_config(choices: impl Iterator<Item = Choice> + Clone) -> OutputFormat {

@@ -11,18 +11,18 @@ mod settings;
 mod tests;
 mod yaml;
 
-pub use crate::algorithm::{Algorithm, AlgorithmRow, Algorithms};
-pub(crate) use crate::recipe_error::quoted;
-pub use crate::recipe_error::{Problem, RecipeError};
 pub use choice::{Choice, NamedScheme};
 pub use file::{read_file, read_text};
+use kvant_formats::algorithm::{Algorithm, Algorithms};
 pub use kvant_quant::recipe::VERSION;
+use kvant_weights::recipe_error::RecipeError;
+use kvant_weights::recipe_error::quoted;
 pub use settings::{OverrideText, PackMethod, Settings};
 
 use crate::byte_size::ByteSize;
-use crate::format::OutputFormat;
-use crate::glob::Glob;
+use kvant_formats::format::OutputFormat;
 use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::glob::Glob;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
 use serde::{Serialize, Serializer};
 

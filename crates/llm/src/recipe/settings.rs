@@ -4,11 +4,11 @@
 use super::file::{read_bounded, read_file, read_text};
 use super::{Algorithms, quoted};
 use crate::byte_size::ByteSize;
-use crate::format::OutputFormat;
-use crate::format::quark::read_algorithms;
-use crate::recipe_error::RecipeError;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::format::quark::read_algorithms;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::recipe::{ModelKind, OverrideEntry, RecipeFile};
+use kvant_weights::recipe_error::RecipeError;
 use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
@@ -170,7 +170,7 @@ impl Settings {
     /// "#)?;
     /// let recipe = Recipe::resolve(&Settings::default(), &file)?;
     /// assert_eq!(recipe.rules().len(), 2);
-    /// # Ok::<(), kvant_llm::recipe::RecipeError>(())
+    /// # Ok::<(), kvant_weights::recipe_error::RecipeError>(())
     /// ```
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 // Helpers outside of test functions may fail a test too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use kvant_llm::format::compressed_tensors::{format_of, quantization_config};
+use kvant_formats::format::compressed_tensors::{format_of, quantization_config};
 use kvant_quant::scheme::{LayerScheme, Preset};
 use serde_json::{Value, json};
 

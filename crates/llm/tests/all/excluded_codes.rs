@@ -4,9 +4,10 @@
 
 use crate::common::{llama, llama_config, plan, quantize, scheme, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::import;
+use kvant_formats::import;
+use kvant_formats::verify::{Options, verify};
 use kvant_llm::recipe::Settings;
-use kvant_llm::verify::{Options, verify};
+use kvant_weights::weight::Stored;
 use std::path::Path;
 
 const DOWN: &str = "model.layers.0.mlp.down_proj";
@@ -21,8 +22,8 @@ fn values(model: &Path, layer: &str) -> (Vec<u32>, bool) {
     let checkpoint = Checkpoint::open(model).unwrap();
     let tensors = import::open(&checkpoint).unwrap().into_tensors();
     let tensor = tensors.iter().find(|tensor| tensor.meta.name == format!("{layer}.weight")).unwrap();
-    let import::Stored::Packed(matrices) = &tensor.stored else { return (Vec::new(), false) };
-    let band = kvant_llm::weight::Band { rows: 0..matrices[0].rows(), columns: 0..matrices[0].columns() };
+    let Stored::Packed(matrices) = &tensor.stored else { return (Vec::new(), false) };
+    let band = kvant_weights::weight::Band { rows: 0..matrices[0].rows(), columns: 0..matrices[0].columns() };
     let mut values = Vec::new();
     matrices[0].read(kvant_numeric::simd::Isa::best(), &band, &mut values);
     (values.iter().map(|value| value.to_bits()).collect(), true)

@@ -4,13 +4,13 @@
 
 use crate::common::Tensor;
 use kvant_container::{Checkpoint, Dtype};
+use kvant_formats::import;
 use kvant_llm::folding::{FoldingError, Foldings};
 use kvant_llm::forward::{Decoder, ForwardOptions, Runner, Tensors, WeightOverrides, cpu::Cpu};
-use kvant_llm::import;
-use kvant_llm::model_config::ModelConfig;
-use kvant_llm::network::{FusedExperts, Network, SmoothingPair};
-use kvant_llm::weight::{Band, Limits, WeightMatrix};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{FusedExperts, Network, SmoothingPair};
 use kvant_numeric::simd::Isa;
+use kvant_weights::weight::{Band, Limits, WeightMatrix};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tempfile::TempDir;
@@ -126,8 +126,8 @@ fn fused(foldings: &Foldings<'_, '_>, all: &FusedExperts) -> Vec<f32> {
     let (parent, leaf) = all.module.rsplit_once('.').unwrap();
     let matrix = |expert: usize| foldings.weight(&format!("{parent}.{expert}.{leaf}")).unwrap();
     let stored = |matrix: WeightMatrix<'_>| match all.orientation {
-        kvant_llm::family::Orientation::OutIn => values(&matrix),
-        kvant_llm::family::Orientation::InOut => {
+        kvant_model::family::Orientation::OutIn => values(&matrix),
+        kvant_model::family::Orientation::InOut => {
             let (all, columns) = (values(&matrix), matrix.columns);
             (0..columns)
                 .flat_map(|column| all.iter().skip(column).step_by(columns).copied().collect::<Vec<_>>())

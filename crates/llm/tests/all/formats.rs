@@ -4,14 +4,14 @@
 #[path = "../../../../tests/golden/input.rs"]
 mod input;
 
-use kvant_llm::format::OutputFormat;
-use kvant_llm::parts::{Content, LayerSpec, Packer, Part};
-use kvant_llm::weight::Band;
+use kvant_formats::format::OutputFormat;
 use kvant_numeric::format::{MiniFloat, e8m0_decode};
 use kvant_numeric::pack::{NibbleOrder, unpack_bits};
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::{LayerScheme, TensorScheme};
 use kvant_quant::{Codes, QuantParts, QuantTensor};
+use kvant_weights::parts::{Content, LayerSpec, Packer, Part};
+use kvant_weights::weight::Band;
 use serde_json::Value;
 
 /// The spelling of the scheme of a golden case.

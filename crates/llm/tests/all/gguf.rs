@@ -4,18 +4,21 @@
 use crate::common::{Tensor, encoded, llama, llama_config, weight, write};
 use kvant_container::gguf::{GgufFile, TensorType, Value};
 use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind};
-use kvant_llm::conversion::{Conversion, Target};
+use kvant_formats::format::FormatHandle;
+use kvant_formats::transcode::{Conversion, Target};
+use kvant_formats::verify::{Loads, Options, verify};
+use kvant_gguf::ftype::Ftype;
+use kvant_gguf::model::GgufPlanError;
+use kvant_gguf::model::values::values;
 use kvant_llm::engine::{Done, EngineError, Output, OutputError, Progress, Silent, Start};
-use kvant_llm::format::FormatHandle;
 use kvant_llm::forward::Decoder;
 use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::gguf::imatrix::{self, ImatrixError, Importance, InputSums, Keep, Provenance};
 use kvant_llm::gguf::plan::Reason;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{Ftype, GgufPlan, GgufPlanError, GgufRecipe, values};
+use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::Settings;
-use kvant_llm::verify::{Loads, Options, verify};
 use kvant_numeric::simd::Isa;
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
@@ -374,7 +377,7 @@ fn headers_that_llama_cpp_stops_at() {
         std::fs::write(&damaged, &bytes).unwrap();
         verify(&damaged, &Options::default()).unwrap()
     };
-    let loads = |report: &kvant_llm::verify::Report, id: &str| {
+    let loads = |report: &kvant_formats::verify::Report, id: &str| {
         report.verdicts.iter().find(|verdict| verdict.id == id).unwrap().loads
     };
     // Behind a key stand the type of the value and, of texts, the length.
@@ -402,7 +405,7 @@ fn fused_layers_of_several_types_are_refused_before_the_work() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("model.gguf");
     quantize(&source, &target, Ftype::Q4_K_M, 2).unwrap();
-    let checkpoint = kvant_llm::gguf::restore::open(&target).unwrap();
+    let checkpoint = kvant_gguf::model::restore::open(&target).unwrap();
     let plan = |requantize| {
         let conversion =
             Conversion { target: Target::Codes(FormatHandle::COMPRESSED_TENSORS), requantize, max_shard_size: 1 << 30 };

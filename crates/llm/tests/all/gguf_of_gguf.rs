@@ -5,10 +5,13 @@
 use crate::common::{Tensor, llama_config, weight, write};
 use kvant_container::gguf::{Array, GgufDeclaration, GgufFile, GgufLayout, Metadata, TensorType, Value};
 use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind, Writer};
+use kvant_gguf::ftype::{FTYPES, Ftype};
+use kvant_gguf::model::values::values;
+use kvant_gguf::model::{GgufPlanError, restore};
 use kvant_llm::engine::{Output, Silent, Start};
 use kvant_llm::gguf::plan::Reason;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{Accepted, FTYPES, Ftype, GgufPlan, GgufPlanError, GgufRecipe, measure, restore, values};
+use kvant_llm::gguf::{Accepted, GgufPlan, GgufRecipe, measure};
 use kvant_llm::recipe::Settings;
 use kvant_numeric::ggml::{GgmlType, quantize};
 use kvant_numeric::simd::Isa;

@@ -3,20 +3,21 @@
 
 use crate::common::{Tensor, quantize, scheme, write};
 use kvant_container::{Checkpoint, Dtype};
+use kvant_formats::format::OutputFormat;
+use kvant_formats::format::compressed_tensors;
+use kvant_formats::format::quark::{self, WeightFormat};
+use kvant_formats::import;
 use kvant_llm::evaluation::{Options, evaluate};
-use kvant_llm::format::OutputFormat;
-use kvant_llm::format::compressed_tensors;
-use kvant_llm::format::quark::{self, WeightFormat};
 use kvant_llm::forward::{Decoder, cpu::Cpu};
-use kvant_llm::import::{self, Stored};
-use kvant_llm::parts::{LayerSpec, Packer};
 use kvant_llm::recipe::Settings;
-use kvant_llm::weight::{Band, WeightMatrix};
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::{LayerScheme, PRESETS, TensorScheme};
 use kvant_quant::{Codes, QuantParts, QuantTensor};
+use kvant_weights::parts::{LayerSpec, Packer};
+use kvant_weights::weight::Stored;
+use kvant_weights::weight::{Band, WeightMatrix};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -3,9 +3,9 @@
 
 use crate::common::{Tensor, encoded, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::format::compressed_tensors;
-use kvant_llm::format::quark::{self, WeightFormat};
-use kvant_llm::import::{self, Import, StoredActivation};
+use kvant_formats::format::compressed_tensors;
+use kvant_formats::format::quark::{self, WeightFormat};
+use kvant_formats::import::{self, Import, StoredActivation};
 use kvant_quant::scheme::LayerScheme;
 use serde_json::{Value, json};
 

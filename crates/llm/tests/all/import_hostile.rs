@@ -4,9 +4,10 @@
 
 use crate::common::{Tensor, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::import::{self, Stored};
-use kvant_llm::weight::{Band, WeightMatrix};
+use kvant_formats::import;
 use kvant_numeric::simd::Isa;
+use kvant_weights::weight::Stored;
+use kvant_weights::weight::{Band, WeightMatrix};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -4,10 +4,11 @@
 
 use crate::common::{Tensor, encoded, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::import::{self, Import, Stored};
-use kvant_llm::weight::{Band, WeightMatrix};
+use kvant_formats::import::{self, Import};
 use kvant_numeric::format::{MiniFloat, e8m0_decode};
 use kvant_numeric::simd::Isa;
+use kvant_weights::weight::Stored;
+use kvant_weights::weight::{Band, WeightMatrix};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;

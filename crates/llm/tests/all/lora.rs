@@ -3,7 +3,7 @@
 
 use crate::common::{Tensor, encoded, files, llama, llama_config, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
-use kvant_llm::adapter;
+use kvant_formats::adapter;
 use kvant_llm::engine::{self, Output, Silent, Start};
 use kvant_llm::forward::Decoder;
 use kvant_llm::forward::cpu::Cpu;

@@ -17,14 +17,12 @@ mod import;
 mod import_activations;
 mod import_hostile;
 mod import_others;
-mod links;
 mod lora;
 mod planned_algorithms;
 mod quark_configs;
-mod recognise;
 mod static_activations;
 #[allow(clippy::unwrap_used)] // Helpers of tests.
-#[path = "../support/mod.rs"]
+#[path = "../../../model/tests/support/mod.rs"]
 mod support;
 mod undescribed;
 mod verify;

@@ -4,9 +4,9 @@
 use crate::common::{llama, llama_config, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, ErrorKind};
 use kvant_llm::forward::cpu::Precision;
-use kvant_llm::network::Input;
 use kvant_llm::plan::{CalibrationSize, Plan, PlanError, PlannedStage};
 use kvant_llm::recipe::{Recipe, Settings};
+use kvant_model::network::Input;
 use serde_json::{Value, json};
 
 const SIZE: CalibrationSize = CalibrationSize {

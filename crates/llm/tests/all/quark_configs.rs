@@ -3,12 +3,13 @@
 // Helpers outside of test functions may fail a test too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use kvant_llm::format::quark::{
+use kvant_formats::format::quark::{
     AttentionModules, QuarkConfig, WeightFormat, describe_attention, layer_config, quantization_config,
 };
-use kvant_llm::recipe::{Decision, Recipe, RecipeError, Settings};
+use kvant_llm::recipe::{Decision, Recipe, Settings};
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{LayerScheme, PRESETS, Preset, Rotary};
+use kvant_weights::recipe_error::RecipeError;
 use serde_json::{Value, json};
 
 /// Configurations with the scheme that each describes, or what must be refused.
@@ -57,7 +58,7 @@ fn llama_modules() -> Vec<String> {
 
 #[test]
 fn quantized_attention_is_read_and_written_back() {
-    let llama = AttentionModules::of(kvant_llm::family::by_name("llama").unwrap());
+    let llama = AttentionModules::of(kvant_model::family::by_name("llama").unwrap());
     for (name, rotary, query) in [
         ("fp8_kv", Rotary::Before, false),
         ("fp8_kv_attn", Rotary::Before, true),
@@ -82,7 +83,7 @@ fn quantized_attention_is_read_and_written_back() {
 
 #[test]
 fn owners_of_the_cache_with_several_schemes_are_refused() {
-    let llama = AttentionModules::of(kvant_llm::family::by_name("llama").unwrap());
+    let llama = AttentionModules::of(kvant_model::family::by_name("llama").unwrap());
     let settings = Settings { scheme: Some("fp8".to_owned()), kv_cache: Some("fp8".to_owned()), ..Settings::default() };
     let attention = Recipe::resolve(&settings, &Settings::default()).unwrap().attention();
     let layers = [("m.0.k_proj", scheme("fp8")), ("m.1.k_proj", scheme("int4:g128")), ("m.0.v_proj", scheme("fp8"))];

@@ -3,12 +3,14 @@
 
 use crate::common::{files, llama, llama_config, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
-use kvant_llm::calibration::{Parameters, ResolveError, Resolved, Statistics, resolve};
+use kvant_formats::verify::{Options, verify};
+use kvant_llm::calibration::{ResolveError, Resolved, Statistics, resolve};
 use kvant_llm::engine::{self, EngineError, Output, Silent, Start};
-use kvant_llm::plan::{CalibratedPlan, Plan, PlanError, Site};
+use kvant_llm::plan::{CalibratedPlan, Plan, PlanError};
 use kvant_llm::recipe::{Recipe, Settings};
-use kvant_llm::verify::{Options, verify};
 use kvant_numeric::simd::Isa;
+use kvant_weights::activation_point::Parameters;
+use kvant_weights::activation_point::Site;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -198,7 +200,7 @@ fn static_outputs_are_stored_beside_quantized_layers_alone() {
     let checkpoint = Checkpoint::open(&target).unwrap();
     let with = |suffix: &str| checkpoint.tensors().filter(|tensor| tensor.name().ends_with(suffix)).count();
     assert_eq!((with(".output_scale"), with(".output_zero_point")), (7, 7));
-    let import = kvant_llm::import::open(&checkpoint).unwrap();
+    let import = kvant_formats::import::open(&checkpoint).unwrap();
     for module in ["model.embed_tokens", "model.norm", "model.layers.0.input_layernorm", "lm_head"] {
         assert!(import.activations(module).is_none(), "{module}");
     }
@@ -254,7 +256,7 @@ fn fake_quantization_records_the_static_scales_of_activations() {
         made(&source, &quark, &settings("quark", after));
         let (fake, quark) = (Checkpoint::open(&fake).unwrap(), Checkpoint::open(&quark).unwrap());
         assert!(fake.tensors().all(|tensor| tensor.name().ends_with(".weight") && tensor.dtype() == Dtype::BF16));
-        let (fake, quark) = (kvant_llm::import::open(&fake).unwrap(), kvant_llm::import::open(&quark).unwrap());
+        let (fake, quark) = (kvant_formats::import::open(&fake).unwrap(), kvant_formats::import::open(&quark).unwrap());
         for leaf in ["mlp.up_proj", "mlp.down_proj", "self_attn.k_proj", "self_attn.v_proj"] {
             let module = format!("model.layers.0.{leaf}");
             assert_eq!(fake.activations(&module), quark.activations(&module), "{module}");
@@ -279,7 +281,7 @@ fn damaged_records_of_fake_quantization_are_found() {
         let report = verify(&target, &Options::default()).unwrap();
         let errors = report.errors().filter(|error| error.check == "activations");
         let found = errors.map(|error| error.reason.clone()).collect::<Vec<_>>().join(" ");
-        let opened = kvant_llm::import::open(&Checkpoint::open(&target).unwrap()).err();
+        let opened = kvant_formats::import::open(&Checkpoint::open(&target).unwrap()).err();
         assert_eq!(opened.map(|error| error.to_string().contains(&found)), (!found.is_empty()).then_some(true));
         found
     };

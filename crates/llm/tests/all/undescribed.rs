@@ -3,10 +3,10 @@
 
 use crate::common::{Tensor, plan, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::format::OutputFormat;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::verify::{Options, verify};
 use kvant_llm::plan::{Plan, PlanError};
 use kvant_llm::recipe::Settings;
-use kvant_llm::verify::{Options, verify};
 use kvant_quant::finding::Severity;
 use serde_json::{Value, json};
 use std::path::PathBuf;

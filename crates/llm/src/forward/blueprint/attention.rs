@@ -2,13 +2,13 @@
 
 use super::parts::Parts;
 use super::{NormLayer, Sources, rules};
-use crate::family::{AttentionScale, NormSite, Pairing, Positions, QueryKeyNorm, Role, RowOrder};
 use crate::forward::error::ForwardError;
 use crate::forward::heads::HeadLayout;
 use crate::forward::rope::{Rotary, attention_scale_of_yarn};
 use crate::forward::tensors::{Projection, Vector};
-use crate::model_config::LatentConfig;
-use crate::network::Place;
+use kvant_model::family::{AttentionScale, NormSite, Pairing, Positions, QueryKeyNorm, Role, RowOrder};
+use kvant_model::model_config::LatentConfig;
+use kvant_model::network::Place;
 
 /// Attention.
 #[derive(Clone, Debug)]
@@ -238,7 +238,11 @@ impl<'a> Sources<'_, 'a> {
         both.map(rule).collect()
     }
 
-    fn rotary_dim(&self, rope: &crate::model_config::RopeParameters, partial: f32) -> Result<usize, ForwardError> {
+    fn rotary_dim(
+        &self,
+        rope: &kvant_model::model_config::RopeParameters,
+        partial: f32,
+    ) -> Result<usize, ForwardError> {
         if let Some(latent) = &self.config.latent {
             return Ok(latent.rope_dim);
         }

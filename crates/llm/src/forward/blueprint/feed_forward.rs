@@ -2,11 +2,11 @@
 
 use super::Sources;
 use super::parts::Parts;
-use crate::family::{Activation, Orientation, Part, Role, Routing, RowOrder};
 use crate::forward::error::ForwardError;
 use crate::forward::tensors::{Projection, Vector};
-use crate::model_config::ExpertsConfig;
-use crate::network::{ExpertsStorage, FusedExperts};
+use kvant_model::family::{Activation, Orientation, Part, Role, Routing, RowOrder};
+use kvant_model::model_config::ExpertsConfig;
+use kvant_model::network::{ExpertsStorage, FusedExperts};
 
 /// A feed-forward network.
 #[derive(Clone, Debug)]

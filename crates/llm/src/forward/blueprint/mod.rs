@@ -11,9 +11,9 @@ use super::error::ForwardError;
 use super::options::StopAt;
 use super::rope::Rotary;
 use super::tensors::{Projection, Tensors, Vector};
-use crate::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Positions, Residual, Role};
-use crate::model_config::ModelConfig;
-use crate::network::{Network, Notice};
+use kvant_model::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Positions, Residual, Role};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{Network, Notice};
 use serde_json::Value;
 
 pub use attention::{AttentionLayer, HeadNorms, LatentProjections, Projections, QueryLatent};
@@ -182,7 +182,7 @@ impl<'a> Sources<'_, 'a> {
     }
 
     fn embedding(&self) -> Result<Projection, ForwardError> {
-        let at = self.network.places().iter().position(|place| *place == crate::network::Place::Embedding);
+        let at = self.network.places().iter().position(|place| *place == kvant_model::network::Place::Embedding);
         self.tensors.table(at.ok_or_else(|| ForwardError::missing("the model", "token embedding"))?)
     }
 
@@ -199,7 +199,7 @@ impl<'a> Sources<'_, 'a> {
 
     fn positions(&self) -> Result<Option<(Projection, usize)>, ForwardError> {
         let Positions::Learned { offset } = self.family.math.positions else { return Ok(None) };
-        let at = self.network.places().iter().position(|place| *place == crate::network::Place::Positions);
+        let at = self.network.places().iter().position(|place| *place == kvant_model::network::Place::Positions);
         let at = at.ok_or_else(|| ForwardError::missing("the model", "table of positions"))?;
         Ok(Some((self.tensors.table(at)?, offset)))
     }

@@ -1,10 +1,10 @@
 //! The layers and norms of one block, or of what surrounds the blocks, looked up by role.
 
 use super::{NormLayer, Sources};
-use crate::family::{NormSite, Part, Role};
 use crate::forward::error::ForwardError;
 use crate::forward::tensors::Projection;
-use crate::network::{Linear, Norm};
+use kvant_model::family::{NormSite, Part, Role};
+use kvant_model::network::{Linear, Norm};
 
 /// A block, or the trunk.
 pub(super) struct Parts<'p, 's, 'a> {

@@ -1,10 +1,10 @@
 //! Rules that some checkpoints have and the forward pass does not compute: refused by name.
 
 use super::Sources;
-use crate::family::{Activation, RotaryLayers, Window};
 use crate::forward::error::ForwardError;
-use crate::model_config::ModelConfig;
-use crate::network::{Place, Reason};
+use kvant_model::family::{Activation, RotaryLayers, Window};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{Place, Reason};
 use serde_json::Value;
 
 /// Booleans of config.json that switch on what is not computed.

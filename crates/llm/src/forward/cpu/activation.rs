@@ -1,8 +1,8 @@
 //! Activations on slices, the gate's product fused in.
 
 use super::{CHUNK, Cpu};
-use crate::family::Activation;
 use crate::forward::ops::Hidden;
+use kvant_model::family::Activation;
 use kvant_numeric::linalg::{Precision, erf, sigmoid, tanh};
 use kvant_numeric::simd::{Loop, dispatch};
 use rayon::prelude::*;

@@ -1,8 +1,8 @@
 //! Linear layers: weights as they are stored go to the product as they are, others are read by it, some rows at a time.
 
 use super::Cpu;
-use crate::weight::{Band, WeightMatrix};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Weight, linear as product};
+use kvant_weights::weight::{Band, WeightMatrix};
 use std::ops::Range;
 
 /// See [`crate::forward::ops::Ops::linear`].

@@ -9,10 +9,10 @@ mod rotary;
 use super::heads::HeadLayout;
 use super::ops::{Attention, Hidden, NormWeights, Ops};
 use super::rope::Angles;
-use crate::family::{Activation, Pairing};
-use crate::weight::WeightMatrix;
+use kvant_model::family::{Activation, Pairing};
 use kvant_numeric::linalg::{layer_norm, rms_norm};
 use kvant_numeric::simd::{Isa, Loop, dispatch};
+use kvant_weights::weight::WeightMatrix;
 use rayon::prelude::*;
 
 pub use kvant_numeric::linalg::Precision;

@@ -1,9 +1,9 @@
 //! Turning the heads of a row by the angles of its position.
 
 use super::Cpu;
-use crate::family::Pairing;
 use crate::forward::heads::HeadLayout;
 use crate::forward::rope::Angles;
+use kvant_model::family::Pairing;
 use kvant_numeric::linalg::Precision;
 use kvant_numeric::simd::{Loop, dispatch};
 

@@ -5,12 +5,12 @@ use super::of_file::Source;
 use super::{GgufPlan, GgufPlanError};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::source_type;
-use crate::gguf_model::{Builder, drafts_of};
-use crate::import;
-use crate::model_config::ModelConfig;
-use crate::network::{Network, TensorMeta};
-use crate::weight::{ImportedTensor, Stored};
 use kvant_container::Checkpoint;
+use kvant_formats::import;
+use kvant_gguf::model::{Builder, drafts_of};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{Network, TensorMeta};
+use kvant_weights::weight::{ImportedTensor, Stored};
 
 impl GgufPlan {
     /// Plans the file `file_name` that a recipe makes of a checkpoint, or of another file.
@@ -26,7 +26,7 @@ impl GgufPlan {
             refuse_quantized(&opened.tensors, &opened.config)?;
         }
         let network = Network::recognise(&opened.config, &opened.metas);
-        let builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
+        let builder = Planner { model: Builder::of_network(&opened.config, &opened.metas, &network)? };
         builder.check_sources(&opened.tensors)?;
         let names = Names { file: file_name, model: checkpoint.directory().unwrap_or_else(|| checkpoint.path()) };
         let mix = recipe.mix();
@@ -75,10 +75,15 @@ fn refuse_quantized(tensors: &[ImportedTensor<'_>], config: &ModelConfig) -> Res
     }
 }
 
-impl Builder<'_> {
+/// The tensors that a model becomes in the file, while they get their types.
+pub(super) struct Planner<'a> {
+    pub model: Builder<'a>,
+}
+
+impl Planner<'_> {
     /// Checks that all that will be read can be: types of floats, sizes of packed matrices.
     pub fn check_sources(&self, tensors: &[ImportedTensor<'_>]) -> Result<(), GgufPlanError> {
-        for slab in self.drafts.iter().filter_map(drafts_of).flat_map(|(_, slabs)| slabs) {
+        for slab in self.model.drafts.iter().filter_map(drafts_of).flat_map(|(_, slabs)| slabs) {
             let ImportedTensor { meta, stored } = &tensors[slab.tensor];
             let fits = match stored {
                 Stored::Plain(view) => source_type(view.dtype()).is_some(),

@@ -1,21 +1,21 @@
 //! Planning a conversion: weights that are quantized in the source keep their codes, in blocks of the type that holds them; all
 //! else keeps its type.
 
-use super::build::opened;
+use super::build::{Planner, opened};
 use super::finish::Names;
 use super::of_file::Source;
 use super::{GgufPlan, GgufPlanError, TensorSlice};
-use crate::ftype::{FTYPES, Ftype};
 use crate::gguf::carried::{Accepted, Fit, anew, fit};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::kept_type;
-use crate::gguf_model::{Builder, Draft, drafts_of};
-use crate::network::Network;
-use crate::weight::{ImportedTensor, PackedMatrix, Stored};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::TensorType;
+use kvant_gguf::ftype::{FTYPES, Ftype};
+use kvant_gguf::model::{Builder, Draft, drafts_of};
+use kvant_model::network::Network;
 use kvant_numeric::ggml::Coded;
 use kvant_numeric::simd::Isa;
+use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -49,11 +49,11 @@ impl GgufPlan {
         }
         let opened = opened(checkpoint)?;
         let network = Network::recognise(&opened.config, &opened.metas);
-        let mut builder = Builder::of_network(&opened.config, &opened.metas, &network)?;
+        let mut builder = Planner { model: Builder::of_network(&opened.config, &opened.metas, &network)? };
         builder.check_sources(&opened.tensors)?;
         let fits = builder.fits(&opened.tensors, accepted)?;
         builder.add_tensor_scales(&opened.tensors, &fits);
-        let mix = mix_of(&builder.drafts, &fits);
+        let mix = mix_of(&builder.model.drafts, &fits);
         let recipe = GgufRecipe::plain(mix);
         let mut plan =
             builder.finish(&opened.tensors, checkpoint, recipe, Some(&fits), Names { file: file_name, model })?;
@@ -64,11 +64,11 @@ impl GgufPlan {
     }
 }
 
-impl Builder<'_> {
+impl Planner<'_> {
     /// The types of all tensors that have no fixed one.
     fn fits(&self, tensors: &[ImportedTensor<'_>], accepted: Accepted) -> Result<Fits, GgufPlanError> {
         let mut fits = Fits::new();
-        for (draft, slabs) in self.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
+        for (draft, slabs) in self.model.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
             let matrices: Vec<&PackedMatrix<'_>> = slabs.iter().filter_map(|slab| packed(tensors, slab)).collect();
             let fit = match matrices.iter().any(|matrix| !matrix.is_float()) {
                 false => Fit { kind: kept_type(tensors, slabs), carried: None, loss: None },
@@ -84,20 +84,20 @@ impl Builder<'_> {
 
     /// Why codes with a scale over those of groups cannot be taken over, where they cannot: the graph does not read it.
     pub(super) fn unread_scale(&self, draft: &Draft) -> Option<String> {
-        let graph = self.architecture.name;
-        (!self.architecture.multiplies(&draft.name))
+        let graph = self.model.architecture.name;
+        (!self.model.architecture.multiplies(&draft.name))
             .then(|| format!("llama.cpp's graph of {graph} does not multiply it with the scale of the tensor"))
     }
 
     /// Adds the scales of tensors, which graphs multiply products with: those of NVFP4 have no place in blocks.
     fn add_tensor_scales(&mut self, tensors: &[ImportedTensor<'_>], fits: &Fits) {
         let mut added = Vec::new();
-        for (draft, slabs) in self.drafts.iter().filter_map(drafts_of) {
+        for (draft, slabs) in self.model.drafts.iter().filter_map(drafts_of) {
             let matrices: Vec<&PackedMatrix<'_>> = slabs.iter().filter_map(|slab| packed(tensors, slab)).collect();
             let scales = fits.get(&draft.name).and_then(|fit| tensor_scales(&matrices, fit));
             added.extend(scales.map(|scales| draft.scales(scales)));
         }
-        self.drafts.extend(added);
+        self.model.drafts.extend(added);
     }
 
     fn fit(
@@ -108,7 +108,7 @@ impl Builder<'_> {
         accepted: Accepted,
     ) -> Result<Fit, GgufPlanError> {
         let whole = slabs.len() == matrices.len() && slabs.iter().all(|slab| !slab.transposed);
-        let tensor = || slabs.first().map_or(draft.name.clone(), |slab| self.tensors[slab.tensor].name.clone());
+        let tensor = || slabs.first().map_or(draft.name.clone(), |slab| self.model.tensors[slab.tensor].name.clone());
         let refused = |reason: String| GgufPlanError::Conversion { tensor: tensor(), reason };
         match whole {
             true => {

@@ -1,25 +1,26 @@
 //! The end of planning: types are chosen, metadata and tokenizer described, everything laid out.
 
+use super::build::Planner;
 use super::convert::{Fits, file_type_of};
 use super::types::{Candidate, choose_type, recipe_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason};
-use crate::family::AttentionScale;
-use crate::ftype::{Category, Model, is_70b};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::kept_type;
-use crate::gguf_model::metadata::{self, Facts};
-use crate::gguf_model::rope;
-use crate::gguf_model::tokenizer::{self, Habits};
-use crate::gguf_model::{Builder, Draft};
-use crate::network::Notice;
 use crate::plan::{source_bytes, source_text};
-use crate::weight::ImportedTensor;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
+use kvant_gguf::ftype::{Category, Model, is_70b};
+use kvant_gguf::model::Draft;
+use kvant_gguf::model::metadata::{self, Facts};
+use kvant_gguf::model::rope;
+use kvant_gguf::model::tokenizer::{self, Habits};
+use kvant_model::family::AttentionScale;
+use kvant_model::network::Notice;
+use kvant_weights::weight::ImportedTensor;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
-impl Builder<'_> {
+impl Planner<'_> {
     pub(super) fn finish(
         mut self,
         tensors: &[ImportedTensor<'_>],
@@ -28,22 +29,31 @@ impl Builder<'_> {
         fits: Option<&Fits>,
         names: Names<'_>,
     ) -> Result<GgufPlan, GgufPlanError> {
-        let vocabulary = self.drafts.iter().find(|draft| draft.category == Category::Embedding);
+        let vocabulary = self.model.drafts.iter().find(|draft| draft.category == Category::Embedding);
         let vocabulary = vocabulary.map_or(0, |draft| draft.shape[0]);
-        let (config, family, architecture) = (self.config, self.family, self.architecture);
-        let blocks = self.network.blocks().len();
+        let (config, family, architecture) = (self.model.config, self.model.family, self.model.architecture);
+        let blocks = self.model.network.blocks().len();
         let facts = Facts { config, family, architecture, blocks, vocabulary };
         for (name, values) in rope::factors(&facts)? {
             let (shape, content) = (vec![values.len()], Content::Values(values));
             let (name, category) = (name.to_owned(), Category::Other);
-            self.drafts.push(Draft { name, shape, content, block: None, category, modules: Vec::new(), fixed: true });
+            self.model.drafts.push(Draft {
+                name,
+                shape,
+                content,
+                block: None,
+                category,
+                modules: Vec::new(),
+                fixed: true,
+            });
         }
-        let file_type = fits.and_then(|fits| file_type_of(&self.drafts, fits)).unwrap_or(recipe.mix().row().file_type);
+        let file_type =
+            fits.and_then(|fits| file_type_of(&self.model.drafts, fits)).unwrap_or(recipe.mix().row().file_type);
         let mut metadata = metadata::of_model(&facts, &model_name(names.model), file_type)?;
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
         notices.extend(self.notices(&recipe)?);
-        notices.extend(crate::lora::notices(checkpoint));
+        notices.extend(kvant_formats::lora::notices(checkpoint));
         notices.extend(windows_notice(&facts, &metadata).into_iter().chain(scale_notice(&facts)));
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);
@@ -58,9 +68,9 @@ impl Builder<'_> {
             family: Some(family.name),
             architecture: architecture.name.to_owned(),
             fingerprint: fingerprint(checkpoint, &recipe, &layout, &planned),
-            sources: self.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
+            sources: self.model.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
             source_bytes: source_bytes(checkpoint),
-            dropped: self.dropped,
+            dropped: self.model.dropped,
             recipe,
             metadata,
             tensors: planned,
@@ -70,13 +80,14 @@ impl Builder<'_> {
     }
 
     fn notices(&self, recipe: &GgufRecipe) -> Result<Vec<String>, GgufPlanError> {
-        let mut notices: Vec<String> = self.network.notices().iter().filter(tells).map(Notice::to_string).collect();
-        let others = self.dropped.iter().filter(|tensor| tensor.reason == "vision or audio").count();
+        let mut notices: Vec<String> =
+            self.model.network.notices().iter().filter(tells).map(Notice::to_string).collect();
+        let others = self.model.dropped.iter().filter(|tensor| tensor.reason == "vision or audio").count();
         if others > 0 {
             notices
                 .push(format!("{others} tensors of vision or audio are left out: the file holds the language model"));
         }
-        let names: Vec<Vec<&str>> = self.drafts.iter().map(all_names).collect();
+        let names: Vec<Vec<&str>> = self.model.drafts.iter().map(all_names).collect();
         notices.extend(recipe_notices(recipe, &names)?);
         Ok(notices)
     }
@@ -88,7 +99,7 @@ impl Builder<'_> {
         recipe: &GgufRecipe,
         fits: Option<&Fits>,
     ) -> Result<Vec<PlannedTensor>, GgufPlanError> {
-        let mut drafts = std::mem::take(&mut self.drafts);
+        let mut drafts = std::mem::take(&mut self.model.drafts);
         drafts.sort_by_key(|draft| (order(draft), draft.block));
         let model = self.model(&drafts, recipe);
         let mut values = 0;
@@ -120,16 +131,16 @@ impl Builder<'_> {
     }
 
     fn model(&self, drafts: &[Draft], recipe: &GgufRecipe) -> Model {
-        let (heads, groups) = (self.config.num_heads.unwrap_or(1), self.config.num_kv_heads().unwrap_or(1));
-        let blocks = self.network.blocks().len();
+        let (heads, groups) = (self.model.config.num_heads.unwrap_or(1), self.model.config.num_kv_heads().unwrap_or(1));
+        let blocks = self.model.network.blocks().len();
         let is_value = |draft: &&Draft| matches!(draft.category, Category::Value { .. });
         Model {
             blocks,
-            experts: self.config.experts.as_ref().map_or(0, |experts| experts.count),
+            experts: self.model.config.experts.as_ref().map_or(0, |experts| experts.count),
             heads_per_group: heads / groups.max(1),
             values: drafts.iter().filter(is_value).count(),
             tied: !drafts.iter().any(|draft| draft.category == Category::Head),
-            is_70b: is_70b(self.architecture.name, blocks, heads, groups),
+            is_70b: is_70b(self.model.architecture.name, blocks, heads, groups),
             has_importance: recipe.has_importance(),
         }
     }

@@ -10,16 +10,16 @@ mod of_file;
 mod tensor;
 mod types;
 
-pub use crate::gguf_model::{Content, GgufPlanError, TensorSlice};
-pub use crate::weight::RowMap;
+use kvant_gguf::model::{Content, GgufPlanError, TensorSlice};
+use kvant_weights::weight::RowMap;
 pub use tensor::{PlannedTensor, Reason};
 
 use super::recipe::GgufRecipe;
 use crate::engine::{CompletePlan, EngineError, Form, OutputPlan, refuse_foreseen};
-use crate::network::DroppedTensor;
-use crate::verify::{self, DeclaredInGguf};
 use kvant_container::gguf::{GgufLayout, Metadata};
 use kvant_container::{Checkpoint, Geometry};
+use kvant_formats::verify::{self, DeclaredInGguf};
+use kvant_model::network::DroppedTensor;
 
 /// A plan: everything that a run needs besides the weights.
 #[derive(Debug)]

@@ -1,17 +1,18 @@
 //! The file that codes will become which are not there yet: what can be refused before they are made.
 
+use super::build::Planner;
 use super::convert::{Fits, mix_of};
 use super::finish::Names;
 use super::{GgufPlan, GgufPlanError, TensorSlice};
 use crate::gguf::carried::{Carried, Fit, coded, type_of};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::{common, type_of_floats};
-use crate::gguf_model::{Builder, Draft, drafts_of};
-use crate::model_config::ModelConfig;
-use crate::network::{Network, TensorMeta};
 use crate::plan::{Plan, PlannedLayer};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::TensorType;
+use kvant_gguf::model::{Builder, Draft, drafts_of};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{Network, TensorMeta};
 use kvant_numeric::ggml::Coded;
 use kvant_quant::scheme::{ScaleType, TensorScheme};
 
@@ -30,10 +31,10 @@ impl GgufPlan {
         let config = ModelConfig::from_json(&json)?;
         let metas = metas(plan);
         let network = Network::recognise(&config, &metas);
-        let mut builder = Builder::of_network(&config, &metas, &network)?;
+        let mut builder = Planner { model: Builder::of_network(&config, &metas, &network)? };
         let fits = builder.fits_of_plan(plan)?;
         builder.add_scales_to_come(&fits);
-        let recipe = GgufRecipe::plain(mix_of(&builder.drafts, &fits));
+        let recipe = GgufRecipe::plain(mix_of(&builder.model.drafts, &fits));
         let names = Names { file: file_name, model: checkpoint.directory().unwrap_or_else(|| checkpoint.path()) };
         // No tensor is there to be looked at: all types are known.
         builder.finish(&[], checkpoint, recipe, Some(&fits), names)
@@ -58,12 +59,12 @@ fn kept_types(plan: &Plan) -> Vec<TensorType> {
     kept.map(|kept| type_of_floats(kept.dtype)).collect()
 }
 
-impl Builder<'_> {
+impl Planner<'_> {
     /// What the codes of a plan's layers become, and what is carried over.
     fn fits_of_plan(&self, plan: &Plan) -> Result<Fits, GgufPlanError> {
         let kept = kept_types(plan);
         let mut fits = Fits::new();
-        for (draft, slabs) in self.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
+        for (draft, slabs) in self.model.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
             let fit = match self.codes_of(draft, slabs, &plan.layers)? {
                 Some(carried) => Fit { kind: type_of(carried.coded), carried: Some(carried), loss: None },
                 None => {
@@ -82,10 +83,10 @@ impl Builder<'_> {
             let carried = fits.get(&draft.name).and_then(|fit| fit.carried);
             carried.is_some_and(|carried| carried.coded == Coded::Nvfp4)
         };
-        let scaled = self.drafts.iter().filter(|draft| is_scaled(draft)).filter_map(drafts_of);
+        let scaled = self.model.drafts.iter().filter(|draft| is_scaled(draft)).filter_map(drafts_of);
         let scales = scaled.map(|(draft, slabs)| draft.scales(vec![1.0; slabs.len()]));
         let scales: Vec<Draft> = scales.collect();
-        self.drafts.extend(scales);
+        self.model.drafts.extend(scales);
     }
 
     /// How blocks hold the codes of a tensor's layers; nothing where there are none.

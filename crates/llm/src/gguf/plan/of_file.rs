@@ -5,14 +5,14 @@
 use super::finish::{check_importance, declaration, fingerprint, importance_notice};
 use super::types::{Candidate, choose_type, recipe_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason, RowMap, TensorSlice};
-use crate::ftype::{Category, FTYPES, Ftype, Model, is_70b};
 use crate::gguf::recipe::{GgufRecipe, Said};
-use crate::gguf_model::metadata::QUANTIZATION_VERSION;
-use crate::gguf_model::restore::{self, Stated};
-use crate::gguf_model::{codec, names};
 use crate::plan::source_bytes;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufFile, GgufLayout, GgufTensor, Metadata, TensorType};
+use kvant_gguf::ftype::{Category, FTYPES, Ftype, Model, is_70b};
+use kvant_gguf::model::metadata::QUANTIZATION_VERSION;
+use kvant_gguf::model::restore::{self, Stated};
+use kvant_gguf::model::{codec, names};
 use std::collections::HashMap;
 
 /// Parts of the names of matrices that graphs read in the type that they have (`tensor_allows_quantization` of llama.cpp's

@@ -1,9 +1,9 @@
 //! A tensor of the file: its name, its type, and what it is made of.
 
 use crate::gguf::carried::Carried;
-use crate::gguf_model::{Content, TensorSlice};
-use crate::weight::{Band, BandAxis, bands};
 use kvant_container::gguf::TensorType;
+use kvant_gguf::model::{Content, TensorSlice};
+use kvant_weights::weight::{Band, BandAxis, bands};
 
 /// A tensor of the file.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,10 +1,10 @@
 //! Which type a tensor gets: by the mix, by what the user said of it, by what loaders take, by what divides its columns.
 
 use super::{GgufPlanError, Reason};
-use crate::ftype::{Category, Ftype, Model, Subject, choose, fitting};
 use crate::gguf::recipe::{GgufRecipe, Said};
-use crate::gguf_model::codec;
 use kvant_container::gguf::TensorType;
+use kvant_gguf::ftype::{Category, Ftype, Model, Subject, choose, fitting};
+use kvant_gguf::model::codec;
 use kvant_quant::glob::nearest_names;
 use std::collections::BTreeSet;
 

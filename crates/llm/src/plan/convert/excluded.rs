@@ -2,11 +2,11 @@
 //! the output holds, or the plan is refused.
 
 use super::{CommonSchemes, Fitted, Task, Usual, some_of};
-use crate::format::OutputFormat;
-use crate::network::{FusedExperts, Linear};
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
-use crate::transcode::{Conversion, Target};
+use kvant_formats::format::OutputFormat;
+use kvant_formats::transcode::{Conversion, Target};
+use kvant_model::network::{FusedExperts, Linear};
 use kvant_quant::scheme::ActivationScheme;
 
 const STATIC: &str = "its activations have static scales, which cannot be combined with newly calibrated ones";

@@ -1,14 +1,14 @@
 //! What a conversion to plain floats keeps of the source's quantized activations, where evaluation shall apply it.
 
 use super::Usual;
-use crate::format::ModuleScheme;
-use crate::format::plain_floats::FakeQuantization;
-use crate::import::{Import, StoredActivation};
-use crate::network::Linear;
-use crate::plan::Site;
 use crate::plan::build::Builder;
+use kvant_formats::format::ModuleScheme;
+use kvant_formats::format::plain_floats::FakeQuantization;
+use kvant_formats::import::{Import, StoredActivation};
+use kvant_model::network::Linear;
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::TensorScheme;
+use kvant_weights::activation_point::Site;
 use std::collections::BTreeSet;
 
 impl Builder<'_> {

@@ -1,17 +1,17 @@
 //! What becomes of a weight: the form of its codes that the target holds, or values that are quantized anew.
 
 use super::{ACCEPT, SMALL_LOSS, Task, way_out};
-use crate::network::Linear;
-use crate::parts::{Fused, Part};
 use crate::plan::Reuse;
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
 use crate::plan::layer::LayerDraft;
 use crate::plan::quantization_config::can_say;
-use crate::transcode::{Loss, forms, loss_of_scales, nearest};
-use crate::weight::PackedMatrix;
+use kvant_formats::transcode::{Loss, forms, loss_of_scales, nearest};
+use kvant_model::network::Linear;
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::LayerScheme;
+use kvant_weights::parts::{Fused, Part};
+use kvant_weights::weight::PackedMatrix;
 
 /// What becomes of a weight.
 pub(super) struct Fit {
@@ -129,7 +129,8 @@ impl Builder<'_> {
         let parts = self.parts(&LayerDraft { scheme, ..layer.clone() }, fused);
         let said = |parts| can_say(self.format, &self.recipe, &layer.name, scheme).map(|()| parts);
         // The problem's own hint is for quantizing: it names schemes, which a source has already.
-        let error = |problem: crate::parts::CannotHold| self.refusal(&layer.source.tensor, problem.reason, hint);
+        let error =
+            |problem: kvant_weights::parts::CannotHold| self.refusal(&layer.source.tensor, problem.reason, hint);
         match parts {
             Ok(parts) => said(parts).map_err(error),
             Err(PlanError::CannotHold { problem, .. }) => Err(error(problem)),

@@ -17,22 +17,22 @@ use super::source::SourceTensor;
 use super::{
     CalibratedPlan, DroppedTensor, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight,
 };
-use crate::activation_point::Parameters;
-use crate::family::{ExpertStorage, Role};
-use crate::format::OutputFormat;
-use crate::format::plain_floats::FakeQuantization;
-use crate::import::{self, Import, StoredActivation};
-use crate::model_config::ModelConfig;
-use crate::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
-use crate::parts::Fused;
 use crate::plan::quantization_config::without_quantization;
 use crate::recipe::Recipe;
-use crate::transcode::{Conversion, FloatType, Target, loss_of_parameter};
-use crate::weight::PackedMatrix;
 use kvant_container::Checkpoint;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::format::plain_floats::FakeQuantization;
+use kvant_formats::import::{self, Import, StoredActivation};
+use kvant_formats::transcode::{Conversion, FloatType, Target, loss_of_parameter};
+use kvant_model::family::{ExpertStorage, Role};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, LayerScheme, MinScale, Rotary, TensorScheme};
+use kvant_weights::activation_point::Parameters;
+use kvant_weights::parts::Fused;
+use kvant_weights::weight::PackedMatrix;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const ACCEPT: &str = "accept a loss with ‹requantize›, or convert ‹to› float and quantize that";

@@ -2,14 +2,14 @@
 //! GGUF give values more bits than queries and keys), or where the target holds those of some alone. Of the first the widest counts; of the second one that keeps codes, if there is one.
 
 use super::{Fit, Fitted, Task, way_out};
-use crate::loader_rules::LayerFacts;
-use crate::network::{Linear, Siblings, SiblingsId};
 use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
 use crate::plan::source::SourceTensor;
 use crate::plan::{PlannedLayer, Reuse};
-use crate::weight::PackedMatrix;
+use kvant_formats::loader_rules::LayerFacts;
+use kvant_model::network::{Linear, Siblings, SiblingsId};
 use kvant_quant::scheme::{IntScheme, LayerScheme, TensorScheme, ZeroPoint};
+use kvant_weights::weight::PackedMatrix;
 use std::collections::HashMap;
 
 /// The schemes of groups whose layers differ.

@@ -1,14 +1,14 @@
 //! Recipes of llm-compressor: stages with modifiers, as YAML or JSON. Not the configuration that it writes into checkpoints: see
-//! [`crate::format::compressed_tensors`]. What Kvant cannot express is refused by name.
+//! [`kvant_formats::format::compressed_tensors`]. What Kvant cannot express is refused by name.
 
 #[cfg(test)]
 mod tests;
 
-use crate::algorithm::Algorithms;
-use crate::format::compressed_tensors::{SchemeRules, check_order, is_empty, object, texts};
-use crate::recipe_error::{RecipeError, quoted};
+use kvant_formats::algorithm::Algorithms;
+use kvant_formats::format::compressed_tensors::{SchemeRules, check_order, is_empty, object, texts};
 use kvant_quant::recipe::RecipeFile;
 use kvant_quant::scheme::{Dialect, Preset};
+use kvant_weights::recipe_error::{RecipeError, quoted};
 use serde_json::{Map, Value};
 
 const REMOVE: &str = "remove it, or write a recipe in Kvant's TOML";

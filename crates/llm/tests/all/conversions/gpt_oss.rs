@@ -3,8 +3,9 @@
 use super::sources::convert;
 use crate::common::{Tensor, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::conversion::{FloatType, Target, measure};
-use kvant_llm::format::OutputFormat;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::transcode::{FloatType, Target};
+use kvant_llm::conversion::measure;
 use kvant_llm::recipe::Settings;
 use serde_json::json;
 use std::path::{Path, PathBuf};

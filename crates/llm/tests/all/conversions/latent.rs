@@ -2,10 +2,11 @@
 
 use crate::common::{Tensor, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
+use kvant_formats::format::OutputFormat;
+use kvant_gguf::model::GgufPlanError;
 use kvant_llm::engine::{Output, Silent, Start};
-use kvant_llm::format::OutputFormat;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, measure};
+use kvant_llm::gguf::{Accepted, GgufPlan, measure};
 use kvant_llm::recipe::Settings;
 use serde_json::json;
 use std::path::{Path, PathBuf};

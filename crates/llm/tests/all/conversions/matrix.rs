@@ -2,12 +2,15 @@
 
 use super::sources::{SOURCES, Source, convert, open, targets, write_file};
 use kvant_container::Checkpoint;
-use kvant_llm::conversion::{Target, measure};
-use kvant_llm::gguf::{self, Accepted, GgufPlan, GgufPlanError};
-use kvant_llm::import::{self, Stored};
+use kvant_formats::import;
+use kvant_formats::transcode::Target;
+use kvant_gguf::model::GgufPlanError;
+use kvant_llm::conversion::measure;
+use kvant_llm::gguf::{self, Accepted, GgufPlan};
 use kvant_llm::plan::PlanError;
-use kvant_llm::weight::Band;
 use kvant_numeric::simd::Isa;
+use kvant_weights::weight::Band;
+use kvant_weights::weight::Stored;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

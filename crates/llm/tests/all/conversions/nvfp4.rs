@@ -3,9 +3,10 @@
 use super::sources::{convert, open, write_file};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufFile, TensorType};
-use kvant_llm::conversion::Target;
-use kvant_llm::format::{FormatHandle, OutputFormat};
-use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, measure};
+use kvant_formats::format::{FormatHandle, OutputFormat};
+use kvant_formats::transcode::Target;
+use kvant_gguf::model::GgufPlanError;
+use kvant_llm::gguf::{Accepted, GgufPlan, measure};
 use kvant_llm::recipe::Settings;
 use std::path::{Path, PathBuf};
 
@@ -74,13 +75,13 @@ fn a_damaged_scale_of_a_tensor_is_refused() {
     };
     bytes[start..start + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(&file, &bytes).unwrap();
-    let refused = kvant_llm::gguf::restore::open(&file).unwrap_err();
+    let refused = kvant_gguf::model::restore::open(&file).unwrap_err();
     assert!(refused.to_string().contains("blk.0.ffn_up.scale"), "{refused}");
     // A scale of what the graph does not multiply has no place.
     bytes[start..start + 4].copy_from_slice(&1.0f32.to_le_bytes());
     bytes[offset..offset + name.len()].copy_from_slice(b"blk.0.ffn_uq.scale");
     std::fs::write(&file, &bytes).unwrap();
-    let refused = kvant_llm::gguf::restore::open(&file).unwrap_err();
+    let refused = kvant_gguf::model::restore::open(&file).unwrap_err();
     assert!(refused.to_string().contains("ffn_uq.scale"), "{refused}");
 }
 

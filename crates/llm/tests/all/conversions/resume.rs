@@ -3,9 +3,9 @@
 use super::sources::convert;
 use crate::common::{files, llama, llama_config, quantize, scheme, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
-use kvant_llm::conversion::{Conversion, Target};
+use kvant_formats::format::{FormatHandle, OutputFormat};
+use kvant_formats::transcode::{Conversion, Target};
 use kvant_llm::engine::{self, EngineError, Output, Progress, Start};
-use kvant_llm::format::{FormatHandle, OutputFormat};
 use kvant_llm::plan::Plan;
 use kvant_llm::recipe::Settings;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -3,8 +3,9 @@
 use super::sources::{convert, open, write_file};
 use crate::common::{Tensor, llama, llama_config, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::conversion::{Target, measure};
-use kvant_llm::format::{FormatHandle, OutputFormat};
+use kvant_formats::format::{FormatHandle, OutputFormat};
+use kvant_formats::transcode::Target;
+use kvant_llm::conversion::measure;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use kvant_llm::plan::{Plan, PlanError};
 use kvant_llm::recipe::Settings;

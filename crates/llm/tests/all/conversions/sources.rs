@@ -3,11 +3,12 @@
 use crate::common::{Tensor, quantize, scheme, write};
 use kvant_container::gguf::is_gguf;
 use kvant_container::{Checkpoint, Durability};
-use kvant_llm::conversion::{Conversion, FloatType, Target};
+use kvant_formats::format::OutputFormat;
+use kvant_formats::transcode::{Conversion, FloatType, Target};
+use kvant_gguf::model::{GgufPlanError, restore};
 use kvant_llm::engine::{self, Output, Silent, Start};
-use kvant_llm::format::OutputFormat;
 use kvant_llm::gguf::run::run;
-use kvant_llm::gguf::{Accepted, GgufPlan, GgufPlanError, GgufRecipe, restore};
+use kvant_llm::gguf::{Accepted, GgufPlan, GgufRecipe};
 use kvant_llm::plan::{CalibratedPlan, Plan, PlanError};
 use kvant_llm::recipe::Settings;
 use serde_json::{Value, json};

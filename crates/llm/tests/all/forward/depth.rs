@@ -5,7 +5,7 @@ use crate::support;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::forward::{ActivationHook, Decoder, ForwardOptions, Resume, Rows, Runner, Site, StopAt};
-use kvant_llm::network::{Input, Network};
+use kvant_model::network::{Input, Network};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -155,7 +155,7 @@ fn a_run_ends_behind_the_inputs_of_its_depth() {
 fn nano_llama_too() {
     let checkpoint = Checkpoint::open(&super::model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
-    let config = kvant_llm::model_config::ModelConfig::from_json(&checkpoint.config().unwrap().unwrap()).unwrap();
+    let config = kvant_model::model_config::ModelConfig::from_json(&checkpoint.config().unwrap().unwrap()).unwrap();
     check("nano_llama", &decoder, &Network::recognise(&config, decoder.tensors().meta()));
 }
 

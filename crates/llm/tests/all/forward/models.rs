@@ -6,8 +6,8 @@ use kvant_llm::forward::blueprint::{
     AttentionLayer, Block, Blueprint, FeedForward, NormLayer, Projections, QueryLatent,
 };
 use kvant_llm::forward::{Decoder, Projection, Vector, WeightOverrides};
-use kvant_llm::weight::{Band, WeightMatrix};
 use kvant_numeric::simd::Isa;
+use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.

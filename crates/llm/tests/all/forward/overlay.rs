@@ -5,11 +5,11 @@ use super::{Golden, model};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_llm::forward::cpu::{Cpu, Precision};
 use kvant_llm::forward::{ActivationHook, Decoder, ForwardOptions, Projection, Rows, Runner, Site, WeightOverrides};
-use kvant_llm::weight::{Folding, Limits, WeightMatrix};
 use kvant_numeric::Arithmetic;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
 use kvant_quant::rounding::{Rtn, TensorContext};
+use kvant_weights::weight::{Folding, Limits, WeightMatrix};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 

@@ -5,7 +5,7 @@ use kvant_container::Dtype;
 use kvant_llm::forward::blueprint::{FeedForward, Mixture};
 use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::forward::{ActivationHook, Decoder, ForwardOptions, Routing, Rows, Runner, Site, WeightOverrides};
-use kvant_llm::weight::WeightMatrix;
+use kvant_weights::weight::WeightMatrix;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

@@ -2,7 +2,7 @@
 
 use super::model::Model;
 use kvant_container::Dtype;
-use kvant_llm::format::OutputFormat;
+use kvant_formats::format::OutputFormat;
 use kvant_quant::finding::Severity;
 use serde_json::{Value, json};
 

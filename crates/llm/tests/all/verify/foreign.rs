@@ -3,7 +3,7 @@
 use super::model::{Model, verdict};
 use crate::common::{Tensor, encoded};
 use kvant_container::Dtype;
-use kvant_llm::verify::Loads;
+use kvant_formats::verify::Loads;
 use kvant_quant::finding::Severity;
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use super::model::{Model, float, verdict};
 use kvant_container::Dtype;
-use kvant_llm::format::OutputFormat;
-use kvant_llm::verify::Options;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::verify::Options;
 use kvant_quant::finding::Severity;
 use serde_json::json;
 

@@ -1,8 +1,8 @@
 //! What loaders make of checkpoints, by the table of their rules.
 
 use super::model::{Model, verdict};
-use kvant_llm::format::OutputFormat;
-use kvant_llm::verify::{Loads, Options, Report, loaders};
+use kvant_formats::format::OutputFormat;
+use kvant_formats::verify::{Loads, Options, Report, loaders};
 use serde_json::json;
 
 fn loads(report: &Report, loader: &str) -> Loads {

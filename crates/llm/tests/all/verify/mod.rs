@@ -1,4 +1,4 @@
-//! `kvant_llm::verify`: every check finds what was broken, and is silent about what is healthy.
+//! `kvant_formats::verify`: every check finds what was broken, and is silent about what is healthy.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod configuration;

@@ -2,9 +2,9 @@
 
 use crate::common::{self, Tensor};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_llm::format::OutputFormat;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::verify::{Options, Report, Verdict, verify};
 use kvant_llm::recipe::Settings;
-use kvant_llm::verify::{Options, Report, Verdict, verify};
 use kvant_quant::finding::{Finding, Severity};
 use serde_json::Value;
 use std::path::Path;

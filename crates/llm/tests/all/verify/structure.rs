@@ -3,9 +3,9 @@
 use super::model::Model;
 use crate::common::{self, weight};
 use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
+use kvant_formats::format::OutputFormat;
+use kvant_formats::verify::{Options, Report, verify};
 use kvant_llm::engine::OutputPlan;
-use kvant_llm::format::OutputFormat;
-use kvant_llm::verify::{Options, Report, verify};
 use kvant_quant::finding::Severity;
 use serde_json::json;
 use std::path::Path;
@@ -254,7 +254,7 @@ fn a_type_that_no_header_has() {
         std::fs::write(path, bytes).unwrap();
     });
     assert_eq!(checks(&report, Severity::Error), ["files"]);
-    assert!(report.verdicts.iter().all(|verdict| verdict.loads == kvant_llm::verify::Loads::No));
+    assert!(report.verdicts.iter().all(|verdict| verdict.loads == kvant_formats::verify::Loads::No));
 }
 
 /// Two shards with an index.
@@ -292,7 +292,7 @@ fn shards_that_belong_together() {
             breaking(dir);
         });
         assert_eq!(checks(&report, Severity::Error), ["files"], "{number}: {:?}", report.findings);
-        assert!(report.verdicts.iter().all(|verdict| verdict.loads == kvant_llm::verify::Loads::No));
+        assert!(report.verdicts.iter().all(|verdict| verdict.loads == kvant_formats::verify::Loads::No));
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::model::{Model, float};
 use half::{bf16, f16};
-use kvant_llm::format::OutputFormat;
-use kvant_llm::verify::{Options, Reads};
+use kvant_formats::format::OutputFormat;
+use kvant_formats::verify::{Options, Reads};
 use kvant_quant::finding::Severity;
 
 fn quark(scheme: &str) -> Model {

@@ -1,10 +1,10 @@
 //! Where a checkpoint keeps its chat template and the names of its special tokens. Nothing is rendered.
 
 use super::super::CalibrationDataError;
-use crate::gguf_model::restore::tokenizer_config;
-use crate::import_error::ImportError;
 use kvant_container::gguf::{self, GgufFile};
 use kvant_container::model_directory;
+use kvant_gguf::model::restore::tokenizer_config;
+use kvant_weights::import_error::ImportError;
 use serde_json::{Map, Value as Json};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,0 +1,181 @@
+//! Which algorithms are asked for, in which order, and with which settings: `awq:clip=off,gptq:damping=0.05`. Not how they
+//! work: see [`kvant_quant::transform`] and [`kvant_quant::rounding`].
+
+mod one;
+
+pub use one::{Algorithm, AlgorithmRow};
+
+use kvant_quant::rounding::{AnyRounding, Needs};
+use kvant_quant::transform::Transform;
+use kvant_weights::recipe_error::RecipeError;
+use std::fmt;
+use std::str::FromStr;
+
+/// What is done to weights: transforms in this order, then a rounding.
+///
+/// ```
+/// use kvant_formats::algorithm::Algorithms;
+///
+/// let algorithms: Algorithms = "awq:clip=off,gptq:damping=0.05:order=activation".parse()?;
+/// assert_eq!(algorithms.to_string(), "awq:clip=off,gptq:damping=0.05");
+/// assert!("gptq,awq".parse::<Algorithms>().is_err());
+/// # Ok::<(), kvant_weights::recipe_error::RecipeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Algorithms {
+    /// What changes weights before they are rounded; no two of a kind.
+    pub transforms: Vec<Transform>,
+    /// What chooses codes.
+    pub rounding: AnyRounding,
+}
+
+/// Round to nearest alone.
+impl Default for Algorithms {
+    fn default() -> Algorithms {
+        Algorithms { transforms: Vec::new(), rounding: AnyRounding::nearest() }
+    }
+}
+
+impl Algorithms {
+    /// The algorithms of a list, each item of which may be a list with commas.
+    ///
+    /// # Errors
+    /// *Invalid* for unknown names and options, wrong values, and lists that make no sense; *unsupported* for algorithms
+    /// that others have. Messages begin with `place`.
+    pub fn of_list<S: AsRef<str>>(place: &str, list: &[S]) -> Result<Algorithms, RecipeError> {
+        let mut algorithms = List { place, items: Vec::new() };
+        for text in list.iter().flat_map(|item| item.as_ref().split(',')) {
+            algorithms.push(Algorithm::find(place, text.trim())?)?;
+        }
+        Ok(algorithms.finish())
+    }
+
+    /// Whether weights are only rounded to nearest.
+    pub fn is_plain(&self) -> bool {
+        self.transforms.is_empty() && self.rounding.is_nearest()
+    }
+
+    /// Whether one of them must know what layers read, so that the model is run block by block.
+    pub fn need_data(&self) -> bool {
+        !self.transforms.is_empty() || self.rounding.needs() > Needs::Nothing
+    }
+
+    /// The algorithms one by one, round to nearest only where it is alone.
+    pub fn items(&self) -> Vec<Algorithm> {
+        let transforms = self.transforms.iter().map(|transform| Algorithm::Transform(*transform));
+        let says_more = !self.rounding.is_nearest() || self.transforms.is_empty();
+        transforms.chain(says_more.then(|| Algorithm::Rounding(self.rounding.clone()))).collect()
+    }
+
+    /// The algorithms one by one as they are spelled.
+    pub fn spellings(&self) -> Vec<String> {
+        self.items().iter().map(Algorithm::to_string).collect()
+    }
+}
+
+impl fmt::Display for Algorithms {
+    /// The spelling: names in order, each with what differs from its usual settings.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.spellings().join(","))
+    }
+}
+
+impl FromStr for Algorithms {
+    type Err = RecipeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Algorithms::of_list("‹algorithm›", &[text])
+    }
+}
+
+/// A list in the making.
+struct List<'a> {
+    place: &'a str,
+    items: Vec<Algorithm>,
+}
+
+impl List<'_> {
+    fn push(&mut self, next: Algorithm) -> Result<(), RecipeError> {
+        let invalid = |reason: String, hint: String| Err(RecipeError::invalid(self.place, reason, hint));
+        let name = next.name().to_owned();
+        if self.items.iter().any(|item| item.name() == name) {
+            return invalid(format!("`{name}` is given twice"), "give it once, with all of its options".to_owned());
+        }
+        let rounding = self.items.iter().find(|item| matches!(item, Algorithm::Rounding(_)));
+        let rounding = rounding.map(Algorithm::name);
+        match (rounding, &next) {
+            (Some(first), Algorithm::Rounding(_)) => {
+                let reason = format!("`{first}` and `{name}` both choose codes, which can be done once");
+                invalid(reason, "keep one of them".to_owned())
+            }
+            (Some(first), Algorithm::Transform(_)) => {
+                let reason = format!("`{name}` changes weights, which `{first}` before it has rounded already");
+                invalid(reason, format!("give `{name}` first: {name},{first}"))
+            }
+            _ => {
+                self.items.push(next);
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(self) -> Algorithms {
+        let mut algorithms = Algorithms::default();
+        for item in self.items {
+            match item {
+                Algorithm::Transform(transform) => algorithms.transforms.push(transform),
+                Algorithm::Rounding(rounding) => algorithms.rounding = rounding,
+            }
+        }
+        algorithms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> RecipeError {
+        text.parse::<Algorithms>().unwrap_err()
+    }
+
+    #[test]
+    fn spellings_round_trip() {
+        for text in [
+            "rtn",
+            "awq",
+            "gptq",
+            "awq,gptq",
+            "smoothquant:alpha=0.75:clamp-min=0.01,awq:ratios=10:duo=on:clip=off,qronos:damping=0.0001:order=stored",
+            "autosmoothquant:loss=mae,gptaq:damping=0.05:alpha=1",
+            "awq:tokens=64",
+        ] {
+            assert_eq!(text.parse::<Algorithms>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_usual_goes_without_saying() {
+        let same = |text: &str| text.parse::<Algorithms>().unwrap().to_string();
+        assert_eq!(same("smooth, gptq:order=activation:damping=1e-2"), "smoothquant,gptq");
+        assert_eq!(same("awq:clip=on,rtn"), "awq");
+        assert_eq!(same("gptq:groups=dynamic:order=stored:block=64"), "gptq:order=stored:groups=dynamic:block=64");
+        let list = Algorithms::of_list("algorithm", &["awq", "gptq:damping=0.5"]).unwrap();
+        assert_eq!(list, "awq,gptq:damping=0.5".parse().unwrap());
+        assert_eq!(list.spellings(), ["awq", "gptq:damping=0.5"]);
+        assert!(Algorithms::default().is_plain() && !list.is_plain());
+    }
+
+    #[test]
+    fn orders_that_make_no_sense_are_explained() {
+        let message = |text: &str| error(text).to_string();
+        assert_eq!(
+            message("gptq,qronos"),
+            "‹algorithm›: `gptq` and `qronos` both choose codes, which can be done once"
+        );
+        assert!(message("gptq,awq").ends_with("`awq` changes weights, which `gptq` before it has rounded already"));
+        assert_eq!(error("gptq,awq").hint(), "give `awq` first: awq,gptq");
+        assert!(message("rtn,awq").contains("`rtn` before it"));
+        assert_eq!(message("awq,awq:clip=off"), "‹algorithm›: `awq` is given twice");
+    }
+}

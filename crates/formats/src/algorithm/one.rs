@@ -1,0 +1,239 @@
+//! One algorithm with its settings, as it is spelled: `gptq:damping=0.05:order=stored`.
+
+use kvant_gguf::ftype::IMATRIX;
+use kvant_quant::options::{self, OptionError, OptionRow, Settings};
+use kvant_quant::registry::AlgorithmRow as Row;
+use kvant_quant::rounding::{self, AnyRounding};
+use kvant_quant::transform::{self, Transform};
+use kvant_weights::recipe_error::{RecipeError, quoted};
+use std::fmt;
+
+/// A transform or a rounding.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Algorithm {
+    /// It changes weights before they are rounded.
+    Transform(Transform),
+    /// It chooses codes.
+    Rounding(AnyRounding),
+}
+
+/// An algorithm that can be asked for.
+#[derive(Clone, Debug)]
+pub struct AlgorithmRow {
+    /// The spelling without options.
+    pub name: String,
+    /// The algorithm with its default settings.
+    pub algorithm: Algorithm,
+    /// Where it is from.
+    pub paper: Option<String>,
+    /// One line that explains it.
+    pub about: String,
+    /// Its options, each with its default value.
+    pub options: Vec<(OptionRow, String)>,
+}
+
+impl AlgorithmRow {
+    fn new<A>(row: &Row<A>, algorithm: Algorithm) -> AlgorithmRow {
+        let settings = algorithm.settings();
+        let value = |option: &OptionRow| settings.iter().find(|(name, _)| name == option.name);
+        let options = row.options.iter().filter_map(|option| Some((*option, value(option)?.1.clone())));
+        AlgorithmRow {
+            name: row.name.to_string(),
+            options: options.collect(),
+            algorithm,
+            paper: row.paper.as_ref().map(ToString::to_string),
+            about: row.about.to_string(),
+        }
+    }
+}
+
+/// Algorithms that others have.
+const ELSEWHERE: &[&str] = &[
+    "autoround",
+    "quarot",
+    "rotation",
+    "signround",
+    "spinquant",
+    "spqr",
+    "quip",
+    "svdquant",
+    "twobitscalar",
+    "omniquant",
+    "aqlm",
+];
+
+const LIST: &str = "`kvant list algorithms` shows all";
+
+impl Algorithm {
+    /// Every algorithm: transforms, then roundings.
+    pub fn table() -> Vec<AlgorithmRow> {
+        let transforms = transform::rows();
+        let transforms = transforms.iter().map(|row| AlgorithmRow::new(row, Algorithm::Transform(row.default)));
+        let roundings = rounding::rows();
+        let roundings = roundings.iter().map(|row| AlgorithmRow::new(row, Algorithm::Rounding(row.default.clone())));
+        transforms.chain(roundings).collect()
+    }
+
+    /// The algorithm of a name with options and their values. `None` where there is none of that name.
+    ///
+    /// # Errors
+    /// Where an option does not exist, is given twice, or does not take its value.
+    pub fn named(name: &str, given: &[(&str, &str)]) -> Option<Result<Algorithm, OptionError>> {
+        let transform = transform::named(name).map(|row| row.read(given).map(Algorithm::Transform));
+        transform.or_else(|| rounding::named(name).map(|row| row.read(given).map(Algorithm::Rounding)))
+    }
+
+    /// Whether there is an algorithm of that name.
+    pub fn exists(name: &str) -> bool {
+        transform::named(name).is_some() || rounding::named(name).is_some()
+    }
+
+    /// Whether it is an algorithm that others have and that is not here.
+    pub fn is_elsewhere(name: &str) -> bool {
+        ELSEWHERE.contains(&name.to_ascii_lowercase().as_str())
+    }
+
+    /// The algorithm that `text` spells: a name, then options, `:NAME=VALUE` each.
+    ///
+    /// # Errors
+    /// *Invalid* for what is no algorithm, no option of it or no value of the option; *unsupported* for algorithms that
+    /// others have. Messages begin with `place`.
+    pub fn find(place: &str, text: &str) -> Result<Algorithm, RecipeError> {
+        let (name, given) = options::split(text);
+        if name.is_empty() {
+            let hint = "`kvant list algorithms` shows what there is; without any, leave the option out";
+            return Err(RecipeError::invalid(place, "an algorithm without a name".to_owned(), hint));
+        }
+        let found = Algorithm::named(name, &given).ok_or_else(|| unknown(place, name))?;
+        found.map_err(|problem| RecipeError::invalid(place, problem.to_string(), problem.hint()))
+    }
+
+    /// All of its settings, as options are spelled.
+    pub fn settings(&self) -> Settings {
+        match self {
+            Algorithm::Transform(transform) => transform.settings(),
+            Algorithm::Rounding(rounding) => rounding.settings(),
+        }
+    }
+
+    /// The spelling without options.
+    pub fn name(&self) -> &str {
+        match self {
+            Algorithm::Transform(transform) => transform.name(),
+            Algorithm::Rounding(rounding) => rounding.name(),
+        }
+    }
+
+    /// What it must know of a layer's inputs, in words.
+    pub fn needs(&self) -> &'static str {
+        match self {
+            Algorithm::Transform(transform) => match transform.needs() {
+                transform::Needs::Maxima => "largest inputs",
+                transform::Needs::MaximaAndRuns => "largest inputs, trial runs",
+                transform::Needs::MeansRunsAndSamples => "mean inputs, trial runs",
+            },
+            Algorithm::Rounding(rounding) => match rounding.needs() {
+                rounding::Needs::Nothing => "nothing",
+                rounding::Needs::Hessian => "Hessians",
+                rounding::Needs::InputMismatch | rounding::Needs::Outputs => "Hessians, float inputs",
+            },
+        }
+    }
+
+    /// What it costs besides a run of the calibration data through every block, in words.
+    pub fn cost(&self) -> &'static str {
+        match self {
+            Algorithm::Transform(transform) => match transform.needs() {
+                transform::Needs::Maxima => "little",
+                transform::Needs::MaximaAndRuns | transform::Needs::MeansRunsAndSamples => {
+                    "a run of half a block for each exponent"
+                }
+            },
+            Algorithm::Rounding(rounding) => match rounding.needs() {
+                rounding::Needs::Nothing if rounding.is_nearest() => "nothing, not even that run",
+                rounding::Needs::Nothing => "rounds over the weights, not even that run",
+                rounding::Needs::Hessian => "inputs^2 for each token and distinct input",
+                rounding::Needs::InputMismatch => "about three times that of gptq",
+                rounding::Needs::Outputs => "hundreds of times that of gptaq",
+            },
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    /// The name, and the settings that are not the default ones.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Algorithm::Transform(transform) => transform.fmt(f),
+            Algorithm::Rounding(rounding) => rounding.fmt(f),
+        }
+    }
+}
+
+fn unknown(place: &str, name: &str) -> RecipeError {
+    if Algorithm::is_elsewhere(name) {
+        let reason = format!("the algorithm {} is not supported", quoted(name));
+        return RecipeError::unsupported(place, reason, LIST);
+    }
+    if name.eq_ignore_ascii_case(IMATRIX) {
+        let hint = "ask for a GGUF file: ‹format› gguf, or a scheme such as Q4_K_M";
+        return RecipeError::invalid(
+            place,
+            format!("the algorithm {} is of GGUF files alone", quoted(name)),
+            hint.to_owned(),
+        );
+    }
+    let lowered = name.to_ascii_lowercase();
+    let rated = Algorithm::table().into_iter().map(|row| (strsim::damerau_levenshtein(&lowered, &row.name), row));
+    let hint = match rated.min_by_key(|(distance, _)| *distance) {
+        Some((distance, row)) if distance <= 2 && name.len() < 64 => format!("did you mean `{}`? {LIST}", row.name),
+        _ => LIST.to_owned(),
+    };
+    RecipeError::invalid(place, format!("unknown algorithm {}", quoted(name)), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(text: &str) -> Result<Algorithm, RecipeError> {
+        Algorithm::find("‹algorithm›", text)
+    }
+
+    #[test]
+    fn every_row_is_found_and_spelled_by_its_name() {
+        for row in Algorithm::table() {
+            assert_eq!(find(&row.name).unwrap(), row.algorithm);
+            assert_eq!(row.algorithm.to_string(), row.name);
+            assert!(!row.algorithm.needs().is_empty() && !row.algorithm.cost().is_empty());
+            let all: String = row.options.iter().map(|(option, value)| format!(":{}={value}", option.name)).collect();
+            assert_eq!(find(&format!("{}{all}", row.name)).unwrap(), row.algorithm, "{all}");
+        }
+        assert_eq!(find("GPTQ").unwrap(), find("gptq").unwrap());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let message = |text: &str| find(text).unwrap_err().to_string();
+        assert_eq!(message("gptp"), "‹algorithm›: unknown algorithm `gptp`");
+        assert!(find("gptp").unwrap_err().hint().starts_with("did you mean `gptq`?"));
+        assert!(find("").unwrap_err().hint().starts_with("`kvant list"));
+        assert_eq!(message("gptq:clip=on"), "‹algorithm›: `gptq` has no option `clip`");
+        assert_eq!(
+            find("gptq:clip=on").unwrap_err().hint(),
+            "it has damping, order, groups, block: write them as in gptq:damping=..."
+        );
+        assert_eq!(find("rtn:order=stored").unwrap_err().hint(), "it has no options");
+        assert_eq!(message("gptq:damping=2"), "‹algorithm›: `2` is no value of `gptq:damping`");
+        assert_eq!(message("gptq:damping"), "‹algorithm›: `gptq:damping` has no value");
+        assert_eq!(message(""), "‹algorithm›: an algorithm without a name");
+        assert!(message("gptq:order=stored:order=stored").contains("twice"));
+        assert_eq!(message("gptq:groups=dynamic"), "‹algorithm›: `dynamic` is no value of `gptq:groups`");
+        assert!(message(&"z".repeat(100_000)).len() < 250);
+    }
+
+    #[test]
+    fn algorithms_of_others_are_unsupported_and_not_invalid() {
+        assert!(matches!(find("AutoRound").unwrap_err(), RecipeError::Unsupported(_)));
+    }
+}

@@ -1,0 +1,210 @@
+//! The table of checkpoint formats, handles to its rows, and formats that are added to it while a program runs.
+
+use super::stored::ModuleReader;
+use super::{
+    Capabilities, CheckpointFormat, ModelDescription, awq, compressed_tensors, fp8, gptq, modelopt, mxfp4, quark,
+    tensors,
+};
+use kvant_quant::scheme::EVALUATION_ONLY;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
+use serde_json::Value;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::str::FromStr;
+use std::sync::{PoisonError, RwLock};
+
+/// A checkpoint format: one of the table, or one that is [registered](register). Two are the same if they have the same name.
+#[derive(Clone, Copy)]
+pub struct FormatHandle(&'static dyn CheckpointFormat);
+
+impl FormatHandle {
+    /// AMD Quark's own layout.
+    pub const QUARK: FormatHandle = FormatHandle(&quark::Quark);
+    /// The layout of compressed-tensors, which llm-compressor writes.
+    pub const COMPRESSED_TENSORS: FormatHandle = FormatHandle(&compressed_tensors::CompressedTensors);
+    /// AWQ's gemm layout.
+    pub const AWQ: FormatHandle = FormatHandle(&awq::Awq);
+    /// GPTQ's first layout, with zero points less 1.
+    pub const GPTQ: FormatHandle = FormatHandle(&gptq::Gptq::V1);
+    /// GPTQ's second layout.
+    pub const GPTQ_V2: FormatHandle = FormatHandle(&gptq::Gptq::V2);
+    /// fp8 with a scale for the tensor or for blocks, as vLLM and DeepSeek have it.
+    pub const FP8: FormatHandle = FormatHandle(&fp8::Fp8);
+    /// MXFP4 experts as gpt-oss is published.
+    pub const MXFP4: FormatHandle = FormatHandle(&mxfp4::Mxfp4);
+    /// NVIDIA ModelOpt's layouts, which are read only.
+    pub const MODELOPT: FormatHandle = FormatHandle(&modelopt::ModelOpt);
+    /// Codes and scales of tensors that no config.json makes a model of, described in the metadata of their files.
+    pub const TENSORS: FormatHandle = FormatHandle(&tensors::Tensors);
+}
+
+/// Every format of this crate.
+const BUILT_IN: &[FormatHandle] = &[
+    FormatHandle::QUARK,
+    FormatHandle::COMPRESSED_TENSORS,
+    FormatHandle::AWQ,
+    FormatHandle::GPTQ,
+    FormatHandle::GPTQ_V2,
+    FormatHandle::FP8,
+    FormatHandle::MXFP4,
+    FormatHandle::MODELOPT,
+    FormatHandle::TENSORS,
+];
+
+/// Names of outputs and of targets of conversions that are no checkpoint formats.
+const OTHER_NAMES: &[&str] = &["fake", "float", "gguf", "onnx"];
+
+static REGISTERED: RwLock<Vec<FormatHandle>> = RwLock::new(Vec::new());
+
+/// Adds a format to the table for as long as the program runs. It is then chosen by its name, and checkpoints with its `quant_method`
+/// are read.
+///
+/// # Errors
+/// [`NameTaken`] where another format has the name, or reads one of the `quant_method`s.
+pub fn register(format: impl CheckpointFormat + 'static) -> Result<FormatHandle, NameTaken> {
+    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    let known = || BUILT_IN.iter().chain(registered.iter());
+    let name = format.name();
+    if OTHER_NAMES.contains(&name) || known().any(|known| known.name() == name) {
+        return Err(NameTaken::Name(name));
+    }
+    let reads = format.capabilities().reads;
+    if let Some(method) = reads.iter().find(|method| known().any(|known| known.capabilities().reads.contains(method))) {
+        return Err(NameTaken::Method(method));
+    }
+    // A handle is copied freely, so the format lives as long as the program.
+    let handle = FormatHandle(Box::leak(Box::new(format)));
+    registered.push(handle);
+    Ok(handle)
+}
+
+/// A name that another format has (*invalid*).
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum NameTaken {
+    /// The name of the format.
+    #[error("there is an output format `{0}` already")]
+    Name(&'static str),
+    /// One of the `quant_method`s that it reads.
+    #[error("another checkpoint format reads the quant_method `{0}`")]
+    Method(&'static str),
+}
+
+/// No checkpoint format has this name (*invalid*).
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown checkpoint format `{0}`")]
+pub struct UnknownFormat(pub String);
+
+impl FormatHandle {
+    /// Every format that is read or written: those of this crate, then those that were registered.
+    pub fn all() -> Vec<FormatHandle> {
+        let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+        BUILT_IN.iter().chain(registered.iter()).copied().collect()
+    }
+
+    /// Every format that is written.
+    pub fn written() -> impl Iterator<Item = FormatHandle> {
+        FormatHandle::all().into_iter().filter(|format| format.capabilities().is_written)
+    }
+
+    /// The format that reads a `quant_method`.
+    pub fn reading(method: &str) -> Option<FormatHandle> {
+        FormatHandle::all().into_iter().find(|format| format.capabilities().reads.contains(&method))
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.0.name()
+    }
+
+    /// One line for lists.
+    pub fn about(self) -> &'static str {
+        self.0.about()
+    }
+
+    /// What it can store and describe.
+    pub fn capabilities(self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    /// The tensors that a layer becomes.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where the format has no place for the scheme or the shape.
+    pub fn parts(self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+        let weight = layer.scheme.weight;
+        if weight.is_for_evaluation_only() {
+            return Err(CannotHold::new(format!("`{weight}` is {EVALUATION_ONLY}"), "use ‹format› fake"));
+        }
+        self.0.parts(layer)
+    }
+
+    /// The tensors with the static parameters of a layer's activations; none where scales are dynamic.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where the format has no place for the scheme.
+    pub fn activation_parts(self, spec: &ActivationSpec<'_>) -> Result<Vec<ParameterPart>, CannotHold> {
+        if spec.scheme.needs_calibration() { self.0.activation_parts(spec) } else { Ok(Vec::new()) }
+    }
+
+    /// The tensors with the static parameters of a block's attention.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where the format has no place for the scheme.
+    pub fn attention_parts(self, spec: &AttentionSpec) -> Result<Vec<ParameterPart>, CannotHold> {
+        self.0.attention_parts(spec)
+    }
+
+    /// What scales of weights are called, where loaders need a certain name for them.
+    pub fn scale_name(self, in_blocks: bool) -> Option<&'static str> {
+        self.0.scale_name(in_blocks)
+    }
+
+    /// The `quantization_config` of config.json.
+    ///
+    /// # Errors
+    /// [`CannotHold`] for schemes that it cannot describe.
+    pub fn config(self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
+        self.0.config(model)
+    }
+
+    /// Reads what a `quantization_config` with this `quant_method` says of a checkpoint.
+    pub(crate) fn reader(self, method: &str, config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
+        self.0.reader(method, config)
+    }
+}
+
+impl PartialEq for FormatHandle {
+    fn eq(&self, other: &FormatHandle) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for FormatHandle {}
+
+impl Hash for FormatHandle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
+}
+
+impl fmt::Debug for FormatHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for FormatHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for FormatHandle {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> Result<FormatHandle, UnknownFormat> {
+        let found = FormatHandle::written().find(|format| format.name() == text);
+        found.ok_or_else(|| UnknownFormat(text.to_owned()))
+    }
+}

@@ -1,0 +1,123 @@
+//! Checkpoint formats: which tensors a quantized layer becomes, what config.json says of it, and how such a checkpoint is read. One file
+//! or folder for each, with an implementation of [`CheckpointFormat`] and a row of the table in `handle.rs`. The bytes are made by one
+//! packer for all: see [`kvant_weights::parts`].
+//!
+//! A format from outside of this crate is [registered](register) and then chosen by its name, like those in the table.
+//! Plain floats and GGUF files are no checkpoint formats; [`OutputFormat`] has all three.
+
+mod awq;
+mod capabilities;
+pub mod compressed_tensors;
+mod fp8;
+mod gptq;
+mod grouped;
+mod handle;
+mod modelopt;
+mod module_scheme;
+mod mxfp4;
+mod output_format;
+mod pattern;
+pub mod plain_floats;
+pub mod quark;
+mod selector;
+pub mod stored;
+pub mod tensors;
+
+pub use capabilities::{Capabilities, ExcludedNames, ModuleNames};
+pub use fp8::{scale_block, stated_block};
+pub use handle::{FormatHandle, NameTaken, UnknownFormat, register};
+pub use module_scheme::ModuleScheme;
+pub use output_format::{OutputFormat, gguf_has_its_own};
+pub use pattern::Pattern;
+
+use crate::algorithm::Algorithms;
+use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::scheme::{AttentionScheme, LayerScheme};
+use kvant_weights::import_error::ImportError;
+use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
+use quark::AttentionModules;
+use serde_json::Value;
+use stored::ModuleReader;
+
+/// A way to store quantized layers in safetensors files, and to describe them in config.json.
+pub trait CheckpointFormat: Send + Sync {
+    /// Its name, which recipes, manifests and outputs' folders have.
+    fn name(&self) -> &'static str;
+
+    /// One line for lists.
+    fn about(&self) -> &'static str;
+
+    /// What it can store and describe, and which configurations it reads.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The tensors that a layer becomes.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where the format has no place for the scheme or the shape.
+    fn parts(&self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold>;
+
+    /// The tensors with the static parameters of a layer's activations. Asked only for schemes that are calibrated.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where the format has no place for the scheme.
+    fn activation_parts(&self, spec: &ActivationSpec<'_>) -> Result<Vec<ParameterPart>, CannotHold> {
+        let _ = spec;
+        Err(weights_alone(self.name()))
+    }
+
+    /// The tensors with the static parameters of a block's attention.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where the format has no place for the scheme.
+    fn attention_parts(&self, spec: &AttentionSpec) -> Result<Vec<ParameterPart>, CannotHold> {
+        let _ = spec;
+        Err(weights_alone(self.name()))
+    }
+
+    /// What scales of weights are called, where loaders need a certain name for them. `in_blocks` says that each belongs to a block
+    /// of rows and columns.
+    fn scale_name(&self, in_blocks: bool) -> Option<&'static str> {
+        let _ = in_blocks;
+        None
+    }
+
+    /// The `quantization_config` of config.json.
+    ///
+    /// # Errors
+    /// [`CannotHold`] for schemes that it cannot describe.
+    fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold>;
+
+    /// Reads what a `quantization_config` with this `quant_method`, one of [`Capabilities::reads`], says of a checkpoint.
+    ///
+    /// # Errors
+    /// *Invalid* where it contradicts itself, *unsupported* where it describes something that is not read.
+    fn reader(&self, method: &str, config: &Value) -> Result<Box<dyn ModuleReader>, ImportError>;
+}
+
+/// A quantized model, as far as configurations describe it.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelDescription<'a> {
+    /// The quantized modules.
+    pub layers: &'a [(&'a str, LayerScheme)],
+    /// The linear modules that stay as they are: names, or patterns of the form that [`Capabilities::excluded_names`] states.
+    pub exclude: &'a [&'a str],
+    /// The quantized modules whose names in a model that transformers has loaded differ, under those names.
+    pub aliases: &'a [(&'a str, LayerScheme)],
+    /// How attention is quantized.
+    pub attention: AttentionScheme,
+    /// The modules that make queries, keys and values.
+    pub attention_modules: &'a AttentionModules,
+    /// Whether input channels are grouped by a list, not as runs.
+    pub act_order: bool,
+    /// The order of 4-bit codes in words, where the format leaves a choice.
+    pub nibble_order: NibbleOrder,
+    /// The algorithms that chose the codes.
+    pub algorithms: &'a Algorithms,
+}
+
+fn weights_alone(format: &str) -> CannotHold {
+    CannotHold::new(
+        format!("{format} quantizes weights alone"),
+        "leave activations out with ‹weights-only›, or use ‹format› quark or compressed-tensors",
+    )
+}

@@ -1,0 +1,227 @@
+//! Quark's `algo_config`: the algorithms that make weights, and their settings, read and written. What it says of a model's
+//! layers (pairs to smooth, modules to round, where blocks are) is left alone: it follows from the family here.
+
+use super::read::is_empty;
+use crate::algorithm::{Algorithm, Algorithms};
+use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Groups, Rounding, Variant};
+use kvant_quant::transform::{Loss, Transform};
+use kvant_weights::recipe_error::{RecipeError, quoted};
+use serde_json::{Map, Value, json};
+
+/// Fields of algorithms that are options here, in the order in which they are set, and the spellings of false and true. The
+/// `alpha` of Qronos is what is called damping elsewhere.
+const OPTIONS: &[(&str, &str, [&str; 2])] = &[
+    ("alpha", "alpha", NO_SWITCH),
+    ("compute_scale_loss", "loss", NO_SWITCH),
+    ("damp_percent", "damping", NO_SWITCH),
+    ("desc_act", "order", ["stored", "activation"]),
+    ("static_groups", "groups", ["dynamic", "static"]),
+    ("block_size", "block", NO_SWITCH),
+    ("scale_clamp_min", "clamp-min", NO_SWITCH),
+];
+
+const NO_SWITCH: [&str; 2] = ["false", "true"];
+
+/// Fields that name parts of a model.
+const OF_MODELS: &[&str] =
+    &["inside_layer_modules", "model_decoder_layers", "num_attention_heads", "num_key_value_heads", "scaling_layers"];
+
+/// Fields that change how the result is computed, and not the result; and the name.
+const OF_COMPUTATION: &[&str] = &["beta", "name"];
+
+const REMOVE: &str = "remove it, or give ‹algorithm› instead";
+
+/// The algorithms of `algo_config`, a list or one object, and what the user should know of how they were read.
+///
+/// # Errors
+/// *Invalid* where it is not of Quark's form, *unsupported* for algorithms and settings that are not here.
+///
+/// ```
+/// use kvant_formats::format::quark::read_algorithms;
+///
+/// let json = serde_json::json!([{"name": "awq"}, {"name": "gptq", "damp_percent": 0.05, "block_size": 128}]);
+/// let (algorithms, notes) = read_algorithms(&json)?;
+/// assert_eq!(algorithms.to_string(), "awq,gptq:damping=0.05");
+/// assert!(notes.is_empty());
+/// # Ok::<(), kvant_weights::recipe_error::RecipeError>(())
+/// ```
+pub fn read_algorithms(value: &Value) -> Result<(Algorithms, Vec<String>), RecipeError> {
+    let items = match value {
+        Value::Null => &[],
+        Value::Array(items) => items.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let (mut spellings, mut notes) = (Vec::new(), Vec::new());
+    for item in items {
+        let fields =
+            item.as_object().ok_or_else(|| RecipeError::invalid(PLACE, "must be a list of objects", REMOVE))?;
+        let algorithm = read_algorithm(fields)?;
+        notes.extend(note_of(&algorithm, fields));
+        spellings.push(algorithm.to_string());
+    }
+    let algorithms = if spellings.is_empty() { Algorithms::default() } else { Algorithms::of_list(PLACE, &spellings)? };
+    Ok((algorithms, notes))
+}
+
+const PLACE: &str = "algo_config";
+
+fn read_algorithm(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError> {
+    let name = fields.get("name").and_then(Value::as_str);
+    let name = name.ok_or_else(|| RecipeError::invalid(PLACE, "an algorithm has no `name`", REMOVE))?;
+    let mut given: Vec<(&str, &str, String)> = Vec::new();
+    for (field, option, switch) in OPTIONS {
+        if let Some(value) = fields.get(*field).filter(|value| !value.is_null()) {
+            let option =
+                if (*field, name.eq_ignore_ascii_case("qronos")) == ("alpha", true) { "damping" } else { option };
+            given.push((field, option, text(value, switch)));
+        }
+    }
+    let options: Vec<(&str, &str)> = given.iter().map(|(_, option, value)| (*option, value.as_str())).collect();
+    let unsupported =
+        || RecipeError::unsupported(PLACE, format!("the algorithm {} is not supported", quoted(name)), REMOVE);
+    let algorithm = Algorithm::named(name, &options).ok_or_else(unsupported)?.map_err(|problem| {
+        let field = given.iter().find(|(_, option, _)| problem.is_of(option)).map_or("", |(field, ..)| field);
+        RecipeError::invalid(format!("{PLACE}.{name}.{field}"), problem.to_string(), problem.hint())
+    })?;
+    check_others(&algorithm, fields)?;
+    Ok(algorithm)
+}
+
+fn check_others(algorithm: &Algorithm, fields: &Map<String, Value>) -> Result<(), RecipeError> {
+    let known = |key: &str| {
+        OPTIONS.iter().any(|(field, ..)| *field == key) || OF_MODELS.contains(&key) || OF_COMPUTATION.contains(&key)
+    };
+    match fields.iter().find(|(key, value)| !known(key) && !is_empty(value)) {
+        None => Ok(()),
+        Some((key, _)) => {
+            let place = format!("{PLACE}.{}.{key}", algorithm.name());
+            Err(RecipeError::unsupported(place, "is not a known field", "remove the field"))
+        }
+    }
+}
+
+/// A value as an option of an algorithm spells it.
+fn text(value: &Value, switch: &[&str; 2]) -> String {
+    match value {
+        Value::Bool(on) => switch[usize::from(*on)].to_owned(),
+        Value::String(text) => text.to_ascii_lowercase(),
+        other => other.to_string(),
+    }
+}
+
+fn note_of(algorithm: &Algorithm, fields: &Map<String, Value>) -> Option<String> {
+    let is_said = |key: &&&str| fields.get(**key).is_some_and(|value| !is_empty(value) && value != &json!(""));
+    let said: Vec<&str> = OF_MODELS.iter().filter(is_said).copied().collect();
+    let reason = "which layers belong together follows from the model's family";
+    (!said.is_empty())
+        .then(|| format!("{} of `{}` in {PLACE} is not used: {reason}", said.join(", "), algorithm.name()))
+}
+
+/// The `algo_config` of algorithms: what Quark knows of them. Lists of layers are left empty, so that Quark looks for them.
+pub fn algo_config(algorithms: &Algorithms) -> Value {
+    if algorithms.is_plain() {
+        return Value::Null;
+    }
+    algorithms.items().iter().filter_map(config_of).collect()
+}
+
+fn config_of(algorithm: &Algorithm) -> Option<Value> {
+    Some(match algorithm {
+        Algorithm::Transform(Transform::SmoothQuant(smooth)) => json!({
+            "alpha": plain(smooth.alpha), "model_decoder_layers": "", "name": "smooth",
+            "scale_clamp_min": plain(smooth.clamp_min), "scaling_layers": [],
+        }),
+        Algorithm::Transform(Transform::AutoSmoothQuant(auto)) => json!({
+            "compute_scale_loss": loss_name(auto.loss), "model_decoder_layers": "", "name": "autosmoothquant",
+            "scaling_layers": [],
+        }),
+        Algorithm::Transform(Transform::Awq(_)) => {
+            json!({ "model_decoder_layers": "", "name": "awq", "scaling_layers": [] })
+        }
+        // Quark names no others.
+        Algorithm::Rounding(rounding) => config_of_gptq(rounding.downcast()?),
+    })
+}
+
+fn config_of_gptq(gptq: &Gptq) -> Value {
+    let (Damping::OfMeanDiagonal(damping) | Damping::OfLargestEigenvalue(damping)) = gptq.damping;
+    let mut config = json!({
+        "block_size": gptq.block, "desc_act": gptq.order == ColumnOrder::Activation, "inside_layer_modules": [],
+        "model_decoder_layers": "", "name": gptq.name(),
+        "static_groups": gptq.order.groups() == Groups::Static,
+    });
+    match gptq.variant {
+        Variant::Gptq => config["damp_percent"] = json!(damping),
+        Variant::Gptaq { alpha } => {
+            config["damp_percent"] = json!(damping);
+            config["alpha"] = plain(alpha);
+        }
+        Variant::Qronos => {
+            config["alpha"] = json!(damping);
+            config["beta"] = json!(1e4);
+        }
+    }
+    config.sort_all_objects();
+    config
+}
+
+/// A number with the digits that tell it from its neighbours in f32.
+fn plain(number: f32) -> Value {
+    number.to_string().parse::<f64>().map_or(Value::Null, |number| json!(number))
+}
+
+fn loss_name(loss: Loss) -> String {
+    let name = Loss::ALL.iter().find(|(_, known)| *known == loss).map_or("mse", |(name, _)| name);
+    name.to_ascii_uppercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: &Value) -> Result<(Algorithms, Vec<String>), RecipeError> {
+        read_algorithms(value)
+    }
+
+    #[test]
+    fn what_quark_knows_is_written_and_read_back() {
+        for text in [
+            "rtn",
+            "awq,gptq:damping=0.05:order=stored",
+            "gptq:order=stored:groups=dynamic:block=64",
+            "smoothquant:alpha=0.8:clamp-min=0.01",
+            "autosmoothquant:loss=mae,gptaq:alpha=0.5",
+            "qronos:damping=0.000001",
+        ] {
+            let algorithms: Algorithms = text.parse().unwrap();
+            assert_eq!(read(&algo_config(&algorithms)).unwrap(), (algorithms, vec![]), "{text}");
+        }
+        assert_eq!(algo_config(&Algorithms::default()), Value::Null);
+    }
+
+    #[test]
+    fn one_object_stands_for_a_list_and_lists_of_layers_are_noted() {
+        let gptq = json!({"name": "gptq", "inside_layer_modules": ["q_proj"], "model_decoder_layers": "model.layers"});
+        let (algorithms, notes) = read(&gptq).unwrap();
+        assert_eq!((algorithms.to_string().as_str(), notes.len()), ("gptq", 1));
+        assert!(
+            notes[0].starts_with("inside_layer_modules, model_decoder_layers of `gptq` in algo_config is not used: ")
+        );
+    }
+
+    #[test]
+    fn what_is_not_here_is_named() {
+        let message = |value: Value| read(&value).unwrap_err().to_string();
+        assert_eq!(message(json!([{"name": "rotation"}])), "algo_config: the algorithm `rotation` is not supported");
+        assert!(
+            message(json!([{"name": "gptq", "static_groups": false}])).starts_with("algo_config.gptq.static_groups: ")
+        );
+        assert!(message(json!([{"name": "gptq", "what": 1}])).ends_with("what: is not a known field"));
+        assert!(message(json!([{"name": "gptq", "damp_percent": 7}])).contains("`7` is no value"));
+        assert!(message(json!([{"name": "gptq"}, {"name": "awq"}])).contains("has rounded already"));
+        assert!(message(json!(["gptq"])).contains("list of objects"));
+        assert!(message(json!([{}])).contains("no `name`"));
+        assert!(matches!(read(&json!([{"name": "autoround"}])).unwrap_err(), RecipeError::Unsupported(_)));
+        assert!(matches!(read(&json!([{"name": "gptq", "desc_act": 3}])).unwrap_err(), RecipeError::Invalid(_)));
+    }
+}

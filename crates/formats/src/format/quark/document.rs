@@ -1,0 +1,199 @@
+//! A whole `quantization_config` of Quark, read as what it asks for.
+
+use super::algorithms::read_algorithms;
+use super::attention::read_attention;
+use super::read::{is_empty, layer_scheme};
+use super::write::WeightFormat;
+use crate::algorithm::Algorithms;
+use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::glob::Glob;
+use kvant_quant::scheme::{AttentionScheme, LayerScheme};
+use kvant_weights::recipe_error::{RecipeError, quoted};
+use serde_json::{Map, Value};
+
+/// What a `quantization_config` of Quark says of the linear layers of a model.
+///
+/// A module is looked up in this order: `exclude`, the entries of `layers` (full names before patterns, as Quark does),
+/// `default`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuarkConfig {
+    /// The scheme of linear layers that nothing else is said of; `None` leaves them as they are.
+    pub default: Option<LayerScheme>,
+    /// Patterns on full module names and their schemes, `None` for modules that stay as they are.
+    pub layers: Vec<(String, Option<LayerScheme>)>,
+    /// Patterns on full module names of modules that stay as they are.
+    pub exclude: Vec<String>,
+    /// How queries, keys, values and the softmax are quantized.
+    pub attention: AttentionScheme,
+    /// The order of 4-bit codes in words.
+    pub order: NibbleOrder,
+    /// What the weights are stored as.
+    pub weight_format: WeightFormat,
+    /// What is done to weights before they are rounded, and how they are.
+    pub algorithms: Algorithms,
+    /// What the user should know of how it was read.
+    pub notes: Vec<String>,
+}
+
+pub(super) const SPELL_IT: &str = "write a recipe in TOML, or give ‹scheme›, ‹override› and ‹exclude›";
+
+/// The fields that mean something here.
+const KNOWN: &[&str] = &[
+    "algo_config",
+    "exclude",
+    "export",
+    "global_quant_config",
+    "kv_cache_post_rope",
+    "kv_cache_quant_config",
+    "layer_quant_config",
+    "layer_type_quant_config",
+    "log_severity_level",
+    "quant_method",
+    "quant_mode",
+    "softmax_quant_spec",
+    "version",
+];
+
+impl QuarkConfig {
+    /// Whether a JSON document looks like Quark's, so that reading it makes sense: the `quantization_config` itself or a
+    /// config.json around it.
+    pub fn recognizes(value: &Value) -> bool {
+        value.get("quantization_config").is_some() || value.get("global_quant_config").is_some()
+    }
+
+    /// Reads the `quantization_config`, or a config.json that contains it.
+    ///
+    /// # Errors
+    /// *Invalid* where the document is not of Quark's form, *unsupported* where it asks for algorithms that are not here or
+    /// what no scheme expresses.
+    ///
+    /// ```
+    /// use kvant_formats::format::quark::{QuarkConfig, WeightFormat, quantization_config};
+    ///
+    /// let scheme = "int4:g128".parse()?;
+    /// let json = quantization_config(&[("model.fc", scheme)], &["lm_head"], Default::default(), WeightFormat::Real)?;
+    /// let read = QuarkConfig::read(&json)?;
+    /// assert_eq!((read.default, read.exclude), (Some(scheme), vec!["lm_head".to_owned()]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read(value: &Value) -> Result<QuarkConfig, RecipeError> {
+        let place = "quantization_config";
+        let value = value.get(place).unwrap_or(value);
+        let config = value.as_object().ok_or_else(|| RecipeError::invalid(place, "must be an object", SPELL_IT))?;
+        check_method(config)?;
+        check_fields(config)?;
+        let (order, weight_format) = read_export(config.get("export"))?;
+        let (default, mut layers) = (read_default(config)?, read_layers(config)?);
+        let attention = read_attention(config, default, &mut layers)?;
+        let (algorithms, notes) = read_algorithms(config.get("algo_config").unwrap_or(&Value::Null))?;
+        Ok(QuarkConfig {
+            default,
+            layers,
+            attention,
+            exclude: read_exclude(config.get("exclude"))?,
+            order,
+            weight_format,
+            algorithms,
+            notes,
+        })
+    }
+}
+
+fn check_method(config: &Map<String, Value>) -> Result<(), RecipeError> {
+    match config.get("quant_method").and_then(Value::as_str) {
+        Some("quark") | None if config.contains_key("global_quant_config") => Ok(()),
+        Some("quark") | None => {
+            Err(RecipeError::invalid("global_quant_config", "is missing from Quark's configuration", SPELL_IT))
+        }
+        Some(other) => {
+            let reason =
+                format!("{} cannot be read as a recipe, only `quark` and `compressed-tensors` can", quoted(other));
+            Err(RecipeError::unsupported("quant_method", reason, SPELL_IT))
+        }
+    }
+}
+
+fn check_fields(config: &Map<String, Value>) -> Result<(), RecipeError> {
+    for (key, value) in config {
+        let known = KNOWN.contains(&key.as_str());
+        if !known && !is_empty(value) {
+            return Err(refuse_field(key));
+        }
+    }
+    match config.get("quant_mode").and_then(Value::as_str) {
+        None | Some("eager_mode") => Ok(()),
+        Some(other) => Err(RecipeError::unsupported("quant_mode", format!("is {}", quoted(other)), SPELL_IT)),
+    }
+}
+
+fn refuse_field(key: &str) -> RecipeError {
+    RecipeError::unsupported(quoted(key), "is not a known field", "remove the field")
+}
+
+/// The configuration of the type `Linear`, else the global one.
+fn read_default(config: &Map<String, Value>) -> Result<Option<LayerScheme>, RecipeError> {
+    for (name, value) in object(config, "layer_type_quant_config")? {
+        let place = format!("layer_type_quant_config.{name}");
+        match name.as_str() {
+            "Linear" => return layer_scheme(&place, value),
+            _ if is_empty(value) => {}
+            _ => return Err(RecipeError::unsupported(place, "only linear layers are quantized", "remove the entry")),
+        }
+    }
+    match config.get("global_quant_config") {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => layer_scheme("global_quant_config", value),
+    }
+}
+
+fn read_layers(config: &Map<String, Value>) -> Result<Vec<(String, Option<LayerScheme>)>, RecipeError> {
+    let mut layers = Vec::new();
+    for (pattern, value) in object(config, "layer_quant_config")? {
+        layers.push((pattern.clone(), layer_scheme(&format!("layer_quant_config.{pattern}"), value)?));
+    }
+    // A stable sort: full names come first, the rest stays in order.
+    layers.sort_by_key(|(pattern, _)| Glob::new(pattern).has_wildcard());
+    Ok(layers)
+}
+
+/// The fields of the object called `key`, none where there is no such object.
+pub(super) fn object<'a>(
+    config: &'a Map<String, Value>,
+    key: &str,
+) -> Result<impl Iterator<Item = (&'a String, &'a Value)>, RecipeError> {
+    let fields = match config.get(key) {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(fields)) => Some(fields),
+        Some(_) => return Err(RecipeError::invalid(key, "must be an object", SPELL_IT)),
+    };
+    Ok(fields.into_iter().flatten())
+}
+
+fn read_exclude(value: Option<&Value>) -> Result<Vec<String>, RecipeError> {
+    let wrong = || RecipeError::invalid("exclude", "must be a list of strings", SPELL_IT);
+    match value {
+        None | Some(Value::Null) => Ok(vec![]),
+        Some(Value::Array(items)) => {
+            items.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
+        }
+        Some(_) => Err(wrong()),
+    }
+}
+
+fn read_export(export: Option<&Value>) -> Result<(NibbleOrder, WeightFormat), RecipeError> {
+    let field = |key: &str| export.and_then(|export| export.get(key)).filter(|value| !value.is_null());
+    let order = match field("pack_method").map(Value::as_str) {
+        None | Some(Some("reorder")) => NibbleOrder::Awq,
+        Some(Some("order")) => NibbleOrder::Natural,
+        Some(_) => return Err(RecipeError::invalid("export.pack_method", "must be `reorder` or `order`", SPELL_IT)),
+    };
+    let weight_format = match field("weight_format").map(Value::as_str) {
+        None | Some(Some("real_quantized")) => WeightFormat::Real,
+        Some(Some("fake_quantized")) => WeightFormat::Fake,
+        Some(_) => {
+            let reason = "must be `real_quantized` or `fake_quantized`";
+            return Err(RecipeError::invalid("export.weight_format", reason, SPELL_IT));
+        }
+    };
+    Ok((order, weight_format))
+}

@@ -1,0 +1,122 @@
+//! The layout of AMD Quark: the parts are those that are written.
+
+use super::parts::{code_layout, parts};
+use super::{StoredQuark, WeightFormat};
+use crate::format::fp8;
+use crate::format::stored::{
+    ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivation, StoredActivations, StoredAttention,
+    TensorScaleName, WeightLayout,
+};
+use kvant_container::Dtype;
+use kvant_quant::scheme::TensorScheme;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::parts::LayerSpec;
+use serde_json::Value;
+
+pub(super) fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
+    Ok(Box::new(Reader { config: StoredQuark::read(config)? }))
+}
+
+/// Reads modules as the configuration describes them.
+#[derive(Debug)]
+struct Reader {
+    config: StoredQuark,
+}
+
+impl ModuleReader for Reader {
+    fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
+        let has_scales = module.tensor("weight_scale").is_some();
+        let dtype = module.tensor("weight").map(|weight| weight.dtype());
+        // Floats on the grid of their codes, with the scales beside them.
+        let is_float = matches!(dtype, None | Some(Dtype::F32 | Dtype::F16 | Dtype::BF16));
+        if is_float && self.config.weight_format == WeightFormat::Fake {
+            return Ok(Vec::new());
+        }
+        let layout = match self.config.scheme(module.name).weight.filter(|_| has_scales) {
+            Some(scheme) => Some(self.layout(module, scheme)?),
+            // fp8 layers of the source that were left as they are.
+            None => fp8::layout(module, None)?,
+        };
+        match layout {
+            None if has_scales => {
+                Err(ImportError::invalid(module.name, "is quantized in a way that config.json does not say"))
+            }
+            layout => Ok(layout.map(|layout| ModuleWeight::of(module, layout)).into_iter().collect()),
+        }
+    }
+
+    fn activations(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredActivations, ImportError> {
+        let scheme = self.config.scheme(module.name);
+        let input = scheme.input.filter(|_| is_quantized(module)).map(|input| INPUT.read(module, input)).transpose()?;
+        let output = if self.cached(module).is_some() { None } else { self.output(module)? };
+        Ok(StoredActivations { input, output })
+    }
+
+    fn quantizes(&self, module: &str) -> Option<bool> {
+        Some(self.config.scheme(module).weight.is_some())
+    }
+
+    fn quantizes_cache(&self) -> bool {
+        self.config.quantizes_cache()
+    }
+
+    fn attention(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredAttention, ImportError> {
+        let softmax = self.config.softmax.filter(|_| module.tensor(PROBABILITIES.scale).is_some());
+        let probabilities = softmax.map(|scheme| PROBABILITIES.read(module, scheme)).transpose()?;
+        let output = if self.cached(module).is_some() { self.output(module)? } else { None };
+        let (key, value) = if self.cached(module) == Some("k_proj") { (output, None) } else { (None, output) };
+        Ok(StoredAttention { key, value, probabilities, ..StoredAttention::default() })
+    }
+}
+
+pub(in crate::format) const INPUT: ParameterNames = ParameterNames {
+    scale: "input_scale",
+    zero_point: "input_zero_point",
+    tensor_scale: TensorScaleName::Multiplier("input_scale_2"),
+};
+
+pub(in crate::format) const OUTPUT: ParameterNames = ParameterNames {
+    scale: "output_scale",
+    zero_point: "output_zero_point",
+    tensor_scale: TensorScaleName::Multiplier("output_scale_2"),
+};
+
+const PROBABILITIES: ParameterNames = ParameterNames {
+    scale: "prob_output_scale",
+    zero_point: "prob_output_zero_point",
+    tensor_scale: TensorScaleName::Multiplier("prob_output_scale_2"),
+};
+
+/// Whether the weight of a module is quantized.
+fn is_quantized(module: &ModuleTensors<'_, '_>) -> bool {
+    module.tensor("weight").is_some() && module.tensor("weight_scale").is_some()
+}
+
+impl Reader {
+    /// The name of a module whose output is quantized as it enters the cache, and not before.
+    fn cached(&self, module: &ModuleTensors<'_, '_>) -> Option<&'static str> {
+        let leaf = module.name.rsplit('.').next()?;
+        let known = ["k_proj", "v_proj"].into_iter().find(|name| *name == leaf);
+        known.filter(|_| self.config.cache_behind_rotary && module.tensor("weight").is_some())
+    }
+
+    /// The output of a module: of one whose weight is quantized, of one that the configuration names for its output alone, or of one
+    /// that has a scale for it.
+    fn output(&self, module: &ModuleTensors<'_, '_>) -> Result<Option<StoredActivation>, ImportError> {
+        let is_quantized = is_quantized(module) || self.config.names_output_alone(module.name);
+        let has_output = module.tensor("weight").is_some() && (is_quantized || module.tensor(OUTPUT.scale).is_some());
+        let scheme = self.config.scheme(module.name).output.filter(|_| has_output);
+        scheme.map(|scheme| OUTPUT.read(module, scheme)).transpose()
+    }
+
+    fn layout(&self, module: &ModuleTensors<'_, '_>, scheme: TensorScheme) -> Result<WeightLayout, ImportError> {
+        let refused = |error| ImportError::cannot_hold(module.name, &error);
+        let (packing, transposed) = code_layout(scheme, self.config.order).map_err(refused)?;
+        let (first, last) = module.matrix_shape("weight")?;
+        let (rows, columns) = (first, packing.codes_in(last));
+        let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
+        let layer = LayerSpec::weight_only(module.name, (rows, columns), scheme, self.config.order);
+        let parts = parts(&layer).map_err(refused)?;
+        WeightLayout::of_scheme(module.name, scheme, (rows, columns), parts)
+    }
+}

@@ -1,0 +1,86 @@
+//! How modules of a quantized checkpoint are stored, as the reader of its format says: the tensors of a module, the layout of a weight as
+//! the parts that would be written, and what is said of activations. The inverse of what [`super::CheckpointFormat`] writes.
+
+mod activations;
+mod catalog;
+mod layout;
+pub(crate) mod scalars;
+
+pub(crate) use activations::{ParameterNames, TensorScaleName};
+pub use activations::{StoredActivation, StoredActivations, StoredAttention};
+pub(crate) use catalog::Catalog;
+pub use catalog::ModuleTensors;
+pub(crate) use layout::found_encoding;
+pub use layout::{CodeType, WeightLayout};
+
+use kvant_weights::import_error::ImportError;
+use serde_json::Value;
+use std::fmt;
+
+/// Reads the modules of a checkpoint, as its configuration describes them.
+pub trait ModuleReader: fmt::Debug {
+    /// How the weights of a module are stored; none where they are plain tensors.
+    ///
+    /// # Errors
+    /// *Invalid* where the tensors contradict the configuration or each other, *unsupported* for layouts that are not read.
+    fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError>;
+
+    /// How the activations of a linear layer are quantized.
+    ///
+    /// # Errors
+    /// As for weights.
+    fn activations(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredActivations, ImportError> {
+        let _ = module;
+        Ok(StoredActivations::default())
+    }
+
+    /// What the tensors of a module say of the attention that it is, or is a part of.
+    ///
+    /// # Errors
+    /// As for weights.
+    fn attention(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredAttention, ImportError> {
+        let _ = module;
+        Ok(StoredAttention::default())
+    }
+
+    /// Whether the configuration says that the weight of a linear layer is quantized; `None` where every layer is that it does not
+    /// exclude.
+    fn quantizes(&self, module: &str) -> Option<bool> {
+        let _ = module;
+        None
+    }
+
+    /// Whether outputs of layers are quantized because they enter the KV cache.
+    fn quantizes_cache(&self) -> bool {
+        false
+    }
+}
+
+/// A float tensor that is stored as something else.
+#[derive(Clone, Debug)]
+pub struct ModuleWeight {
+    /// Its name.
+    pub name: String,
+    /// Its shape in the float model.
+    pub shape: Vec<usize>,
+    /// Its only matrix, or those of all experts.
+    pub matrices: Vec<WeightLayout>,
+}
+
+impl ModuleWeight {
+    /// The weight of a linear layer.
+    pub fn of(module: &ModuleTensors<'_, '_>, layout: WeightLayout) -> ModuleWeight {
+        let shape = vec![layout.rows, layout.columns];
+        ModuleWeight { name: module.tensor_name("weight"), shape, matrices: vec![layout] }
+    }
+}
+
+/// What a config.json says of quantization; multimodal models may say it of a part.
+pub(crate) fn quantization_config(config: &Value) -> Option<&Value> {
+    let keys = ["quantization_config", "compression_config"];
+    let of =
+        |fields: &'_ Value| keys.iter().find_map(|key| fields.get(*key)).filter(|value| value.is_object()).is_some();
+    let part = config.as_object()?.values().find(|value| value.is_object() && of(value));
+    let fields = if of(config) { Some(config) } else { part };
+    keys.iter().find_map(|key| fields?.get(*key))
+}

@@ -1,0 +1,248 @@
+//! Checkpoints that are quantized already, whoever made them, seen as if their weights were floats: which tensors there
+//! would be, and how to make values of those that are packed. Reads headers, config.json and scalars; weights are read
+//! band by band through [`PackedMatrix`]. Runs nothing.
+//!
+//! How a format is read is said beside how it is written, in [`crate::format`]: the layout of a weight is the list of parts that would be
+//! written, so that one unpacker inverts one packer.
+
+pub(crate) mod survey;
+
+pub use crate::format::stored::{StoredActivation, StoredActivations, StoredAttention};
+use kvant_weights::import_error::ImportError;
+use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
+
+use crate::format::FormatHandle;
+use crate::format::plain_floats;
+use crate::format::stored::{Catalog, ModuleReader, ModuleTensors, quantization_config};
+use crate::format::tensors::{self, TENSORS_METHOD, described};
+use kvant_container::{Checkpoint, TensorView};
+use kvant_model::network::{TensorMeta, modality_part};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Files in which tools wrote, or write, what config.json does not say, with the format and the `quant_method` that they mean.
+pub fn side_files() -> impl Iterator<Item = (&'static str, FormatHandle, &'static str)> {
+    FormatHandle::all().into_iter().flat_map(|format| {
+        let capabilities = format.capabilities();
+        let method = capabilities.reads.first().copied().unwrap_or(capabilities.method);
+        capabilities.side_files.iter().map(move |file| (*file, format, method))
+    })
+}
+
+/// Suffixes of parameters that are no weights, in any layout: what describes activations.
+const PARAMETERS: &[&str] = &[
+    "input_scale",
+    "input_scale_2",
+    "input_zero_point",
+    "input_global_scale",
+    "output_scale",
+    "output_zero_point",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "kv_scale",
+    "prob_output_scale",
+];
+
+/// A checkpoint, seen as floats.
+#[derive(Clone, Debug, Default)]
+pub struct Import<'a> {
+    tensors: Vec<ImportedTensor<'a>>,
+    activations: HashMap<String, StoredActivations>,
+    attention: HashMap<usize, StoredAttention>,
+    quantizes_cache: bool,
+}
+
+impl<'a> Import<'a> {
+    /// The tensors, in the order of the checkpoint.
+    pub fn tensors(&self) -> &[ImportedTensor<'a>] {
+        &self.tensors
+    }
+
+    /// How the activations of a module are quantized; `None` where they are not.
+    pub fn activations(&self, module: &str) -> Option<&StoredActivations> {
+        self.activations.get(module)
+    }
+
+    /// Whether anything but weights is quantized.
+    pub fn quantizes_activations(&self) -> bool {
+        !self.activations.is_empty() || !self.attention.is_empty()
+    }
+
+    /// Whether keys and values are quantized for the cache, as attention or as outputs of the layers that make them.
+    pub fn quantizes_cache(&self) -> bool {
+        self.quantizes_cache || self.attention.values().any(|found| found.key.is_some() || found.value.is_some())
+    }
+
+    /// What the attention of a decoder block quantizes; `None` where it does not.
+    pub fn attention(&self, block: usize) -> Option<&StoredAttention> {
+        self.attention.get(&block)
+    }
+
+    /// What the first block whose attention is quantized does.
+    pub fn first_attention(&self) -> Option<&StoredAttention> {
+        let first = self.attention.keys().min()?;
+        self.attention.get(first)
+    }
+
+    /// The tensors themselves.
+    pub fn into_tensors(self) -> Vec<ImportedTensor<'a>> {
+        self.tensors
+    }
+}
+
+/// Sees a checkpoint as floats. Checks the names, types and sizes of everything that is read later.
+///
+/// # Errors
+///
+/// *Invalid* where tensors contradict config.json or each other, *unsupported* for layouts that are not read.
+pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
+    if let Some(file) = checkpoint.gguf() {
+        let tensors = kvant_gguf::model::restore::tensors(checkpoint, file)?;
+        return Ok(Import { tensors, ..Import::default() });
+    }
+    let catalog = Catalog::new(checkpoint);
+    let config = checkpoint.config()?;
+    let stated = config.as_ref().and_then(|config| config.get("quantization_config"));
+    if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
+        return Err(ImportError::invalid("config.json", "its quantization_config is no object"));
+    }
+    let reader = method_of(checkpoint, config.as_ref())?;
+    let builder = Builder { catalog: &catalog, reader: &*reader, parts: HashMap::new(), import: Import::default() };
+    let mut import = builder.build()?;
+    let described = plain_floats::activations(config.as_ref(), import.tensors.iter().map(|tensor| &tensor.meta))?;
+    import.activations.extend(described.activations);
+    import.attention.extend(described.attention);
+    import.quantizes_cache = reader.quantizes_cache() || described.quantizes_cache;
+    if !checkpoint.adapters().is_empty() {
+        crate::lora::merge(checkpoint, &mut import.tensors)?;
+    }
+    Ok(import)
+}
+
+/// The reader of a checkpoint's layout.
+fn method_of(checkpoint: &Checkpoint, config: Option<&Value>) -> Result<Box<dyn ModuleReader>, ImportError> {
+    if let Some(described) = described_tensors(checkpoint, config) {
+        return tensors::reader(&described);
+    }
+    match config.and_then(quantization_config) {
+        Some(stated) => method(stated),
+        None => side_method(checkpoint),
+    }
+}
+
+/// What the metadata of files says of codes that belong to no model: where there is no config.json, or one that refers to it.
+fn described_tensors(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Value> {
+    let stated = config.and_then(quantization_config).and_then(|stated| stated.get("quant_method")?.as_str());
+    if config.is_some() && stated != Some(TENSORS_METHOD) {
+        return None;
+    }
+    described(checkpoint)
+}
+
+/// The reader that a file beside config.json asks for. Where there is none, there may still be fp8 weights with scales.
+fn side_method(checkpoint: &Checkpoint) -> Result<Box<dyn ModuleReader>, ImportError> {
+    for (file, format, method) in side_files() {
+        if let Some(stated) = checkpoint.json(file)? {
+            return format.reader(method, &stated);
+        }
+    }
+    FormatHandle::FP8.reader("fp8", &Value::Null)
+}
+
+/// What a checkpoint says of its quantization, and the method: in config.json, or in a file beside it.
+pub(crate) fn stated(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<(String, Value)> {
+    if let Some(described) = described_tensors(checkpoint, config) {
+        return Some((TENSORS_METHOD.to_owned(), described));
+    }
+    if let Some(stated) = config.and_then(quantization_config) {
+        let name = stated.get("quant_method").and_then(Value::as_str).unwrap_or_default();
+        return Some((name.to_owned(), stated.clone()));
+    }
+    side_files().find_map(|(file, _, method)| Some((method.to_owned(), checkpoint.json(file).ok()??)))
+}
+
+fn method(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
+    let name = config.get("quant_method").and_then(Value::as_str).unwrap_or_default();
+    if let Some(format) = FormatHandle::reading(name) {
+        return format.reader(name, config);
+    }
+    let names: Vec<&str> = FormatHandle::all().iter().flat_map(|format| format.capabilities().reads).copied().collect();
+    let reason = format!("{} is not read; these are: {}", kvant_weights::recipe_error::quoted(name), names.join(", "));
+    let hint = "dequantize the checkpoint with the tool that made it";
+    Err(ImportError::unsupported("quantization_config.quant_method", reason, hint))
+}
+
+fn plain<'a>(name: &str, view: TensorView<'a>) -> ImportedTensor<'a> {
+    let meta = TensorMeta::new(name, view.shape(), view.dtype().to_string());
+    ImportedTensor { meta, stored: Stored::Plain(view) }
+}
+
+/// Goes through the tensors of a checkpoint.
+struct Builder<'c, 'a> {
+    catalog: &'c Catalog<'a>,
+    reader: &'c dyn ModuleReader,
+    /// The modules seen, and the names of the parts of their weights.
+    parts: HashMap<&'c str, Vec<String>>,
+    import: Import<'a>,
+}
+
+impl<'c, 'a> Builder<'c, 'a> {
+    fn build(mut self) -> Result<Import<'a>, ImportError> {
+        for (name, view) in self.catalog.tensors() {
+            let (module, suffix) = name.rsplit_once('.').unwrap_or(("", name));
+            if !self.parts.contains_key(module) {
+                self.add_module(module)?;
+            }
+            let is_part = self.parts.get(module).is_some_and(|parts| parts.contains(name));
+            if !is_part && !PARAMETERS.contains(&suffix) {
+                self.import.tensors.push(plain(name, *view));
+            }
+        }
+        Ok(self.import)
+    }
+
+    /// Adds the weights of a module that are packed, where the first of its tensors stands.
+    fn add_module(&mut self, name: &'c str) -> Result<(), ImportError> {
+        let module = self.catalog.module(name);
+        self.add_activations(&module)?;
+        let mut parts = Vec::new();
+        for weight in self.reader.weights(&module)? {
+            let bound = weight
+                .matrices
+                .iter()
+                .map(|layout| layout.bind(self.catalog).map(|matrix| Arc::new(PackedMatrix::Apart(matrix))));
+            let matrices = bound.collect::<Result<Vec<_>, _>>()?;
+            let meta = TensorMeta::new(weight.name, weight.shape, "F32");
+            self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(matrices) });
+            let names = weight
+                .matrices
+                .into_iter()
+                .take(1)
+                .flat_map(|layout| layout.parts.into_iter().map(|part| part.name).chain(layout.groups));
+            parts.extend(names);
+        }
+        self.parts.insert(name, parts);
+        Ok(())
+    }
+
+    fn add_activations(&mut self, module: &ModuleTensors<'_, '_>) -> Result<(), ImportError> {
+        let activations = self.reader.activations(module)?;
+        if !activations.is_empty() {
+            self.import.activations.insert(module.name.to_owned(), activations);
+        }
+        let attention = self.reader.attention(module)?;
+        if let (false, Some(block)) = (attention.is_empty(), block_of(module.name)) {
+            let known = self.import.attention.remove(&block).unwrap_or_default();
+            self.import.attention.insert(block, known.or(attention));
+        }
+        Ok(())
+    }
+}
+
+/// The decoder block that a module belongs to: the first number of its name, outside of vision and audio towers.
+fn block_of(module: &str) -> Option<usize> {
+    let number = module.split('.').find_map(|part| part.parse().ok());
+    number.filter(|_| modality_part(module).is_none())
+}

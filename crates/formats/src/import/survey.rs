@@ -1,0 +1,271 @@
+//! A checkpoint looked at module by module, so that one that is wrong does not hide the others: what [`super::open`] checks,
+//! as a list. For those who judge a checkpoint; who wants its values opens it.
+
+use super::PARAMETERS;
+use crate::format::plain_floats;
+use crate::format::stored::scalars::integers;
+use crate::format::stored::{
+    Catalog, CodeType, ModuleReader, ModuleTensors, ModuleWeight, StoredActivations, StoredAttention, WeightLayout,
+    found_encoding,
+};
+use kvant_container::{Checkpoint, TensorView};
+use kvant_model::network::TensorMeta;
+use kvant_numeric::DType;
+use kvant_numeric::format::MiniFloat;
+use kvant_quant::scheme::Granularity;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::parts::{Content, ScaleEncoding};
+use serde_json::Value;
+use std::collections::HashSet;
+
+/// What a checkpoint holds, and what is wrong with it.
+#[derive(Debug, Default)]
+pub(crate) struct Survey<'a> {
+    /// The tensors as if nothing were quantized, in the order of the checkpoint.
+    pub tensors: Vec<TensorMeta>,
+    /// The weights that are codes and scales.
+    pub weights: Vec<StoredWeight<'a>>,
+    /// The tensors that are stored as they are.
+    pub plain: Vec<(String, TensorView<'a>)>,
+    /// The tensors that describe activations.
+    pub parameters: Vec<(String, TensorView<'a>)>,
+    /// What is said of the activations of each module.
+    pub activations: Vec<(String, StoredActivations)>,
+    /// Modules that quantize what attention works on.
+    pub attention: Vec<(String, StoredAttention)>,
+    /// What could not be understood, with the module.
+    pub problems: Vec<Problem>,
+}
+
+/// What an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// The `quantization_config` as a whole.
+    Configuration,
+    /// How a weight is stored.
+    Weight,
+    /// Static parameters of inputs and outputs.
+    Activations,
+    /// Scales of the cache and of attention.
+    Attention,
+}
+
+/// Something that could not be understood.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub subject: Subject,
+    /// The module; empty for the configuration.
+    pub module: String,
+    pub error: ImportError,
+}
+
+/// A weight that is codes and scales.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredWeight<'a> {
+    pub module: String,
+    /// Output and input channels.
+    pub rows: usize,
+    pub columns: usize,
+    /// The format of codes, as formats are spelled.
+    pub element: String,
+    /// The float that they are, if they are.
+    pub float: Option<MiniFloat>,
+    /// Bits of a code.
+    pub bits: u32,
+    /// Rows and columns that share a scale.
+    pub tile: (usize, usize),
+    /// How config.json says that scales are shared, where it says it of the layer.
+    pub granularity: Option<Granularity>,
+    /// Whether the tensor's scale multiplies values of a first stage, not scales.
+    pub two_stages: bool,
+    /// Whether zero points may differ from that of a symmetric type.
+    pub zero_points: bool,
+    /// How scales are stored; `None` where that cannot be told.
+    pub scales: Option<ScaleEncoding>,
+    /// Whether there is a scale of the whole tensor over them.
+    pub tensor_scale: bool,
+    /// Matrices in each tensor: the experts.
+    pub matrices: usize,
+    /// Whether GPTQ's first version took 1 away from zero points.
+    pub less_one: bool,
+    /// The tensors.
+    pub parts: Vec<(Content, TensorView<'a>)>,
+    /// The tensor with the group of every input channel.
+    pub groups: Option<TensorView<'a>>,
+    /// Whether its groups are no runs of input channels.
+    pub is_reordered: bool,
+}
+
+impl StoredWeight<'_> {
+    /// How many scales stand side by side along the input channels.
+    pub fn groups_across(&self) -> usize {
+        self.columns.div_ceil(self.tile.1.max(1))
+    }
+}
+
+/// Looks at everything. `config` is the checkpoint's config.json.
+pub(crate) fn survey<'a>(checkpoint: &'a Checkpoint, config: Option<&Value>) -> Survey<'a> {
+    let catalog = Catalog::new(checkpoint);
+    let mut surveyor = Surveyor { catalog: &catalog, survey: Survey::default(), taken: HashSet::new() };
+    match super::method_of(checkpoint, config) {
+        Ok(method) => surveyor.modules(&*method),
+        Err(error) => surveyor.problem(Subject::Configuration, "", error),
+    }
+    surveyor.rest();
+    if let Err(error) = plain_floats::activations(config, surveyor.survey.tensors.iter()) {
+        surveyor.problem(Subject::Activations, "", error);
+    }
+    surveyor.survey
+}
+
+struct Surveyor<'c, 'a> {
+    catalog: &'c Catalog<'a>,
+    survey: Survey<'a>,
+    /// Names of tensors that belong to a weight, and modules whose weight could not be read.
+    taken: HashSet<String>,
+}
+
+impl<'a> Surveyor<'_, 'a> {
+    fn modules(&mut self, method: &dyn ModuleReader) {
+        let mut seen = HashSet::new();
+        let names: Vec<&str> = self.catalog.tensors().iter().map(|(name, _)| module_of(name)).collect();
+        for name in names.into_iter().filter(|name| seen.insert(*name)) {
+            let module = self.catalog.module(name);
+            self.activations(method, &module);
+            match method.weights(&module) {
+                Ok(weights) => weights.into_iter().for_each(|weight| self.weight(&module, weight)),
+                Err(error) => {
+                    self.take_all(&module);
+                    self.survey.tensors.extend(unread_weight(&module));
+                    self.problem(Subject::Weight, name, error);
+                }
+            }
+        }
+    }
+
+    fn problem(&mut self, subject: Subject, module: &str, error: ImportError) {
+        self.survey.problems.push(Problem { subject, module: module.to_owned(), error });
+    }
+
+    fn activations(&mut self, method: &dyn ModuleReader, module: &ModuleTensors<'_, 'a>) {
+        match method.activations(module) {
+            Ok(found) if found.is_empty() => {}
+            Ok(found) => self.survey.activations.push((module.name.to_owned(), found)),
+            Err(error) => self.problem(Subject::Activations, module.name, error),
+        }
+        match method.attention(module) {
+            Ok(found) if found.is_empty() => {}
+            Ok(found) => self.survey.attention.push((module.name.to_owned(), found)),
+            Err(error) => self.problem(Subject::Attention, module.name, error),
+        }
+    }
+
+    fn take_all(&mut self, module: &ModuleTensors<'_, 'a>) {
+        let names = module.suffixes().map(|suffix| module.tensor_name(suffix));
+        self.taken.extend(names.filter(|name| !name.ends_with(".bias")));
+    }
+
+    fn weight(&mut self, module: &ModuleTensors<'_, 'a>, weight: ModuleWeight) {
+        let (name, matrices) = (weight.name, weight.matrices.len());
+        self.survey.tensors.push(TensorMeta::new(name.as_str(), weight.shape, "F32"));
+        let Some(layout) = weight.matrices.into_iter().next() else { return };
+        self.taken.extend(layout.parts.iter().map(|part| part.name.clone()).chain(layout.groups.clone()));
+        if let Err(error) = layout.bind(self.catalog) {
+            self.problem(Subject::Weight, module.name, error);
+        }
+        let stored = self.stored(name.strip_suffix(".weight").unwrap_or(&name), &layout, matrices);
+        self.survey.weights.push(stored);
+    }
+
+    fn stored(&self, module: &str, layout: &WeightLayout, matrices: usize) -> StoredWeight<'a> {
+        let parts = layout.parts.iter().filter_map(|part| Some((part.content, self.catalog.tensor(&part.name)?)));
+        let parts: Vec<_> = parts.map(with_found_encoding).collect();
+        let has = |wanted: fn(&Content) -> bool| layout.parts.iter().any(|part| wanted(&part.content));
+        let scales = parts.iter().find_map(|(content, _)| match content {
+            Content::Scales { encoding, .. } => Some(*encoding),
+            _ => None,
+        });
+        let groups = layout.groups.as_ref().and_then(|name| self.catalog.tensor(name));
+        StoredWeight {
+            module: module.to_owned(),
+            rows: layout.rows,
+            columns: layout.columns,
+            element: spelling(layout.element),
+            float: float(layout.element),
+            bits: bits(layout.element),
+            tile: layout.tile,
+            granularity: layout.granularity,
+            two_stages: layout.two_stages,
+            zero_points: has(|content| matches!(content, Content::ZeroPoints { .. })) && !layout.zero_points_optional,
+            scales,
+            tensor_scale: has(|content| matches!(content, Content::TensorScale | Content::TensorScaleReciprocal)),
+            matrices,
+            less_one: has(|content| matches!(content, Content::ZeroPoints { less_one: true, .. })),
+            parts,
+            is_reordered: groups.is_some_and(|view| is_reordered(view, layout.tile.1)),
+            groups,
+        }
+    }
+
+    /// The tensors that no weight is made of.
+    fn rest(&mut self) {
+        for (name, view) in self.catalog.tensors().iter().filter(|(name, _)| !self.taken.contains(name)) {
+            let suffix = name.rsplit('.').next().unwrap_or(name);
+            if PARAMETERS.contains(&suffix) {
+                self.survey.parameters.push((name.clone(), *view));
+            } else {
+                self.survey.tensors.push(TensorMeta::new(name.as_str(), view.shape(), view.dtype().to_string()));
+                self.survey.plain.push((name.clone(), *view));
+            }
+        }
+    }
+}
+
+/// Whether some input channel is in another group than those beside it.
+fn is_reordered(groups: TensorView<'_>, size: usize) -> bool {
+    let stated = integers(groups).unwrap_or_default();
+    stated.iter().enumerate().any(|(column, group)| (column / size.max(1)) as i64 != *group)
+}
+
+fn module_of(tensor: &str) -> &str {
+    tensor.rsplit_once('.').map_or("", |(module, _)| module)
+}
+
+/// A weight that is there, however it is stored: its shape is not known.
+fn unread_weight(module: &ModuleTensors<'_, '_>) -> Option<TensorMeta> {
+    let suffixes = ["weight", "qweight", "weight_packed"];
+    suffixes.iter().find(|suffix| module.tensor(suffix).is_some())?;
+    Some(TensorMeta::new(module.tensor_name("weight"), [0, 0], "F32"))
+}
+
+fn spelling(element: CodeType) -> String {
+    match element {
+        CodeType::Float(format) => DType::MiniFloat(format).to_string(),
+        CodeType::Integer { bits, signed } => format!("{}int{bits}", if signed { "" } else { "u" }),
+    }
+}
+
+fn float(element: CodeType) -> Option<MiniFloat> {
+    match element {
+        CodeType::Float(format) => Some(format),
+        CodeType::Integer { .. } => None,
+    }
+}
+
+fn bits(element: CodeType) -> u32 {
+    match element {
+        CodeType::Float(format) => format.bits(),
+        CodeType::Integer { bits, .. } => bits,
+    }
+}
+
+/// Tools differ in the type of plain scales: the one that is there.
+fn with_found_encoding<'a>((content, view): (Content, TensorView<'a>)) -> (Content, TensorView<'a>) {
+    let content = match content {
+        Content::Scales { encoding, transposed } => {
+            Content::Scales { encoding: found_encoding(encoding, view).unwrap_or(encoding), transposed }
+        }
+        other => other,
+    };
+    (content, view)
+}

@@ -1,0 +1,319 @@
+//! What rules of loaders speak of: how a layer is quantized, and what of a model makes loaders stumble. Made from the
+//! schemes of a plan, or from what a checkpoint holds.
+
+use super::written::ModelTraits;
+use crate::format::OutputFormat;
+use crate::import::StoredActivation;
+use kvant_numeric::DType;
+use kvant_numeric::format::MiniFloat;
+use kvant_quant::scheme::{
+    ActivationScheme, Axis, FloatScale, Granularity, LayerScheme, TensorScheme, Timing, ZeroPoint,
+};
+use serde::Deserialize;
+use std::fmt;
+
+/// How scales are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Scale {
+    /// Floats.
+    Plain,
+    /// Powers of two in bytes.
+    PowerOfTwo,
+    /// fp8 e4m3 under an f32 scale of the tensor.
+    E4m3OfTensor,
+    /// fp8 e5m3.
+    E5m3,
+    /// fp8 e5m3 under an f32 scale of the tensor.
+    E5m3OfTensor,
+    /// Scales of codes, and one of the values that those stand for.
+    TwoStage,
+    /// There are none beside the codes.
+    None,
+}
+
+/// Which weights share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Sharing {
+    /// All.
+    Tensor,
+    /// Those of an output channel.
+    Channel,
+    /// Those of an input channel.
+    InputChannel,
+    /// Input channels of a row.
+    Group,
+    /// Rows of an input channel.
+    RowGroup,
+    /// Rows and columns.
+    Block,
+    /// None do.
+    None,
+}
+
+/// When the scales of inputs are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum When {
+    /// In advance.
+    Static,
+    /// For every token.
+    Dynamic,
+    /// That of the tensor in advance, those of blocks anew.
+    Local,
+}
+
+/// How queries, keys, values and the softmax are quantized.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Attention {
+    /// Not at all.
+    #[default]
+    None,
+    /// In fp8 with one static scale: what inference engines know.
+    Fp8,
+    /// In another way.
+    Other,
+}
+
+/// How a layer is quantized.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LayerFacts {
+    /// The format of codes.
+    pub(crate) element: String,
+    pub(crate) scale: Scale,
+    pub(crate) sharing: Sharing,
+    /// The size of groups of input channels.
+    pub(crate) group: Option<usize>,
+    /// Rows and columns of a block.
+    pub(crate) block: Option<(usize, usize)>,
+    pub(crate) zero_points: bool,
+    /// The format of inputs, and when their scales are found.
+    pub(crate) input: Option<(String, When)>,
+    /// The size of groups of inputs.
+    pub(crate) input_group: Option<usize>,
+    pub(crate) output: bool,
+    /// Whether groups are not runs of input channels.
+    pub(crate) act_order: bool,
+    /// The suffix of the tensor of scales, where there is one already.
+    pub(crate) scale_name: Option<String>,
+}
+
+/// What of a model makes loaders stumble, whatever the scheme.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ModelFacts {
+    pub described: bool,
+    /// The name of its description.
+    pub family: Option<&'static str>,
+    pub experts: bool,
+    pub fused_experts: bool,
+    pub kept_experts: bool,
+    pub other_modalities: bool,
+    pub bf16: bool,
+    pub attention: Attention,
+    /// Whether the softmax is quantized.
+    pub probabilities: bool,
+    /// Of a GGUF file: its architecture, as `general.architecture` names it.
+    pub architecture: Option<&'static str>,
+    /// Of a GGUF file: rotary embeddings are scaled for long texts.
+    pub scaled_rope: bool,
+    /// Of a GGUF file: the elements of a head of attention.
+    pub head_size: Option<usize>,
+}
+
+impl From<Timing> for When {
+    fn from(timing: Timing) -> When {
+        match timing {
+            Timing::Static => When::Static,
+            Timing::Dynamic => When::Dynamic,
+            Timing::Local => When::Local,
+        }
+    }
+}
+
+impl Attention {
+    /// What these schemes are together.
+    pub fn of(schemes: impl IntoIterator<Item = ActivationScheme>) -> Attention {
+        let is_fp8 = |scheme: ActivationScheme| {
+            let fp8 = scheme.scheme.format() == DType::MiniFloat(MiniFloat::E4M3);
+            fp8 && scheme.timing == Timing::Static && scheme.scheme.granularity() == Some(Granularity::Tensor)
+        };
+        schemes.into_iter().fold(Attention::None, |so_far, scheme| match so_far {
+            Attention::None | Attention::Fp8 if is_fp8(scheme) => Attention::Fp8,
+            _ => Attention::Other,
+        })
+    }
+}
+
+impl LayerFacts {
+    /// Those of a scheme that is to be written.
+    pub fn of_scheme(scheme: LayerScheme) -> LayerFacts {
+        let (sharing, group, block) = sharing_of(scheme.weight.granularity());
+        LayerFacts {
+            element: scheme.weight.format().to_string(),
+            scale: scale(scheme.weight),
+            sharing,
+            group,
+            block,
+            zero_points: has_zero_points(scheme.weight),
+            input: scheme.input.map(|input| (input.scheme.format().to_string(), input.timing.into())),
+            input_group: scheme.input.and_then(group_of),
+            output: scheme.output.is_some(),
+            act_order: false,
+            scale_name: None,
+        }
+    }
+
+    /// As a format stores them: AWQ and GPTQ hold signed codes with half of the range added, fp8 names scales by what shares them.
+    pub fn stored_in(self, format: OutputFormat) -> LayerFacts {
+        let in_blocks = self.sharing == Sharing::Block;
+        let scale_name = format.checkpoint().and_then(|format| format.scale_name(in_blocks)).map(str::to_owned);
+        let is_offset = format.capabilities().offset_codes && self.element.starts_with("int");
+        let element = if is_offset { format!("u{}", self.element) } else { self.element };
+        LayerFacts { element, scale_name: scale_name.or(self.scale_name), ..self }
+    }
+
+    /// With the activations that a checkpoint tells of.
+    pub fn with_activations(self, input: Option<&StoredActivation>, output: Option<&StoredActivation>) -> LayerFacts {
+        let input_group = input.and_then(|input| group_of(input.scheme));
+        let input = input.map(|input| (input.scheme.scheme.format().to_string(), input.scheme.timing.into()));
+        LayerFacts { input, input_group, output: output.is_some(), ..self }
+    }
+}
+
+impl fmt::Display for LayerFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.element)?;
+        match (self.sharing, self.group, self.block) {
+            (Sharing::Group | Sharing::RowGroup, Some(size), _) => write!(f, " in groups of {size}")?,
+            (Sharing::Block, _, Some((rows, columns))) => write!(f, " in blocks of {rows}x{columns}")?,
+            (Sharing::Tensor, ..) => f.write_str(" with one scale")?,
+            (Sharing::Channel | Sharing::InputChannel, ..) => f.write_str(" with a scale for each channel")?,
+            _ => {}
+        }
+        f.write_str(match self.scale {
+            Scale::PowerOfTwo => ", scales powers of two",
+            Scale::E4m3OfTensor => ", e4m3 scales under one of the tensor",
+            Scale::E5m3 => ", e5m3 scales",
+            Scale::E5m3OfTensor => ", e5m3 scales under one of the tensor",
+            Scale::TwoStage => ", in two stages",
+            Scale::Plain | Scale::None => "",
+        })?;
+        f.write_str(if self.zero_points { ", zero points" } else { "" })?;
+        match &self.input {
+            Some((element, _)) => write!(f, ", {element} inputs"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ModelFacts {
+    /// Those of a model that is to be written.
+    pub fn of_traits(traits: ModelTraits) -> ModelFacts {
+        let attention = traits.attention;
+        let key_value = attention.key_value.map(|cache| cache.scheme);
+        ModelFacts {
+            described: traits.family.is_some(),
+            family: traits.family,
+            experts: traits.experts,
+            fused_experts: traits.fused_experts,
+            kept_experts: traits.kept_experts,
+            other_modalities: traits.other_modalities,
+            bf16: traits.bf16,
+            attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
+            probabilities: attention.probabilities.is_some(),
+            ..ModelFacts::default()
+        }
+    }
+}
+
+fn scale(scheme: TensorScheme) -> Scale {
+    match scheme {
+        TensorScheme::Int(_) => Scale::Plain,
+        TensorScheme::Float(float) => match float.scale {
+            FloatScale::Plain(_) => Scale::Plain,
+            FloatScale::E8m0(_) => Scale::PowerOfTwo,
+            FloatScale::E5m3 => Scale::E5m3,
+            FloatScale::E4m3OfTensor => Scale::E4m3OfTensor,
+            FloatScale::E5m3OfTensor => Scale::E5m3OfTensor,
+        },
+        TensorScheme::Progressive { .. } => Scale::TwoStage,
+        TensorScheme::Block(_) | TensorScheme::Cast(_) => Scale::None,
+    }
+}
+
+/// Which weights share a scale, the size of a group, and that of a block.
+pub(crate) fn sharing_of(granularity: Option<Granularity>) -> (Sharing, Option<usize>, Option<(usize, usize)>) {
+    match granularity {
+        None => (Sharing::None, None, None),
+        Some(Granularity::Tensor) => (Sharing::Tensor, None, None),
+        Some(Granularity::Channel(Axis::Rows)) => (Sharing::Channel, None, None),
+        Some(Granularity::Channel(Axis::Columns)) => (Sharing::InputChannel, None, None),
+        Some(group @ Granularity::Group { axis: Axis::Columns, .. }) => {
+            (Sharing::Group, size_of(group.tile(usize::MAX, usize::MAX).1), None)
+        }
+        Some(group @ Granularity::Group { axis: Axis::Rows, .. }) => {
+            (Sharing::RowGroup, size_of(group.tile(usize::MAX, usize::MAX).0), None)
+        }
+        Some(block @ Granularity::Block { .. }) => (Sharing::Block, None, Some(block.tile(usize::MAX, usize::MAX))),
+    }
+}
+
+/// The size of groups of inputs.
+fn group_of(input: ActivationScheme) -> Option<usize> {
+    sharing_of(input.scheme.granularity()).1
+}
+
+/// A group of all channels has no size of its own.
+fn size_of(group: usize) -> Option<usize> {
+    Some(group).filter(|size| *size != usize::MAX)
+}
+
+fn has_zero_points(scheme: TensorScheme) -> bool {
+    match scheme {
+        TensorScheme::Int(int) | TensorScheme::Progressive { second: int, .. } => int.zero_point != ZeroPoint::Zero,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(text: &str) -> LayerFacts {
+        LayerFacts::of_scheme(text.parse().unwrap())
+    }
+
+    #[test]
+    fn schemes_become_facts() {
+        let int4 = facts("uint4:g32:zp");
+        assert_eq!((int4.element.as_str(), int4.sharing, int4.group), ("uint4", Sharing::Group, Some(32)));
+        assert!(int4.zero_points && int4.input.is_none());
+        let fp8 = facts("e4m3:b128x128+e4m3:g128!dynamic");
+        assert_eq!((fp8.sharing, fp8.block), (Sharing::Block, Some((128, 128))));
+        assert_eq!(fp8.input, Some(("e4m3".to_owned(), When::Dynamic)));
+        assert_eq!((fp8.input_group, int4.input_group), (Some(128), None));
+        assert_eq!(facts("e2m1:g16:e4m3:f32").scale, Scale::E4m3OfTensor);
+        assert_eq!(facts("int4:channel:f32/e4m3:tensor:f32").scale, Scale::TwoStage);
+        assert_eq!(facts("mx9").scale, Scale::None);
+    }
+
+    #[test]
+    fn formats_store_codes_and_name_scales_in_their_way() {
+        assert_eq!(facts("int4:g32").stored_in(OutputFormat::GPTQ).element, "uint4");
+        assert_eq!(facts("int4:g32").stored_in(OutputFormat::QUARK).element, "int4");
+        let name = |text: &str| facts(text).stored_in(OutputFormat::FP8).scale_name;
+        assert_eq!(name("e4m3:b128x128").as_deref(), Some("weight_scale_inv"));
+        assert_eq!(name("e4m3:tensor").as_deref(), Some("weight_scale"));
+    }
+
+    #[test]
+    fn facts_have_words() {
+        assert_eq!(facts("uint4:g32:zp").to_string(), "uint4 in groups of 32, zero points");
+        assert_eq!(
+            facts("int8:channel+int8:tensor!static").to_string(),
+            "int8 with a scale for each channel, int8 inputs"
+        );
+    }
+}

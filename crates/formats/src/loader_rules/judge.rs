@@ -1,0 +1,256 @@
+//! The judgement: which loaders take a checkpoint, which not, and why. The rules are not here, nor are the facts.
+
+use super::facts::{LayerFacts, ModelFacts};
+use super::parallel::Sharding;
+use super::rules::{Condition, Layout, Limit, Loader, loaders};
+use crate::format::tensors::TENSORS_METHOD;
+use kvant_quant::finding::Finding;
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// Whether a loader takes a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loads {
+    /// It does, as far as is known.
+    Yes,
+    /// It does not.
+    No,
+    /// The architecture has no description, so that it is not known what loaders take for linear layers.
+    Unknown,
+}
+
+/// Why a loader does not take a model, or takes it with regret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    /// The tensor, layer, file or field.
+    pub place: String,
+    /// How many more places it holds for.
+    pub more: usize,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a loader makes of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// The loader's name in `--for`.
+    pub id: &'static str,
+    /// Its name.
+    pub loader: &'static str,
+    /// The version that the rules are of.
+    pub version: &'static str,
+    /// Whether it takes the model.
+    pub loads: Loads,
+    /// What must be installed beside it.
+    pub needs: Option<&'static str>,
+    /// Why not.
+    pub reasons: Vec<Reason>,
+    /// What it takes, but is slow with.
+    pub slow: Vec<Reason>,
+    /// Over how many devices it can share the model out, of those that were asked for.
+    pub tensor_parallel: Vec<usize>,
+}
+
+/// What is judged.
+pub(crate) struct Case<'a> {
+    /// `quant_method`, or `float`, `gguf`, `onnx`.
+    pub method: &'a str,
+    pub model: ModelFacts,
+    /// The quantized layers.
+    pub layers: Vec<(&'a str, LayerFacts)>,
+    /// Routers and heads in floats that config.json does not name.
+    pub unnamed_routers: Vec<String>,
+    /// What no loader gets past.
+    pub stops: Vec<&'a Finding>,
+    pub sharding: &'a Sharding,
+    /// Numbers of devices.
+    pub ways: Vec<usize>,
+}
+
+/// What every loader makes of it.
+pub(crate) fn judge(case: &Case<'_>) -> Vec<Verdict> {
+    loaders().iter().map(|loader| verdict(loader, case)).collect()
+}
+
+/// Why a loader of a layout does not take a layer of a model.
+pub(crate) fn refusal(layout: &Layout, layer: &LayerFacts, model: &ModelFacts) -> Option<String> {
+    refused(
+        layout,
+        |condition| condition.holds(layer, model),
+        |known| format!("{layer} is not among what it runs: {}", known.unwrap_or("other schemes")),
+    )
+}
+
+/// What of a layer falls to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShardShape {
+    /// Output channels.
+    pub rows: usize,
+    /// Input channels.
+    pub columns: usize,
+    /// Whether engines make one layer of it and its siblings.
+    pub is_fused: bool,
+    /// Whether it is a part of the layer.
+    pub is_cut: bool,
+}
+
+/// Why a loader of a layout does not take a whole layer of these sizes.
+pub(crate) fn size_refusal(layout: &Layout, layer: &LayerFacts, extent: ShardShape) -> Option<String> {
+    let hard = layout.limit.iter().filter(|limit| limit.hard && limit.is_for(layer));
+    hard.into_iter().find_map(|limit| Some(format!("{}: {}", outside(limit, layer, extent)?, limit.reason)))
+}
+
+/// Why a loader of a layout does not take a file whose layers are not looked at one by one.
+pub(crate) fn file_refusal(layout: &Layout, model: &ModelFacts) -> Option<String> {
+    refused(
+        layout,
+        |condition| condition.holds_for_model(model),
+        |known| format!("it is not among what it reads: {}", known.unwrap_or("other models")),
+    )
+}
+
+/// Why a layout is refused for that of which conditions hold; `unknown` says that it is none of what is taken.
+fn refused(
+    layout: &Layout,
+    holds: impl Fn(&Condition) -> bool,
+    unknown: impl Fn(Option<&str>) -> String,
+) -> Option<String> {
+    if !layout.take.is_empty() && !layout.take.iter().any(&holds) {
+        return Some(unknown(layout.knows.as_deref()));
+    }
+    let refusal = layout.refuse.iter().find(|refusal| holds(&refusal.when))?;
+    Some(refusal.reason.clone())
+}
+
+fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {
+    let layout = loader.layout.iter().find(|layout| layout.method == case.method);
+    let mut reasons = Reasons::default();
+    case.stops.iter().for_each(|finding| reasons.add(&finding.place, finding.reason.clone()));
+    match layout {
+        None => {
+            let (place, reason) = unread(case.method);
+            reasons.add(place, reason);
+        }
+        Some(layout) => refusals(layout, case, &mut reasons),
+    }
+    let limits = layout.map_or(&[][..], |layout| &layout.limit[..]);
+    hard_limits(limits, case, 1, &mut reasons);
+    let loads = match (reasons.list.is_empty(), case.model.described) {
+        (false, _) => Loads::No,
+        (true, false) => Loads::Unknown,
+        (true, true) => Loads::Yes,
+    };
+    let fits = |ways: &usize| loads != Loads::No && is_shardable(limits, case, *ways);
+    Verdict {
+        id: &loader.id,
+        loader: &loader.name,
+        version: &loader.version,
+        loads,
+        needs: layout.and_then(|layout| layout.needs.as_deref()),
+        reasons: reasons.list,
+        slow: slow(limits, case),
+        tensor_parallel: case.ways.iter().copied().filter(fits).collect(),
+    }
+}
+
+/// Why a loader that has no rules for a layout does not take a model, and where that is stated.
+fn unread(method: &str) -> (&'static str, String) {
+    match method {
+        "float" => ("weights", "it does not read checkpoints of plain floats".to_owned()),
+        TENSORS_METHOD => ("weights", "it reads models, and these are codes and scales of single tensors".to_owned()),
+        "gguf" => ("file", "it does not read GGUF files".to_owned()),
+        method => ("quantization_config.quant_method", format!("it does not read the layout `{method}`")),
+    }
+}
+
+fn refusals(layout: &Layout, case: &Case<'_>, reasons: &mut Reasons) {
+    if let (Some(architecture), Some(reason)) = (case.model.architecture, file_refusal(layout, &case.model)) {
+        reasons.add(architecture, reason);
+    }
+    for (name, layer) in &case.layers {
+        if let Some(reason) = refusal(layout, layer, &case.model) {
+            reasons.add(name, reason);
+        }
+    }
+    for router in case.unnamed_routers.iter().filter(|_| layout.names_routers) {
+        reasons.add(router, "is in floats, and config.json does not name it among what is not quantized".to_owned());
+    }
+}
+
+fn hard_limits(limits: &[Limit], case: &Case<'_>, ways: usize, reasons: &mut Reasons) {
+    for (limit, (layer, facts)) in pairs(limits, case).filter(|(limit, _)| limit.hard) {
+        if let Some(sizes) = extent(case, layer, ways).and_then(|extent| outside(limit, facts, extent)) {
+            reasons.add(layer, format!("{sizes}: {}", limit.reason));
+        }
+    }
+}
+
+fn is_shardable(limits: &[Limit], case: &Case<'_>, ways: usize) -> bool {
+    let mut reasons = Reasons::default();
+    hard_limits(limits, case, ways, &mut reasons);
+    reasons.list.is_empty() && case.sharding.problems(ways).next().is_none()
+}
+
+fn slow(limits: &[Limit], case: &Case<'_>) -> Vec<Reason> {
+    let mut reasons = Reasons::default();
+    for (limit, (layer, facts)) in pairs(limits, case).filter(|(limit, _)| !limit.hard) {
+        if extent(case, layer, 1).and_then(|extent| outside(limit, facts, extent)).is_some() {
+            reasons.add(layer, limit.reason.clone());
+        }
+    }
+    reasons.list
+}
+
+type Pair<'c, 'a> = (&'c Limit, (&'a str, &'c LayerFacts));
+
+/// Every limit with the layers that it is for.
+fn pairs<'c, 'a>(limits: &'c [Limit], case: &'c Case<'a>) -> impl Iterator<Item = Pair<'c, 'a>> {
+    limits.iter().flat_map(move |limit| {
+        let layers = case.layers.iter().map(|(name, facts)| (*name, facts));
+        layers.filter(move |(_, facts)| limit.is_for(facts)).map(move |layer| (limit, layer))
+    })
+}
+
+/// The part of a layer that falls to each of so many devices; `None` where it cannot be cut evenly, or is not known.
+fn extent(case: &Case<'_>, layer: &str, ways: usize) -> Option<ShardShape> {
+    let layer = case.sharding.layer(layer)?;
+    let (rows, columns) = layer.shard(ways)?;
+    Some(ShardShape { rows, columns, is_fused: layer.is_fused, is_cut: ways > 1 })
+}
+
+/// The size of a layer or a part of it that does not fit, in words.
+fn outside(limit: &Limit, facts: &LayerFacts, extent: ShardShape) -> Option<String> {
+    let ShardShape { rows, columns, is_fused, is_cut } = extent;
+    let block = facts.block.filter(|_| is_cut || is_fused);
+    let out_block = block.filter(|_| limit.out_block).map(|(rows, _)| rows);
+    let in_block = block.filter(|_| limit.in_block && is_cut).map(|(_, columns)| columns);
+    let in_group = facts.input_group.filter(|_| limit.in_group);
+    let is_off = |size: usize, multiple: Option<usize>| multiple.filter(|m| *m > 0 && !size.is_multiple_of(*m));
+    let out = is_off(rows, limit.out_multiple.or(out_block));
+    let inner = [limit.in_multiple, in_block, in_group].into_iter().find_map(|multiple| is_off(columns, multiple));
+    match (out, inner) {
+        (Some(multiple), _) => Some(format!("{rows} output channels are no multiple of {multiple}")),
+        (_, Some(multiple)) => Some(format!("{columns} input channels are no multiple of {multiple}")),
+        _ => None,
+    }
+}
+
+/// Reasons, each once, with the first of its places.
+#[derive(Default)]
+struct Reasons {
+    list: Vec<Reason>,
+    known: HashMap<String, usize>,
+}
+
+impl Reasons {
+    fn add(&mut self, place: &str, reason: String) {
+        match self.known.get(&reason) {
+            Some(known) => self.list[*known].more += 1,
+            None => {
+                self.known.insert(reason.clone(), self.list.len());
+                self.list.push(Reason { place: place.to_owned(), more: 0, reason });
+            }
+        }
+    }
+}

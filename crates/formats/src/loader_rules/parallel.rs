@@ -1,0 +1,254 @@
+//! Tensor parallelism: how engines cut the weights of a model for several devices, and where a cut falls into a group, a
+//! block or a word. Column-parallel layers (q, k, v, gate, up, the head) are cut along their output channels,
+//! row-parallel ones (the output of attention, down) along their input channels (arXiv 1909.08053); routers and latents are
+//! repeated. What single loaders ask beyond that is in their rules.
+
+use crate::import::survey::StoredWeight;
+use kvant_model::family::Role;
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{Linear, Network};
+use kvant_quant::scheme::{Axis, Granularity};
+use kvant_weights::parts::{Content, Packing};
+use std::collections::HashMap;
+
+/// How the layers of a model are cut.
+#[derive(Debug, Default)]
+pub(crate) struct Sharding {
+    layers: Vec<Sharded>,
+    by_module: HashMap<String, usize>,
+    heads: Option<usize>,
+    key_value_heads: Option<usize>,
+}
+
+/// How a layer is cut.
+#[derive(Debug)]
+pub(crate) struct Sharded {
+    pub module: String,
+    rows: usize,
+    columns: usize,
+    cut: Cut,
+    /// Whether engines make one layer of it and its siblings.
+    pub is_fused: bool,
+    /// Rows and columns that must stay together, and why.
+    units: Vec<Unit>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    Rows,
+    /// The rows of keys and values, which are repeated where there are fewer heads than devices.
+    KeyValueRows,
+    Columns,
+    Nowhere,
+}
+
+/// What a cut must not fall into.
+#[derive(Debug)]
+struct Unit {
+    rows: usize,
+    columns: usize,
+    name: &'static str,
+}
+
+impl Cut {
+    fn of(role: Role) -> Cut {
+        match role {
+            Role::Key | Role::Value => Cut::KeyValueRows,
+            Role::Query
+            | Role::QueryKeyValue
+            | Role::QueryUp
+            | Role::KeyValueUp
+            | Role::Gate
+            | Role::Up
+            | Role::GateUp
+            | Role::Head => Cut::Rows,
+            Role::Output | Role::Down => Cut::Columns,
+            Role::QueryDown
+            | Role::KeyValueDown
+            | Role::Router
+            | Role::SharedGate
+            | Role::ProjectIn
+            | Role::ProjectOut
+            | Role::Unknown => Cut::Nowhere,
+        }
+    }
+}
+
+impl Sharding {
+    /// That of a checkpoint.
+    pub fn new(config: &ModelConfig, network: &Network, weights: &[StoredWeight<'_>]) -> Sharding {
+        let stored: HashMap<&str, &StoredWeight<'_>> = weights.iter().map(|weight| (&*weight.module, weight)).collect();
+        let known = network.linears().iter().filter(|linear| linear.out_features > 0 && linear.in_features > 0);
+        let layers: Vec<Sharded> =
+            known.map(|linear| Sharded::new(linear, stored.get(linear.module.as_str()).copied())).collect();
+        let by_module = layers.iter().enumerate().map(|(at, layer)| (layer.module.clone(), at)).collect();
+        let is_latent = config.latent.is_some();
+        Sharding {
+            layers,
+            by_module,
+            heads: config.num_heads.filter(|_| network.family().is_some()),
+            key_value_heads: config.num_kv_heads().filter(|_| network.family().is_some() && !is_latent),
+        }
+    }
+
+    /// A layer.
+    pub fn layer(&self, module: &str) -> Option<&Sharded> {
+        self.by_module.get(module).map(|at| &self.layers[*at])
+    }
+
+    /// What keeps the model from being shared out over so many devices: place and reason.
+    pub fn problems(&self, ways: usize) -> impl Iterator<Item = (String, String)> {
+        let layers = self.layers.iter().flat_map(move |layer| layer.problems(ways, self.key_value_heads));
+        self.head_problems(ways).into_iter().chain(layers)
+    }
+
+    fn head_problems(&self, ways: usize) -> Option<(String, String)> {
+        let place = |key: &str| format!("config.json: {key}");
+        let uneven = |heads: &usize| !heads.is_multiple_of(ways);
+        if let Some(heads) = self.heads.filter(uneven) {
+            return Some((
+                place("num_attention_heads"),
+                format!("{heads} heads cannot be split across {ways} devices"),
+            ));
+        }
+        let heads = self.key_value_heads.filter(|heads| uneven(heads) && !ways.is_multiple_of((*heads).max(1)))?;
+        Some((
+            place("num_key_value_heads"),
+            format!("{heads} heads of keys and values can neither be split across {ways} devices nor repeated on them"),
+        ))
+    }
+}
+
+impl Sharded {
+    fn new(linear: &Linear, stored: Option<&StoredWeight<'_>>) -> Sharded {
+        Sharded {
+            module: linear.module.clone(),
+            rows: linear.out_features,
+            columns: linear.in_features,
+            cut: Cut::of(linear.role),
+            is_fused: linear.siblings.is_some(),
+            units: stored.map(units).unwrap_or_default(),
+        }
+    }
+
+    /// Output and input channels of a shard; `None` where the layer cannot be cut evenly.
+    pub fn shard(&self, ways: usize) -> Option<(usize, usize)> {
+        let even = |length: usize| length.is_multiple_of(ways).then(|| length / ways);
+        match self.cut {
+            Cut::Rows => Some((even(self.rows)?, self.columns)),
+            Cut::KeyValueRows => Some((even(self.rows).unwrap_or(self.rows), self.columns)),
+            Cut::Columns => Some((self.rows, even(self.columns)?)),
+            Cut::Nowhere => Some((self.rows, self.columns)),
+        }
+    }
+
+    fn problems(&self, ways: usize, key_value_heads: Option<usize>) -> Vec<(String, String)> {
+        let ways = match (self.cut, key_value_heads) {
+            (Cut::Nowhere, _) => 1,
+            (Cut::KeyValueRows, Some(heads)) => ways.min(heads),
+            _ => ways,
+        };
+        // Embeddings and heads are padded.
+        let is_head = self.module.ends_with("lm_head") || self.module.ends_with("embed_out");
+        if ways <= 1 || is_head {
+            return Vec::new();
+        }
+        let problem = |reason: String| vec![(self.module.clone(), reason)];
+        let (length, axis) = match self.cut {
+            Cut::Columns => (self.columns, "input"),
+            _ => (self.rows, "output"),
+        };
+        if !length.is_multiple_of(ways) {
+            return problem(format!("{length} {axis} channels cannot be split across {ways} devices"));
+        }
+        let shard = length / ways;
+        let size = |unit: &Unit| if self.cut == Cut::Columns { unit.columns } else { unit.rows };
+        let split = self.units.iter().find(|unit| size(unit) > 1 && !shard.is_multiple_of(size(unit)));
+        split.map_or_else(Vec::new, |unit| {
+            let (size, name) = (size(unit), unit.name);
+            problem(format!("{name} of {size} {axis} channels straddle shards of {shard}"))
+        })
+    }
+}
+
+/// Groups and blocks, and the words of packed codes.
+fn units(weight: &StoredWeight<'_>) -> Vec<Unit> {
+    let (rows, columns) = weight.tile;
+    let limited = |size: usize, whole: usize| if size >= whole { 1 } else { size };
+    let is_grouped = matches!(weight.granularity, Some(Granularity::Group { axis: Axis::Columns, size: Some(_) }));
+    let columns = match () {
+        // With groups in another order every device keeps all scales.
+        () if weight.is_reordered => 1,
+        // A group stays one where it is all of a row.
+        () if is_grouped => columns,
+        () => limited(columns, weight.columns),
+    };
+    let tile = Unit { rows: limited(rows, weight.rows), columns, name: if rows > 1 { "blocks" } else { "groups" } };
+    let words = weight.parts.iter().filter_map(|(content, _)| match content {
+        Content::Codes { packing, transposed } | Content::ZeroPoints { packing, transposed, .. } => {
+            let codes = codes_in_unit(*packing)?;
+            // Zero points have no input channels of their own.
+            let is_zero_points = matches!(content, Content::ZeroPoints { .. });
+            let along_rows = *transposed != matches!(packing, Packing::OffsetWordsDown(_));
+            let (rows, columns) = if along_rows { (codes, 1) } else { (1, if is_zero_points { 1 } else { codes }) };
+            Some(Unit { rows, columns, name: "words" })
+        }
+        _ => None,
+    });
+    std::iter::once(tile).chain(words).collect()
+}
+
+/// The least number of codes that end where a byte or a word does.
+fn codes_in_unit(packing: Packing) -> Option<usize> {
+    let (bits, unit) = match packing {
+        Packing::Bytes | Packing::Int32 => return None,
+        Packing::Words(_) | Packing::OffsetNibbles(_) => (4, 32),
+        Packing::Bits(bits) => (bits, 8),
+        Packing::OffsetWords(bits) | Packing::OffsetWordsDown(bits) => (bits, 32),
+        Packing::CrumbsFirstHigh => (2, 8),
+    };
+    (1..=32usize).find(|codes| (codes * bits as usize).is_multiple_of(unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_numeric::pack::NibbleOrder;
+
+    fn layer(cut: Cut, units: Vec<Unit>) -> Sharded {
+        Sharded { module: "m".to_owned(), rows: 96, columns: 384, cut, is_fused: false, units }
+    }
+
+    #[test]
+    fn cuts_must_not_fall_into_groups_blocks_and_words() {
+        let group = || vec![Unit { rows: 1, columns: 128, name: "groups" }];
+        assert!(layer(Cut::Rows, group()).problems(4, None).is_empty());
+        let found = layer(Cut::Columns, group()).problems(2, None);
+        assert_eq!(found[0].1, "groups of 128 input channels straddle shards of 192");
+        assert!(layer(Cut::Columns, group()).problems(3, None).is_empty());
+        let words = || vec![Unit { rows: 8, columns: 1, name: "words" }];
+        assert!(layer(Cut::Rows, words()).problems(4, None).is_empty());
+        assert_eq!(
+            layer(Cut::Rows, words()).problems(8, None)[0].1,
+            "words of 8 output channels straddle shards of 12"
+        );
+        assert!(layer(Cut::Nowhere, words()).problems(7, None).is_empty());
+        assert!(layer(Cut::Rows, Vec::new()).problems(7, None)[0].1.contains("cannot be split across"));
+    }
+
+    #[test]
+    fn keys_and_values_are_repeated() {
+        let words = || vec![Unit { rows: 8, columns: 1, name: "words" }];
+        assert!(layer(Cut::KeyValueRows, words()).problems(8, Some(2)).is_empty());
+        assert!(!layer(Cut::KeyValueRows, words()).problems(8, Some(8)).is_empty());
+    }
+
+    #[test]
+    fn units_of_packings() {
+        assert_eq!(codes_in_unit(Packing::Words(NibbleOrder::Awq)), Some(8));
+        assert_eq!(codes_in_unit(Packing::OffsetWords(3)), Some(32));
+        assert_eq!(codes_in_unit(Packing::OffsetWords(8)), Some(4));
+        assert_eq!(codes_in_unit(Packing::Bits(6)), Some(4));
+        assert_eq!(codes_in_unit(Packing::Bytes), None);
+    }
+}

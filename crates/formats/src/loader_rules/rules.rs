@@ -1,0 +1,267 @@
+//! The table of loaders as it is written in `loader_rules.toml`, and its conditions. Not what is judged by them.
+
+use super::facts::{Attention, LayerFacts, ModelFacts, Scale, Sharing, When};
+use serde::Deserialize;
+use std::sync::LazyLock;
+
+static RULES: LazyLock<Rules> = LazyLock::new(|| parse(TEXT).unwrap_or_default());
+
+const TEXT: &str = include_str!("loader_rules.toml");
+
+fn parse(text: &str) -> Result<Rules, toml::de::Error> {
+    toml::from_str(text)
+}
+
+/// Every loader that is known, in the order of the table.
+pub fn loaders() -> &'static [Loader] {
+    &RULES.loader
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    loader: Vec<Loader>,
+}
+
+/// A program that loads models.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Loader {
+    /// Its name in `--for`.
+    pub id: String,
+    /// Its name in tables.
+    pub name: String,
+    /// The version that the rules were read from.
+    pub version: String,
+    /// Where they were read, or tried.
+    pub source: String,
+    /// What it reads.
+    pub layout: Vec<Layout>,
+}
+
+impl Loader {
+    /// What plans call it as the loader of a layout, and the rules; `None` where it does not read that.
+    pub(crate) fn of_method(&self, method: &str) -> Option<(&str, &Layout)> {
+        let layout = self.layout.iter().find(|layout| layout.method == method)?;
+        Some((layout.name.as_deref().unwrap_or(&self.name), layout))
+    }
+}
+
+/// A layout that a loader reads.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Layout {
+    /// `quant_method` of config.json; `float` without one, `gguf` and `onnx` for such files.
+    pub method: String,
+    /// What plans call the loader of this layout.
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    /// What must be installed beside the loader.
+    #[serde(default)]
+    pub needs: Option<String>,
+    /// The schemes that are taken, in words.
+    #[serde(default)]
+    pub knows: Option<String>,
+    /// A layer must be one of these; empty where every layer will do.
+    #[serde(default)]
+    pub(super) take: Vec<Condition>,
+    /// A layer or a model must be none of these.
+    #[serde(default)]
+    pub(super) refuse: Vec<Refusal>,
+    /// Whether routers and heads must be named among what is not quantized.
+    #[serde(default)]
+    pub(super) names_routers: bool,
+    /// Sizes of shards.
+    #[serde(default)]
+    pub(crate) limit: Vec<Limit>,
+}
+
+impl Layout {
+    /// Why layers and models are refused.
+    pub fn refusals(&self) -> impl Iterator<Item = &str> {
+        let limits = self.limit.iter().filter(|limit| limit.hard).map(|limit| limit.reason.as_str());
+        self.refuse.iter().map(|refusal| refusal.reason.as_str()).chain(limits)
+    }
+}
+
+/// What a layer or a model must not be.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Refusal {
+    pub when: Condition,
+    pub reason: String,
+}
+
+/// Sizes of the shards of a weight.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Limit {
+    when: Condition,
+    /// Of what the output channels of a shard must be a multiple.
+    #[serde(default)]
+    pub out_multiple: Option<usize>,
+    /// Of what its input channels must be.
+    #[serde(default)]
+    pub in_multiple: Option<usize>,
+    /// Whether blocks must divide the output channels of a shard.
+    #[serde(default)]
+    pub out_block: bool,
+    /// Whether they must divide its input channels.
+    #[serde(default)]
+    pub in_block: bool,
+    /// Whether groups of inputs must divide its input channels.
+    #[serde(default)]
+    pub in_group: bool,
+    /// Whether the loader refuses other sizes; else it is slow with them.
+    #[serde(default = "yes")]
+    pub hard: bool,
+    pub reason: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Limit {
+    /// Whether it is for this layer.
+    pub fn is_for(&self, layer: &LayerFacts) -> bool {
+        self.when.holds_for_layer(layer)
+    }
+}
+
+/// All that is given must hold.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(super) struct Condition {
+    weight: Vec<String>,
+    scale: Vec<Scale>,
+    sharing: Vec<Sharing>,
+    group: Vec<usize>,
+    input: Vec<String>,
+    timing: Vec<When>,
+    scale_name: Vec<String>,
+    zero_points: Option<bool>,
+    has_input: Option<bool>,
+    output: Option<bool>,
+    act_order: Option<bool>,
+    attention: Vec<Attention>,
+    family: Vec<String>,
+    experts: Option<bool>,
+    fused_experts: Option<bool>,
+    kept_experts: Option<bool>,
+    other_modalities: Option<bool>,
+    bf16: Option<bool>,
+    probabilities: Option<bool>,
+    architecture: Vec<String>,
+    scaled_rope: Option<bool>,
+    head_size: Vec<usize>,
+}
+
+impl Condition {
+    /// Whether it holds for a layer of a model.
+    pub fn holds(&self, layer: &LayerFacts, model: &ModelFacts) -> bool {
+        self.holds_for_layer(layer) && self.holds_for_model(model)
+    }
+
+    fn holds_for_layer(&self, layer: &LayerFacts) -> bool {
+        let input = layer.input.as_ref();
+        one_of(&self.weight, Some(&layer.element))
+            && one_of(&self.scale, Some(&layer.scale))
+            && one_of(&self.sharing, Some(&layer.sharing))
+            && one_of(&self.group, layer.group.as_ref())
+            && one_of(&self.input, input.map(|(element, _)| element))
+            && one_of(&self.timing, input.map(|(_, timing)| timing))
+            && one_of(&self.scale_name, layer.scale_name.as_ref())
+            && is(self.zero_points, layer.zero_points)
+            && is(self.has_input, input.is_some())
+            && is(self.output, layer.output)
+            && is(self.act_order, layer.act_order)
+    }
+
+    /// Whether what it says of a model holds.
+    pub fn holds_for_model(&self, model: &ModelFacts) -> bool {
+        let (architecture, family) = (model.architecture.map(str::to_owned), model.family.map(str::to_owned));
+        one_of(&self.attention, Some(&model.attention))
+            && one_of(&self.family, family.as_ref())
+            && one_of(&self.architecture, architecture.as_ref())
+            && one_of(&self.head_size, model.head_size.as_ref())
+            && is(self.scaled_rope, model.scaled_rope)
+            && is(self.experts, model.experts)
+            && is(self.fused_experts, model.fused_experts)
+            && is(self.kept_experts, model.kept_experts)
+            && is(self.other_modalities, model.other_modalities)
+            && is(self.bf16, model.bf16)
+            && is(self.probabilities, model.probabilities)
+    }
+}
+
+/// Whether a value is one of those that are asked for; any is where none is.
+fn one_of<T: PartialEq>(wanted: &[T], found: Option<&T>) -> bool {
+    wanted.is_empty() || found.is_some_and(|found| wanted.contains(found))
+}
+
+fn is(wanted: Option<bool>, found: bool) -> bool {
+    wanted.is_none_or(|wanted| wanted == found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_numeric::DType;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_table_is_sound() {
+        let rules = parse(TEXT).unwrap();
+        let ids: HashSet<&str> = rules.loader.iter().map(|loader| loader.id.as_str()).collect();
+        assert_eq!(ids.len(), rules.loader.len());
+        for loader in &rules.loader {
+            assert!(!loader.version.is_empty() && !loader.source.is_empty(), "{}", loader.id);
+            let methods: HashSet<&str> = loader.layout.iter().map(|layout| layout.method.as_str()).collect();
+            assert_eq!(methods.len(), loader.layout.len(), "{}", loader.id);
+            for layout in &loader.layout {
+                // What is refused for being none of a list must be told what is on the list.
+                assert!(layout.take.is_empty() || layout.knows.is_some(), "{} {}", loader.id, layout.method);
+            }
+        }
+    }
+
+    #[test]
+    fn formats_are_spelled_as_formats_are() {
+        let rules = parse(TEXT).unwrap();
+        let layouts = rules.loader.iter().flat_map(|loader| &loader.layout);
+        let conditions = layouts.flat_map(|layout| {
+            let refused = layout.refuse.iter().map(|refusal| &refusal.when);
+            refused.chain(&layout.take).chain(layout.limit.iter().map(|limit| &limit.when))
+        });
+        // GPTQ has formats that no scheme of ours is made of.
+        let is_known = |name: &String| name == "uint3" || name.parse::<DType>().is_ok();
+        for condition in conditions {
+            assert!(condition.weight.iter().chain(&condition.input).all(is_known), "{condition:?}");
+        }
+    }
+
+    #[test]
+    fn families_are_those_that_are_described() {
+        let rules = parse(TEXT).unwrap();
+        let layouts = rules.loader.iter().flat_map(|loader| &loader.layout);
+        let refused = layouts.flat_map(|layout| layout.refuse.iter().flat_map(|refusal| &refusal.when.family));
+        let names: Vec<&String> = refused.collect();
+        assert!(
+            !names.is_empty() && names.iter().all(|name| kvant_model::family::by_name(name).is_some()),
+            "{names:?}"
+        );
+    }
+
+    #[test]
+    fn misspelt_conditions_are_refused() {
+        let text = |condition: &str| {
+            format!(
+                "[[loader]]\nid='x'\nname='x'\nversion='1'\nsource='y'\n[[loader.layout]]\nmethod='m'\ntake=[{{ {condition} }}]"
+            )
+        };
+        assert!(parse(&text("weight = ['int4'], has-input = false")).is_ok());
+        assert!(parse(&text("weights = ['int4']")).is_err());
+        assert!(parse(&text("sharing = ['rows']")).is_err());
+    }
+}

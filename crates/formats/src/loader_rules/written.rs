@@ -1,0 +1,155 @@
+//! What loads a format of which scheme, as plans tell it. The rules are those by which finished checkpoints are judged:
+//! see [`crate::verify`].
+
+use super::{LayerFacts, ModelFacts, ShardShape, loaders as known_loaders, refusal, size_refusal};
+use crate::format::OutputFormat;
+use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
+
+/// What of a model makes loaders stumble, whatever the scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelTraits {
+    /// The name of the architecture's description; of those without one it is not known which modules loaders take for linear layers.
+    pub family: Option<&'static str>,
+    /// There are vision towers or the like beside the language model.
+    pub other_modalities: bool,
+    /// There is a mixture of experts.
+    pub experts: bool,
+    /// Experts are one tensor in the source, and linear layers one by one in the output.
+    pub fused_experts: bool,
+    /// Some experts are kept.
+    pub kept_experts: bool,
+    /// All weights are stored as bf16 (or fp8).
+    pub bf16: bool,
+    /// How attention is quantized.
+    pub attention: AttentionScheme,
+}
+
+/// What loads plain floats.
+const OF_FLOATS: &str = "whatever loads the source";
+
+/// A language model that no loader stumbles over.
+const DENSE: ModelTraits = ModelTraits {
+    family: Some("llama"),
+    other_modalities: false,
+    experts: false,
+    fused_experts: false,
+    kept_experts: false,
+    bf16: true,
+    attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
+};
+
+/// A layer of sizes that fit.
+const WHOLE: ShardShape = ShardShape { rows: 256, columns: 256, is_fused: true, is_cut: false };
+
+impl OutputFormat {
+    /// What loads it, schemes permitting: `Plan::loaders` of `kvant_llm::plan` tells which takes a given plan.
+    pub fn loaders(self) -> Vec<&'static str> {
+        match self.method() {
+            Some(method) => {
+                known_loaders().iter().filter_map(|loader| loader.of_method(method)).map(|(name, _)| name).collect()
+            }
+            None => vec![OF_FLOATS],
+        }
+    }
+
+    /// What loads a dense language model in bf16 whose layers have this scheme, and sizes that fit.
+    pub fn loaders_of(self, scheme: LayerScheme) -> Vec<&'static str> {
+        loaders(self, DENSE, [(scheme, WHOLE)].into_iter())
+    }
+}
+
+/// The loaders that are known to take all of a model's layers. Of architectures without a description nothing is known
+/// but that plain floats load as before.
+pub fn loaders(
+    format: OutputFormat,
+    model: ModelTraits,
+    layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
+) -> Vec<&'static str> {
+    let Some(method) = format.method() else { return vec![OF_FLOATS] };
+    let facts = ModelFacts::of_traits(model);
+    let layers: Vec<(LayerFacts, ShardShape)> =
+        layers.map(|(scheme, extent)| (LayerFacts::of_scheme(scheme).stored_in(format), extent)).collect();
+    let rows = known_loaders().iter().filter_map(|loader| loader.of_method(method)).filter(|_| model.family.is_some());
+    let takes = |layout, (layer, extent): &(LayerFacts, ShardShape)| {
+        refusal(layout, layer, &facts).is_none() && size_refusal(layout, layer, *extent).is_none()
+    };
+    let taken = rows.filter(|(_, layout)| layers.iter().all(|layer| takes(layout, layer)));
+    taken.map(|(name, _)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_quant::scheme::{KvCacheScheme, MinScale};
+
+    const EXPERTS: ModelTraits = ModelTraits { experts: true, ..DENSE };
+
+    fn found(format: OutputFormat, text: &str, model: ModelTraits) -> Vec<&'static str> {
+        loaders(format, model, [(text.parse().unwrap(), WHOLE)].into_iter())
+    }
+
+    #[test]
+    fn sizes_count_as_they_do_for_finished_checkpoints() {
+        let fp8 = |extent: ShardShape| {
+            let scheme = "e4m3:b128x128+e4m3:g128!dynamic".parse().unwrap();
+            loaders(OutputFormat::COMPRESSED_TENSORS, DENSE, [(scheme, extent)].into_iter())
+        };
+        assert_eq!(fp8(WHOLE), ["transformers with compressed-tensors", "vLLM", "SGLang"]);
+        assert_eq!(fp8(ShardShape { rows: 32, ..WHOLE }), ["transformers with compressed-tensors"]);
+        assert_eq!(fp8(ShardShape { rows: 32, is_fused: false, ..WHOLE }), fp8(WHOLE));
+        assert!(fp8(ShardShape { columns: 200, is_fused: false, ..WHOLE }).is_empty());
+    }
+
+    #[test]
+    fn every_preset_loads_somewhere_but_the_one_that_nobody_reads() {
+        for preset in kvant_quant::scheme::PRESETS {
+            let scheme = preset.scheme().unwrap();
+            let format = match preset.dialect {
+                kvant_quant::scheme::Dialect::Quark => OutputFormat::QUARK,
+                kvant_quant::scheme::Dialect::CompressedTensors => OutputFormat::COMPRESSED_TENSORS,
+            };
+            let nobody = preset.name.starts_with("amdfp4_global");
+            assert_eq!(loaders(format, DENSE, [(scheme, WHOLE)].into_iter()).is_empty(), nobody, "{}", preset.name);
+        }
+    }
+
+    #[test]
+    fn engines_know_fp8_caches_and_no_quantized_outputs() {
+        let cached = |text: &str| {
+            let key_value = Some(KvCacheScheme { scheme: text.parse().unwrap(), min_scale: MinScale::default() });
+            ModelTraits { attention: AttentionScheme { key_value, ..AttentionScheme::default() }, ..DENSE }
+        };
+        let fp8 = found(OutputFormat::QUARK, "e4m3:tensor+e4m3:tensor!static", cached("e4m3:tensor!static"));
+        assert_eq!(fp8, found(OutputFormat::QUARK, "e4m3:tensor+e4m3:tensor!static", DENSE));
+        let int8 = found(OutputFormat::QUARK, "e4m3:tensor+e4m3:tensor!static", cached("int8:tensor!static"));
+        assert_eq!(int8, ["amd-quark", "transformers with amd-quark"]);
+        let output = found(OutputFormat::QUARK, "e4m3:tensor+e4m3:tensor!static+e4m3:tensor!static", DENSE);
+        assert_eq!(output, ["amd-quark", "transformers with amd-quark"]);
+    }
+
+    #[test]
+    fn loaders_that_would_be_silently_wrong_are_not_named() {
+        let quark = |text, model| found(OutputFormat::QUARK, text, model);
+        assert!(!quark("e2m1:g16:e4m3:f32", DENSE).contains(&"transformers with amd-quark"));
+        assert!(!quark("int4:g128", EXPERTS).contains(&"transformers with amd-quark"));
+        assert!(quark("int4:g128", DENSE).contains(&"transformers with amd-quark"));
+        assert!(!quark("int3:channel", DENSE).contains(&"amd-quark"));
+        assert!(quark("int4:g128", ModelTraits { family: None, ..DENSE }).is_empty());
+        let packed = |text, model| found(OutputFormat::COMPRESSED_TENSORS, text, model);
+        assert_eq!(packed("e2m1:g16:e4m3:f32", EXPERTS), ["vLLM", "SGLang"]);
+        assert_eq!(packed("e2m1:g32:e8m0", ModelTraits { bf16: false, ..DENSE }), ["vLLM"]);
+        assert_eq!(packed("int4:g128", ModelTraits { kept_experts: true, ..EXPERTS }), ["vLLM", "SGLang"]);
+        let fused = ModelTraits { fused_experts: true, ..EXPERTS };
+        assert!(packed("int4:g128", fused).is_empty());
+        assert_eq!(quark("e2m1:g32:e8m0", fused), ["amd-quark"]);
+        let mixtral = ModelTraits { family: Some("mixtral"), ..EXPERTS };
+        assert!(
+            quark("e2m1:g32:e8m0", EXPERTS).contains(&"vLLM") && !quark("e2m1:g32:e8m0", mixtral).contains(&"vLLM")
+        );
+        assert_eq!(packed("int4:g32+e4m3:channel!dynamic", DENSE), ["transformers with compressed-tensors"]);
+        assert_eq!(packed("e2m3:g32:e8m0", DENSE), ["transformers with compressed-tensors"]);
+        assert_eq!(found(OutputFormat::GPTQ, "int4:g128", DENSE), ["transformers with gptqmodel", "vLLM", "SGLang"]);
+        assert!(!found(OutputFormat::FP8, "e4m3:tensor", DENSE).contains(&"transformers"));
+        assert_eq!(found(OutputFormat::PlainFloats, "mx9", ModelTraits { family: None, ..EXPERTS }).len(), 1);
+    }
+}

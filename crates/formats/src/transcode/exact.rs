@@ -1,0 +1,123 @@
+//! Whether the scales of stored codes are exact in the type of another layout. Not codes, which always are.
+
+use kvant_numeric::format::MiniFloat;
+use kvant_numeric::simd::Isa;
+use kvant_quant::activation::StaticParameters;
+use kvant_weights::parts::{Content, ParameterContent, ParameterPart, Part, ScaleEncoding, encode};
+use kvant_weights::weight::{PackedMatrix, decode_scales};
+
+/// What encoding scales anew loses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loss {
+    /// In words.
+    pub reason: String,
+    /// The largest relative error of a scale.
+    pub relative: f32,
+}
+
+/// Numbers that are encoded at a time.
+const CHUNK: usize = 1 << 16;
+
+/// What the parts of a target lose of a matrix's scales; `None` where nothing.
+pub fn loss_of_scales(isa: Isa, matrix: &PackedMatrix<'_>, parts: &[Part]) -> Option<Loss> {
+    let losses = parts.iter().filter_map(|part| match part.content {
+        Content::Scales { encoding, .. } => loss_of_matrix(isa, matrix, encoding),
+        Content::TensorScale => loss_of_tensor_scale(matrix),
+        Content::TensorScaleReciprocal if matrix.divisor().is_none() => matrix.tensor_scale().and_then(loss_of_divisor),
+        _ => None,
+    });
+    losses.max_by(|a, b| a.relative.total_cmp(&b.relative))
+}
+
+/// What a factor on the scales of a matrix loses where the source has a divisor.
+pub fn loss_of_tensor_scale(matrix: &PackedMatrix<'_>) -> Option<Loss> {
+    matrix.divisor().and_then(loss_of_multiplier)
+}
+
+fn loss_of_matrix(isa: Isa, matrix: &PackedMatrix<'_>, target: ScaleEncoding) -> Option<Loss> {
+    let stored = matrix.scale_encoding();
+    // Every number of these is one of f32.
+    if stored == target || target == ScaleEncoding::F32 {
+        return None;
+    }
+    let scales = matrix.scales(isa);
+    let worst = |worst: Option<(f32, f32)>, scale: f32, back: f32| {
+        let error = relative_error(scale, back);
+        if error > worst.map_or(0.0, |(_, error)| error) { Some((scale, error)) } else { worst }
+    };
+    let mut found = None;
+    for chunk in scales.chunks(CHUNK) {
+        let mut back = vec![0.0; chunk.len()];
+        decode_scales(isa, target, &encode(target, chunk), &mut back);
+        found = chunk.iter().zip(back).fold(found, |found, (scale, back)| worst(found, *scale, back));
+    }
+    let name = target.dtype();
+    found.map(|(scale, relative)| Loss { reason: format!("the scale {scale:e} is not exact in {name}"), relative })
+}
+
+fn relative_error(scale: f32, back: f32) -> f32 {
+    if scale == back {
+        return 0.0;
+    }
+    let error = ((back - scale) / scale).abs();
+    if error.is_nan() { f32::INFINITY } else { error }
+}
+
+/// What multiplying by the reciprocal of a divisor loses: nothing where all block scales come out the same.
+fn loss_of_multiplier(divisor: f32) -> Option<Loss> {
+    block_scales_differ(|scale| scale / divisor, |scale| scale * (1.0 / divisor)).then(|| reciprocal(divisor))
+}
+
+/// The same of dividing by the reciprocal of a multiplier.
+fn loss_of_divisor(multiplier: f32) -> Option<Loss> {
+    let divisor = 1.0 / multiplier;
+    block_scales_differ(|scale| scale * multiplier, |scale| scale / divisor).then(|| reciprocal(multiplier))
+}
+
+fn reciprocal(scale: f32) -> Loss {
+    let reason = format!("the target stores the reciprocal of the tensor's scale {scale:e}, which is not exact");
+    Loss { reason, relative: f32::EPSILON }
+}
+
+fn block_scales_differ(one: impl Fn(f32) -> f32, other: impl Fn(f32) -> f32) -> bool {
+    let formats = [MiniFloat::E4M3, MiniFloat::E5M3];
+    let scales = formats.into_iter().flat_map(|format| (0..=u8::MAX).map(move |code| format.decode(code)));
+    scales.filter(|scale| scale.is_finite()).any(|scale| one(scale).to_bits() != other(scale).to_bits())
+}
+
+/// What a tensor of parameters of activations loses of them; `None` where nothing.
+pub fn loss_of_parameter(part: &ParameterPart, parameters: &StaticParameters) -> Option<Loss> {
+    let back = |scale: f32| match part.content {
+        ParameterContent::Scales(encoding) => {
+            let mut back = [0.0];
+            decode_scales(Isa::best(), encoding, &encode(encoding, &[scale]), &mut back);
+            back[0]
+        }
+        ParameterContent::Reciprocals => 1.0 / (1.0 / scale),
+        ParameterContent::ZeroPoints => scale,
+    };
+    let errors = parameters.scales.iter().map(|scale| (*scale, relative_error(*scale, back(*scale))));
+    let worst = errors.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, error)| *error > 0.0);
+    worst.map(|(scale, relative)| Loss {
+        reason: format!("the scale {scale:e} of activations is not exact in the target"),
+        relative,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reciprocals_are_exact_for_powers_of_two_alone() {
+        assert_eq!((loss_of_divisor(0.25), loss_of_multiplier(64.0)), (None, None));
+        assert!(loss_of_divisor(0.1).is_some() && loss_of_multiplier(3.0).is_some());
+    }
+
+    #[test]
+    fn relative_errors_of_what_is_lost_are_infinite_or_one() {
+        assert_eq!(relative_error(1e-30, 0.0), 1.0);
+        assert_eq!(relative_error(1e30, f32::INFINITY), f32::INFINITY);
+        assert_eq!(relative_error(f32::NAN, f32::NAN), f32::INFINITY);
+    }
+}

@@ -1,0 +1,71 @@
+//! Layers that engines make one of: quantized alike, and with the scales that one layer has.
+
+use crate::format::stored::scalars::floats;
+use crate::import::survey::StoredWeight;
+use crate::loader_rules::{Scale, Sharing};
+use crate::verify::subject::Subject;
+use kvant_model::network::{Linear, Siblings};
+use kvant_quant::finding::Findings;
+use kvant_weights::parts::Content;
+
+pub(super) fn schemes(subject: &Subject<'_>, findings: &mut Findings) {
+    for group in subject.network.siblings() {
+        let members = members(subject, group);
+        if members.iter().any(|member| subject.is_unread(&member.module)) {
+            continue;
+        }
+        let scheme = |linear: &Linear| match subject.weight(&linear.module) {
+            Some(weight) => subject.facts(weight).to_string(),
+            None => "floats".to_owned(),
+        };
+        let Some(first) = members.first().map(|member| scheme(member)) else { continue };
+        if let Some(other) = members.iter().find(|member| scheme(member) != first) {
+            let reason =
+                format!("is {}, and `{}`, which engines fuse with it, is {first}", scheme(other), members[0].module);
+            findings.error(&other.module, reason, "give both the same scheme, or keep both in floats");
+        }
+    }
+}
+
+fn members<'s>(subject: &'s Subject<'_>, group: &Siblings) -> Vec<&'s Linear> {
+    group.members.iter().map(|id| subject.network.linear(*id)).collect()
+}
+
+pub(super) fn scales(subject: &Subject<'_>, findings: &mut Findings) {
+    for group in subject.network.siblings() {
+        let members = members(subject, group);
+        let weights: Vec<_> = members.iter().filter_map(|member| subject.weight(&member.module)).collect();
+        of_tensors(subject, &weights, findings);
+    }
+}
+
+/// Scales of whole tensors, of which a fused layer has one.
+fn of_tensors(subject: &Subject<'_>, weights: &[&StoredWeight<'_>], findings: &mut Findings) {
+    let scales: Vec<(&str, f32)> = weights.iter().filter_map(|weight| tensor_scale(subject, weight)).collect();
+    let Some(((_, first), (name, other))) = scales.first().zip(scales.iter().find(|(_, scale)| *scale != scales[0].1))
+    else {
+        return;
+    };
+    let is_nvfp4 = weights.iter().any(|weight| subject.facts(weight).scale == Scale::E4m3OfTensor);
+    let both = format!("the scale of the tensor is {other}, that of `{}` is {first}", weights[0].module);
+    if is_nvfp4 {
+        let reason = format!("{both}: engines fuse both and take one of them");
+        findings.error(*name, reason, "quantize the model again with a tool that gives both one scale");
+    } else {
+        let reason = format!("{both}: engines fuse both, and quantize them again with the larger");
+        findings.note(*name, reason, "use a scale for each channel to keep the codes as they are");
+    }
+}
+
+/// The scale of a tensor, where it has but one, or one over the others.
+fn tensor_scale<'a>(subject: &Subject<'_>, weight: &StoredWeight<'a>) -> Option<(&'a str, f32)> {
+    let facts = subject.facts(weight);
+    let only_one = facts.sharing == Sharing::Tensor && facts.scale == Scale::Plain && weight.float.is_some();
+    let part = weight.parts.iter().find(|(content, _)| match content {
+        Content::TensorScale | Content::TensorScaleReciprocal => true,
+        Content::Scales { .. } => only_one,
+        _ => false,
+    });
+    let (_, view) = part?;
+    floats(*view).ok()?.first().map(|scale| (view.name(), *scale))
+}

@@ -1,0 +1,189 @@
+//! Names: that every block has the tensors of its kind, that the trunk is whole, and that nothing is left over.
+
+use crate::import::survey::Subject as About;
+use crate::verify::subject::Subject;
+use kvant_model::network::{Place, Reason, TensorMeta};
+use kvant_quant::finding::Findings;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+const REMAKE: &str = "take weights and config.json of one model: download what is missing, or quantize the model again";
+
+pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+    if subject.network.family().is_none() || subject.json.is_none() {
+        return;
+    }
+    trunk(subject, findings);
+    blocks(subject, findings);
+    experts(subject, findings);
+    leftovers(subject, findings);
+}
+
+/// The embedding, the final norm, and as many blocks as are stated.
+fn trunk(subject: &Subject<'_>, findings: &mut Findings) {
+    let network = &subject.network;
+    if !network.places().contains(&Place::Embedding) {
+        findings.error("token embedding", "is missing", REMAKE);
+    }
+    let there: BTreeSet<usize> = network.blocks().iter().copied().collect();
+    let stated = subject.config.num_layers.unwrap_or(0);
+    if let Some((first, _)) = missing(&there, stated) {
+        let reason = format!("is missing: num_hidden_layers of config.json is {stated}, and {} are there", there.len());
+        findings.error(format!("block {first}"), reason, REMAKE);
+    }
+    past_the_end(subject, findings);
+}
+
+/// Blocks that config.json does not count: loaders would leave them out. Where it speaks of layers that predict further tokens, they
+/// are those.
+fn past_the_end(subject: &Subject<'_>, findings: &mut Findings) {
+    let places = subject.survey.tensors.iter().zip(subject.network.places());
+    let extra = places.filter(|(_, place)| **place == Place::Other(Reason::ExtraLayer)).map(|(tensor, _)| tensor);
+    let prefix = format!("{}.", path_of_blocks(subject));
+    let number = |name: &str| name.strip_prefix(&prefix)?.split('.').next()?.parse::<usize>().ok();
+    let blocks: BTreeSet<usize> = extra.filter_map(|tensor| number(&tensor.name)).collect();
+    if let (Some(last), false) = (blocks.last(), predicts_further(subject)) {
+        let stated = subject.config.num_layers.unwrap_or(0);
+        let reason = format!("is past the end: num_hidden_layers of config.json is {stated}");
+        findings.error(format!("block {last}"), reason, "take config.json from the model that the weights are of");
+    }
+}
+
+/// Whether config.json speaks of layers for multi-token prediction.
+fn predicts_further(subject: &Subject<'_>) -> bool {
+    let json = subject.json.as_ref();
+    let both = [json, json.and_then(|json| json.get("text_config"))];
+    let keys = both.into_iter().flatten().filter_map(|json| json.as_object()).flat_map(|object| object.keys());
+    keys.into_iter().any(|key| key.contains("nextn") || key.contains("mtp"))
+}
+
+/// The first number below `count` that is not there, and how many more there are. What is there bounds the work: `count` is
+/// whatever a file says.
+fn missing(there: &BTreeSet<usize>, count: usize) -> Option<(usize, usize)> {
+    let first = (0..count.min(there.len() + 1)).find(|number| !there.contains(number))?;
+    Some((first, count - there.range(..count).count() - 1))
+}
+
+/// The paths of a block's tensors inside it, indices of experts aside.
+type Parts = BTreeSet<String>;
+
+/// A tensor that most blocks of a kind have must be in all of them.
+fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
+    let mut kinds: BTreeMap<bool, BTreeMap<usize, Parts>> = BTreeMap::new();
+    for (block, parts) in parts_of_blocks(subject) {
+        let sparse = parts.iter().any(|part| part.contains("expert"));
+        kinds.entry(sparse).or_default().insert(block, parts);
+    }
+    for blocks in kinds.values() {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        blocks.values().flatten().for_each(|part| *counts.entry(part.as_str()).or_default() += 1);
+        for (part, count) in counts.iter().filter(|(_, count)| **count < blocks.len() && **count * 2 > blocks.len()) {
+            for (block, _) in blocks.iter().filter(|(_, parts)| !parts.contains(*part)) {
+                let reason = format!("is missing; {count} of {} blocks have it", blocks.len());
+                findings.error(format!("{}.{block}.{part}", path_of_blocks(subject)), reason, REMAKE);
+            }
+        }
+    }
+    for block in subject.network.blocks() {
+        missing_roles(subject, *block, findings);
+    }
+}
+
+fn path_of_blocks(subject: &Subject<'_>) -> String {
+    let blocks = subject.network.family().map_or("layers", |family| family.trunk.blocks);
+    match subject.network.trunk() {
+        "" => blocks.to_owned(),
+        trunk => format!("{trunk}.{blocks}"),
+    }
+}
+
+fn parts_of_blocks(subject: &Subject<'_>) -> BTreeMap<usize, Parts> {
+    let prefix = format!("{}.", path_of_blocks(subject));
+    let mut blocks: BTreeMap<usize, Parts> = BTreeMap::new();
+    for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
+        let inside = tensor.name.strip_prefix(&prefix).and_then(|rest| rest.split_once('.'));
+        let Some((block, part)) = inside.and_then(|(block, part)| Some((block.parse().ok()?, part))) else { continue };
+        if !matches!(place, Place::Other(_)) {
+            blocks.entry(block).or_default().insert(without_numbers(part));
+        }
+    }
+    blocks
+}
+
+fn without_numbers(path: &str) -> String {
+    let part = |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*".to_owned() } else { part.to_owned() };
+    path.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
+/// What no decoder block does without, whatever the family.
+fn missing_roles(subject: &Subject<'_>, block: usize, findings: &mut Findings) {
+    use kvant_model::family::Role::*;
+    const NEEDED: [(&str, &[kvant_model::family::Role]); 5] = [
+        ("queries", &[Query, QueryKeyValue, QueryUp]),
+        ("keys", &[Key, QueryKeyValue, KeyValueUp]),
+        ("values", &[Value, QueryKeyValue, KeyValueUp]),
+        ("the output of attention", &[Output]),
+        ("the feed-forward network's down projection", &[Down]),
+    ];
+    let network = &subject.network;
+    let linears = network.linears().iter().filter(|linear| linear.block == Some(block)).map(|linear| linear.role);
+    let experts = network.experts().iter().filter(|experts| experts.block == block).map(|experts| experts.role);
+    let roles: HashSet<_> = linears.chain(experts).collect();
+    for (name, _) in NEEDED.iter().filter(|(_, any)| !any.iter().any(|role| roles.contains(role))) {
+        findings.error(format!("block {block}"), format!("there is no weight for {name}"), REMAKE);
+    }
+}
+
+/// Every expert of a block has the layers of its siblings.
+fn experts(subject: &Subject<'_>, findings: &mut Findings) {
+    let mut found: BTreeMap<(usize, &str), BTreeSet<usize>> = BTreeMap::new();
+    for linear in subject.network.linears() {
+        if let (Some(block), Some(expert)) = (linear.block, linear.expert) {
+            found.entry((block, linear.role.name())).or_default().insert(expert);
+        }
+    }
+    let stated = subject.config.experts.as_ref().map(|experts| experts.count);
+    for ((block, role), experts) in found {
+        let count = stated.unwrap_or(experts.last().map_or(0, |last| last + 1));
+        if let Some((first, more)) = missing(&experts, count) {
+            let reason = format!("expert {first} and {more} more have no {role} projection");
+            findings.error(format!("block {block}"), reason, REMAKE);
+        }
+        if experts.last().is_some_and(|last| *last >= count) {
+            findings.error(
+                format!("block {block}"),
+                format!("has more than the {count} experts of config.json"),
+                REMAKE,
+            );
+        }
+    }
+}
+
+/// Whether a tensor is the integers of a weight.
+fn holds_codes(tensor: &TensorMeta) -> bool {
+    let leaf = tensor.name.rsplit('.').next().unwrap_or_default();
+    matches!(leaf, "weight" | "weight_packed" | "qweight") && !tensor.is_float()
+}
+
+/// Tensors that belong to nothing.
+fn leftovers(subject: &Subject<'_>, findings: &mut Findings) {
+    let misread = subject.survey.problems.iter().any(|problem| problem.subject == About::Configuration);
+    for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
+        match place {
+            Place::Other(Reason::Quantized) if !misread && holds_codes(tensor) => {
+                findings.error(&tensor.name, "holds codes, and there are no scales that belong to them", REMAKE);
+            }
+            Place::Other(Reason::Quantized) if !misread => {
+                let reason = "is a parameter of quantization that belongs to no quantized layer: no loader asks for it";
+                findings.warning(
+                    &tensor.name,
+                    reason,
+                    "look at the name: tools have written names that loaders do not know",
+                );
+            }
+            Place::Other(Reason::Unrecognised) => {
+                findings.warning(&tensor.name, "is no part of the architecture: no loader asks for it", "");
+            }
+            _ => {}
+        }
+    }
+}

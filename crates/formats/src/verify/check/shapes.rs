@@ -1,0 +1,202 @@
+//! Shapes: what config.json's sizes give for every layer whose size follows from them.
+
+use crate::verify::subject::Subject;
+use kvant_model::family::{Part, Role};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{FusedExperts, Linear, Network, Place, TensorMeta};
+use kvant_quant::finding::Findings;
+
+const HINT: &str = "config.json is of another model, or the file is: take both from one";
+
+pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+    if subject.json.is_none() || subject.network.family().is_none() {
+        return;
+    }
+    mismatches(&subject.config, &subject.network, &subject.survey.tensors, findings);
+}
+
+fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], findings: &mut Findings) {
+    let sizes = Sizes { config, projects: network.linears().iter().any(|linear| linear.role == Role::ProjectIn) };
+    for linear in network.linears().iter().filter(|linear| linear.out_features > 0 && linear.in_features > 0) {
+        let found = (linear.out_features, linear.in_features);
+        let expected = match (linear.role, sizes.linear(linear)) {
+            (Role::Head, (vocabulary, width)) => {
+                report_vocabulary(&linear.module, found.0, vocabulary, findings);
+                (None, width)
+            }
+            (_, expected) => expected,
+        };
+        report(&linear.module, found, expected, findings);
+    }
+    for experts in network.experts() {
+        let found = (experts.out_features, experts.in_features);
+        report(&experts.module, found, sizes.experts(experts), findings);
+        if let Some(count) = config.experts.as_ref().map(|e| e.count).filter(|count| *count != experts.experts) {
+            let reason = format!("holds {} experts, config.json states {count}", experts.experts);
+            findings.error(&experts.module, reason, HINT);
+        }
+    }
+    for (tensor, place) in tensors.iter().zip(network.places()) {
+        if let (Place::Embedding, &[rows, columns]) = (place, tensor.shape.as_slice()) {
+            let (vocabulary, width) = sizes.embedding();
+            report_vocabulary(&tensor.name, rows, vocabulary, findings);
+            report(&tensor.name, (rows, columns), (None, width), findings);
+        }
+    }
+}
+
+/// Output and input channels that are expected; `None` where config.json does not tell.
+type Expected = (Option<usize>, Option<usize>);
+
+fn report(place: &str, found: (usize, usize), expected: Expected, findings: &mut Findings) {
+    let mut say = |found: usize, expected: Option<usize>, what: &str| {
+        if let Some(expected) = expected.filter(|expected| *expected != found) {
+            findings.error(place, format!("has {found} {what}; config.json asks for {expected}"), HINT);
+        }
+    };
+    say(found.0, expected.0, "output channels");
+    say(found.1, expected.1, "input channels");
+}
+
+fn report_vocabulary(place: &str, rows: usize, stated: Option<usize>, findings: &mut Findings) {
+    if let Some(stated) = stated.filter(|stated| *stated != rows) {
+        findings.error(place, format!("has {rows} rows; vocab_size of config.json is {stated}"), HINT);
+    }
+}
+
+/// Sizes that follow from config.json.
+struct Sizes<'a> {
+    config: &'a ModelConfig,
+    /// Whether embeddings have another width than the blocks.
+    projects: bool,
+}
+
+impl Sizes<'_> {
+    fn hidden(&self) -> Option<usize> {
+        self.config.hidden_size
+    }
+
+    fn heads(&self, heads: Option<usize>, width: Option<usize>) -> Option<usize> {
+        heads?.checked_mul(width?)
+    }
+
+    fn queries(&self) -> Option<usize> {
+        self.heads(self.config.num_heads, self.config.head_dim())
+    }
+
+    fn keys(&self) -> Option<usize> {
+        self.heads(self.config.num_kv_heads(), self.config.head_dim())
+    }
+
+    fn embedding(&self) -> Expected {
+        (self.config.vocab_size, self.hidden().filter(|_| !self.projects))
+    }
+
+    fn linear(&self, linear: &Linear) -> Expected {
+        let wide = self.intermediate(linear.part, linear.block);
+        self.of_role(linear.role, wide)
+    }
+
+    fn experts(&self, experts: &FusedExperts) -> Expected {
+        self.of_role(experts.role, self.intermediate(Part::Experts, Some(experts.block)))
+    }
+
+    fn of_role(&self, role: Role, wide: Option<usize>) -> Expected {
+        let hidden = self.hidden();
+        if self.config.latent.is_some() && !self.is_without_latents(role) {
+            return self.latent(role);
+        }
+        match role {
+            Role::Query => (self.queries(), hidden),
+            Role::Key | Role::Value => (self.keys(), hidden),
+            Role::QueryKeyValue => {
+                let both = self.queries().zip(self.keys());
+                (both.and_then(|(q, k)| k.checked_mul(2)?.checked_add(q)), hidden)
+            }
+            Role::Output => (hidden, self.queries()),
+            Role::Gate | Role::Up => (wide, hidden),
+            Role::GateUp => (wide.and_then(|wide| wide.checked_mul(2)), hidden),
+            Role::Down => (hidden, wide),
+            Role::Router => (self.config.experts.as_ref().map(|experts| experts.count), hidden),
+            Role::Head => self.embedding(),
+            _ => (None, None),
+        }
+    }
+
+    fn is_without_latents(&self, role: Role) -> bool {
+        matches!(role, Role::Gate | Role::Up | Role::GateUp | Role::Down | Role::Router | Role::Head)
+    }
+
+    /// Multi-head latent attention.
+    fn latent(&self, role: Role) -> Expected {
+        let Some(latent) = &self.config.latent else { return (None, None) };
+        let heads = |width: usize| self.heads(self.config.num_heads, Some(width));
+        let query = heads(latent.nope_dim.saturating_add(latent.rope_dim));
+        match role {
+            Role::Query => (query, self.hidden()),
+            Role::QueryDown => (latent.query_rank, self.hidden()),
+            Role::QueryUp => (query, latent.query_rank),
+            Role::KeyValueDown => (latent.key_value_rank.checked_add(latent.rope_dim), self.hidden()),
+            Role::KeyValueUp => (heads(latent.nope_dim.saturating_add(latent.value_dim)), Some(latent.key_value_rank)),
+            Role::Output => (self.hidden(), heads(latent.value_dim)),
+            _ => (None, None),
+        }
+    }
+
+    /// Width of a feed-forward network.
+    fn intermediate(&self, part: Part, block: Option<usize>) -> Option<usize> {
+        let experts = self.config.experts.as_ref();
+        let dense = match self.config.intermediate_sizes[..] {
+            [one] => Some(one),
+            ref many => block.and_then(|block| many.get(block)).copied(),
+        };
+        match part {
+            Part::Mlp => dense,
+            Part::Experts => experts.and_then(|experts| experts.intermediate_size).or(dense),
+            Part::SharedExperts => {
+                let experts = experts?;
+                let each = || experts.intermediate_size?.checked_mul(experts.shared_count?);
+                experts.shared_intermediate_size.or_else(each)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Helpers of tests.
+#[path = "../../../../model/tests/support/mod.rs"]
+mod support;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_quant::finding::Finding;
+    use serde_json::json;
+
+    fn found(checkpoint: &support::Checkpoint) -> Vec<Finding> {
+        let config = ModelConfig::from_json(&checkpoint.config).unwrap();
+        let mut findings = Findings::of("shapes");
+        mismatches(&config, &checkpoint.network(), &checkpoint.tensors, &mut findings);
+        findings.into_vec()
+    }
+
+    #[test]
+    fn the_models_of_all_families_have_the_shapes_that_their_configurations_give() {
+        for name in support::names() {
+            assert_eq!(found(&support::Checkpoint::read(&name)), [], "{name}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_another_model_are_found() {
+        let other = |key: &str, value| found(&support::Checkpoint::read("llama").with_config(key, json!(value)));
+        for (key, value) in
+            [("vocab_size", 100), ("hidden_size", 8), ("intermediate_size", 7), ("num_attention_heads", 1)]
+        {
+            assert!(!other(key, value).is_empty(), "{key}");
+        }
+        let experts = support::Checkpoint::read("gpt_oss").with_config("num_local_experts", json!(3));
+        assert!(found(&experts).iter().any(|finding| finding.reason.contains("experts")));
+    }
+}

@@ -1,0 +1,239 @@
+//! GGUF files: metadata, tensors, tokenizer and scales against each other. What is wrong with the container itself (offsets,
+//! alignment, unknown types) is found when it is opened.
+
+mod facts;
+mod metadata;
+mod tensors;
+mod tokenizer;
+mod values;
+
+pub use facts::loaders;
+
+use super::{Options, Reads, Report, ways};
+use crate::loader_rules::Sharding;
+use crate::loader_rules::{Case, ModelFacts, judge};
+use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value};
+use kvant_container::{Error, ErrorKind};
+use kvant_gguf::model::architecture::ARCHITECTURES;
+use kvant_quant::finding::{Finding, Findings, Severity};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// A check of a GGUF file.
+pub struct GgufCheck {
+    /// Its name in findings.
+    pub id: &'static str,
+    /// What it finds, in a line.
+    pub about: &'static str,
+    /// What it reads.
+    pub reads: Reads,
+    /// Whether llama.cpp does not get past its errors.
+    stops: bool,
+    /// Whether it knows decoders alone: others have other tensors.
+    of_decoders: bool,
+    run: fn(&Subject<'_>, &mut Findings),
+}
+
+/// The check of the file itself.
+const FILE: &str = "gguf-file";
+
+/// Every check of a GGUF file.
+pub const GGUF_CHECKS: &[GgufCheck] = &[
+    GgufCheck {
+        id: FILE,
+        about: "header, types, offsets and lengths are those of a GGUF file",
+        reads: Reads::Headers,
+        stops: true,
+        of_decoders: false,
+        // What is wrong here keeps the file from being opened: see [`unopened`].
+        run: |_, _| {},
+    },
+    GgufCheck {
+        id: "gguf-metadata",
+        about: "the metadata that its architecture needs are there",
+        reads: Reads::Headers,
+        stops: true,
+        of_decoders: true,
+        run: metadata::run,
+    },
+    GgufCheck {
+        id: "gguf-tensors",
+        about: "every block has its tensors, of the sizes that the metadata give",
+        reads: Reads::Headers,
+        stops: true,
+        of_decoders: true,
+        run: tensors::run,
+    },
+    GgufCheck {
+        id: "gguf-tokenizer",
+        about: "the tokenizer's lists are equally long, and fit the embedding",
+        reads: Reads::Headers,
+        stops: true,
+        of_decoders: true,
+        run: tokenizer::run,
+    },
+    GgufCheck {
+        id: "gguf-values",
+        about: "scales of blocks and floats are finite",
+        reads: Reads::Weights,
+        stops: false,
+        of_decoders: false,
+        run: values::run,
+    },
+];
+
+/// A tensor as the header has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Declared<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The type of its blocks or elements.
+    pub kind: TensorType,
+    /// The slowest dimension first.
+    pub shape: &'a [usize],
+}
+
+/// What is checked.
+pub(super) struct Subject<'a> {
+    metadata: &'a Metadata,
+    tensors: Vec<Declared<'a>>,
+    /// Where they stand, by name.
+    places: HashMap<&'a str, usize>,
+    /// `general.architecture`.
+    architecture: &'a str,
+    /// The tensors' bytes, where the file is there already.
+    file: Option<&'a GgufFile>,
+}
+
+impl<'a> Subject<'a> {
+    fn new(metadata: &'a Metadata, tensors: Vec<Declared<'a>>, file: Option<&'a GgufFile>) -> Subject<'a> {
+        let architecture = metadata.get("general.architecture").and_then(Value::as_str).unwrap_or_default();
+        let places = tensors.iter().enumerate().map(|(place, tensor)| (tensor.name, place)).collect();
+        Subject { metadata, tensors, places, architecture, file }
+    }
+
+    /// That of a file.
+    fn of_file(file: &'a GgufFile) -> Subject<'a> {
+        let declared =
+            |tensor: GgufTensor<'a>| Declared { name: tensor.name(), kind: tensor.kind(), shape: tensor.shape() };
+        Subject::new(file.metadata(), file.tensors().map(declared).collect(), Some(file))
+    }
+
+    /// A tensor by its name.
+    fn tensor(&self, name: &str) -> Option<Declared<'a>> {
+        self.places.get(name).map(|place| self.tensors[*place])
+    }
+
+    /// Whether the file is a whole decoder of an architecture that is described; one without a name should be.
+    fn is_known(&self) -> bool {
+        let is_part = self.value("split.count").and_then(Value::as_u64).is_some_and(|parts| parts > 1);
+        let is_model = self.value("general.type").and_then(Value::as_str).is_none_or(|kind| kind == "model");
+        let is_described = ARCHITECTURES.iter().any(|row| row.name == self.architecture);
+        is_model && !is_part && (is_described || self.architecture.is_empty())
+    }
+
+    /// A value of the metadata.
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.metadata.get(key)
+    }
+
+    /// A number that the metadata give for the architecture.
+    fn number(&self, key: &str) -> Option<usize> {
+        let value = self.value(&format!("{}.{key}", self.architecture))?;
+        value.as_u64().and_then(|number| usize::try_from(number).ok())
+    }
+}
+
+/// Verifies a GGUF file.
+///
+/// # Errors
+/// Where there is none, or the system refuses to read it.
+pub(super) fn verify(path: &Path, options: &Options) -> Result<Report, Error> {
+    match GgufFile::open(path) {
+        Ok(file) => Ok(report(path, &file, options)),
+        Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => {
+            Ok(unopened(path, &error, options))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What verification would find of a file with such a header, which is still to be written.
+pub fn foreseen(metadata: &Metadata, tensors: Vec<Declared<'_>>) -> Vec<Finding> {
+    let mut findings = found(&Subject::new(metadata, tensors, None), Reads::Headers);
+    findings.retain(|finding| finding.severity == Severity::Error);
+    findings
+}
+
+fn found(subject: &Subject<'_>, reads: Reads) -> Vec<Finding> {
+    let checks = GGUF_CHECKS.iter().filter(|check| check.reads <= reads);
+    let checks = checks.filter(|check| !check.of_decoders || subject.is_known());
+    let found = checks.flat_map(|check| {
+        let mut findings = Findings::of(check.id);
+        (check.run)(subject, &mut findings);
+        findings.into_vec()
+    });
+    found.collect()
+}
+
+fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
+    let subject = Subject::of_file(file);
+    let mut findings = found(&subject, options.reads);
+    if !subject.is_known() {
+        let mut unknown = Findings::of("gguf-metadata");
+        let reason = "is no whole decoder that is described here: its metadata, tensors and tokenizer are not checked";
+        unknown.note("general.architecture", reason, "");
+        findings.append(&mut unknown.into_vec());
+    }
+    let quantized = file.tensors().filter(|tensor| tensor.kind().block_elements() > 1).count();
+    let facts = facts::facts(file.metadata(), |name| file.tensor(name).is_some());
+    judged(path, findings, options, (file.len(), quantized), facts)
+}
+
+/// A file that is none.
+fn unopened(path: &Path, error: &Error, options: &Options) -> Report {
+    let mut findings = Findings::of(FILE);
+    let hint = error.hint().unwrap_or_default();
+    let (place, told) = (path.display().to_string(), error.to_string());
+    // Errors of files begin with their names.
+    let reason = told.strip_prefix(&format!("{place}: ")).unwrap_or(&told).to_owned();
+    findings.error(place, reason, &hint);
+    let facts = ModelFacts { described: true, ..ModelFacts::default() };
+    judged(path, findings.into_vec(), options, (0, 0), facts)
+}
+
+fn judged(
+    path: &Path,
+    mut findings: Vec<Finding>,
+    options: &Options,
+    (tensors, quantized): (usize, usize),
+    model: ModelFacts,
+) -> Report {
+    findings.sort_by_key(|finding| finding.severity);
+    let stops = |finding: &&Finding| {
+        let check = GGUF_CHECKS.iter().find(|check| check.id == finding.check);
+        finding.severity == Severity::Error && check.is_none_or(|check| check.stops)
+    };
+    let sharding = Sharding::default();
+    let case = Case {
+        method: "gguf",
+        model,
+        layers: Vec::new(),
+        unnamed_routers: Vec::new(),
+        stops: findings.iter().filter(stops).collect(),
+        sharding: &sharding,
+        ways: ways(options),
+    };
+    let verdicts = judge(&case);
+    Report {
+        path: path.to_owned(),
+        family: model.architecture,
+        method: "gguf".to_owned(),
+        quantized_layers: quantized,
+        tensors,
+        findings,
+        verdicts,
+        loader: options.loader,
+        tensor_parallel: options.tensor_parallel,
+    }
+}

@@ -1,0 +1,200 @@
+//! Whether a finished checkpoint loads, and whether it is sane: checks of what is there against what it says of itself, and a
+//! table of what loaders take. Works on checkpoints of any maker; runs nothing, and changes nothing.
+//!
+//! One file a check and a row in [`CHECKS`], for GGUF files in [`GGUF_CHECKS`]; loaders are data (`loader_rules/loader_rules.toml`).
+//!
+//! ```
+//! use kvant_formats::verify::{Loads, Options, verify};
+//! use std::path::Path;
+//!
+//! let report = verify(Path::new("../../tests/models/nano_llama"), &Options::default())?;
+//! assert!(report.passes());
+//! assert!(report.verdicts.iter().any(|verdict| verdict.id == "vllm" && verdict.loads == Loads::Yes));
+//! # Ok::<(), kvant_container::Error>(())
+//! ```
+
+mod check;
+mod gguf;
+mod scan;
+mod statement;
+mod subject;
+
+pub use crate::loader_rules::{Loader, Loads, Reason, Verdict, loaders};
+pub use check::{CHECKS, Check, Reads};
+pub use gguf::loaders as gguf_loaders;
+pub use gguf::{Declared as DeclaredInGguf, GGUF_CHECKS, GgufCheck, foreseen as foreseen_of_gguf};
+
+use crate::loader_rules::{Attention, Case, ModelFacts, Sharding, judge};
+use check::opening;
+use kvant_container::Checkpoint;
+use kvant_container::gguf::means_gguf;
+use kvant_quant::finding::{Finding, Findings, Severity};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use subject::Subject;
+
+/// How closely is looked, and at what.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What is read at most.
+    pub reads: Reads,
+    /// The loader that decides alone, by its name in the table.
+    pub loader: Option<&'static str>,
+    /// A number of devices that the model must be shared out over.
+    pub tensor_parallel: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { reads: Reads::Weights, loader: None, tensor_parallel: None }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The directory or file.
+    pub path: PathBuf,
+    /// The family of the model, where there is a description; of a GGUF file its architecture.
+    pub family: Option<&'static str>,
+    /// `quant_method`, or `float`.
+    pub method: String,
+    /// Layers whose weights are codes.
+    pub quantized_layers: usize,
+    /// All tensors.
+    pub tensors: usize,
+    /// What the checks have found, the worst first.
+    pub findings: Vec<Finding>,
+    /// What loaders make of it.
+    pub verdicts: Vec<Verdict>,
+    /// The loader that decides alone.
+    loader: Option<&'static str>,
+    tensor_parallel: Option<usize>,
+}
+
+impl Report {
+    /// Whether the checkpoint passes: with a loader that decides alone, whether that takes it, on as many devices as were
+    /// asked for; else whether no check has found an error.
+    pub fn passes(&self) -> bool {
+        match self.loader {
+            Some(id) => self.verdicts.iter().any(|verdict| verdict.id == id && self.is_taken(verdict)),
+            None => self.errors().next().is_none(),
+        }
+    }
+
+    fn is_taken(&self, verdict: &Verdict) -> bool {
+        let fits = self.tensor_parallel.is_none_or(|ways| verdict.tensor_parallel.contains(&ways));
+        verdict.loads != Loads::No && fits
+    }
+
+    /// The findings that are errors.
+    pub fn errors(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.severity == Severity::Error)
+    }
+}
+
+/// Verifies a checkpoint: a directory, one file of safetensors, or one of GGUF.
+///
+/// # Errors
+/// Where there is no checkpoint, or the system refuses to read it. What is wrong with a checkpoint is a finding.
+pub fn verify(path: &Path, options: &Options) -> Result<Report, kvant_container::Error> {
+    if means_gguf(path) {
+        return gguf::verify(path, options);
+    }
+    match Checkpoint::open(path) {
+        Ok(checkpoint) => Ok(report(path, &Subject::new(&checkpoint), options)),
+        Err(error) => Ok(unopened(path, opening(error)?, options)),
+    }
+}
+
+/// What verification of any output would find that is wrong with its source already: config.json against names and shapes. No
+/// weight is read, and nothing is said of GGUF files, whose configuration is made of what they hold.
+pub fn inherited(checkpoint: &Checkpoint) -> Vec<Finding> {
+    if checkpoint.gguf().is_some() { Vec::new() } else { check::inherited(&Subject::new(checkpoint)) }
+}
+
+fn report(path: &Path, subject: &Subject<'_>, options: &Options) -> Report {
+    let checks = CHECKS.iter().filter(|check| check.reads <= options.reads);
+    let found = checks.flat_map(|check| check.findings(subject)).chain(asked_ways(subject, options));
+    let mut findings = without_repetitions(found.collect());
+    findings.sort_by_key(|finding| finding.severity);
+    let case = Case {
+        method: subject.method(),
+        model: subject.model_facts(),
+        layers: subject.layers(),
+        unnamed_routers: unnamed_routers(subject),
+        stops: stops(&findings),
+        sharding: &subject.sharding,
+        ways: ways(options),
+    };
+    let verdicts = judge(&case);
+    Report {
+        path: path.to_owned(),
+        family: subject.network.family().map(|family| family.name),
+        method: subject.method().to_owned(),
+        quantized_layers: subject.survey.weights.iter().map(|weight| weight.matrices).sum(),
+        tensors: subject.checkpoint.len(),
+        findings,
+        verdicts,
+        loader: options.loader,
+        tensor_parallel: options.tensor_parallel,
+    }
+}
+
+/// A checkpoint whose files do not make one.
+fn unopened(path: &Path, finding: Finding, options: &Options) -> Report {
+    let (findings, sharding) = (vec![finding], Sharding::default());
+    let (model, layers) = (ModelFacts { attention: Attention::None, ..ModelFacts::default() }, Vec::new());
+    let (unnamed_routers, stops, ways) = (Vec::new(), stops(&findings), ways(options));
+    let verdicts = judge(&Case { method: "float", model, layers, unnamed_routers, stops, sharding: &sharding, ways });
+    Report {
+        path: path.to_owned(),
+        family: None,
+        method: String::new(),
+        quantized_layers: 0,
+        tensors: 0,
+        findings,
+        verdicts,
+        loader: options.loader,
+        tensor_parallel: options.tensor_parallel,
+    }
+}
+
+/// What no loader gets past.
+fn stops(findings: &[Finding]) -> Vec<&Finding> {
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+    errors.filter(|finding| CHECKS.iter().any(|check| check.id == finding.check && check.stops)).collect()
+}
+
+/// Numbers of devices that are looked at.
+fn ways(options: &Options) -> Vec<usize> {
+    let mut ways = vec![1, 2, 4, 8];
+    ways.extend(options.tensor_parallel.filter(|asked| !ways.contains(asked)));
+    ways
+}
+
+/// What keeps the model from being shared out over the number of devices that was asked for.
+fn asked_ways(subject: &Subject<'_>, options: &Options) -> Vec<Finding> {
+    let mut findings = Findings::of("tensor-parallel");
+    let problems = options.tensor_parallel.into_iter().flat_map(|ways| subject.sharding.problems(ways));
+    for (place, reason) in problems {
+        findings.error(place, reason, "take fewer devices, or quantize with smaller groups");
+    }
+    findings.into_vec()
+}
+
+/// What a check of values has found is not repeated by the one that stumbled over it.
+fn without_repetitions(findings: Vec<Finding>) -> Vec<Finding> {
+    const CLOSER: [&str; 2] = ["scales", "groups"];
+    const COARSER: [&str; 3] = ["layout", "activations", "kv-cache"];
+    let is_error = |finding: &&Finding| finding.severity == Severity::Error && CLOSER.contains(&finding.check);
+    let known: HashSet<String> = findings.iter().filter(is_error).map(|finding| finding.place.clone()).collect();
+    findings.into_iter().filter(|f| !COARSER.contains(&f.check) || !known.contains(&f.place)).collect()
+}
+
+/// Routers and heads in floats that config.json does not name.
+fn unnamed_routers(subject: &Subject<'_>) -> Vec<String> {
+    let Some(statement) = &subject.statement else { return Vec::new() };
+    let apart = subject.float_linears().filter(|linear| linear.role.is_kept_by_default());
+    apart.filter(|linear| statement.quantizes(&linear.module)).map(|linear| linear.module.clone()).collect()
+}

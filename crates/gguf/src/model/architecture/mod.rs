@@ -1,0 +1,280 @@
+//! The architectures that llama.cpp knows, by family: what its graphs expect beyond what a family's description says. One
+//! row a family in [`ARCHITECTURES`].
+//!
+//! Source: `convert_hf_to_gguf.py` (`conversion/`), `src/models/` and `llama_model_rope_type` of llama.cpp.
+
+mod extras;
+mod restoration;
+
+pub use restoration::Restoration;
+
+use super::metadata::Facts;
+use super::names;
+use kvant_container::gguf::Metadata;
+use kvant_model::family::{Family, NormSite, Pairing, Part, Positions};
+use kvant_model::model_config::ConfigError;
+
+/// Adds what only this architecture has to the metadata.
+type Extras = fn(&Facts<'_>, &mut Metadata) -> Result<(), ConfigError>;
+
+/// A row of the table.
+#[derive(Clone, Copy)]
+pub struct Architecture {
+    /// The family of the source.
+    pub family: &'static str,
+    /// `general.architecture`.
+    pub name: &'static str,
+    /// Which components of a head its rotary embedding turns together.
+    pub pairing: Pairing,
+    /// Whether its loader insists on a head, even one that is the embedding.
+    pub needs_head: bool,
+    /// Norms that its loader looks for under another name than is usual for their place.
+    pub norms: &'static [(NormSite, &'static str)],
+    /// Norms that its graph does not compute.
+    pub lacks: &'static [NormSite],
+    /// Besides attention and the head, the parts whose products its graph multiplies with a scale of the tensor.
+    pub scaled: &'static [Part],
+    pub(crate) extras: Extras,
+    /// How its files are read; `None` where they are not.
+    pub restoration: Option<&'static Restoration>,
+}
+
+const LLAMA: Architecture = Architecture {
+    family: "llama",
+    name: "llama",
+    pairing: Pairing::Neighbours,
+    needs_head: false,
+    norms: &[],
+    lacks: &[],
+    scaled: &[],
+    extras: extras::none,
+    restoration: None,
+};
+
+/// Read back as Llama is.
+const PLAIN: Option<&Restoration> = Some(&restoration::PLAIN);
+
+const QWEN2: Architecture = Architecture { family: "qwen2", name: "qwen2", pairing: Pairing::Halves, ..LLAMA };
+
+/// Every family that can be written, sorted by name.
+pub static ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        family: "cohere",
+        name: "command-r",
+        extras: extras::cohere,
+        restoration: Some(&restoration::COHERE),
+        ..LLAMA
+    },
+    Architecture {
+        family: "cohere2",
+        name: "cohere2",
+        scaled: &[Part::Mlp],
+        extras: extras::cohere2,
+        restoration: Some(&restoration::COHERE),
+        ..LLAMA
+    },
+    Architecture {
+        family: "deepseek_v2",
+        name: "deepseek2",
+        extras: extras::deepseek2,
+        restoration: Some(&restoration::DEEPSEEK_V2),
+        ..LLAMA
+    },
+    Architecture {
+        family: "deepseek_v3",
+        name: "deepseek2",
+        extras: extras::deepseek2,
+        restoration: Some(&restoration::DEEPSEEK_V3),
+        ..LLAMA
+    },
+    Architecture { family: "gemma", name: "gemma", extras: extras::gemma, restoration: PLAIN, ..QWEN2 },
+    Architecture {
+        family: "gemma2",
+        name: "gemma2",
+        extras: extras::gemma,
+        restoration: Some(&restoration::GEMMA2),
+        ..QWEN2
+    },
+    Architecture {
+        family: "gemma3",
+        name: "gemma3",
+        extras: extras::gemma3,
+        restoration: Some(&restoration::GEMMA3),
+        ..QWEN2
+    },
+    Architecture { family: "glm4", name: "glm4", restoration: PLAIN, ..LLAMA },
+    Architecture {
+        family: "glm4_moe",
+        name: "glm4moe",
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        extras: extras::glm4_moe,
+        restoration: Some(&restoration::GLM4_MOE),
+        ..QWEN2
+    },
+    Architecture { family: "gpt2", name: "gpt2", extras: extras::gpt2, restoration: Some(&restoration::GPT2), ..QWEN2 },
+    Architecture {
+        family: "gpt_neox",
+        name: "gptneox",
+        needs_head: true,
+        extras: extras::parallel,
+        restoration: Some(&restoration::GPT_NEOX),
+        ..QWEN2
+    },
+    Architecture {
+        family: "gpt_oss",
+        name: "gpt-oss",
+        needs_head: true,
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        extras: extras::gpt_oss,
+        restoration: Some(&restoration::GPT_OSS),
+        ..QWEN2
+    },
+    Architecture {
+        family: "granite",
+        name: "granite",
+        extras: extras::granite,
+        restoration: Some(&restoration::GRANITE),
+        ..LLAMA
+    },
+    Architecture {
+        family: "granitemoe",
+        name: "granitemoe",
+        extras: extras::granite,
+        restoration: Some(&restoration::GRANITE),
+        ..LLAMA
+    },
+    Architecture { scaled: &[Part::Mlp], restoration: Some(&restoration::LLAMA), ..LLAMA },
+    Architecture { family: "minimax_m2", name: "minimax-m2", needs_head: true, extras: extras::minimax_m2, ..QWEN2 },
+    Architecture { family: "mistral", scaled: &[Part::Mlp], ..LLAMA },
+    Architecture { family: "mixtral", scaled: &[Part::Experts], restoration: Some(&restoration::MIXTRAL), ..LLAMA },
+    Architecture {
+        family: "nemotron",
+        name: "nemotron",
+        needs_head: true,
+        extras: extras::nemotron,
+        restoration: Some(&restoration::NEMOTRON),
+        ..QWEN2
+    },
+    Architecture { family: "olmo", name: "olmo", extras: extras::olmo, restoration: Some(&restoration::OLMO), ..LLAMA },
+    Architecture { family: "olmo2", name: "olmo2", needs_head: true, restoration: Some(&restoration::OLMO2), ..QWEN2 },
+    Architecture {
+        family: "olmo3",
+        name: "olmo2",
+        needs_head: true,
+        extras: extras::olmo3,
+        restoration: Some(&restoration::OLMO3),
+        ..QWEN2
+    },
+    Architecture { family: "olmoe", name: "olmoe", needs_head: true, restoration: PLAIN, ..QWEN2 },
+    Architecture {
+        family: "phi",
+        name: "phi2",
+        needs_head: true,
+        lacks: &[NormSite::Query, NormSite::Key],
+        extras: extras::phi,
+        restoration: PLAIN,
+        ..QWEN2
+    },
+    Architecture { family: "phi3", name: "phi3", extras: extras::phi3, restoration: Some(&restoration::PHI3), ..QWEN2 },
+    Architecture {
+        family: "phimoe",
+        name: "phimoe",
+        needs_head: true,
+        extras: extras::phi3,
+        restoration: Some(&restoration::PHIMOE),
+        ..QWEN2
+    },
+    Architecture { restoration: PLAIN, ..QWEN2 },
+    Architecture {
+        family: "qwen2_moe",
+        name: "qwen2moe",
+        needs_head: true,
+        extras: extras::qwen_moe,
+        restoration: Some(&restoration::QWEN2_MOE),
+        ..QWEN2
+    },
+    Architecture { family: "qwen3", name: "qwen3", scaled: &[Part::Mlp], restoration: PLAIN, ..QWEN2 },
+    Architecture {
+        family: "qwen3_moe",
+        name: "qwen3moe",
+        scaled: &[Part::Experts],
+        extras: extras::qwen_moe,
+        restoration: Some(&restoration::QWEN3_MOE),
+        ..QWEN2
+    },
+    Architecture { family: "smollm3", name: "smollm3", restoration: PLAIN, ..LLAMA },
+    Architecture {
+        family: "stablelm",
+        name: "stablelm",
+        needs_head: true,
+        extras: extras::parallel,
+        restoration: Some(&restoration::STABLELM),
+        ..QWEN2
+    },
+    Architecture { family: "starcoder2", name: "starcoder2", restoration: Some(&restoration::STARCODER2), ..QWEN2 },
+];
+
+impl Architecture {
+    /// The architecture of a family; `None` where llama.cpp has none, or it is not described here.
+    pub fn of(family: &Family) -> Option<&'static Architecture> {
+        ARCHITECTURES.iter().find(|row| row.family == family.name)
+    }
+
+    /// The names of all families that can be written.
+    pub fn families() -> Vec<&'static str> {
+        ARCHITECTURES.iter().map(|row| row.family).collect()
+    }
+
+    /// Whether rows of queries and keys must be put side by side: the source turns halves of a head together, and the graph
+    /// neighbours.
+    pub fn interleaves(&self, family: &Family) -> bool {
+        let stored = match family.math.positions {
+            Positions::Rotary { pairing, .. } => pairing,
+            Positions::Learned { .. } => return false,
+        };
+        (stored, self.pairing) == (Pairing::Halves, Pairing::Neighbours)
+    }
+
+    /// Whether its graph multiplies what a tensor gives with a scale beside it.
+    pub fn multiplies(&self, weight: &str) -> bool {
+        const ALWAYS: [&str; 6] = ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "output"];
+        let stem = names::stem_of(weight).rsplit('.').next().unwrap_or_default();
+        match (stem.strip_prefix("ffn_"), stem) {
+            (Some("gate" | "up" | "down"), _) => self.scaled.contains(&Part::Mlp),
+            (Some("gate_exps" | "up_exps" | "down_exps"), _) => self.scaled.contains(&Part::Experts),
+            (_, stem) => ALWAYS.contains(&stem),
+        }
+    }
+
+    /// The stem of a norm's name, where it is not the usual one.
+    pub(crate) fn norm(&self, site: NormSite) -> Option<&'static str> {
+        self.norms.iter().find(|(at, _)| *at == site).map(|(_, stem)| *stem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_model::family::by_name;
+
+    #[test]
+    fn rows_are_sorted_families() {
+        assert!(ARCHITECTURES.windows(2).all(|pair| pair[0].family < pair[1].family));
+        assert!(ARCHITECTURES.iter().all(|row| by_name(row.family).is_some()));
+    }
+
+    #[test]
+    fn halves_are_interleaved_for_graphs_that_turn_neighbours() {
+        let interleaved = |name: &str| {
+            let family = by_name(name).unwrap();
+            Architecture::of(family).unwrap().interleaves(family)
+        };
+        for name in ["llama", "mistral", "mixtral", "granite", "smollm3", "olmo"] {
+            assert!(interleaved(name), "{name}");
+        }
+        for name in ["qwen2", "gemma2", "phi3", "gpt2", "cohere", "glm4", "deepseek_v2", "olmo2", "gpt_neox"] {
+            assert!(!interleaved(name), "{name}");
+        }
+        assert!(Architecture::of(by_name("opt").unwrap()).is_none());
+    }
+}

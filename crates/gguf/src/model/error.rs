@@ -1,0 +1,233 @@
+//! What keeps a GGUF file from being planned: whatever can be refused before a weight is read.
+
+use crate::ftype::Ftype;
+use crate::model::tokenizer::TokenizerProblem;
+use kvant_container::ErrorKind;
+use kvant_container::gguf::TensorType;
+use kvant_model::model_config::ConfigError;
+use kvant_weights::import_error::ImportError;
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum GgufPlanError {
+    /// A file of the checkpoint.
+    #[error(transparent)]
+    Container(#[from] kvant_container::Error),
+    /// config.json states what cannot be, or not what loaders need (*invalid*).
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The checkpoint's own quantization is not understood.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerProblem),
+    /// There is no config.json (*invalid*).
+    #[error("there is no config.json, and a GGUF file holds what it says")]
+    NoConfig,
+    /// There is no way to write the family (*unsupported*).
+    #[error("{architecture} cannot be written as GGUF; these families can: {families}")]
+    Family {
+        /// The architecture as config.json calls it.
+        architecture: String,
+        /// Those that can.
+        families: String,
+    },
+    /// The source is quantized already (*unsupported*).
+    #[error("the source is quantized already ({method}); `{tensor}` is the first tensor that is")]
+    AlreadyQuantized {
+        /// How.
+        method: String,
+        /// The first tensor.
+        tensor: String,
+    },
+    /// Codes of a file would be quantized again (*unsupported* unless it is accepted).
+    #[error("`{tensor}` is {from} already, and would be quantized again, to {to}")]
+    Twice {
+        /// The first such tensor.
+        tensor: String,
+        /// The type that it has.
+        from: TensorType,
+        /// The type that it would get.
+        to: TensorType,
+    },
+    /// Values of a type are not decoded (*unsupported*).
+    #[error("`{tensor}` is {kind}, whose values are not decoded here")]
+    Undecoded {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        kind: TensorType,
+    },
+    /// No type holds the codes of a weight without loss (*unsupported*).
+    #[error("`{tensor}` cannot be converted to gguf: {reason}")]
+    Conversion {
+        /// The first such tensor.
+        tensor: String,
+        /// Why.
+        reason: String,
+    },
+    /// No type holds the codes that a scheme makes (*unsupported*).
+    #[error("‹format› gguf: the codes of `{layer}` have no place in it: {reason}")]
+    NoBlocks {
+        /// The first such layer.
+        layer: String,
+        /// Why.
+        reason: String,
+    },
+    /// Attention is quantized too, for which the file has no place (*unsupported*).
+    #[error("‹format› gguf: the cache of keys and values and what attention computes cannot be quantized in it")]
+    Attention,
+    /// No weight has rows of whole blocks (*unsupported*).
+    #[error("‹scheme› {mix}: no weight can be quantized, their rows are no whole blocks")]
+    NothingFits {
+        /// The mix.
+        mix: Ftype,
+    },
+    /// There are no codes to take over (*invalid*).
+    #[error("no weight of the source is quantized")]
+    NotQuantized,
+    /// The architecture has no place for a tensor (*unsupported*).
+    #[error("tensor `{tensor}` has no place in a file of the architecture {architecture}")]
+    NoPlace {
+        /// The tensor.
+        tensor: String,
+        /// `general.architecture`.
+        architecture: &'static str,
+    },
+    /// A tensor is not as config.json says (*invalid*).
+    #[error("tensor `{tensor}` of shape {shape:?} does not fit config.json: {reason}")]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// What does not fit.
+        reason: String,
+    },
+    /// A weight is of a type that is not read (*unsupported*).
+    #[error("tensor `{tensor}` is of type {dtype}, which is not read as a weight")]
+    SourceType {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: String,
+    },
+    /// Positions are scaled in a way that the format cannot state (*unsupported*).
+    #[error("rotary embeddings of type `{0}`, as config.json states them, have no counterpart in GGUF")]
+    Scaling(String),
+    /// There is no codec for a type (*unsupported*).
+    #[error("tensor `{tensor}` would be {kind}, which is not written")]
+    Type {
+        /// The tensor.
+        tensor: String,
+        /// The type.
+        kind: TensorType,
+    },
+    /// A type was asked for that does not divide a tensor's columns (*invalid*).
+    #[error("tensor `{tensor}` has {columns} columns, which are no whole blocks of {kind}")]
+    Columns {
+        /// The tensor.
+        tensor: String,
+        /// Its columns.
+        columns: usize,
+        /// The type.
+        kind: TensorType,
+    },
+    /// Something is said of tensors that there are none of (*invalid*).
+    #[error("no tensor matches `{pattern}`, given with {}", if *excludes { "‹exclude›" } else { "‹override›" })]
+    IdleOverride {
+        /// The pattern.
+        pattern: String,
+        /// Whether they are to be kept, and not of a type of their own.
+        excludes: bool,
+        /// Names that are like it.
+        nearest: Vec<String>,
+        /// What the names of tensors, and of the modules that they are made of, end in.
+        ends: Vec<String>,
+    },
+    /// The importance of inputs does not fit the model (*invalid*).
+    #[error("the importance of `{tensor}` has {found} values, and {expected} are needed")]
+    Importance {
+        /// The tensor.
+        tensor: String,
+        /// Values that are there.
+        found: usize,
+        /// Values that are needed.
+        expected: usize,
+    },
+}
+
+impl GgufPlanError {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            GgufPlanError::Container(error) => error.kind(),
+            GgufPlanError::Import(error) => error.kind(),
+            GgufPlanError::Tokenizer(error) => error.kind(),
+            GgufPlanError::Family { .. }
+            | GgufPlanError::AlreadyQuantized { .. }
+            | GgufPlanError::Twice { .. }
+            | GgufPlanError::Undecoded { .. }
+            | GgufPlanError::Conversion { .. }
+            | GgufPlanError::NoPlace { .. }
+            | GgufPlanError::SourceType { .. }
+            | GgufPlanError::Scaling(_)
+            | GgufPlanError::Type { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        let other = "write a layout for another loader, e.g. compressed-tensors";
+        match self {
+            GgufPlanError::Container(error) => error.hint(),
+            GgufPlanError::Import(error) => error.hint(),
+            GgufPlanError::Tokenizer(error) => error.hint(),
+            GgufPlanError::NoConfig => Some("name the directory of the model, not one of its files".to_owned()),
+            GgufPlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
+            GgufPlanError::Family { .. } | GgufPlanError::NoPlace { .. } | GgufPlanError::Scaling(_) => {
+                Some(other.to_owned())
+            }
+            GgufPlanError::AlreadyQuantized { .. } => {
+                let ways = "convert its codes with `kvant convert ‹to› gguf`, or start from the original checkpoint";
+                Some(format!("{ways}; ‹requantize› quantizes its values again"))
+            }
+            GgufPlanError::Twice { .. } => {
+                Some("start from a file of F32, F16 or BF16, or accept the loss with ‹requantize›".to_owned())
+            }
+            GgufPlanError::Undecoded { .. } => {
+                Some("keep it as it is with ‹exclude›, or start from a file of another type".to_owned())
+            }
+            GgufPlanError::Conversion { .. } => {
+                Some("accept a loss with ‹requantize›, or convert ‹to› float and quantize that".to_owned())
+            }
+            GgufPlanError::NoBlocks { .. } => Some(
+                "use a scheme whose codes its blocks hold (int4:g32, uint4:g32:zp, int8:g32, mxfp4 or nvfp4 with ‹weights-only› \
+                 ...), or one of its own, e.g. ‹scheme› Q4_K_M"
+                    .to_owned(),
+            ),
+            GgufPlanError::NothingFits { .. } => {
+                Some("use ‹scheme› F16 or BF16, or write a checkpoint, a directory, which has formats without blocks: ‹scheme› int8:channel ‹output› DIR".to_owned())
+            }
+            GgufPlanError::Attention => {
+                Some("leave out the settings of the KV cache: llama.cpp quantizes the cache when it runs (--cache-type-k)".to_owned())
+            }
+            GgufPlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
+            GgufPlanError::Shape { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
+            GgufPlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
+            GgufPlanError::Type { .. } => Some("`kvant list schemes` shows what is".to_owned()),
+            GgufPlanError::Columns { .. } => {
+                Some("ask for a type with smaller blocks, such as Q8_0, or F16".to_owned())
+            }
+            GgufPlanError::IdleOverride { nearest, .. } if !nearest.is_empty() => {
+                Some(format!("did you mean {}? `kvant plan MODEL ‹all›` shows all names", nearest.join(" or ")))
+            }
+            GgufPlanError::IdleOverride { ends, .. } => {
+                Some(format!("names end in {}; `kvant plan MODEL ‹all›` shows them", ends.join(", ")))
+            }
+            GgufPlanError::Importance { .. } => Some("it was made from another model: make it again".to_owned()),
+        }
+    }
+}

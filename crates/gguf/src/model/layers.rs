@@ -1,0 +1,262 @@
+//! Linear layers, experts and norms as tensors of the file: rows put in the order of the graph, experts stacked, matrices
+//! that hold two projections taken apart where loaders want them apart.
+
+use super::drafts::{Builder, Draft, Grouped};
+use super::{Content, GgufPlanError, TensorSlice};
+use crate::ftype::Category;
+use crate::model::names;
+use kvant_model::family::{NormSite, Orientation, Part, Role, RowOrder};
+use kvant_model::network::{ExpertsStorage, FusedExperts, Linear, Norm};
+use kvant_weights::weight::RowMap;
+
+/// A projection of a layer: what it computes, and which rows of the matrix are its own.
+type Projection = (Role, RowMap);
+
+impl Builder<'_> {
+    pub(crate) fn add_linears(&mut self) -> Result<(), GgufPlanError> {
+        let network = self.network;
+        let mut experts: Grouped<(Option<usize>, Role), &Linear> = Grouped::new();
+        for linear in network.linears() {
+            match (linear.expert, linear.role) {
+                (Some(_), role) => experts.entry((linear.block, role)).or_default().push(linear),
+                (None, Role::Head) if network.is_tied() => {
+                    self.drop_tensor(linear.weight, "the head is the embedding");
+                }
+                (None, Role::KeyValueUp) => self.add_latent(linear)?,
+                (None, _) => self.add_linear(linear)?,
+            }
+        }
+        experts.into_iter().try_for_each(|((block, role), layers)| self.add_experts(block, role, layers))
+    }
+
+    fn add_linear(&mut self, linear: &Linear) -> Result<(), GgufPlanError> {
+        for (role, rows) in self.projections(linear)? {
+            let size = (linear.out_features, linear.in_features);
+            let slab = self.slab(linear.weight, (0, 1), size, rows)?;
+            let slab = TensorSlice { input_major: linear.orientation == Orientation::InOut, ..slab };
+            let stem = names::of_role(role, linear.part).ok_or_else(|| self.no_place(linear.weight))?;
+            // The gate on the shared expert is one row, and a vector in the file.
+            let shape = if role == Role::SharedGate { vec![size.1] } else { vec![rows.count(), size.1] };
+            let name = names::in_block(linear.block, &format!("{stem}.weight"));
+            self.drafts.push(Draft {
+                name,
+                shape,
+                content: Content::Slabs(vec![slab]),
+                block: linear.block,
+                category: Category::of(role, linear.part),
+                modules: vec![linear.module.clone()],
+                fixed: matches!(role, Role::Router | Role::SharedGate),
+            });
+            if let Some(bias) = linear.bias {
+                let slab = self.slab(bias, (0, 1), (size.0, 1), rows)?;
+                let name = names::in_block(linear.block, &format!("{stem}.bias"));
+                self.add_small(name, linear.block, vec![rows.count()], vec![slab]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The projections of a layer as loaders want them.
+    fn projections(&self, linear: &Linear) -> Result<Vec<Projection>, GgufPlanError> {
+        let rows = linear.out_features;
+        let all = RowMap::all(rows);
+        match linear.role {
+            Role::Query | Role::Key if self.architecture.interleaves(self.family) => {
+                let width =
+                    self.config.head_dim().filter(|width| width.is_multiple_of(2) && rows.is_multiple_of(*width));
+                let width = width.filter(|width| *width > 0);
+                let width = width.ok_or_else(|| self.shape_error(linear.weight, "its rows are no whole heads"))?;
+                Ok(vec![(linear.role, RowMap::Neighbours { width, count: rows })])
+            }
+            Role::QueryKeyValue if linear.rows == RowOrder::PerHead => {
+                let heads = self.config.num_heads.filter(|heads| *heads > 0 && rows.is_multiple_of(3 * heads));
+                let heads = heads.ok_or_else(|| self.shape_error(linear.weight, "its rows are no whole heads"))?;
+                Ok(vec![(linear.role, RowMap::Unfolded { heads, parts: 3, width: rows / (3 * heads) })])
+            }
+            Role::GateUp if linear.part != Part::Mlp => Ok(gate_and_up(linear.rows, rows).to_vec()),
+            role => Ok(vec![(role, all)]),
+        }
+    }
+
+    /// The up projection of latent attention, per head `[k; v]`. The graph folds keys into queries and values into outputs:
+    /// the key part of each head is wanted turned over.
+    fn add_latent(&mut self, linear: &Linear) -> Result<(), GgufPlanError> {
+        let latent = self.config.latent.as_ref().ok_or_else(|| self.no_place(linear.weight))?;
+        let (nope, value, rank) = (latent.nope_dim, latent.value_dim, linear.in_features);
+        let heads = self.config.num_heads.unwrap_or(0);
+        if heads == 0 || linear.out_features != heads * (nope + value) {
+            return Err(self.shape_error(linear.weight, "its rows are no whole heads"));
+        }
+        let size = (linear.out_features, linear.in_features);
+        let parts = [("attn_k_b", 0, nope, true), ("attn_v_b", nope, value, false)];
+        for (stem, start, count, transposed) in parts {
+            let mut slabs = Vec::with_capacity(heads);
+            for head in 0..heads {
+                let rows = RowMap::Run { first: head * (nope + value) + start, count };
+                slabs.push(TensorSlice { transposed, ..self.slab(linear.weight, (0, 1), size, rows)? });
+            }
+            let shape = if transposed { vec![heads, rank, count] } else { vec![heads, count, rank] };
+            self.drafts.push(Draft {
+                name: names::in_block(linear.block, &format!("{stem}.weight")),
+                shape,
+                content: Content::Slabs(slabs),
+                block: linear.block,
+                category: Category::Other,
+                modules: vec![linear.module.clone()],
+                fixed: false,
+            });
+        }
+        Ok(())
+    }
+
+    /// The experts of a block that are a matrix each, stacked.
+    fn add_experts(&mut self, block: Option<usize>, role: Role, mut layers: Vec<&Linear>) -> Result<(), GgufPlanError> {
+        layers.sort_by_key(|linear| linear.expert);
+        let size = (layers[0].out_features, layers[0].in_features);
+        let complete = layers.iter().enumerate().all(|(expert, linear)| linear.expert == Some(expert));
+        let expected = self.config.experts.as_ref().map_or(layers.len(), |experts| experts.count);
+        if !complete || layers.len() != expected {
+            return Err(self.shape_error(layers[0].weight, format!("{expected} experts are expected")));
+        }
+        let modules: Vec<String> = layers.iter().map(|linear| linear.module.clone()).collect();
+        let biases: Option<Vec<usize>> = layers.iter().map(|linear| linear.bias).collect();
+        if let (None, Some(with)) = (&biases, layers.iter().find(|linear| linear.bias.is_some())) {
+            return Err(self.no_place(with.weight));
+        }
+        for (role, rows) in expert_projections(role, layers[0].rows, size.0) {
+            let slabs = layers.iter().map(|linear| self.slab(linear.weight, (0, 1), size, rows));
+            let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
+            self.push_experts(block, role, modules.clone(), (layers.len(), rows.count(), size.1), slabs);
+            if let Some(biases) = &biases {
+                let slabs = biases.iter().map(|bias| self.slab(*bias, (0, 1), (size.0, 1), rows));
+                let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
+                self.add_expert_biases(block, role, vec![layers.len(), rows.count()], slabs);
+            }
+        }
+        Ok(())
+    }
+
+    /// The biases of all experts of a block.
+    fn add_expert_biases(&mut self, block: Option<usize>, role: Role, shape: Vec<usize>, slabs: Vec<TensorSlice>) {
+        let stem = names::of_role(role, Part::Experts).unwrap_or_default();
+        self.add_small(names::in_block(block, &format!("{stem}.bias")), block, shape, slabs);
+    }
+
+    fn push_experts(
+        &mut self,
+        block: Option<usize>,
+        role: Role,
+        modules: Vec<String>,
+        (experts, rows, columns): (usize, usize, usize),
+        slabs: Vec<TensorSlice>,
+    ) {
+        let stem = names::of_role(role, Part::Experts).unwrap_or_default();
+        self.drafts.push(Draft {
+            name: names::in_block(block, &format!("{stem}.weight")),
+            shape: vec![experts, rows, columns],
+            content: Content::Slabs(slabs),
+            block,
+            category: Category::of(role, Part::Experts),
+            modules,
+            fixed: false,
+        });
+    }
+
+    /// The experts of blocks that are one tensor.
+    pub(crate) fn add_fused_experts(&mut self) -> Result<(), GgufPlanError> {
+        self.network.experts().iter().try_for_each(|experts| self.add_fused(experts))
+    }
+
+    fn add_fused(&mut self, fused: &FusedExperts) -> Result<(), GgufPlanError> {
+        let ExpertsStorage::Float { weight } = fused.storage else {
+            let method = "mxfp4".to_owned();
+            return Err(GgufPlanError::AlreadyQuantized { method, tensor: fused.module.clone() });
+        };
+        let projections = expert_projections(fused.role, fused.rows, fused.out_features);
+        let (count, size, block) = (fused.experts, (fused.out_features, fused.in_features), Some(fused.block));
+        for (role, rows) in projections {
+            let mut slabs = Vec::with_capacity(count);
+            for expert in 0..count {
+                let slab = self.slab(weight, (expert, count), size, rows)?;
+                slabs.push(TensorSlice { input_major: fused.orientation == Orientation::InOut, ..slab });
+            }
+            self.push_experts(block, role, vec![fused.module.clone()], (count, rows.count(), size.1), slabs);
+            if let Some(bias) = fused.bias {
+                let slabs = (0..count).map(|expert| self.slab(bias, (expert, count), (size.0, 1), rows));
+                let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
+                self.add_expert_biases(block, role, vec![count, rows.count()], slabs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Norms; those that every head has for itself are stacked.
+    pub(crate) fn add_norms(&mut self) -> Result<(), GgufPlanError> {
+        let mut sites: Grouped<(Option<usize>, NormSite), &Norm> = Grouped::new();
+        for norm in self.network.norms() {
+            sites.entry((norm.block, norm.site)).or_default().push(norm);
+        }
+        sites.into_iter().try_for_each(|((block, site), norms)| self.add_norm(block, site, &norms))
+    }
+
+    fn add_norm(&mut self, block: Option<usize>, site: NormSite, norms: &[&Norm]) -> Result<(), GgufPlanError> {
+        if self.architecture.lacks.contains(&site) {
+            return Err(self.no_place(norms[0].weight));
+        }
+        let stem = self.architecture.norm(site).unwrap_or_else(|| names::of_norm(site));
+        let mut ordered = norms.to_vec();
+        ordered.sort_by_key(|norm| head_of(&norm.module));
+        let weights: Vec<usize> = ordered.iter().map(|norm| norm.weight).collect();
+        let offset = self.family.norm_kind.offset();
+        self.add_vectors(names::in_block(block, &format!("{stem}.weight")), block, &weights, offset)?;
+        let biases: Vec<usize> = ordered.iter().filter_map(|norm| norm.bias).collect();
+        match biases.is_empty() {
+            true => Ok(()),
+            false => self.add_vectors(names::in_block(block, &format!("{stem}.bias")), block, &biases, 0.0),
+        }
+    }
+
+    /// Vectors as one tensor; one alone keeps its shape.
+    fn add_vectors(
+        &mut self,
+        name: String,
+        block: Option<usize>,
+        tensors: &[usize],
+        offset: f32,
+    ) -> Result<(), GgufPlanError> {
+        let shape = self.tensors[tensors[0]].shape.clone();
+        let length: usize = shape.iter().product();
+        let mut slabs = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            slabs.push(TensorSlice { offset, ..self.slab(*tensor, (0, 1), (length, 1), RowMap::all(length))? });
+        }
+        let shape = if tensors.len() > 1 { vec![tensors.len(), length] } else { shape };
+        self.add_small(name, block, shape, slabs);
+        Ok(())
+    }
+}
+
+/// The projections of an expert's matrix, of so many rows.
+fn expert_projections(role: Role, order: RowOrder, rows: usize) -> Vec<Projection> {
+    match role {
+        Role::GateUp => gate_and_up(order, rows).to_vec(),
+        role => vec![(role, RowMap::all(rows))],
+    }
+}
+
+/// Gate and up of a matrix that holds both.
+fn gate_and_up(order: RowOrder, rows: usize) -> [Projection; 2] {
+    let count = rows / 2;
+    match order {
+        RowOrder::Interleaved => [
+            (Role::Gate, RowMap::Every { first: 0, step: 2, count }),
+            (Role::Up, RowMap::Every { first: 1, step: 2, count }),
+        ],
+        _ => [(Role::Gate, RowMap::Run { first: 0, count }), (Role::Up, RowMap::Run { first: count, count })],
+    }
+}
+
+/// The number of the head that a norm is for: the last of its name, where there is one.
+fn head_of(module: &str) -> usize {
+    module.rsplit('.').find_map(|part| part.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,164 @@
+//! The metadata of a model: what config.json says in the words of GGUF. What only one architecture has is in
+//! [`super::architecture`], the tokenizer in [`super::tokenizer`].
+//!
+//! Source: `TextModel.set_gguf_parameters` of llama.cpp's converter, and `docs/gguf.md`.
+
+use super::architecture::Architecture;
+use super::rope;
+use kvant_container::gguf::{Metadata, Value};
+use kvant_model::family::{Family, NormKind, Positions};
+use kvant_model::model_config::{ConfigError, ModelConfig};
+
+/// The version of the block formats (`GGML_QNT_VERSION`).
+pub const QUANTIZATION_VERSION: u32 = 2;
+
+/// What is known of a model when its metadata are written.
+pub struct Facts<'a> {
+    /// config.json.
+    pub config: &'a ModelConfig,
+    /// The family.
+    pub family: &'a Family,
+    /// The architecture of the file.
+    pub architecture: &'static Architecture,
+    /// Decoder blocks.
+    pub blocks: usize,
+    /// Rows of the embedding.
+    pub vocabulary: usize,
+}
+
+impl Facts<'_> {
+    /// A key of the architecture: `llama.block_count`.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture.name)
+    }
+
+    /// A number that config.json may state, as a float.
+    pub(crate) fn float(&self, key: &str) -> Result<Option<f32>, ConfigError> {
+        Ok(self.config.number(key)?.map(|number| number as f32))
+    }
+
+    /// A size that config.json may state.
+    pub(crate) fn size(&self, key: &str) -> Result<Option<u32>, ConfigError> {
+        let number = self.config.number(key)?;
+        Ok(number.filter(|number| *number >= 0.0 && *number <= f64::from(u32::MAX)).map(|number| number as u32))
+    }
+
+    /// A value that must be there.
+    pub(crate) fn need<T>(&self, value: Option<T>, key: &str) -> Result<T, ConfigError> {
+        self.config.need(value, key, "llama.cpp does not load a model without it")
+    }
+
+    /// Query heads, which must be stated.
+    pub fn heads(&self) -> Result<usize, ConfigError> {
+        self.need(self.config.num_heads, "num_attention_heads")
+    }
+
+    /// Components of a head, which must be known.
+    pub fn head_dim(&self) -> Result<usize, ConfigError> {
+        self.need(self.config.head_dim(), "head_dim")
+    }
+
+    /// Components of a head that turn; `None` where positions are learned.
+    pub(crate) fn rope_dim(&self) -> Result<Option<usize>, ConfigError> {
+        let Positions::Rotary { partial, .. } = self.family.math.positions else { return Ok(None) };
+        if let Some(latent) = &self.config.latent {
+            return Ok(Some(latent.rope_dim));
+        }
+        let width = self.head_dim()?;
+        let rope = &self.config.rope.main;
+        let of_part = || (rope.partial.unwrap_or_else(|| f64::from(partial)) * width as f64) as usize;
+        let dim = rope.dim.unwrap_or_else(of_part);
+        match dim > 0 && dim <= width && dim.is_multiple_of(2) {
+            true => Ok(Some(dim)),
+            false => Err(ConfigError::Invalid {
+                key: "partial_rotary_factor".to_owned(),
+                expected: format!("an even part of heads of {width} components"),
+                found: format!("{dim} components"),
+            }),
+        }
+    }
+
+    /// The layers with a sliding window, where config.json lists them.
+    pub(crate) fn sliding_layers(&self) -> Option<Vec<bool>> {
+        let types = &self.config.layer_types;
+        (!types.is_empty()).then(|| types.iter().map(|kind| kind == "sliding_attention").collect())
+    }
+}
+
+/// Sizes are stored in 32 bits; config.json's are checked to be below.
+pub(crate) fn count(size: usize) -> Value {
+    Value::U32(u32::try_from(size).unwrap_or(u32::MAX))
+}
+
+/// What every model has: `general.*` and the sizes of the architecture.
+///
+/// # Errors
+/// Where config.json lacks what loaders need.
+pub fn of_model(facts: &Facts<'_>, name: &str, file_type: u32) -> Result<Metadata, ConfigError> {
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", facts.architecture.name);
+    metadata.set("general.type", "model");
+    metadata.set("general.name", name);
+    sizes(facts, &mut metadata)?;
+    attention(facts, &mut metadata)?;
+    experts(facts, &mut metadata)?;
+    rope::describe(facts, &mut metadata)?;
+    (facts.architecture.extras)(facts, &mut metadata)?;
+    metadata.set("general.file_type", file_type);
+    metadata.set("general.quantization_version", QUANTIZATION_VERSION);
+    Ok(metadata)
+}
+
+fn sizes(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> {
+    let config = facts.config;
+    metadata.set(facts.key("block_count"), count(facts.blocks));
+    metadata.set(facts.key("context_length"), count(facts.need(config.max_positions, "max_position_embeddings")?));
+    metadata.set(facts.key("embedding_length"), count(facts.need(config.hidden_size, "hidden_size")?));
+    metadata.set_some(facts.key("feed_forward_length"), feed_forward(config));
+    metadata.set(facts.key("vocab_size"), count(facts.vocabulary));
+    Ok(())
+}
+
+/// The width of the feed-forward network: one for all blocks, or one for each.
+fn feed_forward(config: &ModelConfig) -> Option<Value> {
+    match config.intermediate_sizes.as_slice() {
+        // GPT-2 leaves it to its default.
+        [] => config.hidden_size.map(|hidden| count(4 * hidden)),
+        [one] => Some(count(*one)),
+        many => Some(many.iter().map(|size| u32::try_from(*size).unwrap_or(u32::MAX)).collect::<Vec<u32>>().into()),
+    }
+}
+
+fn attention(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> {
+    let config = facts.config;
+    metadata.set(facts.key("attention.head_count"), count(facts.heads()?));
+    metadata.set_some(facts.key("attention.head_count_kv"), config.num_kv_heads().map(count));
+    metadata.set_some(facts.key("attention.key_length"), config.stated_head_dim.map(count));
+    metadata.set_some(facts.key("attention.value_length"), config.stated_head_dim.map(count));
+    epsilons(facts, metadata)
+}
+
+/// The `eps` of the norms under the key of their formula. A name that says the formula wins over the family's.
+fn epsilons(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> {
+    const RMS: &str = "attention.layer_norm_rms_epsilon";
+    const PLAIN: &str = "attention.layer_norm_epsilon";
+    let rms = facts.float("rms_norm_eps")?;
+    let plain = facts.float("layer_norm_eps")?.or(facts.float("layer_norm_epsilon")?).or(facts.float("norm_epsilon")?);
+    metadata.set_some(facts.key(RMS), rms);
+    metadata.set_some(facts.key(PLAIN), plain);
+    if rms.is_none() && plain.is_none() && facts.family.norm_kind != NormKind::LayerNormPlain {
+        let subtracts = facts.family.norm_kind.subtracts_mean();
+        let (key, name) = if subtracts { (PLAIN, "layer_norm_eps") } else { (RMS, "rms_norm_eps") };
+        metadata.set(facts.key(key), facts.need(facts.config.norm_eps, name)? as f32);
+    }
+    Ok(())
+}
+
+fn experts(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> {
+    let Some(experts) = facts.config.experts.as_ref().filter(|_| facts.family.moe.is_some()) else { return Ok(()) };
+    metadata.set(facts.key("expert_count"), count(experts.count));
+    metadata.set(facts.key("expert_used_count"), count(facts.need(experts.per_token, "num_experts_per_tok")?));
+    metadata.set_some(facts.key("expert_group_count"), experts.groups.map(count));
+    metadata.set_some(facts.key("expert_group_used_count"), experts.groups_per_token.map(count));
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! What roles and sites are called in files: derived from what a tensor does, not from its name in the source.
+//!
+//! Source: `TENSOR_NAMES` of gguf-py's `constants.py`.
+
+use kvant_model::family::{NormSite, Part, Role};
+
+/// The stem of a linear layer's tensors inside a block: `attn_q` of `blk.3.attn_q.weight`. `None` where there is no name
+/// for the role.
+pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
+    let stem = match role {
+        Role::Query => "attn_q",
+        Role::Key => "attn_k",
+        Role::Value => "attn_v",
+        Role::QueryKeyValue => "attn_qkv",
+        Role::QueryDown => "attn_q_a",
+        Role::QueryUp => "attn_q_b",
+        Role::KeyValueDown => "attn_kv_a_mqa",
+        Role::Output => "attn_output",
+        Role::Gate => "ffn_gate",
+        // Where gate and up are one matrix, loaders look for it under the name of up.
+        Role::Up | Role::GateUp => "ffn_up",
+        Role::Down => "ffn_down",
+        Role::Router => "ffn_gate_inp",
+        Role::SharedGate => "ffn_gate_inp_shexp",
+        Role::Head => return Some("output".to_owned()),
+        Role::KeyValueUp | Role::ProjectIn | Role::ProjectOut | Role::Unknown => return None,
+    };
+    let suffix = match part {
+        Part::Experts => "_exps",
+        Part::SharedExperts => "_shexp",
+        _ => "",
+    };
+    Some(format!("{stem}{suffix}"))
+}
+
+/// The stem of a norm's tensors.
+pub(crate) fn of_norm(site: NormSite) -> &'static str {
+    match site {
+        NormSite::Embedding => "token_embd_norm",
+        NormSite::AttentionInput => "attn_norm",
+        NormSite::Query => "attn_q_norm",
+        NormSite::Key => "attn_k_norm",
+        NormSite::QueryLatent => "attn_q_a_norm",
+        NormSite::KeyValueLatent => "attn_kv_a_norm",
+        NormSite::AttentionOutput => "post_attention_norm",
+        NormSite::FeedForwardInput => "ffn_norm",
+        NormSite::FeedForwardOutput => "post_ffw_norm",
+        NormSite::Final => "output_norm",
+    }
+}
+
+/// The name of a small tensor of a block that belongs to no layer, by the last part of its name in the source.
+pub(crate) fn of_parameter(leaf: &str) -> Option<&'static str> {
+    match leaf {
+        "sinks" => Some("attn_sinks.weight"),
+        "e_score_correction_bias" => Some("exp_probs_b.bias"),
+        _ => None,
+    }
+}
+
+/// The name of the scales that products with a tensor's matrices are multiplied with: one a matrix.
+pub(crate) fn of_scale(weight: &str) -> String {
+    format!("{}.scale", stem_of(weight))
+}
+
+/// The name of a weight without its last part.
+pub fn stem_of(weight: &str) -> &str {
+    weight.strip_suffix(".weight").unwrap_or(weight)
+}
+
+/// A name inside a block, or outside of all.
+pub(crate) fn in_block(block: Option<usize>, name: &str) -> String {
+    block.map_or_else(|| name.to_owned(), |block| format!("blk.{block}.{name}"))
+}

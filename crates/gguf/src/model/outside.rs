@@ -1,0 +1,74 @@
+//! What stands outside of linear layers and norms: embedding, positions, small parameters, and what files do not hold.
+
+use super::drafts::{Builder, Draft};
+use super::{Content, GgufPlanError};
+use crate::ftype::Category;
+use crate::model::names;
+use kvant_model::network::{Place, Reason as Unplaced, TensorMeta};
+use kvant_weights::weight::RowMap;
+
+impl Builder<'_> {
+    /// The embedding, as the head too where loaders insist on one.
+    pub(crate) fn add_embedding(&mut self) -> Result<(), GgufPlanError> {
+        let position = self.network.places().iter().position(|place| *place == Place::Embedding);
+        let Some(position) = position else {
+            return Err(GgufPlanError::NoPlace {
+                tensor: format!("{} (which is missing)", self.family.trunk.embedding),
+                architecture: self.architecture.name,
+            });
+        };
+        let size = self.matrix_shape(position)?;
+        let slab = self.slab(position, (0, 1), size, RowMap::all(size.0))?;
+        let name = &self.tensors[position].name;
+        let module = name.strip_suffix(".weight").unwrap_or(name).to_owned();
+        let draft = |name: &str, category| Draft {
+            name: name.to_owned(),
+            shape: vec![size.0, size.1],
+            content: Content::Slabs(vec![slab]),
+            block: None,
+            category,
+            modules: vec![module.clone()],
+            fixed: false,
+        };
+        self.drafts.push(draft("token_embd.weight", Category::Embedding));
+        if self.network.is_tied() && self.architecture.needs_head {
+            self.drafts.push(draft("output.weight", Category::Head));
+        }
+        Ok(())
+    }
+
+    /// What is no layer and no norm: positions, small parameters, and what files do not hold.
+    pub(crate) fn add_rest(&mut self) -> Result<(), GgufPlanError> {
+        for tensor in 0..self.tensors.len() {
+            if self.taken.contains(&tensor) {
+                continue;
+            }
+            match self.network.places()[tensor] {
+                Place::Positions => self.add_positions(tensor)?,
+                Place::Parameter => self.add_parameter(tensor)?,
+                Place::Other(Unplaced::Buffer) => self.drop_tensor(tensor, "computed by loaders"),
+                Place::Other(Unplaced::Modality) => self.drop_tensor(tensor, "vision or audio"),
+                Place::Other(Unplaced::ExtraLayer) => self.drop_tensor(tensor, "predicts further tokens"),
+                _ => return Err(self.no_place(tensor)),
+            }
+        }
+        Ok(())
+    }
+
+    fn add_positions(&mut self, tensor: usize) -> Result<(), GgufPlanError> {
+        let size = self.matrix_shape(tensor)?;
+        let slab = self.slab(tensor, (0, 1), size, RowMap::all(size.0))?;
+        self.add_small("position_embd.weight".to_owned(), None, vec![size.0, size.1], vec![slab]);
+        Ok(())
+    }
+
+    fn add_parameter(&mut self, tensor: usize) -> Result<(), GgufPlanError> {
+        let TensorMeta { name, shape, .. } = &self.tensors[tensor];
+        let block = name.split('.').find_map(|part| part.parse().ok());
+        let stem = names::of_parameter(name.rsplit('.').next().unwrap_or(name));
+        let (Some(stem), &[length]) = (stem, shape.as_slice()) else { return Err(self.no_place(tensor)) };
+        let slab = self.slab(tensor, (0, 1), (length, 1), RowMap::all(length))?;
+        self.add_small(names::in_block(block, stem), block, vec![length], vec![slab]);
+        Ok(())
+    }
+}

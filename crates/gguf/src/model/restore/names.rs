@@ -1,0 +1,207 @@
+//! Which tensors the model had that a file was made of: names and shapes, from the description of the family and the tensors
+//! that are there. Not where their values are.
+
+use crate::model::architecture::Architecture;
+use crate::model::names::{in_block, of_norm, of_parameter, of_role};
+use kvant_container::gguf::GgufFile;
+use kvant_model::family::{ExpertLayout, ExpertStorage, Family, NormSite, Orientation, Part, Role};
+use kvant_model::network::TensorMeta;
+use std::collections::HashMap;
+
+/// Tensors of the model, in an order that follows the file's.
+pub(crate) fn expected(
+    family: &Family,
+    architecture: &Architecture,
+    file: &GgufFile,
+    blocks: usize,
+) -> Vec<TensorMeta> {
+    // An empty tensor has no bytes, and any number of rows.
+    let shapes = file.tensors().filter(|tensor| tensor.byte_len() > 0).map(|tensor| (tensor.name(), tensor.shape()));
+    let shapes = shapes.collect();
+    let mut expectation = Expectation { family, architecture, shapes, found: Vec::new() };
+    expectation.before_blocks();
+    (0..blocks).for_each(|block| expectation.block(block));
+    expectation.behind_blocks();
+    expectation.found
+}
+
+/// The most experts, or heads with norms of their own, of a block.
+const MOST: usize = 1 << 16;
+
+struct Expectation<'a> {
+    family: &'a Family,
+    architecture: &'a Architecture,
+    shapes: HashMap<&'a str, &'a [usize]>,
+    found: Vec<TensorMeta>,
+}
+
+impl Expectation<'_> {
+    fn add(&mut self, name: String, shape: Vec<usize>) {
+        self.found.push(TensorMeta::new(name, shape, "F32"));
+    }
+
+    fn shape(&self, block: Option<usize>, name: &str) -> Option<Vec<usize>> {
+        self.shapes.get(in_block(block, name).as_str()).map(|shape| shape.to_vec())
+    }
+
+    /// A tensor that has the same shape in both.
+    fn add_same(&mut self, block: Option<usize>, stored: &str, name: String) {
+        if let Some(shape) = self.shape(block, stored) {
+            self.add(name, shape);
+        }
+    }
+
+    fn before_blocks(&mut self) {
+        let trunk = self.family.trunk;
+        self.add_same(None, "token_embd.weight", format!("{}.{}.weight", trunk.path, trunk.embedding));
+        if let Some(positions) = trunk.positions {
+            self.add_same(None, "position_embd.weight", format!("{}.{positions}.weight", trunk.path));
+        }
+    }
+
+    fn behind_blocks(&mut self) {
+        let trunk = self.family.trunk;
+        for (site, name) in trunk.norms {
+            self.norm(None, *site, &format!("{}.{name}", trunk.path));
+        }
+        if let Some(head) = trunk.heads.first() {
+            self.add_same(None, "output.weight", format!("{head}.weight"));
+            self.add_same(None, "output.bias", format!("{head}.bias"));
+        }
+    }
+
+    fn block(&mut self, block: usize) {
+        let family = self.family;
+        let trunk = family.trunk;
+        let path = |name: &str| format!("{}.{}.{block}.{name}", trunk.path, trunk.blocks);
+        for (site, name) in family.norms {
+            self.norm(Some(block), *site, &path(name));
+        }
+        let attention = family.attention.iter().map(|layer| (Part::Attention, layer));
+        for (part, (role, name)) in attention.chain(family.mlp.iter().map(|layer| (Part::Mlp, layer))) {
+            self.linear(block, *role, part, &path(name));
+        }
+        if let Some(moe) = family.moe {
+            // Further names of the router are those of other tools.
+            let mut known: Vec<Role> = Vec::new();
+            for (role, name) in moe.routing {
+                if !known.contains(role) {
+                    self.linear(block, *role, Part::Routing, &path(name));
+                    known.push(*role);
+                }
+            }
+            for (role, name) in moe.shared {
+                self.linear(block, *role, Part::SharedExperts, &path(name));
+            }
+            if let Some(layout) = moe.experts.first() {
+                self.experts(block, layout);
+            }
+        }
+        for name in family.parameters {
+            let leaf = name.rsplit('.').next().unwrap_or(name);
+            if let Some(stored) = of_parameter(leaf) {
+                self.add_same(Some(block), stored, path(name));
+            }
+        }
+    }
+
+    /// A norm; those that every head has for itself are stacked in the file.
+    fn norm(&mut self, block: Option<usize>, site: NormSite, path: &str) {
+        let stem = self.architecture.norm(site).unwrap_or_else(|| of_norm(site));
+        for leaf in ["weight", "bias"] {
+            match (self.shape(block, &format!("{stem}.{leaf}")), path.contains("{}")) {
+                (Some(shape), true) if shape.len() == 2 && shape[0] <= MOST => {
+                    for head in 0..shape[0] {
+                        self.add(format!("{}.{leaf}", path.replace("{}", &head.to_string())), vec![shape[1]]);
+                    }
+                }
+                (Some(shape), _) => self.add(format!("{path}.{leaf}"), shape),
+                (None, _) => {}
+            }
+        }
+    }
+
+    fn linear(&mut self, block: usize, role: Role, part: Part, path: &str) {
+        if let Some((rows, columns)) = self.size(block, role, part) {
+            let shape = match self.family.orientation {
+                Orientation::OutIn => vec![rows, columns],
+                Orientation::InOut => vec![columns, rows],
+            };
+            self.add(format!("{path}.weight"), shape);
+        }
+        if let Some(rows) = of_role(role, part).and_then(|stem| self.shape(Some(block), &format!("{stem}.bias"))) {
+            self.add(format!("{path}.bias"), rows);
+        }
+    }
+
+    /// Output and input channels of a layer.
+    fn size(&self, block: usize, role: Role, part: Part) -> Option<(usize, usize)> {
+        let matrix = |role: Role| match *self.shape(Some(block), &format!("{}.weight", of_role(role, part)?))? {
+            [rows, columns] => Some((rows, columns)),
+            // The gate on the shared expert.
+            [columns] => Some((1, columns)),
+            _ => None,
+        };
+        match role {
+            Role::KeyValueUp => self.latent_size(block),
+            Role::GateUp if part != Part::Mlp => {
+                let ((gate, columns), (up, _)) = (matrix(Role::Gate)?, matrix(Role::Up)?);
+                Some((gate.checked_add(up)?, columns))
+            }
+            role => matrix(role),
+        }
+    }
+
+    /// The up projection of latent attention, whose keys stand turned over in a tensor of their own.
+    fn latent_size(&self, block: usize) -> Option<(usize, usize)> {
+        let (keys, values) = (self.shape(Some(block), "attn_k_b.weight")?, self.shape(Some(block), "attn_v_b.weight")?);
+        let (&[heads, rank, nope], &[_, value, _]) = (keys.as_slice(), values.as_slice()) else { return None };
+        Some((heads.checked_mul(nope.checked_add(value)?)?, rank))
+    }
+
+    fn experts(&mut self, block: usize, layout: &ExpertLayout) {
+        let trunk = self.family.trunk;
+        for (role, name) in layout.linears {
+            let path = format!("{}.{}.{block}.{name}", trunk.path, trunk.blocks);
+            let Some([experts, rows, columns]) = self.experts_size(block, *role) else { continue };
+            match layout.storage {
+                ExpertStorage::Separate => {
+                    for expert in 0..experts {
+                        self.add(format!("{}.weight", path.replace("{}", &expert.to_string())), vec![rows, columns]);
+                    }
+                }
+                ExpertStorage::Fused => {
+                    let shape = match layout.orientation {
+                        Orientation::OutIn => vec![experts, rows, columns],
+                        Orientation::InOut => vec![experts, columns, rows],
+                    };
+                    // Parameters of a module of experts have no suffix, layers have one.
+                    let is_parameter = name.contains("experts.");
+                    if is_parameter && self.has_expert_bias(block, *role) {
+                        self.add(format!("{path}_bias"), vec![experts, rows]);
+                    }
+                    self.add(if is_parameter { path } else { format!("{path}.weight") }, shape);
+                }
+            }
+        }
+    }
+
+    fn has_expert_bias(&self, block: usize, role: Role) -> bool {
+        let role = if role == Role::GateUp { Role::Gate } else { role };
+        of_role(role, Part::Experts).is_some_and(|stem| self.shape(Some(block), &format!("{stem}.bias")).is_some())
+    }
+
+    fn experts_size(&self, block: usize, role: Role) -> Option<[usize; 3]> {
+        let shape = |role: Role| -> Option<[usize; 3]> {
+            let name = format!("{}.weight", of_role(role, Part::Experts)?);
+            self.shape(Some(block), &name)?.try_into().ok().filter(|shape: &[usize; 3]| shape[0] <= MOST)
+        };
+        match role {
+            Role::GateUp => {
+                let ([experts, gate, columns], [_, up, _]) = (shape(Role::Gate)?, shape(Role::Up)?);
+                Some([experts, gate.checked_add(up)?, columns])
+            }
+            role => shape(role),
+        }
+    }
+}

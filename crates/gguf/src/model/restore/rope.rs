@@ -1,0 +1,182 @@
+//! Rotary embeddings of the model that a file was made of. Factors that divide frequencies are those of Llama 3 where its
+//! formula gives them, or LongRoPE's two lists; others are not read.
+
+use super::Stated;
+use crate::model::architecture::Restoration;
+use crate::model::rope::long_attention_factor;
+use crate::model::values::values;
+use kvant_container::gguf::GgufTensor;
+use kvant_model::family::{Family, Positions};
+use kvant_numeric::simd::Isa;
+use kvant_weights::import_error::ImportError;
+use serde_json::{Map, Value, json};
+use std::f64::consts::TAU;
+
+/// Adds base, part and scaling to a config.json.
+pub(crate) fn restore(
+    stated: &Stated<'_>,
+    family: &Family,
+    restoration: &Restoration,
+    config: &mut Map<String, Value>,
+) -> Result<(), ImportError> {
+    let Positions::Rotary { partial, .. } = family.math.positions else { return Ok(()) };
+    let word = |key: &str, usual: &'static str| {
+        restoration.words.iter().find(|(stored, _)| *stored == key).map_or(usual, |(_, name)| *name)
+    };
+    let base = stated.number("rope.freq_base").unwrap_or(10_000.0);
+    config.insert(word("rope.freq_base", "rope_theta").to_owned(), json!(base));
+    let part = word("rope.dimension_count", "partial_rotary_factor");
+    let sizes = stated.size("rope.dimension_count").zip(stated.head_width()).filter(|_| !part.is_empty());
+    if let Some((dim, width)) = sizes.filter(|(dim, width)| dim != width || partial != 1.0) {
+        config.insert(part.to_owned(), json!(fraction(dim, width)));
+    }
+    if let Some(local) = stated.number("rope.freq_base_swa") {
+        config.insert("rope_local_base_freq".to_owned(), json!(local));
+    }
+    if let Some(scaling) = scaling(stated, base)? {
+        config.insert("rope_scaling".to_owned(), scaling);
+    }
+    Ok(())
+}
+
+/// `dim / width`, a little more where the product with `width` would fall below `dim` and be cut off.
+fn fraction(dim: usize, width: usize) -> f64 {
+    let exact = dim as f64 / width.max(1) as f64;
+    if (exact * width as f64) < dim as f64 { exact.next_up().next_up() } else { exact }
+}
+
+fn scaling(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError> {
+    // Not all files name this type: graphs look for the tensors.
+    if LONG_ROPE.iter().any(|(tensor, _)| stated.has(tensor)) {
+        return long_rope(stated).map(Some);
+    }
+    // What llama.cpp takes where the type is not stated, and the key that files had before there were types.
+    let kind = stated.text("rope.scaling.type").unwrap_or("linear");
+    let factor = stated.number("rope.scaling.factor").or_else(|| stated.number("rope.scale_linear"));
+    match (kind, factor.filter(|factor| *factor != 0.0 && *factor != 1.0)) {
+        ("none", _) | ("linear", None) => divided(stated, base),
+        (_, Some(_)) if stated.has(FACTORS) => Err(unread("scaled, and divided by factors too")),
+        ("linear", Some(factor)) => Ok(Some(json!({"rope_type": "linear", "factor": factor}))),
+        ("yarn", Some(factor)) => yarn(stated, factor).map(Some),
+        _ => Err(unread(&format!("of the type {}", kvant_weights::recipe_error::quoted(kind)))),
+    }
+}
+
+fn unread(what: &str) -> ImportError {
+    let reason = format!("rotary embeddings {what} are not read");
+    ImportError::unsupported("rope.scaling.type", reason, "use the checkpoint that the file was made of")
+}
+
+/// The tensor of factors that divide frequencies.
+const FACTORS: &str = "rope_freqs.weight";
+
+/// The tensors of LongRoPE's factors, for long texts and for short ones, and what config.json calls them.
+const LONG_ROPE: [(&str, &str); 2] =
+    [("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor")];
+
+fn long_rope(stated: &Stated<'_>) -> Result<Value, ImportError> {
+    let (context, original) = (stated.need("context_length")?, stated.need("rope.scaling.original_context_length")?);
+    let mut scaling = Map::from_iter([("type".to_owned(), json!("longrope"))]);
+    for (tensor, name) in LONG_ROPE {
+        let found = stated.file.tensor(tensor).ok_or_else(|| ImportError::invalid(tensor, "is missing"))?;
+        scaling.insert(name.to_owned(), json!(factors(stated, found)?));
+    }
+    // A file that states none is run without.
+    let (usual, attention) =
+        (long_attention_factor(context, original), stated.number("rope.scaling.attn_factor").unwrap_or(1.0));
+    if (attention - f64::from(usual)).abs() > 1e-6 {
+        scaling.insert("attention_factor".to_owned(), json!(attention));
+    }
+    Ok(Value::Object(scaling))
+}
+
+/// What divides the frequencies, one for each pair of components.
+fn factors(stated: &Stated<'_>, tensor: GgufTensor<'_>) -> Result<Vec<f32>, ImportError> {
+    let width = stated.size("rope.dimension_count").or_else(|| stated.head_width());
+    if width.is_some_and(|width| tensor.shape().iter().product::<usize>() != width / 2) {
+        return Err(ImportError::invalid(tensor.name(), "has not a factor for each pair of components"));
+    }
+    let factors = values(Isa::best(), tensor).filter(|factors| factors.iter().all(|f| f.is_finite() && *f > 0.0));
+    factors.ok_or_else(|| ImportError::invalid(tensor.name(), "holds no factors"))
+}
+
+fn yarn(stated: &Stated<'_>, factor: f64) -> Result<Value, ImportError> {
+    let original = stated.need("rope.scaling.original_context_length")?;
+    let mut scaling = Map::new();
+    scaling.insert("rope_type".to_owned(), json!("yarn"));
+    scaling.insert("factor".to_owned(), json!(factor));
+    scaling.insert("original_max_position_embeddings".to_owned(), json!(original));
+    let more =
+        [("yarn_attn_factor", "attention_factor"), ("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")];
+    for (key, name) in more {
+        if let Some(number) = stated.number(&format!("rope.scaling.{key}")) {
+            scaling.insert(name.to_owned(), json!(number));
+        }
+    }
+    Ok(Value::Object(scaling))
+}
+
+/// The scaling that divides frequencies by the file's factors.
+fn divided(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError> {
+    let Some(tensor) = stated.file.tensor(FACTORS) else { return Ok(None) };
+    let factors = factors(stated, tensor)?;
+    if factors.iter().all(|factor| *factor == 1.0) {
+        return Ok(None);
+    }
+    llama3(&factors, base).map(Some).ok_or_else(|| unread("divided by factors that are not Llama 3's"))
+}
+
+/// Bounds of Llama 3's scaling, as all published models have them.
+const LOW: f64 = 1.0;
+const HIGH: f64 = 4.0;
+
+/// The parameters of Llama 3's formula that give these factors: see `kvant_llm::gguf`'s writing of them. The original context
+/// `o` follows from a component between the bounds, of wavelength `w` and factor `f`: `1/f = (1 - s)/F + s` with
+/// `s = (o/w - low)/(high - low)`.
+fn llama3(factors: &[f32], base: f64) -> Option<Value> {
+    let largest = f64::from(factors.iter().copied().fold(1.0, f32::max));
+    let wavelength = |i: usize| TAU * base.powf(i as f64 / factors.len() as f64);
+    let between = factors.iter().position(|f| *f > 1.0 && f64::from(*f) < largest)?;
+    let inverse = |f: f64| 1.0 / f;
+    let smooth = (inverse(f64::from(factors[between])) - inverse(largest)) / (1.0 - inverse(largest));
+    let original = (wavelength(between) * (LOW + smooth * (HIGH - LOW))).round();
+    let expected = |i: usize| {
+        let ratio = original / wavelength(i);
+        let smooth = ((ratio - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
+        1.0 / ((1.0 - smooth) / largest + smooth)
+    };
+    let fits = factors.iter().enumerate().all(|(i, f)| (f64::from(*f) / expected(i) - 1.0).abs() < 1e-5);
+    (fits && original >= 1.0).then(|| {
+        json!({
+            "rope_type": "llama3", "factor": largest, "low_freq_factor": LOW, "high_freq_factor": HIGH,
+            "original_max_position_embeddings": original as u64,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_heads_are_whole_again() {
+        for width in 1..300 {
+            for dim in 1..=width {
+                assert_eq!((fraction(dim, width) * width as f64) as usize, dim, "{dim} of {width}");
+            }
+        }
+    }
+
+    #[test]
+    fn llama_3_is_found_by_its_factors() {
+        // Those of 3.1 with heads of 128: see the test of what is written.
+        let between = [1.207_484, 1.553_415, 2.026_313, 2.694_53, 3.684_253, 5.257_327];
+        let mut factors = vec![1.0; 29];
+        factors.extend(between);
+        factors.resize(64, 8.0);
+        let found = llama3(&factors, 500_000.0).unwrap();
+        assert_eq!((&found["factor"], &found["original_max_position_embeddings"]), (&json!(8.0), &json!(8192)));
+        factors[3] = 1.5;
+        assert!(llama3(&factors, 500_000.0).is_none());
+    }
+}

@@ -1,0 +1,63 @@
+//! What keeps a tokenizer from being written.
+
+use kvant_container::ErrorKind;
+use kvant_weights::import_error::ImportError;
+
+/// Why there is no vocabulary.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerProblem {
+    /// A file of the checkpoint.
+    #[error(transparent)]
+    Container(#[from] kvant_container::Error),
+    /// There is none (*invalid*).
+    #[error("the checkpoint has neither tokenizer.json nor tokenizer.model, and a GGUF file holds its tokenizer")]
+    Missing,
+    /// That of a GGUF file is not understood.
+    #[error(transparent)]
+    Source(#[from] ImportError),
+    /// A file is not what it should be (*invalid*).
+    #[error("tokenizer.json: {0}")]
+    Damaged(String),
+    /// There are more tokens than the embedding has rows (*invalid*).
+    #[error("the tokenizer has {tokens} tokens, and the embedding has rows for {rows}")]
+    TooMany {
+        /// Tokens.
+        tokens: usize,
+        /// Rows.
+        rows: usize,
+    },
+    /// It is of a kind that llama.cpp has not (*unsupported*).
+    #[error("tokenizer.json: a model of type {0} has no counterpart in llama.cpp")]
+    Model(String),
+    /// Text is split in a way that llama.cpp has not (*unsupported*).
+    #[error("tokenizer.json: text is split by {0}, which is none of llama.cpp's ways that are known here")]
+    Split(String),
+}
+
+impl TokenizerProblem {
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            TokenizerProblem::Container(error) => error.kind(),
+            TokenizerProblem::Source(error) => error.kind(),
+            TokenizerProblem::Model(_) | TokenizerProblem::Split(_) => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            TokenizerProblem::Container(error) => error.hint(),
+            TokenizerProblem::Source(error) => error.hint(),
+            TokenizerProblem::Missing => {
+                Some("copy tokenizer.json and tokenizer_config.json of the model into its directory".to_owned())
+            }
+            TokenizerProblem::TooMany { .. } => Some("take the tokenizer that came with the weights".to_owned()),
+            TokenizerProblem::Damaged(_) => Some("download it again".to_owned()),
+            TokenizerProblem::Model(_) | TokenizerProblem::Split(_) => {
+                Some("write a layout for another loader, e.g. compressed-tensors".to_owned())
+            }
+        }
+    }
+}

@@ -1,8 +1,0 @@
-//! Plain floats on the grid of codes, and what config.json says beside them of quantized activations. No checkpoint format: the tensors
-//! keep the names, shapes and types of the source.
-
-mod config;
-mod import;
-
-pub(crate) use config::{FAKE_QUANTIZATION, FakeQuantization, with_parameters};
-pub(crate) use import::{activations, is_fake_quantized};

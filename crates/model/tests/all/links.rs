@@ -1,0 +1,286 @@
+//! What follows from roles: pairs for smoothing, order of rounding, owners of the KV cache. Expected pairs are those
+//! of AMD Quark's per-family lists where it has them, completed by the routers that read the same norm.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
+
+use crate::support::Checkpoint;
+use kvant_model::network::{Consumer, Input, LinearId, Network, SmoothingPair, Source, Through};
+use serde_json::json;
+
+/// The path inside block `block`.
+fn inside(module: &str, block: usize) -> &str {
+    let at = module.find(&format!(".{block}.")).unwrap();
+    &module[at + 3..]
+}
+
+fn source_name<'n>(network: &'n Network, link: &SmoothingPair) -> &'n str {
+    match &link.from {
+        Source::Norm(id) => &network.norm(*id).module,
+        Source::Linear { linear, .. } => &network.linear(*linear).module,
+        Source::Experts { experts, .. } => &network.experts()[experts.index()].module,
+    }
+}
+
+fn consumer_name(network: &Network, consumer: Consumer) -> &str {
+    match consumer {
+        Consumer::Linear(id) => &network.linear(id).module,
+        Consumer::Experts(id) => &network.experts()[id.index()].module,
+    }
+}
+
+/// Each link of a block as `source -> consumer consumer`.
+fn links_of(network: &Network, block: usize) -> Vec<String> {
+    let links = network.links(block);
+    let text = links.iter().map(|link| {
+        let into: Vec<_> = link.into.iter().map(|consumer| inside(consumer_name(network, *consumer), block)).collect();
+        format!("{} -> {}", inside(source_name(network, link), block), into.join(" "))
+    });
+    text.collect()
+}
+
+fn assert_links(fixture: &str, block: usize, expected: &[&str]) {
+    assert_eq!(links_of(&Checkpoint::read(fixture).network(), block), expected, "{fixture}");
+}
+
+const LLAMA: &[&str] = &[
+    "input_layernorm -> self_attn.k_proj self_attn.q_proj self_attn.v_proj",
+    "self_attn.v_proj -> self_attn.o_proj",
+    "post_attention_layernorm -> mlp.gate_proj mlp.up_proj",
+    "mlp.up_proj -> mlp.down_proj",
+];
+
+#[test]
+fn llama_and_its_kin() {
+    for fixture in ["llama", "mistral", "mistral3", "qwen2", "qwen3", "gemma", "granite", "smollm3", "stablelm"] {
+        assert_links(fixture, 1, LLAMA);
+    }
+}
+
+#[test]
+fn sandwich_norms_feed_from_the_inner_one() {
+    let gemma = [LLAMA[0], LLAMA[1], "pre_feedforward_layernorm -> mlp.gate_proj mlp.up_proj", LLAMA[3]];
+    for fixture in ["gemma2", "gemma3", "gemma3_text"] {
+        assert_links(fixture, 0, &gemma);
+    }
+    let fused = ["post_attention_layernorm -> mlp.gate_up_proj", "mlp.gate_up_proj -> mlp.down_proj"];
+    assert_links("glm4", 0, &[LLAMA[0], LLAMA[1], fused[0], fused[1]]);
+}
+
+#[test]
+fn fused_matrices_are_sources_by_their_rows() {
+    let phi3 = [
+        "input_layernorm -> self_attn.qkv_proj",
+        "self_attn.qkv_proj -> self_attn.o_proj",
+        "post_attention_layernorm -> mlp.gate_up_proj",
+        "mlp.gate_up_proj -> mlp.down_proj",
+    ];
+    assert_links("phi3", 0, &phi3);
+    let network = Checkpoint::read("phi3").network();
+    let links = network.links(0);
+    // 4 query heads and 2 key/value heads of 16: values are the last 32 of 128 rows.
+    let values = vec![96..112, 112..128];
+    assert!(matches!(&links[1].from, Source::Linear { rows, .. } if *rows == values), "{:?}", links[1]);
+    assert_eq!(links[1].through, Through::Heads { head_dim: 16, repeat: 2 });
+    let Source::Linear { rows, .. } = &links[3].from else { panic!("{links:?}") };
+    assert_eq!((rows.len(), &rows[0]), (1, &(96..192)));
+    assert_eq!(links[3].through, Through::Product);
+}
+
+#[test]
+fn per_head_order_picks_every_third_stretch() {
+    let network = Checkpoint::read("gpt_neox").network();
+    let link = &network.links(0)[1];
+    let values = vec![32..48, 80..96, 128..144, 176..192];
+    assert!(matches!(&link.from, Source::Linear { rows, .. } if *rows == values), "{link:?}");
+}
+
+#[test]
+fn a_scale_passes_relu_but_not_gelu() {
+    let opt = [
+        "self_attn_layer_norm -> self_attn.k_proj self_attn.q_proj self_attn.v_proj",
+        "self_attn.v_proj -> self_attn.out_proj",
+        "final_layer_norm -> fc1",
+        "fc1 -> fc2",
+    ];
+    assert_links("opt", 0, &opt);
+    assert_eq!(Checkpoint::read("opt").network().links(0)[3].through, Through::Relu);
+    let gelu = Checkpoint::read("opt").with_config("activation_function", json!("gelu"));
+    assert_eq!(links_of(&gelu.network(), 0), opt[..3]);
+    let gpt2 = ["ln_1 -> attn.c_attn", "attn.c_attn -> attn.c_proj", "ln_2 -> mlp.c_fc"];
+    assert_links("gpt2", 0, &gpt2);
+    // Squared ReLU squares the scale.
+    assert_links("nemotron", 0, &[LLAMA[0], LLAMA[1], "post_attention_layernorm -> mlp.up_proj"]);
+}
+
+#[test]
+fn norms_that_the_residual_stream_reads_are_no_sources() {
+    assert_links("opt_350m", 0, &["self_attn.v_proj -> self_attn.out_proj", "fc1 -> fc2"]);
+    assert_links("olmo2", 0, &[LLAMA[1], LLAMA[3]]);
+}
+
+#[test]
+fn norms_without_weights_are_no_sources() {
+    assert_links("olmo", 0, &[LLAMA[1], LLAMA[3]]);
+}
+
+#[test]
+fn one_norm_feeds_both_branches_of_a_parallel_block() {
+    let cohere = "input_layernorm -> mlp.gate_proj mlp.up_proj self_attn.k_proj self_attn.q_proj self_attn.v_proj";
+    for fixture in ["cohere", "cohere2", "stablelm_parallel"] {
+        assert_links(fixture, 0, &[cohere, LLAMA[1], LLAMA[3]]);
+    }
+    let phi = "input_layernorm -> mlp.fc1 self_attn.k_proj self_attn.q_proj self_attn.v_proj";
+    assert_links("phi", 0, &[phi, "self_attn.v_proj -> self_attn.dense"]);
+    let neox = [
+        "input_layernorm -> attention.query_key_value",
+        "attention.query_key_value -> attention.dense",
+        "post_attention_layernorm -> mlp.dense_h_to_4h",
+    ];
+    assert_links("gpt_neox", 0, &neox);
+}
+
+#[test]
+fn routers_and_all_experts_read_the_norm() {
+    let found = links_of(&Checkpoint::read("mixtral").network(), 1);
+    let norm = found.iter().find(|link| link.starts_with("post_attention_layernorm")).unwrap();
+    assert!(norm.contains("-> block_sparse_moe.gate "), "{norm}");
+    for expert in 0..4 {
+        assert!(norm.contains(&format!("experts.{expert}.w1")) && norm.contains(&format!("experts.{expert}.w3")));
+        let pair = format!("block_sparse_moe.experts.{expert}.w3 -> block_sparse_moe.experts.{expert}.w2");
+        assert!(found.contains(&pair), "{found:?}");
+    }
+    assert_eq!(found.len(), 3 + 4);
+}
+
+#[test]
+fn shared_experts_and_their_gate_read_the_norm() {
+    let found = links_of(&Checkpoint::read("qwen2_moe").network(), 0);
+    let norm = found.iter().find(|link| link.starts_with("post_attention_layernorm")).unwrap();
+    for reader in ["mlp.gate", "mlp.shared_expert_gate", "mlp.shared_expert.up_proj", "mlp.experts.3.gate_proj"] {
+        assert!(norm.split(' ').any(|name| name == reader), "{reader}: {norm}");
+    }
+    assert!(found.contains(&"mlp.shared_expert.up_proj -> mlp.shared_expert.down_proj".to_owned()));
+}
+
+#[test]
+fn latent_attention_has_norms_of_its_own() {
+    let expected = [
+        "input_layernorm -> self_attn.kv_a_proj_with_mqa self_attn.q_a_proj",
+        "self_attn.q_a_layernorm -> self_attn.q_b_proj",
+        "self_attn.kv_a_layernorm -> self_attn.kv_b_proj",
+        "self_attn.kv_b_proj -> self_attn.o_proj",
+        LLAMA[2],
+        LLAMA[3],
+    ];
+    assert_links("deepseek_v2", 0, &expected);
+    let network = Checkpoint::read("deepseek_v2").network();
+    let link = &network.links(0)[3];
+    // Per head 16 rows of keys, then 12 of values.
+    let values = vec![16..28, 44..56, 72..84, 100..112];
+    assert!(matches!(&link.from, Source::Linear { rows, .. } if *rows == values), "{link:?}");
+    assert_eq!(link.through, Through::Heads { head_dim: 12, repeat: 1 });
+}
+
+#[test]
+fn fused_experts_link_only_where_the_activation_is_linear_in_up() {
+    let granite = links_of(&Checkpoint::read("granitemoe").network(), 0);
+    assert!(granite.contains(&"block_sparse_moe.input_linear -> block_sparse_moe.output_linear".to_owned()));
+    let gpt_oss = links_of(&Checkpoint::read("gpt_oss").network(), 0);
+    let norm = "post_attention_layernorm -> mlp.router mlp.experts.gate_up_proj";
+    assert_eq!(gpt_oss, [LLAMA[0], LLAMA[1], norm]);
+}
+
+#[test]
+fn clipped_values_are_no_source() {
+    let clipped = Checkpoint::read("olmo").with_config("clip_qkv", json!(8.0)).network();
+    assert_eq!(links_of(&clipped, 0), [LLAMA[3]]);
+}
+
+#[test]
+fn a_block_with_readers_that_are_not_understood_has_no_links() {
+    let adapted =
+        Checkpoint::read("llama").with("model.layers.0.mlp.gate_proj.lora_A.weight", &[8, 64], "BF16").network();
+    assert!(adapted.links(0).is_empty());
+    assert_eq!(links_of(&adapted, 1), LLAMA);
+    let buffer = Checkpoint::read("llama").with("model.layers.0.self_attn.rotary_emb.inv_freq", &[8], "F32").network();
+    assert_eq!(links_of(&buffer, 0), LLAMA);
+}
+
+#[test]
+fn widths_of_source_and_consumers_agree() {
+    for name in crate::support::names() {
+        let network = Checkpoint::read(&name).network();
+        for link in network.blocks().iter().flat_map(|block| network.links(*block)) {
+            let Consumer::Linear(first) = link.into[0] else { continue };
+            let repeat = if let Through::Heads { repeat, .. } = link.through { repeat } else { 1 };
+            if let Source::Linear { rows, .. } = &link.from {
+                let width: usize = rows.iter().map(ExactSizeIterator::len).sum();
+                assert_eq!(width * repeat, network.linear(first).in_features, "{name}: {link:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_layer_of_a_block_is_in_one_stage() {
+    for name in crate::support::names() {
+        let network = Checkpoint::read(&name).network();
+        for &block in network.blocks() {
+            let stages = network.stages(block);
+            assert!(stages.is_sorted_by(|a, b| a.input < b.input), "{name}");
+            let mut staged: Vec<LinearId> = stages.iter().flat_map(|stage| stage.linears.clone()).collect();
+            staged.sort();
+            let in_block = network.linears().iter().filter(|linear| linear.block == Some(block)).count();
+            assert_eq!(staged.len(), in_block, "{name}");
+            staged.dedup();
+            assert_eq!(staged.len(), in_block, "{name}");
+        }
+    }
+}
+
+#[test]
+fn stages_follow_the_forward_pass() {
+    let stages_of = |fixture: &str, block: usize| {
+        let network = Checkpoint::read(fixture).network();
+        let stages = network.stages(block).into_iter();
+        let sizes = stages.map(|stage| (stage.input, stage.linears.len() + stage.experts.len()));
+        sizes.collect::<Vec<_>>()
+    };
+    let llama = [(Input::Attention, 3), (Input::Heads, 1), (Input::FeedForward, 2), (Input::Hidden, 1)];
+    assert_eq!(stages_of("llama", 0), llama);
+    // The parallel block's first layers share an input, hence a Hessian.
+    assert_eq!(stages_of("phi", 0), [(Input::Attention, 4), (Input::Heads, 1), (Input::Hidden, 1)]);
+    let latent = [
+        (Input::Attention, 2),
+        (Input::QueryLatent, 1),
+        (Input::KeyValueLatent, 1),
+        (Input::Heads, 1),
+        (Input::FeedForward, 2),
+        (Input::Hidden, 1),
+    ];
+    assert_eq!(stages_of("deepseek_v3", 0), latent);
+    let gpt_oss = [
+        (Input::Attention, 3),
+        (Input::Heads, 1),
+        (Input::FeedForward, 1),
+        (Input::Routed(None), 1),
+        (Input::RoutedHidden(None), 1),
+    ];
+    assert_eq!(stages_of("gpt_oss", 0), gpt_oss);
+    let qwen = stages_of("qwen2_moe", 0);
+    assert!(qwen.contains(&(Input::Routed(Some(2)), 2)) && qwen.contains(&(Input::RoutedHidden(Some(2)), 1)));
+    assert!(qwen.contains(&(Input::FeedForward, 4)) && qwen.contains(&(Input::SharedHidden, 1)));
+}
+
+#[test]
+fn the_kv_cache_has_owners_in_every_block() {
+    let owners = |fixture: &str| {
+        let network = Checkpoint::read(fixture).network();
+        let ids = network.kv_owners(1).into_iter();
+        ids.map(|id| inside(&network.linear(id).module, 1).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(owners("llama"), ["self_attn.k_proj", "self_attn.v_proj"]);
+    assert_eq!(owners("phi3"), ["self_attn.qkv_proj"]);
+    assert_eq!(owners("deepseek_v2"), ["self_attn.kv_b_proj"]);
+    assert_eq!(owners("gpt2"), ["attn.c_attn"]);
+}

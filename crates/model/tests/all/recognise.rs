@@ -1,0 +1,476 @@
+//! Every family's checkpoint, as transformers saves it, is recognised whole: counts, kept layers, fused siblings, and
+//! the spellings that occur in the wild.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
+
+use std::collections::HashSet;
+
+use crate::support::Checkpoint;
+use kvant_model::family::{FAMILIES, NormKind, NormSite, Orientation, Part, Role, RowOrder};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{ExpertsStorage, Linear, Network, Notice, Place, Reason, Slot, TensorMeta};
+use serde_json::json;
+
+/// Fixture, family, linear layers, kept ones, sibling groups, fused expert tensors, norms, tied head.
+type Row = (&'static str, &'static str, usize, usize, usize, usize, usize, bool);
+
+/// Worked out by hand from the architectures: two blocks each, four experts where there are any.
+#[rustfmt::skip]
+const EXPECTED: &[Row] = &[
+    ("cohere",            "cohere",           14,  0,  4, 0,  7, true),
+    ("cohere2",           "cohere2",          14,  0,  4, 0,  3, true),
+    ("deepseek_v2",       "deepseek_v2",      30, 12,  8, 0,  9, false),
+    ("deepseek_v2_lite",  "deepseek_v2",      28, 10,  6, 0,  7, false),
+    ("deepseek_v3",       "deepseek_v3",      30, 12,  8, 0,  9, false),
+    ("gemma",             "gemma",            14,  0,  4, 0,  5, true),
+    ("gemma2",            "gemma2",           14,  0,  4, 0,  9, true),
+    ("gemma3",            "gemma3",           14,  0,  4, 0, 13, true),
+    ("gemma3_text",       "gemma3",           14,  0,  4, 0, 13, true),
+    ("glm",               "glm",              13,  1,  2, 0,  5, false),
+    ("glm4",              "glm4",             13,  1,  2, 0,  9, false),
+    ("glm4_moe",          "glm4_moe",         28, 16,  8, 0,  9, false),
+    ("gpt2",              "gpt2",              8,  0,  0, 0,  5, true),
+    ("gpt_neox",          "gpt_neox",          9,  1,  0, 0,  5, false),
+    ("gpt_oss",           "gpt_oss",          11,  3,  2, 4,  5, false),
+    ("gptj",              "gptj",             13,  1,  2, 0,  3, false),
+    ("granite",           "granite",          15,  1,  4, 0,  5, false),
+    ("granitemoe",        "granitemoe",       11,  3,  2, 4,  5, false),
+    ("hunyuan_v1_dense",  "hunyuan_v1_dense", 15,  1,  4, 0,  9, false),
+    ("llama",             "llama",            15,  1,  4, 0,  5, false),
+    ("llama_bias",        "llama",            14,  0,  4, 0,  5, true),
+    ("minimax_m2",        "minimax_m2",       35, 11, 10, 0,  9, false),
+    ("mistral",           "mistral",          15,  1,  4, 0,  5, false),
+    ("mistral3",          "mistral",          14,  0,  4, 0,  5, true),
+    ("mixtral",           "mixtral",          35,  3, 10, 0,  5, false),
+    ("nemotron",          "nemotron",         13,  1,  2, 0,  5, false),
+    ("olmo",              "olmo",             15,  1,  4, 0,  0, false),
+    ("olmo2",             "olmo2",            15,  1,  4, 0,  9, false),
+    ("olmo3",             "olmo3",            15,  1,  4, 0,  9, false),
+    ("olmoe",             "olmoe",            35,  3, 10, 0,  9, false),
+    ("opt",               "opt",              12,  0,  2, 0,  5, true),
+    ("opt_350m",          "opt",              14,  0,  2, 0,  4, true),
+    ("phi",               "phi",              13,  1,  2, 0,  7, false),
+    ("phi3",              "phi3",              9,  1,  0, 0,  5, false),
+    ("phimoe",            "phimoe",           35,  3, 10, 0,  5, false),
+    ("qwen2",             "qwen2",            15,  1,  4, 0,  5, false),
+    ("qwen2_5_vl",        "qwen2",            15,  1,  4, 0,  5, false),
+    ("qwen2_moe",         "qwen2_moe",        43,  5, 12, 0,  5, false),
+    ("qwen3",             "qwen3",            15,  1,  4, 0,  9, false),
+    ("qwen3_moe",         "qwen3_moe",        25,  2,  7, 0,  9, false),
+    ("qwen3_vl",          "qwen3",            15,  1,  4, 0,  9, false),
+    ("smollm3",           "smollm3",          14,  0,  4, 0,  5, true),
+    ("stablelm",          "stablelm",         15,  1,  4, 0, 17, false),
+    ("stablelm_parallel", "stablelm",         15,  1,  4, 0,  3, false),
+    ("starcoder2",        "starcoder2",       12,  0,  2, 0,  5, true),
+];
+
+fn linear<'n>(network: &'n Network, module: &str) -> &'n Linear {
+    let found = network.linears().iter().find(|linear| linear.module == module);
+    found.unwrap_or_else(|| panic!("no linear layer {module}"))
+}
+
+fn reason_of(checkpoint: &Checkpoint, name: &str) -> Option<Reason> {
+    let at = checkpoint.tensors.iter().position(|tensor| tensor.name == name).unwrap();
+    match checkpoint.network().places()[at] {
+        Place::Other(reason) => Some(reason),
+        _ => None,
+    }
+}
+
+#[test]
+fn counts_are_those_of_the_architecture() {
+    for &(fixture, family, linears, kept, siblings, experts, norms, tied) in EXPECTED {
+        let network = Checkpoint::read(fixture).network();
+        assert_eq!(network.family().map(|family| family.name), Some(family), "{fixture}");
+        assert_eq!(network.linears().len(), linears, "{fixture}: linear layers");
+        let kept_found = network.linears().iter().filter(|linear| linear.kept).count();
+        assert_eq!(kept_found, kept, "{fixture}: kept layers");
+        assert_eq!(network.siblings().len(), siblings, "{fixture}: sibling groups");
+        assert_eq!(network.experts().len(), experts, "{fixture}: fused experts");
+        assert_eq!(network.norms().len(), norms, "{fixture}: norms");
+        assert_eq!(network.is_tied(), tied, "{fixture}: tied");
+        assert_eq!(network.blocks(), [0, 1], "{fixture}: blocks");
+    }
+}
+
+#[test]
+fn every_fixture_has_its_expectation_and_every_family_its_fixture() {
+    let expected: Vec<_> = EXPECTED.iter().map(|row| row.0.to_owned()).collect();
+    assert_eq!(crate::support::names(), expected);
+    let covered: HashSet<_> = EXPECTED.iter().map(|row| row.1).collect();
+    let missing: Vec<_> = FAMILIES.iter().map(|family| family.name).filter(|name| !covered.contains(name)).collect();
+    // Kimi K2 is DeepSeek V3 but for what is kept.
+    assert_eq!(missing, ["kimi_k2"]);
+}
+
+#[test]
+fn nothing_but_other_modalities_is_left_over() {
+    for name in crate::support::names() {
+        let checkpoint = Checkpoint::read(&name);
+        let network = checkpoint.network();
+        for (tensor, place) in checkpoint.tensors.iter().zip(network.places()) {
+            let left_over = matches!(place, Place::Other(reason) if *reason != Reason::Modality);
+            assert!(!left_over, "{name}: {} is {place:?}", tensor.name);
+        }
+        assert_eq!(network.notices(), [], "{name}");
+    }
+}
+
+#[test]
+fn places_layers_and_tensors_agree() {
+    for name in crate::support::names() {
+        let checkpoint = Checkpoint::read(&name);
+        let network = checkpoint.network();
+        for (at, place) in network.places().iter().enumerate() {
+            match *place {
+                Place::Linear(id, Slot::Weight) => assert_eq!(network.linear(id).weight, at),
+                Place::Linear(id, Slot::Bias) => assert_eq!(network.linear(id).bias, Some(at)),
+                Place::Norm(id, Slot::Weight) => assert_eq!(network.norm(id).weight, at),
+                Place::Norm(id, Slot::Bias) => assert_eq!(network.norm(id).bias, Some(at)),
+                Place::Experts(id, Slot::Bias) => assert_eq!(network.experts()[id.index()].bias, Some(at)),
+                _ => {}
+            }
+        }
+        for linear in network.linears() {
+            let bias = linear.bias.map(|at| checkpoint.tensors[at].shape.clone());
+            assert!(bias.is_none_or(|shape| shape == [linear.out_features]), "{name}: {}", linear.module);
+        }
+    }
+}
+
+#[test]
+fn a_linear_layer_knows_its_sizes_role_and_place() {
+    let network = Checkpoint::read("mixtral").network();
+    let down = linear(&network, "model.layers.1.block_sparse_moe.experts.3.w2");
+    assert_eq!((down.role, down.part), (Role::Down, Part::Experts));
+    assert_eq!((down.block, down.expert), (Some(1), Some(3)));
+    assert_eq!((down.in_features, down.out_features), (96, 64));
+    let router = linear(&network, "model.layers.0.block_sparse_moe.gate");
+    assert_eq!((router.role, router.kept, router.expert), (Role::Router, true, None));
+    assert_eq!(network.linear(network.head().unwrap()).module, "lm_head");
+}
+
+#[test]
+fn gpt2_is_stored_transposed() {
+    let network = Checkpoint::read("gpt2").network();
+    let fused = linear(&network, "transformer.h.0.attn.c_attn");
+    assert_eq!((fused.role, fused.orientation), (Role::QueryKeyValue, Orientation::InOut));
+    assert_eq!((fused.in_features, fused.out_features, fused.rows), (64, 192, RowOrder::Stacked));
+    assert!(fused.bias.is_some());
+}
+
+#[test]
+fn gpt_oss_experts_are_one_tensor_stored_transposed() {
+    let network = Checkpoint::read("gpt_oss").network();
+    let module = "model.layers.0.mlp.experts.gate_up_proj";
+    let gate_up = network.experts().iter().find(|experts| experts.module == module).unwrap();
+    assert_eq!((gate_up.role, gate_up.rows), (Role::GateUp, RowOrder::Interleaved));
+    assert_eq!((gate_up.block, gate_up.orientation), (0, Orientation::InOut));
+    assert_eq!((gate_up.experts, gate_up.in_features, gate_up.out_features), (4, 64, 192));
+    assert!(gate_up.bias.is_some() && !gate_up.kept);
+    assert!(matches!(gate_up.storage, ExpertsStorage::Float { .. }));
+}
+
+#[test]
+fn granite_experts_are_one_tensor_with_the_suffix_weight() {
+    let network = Checkpoint::read("granitemoe").network();
+    let gate_up = &network.experts()[0];
+    assert_eq!(gate_up.module, "model.layers.0.block_sparse_moe.input_linear");
+    assert_eq!((gate_up.orientation, gate_up.in_features, gate_up.out_features), (Orientation::OutIn, 64, 192));
+}
+
+#[test]
+fn published_gpt_oss_experts_are_mxfp4() {
+    let checkpoint = Checkpoint::read("gpt_oss")
+        .renamed(|name| (!name.contains("experts.gate_up_proj") || name.contains(".1.")).then(|| name.to_owned()))
+        .with("model.layers.0.mlp.experts.gate_up_proj_scales", &[4, 192, 2], "U8")
+        .with("model.layers.0.mlp.experts.gate_up_proj_blocks", &[4, 192, 2, 16], "U8")
+        .with("model.layers.0.mlp.experts.gate_up_proj_bias", &[4, 192], "BF16");
+    let network = checkpoint.network();
+    assert_eq!(network.notices(), []);
+    let packed = network.experts().iter().find(|experts| experts.block == 0 && experts.role == Role::GateUp).unwrap();
+    assert_eq!((packed.experts, packed.in_features, packed.out_features), (4, 64, 192));
+    assert_eq!(packed.orientation, Orientation::OutIn);
+    let last = checkpoint.tensors.len() - 1;
+    assert_eq!(packed.storage, ExpertsStorage::Mxfp4 { blocks: last - 1, scales: Some(last - 2) });
+    assert_eq!(packed.bias, Some(last));
+}
+
+#[test]
+fn fused_siblings_are_named_after_what_engines_make_of_them() {
+    let network = Checkpoint::read("deepseek_v2").network();
+    let groups: Vec<_> = network.siblings().iter().map(|group| (group.fused.as_str(), group.members.len())).collect();
+    for fused in ["model.layers.0.self_attn.fused_qkv_a_proj", "model.layers.0.mlp.gate_up_proj"] {
+        assert!(groups.contains(&(fused, 2)), "{fused} not in {groups:?}");
+    }
+    assert!(groups.contains(&("model.layers.1.mlp.experts.2.gate_up_proj", 2)));
+    assert!(groups.contains(&("model.layers.1.mlp.shared_experts.gate_up_proj", 2)));
+
+    let network = Checkpoint::read("qwen2").network();
+    let query = linear(&network, "model.layers.1.self_attn.q_proj").siblings.unwrap();
+    let members = &network.siblings()[query.index()].members;
+    let roles: HashSet<_> = members.iter().map(|id| network.linear(*id).role).collect();
+    assert_eq!(roles, HashSet::from([Role::Query, Role::Key, Role::Value]));
+    assert!(linear(&network, "model.layers.1.self_attn.o_proj").siblings.is_none());
+}
+
+#[test]
+fn norms_have_their_site_and_formula() {
+    let network = Checkpoint::read("gemma2").network();
+    let sites: Vec<_> = network.norms().iter().filter(|norm| norm.block == Some(0)).map(|norm| norm.site).collect();
+    let expected =
+        [NormSite::AttentionInput, NormSite::AttentionOutput, NormSite::FeedForwardOutput, NormSite::FeedForwardInput];
+    // The fixture is sorted by name: input, post_attention, post_feedforward, pre_feedforward.
+    assert_eq!(sites, expected);
+    assert!(network.norms().iter().all(|norm| norm.kind == NormKind::RmsUnitOffset));
+}
+
+#[test]
+fn kept_modules_include_those_of_other_modalities() {
+    let network = Checkpoint::read("mistral3").network();
+    let kept = network.kept_modules();
+    assert!(kept.contains(&"vision_tower.transformer.layers.0.attention.q_proj"), "{kept:?}");
+    assert!(kept.contains(&"multi_modal_projector.linear_1"));
+    assert!(!kept.iter().any(|module| module.starts_with("language_model")));
+
+    let network = Checkpoint::read("deepseek_v2").network();
+    assert!(network.kept_modules().contains(&"model.layers.0.self_attn.kv_b_proj"));
+    assert!(network.kept_modules().contains(&"model.layers.1.mlp.gate"));
+    assert!(!network.kept_modules().contains(&"model.layers.0.mlp.gate_proj"));
+}
+
+#[test]
+fn base_model_checkpoints_lack_the_first_part_of_the_path() {
+    for (fixture, prefix, trunk) in [
+        ("llama", "model.", ""),
+        ("gpt2", "transformer.", ""),
+        ("opt", "model.", "decoder"),
+        ("gpt_neox", "gpt_neox.", ""),
+        ("mixtral", "model.", ""),
+    ] {
+        let whole = Checkpoint::read(fixture).network();
+        let base = Checkpoint::read(fixture).renamed(|name| Some(name.strip_prefix(prefix)?.to_owned()));
+        let network = base.network();
+        assert_eq!(network.trunk(), trunk, "{fixture}");
+        assert_eq!(network.family().unwrap().name, whole.family().unwrap().name);
+        let heads = usize::from(whole.head().is_some());
+        assert_eq!(network.linears().len(), whole.linears().len() - heads, "{fixture}");
+        assert_eq!(network.norms().len(), whole.norms().len(), "{fixture}");
+        assert!(!network.places().iter().any(|place| matches!(place, Place::Other(_))), "{fixture}");
+        assert!(network.is_tied());
+        assert_eq!(network.notices().contains(&Notice::NoHead), heads == 1, "{fixture}");
+    }
+}
+
+#[test]
+fn multimodal_checkpoints_wrap_the_language_model_in_several_ways() {
+    let old = Checkpoint::read("gemma3").network();
+    let new = Checkpoint::read("gemma3").renamed(|name| {
+        let name = name.replace("language_model.model.", "model.language_model.");
+        Some(name.replace("vision_tower.", "model.vision_tower.").replace("multi_modal", "model.multi_modal"))
+    });
+    let network = new.network();
+    assert_eq!((old.trunk(), network.trunk()), ("language_model.model", "model.language_model"));
+    assert_eq!(network.linears().len(), old.linears().len());
+    assert_eq!(network.siblings().len(), old.siblings().len());
+    assert_eq!(network.notices(), []);
+    let head = new.with("language_model.lm_head.weight", &[160, 64], "BF16").network();
+    let head = head.linear(head.head().unwrap());
+    assert!(head.kept, "a head behind a prefix is kept too");
+}
+
+#[test]
+fn buffers_of_old_checkpoints_are_copied() {
+    let gpt2 = Checkpoint::read("gpt2").with("transformer.h.0.attn.bias", &[1, 1, 64, 64], "U8").with(
+        "transformer.h.0.attn.masked_bias",
+        &[],
+        "F32",
+    );
+    assert_eq!(reason_of(&gpt2, "transformer.h.0.attn.bias"), Some(Reason::Buffer));
+    assert_eq!(reason_of(&gpt2, "transformer.h.0.attn.masked_bias"), Some(Reason::Buffer));
+    let llama = Checkpoint::read("llama").with("model.layers.0.self_attn.rotary_emb.inv_freq", &[8], "F32");
+    assert_eq!(reason_of(&llama, "model.layers.0.self_attn.rotary_emb.inv_freq"), Some(Reason::Buffer));
+    assert_eq!(llama.network().notices(), []);
+}
+
+#[test]
+fn layers_past_the_last_block_are_kept_with_a_notice() {
+    let checkpoint = Checkpoint::read("deepseek_v3")
+        .with("model.layers.2.eh_proj.weight", &[64, 128], "BF16")
+        .with("model.layers.2.self_attn.o_proj.weight", &[64, 48], "BF16")
+        .with("model.layers.2.shared_head.head.weight", &[160, 64], "BF16")
+        .with("mtp.0.lm_head.weight", &[160, 64], "BF16");
+    let network = checkpoint.network();
+    assert_eq!(network.blocks(), [0, 1]);
+    assert_eq!(network.linears().len(), 30);
+    assert_eq!(network.notices(), [Notice::ExtraLayers { tensors: 4 }]);
+    assert!(network.kept_modules().contains(&"model.layers.2.eh_proj"));
+}
+
+#[test]
+fn fp8_weights_know_their_scales() {
+    let mut checkpoint =
+        Checkpoint::read("deepseek_v3").with("model.layers.0.mlp.up_proj.weight_scale_inv", &[1, 1], "F32");
+    for tensor in &mut checkpoint.tensors {
+        if tensor.name == "model.layers.0.mlp.up_proj.weight" {
+            tensor.dtype = "F8_E4M3".to_owned();
+        }
+    }
+    let network = checkpoint.network();
+    assert_eq!(network.notices(), []);
+    assert_eq!(linear(&network, "model.layers.0.mlp.up_proj").scale, Some(checkpoint.tensors.len() - 1));
+}
+
+#[test]
+fn packed_modules_are_kept_with_a_notice() {
+    let mut checkpoint = Checkpoint::read("llama").with("model.layers.0.mlp.up_proj.weight_scale", &[96, 2], "U8");
+    for tensor in &mut checkpoint.tensors {
+        if tensor.name == "model.layers.0.mlp.up_proj.weight" {
+            (tensor.dtype, tensor.shape) = ("U8".to_owned(), vec![96, 32]);
+        }
+    }
+    let network = checkpoint.network();
+    assert_eq!(network.linears().len(), 14);
+    let first = "model.layers.0.mlp.up_proj.weight".to_owned();
+    assert_eq!(network.notices(), [Notice::AlreadyQuantized { tensors: 2, first }]);
+}
+
+#[test]
+fn a_tied_head_may_still_have_a_tensor() {
+    let network = Checkpoint::read("llama").with_config("tie_word_embeddings", json!(true)).network();
+    assert!(network.is_tied());
+    assert!(network.head().is_some());
+}
+
+#[test]
+fn what_the_family_does_not_know_is_kept_with_a_notice() {
+    let checkpoint = Checkpoint::read("llama")
+        .with("model.layers.0.self_attn.q_proj.lora_A.weight", &[8, 64], "BF16")
+        .with("score.weight", &[2, 64], "BF16");
+    let network = checkpoint.network();
+    let first = "model.layers.0.self_attn.q_proj.lora_A.weight".to_owned();
+    assert_eq!(network.notices(), [Notice::Unrecognised { tensors: 2, first }]);
+    assert!(network.kept_modules().contains(&"score"));
+}
+
+#[test]
+fn a_weight_of_the_wrong_rank_is_no_linear_layer() {
+    let checkpoint = Checkpoint::read("llama")
+        .renamed(|name| (name != "model.layers.0.mlp.up_proj.weight").then(|| name.to_owned()))
+        .with("model.layers.0.mlp.up_proj.weight", &[96, 64, 1], "BF16");
+    assert_eq!(checkpoint.network().linears().len(), 14);
+    assert_eq!(reason_of(&checkpoint, "model.layers.0.mlp.up_proj.weight"), Some(Reason::Unrecognised));
+}
+
+#[test]
+fn a_missing_block_is_noticed() {
+    let network = Checkpoint::read("llama").with_config("num_hidden_layers", json!(32)).network();
+    assert_eq!(network.notices(), [Notice::BlockCount { found: 2, stated: 32 }]);
+}
+
+#[test]
+fn tensors_without_elements_are_no_layers() {
+    const MANY: usize = 4_000_000_000;
+    for fixture in ["gpt_oss", "granitemoe", "llama"] {
+        let mut checkpoint = Checkpoint::read(fixture);
+        let whole = checkpoint.network();
+        for tensor in &mut checkpoint.tensors {
+            match tensor.shape.as_mut_slice() {
+                [first, second] => (*first, *second) = (MANY, 0),
+                [first, .., last] => (*first, *last) = (MANY, 0),
+                _ => {}
+            }
+        }
+        let network = checkpoint.network();
+        assert!(whole.blocks().len() == 2 && network.experts().is_empty() && network.linears().is_empty(), "{fixture}");
+        assert!(!network.places().contains(&Place::Embedding), "{fixture}");
+        assert!(network.blocks().iter().all(|block| network.links(*block).is_empty()), "{fixture}");
+    }
+}
+
+#[test]
+fn an_unknown_architecture_is_recognised_by_shape_and_name() {
+    for fixture in ["llama", "qwen2_moe", "mixtral", "deepseek_v2", "opt", "phi3", "gemma3_text"] {
+        let known = Checkpoint::read(fixture).network();
+        let strange = Checkpoint::read(fixture)
+            .with_config("model_type", json!("strange"))
+            .with_config("architectures", json!(["StrangeForCausalLM"]));
+        let network = strange.network();
+        assert!(network.family().is_none());
+        assert_eq!(network.notices(), [Notice::UnknownArchitecture { name: "strange".to_owned() }], "{fixture}");
+        let modules = |network: &Network| network.linears().iter().map(|l| l.module.clone()).collect::<Vec<_>>();
+        assert_eq!(modules(&network), modules(&known), "{fixture}");
+        let groups = |network: &Network| network.siblings().iter().map(|s| s.fused.clone()).collect::<Vec<_>>();
+        assert_eq!(groups(&network), groups(&known), "{fixture}");
+        for (found, expected) in network.linears().iter().zip(known.linears()) {
+            let kept_by_role = expected.role.is_kept_by_default();
+            assert_eq!(found.kept, kept_by_role, "{fixture}: {}", found.module);
+            assert_eq!((found.block, found.expert), (expected.block, expected.expert), "{}", found.module);
+            assert_eq!(found.bias, expected.bias, "{}", found.module);
+        }
+        assert_eq!(network.is_tied(), known.is_tied(), "{fixture}");
+        assert!(network.links(0).is_empty());
+    }
+}
+
+#[test]
+fn an_unknown_architecture_keeps_what_is_known_of_it() {
+    let network = Checkpoint::read("deepseek_v3")
+        .with_config("model_type", json!("deepseek_v32"))
+        .with_config("architectures", json!([]))
+        .with("model.layers.0.self_attn.indexer.wq_b.weight", &[32, 24], "BF16")
+        .with("model.layers.2.eh_proj.weight", &[64, 128], "BF16")
+        .network();
+    assert!(linear(&network, "model.layers.0.self_attn.indexer.wq_b").kept);
+    assert!(linear(&network, "model.layers.1.self_attn.o_proj").kept);
+    assert!(!linear(&network, "model.layers.1.mlp.experts.0.up_proj").kept);
+    assert!(network.notices().contains(&Notice::ExtraLayers { tensors: 1 }), "{:?}", network.notices());
+}
+
+#[test]
+fn an_unknown_architecture_with_fused_experts_says_so() {
+    let network = Checkpoint::read("gpt_oss")
+        .with_config("model_type", json!("strange"))
+        .with_config("architectures", json!([]))
+        .network();
+    let first = "model.layers.0.mlp.experts.down_proj".to_owned();
+    assert!(network.notices().contains(&Notice::UnknownExperts { tensors: 4, first }), "{:?}", network.notices());
+}
+
+#[test]
+fn a_known_type_with_foreign_names_is_recognised_by_shape() {
+    let network = Checkpoint::read("gpt2").with_config("model_type", json!("llama")).network();
+    assert_eq!(network.notices()[0], Notice::ForeignNames { family: "llama" });
+    assert_eq!(network.linears().len(), 8);
+    assert!(network.family().is_none());
+}
+
+#[test]
+fn strange_names_and_shapes_do_no_harm() {
+    let names =
+        ["", ".", "..", "a", "model.layers.", "model.layers.0", "model.layers.0.", "model.layers.99999999999.x.weight"];
+    let more =
+        ["model.layers.999999999.self_attn.q_proj.weight", ".weight", "é.weight", "lm_head.", "lm_head.weight.weight"];
+    let shapes: [&[usize]; 5] = [&[], &[0], &[0, 0], &[usize::MAX, usize::MAX], &[1, 1, usize::MAX, 16]];
+    let mut tensors = Vec::new();
+    for name in names.into_iter().chain(more) {
+        for shape in shapes {
+            tensors.push(TensorMeta::new(name, shape, "BF16"));
+            tensors.push(TensorMeta::new(name, shape, "U8"));
+        }
+    }
+    tensors.push(TensorMeta::new("model.layers.0.mlp.experts.down_proj_blocks", [1, 1, usize::MAX, 16], "U8"));
+    for model_type in FAMILIES.iter().flat_map(|family| family.model_types).chain(&["none"]) {
+        for sizes in
+            [json!({}), json!({"num_attention_heads": 2147483647, "head_dim": 2147483647, "num_hidden_layers": 1})]
+        {
+            let mut config = sizes;
+            config["model_type"] = json!(model_type);
+            let network = Network::recognise(&ModelConfig::from_json(&config).unwrap(), &tensors);
+            assert_eq!(network.places().len(), tensors.len());
+            for &block in network.blocks() {
+                let _ = (network.links(block), network.stages(block));
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A matrix of codes with scales in tensors of their own, and the values that it stands for: codes are unpacked and multiplied
+//! band by band, when they are asked for. Not which tensors it is made of: see `import/layout.rs`.
+
+use super::codes::StoredCodes;
+use crate::band::Band;
+use crate::parts::{Packing, ScaleEncoding};
+use kvant_container::TensorView;
+use kvant_numeric::format::{MiniFloat, e8m0_decode};
+use kvant_numeric::kernel::{CodeKind, RowScales, Source, dequantize_gathered, dequantize_row, widen};
+use kvant_numeric::pack::transpose;
+use kvant_numeric::simd::Isa;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A matrix of `rows` output and `columns` input channels.
+#[derive(Clone, Debug)]
+pub struct CodeMatrix<'a> {
+    /// Output channels.
+    pub rows: usize,
+    /// Input channels.
+    pub columns: usize,
+    /// What the codes stand for.
+    pub kind: CodeKind,
+    /// The codes.
+    pub codes: StoredCodes<'a>,
+    /// The scales, one for each tile.
+    pub scales: StoredScales<'a>,
+    /// The zero points, one for each scale; `None` where zero is code 0.
+    pub zero_points: Option<ZeroPoints<'a>>,
+    /// Rows and columns that share a scale.
+    pub tile: (usize, usize),
+    /// The group of every input channel, where groups are not runs of them.
+    pub groups: Option<Arc<[u32]>>,
+    /// The scale of the whole tensor.
+    pub factor: Factor,
+    /// Where the bytes are, to give them back.
+    pub places: Vec<(TensorView<'a>, Range<usize>)>,
+}
+
+/// A matrix of scales.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredScales<'a> {
+    /// Their bytes.
+    pub bytes: &'a [u8],
+    /// How a scale is stored.
+    pub encoding: ScaleEncoding,
+    /// Whether it is stored transposed.
+    pub transposed: bool,
+    /// Tiles along the output channels.
+    pub rows: usize,
+    /// Tiles along the input channels.
+    pub columns: usize,
+}
+
+/// A matrix of zero points, which are codes themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct ZeroPoints<'a> {
+    /// What the codes stand for.
+    pub kind: CodeKind,
+    /// The codes.
+    pub codes: StoredCodes<'a>,
+}
+
+/// What the scale of the whole tensor does.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Factor {
+    /// There is none.
+    #[default]
+    None,
+    /// Multiplies the other scales.
+    OfScales(f32),
+    /// Divides the other scales.
+    UnderScales(f32),
+    /// Multiplies the values.
+    OfValues(f32),
+}
+
+impl<'a> CodeMatrix<'a> {
+    /// An fp8 weight with a float scale for every block of rows and columns; `None` for other types.
+    pub fn fp8(
+        (bytes, source): (&'a [u8], Source),
+        (rows, columns): (usize, usize),
+        transposed: bool,
+        scales: TensorView<'a>,
+        tile: (usize, usize),
+    ) -> Option<CodeMatrix<'a>> {
+        let format = match source {
+            Source::E4m3 => MiniFloat::E4M3,
+            Source::E5m2 => MiniFloat::E5M2,
+            _ => return None,
+        };
+        let scales = StoredScales {
+            bytes: scales.bytes(),
+            encoding: ScaleEncoding::of_float(scales.dtype())?,
+            transposed: false,
+            rows: rows.div_ceil(tile.0),
+            columns: columns.div_ceil(tile.1),
+        };
+        let codes = StoredCodes { bytes, packing: Packing::Bytes, transposed, rows, columns, bits: 8, less_one: false };
+        Some(CodeMatrix {
+            rows,
+            columns,
+            kind: CodeKind::Float(format),
+            codes,
+            scales,
+            zero_points: None,
+            tile,
+            groups: None,
+            factor: Factor::None,
+            places: Vec::new(),
+        })
+    }
+
+    /// The name of the tensor that its codes are in.
+    pub fn tensor_name(&self) -> Option<&'a str> {
+        self.places.first().map(|(view, _)| view.name())
+    }
+
+    /// Output channels.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input channels.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The values of a band, row-major, appended to `out`: `(code - zero point) * scale` in `f32`.
+    pub fn read(&self, isa: Isa, band: &Band, out: &mut Vec<f32>) {
+        let start = out.len();
+        out.resize(start + band.len(), 0.0);
+        if band.is_empty() {
+            return;
+        }
+        let codes = self.codes.read(isa, band.rows.clone(), band.columns.clone());
+        let tiles = self.tiles(band);
+        let mut scales = self.scales.read(isa, &tiles);
+        self.apply_factor(&mut scales);
+        let zero_points = self.zero_points.map(|points| points.read(isa, &tiles)).unwrap_or_default();
+        let lines = out[start..].chunks_mut(band.columns.len()).zip(codes.chunks(band.columns.len()));
+        for (row, (out, codes)) in band.rows.clone().zip(lines) {
+            let line = (row / self.tile.0 - tiles.rows.start) * tiles.columns.len();
+            let line = line..line + tiles.columns.len();
+            let scales = (&scales[line.clone()], zero_points.get(line).unwrap_or_default());
+            self.dequantize(isa, codes, scales, &band.columns, out);
+        }
+        if let Factor::OfValues(factor) = self.factor {
+            out[start..].iter_mut().for_each(|value| *value *= factor);
+        }
+    }
+
+    fn dequantize(
+        &self,
+        isa: Isa,
+        codes: &[u8],
+        (scales, zero_points): (&[f32], &[f32]),
+        columns: &Range<usize>,
+        out: &mut [f32],
+    ) {
+        if let Some(groups) = &self.groups {
+            return dequantize_gathered(self.kind, codes, &groups[columns.clone()], scales, zero_points, out);
+        }
+        let group = self.tile.1;
+        let first = group - columns.start % group;
+        dequantize_row(isa, self.kind, codes, RowScales { scales, zero_points, group, first }, out);
+    }
+
+    /// The scales that a band touches.
+    fn tiles(&self, band: &Band) -> Band {
+        let rows = band.rows.start / self.tile.0..band.rows.end.div_ceil(self.tile.0);
+        let columns = match self.groups {
+            Some(_) => 0..self.scales.columns,
+            None => band.columns.start / self.tile.1..band.columns.end.div_ceil(self.tile.1),
+        };
+        Band { rows, columns }
+    }
+
+    fn apply_factor(&self, scales: &mut [f32]) {
+        match self.factor {
+            Factor::OfScales(factor) => scales.iter_mut().for_each(|scale| *scale *= factor),
+            Factor::UnderScales(divisor) => scales.iter_mut().for_each(|scale| *scale /= divisor),
+            Factor::None | Factor::OfValues(_) => {}
+        }
+    }
+
+    /// Gives the pages of its bytes back to the system.
+    pub fn release(&self) {
+        self.places.iter().for_each(|(view, part)| view.release_part(part.clone()));
+    }
+}
+
+impl StoredScales<'_> {
+    /// Some of the scales, row-major.
+    pub(crate) fn read(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
+        if !self.transposed {
+            return self.read_stored(isa, tiles.rows.clone(), tiles.columns.clone(), self.columns);
+        }
+        let turned = self.read_stored(isa, tiles.columns.clone(), tiles.rows.clone(), self.rows);
+        let mut scales = vec![0.0; turned.len()];
+        transpose(&turned, tiles.columns.len(), tiles.rows.len(), &mut scales);
+        scales
+    }
+
+    fn read_stored(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, width: usize) -> Vec<f32> {
+        let size = self.encoding.size();
+        let mut scales = vec![0.0; rows.len() * columns.len()];
+        for (row, scales) in rows.zip(scales.chunks_mut(columns.len().max(1))) {
+            let start = row * width;
+            let bytes = &self.bytes[(start + columns.start) * size..(start + columns.end) * size];
+            decode_scales(isa, self.encoding, bytes, scales);
+        }
+        scales
+    }
+}
+
+/// The scales in some bytes.
+pub fn decode_scales(isa: Isa, encoding: ScaleEncoding, bytes: &[u8], scales: &mut [f32]) {
+    let mut each =
+        |decode: fn(u8) -> f32| scales.iter_mut().zip(bytes).for_each(|(scale, byte)| *scale = decode(*byte));
+    match encoding {
+        ScaleEncoding::E5m3 => each(|byte| MiniFloat::E5M3.decode(byte)),
+        ScaleEncoding::E8m0 => each(e8m0_decode),
+        ScaleEncoding::F32 => widen(isa, Source::F32, bytes, scales),
+        ScaleEncoding::F16 => widen(isa, Source::F16, bytes, scales),
+        ScaleEncoding::Bf16 => widen(isa, Source::Bf16, bytes, scales),
+        ScaleEncoding::E4m3 => widen(isa, Source::E4m3, bytes, scales),
+    }
+}
+
+impl ZeroPoints<'_> {
+    fn read(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
+        let codes = self.codes.read(isa, tiles.rows.clone(), tiles.columns.clone());
+        codes.into_iter().map(|code| self.kind.value(code, 0.0)).collect()
+    }
+}
