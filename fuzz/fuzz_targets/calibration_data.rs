@@ -2,7 +2,7 @@
 //! ends in order, and sequences are as was asked.
 #![no_main]
 
-use kvant_llm::calibration::data::{CalibrationData, Options};
+use kvant_data::calibration::{CalibrationData, Options};
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

@@ -2,14 +2,14 @@
 
 use crate::settings;
 use kvant_container::{ErrorKind as FileErrorKind, Remedy};
+use kvant_data::calibration::CalibrationDataError;
+use kvant_forward::evaluation::EvaluationError;
+use kvant_forward::forward::ForwardError;
 use kvant_gguf::model::GgufPlanError;
 use kvant_llm::blockwise::BlockwiseError;
-use kvant_llm::calibration::data::CalibrationDataError;
 use kvant_llm::calibration::{ObserveError, ResolveError, StatisticsError};
 use kvant_llm::conversion::MeasureError;
 use kvant_llm::engine::{EngineError, OutputError};
-use kvant_llm::evaluation::EvaluationError;
-use kvant_llm::forward::ForwardError;
 use kvant_llm::gguf::imatrix::ImatrixError;
 use kvant_llm::plan::PlanError;
 use kvant_onnx::calibration::CalibrationError;

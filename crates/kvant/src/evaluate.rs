@@ -10,8 +10,10 @@ use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::printable;
 use kvant_container::{Checkpoint, Remedy};
-use kvant_llm::evaluation::{Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize};
-use kvant_llm::forward::Decoder;
+use kvant_forward::evaluation::{
+    Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize,
+};
+use kvant_forward::forward::Decoder;
 use kvant_onnx::data::{DataOptions, Source as Samples, inputs};
 use kvant_onnx::error::QuantizeError;
 use kvant_onnx::evaluation::{Report as GraphEvaluation, evaluate as evaluate_graph, widened};

@@ -9,7 +9,7 @@ use crate::events::Reporter;
 use crate::job::{Format, Job};
 use crate::{gguf, memory, quality};
 use kvant_container::Checkpoint;
-use kvant_llm::calibration::data::Options;
+use kvant_data::calibration::Options;
 use kvant_llm::gguf::GgufPlan;
 use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
 use kvant_weights::activation_point::PlannedSite;

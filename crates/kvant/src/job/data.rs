@@ -1,8 +1,8 @@
 //! What a model is calibrated on.
 
+use kvant_data::calibration::Packing;
+use kvant_forward::forward::cpu::{self, Cpu};
 use kvant_llm::blockwise::Propagate;
-use kvant_llm::calibration::data::Packing;
-use kvant_llm::forward::cpu::{self, Cpu};
 use std::path::PathBuf;
 
 /// Calibration data, and how they run through the model.

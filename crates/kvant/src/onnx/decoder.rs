@@ -15,7 +15,7 @@ use crate::text::counts;
 use kvant_container::directory_of;
 use kvant_container::onnx::{ExternalData, Spill};
 use kvant_container::unfinished::Claim;
-use kvant_llm::forward::Decoder;
+use kvant_forward::forward::Decoder;
 use kvant_llm::onnx::{Exported, check, export};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use super::{Remark, Section, eval_graph};
 use crate::evaluate::EvaluationReport;
 use crate::text::{Align, Table};
-use kvant_llm::evaluation::{Comparison, Evaluation};
+use kvant_forward::evaluation::{Comparison, Evaluation};
 
 impl EvaluationReport {
     /// The report in sections.

@@ -1,6 +1,6 @@
 //! Taps that gather what roundings need of the inputs of layers: Hessians, and rows to pair with those of another run.
 
-use crate::forward::{ActivationHook, Rows, Site};
+use kvant_forward::forward::{ActivationHook, Rows, Site};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::hessian::Hessian;
 use std::collections::HashMap;

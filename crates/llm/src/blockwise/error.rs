@@ -1,8 +1,8 @@
 //! What keeps a calibrated run from finishing.
 
 use crate::engine::EngineError;
-use crate::forward::ForwardError;
 use kvant_container::{ErrorKind, Remedy};
+use kvant_forward::forward::ForwardError;
 use kvant_numeric::linalg::Precision;
 use std::io;
 

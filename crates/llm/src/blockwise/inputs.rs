@@ -1,6 +1,6 @@
 //! What transforms need of the inputs of a block: magnitudes channel by channel over all data, and some of the rows.
 
-use crate::forward::{ActivationHook, Rows, Site};
+use kvant_forward::forward::{ActivationHook, Rows, Site};
 use kvant_quant::transform::ChannelStatistic;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -96,21 +96,10 @@ impl ActivationHook for InputsTap {
     }
 }
 
-/// Two who look.
-impl ActivationHook for [InputsTap; 2] {
-    fn wants(&self, site: Site<'_>) -> bool {
-        self.iter().any(|tap| tap.wants(site))
-    }
-
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
-        self.iter().for_each(|tap| tap.see(site, rows));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forward::Spans;
+    use kvant_forward::forward::Spans;
 
     fn kept(keep: Keep, parts: &[usize], spans: Spans<'_>) -> (Vec<f32>, Vec<usize>, u64) {
         let rows: Vec<f32> = (0..40).map(|i| (i / 2) as f32).collect();

@@ -5,7 +5,7 @@ use super::error::BlockwiseError;
 use super::inputs::Inputs;
 use super::run::Blockwise;
 use super::work::Work;
-use crate::forward::WeightOverrides;
+use kvant_forward::forward::WeightOverrides;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;

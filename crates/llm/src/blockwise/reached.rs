@@ -3,8 +3,8 @@
 
 use super::error::BlockwiseError;
 use super::streams::{StreamFile, StreamShape};
-use crate::forward::blueprint::Block;
-use crate::forward::{ActivationHook, Resume, Rows, Site, StopAt};
+use kvant_forward::forward::blueprint::Block;
+use kvant_forward::forward::{ActivationHook, Resume, Rows, Site, StopAt};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! What a calibrated run tells of every layer and link: part of `calibration.json` beside the checkpoint, and of the table
 //! at the end of a run. Computes nothing but totals.
 
-use crate::calibration::data::HeldOut;
+use kvant_data::calibration::HeldOut;
 use serde::{Deserialize, Serialize};
 
 /// What became of one layer. Losses are squared errors of the layer's outputs over all tokens that are held out, or over all

@@ -6,14 +6,14 @@ use super::reached::{Reached, Recording};
 use super::state::{Found, State};
 use super::streams::{StreamFile, StreamShape};
 use super::work::{Jobs, Work};
-use crate::calibration::data::HeldOut;
 use crate::calibration::{ObserverHook, Statistics};
 use crate::engine::{Engine, Output, Silent, refuse_lost};
 use crate::folding::Foldings;
-use crate::forward::ops::Ops;
-use crate::forward::{ActivationHook, Chunk, Decoder, ForwardOptions, Runner, StopAt, chunks};
 use crate::plan::{Plan, PlannedBlock};
 use kvant_container::Checkpoint;
+use kvant_data::calibration::HeldOut;
+use kvant_forward::forward::ops::Ops;
+use kvant_forward::forward::{ActivationHook, Chunk, Decoder, ForwardOptions, Runner, StopAt, chunks};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::rounding::{AnyRounding, Needs};
 use std::collections::HashSet;
@@ -376,7 +376,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     fn head(&self, state: &mut State) -> Result<(), BlockwiseError> {
         let watcher = ObserverHook::new(state.found.statistics.clone());
         let head = &self.decoder.blueprint().head.module;
-        if watcher.wants(crate::forward::Site::Input(head)) {
+        if watcher.wants(kvant_forward::forward::Site::Input(head)) {
             for (index, chunk) in self.chunks[self.calibration()].iter().enumerate() {
                 let x = self.read(&state.current, 0, index)?;
                 self.runner.hidden(

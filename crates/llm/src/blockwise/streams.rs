@@ -1,8 +1,8 @@
 //! The activations between two blocks, on disk: two files of which one is read and the other written, so that a run that
 //! is killed finds the last whole one. Not what a pass keeps within a block.
 
-use crate::float_file::{self, PIECE};
 use kvant_container::positioned;
+use kvant_forward::float_file::{self, PIECE};
 use kvant_numeric::linalg::Precision;
 use std::fs::{self, File, OpenOptions};
 use std::io;

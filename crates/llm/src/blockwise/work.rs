@@ -2,9 +2,9 @@
 
 use crate::engine::{Engine, EngineError};
 use crate::folding::Foldings;
-use crate::forward::WeightOverrides;
 use crate::plan::{Job, PlannedBlock, PlannedLayer};
 use kvant_container::unfinished::Written;
+use kvant_forward::forward::WeightOverrides;
 use kvant_quant::QuantTensor;
 use kvant_weights::weight::WeightMatrix;
 use std::collections::HashMap;

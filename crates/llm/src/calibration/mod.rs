@@ -1,7 +1,6 @@
-//! Running data through a model to gather statistics: [`data`] are read, [`observe`] runs them, [`resolve`] makes parameters of
+//! Running data through a model to gather statistics: data ([`kvant_data::calibration`]) are read, [`observe`] runs them, [`resolve`] makes parameters of
 //! what was seen.
 
-pub mod data;
 mod observe;
 mod report;
 mod resolve;

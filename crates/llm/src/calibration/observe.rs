@@ -1,9 +1,9 @@
 //! Runs calibration data through the source model, in floats, while the statistics of a plan's places are gathered.
 
 use super::statistics::Statistics;
-use crate::forward::ops::Ops;
-use crate::forward::{self, ActivationHook, Decoder, ForwardError, Pass, Rows, chunks};
 use kvant_container::ErrorKind;
+use kvant_forward::forward::ops::Ops;
+use kvant_forward::forward::{self, ActivationHook, Decoder, ForwardError, Pass, Rows, chunks};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationStatistic;
 use kvant_weights::activation_point::Site;
@@ -121,19 +121,6 @@ impl ActivationHook for ObserverHook {
         let mut statistic = statistic.lock().unwrap_or_else(PoisonError::into_inner);
         for sequence in rows.sequences() {
             statistic.update(Isa::best(), sequence, rows.columns);
-        }
-    }
-}
-
-impl From<forward::Site<'_>> for Site {
-    fn from(site: forward::Site<'_>) -> Site {
-        match site {
-            forward::Site::Input(module) => Site::Input(module.to_owned()),
-            forward::Site::Output(module) => Site::Output(module.to_owned()),
-            forward::Site::Query(block) => Site::Query(block),
-            forward::Site::Key(block) => Site::Key(block),
-            forward::Site::Value(block) => Site::Value(block),
-            forward::Site::Probabilities(block) => Site::Probabilities(block),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::changed::{ChangedTensor, scale};
 use super::error::FoldingError;
 use super::modules::{self, Module, Place};
 use super::{norm, scales};
-use crate::forward::{Tensors, Vector, WeightOverrides};
+use kvant_forward::forward::{Tensors, Vector, WeightOverrides};
 use kvant_model::family::Orientation;
 use kvant_model::network::{Consumer, Network, Norm, SmoothingPair, Source};
 use kvant_weights::weight::{Folding, Limits, WeightMatrix};
@@ -254,7 +254,7 @@ impl<'n, 'a> Foldings<'n, 'a> {
             return Ok((vector.clone(), values.clone()));
         }
         let vector = self.tensors.vector(tensor, None);
-        let fixed = |error: crate::forward::ForwardError| FoldingError::Fixed {
+        let fixed = |error: kvant_forward::forward::ForwardError| FoldingError::Fixed {
             module: module.to_owned(),
             reason: error.to_string(),
         };

@@ -5,7 +5,7 @@
 //! ```
 //! use kvant_container::Checkpoint;
 //! use kvant_llm::folding::Foldings;
-//! use kvant_llm::forward::{Tensors, WeightOverrides};
+//! use kvant_forward::forward::{Tensors, WeightOverrides};
 //! use kvant_formats::import;
 //! use kvant_model::model_config::ModelConfig;
 //! use kvant_model::network::Network;

@@ -1,6 +1,6 @@
 //! The modules of a block whose weights can be folded, and the tensors they are in.
 
-use crate::forward::{ForwardError, Projection, Tensors};
+use kvant_forward::forward::{ForwardError, Projection, Tensors};
 use kvant_model::family::Orientation;
 use kvant_model::network::expert_module;
 use kvant_model::network::{Consumer, ExpertsStorage, FusedExperts, Linear, Network};

@@ -4,8 +4,8 @@ use super::builder::{Attribute, ShardShape, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
 use super::heads::HeadsOf;
-use crate::forward::blueprint::{AttentionLayer, Projections};
 use kvant_container::onnx::DataType;
+use kvant_forward::forward::blueprint::{AttentionLayer, Projections};
 use kvant_model::family::QueryKeyNorm;
 
 impl Writer<'_, '_> {

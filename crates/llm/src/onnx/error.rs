@@ -1,7 +1,7 @@
 //! What keeps a decoder from becoming an ONNX graph.
 
-use crate::forward::ForwardError;
 use kvant_container::ErrorKind;
+use kvant_forward::forward::ForwardError;
 use kvant_quant::scheme::SchemeError;
 
 /// An error of the export.

@@ -4,7 +4,7 @@ use super::activation::{gated, plain};
 use super::builder::{Attribute, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
-use crate::forward::blueprint::{FeedForward, FirstLayers, Mixture, Mlp};
+use kvant_forward::forward::blueprint::{FeedForward, FirstLayers, Mixture, Mlp};
 use kvant_model::family::RowOrder;
 
 impl Writer<'_, '_> {

@@ -2,8 +2,8 @@
 
 use super::builder::Value;
 use super::decoder::Writer;
-use crate::forward::HeadLayout;
-use crate::forward::blueprint::{HeadNorms, NormLayer};
+use kvant_forward::forward::HeadLayout;
+use kvant_forward::forward::blueprint::{HeadNorms, NormLayer};
 use kvant_model::family::{Pairing, QueryKeyNorm};
 
 /// Heads of one kind.

@@ -4,8 +4,8 @@ use super::builder::Value;
 use super::decoder::Writer;
 use super::error::OnnxExportError;
 use super::heads::HeadsOf;
-use crate::forward::HeadLayout;
-use crate::forward::blueprint::{AttentionLayer, LatentProjections, QueryLatent};
+use kvant_forward::forward::HeadLayout;
+use kvant_forward::forward::blueprint::{AttentionLayer, LatentProjections, QueryLatent};
 
 impl Writer<'_, '_> {
     /// Queries, keys and values.

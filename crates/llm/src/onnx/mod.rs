@@ -6,7 +6,7 @@
 //! together) and `past_key_values.N.key` and `.value` (`[batch, heads, past, width]`); outputs are `logits` and
 //! `present.N.key` and `.value`: the names that Optimum gives them.
 //!
-//! [`Blueprint`]: crate::forward::blueprint::Blueprint
+//! [`Blueprint`]: kvant_forward::forward::blueprint::Blueprint
 
 mod activation;
 mod attention;

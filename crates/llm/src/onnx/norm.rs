@@ -2,7 +2,7 @@
 
 use super::builder::{Attribute, Value};
 use super::decoder::Writer;
-use crate::forward::blueprint::NormLayer;
+use kvant_forward::forward::blueprint::NormLayer;
 
 impl Writer<'_, '_> {
     /// The norm over the last axis of `x`. `shape` is that of the weight, which is broadcast over the axes before.

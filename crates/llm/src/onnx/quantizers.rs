@@ -6,9 +6,9 @@
 use super::builder::{Attribute, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
-use crate::forward::Projection;
-use crate::forward::blueprint::Block;
 use kvant_container::onnx::DataType;
+use kvant_forward::forward::Projection;
+use kvant_forward::forward::blueprint::Block;
 use kvant_numeric::format::{Int, MiniFloat};
 use kvant_quant::activation::ActivationQuantizer;
 use kvant_quant::scheme::{

@@ -4,7 +4,7 @@
 use super::builder::{Attribute, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
-use crate::forward::blueprint::Mixture;
+use kvant_forward::forward::blueprint::Mixture;
 use kvant_model::family::Routing;
 
 /// The experts of every row, best first: `[rows, k]` each.

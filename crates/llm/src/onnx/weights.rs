@@ -13,8 +13,8 @@
 use super::builder::{Attribute, Value};
 use super::decoder::Writer;
 use super::error::OnnxExportError;
-use crate::forward::Projection;
 use kvant_container::onnx::{DataType, keep};
+use kvant_forward::forward::Projection;
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::Source;
 use kvant_numeric::pack::{packed_bits, transpose};

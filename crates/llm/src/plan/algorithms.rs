@@ -3,9 +3,9 @@
 use super::PlannedBlock;
 use super::build::Builder;
 use super::error::{AlgorithmProblem, PlanError};
-use crate::forward::Decoder;
 use kvant_container::Checkpoint;
 use kvant_formats::algorithm::Algorithms;
+use kvant_forward::forward::Decoder;
 use kvant_model::network::{Consumer, SmoothingPair};
 use kvant_quant::scheme::TensorScheme;
 use std::collections::HashSet;

@@ -2,7 +2,7 @@
 //! through which links scales may be moved. Derived from roles; decides nothing.
 
 use super::build::Builder;
-use crate::forward::StopAt;
+use kvant_forward::forward::StopAt;
 use kvant_model::family::Residual;
 use kvant_model::network::expert_module;
 use kvant_model::network::{Consumer, Input, SmoothingPair, Source, Stage};

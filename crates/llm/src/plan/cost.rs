@@ -2,8 +2,8 @@
 //! the large terms alone.
 
 use super::{Plan, PlannedBlock, PlannedStage};
-use crate::float_file;
-use crate::forward::{LONG, StopAt, WIDE};
+use kvant_forward::float_file;
+use kvant_forward::forward::{LONG, StopAt, WIDE};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{AnyRounding, Needs};

@@ -1,7 +1,7 @@
 //! What is refused before the work starts.
 
-use crate::forward::ForwardError;
 use kvant_container::{ErrorKind, Remedy};
+use kvant_forward::forward::ForwardError;
 use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
 use kvant_quant::scheme::SchemeError;

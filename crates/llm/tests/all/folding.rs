@@ -5,8 +5,9 @@
 use crate::common::Tensor;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::import;
+use kvant_forward::forward::cpu::Cpu;
+use kvant_forward::forward::{Decoder, ForwardOptions, Runner, Tensors, WeightOverrides};
 use kvant_llm::folding::{FoldingError, Foldings};
-use kvant_llm::forward::{Decoder, ForwardOptions, Runner, Tensors, WeightOverrides, cpu::Cpu};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{FusedExperts, Network, SmoothingPair};
 use kvant_numeric::simd::Isa;

@@ -4,9 +4,9 @@
 use crate::common::{Tensor, encoded, files, llama, llama_config, quantize, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_formats::adapter;
+use kvant_forward::forward::Decoder;
+use kvant_forward::forward::cpu::Cpu;
 use kvant_llm::engine::{self, Output, Silent, Start};
-use kvant_llm::forward::Decoder;
-use kvant_llm::forward::cpu::Cpu;
 use kvant_llm::gguf::run::run;
 use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use kvant_llm::plan::{CalibratedPlan, Plan};

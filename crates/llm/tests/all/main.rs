@@ -1,22 +1,15 @@
 //! The tests of the library as its users call it, in one program: linking one for each file took longer than compiling them.
 
-mod calibration;
 #[path = "../common/mod.rs"]
 mod common;
-mod compressed_tensors_configs;
 mod conversions;
 mod engine;
 mod excluded_codes;
 mod folding;
-mod formats;
-mod forward;
 mod gguf;
 mod gguf_of_gguf;
 mod gguf_source;
 mod import;
-mod import_activations;
-mod import_hostile;
-mod import_others;
 mod lora;
 mod planned_algorithms;
 mod quark_configs;

@@ -3,7 +3,7 @@
 
 use crate::common::{llama, llama_config, scheme, weight, write};
 use kvant_container::{Checkpoint, Dtype, ErrorKind};
-use kvant_llm::forward::cpu::Precision;
+use kvant_forward::forward::cpu::Precision;
 use kvant_llm::plan::{CalibrationSize, Plan, PlanError, PlannedStage};
 use kvant_llm::recipe::{Recipe, Settings};
 use kvant_model::network::Input;

@@ -4,9 +4,9 @@
 use super::kept::{Keep, Kept, Sums};
 use super::{ImatrixError, InputSums};
 use crate::blockwise::StreamShape;
-use crate::forward::ops::Ops;
-use crate::forward::{ActivationHook, Decoder, Pass, Rows, Site, chunks};
 use crate::gguf::plan::{GgufPlan, PlannedTensor};
+use kvant_forward::forward::ops::Ops;
+use kvant_forward::forward::{ActivationHook, Decoder, Pass, Rows, Site, chunks};
 use kvant_gguf::model::Content;
 use kvant_model::network::expert_module;
 use kvant_numeric::linalg::Precision;

@@ -1,7 +1,7 @@
 //! What keeps the importance of inputs from being read, written or measured.
 
-use crate::forward::ForwardError;
 use kvant_container::ErrorKind;
+use kvant_forward::forward::ForwardError;
 use std::io;
 use std::path::PathBuf;
 

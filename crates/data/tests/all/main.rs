@@ -1,0 +1,3 @@
+//! The tests of the library as its users call it, in one program.
+
+mod calibration;

@@ -1,0 +1,31 @@
+//! Writes a checkpoint's logits, for comparison with other implementations.
+//!
+//! ```text
+//! logits MODEL LENGTH TOKENS OUT [THREADS]
+//! ```
+//!
+//! `TOKENS` holds sequences of `LENGTH` little-endian `u32`; `OUT` receives the logits of every token as `f32`.
+
+use kvant_container::Checkpoint;
+use kvant_forward::forward::Decoder;
+use kvant_forward::forward::cpu::Cpu;
+use std::error::Error;
+use std::path::Path;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [model, length, tokens, out, rest @ ..] = arguments.as_slice() else {
+        return Err("usage: logits MODEL LENGTH TOKENS OUT [THREADS]".into());
+    };
+    let threads = rest.first().map_or(Ok(0), |threads| threads.parse())?;
+    let bytes = std::fs::read(tokens)?;
+    let tokens: Vec<u32> =
+        bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
+    let checkpoint = Checkpoint::open(Path::new(model))?;
+    let decoder = Decoder::open(&checkpoint)?;
+    let length = length.parse()?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    let logits = pool.install(|| decoder.logits(&Cpu::default(), &tokens, length))?;
+    std::fs::write(out, logits.iter().flat_map(|z| z.to_le_bytes()).collect::<Vec<u8>>())?;
+    Ok(())
+}

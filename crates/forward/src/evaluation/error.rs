@@ -1,0 +1,112 @@
+//! What keeps a model from being evaluated.
+
+use crate::forward::ForwardError;
+use kvant_container::ErrorKind;
+use kvant_data::tokenizer::TokenizerError;
+use std::path::PathBuf;
+
+/// An error of an evaluation.
+#[derive(Debug, thiserror::Error)]
+pub enum EvaluationError {
+    /// The model cannot be run.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// It was asked to stop.
+    #[error("stopped")]
+    Cancelled,
+    /// A file cannot be read.
+    #[error("cannot read {}: {cause}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        cause: std::io::Error,
+    },
+    /// The file holds text in another form.
+    #[error("{} is no plain text", file.display())]
+    OtherForm {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The text is not UTF-8.
+    #[error("{} is not UTF-8 text: byte {position}", file.display())]
+    NotText {
+        /// The file.
+        file: PathBuf,
+        /// Where the first byte stands that is none.
+        position: usize,
+    },
+    /// The tokenizer cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// There are fewer tokens than one window needs.
+    #[error("{tokens} tokens do not fill a window of {window}")]
+    TooShort {
+        /// How many there are.
+        tokens: usize,
+        /// The window.
+        window: usize,
+    },
+    /// A window in which nothing is predicted.
+    #[error("a window of {window} predicts nothing")]
+    Window {
+        /// Its length.
+        window: usize,
+    },
+    /// A stride that is none, or leaves gaps.
+    #[error("windows of {window} tokens cannot begin {stride} apart")]
+    Stride {
+        /// The stride.
+        stride: usize,
+        /// The window.
+        window: usize,
+    },
+    /// The reference is another model.
+    #[error("the {what} of the model is {model}, that of the reference {reference}")]
+    Reference {
+        /// What differs.
+        what: &'static str,
+        /// In the model.
+        model: usize,
+        /// In the reference.
+        reference: usize,
+    },
+    /// The model gave no number.
+    #[error("the likelihood of token {token} of window {at} is not a number")]
+    NotANumber {
+        /// The window.
+        at: usize,
+        /// The token in it.
+        token: usize,
+    },
+}
+
+impl EvaluationError {
+    /// Whether the input is wrong, not supported, or out of reach.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            EvaluationError::Forward(error) => error.kind(),
+            EvaluationError::Tokenizer(error) => error.kind(),
+            EvaluationError::Read { .. } => ErrorKind::Io,
+            EvaluationError::Cancelled => ErrorKind::Cancelled,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        let text = match self {
+            EvaluationError::Forward(error) => return error.hint(),
+            EvaluationError::Tokenizer(error) => return error.hint(),
+            EvaluationError::OtherForm { .. } => "give a text file; what is between its first and last byte is scored",
+            EvaluationError::NotText { .. } => "give a text file in UTF-8",
+            EvaluationError::TooShort { .. } => "give a longer text, or shorter windows with ‹seq-len›",
+            EvaluationError::Window { .. } => "‹seq-len› is at least 2",
+            EvaluationError::Stride { .. } => "‹stride› is at least 1 and at most ‹seq-len›",
+            EvaluationError::Reference { .. } => "‹reference› is the model that this one was made from",
+            EvaluationError::NotANumber { .. } => "weights or activations overflow: the checkpoint may be damaged",
+            EvaluationError::Read { .. } | EvaluationError::Cancelled => return None,
+        };
+        Some(text.to_owned())
+    }
+}

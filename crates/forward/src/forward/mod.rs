@@ -1,0 +1,198 @@
+//! The forward pass of a decoder, built from its family's description. Activations are `f32` rows, one per token; weights
+//! stay in the mapped file and are widened piece by piece, so memory is that of the activations of one block.
+//!
+//! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, [`Runner`] runs
+//! single blocks, also otherwise than the checkpoint says ([`ForwardOptions`]), [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`ActivationHook`] sees activations pass.
+//!
+//! ```
+//! use kvant_container::Checkpoint;
+//! use kvant_forward::forward::{Decoder, cpu::Cpu};
+//! use std::path::Path;
+//!
+//! let checkpoint = Checkpoint::open(Path::new("../../tests/models/nano_llama"))?;
+//! let decoder = Decoder::open(&checkpoint)?;
+//! let logits = decoder.logits(&Cpu::default(), &[5, 17, 301, 42], 4)?;
+//! assert_eq!(logits.len(), 4 * decoder.vocabulary());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod attention;
+pub mod blueprint;
+mod buffers;
+pub mod cpu;
+mod error;
+mod feed_forward;
+mod heads;
+mod hook;
+pub mod ops;
+mod options;
+mod pass;
+mod quantizers;
+mod rope;
+mod routing;
+mod routing_rule;
+mod run;
+mod runner;
+mod spans;
+mod streams;
+mod tensors;
+mod weighed;
+mod weight_overrides;
+
+pub use error::ForwardError;
+pub use heads::{HeadLayout, Heads};
+pub use hook::{ActivationHook, Rows, Site};
+pub use options::{ForwardOptions, Resume, StopAt};
+pub use pass::LONG;
+pub use pass::{Chunk, Pass, WIDE, chunks};
+pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
+pub use rope::{Angles, Rotary};
+pub use routing::Routing;
+pub use runner::Runner;
+pub use spans::Spans;
+pub use tensors::{Projection, Tensors, Vector};
+pub use weight_overrides::WeightOverrides;
+
+use blueprint::Blueprint;
+use kvant_container::Checkpoint;
+use kvant_formats::import;
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::Network;
+use kvant_weights::weight::WeightMatrix;
+use ops::Ops;
+
+/// A decoder that can be run.
+#[derive(Clone, Debug)]
+pub struct Decoder<'a> {
+    tensors: Tensors<'a>,
+    network: Network,
+    blueprint: Blueprint,
+    quantizers: Quantizers,
+    quantizes_cache: bool,
+}
+
+impl<'a> Decoder<'a> {
+    /// The decoder in a checkpoint, of floats or quantized. Reads headers, config.json and scales of whole tensors.
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError::Unsupported`] for rules that are not computed here, and whatever is missing or does not fit.
+    pub fn open(checkpoint: &'a Checkpoint) -> Result<Decoder<'a>, ForwardError> {
+        let config = checkpoint.config()?.ok_or(ForwardError::NoConfig)?;
+        let import = import::open(checkpoint)?;
+        let tensors = Tensors::new(import.tensors().to_vec());
+        let network = Network::recognise(&ModelConfig::from_json(&config)?, tensors.meta());
+        let blueprint = Blueprint::new(&config, &tensors)?;
+        let quantizers = Quantizers::of(&import, &blueprint)?;
+        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache: import.quantizes_cache() })
+    }
+
+    /// What the tensors are.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The weight of a layer, where it is mapped.
+    pub fn weight(&self, layer: &Projection) -> WeightMatrix<'a> {
+        self.tensors.weight(layer)
+    }
+
+    /// The layer of this name in a block.
+    pub fn layer(&self, block: usize, module: &str) -> Option<&Projection> {
+        self.blueprint.blocks.get(block)?.layers().into_iter().find(|layer| layer.module == module)
+    }
+
+    /// Refuses a block of which a weight holds NaN or infinite values, before anything is computed with it.
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError::NotFinite`].
+    pub fn check_block(&self, block: usize) -> Result<(), ForwardError> {
+        let layers = self.blueprint.blocks.get(block).map(|block| block.layers()).unwrap_or_default();
+        let mut broken = layers.into_iter().filter_map(|layer| Some((layer, self.tensors.first_not_finite(layer)?)));
+        match broken.next() {
+            None => Ok(()),
+            Some((layer, (tensor, [output, input], value))) => Err(ForwardError::NotFinite {
+                tensor: tensor.to_owned(),
+                module: layer.module.clone(),
+                output,
+                input,
+                value,
+            }),
+        }
+    }
+
+    /// The number of tokens that there are.
+    pub fn vocabulary(&self) -> usize {
+        self.blueprint.head.rows
+    }
+
+    /// The longest context that config.json states.
+    pub fn longest(&self) -> Option<usize> {
+        self.blueprint.longest
+    }
+
+    /// Whether the checkpoint quantizes activations.
+    pub fn quantizes_activations(&self) -> bool {
+        !self.quantizers.is_empty()
+    }
+
+    /// Which activations the checkpoint quantizes and how, a line for each kind of place and scheme; none in a float model.
+    pub fn quantized_activations(&self) -> Vec<String> {
+        self.quantizers.summary()
+    }
+
+    /// Whether the checkpoint quantizes what attention works on, the KV cache included.
+    pub fn quantizes_attention(&self) -> bool {
+        self.quantizes_cache || (0..self.blueprint.blocks.len()).any(|block| self.quantizers.attention(block).is_some())
+    }
+
+    /// The quantizers of its activations.
+    pub fn quantizers(&self) -> &Quantizers {
+        &self.quantizers
+    }
+
+    /// The tensors that it reads.
+    pub fn tensors(&self) -> &Tensors<'a> {
+        &self.tensors
+    }
+
+    /// What the pass does.
+    pub fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
+    /// The width of the residual stream.
+    pub fn width(&self) -> usize {
+        let embedding = self.blueprint.embedding.columns;
+        self.blueprint.project_in.as_ref().map_or(embedding, |layer| layer.rows)
+    }
+
+    /// Elements that the widest activations of a token have: what bounds the tokens that pass together.
+    fn widest(&self) -> usize {
+        let layers = self.blueprint.blocks.iter().flat_map(blueprint::Block::layers);
+        layers.map(|layer| layer.rows.max(layer.columns)).max().unwrap_or(1)
+    }
+
+    fn angles(&self, length: usize) -> Vec<Angles> {
+        self.blueprint.rotaries.iter().map(|rotary| rotary.angles(length)).collect()
+    }
+
+    /// Logits of sequences of `length` tokens, one after the other in `tokens`: a row of [`Decoder::vocabulary`] per
+    /// token. Tokens beyond the last whole sequence are left out. For long texts there is [`Pass`].
+    ///
+    /// # Errors
+    ///
+    /// Tokens outside the vocabulary, sequences longer than learned positions.
+    pub fn logits(&self, ops: &dyn Ops, tokens: &[u32], length: usize) -> Result<Vec<f32>, ForwardError> {
+        let chunks = chunks(self, tokens.chunks_exact(length.max(1)));
+        let mut pass = Pass::begin(self, ops, &chunks, u64::MAX, None)?;
+        let mut logits = Vec::new();
+        for chunk in 0..chunks.len() {
+            (0..self.blueprint.blocks.len()).try_for_each(|block| pass.block(block, chunk, |_| {}))?;
+            let hidden = pass.hidden(chunk)?;
+            logits.extend(pass.logits(&hidden, 0..self.vocabulary()));
+        }
+        Ok(logits)
+    }
+}

@@ -1,0 +1,116 @@
+//! Single blocks of a decoder, run as often and as differently as a caller likes. Keeps no activations: that is
+//! [`super::Pass`]'s.
+
+use super::Decoder;
+use super::buffers::Buffers;
+use super::error::ForwardError;
+use super::ops::Ops;
+use super::options::{Flow, ForwardOptions};
+use super::rope::Angles;
+use super::run::Run;
+use super::spans::Spans;
+use super::tensors::Projection;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+/// Runs parts of a decoder. For one thread, which computes on all of the current rayon pool.
+///
+/// Activations are rows, one per token, of sequences of `length` tokens one after the other.
+pub struct Runner<'r, 'a> {
+    decoder: &'r Decoder<'a>,
+    ops: &'r dyn Ops,
+    angles: RefCell<BTreeMap<usize, Arc<Vec<Angles>>>>,
+    buffers: Buffers,
+}
+
+impl<'r, 'a> Runner<'r, 'a> {
+    /// For a decoder.
+    pub fn new(decoder: &'r Decoder<'a>, ops: &'r dyn Ops) -> Runner<'r, 'a> {
+        Runner { decoder, ops, angles: RefCell::default(), buffers: Buffers::default() }
+    }
+
+    /// The decoder.
+    pub fn decoder(&self) -> &'r Decoder<'a> {
+        self.decoder
+    }
+
+    /// Embeddings of tokens, positions included: what the first block reads.
+    ///
+    /// # Errors
+    ///
+    /// Tokens outside the vocabulary, sequences longer than learned positions.
+    pub fn embed(&self, v: ForwardOptions<'_, 'a>, tokens: &[u32], length: usize) -> Result<Vec<f32>, ForwardError> {
+        self.run(v, length).embed(tokens)
+    }
+
+    /// Leads the stream `x` through a block; [`ControlFlow::Break`] where the variation ended it, when `x` is what another
+    /// run can [resume](super::Resume) with.
+    pub fn block(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, x: &mut [f32]) -> ControlFlow<()> {
+        self.run(v, length).block(block, x)
+    }
+
+    /// The attention branch of a block on what its first layers read, to its end.
+    pub fn attention(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
+        let layer = &self.decoder.blueprint.blocks[block].attention;
+        whole(self.run(ForwardOptions { from: None, until: None, ..v }, length).attention(block, layer, normed))
+    }
+
+    /// The feed-forward branch of a block, dense or a mixture, on what its first layers read, to its end.
+    pub fn feed_forward(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
+        let network = &self.decoder.blueprint.blocks[block].feed_forward;
+        whole(self.run(ForwardOptions { from: None, until: None, ..v }, length).feed_forward(block, network, normed))
+    }
+
+    /// A linear layer on rows, which are one sequence to quantizers of whole tensors.
+    pub fn linear(&self, v: ForwardOptions<'_, 'a>, layer: &Projection, x: &[f32]) -> Vec<f32> {
+        self.run(v, 1).linear_of(layer, x, Spans::Even(x.len() / layer.columns.max(1)))
+    }
+
+    /// What the head reads: the stream `x` after the last norm.
+    pub fn hidden(&self, v: ForwardOptions<'_, 'a>, length: usize, x: &[f32]) -> Vec<f32> {
+        self.run(v, length).finish(x)
+    }
+
+    /// Some logits of rows of [`Runner::hidden`]: those of the tokens `range`.
+    pub fn logits(&self, v: ForwardOptions<'_, 'a>, hidden: &[f32], range: Range<usize>) -> Vec<f32> {
+        self.run(v, 1).logits(hidden, range)
+    }
+
+    /// A buffer for so many numbers, of those that earlier runs have used where one is large enough. It holds anything.
+    pub fn buffer(&self, elements: usize) -> Vec<f32> {
+        self.buffers.take(elements)
+    }
+
+    /// A copy of these numbers, in such a buffer.
+    pub fn copy(&self, elements: &[f32]) -> Vec<f32> {
+        self.buffers.copy(elements)
+    }
+
+    /// Takes back a buffer that is no longer used, a run's results or another's.
+    pub fn give(&self, buffer: Vec<f32>) {
+        self.buffers.give(buffer);
+    }
+
+    /// Lets go of memory that is kept for the next run.
+    pub fn rest(&self) {
+        self.buffers.clear();
+    }
+
+    /// A run over sequences of `length` tokens.
+    pub(super) fn run<'v>(&'v self, with: ForwardOptions<'v, 'a>, length: usize) -> Run<'v, 'a> {
+        let length = length.max(1);
+        let mut all = self.angles.borrow_mut();
+        let angles = all.entry(length).or_insert_with(|| Arc::new(self.decoder.angles(length)));
+        Run { decoder: self.decoder, ops: self.ops, with, length, angles: angles.clone(), buffers: &self.buffers }
+    }
+}
+
+/// What a run without an end before its own gives.
+fn whole(flow: Flow<Vec<f32>>) -> Vec<f32> {
+    match flow {
+        ControlFlow::Continue(out) => out,
+        ControlFlow::Break(()) => Vec::new(),
+    }
+}

@@ -1,0 +1,216 @@
+//! The forward pass against values computed by transformers, and what it refuses.
+
+#![allow(clippy::panic, clippy::unwrap_used)] // Helpers of tests stand outside of tests.
+
+mod depth;
+mod models;
+mod overlay;
+mod routing;
+
+use kvant_container::{Checkpoint, ErrorKind};
+use kvant_data::tokenizer::TokenizerError;
+use kvant_forward::evaluation::{EvaluationError, Options, default_window, evaluate, tokenize};
+use kvant_forward::forward::cpu::Cpu;
+use kvant_forward::forward::{Decoder, ForwardError};
+use kvant_numeric::simd::Isa;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// See the field `about` of the file.
+#[derive(Deserialize)]
+struct Golden {
+    tokens: Vec<Vec<u32>>,
+    last_logits: Vec<Vec<f32>>,
+    log_likelihood: Vec<f64>,
+}
+
+impl Golden {
+    fn read() -> Golden {
+        serde_json::from_str(include_str!("nano_llama.json")).unwrap()
+    }
+
+    fn length(&self) -> usize {
+        self.tokens[0].len()
+    }
+
+    fn joined(&self) -> Vec<u32> {
+        self.tokens.concat()
+    }
+}
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama")
+}
+
+/// The model with a changed config.json.
+fn changed(change: impl Fn(&mut serde_json::Value)) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(model().join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    let mut config = serde_json::from_str(&std::fs::read_to_string(model().join("config.json")).unwrap()).unwrap();
+    change(&mut config);
+    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    dir
+}
+
+fn refusal(change: impl Fn(&mut serde_json::Value)) -> ForwardError {
+    let dir = changed(change);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    Decoder::open(&checkpoint).err().unwrap()
+}
+
+#[test]
+fn logits_and_likelihoods_equal_those_of_transformers() {
+    let golden = Golden::read();
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    let (length, vocabulary) = (golden.length(), decoder.vocabulary());
+    let logits = decoder.logits(&Cpu::default(), &golden.joined(), length).unwrap();
+    for (sequence, expected) in golden.last_logits.iter().enumerate() {
+        let row = &logits[((sequence + 1) * length - 1) * vocabulary..][..vocabulary];
+        let largest = expected.iter().fold(0.0f32, |largest, z| largest.max(z.abs()));
+        for (ours, theirs) in row.iter().zip(expected) {
+            assert!((ours - theirs).abs() < 1e-5 * largest, "{sequence}: {ours} {theirs}");
+        }
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let golden = Golden::read();
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| decoder.logits(&Cpu::default(), &golden.joined(), golden.length()).unwrap())
+    };
+    let one: Vec<u32> = run(1).iter().map(|z| z.to_bits()).collect();
+    for threads in [2, 3, 7] {
+        assert!(run(threads).iter().map(|z| z.to_bits()).eq(one.iter().copied()), "{threads} threads");
+    }
+}
+
+#[test]
+fn a_token_sees_only_what_is_before_it_in_its_own_sequence() {
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    let ops = Cpu::new(Isa::best());
+    let mut tokens = Golden::read().joined();
+    let before = decoder.logits(&ops, &tokens, 40).unwrap();
+    tokens[60] = 7;
+    let after = decoder.logits(&ops, &tokens, 40).unwrap();
+    let vocabulary = decoder.vocabulary();
+    assert_eq!(before[..60 * vocabulary], after[..60 * vocabulary]);
+    assert_ne!(before[60 * vocabulary..80 * vocabulary], after[60 * vocabulary..80 * vocabulary]);
+    assert_eq!(before[80 * vocabulary..], after[80 * vocabulary..]);
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_name() {
+    for (key, value, named) in [
+        ("model_type", "mamba".into(), "no family"),
+        ("hidden_act", "softplus".into(), "softplus"),
+        ("clip_qkv", 8.into(), "clip_qkv"),
+        ("rope_parameters", serde_json::json!({"rope_type": "spiral"}), "spiral"),
+        ("layer_types", serde_json::json!(["chunked_attention"]), "chunked_attention"),
+    ] {
+        let error = refusal(|config| {
+            config[key] = value.clone();
+            if key == "model_type" {
+                config["architectures"] = serde_json::json!(["MambaForCausalLM"]);
+            }
+        });
+        assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains(named), "{error}");
+    }
+}
+
+#[test]
+fn a_config_of_another_model_is_invalid() {
+    for (key, value) in [("num_key_value_heads", 4), ("num_hidden_layers", 40), ("head_dim", 16), ("hidden_size", 256)]
+    {
+        let error = refusal(|config| config[key] = value.into());
+        assert!(error.kind() == ErrorKind::Invalid && error.hint().is_some(), "{key}: {error}");
+    }
+    let error = refusal(|config| config["layer_types"] = serde_json::json!(["full_attention"]));
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("layer_types"), "{error}");
+}
+
+#[test]
+fn perplexity_is_that_of_the_likelihoods() {
+    let golden = Golden::read();
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    let mut tokens = golden.joined();
+    tokens.extend([1, 2, 3]);
+    let options = Options::windows_of(golden.length());
+    let found = evaluate(&decoder, None, &Cpu::default(), &tokens, options, |_, _| std::ops::ControlFlow::Continue(()))
+        .unwrap();
+    let mean = golden.log_likelihood.iter().sum::<f64>() / found.tokens as f64;
+    assert_eq!((found.windows, found.tokens), (3, 3 * 39));
+    assert!((found.perplexity / (-mean).exp() - 1.0).abs() < 1e-5, "{}", found.perplexity);
+    assert_eq!(default_window(&decoder), decoder.longest().unwrap().min(2048));
+}
+
+#[test]
+fn a_model_does_not_differ_from_itself_and_memory_changes_nothing() {
+    let golden = Golden::read();
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    let run = |options| {
+        evaluate(&decoder, Some(&decoder), &Cpu::default(), &golden.joined(), options, |_, _| {
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap()
+    };
+    let options = Options { stride: Some(9), ..Options::windows_of(40) };
+    let found = run(options);
+    assert_eq!(found.tokens, 3 * 40 - 1);
+    let comparison = found.comparison.clone().unwrap();
+    assert_eq!(comparison.reference_perplexity, found.perplexity);
+    assert!(comparison.kl_p99 < 1e-5 && comparison.top1_agreement == 1.0, "{comparison:?}");
+    assert!(comparison.blocks.iter().all(|decibels| *decibels == f64::INFINITY) && comparison.blocks.len() == 4);
+    let spilled = run(Options { memory: 0, ..options });
+    assert_eq!((spilled.perplexity, spilled.comparison), (found.perplexity, found.comparison));
+}
+
+#[test]
+fn impossible_evaluations_are_refused() {
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    let run = |tokens: &[u32], window| {
+        let options = Options::windows_of(window);
+        evaluate(&decoder, None, &Cpu::default(), tokens, options, |_, _| std::ops::ControlFlow::Continue(()))
+            .unwrap_err()
+    };
+    assert!(matches!(run(&[1; 10], 1), EvaluationError::Window { window: 1 }));
+    assert!(matches!(run(&[1; 10], 11), EvaluationError::TooShort { tokens: 10, window: 11 }));
+    let unknown = run(&[1, 1_000_000, 2, 3], 2);
+    assert!(matches!(unknown, EvaluationError::Forward(ForwardError::Token { token: 1_000_000, .. })), "{unknown}");
+}
+
+#[test]
+fn an_evaluation_stops_where_it_is_asked_to() {
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap();
+    for reference in [None, Some(&decoder)] {
+        let mut calls = 0;
+        let stop = |_, _| {
+            calls += 1;
+            std::ops::ControlFlow::Break(())
+        };
+        let found = evaluate(&decoder, reference, &Cpu::default(), &[1; 40], Options::windows_of(20), stop);
+        assert_eq!(found.unwrap_err().kind(), ErrorKind::Cancelled);
+        assert_eq!(calls, 1);
+    }
+}
+
+#[test]
+fn a_text_is_tokenized_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text.txt");
+    std::fs::write(&text, "The quick brown fox jumps over the lazy dog.\n".repeat(500)).unwrap();
+    let tokens = tokenize(&model(), &text).unwrap();
+    assert!(tokens.len() > 500 * 5 && tokens.len() < 500 * 45, "{}", tokens.len());
+    std::fs::write(&text, [b'a', 0xFF]).unwrap();
+    assert!(matches!(tokenize(&model(), &text), Err(EvaluationError::NotText { position: 1, .. })));
+    assert!(matches!(tokenize(dir.path(), &text), Err(EvaluationError::Tokenizer(TokenizerError::Missing { .. }))));
+}

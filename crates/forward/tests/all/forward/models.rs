@@ -1,0 +1,117 @@
+//! Small models of many families with arbitrary weights, and what of a decoder may be stood in for.
+
+use crate::{common, support};
+use kvant_container::{Checkpoint, Dtype};
+use kvant_forward::forward::blueprint::{
+    AttentionLayer, Block, Blueprint, FeedForward, NormLayer, Projections, QueryLatent,
+};
+use kvant_forward::forward::{Decoder, Projection, Vector, WeightOverrides};
+use kvant_numeric::simd::Isa;
+use kvant_weights::weight::{Band, WeightMatrix};
+use std::sync::Arc;
+
+/// Families that differ in what a block computes.
+pub const FAMILIES: [&str; 17] = [
+    "cohere",
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "gemma2",
+    "gpt2",
+    "gpt_neox",
+    "gptj",
+    "granitemoe",
+    "mixtral",
+    "nemotron",
+    "olmo2",
+    "opt",
+    "opt_350m",
+    "phi",
+    "phimoe",
+    "qwen2_moe",
+];
+
+/// Tokens of every test: sequences of 8.
+pub const TOKENS: [u32; 24] = [1, 7, 19, 4, 99, 21, 3, 5, 150, 2, 2, 68, 31, 77, 8, 12, 120, 9, 33, 1, 58, 40, 16, 11];
+/// Tokens of a sequence.
+pub const LENGTH: usize = 8;
+
+/// A model of a family in floats of a type; `salt` makes weights differ.
+pub fn write(family: &str, dtype: Dtype, salt: &str) -> tempfile::TempDir {
+    let fixture = support::Checkpoint::read(family);
+    let tensors = fixture.tensors.iter().map(|tensor| {
+        let (_, dtype, shape, bytes) = common::weight(&format!("{salt}{}", tensor.name), dtype, &tensor.shape);
+        (tensor.name.clone(), dtype, shape, bytes)
+    });
+    let dir = tempfile::tempdir().unwrap();
+    common::write(dir.path(), &fixture.config, &tensors.collect::<Vec<common::Tensor>>());
+    dir
+}
+
+/// Calls `work` with the decoder of such a model.
+pub fn with_decoder<T>(family: &str, dtype: Dtype, salt: &str, work: impl FnOnce(&Checkpoint, &Decoder<'_>) -> T) -> T {
+    let dir = write(family, dtype, salt);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap_or_else(|error| panic!("{family}: {error}"));
+    work(&checkpoint, &decoder)
+}
+
+/// All elements of a matrix.
+pub fn values(matrix: &WeightMatrix<'_>) -> Vec<f32> {
+    let mut values = Vec::new();
+    matrix.read(Isa::best(), &Band { rows: 0..matrix.rows, columns: 0..matrix.columns }, &mut values);
+    values
+}
+
+/// An overlay of all that a decoder reads, as floats in memory.
+pub fn overlay_of(decoder: &Decoder<'_>) -> WeightOverrides<'static> {
+    let mut overlay = WeightOverrides::default();
+    let tensors = decoder.tensors();
+    for layer in projections(decoder.blueprint()) {
+        let weight = Arc::new(values(&tensors.weight(layer)));
+        overlay.set_weight(&layer.module, WeightMatrix::values(weight, layer.rows, layer.columns));
+        if let Some(bias) = tensors.bias(layer) {
+            overlay.set_bias(&layer.module, bias);
+        }
+    }
+    for vector in vectors(decoder.blueprint()) {
+        overlay.set_vector(vector, tensors.values(vector));
+    }
+    overlay
+}
+
+fn projections(blueprint: &Blueprint) -> Vec<&Projection> {
+    let positions = blueprint.positions.as_ref().map(|(table, _)| table);
+    let around = [&blueprint.embedding, &blueprint.head].into_iter().chain(positions);
+    let around = around.chain(&blueprint.project_in).chain(&blueprint.project_out);
+    around.chain(blueprint.blocks.iter().flat_map(Block::layers)).collect()
+}
+
+fn vectors(blueprint: &Blueprint) -> Vec<&Vector> {
+    let norms =
+        blueprint.embedding_norm.iter().chain(&blueprint.final_norm).chain(blueprint.blocks.iter().flat_map(norms));
+    let of_norms = norms.flat_map(|norm| norm.weight.iter().chain(&norm.bias));
+    of_norms.chain(blueprint.blocks.iter().flat_map(parameters)).collect()
+}
+
+fn norms(block: &Block) -> Vec<&NormLayer> {
+    let own = [&block.attention_input, &block.attention_output, &block.feed_forward_input, &block.feed_forward_output];
+    own.into_iter().flatten().chain(attention_norms(&block.attention)).collect()
+}
+
+fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
+    let mut norms: Vec<&NormLayer> = layer.head_norms.iter().flat_map(|norms| [&norms.query, &norms.key]).collect();
+    if let Projections::Latent(latent) = &layer.projections {
+        norms.push(&latent.norm);
+        norms.extend(if let QueryLatent::Latent(_, norm, _) = &latent.query { Some(norm) } else { None });
+    }
+    norms
+}
+
+fn parameters(block: &Block) -> Vec<&Vector> {
+    let correction = match &block.feed_forward {
+        FeedForward::Mixture(mixture) => mixture.correction.as_ref(),
+        FeedForward::Dense(_) => None,
+    };
+    block.attention.sinks.iter().chain(correction).collect()
+}
