@@ -46,7 +46,7 @@ def calibrated():
     repo = pathlib.Path(__file__).parents[2]
     binary = pathlib.Path(os.environ.get("KVANT_CALIBRATED", repo / "target" / "release" / "examples" / "calibrated"))
     if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release -p kvant-llm --example calibrated")
+        pytest.skip(f"{binary} is missing: cargo build --release -p kvant-checkpoint --example calibrated")
 
     def run(model, settings, ranges, out):
         out.mkdir(exist_ok=True)

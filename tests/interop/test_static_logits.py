@@ -54,7 +54,7 @@ def calibrated(kvant, model_dir, module_path):
 def ours(directory, tokens, tmp):
     binary = pathlib.Path(os.environ.get("KVANT_LOGITS", REPO / "target" / "release" / "examples" / "logits"))
     if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release -p kvant-llm --example logits")
+        pytest.skip(f"{binary} is missing: cargo build --release -p kvant-forward --example logits")
     tokens.astype("<u4").tofile(tmp / "tokens")
     subprocess.run([binary, directory, str(tokens.shape[1]), tmp / "tokens", tmp / "logits"], check=True, timeout=300)
     return np.fromfile(tmp / "logits", dtype="<f4").reshape(*tokens.shape, -1)

@@ -1,6 +1,6 @@
-"""Writes crates/llm/src/loader_names/conversion_mapping.json: how transformers renames the tensors of a checkpoint.
+"""Writes crates/formats/src/loader_names/conversion_mapping.json: how transformers renames the tensors of a checkpoint.
 
-    python tests/interop/transformers_names.py > crates/llm/src/loader_names/conversion_mapping.json
+    python tests/interop/transformers_names.py > crates/formats/src/loader_names/conversion_mapping.json
 
 For each model_type or class of transformers' conversion mapping: regular expressions and what replaces the first match.
 What merges tensors is left out, as experts are no modules then; `test_loader_names.py` compares names with those of loaded models.

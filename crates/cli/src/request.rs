@@ -9,7 +9,7 @@ use kvant::{
     Commit, Conversion, Data, Error, Evaluation, GraphEngine, GraphRecipe, Job, Limits, QualityLimits, Recipe,
     Sensitivity, Sinks, Source, Verification,
 };
-use kvant_llm::byte_size::ByteSize;
+use kvant_checkpoint::byte_size::ByteSize;
 use kvant_onnx::sensitivity::Target;
 
 impl From<QuantizeArgs> for Job {

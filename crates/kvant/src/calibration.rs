@@ -3,13 +3,13 @@
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Data, Job};
+use kvant_checkpoint::blockwise::{self, BlockProgress, BlockwiseReport, Found, Settings, Sources, State};
+use kvant_checkpoint::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
+use kvant_checkpoint::engine::{Output, OutputError};
+use kvant_checkpoint::plan::{CalibratedPlan, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{CalibrationData, Options};
 use kvant_forward::forward::Decoder;
-use kvant_llm::blockwise::{self, BlockProgress, BlockwiseReport, Found, Settings, Sources, State};
-use kvant_llm::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
-use kvant_llm::engine::{Output, OutputError};
-use kvant_llm::plan::{CalibratedPlan, Plan, PlanOnData};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

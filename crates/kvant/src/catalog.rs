@@ -1,12 +1,12 @@
 //! Everything that can be chosen: schemes, formats, algorithms, families and the rest, as tables.
 
 use crate::text;
+use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_formats::algorithm::{Algorithm, AlgorithmRow};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
 use kvant_gguf::ftype::IMATRIX;
 use kvant_gguf::ftype::{FTYPES, FtypeRow};
-use kvant_llm::recipe::{Recipe, Settings};
 use kvant_model::family::FAMILIES;
 use kvant_numeric::format::{DTYPES, DTypeRow};
 use kvant_onnx::algorithm::{Stage, algorithms as graph_algorithms};

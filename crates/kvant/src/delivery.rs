@@ -2,10 +2,10 @@
 
 use crate::error::Error;
 use crate::job::{Commit, Sinks};
-use kvant_container::{Checkpoint, Durability};
-use kvant_llm::engine::{
+use kvant_checkpoint::engine::{
     Claim, Committed, CompletePlan, Done, EngineError, Options, Output, OutputPlan, Start, Verify,
 };
+use kvant_container::{Checkpoint, Durability};
 use std::path::Path;
 
 /// An output to be made of a checkpoint.

@@ -1,17 +1,17 @@
 //! Errors as users meet them: a kind, a message, a hint. What the crates below report is turned into one here and nowhere else.
 
 use crate::settings;
+use kvant_checkpoint::blockwise::BlockwiseError;
+use kvant_checkpoint::calibration::{ObserveError, ResolveError, StatisticsError};
+use kvant_checkpoint::conversion::MeasureError;
+use kvant_checkpoint::engine::{EngineError, OutputError};
+use kvant_checkpoint::gguf::imatrix::ImatrixError;
+use kvant_checkpoint::plan::PlanError;
 use kvant_container::{ErrorKind as FileErrorKind, Remedy};
 use kvant_data::calibration::CalibrationDataError;
 use kvant_forward::evaluation::EvaluationError;
 use kvant_forward::forward::ForwardError;
 use kvant_gguf::model::GgufPlanError;
-use kvant_llm::blockwise::BlockwiseError;
-use kvant_llm::calibration::{ObserveError, ResolveError, StatisticsError};
-use kvant_llm::conversion::MeasureError;
-use kvant_llm::engine::{EngineError, OutputError};
-use kvant_llm::gguf::imatrix::ImatrixError;
-use kvant_llm::plan::PlanError;
 use kvant_onnx::calibration::CalibrationError;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::recipe_error::RecipeError;
@@ -163,7 +163,7 @@ from_kind_and_remedies!(kvant_onnx::error::QuantizeError, OutputError, EngineErr
 from_kind_and_hint!(
     kvant_container::Error,
     kvant_onnx::sensitivity::SensitivityError,
-    kvant_llm::onnx::OnnxExportError,
+    kvant_checkpoint::onnx::OnnxExportError,
     ImportError,
     MeasureError,
     GgufPlanError,

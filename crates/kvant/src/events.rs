@@ -4,8 +4,8 @@ use crate::cancel::CancelToken;
 use crate::ending::of_lost_file;
 use crate::error::Error;
 use crate::settings;
+use kvant_checkpoint::engine;
 use kvant_container::LostFiles;
-use kvant_llm::engine;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 

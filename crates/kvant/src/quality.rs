@@ -7,13 +7,13 @@ use crate::events::{Reporter, Stage, Unit};
 use crate::job::{self, Job, SourceKind};
 use crate::paths::refuse_directory;
 use crate::text::printable;
+use kvant_checkpoint::engine::rejection_report;
 use kvant_container::{Checkpoint, Remedy, write_file};
 use kvant_data::calibration as data;
 use kvant_forward::evaluation::{
     Comparison, Evaluation, EvaluationError, check_text, default_window, evaluate_sequences, tokenize,
 };
 use kvant_forward::forward::Decoder;
-use kvant_llm::engine::rejection_report;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::path::Path;

@@ -3,9 +3,9 @@
 use crate::error::{Error, ErrorKind};
 use crate::job::Job;
 use crate::settings::first_given;
+use kvant_checkpoint::recipe::Settings;
 use kvant_container::onnx::ExternalData;
 use kvant_formats::format::OutputFormat;
-use kvant_llm::recipe::Settings;
 use kvant_onnx::runtime::RuntimeChoice;
 
 /// The settings of a job and those of its recipe file, for one of the formats that were asked for.

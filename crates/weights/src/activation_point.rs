@@ -1,5 +1,5 @@
 //! Places of the forward pass whose activations are quantized with parameters that calibration finds. Not the finding: see
-//! `kvant_llm::calibration`.
+//! `kvant_checkpoint::calibration`.
 
 use kvant_numeric::Arithmetic;
 use kvant_quant::activation::StaticParameters;

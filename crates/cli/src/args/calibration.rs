@@ -4,9 +4,9 @@ use super::value::{count_from, one_of};
 use clap::builder::TypedValueParser;
 use clap::{ArgGroup, Args, ValueHint};
 use kvant::Precision;
+use kvant_checkpoint::blockwise::Propagate;
+use kvant_checkpoint::byte_size::ByteSize;
 use kvant_data::calibration::Packing;
-use kvant_llm::blockwise::Propagate;
-use kvant_llm::byte_size::ByteSize;
 use std::path::PathBuf;
 
 /// The options that name text, which is cut into windows.

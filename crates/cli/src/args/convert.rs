@@ -6,8 +6,8 @@ use super::value::one_of;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant::{ConvertTo, Format};
+use kvant_checkpoint::engine::Options;
 use kvant_formats::transcode::{FloatType, Target};
-use kvant_llm::engine::Options;
 use std::path::PathBuf;
 
 const CONVERT: &str = "\

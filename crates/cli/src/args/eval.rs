@@ -6,7 +6,7 @@ use super::run::{AdapterArgs, RunArgs};
 use super::value::count_from;
 use clap::{Args, ValueHint};
 use kvant::Precision;
-use kvant_llm::byte_size::ByteSize;
+use kvant_checkpoint::byte_size::ByteSize;
 use std::path::PathBuf;
 
 const EVAL: &str = "\

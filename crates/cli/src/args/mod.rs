@@ -35,7 +35,7 @@ pub use typed::typed;
 pub use verify::VerifyArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use kvant_llm::engine::Options;
+use kvant_checkpoint::engine::Options;
 
 /// The three commands that most people need.
 const EXAMPLES: &str = "\

@@ -9,8 +9,8 @@ use super::value::least_scale;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant::Format;
-use kvant_llm::engine::Options;
-use kvant_llm::recipe::{OverrideText, PackMethod};
+use kvant_checkpoint::engine::Options;
+use kvant_checkpoint::recipe::{OverrideText, PackMethod};
 use std::path::PathBuf;
 
 /// The model and the recipe.

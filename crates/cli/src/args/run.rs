@@ -1,7 +1,7 @@
 //! Options that several commands share: how a command runs, and what it may write.
 
 use clap::{Args, ValueHint};
-use kvant_llm::byte_size::ByteSize;
+use kvant_checkpoint::byte_size::ByteSize;
 use std::path::PathBuf;
 
 /// How a command runs.

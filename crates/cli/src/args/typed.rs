@@ -1,7 +1,7 @@
 //! The options of a command line by name, as they were typed. A run resumes only the work of a run with the same options.
 
 use clap::{ArgAction, ArgMatches, Command};
-use kvant_llm::engine::Options;
+use kvant_checkpoint::engine::Options;
 
 /// Options on which the bytes of the output do not depend.
 const OF_THE_RUN: &[&str] = &[

@@ -30,7 +30,20 @@ const TRANSLATED: &[&str] = &[
 ];
 
 /// The crates that know nothing of the command line.
-const LIBRARIES: &[&str] = &["numeric", "quant", "container", "model", "llm", "onnx", "kvant"];
+const LIBRARIES: &[&str] = &[
+    "numeric",
+    "quant",
+    "container",
+    "model",
+    "weights",
+    "gguf",
+    "formats",
+    "data",
+    "forward",
+    "checkpoint",
+    "onnx",
+    "kvant",
+];
 
 /// The crates whose documentation of public items is checked.
 const DOCUMENTED: &[&str] = &["numeric", "quant", "container", "model", "kvant", "cli"];

@@ -15,7 +15,7 @@ pub enum OutputFormat {
     Checkpoint(FormatHandle),
     /// Floats on the grid of the codes, under the source's names and in its type: they load wherever the source does.
     PlainFloats,
-    /// One file with blocks of llama.cpp's types. `kvant_llm::gguf` plans it.
+    /// One file with blocks of llama.cpp's types. `kvant_checkpoint::gguf` plans it.
     Gguf,
 }
 

@@ -42,7 +42,7 @@ const DENSE: ModelTraits = ModelTraits {
 const WHOLE: ShardShape = ShardShape { rows: 256, columns: 256, is_fused: true, is_cut: false };
 
 impl OutputFormat {
-    /// What loads it, schemes permitting: `Plan::loaders` of `kvant_llm::plan` tells which takes a given plan.
+    /// What loads it, schemes permitting: `Plan::loaders` of `kvant_checkpoint::plan` tells which takes a given plan.
     pub fn loaders(self) -> Vec<&'static str> {
         match self.method() {
             Some(method) => {

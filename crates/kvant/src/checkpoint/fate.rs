@@ -1,8 +1,8 @@
 //! What a plan makes of each tensor of the source: one entry for every tensor, in the order of the source. A view of the
 //! plan for printing.
 
+use kvant_checkpoint::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer, TensorAction};
 use kvant_container::{Checkpoint, Dtype, TensorView};
-use kvant_llm::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer, TensorAction};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 

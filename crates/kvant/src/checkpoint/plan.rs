@@ -8,10 +8,10 @@ use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::{Format, Job};
 use crate::{gguf, memory, quality};
+use kvant_checkpoint::gguf::GgufPlan;
+use kvant_checkpoint::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
 use kvant_container::Checkpoint;
 use kvant_data::calibration::Options;
-use kvant_llm::gguf::GgufPlan;
-use kvant_llm::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
 use kvant_weights::activation_point::PlannedSite;
 use serde_json::{Value, json};
 

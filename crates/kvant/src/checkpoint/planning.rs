@@ -3,13 +3,13 @@
 use crate::error::{Error, ErrorKind};
 use crate::job::{Format, Job, SourceKind};
 use crate::resolve;
+use kvant_checkpoint::engine::OutputPlan;
+use kvant_checkpoint::gguf::GgufPlan;
+use kvant_checkpoint::plan::Plan;
+use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::Checkpoint;
 use kvant_formats::format::OutputFormat;
 use kvant_forward::forward::Decoder;
-use kvant_llm::engine::OutputPlan;
-use kvant_llm::gguf::GgufPlan;
-use kvant_llm::plan::Plan;
-use kvant_llm::recipe::{Recipe, Settings};
 
 /// Takes over the format of the recipe file where that decides which flow it is: one that is no checkpoint counts as if the job
 /// itself had named it.
@@ -82,8 +82,8 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
 /// Refuses what a graph of the quantized decoder would not hold: rules of the model, weights and quantized activations.
 fn check_graph(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Error> {
     let layers = plan.layers.iter().map(|layer| (layer.name.as_str(), layer.scheme));
-    kvant_llm::onnx::check_schemes(layers, &plan.recipe.attention())?;
-    Ok(kvant_llm::onnx::check(&Decoder::open(checkpoint)?, true)?)
+    kvant_checkpoint::onnx::check_schemes(layers, &plan.recipe.attention())?;
+    Ok(kvant_checkpoint::onnx::check(&Decoder::open(checkpoint)?, true)?)
 }
 
 /// The plan for the first of the formats that are checkpoints.

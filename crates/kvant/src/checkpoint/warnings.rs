@@ -1,7 +1,7 @@
 //! What a user must know of a calibrated result.
 
-use kvant_llm::blockwise::{BlockwiseReport, LinkReport};
-use kvant_llm::plan::{Plan, PlannedLayer};
+use kvant_checkpoint::blockwise::{BlockwiseReport, LinkReport};
+use kvant_checkpoint::plan::{Plan, PlannedLayer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Warnings about layers.
@@ -87,7 +87,7 @@ fn starved(report: &BlockwiseReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_llm::blockwise::{InsufficientCalibration, LayerReport};
+    use kvant_checkpoint::blockwise::{InsufficientCalibration, LayerReport};
 
     fn layer(index: usize, loss: f64) -> LayerReport {
         LayerReport {

@@ -14,13 +14,13 @@ use crate::events::{Reporter, Stage, Unit};
 use crate::job::{self, Job, Limits, SourceKind};
 use crate::resolve;
 use crate::settings::first_given;
+use kvant_checkpoint::engine::{Claim, Committed, Done, Output};
+use kvant_checkpoint::gguf::run::run as carry_out;
+use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe, imatrix};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_formats::format::OutputFormat;
 use kvant_forward::forward::Decoder;
 use kvant_gguf::model::restore;
-use kvant_llm::engine::{Claim, Committed, Done, Output};
-use kvant_llm::gguf::run::run as carry_out;
-use kvant_llm::gguf::{GgufPlan, GgufRecipe, imatrix};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -7,9 +7,9 @@ use crate::events::Reporter;
 use crate::job::Job;
 use crate::paths::{OutputKind, check_name};
 use crate::quality;
+use kvant_checkpoint::gguf::plan::PlannedTensor;
+use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_container::Checkpoint;
-use kvant_llm::gguf::plan::PlannedTensor;
-use kvant_llm::gguf::{GgufPlan, GgufRecipe};
 use serde_json::{Value, json};
 
 /// Plans a job.

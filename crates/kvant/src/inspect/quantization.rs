@@ -1,9 +1,9 @@
 //! What quantization a checkpoint has already: as its config.json says, and as its tensors' names and types show. Only
 //! for showing; whether such a source can be quantized again is the plan's to say.
 
+use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::tensors::described;
-use kvant_llm::recipe::{Recipe, Settings};
 use kvant_quant::counts::number;
 use serde::Serialize;
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! What a model is calibrated on.
 
+use kvant_checkpoint::blockwise::Propagate;
 use kvant_data::calibration::Packing;
 use kvant_forward::forward::cpu::{self, Cpu};
-use kvant_llm::blockwise::Propagate;
 use std::path::PathBuf;
 
 /// Calibration data, and how they run through the model.

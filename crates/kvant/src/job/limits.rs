@@ -1,7 +1,7 @@
 //! What a run may take, and what its result must measure up to.
 
 use crate::error::Error;
-use kvant_llm::byte_size::ByteSize;
+use kvant_checkpoint::byte_size::ByteSize;
 use kvant_onnx::runtime::{RuntimeChoice, RuntimeOptions};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

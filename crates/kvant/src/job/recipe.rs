@@ -1,6 +1,6 @@
 //! How a model is quantized.
 
-use kvant_llm::recipe::{OverrideText, PackMethod};
+use kvant_checkpoint::recipe::{OverrideText, PackMethod};
 use kvant_onnx::calibration::ObserverRef;
 use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};

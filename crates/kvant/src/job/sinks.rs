@@ -1,10 +1,10 @@
 //! What is written, and how it gets its name.
 
 use super::format::Format;
+use kvant_checkpoint::byte_size::ByteSize;
+use kvant_checkpoint::engine::Options;
 use kvant_container::onnx::ExternalData;
 use kvant_formats::format::OutputFormat;
-use kvant_llm::byte_size::ByteSize;
-use kvant_llm::engine::Options;
 use std::path::PathBuf;
 
 /// The outputs of a job.

@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::job::{Job, Limits, Precision};
 use crate::resolve;
 use crate::settings::first_given;
-use kvant_llm::blockwise::Propagate;
+use kvant_checkpoint::blockwise::Propagate;
 use kvant_onnx::settings::{Resolved, Settings};
 use kvant_quant::recipe::OverrideEntry;
 
@@ -26,7 +26,7 @@ pub fn settings(job: &Job) -> Result<Settings, Error> {
     refuse_idle_library(&job.limits.engine)?;
     let said = options(job);
     match &job.recipe.file {
-        Some(file) => Ok(said.over(Settings::try_from(kvant_llm::recipe::read_file(file)?)?)),
+        Some(file) => Ok(said.over(Settings::try_from(kvant_checkpoint::recipe::read_file(file)?)?)),
         None => Ok(said),
     }
 }

@@ -3,8 +3,8 @@
 use super::Section;
 use crate::text::counts::Line;
 use crate::text::{Align, Table};
+use kvant_checkpoint::blockwise::{BlockwiseReport, LayerReport};
 use kvant_data::calibration::HeldOut;
-use kvant_llm::blockwise::{BlockwiseReport, LayerReport};
 
 /// Layers that are shown; the rest is in the record.
 const MOST: usize = 60;

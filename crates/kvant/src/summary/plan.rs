@@ -7,8 +7,8 @@ use crate::checkpoint::plan::{CheckpointPlan, Cost};
 use crate::run::Plan;
 use crate::text::counts::{self, Line};
 use crate::text::{Align, Table, size};
+use kvant_checkpoint::plan::{CalibrationSize, Plan as CheckpointLayers};
 use kvant_formats::format::OutputFormat;
-use kvant_llm::plan::{CalibrationSize, Plan as CheckpointLayers};
 
 impl Plan {
     /// The plan in sections; `all` lists each tensor instead of one for those that differ only in numbers.

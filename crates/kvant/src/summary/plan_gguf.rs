@@ -5,8 +5,8 @@ use super::{Section, pattern};
 use crate::checkpoint::plan::CheckpointPlan;
 use crate::text::counts::{self, Line};
 use crate::text::{Align, Table, size};
-use kvant_llm::gguf::GgufPlan;
-use kvant_llm::gguf::plan::PlannedTensor;
+use kvant_checkpoint::gguf::GgufPlan;
+use kvant_checkpoint::gguf::plan::PlannedTensor;
 
 /// The plan of a file, and of its codes if the run computes them first.
 pub fn sections(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize, all: bool) -> Vec<Section> {

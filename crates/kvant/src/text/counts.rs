@@ -4,8 +4,8 @@
 pub use kvant_quant::counts::number;
 
 use super::size;
-use kvant_llm::gguf::GgufPlan;
-use kvant_llm::plan::Plan;
+use kvant_checkpoint::gguf::GgufPlan;
+use kvant_checkpoint::plan::Plan;
 use std::collections::BTreeMap;
 
 /// A line of a summary: its title and what it says.
@@ -14,7 +14,7 @@ pub type Line = (&'static str, String);
 /// Layers of a checkpoint by their schemes, and the tensors that are kept.
 pub fn layers(plan: &Plan) -> Line {
     let default = plan.recipe.default_choice().scheme().map(|scheme| plan.recipe.fitted(scheme));
-    let name = |layer: &kvant_llm::plan::PlannedLayer| match Some(layer.scheme) == default {
+    let name = |layer: &kvant_checkpoint::plan::PlannedLayer| match Some(layer.scheme) == default {
         true => plan.recipe.scheme_name(),
         false => layer.scheme.to_string(),
     };

@@ -1,5 +1,5 @@
 //! Sizes and times as people read them, rounded. Decimal units, as disks and model hubs use them. What people write is read
-//! by `kvant_llm::byte_size`.
+//! by `kvant_checkpoint::byte_size`.
 
 use std::time::Duration;
 

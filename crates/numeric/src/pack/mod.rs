@@ -1,5 +1,5 @@
 //! Codes to bytes: dense bit streams, AWQ-ordered words, transposition, words of one layout to those of another. Not which export uses which: that is in
-//! `kvant-llm`. Codes are one byte each with the code in the low bits; higher bits (the sign extension of a negative
+//! `kvant-formats`. Codes are one byte each with the code in the low bits; higher bits (the sign extension of a negative
 //! two's-complement code) are ignored.
 
 mod bits;

@@ -1,6 +1,6 @@
 //! The codes of a stored matrix in the form of a scheme, without values on the way: what a conversion between layouts takes
 //! over. Which scheme stored codes are, and how scales are stored. Not whether another layout holds them: see
-//! `kvant_llm::conversion`.
+//! `kvant_checkpoint::conversion`.
 
 use super::code_matrix::{CodeMatrix, Factor};
 use crate::band::Band;

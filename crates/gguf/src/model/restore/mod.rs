@@ -1,4 +1,4 @@
-//! A GGUF file seen as the checkpoint that it was made of: the way back of `kvant_llm::gguf::plan`. config.json follows from the
+//! A GGUF file seen as the checkpoint that it was made of: the way back of `kvant_checkpoint::gguf::plan`. config.json follows from the
 //! metadata, names and shapes from the family's description and the file's tensors, the order of rows from the same plan that
 //! writes such files. Weights stay where they are mapped; what is small is read at once.
 //!

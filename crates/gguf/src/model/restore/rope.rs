@@ -130,7 +130,7 @@ fn divided(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError>
 const LOW: f64 = 1.0;
 const HIGH: f64 = 4.0;
 
-/// The parameters of Llama 3's formula that give these factors: see `kvant_llm::gguf`'s writing of them. The original context
+/// The parameters of Llama 3's formula that give these factors: see `kvant_checkpoint::gguf`'s writing of them. The original context
 /// `o` follows from a component between the bounds, of wavelength `w` and factor `f`: `1/f = (1 - s)/F + s` with
 /// `s = (o/w - low)/(high - low)`.
 fn llama3(factors: &[f32], base: f64) -> Option<Value> {

@@ -1,0 +1,368 @@
+//! What the user asked for: schemes, which layers get which, and how the result is written. Not what becomes of each
+//! tensor of a given model: that is the plan.
+
+mod attention;
+mod choice;
+mod file;
+mod format;
+mod llm_compressor;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+pub use choice::{Choice, NamedScheme};
+pub use file::{read_file, read_text};
+use kvant_formats::algorithm::{Algorithm, Algorithms};
+pub use kvant_quant::recipe::VERSION;
+use kvant_weights::recipe_error::RecipeError;
+use kvant_weights::recipe_error::quoted;
+pub use settings::{OverrideText, PackMethod, Settings};
+
+use crate::byte_size::ByteSize;
+use kvant_formats::format::OutputFormat;
+use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::glob::Glob;
+use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
+use serde::{Serialize, Serializer};
+
+/// The default of [`Recipe::max_shard_size`].
+pub const MAX_SHARD_SIZE: ByteSize = ByteSize(5_000_000_000);
+
+/// Layers by name, and what becomes of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Matches full module names.
+    pub layers: Glob,
+    /// What becomes of them.
+    pub choice: Choice,
+    /// Whether there need be none of them: another tool has listed what it keeps of many models.
+    pub may_be_idle: bool,
+}
+
+/// What the user asked for, complete and checked as far as it can be without a model.
+///
+/// A module's scheme is that of the last rule that matches it. Rules come in this order:
+///
+/// 1. the scheme,
+/// 2. the layers that the family keeps by default (heads, routers), unless `keep_defaults` is off,
+/// 3. `exclude` and then `override` of the recipe file; in files of version 1 and in configurations of other tools `exclude` comes
+///    after `override`,
+/// 4. `override` and then `exclude` of the command line.
+///
+/// It serializes as [`Settings`] with names resolved to spellings: see [`Recipe::canonical`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recipe {
+    default: Choice,
+    rules: Vec<Rule>,
+    asked_format: Option<OutputFormat>,
+    also: Vec<OutputFormat>,
+    pack_method: PackMethod,
+    keep_defaults: bool,
+    weights_only: bool,
+    algorithms: Algorithms,
+    attention: AttentionScheme,
+    max_shard_size: ByteSize,
+    seed: u64,
+    calibrated: bool,
+    requantize: bool,
+    notes: Vec<String>,
+}
+
+/// What a recipe says of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It stays as it is, whatever its family says.
+    Excluded,
+    /// It is quantized so, whatever its family says.
+    Override(LayerScheme),
+    /// It is quantized so, unless its family keeps it by default and [`Recipe::keep_defaults`] is on.
+    Default(LayerScheme),
+}
+
+impl Recipe {
+    /// Makes a recipe of what the command line says and what the file says; the former wins.
+    ///
+    /// # Errors
+    /// *Invalid* for schemes and algorithms that do not exist, no scheme at all, or nothing to quantize; *unsupported* for
+    /// algorithms that only others have. Messages name the option or field.
+    ///
+    /// ```
+    /// use kvant_checkpoint::recipe::{Decision, Recipe, Settings};
+    ///
+    /// let line = Settings {
+    ///     scheme: Some("int4_wo_128".to_owned()),
+    ///     overrides: vec!["*.down_proj=int8:channel".parse()?],
+    ///     exclude: vec!["*.0.*".to_owned()],
+    ///     ..Settings::default()
+    /// };
+    /// let recipe = Recipe::resolve(&line, &Settings::default())?;
+    /// assert_eq!(recipe.decide("model.layers.1.mlp.up_proj"), Decision::Default("int4:g128".parse()?));
+    /// assert_eq!(recipe.decide("model.layers.1.mlp.down_proj"), Decision::Override("int8:channel".parse()?));
+    /// assert_eq!(recipe.decide("model.layers.0.mlp.down_proj"), Decision::Excluded);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn resolve(line: &Settings, file: &Settings) -> Result<Recipe, RecipeError> {
+        let weights_only = line.weights_only.or(file.weights_only).unwrap_or(false);
+        let drop_inputs = |choice: Choice| if weights_only { choice.weights_only() } else { choice };
+        let default = drop_inputs(default_choice(line, file)?);
+        let mut rules = rules(file, "override")?;
+        rules.extend(self::rules(line, "‹override›")?);
+        rules.iter_mut().for_each(|rule| rule.choice = drop_inputs(rule.choice));
+        let choices = || std::iter::once(default).chain(rules.iter().map(|rule| rule.choice));
+        if choices().all(|choice| choice == Choice::Keep) {
+            return Err(RecipeError::invalid("‹scheme›", "nothing is to be quantized", "give a scheme or an override"));
+        }
+        let recipe = Recipe {
+            default,
+            asked_format: line.format.or(file.format),
+            also: if line.also.is_empty() { file.also.clone() } else { line.also.clone() },
+            pack_method: line.pack_method.or(file.pack_method).unwrap_or_default(),
+            keep_defaults: line.keep_defaults.or(file.keep_defaults).unwrap_or(true),
+            weights_only,
+            algorithms: algorithms(line, file)?,
+            attention: attention::resolve(line, file)?,
+            max_shard_size: line.max_shard_size.or(file.max_shard_size).unwrap_or(MAX_SHARD_SIZE),
+            seed: line.seed.or(file.seed).unwrap_or(0),
+            calibrated: false,
+            requantize: line.requantize.or(file.requantize).unwrap_or(false),
+            notes: line.notes.iter().chain(&file.notes).cloned().collect(),
+            rules,
+        };
+        // Files have it whatever the format: what an output says of how it was made is a recipe too.
+        if line.pack_method.is_some() && !recipe.has_nibble_orders() {
+            let reason = format!("applies only to the layout quark, and {} is written", recipe.format());
+            return Err(RecipeError::invalid("‹pack-method›", reason, "leave it out, or add ‹format› quark"));
+        }
+        Ok(recipe)
+    }
+
+    /// Whether some of the output has a choice of the order of 4-bit codes in words.
+    fn has_nibble_orders(&self) -> bool {
+        [self.format()].iter().chain(&self.also).any(|format| format.capabilities().nibble_orders)
+    }
+
+    /// A recipe that quantizes nothing: for a source that is quantized already, whose layout changes. Parameters of activations
+    /// are the source's.
+    pub(crate) fn carrying(format: OutputFormat, attention: AttentionScheme, max_shard_size: u64) -> Recipe {
+        Recipe {
+            default: Choice::Keep,
+            rules: Vec::new(),
+            asked_format: Some(format),
+            also: Vec::new(),
+            pack_method: PackMethod::default(),
+            keep_defaults: true,
+            weights_only: false,
+            algorithms: Algorithms::default(),
+            attention,
+            max_shard_size: ByteSize(max_shard_size),
+            seed: 0,
+            calibrated: true,
+            requantize: true,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Whether it is that of a conversion, which nobody says anything about layers in.
+    pub(crate) fn is_conversion(&self) -> bool {
+        self.default == Choice::Keep && self.rules.is_empty()
+    }
+
+    /// Whether sources are read that are quantized already.
+    pub fn requantizes(&self) -> bool {
+        self.requantize
+    }
+
+    /// The same with calibration data at hand, or without, which is how it begins: static scales of activations can be
+    /// found and algorithms that look at inputs run, or cannot.
+    pub fn with_calibration(self, calibrated: bool) -> Recipe {
+        Recipe { calibrated, ..self }
+    }
+
+    /// Whether there is calibration data.
+    pub fn is_calibrated(&self) -> bool {
+        self.calibrated
+    }
+
+    /// What is done to weights before they are rounded, and how they are.
+    pub fn algorithms(&self) -> &Algorithms {
+        &self.algorithms
+    }
+
+    /// What the user should know of how it was read.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// How queries, keys, values and the softmax are quantized.
+    pub fn attention(&self) -> AttentionScheme {
+        self.attention
+    }
+
+    /// In words, what is quantized of attention: `KV cache e4m3:tensor!static before the rotary embedding`.
+    pub fn attention_words(&self) -> Vec<String> {
+        attention::words(&self.attention)
+    }
+
+    /// What becomes of a linear layer, by its full module name.
+    pub fn decide(&self, module: &str) -> Decision {
+        match self.rules.iter().rev().find(|rule| rule.layers.matches(module)) {
+            Some(rule) => rule.choice.scheme().map_or(Decision::Excluded, Decision::Override),
+            None => self.default.scheme().map_or(Decision::Excluded, Decision::Default),
+        }
+    }
+
+    /// What becomes of layers that nothing else is said of.
+    pub fn default_choice(&self) -> Choice {
+        self.default
+    }
+
+    /// The default scheme's name, for people: `int4_wo_128 (int4:g128)`.
+    pub fn scheme_name(&self) -> String {
+        self.default.to_string()
+    }
+
+    /// What is said of layers by name; the last match wins.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The format: the one asked for, or the first that holds all schemes, beginning with that of the tool by whose name
+    /// the scheme was asked for.
+    pub fn format(&self) -> OutputFormat {
+        self.asked_format.unwrap_or_else(|| format::fitting(self.choices()))
+    }
+
+    /// A scheme as it is quantized to: its scales have a type that the format, and all to which the result is converted, store.
+    pub fn fitted(&self, scheme: LayerScheme) -> LayerScheme {
+        self.also.iter().fold(self.format().fitted(scheme), |scheme, format| format.fitted(scheme))
+    }
+
+    /// The recipe for a source without config.json: its default is a format that needs none.
+    pub(crate) fn without_config(self) -> Recipe {
+        let format = self.asked_format.unwrap_or_else(|| format::fitting_without_config(self.choices()));
+        Recipe { asked_format: Some(format), ..self }
+    }
+
+    /// The order of 4-bit codes in Quark's layout.
+    pub fn nibble_order(&self) -> NibbleOrder {
+        self.pack_method.nibbles()
+    }
+
+    /// Whether the layers that the family keeps by default (heads, routers) are kept.
+    pub fn keep_defaults(&self) -> bool {
+        self.keep_defaults
+    }
+
+    /// Whether inputs were dropped from all schemes.
+    pub fn weights_only(&self) -> bool {
+        self.weights_only
+    }
+
+    /// The most bytes of a file of the output.
+    pub fn max_shard_size(&self) -> u64 {
+        self.max_shard_size.0
+    }
+
+    /// The seed of all that is random.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn choices(&self) -> impl Iterator<Item = Choice> + Clone {
+        std::iter::once(self.default).chain(self.rules.iter().map(|rule| rule.choice))
+    }
+
+    /// The canonical text: recipes that ask for the same have the same, and [`Settings::from_json`] reads it.
+    pub fn canonical(&self) -> String {
+        // Serializing plain strings, numbers and lists does not fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The rules that match none of the modules: most likely mistakes.
+    pub fn idle_rules<'a>(&self, modules: impl Iterator<Item = &'a str> + Clone) -> Vec<&Rule> {
+        self.rules.iter().filter(|rule| !modules.clone().any(|module| rule.layers.matches(module))).collect()
+    }
+
+    /// Every scheme that is asked for, the default's first.
+    pub fn schemes(&self) -> impl Iterator<Item = LayerScheme> {
+        self.choices().filter_map(Choice::scheme)
+    }
+}
+
+impl Serialize for Recipe {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let rule =
+            |rule: &Rule| OverrideText { layers: rule.layers.pattern().to_owned(), scheme: rule.choice.spelling() };
+        let settings = Settings {
+            version: Some(VERSION),
+            scheme: Some(self.default.spelling()),
+            format: Some(self.format()),
+            also: self.also.clone(),
+            pack_method: Some(self.pack_method),
+            exclude: vec![],
+            foreign: false,
+            overrides: self.rules.iter().map(rule).collect(),
+            keep_defaults: Some(self.keep_defaults),
+            weights_only: Some(self.weights_only),
+            algorithm: (!self.algorithms.is_plain()).then(|| self.algorithms.spellings()),
+            kv_cache: self.attention.key_value.map(|cache| cache.scheme.to_string()),
+            kv_cache_post_rope: Some(self.attention.rotary == Rotary::After),
+            min_kv_scale: self.attention.key_value.map(|cache| cache.min_scale.value()),
+            queries: self.attention.query.map(|scheme| scheme.to_string()),
+            probabilities: self.attention.probabilities.map(|scheme| scheme.to_string()),
+            max_shard_size: Some(self.max_shard_size),
+            seed: Some(self.seed),
+            requantize: self.requantize.then_some(true),
+            notes: vec![],
+        };
+        settings.serialize(serializer)
+    }
+}
+
+fn default_choice(line: &Settings, file: &Settings) -> Result<Choice, RecipeError> {
+    match (&line.scheme, &file.scheme) {
+        (Some(text), _) => Choice::find("‹scheme›", text),
+        (None, Some(text)) => Choice::find("scheme", text),
+        (None, None) => Err(RecipeError::invalid(
+            "‹scheme›",
+            "no scheme is given",
+            "give one, e.g. ‹scheme› int4_wo_128; `kvant list schemes` shows all",
+        )),
+    }
+}
+
+/// The algorithms of the command line, else those of the file.
+fn algorithms(line: &Settings, file: &Settings) -> Result<Algorithms, RecipeError> {
+    match (&line.algorithm, &file.algorithm) {
+        (Some(list), _) => Algorithms::of_list("‹algorithm›", list),
+        (None, Some(list)) => Algorithms::of_list("algorithm", list),
+        (None, None) => Ok(Algorithms::default()),
+    }
+}
+
+/// The overrides and then the exclusions, which win over them.
+fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
+    let mut rules = Vec::with_capacity(settings.overrides.len() + settings.exclude.len());
+    let may_be_idle = settings.foreign;
+    for OverrideText { layers, scheme } in &settings.overrides {
+        let choice = Choice::find(&format!("{option} {}", quoted(layers)), scheme)?;
+        rules.push(Rule { layers: glob(option, layers)?, choice, may_be_idle: may_be_idle && choice == Choice::Keep });
+    }
+    for pattern in &settings.exclude {
+        rules.push(Rule { layers: glob("exclude", pattern)?, choice: Choice::Keep, may_be_idle });
+    }
+    Ok(rules)
+}
+
+/// A pattern; a regular expression with a mistake is refused.
+pub(crate) fn glob(option: &str, pattern: &str) -> Result<Glob, RecipeError> {
+    let glob = Glob::new(pattern);
+    match glob.problem() {
+        None => Ok(glob),
+        Some(problem) => {
+            let reason = format!("{} is no regular expression: {problem}", quoted(pattern));
+            Err(RecipeError::invalid(option, reason, "what stands behind re: is a regular expression as in Python"))
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! A recipe as it is written: on the command line or in a file, every part optional, schemes still text. Not checked:
+//! that is [`Recipe::resolve`](super::Recipe::resolve).
+
+use super::file::{read_bounded, read_file, read_text};
+use super::{Algorithms, quoted};
+use crate::byte_size::ByteSize;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::format::quark::read_algorithms;
+use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::recipe::{ModelKind, OverrideEntry, RecipeFile};
+use kvant_weights::recipe_error::RecipeError;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::Path;
+
+/// The order of 4-bit codes in the words of Quark's layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PackMethod {
+    /// AWQ's order, Quark's default.
+    #[default]
+    Reorder,
+    /// Natural order.
+    Order,
+}
+
+impl PackMethod {
+    /// The order of codes.
+    pub fn nibbles(self) -> NibbleOrder {
+        match self {
+            PackMethod::Reorder => NibbleOrder::Awq,
+            PackMethod::Order => NibbleOrder::Natural,
+        }
+    }
+}
+
+impl std::str::FromStr for PackMethod {
+    type Err = RecipeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "reorder" => Ok(PackMethod::Reorder),
+            "order" => Ok(PackMethod::Order),
+            _ => Err(RecipeError::invalid("pack method", "unknown", "use `reorder` or `order`")),
+        }
+    }
+}
+
+/// One override as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OverrideText {
+    /// A glob on full module names.
+    pub layers: String,
+    /// A preset's name, a spelling, or `keep`.
+    pub scheme: String,
+}
+
+impl std::str::FromStr for OverrideText {
+    type Err = RecipeError;
+
+    /// Reads the `GLOB=SCHEME` of the command line.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((layers, scheme)) if !layers.is_empty() && !scheme.is_empty() => {
+                Ok(OverrideText { layers: layers.to_owned(), scheme: scheme.to_owned() })
+            }
+            _ => {
+                let reason = format!("{} is not of the form GLOB=SCHEME", quoted(text));
+                Err(RecipeError::invalid("‹override›", reason, "write it as in ‹override› '*.down_proj=int8:channel'"))
+            }
+        }
+    }
+}
+
+/// A recipe as it is written: the settings of a job, or what a [`RecipeFile`] says of checkpoints.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Settings {
+    /// Of the recipe language; in files only.
+    pub version: Option<u32>,
+    /// The scheme of layers that nothing else is said of.
+    pub scheme: Option<String>,
+    /// What is written.
+    pub format: Option<OutputFormat>,
+    /// Further formats, to which the result is converted: their scales decide too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<OutputFormat>,
+    /// The order of 4-bit codes in Quark's layout.
+    pub pack_method: Option<PackMethod>,
+    /// Patterns on full module names of layers that stay as they are. They are the last rules, and win over all overrides.
+    pub exclude: Vec<String>,
+    /// Whether another tool has written it, whose lists of layers to keep name those of many models.
+    #[serde(skip)]
+    pub foreign: bool,
+    /// Schemes of layers by pattern; the last that matches wins.
+    #[serde(rename = "override")]
+    pub overrides: Vec<OverrideText>,
+    /// Whether the layers that the family keeps by default are kept.
+    pub keep_defaults: Option<bool>,
+    /// Whether inputs stay as they are, whatever schemes say of them.
+    pub weights_only: Option<bool>,
+    /// The algorithms in order, each with its options: `awq`, `gptq:damping=0.05`.
+    pub algorithm: Option<Vec<String>>,
+    /// The scheme of keys and values in the cache: `fp8`, `int8` or a spelling.
+    pub kv_cache: Option<String>,
+    /// Whether keys, and queries with them, are quantized after the rotary embedding.
+    pub kv_cache_post_rope: Option<bool>,
+    /// The least scale of keys and values.
+    pub min_kv_scale: Option<f32>,
+    /// The scheme of queries.
+    pub queries: Option<String>,
+    /// The scheme of the softmax's output.
+    pub probabilities: Option<String>,
+    /// The most bytes of a file of the output.
+    pub max_shard_size: Option<ByteSize>,
+    /// The seed of all that is random.
+    pub seed: Option<u64>,
+    /// Whether sources are read that are quantized already, and lose a second time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requantize: Option<bool>,
+    /// What the user should know of how this was read; not part of files.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+impl Settings {
+    /// Reads a recipe from a file, as [`read_file`] does.
+    ///
+    /// # Errors
+    /// Those of [`read_file`], and keys that apply only to ONNX graphs.
+    pub fn read(file: &Path) -> Result<Settings, RecipeError> {
+        Settings::try_from(read_file(file)?)
+    }
+
+    /// Sets the algorithms: each item is a spelling, or the name of a file that ends in `.json` with Quark's `algo_config` or
+    /// one of its objects. None leave it to the recipe.
+    ///
+    /// # Errors
+    /// Where a file cannot be read, is no JSON, or asks for what is not here.
+    pub fn with_algorithms(mut self, list: &[String]) -> Result<Settings, RecipeError> {
+        let mut spellings = Vec::new();
+        for item in list {
+            if is_json(Path::new(item)) {
+                let (algorithms, notes) = algorithms_of_file(Path::new(item))?;
+                spellings.extend(algorithms.spellings());
+                self.notes.extend(notes);
+            } else {
+                spellings.push(item.clone());
+            }
+        }
+        self.algorithm = (!spellings.is_empty()).then_some(spellings);
+        Ok(self)
+    }
+
+    /// Reads a TOML recipe; `name` is the file's, for messages.
+    ///
+    /// ```
+    /// use kvant_checkpoint::recipe::{Recipe, Settings};
+    ///
+    /// let file = Settings::from_toml("recipe.toml", r#"
+    ///     version = 2
+    ///     scheme = "int4_wo_128"         # a name or a spelling; "keep" quantizes only what overrides say
+    ///     format = "compressed-tensors"  # quark, compressed-tensors or fake
+    ///     exclude = ["*.shared_expert.*"]
+    ///     algorithm = ["awq", { name = "gptq", damping = 0.05 }]
+    ///     kv_cache = "fp8"
+    ///
+    ///     [[override]]                   # the last rule that matches wins
+    ///     layers = "*.down_proj"
+    ///     scheme = "int8:channel"
+    /// "#)?;
+    /// let recipe = Recipe::resolve(&Settings::default(), &file)?;
+    /// assert_eq!(recipe.rules().len(), 2);
+    /// # Ok::<(), kvant_weights::recipe_error::RecipeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// *Invalid* for text that is no TOML, unknown keys and values of the wrong type; *unsupported* for a later version, and for keys
+    /// that apply only to ONNX graphs.
+    pub fn from_toml(name: &str, text: &str) -> Result<Settings, RecipeError> {
+        Settings::try_from(RecipeFile::from_toml(name, text)?)
+    }
+
+    /// Reads JSON: a recipe with the keys of the TOML form, as an output's record of its recipe has them, or a configuration of another
+    /// tool, as [`read_text`] takes it; `name` is the file's, for messages.
+    ///
+    /// # Errors
+    /// Those of [`read_text`].
+    pub fn from_json(name: &str, text: &str) -> Result<Settings, RecipeError> {
+        Settings::try_from(read_text(name, text)?)
+    }
+}
+
+/// What a file says of checkpoints and GGUF files.
+impl TryFrom<RecipeFile> for Settings {
+    type Error = RecipeError;
+
+    fn try_from(file: RecipeFile) -> Result<Settings, RecipeError> {
+        file.refuse_keys_of_others(ModelKind::Checkpoint)?;
+        let exclusions_win = file.exclusions_win();
+        let name = &file.name;
+        let keep = |layers: &String| OverrideText { layers: layers.clone(), scheme: "keep".to_owned() };
+        // Where exclusions do not win, they are rules like others, before the overrides.
+        let first: Vec<OverrideText> =
+            if exclusions_win { Vec::new() } else { file.exclude.iter().map(keep).collect() };
+        let overrides = file.overrides.iter().map(|entry| override_text(name, entry));
+        let format = |text: &String| {
+            let wrong = |_| {
+                RecipeError::invalid(format!("{name}: format"), format!("unknown format {}", quoted(text)), FORMATS)
+            };
+            text.parse::<OutputFormat>().map_err(wrong)
+        };
+        let size = |text: &String| {
+            let wrong = |_| {
+                let reason = format!("{} is not a size", quoted(text));
+                RecipeError::invalid(format!("{name}: max_shard_size"), reason, "write it as in \"5GB\"")
+            };
+            text.parse::<ByteSize>().map_err(wrong)
+        };
+        Ok(Settings {
+            version: Some(file.version),
+            scheme: file.scheme.clone(),
+            format: file.format.as_ref().map(format).transpose()?,
+            also: file.also.iter().map(format).collect::<Result<_, _>>()?,
+            pack_method: file
+                .pack_method
+                .as_ref()
+                .map(|text| text.parse().map_err(|error: RecipeError| error.within(name)))
+                .transpose()?,
+            overrides: first.into_iter().map(Ok).chain(overrides).collect::<Result<_, _>>()?,
+            exclude: if exclusions_win { file.exclude } else { Vec::new() },
+            foreign: file.is_foreign,
+            keep_defaults: file.keep_defaults,
+            weights_only: file.weights_only,
+            algorithm: (!file.algorithm.is_empty()).then_some(file.algorithm),
+            kv_cache: file.kv_cache,
+            kv_cache_post_rope: file.kv_cache_post_rope,
+            min_kv_scale: file.min_kv_scale,
+            queries: file.queries,
+            probabilities: file.probabilities,
+            max_shard_size: file.max_shard_size.as_ref().map(size).transpose()?,
+            seed: file.seed,
+            requantize: file.requantize,
+            notes: file.notes,
+        })
+    }
+}
+
+const FORMATS: &str = "`kvant list formats` shows all";
+
+fn override_text(name: &str, entry: &OverrideEntry) -> Result<OverrideText, RecipeError> {
+    match (&entry.layers, &entry.tensors) {
+        (Some(layers), _) => Ok(OverrideText { layers: layers.clone(), scheme: entry.scheme.clone() }),
+        (None, tensors) => {
+            let place = format!("{name}: override of {}", quoted(tensors.as_deref().unwrap_or_default()));
+            let reason = format!("`tensors` does not apply to {}", ModelKind::Checkpoint);
+            Err(RecipeError::unsupported(place, reason, "name layers: `layers = \"*.down_proj\"`"))
+        }
+    }
+}
+
+fn is_json(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
+}
+
+/// Quark's `algo_config` in a file of its own.
+fn algorithms_of_file(file: &Path) -> Result<(Algorithms, Vec<String>), RecipeError> {
+    let text = read_bounded(file).map_err(|cause| RecipeError::Read { file: file.to_owned(), cause })?;
+    let name = file.display().to_string();
+    let invalid = |error: serde_json::Error| RecipeError::invalid(&name, error.to_string(), "give Quark's algo_config");
+    let value: Value = serde_json::from_str(&text).map_err(invalid)?;
+    read_algorithms(value.get("algo_config").unwrap_or(&value)).map_err(|error| error.within(&name))
+}

@@ -1,0 +1,70 @@
+//! Layers of a quantized source that are excluded while others are quantized anew: their codes stay bit for bit, or the plan is
+//! refused.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+use crate::common::{llama, llama_config, plan, quantize, scheme, write};
+use kvant_checkpoint::recipe::Settings;
+use kvant_container::{Checkpoint, Dtype};
+use kvant_formats::import;
+use kvant_formats::verify::{Options, verify};
+use kvant_weights::weight::Stored;
+use std::path::Path;
+
+const DOWN: &str = "model.layers.0.mlp.down_proj";
+
+fn requantized(text: &str, format: &str) -> Settings {
+    let exclude = vec!["*.down_proj".to_owned()];
+    Settings { requantize: Some(true), exclude, format: Some(format.parse().unwrap()), ..scheme(text) }
+}
+
+/// The values of a layer, and whether they are codes.
+fn values(model: &Path, layer: &str) -> (Vec<u32>, bool) {
+    let checkpoint = Checkpoint::open(model).unwrap();
+    let tensors = import::open(&checkpoint).unwrap().into_tensors();
+    let tensor = tensors.iter().find(|tensor| tensor.meta.name == format!("{layer}.weight")).unwrap();
+    let Stored::Packed(matrices) = &tensor.stored else { return (Vec::new(), false) };
+    let band = kvant_weights::weight::Band { rows: 0..matrices[0].rows(), columns: 0..matrices[0].columns() };
+    let mut values = Vec::new();
+    matrices[0].read(kvant_numeric::simd::Isa::best(), &band, &mut values);
+    (values.iter().map(|value| value.to_bits()).collect(), true)
+}
+
+#[test]
+fn codes_of_excluded_layers_stay_where_the_format_holds_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    write(&path("base"), &llama_config(), &llama(Dtype::BF16));
+    for (source, format) in [("FP8_DYNAMIC", "compressed-tensors"), ("int8:channel", "quark"), ("FP8_DYNAMIC", "quark")]
+    {
+        let (made, target) = (path(&format!("{source}{format}")), path(&format!("out{source}{format}")));
+        quantize(&path("base"), &made, &scheme(source), 1).unwrap();
+        let settings = requantized("int4:g32", format);
+        let planned = plan(&made, &settings).unwrap();
+        assert!(
+            planned.notices.iter().any(|notice| notice.contains(DOWN) && notice.contains("codes")),
+            "{:?}",
+            planned.notices
+        );
+        quantize(&made, &target, &settings, 2).unwrap();
+        let (kept, is_coded) = values(&target, DOWN);
+        assert!(is_coded && kept == values(&made, DOWN).0, "{source} {format}");
+        let up = "model.layers.0.mlp.up_proj";
+        assert_ne!(values(&target, up), values(&made, up));
+        let report = verify(&target, &Options::default()).unwrap();
+        assert!(report.passes(), "{:?}", report.findings);
+    }
+}
+
+#[test]
+fn formats_of_one_scheme_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    write(&path("base"), &llama_config(), &llama(Dtype::BF16));
+    quantize(&path("base"), &path("fp8"), &scheme("FP8_DYNAMIC"), 1).unwrap();
+    let refused = plan(&path("fp8"), &requantized("uint4:g32:zp", "awq")).unwrap_err();
+    let message = refused.to_string();
+    assert!(message.contains(DOWN) && message.contains("‹format› awq"), "{message}");
+    assert!(refused.hint().unwrap().contains("‹override›"));
+    // Floats on the grid of codes are floats.
+    plan(&path("fp8"), &requantized("int4:g32", "fake")).unwrap();
+}
