@@ -1,5 +1,5 @@
-//! Running data through a model to gather statistics: data ([`kvant_data::calibration`]) are read, [`observe`] runs them, [`resolve`] makes parameters of
-//! what was seen.
+//! Running data ([`kvant_data::calibration`]) through a model to gather statistics: [`observe`] runs them, [`resolve`] makes
+//! parameters of what was seen.
 
 mod observe;
 mod report;

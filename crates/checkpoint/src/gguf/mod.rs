@@ -5,10 +5,10 @@
 //! * [`recipe`]: a mix and types of tensors by name,
 //! * [`plan`]: what the file will hold: metadata, tensors, types, places; whatever can be refused is refused here,
 //! * [`run`]: the doing, in parallel, in bounded memory, resumable through the same [`Output`](crate::engine::Output),
-//! * [`restore`]: files read back, as the checkpoints that they were made of,
+//! * [`restore`](kvant_gguf::model::restore): files read back, as the checkpoints that they were made of,
 //! * [`imatrix`]: the importance of inputs, measured or read from llama.cpp's files.
 //!
-//! Names of tensors follow from roles, transformations of weights from the descriptions of families: [`architecture`] says
+//! Names of tensors follow from roles, transformations of weights from the descriptions of families: [`architecture`](kvant_gguf::model::architecture) says
 //! what llama.cpp's graphs expect beyond them.
 
 mod carried;
