@@ -45,7 +45,7 @@ impl StoredCodes<'_> {
     }
 
     /// The same, over what `codes` held before.
-    pub fn read_onto(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, codes: &mut Vec<u8>) {
+    pub(crate) fn read_onto(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, codes: &mut Vec<u8>) {
         codes.resize(rows.len() * columns.len(), 0);
         match (self.transposed, self.packing) {
             (false, _) => self.read_stored(isa, rows, columns, codes),
@@ -62,7 +62,7 @@ impl StoredCodes<'_> {
     }
 
     /// The words of a band of 4-bit codes, which fills whole ones; `None` for other codes and bands.
-    pub fn words_of(&self, band: &Band) -> Option<WordMatrix<'_>> {
+    pub(crate) fn words_of(&self, band: &Band) -> Option<WordMatrix<'_>> {
         let layout = self.packing.word_layout(self.transposed).filter(|_| !self.less_one)?;
         let (high, wide) = layout.words(self.rows, self.columns)?;
         layout.words(band.rows.len(), band.columns.len())?;
