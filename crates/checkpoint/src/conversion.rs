@@ -2,7 +2,7 @@
 //! conversions have no error; this is for those that quantize anew, and for tests.
 
 use crate::plan::{LayerOutput, Plan, PlannedLayer};
-use kvant_container::{Checkpoint, ErrorKind};
+use kvant_container::{Checkpoint, Diagnostic, ErrorKind};
 use kvant_formats::import;
 use kvant_numeric::simd::Isa;
 use kvant_weights::import_error::ImportError;
@@ -35,17 +35,15 @@ pub enum MeasureError {
     Missing(String),
 }
 
-impl MeasureError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for MeasureError {
+    fn kind(&self) -> ErrorKind {
         match self {
             MeasureError::Import(error) => error.kind(),
             MeasureError::Missing(_) => ErrorKind::Invalid,
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             MeasureError::Import(error) => error.hint(),
             MeasureError::Missing(_) => Some("convert it again with ‹overwrite›".to_owned()),

@@ -40,6 +40,7 @@
 //! ```
 
 mod checkpoint;
+mod diagnostic;
 mod directory;
 mod dtype;
 mod error;
@@ -69,6 +70,7 @@ pub use self::safetensors::{
 pub use checkpoint::{
     AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MANIFEST_FILE, MissingCode,
 };
+pub use diagnostic::Diagnostic;
 pub use directory::{directory_of, model_directory};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
 pub use error::{Error, ErrorKind, WriterError, io_hint};

@@ -2,7 +2,7 @@
 //! text.
 
 use kvant_container::gguf::{self, GgufFile};
-use kvant_container::{ErrorKind, model_directory};
+use kvant_container::{Diagnostic, ErrorKind, model_directory};
 use kvant_gguf::model::restore::tokenizer_json;
 use kvant_weights::import_error::ImportError;
 use std::path::{Path, PathBuf};
@@ -30,17 +30,15 @@ pub enum TokenizerError {
     },
 }
 
-impl TokenizerError {
-    /// A tokenizer that is not there or not understood is the input's fault.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for TokenizerError {
+    fn kind(&self) -> ErrorKind {
         match self {
             TokenizerError::Gguf(error) => error.kind(),
             TokenizerError::Missing { .. } | TokenizerError::Unusable { .. } => ErrorKind::Invalid,
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             TokenizerError::Missing { .. } => Some("copy tokenizer.json of the model into its directory".to_owned()),
             TokenizerError::Gguf(error) => error.hint(),

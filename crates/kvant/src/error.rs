@@ -1,20 +1,7 @@
 //! Errors as users meet them: a kind, a message, a hint. What the crates below report is turned into one here and nowhere else.
 
 use crate::settings;
-use kvant_checkpoint::blockwise::BlockwiseError;
-use kvant_checkpoint::calibration::{ObserveError, ResolveError, StatisticsError};
-use kvant_checkpoint::conversion::MeasureError;
-use kvant_checkpoint::engine::{EngineError, OutputError};
-use kvant_checkpoint::gguf::imatrix::ImatrixError;
-use kvant_checkpoint::plan::PlanError;
-use kvant_container::{ErrorKind as FileErrorKind, Remedy};
-use kvant_data::calibration::CalibrationDataError;
-use kvant_forward::evaluation::EvaluationError;
-use kvant_forward::forward::ForwardError;
-use kvant_gguf::model::GgufPlanError;
-use kvant_onnx::calibration::CalibrationError;
-use kvant_weights::import_error::ImportError;
-use kvant_weights::recipe_error::RecipeError;
+use kvant_container::{Diagnostic, ErrorKind as FileErrorKind, Remedy};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt;
@@ -136,124 +123,17 @@ impl From<FileErrorKind> for ErrorKind {
             FileErrorKind::Invalid => ErrorKind::Invalid,
             FileErrorKind::Unsupported => ErrorKind::Unsupported,
             FileErrorKind::Cancelled => ErrorKind::Interrupted,
+            FileErrorKind::Usage => ErrorKind::Usage,
+            FileErrorKind::Internal => ErrorKind::Internal,
         }
     }
 }
 
-/// Errors of the crates below that have a kind and a hint, which are taken over.
-macro_rules! from_kind_and_hint {
-    ($($error:ty),* $(,)?) => { $(impl From<$error> for Error {
-        fn from(error: $error) -> Error {
-            Error::new(error.kind().into(), error.to_string()).with_hint(error.hint())
+impl<E: Diagnostic> From<E> for Error {
+    fn from(error: E) -> Error {
+        match error.kind() {
+            FileErrorKind::Internal => Error::internal(error.to_string()),
+            kind => Error::new(kind.into(), error.to_string()).with_ways(error.hint(), error.remedies()),
         }
-    })* };
-}
-
-/// Errors of the crates below that have remedies too.
-macro_rules! from_kind_and_remedies {
-    ($($error:ty),* $(,)?) => { $(impl From<$error> for Error {
-        fn from(error: $error) -> Error {
-            Error::new(error.kind().into(), error.to_string()).with_ways(error.hint(), error.remedies())
-        }
-    })* };
-}
-
-from_kind_and_remedies!(kvant_onnx::error::QuantizeError, OutputError, EngineError);
-
-from_kind_and_hint!(
-    kvant_container::Error,
-    kvant_onnx::sensitivity::SensitivityError,
-    kvant_checkpoint::onnx::OnnxExportError,
-    ImportError,
-    MeasureError,
-    GgufPlanError,
-    ImatrixError,
-    ForwardError,
-    EvaluationError,
-    ObserveError,
-);
-
-impl From<kvant_onnx::settings::SettingsError> for Error {
-    fn from(error: kvant_onnx::settings::SettingsError) -> Error {
-        let kind = match error.kind() {
-            FileErrorKind::Invalid | FileErrorKind::Io => ErrorKind::Usage,
-            kind => kind.into(),
-        };
-        Error::new(kind, error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<kvant_onnx::data::DataError> for Error {
-    fn from(error: kvant_onnx::data::DataError) -> Error {
-        let kind = match &error {
-            kvant_onnx::data::DataError::IdlePreprocessing { .. } => ErrorKind::Usage,
-            error => error.kind().into(),
-        };
-        Error::new(kind, error.to_string()).with_hint(error.hint().map(str::to_owned))
-    }
-}
-
-impl From<CalibrationError> for Error {
-    fn from(error: CalibrationError) -> Error {
-        match error {
-            CalibrationError::Panicked(_) => Error::internal(error.to_string()),
-            error => Error::new(error.kind().into(), error.to_string()).with_hint(error.hint()),
-        }
-    }
-}
-
-impl From<kvant_onnx::evaluation::EvaluationError> for Error {
-    fn from(error: kvant_onnx::evaluation::EvaluationError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(error.hint().map(str::to_owned))
-    }
-}
-
-impl From<RecipeError> for Error {
-    fn from(error: RecipeError) -> Error {
-        // What was typed makes no recipe: a scheme, an algorithm or an option that there is none of.
-        let kind = match &error {
-            RecipeError::Invalid(_) | RecipeError::Read { .. } => ErrorKind::Usage,
-            RecipeError::Unsupported(_) => ErrorKind::Unsupported,
-        };
-        Error::new(kind, error.to_string()).with_hint(Some(error.hint().to_owned()))
-    }
-}
-
-impl From<PlanError> for Error {
-    fn from(error: PlanError) -> Error {
-        // Data are an option that is missing, as they are for graphs.
-        let kind = if error.lacks_data() { ErrorKind::Usage } else { error.kind().into() };
-        Error::new(kind, error.to_string()).with_ways(error.hint(), error.remedies())
-    }
-}
-
-impl From<CalibrationDataError> for Error {
-    fn from(error: CalibrationDataError) -> Error {
-        let kind = match &error {
-            CalibrationDataError::NoFields { .. } => ErrorKind::Usage,
-            error => error.kind().into(),
-        };
-        Error::new(kind, error.to_string()).with_hint(error.hint())
-    }
-}
-
-impl From<BlockwiseError> for Error {
-    fn from(error: BlockwiseError) -> Error {
-        match error {
-            BlockwiseError::Engine(error) => error.into(),
-            error => Error::new(error.kind().into(), error.to_string()).with_ways(error.hint(), error.remedies()),
-        }
-    }
-}
-
-impl From<StatisticsError> for Error {
-    fn from(error: StatisticsError) -> Error {
-        Error::new(ErrorKind::Unsupported, error.to_string())
-    }
-}
-
-impl From<ResolveError> for Error {
-    fn from(error: ResolveError) -> Error {
-        Error::new(error.kind().into(), error.to_string()).with_hint(Some(error.hint().to_owned()))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::parts::CannotHold;
 use crate::recipe_error::RecipeError;
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 
 /// The hint for files that contradict themselves.
 const DAMAGED: &str = "the checkpoint is damaged, or not what its config.json says: download it again";
@@ -70,9 +70,10 @@ impl ImportError {
     pub fn cannot_hold(module: &str, error: &CannotHold) -> ImportError {
         ImportError::unsupported(module, error.reason.clone(), "dequantize the checkpoint with the tool that made it")
     }
+}
 
-    /// Whether the input is wrong, or only not supported.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for ImportError {
+    fn kind(&self) -> ErrorKind {
         match self {
             ImportError::Invalid { .. } | ImportError::Adapter { .. } => ErrorKind::Invalid,
             ImportError::Unsupported { .. } => ErrorKind::Unsupported,
@@ -80,8 +81,7 @@ impl ImportError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             ImportError::Invalid { .. } => Some(DAMAGED.to_owned()),
             ImportError::Adapter { .. } => Some(DAMAGED_ADAPTER.to_owned()),

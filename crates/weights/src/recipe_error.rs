@@ -1,5 +1,6 @@
 //! What can be wrong with a recipe, wherever it was written: command line, TOML file, a configuration of Quark.
 
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_quant::recipe::RecipeFileError;
 use std::fmt;
 use std::io;
@@ -55,14 +56,6 @@ impl RecipeError {
         RecipeError::Unsupported(Problem { place: place.into(), reason: reason.into(), hint: hint.into() })
     }
 
-    /// The way out.
-    pub fn hint(&self) -> &str {
-        match self {
-            RecipeError::Invalid(problem) | RecipeError::Unsupported(problem) => &problem.hint,
-            RecipeError::Read { .. } => "check the path and its permissions",
-        }
-    }
-
     /// The same error, of a place inside `outer`.
     pub fn within(self, outer: &str) -> RecipeError {
         let nest = |problem: Problem| Problem { place: format!("{outer}: {}", problem.place), ..problem };
@@ -71,6 +64,22 @@ impl RecipeError {
             RecipeError::Unsupported(problem) => RecipeError::Unsupported(nest(problem)),
             other => other,
         }
+    }
+}
+
+impl Diagnostic for RecipeError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            RecipeError::Invalid(_) | RecipeError::Read { .. } => ErrorKind::Usage,
+            RecipeError::Unsupported(_) => ErrorKind::Unsupported,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            RecipeError::Invalid(problem) | RecipeError::Unsupported(problem) => problem.hint.clone(),
+            RecipeError::Read { .. } => "check the path and its permissions".to_owned(),
+        })
     }
 }
 
@@ -101,6 +110,9 @@ mod tests {
     #[test]
     fn places_nest() {
         let error = RecipeError::invalid("seed", "no number", "give one").within("recipe.toml");
-        assert_eq!((error.to_string().as_str(), error.hint()), ("recipe.toml: seed: no number", "give one"));
+        assert_eq!(
+            (error.to_string().as_str(), error.hint().as_deref()),
+            ("recipe.toml: seed: no number", Some("give one"))
+        );
     }
 }

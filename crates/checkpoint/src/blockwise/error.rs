@@ -1,7 +1,7 @@
 //! What keeps a calibrated run from finishing.
 
 use crate::engine::EngineError;
-use kvant_container::{ErrorKind, Remedy};
+use kvant_container::{Diagnostic, ErrorKind, Remedy};
 use kvant_forward::forward::ForwardError;
 use kvant_numeric::linalg::Precision;
 use std::io;
@@ -42,8 +42,13 @@ pub enum BlockwiseError {
 }
 
 impl BlockwiseError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+    pub(super) fn streams(action: &'static str) -> impl FnOnce(io::Error) -> BlockwiseError {
+        move |cause| BlockwiseError::Streams { action, cause }
+    }
+}
+
+impl Diagnostic for BlockwiseError {
+    fn kind(&self) -> ErrorKind {
         match self {
             BlockwiseError::Forward(error) => error.kind(),
             BlockwiseError::Engine(error) => error.kind(),
@@ -52,8 +57,7 @@ impl BlockwiseError {
         }
     }
 
-    /// The ways out, of which [`hint`](Self::hint) is the text.
-    pub fn remedies(&self) -> Vec<Remedy> {
+    fn remedies(&self) -> Vec<Remedy> {
         match self {
             BlockwiseError::Engine(error) if !matches!(error, EngineError::Weight { .. }) => error.remedies(),
             BlockwiseError::NotFinite { precision: Precision::Bf16, .. } => {
@@ -64,8 +68,7 @@ impl BlockwiseError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             BlockwiseError::Forward(error) => error.hint(),
             // An excluded layer runs all the same, and later layers read what it puts out.
@@ -90,9 +93,5 @@ impl BlockwiseError {
                 Some("they lie beside the output: free some space there, or calibrate with less data".to_owned())
             }
         }
-    }
-
-    pub(super) fn streams(action: &'static str) -> impl FnOnce(io::Error) -> BlockwiseError {
-        move |cause| BlockwiseError::Streams { action, cause }
     }
 }

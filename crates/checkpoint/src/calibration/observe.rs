@@ -1,7 +1,7 @@
 //! Runs calibration data through the source model, in floats, while the statistics of a plan's places are gathered.
 
 use super::statistics::Statistics;
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_forward::forward::ops::Ops;
 use kvant_forward::forward::{self, ActivationHook, Decoder, ForwardError, Pass, Rows, chunks};
 use kvant_numeric::simd::Isa;
@@ -25,9 +25,8 @@ pub enum ObserveError {
     Cancelled,
 }
 
-impl ObserveError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for ObserveError {
+    fn kind(&self) -> ErrorKind {
         match self {
             ObserveError::Forward(error) => error.kind(),
             ObserveError::Head(_) => ErrorKind::Unsupported,
@@ -35,8 +34,7 @@ impl ObserveError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             ObserveError::Forward(error) => error.hint(),
             ObserveError::Head(head) => Some(format!("leave its output alone: ‹override› '{head}=SCHEME'")),

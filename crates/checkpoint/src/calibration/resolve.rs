@@ -3,7 +3,7 @@
 use super::report::{Filled, Report};
 use super::statistics::Statistics;
 use crate::plan::{ParameterTensor, Plan};
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_numeric::kernel::Range;
 use kvant_quant::activation::StaticParameters;
 use kvant_weights::activation_point::Parameters;
@@ -49,18 +49,16 @@ pub enum ResolveError {
     Missing(Site),
 }
 
-impl ResolveError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for ResolveError {
+    fn kind(&self) -> ErrorKind {
         match self {
             ResolveError::TooLarge { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> &'static str {
-        match self {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             ResolveError::Skip(_) => "calibrate with more or other data",
             ResolveError::NotFinite { .. } => {
                 "the checkpoint may be damaged: `kvant eval` shows whether it computes anything"
@@ -69,7 +67,8 @@ impl ResolveError {
                 "quantize these activations with scales of another type, or leave them in floats"
             }
             ResolveError::Missing(_) => "calibrate again: the statistics are of another plan",
-        }
+        };
+        Some(hint.to_owned())
     }
 }
 

@@ -2,6 +2,7 @@
 //! [`resolve`](super::resolve).
 
 use crate::plan::Plan;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationError, ActivationStatistic};
 use kvant_weights::activation_point::Site;
@@ -25,6 +26,17 @@ pub enum StatisticsError {
         /// Why.
         problem: ActivationError,
     },
+}
+
+impl Diagnostic for StatisticsError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Unsupported
+    }
+
+    fn hint(&self) -> Option<String> {
+        let StatisticsError::Scheme { problem, .. } = self;
+        Some(problem.hint().to_owned())
+    }
 }
 
 impl Statistics {

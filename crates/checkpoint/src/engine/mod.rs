@@ -20,7 +20,7 @@ pub(crate) use verify::refuse_foreseen;
 
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use kvant_container::unfinished::{Entry, Written};
-use kvant_container::{Checkpoint, ErrorKind, Remedy, Writer};
+use kvant_container::{Checkpoint, Diagnostic, ErrorKind, Remedy, Writer};
 use kvant_formats::lora;
 use kvant_numeric::simd::Isa;
 use kvant_weights::activation_point::Parameters;
@@ -140,8 +140,14 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whose fault it is; a wish to stop counts with the system's.
-    pub fn kind(&self) -> ErrorKind {
+    /// Whether what was begun is of no use to a later run: with such a weight none could finish it.
+    pub fn is_final(&self) -> bool {
+        matches!(self, EngineError::Weight { .. } | EngineError::TooLarge { .. } | EngineError::SourceChanged(_))
+    }
+}
+
+impl Diagnostic for EngineError {
+    fn kind(&self) -> ErrorKind {
         match self {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
@@ -159,13 +165,7 @@ impl EngineError {
         }
     }
 
-    /// Whether what was begun is of no use to a later run: with such a weight none could finish it.
-    pub fn is_final(&self) -> bool {
-        matches!(self, EngineError::Weight { .. } | EngineError::TooLarge { .. } | EngineError::SourceChanged(_))
-    }
-
-    /// The ways out, of which [`hint`](Self::hint) is the text.
-    pub fn remedies(&self) -> Vec<Remedy> {
+    fn remedies(&self) -> Vec<Remedy> {
         match self {
             EngineError::Output(error) => error.remedies(),
             EngineError::Weight { excludable: Some(layer), .. } => vec![
@@ -187,8 +187,7 @@ impl EngineError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             EngineError::Container(error) => error.hint(),
             EngineError::Output(error) => error.hint(),

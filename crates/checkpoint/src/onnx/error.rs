@@ -1,6 +1,6 @@
 //! What keeps a decoder from becoming an ONNX graph.
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_forward::forward::ForwardError;
 use kvant_quant::scheme::SchemeError;
 
@@ -62,9 +62,10 @@ impl OnnxExportError {
     pub(super) fn unsupported(what: impl Into<String>) -> OnnxExportError {
         OnnxExportError::Unsupported { what: what.into() }
     }
+}
 
-    /// Whether the input is wrong, or only not supported.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for OnnxExportError {
+    fn kind(&self) -> ErrorKind {
         match self {
             OnnxExportError::Forward(error) => error.kind(),
             OnnxExportError::File(error) => error.kind(),
@@ -76,8 +77,7 @@ impl OnnxExportError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             OnnxExportError::Forward(error) => error.hint(),
             OnnxExportError::File(error) => error.hint(),

@@ -190,6 +190,7 @@ impl Writer<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::Diagnostic;
 
     #[test]
     fn schemes_without_nodes_are_refused_by_name() {

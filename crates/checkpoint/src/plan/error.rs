@@ -1,6 +1,6 @@
 //! What is refused before the work starts.
 
-use kvant_container::{ErrorKind, Remedy};
+use kvant_container::{Diagnostic, ErrorKind, Remedy};
 use kvant_forward::forward::ForwardError;
 use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
@@ -243,13 +243,19 @@ pub enum AlgorithmProblem {
     CannotRun(Box<ForwardError>),
 }
 
-impl AlgorithmProblem {
+impl Diagnostic for AlgorithmProblem {
     fn kind(&self) -> ErrorKind {
         match self {
-            AlgorithmProblem::NoData | AlgorithmProblem::NoConfig => ErrorKind::Invalid,
+            // Data are a setting that is missing.
+            AlgorithmProblem::NoData => ErrorKind::Usage,
+            AlgorithmProblem::NoConfig => ErrorKind::Invalid,
             AlgorithmProblem::CannotRun(problem) => problem.kind(),
             _ => ErrorKind::Unsupported,
         }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Remedy::hint(&self.remedies())
     }
 
     fn remedies(&self) -> Vec<Remedy> {
@@ -305,10 +311,11 @@ fn idle_option(excludes: bool) -> &'static str {
     if excludes { "‹exclude›" } else { "‹override›" }
 }
 
-impl PlanError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for PlanError {
+    fn kind(&self) -> ErrorKind {
         match self {
+            // Data are a setting that is missing.
+            PlanError::Calibration { .. } => ErrorKind::Usage,
             PlanError::Container(error) => error.kind(),
             PlanError::Import(error) => error.kind(),
             PlanError::Algorithm { problem, .. } => problem.kind(),
@@ -320,7 +327,6 @@ impl PlanError {
             | PlanError::Shape { .. }
             | PlanError::Siblings { .. }
             | PlanError::SourceScales { .. }
-            | PlanError::Calibration { .. }
             | PlanError::Uncalibrated
             | PlanError::Parameters { .. }
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
@@ -334,13 +340,7 @@ impl PlanError {
         }
     }
 
-    /// Whether the recipe could be carried out if there were calibration data.
-    pub fn lacks_data(&self) -> bool {
-        matches!(self, PlanError::Calibration { .. } | PlanError::Algorithm { problem: AlgorithmProblem::NoData, .. })
-    }
-
-    /// The ways out, of which [`hint`](Self::hint) is the text.
-    pub fn remedies(&self) -> Vec<Remedy> {
+    fn remedies(&self) -> Vec<Remedy> {
         match self {
             PlanError::ExcludedCodes { .. } => vec![
                 Remedy::setting("override", "give them a scheme with ‹override›"),
@@ -382,8 +382,7 @@ impl PlanError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             PlanError::Container(error) => error.hint(),
             PlanError::Import(error) => error.hint(),

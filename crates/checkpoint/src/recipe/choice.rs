@@ -160,6 +160,7 @@ fn nearest(text: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::Diagnostic;
 
     fn find(text: &str) -> Result<Choice, RecipeError> {
         Choice::find("‹scheme›", text)
@@ -190,10 +191,14 @@ mod tests {
         ] {
             let error = find(text).unwrap_err();
             assert!(matches!(error, RecipeError::Invalid(_)));
-            assert!(error.hint().starts_with(&format!("did you mean `{name}`?")), "{text}: {}", error.hint());
+            assert!(
+                error.hint().unwrap().starts_with(&format!("did you mean `{name}`?")),
+                "{text}: {}",
+                error.hint().unwrap()
+            );
         }
         for text in ["", "INT8_W8A8"] {
-            assert!(find(text).unwrap_err().hint().starts_with("`kvant list"), "{text}");
+            assert!(find(text).unwrap_err().hint().unwrap().starts_with("`kvant list"), "{text}");
         }
         assert!(find(&"z".repeat(100_000)).unwrap_err().to_string().len() < 250);
     }
@@ -202,14 +207,14 @@ mod tests {
     fn a_wrong_spelling_is_explained_by_its_parts() {
         let error = find("int4:g128:what").unwrap_err();
         assert_eq!(error.to_string(), "‹scheme›: `what` in the scheme `int4:g128:what` is unknown or given twice");
-        assert!(error.hint().contains("format[:granularity]"));
+        assert!(error.hint().unwrap().contains("format[:granularity]"));
     }
 
     #[test]
     fn algorithms_are_no_schemes() {
         let error = find("GPTQ").unwrap_err();
         assert_eq!(error.to_string(), "‹scheme›: `GPTQ` is an algorithm, not a scheme");
-        assert!(error.hint().ends_with("‹algorithm› gptq"));
+        assert!(error.hint().unwrap().ends_with("‹algorithm› gptq"));
         assert!(matches!(find("svdquant").unwrap_err(), RecipeError::Unsupported(_)));
     }
 }

@@ -7,7 +7,7 @@ use kvant_checkpoint::engine::{
 };
 use kvant_checkpoint::plan::{CalibratedPlan, Plan, PlanError, TensorAction};
 use kvant_checkpoint::recipe::{Recipe, Settings};
-use kvant_container::{Checkpoint, Dtype, Durability, Geometry, OutputFile};
+use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability, Geometry, OutputFile};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tempfile::TempDir;

@@ -4,7 +4,7 @@
 
 use crate::common::{llama, llama_config, plan, quantize, scheme, write};
 use kvant_checkpoint::recipe::Settings;
-use kvant_container::{Checkpoint, Dtype};
+use kvant_container::{Checkpoint, Diagnostic, Dtype};
 use kvant_formats::import;
 use kvant_formats::verify::{Options, verify};
 use kvant_weights::weight::Stored;

@@ -10,7 +10,7 @@ use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_checkpoint::plan::Plan;
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::gguf::{GgufFile, TensorType, Value};
-use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind};
+use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability, ErrorKind};
 use kvant_formats::format::FormatHandle;
 use kvant_formats::transcode::{Conversion, Target};
 use kvant_formats::verify::{Loads, Options, verify};

@@ -9,7 +9,7 @@ use kvant_checkpoint::gguf::run::run;
 use kvant_checkpoint::gguf::{Accepted, GgufPlan, GgufRecipe, measure};
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::gguf::{Array, GgufDeclaration, GgufFile, GgufLayout, Metadata, TensorType, Value};
-use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind, Writer};
+use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability, ErrorKind, Writer};
 use kvant_gguf::ftype::{FTYPES, Ftype};
 use kvant_gguf::model::values::values;
 use kvant_gguf::model::{GgufPlanError, restore};

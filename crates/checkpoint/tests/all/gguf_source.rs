@@ -7,7 +7,7 @@ use kvant_checkpoint::gguf::run::run;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_checkpoint::plan::Plan;
 use kvant_container::gguf::is_gguf;
-use kvant_container::{Checkpoint, Dtype, Durability, ErrorKind};
+use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability, ErrorKind};
 use kvant_data::tokenizer::ModelTokenizer;
 use kvant_formats::import;
 use kvant_formats::transcode::{Conversion, Target};

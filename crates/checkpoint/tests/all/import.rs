@@ -3,7 +3,7 @@
 
 use crate::common::{Tensor, quantize, scheme, write};
 use kvant_checkpoint::recipe::Settings;
-use kvant_container::{Checkpoint, Dtype};
+use kvant_container::{Checkpoint, Diagnostic, Dtype};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::format::compressed_tensors;
 use kvant_formats::format::quark::{self, WeightFormat};

@@ -7,7 +7,7 @@ use kvant_checkpoint::gguf::run::run;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_checkpoint::plan::{CalibratedPlan, Plan};
 use kvant_checkpoint::recipe::{Recipe, Settings};
-use kvant_container::{Checkpoint, Dtype, Durability};
+use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability};
 use kvant_formats::adapter;
 use kvant_forward::forward::Decoder;
 use kvant_forward::forward::cpu::Cpu;

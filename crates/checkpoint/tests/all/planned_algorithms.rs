@@ -4,7 +4,7 @@
 use crate::common::{llama, llama_config, scheme, weight, write};
 use kvant_checkpoint::plan::{CalibrationSize, Plan, PlanError, PlannedStage};
 use kvant_checkpoint::recipe::{Recipe, Settings};
-use kvant_container::{Checkpoint, Dtype, ErrorKind};
+use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind};
 use kvant_forward::forward::cpu::Precision;
 use kvant_model::network::Input;
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use kvant_checkpoint::calibration::{ResolveError, Resolved, Statistics, resolve}
 use kvant_checkpoint::engine::{self, EngineError, Output, Silent, Start};
 use kvant_checkpoint::plan::{CalibratedPlan, Plan, PlanError};
 use kvant_checkpoint::recipe::{Recipe, Settings};
-use kvant_container::{Checkpoint, Dtype, Durability};
+use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability};
 use kvant_formats::verify::{Options, verify};
 use kvant_numeric::simd::Isa;
 use kvant_weights::activation_point::Parameters;

@@ -4,7 +4,7 @@
 use crate::common::{Tensor, plan, quantize, scheme, weight, write};
 use kvant_checkpoint::plan::{Plan, PlanError};
 use kvant_checkpoint::recipe::Settings;
-use kvant_container::{Checkpoint, Dtype};
+use kvant_container::{Checkpoint, Diagnostic, Dtype};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::verify::{Options, verify};
 use kvant_quant::finding::Severity;

@@ -1,5 +1,6 @@
 //! Whole directories: good ones, wrong ones, hostile ones.
 
+use crate::Diagnostic;
 use std::fs;
 
 use tempfile::TempDir;

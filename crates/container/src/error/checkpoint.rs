@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::Diagnostic;
 use crate::error::{ErrorKind, Quoted};
 
 /// Why files do not make a checkpoint.
@@ -123,9 +124,8 @@ pub enum CheckpointError {
     },
 }
 
-impl CheckpointError {
-    /// Whether the files are wrong or only beyond this crate.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for CheckpointError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::NotFound => ErrorKind::Io,
             Self::Pickle { .. } | Self::Gguf { .. } | Self::NotSafetensors | Self::ForeignShard { .. } => {
@@ -135,8 +135,7 @@ impl CheckpointError {
         }
     }
 
-    /// What the user can do about it, where that is known.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotFound => "a model on a hub must be on disk first, e.g. `hf download ORG/NAME --local-dir DIR`",
             Self::NotSafetensors => "name the directory of a model, or one .safetensors or .gguf file",

@@ -1,5 +1,6 @@
 //! What is wrong with a GGUF file.
 
+use crate::Diagnostic;
 use crate::error::{ErrorKind, Quoted};
 
 /// Why a file is refused.
@@ -75,8 +76,13 @@ pub enum GgufError {
 }
 
 impl GgufError {
-    /// Whether the file or a limit of this crate is to blame.
-    pub fn kind(&self) -> ErrorKind {
+    pub(crate) fn tensor(name: &str, problem: impl Into<String>) -> GgufError {
+        GgufError::Tensor { tensor: name.to_owned(), problem: problem.into() }
+    }
+}
+
+impl Diagnostic for GgufError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Version(_) | Self::BigEndian | Self::TooMuchMetadata { .. } | Self::TensorType { .. } => {
                 ErrorKind::Unsupported
@@ -85,17 +91,13 @@ impl GgufError {
         }
     }
 
-    /// What the user can do about it, where that is known.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::Version(_) => Some("convert it again with a current llama.cpp, or look for a newer file"),
             Self::BigEndian => Some("gguf-py's gguf_convert_endian.py makes a little-endian file of it"),
             Self::TensorType { .. } => Some("the file was made by a fork or a newer version of llama.cpp"),
             _ => None,
-        }
-    }
-
-    pub(crate) fn tensor(name: &str, problem: impl Into<String>) -> GgufError {
-        GgufError::Tensor { tensor: name.to_owned(), problem: problem.into() }
+        };
+        hint.map(str::to_owned)
     }
 }

@@ -14,6 +14,7 @@ pub use onnx::OnnxError;
 pub use safetensors::{HeaderError, LayoutError};
 pub use writer::WriterError;
 
+use crate::Diagnostic;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -164,11 +165,25 @@ pub enum ErrorKind {
     Unsupported,
     /// The user asked to stop.
     Cancelled,
+    /// The request contradicts itself, lacks something or names something that does not exist.
+    Usage,
+    /// Kvant or a library that it uses is wrong.
+    Internal,
 }
 
 impl Error {
-    /// Whether the system, the input, or a limit of this crate is to blame.
-    pub fn kind(&self) -> ErrorKind {
+    /// Wraps the system's answer, telling a full disk from the rest.
+    pub(crate) fn io(action: &'static str, file: &Path, tensor: Option<&str>, cause: io::Error) -> Self {
+        let (file, tensor) = (file.to_path_buf(), tensor.map(str::to_owned));
+        match cause.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { action, file, tensor, cause },
+            _ => Self::Io { action, file, tensor, cause },
+        }
+    }
+}
+
+impl Diagnostic for Error {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Io { .. } | Self::DiskFull { .. } => ErrorKind::Io,
             Self::Header { problem, .. } => problem.kind(),
@@ -186,14 +201,13 @@ impl Error {
         }
     }
 
-    /// What the user can do about it, where that is known.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             Self::DiskFull { .. } => Some("free some space or choose an output directory on another disk".into()),
             Self::Header { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
             Self::Checkpoint { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
-            Self::Onnx { problem, .. } => Some(problem.hint().unwrap_or(DAMAGED).to_owned()),
-            Self::Gguf { problem, .. } => Some(problem.hint().unwrap_or(DAMAGED).to_owned()),
+            Self::Onnx { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
+            Self::Gguf { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
             Self::Layout(problem) => problem.hint(),
             Self::GgufLayout(_) => None,
             Self::Writer { problem, .. } => problem.hint(),
@@ -207,15 +221,6 @@ impl Error {
             }
             Self::Json { .. } | Self::SentencePiece { .. } => Some(DAMAGED.into()),
             Self::Cancelled => None,
-        }
-    }
-
-    /// Wraps the system's answer, telling a full disk from the rest.
-    pub(crate) fn io(action: &'static str, file: &Path, tensor: Option<&str>, cause: io::Error) -> Self {
-        let (file, tensor) = (file.to_path_buf(), tensor.map(str::to_owned));
-        match cause.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { action, file, tensor, cause },
-            _ => Self::Io { action, file, tensor, cause },
         }
     }
 }

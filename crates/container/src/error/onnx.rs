@@ -1,5 +1,6 @@
 //! What can be wrong with an ONNX file and the data it refers to.
 
+use crate::Diagnostic;
 use crate::error::{ErrorKind, Quoted};
 
 /// A problem of an ONNX file; the file is named by [`crate::Error::Onnx`].
@@ -56,9 +57,8 @@ pub enum OnnxError {
     TooLargeForOneFile(u64),
 }
 
-impl OnnxError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for OnnxError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::NoExternalFile { .. } => ErrorKind::Io,
             Self::TooLargeForOneFile(_) => ErrorKind::Unsupported,
@@ -66,9 +66,8 @@ impl OnnxError {
         }
     }
 
-    /// The remedy, if it is another one than a new copy of the file.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::NotAModel => Some("name the file of an ONNX graph, or export the model again"),
             Self::CutShort(_) => Some("copy or download the file again, all of it"),
             Self::OutsideDirectory { .. } => {
@@ -77,6 +76,7 @@ impl OnnxError {
             Self::NoExternalFile { .. } => Some("the data file belongs beside the model: copy or download it as well"),
             Self::TooLargeForOneFile(_) => Some("write its tensors to a file beside it: external data"),
             _ => None,
-        }
+        };
+        hint.map(str::to_owned)
     }
 }

@@ -1,6 +1,7 @@
 //! What can be wrong with a safetensors file, read or written.
 
 use super::{ErrorKind, Quoted};
+use crate::Diagnostic;
 use crate::dtype::{Dtype, SizeError};
 use crate::limits::{MAX_DIMENSIONS, MAX_HEADER_LEN};
 
@@ -131,17 +132,15 @@ pub enum HeaderError {
     },
 }
 
-impl HeaderError {
-    /// Whether the file is wrong or only beyond this crate.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for HeaderError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::UnknownDtype { .. } | Self::TooManyDimensions { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
     }
 
-    /// What the user can do about it, where that is known.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             Self::LfsPointer => Some("fetch the files themselves with `git lfs pull`".into()),
             Self::TooShort { .. } | Self::HeaderTruncated { .. } | Self::Truncated { .. } => {

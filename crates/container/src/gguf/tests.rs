@@ -2,6 +2,7 @@
 
 use super::parse::parse;
 use super::*;
+use crate::Diagnostic;
 use crate::geometry::Geometry;
 use crate::{Durability, ErrorKind, Writer};
 use proptest::prelude::*;

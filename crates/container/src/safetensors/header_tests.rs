@@ -1,5 +1,6 @@
 //! Headers of every hostile kind, and mutations of valid ones.
 
+use crate::Diagnostic;
 use proptest::prelude::*;
 
 use super::*;

@@ -3,6 +3,7 @@
 use super::given::changed;
 use super::journal::Journal;
 use super::paths::Paths;
+use crate::Diagnostic;
 use crate::error::{ErrorKind, io_hint};
 use crate::remedy::Remedy;
 use std::io;
@@ -131,8 +132,15 @@ impl OutputError {
         OutputError::OtherRun { path: target.to_owned(), changed: changed(&found.given) }
     }
 
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+    /// The system's answer to an `action`, a verb, on a path.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OutputError {
+        let path = path.to_owned();
+        move |cause| OutputError::Io { action, path, cause }
+    }
+}
+
+impl Diagnostic for OutputError {
+    fn kind(&self) -> ErrorKind {
         match self {
             OutputError::Exists(_)
             | OutputError::NotReplaceable { .. }
@@ -145,13 +153,11 @@ impl OutputError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         Remedy::hint(&self.remedies())
     }
 
-    /// The ways out.
-    pub fn remedies(&self) -> Vec<Remedy> {
+    fn remedies(&self) -> Vec<Remedy> {
         match self {
             OutputError::Exists(_) => vec![Remedy::ChooseOutput, Remedy::Overwrite],
             OutputError::NotReplaceable { .. } => {
@@ -181,12 +187,6 @@ impl OutputError {
             }
             OutputError::Io { cause, .. } => Remedy::of_hint(io_hint(cause).map(str::to_owned)),
         }
-    }
-
-    /// The system's answer to an `action`, a verb, on a path.
-    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OutputError {
-        let path = path.to_owned();
-        move |cause| OutputError::Io { action, path, cause }
     }
 }
 

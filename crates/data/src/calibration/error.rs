@@ -2,7 +2,7 @@
 
 use super::Skip;
 use crate::tokenizer::TokenizerError;
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -136,8 +136,17 @@ fn reason(why: &str) -> String {
 }
 
 impl CalibrationDataError {
-    /// Whether the input is wrong, not supported, or out of reach.
-    pub fn kind(&self) -> ErrorKind {
+    pub(super) fn damaged(file: &Path, message: impl ToString) -> Self {
+        Self::Damaged { file: file.to_path_buf(), message: shorten(&message.to_string()) }
+    }
+
+    pub(super) fn unsupported(file: &Path, what: impl Into<String>) -> Self {
+        Self::Unsupported { file: file.to_path_buf(), what: what.into() }
+    }
+}
+
+impl Diagnostic for CalibrationDataError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Read { .. } => ErrorKind::Io,
             Self::File(error) => error.kind(),
@@ -145,12 +154,12 @@ impl CalibrationDataError {
             Self::UnknownFormat { .. } | Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::TooLarge { .. } => {
                 ErrorKind::Unsupported
             }
+            Self::NoFields { .. } => ErrorKind::Usage,
             _ => ErrorKind::Invalid,
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         let text = match self {
             Self::File(error) => return error.hint(),
             Self::Tokenizer(error) => return error.hint(),
@@ -176,14 +185,6 @@ impl CalibrationDataError {
             Self::Options { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,
         };
         Some(text.to_owned())
-    }
-
-    pub(super) fn damaged(file: &Path, message: impl ToString) -> Self {
-        Self::Damaged { file: file.to_path_buf(), message: shorten(&message.to_string()) }
-    }
-
-    pub(super) fn unsupported(file: &Path, what: impl Into<String>) -> Self {
-        Self::Unsupported { file: file.to_path_buf(), what: what.into() }
     }
 }
 

@@ -151,6 +151,7 @@ pub(super) fn known_formats() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::Diagnostic;
 
     fn name_of(path: &str) -> Option<String> {
         DataFile::of(PathBuf::from(path)).map(|file| file.format_name())

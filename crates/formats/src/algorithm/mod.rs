@@ -134,6 +134,7 @@ impl List<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::Diagnostic;
 
     fn error(text: &str) -> RecipeError {
         text.parse::<Algorithms>().unwrap_err()
@@ -174,7 +175,7 @@ mod tests {
             "‹algorithm›: `gptq` and `qronos` both choose codes, which can be done once"
         );
         assert!(message("gptq,awq").ends_with("`awq` changes weights, which `gptq` before it has rounded already"));
-        assert_eq!(error("gptq,awq").hint(), "give `awq` first: awq,gptq");
+        assert_eq!(error("gptq,awq").hint().unwrap(), "give `awq` first: awq,gptq");
         assert!(message("rtn,awq").contains("`rtn` before it"));
         assert_eq!(message("awq,awq:clip=off"), "‹algorithm›: `awq` is given twice");
     }

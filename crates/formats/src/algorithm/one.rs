@@ -195,6 +195,7 @@ fn unknown(place: &str, name: &str) -> RecipeError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::Diagnostic;
 
     fn find(text: &str) -> Result<Algorithm, RecipeError> {
         Algorithm::find("‹algorithm›", text)
@@ -216,14 +217,14 @@ mod tests {
     fn mistakes_are_named() {
         let message = |text: &str| find(text).unwrap_err().to_string();
         assert_eq!(message("gptp"), "‹algorithm›: unknown algorithm `gptp`");
-        assert!(find("gptp").unwrap_err().hint().starts_with("did you mean `gptq`?"));
-        assert!(find("").unwrap_err().hint().starts_with("`kvant list"));
+        assert!(find("gptp").unwrap_err().hint().unwrap().starts_with("did you mean `gptq`?"));
+        assert!(find("").unwrap_err().hint().unwrap().starts_with("`kvant list"));
         assert_eq!(message("gptq:clip=on"), "‹algorithm›: `gptq` has no option `clip`");
         assert_eq!(
-            find("gptq:clip=on").unwrap_err().hint(),
+            find("gptq:clip=on").unwrap_err().hint().unwrap(),
             "it has damping, order, groups, block: write them as in gptq:damping=..."
         );
-        assert_eq!(find("rtn:order=stored").unwrap_err().hint(), "it has no options");
+        assert_eq!(find("rtn:order=stored").unwrap_err().hint().unwrap(), "it has no options");
         assert_eq!(message("gptq:damping=2"), "‹algorithm›: `2` is no value of `gptq:damping`");
         assert_eq!(message("gptq:damping"), "‹algorithm›: `gptq:damping` has no value");
         assert_eq!(message(""), "‹algorithm›: an algorithm without a name");

@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::common::{Tensor, write};
-use kvant_container::{Checkpoint, Dtype};
+use kvant_container::{Checkpoint, Diagnostic, Dtype};
 use kvant_formats::import;
 use kvant_numeric::simd::Isa;
 use kvant_weights::weight::Stored;

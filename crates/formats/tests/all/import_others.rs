@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::common::{Tensor, encoded, write};
-use kvant_container::{Checkpoint, Dtype};
+use kvant_container::{Checkpoint, Diagnostic, Dtype};
 use kvant_formats::import::{self, Import};
 use kvant_numeric::format::{MiniFloat, e8m0_decode};
 use kvant_numeric::simd::Isa;

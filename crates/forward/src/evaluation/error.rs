@@ -1,7 +1,7 @@
 //! What keeps a model from being evaluated.
 
 use crate::forward::ForwardError;
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_data::tokenizer::TokenizerError;
 use std::path::PathBuf;
 
@@ -81,9 +81,8 @@ pub enum EvaluationError {
     },
 }
 
-impl EvaluationError {
-    /// Whether the input is wrong, not supported, or out of reach.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for EvaluationError {
+    fn kind(&self) -> ErrorKind {
         match self {
             EvaluationError::Forward(error) => error.kind(),
             EvaluationError::Tokenizer(error) => error.kind(),
@@ -93,8 +92,7 @@ impl EvaluationError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         let text = match self {
             EvaluationError::Forward(error) => return error.hint(),
             EvaluationError::Tokenizer(error) => return error.hint(),

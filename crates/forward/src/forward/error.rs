@@ -1,6 +1,6 @@
 //! What keeps a checkpoint from running, or a run from ending.
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
 use kvant_weights::import_error::ImportError;
@@ -97,9 +97,10 @@ impl ForwardError {
     pub(super) fn missing(place: impl Into<String>, what: impl Into<String>) -> ForwardError {
         ForwardError::Missing { place: place.into(), what: what.into() }
     }
+}
 
-    /// Whether the input is wrong, or only not supported.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for ForwardError {
+    fn kind(&self) -> ErrorKind {
         match self {
             ForwardError::Unsupported { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
@@ -110,8 +111,7 @@ impl ForwardError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         let text = match self {
             ForwardError::Unsupported { .. } => {
                 "nothing that runs the model works for it: evaluation, calibration, graphs and algorithms that look at data do \

@@ -2,8 +2,8 @@
 
 use crate::ftype::Ftype;
 use crate::model::tokenizer::TokenizerProblem;
-use kvant_container::ErrorKind;
 use kvant_container::gguf::TensorType;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_model::model_config::ConfigError;
 use kvant_weights::import_error::ImportError;
 
@@ -158,9 +158,8 @@ pub enum GgufPlanError {
     },
 }
 
-impl GgufPlanError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for GgufPlanError {
+    fn kind(&self) -> ErrorKind {
         match self {
             GgufPlanError::Container(error) => error.kind(),
             GgufPlanError::Import(error) => error.kind(),
@@ -178,8 +177,7 @@ impl GgufPlanError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         let other = "write a layout for another loader, e.g. compressed-tensors";
         match self {
             GgufPlanError::Container(error) => error.hint(),

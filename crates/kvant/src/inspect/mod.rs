@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::job::SourceKind;
 use crate::onnx;
 use crate::paths::{MODEL, refuse_missing};
+use kvant_container::Diagnostic;
 use kvant_container::gguf::{GgufFile, means_gguf};
 use kvant_container::onnx::ModelProto;
 use serde_json::Value;
@@ -45,7 +46,10 @@ pub fn inspect(model: &Path) -> Result<Inspection, Error> {
     refuse_missing([(MODEL, model)])?;
     if SourceKind::of(model) == SourceKind::Graph {
         let graph = onnx::read(model)?;
-        let problem = kvant_onnx::graph::check(&graph).err().map(|problem| format!("{problem}; {}", problem.hint()));
+        let problem = kvant_onnx::graph::check(&graph).err().map(|problem| match problem.hint() {
+            Some(hint) => format!("{problem}; {hint}"),
+            None => problem.to_string(),
+        });
         let inspection = GraphInspection { path: model.to_owned(), model: graph, problem };
         return Ok(Inspection::Graph(Box::new(inspection)));
     }

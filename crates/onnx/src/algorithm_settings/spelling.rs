@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_quant::options::{self, OptionError};
 
 use super::{Algorithm, algorithms, named};
@@ -30,20 +30,19 @@ pub enum SpellingError {
     TwoRoundings(String, String),
 }
 
-impl SpellingError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for SpellingError {
+    fn kind(&self) -> ErrorKind {
         ErrorKind::Invalid
     }
 
-    /// What to do about it.
-    pub fn hint(&self) -> String {
-        match self {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::Unknown { .. } => "`kvant list algorithms` shows all".to_owned(),
             Self::Option(problem) => problem.hint(),
             Self::Twice(_) => "give it once, with all of its options".to_owned(),
             Self::TwoRoundings(..) => "keep one of them".to_owned(),
-        }
+        };
+        Some(hint)
     }
 }
 
@@ -95,7 +94,7 @@ mod tests {
     fn mistakes_are_named_with_a_way_out() {
         let error = |text: &str| text.parse::<Algorithm>().unwrap_err();
         assert_eq!(error("clee").to_string(), "`clee` is no algorithm of ONNX graphs; did you mean `cle`?");
-        assert!(error("cle:x=1").hint().starts_with("it has steps"));
+        assert!(error("cle:x=1").hint().unwrap().starts_with("it has steps"));
         assert_eq!(error("cle:steps=no").to_string(), "`no` is no value of `cle:steps`");
         assert_eq!(error("cle:steps=1:steps=2").to_string(), "`cle` has the option `steps` twice");
     }

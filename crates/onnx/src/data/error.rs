@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 
 /// A problem of data, found before a model runs on them.
 #[derive(Debug, thiserror::Error)]
@@ -100,18 +100,31 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+    pub(super) fn io(file: impl Into<PathBuf>, cause: impl std::fmt::Display) -> Self {
+        Self::Io { file: file.into(), cause: cause.to_string() }
+    }
+
+    pub(super) fn invalid(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
+        Self::Invalid { file: file.into(), problem: problem.into() }
+    }
+
+    pub(super) fn unsupported(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
+        Self::Unsupported { file: file.into(), problem: problem.into() }
+    }
+}
+
+impl Diagnostic for DataError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Io { .. } => ErrorKind::Io,
             Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::NoRandom { .. } => ErrorKind::Unsupported,
+            Self::IdlePreprocessing { .. } => ErrorKind::Usage,
             _ => ErrorKind::Invalid,
         }
     }
 
-    /// What to do about it.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::NotBuilt { .. } => {
                 Some("build Kvant with `--features images`, or give the prepared samples in an .npz file")
             }
@@ -139,19 +152,8 @@ impl DataError {
                 Some("for example size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,layout=nchw")
             }
             _ => None,
-        }
-    }
-
-    pub(super) fn io(file: impl Into<PathBuf>, cause: impl std::fmt::Display) -> Self {
-        Self::Io { file: file.into(), cause: cause.to_string() }
-    }
-
-    pub(super) fn invalid(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
-        Self::Invalid { file: file.into(), problem: problem.into() }
-    }
-
-    pub(super) fn unsupported(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
-        Self::Unsupported { file: file.into(), problem: problem.into() }
+        };
+        hint.map(str::to_owned)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Files of data as numpy writes them, and as nobody should.
 
+use kvant_container::Diagnostic;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 

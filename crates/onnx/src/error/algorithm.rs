@@ -1,6 +1,6 @@
 //! Why an algorithm could not do its work.
 
-use kvant_container::{ErrorKind, Remedy};
+use kvant_container::{Diagnostic, ErrorKind, Remedy};
 
 use super::CalibrationError;
 use crate::data::DataError;
@@ -48,9 +48,8 @@ pub enum AlgorithmError {
     Cancelled,
 }
 
-impl AlgorithmError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for AlgorithmError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Data(error) => error.kind(),
             Self::Runtime(error) => error.kind(),
@@ -62,8 +61,7 @@ impl AlgorithmError {
         }
     }
 
-    /// The ways out, of which [`hint`](Self::hint) is the text.
-    pub fn remedies(&self) -> Vec<Remedy> {
+    fn remedies(&self) -> Vec<Remedy> {
         match self {
             Self::NoData(_) => vec![Remedy::GiveSamples],
             Self::NotInLayout { .. } => vec![
@@ -78,11 +76,10 @@ impl AlgorithmError {
         }
     }
 
-    /// What to do about it.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Data(error) => return error.hint().map(str::to_owned),
-            Self::Runtime(error) => return error.hint().map(str::to_owned),
+            Self::Data(error) => return error.hint(),
+            Self::Runtime(error) => return error.hint(),
             Self::Calibration(error) => return error.hint(),
             Self::Store(_) => "make room in the temporary directory, or give fewer samples",
             Self::Keep(_) => "make room next to the output, or choose another place with ‹output›",

@@ -1,6 +1,6 @@
 //! Why calibration did not end.
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 
 use crate::data::DataError;
 use crate::runtime::RuntimeError;
@@ -32,24 +32,22 @@ pub enum CalibrationError {
     Cancelled,
 }
 
-impl CalibrationError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for CalibrationError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Data(error) => error.kind(),
             Self::Runtime(error) => error.kind(),
             Self::Sample { cause, .. } => cause.kind(),
-            Self::Panicked(_) => ErrorKind::Unsupported,
+            Self::Panicked(_) => ErrorKind::Internal,
             Self::Cancelled => ErrorKind::Cancelled,
         }
     }
 
-    /// What to do about it.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
-            Self::Data(error) => error.hint().map(str::to_owned),
-            Self::Runtime(error) => error.hint().map(str::to_owned),
-            Self::Sample { largest, cause, .. } if largest.is_empty() => cause.hint().map(str::to_owned),
+            Self::Data(error) => error.hint(),
+            Self::Runtime(error) => error.hint(),
+            Self::Sample { largest, cause, .. } if largest.is_empty() => cause.hint(),
             Self::Sample { largest, .. } => {
                 let largest = largest.join(", ");
                 Some(format!(

@@ -7,7 +7,7 @@ pub use algorithm::AlgorithmError;
 pub use calibration::CalibrationError;
 
 use kvant_container::onnx::OnnxError;
-use kvant_container::{ErrorKind, Remedy};
+use kvant_container::{Diagnostic, ErrorKind, Remedy};
 
 /// A failure of a run, with the tensor or node it is about.
 #[derive(Debug, thiserror::Error)]
@@ -134,9 +134,8 @@ pub enum QuantizeError {
     Container(#[from] kvant_container::Error),
 }
 
-impl QuantizeError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for QuantizeError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Model(problem) => problem.kind(),
             Self::Graph(problem) => problem.kind(),
@@ -157,8 +156,7 @@ impl QuantizeError {
         }
     }
 
-    /// The ways out, of which [`hint`](Self::hint) is the text.
-    pub fn remedies(&self) -> Vec<Remedy> {
+    fn remedies(&self) -> Vec<Remedy> {
         match self {
             Self::Algorithm(problem) => problem.remedies(),
             Self::IdleOverride { nearest, command, .. } if !nearest.is_empty() => {
@@ -191,11 +189,10 @@ impl QuantizeError {
         }
     }
 
-    /// What to do about it.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Model(problem) => return problem.hint().map(str::to_owned),
-            Self::Graph(problem) => problem.hint(),
+            Self::Model(problem) => return problem.hint(),
+            Self::Graph(problem) => return problem.hint(),
             Self::Pass(problem) => return problem.hint(),
             Self::Container(problem) => return problem.hint(),
             Self::Algorithm(problem) => return problem.hint(),

@@ -1,6 +1,6 @@
 //! What can go wrong when a quantized model is compared with its float model.
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 
 use crate::data::DataError;
 use crate::runtime::RuntimeError;
@@ -50,8 +50,14 @@ pub enum EvaluationError {
 }
 
 impl EvaluationError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+    /// Whether an engine does not run the float model.
+    pub fn is_of_reference(&self) -> bool {
+        matches!(self, Self::Runtime { which, .. } if *which == super::REFERENCE)
+    }
+}
+
+impl Diagnostic for EvaluationError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Data(error) => error.kind(),
             Self::Runtime { error, .. } => error.kind(),
@@ -60,16 +66,10 @@ impl EvaluationError {
         }
     }
 
-    /// Whether an engine does not run the float model.
-    pub fn is_of_reference(&self) -> bool {
-        matches!(self, Self::Runtime { which, .. } if *which == super::REFERENCE)
-    }
-
-    /// What to do about it.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Data(error) => error.hint(),
-            Self::Runtime { error, .. } => error.hint(),
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Data(error) => return error.hint(),
+            Self::Runtime { error, .. } => return error.hint(),
             Self::NoFloatOutput => Some("name a model whose outputs are scores, not classes"),
             Self::NoCommonOutput { .. } => Some("‹reference› takes the float model that this one was quantized from"),
             Self::NoCodes { .. } => Some(
@@ -77,6 +77,7 @@ impl EvaluationError {
             ),
             Self::Cancelled => None,
             Self::Labels { .. } => Some("labels have one class per sample, in the order of the samples"),
-        }
+        };
+        hint.map(str::to_owned)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 
 /// Longest name quoted in an error, in characters.
 const LONGEST: usize = 120;
@@ -104,18 +104,16 @@ impl fmt::Display for DomainName<'_> {
     }
 }
 
-impl GraphError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for GraphError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Opset(_) | Self::TooDeep(_) => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
     }
 
-    /// What to do.
-    pub fn hint(&self) -> &'static str {
-        match self {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::Opset(version) if *version < super::check::LEAST_OPSET => {
                 "convert it first, with onnx.version_converter, or export it again with a newer opset"
             }
@@ -123,6 +121,7 @@ impl GraphError {
             Self::NoOpset(_) => "add the domain to opset_import",
             Self::TooDeep(_) => "export the model without control flow",
             _ => "the model is damaged or malformed: onnx.checker.check_model says more; export it again",
-        }
+        };
+        Some(hint.to_owned())
     }
 }

@@ -1,6 +1,6 @@
 //! What can go wrong when a graph is rewritten.
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 
 use super::ALL;
 use crate::graph::GraphError;
@@ -52,9 +52,10 @@ impl PassError {
         let near = best.filter(|(distance, near)| *distance <= near.len() / 3).map(|(_, near)| near);
         Self::Unknown { name: name.to_owned(), near }
     }
+}
 
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for PassError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Unknown { .. } => ErrorKind::Invalid,
             Self::Opset { .. } => ErrorKind::Unsupported,
@@ -63,12 +64,11 @@ impl PassError {
         }
     }
 
-    /// What to do.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             Self::Unknown { .. } => Some("`kvant list passes` shows all".to_owned()),
             Self::Opset { .. } => Some("export the model with the newer opset".to_owned()),
-            Self::Graph(error) => Some(error.hint().to_owned()),
+            Self::Graph(error) => error.hint(),
             Self::Container(error) => error.hint(),
         }
     }

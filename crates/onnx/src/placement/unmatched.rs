@@ -136,6 +136,7 @@ mod tests {
     use crate::graph::node;
     use crate::preset::Preset;
     use crate::recipe::{NodeRule, Subgraph};
+    use kvant_container::Diagnostic;
 
     #[test]
     fn words_without_effect_are_told() {

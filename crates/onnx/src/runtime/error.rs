@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 
 /// A problem of an engine, or of a model with it.
 #[derive(Debug, thiserror::Error)]
@@ -71,9 +71,8 @@ pub enum RuntimeError {
     File(#[from] kvant_container::Error),
 }
 
-impl RuntimeError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for RuntimeError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::NoLibrary(_)
             | Self::Library { .. }
@@ -85,9 +84,8 @@ impl RuntimeError {
         }
     }
 
-    /// What to do about it.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::NotEmbedded(_) => Some(
                 "run it with ONNX Runtime: `pip install onnxruntime`, then `‹runtime› ort` (or name its library with ‹runtime-library›)",
             ),
@@ -102,6 +100,7 @@ impl RuntimeError {
                 }
             }),
             _ => None,
-        }
+        };
+        hint.map(str::to_owned)
     }
 }

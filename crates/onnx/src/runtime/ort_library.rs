@@ -202,6 +202,7 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::Diagnostic;
 
     #[test]
     fn what_is_no_onnx_runtime_is_an_error() {

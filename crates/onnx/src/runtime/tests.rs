@@ -1,5 +1,6 @@
 //! Small graphs on both engines, and what is refused before either sees it.
 
+use kvant_container::Diagnostic;
 use std::ops::ControlFlow;
 
 use kvant_container::onnx::{

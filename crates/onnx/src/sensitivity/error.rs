@@ -1,6 +1,6 @@
 //! Why sensitivities cannot be measured, or a target not be reached.
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 
 use crate::calibration::CalibrationError;
 use crate::error::QuantizeError;
@@ -62,9 +62,8 @@ pub enum SensitivityError {
     Cancelled,
 }
 
-impl SensitivityError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for SensitivityError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Settings(error) => error.kind(),
             Self::Quantize(error) => error.kind(),
@@ -80,13 +79,12 @@ impl SensitivityError {
         }
     }
 
-    /// What to do about it.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Settings(error) => return error.hint(),
             Self::Quantize(error) => return error.hint(),
             Self::Calibration(error) => return error.hint(),
-            Self::Evaluation(error) => return error.hint().map(str::to_owned),
+            Self::Evaluation(error) => return error.hint(),
             Self::Layout => "choose a preset with static codes, e.g. A8W8",
             Self::NoLayers => "leave some overrides out",
             Self::OnlyInBodies => {

@@ -1,6 +1,6 @@
 //! What can be wrong with a recipe, wherever it was written.
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_quant::recipe::RecipeFileError;
 
 use crate::algorithm_settings::{SpellingError, algorithms, suffix};
@@ -78,20 +78,17 @@ fn nearest(name: &str) -> String {
     known.min_by_key(|known| strsim::levenshtein(known, &name)).unwrap_or_default()
 }
 
-impl SettingsError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for SettingsError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Recipe(error) if error.is_unsupported => ErrorKind::Unsupported,
             Self::Scheme { .. } => ErrorKind::Unsupported,
-            Self::Pass(error) => error.kind(),
-            Self::Algorithm(error) => error.kind(),
-            _ => ErrorKind::Invalid,
+            Self::Pass(error) if error.kind() == ErrorKind::Unsupported => ErrorKind::Unsupported,
+            _ => ErrorKind::Usage,
         }
     }
 
-    /// What to do about it.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Recipe(error) => return Some(error.hint.clone()),
             Self::File { .. } => "docs/reference/recipes.md describes all keys",
@@ -104,7 +101,7 @@ impl SettingsError {
             Self::Subgraph(_) => "write the names of nodes, as in conv1..add3 or a,b..c",
             Self::Contradiction { .. } => "leave one of them out, or choose another type",
             Self::Pass(error) => return error.hint(),
-            Self::Algorithm(error) => return Some(error.hint()),
+            Self::Algorithm(error) => return error.hint(),
         };
         Some(hint.to_owned())
     }

@@ -18,6 +18,7 @@ pub(crate) use types::least_version;
 pub use saturation::{SATURATION_HINT, SATURATION_WAYS, Saturation};
 
 use crate::graph;
+use kvant_container::Diagnostic;
 use kvant_container::Error;
 use kvant_container::onnx::ModelProto;
 use kvant_quant::finding::{Finding, Findings, Severity};
@@ -109,9 +110,10 @@ fn structure(model: &ModelProto, findings: &mut Findings) {
         findings.error("graph", "has no output: nothing of it would be computed", "export the model again");
     }
     if let Err(problem) = graph::check(model) {
+        let hint = problem.hint().unwrap_or_default();
         match problem.kind() {
-            kvant_container::ErrorKind::Unsupported => findings.warning("graph", problem.to_string(), problem.hint()),
-            _ => findings.error("graph", problem.to_string(), problem.hint()),
+            kvant_container::ErrorKind::Unsupported => findings.warning("graph", problem.to_string(), &hint),
+            _ => findings.error("graph", problem.to_string(), &hint),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What keeps the importance of inputs from being read, written or measured.
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_forward::forward::ForwardError;
 use std::io;
 use std::path::PathBuf;
@@ -41,9 +41,8 @@ pub enum ImatrixError {
     Cancelled,
 }
 
-impl ImatrixError {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for ImatrixError {
+    fn kind(&self) -> ErrorKind {
         match self {
             ImatrixError::Container(error) => error.kind(),
             ImatrixError::Forward(error) => error.kind(),
@@ -53,8 +52,7 @@ impl ImatrixError {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             ImatrixError::Container(error) => error.hint(),
             ImatrixError::Forward(error) => error.hint(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::recipe::{Recipe, Settings, read_text};
+use kvant_container::Diagnostic;
 
 fn read(text: &str) -> Result<RecipeFile, RecipeError> {
     read_text("recipe.yaml", text)
@@ -188,7 +189,10 @@ fn each_part_that_kvant_cannot_express_is_named() {
         ("GPTQModifier:\n  targets: [LlamaAttention]\n  scheme: W4A16\n", "GPTQModifier.targets: `LlamaAttention`"),
     ] {
         let error = read(&stage(&format!("{text}{quantization}"))).unwrap_err();
-        assert!(error.to_string().contains(place) && !error.hint().is_empty(), "{text}: {error}");
+        assert!(
+            error.to_string().contains(place) && error.hint().is_some_and(|hint| !hint.is_empty()),
+            "{text}: {error}"
+        );
         assert!(error.to_string().starts_with("recipe.yaml: quant_stage.quant_modifiers."), "{error}");
     }
     for (text, part) in [

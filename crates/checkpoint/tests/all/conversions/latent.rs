@@ -5,7 +5,7 @@ use kvant_checkpoint::engine::{Output, Silent, Start};
 use kvant_checkpoint::gguf::run::run;
 use kvant_checkpoint::gguf::{Accepted, GgufPlan, measure};
 use kvant_checkpoint::recipe::Settings;
-use kvant_container::{Checkpoint, Dtype, Durability};
+use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability};
 use kvant_formats::format::OutputFormat;
 use kvant_gguf::model::GgufPlanError;
 use serde_json::json;

@@ -6,7 +6,7 @@ use kvant_checkpoint::conversion::measure;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_checkpoint::plan::{Plan, PlanError};
 use kvant_checkpoint::recipe::Settings;
-use kvant_container::{Checkpoint, Dtype};
+use kvant_container::{Checkpoint, Diagnostic, Dtype};
 use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_formats::transcode::Target;
 use serde_json::{Value, json};

@@ -1,6 +1,7 @@
 //! Files made to take all memory, or never to end.
 
 use super::{Files, gzip, load, samples};
+use kvant_container::Diagnostic;
 use kvant_data::calibration::{CalibrationDataError, Options, Skip, Warning};
 
 #[test]

@@ -7,6 +7,7 @@ mod packing;
 mod parquet;
 mod tokens;
 
+use kvant_container::Diagnostic;
 use kvant_data::calibration::{CalibrationData, CalibrationDataError, Options, Skip, Warning};
 use kvant_data::tokenizer::ModelTokenizer;
 use std::io::Write;

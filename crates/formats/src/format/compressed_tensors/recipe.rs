@@ -360,6 +360,7 @@ impl<'p> Args<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::Diagnostic;
     use serde_json::json;
 
     fn read(config: Value) -> Result<RecipeFile, RecipeError> {
@@ -473,7 +474,10 @@ mod tests {
             ),
         ] {
             let error = read(config.clone()).unwrap_err();
-            assert!(error.to_string().starts_with(place) && !error.hint().is_empty(), "{config}: {error}");
+            assert!(
+                error.to_string().starts_with(place) && error.hint().is_some_and(|hint| !hint.is_empty()),
+                "{config}: {error}"
+            );
         }
         let noted = read(weights("actorder", json!("static"))).unwrap();
         assert!(noted.notes.iter().any(|note| note.starts_with("actorder is not used")), "{:?}", noted.notes);

@@ -4,6 +4,7 @@ use super::{DAMAGED, stated_sizes, stated_values};
 use crate::format::tensors::TENSORS_METHOD;
 use crate::import::survey::Subject as About;
 use crate::verify::subject::Subject;
+use kvant_container::Diagnostic;
 use kvant_container::ErrorKind;
 use kvant_quant::finding::{Findings, Severity};
 use std::io::Read;

@@ -1,7 +1,7 @@
 //! Index, shards and what lies beside them.
 
 use crate::verify::subject::Subject;
-use kvant_container::{Error, ErrorKind, LeftOutReason};
+use kvant_container::{Diagnostic, Error, ErrorKind, LeftOutReason};
 use kvant_quant::finding::{Finding, Findings, Severity};
 
 /// Files that make no checkpoint, as a finding. Refusals of the system, and what is no checkpoint at all, are none.

@@ -4,6 +4,7 @@
 use super::DAMAGED;
 use crate::import::survey::Subject as About;
 use crate::verify::subject::Subject;
+use kvant_container::Diagnostic;
 use kvant_container::ErrorKind;
 use kvant_quant::finding::{Findings, Severity};
 use kvant_weights::import_error::ImportError;

@@ -13,7 +13,7 @@ use super::{Options, Reads, Report, ways};
 use crate::loader_rules::Sharding;
 use crate::loader_rules::{Case, ModelFacts, judge};
 use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value};
-use kvant_container::{Error, ErrorKind};
+use kvant_container::{Diagnostic, Error, ErrorKind};
 use kvant_gguf::model::architecture::ARCHITECTURES;
 use kvant_quant::finding::{Finding, Findings, Severity};
 use std::collections::HashMap;

@@ -7,7 +7,7 @@ mod models;
 mod overlay;
 mod routing;
 
-use kvant_container::{Checkpoint, ErrorKind};
+use kvant_container::{Checkpoint, Diagnostic, ErrorKind};
 use kvant_data::tokenizer::TokenizerError;
 use kvant_forward::evaluation::{EvaluationError, Options, default_window, evaluate, tokenize};
 use kvant_forward::forward::cpu::Cpu;

@@ -20,7 +20,7 @@ pub use tensors::{factors, tensors};
 pub use tokenizer::{tokenizer_config, tokenizer_json};
 
 use kvant_container::gguf::GgufFile;
-use kvant_container::{Checkpoint, ErrorKind, Layout, SafetensorsFile};
+use kvant_container::{Checkpoint, Diagnostic, ErrorKind, Layout, SafetensorsFile};
 use kvant_weights::import_error::ImportError;
 use serde_json::Value;
 use std::collections::BTreeMap;

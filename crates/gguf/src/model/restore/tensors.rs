@@ -6,6 +6,7 @@ use crate::model::values::values;
 use crate::model::{Content, Draft, TensorSlice, drafts};
 use crate::model::{codec, names};
 use kvant_container::Checkpoint;
+use kvant_container::Diagnostic;
 use kvant_container::gguf::{GgufFile, GgufTensor};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::TensorMeta;

@@ -251,6 +251,7 @@ impl<'a> Vocabulary<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::Diagnostic;
 
     fn metadata(entries: &[(&str, Stored)]) -> Metadata {
         let mut metadata = Metadata::new();

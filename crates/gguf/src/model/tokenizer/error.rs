@@ -1,6 +1,6 @@
 //! What keeps a tokenizer from being written.
 
-use kvant_container::ErrorKind;
+use kvant_container::{Diagnostic, ErrorKind};
 use kvant_weights::import_error::ImportError;
 
 /// Why there is no vocabulary.
@@ -34,9 +34,8 @@ pub enum TokenizerProblem {
     Split(String),
 }
 
-impl TokenizerProblem {
-    /// Whose fault it is.
-    pub fn kind(&self) -> ErrorKind {
+impl Diagnostic for TokenizerProblem {
+    fn kind(&self) -> ErrorKind {
         match self {
             TokenizerProblem::Container(error) => error.kind(),
             TokenizerProblem::Source(error) => error.kind(),
@@ -45,8 +44,7 @@ impl TokenizerProblem {
         }
     }
 
-    /// The way out.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             TokenizerProblem::Container(error) => error.hint(),
             TokenizerProblem::Source(error) => error.hint(),

@@ -162,6 +162,7 @@ mod tests {
     use super::*;
     use crate::graph::{check, set_attribute};
     use crate::test_models::{model, typed};
+    use kvant_container::Diagnostic;
 
     fn upgraded(node: NodeProto, from: i64, to: i64) -> Result<ModelProto, PassError> {
         let outputs = node.output.clone();
