@@ -18,7 +18,9 @@
 //! ```
 
 pub mod activation;
+pub mod algorithm;
 mod affine;
+pub mod bias_correction;
 pub mod counts;
 mod dequantize;
 pub mod fake;

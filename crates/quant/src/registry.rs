@@ -1,12 +1,121 @@
-//! Open sets of algorithms: rows by name, to which users of the library add theirs. Not the algorithms.
+//! Open sets: rows that are chosen by name, to which users of the library add theirs. One registry serves algorithms, observers and
+//! checkpoint formats. Not the rows' meaning.
 
-use crate::options::{OptionError, OptionRow};
+use crate::options::{self, OptionError, OptionRow};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Names of transforms, which precede a rounding in a list of algorithms, so that no rounding can have them.
-pub(crate) const TRANSFORM_NAMES: [&str; 4] = ["smoothquant", "smooth", "autosmoothquant", "awq"];
+/// Something that is chosen by name.
+pub trait Row: Clone {
+    /// What it is, for messages: "algorithm".
+    const KIND: &'static str;
+
+    /// Its name, then its other names. They are compared in lower case, `_` being `-`.
+    fn names(&self) -> Vec<&str>;
+
+    /// Other texts that it alone answers to.
+    fn claims(&self) -> Vec<&str> {
+        Vec::new()
+    }
+}
+
+/// Rows in a fixed order: those that are built in, then those that were added, in the order in which that was done.
+pub struct Registry<R> {
+    rows: RwLock<Vec<R>>,
+    reserved: &'static [&'static str],
+}
+
+impl<R: Row> Registry<R> {
+    /// The rows that are built in.
+    pub fn new(built_in: Vec<R>) -> Registry<R> {
+        Registry { rows: RwLock::new(built_in), reserved: &[] }
+    }
+
+    /// The same with names that no row can have.
+    pub fn with_reserved(self, reserved: &'static [&'static str]) -> Registry<R> {
+        Registry { reserved, ..self }
+    }
+
+    /// All rows.
+    pub fn rows(&self) -> Vec<R> {
+        self.rows.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The row of a name, in any case of letters, with `-` or `_`.
+    pub fn named(&self, name: &str) -> Option<R> {
+        let wanted = canonical(name);
+        let rows = self.rows.read().unwrap_or_else(PoisonError::into_inner);
+        rows.iter().find(|row| row.names().into_iter().any(|name| canonical(name) == wanted)).cloned()
+    }
+
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// [`RegisterError`] where a name cannot be spelled, or another row has it.
+    pub fn register(&self, row: R) -> Result<(), RegisterError> {
+        let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
+        let kind = R::KIND;
+        for name in row.names() {
+            if !is_name(name) {
+                return Err(RegisterError::Name { kind, name: name.to_owned() });
+            }
+            let mut taken = rows.iter().flat_map(Row::names).chain(self.reserved.iter().copied());
+            if taken.any(|taken| canonical(taken) == canonical(name)) {
+                return Err(RegisterError::Taken { kind, name: name.to_owned() });
+            }
+        }
+        for claim in row.claims() {
+            if rows.iter().any(|known| known.claims().contains(&claim)) {
+                return Err(RegisterError::Claimed { kind, claim: claim.to_owned() });
+            }
+        }
+        rows.push(row);
+        Ok(())
+    }
+}
+
+/// Lists, schemes and recipes give a meaning to all other characters.
+fn is_name(name: &str) -> bool {
+    let is_legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+    name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(is_legal)
+}
+
+/// A name as names are compared.
+pub(crate) fn canonical(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "-")
+}
+
+/// What keeps a row from being registered; always *invalid*.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+pub enum RegisterError {
+    /// The name is taken.
+    #[error("the name `{name}` is taken: register the {kind} under another one")]
+    Taken {
+        /// What was registered.
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// The name could not be spelled in a recipe.
+    #[error("`{name}` cannot name an {kind}: names are lower-case letters, digits, `-` and `_`, the first a letter")]
+    Name {
+        /// What was registered.
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// Another row answers to what this one claims.
+    #[error("another {kind} answers to `{claim}`")]
+    Claimed {
+        /// What was registered.
+        kind: &'static str,
+        /// The text, of a checkpoint format a `quant_method`.
+        claim: String,
+    },
+}
 
 /// Makes an algorithm of the options that are given for it.
 type Read<A> = Arc<dyn Fn(&[(&str, &str)]) -> Result<A, OptionError> + Send + Sync>;
@@ -49,6 +158,24 @@ impl<A> AlgorithmRow<A> {
         }
     }
 
+    /// A row of an algorithm whose options are the fields of a struct, with `serde`.
+    pub fn of_settings<S>(
+        name: impl Into<Cow<'static, str>>,
+        about: impl Into<Cow<'static, str>>,
+        options: impl Into<Cow<'static, [OptionRow]>>,
+        defaults: S,
+        into: impl Fn(S) -> A + Send + Sync + 'static,
+    ) -> AlgorithmRow<A>
+    where
+        S: Serialize + DeserializeOwned + Clone + Send + Sync + 'static,
+    {
+        let (name, options) = (name.into(), options.into());
+        let (algorithm, rows) = (name.clone(), options.clone());
+        AlgorithmRow::new(name, about, options, into(defaults.clone()), move |given| {
+            options::read(&algorithm, &rows, &defaults, given).map(&into)
+        })
+    }
+
     /// The same with where it is from.
     pub fn with_paper(self, paper: impl Into<Cow<'static, str>>) -> AlgorithmRow<A> {
         AlgorithmRow { paper: Some(paper.into()), ..self }
@@ -84,10 +211,14 @@ impl<A> AlgorithmRow<A> {
         }
     }
 
+    /// Its name, then its other names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.name.as_ref()).chain(self.aliases.iter().copied())
+    }
+
     /// Whether it goes by that name: in any case of letters, with `-` or `_`.
     pub fn is_named(&self, name: &str) -> bool {
-        let wanted = canonical(name);
-        canonical(&self.name) == wanted || self.aliases.iter().any(|alias| canonical(alias) == wanted)
+        self.names().any(|own| canonical(own) == canonical(name))
     }
 }
 
@@ -97,51 +228,48 @@ impl<A: fmt::Debug> fmt::Debug for AlgorithmRow<A> {
     }
 }
 
-/// A name as names are compared.
-pub(crate) fn canonical(name: &str) -> String {
-    name.to_ascii_lowercase().replace('_', "-")
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What keeps an algorithm from being registered; always *invalid*.
-#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
-pub enum RegisterError {
-    /// Another algorithm has the name.
-    #[error("there is an algorithm `{0}` already")]
-    Taken(String),
-    /// The name could not be spelled in a recipe.
-    #[error("`{0}` is no name of an algorithm: lowercase letters, digits, `-` and `_` are")]
-    Name(String),
-}
+    #[derive(Clone, Debug, PartialEq)]
+    struct Word(&'static [&'static str], &'static [&'static str]);
 
-/// Rows in a fixed order: those that are built in, then those that were added, in the order in which that was done.
-pub(crate) struct Registry<A> {
-    rows: RwLock<Vec<Arc<AlgorithmRow<A>>>>,
-}
+    impl Row for Word {
+        const KIND: &'static str = "odd word";
 
-impl<A> Registry<A> {
-    pub(crate) fn new(built_in: Vec<AlgorithmRow<A>>) -> Registry<A> {
-        Registry { rows: RwLock::new(built_in.into_iter().map(Arc::new).collect()) }
-    }
-
-    pub(crate) fn rows(&self) -> Vec<Arc<AlgorithmRow<A>>> {
-        self.rows.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn named(&self, name: &str) -> Option<Arc<AlgorithmRow<A>>> {
-        self.rows().into_iter().find(|row| row.is_named(name))
-    }
-
-    pub(crate) fn register(&self, row: AlgorithmRow<A>) -> Result<(), RegisterError> {
-        let spelled = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
-        if row.name.is_empty() || !row.name.chars().all(spelled) {
-            return Err(RegisterError::Name(row.name.into_owned()));
+        fn names(&self) -> Vec<&str> {
+            self.0.to_vec()
         }
-        let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
-        let names = row.aliases.iter().copied().chain([row.name.as_ref()]);
-        if let Some(taken) = names.into_iter().find(|name| rows.iter().any(|known| known.is_named(name))) {
-            return Err(RegisterError::Taken(taken.to_owned()));
+
+        fn claims(&self) -> Vec<&str> {
+            self.1.to_vec()
         }
-        rows.push(Arc::new(row));
-        Ok(())
+    }
+
+    #[test]
+    fn rows_keep_their_order_and_are_found_by_every_name() {
+        let registry = Registry::new(vec![Word(&["one", "first"], &[])]);
+        registry.register(Word(&["two_b"], &[])).unwrap();
+        assert_eq!(registry.rows().iter().map(|word| word.0[0]).collect::<Vec<_>>(), ["one", "two_b"]);
+        assert_eq!(registry.named("FIRST"), registry.named("one"));
+        assert!(registry.named("Two-B").is_some() && registry.named("three").is_none());
+    }
+
+    #[test]
+    fn names_that_are_taken_reserved_or_illegal_are_refused() {
+        let registry = Registry::new(vec![Word(&["one", "first"], &["uno"])]).with_reserved(&["none"]);
+        let kind = "odd word";
+        let refused = |names, claims| registry.register(Word(names, claims)).unwrap_err();
+        for name in ["one", "first", "none"] {
+            let taken = RegisterError::Taken { kind, name: name.to_owned() };
+            assert_eq!(refused(Box::leak(Box::new([name])), &[]), taken);
+        }
+        assert_eq!(refused(&["new", "first"], &[]), RegisterError::Taken { kind, name: "first".to_owned() });
+        for name in ["", "a:b", "A", "1a", "a,b", "a=b", "é"] {
+            assert_eq!(refused(Box::leak(Box::new([name])), &[]), RegisterError::Name { kind, name: name.to_owned() });
+        }
+        assert_eq!(refused(&["new"], &["uno"]), RegisterError::Claimed { kind, claim: "uno".to_owned() });
+        assert_eq!(registry.rows().len(), 1);
     }
 }

@@ -89,7 +89,7 @@ pub use moving_average::Decay;
 pub(crate) use moving_average::MovingRange;
 pub use mse::scale_candidates;
 pub use percentile::Percentile;
-pub use registry::{OBSERVERS, ObserverRef, ObserverRow, RegistryError, UnknownObserver, observers, register};
+pub use registry::{OBSERVERS, ObserverRef, ObserverRow, UnknownObserver, observers, register};
 pub use sample::Sample;
 pub use sample_view::SampleView;
 pub use seen::Seen;

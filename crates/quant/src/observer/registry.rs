@@ -4,6 +4,7 @@ use super::{
     Observer, automatic, distribution, entropy, layerwise_percentile, min_max, moving_average, mse, non_overflow,
     percentile,
 };
+use crate::registry::{RegisterError, Registry, Row, canonical};
 use serde::{Deserialize, Serialize};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
@@ -11,12 +12,12 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::str::FromStr;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{LazyLock, PoisonError, RwLock};
 
 /// An observer as users choose it.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserverRow {
-    /// Its name, which a spelling begins with. Lower-case letters, digits and `-`.
+    /// Its name, which a spelling begins with. Lower-case letters, digits, `-` and `_`.
     pub name: &'static str,
     /// Other names.
     pub aliases: &'static [&'static str],
@@ -41,38 +42,30 @@ pub const OBSERVERS: &[ObserverRow] = &[
     non_overflow::ROW,
 ];
 
-/// Those that users have registered, and every observer that was asked for, by its spelling.
-static REGISTRY: RwLock<Registry> = RwLock::new(Registry { rows: Vec::new(), made: BTreeMap::new() });
+static REGISTRY: LazyLock<Registry<ObserverRow>> = LazyLock::new(|| Registry::new(OBSERVERS.to_vec()));
 
-struct Registry {
-    rows: Vec<ObserverRow>,
-    made: BTreeMap<String, ObserverRef>,
+/// Every observer that was asked for, by its spelling.
+static MADE: RwLock<BTreeMap<String, ObserverRef>> = RwLock::new(BTreeMap::new());
+
+impl Row for ObserverRow {
+    const KIND: &'static str = "observer";
+
+    fn names(&self) -> Vec<&str> {
+        names(self).collect()
+    }
 }
 
 /// Every observer: those of Kvant, then those that are registered.
 pub fn observers() -> Vec<ObserverRow> {
-    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
-    OBSERVERS.iter().chain(&registry.rows).copied().collect()
+    REGISTRY.rows()
 }
 
 /// Adds an observer, whose name schemes and recipes take from then on.
 ///
 /// # Errors
 /// Where the name or an alias is taken, or cannot be part of a scheme's spelling.
-pub fn register(row: ObserverRow) -> Result<(), RegistryError> {
-    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
-    for name in names(&row) {
-        let is_legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_legal) {
-            return Err(RegistryError::Name(name));
-        }
-        let mut known = OBSERVERS.iter().chain(&registry.rows).flat_map(names);
-        if known.any(|known| known == name) {
-            return Err(RegistryError::Taken(name));
-        }
-    }
-    registry.rows.push(row);
-    Ok(())
+pub fn register(row: ObserverRow) -> Result<(), RegisterError> {
+    REGISTRY.register(row)
 }
 
 /// The name and the aliases.
@@ -83,17 +76,6 @@ fn names(row: &ObserverRow) -> impl Iterator<Item = &'static str> + use<> {
 /// An observer without settings.
 pub(super) fn plain<O: Observer + 'static>(settings: &str, observer: O) -> Option<Box<dyn Observer>> {
     settings.is_empty().then(|| Box::new(observer) as Box<dyn Observer>)
-}
-
-/// Why an observer cannot be registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegistryError {
-    /// Another has the name.
-    #[error("there is an observer named `{0}` already")]
-    Taken(&'static str),
-    /// Schemes cannot spell the name.
-    #[error("`{0}` cannot name an observer: names are lower-case letters, digits and `-`, the first a letter")]
-    Name(&'static str),
 }
 
 /// An observer that was made from its spelling: what schemes and recipes hold. Two of the same spelling are equal.
@@ -216,12 +198,12 @@ impl FromStr for ObserverRef {
     type Err = UnknownObserver;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wanted = text.trim().to_ascii_lowercase().replace('_', "-");
+        let wanted = canonical(text.trim());
         let mut rows: Vec<(&'static str, ObserverRow)> =
             observers().into_iter().flat_map(|row| names(&row).map(move |name| (name, row))).collect();
         // The longest name first: `percentile` before one that it begins with.
         rows.sort_by_key(|(name, _)| Reverse(name.len()));
-        let found = rows.iter().find_map(|(name, row)| Some((row, (row.make)(wanted.strip_prefix(name)?)?)));
+        let found = rows.iter().find_map(|(name, row)| Some((row, (row.make)(wanted.strip_prefix(&canonical(name))?)?)));
         let (row, observer) = found.ok_or_else(|| UnknownObserver(text.to_owned()))?;
         Ok(interned(row.name, observer))
     }
@@ -229,14 +211,14 @@ impl FromStr for ObserverRef {
 
 /// The one of its spelling. What is made stays for as long as the program runs, so that schemes are small values.
 fn interned(name: &'static str, observer: Box<dyn Observer>) -> ObserverRef {
-    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    let mut all = MADE.write().unwrap_or_else(PoisonError::into_inner);
     let spelling = observer.spelling();
-    if let Some(known) = registry.made.get(&spelling) {
+    if let Some(known) = all.get(&spelling) {
         return *known;
     }
     let entry = Entry { name, spelling: spelling.clone().leak(), observer: Box::leak(observer) };
     let made = ObserverRef(Box::leak(Box::new(entry)));
-    registry.made.insert(spelling, made);
+    all.insert(spelling, made);
     made
 }
 
@@ -326,11 +308,11 @@ mod tests {
         register(row).unwrap();
         assert_eq!("half".parse::<ObserverRef>().unwrap().to_string(), "half-of-all");
         assert!(observers().iter().any(|row| row.name == "half-of-all"));
-        assert_eq!(register(row), Err(RegistryError::Taken("half-of-all")));
-        assert_eq!(register(ObserverRow { name: "half:2", ..row }), Err(RegistryError::Name("half:2")));
-        assert_eq!(
-            register(ObserverRow { name: "new", aliases: &["minmse"], ..row }),
-            Err(RegistryError::Taken("minmse"))
-        );
+        let kind = "observer";
+        let taken = |name: &str| Err(RegisterError::Taken { kind, name: name.to_owned() });
+        assert_eq!(register(row), taken("half-of-all"));
+        let name = "half:2".to_owned();
+        assert_eq!(register(ObserverRow { name: "half:2", ..row }), Err(RegisterError::Name { kind, name }));
+        assert_eq!(register(ObserverRow { name: "new", aliases: &["minmse"], ..row }), taken("minmse"));
     }
 }

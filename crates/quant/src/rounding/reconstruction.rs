@@ -18,12 +18,12 @@ use crate::reconstruction::{
 use crate::scheme::{TensorScheme, ZeroPoint};
 use serde::{Deserialize, Serialize};
 
-/// AdaRound: each weight goes up or down to a code, which is trained.
+/// The settings that both have.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct AdaRound {
+pub struct Training {
     /// Steps of the optimizer for each layer.
     pub num_iterations: u32,
-    /// Adam's learning rate, of the shares.
+    /// Adam's learning rate.
     pub learning_rate: f32,
     /// Samples in a step.
     pub batch_size: u32,
@@ -38,6 +38,41 @@ pub struct AdaRound {
     pub drop_ratio: f32,
     /// Whether a layer keeps what was found only where the outputs of the whole model come nearer to the float model's.
     pub selective_update: bool,
+}
+
+impl Training {
+    /// As in Quark's presets, where the learning rate is that of AdaRound.
+    const DEFAULTS: Training = Training {
+        num_iterations: 1000,
+        learning_rate: 0.1,
+        batch_size: 1,
+        seed: 1_705_472_343,
+        early_stop: true,
+        update_bias: false,
+        drop_ratio: 1.0,
+        selective_update: false,
+    };
+
+    fn with(&self, method: Method) -> Settings {
+        Settings {
+            method,
+            iterations: self.num_iterations,
+            learning_rate: self.learning_rate,
+            batch_size: self.batch_size,
+            seed: self.seed.into(),
+            early_stop: self.early_stop,
+            update_bias: self.update_bias,
+            mix: Mix::new(self.drop_ratio, self.seed.into()),
+        }
+    }
+}
+
+/// AdaRound: each weight goes up or down to a code, which is trained.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AdaRound {
+    /// The settings that AdaQuant has too. The learning rate is that of the shares.
+    #[serde(flatten)]
+    pub training: Training,
     /// How much the regularization counts.
     pub reg_param: f32,
     /// The regularization's power, from the first step with it to the last.
@@ -49,23 +84,9 @@ pub struct AdaRound {
 /// AdaQuant: the weights are trained through their rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AdaQuant {
-    /// Steps of the optimizer for each layer.
-    pub num_iterations: u32,
-    /// Adam's learning rate, of the weights.
-    pub learning_rate: f32,
-    /// Samples in a step.
-    pub batch_size: u32,
-    /// Decides the order of the samples.
-    pub seed: u32,
-    /// Whether to stop when a layer's error has not fallen for a while.
-    pub early_stop: bool,
-    /// Whether biases are trained as well.
-    pub update_bias: bool,
-    /// The share of a layer's inputs that a step takes from the quantized model, element by element at random; the rest is
-    /// the float model's.
-    pub drop_ratio: f32,
-    /// Whether a layer keeps what was found only where the outputs of the whole model come nearer to the float model's.
-    pub selective_update: bool,
+    /// The settings that AdaRound has too. The learning rate is that of the weights.
+    #[serde(flatten)]
+    pub training: Training,
 }
 
 /// A number that changes from a first to a last value: `20..2`.
@@ -95,68 +116,31 @@ impl TryFrom<String> for Span {
     }
 }
 
-/// The seed of Quark's presets.
-const SEED: u32 = 1_705_472_343;
-
 impl AdaRound {
     /// As in Quark's presets.
     pub const DEFAULTS: AdaRound = AdaRound {
-        num_iterations: 1000,
-        learning_rate: 0.1,
-        batch_size: 1,
-        seed: SEED,
-        early_stop: true,
-        update_bias: false,
-        drop_ratio: 1.0,
-        selective_update: false,
+        training: Training::DEFAULTS,
         reg_param: Regularization::DEFAULTS.strength,
         beta_range: Span { first: Regularization::DEFAULTS.first_beta, last: Regularization::DEFAULTS.last_beta },
         warm_start: Regularization::DEFAULTS.warm_start,
     };
 
-    fn training(&self) -> Settings {
-        Settings {
-            method: Method::AdaRound(Regularization {
-                strength: self.reg_param,
-                first_beta: self.beta_range.first,
-                last_beta: self.beta_range.last,
-                warm_start: self.warm_start,
-            }),
-            iterations: self.num_iterations,
-            learning_rate: self.learning_rate,
-            batch_size: self.batch_size,
-            seed: self.seed.into(),
-            early_stop: self.early_stop,
-            update_bias: self.update_bias,
-            mix: Mix::new(self.drop_ratio, self.seed.into()),
-        }
+    fn method(&self) -> Method {
+        Method::AdaRound(Regularization {
+            strength: self.reg_param,
+            first_beta: self.beta_range.first,
+            last_beta: self.beta_range.last,
+            warm_start: self.warm_start,
+        })
     }
 }
 
 impl AdaQuant {
     /// As in Quark's presets.
-    pub const DEFAULTS: AdaQuant = AdaQuant {
-        num_iterations: 1000,
-        learning_rate: 1e-5,
-        batch_size: 1,
-        seed: SEED,
-        early_stop: true,
-        update_bias: false,
-        drop_ratio: 1.0,
-        selective_update: false,
-    };
+    pub const DEFAULTS: AdaQuant = AdaQuant { training: Training { learning_rate: 1e-5, ..Training::DEFAULTS } };
 
-    fn training(&self) -> Settings {
-        Settings {
-            method: Method::AdaQuant,
-            iterations: self.num_iterations,
-            learning_rate: self.learning_rate,
-            batch_size: self.batch_size,
-            seed: self.seed.into(),
-            early_stop: self.early_stop,
-            update_bias: self.update_bias,
-            mix: Mix::new(self.drop_ratio, self.seed.into()),
-        }
+    fn method(&self) -> Method {
+        Method::AdaQuant
     }
 }
 
@@ -164,7 +148,7 @@ const fn option(name: &'static str, values: Values, about: &'static str) -> Opti
     OptionRow { name, values, about }
 }
 
-const ADA_QUANT_OPTIONS: [OptionRow; 8] = [
+const TRAINING_OPTIONS: [OptionRow; 8] = [
     option("num_iterations", Values::COUNT, "steps of the optimizer for each layer"),
     option("learning_rate", Values::RATE, "Adam's learning rate"),
     option("batch_size", Values::COUNT, "samples in a step; checkpoints: steps see all samples"),
@@ -193,12 +177,12 @@ const REGULARIZATION_OPTIONS: [OptionRow; 3] = [
 pub(super) fn rows() -> [RoundingRow; 2] {
     let ada_round = RoundingRow::of(
         AdaRound::DEFAULTS,
-        [&ADA_QUANT_OPTIONS[..], &REGULARIZATION_OPTIONS].concat(),
+        [&TRAINING_OPTIONS[..], &REGULARIZATION_OPTIONS].concat(),
         "trains for each weight whether it is rounded up or down, so that the layer's output stays",
     );
     let ada_quant = RoundingRow::of(
         AdaQuant::DEFAULTS,
-        ADA_QUANT_OPTIONS.to_vec(),
+        TRAINING_OPTIONS.to_vec(),
         "trains the weights through their rounding, so that the layer's output stays",
     );
     [ada_round.with_paper("arXiv 2004.10568"), ada_quant.with_paper("arXiv 2006.10518")]
@@ -221,7 +205,7 @@ macro_rules! rounding {
             }
 
             fn round(&self, problem: &mut LayerProblem<'_>) -> Result<RoundedLayer, LayerError> {
-                train(problem, &self.training())
+                train(problem, &self.training.with(self.method()))
             }
 
             fn refuses(&self, scheme: &TensorScheme) -> Option<&'static str> {
@@ -229,7 +213,8 @@ macro_rules! rounding {
             }
 
             fn needs_graph(&self) -> Option<&'static str> {
-                match (self.drop_ratio < 1.0, self.selective_update, self.update_bias) {
+                let Training { drop_ratio, selective_update, update_bias, .. } = self.training;
+                match (drop_ratio < 1.0, selective_update, update_bias) {
                     (true, _, _) => Some("drop_ratio"),
                     (_, true, _) => Some("selective_update"),
                     (_, _, true) => Some("update_bias"),
@@ -242,7 +227,7 @@ macro_rules! rounding {
             }
 
             fn operations(&self, features: usize, rows: usize) -> f64 {
-                2.0 * f64::from(self.num_iterations) * rows as f64 * (features as f64).powi(2)
+                2.0 * f64::from(self.training.num_iterations) * rows as f64 * (features as f64).powi(2)
             }
 
             fn takes_normalizations(&self) -> bool {
@@ -250,15 +235,15 @@ macro_rules! rounding {
             }
 
             fn mixes_inputs(&self) -> bool {
-                self.drop_ratio < 1.0
+                self.training.drop_ratio < 1.0
             }
 
             fn is_selective(&self) -> bool {
-                self.selective_update
+                self.training.selective_update
             }
 
             fn trains_biases(&self) -> bool {
-                self.update_bias
+                self.training.update_bias
             }
         }
     };
@@ -400,8 +385,10 @@ mod tests {
             };
             let plain = nearest(&problem).unwrap();
             let before = error(&weight, &plain.dequantize(), &inputs, &floats, features);
-            let ada_quant = AdaQuant { learning_rate: 1e-3, num_iterations: 300, ..AdaQuant::DEFAULTS };
-            let ada_round = AdaRound { num_iterations: 400, ..AdaRound::DEFAULTS };
+            let training = Training { learning_rate: 1e-3, num_iterations: 300, ..Training::DEFAULTS };
+            let ada_quant = AdaQuant { training };
+            let training = Training { num_iterations: 400, ..Training::DEFAULTS };
+            let ada_round = AdaRound { training, ..AdaRound::DEFAULTS };
             for rounding in [&ada_round as &dyn Rounding, &ada_quant] {
                 assert_eq!(rounding.refuses(&scheme), None);
                 let made = rounding.round(&mut problem).unwrap().tensor;
@@ -417,6 +404,17 @@ mod tests {
         for text in ["uint4:g32:fzp", "e4m3:channel", "mx6"] {
             assert!(AdaRound::DEFAULTS.refuses(&text.parse().unwrap()).is_some(), "{text}");
         }
+    }
+
+    #[test]
+    fn both_have_the_same_eight_options_in_one_order_and_adaround_three_more() {
+        let names = |settings: Shown| settings.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let (round, quant) = (names(AdaRound::DEFAULTS.settings()), names(AdaQuant::DEFAULTS.settings()));
+        assert_eq!(round[..8], quant);
+        assert_eq!(round[8..], ["reg_param", "beta_range", "warm_start"]);
+        let value = |settings: Shown| settings[1].1.clone();
+        assert_eq!(value(AdaRound::DEFAULTS.settings()), "0.1");
+        assert_eq!(value(AdaQuant::DEFAULTS.settings()), "0.00001");
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! AutoSmoothQuant, AMD Quark's search for SmoothQuant's scales: those under which quantized weights *and* inputs change a
 //! block's outputs least.
 
-use super::{Candidates, Loss, TransformError};
+use super::algorithm::{Needs, Transform, TransformRow};
+use super::awq::RATIOS;
+use super::problem::{Measure, PairError, PairProblem, PairScales, search};
+use super::{Candidate, Candidates, Loss, TransformError};
+use crate::options::{self, OptionRow, Settings, Values};
+use serde::{Deserialize, Serialize};
 
 /// AutoSmoothQuant with its settings.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AutoSmoothQuant {
     /// How many exponents are tried.
     pub ratios: u32,
@@ -23,5 +28,56 @@ impl AutoSmoothQuant {
     /// A statistic that is NaN or infinite.
     pub fn candidates<'a>(&self, input_abs_max: &'a [f32]) -> Result<Candidates<'a>, TransformError> {
         Candidates::new(input_abs_max, None, self.ratios)
+    }
+}
+
+const OPTIONS: &[OptionRow] = &[
+    RATIOS,
+    OptionRow {
+        name: "loss",
+        values: Values { text: "mse, mae or rmse", accepts: |text| Loss::named(text).is_some() },
+        about: "how far outputs are from those of the float model",
+    },
+];
+
+/// The row.
+pub(super) fn row() -> TransformRow {
+    let about = "smoothquant by the exponent that changes the quantized block's outputs least";
+    TransformRow::of(AutoSmoothQuant::DEFAULTS, OPTIONS, about)
+}
+
+impl Transform for AutoSmoothQuant {
+    fn name(&self) -> &str {
+        "autosmoothquant"
+    }
+
+    fn settings(&self) -> Settings {
+        options::shown(self)
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::MaximaAndRuns
+    }
+
+    fn trials(&self) -> u32 {
+        self.ratios
+    }
+
+    fn measure(&self) -> Measure {
+        Measure { loss: self.loss, with_inputs: true }
+    }
+
+    fn find(&self, pair: &mut dyn PairProblem) -> Result<PairScales, PairError> {
+        let maxima = pair.inputs().abs_max();
+        let limited = self.candidates(&maxima)?.map(|candidate| {
+            let scales = pair.within_rows(candidate.scales)?;
+            Ok(Candidate { scales, ..candidate })
+        });
+        let candidates: Vec<Candidate> = limited.collect::<Result<_, PairError>>()?;
+        search(pair, candidates, self.measure())
+    }
+
+    fn quark_name(&self) -> Option<&'static str> {
+        Some("autosmoothquant")
     }
 }

@@ -1,12 +1,14 @@
 //! How far outputs are from those of the float model.
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 /// Elements that one thread adds up.
 const CHUNK: usize = 1 << 14;
 
 /// The mean of a power of the differences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Loss {
     /// Of `d^2`.
     Mse,

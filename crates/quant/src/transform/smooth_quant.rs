@@ -1,12 +1,17 @@
 //! SmoothQuant (arXiv 2211.10438): a scale from the largest magnitudes of inputs and weights, without a search.
 
+use super::algorithm::{Needs, Transform, TransformRow};
 use super::error::{TransformError, finite, same_channels};
+use super::problem::{PairError, PairProblem, PairScales};
+use crate::options::{self, OptionRow, Settings, Values};
+use serde::{Deserialize, Serialize};
 
 /// The least largest magnitude of a column of weights, as in AMD Quark.
 const LEAST_WEIGHT: f32 = 1e-5;
 
 /// SmoothQuant with its settings.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct SmoothQuant {
     /// How much of the difficulty goes into the weights: from 0, none, to 1, all.
     pub alpha: f32,
@@ -32,6 +37,53 @@ impl SmoothQuant {
             ratio.clamp(self.clamp_min.max(f32::MIN_POSITIVE), f32::MAX)
         };
         Ok(input_abs_max.iter().zip(weight_abs_max).map(scale).collect())
+    }
+}
+
+const OPTIONS: &[OptionRow] = &[
+    OptionRow {
+        name: "alpha",
+        values: Values::SHARE,
+        about: "how much of the difficulty goes from inputs into weights",
+    },
+    OptionRow {
+        name: "clamp-min",
+        values: Values {
+            text: "a number above 0 and up to 1",
+            accepts: |text| options::is_number(text, f64::from(f32::MIN_POSITIVE), 1.0),
+        },
+        about: "the least scale",
+    },
+];
+
+/// The row.
+pub(super) fn row() -> TransformRow {
+    let about = "moves outliers of inputs into weights, by the largest magnitudes of both";
+    let row = TransformRow::of(SmoothQuant::DEFAULTS, OPTIONS, about);
+    row.with_aliases(&["smooth"]).with_paper("arXiv 2211.10438")
+}
+
+impl Transform for SmoothQuant {
+    fn name(&self) -> &str {
+        "smoothquant"
+    }
+
+    fn settings(&self) -> Settings {
+        options::shown(self)
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Maxima
+    }
+
+    fn find(&self, pair: &mut dyn PairProblem) -> Result<PairScales, PairError> {
+        let weights = pair.weights()?;
+        let scales = self.scales(&pair.inputs().abs_max(), &weights.abs_max())?;
+        Ok(PairScales { ratio: Some(self.alpha), ..PairScales::new(pair.within_rows(scales)?) })
+    }
+
+    fn quark_name(&self) -> Option<&'static str> {
+        Some("smooth")
     }
 }
 
