@@ -1,7 +1,9 @@
-//! Taps that gather what roundings need of the inputs of layers: Hessians, and rows to pair with those of another run.
+//! Taps that gather what roundings need of the inputs of layers: Hessians, and rows to pair with those of another run; and what the
+//! correction of biases needs, their means.
 
 use kvant_forward::forward::{ActivationHook, Rows, Site};
 use kvant_numeric::linalg::Precision;
+use kvant_quant::bias_correction::MeanInput;
 use kvant_quant::hessian::Hessian;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -65,6 +67,45 @@ impl ActivationHook for RowsTap {
         let Site::Input(module) = site else { return };
         let Some(kept) = self.rows.get(module) else { return };
         kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(rows.data);
+    }
+}
+
+/// Finds the mean of what passes, by the module that reads it, and lets another tap see it too.
+pub struct MeansTap<'t> {
+    means: HashMap<String, Mutex<MeanInput>>,
+    beside: &'t dyn ActivationHook,
+}
+
+impl<'t> MeansTap<'t> {
+    /// Means of the inputs of modules, each with its features.
+    pub fn new<'m>(
+        modules: impl Iterator<Item = (&'m str, usize)>,
+        beside: &'t dyn ActivationHook,
+    ) -> MeansTap<'t> {
+        let empty = |features| Mutex::new(MeanInput::new(features));
+        MeansTap { means: modules.map(|(module, features)| (module.to_owned(), empty(features))).collect(), beside }
+    }
+
+    /// What was found.
+    pub fn into_means(self) -> impl Iterator<Item = (String, MeanInput)> {
+        self.means.into_iter().map(|(module, mean)| (module, into_inner(mean)))
+    }
+}
+
+impl ActivationHook for MeansTap<'_> {
+    fn wants(&self, site: Site<'_>) -> bool {
+        self.beside.wants(site) || matches!(site, Site::Input(module) if self.means.contains_key(module))
+    }
+
+    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
+        if let Site::Input(module) = site
+            && let Some(mean) = self.means.get(module)
+        {
+            mean.lock().unwrap_or_else(PoisonError::into_inner).add(rows.data);
+        }
+        if self.beside.wants(site) {
+            self.beside.see(site, rows);
+        }
     }
 }
 

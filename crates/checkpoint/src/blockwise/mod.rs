@@ -8,6 +8,7 @@
 
 mod capture;
 mod codes;
+mod correction;
 mod error;
 mod inputs;
 mod loss;

@@ -44,7 +44,7 @@ impl<'a> Blockwise<'_, 'a> {
                 None => work.report.scarcity(&layer.name),
             },
         };
-        Ok(work.finish(&self.engine, &self.jobs, index, tensor, report)?)
+        self.finish(work, readers, index, tensor, report)
     }
 
     /// The weight rounded to nearest, band by band.

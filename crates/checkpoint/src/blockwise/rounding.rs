@@ -1,6 +1,6 @@
 //! Rounding the layers of a block, stage by stage: what a stage reads is computed from the stages that are rounded already.
 
-use super::capture::{HessianTap, RowsTap};
+use super::capture::{HessianTap, MeansTap, RowsTap};
 use super::codes::Known;
 use super::error::BlockwiseError;
 use super::inputs::{Inputs, InputsTap};
@@ -37,11 +37,9 @@ impl<'a> Blockwise<'_, 'a> {
         let block = work.block;
         for stages in block.stages.chunk_by(|a, b| a.depth == b.depth) {
             let readers: Vec<SharedInputGroup> = stages.iter().flat_map(|stage| self.readers(stage)).collect();
-            match self.rounding().needs() {
-                Needs::Nothing => {
-                    readers.into_iter().try_for_each(|readers| self.round_readers(work, &readers, None))?;
-                }
-                _ => self.round_at(work, stages[0].depth, readers)?,
+            match self.plan.recipe.algorithms().see_inputs() {
+                false => readers.into_iter().try_for_each(|readers| self.round_readers(work, &readers, None))?,
+                true => self.round_at(work, stages[0].depth, readers)?,
             }
         }
         Ok(())
@@ -69,10 +67,12 @@ impl<'a> Blockwise<'_, 'a> {
         depth: StopAt,
         readers: Vec<SharedInputGroup>,
     ) -> Result<(), BlockwiseError> {
-        let mismatch = self.rounding().needs() >= Needs::InputMismatch;
+        let needs = self.rounding().needs();
+        let mismatch = needs >= Needs::InputMismatch;
         let readers = self.routers_last(readers);
         let bytes = |readers: &SharedInputGroup| {
-            Hessian::bytes(readers.features, mismatch) + self.held_out_bytes(readers.features)
+            let hessian = if needs == Needs::Nothing { 0 } else { Hessian::bytes(readers.features, mismatch) };
+            hessian + self.held_out_bytes(readers.features)
         };
         for batch in batches(readers, self.memory, bytes) {
             let mut hessians = match mismatch {
@@ -81,7 +81,8 @@ impl<'a> Blockwise<'_, 'a> {
             };
             for readers in batch {
                 let hessian = hessians.remove(&readers.module).unwrap_or_else(|| Hessian::new(readers.features));
-                self.round_readers(work, &readers, Some(SharedInputs::new(hessian)))?;
+                let inputs = (needs != Needs::Nothing).then(|| SharedInputs::new(hessian));
+                self.round_readers(work, &readers, inputs)?;
             }
         }
         Ok(())
@@ -102,11 +103,13 @@ impl<'a> Blockwise<'_, 'a> {
         depth: StopAt,
         batch: &[SharedInputGroup],
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
-        let modules = batch.iter().map(|readers| (readers.module.as_str(), readers.features));
+        let summed = batch.iter().filter(|_| self.rounding().needs() != Needs::Nothing);
+        let modules = summed.map(|readers| (readers.module.as_str(), readers.features));
         let tap = HessianTap::new(modules, self.precision());
+        let means = self.means_tap(batch, &tap);
         let (until, next) = (Some(depth), self.room(work, depth)?);
         let variation =
-            ForwardOptions { overlay: Some(&work.rounded), tap: Some(&tap), until, ..ForwardOptions::default() };
+            ForwardOptions { overlay: Some(&work.rounded), tap: Some(&means), until, ..ForwardOptions::default() };
         for chunk in self.calibration() {
             self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
         }
@@ -117,6 +120,7 @@ impl<'a> Blockwise<'_, 'a> {
         }
         self.runner.rest();
         work.held_out.extend(held_out.into_inputs());
+        work.means.extend(means.into_means());
         work.reach(next);
         Ok(tap.into_hessians())
     }
@@ -130,6 +134,7 @@ impl<'a> Blockwise<'_, 'a> {
     ) -> Result<HashMap<String, Hessian>, BlockwiseError> {
         let modules = || batch.iter().map(|readers| readers.module.as_str());
         let (tap, float_tap) = (RowsTap::new(modules()), RowsTap::new(modules()));
+        let means = self.means_tap(batch, &tap);
         let empty = |readers: &SharedInputGroup| Hessian::with_mismatch_in(readers.features, self.precision());
         let mut hessians: HashMap<String, Hessian> =
             batch.iter().map(|readers| (readers.module.clone(), empty(readers))).collect();
@@ -138,7 +143,7 @@ impl<'a> Blockwise<'_, 'a> {
         for chunk in 0..self.chunks.len() {
             let (routing, overlay) = (Routing::record(), Some(&work.rounded));
             let is_seen = self.calibration().contains(&chunk);
-            let looks: &dyn ActivationHook = if is_seen { &tap } else { &held_out };
+            let looks: &dyn ActivationHook = if is_seen { &means } else { &held_out };
             let variation = ForwardOptions {
                 overlay,
                 tap: Some(looks),
@@ -158,8 +163,15 @@ impl<'a> Blockwise<'_, 'a> {
         }
         self.runner.rest();
         work.held_out.extend(held_out.into_inputs());
+        work.means.extend(means.into_means());
         work.reach(next);
         Ok(hessians)
+    }
+
+    /// Lets a tap see what the layers of a batch read, and finds the mean of it where biases are corrected by that.
+    fn means_tap<'t>(&self, batch: &[SharedInputGroup], beside: &'t dyn ActivationHook) -> MeansTap<'t> {
+        let corrected = batch.iter().filter(|_| self.plan.recipe.algorithms().correction.is_some());
+        MeansTap::new(corrected.map(|readers| (readers.module.as_str(), readers.features)), beside)
     }
 
     /// Looks at what the layers of a batch read of the sequences that are held out.
@@ -257,7 +269,7 @@ impl<'a> Blockwise<'_, 'a> {
             dead_columns: chosen.layer.dead_columns,
             note: work.report.scarcity(&layer.name),
         };
-        Ok(work.finish(&self.engine, &self.jobs, index, chosen.layer.tensor, report)?)
+        self.finish(work, readers, index, chosen.layer.tensor, report)
     }
 
     /// The weight that a rounding finds its scales from, and what it must know of the tensor.

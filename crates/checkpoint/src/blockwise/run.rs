@@ -394,7 +394,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     /// Tokens through one pass that no block, the first, the first two and so on cost.
     fn work_by_blocks(&self) -> Vec<u64> {
         let lanes = self.lanes() as u64;
-        let looks = self.needs() != Needs::Nothing;
+        let looks = self.plan.recipe.algorithms().see_inputs();
         let of = |block: &PlannedBlock| {
             let stages = if looks { block.stages.len() as u64 * lanes } else { 0 };
             (stages + lanes) * (self.tokens + self.held_out_tokens) + self.search_work(block)

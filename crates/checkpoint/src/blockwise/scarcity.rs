@@ -11,7 +11,7 @@ use super::trial::Trial;
 use super::work::Work;
 use crate::plan::PlannedBlock;
 use kvant_forward::forward::WeightOverrides;
-use kvant_quant::transform::{Awq, ChannelStatistic, Loss, Transform};
+use kvant_quant::transform::{ChannelStatistic, Transform};
 use kvant_weights::weight::{Folding, Limits};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -91,19 +91,13 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn compare(
         &self,
         trial: &Trial<'_, '_, 'a>,
-        transform: &Transform,
+        transform: &dyn Transform,
         scales: &[f32],
     ) -> Result<Result<Comparison, String>, BlockwiseError> {
         self.engine.check_cancelled()?;
-        // SmoothQuant searches nothing, and so has no loss of its own.
-        let (loss, with_inputs) = match transform {
-            Transform::SmoothQuant(_) => (Loss::Mse, true),
-            Transform::AutoSmoothQuant(auto) => (auto.loss, true),
-            Transform::Awq(_) => (Awq::LOSS, false),
-        };
-        let reference = trial.reference();
-        let unscaled = trial.loss(&vec![1.0; scales.len()], &reference, loss, with_inputs)?;
-        let scaled = trial.loss(scales, &reference, loss, with_inputs)?;
+        let (measure, reference) = (transform.measure(), trial.reference());
+        let unscaled = trial.loss(&vec![1.0; scales.len()], &reference, measure)?;
+        let scaled = trial.loss(scales, &reference, measure)?;
         Ok(unscaled.and_then(|unscaled| Ok(Comparison { unscaled, scaled: scaled? })))
     }
 

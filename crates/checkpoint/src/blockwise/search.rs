@@ -7,7 +7,7 @@ use super::report::LinkReport;
 use super::run::Blockwise;
 use super::scarcity::{Comparison, is_shown, scarce, statistic};
 use super::target::Target;
-use super::trial::Trial;
+use super::trial::{Outputs, Trial};
 use super::work::Work;
 use crate::folding::{FoldingError, Foldings};
 use crate::plan::{HELD_OUT_ROWS, PlannedBlock, PlannedLayer, SEARCH_ROWS, SEARCH_TOKENS};
@@ -19,7 +19,7 @@ use kvant_numeric::kernel::group_abs_max;
 use kvant_quant::rounding::RoundingError;
 use kvant_quant::scheme::{Axis, Granularity};
 use kvant_quant::transform::{
-    Awq, Candidate, ChannelStatistic, Clip, Loss, SmoothQuant, Transform, TransformError, WeightStatistic, best,
+    ChannelStatistic, Clip, Measure, PairError, PairProblem, PairScales, Transform, TransformError, WeightStatistic,
 };
 use kvant_weights::weight::Limits;
 use std::collections::{BTreeMap, HashMap};
@@ -27,14 +27,6 @@ use std::ops::Range;
 
 /// Rows of inputs, about, on which losses are taken, and limits searched unless more are asked for.
 const SAMPLED_TOKENS: usize = 512;
-
-/// Scales for a link.
-struct Chosen {
-    scales: Vec<f32>,
-    ratio: Option<f32>,
-    loss_before: Option<f64>,
-    loss_after: Option<f64>,
-}
 
 /// What is seen of the inputs of links: of calibration data, and of what is held out where those are few.
 #[derive(Clone, Copy)]
@@ -50,10 +42,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// Finds and folds what the recipe's transforms ask for, one transform after the other; then limits, where any asks.
     pub(super) fn transform(&self, work: &mut Work<'_, '_, 'a>) -> Result<(), BlockwiseError> {
         let transforms = &self.plan.recipe.algorithms().transforms;
-        let clip = transforms.iter().find_map(|transform| match transform {
-            Transform::Awq(awq) => awq.clip,
-            _ => None,
-        });
+        let clip = transforms.iter().find_map(|transform| transform.clip());
         let rows = clip.map_or(SAMPLED_TOKENS, |clip| clip.tokens.max(SAMPLED_TOKENS));
         for (index, transform) in transforms.iter().enumerate() {
             work.fold();
@@ -68,10 +57,10 @@ impl<'a> Blockwise<'_, 'a> {
             held_out.extend(self.scarce_sites(work.block, &targets, &inputs));
             let [held_out, _] = self.look(work, [held_out, BTreeMap::new()], self.held_out())?;
             let seen = Seen { inputs: &inputs, held_out: &held_out };
-            let found = targets.iter().map(|target| self.choose(work, target, transform, seen));
+            let found = targets.iter().map(|target| self.choose(work, target, &**transform, seen));
             let found = found.collect::<Result<Vec<_>, BlockwiseError>>()?;
             for (target, found) in targets.iter().zip(found) {
-                self.apply(work, target, transform, &inputs, found);
+                self.apply(work, target, &**transform, &inputs, found);
             }
             work.inputs = rescaled(read, &before, &work.foldings);
             work.held_out = rescaled(held_out, &before, &work.foldings);
@@ -171,9 +160,9 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &Work<'_, '_, 'a>,
         target: &Target<'_>,
-        transform: &Transform,
+        transform: &dyn Transform,
         seen: Seen<'_>,
-    ) -> Result<Result<Chosen, String>, BlockwiseError> {
+    ) -> Result<Result<PairScales, String>, BlockwiseError> {
         let Seen { inputs, held_out } = seen;
         let planned = self.planned(work, target);
         if planned.is_empty() {
@@ -202,34 +191,14 @@ impl<'a> Blockwise<'_, 'a> {
     fn find(
         &self,
         trial: &Trial<'_, '_, 'a>,
-        transform: &Transform,
+        transform: &dyn Transform,
         statistic: &ChannelStatistic,
-    ) -> Result<Result<Chosen, String>, BlockwiseError> {
-        let Trial { work, target, planned, .. } = *trial;
-        match transform {
-            Transform::SmoothQuant(smooth) => {
-                let rows = self.shared_rows(work, target)?;
-                let scales = smooth_scales(*smooth, statistic, &self.weight_statistic(work, planned)?);
-                Ok(scales.map(|chosen| Chosen { scales: within(chosen.scales, &rows), ..chosen }))
-            }
-            Transform::AutoSmoothQuant(auto) => {
-                let (maxima, rows) = (statistic.abs_max(), self.shared_rows(work, target)?);
-                let candidates = auto.candidates(&maxima).map_err(|problem| problem.to_string());
-                let limited = |all: Candidate| Candidate { scales: within(all.scales, &rows), ..all };
-                candidates.map_or_else(
-                    |problem| Ok(Err(problem)),
-                    |all| self.search(trial, all.map(limited), auto.loss, true),
-                )
-            }
-            Transform::Awq(awq) => {
-                let relative = match awq.duo_scaling {
-                    true => self.weight_statistic(work, planned)?.relative_mean(),
-                    false => Vec::new(),
-                };
-                let means = statistic.abs_mean();
-                let candidates = awq.candidates(&means, &relative).map_err(|problem| problem.to_string());
-                candidates.map_or_else(|problem| Ok(Err(problem)), |all| self.search(trial, all, Awq::LOSS, false))
-            }
+    ) -> Result<Result<PairScales, String>, BlockwiseError> {
+        let mut pair = Pair { trial, statistic, reference: None, rows: None, failure: None };
+        let found = transform.find(&mut pair);
+        match pair.failure {
+            Some(failure) => Err(failure),
+            None => Ok(found.map_err(|problem| problem.to_string())),
         }
     }
 
@@ -237,42 +206,15 @@ impl<'a> Blockwise<'_, 'a> {
     fn confirm(
         &self,
         trial: &Trial<'_, '_, 'a>,
-        transform: &Transform,
-        chosen: Chosen,
+        transform: &dyn Transform,
+        chosen: PairScales,
         scarce: &str,
-    ) -> Result<Result<Chosen, String>, BlockwiseError> {
+    ) -> Result<Result<PairScales, String>, BlockwiseError> {
         let losses = self.compare(trial, transform, &chosen.scales)?;
         Ok(losses.and_then(|Comparison { unscaled, scaled }| match is_shown(scaled, unscaled, trial.tokens()) {
-            true => Ok(Chosen { loss_before: Some(unscaled), loss_after: Some(scaled), ..chosen }),
+            true => Ok(PairScales { loss_before: Some(unscaled), loss_after: Some(scaled), ..chosen }),
             false => Err(format!("{scarce}, and held-out data do not show that scales lose less")),
         }))
-    }
-
-    /// The candidate whose trial is nearest to the float model.
-    fn search(
-        &self,
-        trial: &Trial<'_, '_, 'a>,
-        candidates: impl Iterator<Item = Candidate>,
-        loss: Loss,
-        with_inputs: bool,
-    ) -> Result<Result<Chosen, String>, BlockwiseError> {
-        let reference = trial.reference();
-        let (mut losses, mut tried) = (Vec::new(), Vec::new());
-        for candidate in candidates {
-            self.engine.check_cancelled()?;
-            match trial.loss(&candidate.scales, &reference, loss, with_inputs)? {
-                Ok(loss) => losses.push(loss),
-                Err(problem) => return Ok(Err(problem)),
-            }
-            self.meter.advance(trial.tokens() as u64);
-            tried.push(candidate);
-        }
-        let Some(index) = best(&losses) else {
-            return Ok(Err("no scales give outputs that are numbers".to_owned()));
-        };
-        let Candidate { ratio, scales } = tried.swap_remove(index);
-        let (loss_before, loss_after) = (losses.first().copied(), Some(losses[index]));
-        Ok(Ok(Chosen { scales, ratio: Some(ratio), loss_before, loss_after }))
     }
 
     /// Folds what was found, or says why nothing was; in any case, which layers few tokens have reached.
@@ -280,9 +222,9 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &mut Work<'_, '_, 'a>,
         target: &Target<'_>,
-        transform: &Transform,
+        transform: &dyn Transform,
         inputs: &AllInputs,
-        found: Result<Chosen, String>,
+        found: Result<PairScales, String>,
     ) {
         let mut report = LinkReport {
             block: work.block.index,
@@ -446,9 +388,56 @@ fn rescaled(mut inputs: AllInputs, before: &Foldings<'_, '_>, after: &Foldings<'
     inputs
 }
 
-fn smooth_scales(smooth: SmoothQuant, inputs: &ChannelStatistic, weights: &WeightStatistic) -> Result<Chosen, String> {
-    let scales = smooth.scales(&inputs.abs_max(), &weights.abs_max()).map_err(|problem| problem.to_string())?;
-    Ok(Chosen { scales, ratio: Some(smooth.alpha), loss_before: None, loss_after: None })
+/// A link as transforms see it.
+struct Pair<'p, 't, 'r, 'a> {
+    trial: &'p Trial<'t, 'r, 'a>,
+    statistic: &'p ChannelStatistic,
+    /// The outputs of the float model, once they were asked for.
+    reference: Option<Outputs>,
+    /// See [`Blockwise::shared_rows`].
+    rows: Option<Vec<f32>>,
+    /// What ends the run: transforms are told that they are stopped.
+    failure: Option<BlockwiseError>,
+}
+
+impl Pair<'_, '_, '_, '_> {
+    fn stop(&mut self, failure: BlockwiseError) -> PairError {
+        self.failure = Some(failure);
+        PairError::Stopped
+    }
+}
+
+impl PairProblem for Pair<'_, '_, '_, '_> {
+    fn inputs(&self) -> &ChannelStatistic {
+        self.statistic
+    }
+
+    fn weights(&mut self) -> Result<WeightStatistic, PairError> {
+        let Trial { blockwise, work, planned, .. } = *self.trial;
+        blockwise.weight_statistic(work, planned).map_err(|failure| self.stop(failure))
+    }
+
+    fn within_rows(&mut self, scales: Vec<f32>) -> Result<Vec<f32>, PairError> {
+        let Trial { blockwise, work, target, .. } = *self.trial;
+        let rows = match self.rows.take() {
+            Some(rows) => rows,
+            None => blockwise.shared_rows(work, target).map_err(|failure| self.stop(failure))?,
+        };
+        let scales = within(scales, &rows);
+        self.rows = Some(rows);
+        Ok(scales)
+    }
+
+    fn loss(&mut self, scales: &[f32], measure: Measure) -> Result<f64, PairError> {
+        let Trial { blockwise, .. } = *self.trial;
+        blockwise.engine.check_cancelled().map_err(|failure| self.stop(failure.into()))?;
+        let reference = self.reference.take().unwrap_or_else(|| self.trial.reference());
+        let loss = self.trial.loss(scales, &reference, measure);
+        self.reference = Some(reference);
+        let loss = loss.map_err(|failure| self.stop(failure))?.map_err(PairError::Unscaled)?;
+        blockwise.meter.advance(self.trial.tokens() as u64);
+        Ok(loss)
+    }
 }
 
 /// Scales that leave each row, divided by its scale, within what the largest row is divided by their geometric mean: that of a

@@ -11,7 +11,7 @@ use crate::plan::PlannedLayer;
 use kvant_forward::forward::{ForwardOptions, WeightOverrides};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationQuantizer, ActivationStatistic, StaticParameters};
-use kvant_quant::transform::Loss;
+use kvant_quant::transform::Measure;
 use kvant_weights::weight::WeightMatrix;
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -49,13 +49,11 @@ impl<'a> Trial<'_, '_, 'a> {
     }
 
     /// How far the outputs with these scales are from `reference`, a mean over elements; in words, why they cannot be tried.
-    /// With `with_inputs` inputs are quantized too, as the layers' schemes say.
     pub(super) fn loss(
         &self,
         scales: &[f32],
         reference: &Outputs,
-        loss: Loss,
-        with_inputs: bool,
+        measure: Measure,
     ) -> Result<Result<f64, String>, BlockwiseError> {
         let mut foldings = self.work.foldings.clone();
         let scales = match foldings.apply(self.target.link, scales) {
@@ -78,12 +76,12 @@ impl<'a> Trial<'_, '_, 'a> {
                 Err(problem) => return Err(problem),
             };
             overlay.set_weight(&layer.module, WeightMatrix::quantized(Arc::new(tensor)));
-            if let (true, Some(input)) = (with_inputs, self.input_quantizer(layer, &scales)) {
+            if let (true, Some(input)) = (measure.with_inputs, self.input_quantizer(layer, &scales)) {
                 overlay.set_input(&layer.module, input);
             }
         }
         let outputs = self.outputs(&overlay, Some(&scales));
-        let sum: f64 = reference.iter().zip(&outputs).map(|(reference, output)| loss.sum(reference, output)).sum();
+        let sum: f64 = reference.iter().zip(&outputs).map(|(reference, output)| measure.loss.sum(reference, output)).sum();
         let elements: usize = reference.iter().map(Vec::len).sum();
         outputs.into_iter().for_each(|output| self.blockwise.runner.give(output));
         Ok(Ok(sum / elements.max(1) as f64))

@@ -6,6 +6,7 @@ use crate::plan::{Job, PlannedBlock, PlannedLayer};
 use kvant_container::unfinished::Written;
 use kvant_forward::forward::WeightOverrides;
 use kvant_quant::QuantTensor;
+use kvant_quant::bias_correction::MeanInput;
 use kvant_weights::weight::WeightMatrix;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(super) struct Work<'w, 'n, 'a> {
     /// Some of what layers read of the sequences that are held out, by module: in floats where scales are moved, and as the
     /// layers that are rounded so far leave it where columns are rounded one by one.
     pub(super) held_out: HashMap<String, Inputs>,
+    /// The mean of what layers read as those rounded before them leave it, by module; empty unless biases are corrected.
+    pub(super) means: HashMap<String, MeanInput>,
     /// The block with the layers that are rounded so far.
     pub(super) rounded: WeightOverrides<'a>,
     /// How far its runs have come.
@@ -58,6 +61,7 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
             clipped: WeightOverrides::default(),
             inputs: HashMap::new(),
             held_out: HashMap::new(),
+            means: HashMap::new(),
             rounded: WeightOverrides::default(),
             reached: None,
             report: BlockwiseReport::default(),

@@ -99,6 +99,32 @@ impl<'n, 'a> Foldings<'n, 'a> {
         Ok(())
     }
 
+    /// The bias that a module has now, a single expert's included; `None` where it has none that can be changed.
+    pub fn bias(&self, module: &str) -> Option<Vec<f32>> {
+        let known = self.modules.get(module)?;
+        let (tensor, first) = known.bias?;
+        let (_, values) = self.vector(tensor, module).ok()?;
+        values.get(first..first + known.layer.rows).map(<[f32]>::to_vec)
+    }
+
+    /// Gives a module another bias, as its type stores it, which is returned.
+    ///
+    /// # Errors
+    /// [`FoldingError`] where it has no bias of as many values, or the type cannot hold one of them; nothing is changed then.
+    pub fn set_bias(&mut self, module: &str, bias: &[f32]) -> Result<Vec<f32>, FoldingError> {
+        let fixed = || FoldingError::Fixed { module: module.to_owned(), reason: "it has no such bias".to_owned() };
+        let known = self.modules.get(module).filter(|known| known.layer.rows == bias.len()).ok_or_else(fixed)?;
+        let (tensor, first) = known.bias.ok_or_else(fixed)?;
+        let (vector, mut values) = self.vector(tensor, module)?;
+        let stored = vector.source().arithmetic();
+        let bias: Vec<f32> = bias.iter().map(|value| stored.round(*value)).collect();
+        values.get_mut(first..first + bias.len()).ok_or_else(fixed)?.copy_from_slice(&bias);
+        let vectors = [(tensor, vector, values)];
+        finite(module, &vectors)?;
+        self.vectors.extend(vectors.map(|(tensor, vector, values)| (tensor, (vector, values))));
+        Ok(bias)
+    }
+
     /// What is done to the weight of a module, a single expert's included; `None` where that is nothing.
     pub fn folding(&self, module: &str) -> Option<Folding> {
         let factors = self.modules.get(module).and_then(|known| self.factors.get(&known.weight));

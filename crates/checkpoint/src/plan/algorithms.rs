@@ -36,7 +36,8 @@ impl Builder<'_> {
         }
         let not_for_scheme = || self.not_for_scheme(algorithms, blocks.iter().flat_map(PlannedBlock::layers).collect());
         let problem = self.without_codes(blocks).or_else(not_for_scheme);
-        if let Some(problem) = problem.or_else(|| self.without_links(algorithms, blocks)) {
+        let problem = problem.or_else(|| self.without_links(algorithms, blocks));
+        if let Some(problem) = problem.or_else(|| self.without_biases(algorithms, blocks)) {
             return refused(problem);
         }
         let decoder = Decoder::open(checkpoint);
@@ -83,7 +84,19 @@ impl Builder<'_> {
         };
         let serves = |link: &SmoothingPair| link.into.iter().any(is_planned);
         let none = !blocks.iter().flat_map(|block| &block.links).any(serves);
-        none.then(|| AlgorithmProblem::NoLinks { transform: transform.name() })
+        none.then(|| AlgorithmProblem::NoLinks { transform: transform.name().to_owned() })
+    }
+
+    /// Correcting biases has nothing to do where no layer that is quantized has one: a new tensor would be unknown to loaders.
+    fn without_biases(&self, algorithms: &Algorithms, blocks: &[PlannedBlock]) -> Option<AlgorithmProblem> {
+        algorithms.correction?;
+        let layers = blocks.iter().flat_map(PlannedBlock::layers).map(|index| &self.layers[index]);
+        let positions: HashSet<usize> = layers.map(|layer| layer.source.position).collect();
+        let linears = self.network.linears().iter().filter(|linear| linear.bias.is_some()).map(|linear| linear.weight);
+        let experts = self.network.experts().iter().filter(|experts| experts.bias.is_some());
+        let mut biased = linears.chain(experts.filter_map(|experts| experts.float_weight()));
+        let some = biased.any(|weight| positions.contains(&self.tensors[weight].position));
+        (!some).then_some(AlgorithmProblem::NoBiases)
     }
 
     /// Planned layers that no block has: they are rounded to nearest.

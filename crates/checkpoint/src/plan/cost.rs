@@ -7,7 +7,6 @@ use kvant_forward::forward::{LONG, StopAt, WIDE};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{AnyRounding, Needs};
-use kvant_quant::transform::Transform;
 use std::collections::BTreeSet;
 
 /// Tokens, about, on which scales are tried where attention mixes those of a sequence: few whole ones.
@@ -120,6 +119,11 @@ impl Estimate<'_> {
         if self.needs >= Needs::InputMismatch { 2 } else { 1 }
     }
 
+    /// Whether there are runs up to each stage.
+    fn sees_inputs(&self) -> bool {
+        self.plan.recipe.algorithms().see_inputs()
+    }
+
     fn tokens(&self) -> f64 {
         self.size.tokens() as f64
     }
@@ -140,7 +144,7 @@ impl Estimate<'_> {
         let depths: BTreeSet<_> = block.stages.iter().map(|stage| stage.depth).collect();
         let (mut runs, mut reached) = (0.0, None);
         let known = |reached: Option<StopAt>| reached.map_or(0.0, |depth| self.run(block, Some(depth)));
-        for depth in depths.into_iter().filter(|_| self.needs != Needs::Nothing) {
+        for depth in depths.into_iter().filter(|_| self.sees_inputs()) {
             runs += self.run(block, Some(depth)) - known(reached);
             reached = if block.work.resumes.contains(&depth) { Some(depth) } else { reached };
         }
@@ -154,7 +158,7 @@ impl Estimate<'_> {
         let width = self.plan.blocks.iter().map(|block| block.work.width).max().unwrap_or(0);
         let layers = self.plan.blocks.iter().flat_map(PlannedBlock::layers);
         let widest = layers.map(|layer| self.plan.layers[layer].columns).max().unwrap_or(0);
-        let reached = if self.needs == Needs::Nothing { 0 } else { width + widest };
+        let reached = if self.sees_inputs() { width + widest } else { 0 };
         self.lanes()
             * self.all_tokens()
             * (FILES * width as u64 + reached as u64)
@@ -162,7 +166,7 @@ impl Estimate<'_> {
     }
 
     fn search(&self, block: &PlannedBlock) -> f64 {
-        let trials: u32 = self.plan.recipe.algorithms().transforms.iter().map(Transform::trials).sum();
+        let trials: u32 = self.plan.recipe.algorithms().transforms.iter().map(|transform| transform.trials()).sum();
         let of_links = |tokens: usize, trial: u64| self.size.tokens().min(tokens as u64) as f64 * trial as f64;
         let work = &block.work;
         let trial = of_links(SEARCH_TOKENS, work.trial_of_attention) + of_links(SEARCH_ROWS, work.trial_of_rows);

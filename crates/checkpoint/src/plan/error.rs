@@ -236,8 +236,11 @@ pub enum AlgorithmProblem {
     #[error("`{transform}` finds no pair of layers in this model through which scales could be moved")]
     NoLinks {
         /// The transform.
-        transform: &'static str,
+        transform: String,
     },
+    /// No bias can be corrected (*unsupported*).
+    #[error("`bias-correction` finds no layer with a bias among those that are quantized")]
+    NoBiases,
     /// There is no forward pass for the model.
     #[error(transparent)]
     CannotRun(Box<ForwardError>),
@@ -272,6 +275,9 @@ impl Diagnostic for AlgorithmProblem {
             AlgorithmProblem::Scheme { .. } => vec![Remedy::text("choose another scheme or rounding"), without],
             AlgorithmProblem::NoLinks { .. } => {
                 vec![Remedy::text("use a rounding such as gptq, which needs no pairs")]
+            }
+            AlgorithmProblem::NoBiases => {
+                vec![Remedy::text("leave bias-correction out of ‹algorithm›: loaders would not know a new bias")]
             }
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => {
                 Remedy::of_hint(problem.hint())

@@ -1,17 +1,18 @@
 //! Which algorithms are asked for, in which order, and with which settings: `awq:clip=off,gptq:damping=0.05`. Not how they
-//! work: see [`kvant_quant::transform`] and [`kvant_quant::rounding`].
+//! work: see [`kvant_quant::transform`], [`kvant_quant::rounding`] and [`kvant_quant::bias_correction`].
 
 mod one;
 
 pub use one::{Algorithm, AlgorithmRow};
 
+use kvant_quant::bias_correction::BiasCorrection;
 use kvant_quant::rounding::{AnyRounding, Needs};
-use kvant_quant::transform::Transform;
+use kvant_quant::transform::AnyTransform;
 use kvant_weights::recipe_error::RecipeError;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is done to weights: transforms in this order, then a rounding.
+/// What is done to weights: transforms in this order, then a rounding; then to biases.
 ///
 /// ```
 /// use kvant_formats::algorithm::Algorithms;
@@ -24,15 +25,17 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Algorithms {
     /// What changes weights before they are rounded; no two of a kind.
-    pub transforms: Vec<Transform>,
+    pub transforms: Vec<AnyTransform>,
     /// What chooses codes.
     pub rounding: AnyRounding,
+    /// Whether biases make up for the mean error of codes, and how.
+    pub correction: Option<BiasCorrection>,
 }
 
 /// Round to nearest alone.
 impl Default for Algorithms {
     fn default() -> Algorithms {
-        Algorithms { transforms: Vec::new(), rounding: AnyRounding::nearest() }
+        Algorithms { transforms: Vec::new(), rounding: AnyRounding::nearest(), correction: None }
     }
 }
 
@@ -52,19 +55,25 @@ impl Algorithms {
 
     /// Whether weights are only rounded to nearest.
     pub fn is_plain(&self) -> bool {
-        self.transforms.is_empty() && self.rounding.is_nearest()
+        self.transforms.is_empty() && self.rounding.is_nearest() && self.correction.is_none()
     }
 
     /// Whether one of them must know what layers read, so that the model is run block by block.
     pub fn need_data(&self) -> bool {
-        !self.transforms.is_empty() || self.rounding.needs() > Needs::Nothing
+        !self.transforms.is_empty() || self.see_inputs()
+    }
+
+    /// Whether what follows the transforms must know what layers read in the quantized model.
+    pub fn see_inputs(&self) -> bool {
+        self.rounding.needs() > Needs::Nothing || self.correction.is_some()
     }
 
     /// The algorithms one by one, round to nearest only where it is alone.
     pub fn items(&self) -> Vec<Algorithm> {
-        let transforms = self.transforms.iter().map(|transform| Algorithm::Transform(*transform));
-        let says_more = !self.rounding.is_nearest() || self.transforms.is_empty();
-        transforms.chain(says_more.then(|| Algorithm::Rounding(self.rounding.clone()))).collect()
+        let transforms = self.transforms.iter().cloned().map(Algorithm::Transform);
+        let says_more = !self.rounding.is_nearest() || self.is_plain();
+        let rounding = says_more.then(|| Algorithm::Rounding(self.rounding.clone()));
+        transforms.chain(rounding).chain(self.correction.map(Algorithm::Correction)).collect()
     }
 
     /// The algorithms one by one as they are spelled.
@@ -125,6 +134,7 @@ impl List<'_> {
             match item {
                 Algorithm::Transform(transform) => algorithms.transforms.push(transform),
                 Algorithm::Rounding(rounding) => algorithms.rounding = rounding,
+                Algorithm::Correction(correction) => algorithms.correction = Some(correction),
             }
         }
         algorithms
@@ -150,6 +160,8 @@ mod tests {
             "smoothquant:alpha=0.75:clamp-min=0.01,awq:ratios=10:duo=on:clip=off,qronos:damping=0.0001:order=stored",
             "autosmoothquant:loss=mae,gptaq:damping=0.05:alpha=1",
             "awq:tokens=64",
+            "bias-correction",
+            "awq,gptq,bias-correction:strength=0.5",
         ] {
             assert_eq!(text.parse::<Algorithms>().unwrap().to_string(), text);
         }
@@ -165,6 +177,18 @@ mod tests {
         assert_eq!(list, "awq,gptq:damping=0.5".parse().unwrap());
         assert_eq!(list.spellings(), ["awq", "gptq:damping=0.5"]);
         assert!(Algorithms::default().is_plain() && !list.is_plain());
+        assert_eq!(same("bc,gptq"), "gptq,bias-correction", "biases are corrected last, wherever that is said");
+        assert_eq!(same("rtn,bias-correction"), "bias-correction");
+    }
+
+    #[test]
+    fn a_correction_of_biases_needs_data_and_what_layers_read() {
+        let needs = |text: &str| {
+            let algorithms = text.parse::<Algorithms>().unwrap();
+            (algorithms.need_data(), algorithms.see_inputs())
+        };
+        assert_eq!(needs("bias-correction"), (true, true));
+        assert_eq!((needs("hqq"), needs("awq"), needs("gptq")), ((false, false), (true, false), (true, true)));
     }
 
     #[test]

@@ -1,20 +1,24 @@
 //! One algorithm with its settings, as it is spelled: `gptq:damping=0.05:order=stored`.
 
 use kvant_gguf::ftype::IMATRIX;
+use kvant_quant::algorithm::{self, AnyRow};
+use kvant_quant::bias_correction::{self, BiasCorrection};
 use kvant_quant::options::{self, OptionError, OptionRow, Settings};
 use kvant_quant::registry::AlgorithmRow as Row;
 use kvant_quant::rounding::{self, AnyRounding};
-use kvant_quant::transform::{self, Transform};
+use kvant_quant::transform::{self, AnyTransform};
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use std::fmt;
 
-/// A transform or a rounding.
+/// A transform, a rounding or the correction of biases.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Algorithm {
     /// It changes weights before they are rounded.
-    Transform(Transform),
+    Transform(AnyTransform),
     /// It chooses codes.
     Rounding(AnyRounding),
+    /// It changes biases once codes are chosen.
+    Correction(BiasCorrection),
 }
 
 /// An algorithm that can be asked for.
@@ -65,13 +69,15 @@ const ELSEWHERE: &[&str] = &[
 const LIST: &str = "`kvant list algorithms` shows all";
 
 impl Algorithm {
-    /// Every algorithm: transforms, then roundings.
+    /// Every algorithm: transforms, then roundings, then the correction of biases.
     pub fn table() -> Vec<AlgorithmRow> {
-        let transforms = transform::rows();
-        let transforms = transforms.iter().map(|row| AlgorithmRow::new(row, Algorithm::Transform(row.default)));
-        let roundings = rounding::rows();
-        let roundings = roundings.iter().map(|row| AlgorithmRow::new(row, Algorithm::Rounding(row.default.clone())));
-        transforms.chain(roundings).collect()
+        let of_transform = |row: &Row<AnyTransform>| AlgorithmRow::new(row, Algorithm::Transform(row.default.clone()));
+        let of_rounding = |row: &Row<AnyRounding>| AlgorithmRow::new(row, Algorithm::Rounding(row.default.clone()));
+        let transforms = algorithm::transforms().into_iter().map(|row| of_transform(&row));
+        let roundings = algorithm::roundings().into_iter().map(|row| of_rounding(&row));
+        let correction = bias_correction::row();
+        let correction = AlgorithmRow::new(&correction, Algorithm::Correction(correction.default));
+        transforms.chain(roundings).chain([correction]).collect()
     }
 
     /// The algorithm of a name with options and their values. `None` where there is none of that name.
@@ -79,13 +85,16 @@ impl Algorithm {
     /// # Errors
     /// Where an option does not exist, is given twice, or does not take its value.
     pub fn named(name: &str, given: &[(&str, &str)]) -> Option<Result<Algorithm, OptionError>> {
-        let transform = transform::named(name).map(|row| row.read(given).map(Algorithm::Transform));
-        transform.or_else(|| rounding::named(name).map(|row| row.read(given).map(Algorithm::Rounding)))
+        Some(match algorithm::named(name)? {
+            AnyRow::Transform(row) => row.read(given).map(Algorithm::Transform),
+            AnyRow::Rounding(row) => row.read(given).map(Algorithm::Rounding),
+            AnyRow::Correction(row) => row.read(given).map(Algorithm::Correction),
+        })
     }
 
     /// Whether there is an algorithm of that name.
     pub fn exists(name: &str) -> bool {
-        transform::named(name).is_some() || rounding::named(name).is_some()
+        algorithm::named(name).is_some()
     }
 
     /// Whether it is an algorithm that others have and that is not here.
@@ -113,6 +122,7 @@ impl Algorithm {
         match self {
             Algorithm::Transform(transform) => transform.settings(),
             Algorithm::Rounding(rounding) => rounding.settings(),
+            Algorithm::Correction(correction) => options::shown(correction),
         }
     }
 
@@ -121,6 +131,7 @@ impl Algorithm {
         match self {
             Algorithm::Transform(transform) => transform.name(),
             Algorithm::Rounding(rounding) => rounding.name(),
+            Algorithm::Correction(_) => bias_correction::NAME,
         }
     }
 
@@ -137,6 +148,7 @@ impl Algorithm {
                 rounding::Needs::Hessian => "Hessians",
                 rounding::Needs::InputMismatch | rounding::Needs::Outputs => "Hessians, float inputs",
             },
+            Algorithm::Correction(_) => "mean inputs",
         }
     }
 
@@ -156,6 +168,7 @@ impl Algorithm {
                 rounding::Needs::InputMismatch => "about three times that of gptq",
                 rounding::Needs::Outputs => "hundreds of times that of gptaq",
             },
+            Algorithm::Correction(_) => "little",
         }
     }
 }
@@ -166,6 +179,7 @@ impl fmt::Display for Algorithm {
         match self {
             Algorithm::Transform(transform) => transform.fmt(f),
             Algorithm::Rounding(rounding) => rounding.fmt(f),
+            Algorithm::Correction(correction) => correction.fmt(f),
         }
     }
 }

@@ -5,6 +5,7 @@ use super::{
     Capabilities, CheckpointFormat, ModelDescription, awq, compressed_tensors, fp8, gptq, modelopt, mxfp4, quark,
     tensors,
 };
+use kvant_quant::registry::{RegisterError, Registry, Row};
 use kvant_quant::scheme::EVALUATION_ONLY;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
@@ -12,7 +13,7 @@ use serde_json::Value;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
-use std::sync::{PoisonError, RwLock};
+use std::sync::LazyLock;
 
 /// A checkpoint format: one of the table, or one that is [registered](register). Two are the same if they have the same name.
 #[derive(Clone, Copy)]
@@ -55,39 +56,32 @@ const BUILT_IN: &[FormatHandle] = &[
 /// Names of outputs and of targets of conversions that are no checkpoint formats.
 const OTHER_NAMES: &[&str] = &["fake", "float", "gguf", "onnx"];
 
-static REGISTERED: RwLock<Vec<FormatHandle>> = RwLock::new(Vec::new());
+static FORMATS: LazyLock<Registry<FormatHandle>> =
+    LazyLock::new(|| Registry::new(BUILT_IN.to_vec()).with_reserved(OTHER_NAMES));
+
+impl Row for FormatHandle {
+    const KIND: &'static str = "checkpoint format";
+
+    fn names(&self) -> Vec<&str> {
+        vec![self.name()]
+    }
+
+    /// The `quant_method`s that it reads.
+    fn claims(&self) -> Vec<&str> {
+        self.capabilities().reads.to_vec()
+    }
+}
 
 /// Adds a format to the table for as long as the program runs. It is then chosen by its name, and checkpoints with its `quant_method`
 /// are read.
 ///
 /// # Errors
-/// [`NameTaken`] where another format has the name, or reads one of the `quant_method`s.
-pub fn register(format: impl CheckpointFormat + 'static) -> Result<FormatHandle, NameTaken> {
-    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
-    let known = || BUILT_IN.iter().chain(registered.iter());
-    let name = format.name();
-    if OTHER_NAMES.contains(&name) || known().any(|known| known.name() == name) {
-        return Err(NameTaken::Name(name));
-    }
-    let reads = format.capabilities().reads;
-    if let Some(method) = reads.iter().find(|method| known().any(|known| known.capabilities().reads.contains(method))) {
-        return Err(NameTaken::Method(method));
-    }
-    // A handle is copied freely, so the format lives as long as the program.
+/// [`RegisterError`] where the name cannot be spelled, another format has it, or another reads one of the `quant_method`s.
+pub fn register(format: impl CheckpointFormat + 'static) -> Result<FormatHandle, RegisterError> {
+    // A handle is copied freely, so the format lives as long as the program, even one that is refused.
     let handle = FormatHandle(Box::leak(Box::new(format)));
-    registered.push(handle);
+    FORMATS.register(handle)?;
     Ok(handle)
-}
-
-/// A name that another format has (*invalid*).
-#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum NameTaken {
-    /// The name of the format.
-    #[error("there is an output format `{0}` already")]
-    Name(&'static str),
-    /// One of the `quant_method`s that it reads.
-    #[error("another checkpoint format reads the quant_method `{0}`")]
-    Method(&'static str),
 }
 
 /// No checkpoint format has this name (*invalid*).
@@ -98,8 +92,7 @@ pub struct UnknownFormat(pub String);
 impl FormatHandle {
     /// Every format that is read or written: those of this crate, then those that were registered.
     pub fn all() -> Vec<FormatHandle> {
-        let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
-        BUILT_IN.iter().chain(registered.iter()).copied().collect()
+        FORMATS.rows()
     }
 
     /// Every format that is written.

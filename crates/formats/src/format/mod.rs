@@ -25,7 +25,7 @@ pub mod tensors;
 
 pub use capabilities::{Capabilities, ExcludedNames, ModuleNames};
 pub use fp8::{scale_block, stated_block};
-pub use handle::{FormatHandle, NameTaken, UnknownFormat, register};
+pub use handle::{FormatHandle, UnknownFormat, register};
 pub use module_scheme::ModuleScheme;
 pub use output_format::{OutputFormat, gguf_has_its_own};
 pub use pattern::Pattern;

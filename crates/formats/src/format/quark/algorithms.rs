@@ -4,7 +4,7 @@
 use super::read::is_empty;
 use crate::algorithm::{Algorithm, Algorithms};
 use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Groups, Rounding, Variant};
-use kvant_quant::transform::{Loss, Transform};
+use kvant_quant::transform::Transform;
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use serde_json::{Map, Value, json};
 
@@ -126,21 +126,25 @@ pub fn algo_config(algorithms: &Algorithms) -> Value {
 }
 
 fn config_of(algorithm: &Algorithm) -> Option<Value> {
-    Some(match algorithm {
-        Algorithm::Transform(Transform::SmoothQuant(smooth)) => json!({
-            "alpha": plain(smooth.alpha), "model_decoder_layers": "", "name": "smooth",
-            "scale_clamp_min": plain(smooth.clamp_min), "scaling_layers": [],
-        }),
-        Algorithm::Transform(Transform::AutoSmoothQuant(auto)) => json!({
-            "compute_scale_loss": loss_name(auto.loss), "model_decoder_layers": "", "name": "autosmoothquant",
-            "scaling_layers": [],
-        }),
-        Algorithm::Transform(Transform::Awq(_)) => {
-            json!({ "model_decoder_layers": "", "name": "awq", "scaling_layers": [] })
-        }
+    match algorithm {
+        Algorithm::Transform(transform) => config_of_transform(&**transform),
         // Quark names no others.
-        Algorithm::Rounding(rounding) => config_of_gptq(rounding.downcast()?),
-    })
+        Algorithm::Rounding(rounding) => rounding.downcast().map(config_of_gptq),
+        Algorithm::Correction(_) => None,
+    }
+}
+
+/// The settings that Quark has fields for.
+fn config_of_transform(transform: &dyn Transform) -> Option<Value> {
+    let mut config = json!({ "model_decoder_layers": "", "name": transform.quark_name()?, "scaling_layers": [] });
+    for (name, text) in transform.settings() {
+        if let Some((field, ..)) = OPTIONS.iter().find(|(_, option, _)| *option == name) {
+            // Quark writes names in capital letters.
+            config[*field] = text.parse::<f64>().map_or_else(|_| json!(text.to_ascii_uppercase()), |number| json!(number));
+        }
+    }
+    config.sort_all_objects();
+    Some(config)
 }
 
 fn config_of_gptq(gptq: &Gptq) -> Value {
@@ -168,11 +172,6 @@ fn config_of_gptq(gptq: &Gptq) -> Value {
 /// A number with the digits that tell it from its neighbours in f32.
 fn plain(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, |number| json!(number))
-}
-
-fn loss_name(loss: Loss) -> String {
-    let name = Loss::ALL.iter().find(|(_, known)| *known == loss).map_or("mse", |(name, _)| name);
-    name.to_ascii_uppercase()
 }
 
 #[cfg(test)]
