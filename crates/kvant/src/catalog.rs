@@ -282,7 +282,11 @@ fn importance_row() -> Vec<Value> {
 }
 
 fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {
-    let kind = if matches!(row.algorithm, Algorithm::Transform(_)) { "transform" } else { "rounding" };
+    let kind = match row.algorithm {
+        Algorithm::Transform(_) => "transform",
+        Algorithm::Rounding(_) => "rounding",
+        Algorithm::Correction(_) => "correction",
+    };
     let options = row.options.iter().map(|(option, value)| json!(format!("{}={value}", option.name)));
     let options: Vec<Value> = options.collect();
     let paper = row.paper.clone().unwrap_or_default();

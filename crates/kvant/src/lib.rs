@@ -224,14 +224,13 @@
 //!
 //! ```
 //! use kvant::{CancelToken, Job};
+//! use kvant_quant::algorithm::register;
 //! use kvant_quant::options::{self, OptionRow, Settings, Values};
-//! use kvant_quant::rounding::{
-//!     LayerError, LayerProblem, Needs, RoundedLayer, Rounding, RoundingRow, nearest, register,
-//! };
+//! use kvant_quant::rounding::{LayerError, LayerProblem, Needs, RoundedLayer, Rounding, RoundingRow, nearest};
 //! use serde::{Deserialize, Serialize};
 //!
 //! /// Rounds towards zero what is less than `share` of a step away from it.
-//! #[derive(Debug, Serialize, Deserialize)]
+//! #[derive(Clone, Debug, Serialize, Deserialize)]
 //! struct Sparse {
 //!     share: f32,
 //! }
@@ -283,6 +282,80 @@
 //! assert!(quantize("sparse")? == nearest);
 //! assert!(quantize("sparse:share=0.9")? != nearest);
 //! assert!(quantize("sparse:share=2").is_err());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Register a transform of your own, which finds scales for pairs of layers of checkpoints. It may try scales: the loss is that of
+//! what the layers put out, quantized:
+//!
+//! ```
+//! use kvant::{CancelToken, Job};
+//! use kvant_quant::algorithm::register;
+//! use kvant_quant::options::{self, OptionRow, Settings, Values};
+//! use kvant_quant::transform::{Needs, PairError, PairProblem, PairScales, Transform, TransformRow};
+//! use serde::{Deserialize, Serialize};
+//!
+//! /// Scales by the root of the mean input, as far as `share` says, where that loses less than no scales.
+//! #[derive(Clone, Debug, Serialize, Deserialize)]
+//! struct Roots {
+//!     share: f32,
+//! }
+//!
+//! impl Transform for Roots {
+//!     fn name(&self) -> &str {
+//!         "roots"
+//!     }
+//!
+//!     fn settings(&self) -> Settings {
+//!         options::shown(self)
+//!     }
+//!
+//!     fn needs(&self) -> Needs {
+//!         Needs::MeansRunsAndSamples
+//!     }
+//!
+//!     fn trials(&self) -> u32 {
+//!         2
+//!     }
+//!
+//!     fn find(&self, pair: &mut dyn PairProblem) -> Result<PairScales, PairError> {
+//!         let means = pair.inputs().abs_mean();
+//!         let scales: Vec<f32> = means.iter().map(|mean| mean.max(1e-4).powf(self.share / 2.0)).collect();
+//!         let before = pair.loss(&vec![1.0; scales.len()], self.measure())?;
+//!         let after = pair.loss(&scales, self.measure())?;
+//!         if after >= before {
+//!             return Err(PairError::Unscaled("roots lose more than no scales".to_owned()));
+//!         }
+//!         Ok(PairScales { loss_before: Some(before), loss_after: Some(after), ..PairScales::new(scales) })
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! const OPTIONS: &[OptionRow] =
+//!     &[OptionRow { name: "share", values: Values::SHARE, about: "how much of the root is taken" }];
+//! register(TransformRow::of(Roots { share: 1.0 }, OPTIONS, "scales by the root of the mean input"))?;
+//!
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/models/nano_llama");
+//! # let directory = tempfile::tempdir()?;
+//! # let text = directory.path().join("text.txt");
+//! # std::fs::write(&text, "the quick brown fox jumps over the lazy dog ".repeat(40))?;
+//! let quantize = |algorithms: &[&str]| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+//!     let mut job = Job::new(model);
+//!     job.recipe.scheme = Some("int4_wo_128".to_owned());
+//!     job.recipe.algorithm = algorithms.iter().map(|&name| name.to_owned()).collect();
+//!     job.data.files = vec![text.clone()];
+//!     job.data.num_samples = 8;
+//!     job.data.seq_len = Some(32);
+//!     let output = directory.path().join(algorithms.concat().replace([':', '='], "_"));
+//!     job.sinks.output = Some(output.clone());
+//!     job.run(&mut (), &CancelToken::new())?;
+//!     Ok(std::fs::read(output.join("model.safetensors"))?)
+//! };
+//! assert!(quantize(&["roots", "gptq"])? != quantize(&["gptq"])?);
+//! // No scale is found without a share.
+//! assert!(quantize(&["roots:share=0", "gptq"])? == quantize(&["gptq"])?);
+//! assert!(quantize(&["gptq", "roots"]).is_err(), "transforms come before roundings");
 //! # Ok(())
 //! # }
 //! ```

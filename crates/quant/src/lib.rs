@@ -18,8 +18,8 @@
 //! ```
 
 pub mod activation;
-pub mod algorithm;
 mod affine;
+pub mod algorithm;
 pub mod bias_correction;
 pub mod counts;
 mod dequantize;

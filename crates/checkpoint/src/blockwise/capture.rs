@@ -78,10 +78,7 @@ pub struct MeansTap<'t> {
 
 impl<'t> MeansTap<'t> {
     /// Means of the inputs of modules, each with its features.
-    pub fn new<'m>(
-        modules: impl Iterator<Item = (&'m str, usize)>,
-        beside: &'t dyn ActivationHook,
-    ) -> MeansTap<'t> {
+    pub fn new<'m>(modules: impl Iterator<Item = (&'m str, usize)>, beside: &'t dyn ActivationHook) -> MeansTap<'t> {
         let empty = |features| Mutex::new(MeanInput::new(features));
         MeansTap { means: modules.map(|(module, features)| (module.to_owned(), empty(features))).collect(), beside }
     }

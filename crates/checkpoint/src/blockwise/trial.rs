@@ -81,7 +81,8 @@ impl<'a> Trial<'_, '_, 'a> {
             }
         }
         let outputs = self.outputs(&overlay, Some(&scales));
-        let sum: f64 = reference.iter().zip(&outputs).map(|(reference, output)| measure.loss.sum(reference, output)).sum();
+        let sum: f64 =
+            reference.iter().zip(&outputs).map(|(reference, output)| measure.loss.sum(reference, output)).sum();
         let elements: usize = reference.iter().map(Vec::len).sum();
         outputs.into_iter().for_each(|output| self.blockwise.runner.give(output));
         Ok(Ok(sum / elements.max(1) as f64))

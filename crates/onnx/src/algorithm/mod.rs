@@ -41,8 +41,8 @@ mod unfold;
 mod walk;
 
 pub use crate::algorithm_settings::{
-    Algorithm, AlgorithmRow, Algorithms, AwqSettings, BiasCorrection, ClipRule, Equalization, QuarotSettings,
-    SmoothQuantSettings, SpellingError, Stage, algorithms, named, split_name,
+    Algorithm, AlgorithmRow, Algorithms, BiasCorrection, ClipRule, Equalization, QuarotSettings, SmoothQuantSettings,
+    SpellingError, Stage, algorithms, named, split_name,
 };
 pub use crate::error::AlgorithmError;
 pub use awq::LimitedWeight;

@@ -2,7 +2,7 @@
 
 use kvant_container::onnx::{DataType, ModelProto, Spill, TensorProto, shape, tensor};
 
-use super::awq::{LimitedWeight, Subject, Unlimited};
+use super::awq::{self, LimitedWeight, Subject, Unlimited};
 use super::cross_layer_equalization::{EqualizedPair, equalize};
 use super::data::Data;
 use super::input_scaling::ScaledInput;
@@ -107,7 +107,7 @@ pub(crate) fn transform_with_data(
         match algorithm {
             Algorithm::SmoothQuant(settings) => done.scaled_inputs.extend(settings.run(model, types, data, spill)?),
             Algorithm::Awq(settings) => {
-                let made = settings.run(model, &Subject { recipe, types, placement }, data, spill)?;
+                let made = awq::run(*settings, model, &Subject { recipe, types, placement }, data, spill)?;
                 done.scaled_inputs.extend(made.scaled);
                 (done.limited_weights, done.unlimited) = (made.limited, made.unlimited);
             }

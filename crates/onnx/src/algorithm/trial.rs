@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use kvant_container::onnx::{Bytes, DataType, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, tensor};
+use kvant_quant::bias_correction::mean_error;
 
 use super::captured::Captured;
 use super::layer::Layer;
@@ -36,8 +37,7 @@ impl Difference {
 
     /// The mean difference of each channel.
     pub fn mean_drift(&self) -> Vec<f64> {
-        let each = self.elements as f64 / self.drift.len().max(1) as f64;
-        self.drift.iter().map(|sum| sum / each.max(1.0)).collect()
+        mean_error(&self.drift, self.elements as f64 / self.drift.len().max(1) as f64)
     }
 
     /// What it becomes when a constant is added to each channel of the quantized layer's output; for layers with no activation

@@ -2,15 +2,12 @@
 //! [`crate::algorithm`]; roundings, and what can be set of them, are those of [`kvant_quant::rounding`].
 
 mod awq;
-mod bias_correction;
 mod equalization;
 mod list;
 mod quarot;
 mod smooth_quant;
 mod spelling;
 
-pub use awq::AwqSettings;
-pub use bias_correction::BiasCorrection;
 pub use equalization::{ClipRule, Equalization};
 pub(crate) use list::suffix;
 pub use list::{Algorithms, split_name};
@@ -20,9 +17,13 @@ pub use spelling::SpellingError;
 
 use std::sync::{Arc, LazyLock};
 
+use kvant_quant::algorithm;
+use kvant_quant::bias_correction;
+pub use kvant_quant::bias_correction::BiasCorrection;
 use kvant_quant::options::{self, OptionRow, Settings};
 use kvant_quant::registry;
-use kvant_quant::rounding::{self, AnyRounding, Hqq, Needs};
+use kvant_quant::rounding::{AnyRounding, Hqq, Needs};
+use kvant_quant::transform::{Awq, Transform as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -36,7 +37,7 @@ pub enum Algorithm {
     /// Scales of channels moved from the inputs of products into their weights.
     SmoothQuant(SmoothQuantSettings),
     /// Scales of channels under which rounded weights change outputs least.
-    Awq(AwqSettings),
+    Awq(Awq),
     /// Codes that are not the nearest ones.
     Rounding(AnyRounding),
     /// Biases that make up for the mean error of a layer.
@@ -59,7 +60,7 @@ pub type AlgorithmRow = registry::AlgorithmRow<Algorithm>;
 
 /// Every algorithm, in the order in which they run.
 pub fn algorithms() -> Vec<Arc<AlgorithmRow>> {
-    let roundings = rounding::rows().into_iter().filter(|row| !row.default.is_nearest());
+    let roundings = algorithm::roundings().into_iter().filter(|row| !row.default.is_nearest());
     let roundings = roundings.map(|row| Arc::new(row.map(Algorithm::Rounding)));
     TRANSFORMS.iter().cloned().chain(roundings).chain([CORRECTION.clone()]).collect()
 }
@@ -101,16 +102,8 @@ static TRANSFORMS: LazyLock<Vec<Arc<AlgorithmRow>>> = LazyLock::new(|| {
     .to_vec()
 });
 
-static CORRECTION: LazyLock<Arc<AlgorithmRow>> = LazyLock::new(|| {
-    let correction = row(
-        ("bias-correction", BiasCorrection::DEFAULTS),
-        bias_correction::OPTIONS,
-        Algorithm::BiasCorrection,
-        "biases that make up for the mean error of each channel of a layer's output",
-        "arXiv 1906.04721",
-    );
-    Arc::new(correction.with_aliases(&["biascorrection", "bc"]))
-});
+static CORRECTION: LazyLock<Arc<AlgorithmRow>> =
+    LazyLock::new(|| Arc::new(bias_correction::row().map(Algorithm::BiasCorrection)));
 
 /// A row of an algorithm whose settings are the fields of a struct.
 fn row<S: Serialize + DeserializeOwned + Clone + Send + Sync + 'static>(
@@ -120,10 +113,7 @@ fn row<S: Serialize + DeserializeOwned + Clone + Send + Sync + 'static>(
     about: &'static str,
     paper: &'static str,
 ) -> AlgorithmRow {
-    let row = AlgorithmRow::new(name, about, options, of(defaults.clone()), move |given| {
-        options::read(name, options, &defaults, given).map(of)
-    });
-    row.with_paper(paper)
+    AlgorithmRow::of_settings(name, about, options, defaults, of).with_paper(paper)
 }
 
 impl Algorithm {
@@ -135,7 +125,7 @@ impl Algorithm {
             Self::SmoothQuant(_) => "smoothquant",
             Self::Awq(_) => "awq",
             Self::Rounding(rounding) => rounding.name(),
-            Self::BiasCorrection(_) => "bias-correction",
+            Self::BiasCorrection(_) => bias_correction::NAME,
         }
     }
 
@@ -145,7 +135,7 @@ impl Algorithm {
             Self::Equalization(settings) => options::shown(settings),
             Self::Quarot(settings) => options::shown(settings),
             Self::SmoothQuant(settings) => options::shown(settings),
-            Self::Awq(settings) => settings.shown(),
+            Self::Awq(settings) => settings.settings(),
             Self::Rounding(rounding) => rounding.settings(),
             Self::BiasCorrection(settings) => options::shown(settings),
         }

@@ -203,7 +203,8 @@ impl FromStr for ObserverRef {
             observers().into_iter().flat_map(|row| names(&row).map(move |name| (name, row))).collect();
         // The longest name first: `percentile` before one that it begins with.
         rows.sort_by_key(|(name, _)| Reverse(name.len()));
-        let found = rows.iter().find_map(|(name, row)| Some((row, (row.make)(wanted.strip_prefix(&canonical(name))?)?)));
+        let found =
+            rows.iter().find_map(|(name, row)| Some((row, (row.make)(wanted.strip_prefix(&canonical(name))?)?)));
         let (row, observer) = found.ok_or_else(|| UnknownObserver(text.to_owned()))?;
         Ok(interned(row.name, observer))
     }

@@ -140,7 +140,8 @@ fn config_of_transform(transform: &dyn Transform) -> Option<Value> {
     for (name, text) in transform.settings() {
         if let Some((field, ..)) = OPTIONS.iter().find(|(_, option, _)| *option == name) {
             // Quark writes names in capital letters.
-            config[*field] = text.parse::<f64>().map_or_else(|_| json!(text.to_ascii_uppercase()), |number| json!(number));
+            config[*field] =
+                text.parse::<f64>().map_or_else(|_| json!(text.to_ascii_uppercase()), |number| json!(number));
         }
     }
     config.sort_all_objects();

@@ -18,7 +18,6 @@ use kvant_quant::transform::{Awq, TransformError, WeightStatistic};
 use super::attention_scores::scored;
 use super::data::Data;
 use super::input_scaling::{Readers, ScaledInput, apply, readers, sorted};
-use crate::algorithm_settings::AwqSettings;
 use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::placement::Placement;
@@ -51,79 +50,75 @@ pub(super) struct Subject<'a> {
     pub placement: &'a Placement,
 }
 
-impl AwqSettings {
-    /// Scales the inputs of all products with constants whose loss that lowers, and limits the weights that are quantized.
-    pub(super) fn run(
-        &self,
-        model: &mut ModelProto,
-        subject: &Subject<'_>,
-        data: &mut Data<'_>,
-        spill: Option<&Spill>,
-    ) -> Result<Weighted, QuantizeError> {
-        let readers = readers(&model.graph, subject.types);
-        let search = self.clip.map(|clip| Search { clip, subject, scored: scored(&model.graph) });
-        // What is observed must not depend on how many Hessians there is memory for.
-        let (float, mut done, mut shares) = (model.clone(), Weighted::default(), Vec::new());
-        let mut number = 0;
-        for batch in batches(&readers, self.clip, data.runtime.budget) {
-            let names: Vec<String> = (number..number + batch.len()).map(|number| format!("awq.{number}")).collect();
-            number += batch.len();
-            let kept: Vec<Option<Found>> =
-                names.iter().zip(batch).map(|(name, r)| Found::kept(name, r, data)).collect();
-            // All of a batch are seen in one pass, or none.
-            let is_kept = kept.iter().all(Option::is_some);
-            let mut seen = if is_kept { None } else { Some(Seen::observed(&float, batch, self.clip, data)?) };
-            for ((readers, kept), name) in batch.iter().zip(kept).zip(&names) {
-                data.go_on()?;
-                if let Some(found) = kept {
-                    if let Some(scales) = &found.scales {
-                        done.scaled.push(apply(model, readers, scales, spill)?);
-                    }
-                    shares.extend(found.shares);
-                    continue;
+/// Scales the inputs of all products with constants whose loss that lowers, and limits the weights that are quantized.
+pub(super) fn run(
+    awq: Awq,
+    model: &mut ModelProto,
+    subject: &Subject<'_>,
+    data: &mut Data<'_>,
+    spill: Option<&Spill>,
+) -> Result<Weighted, QuantizeError> {
+    let readers = readers(&model.graph, subject.types);
+    let search = awq.clip.map(|clip| Search { clip, subject, scored: scored(&model.graph) });
+    // What is observed must not depend on how many Hessians there is memory for.
+    let (float, mut done, mut shares) = (model.clone(), Weighted::default(), Vec::new());
+    let mut number = 0;
+    for batch in batches(&readers, awq.clip, data.runtime.budget) {
+        let names: Vec<String> = (number..number + batch.len()).map(|number| format!("awq.{number}")).collect();
+        number += batch.len();
+        let kept: Vec<Option<Found>> = names.iter().zip(batch).map(|(name, r)| Found::kept(name, r, data)).collect();
+        // All of a batch are seen in one pass, or none.
+        let is_kept = kept.iter().all(Option::is_some);
+        let mut seen = if is_kept { None } else { Some(Seen::observed(&float, batch, awq.clip, data)?) };
+        for ((readers, kept), name) in batch.iter().zip(kept).zip(&names) {
+            data.go_on()?;
+            if let Some(found) = kept {
+                if let Some(scales) = &found.scales {
+                    done.scaled.push(apply(model, readers, scales, spill)?);
                 }
-                let mut found = Found::default();
-                if let Some(inputs) = seen.as_mut().and_then(|seen| seen.take(readers)) {
-                    found.scales = self.best(readers, model, &inputs, subject.recipe)?;
-                    if let Some(scales) = &found.scales {
-                        done.scaled.push(apply(model, readers, scales, spill)?);
-                    }
-                    if let Some(search) = &search {
-                        found.shares = search.shares(model, readers, inputs.rows(found.scales.as_deref()))?;
-                    }
-                }
-                found.keep(name, readers, data)?;
                 shares.extend(found.shares);
+                continue;
             }
+            let mut found = Found::default();
+            if let Some(inputs) = seen.as_mut().and_then(|seen| seen.take(readers)) {
+                found.scales = best(awq, readers, model, &inputs, subject.recipe)?;
+                if let Some(scales) = &found.scales {
+                    done.scaled.push(apply(model, readers, scales, spill)?);
+                }
+                if let Some(search) = &search {
+                    found.shares = search.shares(model, readers, inputs.rows(found.scales.as_deref()))?;
+                }
+            }
+            found.keep(name, readers, data)?;
+            shares.extend(found.shares);
         }
-        // Scales of later tensors go into weights before them.
-        shares.iter().try_for_each(|shares: &Shares| shares.apply(model, &mut done, spill))?;
-        sorted(model)?;
-        Ok(done)
     }
+    // Scales of later tensors go into weights before them.
+    shares.iter().try_for_each(|shares: &Shares| shares.apply(model, &mut done, spill))?;
+    sorted(model)?;
+    Ok(done)
+}
 
-    /// The scales with the least loss; `None` where those are ones.
-    fn best(
-        &self,
-        readers: &Readers,
-        model: &ModelProto,
-        inputs: &Inputs,
-        recipe: &Recipe,
-    ) -> Result<Option<Vec<f32>>, QuantizeError> {
-        let weights = all_rows(&model.graph, readers)?;
-        let rounding = RowRounding::of(recipe, readers.channels);
-        let core = Awq { ratios: self.ratios, duo_scaling: self.duo, clip: None };
-        let (means, relative) = (inputs.statistic.abs_mean(), relative_mean(&weights, rounding, readers.channels));
-        let mut best: Option<(f64, Vec<f32>)> = None;
-        for candidate in core.candidates(&means, &relative).map_err(|error| failed(&readers.tensor, &error))? {
-            let loss = |weight: &Vec<f32>| inputs.hessian.loss(weight, &rounding.rounded(weight, &candidate.scales));
-            let loss: f64 = weights.iter().map(loss).sum();
-            if loss.is_finite() && best.as_ref().is_none_or(|(least, _)| loss < *least) {
-                best = Some((loss, candidate.scales));
-            }
+/// The scales with the least loss; `None` where those are ones.
+fn best(
+    awq: Awq,
+    readers: &Readers,
+    model: &ModelProto,
+    inputs: &Inputs,
+    recipe: &Recipe,
+) -> Result<Option<Vec<f32>>, QuantizeError> {
+    let weights = all_rows(&model.graph, readers)?;
+    let rounding = RowRounding::of(recipe, readers.channels);
+    let (means, relative) = (inputs.statistic.abs_mean(), relative_mean(&weights, rounding, readers.channels));
+    let mut best: Option<(f64, Vec<f32>)> = None;
+    for candidate in awq.candidates(&means, &relative).map_err(|error| failed(&readers.tensor, &error))? {
+        let loss = |weight: &Vec<f32>| inputs.hessian.loss(weight, &rounding.rounded(weight, &candidate.scales));
+        let loss: f64 = weights.iter().map(loss).sum();
+        if loss.is_finite() && best.as_ref().is_none_or(|(least, _)| loss < *least) {
+            best = Some((loss, candidate.scales));
         }
-        Ok(best.map(|(_, scales)| scales).filter(|scales| scales.iter().any(|scale| *scale != 1.0)))
     }
+    Ok(best.map(|(_, scales)| scales).filter(|scales| scales.iter().any(|scale| *scale != 1.0)))
 }
 
 /// The mean size of each column of weights, relative to what shares a scale with it.

@@ -146,7 +146,7 @@ fn scales_for_whole_weights_have_no_limits() {
         let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, ..RuntimeOptions::default() };
         let mut data =
             Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept: None };
-        AwqSettings::DEFAULTS.run(&mut net(), &subject, &mut data, None).unwrap().limited.len()
+        run(Awq::DEFAULTS, &mut net(), &subject, &mut data, None).unwrap().limited.len()
     };
     assert_eq!(made(&recipe), 0);
     recipe.weight.per_channel = true;
