@@ -28,27 +28,53 @@ SCHEMES = {
     "uint4 g128": "uint4:g128:zp",
     "int3 g128": "int3:g128",
     "int2 g64": "int2:g64",
+    "uint3 g128": "uint3:g128:zp",
+    "uint2 g64": "uint2:g64:zp",
     "mxfp4": "mxfp4_weight_only",
     "int8 static": "int8:channel+int8:tensor!static",
     "W4A8": "int4:g128+int8:token!dynamic",
 }
 ACTIVATIONS = ("int8 static", "W4A8")
+COMMON = ["rtn", "awq", "gptq", "awq,gptq", "gptaq", "qronos"]
+TRAINED = ["adaround", "adaquant"]
+CORRECTED = ["bias-correction", "gptq,bias-correction"]
 ALGORITHMS = {
-    "weights": ["rtn", "awq", "gptq", "awq,gptq", "gptaq", "qronos"],
-    "activations": ["rtn", "smoothquant", "smoothquant,gptq", "autosmoothquant", "smoothquant-own"],
+    "int4 g128": [*COMMON, *TRAINED, *CORRECTED],
+    "uint4 g128": [*COMMON, "hqq", *TRAINED, *CORRECTED],
+    "int3 g128": [*COMMON, *TRAINED, *CORRECTED],
+    "int2 g64": [*COMMON, *TRAINED, *CORRECTED],
+    "uint3 g128": ["rtn", "hqq", "gptq"],
+    "uint2 g64": ["rtn", "hqq", "gptq"],
+    "mxfp4": COMMON,
+    **dict.fromkeys(ACTIVATIONS, ["rtn", "smoothquant", "smoothquant,gptq", "autosmoothquant", "smoothquant-own"]),
 }
 NAMES = {"rtn": "RTN", "awq": "AWQ", "gptq": "GPTQ", "gptaq": "GPTAQ", "qronos": "Qronos", "smoothquant": "SmoothQuant",
-         "autosmoothquant": "AutoSmoothQuant", "smoothquant-own": "SmoothQuant, alpha of Quark"}  # fmt: skip
-# What a tool does not have at all.
-LACKS = {"kvant": ("smoothquant-own",), "llm-compressor": ("gptaq", "qronos", "autosmoothquant", "smoothquant-own")}
+         "autosmoothquant": "AutoSmoothQuant", "smoothquant-own": "SmoothQuant, Quark's alpha", "hqq": "HQQ",
+         "adaround": "AdaRound", "adaquant": "AdaQuant", "bias-correction": "bias correction"}  # fmt: skip
+# What a tool does not have at all, or is not run with.
+OURS = ("hqq", *TRAINED, *CORRECTED)
+LACKS = {"kvant": ("smoothquant-own",), "quark": OURS, "llm-compressor": ("gptaq", "qronos", "autosmoothquant", "smoothquant-own", *OURS)}
+OUR_SCHEMES = ("uint3 g128", "uint2 g64")
 
 
-def cells(a):
-    """Every pair of a scheme and an algorithm of the table."""
+def has_biases(model):
+    """Whether its linear layers have biases: without any there is nothing to correct."""
+    with open(Path(model) / "model.safetensors", "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return any(name.endswith("proj.bias") for name in header)
+
+
+def cells(a, model):
+    """Every pair of a scheme and an algorithm of a model's table."""
+    biases = has_biases(model)
     for scheme in a.schemes.split(","):
-        for algorithm in ALGORITHMS["activations" if scheme in ACTIVATIONS else "weights"]:
-            if not a.algorithms or algorithm in a.algorithms.split("/"):
+        for algorithm in ALGORITHMS[scheme]:
+            if (not a.algorithms or algorithm in a.algorithms.split("/")) and (biases or algorithm not in CORRECTED):
                 yield {"scheme": scheme, "algorithm": algorithm}
+
+
+def lacks(tool, cell):
+    return cell["algorithm"] in LACKS[tool] or tool != "kvant" and cell["scheme"] in OUR_SCHEMES
 
 
 def shown(algorithm):
@@ -126,7 +152,7 @@ def kvant(a, work):
 
 def measure(a, cache):
     for tool, given in (("quark", a.quark), ("llm-compressor", a.llm_compressor), ("kvant", a.kvant)):
-        wanted = [(model, cell) for model in a.models for cell in cells(a) if cell["algorithm"] not in LACKS.get(tool, ())]
+        wanted = [(model, cell) for model in a.models for cell in cells(a, model) if not lacks(tool, cell)]
         missing = [(model, cell) for model, cell in wanted if cache.find(tool, model, cell) is None]
         if given and missing:
             for model, cell, found in kvant(a, missing) if tool == "kvant" else incumbent(a, tool, missing):
@@ -140,16 +166,14 @@ def text(found):
 
 
 def table(a, cache, model):
-    found = [cache.find(tool, model, cell) or {} for tool in TOOLS for cell in cells(a)]
+    found = [cache.find(tool, model, cell) or {} for tool in TOOLS for cell in cells(a, model)]
     floats = [each["float"] for each in found if "float" in each]
     yield f"### {Path(model).name}" + (f", float {floats[0]:.3f}" if floats else "")
     yield ""
     yield "| scheme | algorithm | " + " | ".join(TOOLS.values()) + " |"
     yield "|---|---|" + "---|" * len(TOOLS)
-    for cell in cells(a):
-        row = []
-        for tool in TOOLS:
-            row.append("has none" if cell["algorithm"] in LACKS.get(tool, ()) else text(cache.find(tool, model, cell)))
+    for cell in cells(a, model):
+        row = ["–" if lacks(tool, cell) else text(cache.find(tool, model, cell)) for tool in TOOLS]
         yield f"| {cell['scheme']} | {shown(cell['algorithm'])} | {' | '.join(row)} |"
     yield ""
 

@@ -33,7 +33,7 @@ SCHEMES = {
     "W4A8": (["--weight", "int4"], None),
     "W4A8 per channel": (["--weight", "int4", "--per-channel"], None),
 }
-ALGORITHMS = ["", "cle", "bias-correction", "adaround", "adaquant", "smoothquant", "gptq", "weights-only,gptq", "cle,bias-correction", "cle,gptq,bias-correction", "smoothquant,gptq"]
+ALGORITHMS = ["", "cle", "bias-correction", "adaround", "adaquant", "smoothquant", "gptq", "gptaq", "qronos", "weights-only,gptq", "cle,bias-correction", "cle,gptq,bias-correction", "smoothquant,gptq"]
 # What Quark has: its GPTQ leaves activations in float.
 QUARK = ["", "cle", "bias-correction", "adaround", "adaquant", "smoothquant", "weights-only,gptq"]
 TRAINED = ("adaround", "adaquant")

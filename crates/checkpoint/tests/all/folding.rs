@@ -232,6 +232,33 @@ fn scales_and_limits_are_in_the_weights_that_are_read() {
 }
 
 #[test]
+fn a_new_bias_is_what_its_type_stores_and_other_modules_keep_theirs() {
+    let (config, tensors) = model("qwen2", Dtype::BF16);
+    let dir = written(&config, &tensors);
+    with_network(dir.path(), |network, tensors| {
+        let mut foldings = Foldings::new(network, tensors, 0, |_| false);
+        let (query, key, output) =
+            ("model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj", "model.layers.0.self_attn.o_proj");
+        let (before, of_key) = (foldings.bias(query).unwrap(), foldings.bias(key).unwrap());
+        let wanted: Vec<f32> = before.iter().map(|value| value + 0.123_456_7).collect();
+        let stored = foldings.set_bias(query, &wanted).unwrap();
+        let rounded = |value: &f32| kvant_numeric::Arithmetic::Bf16.round(*value);
+        assert_eq!(stored, wanted.iter().map(rounded).collect::<Vec<_>>());
+        assert_ne!(stored, wanted);
+        assert_eq!((foldings.bias(query).unwrap(), foldings.bias(key).unwrap()), (stored.clone(), of_key));
+        let changed: Vec<_> = foldings.changed_tensors().collect();
+        assert_eq!(changed.len(), 1);
+        assert_eq!((changed[0].name.as_str(), &changed[0].values), ("model.layers.0.self_attn.q_proj.bias", &stored));
+        assert_eq!(foldings.bias(output), None);
+        let refused = [(output, vec![0.0; 64]), (query, vec![0.0; 3]), (query, vec![f32::INFINITY; wanted.len()])];
+        for (module, bias) in refused {
+            assert!(foldings.set_bias(module, &bias).is_err(), "{module}");
+        }
+        assert_eq!(foldings.bias(query).unwrap(), stored);
+    });
+}
+
+#[test]
 fn what_cannot_be_scaled_is_left_alone() {
     let refuse = |fixture: &str, dtype: Dtype, link: usize, kept: bool, scale: f32| {
         let (config, tensors) = model(fixture, dtype);

@@ -2,7 +2,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::common::{llama, llama_config, scheme, weight, write};
-use kvant_checkpoint::plan::{CalibrationSize, Plan, PlanError, PlannedStage};
+use kvant_checkpoint::plan::{AlgorithmProblem, CalibrationSize, Plan, PlanError, PlannedStage};
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind};
 use kvant_forward::forward::cpu::Precision;
@@ -178,6 +178,36 @@ fn training_costs_a_product_with_the_hessian_for_each_step() {
         ada_round.rounding > 100.0 * gptaq.rounding
             && cost("adaround:num_iterations=10").rounding < gptaq.rounding * 20.0
     );
+}
+
+#[test]
+fn correcting_biases_takes_the_runs_of_gptq_and_no_hessians() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut tensors = llama(Dtype::BF16);
+    tensors.push(weight("model.layers.0.self_attn.q_proj.bias", Dtype::BF16, &[64]));
+    let mut config = llama_config();
+    config["attention_bias"] = json!(true);
+    write(dir.path(), &config, &tensors);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let planned = |algorithms: &str| {
+        let recipe = Recipe::resolve(&with("int4:g32", algorithms), &Settings::default()).unwrap();
+        Plan::new(&checkpoint, recipe.with_calibration(true)).unwrap()
+    };
+    let (plain, gptq, corrected) = (planned("rtn"), planned("gptq"), planned("bias-correction"));
+    assert!(corrected.needs_calibration() && corrected.fingerprint != plain.fingerprint);
+    assert_ne!(corrected.fingerprint, planned("bias-correction:strength=0.5").fingerprint);
+    let cost = |plan: &Plan| plan.calibration_cost(SIZE, 2).unwrap();
+    let (gptq, corrected) = (cost(&gptq), cost(&corrected));
+    assert_eq!((corrected.passes, corrected.disk), (gptq.passes, gptq.disk));
+    assert_eq!((corrected.hessians, corrected.rounding, corrected.search), (0.0, 0.0, 0.0));
+    assert!(corrected.peak_memory < gptq.peak_memory);
+}
+
+#[test]
+fn correcting_biases_is_refused_where_no_quantized_layer_has_one() {
+    let error = plan_of(&llama_config(), &with("int4:g32", "gptq,bias-correction"), true).unwrap_err();
+    assert!(matches!(&error, PlanError::Algorithm { problem: AlgorithmProblem::NoBiases, .. }), "{error}");
+    assert_eq!((error.kind(), error.hint().is_some()), (ErrorKind::Unsupported, true));
 }
 
 #[test]

@@ -95,6 +95,114 @@ fn hqq_needs_no_data_and_changes_zero_points_only() {
     assert!(!names(&place.path("")).iter().any(|name| name.starts_with("no")));
 }
 
+/// Gives the attention of the small model biases of zeros: it computes what it did.
+fn add_biases(place: &Place) {
+    let model = place.path("nano_llama/model.safetensors");
+    let bytes = std::fs::read(&model).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let mut data = bytes[8 + length..].to_vec();
+    for layer in 0..4 {
+        for (name, size) in [("q", 128), ("k", 64), ("v", 64), ("o", 128)] {
+            let start = data.len();
+            data.resize(start + 2 * size, 0);
+            let entry = serde_json::json!({"dtype": "BF16", "shape": [size], "data_offsets": [start, data.len()]});
+            header[format!("model.layers.{layer}.self_attn.{name}_proj.bias")] = entry;
+        }
+    }
+    let mut header = header.to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    std::fs::write(model, [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()).unwrap();
+    let config = place.path("nano_llama/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(config, text.replace("\"attention_bias\": false", "\"attention_bias\": true")).unwrap();
+}
+
+#[test]
+fn corrected_biases_bring_outputs_nearer_and_leave_codes_as_they_are() {
+    let place = place();
+    add_biases(&place);
+    let checkpoint = |out: &str| kvant_container::Checkpoint::open(place.path(out)).unwrap();
+    for (name, algorithm) in [("rtn", "rtn"), ("hqq", "hqq"), ("smooth", "smoothquant")] {
+        let scheme = "uint2:g64:zp";
+        let corrected = format!("{name}_corrected");
+        place.succeed(&quantize(&["-s", scheme, "--algorithm", algorithm, "-o", name]));
+        let both = format!("{algorithm},bias-correction");
+        place.succeed(&quantize(&["-s", scheme, "--algorithm", &both, "-o", &corrected]));
+        let (plain, better) = (checkpoint(name), checkpoint(&corrected));
+        let mut biases = 0;
+        for tensor in plain.tensors() {
+            let other = better.tensor(tensor.name()).unwrap();
+            let is_bias = tensor.name().ends_with("_proj.bias");
+            biases += usize::from(is_bias);
+            // Codes of later layers do not depend on biases before them: they are the nearest ones, and hqq sees no data.
+            assert_eq!(tensor.bytes() != other.bytes(), is_bias, "{algorithm}: {}", tensor.name());
+        }
+        assert_eq!((biases, better.tensors().count()), (16, plain.tensors().count()), "{algorithm}");
+        let (found, before) = (place.divergence(&corrected), place.divergence(name));
+        assert!(found < before, "{algorithm}: {found} beside {before}");
+        let record = place.record(&corrected);
+        let notes = |layer: &&serde_json::Value| layer["note"] == "no bias to correct";
+        assert_eq!(record["layers"].as_array().unwrap().iter().filter(notes).count(), 12, "{record}");
+    }
+}
+
+#[test]
+fn no_strength_changes_no_byte_of_weights_and_biases() {
+    let place = place();
+    add_biases(&place);
+    let weights = |out: &str| std::fs::read(place.path(&format!("{out}/model.safetensors"))).unwrap();
+    place.succeed(&quantize(&["-s", "int3:g64", "--algorithm", "gptq", "-o", "gptq"]));
+    for (out, strength) in [("none", "0"), ("all", "1")] {
+        let algorithm = format!("gptq,bias-correction:strength={strength}");
+        place.succeed(&quantize(&["-s", "int3:g64", "--algorithm", &algorithm, "-o", out]));
+    }
+    assert!(weights("none") == weights("gptq") && weights("all") != weights("gptq"));
+}
+
+#[test]
+fn corrected_biases_do_not_depend_on_threads_memory_or_interruptions() {
+    let place = place();
+    add_biases(&place);
+    let algorithms = ["bias-correction", "awq,gptaq,bias-correction"];
+    for (number, algorithm) in algorithms.into_iter().enumerate() {
+        let options = ["-s", "uint4_wo_128", "--algorithm", algorithm];
+        let run = |out: &str, more: &[&str]| {
+            let out = format!("{out}{number}");
+            place.succeed(&quantize(&[&options[..], &["-o", &out], more].concat()));
+            contents(&place.path(&out))
+        };
+        let one = run("one", &["--threads", "1"]);
+        assert!(run("three", &["--threads", "3"]) == one, "{algorithm}: threads");
+        assert!(run("tight", &["--max-memory", "1KB"]) == one, "{algorithm}: memory");
+        // A run that is killed with its first blocks done.
+        let out = format!("killed{number}");
+        let state = place.path(&format!("{out}.partial.blocks/state.json"));
+        let args = quantize(&[&options[..], &["-o", &out]].concat()).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let mut child = place.command(&args).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let mut child = child.spawn().unwrap();
+        while child.try_wait().unwrap().is_none() && !state.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let _ = child.kill();
+        child.wait().unwrap();
+        if !place.path(&out).exists() {
+            place.succeed(&args);
+        }
+        assert!(contents(&place.path(&out)) == one, "{algorithm}: resumed");
+    }
+}
+
+#[test]
+fn a_model_without_biases_is_refused_before_the_work() {
+    let place = place();
+    let run = place.run(&quantize(&["-s", "int4_wo_128", "--algorithm", "bias-correction", "-o", "out"]));
+    assert!(run.code != Some(0) && run.stderr.contains("finds no layer with a bias"), "{run:?}");
+    assert!(run.stderr.contains("leave bias-correction out of --algorithm"), "{run:?}");
+    assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")));
+}
+
 #[test]
 fn layers_that_share_a_scale_and_limits_go_with_their_scales() {
     let place = place();
