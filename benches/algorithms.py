@@ -174,7 +174,8 @@ def table(a, cache, model):
     yield "|---|---|" + "---|" * len(TOOLS)
     for cell in cells(a, model):
         row = ["–" if lacks(tool, cell) else text(cache.find(tool, model, cell)) for tool in TOOLS]
-        yield f"| {cell['scheme']} | {shown(cell['algorithm'])} | {' | '.join(row)} |"
+        if any(found not in ("–", "") for found in row):  # Not all is run on all models.
+            yield f"| {cell['scheme']} | {shown(cell['algorithm'])} | {' | '.join(row)} |"
     yield ""
 
 
