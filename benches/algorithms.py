@@ -28,7 +28,6 @@ SCHEMES = {
     "uint4 g128": "uint4:g128:zp",
     "int3 g128": "int3:g128",
     "int2 g64": "int2:g64",
-    "uint3 g128": "uint3:g128:zp",
     "uint2 g64": "uint2:g64:zp",
     "mxfp4": "mxfp4_weight_only",
     "int8 static": "int8:channel+int8:tensor!static",
@@ -43,7 +42,6 @@ ALGORITHMS = {
     "uint4 g128": [*COMMON, "hqq", *TRAINED, *CORRECTED],
     "int3 g128": [*COMMON, *TRAINED, *CORRECTED],
     "int2 g64": [*COMMON, *TRAINED, *CORRECTED],
-    "uint3 g128": ["rtn", "hqq", "gptq"],
     "uint2 g64": ["rtn", "hqq", "gptq"],
     "mxfp4": COMMON,
     **dict.fromkeys(ACTIVATIONS, ["rtn", "smoothquant", "smoothquant,gptq", "autosmoothquant", "smoothquant-own"]),
@@ -54,7 +52,7 @@ NAMES = {"rtn": "RTN", "awq": "AWQ", "gptq": "GPTQ", "gptaq": "GPTAQ", "qronos":
 # What a tool does not have at all, or is not run with.
 OURS = ("hqq", *TRAINED, *CORRECTED)
 LACKS = {"kvant": ("smoothquant-own",), "quark": OURS, "llm-compressor": ("gptaq", "qronos", "autosmoothquant", "smoothquant-own", *OURS)}
-OUR_SCHEMES = ("uint3 g128", "uint2 g64")
+OUR_SCHEMES = ("uint2 g64",)
 
 
 def has_biases(model):
