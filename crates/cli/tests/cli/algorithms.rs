@@ -122,7 +122,7 @@ fn add_biases(place: &Place) {
 fn corrected_biases_bring_outputs_nearer_and_leave_codes_as_they_are() {
     let place = place();
     add_biases(&place);
-    let checkpoint = |out: &str| kvant_container::Checkpoint::open(place.path(out)).unwrap();
+    let checkpoint = |out: &str| kvant_container::Checkpoint::open(&place.path(out)).unwrap();
     for algorithm in ["rtn", "hqq"] {
         let (scheme, name, corrected) = ("uint2:g64:zp", algorithm, format!("{algorithm}_corrected"));
         place.succeed(&quantize(&["-s", scheme, "--algorithm", algorithm, "-o", name]));
@@ -179,8 +179,8 @@ fn corrected_biases_do_not_depend_on_threads_memory_or_interruptions() {
         let state = place.path(&format!("{out}.partial.blocks/state.json"));
         let args = quantize(&[&options[..], &["-o", &out]].concat()).into_iter().map(str::to_owned).collect::<Vec<_>>();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let mut child = place.command(&args).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-        let mut child = child.spawn().unwrap();
+        let null = std::process::Stdio::null;
+        let mut child = place.command(&args).stdout(null()).stderr(null()).spawn().unwrap();
         while child.try_wait().unwrap().is_none() && !state.exists() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
