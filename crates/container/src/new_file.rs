@@ -6,26 +6,60 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::directory_of;
+use crate::removal::or_gone;
 
 /// What names of temporary files begin with.
 pub const TEMPORARY: &str = ".kvant-";
 
-/// A file without its final name yet, in the directory of `path`; it goes away where it is dropped.
+/// A file without its final name yet, in the directory of `path`; it goes away where it is dropped. Files that killed processes left
+/// for the same path are removed.
 ///
 /// # Errors
 /// The system's.
 pub fn new_file_for(path: &Path) -> io::Result<NamedTempFile> {
+    remove_left(path)?;
+    let prefix = format!("{}{}-", of_path(path), std::process::id());
     let mut builder = tempfile::Builder::new();
-    builder.prefix(TEMPORARY);
+    builder.prefix(&prefix);
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
         // Temporary files are private by default; of these bits the system takes away those of the umask.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
-    builder.tempfile_in(directory_of(path))
+    let file = builder.tempfile_in(directory_of(path))?;
+    // Held until the file is closed. Without locks the process alone says that it is in use.
+    let _ = file.as_file().try_lock();
+    Ok(file)
+}
+
+/// How the names of temporary files for a path begin: with a hash of its name.
+fn of_path(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    format!("{TEMPORARY}{:016x}-", xxh3_64(name.as_encoded_bytes()))
+}
+
+/// Removes what killed processes left for a path: files with such a name, whose process is gone, and which nobody holds.
+fn remove_left(path: &Path) -> io::Result<()> {
+    let prefix = of_path(path);
+    let is_left = |file: &Path| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let process = name.strip_prefix(&prefix).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        process.is_some_and(|process| !is_running(process))
+            && file.symlink_metadata().is_ok_and(|found| found.is_file())
+            && fs::File::open(file).is_ok_and(|file| file.try_lock().is_ok())
+    };
+    // Where the directory cannot be listed, making the file says what is wrong.
+    let files = fs::read_dir(directory_of(path)).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.filter(|file| is_left(file)).try_for_each(|file| or_gone(fs::remove_file(file)))
+}
+
+/// Whether a process is running, where the system lists processes as files; elsewhere the lock of a file decides alone.
+fn is_running(process: u32) -> bool {
+    process == std::process::id() || Path::new("/proc").join(process.to_string()).exists()
 }
 
 /// Writes a file that appears when it is complete, and takes the place of one that is there. What is no regular file, such as a pipe
@@ -70,6 +104,32 @@ mod tests {
         drop(new_file_for(&path).unwrap());
         assert!(write_file(&dir.path().join("none/report.json"), b"").is_err());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_of_killed_processes_are_removed_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report.json");
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let named = |path: &Path, process: u32| dir.path().join(format!("{}{process}-abc", of_path(path)));
+        let left = named(&path, ended.id());
+        let of_another_output = named(Path::new("other.json"), ended.id());
+        let running = named(&path, 1);
+        let of_a_user = dir.path().join(".kvant-notes");
+        let locked = dir.path().join(format!("{}{}-held", of_path(&path), ended.id()));
+        for file in [&left, &of_another_output, &running, &of_a_user, &locked] {
+            fs::write(file, "x").unwrap();
+        }
+        let holder = fs::File::open(&locked).unwrap();
+        holder.try_lock().unwrap();
+        let own = new_file_for(&path).unwrap();
+        write_file(&path, b"one").unwrap();
+        assert!(!left.exists(), "its process is gone, and nobody holds it");
+        for file in [&of_another_output, &running, &of_a_user, &locked, &own.path().to_owned()] {
+            assert!(file.exists(), "{}", file.display());
+        }
     }
 
     #[cfg(unix)]
