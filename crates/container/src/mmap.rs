@@ -8,12 +8,11 @@ pub use lost::{LostFile, LostFiles};
 use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use memmap2::Mmap;
 
 use crate::error::Error;
-use crate::positioned::{file_id, open_regular};
+use crate::positioned::open_regular;
 
 /// A whole file mapped read-only, or bytes in memory that stand for one; dereferences to its bytes.
 ///
@@ -28,8 +27,6 @@ pub struct MappedFile {
     /// What is not mapped: nothing, unless the file exists in memory only.
     owned: Vec<u8>,
     path: PathBuf,
-    /// Which file it was when it was mapped, and its last change.
-    mapped: Option<(Option<(u64, u64)>, SystemTime)>,
 }
 
 impl MappedFile {
@@ -47,29 +44,19 @@ impl MappedFile {
             // this type, which no program can enforce; all offsets used on the bytes are checked against the mapped length.
             _ => Some(unsafe { Mmap::map(file) }.map_err(|e| Error::io("map", path, None, e))?),
         };
-        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
-        let mapped = modified.map(|modified| (file_id(path), modified));
-        let guard = map.as_ref().map(|map| lost::Guard::over(map, path));
-        Ok(Self { guard, map, owned: Vec::new(), path: path.to_path_buf(), mapped })
+        let guard = map.as_ref().map(|map| lost::Guard::over(map, lost::Mapped::of(file, map.len(), path)));
+        Ok(Self { guard, map, owned: Vec::new(), path: path.to_path_buf() })
     }
 
     /// Bytes that were made of the file at `path` and are to be read like one. Advice about them does nothing.
     pub(crate) fn in_memory(owned: Vec<u8>, path: &Path) -> Self {
-        Self { guard: None, map: None, owned, path: path.to_path_buf(), mapped: None }
+        Self { guard: None, map: None, owned, path: path.to_path_buf() }
     }
 
     /// Whether the file was written to since it was mapped. One that another file took the place of, or that was removed, was not: its
-    /// bytes are still there.
+    /// bytes are still there. [`LostFiles::first_changed`] reports it too, also after the map is gone.
     pub fn has_changed(&self) -> bool {
-        let (Some((id, then)), Ok(now)) = (&self.mapped, self.path.metadata()) else { return false };
-        let is_same_file = file_id(&self.path) == *id;
-        is_same_file && (now.len() != self.len() as u64 || now.modified().is_ok_and(|now| now != *then))
-    }
-
-    /// Whether the file has lost its end since it was mapped.
-    fn is_shorter(&self) -> bool {
-        let Some((id, _)) = &self.mapped else { return false };
-        self.path.metadata().is_ok_and(|now| now.len() < self.len() as u64) && file_id(&self.path) == *id
+        self.guard.as_ref().is_some_and(lost::Guard::has_changed)
     }
 
     /// Whether bytes of the file could not be read since it was mapped, and read as zeros: it was cut short, or its disk failed.
@@ -115,11 +102,8 @@ impl MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // Bytes that only the kernel has read, on their way to another file, raise no signal.
-        if let Some(guard) = &self.guard
-            && self.is_shorter()
-        {
-            guard.note_shortened();
+        if let Some(guard) = &self.guard {
+            guard.note_changes();
         }
     }
 }

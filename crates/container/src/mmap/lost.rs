@@ -1,14 +1,18 @@
-//! What becomes of a mapped file that is cut short, or whose disk fails, while its bytes are read. The kernel answers such a read
+//! What becomes of a mapped file that is rewritten, cut short, or whose disk fails, while its bytes are read. The kernel answers such a read
 //! with SIGBUS, which ends a process that does not handle it. Here the pages that are gone become zeros, and the map is marked, so
 //! that the run ends with an error that names the file.
 //!
 //! The handler is installed with the first map and passes on what is not about a map of ours. Reads cost nothing more than
-//! without it.
+//! without it. A file that is rewritten in place raises no signal: its last change is compared with that at the time of the map.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use crate::positioned::file_id;
 
 /// A file that lost bytes while it was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,11 +23,14 @@ pub struct LostFile {
     pub is_shorter: bool,
 }
 
-/// The files that lose bytes from a moment on, in the whole process: parallel runs cannot be distinguished.
+/// The files that lose bytes or are rewritten from a moment on, in the whole process: parallel runs cannot be distinguished.
 #[derive(Clone, Copy, Debug)]
 pub struct LostFiles {
     read: usize,
     shortened: usize,
+    changed: usize,
+    /// The first map that counts as rewritten while it is still there: earlier ones are of earlier requests.
+    map: u64,
 }
 
 impl LostFiles {
@@ -31,30 +38,65 @@ impl LostFiles {
     pub fn from_now_on() -> LostFiles {
         let mut registry = registry();
         registry.collect();
-        LostFiles { read: registry.lost.len(), shortened: registry.shortened.len() }
+        LostFiles {
+            read: registry.lost.len(),
+            shortened: registry.shortened.len(),
+            changed: registry.changed.len(),
+            map: registry.maps,
+        }
     }
 
     /// The first file of which bytes were read that were gone: they read as zeros.
     pub fn first(&self) -> Option<LostFile> {
         let mut registry = registry();
         registry.collect();
-        registry.lost.get(self.read).map(Lost::describe)
+        registry.lost.get(self.read).map(Mapped::describe)
     }
 
     /// The first file that was shorter than its map when that was dropped, whether or not such bytes were read.
     pub fn first_shortened(&self) -> Option<LostFile> {
-        registry().shortened.get(self.shortened).map(Lost::describe)
+        registry().shortened.get(self.shortened).map(Mapped::describe)
+    }
+
+    /// The first file that was written to while it was mapped: what was read of it may be of both versions. Asks the file system for
+    /// every file that is still mapped.
+    pub fn first_changed(&self) -> Option<PathBuf> {
+        let registry = registry();
+        let gone = registry.changed.get(self.changed);
+        let still_mapped = || registry.files.values().filter(|(map, ..)| *map >= self.map).map(|(.., file)| file);
+        gone.or_else(|| still_mapped().find(|file| file.has_changed())).map(|file| file.path.clone())
     }
 }
 
-/// A file, and its length when it was mapped.
+/// A file as it was when it was mapped.
 #[derive(Clone, Debug)]
-struct Lost {
+pub(super) struct Mapped {
     path: PathBuf,
     len: usize,
+    /// Which file it was, and its last change; `None` where the system does not say.
+    version: Option<(Option<(u64, u64)>, SystemTime)>,
 }
 
-impl Lost {
+impl Mapped {
+    /// An open file that is mapped with `len` bytes.
+    pub(super) fn of(file: &File, len: usize, path: &Path) -> Mapped {
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        Mapped { path: path.to_owned(), len, version: modified.map(|modified| (file_id(path), modified)) }
+    }
+
+    /// Whether the file was written to since. One that another file took the place of, or that was removed, was not.
+    pub(super) fn has_changed(&self) -> bool {
+        let (Some((id, then)), Ok(now)) = (&self.version, self.path.metadata()) else { return false };
+        let is_same_file = file_id(&self.path) == *id;
+        is_same_file && (now.len() != self.len as u64 || now.modified().is_ok_and(|now| now != *then))
+    }
+
+    /// Whether the file has lost its end since.
+    fn is_shorter(&self) -> bool {
+        let Some((id, _)) = &self.version else { return false };
+        self.path.metadata().is_ok_and(|now| now.len() < self.len as u64) && file_id(&self.path) == *id
+    }
+
     fn describe(&self) -> LostFile {
         let is_shorter = self.path.metadata().is_ok_and(|now| now.len() < self.len as u64);
         LostFile { path: self.path.clone(), is_shorter }
@@ -82,11 +124,14 @@ static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 #[derive(Default)]
 struct Registry {
     free: Vec<&'static Slot>,
-    /// The files of slots in use, by the address of the slot.
-    files: HashMap<usize, (&'static Slot, Lost)>,
+    /// How many maps there have been.
+    maps: u64,
+    /// The files of slots in use, each with the number of its map, by the address of the slot.
+    files: HashMap<usize, (u64, &'static Slot, Mapped)>,
     /// In the order in which it was noticed.
-    lost: Vec<Lost>,
-    shortened: Vec<Lost>,
+    lost: Vec<Mapped>,
+    shortened: Vec<Mapped>,
+    changed: Vec<Mapped>,
 }
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -97,9 +142,9 @@ impl Registry {
     /// Notes the maps that have lost bytes, each once.
     fn collect(&mut self) {
         let noted: Vec<usize> =
-            self.files.iter().filter(|(_, (slot, _))| slot.has_lost_bytes()).map(|(address, _)| *address).collect();
+            self.files.iter().filter(|(_, (_, slot, _))| slot.has_lost_bytes()).map(|(address, _)| *address).collect();
         for address in noted {
-            if let Some((_, lost)) = self.files.remove(&address) {
+            if let Some((.., lost)) = self.files.remove(&address) {
                 self.lost.push(lost);
             }
         }
@@ -134,12 +179,12 @@ impl Slot {
 #[derive(Debug)]
 pub(super) struct Guard {
     slot: &'static Slot,
-    file: Lost,
+    file: Mapped,
 }
 
 impl Guard {
-    /// Watches over a map of the file at `path`.
-    pub(super) fn over(map: &[u8], path: &Path) -> Guard {
+    /// Watches over a map of a file.
+    pub(super) fn over(map: &[u8], file: Mapped) -> Guard {
         #[cfg(unix)]
         bus_error::install();
         let mut registry = registry();
@@ -147,8 +192,9 @@ impl Guard {
         slot.has_lost_bytes.store(false, Ordering::Release);
         let start = map.as_ptr().addr();
         slot.set(start, start + map.len());
-        let file = Lost { path: path.to_owned(), len: map.len() };
-        registry.files.insert(std::ptr::from_ref(slot).addr(), (slot, file.clone()));
+        let number = registry.maps;
+        registry.maps += 1;
+        registry.files.insert(std::ptr::from_ref(slot).addr(), (number, slot, file.clone()));
         Guard { slot, file }
     }
 
@@ -156,9 +202,20 @@ impl Guard {
         self.slot.has_lost_bytes()
     }
 
-    /// Notes that the file is shorter than its map.
-    pub(super) fn note_shortened(&self) {
-        registry().shortened.push(self.file.clone());
+    /// Whether the file was written to since it was mapped.
+    pub(super) fn has_changed(&self) -> bool {
+        self.file.has_changed()
+    }
+
+    /// Notes that the file was written to, or cut short, before its map goes.
+    pub(super) fn note_changes(&self) {
+        // Bytes that only the kernel has read, on their way to another file, raise no signal.
+        if self.file.is_shorter() {
+            registry().shortened.push(self.file.clone());
+        }
+        if self.file.has_changed() {
+            registry().changed.push(self.file.clone());
+        }
     }
 }
 
