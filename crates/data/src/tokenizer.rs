@@ -12,7 +12,7 @@ use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// The checkpoint has no tokenizer.
-    #[error("{} is missing", file.display())]
+    #[error("{} is missing", kvant_container::shown(file))]
     Missing {
         /// The file that would hold it.
         file: PathBuf,
@@ -21,7 +21,7 @@ pub enum TokenizerError {
     #[error(transparent)]
     Gguf(#[from] ImportError),
     /// The tokenizer cannot be loaded, or refuses a text.
-    #[error("{}: {message}", file.display())]
+    #[error("{}: {message}", kvant_container::shown(file))]
     Unusable {
         /// The tokenizer's file.
         file: PathBuf,

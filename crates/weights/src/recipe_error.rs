@@ -19,7 +19,7 @@ pub enum RecipeError {
     #[error("{0}")]
     Unsupported(Problem),
     /// The file cannot be read.
-    #[error("cannot read {}: {cause}", file.display())]
+    #[error("cannot read {}: {cause}", kvant_container::shown(file))]
     Read {
         /// The file.
         file: PathBuf,

@@ -2,7 +2,9 @@
 //! replaced is told from what somebody else has put there.
 
 use kvant_container::unfinished::OutputError;
-use kvant_container::{Durability, MANIFEST_FILE, TEMPORARY, directory_of, positioned, write_file};
+use kvant_container::{
+    Durability, MANIFEST_FILE, TEMPORARY, directory_of, of_record, positioned, recorded_name, shown, write_file,
+};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,8 +65,8 @@ pub fn record_files<'p>(
 
 /// Whether a file is as the manifest beside it says. Reads all of it.
 pub fn is_recorded(file: &Path) -> bool {
-    let (dir, name) = (directory_of(file), file.file_name().unwrap_or_default().to_string_lossy());
-    let recorded = read(dir).and_then(|mut manifest| manifest.files.remove(name.as_ref()));
+    let (dir, name) = (directory_of(file), recorded_name(Path::new(file.file_name().unwrap_or_default())));
+    let recorded = read(dir).and_then(|mut manifest| manifest.files.remove(&name));
     recorded.is_some_and(|recorded| is_unchanged(file, &recorded, Look::Bytes).unwrap_or(false))
 }
 
@@ -78,7 +80,7 @@ fn write_for(dir: &Path, names: Vec<String>, durability: Durability) -> Result<(
     let failed = |cause| OutputError::Io { action: "write", path: path.clone(), cause };
     let mut files = BTreeMap::new();
     for name in names {
-        let file = dir.join(&name);
+        let file = dir.join(of_record(&name));
         let recorded = recorded(&file).map_err(OutputError::io("read", &file))?;
         files.insert(name, recorded);
     }
@@ -99,7 +101,7 @@ pub(super) fn refuse_others(dir: &Path, written: impl IntoIterator<Item = PathBu
         return Ok(());
     }
     for name in names(dir).map_err(OutputError::io("read", dir))? {
-        let path = dir.join(&name);
+        let path = dir.join(of_record(&name));
         if name.starts_with(TEMPORARY) {
             fs::remove_file(&path).map_err(OutputError::io("remove", &path))?;
         } else if !written.contains(&name) {
@@ -123,7 +125,9 @@ pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
     for name in found {
         match manifest.files.get(&name) {
             None => strangers.push((name, false)),
-            Some(recorded) if !is_unchanged(&dir.join(&name), recorded, look)? => strangers.push((name, true)),
+            Some(recorded) if !is_unchanged(&dir.join(of_record(&name)), recorded, look)? => {
+                strangers.push((name, true))
+            }
             Some(_) => {}
         }
     }
@@ -134,7 +138,7 @@ pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
 fn told(strangers: &[(String, bool)]) -> String {
     let first = strangers.iter().take(TOLD);
     let names =
-        first.map(|(name, changed)| format!("{}{}", name.escape_debug(), if *changed { " (changed)" } else { "" }));
+        first.map(|(name, changed)| format!("{}{}", shown(&of_record(name)), if *changed { " (changed)" } else { "" }));
     let names = names.collect::<Vec<_>>().join(", ");
     match strangers.len().saturating_sub(TOLD) {
         0 => names,
@@ -187,10 +191,9 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// A name with `/` between folders.
+/// A name with `/` between folders; one that is not UTF-8 so that [`of_record`] finds the file again.
 pub(super) fn text(name: PathBuf) -> String {
-    let parts = name.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
-    parts.collect::<Vec<_>>().join("/")
+    recorded_name(&name)
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub(crate) use verify::refuse_foreseen;
 
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use kvant_container::unfinished::{Entry, Written};
+use kvant_container::{shell_word, shown};
 use kvant_container::{Checkpoint, Diagnostic, ErrorKind, Remedy, Writer};
 use kvant_formats::lora;
 use kvant_numeric::simd::Isa;
@@ -84,10 +85,10 @@ pub enum EngineError {
         reason: String,
     },
     /// A file of the source was written to while it was read.
-    #[error("{} has changed while it was read: the output would mix both versions", .0.display())]
+    #[error("{} has changed while it was read: the output would mix both versions", kvant_container::shown(.0))]
     SourceChanged(PathBuf),
     /// Bytes of the source were gone when they were read: the file was cut short, or its disk failed.
-    #[error("{} could not be read to its end", .0.display())]
+    #[error("{} could not be read to its end", kvant_container::shown(.0))]
     SourceLost(PathBuf),
     /// A number that the type in which it is stored does not hold is needed for a weight (*unsupported* by the format).
     #[error("tensor `{tensor}` in {file}: {reason}")]
@@ -108,7 +109,7 @@ pub enum EngineError {
     #[error("the scales of activations have not been calibrated")]
     Uncalibrated,
     /// The output is whole, and does not pass verification (*invalid*).
-    #[error("{} does not pass verification: {place}: {reason}{}", output.display(), more(*errors))]
+    #[error("{} does not pass verification: {place}: {reason}{}", kvant_container::shown(output), more(*errors))]
     Unfit {
         /// The output, which keeps its preliminary name.
         output: PathBuf,
@@ -174,7 +175,7 @@ impl Diagnostic for EngineError {
                 Remedy::SkipVerification("keep the layer as it is, NaN included"),
             ],
             EngineError::Unfit { output, .. } => vec![
-                Remedy::command(format!("verify {}", output.display()), "lists all findings"),
+                Remedy::command(format!("verify {}", shell_word(output)), "lists all findings"),
                 Remedy::SkipVerification("keep the output anyway"),
             ],
             EngineError::Foreseen { way_out, .. } => {
@@ -207,7 +208,7 @@ impl Diagnostic for EngineError {
             EngineError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             EngineError::Unfit { output, .. } => Some(format!(
                 "`kvant verify {}` lists all findings; use ‹no-verify› to keep the output anyway",
-                output.display()
+                shell_word(output)
             )),
             EngineError::Foreseen { way_out, .. } => {
                 let way_out = way_out.iter().map(String::as_str);
@@ -450,11 +451,10 @@ pub(crate) fn file_of(checkpoint: &Checkpoint, tensor: &str, part: Option<&str>)
         (None, Some(file)) => file.path(),
         (None, None) => checkpoint.path(),
     };
-    let merged: Vec<String> =
-        lora::folders_of(checkpoint, tensor).iter().map(|folder| folder.display().to_string()).collect();
+    let merged: Vec<String> = lora::folders_of(checkpoint, tensor).iter().map(|folder| shown(folder)).collect();
     match merged.is_empty() {
-        true => path.display().to_string(),
-        false => format!("{} with {} merged into it", path.display(), merged.join(" and ")),
+        true => shown(path),
+        false => format!("{} with {} merged into it", shown(path), merged.join(" and ")),
     }
 }
 

@@ -2,6 +2,7 @@
 //! Kvant's own keys as TOML or JSON, AMD Quark's JSON, a `quantization_config` of compressed-tensors, or a recipe of llm-compressor.
 
 use super::{llm_compressor, yaml};
+use kvant_container::shown;
 use kvant_formats::format::quark::{QuarkConfig, WeightFormat};
 use kvant_formats::format::{OutputFormat, compressed_tensors};
 use kvant_numeric::pack::NibbleOrder;
@@ -24,7 +25,7 @@ const LANGUAGES: &str =
 /// Where the file cannot be read, and those of [`read_text`].
 pub fn read_file(file: &Path) -> Result<RecipeFile, RecipeError> {
     let text = read_bounded(file).map_err(|cause| RecipeError::Read { file: file.to_owned(), cause })?;
-    read_text(&file.display().to_string(), &text)
+    read_text(&shown(file), &text)
 }
 
 /// Reads the text of a recipe file; `name` is the file's, for messages.

@@ -4,6 +4,7 @@
 use super::file::{read_bounded, read_file, read_text};
 use super::{Algorithms, quoted};
 use crate::byte_size::ByteSize;
+use kvant_container::shown;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::format::quark::read_algorithms;
 use kvant_numeric::pack::NibbleOrder;
@@ -265,7 +266,7 @@ fn is_json(file: &Path) -> bool {
 /// Quark's `algo_config` in a file of its own.
 fn algorithms_of_file(file: &Path) -> Result<(Algorithms, Vec<String>), RecipeError> {
     let text = read_bounded(file).map_err(|cause| RecipeError::Read { file: file.to_owned(), cause })?;
-    let name = file.display().to_string();
+    let name = shown(file);
     let invalid = |error: serde_json::Error| RecipeError::invalid(&name, error.to_string(), "give Quark's algo_config");
     let value: Value = serde_json::from_str(&text).map_err(invalid)?;
     read_algorithms(value.get("algo_config").unwrap_or(&value)).map_err(|error| error.within(&name))

@@ -1,6 +1,7 @@
 //! Code that came with a model: which Python files its configurations name, and which of those are there. The files are read for
 //! the names of what they import, and never run.
 
+use crate::path_text::shown;
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::Read;
@@ -138,7 +139,7 @@ impl<'a> Search<'a> {
         if plain && self.dir.join(&path).join("__init__.py").is_file() {
             return self.add_package(&path, MAX_DEPTH);
         }
-        let file = if plain { file.display().to_string() } else { format!("{module}.py") };
+        let file = if plain { shown(&file) } else { format!("{module}.py") };
         self.missing.insert(MissingCode { file, named_by: named_by.to_owned() });
     }
 
@@ -156,7 +157,7 @@ impl<'a> Search<'a> {
     fn follow_imports(&mut self) {
         while let Some(file) = self.unread.pop() {
             let package = file.parent().unwrap_or(Path::new("")).to_path_buf();
-            let name = file.display().to_string();
+            let name = shown(&file);
             for module in relative_imports(&self.dir.join(&file)) {
                 self.add(&module, &package, &name);
             }

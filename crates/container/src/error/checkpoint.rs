@@ -1,5 +1,6 @@
 //! What can be wrong between the files of a checkpoint. What is wrong inside one safetensors file is a `HeaderError`.
 
+use crate::path_text::shell_word;
 use std::path::PathBuf;
 
 use crate::Diagnostic;
@@ -15,7 +16,7 @@ pub enum CheckpointError {
     #[error("there are no safetensors files here")]
     NoWeights,
     /// A file of weights is a link to nothing.
-    #[error("{} is a link that leads nowhere", file.display())]
+    #[error("{} is a link that leads nowhere", crate::path_text::shown(file))]
     DeadLink {
         /// The link.
         file: PathBuf,
@@ -27,7 +28,7 @@ pub enum CheckpointError {
     #[error("this is neither a directory nor a .safetensors or .gguf file")]
     NotSafetensors,
     /// There are only pickled weights. Reading a pickle can run any code.
-    #[error("the weights are in a pickle ({}), which is not read", file.display())]
+    #[error("the weights are in a pickle ({}), which is not read", crate::path_text::shown(file))]
     Pickle {
         /// One of the pickles.
         file: PathBuf,
@@ -53,7 +54,11 @@ pub enum CheckpointError {
         missing: &'static str,
     },
     /// There are several indices, and none has the usual name.
-    #[error("{} and {} are both indices; which is meant?", first.display(), second.display())]
+    #[error(
+        "{} and {} are both indices; which is meant?",
+        crate::path_text::shown(first),
+        crate::path_text::shown(second)
+    )]
     TwoIndices {
         /// One of them.
         first: PathBuf,
@@ -103,7 +108,12 @@ pub enum CheckpointError {
         shard: String,
     },
     /// A tensor of the index is in another shard.
-    #[error("tensor {} is in {}, not in the shard {}, where the index puts it", Quoted(tensor), found.display(), Quoted(shard))]
+    #[error(
+        "tensor {} is in {}, not in the shard {}, where the index puts it",
+        Quoted(tensor),
+        crate::path_text::shown(found),
+        Quoted(shard)
+    )]
     WrongShard {
         /// The tensor.
         tensor: String,
@@ -113,7 +123,12 @@ pub enum CheckpointError {
         found: PathBuf,
     },
     /// Two shards hold the same tensor.
-    #[error("tensor {} is in both {} and {}", Quoted(tensor), first.display(), second.display())]
+    #[error(
+        "tensor {} is in both {} and {}",
+        Quoted(tensor),
+        crate::path_text::shown(first),
+        crate::path_text::shown(second)
+    )]
     InTwoShards {
         /// The tensor.
         tensor: String,
@@ -140,7 +155,7 @@ impl Diagnostic for CheckpointError {
             Self::NotFound => "a model on a hub must be on disk first, e.g. `hf download ORG/NAME --local-dir DIR`",
             Self::NotSafetensors => "name the directory of a model, or one .safetensors or .gguf file",
             Self::Pickle { .. } => "convert the weights to safetensors first; Kvant never runs pickles",
-            Self::Gguf { file, .. } => return Some(format!("name the file, e.g. {}", file.display())),
+            Self::Gguf { file, .. } => return Some(format!("name the file, e.g. {}", shell_word(file))),
             Self::Adapter { .. } => "name the model that it was trained on, and give the adapter with ‹lora› DIR",
             Self::NoAdapter { .. } => {
                 "give ‹lora› the folder that holds adapter_config.json and adapter_model.safetensors, as PEFT saves them"

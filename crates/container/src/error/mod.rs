@@ -48,7 +48,7 @@ const MAX_QUOTED: usize = 200;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused an operation.
-    #[error("cannot {action} {}{}: {cause}", file.display(), OfTensor(tensor.as_deref()))]
+    #[error("cannot {action} {}{}: {cause}", crate::path_text::shown(file), OfTensor(tensor.as_deref()))]
     Io {
         /// What was attempted, as a verb: "open", "read", "write".
         action: &'static str,
@@ -60,7 +60,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// The file system (or the user's quota on it) is full.
-    #[error("no space left to {action} {}{}: {cause}", file.display(), OfTensor(tensor.as_deref()))]
+    #[error("no space left to {action} {}{}: {cause}", crate::path_text::shown(file), OfTensor(tensor.as_deref()))]
     DiskFull {
         /// What was attempted, as a verb.
         action: &'static str,
@@ -72,13 +72,13 @@ pub enum Error {
         cause: io::Error,
     },
     /// A file that must be a regular file (or a link to one) is something else.
-    #[error("{} is not a regular file", file.display())]
+    #[error("{} is not a regular file", crate::path_text::shown(file))]
     NotAFile {
         /// The file.
         file: PathBuf,
     },
     /// A JSON file is larger than anything sane.
-    #[error("{} has {len} bytes, more than the limit of {limit}", file.display())]
+    #[error("{} has {len} bytes, more than the limit of {limit}", crate::path_text::shown(file))]
     TooLarge {
         /// The file.
         file: PathBuf,
@@ -88,7 +88,7 @@ pub enum Error {
         limit: u64,
     },
     /// A JSON file does not parse, or not to what it should hold.
-    #[error("{}: {message}", file.display())]
+    #[error("{}: {message}", crate::path_text::shown(file))]
     Json {
         /// The file.
         file: PathBuf,
@@ -96,7 +96,7 @@ pub enum Error {
         message: String,
     },
     /// A safetensors header is wrong.
-    #[error("{}: {problem}", file.display())]
+    #[error("{}: {problem}", crate::path_text::shown(file))]
     Header {
         /// The file.
         file: PathBuf,
@@ -104,7 +104,7 @@ pub enum Error {
         problem: HeaderError,
     },
     /// The files of a checkpoint do not make one.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {problem}", crate::path_text::shown(path))]
     Checkpoint {
         /// The checkpoint's directory, index or file.
         path: PathBuf,
@@ -112,7 +112,7 @@ pub enum Error {
         problem: CheckpointError,
     },
     /// A file is no ONNX model, or its data are not where and what it says.
-    #[error("{}: {problem}", file.display())]
+    #[error("{}: {problem}", crate::path_text::shown(file))]
     Onnx {
         /// The file.
         file: PathBuf,
@@ -120,7 +120,7 @@ pub enum Error {
         problem: OnnxError,
     },
     /// A file is no GGUF, or its tensors are not where and what it says.
-    #[error("{}: {problem}", file.display())]
+    #[error("{}: {problem}", crate::path_text::shown(file))]
     Gguf {
         /// The file.
         file: PathBuf,
@@ -128,7 +128,7 @@ pub enum Error {
         problem: GgufError,
     },
     /// A SentencePiece model is damaged.
-    #[error("{}: {reason}", file.display())]
+    #[error("{}: {reason}", crate::path_text::shown(file))]
     SentencePiece {
         /// The file.
         file: PathBuf,
@@ -142,7 +142,7 @@ pub enum Error {
     #[error("{0}")]
     GgufLayout(#[from] GgufLayoutError),
     /// The output written so far does not fit what is asked of it.
-    #[error("{}: {problem}", file.display())]
+    #[error("{}: {problem}", crate::path_text::shown(file))]
     Writer {
         /// The file.
         file: PathBuf,

@@ -3,6 +3,7 @@
 
 use super::journal::{Given, Input, Options};
 use super::output_error::Differing;
+use crate::path_text::{of_record, recorded};
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::io;
@@ -31,7 +32,7 @@ fn given_in(options: &Options, directory: &Path) -> Given {
     };
     Given {
         options: options.clone(),
-        directory: directory.to_string_lossy().into_owned(),
+        directory: recorded(directory),
         inputs: options.iter().flat_map(of_option).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
@@ -74,7 +75,7 @@ fn here() -> PathBuf {
 
 /// Where an earlier run was; runs of versions that did not say are taken to have been here.
 fn directory_of(given: &Given) -> PathBuf {
-    if given.directory.is_empty() { here() } else { PathBuf::from(&given.directory) }
+    if given.directory.is_empty() { here() } else { of_record(&given.directory) }
 }
 
 /// The paths that a value may name, one or several between commas, and where those lead that are there.

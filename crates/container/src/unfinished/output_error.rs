@@ -5,6 +5,7 @@ use super::journal::Journal;
 use super::paths::Paths;
 use crate::Diagnostic;
 use crate::error::{ErrorKind, io_hint};
+use crate::path_text::shown;
 use crate::remedy::Remedy;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,10 +14,10 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// The directory is there already (*invalid*).
-    #[error("{} exists already", .0.display())]
+    #[error("{} exists already", crate::path_text::shown(.0))]
     Exists(PathBuf),
     /// What would be replaced does not look like a model (*invalid*).
-    #[error("{} exists already and cannot be replaced: {reason}", path.display())]
+    #[error("{} exists already and cannot be replaced: {reason}", crate::path_text::shown(path))]
     NotReplaceable {
         /// The path.
         path: PathBuf,
@@ -24,13 +25,13 @@ pub enum OutputError {
         reason: String,
     },
     /// The output would overwrite its own source (*invalid*).
-    #[error("the output {} is the source or holds it", .0.display())]
+    #[error("the output {} is the source or holds it", crate::path_text::shown(.0))]
     IsSource(PathBuf),
     /// The path ends in no name (*invalid*).
-    #[error("{} does not end in a name", .0.display())]
+    #[error("{} does not end in a name", crate::path_text::shown(.0))]
     NoName(PathBuf),
     /// Another process is making it.
-    #[error("another run{} is writing {}", by(*process), path.display())]
+    #[error("another run{} is writing {}", by(*process), crate::path_text::shown(path))]
     Busy {
         /// The output.
         path: PathBuf,
@@ -38,7 +39,7 @@ pub enum OutputError {
         process: Option<u32>,
     },
     /// An interrupted run with other options has done work on it (*invalid*).
-    #[error("{} has an unfinished run with other options: {}", path.display(), told(differing))]
+    #[error("{} has an unfinished run with other options: {}", crate::path_text::shown(path), told(differing))]
     OtherOptions {
         /// The output.
         path: PathBuf,
@@ -46,7 +47,7 @@ pub enum OutputError {
         differing: Vec<Differing>,
     },
     /// An interrupted run with the same options has done work on another plan (*invalid*).
-    #[error("{} has an unfinished run {}", path.display(), of_other(changed))]
+    #[error("{} has an unfinished run {}", crate::path_text::shown(path), of_other(changed))]
     OtherRun {
         /// The output.
         path: PathBuf,
@@ -54,12 +55,12 @@ pub enum OutputError {
         changed: Vec<String>,
     },
     /// The staging directory is not of Kvant's making (*invalid*).
-    #[error("{} exists and is not an unfinished output of Kvant", .0.display())]
+    #[error("{} exists and is not an unfinished output of Kvant", crate::path_text::shown(.0))]
     InTheWay(PathBuf),
     /// The disk has no room.
     #[error(
         "{}{} needs {needed} bytes of disk space{}, and {available} are free",
-        path.display(),
+        crate::path_text::shown(path),
         beside(*others),
         of_these(*activations)
     )]
@@ -76,7 +77,7 @@ pub enum OutputError {
         available: u64,
     },
     /// The system.
-    #[error("cannot {action} {}: {cause}", path.display())]
+    #[error("cannot {action} {}: {cause}", crate::path_text::shown(path))]
     Io {
         /// What was attempted, as a verb.
         action: &'static str,
@@ -176,7 +177,7 @@ impl Diagnostic for OutputError {
             OutputError::OtherOptions { .. } => {
                 vec![Remedy::text("repeat the original options to resume"), Remedy::Restart, Remedy::ChooseOutput]
             }
-            OutputError::InTheWay(path) => vec![Remedy::text(format!("move {} away", path.display()))],
+            OutputError::InTheWay(path) => vec![Remedy::text(format!("move {} away", shown(path)))],
             OutputError::NoRoom { activations, .. } => {
                 let mut ways =
                     vec![Remedy::text("free some space"), Remedy::text("choose a directory on another disk")];

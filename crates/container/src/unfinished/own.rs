@@ -5,6 +5,7 @@ use super::output_error::OutputError;
 use super::paths::Paths;
 use crate::checkpoint::MANIFEST_FILE;
 use crate::new_file::TEMPORARY;
+use crate::path_text::{of_record, recorded_name};
 use crate::removal::or_gone;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,9 +24,9 @@ pub(super) fn refuse_strangers(paths: &Paths, written: &BTreeSet<String>) -> Res
         true => Vec::new(),
         false => names(&paths.staging).map_err(OutputError::io("read", &paths.staging))?,
     };
-    let of_staging = found.into_iter().find(|name| !is_own(name)).map(|name| paths.staging.join(name));
+    let of_staging = found.into_iter().find(|name| !is_own(name)).map(|name| paths.staging.join(of_record(&name)));
     let found = names(&blocks).map_err(OutputError::io("read", &blocks))?;
-    let mut of_blocks = found.into_iter().map(|name| blocks.join(name)).filter(|path| !is_result(path));
+    let mut of_blocks = found.into_iter().map(|name| blocks.join(of_record(&name))).filter(|path| !is_result(path));
     of_staging.or_else(|| of_blocks.next()).map_or(Ok(()), |stranger| Err(OutputError::InTheWay(stranger)))
 }
 
@@ -36,7 +37,7 @@ pub(super) fn refuse_strangers(paths: &Paths, written: &BTreeSet<String>) -> Res
 pub fn remove_written(dir: &Path, written: &BTreeSet<String>) -> Result<(), OutputError> {
     let found = names(dir).map_err(OutputError::io("read", dir))?;
     let own = found.into_iter().filter(|name| is_temporary(name) || name == MANIFEST_FILE || written.contains(name));
-    for path in own.map(|name| dir.join(name)) {
+    for path in own.map(|name| dir.join(of_record(&name))) {
         or_gone(fs::remove_file(&path)).map_err(OutputError::io("remove", &path))?;
         // Folders of it that are empty now.
         let folders = path.ancestors().skip(1).take_while(|folder| *folder != dir);
@@ -50,7 +51,7 @@ pub fn remove_written(dir: &Path, written: &BTreeSet<String>) -> Result<(), Outp
 /// # Errors
 /// The system's.
 pub fn remove_results(dir: &Path) -> io::Result<()> {
-    let mut results = names(dir)?.into_iter().map(|name| dir.join(name)).filter(|path| is_result(path));
+    let mut results = names(dir)?.into_iter().map(|name| dir.join(of_record(&name))).filter(|path| is_result(path));
     results.try_for_each(|path| or_gone(fs::remove_file(path)))?;
     remove_empty(dir)
 }
@@ -80,7 +81,8 @@ fn begins_as_result(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *HEAD
 }
 
-/// All files below a directory, and folders without any, sorted, with `/` between folders; none where there is no directory.
+/// All files below a directory, and folders without any, sorted, with `/` between folders, as records name them; none where there is no
+/// directory.
 fn names(dir: &Path) -> io::Result<Vec<String>> {
     let (mut names, mut left) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(folder) = left.pop() {
@@ -100,8 +102,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
             }
         }
     }
-    let text = |name: PathBuf| name.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/");
-    let mut names: Vec<String> = names.into_iter().map(text).collect();
+    let mut names: Vec<String> = names.into_iter().map(|name| recorded_name(&name)).collect();
     names.sort();
     Ok(names)
 }

@@ -4,6 +4,7 @@
 
 use super::output_error::OutputError;
 use super::paths::{Paths, remove};
+use crate::path_text::{of_record, recorded};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -35,7 +36,7 @@ impl Placing {
     }
 
     pub(super) fn planned(&self) -> Planned {
-        let text = |path: &Path| absolute(path).to_string_lossy().into_owned();
+        let text = |path: &Path| recorded(&absolute(path));
         let made = self.made.as_deref();
         Planned { made: made.map(text), place: text(&self.place), stamp: made.and_then(stamp) }
     }
@@ -64,8 +65,8 @@ pub(super) fn place_all(paths: &Paths, files: &[Placing]) -> Result<(), OutputEr
 /// Takes the names away from the files that have them already, and gives them back to what was there before.
 pub(super) fn undo(paths: &Paths, files: &[Planned]) -> Result<(), OutputError> {
     for (number, file) in files.iter().enumerate().rev() {
-        let (place, aside) = (Path::new(&file.place), aside(paths, number));
-        if let Some(made) = file.made.as_ref().map(Path::new)
+        let (place, aside) = (&of_record(&file.place), aside(paths, number));
+        if let Some(made) = &file.made.as_deref().map(of_record)
             && !made.exists()
             && place.is_file()
             && stamp(place) == file.stamp

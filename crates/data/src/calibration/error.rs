@@ -16,7 +16,7 @@ pub enum CalibrationDataError {
         what: &'static str,
     },
     /// A file cannot be read.
-    #[error("cannot read {}: {cause}", file.display())]
+    #[error("cannot read {}: {cause}", kvant_container::shown(file))]
     Read {
         /// The file or directory.
         file: PathBuf,
@@ -30,7 +30,7 @@ pub enum CalibrationDataError {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The chat template cannot be used.
-    #[error("{}: {message}", file.display())]
+    #[error("{}: {message}", kvant_container::shown(file))]
     Template {
         /// The file that holds it.
         file: PathBuf,
@@ -38,19 +38,19 @@ pub enum CalibrationDataError {
         message: String,
     },
     /// A format that is none of those that are read.
-    #[error("{}: its name does not end in a format that Kvant reads", file.display())]
+    #[error("{}: its name does not end in a format that Kvant reads", kvant_container::shown(file))]
     UnknownFormat {
         /// The file.
         file: PathBuf,
     },
     /// A directory without a file of a known format.
-    #[error("{} holds no file of calibration data", directory.display())]
+    #[error("{} holds no file of calibration data", kvant_container::shown(directory))]
     NoFiles {
         /// The directory.
         directory: PathBuf,
     },
     /// A file is not what its name says.
-    #[error("{}: {message}", file.display())]
+    #[error("{}: {message}", kvant_container::shown(file))]
     Damaged {
         /// The file.
         file: PathBuf,
@@ -58,7 +58,7 @@ pub enum CalibrationDataError {
         message: String,
     },
     /// A file may be right, but is not handled.
-    #[error("{}: {what}", file.display())]
+    #[error("{}: {what}", kvant_container::shown(file))]
     Unsupported {
         /// The file.
         file: PathBuf,
@@ -66,7 +66,7 @@ pub enum CalibrationDataError {
         what: String,
     },
     /// A file whose reader was left out of the build.
-    #[error("{}: not supported: built without the `{feature}` feature", file.display())]
+    #[error("{}: not supported: built without the `{feature}` feature", kvant_container::shown(file))]
     NotBuilt {
         /// The file.
         file: PathBuf,
@@ -74,7 +74,7 @@ pub enum CalibrationDataError {
         feature: &'static str,
     },
     /// A table has no column that is known to hold text.
-    #[error("{} has no known column of text; its columns: {columns}", file.display())]
+    #[error("{} has no known column of text; its columns: {columns}", kvant_container::shown(file))]
     NoColumn {
         /// The file.
         file: PathBuf,
@@ -82,7 +82,7 @@ pub enum CalibrationDataError {
         columns: String,
     },
     /// A field is named, and no file has fields.
-    #[error("{} has no fields, and `{column}` is to be one", file.display())]
+    #[error("{} has no fields, and `{column}` is to be one", kvant_container::shown(file))]
     NoFields {
         /// The first file.
         file: PathBuf,
@@ -90,7 +90,7 @@ pub enum CalibrationDataError {
         column: String,
     },
     /// A text is not UTF-8.
-    #[error("{} is not UTF-8 text: byte {position}", file.display())]
+    #[error("{} is not UTF-8 text: byte {position}", kvant_container::shown(file))]
     NotText {
         /// The file.
         file: PathBuf,
@@ -98,7 +98,7 @@ pub enum CalibrationDataError {
         position: usize,
     },
     /// A file holds more than is read.
-    #[error("{} holds more than {limit} bytes when decompressed", file.display())]
+    #[error("{} holds more than {limit} bytes when decompressed", kvant_container::shown(file))]
     TooLarge {
         /// The file.
         file: PathBuf,
@@ -106,7 +106,7 @@ pub enum CalibrationDataError {
         limit: u64,
     },
     /// A token that the model does not have.
-    #[error("{}, row {row}: token {token} is not in the vocabulary of {vocabulary}", file.display())]
+    #[error("{}, row {row}: token {token} is not in the vocabulary of {vocabulary}", kvant_container::shown(file))]
     OutOfVocabulary {
         /// The file.
         file: PathBuf,

@@ -6,6 +6,7 @@ mod config;
 mod names;
 mod resolve;
 
+use kvant_container::shown;
 use kvant_container::{AdapterSource, Checkpoint, Dtype, Layout, SafetensorsFile, TensorDeclaration, TensorView};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, TensorMeta};
@@ -70,7 +71,7 @@ pub fn folders_of<'c>(checkpoint: &'c Checkpoint, tensor: &str) -> Vec<&'c Path>
 
 /// An error of a tensor of an adapter.
 fn wrong(view: TensorView<'_>, reason: impl Into<String>) -> ImportError {
-    ImportError::adapter(format!("tensor `{}` in {}", view.name(), view.file().display()), reason)
+    ImportError::adapter(format!("tensor `{}` in {}", view.name(), shown(view.file())), reason)
 }
 
 /// Refuses adapters with values that are no numbers. In the sums that are read later they would seem to be the model's.
@@ -95,7 +96,7 @@ pub fn notices(checkpoint: &Checkpoint) -> impl Iterator<Item = String> {
             others => format!(", and {others} other tensors replaced"),
         };
         let plural = if weights == 1 { "" } else { "s" };
-        format!("{} is merged into {weights} weight{plural}{others}", adapter.path().display())
+        format!("{} is merged into {weights} weight{plural}{others}", shown(adapter.path()))
     })
 }
 

@@ -4,6 +4,7 @@ use super::agreement::{Agreement, is_named};
 use super::config::LoraConfig;
 use super::names::{Part, parse};
 use super::wrong;
+use kvant_container::shown;
 use kvant_container::{AdapterSource, TensorView};
 use kvant_model::family::Orientation;
 use kvant_model::network::in_memory_module;
@@ -104,14 +105,14 @@ pub(super) fn resolve<'a>(
         resolved.push(product);
     }
     stated.check_saved(
-        &adapter.file().path().display().to_string(),
+        &shown(adapter.file().path()),
         |name| saved.iter().any(|module| is_named(module, name)),
         |name| {
             tensors.iter().filter_map(|tensor| tensor.name.rsplit_once('.')).any(|(module, _)| is_named(module, name))
         },
     )?;
     if resolved.is_empty() {
-        return Err(ImportError::adapter(adapter.path().display().to_string(), "the adapter has no tensors"));
+        return Err(ImportError::adapter(shown(adapter.path()), "the adapter has no tensors"));
     }
     Ok(resolved)
 }

@@ -15,7 +15,7 @@ pub enum EvaluationError {
     #[error("stopped")]
     Cancelled,
     /// A file cannot be read.
-    #[error("cannot read {}: {cause}", file.display())]
+    #[error("cannot read {}: {cause}", kvant_container::shown(file))]
     Read {
         /// The file.
         file: PathBuf,
@@ -23,13 +23,13 @@ pub enum EvaluationError {
         cause: std::io::Error,
     },
     /// The file holds text in another form.
-    #[error("{} is no plain text", file.display())]
+    #[error("{} is no plain text", kvant_container::shown(file))]
     OtherForm {
         /// The file.
         file: PathBuf,
     },
     /// The text is not UTF-8.
-    #[error("{} is not UTF-8 text: byte {position}", file.display())]
+    #[error("{} is not UTF-8 text: byte {position}", kvant_container::shown(file))]
     NotText {
         /// The file.
         file: PathBuf,

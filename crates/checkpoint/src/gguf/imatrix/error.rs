@@ -15,7 +15,7 @@ pub enum ImatrixError {
     #[error(transparent)]
     Forward(#[from] ForwardError),
     /// It is no file of this kind, or damaged (*invalid*).
-    #[error("{}: {reason}", file.display())]
+    #[error("{}: {reason}", kvant_container::shown(file))]
     Damaged {
         /// The file.
         file: PathBuf,
@@ -23,7 +23,7 @@ pub enum ImatrixError {
         reason: String,
     },
     /// It cannot be written.
-    #[error("cannot write {}: {cause}", file.display())]
+    #[error("cannot write {}: {cause}", kvant_container::shown(file))]
     Write {
         /// The file.
         file: PathBuf,

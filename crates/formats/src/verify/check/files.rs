@@ -1,6 +1,7 @@
 //! Index, shards and what lies beside them.
 
 use crate::verify::subject::Subject;
+use kvant_container::shown;
 use kvant_container::{Diagnostic, Error, ErrorKind, LeftOutReason};
 use kvant_quant::finding::{Finding, Findings, Severity};
 
@@ -19,7 +20,7 @@ pub(in crate::verify) fn opening(error: Error) -> Result<Finding, Error> {
     };
     match file {
         Some(file) => {
-            let (place, hint) = (file.display().to_string(), error.hint());
+            let (place, hint) = (shown(file), error.hint());
             Ok(Finding { check: "files", severity: Severity::Error, place, reason, hint })
         }
         None => Err(error),
@@ -40,7 +41,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     for file in checkpoint.left_out_files().unwrap_or_default() {
         if file.reason == LeftOutReason::OtherSafetensors {
             let hint = "move it away: loaders that take all files read its tensors too";
-            findings.warning(file.name.display().to_string(), "is no part of the checkpoint", hint);
+            findings.warning(shown(&file.name), "is no part of the checkpoint", hint);
         }
     }
 }

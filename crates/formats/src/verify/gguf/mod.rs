@@ -13,6 +13,7 @@ use super::{Options, Reads, Report, ways};
 use crate::loader_rules::Sharding;
 use crate::loader_rules::{Case, ModelFacts, judge};
 use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value};
+use kvant_container::shown;
 use kvant_container::{Diagnostic, Error, ErrorKind};
 use kvant_gguf::model::architecture::ARCHITECTURES;
 use kvant_quant::finding::{Finding, Findings, Severity};
@@ -194,7 +195,7 @@ fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
 fn unopened(path: &Path, error: &Error, options: &Options) -> Report {
     let mut findings = Findings::of(FILE);
     let hint = error.hint().unwrap_or_default();
-    let (place, told) = (path.display().to_string(), error.to_string());
+    let (place, told) = (shown(path), error.to_string());
     // Errors of files begin with their names.
     let reason = told.strip_prefix(&format!("{place}: ")).unwrap_or(&told).to_owned();
     findings.error(place, reason, &hint);

@@ -20,6 +20,7 @@ pub use tensors::{factors, tensors};
 pub use tokenizer::{tokenizer_config, tokenizer_json};
 
 use kvant_container::gguf::GgufFile;
+use kvant_container::shown;
 use kvant_container::{Checkpoint, Diagnostic, ErrorKind, Layout, SafetensorsFile};
 use kvant_weights::import_error::ImportError;
 use serde_json::Value;
@@ -63,7 +64,7 @@ pub fn open_any(path: &Path) -> Result<Checkpoint, ImportError> {
 pub fn unread_tokenizer(checkpoint: &Checkpoint) -> Option<String> {
     let file = checkpoint.gguf().filter(|_| checkpoint.made_files().all(|(name, _)| name != "tokenizer.json"))?;
     let reason = tokenizer_json(file).err()?;
-    Some(format!("the tokenizer in {} is left out: {reason}", file.path().display()))
+    Some(format!("the tokenizer in {} is left out: {reason}", shown(file.path())))
 }
 
 fn text(json: &Value) -> Vec<u8> {

@@ -8,6 +8,7 @@ use crate::model::{codec, names};
 use kvant_container::Checkpoint;
 use kvant_container::Diagnostic;
 use kvant_container::gguf::{GgufFile, GgufTensor};
+use kvant_container::shown;
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::TensorMeta;
 use kvant_numeric::simd::Isa;
@@ -48,7 +49,7 @@ pub(crate) fn find<'a>(file: &'a GgufFile, restored: &Restored) -> Result<Vec<Fo
     let config = ModelConfig::from_json(&restored.config).map_err(|error| invalid(file, error.to_string()))?;
     let drafts = drafts(&config, &restored.metas).map_err(|error| {
         let hint = error.hint().unwrap_or_else(|| "convert the checkpoint that it was made of".to_owned());
-        ImportError::unsupported(file.path().display().to_string(), error.to_string(), hint)
+        ImportError::unsupported(shown(file.path()), error.to_string(), hint)
     })?;
     let mut places: Vec<Places<'a>> = restored.metas.iter().map(|_| Places::default()).collect();
     for draft in &drafts {
@@ -157,5 +158,5 @@ fn refuse_others(file: &GgufFile, drafts: &[Draft], architecture: &Architecture)
 }
 
 fn invalid(file: &GgufFile, reason: String) -> ImportError {
-    ImportError::invalid(file.path().display().to_string(), reason)
+    ImportError::invalid(shown(file.path()), reason)
 }
