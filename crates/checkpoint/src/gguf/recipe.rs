@@ -3,6 +3,7 @@
 use super::imatrix::Importance;
 use crate::recipe::{NamedScheme, Settings, glob};
 use kvant_container::gguf::TensorType;
+use kvant_formats::algorithm::Algorithm;
 use kvant_formats::format::OutputFormat;
 use kvant_gguf::ftype::IMATRIX;
 use kvant_gguf::ftype::{FTYPES, Ftype};
@@ -219,7 +220,7 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
     ];
     match given.into_iter().find(|(given, ..)| *given) {
         Some((_, option, reason)) => {
-            Err(RecipeError::unsupported(option, format!("does not apply to GGUF: {reason}"), "leave it out"))
+            Err(RecipeError::invalid(option, format!("does not apply to GGUF: {reason}"), "leave it out"))
         }
         None => Ok(()),
     }
@@ -263,10 +264,13 @@ fn asks_for_imatrix(line: &Settings, file: &Settings) -> Result<bool, RecipeErro
         [one] if one == IMATRIX => Ok(true),
         [one] if one == "rtn" => Ok(false),
         list => {
+            // A name that no model has an algorithm of is the mistake to speak of.
+            let others = list.iter().flat_map(|one| one.split(',')).map(str::trim).filter(|one| *one != IMATRIX);
+            others.map(|one| Algorithm::find("‹algorithm›", one)).collect::<Result<Vec<_>, _>>()?;
             let reason = format!("{} does not make blocks of GGUF", quoted(&list.join(",")));
             let hint =
                 "use ‹algorithm› imatrix, or a scheme whose codes become blocks: ‹scheme› int4:g32 ‹format› gguf";
-            Err(RecipeError::unsupported("‹algorithm›", reason, hint))
+            Err(RecipeError::invalid("‹algorithm›", reason, hint))
         }
     }
 }

@@ -344,11 +344,21 @@ impl Builder<'_> {
             let others = self.misfits.drain(..).map(|(layer, ..)| layer).collect();
             return Err(PlanError::Shape { layer, scheme: scheme.to_string(), problem, others });
         }
+        self.refuse_tied_head()?;
         if !self.layers.is_empty() {
             return Ok(());
         }
         let (reason, hint) = self.nothing_left();
         Err(PlanError::Nothing { reason, hint })
+    }
+
+    /// Refuses to quantize a head that is stored, and that no loader reads: config.json says that it is the embedding.
+    fn refuse_tied_head(&self) -> Result<(), PlanError> {
+        let head = self.network.head().filter(|_| self.network.is_tied()).map(|head| self.network.linear(head));
+        match head.filter(|head| self.layers.iter().any(|layer| layer.module == head.module)) {
+            Some(head) => Err(PlanError::TiedHead { layer: head.module.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Why no layer is quantized, and the way out of just that.

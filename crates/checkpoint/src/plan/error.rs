@@ -179,6 +179,14 @@ pub enum PlanError {
         /// Its type.
         dtype: String,
     },
+    /// The output head would be quantized, and loaders take the embedding in its place (*invalid*).
+    #[error(
+        "the output head `{layer}` would be quantized, and tie_word_embeddings in config.json makes loaders use the embedding instead"
+    )]
+    TiedHead {
+        /// The head.
+        layer: String,
+    },
     /// Nothing is left to quantize (*invalid*).
     #[error("no layer is left to quantize: {reason}")]
     Nothing {
@@ -335,6 +343,7 @@ impl Diagnostic for PlanError {
             | PlanError::SourceScales { .. }
             | PlanError::Uncalibrated
             | PlanError::Parameters { .. }
+            | PlanError::TiedHead { .. }
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
             PlanError::CannotHold { .. }
             | PlanError::Conversion { .. }
@@ -434,6 +443,10 @@ impl Diagnostic for PlanError {
             }
             PlanError::SourceScales { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
             PlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
+            PlanError::TiedHead { layer } => Some(format!(
+                "keep it with ‹exclude› '{layer}'; or set tie_word_embeddings to false in config.json of the source, whose head is stored \
+                 apart, and quantize it"
+            )),
             PlanError::Nothing { hint, .. } => Some((*hint).to_owned()),
         }
     }

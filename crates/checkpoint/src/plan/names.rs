@@ -3,6 +3,7 @@
 use super::{PlanError, PlannedLayer};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
+use kvant_container::shown;
 use kvant_formats::format::OutputFormat;
 use kvant_gguf::model::restore::unread_tokenizer;
 use kvant_model::network::{Network, Notice, Place, Reason, Slot, expert_module};
@@ -143,6 +144,12 @@ pub(super) fn notices(
         notices
             .push("what loads the result is not known for this architecture: try it before you rely on it".to_owned());
     }
+    if !recipe.keep_defaults() && network.family().is_some() && network.head().is_none() && network.is_tied() {
+        notices.push(
+            "the output head is the embedding, which stays in float: ‹no-keep-defaults› does not quantize it"
+                .to_owned(),
+        );
+    }
     let modules = modules(network);
     for rule in recipe.idle_rules(modules.iter().map(String::as_str)) {
         notices.push(format!("`{}` names no linear layer, nothing changes", rule.layers));
@@ -152,7 +159,7 @@ pub(super) fn notices(
     notices.extend(code_notice(checkpoint));
     notices.extend(name_for_diffusers(checkpoint));
     for file in checkpoint.left_out_files().unwrap_or_default() {
-        notices.push(format!("{} is not carried along: {}", file.name.display(), file.reason));
+        notices.push(format!("{} is not carried along: {}", shown(&file.name), file.reason));
     }
     notices
 }
@@ -160,7 +167,7 @@ pub(super) fn notices(
 /// That code goes along which nobody has looked at.
 fn code_notice(checkpoint: &Checkpoint) -> Option<String> {
     let files = checkpoint.custom_code().files;
-    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let names: Vec<String> = files.iter().map(|file| shown(file)).collect();
     let subject =
         if let [name] = names.as_slice() { format!("{name} is") } else { format!("{} are", names.join(", ")) };
     let text = "copied, as the configuration names the model's own code: Kvant does not run it, loaders do \

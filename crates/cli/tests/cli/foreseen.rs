@@ -1,6 +1,7 @@
 //! What an output would not pass is refused before the work: a config.json of another model, a name that llama.cpp stumbles over.
 
 use crate::kvant::{Place, copy_dir, names};
+use kvant_container::{Checkpoint, Durability, Layout, TensorDeclaration, Writer};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -83,4 +84,58 @@ fn a_name_that_llama_cpp_looks_up_tokens_for_is_refused() {
         assert!(refused.stderr.contains("says phi3") && refused.stderr.contains("another name"), "{}", refused.stderr);
     }
     assert_eq!(names(&place.path("")), ["my-Phi-3-model"]);
+}
+
+/// Loaders take the embedding for a tied head: codes of a head that is stored too would never be read.
+#[test]
+fn a_tied_head_is_not_quantized_and_the_ways_out_can_be_taken() {
+    let place = configured(|config| config["tie_word_embeddings"] = json!(true));
+    for format in ["quark", "compressed-tensors", "gptq", "fake"] {
+        for asked in [&["--no-keep-defaults"][..], &["--override", "lm_head=int8:channel"]] {
+            for command in [&["plan", "nano_llama"][..], &["quantize", "nano_llama", "-o", "out"]] {
+                let line = [command, &["--scheme", "int4:g32", "--format", format], asked].concat();
+                let refused = place.run(&line);
+                let told = "the output head `lm_head` would be quantized, and tie_word_embeddings in config.json";
+                assert!(refused.code == Some(1) && refused.stderr.contains(told), "{line:?}: {refused:?}");
+                assert!(refused.stderr.contains("--exclude 'lm_head'"), "{}", refused.stderr);
+            }
+        }
+    }
+    assert_eq!(names(&place.path("")), ["nano_llama"]);
+    let line = ["quantize", "nano_llama", "--scheme", "int4:g32", "--no-keep-defaults"];
+    place.succeed(&[&line[..], &["--exclude", "lm_head", "-o", "excluded"]].concat());
+    let untied = configured(|config| config["tie_word_embeddings"] = json!(false));
+    untied.succeed(&[&line[..], &["-o", "out"]].concat());
+    untied.succeed(&["verify", "out"]);
+}
+
+#[test]
+fn a_head_that_is_the_embedding_stays_in_float_and_the_plan_says_so() {
+    let place = configured(|config| config["tie_word_embeddings"] = json!(true));
+    without_head(&place.path("nano_llama"));
+    for command in [&["plan", "nano_llama"][..], &["quantize", "nano_llama", "-o", "out"]] {
+        let run = place.succeed(&[command, &["--scheme", "int4:g32", "--no-keep-defaults"]].concat());
+        let told = "the output head is the embedding, which stays in float: --no-keep-defaults does not quantize it";
+        assert!(run.stderr.contains(told), "{run:?}");
+    }
+    place.succeed(&["verify", "out"]);
+}
+
+/// Takes the output head out of a checkpoint.
+fn without_head(dir: &std::path::Path) {
+    let source = Checkpoint::open(dir).unwrap();
+    let kept: Vec<_> = source.tensors().filter(|tensor| tensor.name() != "lm_head.weight").collect();
+    let declare = |tensor: &kvant_container::TensorView<'_>| {
+        TensorDeclaration::new(tensor.name().to_owned(), tensor.dtype(), tensor.shape())
+    };
+    let layout = Layout::new(kept.iter().map(declare).collect(), u64::MAX, source.metadata()).unwrap();
+    let other = dir.with_file_name("other");
+    fs::create_dir(&other).unwrap();
+    let writer = Writer::create(&other, layout).unwrap();
+    for (index, tensor) in kept.iter().enumerate() {
+        writer.write_at(index, 0, tensor.bytes()).unwrap();
+    }
+    writer.finish(Durability::Process).unwrap();
+    fs::rename(other.join("model.safetensors"), dir.join("model.safetensors")).unwrap();
+    fs::remove_dir_all(other).unwrap();
 }

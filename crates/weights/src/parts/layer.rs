@@ -68,10 +68,19 @@ impl<'a> LayerSpec<'a> {
     /// The integers of a layout of `whom` that has groups along the input channels, scales in binary16, and float
     /// activations.
     pub fn grouped_int(&self, whom: &str, what: &str) -> Result<IntScheme, CannotHold> {
+        let int = self.grouped_int_of_weight(whom, what);
         if self.scheme.input.is_some() || self.scheme.output.is_some() {
             let reason = format!("{whom} quantizes weights alone, not `{}`", self.scheme);
-            return Err(CannotHold::new(reason, "leave activations out with ‹weights-only›"));
+            let without = "leave activations out with ‹weights-only›";
+            // Leaving them out helps a weight only that the layout holds.
+            let hint = int.map_or_else(|weight| format!("{}, and {without}", weight.hint), |_| without.to_owned());
+            return Err(CannotHold::new(reason, hint));
         }
+        int
+    }
+
+    /// The same of the weight, whatever becomes of activations.
+    fn grouped_int_of_weight(&self, whom: &str, what: &str) -> Result<IntScheme, CannotHold> {
         let refuse = |hint: &str| CannotHold::new(format!("{whom} has no `{}`", self.scheme.weight), hint);
         let TensorScheme::Int(int) = self.scheme.weight else { return Err(refuse(&format!("use {what}"))) };
         let grouped = matches!(
